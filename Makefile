@@ -1,14 +1,16 @@
-# `make demo` and `make test` set up by themselves, in .venv, at the versions of constraints.txt.
-# What is installed must have a hash of hashes.txt; the project itself comes last and brings nothing.
+# Every target sets up what it needs in .venv, at the versions of constraints.txt: each package must
+# have a hash of hashes.txt, and the project itself comes last, without dependencies.
 #
-#   TORCH_INDEX=URL   index of torch, e.g. the one with CPU-only builds; its torch needs no known hash
-#   HASHES=no         compare no hashes, for an index with files of its own (PIP_INDEX_URL)
-#   PYTHON=python3.12 interpreter the environment is made with (3.11 or newer)
-#   VENV=folder       where the environment lives
-#   MINUTES=60        how long `make soak` runs
+#   TORCH_INDEX=URL   index to install torch from, for example one with builds for CPUs alone, which
+#                     are smaller; its torch is not compared with hashes.txt
+#   HASHES=no         install by version only, for an index that has files of its own (PIP_INDEX_URL)
+#   PYTHON=python3.12 interpreter to make the environment with (3.11 or newer)
+#   VENV=folder       folder of the environment
+#   DIST=folder       folder of the archives that `make wheel` builds
 
 PYTHON ?= python3
 VENV ?= .venv
+DIST ?= dist
 TORCH_INDEX ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
@@ -17,36 +19,50 @@ PINS := $(if $(filter no,$(HASHES)),constraints.txt,hashes.txt)
 INSTALL := $(PIP) install --quiet $(if $(filter no,$(HASHES)),,--require-hashes)
 
 DEMO_PACKAGE := demo/small-llama-rdrr
-MINUTES ?= 60
 PROMPT ?= And it came to pass
+MINUTES ?= 60
+CASES ?= 100000
+# Folders of tests that take less than a minute together on two idle cores.
+FAST := tests/format tests/manifests tests/api tests/imports
+# What `make coverage` measures.
+TESTS ?= $(FAST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz soak docs lint types check adapter dawn clean
+.PHONY: help setup demo test test-fast coverage fmt lint types check wheel docs fuzz soak adapter dawn clean
 
 help: ## Show this list.
-	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-8s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
 
 # A stamp for each set of packages: installed again only when the pins or the project file change.
 $(VENV)/installed: pyproject.toml constraints.txt hashes.txt
-	@echo "Setting up $(VENV) (the first time this downloads torch; TORCH_INDEX=URL picks another index)"
+	@echo "Setting up $(VENV)"
 	@$(PYTHON) -c 'import sys; sys.exit("rdrr needs Python 3.11 or newer; try make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
-	@$(PYTHON) -m venv $(VENV) || { echo "No venv module; on Debian: apt-get install python3-venv"; exit 1; }
-	@# The pip that Python brings is too old to take hashes from constraints: it gets its own line.
+	@$(PYTHON) -m venv $(VENV) || { echo "Python has no module venv; on Debian: apt-get install python3-venv"; exit 1; }
+	@# The pip that Python brings is too old to take hashes from constraints, so it is replaced first.
 	@awk '/^pip==/ {on = 1} on; on && !/\\$$/ {exit}' $(PINS) > $(VENV)/pip.txt
 	@$(INSTALL) --upgrade --requirement $(VENV)/pip.txt
-	@HASHES=$(HASHES) .ci/torch $(BIN)/python $(TORCH_INDEX)
 	@$(BIN)/python .ci/requirements > $(VENV)/requirements.txt
 	@$(INSTALL) -c $(PINS) --requirement $(VENV)/requirements.txt
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/installed-dev: $(VENV)/installed
-	@$(INSTALL) -c $(PINS) --group dev
+$(VENV)/installed-torch: $(VENV)/installed
+	@echo "Installing torch in $(VENV) (a large download; TORCH_INDEX=URL picks another index)"
+	@HASHES=$(HASHES) .ci/torch $(BIN)/python $(TORCH_INDEX)
+	@$(BIN)/python .ci/requirements torch > $(VENV)/requirements-torch.txt
+	@$(INSTALL) -c $(PINS) --requirement $(VENV)/requirements-torch.txt
 	@touch $@
 
-setup: $(VENV)/installed-dev ## Set up .venv with everything that tests and checks need.
+$(VENV)/installed-dev: $(VENV)/installed-torch
+	@$(BIN)/python .ci/requirements remote ray grammar > $(VENV)/requirements-extras.txt
+	@$(INSTALL) -c $(PINS) --requirement $(VENV)/requirements-extras.txt --group dev --group docs
+	@touch $@
 
-demo: $(VENV)/installed ## Convert the bundled checkpoint, validate the package, generate text.
+setup: $(VENV)/installed-dev ## Set up .venv for development, with extras, tests, checks, docs.
+
+# The CPU backend runs in torch, so a machine without an adapter needs it.
+demo: $(VENV)/installed ## Convert the bundled model, validate the package, generate text.
+	@RDRR=$(BIN)/rdrr .ci/adapter --find || $(MAKE) --no-print-directory $(VENV)/installed-torch
 	$(BIN)/rdrr convert examples/small-llama $(DEMO_PACKAGE) --transpose-weights --fuse-gate-up --overwrite
 	$(BIN)/rdrr validate $(DEMO_PACKAGE) --deep
 	$(BIN)/rdrr generate $(DEMO_PACKAGE) --prompt "$(PROMPT)" --max-tokens 64 --temperature 0.7 --top-k 40 --seed 3 --stats
@@ -54,21 +70,20 @@ demo: $(VENV)/installed ## Convert the bundled checkpoint, validate the package,
 adapter: $(VENV)/installed
 	@RDRR=$(BIN)/rdrr .ci/adapter
 
-test: $(VENV)/installed-dev adapter ## Run all tests, those of the GPU kernels included.
+test: $(VENV)/installed-dev adapter ## Run all tests, including those of the GPU kernels.
 	$(BIN)/python -m pytest -n 2
 
-dawn: ## Set up Dawn for Node in .dawn, with which tests compile shaders under Tint.
-	@.ci/dawn
+test-fast: $(VENV)/installed-dev adapter ## Run the tests of the format, manifests and API (under a minute).
+	$(BIN)/python -m pytest -n 2 -q $(FAST)
 
-soak: $(VENV)/installed-dev adapter ## Load, generate in threads and close for an hour; nothing may grow.
-	$(BIN)/rdrr convert examples/small-llama demo/soak-rdrr --overwrite --quiet
-	PYTHONPATH=tests $(BIN)/python tests/soak.py demo/soak-rdrr --minutes $(MINUTES)
+coverage: $(VENV)/installed-dev adapter ## Print the coverage of the fast tests (TESTS=tests: of all).
+	$(BIN)/python -m pytest -n 2 -q --cov --cov-report=term:skip-covered --cov-report=html $(TESTS)
 
-CASES ?= 100000
-fuzz: $(VENV)/installed-dev ## Run hostile cases through every parser (CASES=100000, SEED=N repeats a run).
-	PYTHONPATH=tests $(BIN)/python -m fuzz --cases $(CASES) $(if $(SEED),--seed $(SEED)) $(FUZZ)
+fmt: $(VENV)/installed-dev ## Format the code and fix what ruff can fix.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
-docs: $(VENV)/installed-dev ## Build the documentation site in docs/_build/html; a warning is an error.
+docs: $(VENV)/installed-dev ## Build the documentation in docs/_build/html, without warnings.
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
@@ -80,7 +95,23 @@ lint: $(VENV)/installed-dev ## Check style, format and the direction of imports.
 types: $(VENV)/installed-dev ## Check the types.
 	$(BIN)/mypy
 
-check: lint types test ## Everything that CI checks.
+check: lint types test ## Check style, imports and types, and run all tests.
 
-clean: ## Remove .venv and what the demo made.
-	rm -rf $(VENV) demo
+wheel: $(VENV)/installed-dev ## Build the wheel and the source archive in dist, and check both.
+	rm -rf $(DIST)
+	$(BIN)/python -m hatchling build -d $(DIST)
+	$(BIN)/twine check --strict $(DIST)/*
+	$(BIN)/check-wheel-contents $(DIST)/*.whl
+
+fuzz: $(VENV)/installed-dev ## Run CASES=100000 hostile cases through every parser (SEED=N).
+	PYTHONPATH=tests $(BIN)/python -m fuzz --cases $(CASES) $(if $(SEED),--seed $(SEED)) $(FUZZ)
+
+soak: $(VENV)/installed-dev adapter ## Load, generate and close for MINUTES=60; nothing may grow.
+	$(BIN)/rdrr convert examples/small-llama demo/soak-rdrr --overwrite --quiet
+	PYTHONPATH=tests $(BIN)/python tests/soak.py demo/soak-rdrr --minutes $(MINUTES)
+
+dawn: ## Set up Dawn for Node, so that tests compile shaders with Tint.
+	@.ci/dawn
+
+clean: ## Remove .venv, the archives and what the demo made.
+	rm -rf $(VENV) $(DIST) demo

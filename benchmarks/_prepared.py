@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rdrr_converter.recipes import RecipeName
 from shapes import SHAPES
 from synthesize import synthesize
 
@@ -42,7 +43,7 @@ def checkpoint(work: Path, shape: str, clock: Clock) -> Path:
 
 
 def package(
-    work: Path, shape: str, name: str, clock: Clock, *, quantize: str, **options: Any
+    work: Path, shape: str, name: str, clock: Clock, *, quantize: RecipeName, **options: Any
 ) -> Path:
     """Return a package of a shape; make it unless it is there.
 
@@ -64,7 +65,7 @@ def package(
     return made
 
 
-def gguf_file(work: Path, shape: str, quantize: str, clock: Clock) -> Path:
+def gguf_file(work: Path, shape: str, quantize: RecipeName, clock: Clock) -> Path:
     """Return a GGUF file of a shape in llama.cpp's types; make it unless it is there.
 
     It holds the blocks of the package `row`; only Q4_K_M of a shape whose row lengths are not

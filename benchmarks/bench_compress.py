@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rdrr_converter.convert import convert
+from rdrr_converter.recipes import RecipeName
 from rdrr_format.compression import Compression
 from rdrr_format.shard_reader import ShardReader
 from rdrr_format.shard_writer import ShardWriter
@@ -25,7 +26,7 @@ from rdrr_format.stores import MemoryStore
 from rdrr_manifests.package import open_package
 
 
-def content_of(source: Path, quantize: str) -> bytes:
+def content_of(source: Path, quantize: RecipeName) -> bytes:
     """The bytes of all shards of a package, one after the other."""
     with tempfile.TemporaryDirectory() as folder:
         convert(source, Path(folder) / "package", quantize=quantize)

@@ -24,12 +24,12 @@ from unittest.mock import patch
 import rdrr
 from _prepared import Clock, package
 from _script import finish, table
-from rdrr._load_options import VERIFY
+from rdrr._load_options import VERIFY, VerifyMode
 from rdrr_manifests.loading import checked_shards
 from shapes import SHAPES
 
 
-def load_seconds(folder: Path, verify: str, options: argparse.Namespace) -> float:
+def load_seconds(folder: Path, verify: VerifyMode, options: argparse.Namespace) -> float:
     """Seconds of one load."""
     start = time.perf_counter()
     model = rdrr.load(
@@ -44,7 +44,7 @@ def load_seconds(folder: Path, verify: str, options: argparse.Namespace) -> floa
     return taken
 
 
-def check_seconds(folder: Path, verify: str) -> float:
+def check_seconds(folder: Path, verify: VerifyMode) -> float:
     """Seconds of checking the shards while nothing is loaded."""
     with rdrr.open_package(folder) as opened:
         start = time.perf_counter()
@@ -59,7 +59,7 @@ def measure(options: argparse.Namespace, work: Path) -> dict[str, Any]:
         work, options.shape, "row", Clock(), quantize=options.quantize
     )
     size = rdrr.open_package(folder).manifest.total_size
-    modes = ("none", "full", "cached")
+    modes: tuple[VerifyMode, ...] = ("none", "full", "cached")
     assert set(modes) == set(VERIFY)
     times: dict[str, list[float]] = {mode: [] for mode in modes}
     load_seconds(folder, "full", options)
@@ -73,7 +73,7 @@ def measure(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     medians = {mode: statistics.median(times[mode]) for mode in modes}
     alone = {
         mode: statistics.median(check_seconds(folder, mode) for _ in range(options.rounds))
-        for mode in ("full", "cached")
+        for mode in modes[1:]
     }
     table(
         ("verify", "median, s", "least, s", "over none"),

@@ -127,15 +127,15 @@ def measure_search(
     limits = {"window": options.window, "limit": options.tokens}
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         models = {}
-        for quality, quantize in (("f32", "f32"), ("ref", None), ("best", None)):
+        for quality in ("f32", "ref", "best"):
             folder = Path(name) / quality
             rdrr.convert(
                 checkpoint,
                 folder,
-                quantize=quantize or options.quantize,
+                quantize="f32" if quality == "f32" else options.quantize,
                 k_tail=options.k_tail,
                 quality="best" if quality == "best" else "ref",
-                imatrix=None if quantize else options.imatrix,
+                imatrix=None if quality == "f32" else options.imatrix,
             )
             where = {"backend": options.backend, "adapter": options.adapter}
             models[quality] = stack.enter_context(

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from rdrr_converter.recipes import RecipeName
 
 F32 = npt.NDArray[np.float32]
 
@@ -78,7 +79,9 @@ def our_logits(folder: Path, ids: Sequence[int]) -> F32:
     return logits
 
 
-def check(library: Any, checkpoint: Path, quantize: str, text: str, tokens: int) -> dict[str, Any]:
+def check(
+    library: Any, checkpoint: Path, quantize: RecipeName, text: str, tokens: int
+) -> dict[str, Any]:
     """One row of the table."""
     from rdrr_converter.convert import convert
     from rdrr_converter.export import export

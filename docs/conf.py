@@ -34,6 +34,5 @@ autodoc_preserve_defaults = True
 
 html_theme = "furo"
 html_title = "rdrr"
-html_static_path = ["_static"]
 html_copy_source = False
 html_show_copyright = False

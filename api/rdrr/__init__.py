@@ -1,4 +1,4 @@
-"""The front door: convert checkpoints to RDRR packages, validate them, and run them.
+"""The public Python API: convert checkpoints to RDRR packages, validate them, and run them.
 
     import rdrr
 
@@ -8,12 +8,14 @@
         for piece in model.generate("Once upon a time"):
             print(piece, end="", flush=True)
 
-Names are imported when they are first used, so that `import rdrr` costs nothing.
+Each name is imported when it is first used, so `import rdrr` itself takes almost no time.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from rdrr_format.version import __version__
 
 if TYPE_CHECKING:
     from rdrr_converter.convert import convert
@@ -39,14 +41,15 @@ if TYPE_CHECKING:
     from rdrr_runtime.decode.wedlm import Wedlm
     from rdrr_runtime.sampling.params import SamplingParams
 
+    from rdrr._async_generation import AsyncGeneration
     from rdrr._generation import Completion, Generation
     from rdrr._load import load
     from rdrr._load_options import LoadOptions
     from rdrr._model import Model
     from rdrr._push import Pushed, push
     from rdrr._session import Session
-
-__version__ = "0.1.0"
+    from rdrr._weights import TensorSlice, Weights
+    from rdrr._weights import open_weights as open
 
 _ERRORS = (
     "ConversionError",
@@ -60,7 +63,9 @@ _ERRORS = (
     "StoreError",
     "UsageError",
 )
+# Module of each public name, and its name there where that is another one.
 _HOMES = {
+    "AsyncGeneration": "rdrr._async_generation",
     "ConversionResult": "rdrr_converter.report",
     "ConvertOptions": "rdrr_converter.options",
     "ExportResult": "rdrr_converter.export",
@@ -75,10 +80,13 @@ _HOMES = {
     "Pushed": "rdrr._push",
     "ValidationReport": "rdrr_manifests.faults",
     "Speculative": "rdrr_runtime.decode.speculative",
+    "TensorSlice": "rdrr._weights",
     "Wedlm": "rdrr_runtime.decode.wedlm",
+    "Weights": "rdrr._weights",
     "convert": "rdrr_converter.convert",
     "export": "rdrr_converter.export",
     "load": "rdrr._load",
+    "open": "rdrr._weights:open_weights",
     "open_package": "rdrr_manifests.package",
     "push": "rdrr._push",
     "validate": "rdrr_manifests.validation",
@@ -86,6 +94,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AsyncGeneration",
     "Completion",
     "ConversionError",
     "ConversionResult",
@@ -108,13 +117,16 @@ __all__ = [
     "SourceError",
     "Speculative",
     "StoreError",
+    "TensorSlice",
     "UsageError",
     "ValidationReport",
     "Wedlm",
+    "Weights",
     "__version__",
     "convert",
     "export",
     "load",
+    "open",
     "open_package",
     "push",
     "validate",
@@ -126,7 +138,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'rdrr' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOMES[name]), name)
+    module, _, attribute = _HOMES[name].partition(":")
+    value = getattr(import_module(module), attribute or name)
     globals()[name] = value
     return value
 

@@ -1,4 +1,4 @@
-"""`python -m rdrr` is `rdrr`."""
+"""Run the command `rdrr` as `python -m rdrr`."""
 
 from rdrr.cli import main
 

@@ -1,7 +1,7 @@
-"""What callers from Python give by position or keyword, checked before anything is done with it.
+"""Checks of arguments from Python callers: prompts, token ids, and stop strings.
 
-Where Python would take one thing for another, as the letters of a string for a list of strings,
-the meaning is fixed here.
+Python treats a string as a sequence of letters, so a single string where a list is expected would
+silently mean something else. These functions decide what each type means and refuse the rest.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ def prompt_ids(prompt: Any, encode: Callable[[str], list[int]]) -> list[int]:
 
     Args:
         prompt: Text, or token ids.
-        encode: Makes ids of a text.
+        encode: Returns the token ids of a text.
 
     Raises:
-        UsageError: Neither.
+        UsageError: The prompt is neither text nor token ids.
     """
     return encode(prompt) if isinstance(prompt, str) else token_ids(prompt, "the prompt")
 
 
 def token_ids(given: Any, name: str) -> list[int]:
-    """Return token ids as a list; whether the model has them is not checked here.
+    """Return token ids as a list, without checking them against the vocabulary.
 
     Args:
         given: The ids.
-        name: What they are, for messages.
+        name: What the ids are, for messages.
 
     Raises:
-        UsageError: Something else.
+        UsageError: `given` is not an iterable of whole numbers.
     """
     if isinstance(given, _BYTES):
         raise UsageError(
-            f"{name} is in bytes",
+            f"{name} is a bytes object",
             expected="a string or token ids",
             hint='decode it first: prompt.decode("utf-8")',
         )
@@ -56,21 +56,23 @@ def prompts(given: Any) -> list[Any]:
     """Return the prompts of a batch as a list.
 
     Raises:
-        UsageError: One string, or no list.
+        UsageError: `given` is a single string, or is not iterable.
     """
-    return _items(given, "prompts", "a list of prompts")
+    return _items(given, "`prompts`", "a list of prompts")
 
 
 def stop_strings(given: Any) -> tuple[str, ...]:
-    """Return the strings that end a text; one string is one of them.
+    """Return the stop strings as a tuple; a single string is one stop string.
 
     Raises:
-        UsageError: Something else.
+        UsageError: `given` is neither a string nor an iterable of strings.
     """
-    found = (given,) if isinstance(given, str) else tuple(_items(given, "stop", "strings"))
+    found = (given,) if isinstance(given, str) else tuple(_items(given, "`stop`", "strings"))
     for one in found:
         if not isinstance(one, str):
-            raise UsageError("stop has something else", expected="strings", found=shown(one))
+            raise UsageError(
+                "`stop` has an item that is not a string", expected="strings", found=shown(one)
+            )
     return found
 
 

@@ -1,4 +1,4 @@
-"""Which backend runs a package, why, and how to get the other."""
+"""The choice of the backend that runs a package, and loading the package on it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from rdrr_format.errors import DeviceError, UsageError
+from rdrr_format.extras import import_extra
 
 from rdrr._configuration import configured_hints
 from rdrr._load_options import LoadOptions
@@ -23,23 +24,23 @@ if TYPE_CHECKING:
 
 AnyBackend = TypeVar("AnyBackend", bound="Backend")
 
-_CPU_SERVES: Mapping[str, str] = MappingProxyType(
+_CPU_HONOURS: Mapping[str, str] = MappingProxyType(
     {"q4kMatmul": "dequant_f32", "computePrecision": "f32"}
 )
-"""The only value of a hint that torch computes as it says; other keys mean nothing to it."""
+"""The values of kernel hints that the CPU backend honours; torch has no other ways to compute."""
 
 
 @dataclass(frozen=True)
 class OpenedBackend:
-    """An opened backend.
+    """A loaded model and the device that it runs on.
 
     Attributes:
         backend: The loaded model.
-        reason: Which one it is, why, and how to get the other, in one line.
-        unhonoured: A line for each hint that it does not follow.
-        device: What it runs on, if that is a GPU.
-        verify: How its shards were checked; those of a draft model are checked so too.
-        unchecked: A line for what could not be checked.
+        reason: One line that says which backend it is, why, and how to choose the other one.
+        unhonoured: One line for each kernel hint that is not honoured.
+        device: The GPU that it runs on; None on the CPU.
+        verify: How its shards were checked. The shards of a draft model are checked the same way.
+        unchecked: One line for each check that could not be done.
     """
 
     backend: Backend
@@ -50,17 +51,20 @@ class OpenedBackend:
     unchecked: tuple[str, ...] = ()
 
     def close(self) -> None:
-        """Free the model, then the device it ran on."""
+        """Free the model, then its device."""
         self.backend.close()
         if self.device is not None:
             self.device.close()
 
 
 def resolve_hints(package: Package, given: Mapping[str, str]) -> Policy:
-    """The hints of a run: its own flags over the user's configuration over the manifest.
+    """Return the kernel hints in force, each from the first source that sets it.
+
+    The sources are, in this order, the hints given for the run, the user's configuration, and the
+    manifest of the package.
 
     Raises:
-        UsageError: An unknown hint or value.
+        UsageError: A hint or its value is unknown.
     """
     from rdrr_manifests.models import HINT_VALUES
     from rdrr_runtime.compile.hints import resolve
@@ -82,25 +86,29 @@ def open_backend(
     *,
     context: int,
 ) -> OpenedBackend:
-    """Load a package on the backend that was asked for, or with `auto` on the best there is.
+    """Load a package on the backend that `options` names; `auto` means a GPU if there is one.
 
     Args:
-        package: What to load.
+        package: The package to load.
         policy: Its kernel hints, from `resolve_hints`.
-        options: Backend, adapter, cache type, whether hints are strict, and how shards are checked.
-        context: KV slots.
+        options: Backend, adapter, type of the cache, whether a hint that is not honoured is an
+            error, and how shards are checked.
+        context: Number of slots of the key-value cache.
 
     Raises:
-        UsageError: A combination that contradicts itself.
-        DeviceError: No adapter (unless `auto` may fall back), too little memory, or a hint that
-            is not honoured under `strict_hints`.
-        ShardError: A shard has another hash than the manifest states.
+        UsageError: Two options contradict each other, or the CPU backend was asked for and torch is
+            not installed.
+        DeviceError: There is no adapter (`auto` falls back to the CPU where torch is installed),
+            there is too little memory, or a hint is not honoured under `strict_hints`.
+        ShardError: The hash of a shard differs from the one in the manifest.
     """
     backend, adapter = options.backend, options.adapter
     if backend == "cpu" and adapter:
-        raise UsageError("an adapter means nothing to the cpu backend", found=adapter)
+        raise UsageError("`adapter` is only for GPUs, and the backend is cpu", found=adapter)
     if backend == "cpu" and options.max_vram is not None:
-        raise UsageError("--max-vram means nothing to the cpu backend", found=options.max_vram)
+        raise UsageError(
+            "`max_vram` is only for GPUs, and the backend is cpu", found=options.max_vram
+        )
     device: Device | None = None
     missing: DeviceError | None = None
     if backend != "cpu":
@@ -109,7 +117,7 @@ def open_backend(
         try:
             device = open_device(adapter)
         except DeviceError as error:
-            # A named adapter is a demand; only a nameless `auto` may fall back.
+            # Who names an adapter wants that one, so only `auto` without a name may fall back.
             if backend == "wgpu" or adapter:
                 raise
             missing = error
@@ -119,11 +127,11 @@ def open_backend(
 
 
 def open_beside(package: Package, beside: OpenedBackend) -> Backend:
-    """Load another package on the device of one that is loaded, with as large a context.
+    """Load a second package on the device of a loaded one, with the same context where possible.
 
     Raises:
-        DeviceError: Too little memory.
-        ShardError: A shard has another hash than the manifest states.
+        DeviceError: There is too little memory.
+        ShardError: The hash of a shard differs from the one in the manifest.
     """
     longest = package.manifest.architecture.max_seq_len
     context = min(longest, beside.backend.info.context)
@@ -145,10 +153,18 @@ def open_beside(package: Package, beside: OpenedBackend) -> Backend:
 def load_checked(
     package: Package, verify: str, load: Callable[[], AnyBackend]
 ) -> tuple[AnyBackend, tuple[str, ...]]:
-    """Load a backend while its shards are checked; also return what could not be checked.
+    """Load a backend while the shards that it reads are checked.
+
+    Args:
+        package: The package that is loaded.
+        verify: How shards are checked, one of `VERIFY`.
+        load: Loads the backend.
+
+    Returns:
+        The backend, and one line for each check that could not be done.
 
     Raises:
-        ShardError: A shard has another hash than the manifest states; the backend is freed.
+        ShardError: The hash of a shard differs from the one in the manifest. The backend is freed.
     """
     from rdrr_manifests.loading import checked_shards
 
@@ -174,7 +190,7 @@ def _wgpu(
     stored = read_profile(device.info)
     tuning, kv_dtype = stored.tuning, options.kv_dtype
     try:
-        # Before any weight is read: a large model takes a while to load.
+        # These checks come before any weight is read, because a large model takes long to load.
         if options.strict_hints:
             _refuse(unhonoured(decisions_for(package, device, policy, context, kv_dtype, tuning)))
         refuse_beyond_limit(package, device, policy, options, context=context, tuning=tuning)
@@ -195,7 +211,7 @@ def _wgpu(
         raise
     kind = ", a software adapter" if device.info.software else ""
     where = f"{device.info.name} ({device.info.backend}{kind})"
-    reason = f"backend wgpu on {where}; --backend cpu runs it in torch{stored.remark}"
+    reason = f"backend wgpu on {where}; `backend` cpu runs it in torch{stored.remark}"
     return OpenedBackend(
         model, reason, unhonoured(model.info.decisions), device, options.verify, unchecked
     )
@@ -208,6 +224,7 @@ def _cpu(
     context: int,
     missing: DeviceError | None,
 ) -> OpenedBackend:
+    _check_torch(missing)
     from rdrr_runtime.reference.backend import CpuBackend
 
     unhonoured = _unhonoured_on_cpu(policy)
@@ -216,26 +233,45 @@ def _cpu(
     model, unchecked = load_checked(
         package, options.verify, lambda: CpuBackend(package, context=context)
     )
-    reason = "backend cpu (torch); --backend wgpu runs it on a GPU"
+    reason = "backend cpu (torch); `backend` wgpu runs it on a GPU"
     if missing is not None:
         reason = f"backend cpu (torch), because there is {missing.message}; for the wgpu backend "
         reason += missing.hint or "see `rdrr devices`"
     return OpenedBackend(model, reason, unhonoured, None, options.verify, unchecked)
 
 
+def _check_torch(missing: DeviceError | None) -> None:
+    """Check that the CPU backend can be imported; `missing` is why there is no other.
+
+    Raises:
+        DeviceError: There is no adapter either.
+        UsageError: torch is not installed.
+    """
+    try:
+        import_extra("torch", "torch", "the CPU backend")
+    except UsageError as error:
+        if missing is None:
+            raise
+        raise DeviceError(
+            f"{missing.message}, and {error.message}",
+            found=error.found,
+            hint=f"install a Vulkan driver, or run on the CPU: {error.hint}",
+        ) from None
+
+
 def _unhonoured_on_cpu(policy: Policy) -> tuple[str, ...]:
     return tuple(
         f"hint {hint.key}={hint.value} is not honoured: torch on the CPU "
-        f"{_cpu_serves(hint.key)} (set by the {hint.source})"
+        f"{_ways_of_cpu(hint.key)} (set by the {hint.source})"
         for hint in policy.hints.values()
-        if hint.value != _CPU_SERVES.get(hint.key)
+        if hint.value != _CPU_HONOURS.get(hint.key)
     )
 
 
-def _cpu_serves(key: str) -> str:
-    return f"serves {_CPU_SERVES[key]}" if key in _CPU_SERVES else "has one way to compute it"
+def _ways_of_cpu(key: str) -> str:
+    return f"serves {_CPU_HONOURS[key]}" if key in _CPU_HONOURS else "has one way to compute it"
 
 
 def _refuse(lines: tuple[str, ...]) -> None:
     if lines:
-        raise DeviceError(lines[0], hint="leave --strict-hints out to run all the same")
+        raise DeviceError(lines[0], hint="omit `strict_hints` to run it all the same")

@@ -1,7 +1,7 @@
 """A conversation of several turns with a model.
 
-It holds messages only. Which of their tokens the key-value cache still holds is the engine's
-business: each turn gives it the whole text, and it runs what is new.
+A conversation holds messages only. Each turn gives the engine the whole conversation, and the
+engine runs only the tokens that the key-value cache does not hold yet.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from rdrr._texts import read_text
 
 
 class Conversation:
-    """Messages that a person and a model take turns in.
+    """The messages of a user and a model, in turns.
 
     Args:
-        model: Who answers.
-        system: First message, if any.
-        template: File of a chat template instead of the package's.
+        model: The model that answers.
+        system: The system message, if there is one.
+        template: File of a chat template that replaces the package's own.
 
     Attributes:
-        messages: So far, the system's first.
+        messages: All messages so far, beginning with the system message.
     """
 
     def __init__(
@@ -40,19 +40,21 @@ class Conversation:
         self.instruct(system)
 
     def instruct(self, system: str | None) -> None:
-        """Set the system's message, or take it away, and forget all others."""
+        """Replace the system message, or remove it when None, and drop all other messages."""
         self.messages = [{"role": "system", "content": system}] if system else []
 
     def reset(self) -> None:
-        """Forget all but the system's message."""
+        """Drop all messages but the system message."""
         self.messages = [one for one in self.messages if one["role"] == "system"][:1]
 
     def ask(self, text: str, **options: Any) -> Generation:
-        """The answer to a person's message, as it comes; then call `answered`.
+        """Ask a question and return the answer as it is generated.
+
+        Call `answered` with the text of the answer before the next question.
 
         Args:
-            text: The message.
-            options: As of `Model.generate`.
+            text: The message of the user.
+            options: Arguments of `Model.chat`.
         """
         asked = [*self.messages, {"role": "user", "content": text}]
         generation = self._model.chat(asked, template=self._template, **options)
@@ -60,11 +62,11 @@ class Conversation:
         return generation
 
     def answered(self, text: str) -> None:
-        """Take the answer, all of it or what there was before it was stopped."""
+        """Add the answer to the messages: all of it, or the part before it was stopped."""
         self.messages.append({"role": "assistant", "content": text})
 
     def withdraw(self) -> None:
-        """Take back a question that got no answer."""
+        """Remove the last question if it has no answer."""
         if self.messages and self.messages[-1]["role"] == "user":
             self.messages.pop()
 
@@ -82,14 +84,18 @@ class Conversation:
 
         Raises:
             StoreError: The file cannot be read.
-            UsageError: It holds no messages.
+            UsageError: The file is not a list of messages in JSON.
         """
         try:
             read = json.loads(read_text(path))
         except (ValueError, RecursionError) as error:
-            raise UsageError("not JSON", where=path, found=error) from None
+            raise UsageError("the file is not JSON", where=path, found=error) from None
         if not isinstance(read, list) or not all(_is_message(one) for one in read):
-            raise UsageError("not a list of messages", where=path, expected="role and content")
+            raise UsageError(
+                "the file is not a list of messages",
+                where=path,
+                expected="objects with role and content",
+            )
         self.messages = read
 
 

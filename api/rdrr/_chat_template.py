@@ -1,4 +1,4 @@
-"""Where the chat template of a package lies, and how it is read."""
+"""Find and read the chat template of a package."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _FILE, _SETTINGS, _SPECIAL = (
     "tokenizer_config.json",
     "special_tokens_map.json",
 )
-_MOST = 64 << 20
-"""Bytes of a file with a template or settings."""
+_MAX_FILE_SIZE = 64 << 20
+"""Largest size in bytes of a file that holds a template or settings."""
 
 _TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
@@ -28,15 +28,17 @@ _TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 def open_template(
     package: Package, *, file: str | Path | None = None, tools: bool = False
 ) -> ChatTemplate:
-    """The template of a file, else of the package: its own file before its tokenizer's settings.
+    """Return the chat template of a file or of a package.
+
+    A package has it in `chat_template.jinja`, or else in `tokenizer_config.json`.
 
     Args:
-        package: Whose.
-        file: Used instead of the package's.
-        tools: Prefer, among several named ones, the one for tools.
+        package: The package.
+        file: File of a template that replaces the package's own.
+        tools: Prefer the template for tools if the package has several with names.
 
     Raises:
-        ManifestError: There is none, or it is no template.
+        ManifestError: There is no template, or the text is not a template.
         StoreError: The file cannot be read.
     """
     from rdrr_runtime.text.chat_template import ChatTemplate
@@ -64,12 +66,12 @@ def _stated(package: Package, stated: Any, *, tools: bool) -> str:
     raise ManifestError(
         "the package has no chat template",
         where=package.where,
-        hint="give one in a file with --template FILE (template=... in Python)",
+        hint="give a file that has one as `template`",
     )
 
 
 def _tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Texts of the special tokens, which settings hold as they are or in an object."""
+    """Return the texts of the special tokens; settings hold a text, or an object with `content`."""
     found: dict[str, Any] = {}
     for name in _TOKENS:
         value = settings.get(f"{name}_token")
@@ -84,7 +86,7 @@ def _object(package: Package, name: str) -> dict[str, Any]:
         return {}
     from rdrr_format.bounded_json import JsonBounds, parse_json
 
-    bounds = JsonBounds(size=2 * _MOST, values=1 << 22)
+    bounds = JsonBounds(size=2 * _MAX_FILE_SIZE, values=1 << 22)
     try:
         value = parse_json(_text(package, name).encode(), bounds)
     except FormatError as error:
@@ -97,4 +99,4 @@ def _object(package: Package, name: str) -> dict[str, Any]:
 def _text(package: Package, name: str) -> str:
     from rdrr_format.stores import read_bounded
 
-    return read_bounded(package.store, name, _MOST).decode("utf-8", errors="replace")
+    return read_bounded(package.store, name, _MAX_FILE_SIZE).decode("utf-8", errors="replace")

@@ -1,9 +1,9 @@
-"""What a user sets once for all runs: `rdrr/config.toml` in the user's configuration folder.
+"""The user's configuration file, `rdrr/config.toml`, which holds kernel hints for all runs.
 
     [kernel_hints]
     q4kMatmul = "fused_q4k"
 
-The folder is $XDG_CONFIG_HOME, or ~/.config where that is not set. The file may be absent.
+It lies in $XDG_CONFIG_HOME, or in ~/.config if that variable is not set. It need not exist.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from rdrr_format.errors import UsageError
 
 
 def configuration_path() -> Path:
-    """Where the file is looked for."""
+    """Return the path of the configuration file, whether or not it exists."""
     folder = os.environ.get("XDG_CONFIG_HOME")
     return (Path(folder) if folder else Path.home() / ".config") / "rdrr" / "config.toml"
 
 
 def configured_hints() -> dict[str, str]:
-    """The kernel hints of the user's configuration; none without the file.
+    """Return the kernel hints of the user's configuration; none if there is no file.
 
     Raises:
-        UsageError: The file is no TOML, or a hint in it is not known.
+        UsageError: The file is not TOML, or has an unknown hint.
     """
     from rdrr_manifests.models import parse_hint
 
@@ -38,7 +38,7 @@ def configured_hints() -> dict[str, str]:
         found = error.strerror if isinstance(error, OSError) else error
         raise UsageError("the configuration cannot be read", where=str(path), found=found) from None
     if not isinstance(stated, dict):
-        raise UsageError("kernel_hints is no table", where=str(path), expected="[kernel_hints]")
+        raise UsageError("kernel_hints is not a table", where=str(path), expected="[kernel_hints]")
     try:
         return dict(parse_hint(f"{key}={value}") for key, value in stated.items())
     except UsageError as error:

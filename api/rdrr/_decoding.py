@@ -1,4 +1,4 @@
-"""Models that draft tokens for another, loaded beside it for a decoding strategy."""
+"""Draft models for speculative decoding, loaded on the device of the target model."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Drafts:
-    """Draft models, each loaded once beside the one that verifies.
+class DraftModels:
+    """The draft models of a target model, each loaded once.
 
     Attributes:
-        package: The model that verifies.
-        beside: Its backend; a draft runs on the same.
-        turns: Who may use the device of both.
-        follow_links: Whether links out of a draft's folder are followed, as out of the package's.
+        package: The package of the target model, which verifies draft tokens.
+        beside: Its backend. Draft models run on the same device.
+        turns: The turns of the target model, which draft models share.
+        follow_links: Whether links that lead out of a draft's folder are followed.
     """
 
     package: Package
@@ -37,7 +37,7 @@ class Drafts:
         """Return the backend of a draft model.
 
         Raises:
-            UsageError: It has another vocabulary.
+            UsageError: Its vocabulary differs from that of the target model.
             StoreError: There is no package at `path`.
             GenerationError: Another thread did not end its generation in time.
         """
@@ -49,9 +49,9 @@ class Drafts:
             sizes = [one.manifest.architecture.vocab_size for one in (self.package, draft)]
             if sizes[0] != sizes[1]:
                 raise UsageError(
-                    "a draft must have the model's tokens",
+                    "the draft model has another vocabulary than the target model",
                     where=name,
-                    expected=f"{sizes[0]} of them",
+                    expected=f"{sizes[0]} tokens",
                     found=sizes[1],
                 )
             with self.turns.exclusive():
@@ -60,7 +60,7 @@ class Drafts:
         return self._loaded[name]
 
     def close(self) -> None:
-        """Free them."""
+        """Free all draft models."""
         for one in self._loaded.values():
             one.close()
         self._loaded.clear()

@@ -1,4 +1,4 @@
-"""What would run a package on an adapter and why, without loading it."""
+"""Which kernels would run a package on an adapter, and why, without loading the weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rdrr._tuned import Stored, read_profile
+from rdrr._tuned import TunedProfile, read_profile
 
 if TYPE_CHECKING:
     from rdrr_device.adapters import AdapterInfo
@@ -22,15 +22,15 @@ _LAYER = re.compile(r"\b(layers\.|layer |l)(\d+)\b")
 
 @dataclass(frozen=True)
 class Explanation:
-    """The choices of one package on one adapter.
+    """The kernels that are chosen for one package on one adapter.
 
     Attributes:
-        adapter: Where it would run.
-        policy: The hints in force.
-        choices: What serves each op, in order: loading, decode, prefill.
-        passes: What runs, phase by phase.
-        unhonoured: A line for each hint that some op does not follow.
-        tuned: The tuned profile of the adapter, and what became of it.
+        adapter: The adapter.
+        policy: The kernel hints in force.
+        choices: The kernel of each op and the reason, for loading, decode and prefill in turn.
+        passes: The phases of each pass, in the order in which they run.
+        unhonoured: One line for each hint that some op does not honour.
+        tuned: The tuned profile of the adapter.
     """
 
     adapter: AdapterInfo
@@ -38,10 +38,10 @@ class Explanation:
     choices: tuple[Decision, ...]
     passes: tuple[Pass, ...]
     unhonoured: tuple[str, ...]
-    tuned: Stored
+    tuned: TunedProfile
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return the explanation as JSON values."""
         return {
             "adapter": self.adapter.name,
             "software": self.adapter.software,
@@ -71,7 +71,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a group: an op without its layer's number."""
+    """One line of a group: an op, named without the number of its layer."""
 
     op: str
     kernel: str
@@ -80,7 +80,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Ops of one step that belong together: of some layers that are served alike, or of none."""
+    """The ops of one step in layers that use the same kernels, or the ops outside any layer."""
 
     step: str
     layers: tuple[int, ...]
@@ -88,7 +88,7 @@ class Group:
 
     @property
     def title(self) -> str:
-        """E.g. `decode, layers 0-3 5`."""
+        """Heading of the group, like `decode, layers 0-3 5`."""
         if not self.layers:
             return self.step
         word = "layer" if len(self.layers) == 1 else "layers"
@@ -103,28 +103,28 @@ def explain(
     kv_dtype: str = "f16",
     context: int,
 ) -> Explanation:
-    """Ask the runtime what it would choose.
+    """Return what the runtime would choose for a package.
 
     Args:
-        package: Whose graph and tensor table count; no weights are read.
-        policy: The hints.
-        adapter: Part of an adapter's name; the best one when None.
-        kv_dtype: Storage of the key-value cache.
-        context: KV slots.
+        package: The package; its graph and tensor table are used, and no weights are read.
+        policy: The kernel hints.
+        adapter: Part of an adapter's name; the best adapter when None.
+        kv_dtype: Data type of the key-value cache.
+        context: Number of slots of the key-value cache.
 
     Raises:
-        DeviceError: No such adapter.
-        FormatError: A tensor that no kernel reads.
+        DeviceError: There is no such adapter.
+        FormatError: No kernel can read one of the tensors.
     """
     from rdrr_device.device import open_device
     from rdrr_runtime.compile.decision import unhonoured
     from rdrr_runtime.compile.pass_spec import EXPLAINED
-    from rdrr_runtime.exec.plan import plan_on_paper
+    from rdrr_runtime.exec.plan import dry_run_plan
 
     device = open_device(adapter)
     try:
         stored = read_profile(device.info)
-        plan = plan_on_paper(package, device, policy, context, kv_dtype, stored.tuning)
+        plan = dry_run_plan(package, device, policy, context, kv_dtype, stored.tuning)
         choices, passes = plan.decisions(EXPLAINED), plan.passes(EXPLAINED)
         return Explanation(device.info, policy, choices, passes, unhonoured(choices), stored)
     finally:
@@ -132,15 +132,15 @@ def explain(
 
 
 def grouped(choices: Iterable[Decision], *, alike: bool = True) -> list[Group]:
-    """Choices by step and layer, in order.
+    """Group choices by step and layer, in the order in which they run.
 
     Args:
-        choices: As the runtime made them.
-        alike: Join layers that are served alike.
+        choices: The choices of the runtime.
+        alike: Whether layers with the same kernels for all ops form one group.
     """
     blocks: list[tuple[str, int | None, list[Row]]] = []
     for one in choices:
-        layer, op = _place(one.op)
+        layer, op = _split_layer(one.op)
         if not blocks or blocks[-1][:2] != (one.step, layer):
             blocks.append((one.step, layer, []))
         blocks[-1][2].append(Row(op, one.kernel, one.reason))
@@ -152,8 +152,8 @@ def grouped(choices: Iterable[Decision], *, alike: bool = True) -> list[Group]:
     return [Group(step, tuple(layers), rows) for (step, rows, _), layers in groups.items()]
 
 
-def _place(op: str) -> tuple[int | None, str]:
-    """The layer that an op names, and what is left of the name without it."""
+def _split_layer(op: str) -> tuple[int | None, str]:
+    """Return the layer in the name of an op, and the name without it."""
     found = _LAYER.search(op)
     if found is None:
         return None, op
@@ -173,5 +173,5 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def hint_lines(policy: Policy) -> Mapping[str, str]:
-    """Each hint in force and who set it."""
+    """Return the value of each hint in force and the source that set it."""
     return {one.key: f"{one.value}, set by the {one.source}" for one in policy.hints.values()}

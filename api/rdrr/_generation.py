@@ -1,4 +1,4 @@
-"""An iterator of text over an iterator of token ids, with stop strings."""
+"""The text of a generation as an iterator over token ids, with stop strings."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Completion:
-    """One text of a batch.
+    """The result for one prompt of a batch.
 
     Attributes:
-        text: What came after the prompt, without special tokens.
+        text: The generated text, without the prompt and special tokens.
         prompt_ids: Token ids of the prompt.
-        token_ids: New ids, an end-of-text included.
-        finish: `stop`, `length` or `context`.
+        token_ids: New token ids, an end-of-text token included.
+        finish: `stop` (an end-of-text token), `length` (the limit of new tokens) or `context` (the
+            context is full).
     """
 
     text: str
@@ -35,7 +36,7 @@ class Generation(Iterator[str]):
 
     Attributes:
         prompt_ids: Token ids of the prompt.
-        token_ids: New ids so far, an end-of-text included.
+        token_ids: New token ids so far, an end-of-text token included.
         stats: Timings and counts, complete once the iterator has ended.
         stopped_by: The stop string that ended the text, if one did.
     """
@@ -59,12 +60,16 @@ class Generation(Iterator[str]):
         self._runs = runs
         self._text = codec.stream()
         self._ended = False
+        self._cancelled = False
         self._reading = threading.Lock()
 
     def __next__(self) -> str:
         # Two threads may read one generation: each piece goes to one of them.
         with self._reading:
             while not self._ended:
+                if self._cancelled:
+                    self._end()
+                    break
                 piece = self._next_piece()
                 if piece:
                     return piece
@@ -72,16 +77,20 @@ class Generation(Iterator[str]):
 
     @property
     def logprobs(self) -> list[TokenLogprobs] | None:
-        """Log-probabilities of each of `token_ids`; None where they were not asked for."""
+        """Log-probabilities of each of `token_ids`; None if they were not asked for."""
         recorded = self._logprobs
         return None if recorded is None else recorded.tokens[: len(self.token_ids)]
 
     def read(self) -> str:
-        """All the text that is still to come."""
+        """Return all the text that is still to come."""
         return "".join(self)
 
+    def cancel(self) -> None:
+        """Let the generation end after the step that runs, without waiting for it."""
+        self._cancelled = True
+
     def close(self) -> None:
-        """Stop generating; a step that another thread has begun ends first."""
+        """Stop generating. A step that another thread has begun ends first."""
         with self._reading:
             self._end()
 
@@ -111,10 +120,15 @@ class Generation(Iterator[str]):
 
 
 class StopFilter:
-    """Passes text on until a stop string; holds back what may be the beginning of one.
+    """A filter that ends a text before the first stop string.
+
+    It holds back the end of the text as long as that may be the beginning of a stop string.
 
     Args:
-        stop: The strings; empty ones are ignored.
+        stop: The stop strings; empty ones are ignored.
+
+    Attributes:
+        found: The stop string that ended the text; None so far.
     """
 
     def __init__(self, stop: Sequence[str]) -> None:
@@ -123,7 +137,7 @@ class StopFilter:
         self.found: str | None = None
 
     def feed(self, piece: str) -> str:
-        """The text that is now certain to come before any stop string."""
+        """Add a piece, and return the text that certainly precedes any stop string."""
         self._held += piece
         hits = [(self._held.find(text), text) for text in self._stop if text in self._held]
         if hits:
@@ -136,12 +150,12 @@ class StopFilter:
         return sure
 
     def rest(self) -> str:
-        """What was held back when the text ended without a stop string."""
+        """Return the text that is still held back, once no more pieces come."""
         rest, self._held = self._held, ""
         return rest
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop`."""
+    """Return the length of the longest suffix of `text` that is a prefix of `stop`."""
     longest = min(len(text), len(stop) - 1)
     return next((size for size in range(longest, 0, -1) if stop.startswith(text[-size:])), 0)

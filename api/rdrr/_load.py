@@ -1,34 +1,36 @@
-"""From a path to a model: the package, the backend that runs it, and how much context it gets."""
+"""Load a package: open it, choose its backend, and decide how much context it gets."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from rdrr_format.errors import UsageError
 from rdrr_format.options import fill
 
 from rdrr._backends import open_backend, resolve_hints
-from rdrr._load_options import DEFAULT_CONTEXT, LoadOptions
+from rdrr._load_options import DEFAULT_CONTEXT, LoadKeywords, LoadOptions
 from rdrr._model import Model
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
 
 
-def load(path: str | Path, *, options: LoadOptions | None = None, **keywords: Any) -> Model:
+def load(
+    path: str | Path, *, options: LoadOptions | None = None, **keywords: Unpack[LoadKeywords]
+) -> Model:
     """Load a package for generation.
 
     Args:
-        path: A package's folder or URL.
-        options: How it is loaded.
+        path: Folder or URL of the package.
+        options: The options of loading.
         keywords: Fields of `LoadOptions`, in place of `options`.
 
     Raises:
         StoreError: There is no package at `path`.
-        ManifestError: The manifest is not sound.
-        ShardError: Bytes are missing, or a shard has another hash than the manifest states.
-        DeviceError: No adapter, too little memory, or a hint that cannot be honoured.
+        ManifestError: The manifest has faults.
+        ShardError: Bytes are missing, or the hash of a shard differs from the one in the manifest.
+        DeviceError: There is no adapter or too little memory, or a hint cannot be honoured.
         UsageError: An option is wrong.
     """
     from rdrr_manifests.package import open_package
@@ -42,14 +44,21 @@ def load(path: str | Path, *, options: LoadOptions | None = None, **keywords: An
 
 
 def context_of(package: Package, asked: int | None) -> int:
-    """KV slots: those asked for, or the model's own up to `DEFAULT_CONTEXT`.
+    """Return the number of slots of the key-value cache.
+
+    Args:
+        package: The package.
+        asked: The number that was asked for; None for the context length of the model, but at most
+            `DEFAULT_CONTEXT`.
 
     Raises:
-        UsageError: More than the model was made for, or none.
+        UsageError: `asked` is not positive, or larger than the context length of the model.
     """
     longest = package.manifest.architecture.max_seq_len
     if asked is not None and not 0 < asked <= longest:
         raise UsageError(
-            "context out of range", expected=f"1 to {longest}, the model's own", found=asked
+            "`context` is out of range",
+            expected=f"1 to {longest}, the context length of the model",
+            found=asked,
         )
     return asked or min(longest, DEFAULT_CONTEXT)

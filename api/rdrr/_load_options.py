@@ -1,71 +1,80 @@
-"""The options of loading a package, each declared once; nothing heavy is imported here."""
+"""The options of loading a package, each declared once.
+
+The command line reads them too, so nothing heavy is imported here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal, TypedDict, get_args
 
 from rdrr_format.options import check_fields, documented, option, split_pairs
-from rdrr_runtime.decode.turns import PATIENCE
+from rdrr_runtime.decode.turns import DEFAULT_TIMEOUT
 
-BACKENDS = ("auto", "wgpu", "cpu")
-VERIFY = ("cached", "full", "none")
-KV_DTYPES = ("f16", "f32", "q8_0")
+BackendName = Literal["auto", "wgpu", "cpu"]
+VerifyMode = Literal["cached", "full", "none"]
+KvDtype = Literal["f16", "f32", "q8_0"]
+
+BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
+VERIFY: tuple[VerifyMode, ...] = get_args(VerifyMode)
+KV_DTYPES: tuple[KvDtype, ...] = get_args(KvDtype)
 
 DEFAULT_CONTEXT = 8192
-"""Most KV slots that are allocated unless more are asked for."""
+"""Largest number of slots of the key-value cache unless a larger context is asked for."""
 
 
 @documented
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """How a package is loaded for generation."""
+    """Options of loading a package for generation."""
 
-    backend: str = option(
+    backend: BackendName = option(
         "auto",
-        "wgpu: a GPU through WebGPU. cpu: torch. auto: wgpu where there is an adapter, else cpu.",
+        "Where the model runs. wgpu: on a GPU through WebGPU. cpu: in torch. auto: wgpu if there "
+        "is an adapter, else cpu.",
         choices=BACKENDS,
     )
     adapter: str | None = option(
-        None, "Part of the adapter's name; the best one unless given.", metavar="NAME"
+        None, "Part of the name of the adapter to use; the best adapter by default.", metavar="NAME"
     )
     kernel_hints: Mapping[str, str] = option(
         {},
-        "Kernel hint for this run, before those of the user's configuration and of the manifest.",
+        "Kernel hint for this run; it overrides the user's configuration and the manifest.",
         flag="--kernel-hint",
         metavar="KEY=VALUE",
         read_words=partial(split_pairs, what="kernel hint"),
     )
-    strict_hints: bool = option(False, "A hint that is not honoured is an error.")
-    kv_dtype: str = option("f16", "Storage of the key-value cache on the GPU.", choices=KV_DTYPES)
+    strict_hints: bool = option(False, "Treat a kernel hint that is not honoured as an error.")
+    kv_dtype: KvDtype = option(
+        "f16", "Data type of the key-value cache on the GPU.", choices=KV_DTYPES
+    )
     context: int | None = option(
         None,
-        "Tokens of prompt and text together; the model's own, at most "
-        f"{DEFAULT_CONTEXT:,}, unless given.",
+        "Most tokens of prompt and generated text together; by default the context length of the "
+        f"model, but at most {DEFAULT_CONTEXT:,}.",
         minimum=1,
     )
-    follow_links: bool = option(
-        False, "Read what links in the package's folder lead to, wherever that is."
-    )
+    follow_links: bool = option(False, "Follow links that lead out of the package's folder.")
 
-    verify: str = option(
+    verify: VerifyMode = option(
         "cached",
-        "Hash the shards while they are loaded. cached: those that changed since they were last "
-        "found right. full: all. none: load whatever is there.",
+        "Which shards to hash while they are loaded. cached: those that have changed since their "
+        "hash was last found correct. full: all. none: none.",
         choices=VERIFY,
     )
     max_vram: int | None = option(
         None,
-        "Refuse to load a model that takes more GPU memory than this; no limit unless given.",
+        "Refuse to load a model that needs more GPU memory than this; no limit by default.",
         in_bytes=True,
         minimum=1,
     )
 
     busy_timeout: float | None = option(
-        PATIENCE,
-        "Seconds that a call waits for a generation of another thread; None for as long as it "
-        "takes.",
+        DEFAULT_TIMEOUT,
+        "Seconds that a call waits for a generation of another thread or task; None to wait "
+        "without limit.",
         minimum=0,
         python_only=True,
     )
@@ -74,6 +83,21 @@ class LoadOptions:
         """Check each value.
 
         Raises:
-            UsageError: A value that its option does not allow.
+            UsageError: A value is not allowed.
         """
         check_fields(self)
+
+
+class LoadKeywords(TypedDict, total=False):
+    """The fields of `LoadOptions` as keyword arguments, for annotations."""
+
+    backend: BackendName
+    adapter: str | None
+    kernel_hints: Mapping[str, str]
+    strict_hints: bool
+    kv_dtype: KvDtype
+    context: int | None
+    follow_links: bool
+    verify: VerifyMode
+    max_vram: int | None
+    busy_timeout: float | None

@@ -1,4 +1,4 @@
-"""`--max-vram`: whether a model fits into the GPU memory that it may take, before it is loaded."""
+"""The limit `max_vram`: compare the GPU memory that a model needs with it before loading."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def refuse_beyond_limit(
     context: int,
     tuning: Tuning,
 ) -> None:
-    """Compare what loading a package will allocate with `options.max_vram`; no weight is read.
+    """Refuse a package that needs more GPU memory than `options.max_vram`, without reading weights.
 
     Raises:
-        DeviceError: It is more. The message has the sum.
+        DeviceError: It needs more; the message lists the parts of the sum.
     """
     limit = options.max_vram
     if limit is None:
@@ -44,7 +44,7 @@ def refuse_beyond_limit(
     if need.peak > limit:
         head_dim = package.graph.head_dim
         raise DeviceError(
-            "the model takes more GPU memory than --max-vram allows",
+            "the model takes more GPU memory than `max_vram` allows",
             where=package.where,
             expected=f"at most {format_size(limit)}",
             found=f"{format_size(need.peak)} = {_sum(need)}",
@@ -64,10 +64,10 @@ def _sum(need: Footprint) -> str:
 
 def _advice(need: Footprint, kv_dtype: str, context: int, head_dim: int) -> Iterator[str]:
     per_token = format_size(need.kv / context)
-    yield f"use a --context below {context} (each token of it takes {per_token} of cache)"
+    yield f"use a `context` below {context} (each token takes {per_token} of the cache)"
     if kv_dtype == "f32":
-        yield "--kv-dtype f16 for half of the cache"
+        yield "`kv_dtype` f16, which halves the cache"
     if kv_dtype != "q8_0" and head_dim % 32 == 0:
         part = 34 / (128 if kv_dtype == "f32" else 64)
-        yield f"--kv-dtype q8_0 for a cache of {format_size(need.kv * part)}"
-    yield "a package of fewer bits per weight"
+        yield f"`kv_dtype` q8_0, for a cache of {format_size(need.kv * part)}"
+    yield "a package with fewer bits per weight"

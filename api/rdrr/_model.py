@@ -1,26 +1,32 @@
-"""A loaded model: text in, text out. It joins a package, a backend and a tokenizer."""
+"""A loaded model, which joins a package, a backend and a tokenizer."""
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
+from weakref import WeakKeyDictionary
 
-from rdrr_format.errors import GenerationError, ManifestError
+from rdrr_format.errors import GenerationError, ManifestError, UsageError
+from rdrr_format.html_tables import facts_table
 from rdrr_format.locations import local_path
 from rdrr_format.options import fill
-from rdrr_runtime.sampling.params import SamplingParams
+from rdrr_format.printing import printable
+from rdrr_runtime.sampling.params import SamplingKeywords, SamplingParams
 
 from rdrr._arguments import prompt_ids, stop_strings, token_ids
 from rdrr._arguments import prompts as read_prompts
+from rdrr._async_generation import AsyncGeneration, TaskQueue
 from rdrr._backends import OpenedBackend
 from rdrr._chat_template import open_template
-from rdrr._decoding import Drafts
+from rdrr._decoding import DraftModels
 from rdrr._generation import Completion, Generation
 from rdrr._load_options import LoadOptions
+from rdrr._probabilities import Loglikelihood, loglikelihood
 from rdrr._response_format import read_response_format
 from rdrr._session import Session, restore
 
@@ -28,11 +34,16 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from rdrr_manifests.package import Package
-    from rdrr_runtime.backend import BackendInfo
+    from rdrr_runtime.backend import Backend, BackendInfo
+    from rdrr_runtime.decode.interval import Interval
+    from rdrr_runtime.decode.strategies import StrategyName
     from rdrr_runtime.decode.strategy import Strategy, StrategyOptions
     from rdrr_runtime.text.chat_template import ChatTemplate
     from rdrr_runtime.text.grammar import GrammarConstraint, GrammarTokenizer
     from rdrr_runtime.text.tokenizer import TextCodec
+
+_LOGITS_BYTES = 1 << 28
+"""Bytes of logits that are fetched from a backend at once."""
 
 
 class Model:
@@ -40,13 +51,14 @@ class Model:
 
     Any thread may call it. One generation runs at a time: a call from another thread waits until
     the one before it has ended, been closed or been collected; a call from the same thread ends the
-    generation that the thread left unfinished. See docs/THREADS.md.
+    generation that the thread left unfinished. See docs/THREADS.md. In a coroutine use `agenerate`
+    and `achat`, which do not block the event loop.
 
     Attributes:
-        package: What was loaded.
-        reason: Which backend runs it, why, and how to get the other.
-        unhonoured_hints: A line for each kernel hint that the backend does not follow.
-        unchecked: A line for what could not be checked of the shards; most often none.
+        package: The package that was loaded.
+        reason: One line that says which backend runs it, why, and how to choose the other one.
+        unhonoured_hints: One line for each kernel hint that the backend does not honour.
+        unchecked: One line for each check of the shards that could not be done; usually none.
     """
 
     def __init__(
@@ -66,12 +78,14 @@ class Model:
         vocabulary = manifest.architecture.vocab_size
         chosen = options or LoadOptions()
         turns = Turns(chosen.busy_timeout)
+        self._queues: WeakKeyDictionary[AbstractEventLoop, TaskQueue] = WeakKeyDictionary()
+        self._busy_timeout = chosen.busy_timeout
         self._engine = Engine(opened.backend, manifest.eos_token_ids, vocabulary, turns)
-        self._drafts = Drafts(package, opened, turns, chosen.follow_links)
+        self._drafts = DraftModels(package, opened, turns, chosen.follow_links)
 
     @property
     def info(self) -> BackendInfo:
-        """Backend, adapter, context and memory."""
+        """The backend, its adapter, the context length and the memory in use."""
         return self._opened.backend.info
 
     def generate(
@@ -85,42 +99,46 @@ class Model:
         stop: str | Sequence[str] = (),
         stop_ids: Sequence[int] = (),
         context_shift: int | None = None,
-        interval: int = 8,
-        decode: StrategyOptions | str | None = None,
-        **keywords: Any,
+        interval: Interval = "auto",
+        decode: StrategyOptions | StrategyName | None = None,
+        **keywords: Unpack[SamplingKeywords],
     ) -> Generation:
-        """Continue a prompt. What it shares with the text before is not run again.
+        """Continue a prompt.
+
+        Tokens that the prompt shares with the beginning of the previous sequence are not run again.
 
         Args:
             prompt: Text, or token ids.
-            sampling: How the next token is chosen; greedily unless given.
+            sampling: How the next token is chosen; greedy decoding when None.
             max_tokens: Most new tokens.
-            logprobs: Record the log-probability of each token, and those of this many of the
-                most probable ones, at most 20, as the model gives them.
-            response_format: What the text must be: `{"type": "json_schema", "json_schema":
-                {"schema": {...}}}`, `{"type": "json_object"}`, `{"type": "regex", "regex": ...}`.
-            stop: A string, or several, that end the text; they are not part of it.
-            stop_ids: Ids that end the text besides those of the model.
-            context_shift: When the context is full, keep so many first tokens, drop the older
-                half of the others and go on; the text ends there when None.
-            interval: Tokens between two readbacks from the GPU.
-            decode: The decoding strategy, its options as `Speculative()` or its name; one token
-                after the other when None.
-            keywords: Fields of `SamplingParams`, as `temperature`, in place of `sampling`.
+            logprobs: Record the log-probability of each token, and those of this many of the most
+                probable tokens (at most 20), before any sampling option changes them.
+            response_format: The form that the text must have: `{"type": "json_schema",
+                "json_schema": {"schema": {...}}}`, `{"type": "json_object"}` or
+                `{"type": "regex", "regex": ...}`.
+            stop: One or several strings that end the text; they are not part of it.
+            stop_ids: Token ids that end the text, besides those of the model.
+            context_shift: When the context is full, keep this many first tokens, drop the older
+                half of the others and continue. None ends the text there.
+            interval: Tokens between two readbacks from the GPU, or `auto`, which chooses up to 8
+                by the measured speed, so that text comes steadily; ids do not depend on it.
+            decode: The decoding strategy, by its name or as its options, like `Speculative()`; one
+                token after the other when None.
+            keywords: Fields of `SamplingParams`, like `temperature`, in place of `sampling`.
 
         Returns:
             An iterator of pieces of text, which also has `token_ids`, `logprobs` and `stats`.
 
         Raises:
             GenerationError: The prompt is empty or does not fit the context.
-            UsageError: An option is out of range, a schema cannot be followed, or the extra
-                `grammar` is not installed.
+            UsageError: An option is out of range, a schema is not supported, or the extra `grammar`
+                is not installed.
         """
         from rdrr_runtime.decode.stats import GenerationStats
         from rdrr_runtime.sampling.logprobs import Logprobs
 
         ids = prompt_ids(prompt, self.encode)
-        stops, ending = stop_strings(stop), token_ids(stop_ids, "stop_ids")
+        stops, ending = stop_strings(stop), token_ids(stop_ids, "`stop_ids`")
         chosen = _sampling(sampling, keywords)
         stats = GenerationStats()
         recorded = None if logprobs is None else Logprobs(logprobs)
@@ -145,13 +163,13 @@ class Model:
         prompt: str | Sequence[int] = "",
         *,
         sampling: SamplingParams | None = None,
-        **keywords: Any,
+        **keywords: Unpack[SamplingKeywords],
     ) -> Session:
-        """A text that goes on over several calls and can be saved.
+        """Return a session: a sequence that several calls continue, and that can be saved.
 
         Args:
-            prompt: Its beginning, text or token ids.
-            sampling: How tokens are chosen; greedily unless given.
+            prompt: The beginning of the sequence, as text or token ids.
+            sampling: How tokens are chosen; greedy decoding when None.
             keywords: Fields of `SamplingParams`, in place of `sampling`.
 
         Raises:
@@ -168,12 +186,13 @@ class Model:
         return made
 
     def restore(self, path: str | Path) -> Session:
-        """Take up a session that `Session.save` wrote; it goes on as if it had not been left.
+        """Resume a session that `Session.save` wrote, as if it had never been interrupted.
 
         Raises:
             StoreError: There is no such file.
-            FormatError: Not a session, or one of another package or type of cache.
-            GenerationError: It does not fit the context.
+            FormatError: The file is not a session, or belongs to another package or another data
+                type of the cache.
+            GenerationError: The session does not fit the context.
         """
         return restore(self._engine, self._codec, self.package, local_path(path))
 
@@ -186,25 +205,25 @@ class Model:
         sequences: int = 16,
         interval: int = 8,
         stop_ids: Sequence[int] = (),
-        **keywords: Any,
+        **keywords: Unpack[SamplingKeywords],
     ) -> list[Completion]:
-        """Continue several prompts together; each gets the text that it gets alone.
+        """Continue several prompts together, each as if it were alone.
 
-        On a GPU a pass has a row of each text, so that weights are read once for all. On the CPU
-        one follows the other.
+        On a GPU each pass has one row per sequence, so the weights are read once for all of them.
+        On the CPU the prompts are continued one after the other.
 
         Args:
-            prompts: Texts, or token ids.
-            sampling: How tokens are chosen; greedily unless given.
-            max_tokens: Most new tokens of each.
-            sequences: Most texts in a pass, at most 32; others wait until one has ended.
+            prompts: Prompts, each as text or token ids.
+            sampling: How tokens are chosen; greedy decoding when None.
+            max_tokens: Most new tokens of each sequence.
+            sequences: Most sequences in a pass, at most 32; the others wait until one has ended.
             interval: Tokens between two readbacks from the GPU.
-            stop_ids: Ids that end a text besides those of the model.
+            stop_ids: Token ids that end a sequence, besides those of the model.
             keywords: Fields of `SamplingParams`, in place of `sampling`.
 
         Raises:
             GenerationError: A prompt is empty or does not fit the context.
-            UsageError: An option is wrong, or the key-value cache is in q8_0.
+            UsageError: An option is wrong, or the data type of the key-value cache is q8_0.
         """
         chosen = _sampling(sampling, keywords)
         ids = [prompt_ids(one, self.encode) for one in read_prompts(prompts)]
@@ -213,7 +232,7 @@ class Model:
             max_tokens=max_tokens,
             sampling=chosen,
             interval=interval,
-            stop_ids=token_ids(stop_ids, "stop_ids"),
+            stop_ids=token_ids(stop_ids, "`stop_ids`"),
             sequences=sequences,
         )
         return [
@@ -229,17 +248,17 @@ class Model:
         variables: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Generation:
-        """Answer messages, put into a prompt by the chat template.
+        """Answer messages, from which the chat template makes the prompt.
 
         Args:
-            messages: Each with `role` (`system`, `user`, `assistant`) and `content`.
-            tools: JSON schemas of functions that the template tells the model of.
-            template: File of a chat template instead of the package's.
-            variables: Whatever else the template reads, as `enable_thinking`.
-            options: As of `generate`.
+            messages: Objects with `role` (`system`, `user` or `assistant`) and `content`.
+            tools: JSON schemas of the functions that the model may call.
+            template: File of a chat template that replaces the package's own.
+            variables: Further variables of the template, like `enable_thinking`.
+            options: Arguments of `generate`.
 
         Raises:
-            ManifestError: The package has no chat template, or none that can be read.
+            ManifestError: The package has no chat template, or it cannot be read.
             GenerationError: The template refuses the messages, or they do not fit the context.
             UsageError: An option is wrong.
         """
@@ -247,42 +266,93 @@ class Model:
         text = chosen.render(messages, tools=tools, variables=variables)
         after = self._codec.encode_as_is(chosen.after_answer())[:1]
         stops = [one for one in after if self._codec.is_special(one)]
-        options["stop_ids"] = [*token_ids(options.get("stop_ids", ()), "stop_ids"), *stops]
+        options["stop_ids"] = [*token_ids(options.get("stop_ids", ()), "`stop_ids`"), *stops]
         return self.generate(self._codec.encode_as_is(text), **options)
 
+    def agenerate(self, prompt: str | Sequence[int], **options: Any) -> AsyncGeneration:
+        """Continue a prompt without blocking the event loop of asyncio.
+
+            async for piece in model.agenerate("Once upon a time", max_tokens=64):
+                print(piece, end="", flush=True)
+
+        Args:
+            prompt: Text, or token ids.
+            options: Arguments of `generate`.
+
+        Returns:
+            An asynchronous iterator of pieces of text, to be read in the running event loop.
+
+        Raises:
+            GenerationError: The prompt is empty or does not fit the context.
+            UsageError: An option is wrong, or no event loop is running.
+        """
+        return AsyncGeneration(self.generate(prompt, **options), self._task_queue())
+
+    def achat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> AsyncGeneration:
+        """Answer messages without blocking the event loop of asyncio.
+
+        Args:
+            messages: The conversation, as for `chat`.
+            options: Arguments of `chat`.
+
+        Returns:
+            An asynchronous iterator of pieces of text, to be read in the running event loop.
+
+        Raises:
+            ManifestError: The package has no chat template, or it cannot be read.
+            GenerationError: The template refuses the messages, or they do not fit the context.
+            UsageError: An option is wrong, or no event loop is running.
+        """
+        return AsyncGeneration(self.chat(messages, **options), self._task_queue())
+
+    def _task_queue(self) -> TaskQueue:
+        """Return the queue of the tasks of the running event loop."""
+        try:
+            loop = get_running_loop()
+        except RuntimeError:
+            raise UsageError(
+                "no event loop is running",
+                hint="call it in a coroutine, or use `generate` or `chat`",
+            ) from None
+        return self._queues.setdefault(loop, TaskQueue(self._busy_timeout))
+
     def chat_template(self, file: str | Path | None = None, *, tools: bool = False) -> ChatTemplate:
-        """The template of `file`, else of the package; see `chat`."""
+        """Return the chat template of `file`, or of the package when None; see `chat`."""
         key = (None if file is None else str(file), tools)
         if key not in self._templates:
             self._templates[key] = open_template(self.package, file=file, tools=tools)
         return self._templates[key]
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text."""
+        """Return the token ids of a text, with the special tokens that a prompt begins with."""
         return self._codec.encode(text)
 
+    def encode_as_is(self, text: str) -> list[int]:
+        """Return the token ids of a text to which no special tokens are added."""
+        return self._codec.encode_as_is(text)
+
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids, without special tokens."""
+        """Return the text of token ids, without special tokens."""
         return self._codec.decode(ids)
 
     def logits(self, ids: Sequence[int], *, stepwise: bool = False) -> npt.NDArray[np.float32]:
-        """Logits after each of `ids`, float32 [len(ids), vocab], teacher-forced.
+        """Return the logits after each of `ids` (teacher forcing), float32 [len(ids), vocab].
 
         Args:
-            ids: Token ids, from the beginning of a text.
-            stepwise: Feed them one after another, by the kernels that generate text, instead of
-                many in a pass, by the kernels that read a prompt.
+            ids: Token ids of a sequence, from its beginning.
+            stepwise: Run one token per pass, with the kernels of decode, instead of many per pass,
+                with the kernels of prefill.
 
         Raises:
-            GenerationError: There are none, or more than the context holds.
+            GenerationError: There are no ids, or more than the context holds.
         """
         import numpy as np
 
         context = self.info.context
         if not 0 < len(ids) <= context:
             raise GenerationError(
-                "the ids do not fit",
-                expected=f"1 to {context}",
+                "the ids do not fit the context",
+                expected=f"1 to {context} ids",
                 found=len(ids),
                 hint="load the model with a larger context",
             )
@@ -290,6 +360,35 @@ class Model:
             if not stepwise:
                 return backend.logits(ids, 0, all_rows=True)
             return np.concatenate([backend.logits([one], base) for base, one in enumerate(ids)])
+
+    def loglikelihoods(
+        self, prompt: str | Sequence[int], continuations: Sequence[Sequence[int]]
+    ) -> list[Loglikelihood]:
+        """Return how probable each continuation of a prompt is; the prompt is run once for all.
+
+        Args:
+            prompt: Text, or token ids.
+            continuations: Token ids of each continuation.
+
+        Raises:
+            GenerationError: The prompt is empty, or the prompt and a continuation do not fit the
+                context.
+            UsageError: The prompt or a continuation is not made of token ids.
+        """
+        from rdrr_runtime.decode.request import check_prompt
+
+        ids = prompt_ids(prompt, self.encode)
+        wanted = [token_ids(one, "a continuation") for one in continuations]
+        vocab_size = self.package.manifest.architecture.vocab_size
+        check_prompt(ids, context=self.info.context, vocab_size=vocab_size)
+        for one in wanted:  # the last token of a sequence is not run, so it takes no slot
+            check_prompt([*ids, *one], context=self.info.context + 1, vocab_size=vocab_size)
+        # Rows of logits are float32, so this many of them take `_LOGITS_BYTES`.
+        rows = max(1, _LOGITS_BYTES // (4 * vocab_size))
+        with self._engine.lend() as backend:
+            if len(ids) > 1:
+                backend.fill(ids[:-1], 0)
+            return [_loglikelihood(backend, ids, one, rows) for one in wanted]
 
     def _strategy(self, decode: StrategyOptions | str | None) -> Strategy | None:
         if isinstance(decode, str):
@@ -311,14 +410,31 @@ class Model:
         return GrammarTokenizer(content, manifest.architecture.vocab_size, manifest.eos_token_ids)
 
     def close(self) -> None:
-        """Free what the model holds. A generation ends with the step that runs.
+        """Free the memory of the model. A running generation ends after its current pass.
 
         Raises:
-            GenerationError: The step took too long, or this is called within it.
+            GenerationError: The pass took too long, or this is called from within it.
         """
         if self._engine.turns.close():
             self._drafts.close()
             self._opened.close()
+
+    def __repr__(self) -> str:
+        return f"Model({self.package.manifest.model_id!r}, {self.reason!r})"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the model for notebooks."""
+        info = self.info
+        return facts_table(
+            f"Model {printable(self.package.manifest.model_id)}",
+            {
+                "location": printable(self.package.where),
+                "runs on": printable(self.reason),
+                "context": f"{info.context:,} tokens",
+                "key-value cache": f"{info.kv_bytes:,} bytes, {info.kv_dtype}",
+                "weights": f"{info.weights_bytes:,} bytes",
+            },
+        )
 
     def __enter__(self) -> Model:
         return self
@@ -336,17 +452,38 @@ def _sampling(given: SamplingParams | None, keywords: Mapping[str, Any]) -> Samp
     return fill(SamplingParams, given, keywords, parameter="sampling")
 
 
+def _loglikelihood(
+    backend: Backend, prompt: Sequence[int], continuation: Sequence[int], rows: int
+) -> Loglikelihood:
+    """Return the log-likelihood of a continuation whose prompt, but for its last id, is cached.
+
+    Args:
+        backend: Holds the keys and values of the prompt.
+        prompt: Token ids, at least one.
+        continuation: Token ids.
+        rows: Rows of logits that are fetched at once.
+    """
+    ids, first = [prompt[-1], *continuation[:-1]], len(prompt) - 1
+    parts = []
+    for start in range(0, len(continuation), rows):
+        logits = backend.logits(ids[start : start + rows], first + start, all_rows=True)
+        parts.append(loglikelihood(logits, continuation[start : start + rows]))
+    return Loglikelihood(sum(one.total for one in parts), all(one.is_greedy for one in parts))
+
+
 def _codec(package: Package) -> TextCodec:
-    """The package's tokenizer.
+    """Return the tokenizer of a package.
 
     Raises:
-        ManifestError: It has none.
+        ManifestError: The package has no tokenizer.
     """
     from rdrr_runtime.text.tokenizer import TextCodec
 
     content, stated = package.tokenizer_bytes(), package.manifest.tokenizer
     if content is None or stated is None:
         raise ManifestError(
-            "the package has no tokenizer", where=package.where, hint="convert it again with one"
+            "the package has no tokenizer",
+            where=package.where,
+            hint="convert the checkpoint again, with its tokenizer",
         )
     return TextCodec(content, bos_token_id=stated.bos_token_id, add_bos=stated.add_bos_token)

@@ -1,6 +1,7 @@
-"""The model card of a package: what the hub shows of it, written from the manifest alone.
+"""The model card of a package: the text that the hub shows, made from the manifest.
 
-What a manifest does not know, a card does not claim: the base model is stated by whoever pushes.
+The card claims nothing that the manifest does not say. The base model, which no manifest names, is
+given by whoever pushes the package.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ def model_card(
     base_model: str | None = None,
     report: ConversionReport | None = None,
 ) -> str:
-    """The card's text: metadata for the hub, then Markdown.
+    """Return the text of the card: metadata for the hub, then Markdown.
 
     Args:
-        manifest: Of the package.
-        location: Where it will be.
-        base_model: The repository it was converted from, `org/name`.
-        report: What the conversion cost, where the package has its report.
+        manifest: The manifest of the package.
+        location: The repository that the package is pushed to.
+        base_model: The repository that it was converted from, `org/name`.
+        report: The conversion report, if the package has one.
     """
     from huggingface_hub import ModelCardData
 
@@ -62,16 +63,16 @@ def _introduction(manifest: Manifest, base_model: str | None) -> str:
         f"A language model of {weights / 1e6:,.1f} million weights in the RDRR format"
         f"{origin if base_model else ''}: {format_size(manifest.total_size)} in "
         f"{shards} shard{'s' * (shards > 1)}, for any GPU through WebGPU.\n"
-        f"Texts of up to {manifest.architecture.max_seq_len:,} tokens.\n"
+        f"The context length is {manifest.architecture.max_seq_len:,} tokens.\n"
     )
 
 
 def _weights(manifest: Manifest, report: ConversionReport | None) -> str:
-    """A table of the storage types, with the worst error of each where it is known."""
+    """Return a table of the storage types, with the largest error of each if it is known."""
     errors: dict[str, float] = {}
     for tensor in report.tensors if report is not None else ():
         errors[tensor.dtype] = max(errors.get(tensor.dtype, 0.0), tensor.relative_rmse)
-    head = ["stored as", "tensors", "weights", "size", "bits a weight"]
+    head = ["stored as", "tensors", "weights", "size", "bits per weight"]
     rows: list[list[str]] = []
     for group in survey(manifest).by_dtype:
         counts = f"{group.tensors}", f"{group.weights:,}", format_size(group.bytes)

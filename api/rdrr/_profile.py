@@ -1,7 +1,7 @@
-"""Measured time as JSON, as rows of a table, and as a trace that ui.perfetto.dev opens.
+"""Profile a package, and return the times as JSON or as a trace that ui.perfetto.dev opens.
 
-The trace is in the JSON trace event format: complete events (`X`) in microseconds, one track for
-the host and one for the GPU, whose clocks are joined.
+The trace is in the JSON trace event format: complete events (`X`) in microseconds, on one track for
+the host and one for the GPU. GPU times are shifted to the clock of the host.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ def measure(
     prompt_tokens: int | None,
     tokens: int,
 ) -> Profile:
-    """Run a package on an adapter and measure.
+    """Run a package on an adapter and measure the time of each kernel.
 
     Args:
-        package: What to run.
-        policy: Hints.
-        adapter: Part of an adapter's name; the best one when None.
-        kv_dtype: Storage of the key-value cache.
-        context: KV slots.
-        prompt_tokens: Tokens of the prompt; 512, or what the context leaves, when None.
-        tokens: Tokens decoded after it.
+        package: The package to run.
+        policy: The kernel hints.
+        adapter: Part of an adapter's name; the best adapter when None.
+        kv_dtype: Data type of the key-value cache.
+        context: Number of slots of the key-value cache.
+        prompt_tokens: Tokens of the prompt; when None, 512 or as many as the context leaves.
+        tokens: Tokens that are decoded after the prompt.
 
     Raises:
-        DeviceError: No adapter, or one that cannot tell the time.
-        UsageError: More tokens than the context holds.
+        DeviceError: There is no adapter, or it has no timestamps.
+        UsageError: The tokens do not fit the context.
     """
     from rdrr_device.device import open_device
     from rdrr_device.timestamps import Timer
@@ -53,7 +53,7 @@ def measure(
 
     device = open_device(adapter)
     try:
-        Timer(device)  # refuses before the weights are fetched
+        Timer(device)  # fails without timestamps, before the weights are downloaded
         package.fetch()
         if prompt_tokens is None:
             prompt_tokens = min(DEFAULT_PROMPT, context - tokens)
@@ -72,7 +72,7 @@ def measure(
 
 
 def as_dict(found: Profile) -> dict[str, Any]:
-    """JSON values."""
+    """Return a profile as JSON values."""
     return {
         "adapter": found.adapter.name,
         "driver": found.adapter.driver,
@@ -113,7 +113,7 @@ def _kernel(one: KernelTime, step: StepProfile, copied: float) -> Mapping[str, A
 
 
 def trace(found: Profile) -> dict[str, Any]:
-    """A trace in the JSON trace event format.
+    """Return a profile as a trace in the JSON trace event format.
 
     Raises:
         DeviceError: Nothing was measured.

@@ -1,4 +1,4 @@
-"""A package to the Hugging Face Hub, in one commit, so that it is there whole or not at all."""
+"""Push a package to the Hugging Face Hub, in one commit, so that it is never there in part."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pushed:
-    """What was pushed, or would be.
+    """The result of a push or of its dry run.
 
     Attributes:
         location: The repository.
-        files: Bytes of each file, by name, the card included.
-        card: The model card's text.
-        message: Of the commit.
-        url: The commit; None in a dry run.
+        files: Size in bytes of each file by name, the model card included.
+        card: The text of the model card.
+        message: The commit message.
+        url: The URL of the commit; None in a dry run.
     """
 
     location: str
@@ -42,7 +42,7 @@ class Pushed:
     url: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as JSON values."""
+        """Return the result as JSON values."""
         return {
             "location": self.location,
             "files": dict(self.files),
@@ -62,20 +62,21 @@ def push(
     dry_run: bool = False,
     follow_links: bool = False,
 ) -> Pushed:
-    """Push a package to the hub, once every byte of it was found sound.
+    """Validate every byte of a package, then push it to the hub.
 
     Args:
-        path: Its folder. A `README.md` in it becomes the model card; otherwise one is written.
-        location: `hf://org/name`, made where it does not exist, or `hf://org/name@branch`.
-        private: Make the repository a private one; a public one is refused.
-        base_model: The repository the model was converted from, for the card.
-        message: Of the commit.
-        dry_run: Do everything but talk to the hub.
-        follow_links: Push what links in the folder lead to, wherever that is.
+        path: Folder of the package. A `README.md` in it becomes the model card; without one a card
+            is written.
+        location: `hf://org/name`, which is created if it does not exist, or `hf://org/name@branch`.
+        private: Create a private repository; a public one that exists is refused.
+        base_model: The repository that the model was converted from, for the card.
+        message: The commit message.
+        dry_run: Do everything except for the requests to the hub.
+        follow_links: Also push files outside the folder that links lead to.
 
     Raises:
-        UsageError: The location is no repository, the package is not in a folder, or its
-            `README.md` is no text.
+        UsageError: The location is not a repository, the package is not in a folder, or its
+            `README.md` is not text.
         ManifestError: The package has errors.
         StoreError: The hub refuses or cannot be reached, or a link leads out of the folder.
     """
@@ -102,13 +103,19 @@ def _checked(
 ) -> tuple[HubLocation, Path]:
     if not is_hub(location):
         raise UsageError(
-            "not a place to push to", expected="hf://org/name[@branch]", found=location
+            "the location is not a repository of the hub",
+            expected="hf://org/name[@branch]",
+            found=location,
         )
     target = parse_hub(location)
     if target.file is not None:
-        raise UsageError("a package is a whole repository", found=location)
+        raise UsageError(
+            "the location names a file, and a package takes a whole repository", found=location
+        )
     if base_model is not None and (not re.fullmatch(r"[\w.-]+/[\w.-]+", base_model)):
-        raise UsageError("--base-model", expected="org/name", found=base_model)
+        raise UsageError(
+            "`base_model` is not the name of a repository", expected="org/name", found=base_model
+        )
     folder = local_path(path)
     with store_errors(folder):
         is_file = folder.is_file()
@@ -118,30 +125,30 @@ def _checked(
 
 
 def _sound(folder: Path, *, follow_links: bool) -> Package:
-    """The package, of which every byte was looked at.
+    """Return the package after a deep validation.
 
     Raises:
-        ManifestError: It has errors.
+        ManifestError: The package has errors.
     """
     from rdrr_manifests.package import open_package, validate
 
     report = validate(folder, deep=True, follow_links=follow_links)
     if not report.ok():
         raise ManifestError(
-            "not valid, so it is not pushed",
+            "the package is not valid, so it is not pushed",
             faults=report.errors,
             where=folder,
             found=report.errors[0].line(),
-            hint=f"rdrr validate {folder} --deep lists everything",
+            hint="validate it with `deep` to list all faults",
         )
     return open_package(folder, follow_links=follow_links)
 
 
 def _contents(store: LocalStore) -> dict[str, Path]:
-    """The files of the folder; hidden ones are nobody's business.
+    """Return the paths of the files of a folder by name, without hidden files.
 
     Raises:
-        StoreError: One is a link that leads out of it, or has a name that no package has.
+        StoreError: A file is a link that leads out of the folder, or its name is not allowed.
     """
     names = [name for name in store.list() if not name.startswith(".")]
     return {name: store.readable(name) for name in names}
@@ -158,7 +165,7 @@ def _card(
 def _commit(
     target: HubLocation, contents: Mapping[str, Path], pushed: Pushed, *, private: bool
 ) -> str:
-    """Make the repository where needed and commit everything at once; the commit's URL."""
+    """Create the repository if needed, commit all files at once, and return the commit's URL."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     api = HfApi()
@@ -167,9 +174,9 @@ def _commit(
         there = api.model_info(target.repository, revision=target.revision)
         if private and not there.private:
             raise StoreError(
-                "exists already, and everybody can see it",
+                "the repository exists already and is public",
                 where=target,
-                hint="make it private on its page, or leave out --private",
+                hint="make it private on its page on the hub, or omit `private`",
             )
         names = {file.rfilename for file in there.siblings or ()}
         stale = [name for name in names if is_shard_name(name) and name not in contents]

@@ -1,6 +1,6 @@
-"""A conversion report as one HTML page that needs nothing else: no script, no font, no network.
+"""A conversion report as one HTML page without scripts, fonts or requests to the network.
 
-Places and sizes in the pictures are computed here; the template draws them as SVG.
+Positions and sizes in the figures are computed here; the template draws them as SVG.
 """
 
 from __future__ import annotations
@@ -12,27 +12,30 @@ from rdrr._report_view import Cell, ReportView, block_error
 from rdrr._units import format_size
 
 WIDTH = 960
-"""Units of the pictures' width; they shrink with the page."""
+"""Width of a figure in SVG units; figures shrink with the page."""
 
 _ROW, _STRIPE, _AXIS = 22, 4, 18
 _LETTER = 6.6
-"""Width of a letter of a label, on average."""
+"""Average width of a letter of a label, in SVG units."""
 _WIDEST_CELL = 44
 _FAINTEST = 0.07
 _LISTED = 20
 _COLOURS = 8
-"""Classes of colours that the template knows for storage types."""
+"""Number of colours that the template has for storage types."""
 
 
 @dataclass(frozen=True)
 class Square:
-    """A coloured cell.
+    """A coloured cell of a grid; positions and sizes are in SVG units.
 
     Attributes:
-        x: Left edge; so on for the next three.
+        x: Left edge.
+        y: Upper edge.
+        width: Width.
+        height: Height.
         strength: Opacity of the colour, 0 to 1.
-        kind: Number of its storage type's colour.
-        title: What is said when the pointer rests on it.
+        kind: Number of the colour of its storage type.
+        title: Text that is shown while the pointer rests on the cell.
     """
 
     x: float
@@ -46,7 +49,7 @@ class Square:
 
 @dataclass(frozen=True)
 class Label:
-    """A text beside a picture."""
+    """A text beside a figure."""
 
     x: float
     y: float
@@ -59,11 +62,12 @@ class Grid:
 
     Attributes:
         title: Heading.
-        largest: Error of the strongest colour.
-        width: Units of the whole picture; so is the next.
-        squares: Its cells.
-        rows: Names of parts.
-        columns: Numbers of layers.
+        largest: The error that has the strongest colour, as text.
+        width: Width of the whole figure in SVG units.
+        height: Height of the whole figure in SVG units.
+        squares: The cells.
+        rows: Labels of the rows: names of parts.
+        columns: Labels of the columns: numbers of layers.
     """
 
     title: str
@@ -77,7 +81,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Bar:
-    """A storage type's part of the bar of bytes."""
+    """The segment of one storage type in the bar of bytes."""
 
     x: float
     width: float
@@ -87,7 +91,7 @@ class Bar:
 
 
 def render(report: ReportView) -> str:
-    """The page."""
+    """Return the page as HTML."""
     from importlib.resources import files
 
     from jinja2 import Environment, StrictUndefined
@@ -113,7 +117,7 @@ def render(report: ReportView) -> str:
 
 
 def percent(error: float) -> str:
-    """An error as a percentage of three digits; a dash for none."""
+    """Return an error as a percentage with three digits; a dash if it is 0."""
     if not error:
         return "–"
     return f"{100 * error:#.3g} %" if error < 10 else f"{error:#.3g} ×"
@@ -181,12 +185,12 @@ def _grid(
 
 
 def _strength(share: float) -> float:
-    """Opacity of an error, as a share of the largest: the least error can still be seen."""
+    """Return the opacity for an error relative to the largest; small errors stay visible."""
     return round(_FAINTEST + (1 - _FAINTEST) * share, 3) if share else 0.0
 
 
 def _short(part: str) -> str:
-    """A part without the words that say nothing: `self_attn.q_proj` is `q_proj`."""
+    """Return the name of a part without its common prefix: `q_proj` for `self_attn.q_proj`."""
     for word in ("self_attn.", "mlp.", "block_sparse_moe."):
         part = part.removeprefix(word)
     return part

@@ -1,7 +1,7 @@
-"""A conversion report, counted for people: by storage type, by part and layer, worst first.
+"""Statistics of a conversion report: by storage type, by part and layer, and the largest errors.
 
-It holds the figures and where they go in a picture; words and colours are the commands' and the
-template's.
+This module computes numbers. How they are worded and drawn is decided by the commands and by the
+template of the page.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _SMALL_ROLES = ("norm", "bias")
 
 @dataclass(frozen=True)
 class TypeTotal:
-    """All tensors of one storage type.
+    """Totals over all tensors of one storage type.
 
     Attributes:
-        dtype: The type.
-        tensors: Their number.
-        weights: Weights, padding not counted.
+        dtype: The storage type.
+        tensors: Number of tensors.
+        weights: Number of weights, without padding.
         bytes: Stored bytes.
-        share: Part of the package's bytes, 0 to 1.
-        bits: Stored bits for one weight.
-        worst: Largest relative error of one tensor.
+        share: Fraction of the bytes of the package, 0 to 1.
+        bits: Stored bits per weight.
+        worst: Largest relative error of a tensor.
     """
 
     dtype: str
@@ -52,13 +52,13 @@ class TypeTotal:
 
 @dataclass(frozen=True)
 class Cell:
-    """One part of one layer; the worst of its experts where it has several.
+    """One part of one layer, like `self_attn.q_proj` of layer 3.
 
     Attributes:
         part: Row of the grid.
         layer: Column of the grid.
-        tensor: The tensor that lost most.
-        tensors: How many there are.
+        tensor: The tensor; the one with the largest error if there are several experts.
+        tensors: Number of tensors.
     """
 
     part: str
@@ -78,23 +78,23 @@ class Cell:
 
     @property
     def block_error(self) -> float:
-        """Relative error of its worst block."""
+        """Largest relative error of a block of the tensor."""
         return block_error(self.tensor)
 
 
 @dataclass(frozen=True)
 class ReportView:
-    """Everything that is shown.
+    """The statistics of a conversion report.
 
     Attributes:
-        report: What was written.
-        types: Storage types, the one with most bytes first.
-        parts: Rows of the grid, in the order of a layer.
+        report: The report.
+        types: Totals of each storage type, most bytes first.
+        parts: Rows of the grid, in their order within a layer.
         layers: Columns of the grid.
-        cells: What is in it.
-        outside: Tensors that belong to no layer, norms and biases left out.
-        worst: Tensors by error, the largest first; those without one are left out.
-        overflowed: Tensors kept in F32 because values do not fit the type asked for.
+        cells: Cells of the grid.
+        outside: Tensors outside the layers, without norms and biases.
+        worst: Tensors with an error, largest error first.
+        overflowed: Tensors kept in F32 because their values do not fit the requested type.
     """
 
     report: ConversionReport
@@ -108,12 +108,12 @@ class ReportView:
 
     @property
     def bits(self) -> float:
-        """Stored bits for one weight, over the whole package."""
+        """Stored bits per weight, over the whole package."""
         return 8 * self.report.total_size / max(1, self.report.parameters)
 
     @property
     def mean_error(self) -> float:
-        """Root of the mean squared relative error, every weight counting alike."""
+        """Root mean square of the relative errors, weighted by the number of weights."""
         tensors = self.report.tensors
         squares = sum(prod(one.shape) * one.relative_rmse**2 for one in tensors)
         return sqrt(squares / max(1, self.report.parameters))
@@ -124,26 +124,26 @@ class ReportView:
         return max((one.relative_rmse for one in self.report.tensors), default=0.0)
 
     def row(self, part: str) -> tuple[Cell, ...]:
-        """The cells of one part, by layer."""
+        """Return the cells of one part, by layer."""
         return tuple(cell for cell in self.cells if cell.part == part)
 
 
 def block_error(tensor: ReportedTensor) -> float:
-    """Relative error of a tensor's worst block; 0 where nothing was lost."""
+    """Return the largest relative error of a block of a tensor; 0 if there is none."""
     return tensor.worst_block.relative_rmse if tensor.worst_block else 0.0
 
 
 def read_report(
     location: str | os.PathLike[str], *, follow_links: bool = False
 ) -> ConversionReport:
-    """The report of a package.
+    """Read the conversion report of a package.
 
     Args:
-        location: The package's folder or URL.
-        follow_links: Read what links in the package's folder lead to, wherever that is.
+        location: Folder or URL of the package.
+        follow_links: Follow links that lead out of the package's folder.
 
     Raises:
-        StoreError: There is no such package, or it has no report.
+        StoreError: There is no such package, or it has no conversion report.
         FormatError: The report cannot be read.
     """
     place = locate(location, follow_links=follow_links)
@@ -151,15 +151,15 @@ def read_report(
         raise StoreError(
             f"the package has no {REPORT_NAME}",
             where=place.where,
-            hint="rdrr convert writes one; convert the checkpoint again",
+            hint="convert the checkpoint again: a conversion writes the report",
         )
-    # One byte more than may be there shows that it is too large.
+    # One byte more than the limit is enough to notice that the file is too large.
     content = place.store.read(REPORT_NAME, 0, REPORT.size + 1).tobytes()
     return parse_report(content, f"{place.where}/{REPORT_NAME}")
 
 
 def view(report: ConversionReport) -> ReportView:
-    """Count a report."""
+    """Return the statistics of a report."""
     tensors = [one for one in report.tensors if one.role not in _SMALL_ROLES]
     cells = _cells(tensors)
     return ReportView(

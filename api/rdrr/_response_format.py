@@ -1,4 +1,4 @@
-"""What a text must be, as callers say it: `response_format` in the form that chat services use."""
+"""The argument `response_format`, in the form that chat services use."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ EXPECTED = (
 
 
 def read_response_format(given: Mapping[str, Any] | None) -> Grammar | None:
-    """The grammar that is asked for, None for free text.
+    """Return the grammar that a response format stands for; None for free text.
 
     Args:
-        given: One of the forms in `EXPECTED`; None is free text.
+        given: One of the forms in `EXPECTED`; None stands for free text.
 
     Raises:
-        UsageError: None of them.
+        UsageError: It has none of these forms.
     """
     from rdrr_runtime.text.grammar import Grammar
 
     if not isinstance(given, Mapping | None):
-        raise UsageError("unknown response_format", expected=EXPECTED, found=shown(given))
+        raise UsageError("unknown `response_format`", expected=EXPECTED, found=shown(given))
     match dict(given or {"type": "text"}):
         case {"type": "text"}:
             return None
@@ -40,14 +40,14 @@ def read_response_format(given: Mapping[str, Any] | None) -> Grammar | None:
             return Grammar("json_schema", _as_json(schema))
         case {"type": "regex", "regex": str(pattern)}:
             return Grammar("regex", pattern)
-    raise UsageError("unknown response_format", expected=EXPECTED, found=shown(given))
+    raise UsageError("unknown `response_format`", expected=EXPECTED, found=shown(given))
 
 
 def _as_json(schema: Mapping[str, Any] | bool) -> str:
-    """Return a schema as text.
+    """Return a schema as JSON text.
 
     Raises:
-        UsageError: It contains itself, or something that is no JSON value.
+        UsageError: The schema contains itself, or something that is not a JSON value.
     """
     try:
         return json.dumps(schema)

@@ -1,4 +1,4 @@
-"""A text that goes on over several calls, and can be saved and taken up again."""
+"""A sequence that several calls continue, and that can be saved and resumed."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from rdrr._generation import Generation
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
+    from rdrr_runtime.decode.interval import Interval
     from rdrr_runtime.engine import Engine
     from rdrr_runtime.sampling.params import SamplingParams
     from rdrr_runtime.text.tokenizer import TextCodec
 
 
 class Session:
-    """A text, the model's state of it, and how its tokens are drawn; made by `Model.session`.
+    """A sequence with its keys and values and its sampler; made by `Model.session`.
 
-    The cache is the model's: while another text is generated on it the session loses its keys and
-    values, and its next call runs what it lost again. Interrupted or not, the ids are the same.
-    Calls from several threads follow each other, as those of the model do.
+    All sessions share the key-value cache of the model. When another sequence has overwritten the
+    keys and values of a session, its next call computes them again. The generated ids are the same
+    either way. Calls from several threads take turns, as those of the model do.
 
     Args:
-        engine: Runs it.
-        codec: Text to ids.
-        package: Which one, for `save`.
+        engine: Runs the model.
+        codec: The tokenizer.
+        package: The package, whose identity `save` writes.
         sampling: How tokens are chosen, with a seed.
-        ids: The text so far.
+        ids: Token ids of the sequence so far.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Session:
 
     @property
     def ids(self) -> list[int]:
-        """Token ids of the whole text, prompts and answers."""
+        """Token ids of the whole sequence, prompts and generated tokens."""
         current = self._current
         return self._before + (current.token_ids if current is not None else [])
 
@@ -65,27 +66,29 @@ class Session:
         return self._codec.decode(self.ids)
 
     def append(self, text: str | Sequence[int]) -> None:
-        """Add to the text; it is run with the next `generate`.
+        """Append a prompt to the sequence; the next `generate` runs it.
 
         Args:
-            text: Text, or token ids. Only the first text gets the tokens that begin one.
+            text: Text, or token ids. The special tokens that a prompt begins with are added to the
+                first text only.
         """
         with self._settled():
             encode = self._codec.encode_as_is if self._before else self._codec.encode
             self._before += prompt_ids(text, encode)
 
     def generate(
-        self, *, max_tokens: int = 128, stop: str | Sequence[str] = (), interval: int = 8
+        self, *, max_tokens: int = 128, stop: str | Sequence[str] = (), interval: Interval = "auto"
     ) -> Generation:
-        """Go on with the text; what came is part of it.
+        """Continue the sequence; the generated tokens become part of it.
 
         Args:
             max_tokens: Most new tokens.
-            stop: A string, or several, that end the generation; their tokens are part of the text.
-            interval: Tokens between two readbacks from the GPU.
+            stop: One or several strings that end the generation; their tokens stay in the sequence.
+            interval: Tokens between two readbacks from the GPU, or `auto`, which chooses up to 8
+                by the measured speed, so that text comes steadily; ids do not depend on it.
 
         Raises:
-            GenerationError: The text is empty or longer than the context.
+            GenerationError: The sequence is empty or longer than the context.
             UsageError: An option is out of range.
         """
         from rdrr_runtime.decode.stats import GenerationStats
@@ -106,10 +109,10 @@ class Session:
             return self._current
 
     def save(self, path: str | Path) -> None:
-        """Write the text, its keys and values and the sampler's state to a file.
+        """Write the token ids, their keys and values and the state of the sampler to a file.
 
         Raises:
-            StoreError: It cannot be written.
+            StoreError: The file cannot be written.
         """
         from rdrr_runtime.text.session_file import SavedSession, write_session
 
@@ -121,7 +124,7 @@ class Session:
 
     @contextmanager
     def _settled(self) -> Iterator[None]:
-        """Close the generation that runs, and take its ids and draws as made."""
+        """Close the running generation, and add its tokens to the sequence and to the sampler."""
         self._engine.turns.await_others()
         with self._changing:
             current, self._current = self._current, None
@@ -134,12 +137,13 @@ class Session:
 
 
 def restore(engine: Engine, codec: TextCodec, package: Package, path: Path) -> Session:
-    """The session of a file, and its keys and values in the cache.
+    """Return the session of a file, after its keys and values were written to the cache.
 
     Raises:
         StoreError: There is no such file.
-        FormatError: Not a session, or one of another package or cache type.
-        GenerationError: It does not fit the context.
+        FormatError: The file is not a session, or belongs to another package or another data type
+            of the cache.
+        GenerationError: The session does not fit the context.
     """
     from rdrr_runtime.sampling.params import SamplingParams
     from rdrr_runtime.text.session_file import read_session
@@ -150,13 +154,13 @@ def restore(engine: Engine, codec: TextCodec, package: Package, path: Path) -> S
         given["logit_bias"] = {int(one): bias for one, bias in given["logit_bias"].items()}
         sampling = SamplingParams(**given)
     except (TypeError, ValueError, KeyError, AttributeError, UsageError) as error:
-        raise FormatError("not a saved session", where=path, found=error) from error
+        raise FormatError("the file is not a saved session", where=path, found=error) from error
     engine.load_cache(saved.ids, saved.slots, saved.cache)
     return Session(engine, codec, package, sampling=sampling, ids=saved.ids)
 
 
 def identity(package: Package, engine: Engine) -> dict[str, str]:
-    """What a saved session must share with who takes it up."""
+    """Return what must be equal where a session is saved and where it is resumed."""
     manifest = package.manifest.model_dump_json(by_alias=True)
     return {
         "package": hashlib.sha256(manifest.encode("utf-8")).hexdigest(),

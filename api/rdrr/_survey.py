@@ -1,4 +1,4 @@
-"""Facts about a package, counted from its manifest: what `rdrr inspect` shows."""
+"""An overview of a package from its manifest, and the memory that it needs: `rdrr inspect`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Group:
-    """Tensors that have something in common.
+    """Totals over the tensors of one storage type or role.
 
     Attributes:
-        name: What they have in common.
-        tensors: How many there are.
-        weights: Elements of all.
-        bytes: Stored bytes of all.
+        name: The storage type or role.
+        tensors: Number of tensors.
+        weights: Number of weights.
+        bytes: Stored bytes.
     """
 
     name: str
@@ -33,18 +33,18 @@ class Group:
 
     @property
     def bits_text(self) -> str:
-        """Stored bits for one weight, padding counted."""
+        """Stored bits per weight as text, padding included; empty without weights."""
         return f"{8 * self.bytes / self.weights:.2f}" if self.weights else ""
 
 
 @dataclass(frozen=True)
 class Survey:
-    """The overview.
+    """The overview of a package.
 
     Attributes:
-        sections: Facts by heading, in the order to show them.
-        by_dtype: Tensors by storage type, largest first.
-        by_role: Tensors by role, largest first.
+        sections: Facts by heading, in the order in which they are shown.
+        by_dtype: Totals of each storage type, most bytes first.
+        by_role: Totals of each role, most bytes first.
     """
 
     sections: Mapping[str, Mapping[str, Any]]
@@ -52,7 +52,7 @@ class Survey:
     by_role: tuple[Group, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The overview as JSON values."""
+        """Return the overview as JSON values."""
         groups = {"by_dtype": self.by_dtype, "by_role": self.by_role}
         return {**self.sections} | {
             key: [asdict(group) for group in value] for key, value in groups.items()
@@ -61,7 +61,17 @@ class Survey:
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """One row of the tensor table."""
+    """One row of the table of tensors.
+
+    Attributes:
+        name: Name of the tensor.
+        role: What the tensor is in the model, like `embedding`.
+        dtype: Storage type.
+        layout: Order of the weights in storage.
+        shape: Logical shape.
+        size: Stored bytes.
+        place: Shard and offset of each of its byte spans, like `0:4096 + 1:0`.
+    """
 
     name: str
     role: str
@@ -72,7 +82,7 @@ class TensorFacts:
     place: str
 
     def as_dict(self) -> dict[str, Any]:
-        """The row as JSON values."""
+        """Return the row as JSON values."""
         return asdict(self)
 
 
@@ -81,11 +91,12 @@ class Loaded:
     """Bytes that the runtime would allocate on an adapter, with an f16 cache.
 
     Attributes:
-        adapter: Its name.
-        weights: As they are kept there, expanded where a hint or the lack of a kernel asks for it.
-        kv: Keys and values.
+        adapter: Name of the adapter.
+        weights: Weights, some of them dequantized where a hint asks for it or no kernel reads the
+            stored type.
+        kv: Key-value cache.
         rest: Activations, logits and tables.
-        total: Everything.
+        total: The sum.
     """
 
     adapter: str
@@ -97,17 +108,18 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that running a package takes.
+    """Bytes of memory that running a package needs.
 
     Attributes:
-        context: Tokens that the caches hold.
+        context: Number of slots of the key-value cache.
         rows: Token rows of a pass.
-        weights: As stored.
-        kv_f16: Key-value caches in f16.
-        kv_f32: Key-value caches in f32.
-        kv_q8_0: Key-value caches in Q8_0; None where heads are no whole blocks of 32.
-        activations: Estimate: the f32 values of one layer for `rows` rows, and the logits.
-        loaded: What the runtime would allocate; None where no adapter can run it.
+        weights: Stored bytes of the weights.
+        kv_f16: Key-value cache in f16.
+        kv_f32: Key-value cache in f32.
+        kv_q8_0: Key-value cache in Q8_0; None if the head dimension is not a multiple of 32.
+        activations: Estimate: the float32 values of one layer for `rows` rows, and the logits.
+        loaded: What the runtime would allocate on an adapter; None if no adapter can run the
+            package.
     """
 
     context: int
@@ -121,16 +133,16 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """Everything, with an f16 cache."""
+        """Weights, activations and a key-value cache in f16 together."""
         return self.weights + self.kv_f16 + self.activations
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures as JSON values, in bytes."""
+        """Return the figures as JSON values, in bytes."""
         return {**asdict(self), "total": self.total}
 
 
 def survey(manifest: Manifest) -> Survey:
-    """Count what a manifest holds."""
+    """Return the overview of a package from its manifest."""
     return Survey(
         {
             "identity": _identity(manifest),
@@ -143,7 +155,7 @@ def survey(manifest: Manifest) -> Survey:
 
 
 def tensor_facts(manifest: Manifest) -> list[TensorFacts]:
-    """Every tensor, in the manifest's order."""
+    """Return a row for each tensor, in the order of the manifest."""
     return [
         TensorFacts(
             name=name,
@@ -161,17 +173,17 @@ def tensor_facts(manifest: Manifest) -> list[TensorFacts]:
 def estimate_memory(
     package: Package, policy: Policy, context: int | None = None, adapter: str | None = None
 ) -> Memory:
-    """Memory of a run.
+    """Return the memory that running a package needs.
 
     Args:
         package: The package.
-        policy: Hints, some of which expand weights.
-        context: Tokens to hold; the model's longest when None.
-        adapter: Part of an adapter's name; the best one, or none where there is none, when None.
+        policy: The kernel hints, some of which dequantize weights.
+        context: Number of slots of the key-value cache; the context length of the model when None.
+        adapter: Part of an adapter's name; the best adapter, if there is one, when None.
 
     Raises:
-        ManifestError: The graph cannot be derived, so nothing can run it.
-        DeviceError: No adapter of that name, or it cannot run the package.
+        ManifestError: No graph can be derived from the manifest, so nothing can run the package.
+        DeviceError: There is no adapter of this name, or it cannot run the package.
         FormatError: The named adapter has no kernel for a tensor.
     """
     from rdrr_runtime.compile.pass_spec import PREFILL
@@ -181,8 +193,8 @@ def estimate_memory(
     context = context or sizes.max_seq_len
     rows = PREFILL.within(context).rows
     heads = sizes.num_attention_heads + sizes.num_key_value_heads
-    # Residual and normed stream; queries, keys, values and the attention's output; gate, up and
-    # their product.
+    # Per row: the residual stream and its norm; queries, keys, values and the output of the
+    # attention; gate, up and their product.
     width = 2 * sizes.hidden_size + 2 * heads * sizes.head_dim + 3 * sizes.intermediate_size
     return Memory(
         context=context,
@@ -190,7 +202,7 @@ def estimate_memory(
         weights=sum(tensor.size for tensor in manifest.tensors.values()),
         kv_f16=package.graph.kv_bytes(context, 2),
         kv_f32=package.graph.kv_bytes(context, 4),
-        # Slots in pairs: two scales share a word.
+        # The number of slots is even, because two scales share a 32-bit word.
         kv_q8_0=None
         if sizes.head_dim % 32
         else package.graph.kv_bytes(context + context % 2, 1) // 32 * 34,
@@ -200,7 +212,7 @@ def estimate_memory(
 
 
 def _loaded(package: Package, policy: Policy, context: int, adapter: str | None) -> Loaded | None:
-    """What the runtime would allocate on an adapter, if there is one that can run it."""
+    """Return what the runtime would allocate; None if no adapter can run the package."""
     from rdrr_device.device import open_device
     from rdrr_runtime.exec.footprint import footprint
 
@@ -214,7 +226,7 @@ def _loaded(package: Package, policy: Policy, context: int, adapter: str | None)
         finally:
             device.close()
     except (DeviceError, FormatError):
-        # Only a named adapter is a demand.
+        # Without a name any adapter would do, so having none is not an error.
         if adapter:
             raise
         return None
@@ -241,7 +253,7 @@ def _identity(manifest: Manifest) -> dict[str, Any]:
 
 
 def _uncompressed(manifest: Manifest) -> int | None:
-    """Bytes that compressed shards hold; None where none is compressed."""
+    """Return the uncompressed size of all shards in bytes; None if none is compressed."""
     if not any(shard.compression for shard in manifest.shards):
         return None
     return sum(shard.content_size for shard in manifest.shards)
@@ -255,14 +267,14 @@ def _architecture(manifest: Manifest) -> dict[str, Any]:
         "hidden size": sizes.hidden_size,
         "feed-forward size": sizes.intermediate_size,
         "experts": moe and moe.num_experts,
-        "experts of a token": moe and moe.num_experts_per_token,
+        "experts per token": moe and moe.num_experts_per_token,
         "expert size": moe and moe.expert_intermediate_size,
         "shared expert size": moe and moe.shared_expert_intermediate_size,
         "query heads": sizes.num_attention_heads,
         "key-value heads": sizes.num_key_value_heads,
-        "head size": sizes.head_dim,
+        "head dimension": sizes.head_dim,
         "vocabulary": sizes.vocab_size,
-        "longest context": sizes.max_seq_len,
+        "context length": sizes.max_seq_len,
         "activation": blocks.ffn.activation,
         "sliding window": blocks.attention.sliding_window,
         "layer pattern": blocks.layer_pattern.type,

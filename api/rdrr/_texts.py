@@ -1,4 +1,4 @@
-"""Reading a whole file as text."""
+"""Read a whole file as text."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from rdrr_format.locations import local_path
 
 
 def read_text(path: str | Path) -> str:
-    """The content of a file.
+    """Return the text of a file.
 
     Raises:
-        UsageError: It is no text in UTF-8, or no file system takes the path.
-        StoreError: It cannot be read.
+        UsageError: The file is not text in UTF-8, or the path is not valid.
+        StoreError: The file cannot be read.
     """
-    from rdrr_format.stores import store_errors  # it brings NumPy, which --help does without
+    from rdrr_format.stores import store_errors  # imports NumPy, which `rdrr --help` does not need
 
     try:
         with store_errors(path):
             return local_path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError("not a text in UTF-8", where=path, found=error.reason) from error
+        raise UsageError("the file is not text in UTF-8", where=path, found=error.reason) from error

@@ -1,4 +1,4 @@
-"""Tuning a package on an adapter: what is known, what is to be tried, and where it is kept."""
+"""Tune the kernels of a package on an adapter, and add the results to the tuned profile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rdrr._tuned import Stored, read_profile, write_profile
+from rdrr._tuned import TunedProfile, read_profile, write_profile
 
 if TYPE_CHECKING:
     from rdrr_device.adapters import AdapterInfo
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What a run found and where it is kept.
+    """The result of a tuning run.
 
     Attributes:
-        adapter: Where it was measured.
-        path: The profile.
-        note: Why the profile that was there was not used; empty if it was.
-        tuned: What was measured.
+        adapter: The adapter that was measured.
+        path: The file of the tuned profile.
+        note: Why an existing profile was not used; empty if it was used or there was none.
+        tuned: The measurements.
     """
 
     adapter: AdapterInfo
@@ -34,7 +34,7 @@ class TuneResult:
     tuned: Tuned
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return the result as JSON values."""
         return {
             "adapter": self.adapter.name,
             "driver": self.adapter.driver,
@@ -87,22 +87,22 @@ def tune_package(
     passes: tuple[PassSpec, ...],
     progress: Callable[[str, int, int], None] | None = None,
 ) -> TuneResult:
-    """Tune what is not in the adapter's profile yet, and store it there.
+    """Tune the tuning keys that the adapter's profile does not have yet, and store the results.
 
     Args:
-        package: Whose shapes count.
-        policy: Hints.
-        adapter: Part of an adapter's name; the best one when None.
-        kv_dtype: Storage of the key-value cache.
-        context: KV slots.
-        ops: What is tuned, of `rdrr_device.tuning.OPS`.
-        force: Try again what is known.
-        rounds: Measurements of each candidate; None for as many as suit the adapter.
-        passes: Whose kernels are tuned, the prompt first.
-        progress: Called with the name of each tuning key, its number and how many there are.
+        package: The package whose shapes are tuned.
+        policy: The kernel hints.
+        adapter: Part of an adapter's name; the best adapter when None.
+        kv_dtype: Data type of the key-value cache.
+        context: Number of slots of the key-value cache.
+        ops: The ops to tune, from `rdrr_device.tuning.OPS`.
+        force: Also tune the keys that the profile has already.
+        rounds: Measurements of each candidate; the adapter decides when None.
+        passes: The passes whose kernels are tuned, prefill first.
+        progress: Called with the name of each tuning key, its number and the number of keys.
 
     Raises:
-        DeviceError: No adapter, or one that cannot tell the time.
+        DeviceError: There is no adapter, or it has no timestamps.
         StoreError: The profile cannot be written.
     """
     from rdrr_device.device import open_device
@@ -112,7 +112,7 @@ def tune_package(
 
     device = open_device(adapter)
     try:
-        Timer(device)  # refuses before the weights are fetched
+        Timer(device)  # fails without timestamps, before the weights are downloaded
         package.fetch()
         stored = read_profile(device.info)
         setting = Setting(package, device, policy, context, kv_dtype, ops, rounds, passes)
@@ -123,7 +123,7 @@ def tune_package(
         device.close()
 
 
-def _store(info: AdapterInfo, stored: Stored, tuned: Tuned) -> Path:
+def _store(info: AdapterInfo, stored: TunedProfile, tuned: Tuned) -> Path:
     if not tuned.outcomes:
         return stored.path
     entries: dict[str, Mapping[str, Any]] = dict(stored.entries)

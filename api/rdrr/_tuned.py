@@ -1,7 +1,7 @@
-"""Tuned profiles on disk: one JSON file an adapter and driver, in the user's cache folder.
+"""Tuned profiles on disk: one JSON file for each adapter and driver, in the user's cache folder.
 
-They are in the folder `tuning` of `rdrr_format.user_folders.cache_folder`. A profile is a cache and
-nothing more: where it is missing, unreadable or of other kernels, defaults run.
+They lie in the folder `tuning` of `rdrr_format.user_folders.cache_folder`. A profile is only a
+cache: if it is missing, cannot be read or was made for other kernels, the defaults are used.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ FORMAT = "rdrr-tuning-1"
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A profile as it was found.
+class TunedProfile:
+    """The tuned profile of an adapter, read from its file.
 
     Attributes:
-        path: Where it is, or would be.
-        entries: Facts of each tuning key by its key; its parameters are in `params`.
-        note: Why a file that is there is not used; empty if it is, or if there is none.
+        path: Path of the file, whether or not it exists.
+        entries: The stored values of each tuning key; its tuning parameters are in `params`.
+        note: Why an existing file is not used; empty if it is used or there is none.
     """
 
     path: Path
@@ -40,25 +40,25 @@ class Stored:
 
     @property
     def remark(self) -> str:
-        """For the end of a line: why a file that is there is not used, or nothing."""
+        """The end of a message that says why an existing file is not used, or an empty string."""
         return f"; the tuned profile {self.path} is not used: {self.note}" if self.note else ""
 
     @property
     def summary(self) -> str:
-        """For a person."""
+        """One line about the profile, for the terminal."""
         what = f"not used: {self.note}" if self.note else f"{len(self.entries)} shapes"
         return f"{self.path}, {what}"
 
     @property
     def tuning(self) -> Tuning:
-        """The parameters."""
+        """The tuning parameters of the profile."""
         from rdrr_device.tuning import Tuning
 
         return Tuning({key: entry["params"] for key, entry in self.entries.items()})
 
 
 def profile_path(info: AdapterInfo) -> Path:
-    """Where the profile of an adapter and its driver is kept."""
+    """Return the path of the profile of an adapter and its driver."""
     name = re.sub(r"[^a-z0-9]+", "-", info.name.lower()).strip("-") or "adapter"
     digest = hashlib.sha256(json.dumps(_adapter(info), sort_keys=True).encode()).hexdigest()
     return cache_folder() / "tuning" / f"{name[:40]}-{digest[:12]}.json"
@@ -68,27 +68,27 @@ def _adapter(info: AdapterInfo) -> dict[str, str]:
     return {"name": info.name, "backend": info.backend, "driver": info.driver}
 
 
-def read_profile(info: AdapterInfo) -> Stored:
-    """The profile of an adapter; without entries where there is none that can be used."""
+def read_profile(info: AdapterInfo) -> TunedProfile:
+    """Read the profile of an adapter; it has no entries if there is no usable file."""
     from rdrr_runtime.phases.phase import FOLDER
 
     path = profile_path(info)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return Stored(path)
+        return TunedProfile(path)
     except (OSError, ValueError):
-        return Stored(path, note="it cannot be read")
+        return TunedProfile(path, note="it cannot be read")
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        return Stored(path, note="it is no tuned profile")
+        return TunedProfile(path, note="it is not a tuned profile")
     if data.get("adapter") != _adapter(info):
-        return Stored(path, note="it is of another adapter or driver")
+        return TunedProfile(path, note="it was made for another adapter or driver")
     if data.get("kernels") != FOLDER.digest():
-        return Stored(path, note="it was made for other kernels")
+        return TunedProfile(path, note="it was made for other kernels")
     entries = data.get("entries")
     if not isinstance(entries, dict) or not all(_is_entry(one) for one in entries.values()):
-        return Stored(path, note="its entries are damaged")
-    return Stored(path, entries)
+        return TunedProfile(path, note="its entries are damaged")
+    return TunedProfile(path, entries)
 
 
 def _is_entry(one: Any) -> bool:
@@ -97,7 +97,7 @@ def _is_entry(one: Any) -> bool:
 
 
 def write_profile(info: AdapterInfo, entries: Mapping[str, Mapping[str, Any]]) -> Path:
-    """Store a profile whole, in the place of the one before.
+    """Write a complete profile, which replaces the existing one.
 
     Raises:
         StoreError: The folder cannot be written.

@@ -1,8 +1,8 @@
-"""Two packages held against each other: the values of every tensor, and what the blocks say.
+"""Compare two packages: the values of every tensor, and the fields of the manifests.
 
-Values are compared as the model has them, so layout, fusion and order in storage make no
-difference; neither does the 1 that some writers add to Gemma's norms. Tensors are read a few
-rows at a time. What a model makes of the difference is the business of `rdrr.evaluate`.
+Tensors are compared as the model uses them, so layout, fusion and order in storage make no
+difference; neither does the 1 that some writers add to the norm weights of Gemma. Tensors are read
+a few rows at a time. How the differences change predictions is measured by `rdrr.evaluate`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from math import inf, isfinite, isnan, sqrt
 from typing import Any
 
 import numpy as np
+from rdrr_format.html_tables import rows_table
 from rdrr_manifests.logical import (
     EMBEDDING,
     HEAD,
@@ -26,12 +27,15 @@ from rdrr_manifests.logical import (
 from rdrr_manifests.package import Package
 
 ProgressCallback = Callable[[int, int], None]
-"""Called with the tensors done and the tensors in all."""
+"""Called with the number of tensors compared so far and the number of all tensors."""
 
 MAX_WORKERS = 8
 
+_LISTED = 50
+"""Tensors that the table for notebooks lists at most."""
+
 SAME_BYTES, SAME_VALUES, DIFFERENT, SHAPE = "same bytes", "same values", "different", "shape"
-"""What became of a pair of tensors, best first."""
+"""Verdicts on a pair of tensors, from equal to incomparable."""
 
 _STORAGE_FIELDS = (
     "inference.session",
@@ -39,7 +43,7 @@ _STORAGE_FIELDS = (
     "inference.output.tieWordEmbeddings",
     "tokenizer.file",
 )
-"""Fields that say how a model is stored; the values decide whether it is the same."""
+"""Fields that say how a model is stored rather than what it computes."""
 
 _MODEL_BLOCKS = ("architecture", "inference", "tokenizer", "eos_token_id")
 _STORAGE_BLOCKS = ("modelId", "quantization", "weightsTransposed", "optimizations", "hashAlgorithm")
@@ -52,13 +56,13 @@ class TensorDifference:
     Attributes:
         name: Canonical name.
         verdict: `same bytes`, `same values`, `different`, or `shape` where shapes differ.
-        shapes: In the first package and the second; so are the next two.
-        dtypes: Storage types.
-        layouts: Orders in storage.
-        relative_rmse: sqrt(sum (second - first)^2 / sum first^2); None where shapes differ, and
-            where it is no number.
-        largest: Largest absolute difference.
-        where: Row and column of the largest.
+        shapes: Shapes in the first and the second package.
+        dtypes: Storage types in the first and the second package.
+        layouts: Layouts in the first and the second package.
+        relative_rmse: sqrt(sum (second - first)^2 / sum first^2); None if shapes differ or the
+            result is not finite.
+        largest: Largest absolute difference of two values; None as for `relative_rmse`.
+        where: Row and column of the largest difference.
     """
 
     name: str
@@ -73,13 +77,13 @@ class TensorDifference:
 
 @dataclass(frozen=True)
 class FieldDifference:
-    """A field of the manifests that differs.
+    """A field with different values in the two manifests.
 
     Attributes:
-        field: Its path.
-        first: Value in the first package; None where absent.
-        second: Value in the second.
-        is_storage: Whether it says how the model is stored rather than what it is.
+        field: Path of the field.
+        first: Value in the first package; None if absent.
+        second: Value in the second package; None if absent.
+        is_storage: Whether the field says how the model is stored rather than what it computes.
     """
 
     field: str
@@ -88,15 +92,15 @@ class FieldDifference:
     is_storage: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Difference:
-    """Everything in which two packages differ.
+    """The result of comparing two packages.
 
     Attributes:
-        tensors: Those that both have, in the order of the first.
-        only_first: Names that only the first has.
-        only_second: Names that only the second has.
-        fields: Fields of the manifests that differ.
+        tensors: Comparison of each tensor that both packages have, in the order of the first.
+        only_first: Names of tensors that only the first package has.
+        only_second: Names of tensors that only the second package has.
+        fields: Fields with different values in the two manifests.
     """
 
     tensors: tuple[TensorDifference, ...]
@@ -106,7 +110,7 @@ class Difference:
 
     @property
     def is_same_model(self) -> bool:
-        """Whether both hold one model: the same tensors and values, described alike."""
+        """Whether both packages hold the same model: equal tensors and an equal description."""
         return (
             not self.only_first
             and not self.only_second
@@ -114,8 +118,36 @@ class Difference:
             and all(one.is_storage for one in self.fields)
         )
 
+    def __repr__(self) -> str:
+        return (
+            f"Difference({'same model' if self.is_same_model else 'different models'}, "
+            f"tensors={len(self.tensors)}, only_first={len(self.only_first)}, "
+            f"only_second={len(self.only_second)}, fields={len(self.fields)})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return a table of the tensors for notebooks, the largest errors first."""
+        title = "Same model" if self.is_same_model else "Different models"
+        found = sorted(self.tensors, key=lambda one: -(one.relative_rmse or 0.0))
+        rows: list[tuple[object, ...]] = [
+            (
+                one.name,
+                one.verdict,
+                " → ".join(one.dtypes),
+                None if one.relative_rmse is None else f"{one.relative_rmse:.3g}",
+                None if one.largest is None else f"{one.largest:.3g}",
+            )
+            for one in found[:_LISTED]
+        ]
+        if len(found) > _LISTED:
+            rows.append((f"and {len(found) - _LISTED} more", None, None, None, None))
+        rows += [(one, "only in the first", None, None, None) for one in self.only_first]
+        rows += [(one, "only in the second", None, None, None) for one in self.only_second]
+        columns = ("tensor", "verdict", "type", "relative error", "largest difference")
+        return rows_table(title, columns, rows)
+
     def as_dict(self) -> dict[str, Any]:
-        """The difference as JSON values."""
+        """Return the difference as JSON values."""
         return {"same": self.is_same_model, **asdict(self)}
 
 
@@ -129,10 +161,10 @@ def compare_packages(
     """Compare two packages.
 
     Args:
-        first: The one that errors are relative to.
-        second: The other.
-        workers: Threads.
-        progress: Told after each tensor.
+        first: The package that errors are relative to.
+        second: The other package.
+        workers: Number of threads; by default the number of processors, but at most 8.
+        progress: Called after each tensor.
 
     Raises:
         FormatError: A tensor cannot be decoded.
@@ -163,7 +195,7 @@ def _by_name(package: Package) -> dict[str, LogicalTensor]:
 def _with_heads(
     one: dict[str, LogicalTensor], two: dict[str, LogicalTensor]
 ) -> tuple[dict[str, LogicalTensor], dict[str, LogicalTensor]]:
-    """A tied head stands for one of its own where the other package has one."""
+    """Compare a tied head with a separate one: add the embedding as head where only one has it."""
     for mine, other in ((one, two), (two, one)):
         if HEAD in other and HEAD not in mine and EMBEDDING in mine:
             mine[HEAD] = replace(mine[EMBEDDING], name=HEAD)
@@ -171,7 +203,7 @@ def _with_heads(
 
 
 def _shift(first: Package, second: Package) -> float:
-    """What makes norms of the second comparable: its weights are w, or 1 + w, otherwise."""
+    """Return what to add to the second package's norms: ±1 if only one of them stores w - 1."""
     offsets = [
         one.manifest.inference.normalization.rms_norm_weight_offset for one in (first, second)
     ]
@@ -192,7 +224,7 @@ def _compare(
         return result
     readers = RowReader(first, one), RowReader(second, two)
     shift = shift if one.role == "norm" else 0.0
-    if not shift and _same_bytes(readers, one, two):
+    if not shift and (_same_bytes(readers, one, two) or _same_blocks(readers, one, two)):
         return replace(result, verdict=SAME_BYTES, relative_rmse=0.0, largest=0.0)
     return _compare_values(readers, shift, result)
 
@@ -200,11 +232,31 @@ def _compare(
 def _same_bytes(
     readers: tuple[RowReader, RowReader], one: LogicalTensor, two: LogicalTensor
 ) -> bool:
-    """Whether the stored rows are equal; False where they are not stored alike."""
+    """Return whether the stored rows are equal; False if they are stored in different ways."""
     if one.dtype != two.dtype or not (one.has_stored_rows and two.has_stored_rows):
         return False
     return all(
         np.array_equal(readers[0].stored(*chunk), readers[1].stored(*chunk))
+        for chunk in readers[0].chunks()
+    )
+
+
+def _same_blocks(
+    readers: tuple[RowReader, RowReader], one: LogicalTensor, two: LogicalTensor
+) -> bool:
+    """Return whether two tensors whose blocks span several rows have the same stored blocks.
+
+    Column-major and some flat tensors have no stored rows to compare. Their blocks are compared if
+    both tensors have the same place in matrices of the same shape, type and layout.
+    """
+    places = [
+        (each.dtype, each.layout, each.entry.shape, each.first, each.has_stored_rows)
+        for each in (one, two)
+    ]
+    if one.has_stored_rows or places[0] != places[1]:
+        return False
+    return all(
+        np.array_equal(readers[0].stored_blocks(*chunk), readers[1].stored_blocks(*chunk))
         for chunk in readers[0].chunks()
     )
 
@@ -248,7 +300,7 @@ def _fields(first: Package, second: Package) -> tuple[FieldDifference, ...]:
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested objects as one, by paths with dots."""
+    """Return nested objects as one flat object, whose keys are paths with dots."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):

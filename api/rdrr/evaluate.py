@@ -1,8 +1,8 @@
-"""How well a model predicts a text, and how far it is from another model of the same tokens.
+"""Perplexity of a text, and the Kullback-Leibler divergence between two models.
 
-Teacher-forced: the text is cut into windows that do not overlap, each begins with an empty
-cache, and every token after the first of its window is predicted from those before it. What a
-model writes of its own accord is not judged here.
+The text is cut into windows that do not overlap. Each window begins with an empty cache, and every
+token after the first of its window is predicted from the tokens before it (teacher forcing).
+Generated text is not evaluated here.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import GenerationError, UsageError
+from rdrr_format.html_tables import facts_table
 
 from rdrr._model import Model
+from rdrr._probabilities import divergence, log_softmax
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 ProgressCallback = Callable[[int, int], None]
-"""Called with the tokens done and the tokens in all."""
+"""Called with the number of tokens processed so far and the number of all tokens."""
 
 WINDOW = 512
-_ROWS = 64  # of logits in float64 at once
-_MAX_LOSS = 700.0  # nats; exp() of more is no float64
+_MAX_LOSS = 700.0  # nats; exp() of more overflows float64
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class Perplexity:
     """How well a model predicts a text.
 
     Attributes:
-        tokens: Tokens predicted.
-        windows: Pieces that the text was cut into.
+        tokens: Number of predicted tokens.
+        windows: Number of windows that the text was cut into.
         cross_entropy: Mean of -log(probability of the token), in nats.
     """
 
@@ -44,25 +45,25 @@ class Perplexity:
 
     @property
     def perplexity(self) -> float:
-        """exp(cross_entropy): the number of equally likely tokens that would be as uncertain."""
+        """exp(cross_entropy)."""
         return exp(self.cross_entropy)
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures for `--json`."""
+        """Return the figures as JSON values."""
         return asdict(self) | {"perplexity": self.perplexity}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
-    """A model beside a base, on the same tokens.
+    """A model compared with a base model on the same tokens.
 
     Attributes:
-        model: The model that is judged.
-        base: What it is compared with.
+        model: Perplexity of the model.
+        base: Perplexity of the base.
         mean_divergence: Mean over the tokens of the Kullback-Leibler divergence of the model from
             the base, sum(p_base * log(p_base / p_model)), in nats.
-        largest_divergence: The largest of them.
-        same_top: Share of the tokens where both find the same token likeliest.
+        largest_divergence: Largest divergence at one token, in nats.
+        same_top: Fraction of the tokens at which both models have the same most probable token.
         loss_error: Standard error of the difference of the two cross-entropies, token by token.
     """
 
@@ -75,16 +76,38 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Perplexity of the model over that of the base."""
+        """Perplexity of the model divided by that of the base."""
         return exp(self.model.cross_entropy - self.base.cross_entropy)
 
     @property
     def ratio_error(self) -> float:
-        """Standard error of `ratio`: below a few of them a difference from 1 means nothing."""
+        """Standard error of `ratio`; a difference from 1 of less than two or three is noise."""
         return self.ratio * self.loss_error
 
+    def __repr__(self) -> str:
+        return (
+            f"Comparison(perplexity={self.model.perplexity:.4f}, "
+            f"base_perplexity={self.base.perplexity:.4f}, ratio={self.ratio:.4f}, "
+            f"mean_divergence={self.mean_divergence:.4g}, same_top={self.same_top:.4f}, "
+            f"tokens={self.model.tokens})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return a table of the figures for notebooks."""
+        return facts_table(
+            f"Comparison over {self.model.tokens:,} tokens",
+            {
+                "perplexity": f"{self.model.perplexity:.4f}",
+                "perplexity of the base": f"{self.base.perplexity:.4f}",
+                "ratio": f"{self.ratio:.4f} ± {self.ratio_error:.4f}",
+                "mean Kullback-Leibler divergence": f"{self.mean_divergence:.4g} nats",
+                "largest Kullback-Leibler divergence": f"{self.largest_divergence:.4g} nats",
+                "same most probable token": f"{100 * self.same_top:.2f} % of the tokens",
+            },
+        )
+
     def as_dict(self) -> dict[str, Any]:
-        """The figures for `--json`."""
+        """Return the figures as JSON values."""
         return {
             **self.model.as_dict(),
             "base": self.base.as_dict(),
@@ -105,15 +128,15 @@ def perplexity(
     stepwise: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Perplexity:
-    """How well `model` predicts `text`.
+    """Measure how well a model predicts a text.
 
     Args:
-        model: Loaded with a context of at least `window`.
+        model: The model, loaded with a context of at least `window` tokens.
         text: Text, or token ids.
-        window: Tokens of a window; the last one may be shorter.
-        limit: Most tokens of the text to use.
-        stepwise: One token a pass, through the kernels that generate text.
-        progress: Told after each window.
+        window: Tokens of a window; the last window may be shorter.
+        limit: Most tokens of the text to use; all when None.
+        stepwise: Run one token per pass, with the kernels of decode instead of those of prefill.
+        progress: Called after each window.
 
     Raises:
         UsageError: The text or the window is shorter than two tokens.
@@ -137,10 +160,20 @@ def compare(
     stepwise: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Comparison:
-    """How far `model` is from `base` on `text`; arguments and errors as of `perplexity`.
+    """Measure how far the predictions of a model are from those of a base model.
+
+    Args:
+        model: The model.
+        base: The base model.
+        text: Text, or token ids.
+        window: Tokens of a window, as for `perplexity`.
+        limit: Most tokens of the text to use; all when None.
+        stepwise: Run one token per pass, as for `perplexity`.
+        progress: Called after each window.
 
     Raises:
-        UsageError: The two do not have the same tokens.
+        UsageError: The tokenizers of the two differ, or as for `perplexity`.
+        GenerationError: The window does not fit the context of one of them.
     """
     ids = _ids(model, text, limit)
     _check_same_tokens(model, base, text, limit, ids)
@@ -165,39 +198,6 @@ def compare(
     )
 
 
-def log_softmax(logits: F32) -> F32:
-    """Logarithms of the probabilities, float32 [n, vocab], summed in float64."""
-    out = np.empty_like(logits)
-    for rows in _blocks(len(logits)):
-        shifted = logits[rows].astype(np.float64)
-        shifted -= shifted.max(axis=1, keepdims=True)
-        shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-        out[rows] = shifted
-    return out
-
-
-def divergence(base: F32, model: F32) -> F64:
-    """Kullback-Leibler divergence of each row, sum(p_base * (log p_base - log p_model)).
-
-    Args:
-        base: Logarithms of the base's probabilities, float32 [n, vocab].
-        model: Those of the model.
-
-    Returns:
-        Nats, float64 [n].
-    """
-    out = np.empty(len(base), np.float64)
-    for rows in _blocks(len(base)):
-        wanted = base[rows].astype(np.float64)
-        out[rows] = (np.exp(wanted) * (wanted - model[rows])).sum(axis=1)
-    return out
-
-
-def _blocks(count: int) -> Iterator[slice]:
-    for first in range(0, count, _ROWS):
-        yield slice(first, first + _ROWS)
-
-
 def _losses(logs: F32, part: Sequence[int]) -> F64:
     return -logs[np.arange(len(logs)), part[1:]].astype(np.float64)
 
@@ -210,13 +210,13 @@ def _mean(losses: Sequence[F64]) -> Perplexity:
             "the model's loss is too large to compute a perplexity",
             expected=f"at most {_MAX_LOSS:g} nats per token",
             found=f"{mean:g}",
-            hint="the weights may be damaged: `rdrr validate PATH --deep` checks them",
+            hint="the weights may be damaged: validate the package with `deep` to check them",
         )
     return Perplexity(len(together), len(losses), mean)
 
 
 def _standard_error(values: F64) -> float:
-    """Of their mean."""
+    """Return the standard error of the mean of `values`."""
     return float(values.std() / np.sqrt(len(values)))
 
 
@@ -224,7 +224,7 @@ def _windows(
     ids: Sequence[int], window: int, progress: ProgressCallback | None
 ) -> Iterator[Sequence[int]]:
     if window < 2:
-        raise UsageError("the window is too small", expected="2 tokens or more", found=window)
+        raise UsageError("`window` is too small", expected="2 tokens or more", found=window)
     for first in range(0, len(ids) - 1, window):
         part = ids[first : first + window]
         yield part
@@ -236,7 +236,7 @@ def _ids(model: Model, text: str | Sequence[int], limit: int | None) -> list[int
     ids = model.encode(text) if isinstance(text, str) else list(text)
     ids = ids[:limit]
     if len(ids) < 2:
-        raise UsageError("too little text", expected="2 tokens or more", found=len(ids))
+        raise UsageError("the text is too short", expected="2 tokens or more", found=len(ids))
     return ids
 
 
@@ -246,7 +246,7 @@ def _check_same_tokens(
     sizes = [one.package.manifest.architecture.vocab_size for one in (model, base)]
     if sizes[0] != sizes[1] or _ids(base, text, limit) != ids:
         raise UsageError(
-            "the two packages do not have the same tokens",
+            "the tokenizers of the two packages differ",
             where=base.package.where,
             expected=f"the vocabulary of {model.package.where}",
             found=f"{sizes[1]} tokens beside {sizes[0]}" if sizes[0] != sizes[1] else "other ids",

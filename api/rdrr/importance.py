@@ -1,7 +1,7 @@
-"""What the weights of a model are multiplied with while it reads a text: an importance matrix.
+"""Compute an importance matrix: the mean square of each weight's input columns over a text.
 
-It runs in torch on the CPU, in windows that begin anew, as `rdrr.evaluate` does. The head is left
-out, as llama.cpp leaves it out: its inputs say little of what its errors cost.
+The model runs in torch on the CPU, in windows as in `rdrr.evaluate`. The output head is omitted, as
+in llama.cpp: the size of its inputs says little about the effect of its errors.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rdrr_format.extras import import_extra
 from rdrr_format.locations import local_path
 
 from rdrr._backends import OpenedBackend, load_checked
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Importance:
-    """An importance matrix that was written.
+    """The result of writing an importance matrix.
 
     Attributes:
-        path: Its file.
-        entries: Entries in it.
-        tokens: Tokens of the text that were predicted.
-        perplexity: Of the model on the text.
+        path: Path of the file.
+        entries: Number of weights in the file.
+        tokens: Number of tokens that were predicted.
+        perplexity: Perplexity of the model on the text.
     """
 
     path: str
@@ -41,7 +42,7 @@ class Importance:
     perplexity: float
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures for `--json`."""
+        """Return the figures as JSON values."""
         return asdict(self)
 
 
@@ -57,25 +58,27 @@ def measure_importance(
     follow_links: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Importance:
-    """Read a text with a model and write what its weights were multiplied with.
+    """Run a model over a text and write the importance matrix of its weights.
 
     Args:
-        package: Folder or URL; the less it was quantized, the better.
+        package: Folder or URL of the package; the less it is quantized, the better.
         text: The text.
-        out: File to make, a GGUF that `rdrr convert --imatrix` and llama.cpp read.
-        origin: Name of the text, which is written too.
+        out: File to write, a GGUF that `rdrr.convert` (as `imatrix`) and llama.cpp read.
+        origin: Name of the text, which the file records.
         window: Tokens of a window.
-        limit: Most tokens of the text to use.
-        overwrite: Replace `out`.
-        follow_links: Read what links in the package's folder lead to, wherever that is.
-        progress: Told after each window.
+        limit: Most tokens of the text to use; all when None.
+        overwrite: Replace `out` if it exists.
+        follow_links: Follow links that lead out of the package's folder.
+        progress: Called after each window.
 
     Raises:
-        UsageError: The text is too short, the window too long, or `out` is there.
+        UsageError: The text is too short, the window is too long, `out` exists, or torch is not
+            installed.
         StoreError: There is no package, or `out` cannot be written.
-        ManifestError: The package is not sound.
-        ShardError: A shard has another hash than the manifest states.
+        ManifestError: The manifest has faults.
+        ShardError: The hash of a shard differs from the one in the manifest.
     """
+    import_extra("torch", "torch", "measuring an importance matrix")
     from rdrr_converter.export.imatrix import Origin, check_free, write_imatrix
     from rdrr_manifests.graph.ops import Experts
     from rdrr_manifests.package import open_package
@@ -84,39 +87,39 @@ def measure_importance(
     out = local_path(out)
     check_free(out, overwrite=overwrite)
     opened = open_package(package, follow_links=follow_links)
-    seen = _Sums()
+    sums = _SquareSums()
     for op in opened.graph.ops:
         if isinstance(op, Experts):
-            # A file has a row for each expert, those that no token reaches included.
+            # The file has a row for each expert, including those that no token is routed to.
             for use in (*op.gates, *op.ups, *op.downs):
-                seen.expect(use)
+                sums.expect(use)
     backend, _ = load_checked(
         opened,
         "cached",
-        lambda: CpuBackend(opened, context=context_of(opened, window), observe=seen.add),
+        lambda: CpuBackend(opened, context=context_of(opened, window), observe=sums.add),
     )
     with Model(opened, OpenedBackend(backend, "backend cpu (torch)", ())) as model:
         found = perplexity(model, text, window=window, limit=limit, progress=progress)
-    entries = write_imatrix(out, seen.activations(), Origin(origin, found.windows, window))
+    entries = write_imatrix(out, sums.activations(), Origin(origin, found.windows, window))
     return Importance(str(out), entries, found.tokens, found.perplexity)
 
 
-class _Sums:
-    """Sums of squares of the inputs of each weight, in float64."""
+class _SquareSums:
+    """Sums over tokens of the squared inputs of each weight, in float64."""
 
     def __init__(self) -> None:
         self._sums: dict[str, npt.NDArray[np.float64]] = {}
         self._counts: dict[str, int] = {}
 
     def expect(self, use: WeightUse) -> None:
-        """List a weight [N, K] that may get no rows."""
+        """Add a weight [N, K] that may get no input."""
         import numpy as np
 
         self._sums[use.name] = np.zeros(use.shape[1], np.float64)
         self._counts[use.name] = 0
 
     def add(self, use: WeightUse, rows: Tensor) -> None:
-        """Count rows [n, K] of a weight."""
+        """Add the input rows [n, K] of a weight."""
         squares = rows.double().square().sum(dim=0).numpy()
         if use.name in self._sums:
             self._sums[use.name] += squares
@@ -125,7 +128,7 @@ class _Sums:
         self._counts[use.name] = self._counts.get(use.name, 0) + len(rows)
 
     def activations(self) -> dict[str, Any]:
-        """What was seen, by the names of the weights."""
+        """Return the sums and the numbers of rows, by the names of the weights."""
         from rdrr_converter.export.imatrix import Activations
 
         return {name: Activations(sums, self._counts[name]) for name, sums in self._sums.items()}

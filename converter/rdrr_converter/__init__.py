@@ -7,4 +7,6 @@ a manifest valid is the matter of `rdrr_manifests`, and nothing here runs a pack
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+from rdrr_format.version import __version__
+
+__all__ = ["__version__"]

@@ -23,22 +23,22 @@ def check_options(options: PackageOptions) -> None:
     """
     if options.transpose_weights and options.q4k_layout not in (None, Layout.COLUMN.value):
         raise UsageError(
-            "--transpose-weights stores weights in the column layout",
-            expected="--q4k-layout column or no --q4k-layout",
-            found=f"--q4k-layout {options.q4k_layout}",
+            "`transpose_weights` stores weights in the column layout",
+            expected="`q4k_layout` column or no `q4k_layout`",
+            found=f"`q4k_layout` {options.q4k_layout}",
         )
     if options.imatrix is not None and options.block_layout is Layout.COLUMN:
         raise UsageError(
-            "--imatrix weighs columns, but a block of the column layout lies within one column",
-            expected="--q4k-layout row or flat",
+            "`imatrix` weighs columns, but a block of the column layout lies within one column",
+            expected="`q4k_layout` row or flat",
             found="column",
         )
     # Tensors are aligned in the stream of all shards. Whoever asks for a larger alignment than the
     # default wants it in the files, which needs shards that begin at multiples of it.
     if options.align > ALIGNMENT and options.shard_size % options.align:
         raise UsageError(
-            "--align does not hold in the files unless every shard begins at a multiple of it",
-            expected=f"a --shard-size that is a multiple of {options.align}",
+            "`align` does not hold in the files unless every shard begins at a multiple of it",
+            expected=f"a `shard_size` that is a multiple of {options.align}",
             found=options.shard_size,
         )
     if options.compress is not None:
@@ -52,7 +52,7 @@ def check_options(options: PackageOptions) -> None:
 def _check_profile(options: PackageOptions) -> None:
     recipes = PROFILES[options.profile]
     if options.quantize not in recipes:
-        raise _contradiction("--quantize", " or ".join(recipes), options.quantize)
+        raise _contradiction("quantize", " or ".join(recipes), options.quantize)
     if options.profile != DOPPLER:
         return
     for option, expected, found in _doppler_requirements(options):
@@ -60,21 +60,21 @@ def _check_profile(options: PackageOptions) -> None:
             raise _contradiction(option, expected, found)
     for override in parse_overrides(options.tensor_types):
         if override.dtype.name not in DOPPLER_TYPES:
-            raise _contradiction("--tensor-type", ", ".join(DOPPLER_TYPES), override)
+            raise _contradiction("tensor_types", ", ".join(DOPPLER_TYPES), override)
 
 
 def _doppler_requirements(options: PackageOptions) -> Iterator[tuple[str, str, str]]:
     """Yield each restricted option with the value that the profile requires and the one given."""
-    yield "--q4k-layout", Layout.ROW.value, options.block_layout.value
-    yield "--transpose-weights", "absent", "given" if options.transpose_weights else "absent"
-    yield "--k-tail", "pad", options.k_tail
-    yield "--compress", "absent", options.compress or "absent"
-    yield "--hash", "sha256", options.hash_algorithm
+    yield "`q4k_layout`", Layout.ROW.value, options.block_layout.value
+    yield "`transpose_weights`", "absent", "given" if options.transpose_weights else "absent"
+    yield "`k_tail`", "pad", options.k_tail
+    yield "`compress`", "absent", options.compress or "absent"
+    yield "`hash_algorithm`", "sha256", options.hash_algorithm
 
 
 def _contradiction(option: str, expected: str, found: object) -> UsageError:
     return UsageError(
-        f"--profile {DOPPLER} contradicts {option}",
+        f"`profile` {DOPPLER} contradicts `{option}`",
         expected=expected,
         found=found,
         hint="omit one of the two",

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from rdrr_format.compression import parse_compression
 from rdrr_format.errors import ConversionError, ManifestError
@@ -39,7 +39,7 @@ from rdrr_converter.importance_notes import importance_notes
 from rdrr_converter.lora import merge_adapter
 from rdrr_converter.manifest import build_manifest
 from rdrr_converter.measure import ErrorStats
-from rdrr_converter.options import ConvertOptions, PackageOptions
+from rdrr_converter.options import ConvertKeywords, ConvertOptions, PackageOptions
 from rdrr_converter.output import PackageOutput, Target, open_output
 from rdrr_converter.pack import write_shards
 from rdrr_converter.plan import ConversionPlan, make_plan
@@ -71,7 +71,7 @@ def convert(
     *,
     options: ConvertOptions | None = None,
     progress: ProgressCallback | None = None,
-    **keywords: Any,
+    **keywords: Unpack[ConvertKeywords],
 ) -> ConversionResult:
     """Convert a checkpoint to an RDRR package.
 

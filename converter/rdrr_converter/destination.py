@@ -87,7 +87,7 @@ def check_destination(source: Path | None, destination: Path, *, overwrite: bool
         return
     if not overwrite:
         raise StoreError(
-            "exists already", where=destination, hint="name another folder, or use --overwrite"
+            "exists already", where=destination, hint="name another folder, or use `overwrite`"
         )
     if source is not None and source.resolve().is_relative_to(destination.resolve()):
         raise StoreError("holds the source itself, so it is not replaced", where=destination)

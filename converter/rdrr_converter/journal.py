@@ -147,7 +147,7 @@ def _check_same(found: Fingerprint, wanted: Fingerprint, path: Path) -> None:
                 where=path.parent,
                 expected=expected,
                 found=other,
-                hint="use the source and the options that it began with, or omit --resume to "
+                hint="use the source and the options that it began with, or omit `resume` to "
                 "start again",
             )
 

@@ -10,9 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from rdrr_format.errors import UsageError
+from rdrr_format.errors import ConversionError, UsageError
 from rdrr_format.layouts import Layout
 from rdrr_format.shards import ShardInfo
+from rdrr_manifests.doppler import obstacles, with_execution_graph
 from rdrr_manifests.models import (
     Conversion,
     KernelHints,
@@ -28,6 +29,7 @@ import rdrr_converter
 from rdrr_converter.groups import describe_experts
 from rdrr_converter.options import PackageOptions
 from rdrr_converter.plan import ConversionPlan, PlannedTensor
+from rdrr_converter.profiles import DOPPLER
 from rdrr_converter.reading import SourceModel
 from rdrr_converter.recorded_options import recorded_options
 from rdrr_converter.sources import Source
@@ -58,6 +60,7 @@ def build_manifest(
     Raises:
         SourceError: A file of the tokenizer is invalid.
         UsageError: SOURCE_DATE_EPOCH is not a number of seconds.
+        ConversionError: The runtime of the profile cannot run the model.
     """
     tokenizer, notes = describe_tokenizer(source)
     eos = eos_token_ids(source)
@@ -85,7 +88,24 @@ def build_manifest(
         shards=tuple(_shard(shard) for shard in shards),
         tensors={tensor.name: _tensor(tensor) for tensor in plan.tensors},
     )
-    return manifest, notes
+    return _for_profile(manifest, options.profile), notes
+
+
+def _for_profile(manifest: Manifest, profile: str) -> Manifest:
+    """Add what the runtime of a profile needs; refuse a model that it would compute wrongly."""
+    if profile != DOPPLER:
+        return manifest
+    found = list(obstacles(manifest))
+    if found:
+        first, more = found[0], len(found) - 1
+        raise ConversionError(
+            f"DOPPLER cannot run this model: {first.message}",
+            where=first.field,
+            expected=first.expected,
+            found=first.found,
+            hint=f"omit the profile {DOPPLER}" + (f" ({more} more reasons)" if more else ""),
+        )
+    return with_execution_graph(manifest)
 
 
 def default_model_id(source: Source) -> str:

@@ -42,7 +42,7 @@ def check_url(source: str, destination: str, *, overwrite: bool) -> None:
         raise StoreError("holds the source itself, so it is not replaced", where=destination)
     if not overwrite:
         raise StoreError(
-            "exists already", where=destination, hint="name another folder, or use --overwrite"
+            "exists already", where=destination, hint="name another folder, or use `overwrite`"
         )
     if MANIFEST_NAME not in names and not _are_leftovers(names):
         raise StoreError(

@@ -12,16 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal, TypedDict, get_args
 
-from rdrr_format.dtypes import QUALITIES
+from rdrr_format.dtypes import QUALITIES, Quality
 from rdrr_format.errors import UsageError
-from rdrr_format.integrity import ALGORITHMS
-from rdrr_format.layouts import Layout
+from rdrr_format.integrity import ALGORITHMS, HashAlgorithm
+from rdrr_format.layouts import Layout, LayoutName
 from rdrr_format.options import check_fields, documented, option, split_pairs
 from rdrr_format.shards import ALIGNMENT, DEFAULT_SHARD_SIZE
 
-from rdrr_converter.profiles import PROFILES
-from rdrr_converter.recipes import RECIPES, TAILS, Recipe
+from rdrr_converter.profiles import PROFILES, ProfileName
+from rdrr_converter.recipes import RECIPES, TAILS, Recipe, RecipeName, RowTail
 
 _MODEL_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _SMALLEST_SHARD = 1 << 16
@@ -39,7 +40,7 @@ def split_overrides(words: Sequence[str]) -> dict[str, str]:
     for word in words:
         pattern, sign, name = word.rpartition("=")
         if not (sign and pattern and name):
-            raise UsageError("--tensor-type cannot be read", expected="REGEX=TYPE", found=word)
+            raise UsageError("`tensor_types` cannot be read", expected="REGEX=TYPE", found=word)
         types.pop(pattern, None)
         types[pattern] = name
     return types
@@ -50,8 +51,8 @@ def split_overrides(words: Sequence[str]) -> dict[str, str]:
 class PackageOptions:
     """Options that decide the bytes of a package."""
 
-    quantize: str = option("q4_k_m", "Quantization of the weights.", choices=tuple(RECIPES))
-    q4k_layout: str | None = option(
+    quantize: RecipeName = option("q4_k_m", "Quantization of the weights.", choices=tuple(RECIPES))
+    q4k_layout: LayoutName | None = option(
         None,
         "Layout of quantized blocks; the default is row, or column with transposed weights.",
         choices=tuple(layout.value for layout in Layout),
@@ -60,7 +61,7 @@ class PackageOptions:
         False, "Store matmul weights of every dtype transposed, as [inputs, outputs]."
     )
     fuse_gate_up: bool = option(False, "Store the gate and up projections as one matrix.")
-    k_tail: str = option(
+    k_tail: RowTail = option(
         "pad",
         "What to do with rows whose length is not a multiple of the block size: pad them, store "
         "them in the types that llama.cpp falls back to (ggml), or use the smaller of the two "
@@ -81,7 +82,7 @@ class PackageOptions:
         expected="a power of two",
         holds=lambda align: align >= 1 and not align & (align - 1),
     )
-    hash_algorithm: str = option(
+    hash_algorithm: HashAlgorithm = option(
         "sha256", "Hash algorithm for the shards.", flag="--hash", choices=tuple(ALGORITHMS)
     )
     compress: str | None = option(
@@ -109,13 +110,13 @@ class PackageOptions:
     lora: str | Path | None = option(
         None, "PEFT adapter (folder or URL) to merge into the weights.", metavar="PATH"
     )
-    quality: str = option(
+    quality: Quality = option(
         "ref",
         "ref: the same blocks as ggml, bit for bit. best: a longer search, for a smaller error at "
         "the same size.",
         choices=QUALITIES,
     )
-    profile: str = option(
+    profile: ProfileName = option(
         "rdrr",
         "The runtime that the package is for; doppler: only types that the public runtime has "
         "kernels for (Q4_K in the row layout, and F16).",
@@ -147,7 +148,6 @@ class PackageOptions:
         Raises:
             UsageError: An option does not allow its value.
         """
-        object.__setattr__(self, "quantize", self.quantize.lower())
         check_fields(self)
         object.__setattr__(self, "allow_unread", tuple(sorted(set(self.allow_unread))))
 
@@ -168,10 +168,14 @@ class PackageOptions:
         return Layout.COLUMN if self.transpose_weights else Layout.ROW
 
 
-ENGINES = ("threads", "ray")
+EngineName = Literal["threads", "ray"]
+
+ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 """Engines that can encode; `rdrr_converter.engines` has a module for each."""
 
-DEVICES = ("cpu", "wgpu", "cuda")
+DeviceName = Literal["cpu", "wgpu", "cuda"]
+
+DEVICES: tuple[DeviceName, ...] = get_args(DeviceName)
 """Devices that can encode blocks; `rdrr_converter.devices` has a module for each except the CPU."""
 
 
@@ -196,7 +200,7 @@ class ConvertOptions(PackageOptions):
         minimum=1,
         default_text="cores",
     )
-    engine: str = option(
+    engine: EngineName = option(
         "threads",
         "What encodes: threads on this machine, or the workers of a Ray cluster.",
         choices=ENGINES,
@@ -204,13 +208,43 @@ class ConvertOptions(PackageOptions):
     ray_address: str | None = option(
         None, "Address of the Ray cluster; without it, a local one is started.", metavar="ADDRESS"
     )
-    device: str = option(
+    device: DeviceName = option(
         "cpu",
         "Device that encodes K-quants of quality ref; a GPU produces the same bytes as the CPU.",
         choices=DEVICES,
     )
     adapter: str | None = option(
         None,
-        "Part of an adapter's name, for --device wgpu; the default is the best hardware adapter.",
+        "Part of an adapter's name for the device wgpu; the default is the best hardware adapter.",
         metavar="NAME",
     )
+
+
+class ConvertKeywords(TypedDict, total=False):
+    """The fields of `ConvertOptions` as keyword arguments, for annotations."""
+
+    quantize: RecipeName
+    q4k_layout: LayoutName | None
+    transpose_weights: bool
+    fuse_gate_up: bool
+    k_tail: RowTail
+    shard_size: int
+    align: int
+    hash_algorithm: HashAlgorithm
+    compress: str | None
+    model_id: str | None
+    arch: str | None
+    lora: str | Path | None
+    quality: Quality
+    profile: ProfileName
+    imatrix: str | Path | None
+    tensor_types: Mapping[str, str]
+    kernel_hints: Mapping[str, str]
+    dry_run: bool
+    overwrite: bool
+    resume: bool
+    workers: int | None
+    engine: EngineName
+    ray_address: str | None
+    device: DeviceName
+    adapter: str | None

@@ -54,7 +54,7 @@ class Target:
             return
         if self.resume:
             raise UsageError(
-                "--resume works with folders only, not with object stores", found=location
+                "`resume` works with folders only, not with object stores", found=location
             )
         check_url(os.fspath(self.source), location, overwrite=self.overwrite)
 

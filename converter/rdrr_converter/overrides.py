@@ -71,12 +71,12 @@ def check_all_used(overrides: Iterable[Override], tensors: Mapping[str, str]) ->
             continue
         small = any(override.pattern.search(name) for name in tensors)
         raise UsageError(
-            "--tensor-type matches no tensor" + (" that can be stored in blocks" if small else ""),
+            "`tensor_types` matches no tensor" + (" that can be stored in blocks" if small else ""),
             expected=f"a pattern that matches a name such as {next(iter(tensors))}",
             found=override,
             hint="norms, biases and routers take F32, F16 or BF16"
             if small
-            else "--dry-run prints all names",
+            else "`dry_run` lists all names",
         )
 
 
@@ -85,7 +85,7 @@ def _pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise UsageError(
-            "--tensor-type has an invalid regular expression",
+            "`tensor_types` has an invalid regular expression",
             expected="REGEX=TYPE",
             found=f"{text}: {error}",
         ) from error
@@ -98,6 +98,6 @@ def _dtype(name: str) -> DType:
         dtype = None
     if dtype is None or dtype.name not in CODECS:
         raise UsageError(
-            "--tensor-type names an unknown storage type", expected=", ".join(CODECS), found=name
+            "`tensor_types` names an unknown storage type", expected=", ".join(CODECS), found=name
         )
     return dtype

@@ -224,12 +224,12 @@ def _outputs(model: SourceModel, *, fuse: bool) -> Iterator[tuple[tuple[ModelTen
     if fuse and any(name.endswith("mlp.gate_proj.bias") for name in by_name):
         raise ConversionError(
             "gate and up have biases, which a fused matrix cannot hold",
-            hint="convert without --fuse-gate-up",
+            hint="convert without `fuse_gate_up`",
         )
     if fuse and any(tensor.expert is not None for tensor in model.tensors):
         raise ConversionError(
             "gate and up of experts are not fused, because no kernel reads them that way",
-            hint="convert without --fuse-gate-up",
+            hint="convert without `fuse_gate_up`",
         )
     for tensor in model.tensors:
         if fuse and tensor.name.endswith("mlp.gate_proj.weight"):
@@ -311,10 +311,10 @@ def _check_flat_fusion(gate: ModelTensor, fused: PlannedTensor) -> None:
     elements = gate.shape[0] * gate.shape[1]
     if elements % fused.dtype.block_elements:
         raise UsageError(
-            "--fuse-gate-up with --q4k-layout flat would put weights of gate and up into one block",
+            "`fuse_gate_up` with `q4k_layout` flat would put weights of gate and up into one block",
             expected=f"a multiple of {fused.dtype.block_elements} weights in {gate.name}",
             found=elements,
-            hint="use --q4k-layout row",
+            hint="use `q4k_layout` row",
         )
 
 

@@ -1,19 +1,23 @@
 """Profiles: the recipes for rdrr itself, and for the public runtime (DOPPLER) as it is today.
 
-The public runtime has kernels for Q4_K in the row layout and for F16. The profile `doppler`
-therefore stores only these two, and F32 where F16 would overflow; embeddings, head, norms and
-biases are F16. Shards are hashed with SHA-256 and not compressed. Options that contradict the
-profile are refused in `rdrr_converter.check_options` rather than ignored.
+The profile `doppler` stores Q4_K in the row layout and F16, and F32 where F16 would overflow;
+embeddings, head, norms and biases are F16. Shards are hashed with SHA-256 and not compressed.
+Options that contradict the profile are refused in `rdrr_converter.check_options` rather than
+ignored, and models that the runtime would compute differently in `rdrr_converter.manifest`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Literal
 
 from rdrr_converter.recipes import RECIPES, Recipe
 
 DOPPLER = "doppler"
+
+ProfileName = Literal["rdrr", "doppler"]
+"""The keys of `PROFILES`, for annotations."""
 
 PROFILES: Mapping[str, Mapping[str, Recipe]] = MappingProxyType(
     {
@@ -31,5 +35,5 @@ PROFILES: Mapping[str, Mapping[str, Recipe]] = MappingProxyType(
 )
 """The recipes of each profile."""
 
-DOPPLER_TYPES = ("Q4_K", "F16", "BF16", "F32")
+DOPPLER_TYPES = ("Q4_K", "Q6_K", "F16", "F32")
 """Storage types that the public runtime reads."""

@@ -6,12 +6,13 @@ is written. Weights are not changed, and are compared only to decide whether the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
 
 import pydantic
 from rdrr_format.errors import SourceError
+from rdrr_manifests.doppler import SESSION
 from rdrr_manifests.models import Architecture, Inference, MoeConfig
 
 from rdrr_converter.architectures import ArchitectureRule, Config, read_block
@@ -20,29 +21,6 @@ from rdrr_converter.matching import ModelTensor, match
 from rdrr_converter.sources import Source
 from rdrr_converter.sources.base import same_values
 from rdrr_converter.unread import check_unread
-
-SESSION: Mapping[str, Any] = {
-    "compute": {
-        "defaults": {
-            "activationDtype": "f32",
-            "mathDtype": "f32",
-            "accumDtype": "f32",
-            "outputDtype": "f32",
-        }
-    },
-    "kvcache": {
-        "kvDtype": "f16",
-        "layout": "contiguous",
-        "tiering": {
-            "mode": "off",
-            "gating": {"mode": "auto"},
-            "compression": {"mode": "none"},
-        },
-        "quantization": {"mode": "none"},
-    },
-    "decodeLoop": {"batchSize": 1, "disableCommandBatching": False},
-}
-"""`inference.session`, which the public runtime requires; the runtime of rdrr ignores it."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +201,7 @@ def _inference(
             **layer_pattern(types),
             **read_block({"residual_branch_scale": rule.branch_scale}, config),
         },
-        "session": SESSION,
+        "session": deepcopy(dict(SESSION)),
     }
     try:
         return Inference.model_validate(blocks)

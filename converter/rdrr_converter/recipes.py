@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Literal, get_args
 
 from rdrr_format.dtypes import DTYPES, DType
 from rdrr_format.layouts import Layout, geometry
 
-TAILS = ("pad", "ggml", "auto")
+RowTail = Literal["pad", "ggml", "auto"]
+
+TAILS: tuple[RowTail, ...] = get_args(RowTail)
 """Choices for rows whose length is not a multiple of the block size."""
 
 _GGML_TAIL: Mapping[str, str] = MappingProxyType({"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"})
@@ -113,6 +116,11 @@ _SMALL: Mapping[str, TypeUpgrade] = MappingProxyType(
 )
 _KEYS: Mapping[str, str] = MappingProxyType(dict.fromkeys(("v_proj", "k_proj", "qkv_proj"), "Q8_0"))
 _KEYS_AND_OUT: Mapping[str, str] = MappingProxyType({**_KEYS, "o_proj": "Q5_K"})
+
+RecipeName = Literal[
+    "q4_k_m", "q4_k_s", "q5_k_m", "q5_k_s", "q6_k", "q4_0", "q5_0", "q8_0", "f16", "f32"
+]
+"""The keys of `RECIPES`, for annotations."""
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {

@@ -10,7 +10,7 @@ from rdrr_format.errors import DeviceError
 
 NO_ADAPTER_HINT = (
     "install a Vulkan driver (Debian's software one: apt-get install mesa-vulkan-drivers) "
-    "or use --backend cpu"
+    "or use `backend` cpu"
 )
 
 LIST_HINT = "see `rdrr devices`"
@@ -53,7 +53,7 @@ def list_adapters() -> list[AdapterInfo]:
         raise DeviceError(
             "the package wgpu cannot be loaded",
             found=error,
-            hint="use the CPU: --backend cpu, or --device cpu for a conversion",
+            hint="use the CPU: `backend` cpu, or `device` cpu for a conversion",
         ) from None
     found = [_describe(adapter) for adapter in wgpu.gpu.enumerate_adapters_sync()]
     return sorted(found, key=_preference)

@@ -42,7 +42,7 @@ def parse_compression(text: str) -> Compression:
     level = int(match[1] or _DEFAULT_LEVEL) if match else 0
     if level not in LEVELS:
         raise UsageError(
-            "--compress has no such value",
+            "`compress` has no such value",
             expected=f"{ZSTD} or {ZSTD}:{LEVELS[0]} to {ZSTD}:{LEVELS[-1]}",
             found=text,
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal, get_args
 
 from rdrr_format.errors import FormatError
 
@@ -68,7 +69,9 @@ _SPELLINGS: Mapping[str, DType] = MappingProxyType(
     }
 )
 
-QUALITIES = ("ref", "best")
+Quality = Literal["ref", "best"]
+
+QUALITIES: tuple[Quality, ...] = get_args(Quality)
 """Ways to quantize: `ref` equals ggml bit for bit, `best` searches longer for less error."""
 
 

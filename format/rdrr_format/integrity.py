@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from rdrr_format.errors import FormatError
 
@@ -34,6 +34,9 @@ def _blake3() -> Hasher:
 
     return blake3()
 
+
+HashAlgorithm = Literal["sha256", "blake3"]
+"""The keys of `ALGORITHMS`, for annotations."""
 
 ALGORITHMS: Mapping[str, Callable[[], Hasher]] = MappingProxyType(
     {"sha256": hashlib.sha256, "blake3": _blake3}

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
+from typing import Literal
 
 from rdrr_format.dtypes import DType
 from rdrr_format.errors import FormatError
@@ -27,6 +28,9 @@ class Layout(StrEnum):
     COLUMN = "column"
     FLAT = "flat"
 
+
+LayoutName = Literal["row", "column", "flat"]
+"""The values of `Layout`, for annotations."""
 
 _SPELLINGS = {
     "row": Layout.ROW,

@@ -34,5 +34,5 @@ def check_link(path: Path) -> None:
             where=path,
             expected=f"a file in {folder}",
             found=target,
-            hint="put the file itself there, or follow links with --follow-links",
+            hint="put the file itself there, or follow links with `follow_links`",
         )

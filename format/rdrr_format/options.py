@@ -24,7 +24,7 @@ from difflib import get_close_matches
 from functools import cache
 from numbers import Integral, Real
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rdrr_format.errors import UsageError
 
@@ -110,16 +110,19 @@ def documented(kind: type[T]) -> type[T]:
 def check_fields(options: object) -> None:
     """Check every value of an option object against the type and limits of its field.
 
+    A choice may be given in any case; the field then holds it as the field's choices spell it.
+
     Raises:
         UsageError: A field does not allow its value.
     """
     kind: Any = type(options)
     types = _types_of(kind)
     for name, one in options_of(type(options)).items():
-        value = getattr(options, name)
+        value = _respelled(one, getattr(options, name))
+        object.__setattr__(options, name, value)
         if not _is_of(value, types[name]):
             raise UsageError(
-                f"{one.flag} has a value of the wrong type",
+                f"`{one.name}` has a value of the wrong type",
                 expected=_type_in_words(types[name]),
                 found=f"{shown(value)} ({type(value).__name__})",
             )
@@ -127,13 +130,20 @@ def check_fields(options: object) -> None:
             continue
         if one.choices and value not in one.choices:
             expected = ", ".join(one.choices)
-            raise UsageError(f"{one.flag} has no such value", expected=expected, found=value)
+            raise UsageError(f"`{one.name}` has no such value", expected=expected, found=value)
         if one.minimum is not None and not value >= one.minimum:
             raise _out_of_range(one, f"at least {one.minimum}", value)
         if one.maximum is not None and not value <= one.maximum:
             raise _out_of_range(one, f"at most {one.maximum}", value)
         if one.holds is not None and not one.holds(value):
             raise _out_of_range(one, one.expected, value)
+
+
+def _respelled(one: Option, value: Any) -> Any:
+    """Return a choice in the case that the option's table has, and any other value as it is."""
+    if not (one.choices and isinstance(value, str)):
+        return value
+    return next((choice for choice in one.choices if choice.lower() == value.lower()), value)
 
 
 def check_count(name: str, value: Any, *, minimum: int = 1, maximum: int = MAX_COUNT) -> None:
@@ -174,6 +184,8 @@ def _is_of(value: Any, kind: Any) -> bool:
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return any(_is_of(value, one) for one in inner)
+    if origin is Literal:  # which of the words are allowed is what `choices` says
+        return isinstance(value, str)
     if origin is Mapping:
         return isinstance(value, Mapping) and all(
             _is_of(key, inner[0]) and _is_of(entry, inner[1]) for key, entry in value.items()
@@ -191,6 +203,8 @@ def _type_in_words(kind: Any) -> str:
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return " or ".join(map(_type_in_words, inner))
+    if origin is Literal:
+        return "a string"
     if origin is Mapping:
         return f"a mapping of {_type_in_words(inner[0])} to {_type_in_words(inner[1])}"
     if origin is tuple:
@@ -200,7 +214,7 @@ def _type_in_words(kind: Any) -> str:
 
 
 def _out_of_range(one: Option, expected: str | None, value: object) -> UsageError:
-    return UsageError(f"{one.flag} is out of range", expected=expected, found=value)
+    return UsageError(f"`{one.name}` is out of range", expected=expected, found=value)
 
 
 def fill(kind: type[T], given: T | None, keywords: Mapping[str, Any], *, parameter: str) -> T:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPException
+from types import MappingProxyType
 from typing import Any, BinaryIO, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
@@ -19,6 +20,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 
 from rdrr_format.errors import StoreError
+from rdrr_format.extras import install_hint
 from rdrr_format.file_names import check_name
 from rdrr_format.stores import Bytes, Store, store_errors
 
@@ -32,6 +34,8 @@ PIECE_BYTES = 64 << 20
 _SILENT = logging.NullHandler()
 _MAX_LENGTH_DIGITS = 18
 _NOT_FOUND = (404, 410)
+_EXTRAS: Mapping[str, str] = MappingProxyType({"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"})
+"""The extra that installs the client of a protocol, by the scheme of its URLs."""
 
 
 class HttpStore:
@@ -165,7 +169,7 @@ class FsspecStore:
                 "URL cannot be opened",
                 where=url,
                 found=error,
-                hint="install the package that it names, or copy the files to a local folder",
+                hint=_client_hint(url, error),
             ) from error
         # Without a handler, Python prints a client's warnings to stderr, beside our one line.
         logging.getLogger(type(self._fs).__module__.partition(".")[0]).addHandler(_SILENT)
@@ -214,6 +218,14 @@ class FsspecStore:
         path, where = (f"{part}/{name}".rstrip("/") for part in (self._root, self._url))
         with _client_errors(where):
             return getattr(self._fs, action)(path, *arguments, **options)
+
+
+def _client_hint(url: str, error: Exception) -> str:
+    """Return how to install the client of a URL's protocol, where an extra has one."""
+    extra = _EXTRAS.get(url.partition("://")[0].lower())
+    if extra is not None and isinstance(error, ImportError):
+        return install_hint(extra)
+    return "install the package that it names, or copy the files to a local folder"
 
 
 class _Upload(io.RawIOBase):

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rdrr_format.html_tables import facts_table, rows_table
 from rdrr_format.printing import printable
 
 Severity = Literal["error", "warning"]
@@ -74,7 +75,7 @@ class Fault:
         return {key: value for key, value in facts.items() if value is not None}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ValidationReport:
     """The result of a validation.
 
@@ -119,6 +120,26 @@ class ValidationReport:
         """
         is_strict = self.strict if strict is None else strict
         return not (self.faults if is_strict else self.errors)
+
+    def __repr__(self) -> str:
+        return (
+            f"ValidationReport({shown(self.where)!r}, {'valid' if self.ok() else 'invalid'}, "
+            f"level={self.level!r}, errors={len(self.errors)}, warnings={len(self.warnings)})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return a table of the findings for notebooks."""
+        verdict = "valid" if self.ok() else "invalid"
+        title = f"{shown(self.where)}: {verdict} ({self.level})"
+        if not self.faults:
+            facts = {"model": self.model_id and shown(self.model_id), **(self.facts or {})}
+            return facts_table(title, facts)
+        columns = ("severity", "rule", "field", "message", "expected", "found")
+        rows = [
+            (one.severity, one.rule, one.field, one.message, one.expected, one.found)
+            for one in self.faults
+        ]
+        return rows_table(title, columns, rows)
 
     def as_dict(self, strict: bool | None = None) -> dict[str, Any]:
         """Return the report as JSON values.

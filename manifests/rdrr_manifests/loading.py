@@ -39,7 +39,7 @@ MAX_HASH_THREADS = 8
 MAX_DOWNLOADS = 2
 """Most shards that are downloaded at the same time; each may be in memory as a whole."""
 
-_LOAD_ANYWAY = ", or load what is there with --verify none (in Python verify='none')"
+_LOAD_ANYWAY = ", or load what is there with `verify` none"
 
 
 @contextmanager

@@ -178,20 +178,42 @@ class RowReader:
         row_bytes = tensor.columns // dtype.block_elements * dtype.block_bytes
         return self._raw[first * row_bytes : (first + count) * row_bytes].reshape(count, -1)
 
-    def _from_columns(self, first: int, count: int) -> F32Array:
+    def stored_blocks(self, first: int, count: int) -> Bytes:
+        """Return the stored blocks that hold these rows, uint8; at the ends they may hold others.
+
+        Raises:
+            ShardError: A shard is missing or too short.
+        """
+        first += self._tensor.first
+        if self._layout is Layout.ROW:
+            return self._package.read_rows(self._tensor.stored, first, count)
+        if self._layout is Layout.COLUMN:
+            return self._column_blocks(first, count)
+        return self._flat_blocks(first, count)
+
+    def _column_blocks(self, first: int, count: int) -> Bytes:
         size, width = self._dtype.block_bytes, self._dtype.block_elements
         low, high = first // width, -(-(first + count) // width)
         matrix = self._raw.reshape(self._geometry.rows, self._geometry.row_bytes)
-        part = np.ascontiguousarray(matrix[:, low * size : high * size])
-        elements = min(high * width, self._geometry.row_elements) - low * width
-        values = codec_of(self._dtype).dequantize(part, elements)
-        start = first - low * width
+        return np.ascontiguousarray(matrix[:, low * size : high * size])
+
+    def _flat_blocks(self, first: int, count: int) -> Bytes:
+        size, width = self._dtype.block_bytes, self._dtype.block_elements
+        low = first * self._tensor.columns // width
+        high = -(-(first + count) * self._tensor.columns // width)
+        return self._raw[low * size : high * size].reshape(1, -1)
+
+    def _from_columns(self, first: int, count: int) -> F32Array:
+        width = self._dtype.block_elements
+        start, end = first % width, first + count
+        end = min(-(-end // width) * width, self._geometry.row_elements)
+        blocks = self._column_blocks(first, count)
+        values = codec_of(self._dtype).dequantize(blocks, end - (first - start))
         return np.ascontiguousarray(values[:, start : start + count].T)
 
     def _from_flat(self, first: int, count: int) -> F32Array:
-        size, width = self._dtype.block_bytes, self._dtype.block_elements
         begin, end = first * self._tensor.columns, (first + count) * self._tensor.columns
-        low, high = begin // width, -(-end // width)
-        part = self._raw[low * size : high * size].reshape(1, -1)
-        values = codec_of(self._dtype).dequantize(part, end - low * width)
-        return values[0, begin - low * width :].reshape(count, -1)
+        start = begin % self._dtype.block_elements
+        blocks = self._flat_blocks(first, count)
+        values = codec_of(self._dtype).dequantize(blocks, end - (begin - start))
+        return values[0, start:].reshape(count, -1)

@@ -18,11 +18,12 @@ import numpy.typing as npt
 from rdrr_format.bounded_tokenizer import JSON_BOUNDS
 from rdrr_format.encoding import decode_tensor
 from rdrr_format.errors import ManifestError
+from rdrr_format.html_tables import facts_table
 from rdrr_format.hub import fetch_files
 from rdrr_format.shard_reader import ShardReader
 from rdrr_format.stores import LocalStore, Store, read_bounded
 
-from rdrr_manifests.faults import Fault, ValidationReport, of_severity
+from rdrr_manifests.faults import Fault, ValidationReport, of_severity, shown
 from rdrr_manifests.graph import Graph
 from rdrr_manifests.models import Manifest, Tensor
 from rdrr_manifests.rules.files import FILES
@@ -187,6 +188,24 @@ class Package:
 
     def __repr__(self) -> str:
         return f"Package({self.manifest.model_id!r}, {self.where!r})"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the package for notebooks."""
+        manifest = self.manifest
+        return facts_table(
+            f"Package {shown(manifest.model_id)}",
+            {
+                "location": shown(self.where),
+                "model type": shown(manifest.model_type),
+                "quantization": shown(manifest.quantization),
+                "layers": manifest.architecture.num_layers,
+                "context length": f"{manifest.architecture.max_seq_len:,} tokens",
+                "vocabulary": f"{manifest.architecture.vocab_size:,} tokens",
+                "tensors": f"{len(manifest.tensors):,}",
+                "size": f"{manifest.total_size:,} bytes in {len(manifest.shards):,} shards",
+                "runnable": "yes" if self.is_runnable else "no",
+            },
+        )
 
 
 def open_package(location: str | os.PathLike[str], *, follow_links: bool = False) -> Package:

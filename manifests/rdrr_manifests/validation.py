@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
-from rdrr_format.errors import ManifestError, StoreError
+from rdrr_format.errors import ManifestError, StoreError, UsageError
 from rdrr_format.hub import fetch_files
 from rdrr_format.stores import LocalStore
 
@@ -19,6 +19,11 @@ from rdrr_manifests.graph import Graph
 from rdrr_manifests.locate import Location, locate
 from rdrr_manifests.reading import read_manifest, read_object
 from rdrr_manifests.rules import Examination, examine
+
+Profile = Literal["rdrr", "doppler"]
+"""A runtime that packages are made for."""
+
+PROFILES: tuple[Profile, ...] = get_args(Profile)
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ def validate(
     deep: bool = False,
     strict: bool = False,
     follow_links: bool = False,
+    profile: Profile = "rdrr",
 ) -> ValidationReport:
     """Validate a package or a bare manifest.
 
@@ -69,12 +75,16 @@ def validate(
         deep: Also hash every shard and decode every tensor.
         strict: Warnings make the package invalid too.
         follow_links: Read the targets of links in the folder, wherever they are.
+        profile: The runtime that must be able to run the package; `doppler` adds the rules of the
+            public runtime.
 
     Raises:
-        UsageError: The path is empty or not valid on any file system.
+        UsageError: The path is empty or not valid on any file system, or there is no such profile.
         StoreError: The path or URL cannot be read at all.
     """
     where = os.fspath(location)
+    if profile not in PROFILES:
+        raise UsageError("`profile` has no such value", expected=", ".join(PROFILES), found=profile)
     try:
         opened = open_manifest(location, follow_links=follow_links)
     except ManifestError as error:
@@ -88,6 +98,10 @@ def validate(
         level = "deep" if deep else "files"
         if subject is not None:
             faults += _file_faults(opened, deep)
+    if subject is not None and profile == "doppler":
+        from rdrr_manifests.doppler.check import profile_faults
+
+        faults += profile_faults(subject.manifest)
     normalized = opened.examination.normalized
     shards, tensors = normalized.data.get("shards"), normalized.data.get("tensors")
     model_id = normalized.data.get("modelId")

@@ -1,5 +1,5 @@
-"""Execution: graphs on a GPU through WebGPU, and the torch reference that proves them.
+"""Execution of packages: on a GPU through WebGPU, and in torch as the reference.
 
-This package knows graphs, kernels, caches and decoding strategies. It never learns the name of a
-model family, and it does not know how packages are made.
+This package knows graphs, kernels, caches and decoding strategies. It does not know the names of
+model families, nor how packages are made.
 """

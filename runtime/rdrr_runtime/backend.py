@@ -1,8 +1,8 @@
-"""What an engine needs of something that runs a model: the GPU program or the torch reference.
+"""The interfaces between the engine and what runs a model: the GPU backend or the torch reference.
 
-Positions are KV slots: `base` is the number of tokens already in the cache, and a pass over n
-tokens fills the slots base .. base+n-1. Passing a smaller base than before rewinds the cache;
-later writes overwrite what was beyond it.
+Positions are slots of the key-value cache. `base` is the number of tokens already in the cache, and
+a pass over n tokens fills the slots base to base + n - 1. A smaller `base` than before rewinds the
+cache: entries beyond it are never read, and later passes overwrite them.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Mask = Callable[[], npt.NDArray[np.uint32]]
 
 @dataclass(frozen=True)
 class BackendInfo:
-    """What a backend is and has allocated.
+    """Facts about a backend and its memory.
 
     Attributes:
         name: `wgpu` or `cpu`.
-        adapter: GPU adapter, None on the CPU.
-        context: KV slots.
-        weights_bytes: Memory that the weights take in it.
-        kv_bytes: Memory of the key-value cache.
-        decisions: What serves each op and why (see `rdrr_runtime.compile.decision`).
-        kv_dtype: How the cache stores its elements.
+        adapter: Name of the GPU adapter; None on the CPU.
+        context: Slots of the key-value cache.
+        weights_bytes: Bytes that the weights take in the backend's memory.
+        kv_bytes: Bytes of the key-value cache.
+        decisions: Which kernel serves each op, and why (see `rdrr_runtime.compile.decision`).
+        kv_dtype: Type of the cache's elements.
     """
 
     name: str
@@ -56,18 +56,21 @@ class Backend(Protocol):
         ...
 
     def logits(self, ids: Sequence[int], base: int, *, all_rows: bool = False) -> F32:
-        """Logits after the last of `ids`, float32 [1, vocab]; of every row with `all_rows`."""
+        """Return the logits after the last of `ids`, f32 [1, vocab].
+
+        With `all_rows` return those after each of `ids`, f32 [len(ids), vocab].
+        """
         ...
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
-        """Run `ids`, then feed back the most probable token; `count` new ids, read back at once.
+        """Run `ids`, feed back the most probable token of each pass, and return `count` new ids.
 
-        The last of them has not been run: the cache then holds base + len(ids) + count - 1 tokens.
+        The last new id is not run. The cache then holds base + len(ids) + count - 1 tokens.
         """
         ...
 
     def fill(self, ids: Sequence[int], base: int) -> None:
-        """Run `ids` for their keys and values alone."""
+        """Run `ids` only to store their keys and values."""
         ...
 
     def window_logits(
@@ -78,15 +81,15 @@ class Backend(Protocol):
         wanted: int,
         positions: Sequence[int] | None = None,
     ) -> F32:
-        """Logits of the last `wanted` of `ids`, float32 [wanted, vocab], from one pass.
+        """Return the logits of the last `wanted` rows, f32 [wanted, vocab].
 
-        Made for up to 32 rows, whose weights are then read once.
+        Up to 32 rows run in one pass, which reads each weight once.
 
         Args:
-            ids: Row r goes to slot base + r and sees the slots up to its own.
-            base: Tokens in the cache.
-            wanted: Rows whose logits are wanted, the last ones; with 0 none are computed.
-            positions: Position of each row in the sequence; its slot when None.
+            ids: Token ids; row r is stored in slot base + r and attends to the slots up to it.
+            base: Tokens already in the cache.
+            wanted: Number of last rows to compute logits for; 0 computes none.
+            positions: Position of each row in the sequence, for rope; its slot when None.
         """
         ...
 
@@ -98,37 +101,42 @@ class Backend(Protocol):
         wanted: int,
         positions: Sequence[int] | None = None,
     ) -> tuple[list[int], F32]:
-        """Return the most probable id of each of these rows and its entropy in nats."""
+        """Return the most probable id and the entropy in nats of each of the last `wanted` rows.
+
+        The arguments are those of `window_logits`.
+        """
         ...
 
     def close(self) -> None:
-        """Free what the model holds."""
+        """Free the memory of the model."""
         ...
 
 
 @runtime_checkable
 class StoringBackend(Protocol):
-    """What a backend has whose cache can be taken out and put back."""
+    """A backend whose key-value cache can be read and restored."""
 
     def read_cache(self, slots: int) -> dict[str, npt.NDArray[np.uint8]]:
-        """The first slots of all layers, by name, uint8 [kv_heads, slots, bytes of a slot].
+        """Return the first `slots` slots of all layers.
 
-        A type that keeps two slots in a word may give one slot more.
+        Returns:
+            By name, uint8 [kv_heads, slots, bytes per slot]. A cache type that packs two slots into
+            a word may return one slot more.
         """
         ...
 
     def write_cache(self, cache: Mapping[str, npt.NDArray[np.uint8]], slots: int) -> None:
-        """Put back what `read_cache` gave.
+        """Restore what `read_cache` returned.
 
         Raises:
-            FormatError: Names or shapes of another model.
+            FormatError: The names or shapes are those of another model.
         """
         ...
 
 
 @runtime_checkable
 class SamplingBackend(Protocol):
-    """What a backend that samples on its device has besides; `HostSampling` serves the rest."""
+    """A backend that samples on its device; `HostSampling` does it for other backends."""
 
     def begin(
         self,
@@ -142,25 +150,28 @@ class SamplingBackend(Protocol):
 
         Args:
             options: How tokens are chosen.
-            seen: Ids that the penalties apply to, as often as they occurred.
-            masked: Whether tokens come from `sample_masked`, and not from `sample`.
-            logprobs: Record log-probabilities, for this many of the most probable tokens too;
-                None to record nothing.
+            seen: Ids that the penalties apply to, once for each occurrence.
+            masked: Whether the generation uses `sample_masked` rather than `sample`.
+            logprobs: Number of most probable tokens to record besides the sampled token; None to
+                record no log-probabilities.
         """
         ...
 
     def sample(self, ids: Sequence[int], base: int, count: int) -> list[int]:
-        """Run `ids`, then feed back the sampled token; `count` new ids, as `Backend.greedy`."""
+        """Run `ids`, feed back each sampled token, and return `count` new ids.
+
+        The last new id is not run, as with `Backend.greedy`.
+        """
         ...
 
     def sample_masked(self, ids: Sequence[int], base: int, mask: Mask) -> list[int]:
-        """Run `ids`, then sample one id among those that a mask allows.
+        """Run `ids`, then sample one of the ids that a mask allows.
 
         Args:
             ids: Token ids.
             base: Tokens already in the cache.
-            mask: Gives the mask, bit i mod 32 of word i / 32 for token i; called while the device
-                works on the pass.
+            mask: Returns the mask, in which token i has bit i mod 32 of word i / 32; called while
+                the device works on the pass.
         """
         ...
 
@@ -170,50 +181,50 @@ class SamplingBackend(Protocol):
 
 
 class Feed(Protocol):
-    """A run of passes, each of which has its tokens from the one before, on the device.
+    """A chain of passes on the device, each of which takes its input token from the one before.
 
-    The first pass runs the ids that the feed begins with. Ids of a feed that is given up are never
-    read; the passes after them leave nothing that a rewound cache shows.
+    The first pass runs the ids that the feed begins with. A feed may be abandoned: its remaining
+    ids are never read back, and what its passes left in the cache is overwritten after a rewind.
     """
 
     def submit(self, count: int) -> None:
-        """Submit the passes that give `count` further ids; it does not wait."""
+        """Submit the passes for `count` further ids, without waiting for them."""
         ...
 
     def fence(self) -> None:
-        """End a group: the ids submitted since the last fence, at least one, come together."""
+        """End a group: the ids submitted since the last fence, at least one, are read together."""
         ...
 
     def collect(self) -> list[list[int]]:
-        """Wait for the ids of the oldest fence, not for later passes; return those of each row."""
+        """Wait for the oldest fence, but not for later passes, and return the ids of each row."""
         ...
 
 
 @runtime_checkable
 class FeedingBackend(Protocol):
-    """What a backend has besides that takes passes before their tokens are known to the host.
+    """A backend that accepts passes whose input tokens the host does not know yet.
 
     Attributes:
-        ahead: Passes that are worth submitting before the ids before them are read; few where a
-            pass takes long, since those after an end of text are wasted.
+        ahead: Recommended number of passes to submit before earlier ids are read back. It is small
+            where a pass takes long, since the passes after an end-of-text token are wasted.
     """
 
     ahead: int
 
     def feed(self, ids: Sequence[int], base: int, *, sampled: bool = False) -> Feed:
-        """Return a feed of one row that begins with `ids`; one at a time.
+        """Return a feed of one sequence that begins with `ids`; only one may be in use at a time.
 
         Args:
             ids: Token ids, at least one.
             base: Tokens already in the cache.
-            sampled: Tokens are sampled as the last `SamplingBackend.begin` says, which may also
-                record log-probabilities; else they are the most probable.
+            sampled: Whether tokens are sampled as the last `SamplingBackend.begin` says, which may
+                also record log-probabilities; otherwise the most probable tokens are taken.
         """
         ...
 
 
 class Row(NamedTuple):
-    """A token of a sequence: its id, the sequence that it belongs to, and its slot in it."""
+    """A token row of a pass: its token id, the sequence it belongs to, and its slot there."""
 
     token: int
     sequence: int
@@ -221,20 +232,25 @@ class Row(NamedTuple):
 
 
 class BatchBackend(Protocol):
-    """What runs rows of several sequences in one pass."""
+    """A backend for several sequences, whose rows share a pass.
+
+    Attributes:
+        sequences: Number of sequences.
+        context: Slots of each sequence.
+    """
 
     sequences: int
     context: int
 
     def fill(self, rows: Sequence[Row]) -> None:
-        """Run rows for their keys and values alone: of a sequence one slot after the other."""
+        """Run rows only to store their keys and values; a sequence's rows are in slot order."""
         ...
 
     def greedy(self, rows: Sequence[Row], count: int) -> list[list[int]]:
-        """Run a row of each of some sequences, then feed back the most probable tokens.
+        """Run one row of each of several sequences, feeding back the most probable tokens.
 
         Returns:
-            For each row its `count` new ids, of which the last has not been run.
+            For each row its `count` new ids, the last of which has not been run.
         """
         ...
 
@@ -243,14 +259,14 @@ class BatchBackend(Protocol):
         ...
 
     def sample(self, rows: Sequence[Row], count: int) -> list[list[int]]:
-        """Do as `greedy` with the tokens that are sampled for each sequence."""
+        """Run rows like `greedy`, feeding back tokens sampled for each sequence."""
         ...
 
 
 @runtime_checkable
 class BatchingBackend(Protocol):
-    """A backend that has sequences of a batch besides its own."""
+    """A backend that can also decode batches of several sequences."""
 
     def batch(self, sequences: int, context: int) -> BatchBackend:
-        """Return caches of at least as many sequences of at least as many slots."""
+        """Return a batch of at least `sequences` sequences with at least `context` slots each."""
         ...

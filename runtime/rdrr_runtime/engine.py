@@ -1,8 +1,8 @@
-"""Token ids in, token ids out. It does not know text: that is `rdrr_runtime.text.tokenizer`.
+"""The engine: it continues a list of token ids. Text is the business of `rdrr_runtime.text`.
 
-The engine checks that a generation fits the context, picks the strategy, and times what the
-published tables time: time to first token, prefill and decode. It knows what the key-value cache
-holds: of a prompt that begins with it only the rest is run.
+The engine checks that a generation fits the context, runs its decoding strategy, and measures time
+to first token, prefill and decode. It keeps track of the ids in the key-value cache: if a prompt
+begins with them, only the rest of the prompt runs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rdrr_runtime.decode.autoregressive import Autoregressive
 from rdrr_runtime.decode.base import Counts, Job
 from rdrr_runtime.decode.batch import BatchSequence, run_batch
 from rdrr_runtime.decode.chooser import Chooser
+from rdrr_runtime.decode.interval import AUTO, Interval, check_interval
 from rdrr_runtime.decode.request import Request, check_prompt, no_room
 from rdrr_runtime.decode.rules import Constraint, TokenRules
 from rdrr_runtime.decode.stats import GenerationStats
@@ -28,20 +29,21 @@ from rdrr_runtime.decode.strategy import Strategy
 from rdrr_runtime.decode.turns import Turns
 from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
-from rdrr_runtime.sequences.held_ids import HeldIds, check_keep, shifted
+from rdrr_runtime.sequences.cached_ids import CachedIds, check_keep, shift_context
 
 SLOTS = 256
-"""Slots of a sequence of a batch are a multiple, so that the next batch fits them too."""
+"""The slots of a batch's sequences are rounded up to a multiple of this, so that a similar next
+batch fits the same caches."""
 
 
 class Engine:
-    """Runs generations on one backend, one at a time, in whichever threads they are called.
+    """An engine that runs generations on one backend, one at a time, called from any thread.
 
     Args:
         backend: The loaded model.
         eos_token_ids: Ids that end a sequence.
-        vocab_size: Ids must lie below it.
-        turns: Who may use the backend.
+        vocab_size: Number of token ids of the model.
+        turns: Mutual exclusion for the backend; made anew when None.
     """
 
     def __init__(
@@ -55,21 +57,21 @@ class Engine:
         self.turns = turns if turns is not None else Turns()
         self._eos = frozenset(eos_token_ids)
         self._vocab_size = vocab_size
-        self._held = HeldIds()
+        self._cached_ids = CachedIds()
 
     @contextmanager
     def lend(self) -> Iterator[Backend]:
-        """Let a caller use the backend for the length of a block; then its cache counts as empty.
+        """Lend the backend to the caller for a block; its cache counts as empty afterwards.
 
         Raises:
             GenerationError: See `Turns.begin`.
         """
         with self.turns.exclusive():
-            self._held = HeldIds()
+            self._cached_ids = CachedIds()
             yield self.backend
 
     def save_cache(self, ids: Sequence[int]) -> tuple[int, dict[str, npt.NDArray[np.uint8]]]:
-        """How many first `ids` the cache holds, and their keys and values.
+        """Return how many leading `ids` the cache holds, and their keys and values.
 
         Raises:
             GenerationError: See `Turns.begin`.
@@ -77,17 +79,17 @@ class Engine:
         if not isinstance(self.backend, StoringBackend):
             return 0, {}
         with self.turns.exclusive():
-            slots = self._held.shared(ids)
+            slots = self._cached_ids.shared(ids)
             return slots, self.backend.read_cache(slots)
 
     def load_cache(
         self, ids: Sequence[int], slots: int, cache: Mapping[str, npt.NDArray[np.uint8]]
     ) -> None:
-        """Put keys and values of the first `slots` of `ids` into the cache.
+        """Restore the keys and values of the first `slots` of `ids` into the cache.
 
         Raises:
-            GenerationError: They do not fit the context.
-            FormatError: They are of another model.
+            GenerationError: The ids do not fit the context.
+            FormatError: The keys and values are those of another model.
         """
         context = self.backend.info.context
         if len(ids) > context:
@@ -100,7 +102,7 @@ class Engine:
         with self.lend() as backend:
             if slots and isinstance(backend, StoringBackend):
                 backend.write_cache(cache, slots)
-                self._held.extend(ids[:slots])
+                self._cached_ids.extend(ids[:slots])
 
     def generate(
         self,
@@ -108,7 +110,7 @@ class Engine:
         *,
         max_tokens: int,
         sampling: SamplingParams | None = None,
-        interval: int = 8,
+        interval: Interval = AUTO,
         stats: GenerationStats | None = None,
         logprobs: Logprobs | None = None,
         constraint: Constraint | None = None,
@@ -116,35 +118,35 @@ class Engine:
         stop_ids: Sequence[int] = (),
         context_shift: int | None = None,
     ) -> Generator[list[int], None, None]:
-        """Runs of new ids, each as soon as it is known.
+        """Return an iterator over groups of new ids, each yielded as soon as it is read back.
 
         Args:
             prompt: Token ids, at least one.
-            max_tokens: Most new tokens; fewer when the context fills up before.
+            max_tokens: Largest number of new tokens; there are fewer if the context fills up.
             sampling: How tokens are chosen; greedy when None.
-            interval: Tokens between two readbacks from the device.
-            stats: Filled while the iterator runs.
-            logprobs: Filled while the iterator runs.
-            constraint: What may come.
-            strategy: The order of forward passes; one token after the other, read back every
-                `interval`, when None.
-            stop_ids: Ids that end the sequence besides those of the model.
-            context_shift: First ids to keep when the context is full: the older half of the others
-                is dropped, what is left is run anew, and the sequence goes on; a prompt that is
-                too long is shortened alike. None ends the sequence there.
+            interval: Tokens between two readbacks from the device, or `auto`, which chooses up to 8
+                by the measured speed, so that text comes steadily.
+            stats: Updated while the iterator runs.
+            logprobs: Receives log-probabilities while the iterator runs.
+            constraint: Restricts which tokens may follow.
+            strategy: The decoding strategy; autoregressive decoding with `interval` when None.
+            stop_ids: Ids that end the sequence, besides those of the model.
+            context_shift: Number of first ids to keep when the context is full. The older half of
+                the other ids is dropped, the rest runs again, and the sequence continues. A prompt
+                that is too long is shortened in the same way. None ends the sequence instead.
 
         Raises:
-            GenerationError: The prompt is empty, has an unknown id, or does not fit the context;
-                while iterating, another call has ended the generation (see `Turns`).
-            UsageError: `max_tokens` or `interval` is not positive, a biased id is unknown, or
-                `context_shift` is more than half of the context, or the strategy cannot choose
-                tokens so.
+            GenerationError: The prompt is empty, has an unknown id, or does not fit the context.
+                While iterating: another call has ended the generation (see `Turns`).
+            UsageError: `max_tokens` or `interval` is out of range, a biased id is unknown,
+                `context_shift` is more than half of the context, or the strategy cannot follow
+                these rules.
         """
         sampling = sampling or SamplingParams()
         sampling.check_ids(self._vocab_size)
         stats = stats if stats is not None else GenerationStats()
         check_count("max_tokens", max_tokens)
-        check_count("interval", interval)
+        check_interval(interval)
         self._check(prompt, shifts=context_shift is not None)
         if context_shift is not None:
             check_keep(context_shift, self.backend.info.context)
@@ -152,7 +154,7 @@ class Engine:
         strategy = strategy if strategy is not None else Autoregressive(interval)
         refusal = strategy.refusal(rules)
         if refusal is not None:
-            raise UsageError(refusal, hint="omit --decode, or what it cannot do")
+            raise UsageError(refusal, hint="omit `decode`, or the option that it does not support")
         request = Request(list(prompt), max_tokens, rules, context_shift, strategy)
         return self._timed(request, stats)
 
@@ -167,20 +169,20 @@ class Engine:
         sequences: int = 16,
         counts: Counts | None = None,
     ) -> list[BatchSequence]:
-        """Continue several prompts, together where the backend can, else one after the other.
+        """Continue several prompts, as a batch if the backend supports it, otherwise in order.
 
         Args:
-            prompts: Token ids of each, at least one.
-            max_tokens: Most new tokens of each.
-            sampling: How tokens are chosen; each sequence is the one that its prompt gives alone.
+            prompts: Token ids of each prompt, at least one.
+            max_tokens: Largest number of new tokens of each prompt.
+            sampling: How tokens are chosen; each prompt gets the tokens that it would get alone.
             interval: Tokens between two readbacks from the device.
-            stop_ids: Ids that end a sequence besides those of the model.
-            sequences: Most sequences in a pass; the others wait.
-            counts: Filled: a forward is a pass over all rows.
+            stop_ids: Ids that end a sequence, besides those of the model.
+            sequences: Largest number of sequences in a pass; further prompts wait.
+            counts: Updated; a forward pass over the rows of all sequences counts once.
 
         Raises:
             GenerationError: A prompt is empty, has an unknown id, or does not fit the context.
-            UsageError: An option is out of range, or the cache's type has no batches.
+            UsageError: An option is out of range, or the cache type does not support batches.
         """
         sampling = sampling or SamplingParams()
         sampling.check_ids(self._vocab_size)
@@ -232,7 +234,7 @@ class Engine:
         check_prompt(prompt, context=context, vocab_size=self._vocab_size, shifts=shifts)
 
     def _timed(self, request: Request, stats: GenerationStats) -> Generator[list[int], None, None]:
-        """Yield the runs of a generation, for as long as it has the backend's turn."""
+        """Yield and time the groups of a generation while it has the backend's turn."""
         stats.prompt_tokens = len(request.prompt)
         runs = self._runs(request, stats)
         turn = self.turns.begin(runs.close)
@@ -254,17 +256,17 @@ class Engine:
             stats.finish = "length" if stats.new_tokens >= request.max_tokens else "context"
 
     def _runs(self, request: Request, stats: GenerationStats) -> Generator[list[int], None, None]:
-        """Yield the runs of one context after the other, as often as it shifts."""
+        """Yield the groups of ids, continuing after each context shift."""
         strategy = request.strategy
-        # The last id of a sequence needs no slot of its own, unless the strategy runs it.
+        # The last id of a sequence needs no slot unless the strategy runs it.
         longest = self.backend.info.context - strategy.slots_of_last
         ids, dropped, left = list(request.prompt), list[int](), request.max_tokens
         while True:
             if request.keep is not None and len(ids) > longest:
-                ids, more = shifted(ids, request.keep, longest)
+                ids, more = shift_context(ids, request.keep, longest)
                 dropped += more
                 stats.context_shifts += 1
-            cached = self._held.reuse(ids)
+            cached = self._cached_ids.reuse(ids)
             if left == request.max_tokens:
                 stats.cached_tokens = cached
             room = min(left, longest - len(ids) + 1)
@@ -277,7 +279,7 @@ class Engine:
                 for run in runs:
                     ids += run
                     left -= len(run)
-                    self._held.extend(ids[:-1])
+                    self._cached_ids.extend(ids[:-1])
                     if chooser.ended:
                         stats.finish = "stop"
                     yield run
@@ -287,7 +289,7 @@ class Engine:
 
 @contextmanager
 def _closed(runs: Iterator[list[int]]) -> Iterator[Iterator[list[int]]]:
-    """Close an iterator at the end of a block: when it is collected is up to the interpreter."""
+    """Close an iterator at the end of a block, rather than whenever it is garbage-collected."""
     try:
         yield runs
     finally:

@@ -1,8 +1,8 @@
-"""The GPU backend: one sequence that a program runs, and batches of several beside it.
+"""The GPU backend: a single sequence, and batches of several sequences beside it.
 
-Token, position and sampled ids live in GPU buffers. Between two calls of `greedy` or `sample` that
-follow each other the host writes nothing: the last pass has already put the token and the position
-where the next pass reads them.
+Tokens, positions and sampled ids live in GPU buffers. Between two consecutive calls of `greedy` or
+`sample` the host writes nothing: the last pass has already left the token and the position where
+the next pass reads them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ from rdrr_runtime.sampling.logprobs import TokenLogprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.feed import GpuFeed
 from rdrr_runtime.sequences.gpu_batch import GpuBatch
-from rdrr_runtime.sequences.gpu_sequences import TOGETHER, GpuSequences, Part, collected
+from rdrr_runtime.sequences.gpu_sequences import (
+    PASSES_PER_SUBMISSION,
+    GpuSequences,
+    PassPart,
+    submit_and_collect,
+)
 from rdrr_runtime.sequences.passes import SinglePasses
 from rdrr_runtime.sequences.sampler import GpuSampler
 from rdrr_runtime.sequences.windows import GpuWindows
@@ -36,8 +41,9 @@ from rdrr_runtime.sequences.windows import GpuWindows
 F32 = npt.NDArray[np.float32]
 
 AHEAD, SOFTWARE_AHEAD = 4, 2
-"""Passes that are submitted before the ids before them are read. With 2 on an H200 a model of
-135M parameters, whose passes take 0.8 ms, waits for its host."""
+"""Passes to submit before earlier ids are read back, on a GPU and on a software adapter. With only
+2 an H200 waits for the host when it decodes a model of 135M parameters, whose passes take 0.8
+ms."""
 
 
 class GpuBackend:
@@ -45,17 +51,17 @@ class GpuBackend:
 
     Args:
         package: What to load.
-        context: KV slots.
-        kv_dtype: `f16`, `f32` or `q8_0`.
-        device: Where; opened on the best adapter when None.
+        context: Slots of the key-value cache.
+        kv_dtype: Type of the cache's elements: `f16`, `f32` or `q8_0`.
+        device: The device to use; opened on the best adapter when None.
         policy: Kernel hints; none when None.
-        fused: Use the fused kernels of the decode pass.
-        tuning: Parameters of kernels; the defaults when None.
-        executor: Makes what runs the passes on the device.
+        fused: Whether one kernel may serve several ops.
+        tuning: Tuned parameters of kernels; the defaults when None.
+        executor: Makes the executor that runs the passes on the device.
 
     Raises:
-        DeviceError: No adapter, or too little memory.
-        UsageError: Another KV dtype, or one that the model cannot have.
+        DeviceError: There is no adapter, or too little memory.
+        UsageError: The KV dtype is unknown, or the model does not support it.
     """
 
     def __init__(
@@ -116,18 +122,18 @@ class GpuBackend:
         return self._info
 
     def logits(self, ids: Sequence[int], base: int, *, all_rows: bool = False) -> F32:
-        """Logits after the last of `ids`, float32 [1, vocab]; of every row with `all_rows`."""
+        """Return the logits after the last of `ids`, or after each, see `Backend.logits`."""
         if all_rows:
             return self._windows.score(ids, base)
         return self._sequence.read_logits(self._run(ids, base, _to_logits), 1)
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
-        """Run `ids`, then feed back the most probable token; `count` new ids, read back at once."""
-        return collected(self._feed(ids, base), count)[0]
+        """Run `ids`, feed back each most probable token, and return `count` new ids."""
+        return submit_and_collect(self._feed(ids, base), count)[0]
 
     def feed(self, ids: Sequence[int], base: int, *, sampled: bool = False) -> GpuFeed:
-        """Return passes that can be submitted ahead of their ids, see `FeedingBackend.feed`."""
-        return self._feed(ids, base, sampled=sampled, together=TOGETHER)
+        """Return a feed that can run ahead of readback, see `FeedingBackend.feed`."""
+        return self._feed(ids, base, sampled=sampled, per_submission=PASSES_PER_SUBMISSION)
 
     def begin(
         self,
@@ -141,28 +147,28 @@ class GpuBackend:
         self._sequence.sampler.begin(options, seen, masked=masked, top=logprobs)
 
     def sample(self, ids: Sequence[int], base: int, count: int) -> list[int]:
-        """Run `ids`, then feed back the sampled token; `count` new ids, read back at once."""
-        return collected(self._feed(ids, base, sampled=True), count)[0]
+        """Run `ids`, feed back each sampled token, and return `count` new ids."""
+        return submit_and_collect(self._feed(ids, base, sampled=True), count)[0]
 
     def sample_masked(self, ids: Sequence[int], base: int, mask: Mask) -> list[int]:
-        """Run `ids`, then sample one id among those that a mask allows."""
+        """Run `ids`, then sample one of the ids that the mask allows."""
         sampler = self._sequence.sampler
 
         def first() -> int:
-            which = self._run(ids, base, _to_logits)
-            sampler.allow(mask())  # worked out while the GPU is busy
-            self._executor.run(sampler.sample(which), 1)
+            prepared = self._run(ids, base, _to_logits)
+            sampler.allow(mask())  # the host computes the mask while the GPU is busy
+            self._executor.run(sampler.sample(prepared), 1)
             return 1
 
         rows = _last_row(ids, base)
-        return collected(self._sequence.feed(rows, first, sampled=True), 1)[0]
+        return submit_and_collect(self._sequence.feed(rows, first, sampled=True), 1)[0]
 
     def take_logprobs(self) -> list[TokenLogprobs]:
         """Return the log-probabilities of the ids sampled since the last call."""
         return self._sequence.sampler.take_logprobs()
 
     def fill(self, ids: Sequence[int], base: int) -> None:
-        """Run `ids` for their keys and values alone."""
+        """Run `ids` only to store their keys and values."""
         self._run(ids, base, _to_cache)
 
     def window_logits(
@@ -173,7 +179,7 @@ class GpuBackend:
         wanted: int,
         positions: Sequence[int] | None = None,
     ) -> F32:
-        """Logits of the last `wanted` of `ids`, see `Backend.window_logits`."""
+        """Return the logits of the last `wanted` rows, see `Backend.window_logits`."""
         return self._windows.logits(ids, base, wanted, positions)
 
     def window_picks(
@@ -184,31 +190,31 @@ class GpuBackend:
         wanted: int,
         positions: Sequence[int] | None = None,
     ) -> tuple[list[int], F32]:
-        """The most probable id of each of these rows, ties to the lower one, and its entropy."""
+        """Return most probable ids, the lowest among equals, and entropies of the last rows."""
         return self._windows.picks(ids, base, wanted, positions)
 
     def read_cache(self, slots: int) -> dict[str, npt.NDArray[np.uint8]]:
-        """The first slots of the cache, see `StoringBackend.read_cache`."""
+        """Return the first slots of the cache, see `StoringBackend.read_cache`."""
         return self._plan.cache.read(self.device, slots)
 
     def write_cache(self, cache: Mapping[str, npt.NDArray[np.uint8]], slots: int) -> None:
-        """Put back what `read_cache` gave."""
+        """Restore what `read_cache` returned."""
         self._sequence.step.invalidate()
         self._plan.cache.write(self.device, cache, slots)
 
     def batch(self, sequences: int, context: int) -> GpuBatch:
-        """Return caches of at least as many sequences, as long; they are kept for the next call.
+        """Return a batch with at least these sequences and slots; it is kept for the next call.
 
         Raises:
-            UsageError: Too many sequences, or a cache type that has no mapped rows.
-            DeviceError: Too little memory.
+            UsageError: There are too many sequences, or the cache type does not support batches.
+            DeviceError: There is too little memory.
         """
         held = self._batch
         if held is None or held.sequences < sequences or held.context < context:
             if held is not None:
                 self._batch = None
                 held.close()
-            # An executor of its own: what it has prepared goes with the batch.
+            # The batch gets an executor of its own, whose bind groups are freed with the batch.
             executor = self._new_executor(self.device)
             held = GpuBatch(self._plan, executor, sequences=sequences, context=context)
             self._batch = held
@@ -223,7 +229,7 @@ class GpuBackend:
             self.device.close()
 
     def _feed(
-        self, ids: Sequence[int], base: int, *, sampled: bool = False, together: int = 1
+        self, ids: Sequence[int], base: int, *, sampled: bool = False, per_submission: int = 1
     ) -> GpuFeed:
         to_token = self._sequence.to_token(sampled)
 
@@ -232,22 +238,22 @@ class GpuBackend:
             return 1
 
         rows = _last_row(ids, base)
-        return self._sequence.feed(rows, first, sampled=sampled, together=together)
+        return self._sequence.feed(rows, first, sampled=sampled, per_submission=per_submission)
 
-    def _run(self, ids: Sequence[int], base: int, part: Part) -> PreparedPass:
-        which = self._sequence.run(ids, base, part)
-        assert which is not None, "a single sequence has passes of its own"
-        return which
+    def _run(self, ids: Sequence[int], base: int, part: PassPart) -> PreparedPass:
+        prepared = self._sequence.run(ids, base, part)
+        assert prepared is not None, "a single sequence has passes of its own"
+        return prepared
 
 
 def _last_row(ids: Sequence[int], base: int) -> tuple[Row]:
-    """Return the row whose token is sampled, in the only sequence."""
+    """Return the last row of the single sequence, after which a token is chosen."""
     return (Row(ids[-1], 0, base + len(ids) - 1),)
 
 
-def _to_cache(which: PreparedPass) -> Prepared:
-    return which.body
+def _to_cache(prepared: PreparedPass) -> Prepared:
+    return prepared.body
 
 
-def _to_logits(which: PreparedPass) -> Prepared:
-    return which.to_logits
+def _to_logits(prepared: PreparedPass) -> Prepared:
+    return prepared.to_logits

@@ -1,11 +1,11 @@
-"""Decoding strategies as a generation asks for them, and as they are read from flags."""
+"""Decoding strategies: given to a generation, and read from flags."""
 
 from __future__ import annotations
 
 import pytest
 from rdrr import Speculative, Wedlm
 from rdrr._backends import OpenedBackend
-from rdrr._decoding import Drafts
+from rdrr._decoding import DraftModels
 from rdrr.cli._decoding import DecodeFlags
 from rdrr_format.errors import UsageError
 from rdrr_runtime.decode.drafts import ModelDraft, NgramDraft
@@ -16,8 +16,8 @@ from rdrr_runtime.reference.backend import CpuBackend
 from support.packages import llama_manifest, write_random_package
 
 
-def drafts_of(package) -> Drafts:
-    return Drafts(package, OpenedBackend(CpuBackend(package, context=40), "", ()), Turns())
+def drafts_of(package) -> DraftModels:
+    return DraftModels(package, OpenedBackend(CpuBackend(package, context=40), "", ()), Turns())
 
 
 def test_a_manifest_says_which_token_is_the_mask(tmp_path, rng):
@@ -53,14 +53,14 @@ def test_flags_make_the_options_of_a_strategy():
     assert flags("speculative", draft="small", draft_tokens=3).read() == Speculative("small", 3)
 
 
-def test_a_strategy_goes_by_its_name_too():
+def test_a_strategy_may_be_given_by_its_name():
     assert options_named("ar") is None
     assert options_named("wedlm") == Wedlm()
     with pytest.raises(UsageError, match=r"ar, wedlm, speculative.*found lookahead"):
         options_named("lookahead")
 
 
-def test_a_draft_is_loaded_once_beside_the_model_and_has_its_tokens(tmp_path, rng):
+def test_a_draft_model_is_loaded_once_and_must_have_the_same_vocabulary(tmp_path, rng):
     package = write_random_package(tmp_path / "model", llama_manifest("F16"), rng)
     drafts = drafts_of(package)
     strategy = Speculative(tmp_path / "model", 3).strategy(drafts)
@@ -74,7 +74,7 @@ def test_a_draft_is_loaded_once_beside_the_model_and_has_its_tokens(tmp_path, rn
     manifest["tensors"]["model.embed_tokens.weight"]["shape"][0] -= 1
     manifest["tensors"]["model.embed_tokens.weight"]["size"] -= 2 * 384
     write_random_package(tmp_path / "other", manifest, rng)
-    with pytest.raises(UsageError, match="the model's tokens"):
+    with pytest.raises(UsageError, match="another vocabulary"):
         Speculative(tmp_path / "other").strategy(drafts)
     drafts.close()
 
@@ -90,6 +90,6 @@ def test_a_draft_is_loaded_once_beside_the_model_and_has_its_tokens(tmp_path, rn
         ("speculative", {"max_per_step": 2}, "--max-per-step"),
     ],
 )
-def test_a_flag_of_another_strategy_or_no_number_is_wrong_usage(decode, given, message):
+def test_a_flag_of_another_strategy_or_a_word_for_a_number_is_wrong_usage(decode, given, message):
     with pytest.raises(UsageError, match=message):
         flags(decode, **given).read()

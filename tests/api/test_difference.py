@@ -1,4 +1,4 @@
-"""Packages are compared by the values they hold, not by how they hold them."""
+"""Packages are compared by their values, not by their storage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def package(tmp_path, name, tensors, *, config=None, **options):
 
 
 def edit(package, change):
-    """Another opening of the package, after its manifest was changed."""
+    """Open the package again after a change of its manifest."""
     path = package.store.path("manifest.json")
     data = json.loads(path.read_text())
     change(data)
@@ -37,7 +37,7 @@ def edit(package, change):
     return open_package(package.where)
 
 
-def test_a_package_is_the_same_as_itself_however_it_is_stored(tmp_path, tensors):
+def test_a_package_equals_itself_in_any_storage(tmp_path, tensors):
     plain = package(tmp_path, "plain", tensors)
     other = package(tmp_path, "other", tensors, transpose_weights=True, fuse_gate_up=True)
     found = compare_packages(plain, other, workers=2)
@@ -50,7 +50,7 @@ def test_a_package_is_the_same_as_itself_however_it_is_stored(tmp_path, tensors)
 
 
 @pytest.mark.parametrize("layout", ["row", "column", "flat"])
-def test_the_error_is_what_the_values_say(tmp_path, tensors, layout):
+def test_the_reported_error_is_that_of_the_values(tmp_path, tensors, layout):
     first = package(tmp_path, "first", tensors)
     second = package(tmp_path, "second", tensors, quantize="q8_0", q4k_layout=layout)
     found = compare_packages(first, second)
@@ -67,7 +67,7 @@ def test_the_error_is_what_the_values_say(tmp_path, tensors, layout):
         assert one.where == np.unravel_index(apart.argmax(), apart.shape)
 
 
-def test_one_changed_value_is_found_where_it_is(tmp_path, tensors):
+def test_a_changed_value_is_found_with_its_position(tmp_path, tensors):
     first = package(tmp_path, "first", tensors)
     values = from_stored(tensors[UP]).copy()
     values[7, 11] += 0.5
@@ -79,7 +79,7 @@ def test_one_changed_value_is_found_where_it_is(tmp_path, tensors):
     assert compare_packages(first, first).is_same_model
 
 
-def test_names_and_shapes_that_differ_are_told(tmp_path, tensors):
+def test_names_and_shapes_that_differ_are_reported(tmp_path, tensors):
     first = package(tmp_path, "first", tensors)
     more = {"intermediate_size": 544}
     second = package(
@@ -100,7 +100,7 @@ def test_names_and_shapes_that_differ_are_told(tmp_path, tensors):
     assert compare_packages(third, first).only_second == found.only_first
 
 
-def test_a_tied_head_is_compared_with_one_of_its_own(tmp_path, tensors):
+def test_a_tied_head_is_compared_with_a_separate_one(tmp_path, tensors):
     own = package(tmp_path, "own", {**tensors, HEAD: tensors["model.embed_tokens.weight"]})
     without = {name: values for name, values in tensors.items() if name != HEAD}
     tied = package(tmp_path, "tied", without, config={"tie_word_embeddings": True})
@@ -135,7 +135,7 @@ def test_norms_with_1_added_are_the_same_norms(tmp_path, tensors, exact):
     assert verdict in ((SAME_VALUES, DIFFERENT) if not exact else (SAME_VALUES,))
 
 
-def test_what_the_blocks_say_counts_and_hints_do_not(tmp_path, tensors):
+def test_fields_of_the_model_count_and_kernel_hints_do_not(tmp_path, tensors):
     first = package(tmp_path, "first", tensors)
     second = edit(
         package(tmp_path, "second", tensors),
@@ -152,18 +152,30 @@ def test_what_the_blocks_say_counts_and_hints_do_not(tmp_path, tensors):
     ]
 
 
-def test_the_command_says_it_by_its_exit_code_and_as_json(tmp_path, tensors):
+def test_the_command_gives_the_verdict_as_exit_code_and_json(tmp_path, tensors):
     first = package(tmp_path, "first", tensors).where
     second = package(tmp_path, "second", tensors, quantize="q8_0").where
     done = rdrr("diff", first, second)
     assert done.code == 1
     assert "not the same model" in done.out
     assert UP in done.out
-    told = rdrr("diff", first, second, "--json").json()
-    assert told["same"] is False
-    assert {one["verdict"] for one in told["tensors"]} == {DIFFERENT, SAME_BYTES}
+    output = rdrr("diff", first, second, "--json").json()
+    assert output["same"] is False
+    assert {one["verdict"] for one in output["tensors"]} == {DIFFERENT, SAME_BYTES}
     done = rdrr("diff", first, first)
     assert (done.code, "the same model" in done.out, UP in done.out) == (0, True, False)
     missing = rdrr("diff", first, tmp_path / "nowhere")
     assert missing.code == 1
     assert "no such path" in error_line(missing)
+
+
+@pytest.mark.parametrize("layout", ["row", "column", "flat"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_equal_blocks_are_the_same_bytes_in_every_layout(tmp_path, tensors, layout, fused):
+    options = {"quantize": "q8_0", "q4k_layout": layout, "fuse_gate_up": fused}
+    first, second = (package(tmp_path, name, tensors, **options) for name in ("first", "second"))
+    found = compare_packages(first, second)
+    assert {one.verdict for one in found.tensors} == {SAME_BYTES}
+    tensors[UP][3, 5] += 1
+    third = compare_packages(first, package(tmp_path, "third", tensors, **options))
+    assert [one.name for one in third.tensors if one.verdict == DIFFERENT] == [UP]

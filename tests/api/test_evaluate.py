@@ -1,4 +1,4 @@
-"""Perplexity and divergence against torch, transformers, and models whose figures are known."""
+"""Perplexity and divergence, compared with torch, transformers and models with known results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VOCAB = 50
 
 
 class FakeModel:
-    """Predicts with the given logits of the next token, whatever came before."""
+    """A model whose logits of the next token do not depend on the tokens before it."""
 
     def __init__(self, table, where="fake"):
         self.table = np.asarray(table, np.float32)
@@ -59,14 +59,14 @@ def test_large_logits_do_not_overflow():
     np.testing.assert_allclose(logs[0, [0, 2]], -math.log(2), rtol=1e-6)
 
 
-def test_a_model_that_knows_nothing_is_as_uncertain_as_its_vocabulary_is_large(rng):
+def test_the_perplexity_of_a_uniform_model_is_the_size_of_its_vocabulary(rng):
     ids = rng.integers(0, VOCAB, 100).tolist()
     found = evaluate.perplexity(FakeModel(np.zeros((VOCAB, VOCAB))), ids)
     assert found.perplexity == pytest.approx(VOCAB, rel=1e-6)
     assert found.tokens == 99
 
 
-def test_a_model_that_knows_the_next_token_has_perplexity_one():
+def test_the_perplexity_of_certain_predictions_is_one():
     successor = 100.0 * np.eye(VOCAB)[(np.arange(VOCAB) + 1) % VOCAB]
     ids = [one % VOCAB for one in range(120)]
     assert evaluate.perplexity(FakeModel(successor), ids).perplexity == pytest.approx(1)
@@ -85,7 +85,7 @@ def test_a_loss_beyond_what_exp_can_represent_is_refused(scale, refused):
         evaluate.perplexity(FakeModel(table), [1, 2, 3])
 
 
-def test_windows_do_not_overlap_and_each_token_but_their_first_is_predicted_once():
+def test_windows_do_not_overlap_and_each_token_after_the_first_is_predicted_once():
     model = FakeModel(np.zeros((VOCAB, VOCAB)))
     seen = []
     ids = list(range(25))
@@ -98,7 +98,7 @@ def test_windows_do_not_overlap_and_each_token_but_their_first_is_predicted_once
     assert seen == [(10, 25), (20, 25), (25, 25)]
 
 
-def test_a_token_left_over_is_no_window_of_its_own():
+def test_a_single_remaining_token_makes_no_window():
     found = evaluate.perplexity(FakeModel(np.zeros((VOCAB, VOCAB))), list(range(21)), window=10)
     assert (found.tokens, found.windows) == (18, 2)
 
@@ -109,7 +109,7 @@ def test_the_limit_cuts_the_text():
 
 
 @pytest.mark.parametrize(("ids", "window"), [([], 10), ([1], 10), ([1, 2, 3], 1)])
-def test_too_little_text_or_too_small_a_window_is_refused(ids, window):
+def test_a_text_or_window_of_less_than_two_tokens_is_refused(ids, window):
     with pytest.raises(UsageError, match="2 tokens or more"):
         evaluate.perplexity(FakeModel(np.zeros((VOCAB, VOCAB))), ids, window=window)
 
@@ -121,7 +121,7 @@ def test_a_model_does_not_differ_from_itself(rng):
     assert (found.same_top, found.ratio, found.ratio_error) == (1, 1, 0)
 
 
-def test_a_comparison_has_the_perplexity_of_both_and_what_lies_between(rng):
+def test_a_comparison_has_both_perplexities_and_the_divergence(rng):
     tables = [rng.normal(0, 3, (VOCAB, VOCAB)) for _ in range(2)]
     models = [FakeModel(table) for table in tables]
     ids = rng.integers(0, VOCAB, 80).tolist()
@@ -137,9 +137,9 @@ def test_a_comparison_has_the_perplexity_of_both_and_what_lies_between(rng):
     assert found.loss_error == pytest.approx(apart.std() / np.sqrt(79), rel=1e-4)
 
 
-def test_models_of_other_tokens_cannot_be_compared():
+def test_models_with_different_tokenizers_cannot_be_compared():
     models = [FakeModel(np.zeros((size, size)), f"of {size}") for size in (50, 60)]
-    with pytest.raises(UsageError, match=r"do not have the same tokens.*60 tokens beside 50"):
+    with pytest.raises(UsageError, match=r"tokenizers .* differ.*60 tokens beside 50"):
         evaluate.compare(*models, [1, 2, 3])
 
 
@@ -164,7 +164,7 @@ def test_perplexity_is_that_of_transformers_on_the_same_windows(package):
 
 
 @pytest.mark.parametrize("backend", ["cpu", "wgpu"])
-def test_one_token_a_pass_gives_the_logits_of_many(package, backend):
+def test_one_token_per_pass_gives_the_same_logits_as_many(package, backend):
     with rdrr.load(package, backend=backend, context=16, kv_dtype="f32") as model:
         ids = model.encode("And it came to pass in those days")
         many, single = model.logits(ids), model.logits(ids, stepwise=True)
@@ -201,4 +201,4 @@ def test_the_command_refuses_what_it_cannot_read(package, tmp_path):
     assert "UTF-8" in error_line(refused)
     wide = run(*words, TEXT, "--window", 10**6)
     assert wide.code == 2
-    assert "--window is longer" in error_line(wide)
+    assert "--window is larger" in error_line(wide)

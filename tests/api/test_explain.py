@@ -1,4 +1,4 @@
-"""`rdrr explain`: every op of both passes, why, grouped by layers that are served alike."""
+"""`rdrr explain`: the kernel of every op and why, grouped by layers with the same kernels."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def package(tmp_path, rng):
 
 
 def _choices(*words) -> dict[tuple[str, str], dict]:
-    told = rdrr("explain", *words, "--json").json()
-    return {(one["step"], one["op"]): one for one in told["choices"]}
+    output = rdrr("explain", *words, "--json").json()
+    return {(one["step"], one["op"]): one for one in output["choices"]}
 
 
 def test_every_op_of_every_step_has_a_kernel_and_a_reason(package):
@@ -53,18 +53,18 @@ def test_the_manifest_is_named_as_the_source(tmp_path, rng):
     assert _choices(where)["decode", "l0.down_proj"]["kernel"].startswith("matvec.f16")
 
 
-def test_a_hint_that_is_not_followed_fails_only_under_strict(package):
+def test_a_hint_that_is_not_honoured_fails_only_under_strict(package):
     asked = ("q4kMatmul=fused_q4k_int8", "computePrecision=f32")
     wrong = [word for hint in asked for word in ("--kernel-hint", hint)]
-    told = rdrr("explain", package.where, *wrong)
-    assert told.code == 0
-    assert "q4kMatmul=fused_q4k_int8 is not honoured" in told.err
+    output = rdrr("explain", package.where, *wrong)
+    assert output.code == 0
+    assert "q4kMatmul=fused_q4k_int8 is not honoured" in output.err
     assert rdrr("explain", package.where, *wrong, "--strict-hints").code == 1
     right = ("--kernel-hint", "computePrecision=f32", "--strict-hints")
     assert rdrr("explain", package.where, *right).code == 0
 
 
-def test_layers_served_alike_are_shown_once_unless_all_are_wanted(package):
+def test_layers_with_the_same_kernels_are_shown_once_unless_all_are_wanted(package):
     brief, whole = (rdrr("explain", package.where, *more).out for more in ((), ("--all",)))
     assert brief.count("down_proj") == len(EXPLAINED)
     assert whole.count("down_proj") == len(EXPLAINED) * LAYERS

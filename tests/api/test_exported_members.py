@@ -10,7 +10,7 @@ def test_exported_members_are_sorted_and_each_can_be_imported():
         assert getattr(rdrr, name) is not None
 
 
-def test_every_name_with_a_home_is_exported_and_nothing_else_is():
+def test_every_name_with_a_module_is_exported_and_nothing_else_is():
     assert set(rdrr._HOMES) | {"__version__"} == set(rdrr.__all__)
     assert dir(rdrr) == sorted(rdrr.__all__)
 

@@ -17,7 +17,7 @@ def _feed(text: str, cuts: list[int], stop: list[str]) -> tuple[str, StopFilter]
     return out + keep.rest(), keep
 
 
-def test_text_ends_before_a_stop_string_however_it_is_cut(rng):
+def test_text_ends_before_a_stop_string_wherever_pieces_end(rng):
     text, stop = "to be or not to be, that is the question", "not to"
     for _ in range(50):
         cuts = rng.integers(0, len(text), size=rng.integers(0, 12)).tolist()

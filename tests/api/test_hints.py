@@ -1,4 +1,4 @@
-"""Where hints come from, and what is said of those that the CPU does not follow."""
+"""The sources of kernel hints, and messages about hints that the CPU backend does not honour."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_flag_wins_over_the_configuration_and_that_over_the_manifest(configura
     ]
 
 
-def test_auto_is_no_hint_and_hides_none_behind_it():
+def test_auto_sets_no_hint_and_does_not_override_later_sources():
     policy = resolve_hints(_package(q4kMatmul="fused_q4k"), {"q4kMatmul": "auto"})
     assert str(policy.get("q4kMatmul")) == "q4kMatmul=fused_q4k (manifest)"
     assert resolve_hints(_package(), {}).hints == {}
@@ -51,7 +51,7 @@ def test_auto_is_no_hint_and_hides_none_behind_it():
     [
         ('[kernel_hints]\nq4kMatmul = "fast"\n', "no such value"),
         ('[kernel_hints]\nmatmul = "auto"\n', "unknown kernel hint"),
-        ("kernel_hints = 3\n", "no table"),
+        ("kernel_hints = 3\n", "not a table"),
         ("[kernel_hints\n", "cannot be read"),
     ],
 )
@@ -77,7 +77,7 @@ def test_an_unknown_flag_is_wrong_usage():
         ({}, {"attentionDecode": "streaming"}),
     ],
 )
-def test_a_hint_that_the_cpu_does_not_follow_is_named(followed, ignored):
+def test_a_hint_that_the_cpu_does_not_honour_is_named(followed, ignored):
     assert _unhonoured_on_cpu(resolve({"run flag": followed})) == ()
     (line,) = _unhonoured_on_cpu(resolve({"run flag": ignored}))
     key, value = next(iter(ignored.items()))
@@ -111,10 +111,10 @@ def open_with(tmp_path, rng):
         ("cpu", {"q4kMatmul": "dequant_f32"}, {"q4kMatmul": "fused_q4k"}),
     ],
 )
-def test_under_strict_a_hint_that_is_not_followed_is_an_error(
+def test_under_strict_a_hint_that_is_not_honoured_is_an_error(
     open_with, backend, followed, ignored
 ):
-    with pytest.raises(DeviceError, match=r"is not honoured.*--strict-hints"):
+    with pytest.raises(DeviceError, match=r"is not honoured.*`strict_hints`"):
         open_with(backend, **ignored)
     opened = open_with(backend, **followed)
     assert opened.unhonoured == ()

@@ -1,4 +1,4 @@
-"""Importance matrices that we write: their sums against transformers, and the way back."""
+"""Importance matrices: sums compared with transformers, and files that `convert` reads back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rdrr profile`: shares that add up, and a trace that a viewer opens."""
+"""`rdrr profile`: times that add up, and the trace."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ PROMPT, TOKENS = 11, 3
 @dataclass(frozen=True)
 class Measured:
     where: str
-    told: dict[str, Any]
+    output: dict[str, Any]
     events: list[dict[str, Any]]
 
     def kernels(self, step: str) -> dict[str, dict[str, Any]]:
-        (found,) = [one for one in self.told["steps"] if one["step"] == step]
+        (found,) = [one for one in self.output["steps"] if one["step"] == step]
         return {one["kernel"]: one for one in found["kernels"]}
 
 
@@ -47,7 +47,7 @@ def measured(tmp_path_factory) -> Measured:
 
 
 def test_the_times_of_the_kernels_add_up_to_the_step(measured):
-    prefill, decode = measured.told["steps"]
+    prefill, decode = measured.output["steps"]
     assert (prefill["step"], prefill["token_rows"]) == ("prefill", PROMPT)
     assert (decode["step"], decode["runs"], decode["token_rows"]) == ("decode", TOKENS, 1)
     for step in (prefill, decode):
@@ -69,14 +69,14 @@ def test_every_dispatch_that_serves_an_op_is_measured(measured):
         }
 
 
-def test_bandwidth_is_of_the_bytes_that_must_move(measured):
+def test_bandwidth_counts_the_bytes_that_must_be_moved(measured):
     decode = measured.kernels("decode")
     (head,) = [one for kernel, one in decode.items() if kernel.endswith(".best")]
     assert head["bytes"] == TOKENS * VOCAB * HIDDEN * 2
     (attention,) = [one for kernel, one in decode.items() if kernel.startswith("attention")]
     slots = sum(PROMPT + index + 1 + 1 for index in range(TOKENS))  # all read, and one written
     assert attention["bytes"] == LAYERS * slots * 2 * KV_HEADS * HEAD_DIM * 2
-    copied = measured.told["copy"]["gigabytes_per_second"]
+    copied = measured.output["copy"]["gigabytes_per_second"]
     for one in decode.values():
         speed = one["bytes"] / one["total_ms"] / 1e6
         assert one["gigabytes_per_second"] == pytest.approx(speed)
@@ -104,7 +104,7 @@ def test_the_trace_has_a_track_for_the_host_and_one_for_the_gpu(measured):
         # A viewer nests spans that overlap; nothing here does, but for the rounding to ns.
         assert all(end <= begin + 0.01 for end, begin in zip(ends, begins[1:], strict=False))
     names = [one["name"] for one in spans]
-    assert names.count("l1.down_proj") == TOKENS + measured.told["steps"][0]["runs"]
+    assert names.count("l1.down_proj") == TOKENS + measured.output["steps"][0]["runs"]
 
 
 def test_no_gpu_work_ends_after_the_host_has_seen_its_end(measured):
@@ -132,7 +132,7 @@ def test_a_trace_replaces_nothing_and_the_tokens_must_fit(measured, tmp_path):
     there.write_text("mine")
     refused = rdrr("profile", measured.where, "--trace", there)
     assert refused.code == 2
-    assert "exists already" in error_line(refused)
+    assert "already exists" in error_line(refused)
     assert there.read_text() == "mine"
     refused = rdrr("profile", measured.where, "--prompt-tokens", 500, "--tokens", 13)
     assert refused.code == 2

@@ -1,4 +1,4 @@
-"""`rdrr report`: the figures of the conversion, in the terminal and as a page of its own."""
+"""`rdrr report`: statistics of a conversion, in the terminal and as a page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UP = "model.layers.1.mlp.up_proj.weight"
 
 @pytest.fixture
 def package(tmp_path, rng):
-    """One tensor overflows, and another is far worse than its kind."""
+    """A package in which one tensor overflows and one has a far larger error than the others."""
     tensors = llama_tensors(rng, "F32")
     tensors["model.layers.0.self_attn.k_proj.weight"][3, 3] = 1e7
     values = from_stored(tensors[UP])
@@ -29,7 +29,7 @@ def package(tmp_path, rng):
 
 
 class Page(HTMLParser):
-    """Elements with their attributes, and the text of all."""
+    """The elements of a page with their attributes, and its text."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def test_the_counts_agree_with_the_report(package):
     assert found.mean_error == pytest.approx(np.sqrt(squares / sum(weights.values())))
 
 
-def test_the_worst_expert_stands_for_all(package):
+def test_the_cell_of_experts_shows_the_one_with_the_largest_error(package):
     report = read_report(package)
     base = next(one for one in report.tensors if one.name == UP)
     experts = tuple(
@@ -85,7 +85,7 @@ def test_the_worst_expert_stands_for_all(package):
     assert [(cell.layer, cell.tensors, cell.error) for cell in cells] == [(1, 3, 0.3)]
 
 
-def test_the_page_needs_nothing_else_and_shows_every_part_of_every_layer(package):
+def test_the_page_is_self_contained_and_shows_every_part_of_every_layer(package):
     report = view(read_report(package))
     html = render(report)
     page = Page(html)
@@ -128,22 +128,22 @@ def test_without_any_loss_there_is_no_heat_map(tmp_path, rng):
     assert "F32" in page.text
 
 
-def test_the_command_prints_writes_and_speaks_json(package, tmp_path):
+def test_the_command_prints_the_report_writes_the_page_and_prints_json(package, tmp_path):
     done = rdrr("report", package, "--worst", 1)
     assert done.code == 0, done.err
     assert done.out.count(UP) == 1
-    for word in ("Q4_K", "bits a weight", "worst block", "kept in F32", "self_attn.q_proj"):
+    for word in ("Q4_K", "bits per weight", "worst block", "kept in F32", "self_attn.q_proj"):
         assert word in done.out
     out = tmp_path / "report.html"
     done = rdrr("report", package, "--html", out)
     assert (done.code, done.out) == (0, "")
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
-    told = rdrr("report", package, "--json")
-    assert told.json() == json.loads((package / "conversion-report.json").read_text())
-    assert ConversionReport.model_validate(told.json()).model_id == "source"
+    output = rdrr("report", package, "--json")
+    assert output.json() == json.loads((package / "conversion-report.json").read_text())
+    assert ConversionReport.model_validate(output.json()).model_id == "source"
 
 
-def test_what_cannot_be_shown_is_one_line(package, tmp_path):
+def test_a_report_that_cannot_be_shown_is_one_error_line(package, tmp_path):
     done = rdrr("report", package, "--html", tmp_path / "nowhere" / "report.html")
     assert done.code == 1
     assert "no such file or folder" in error_line(done)

@@ -1,4 +1,4 @@
-"""Sessions that are left, saved and taken up again."""
+"""Sessions that are interrupted, saved and resumed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def model(folder):
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "seed": 4, "presence_penalty": 0.3}])
-def test_interrupted_and_saved_or_not_the_ids_are_the_same(model, folder, tmp_path, options):
+def test_interruptions_and_saving_do_not_change_the_ids(model, folder, tmp_path, options):
     whole = model.session(PROMPT, **options)
     whole.generate(max_tokens=14).read()
     alone = model.generate(PROMPT, max_tokens=14, **options)
@@ -55,7 +55,9 @@ def test_interrupted_and_saved_or_not_the_ids_are_the_same(model, folder, tmp_pa
         assert taken.text.endswith(" and")
 
 
-def test_a_session_of_another_package_or_type_or_no_session_is_refused(model, folder, tmp_path):
+def test_a_file_that_is_no_session_of_this_package_and_cache_type_is_refused(
+    model, folder, tmp_path
+):
     session = model.session(PROMPT)
     session.generate(max_tokens=2).read()
     path = tmp_path / "one.session"

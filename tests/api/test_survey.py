@@ -1,4 +1,4 @@
-"""What `rdrr inspect` says of an architecture and of memory."""
+"""What `rdrr inspect` shows about an architecture and its memory."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ MOE = {
 }
 
 
-def test_experts_masks_and_layers_without_rope_are_named_where_there_are_any():
+def test_experts_masks_and_layers_without_rope_are_listed_if_there_are_any():
     data = valid_manifest() | {"moeConfig": MOE, "mask_token_id": 7}
     data["inference"]["rope"]["unrotatedLayers"] = [1]
     facts = survey(Manifest.model_validate(data)).sections["architecture"]
-    told = {
+    listed = {
         "experts": 60,
-        "experts of a token": 4,
+        "experts per token": 4,
         "expert size": 48,
         "shared expert size": 80,
         "layers without rope": 1,
         "mask token": 7,
     }
-    assert {key: facts[key] for key in told} == told
+    assert {key: facts[key] for key in listed} == listed
     plain = survey(Manifest.model_validate(valid_manifest())).sections["architecture"]
-    assert not plain.keys() & told.keys()
+    assert not plain.keys() & listed.keys()
 
 
 def test_without_an_adapter_memory_is_estimated_unless_one_was_named(tmp_path, rng, monkeypatch):

@@ -1,4 +1,4 @@
-"""`rdrr tune`: a profile in the user's cache that later runs use, or say why they do not."""
+"""`rdrr tune`: a profile in the user's cache folder, and its use or rejection by later runs."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def _explain(package):
 
 @pytest.fixture
 def stored(package, folders):
-    """The profile's path, in which an embedding has other parameters than the default."""
-    told = _tune(package)
+    """Path of a profile in which an embedding has other tuning parameters than the default."""
+    output = _tune(package)
     (path,) = (folders / "cache" / "rdrr" / "tuning").iterdir()
-    assert told["profile"] == str(path)
+    assert output["profile"] == str(path)
     data = json.loads(path.read_text())
     for key in data["entries"]:
         data["entries"][key]["params"] = {"workgroup": 8}
@@ -48,7 +48,7 @@ def stored(package, folders):
     return path
 
 
-def test_a_second_run_tries_nothing_unless_it_is_forced(package):
+def test_a_second_run_measures_nothing_unless_forced(package):
     first = _tune(package)
     assert first["known"] == 0
     assert first["trials"] == sum(len(one["trials"]) for one in first["tuning_keys"]) >= 4
@@ -63,9 +63,9 @@ def test_a_second_run_tries_nothing_unless_it_is_forced(package):
 
 
 def test_explain_says_what_is_tuned(package, stored):
-    told = _explain(package)
-    assert told["tuned_profile"]["path"] == str(stored)
-    reasons = {one["op"]: one["reason"] for one in told["choices"]}
+    output = _explain(package)
+    assert output["tuned_profile"]["path"] == str(stored)
+    reasons = {one["op"]: one["reason"] for one in output["choices"]}
     assert reasons["embed"].endswith("dequant tuned: workgroup 8")
     assert "tuned" not in reasons["final norm"]
     shown = rdrr("explain", package, *CONTEXT).out
@@ -76,7 +76,7 @@ def test_explain_says_what_is_tuned(package, stored):
     ("spoil", "said"),
     [
         (lambda text: text[: len(text) // 2], "cannot be read"),
-        (lambda _: "[]", "no tuned profile"),
+        (lambda _: "[]", "not a tuned profile"),
         (
             lambda text: text.replace('"driver": "', '"driver": "other '),
             "another adapter or driver",
@@ -85,11 +85,11 @@ def test_explain_says_what_is_tuned(package, stored):
         (lambda text: text.replace('"workgroup": 8', '"workgroup": "8"'), "damaged"),
     ],
 )
-def test_a_profile_that_cannot_be_used_is_left_aside_with_a_note(package, stored, spoil, said):
+def test_a_profile_that_cannot_be_used_is_ignored_with_a_note(package, stored, spoil, said):
     stored.write_text(spoil(stored.read_text()))
-    told = _explain(package)
-    assert said in told["tuned_profile"]["note"]
-    assert not any("tuned" in one["reason"] for one in told["choices"])
+    output = _explain(package)
+    assert said in output["tuned_profile"]["note"]
+    assert not any("tuned" in one["reason"] for one in output["choices"])
     assert said in rdrr("explain", package, *CONTEXT).out
 
 

@@ -153,7 +153,7 @@ def test_a_software_adapter_is_used_only_if_it_is_named(monkeypatch):
     monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", lambda: only)
     with open_device("wgpu") as opened:
         for ask in (opened.wait, opened.check):
-            with pytest.raises(DeviceError, match=r"finds no GPU.*--device cpu"):
+            with pytest.raises(DeviceError, match=r"finds no GPU.*`device` cpu"):
                 ask()
     with open_device("wgpu", software.name[:5].upper()) as opened:
         assert opened.wait().name == software.name
@@ -180,8 +180,8 @@ def test_the_cpu_needs_no_device():
     ("arguments", "message"),
     [
         (("tpu", None, "threads"), "cpu, wgpu, cuda"),
-        (("cuda", "NVIDIA", "threads"), "--adapter is for --device wgpu"),
-        (("wgpu", None, "ray"), "--engine threads"),
+        (("cuda", "NVIDIA", "threads"), "`adapter` is only for `device` wgpu"),
+        (("wgpu", None, "ray"), "`engine` threads"),
     ],
 )
 def test_invalid_device_options_are_refused(arguments, message):

@@ -118,7 +118,7 @@ def test_dense_models_have_no_groups(tmp_path, rng):
 
 def test_fusing_gate_and_up_of_experts_is_refused(tmp_path, rng):
     folder = make_checkpoint(QWEN3, tmp_path / "model", rng, **SMALL)
-    with pytest.raises(ConversionError, match="--fuse-gate-up"):
+    with pytest.raises(ConversionError, match="`fuse_gate_up`"):
         convert(folder, tmp_path / "out", fuse_gate_up=True)
     assert not (tmp_path / "out").exists()
 

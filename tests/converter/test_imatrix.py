@@ -150,7 +150,7 @@ def test_a_tied_head_is_found_by_either_name(tmp_path, rng):
 def test_an_importance_matrix_with_the_column_layout_is_refused(tmp_path, source, entries):
     path = write_gguf_imatrix(tmp_path / "m", entries)
     for options in ({"transpose_weights": True}, {"q4k_layout": "column"}):
-        with pytest.raises(UsageError, match="--imatrix"):
+        with pytest.raises(UsageError, match="`imatrix`"):
             convert(source, tmp_path / "out", imatrix=path, **options)
     assert convert(source, tmp_path / "out", imatrix=path, dry_run=True).notes
 

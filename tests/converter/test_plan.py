@@ -64,7 +64,7 @@ def test_the_column_layout_alone_applies_to_block_types_only(folder):
 
 @pytest.mark.parametrize("layout", ["row", "flat"])
 def test_transposition_with_another_layout_is_a_usage_error(layout):
-    with pytest.raises(UsageError, match="transpose-weights"):
+    with pytest.raises(UsageError, match="transpose_weights"):
         check_options(PackageOptions(transpose_weights=True, q4k_layout=layout))
     check_options(PackageOptions(transpose_weights=True, q4k_layout="column"))
     check_options(PackageOptions(q4k_layout=layout))

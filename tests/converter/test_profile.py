@@ -106,12 +106,12 @@ def test_a_tensor_that_overflows_f16_is_kept_in_f32(tmp_path, rng):
 )
 def test_options_that_contradict_the_profile_are_usage_errors(option, value):
     check_options(PackageOptions(**{option: value}))
-    with pytest.raises(UsageError, match="--profile doppler contradicts"):
+    with pytest.raises(UsageError, match="`profile` doppler contradicts"):
         check_options(PackageOptions(profile="doppler", **{option: value}))
 
 
 def test_options_that_agree_with_the_profile_are_accepted_and_unknown_profiles_are_refused():
     goes = {"fuse_gate_up": True, "quality": "best", "tensor_types": {"o_proj": "F16"}}
     check_options(PackageOptions(profile="doppler", **goes))
-    with pytest.raises(UsageError, match="--profile has no such value"):
+    with pytest.raises(UsageError, match="`profile` has no such value"):
         check_options(PackageOptions(profile="opossum"))

@@ -193,7 +193,7 @@ def test_other_options_are_refused_by_name_and_nothing_is_lost(folder, packages)
     with pytest.raises(StoreError, match="other options") as caught:
         convert(folder, packages / "out", quantize="f16", shard_size=SHARD, resume=True)
     assert (caught.value.expected, caught.value.found) == ("quantize q8_0", "quantize f16")
-    assert "--resume" in caught.value.line()
+    assert "`resume`" in caught.value.line()
     assert contents(packages / ".out.partial/package") == before
     convert(folder, packages / "out", quantize="q8_0", shard_size=SHARD, resume=True)
     assert listing(packages) == ["out"]

@@ -103,7 +103,7 @@ def test_allowed_keys_are_in_the_manifest_only_if_there_are_any(llama, tmp_path)
 
 @pytest.mark.parametrize("value", ["sliding_window", (1,), 3])
 def test_allowed_keys_are_a_sequence_of_names(llama, value):
-    with pytest.raises(UsageError, match=r"allow-unread.*wrong type"):
+    with pytest.raises(UsageError, match=r"`allow_unread`.*wrong type"):
         dry(llama, allow_unread=value)
 
 

@@ -1,4 +1,4 @@
-"""Packages and checkpoints that the commands are tried on."""
+"""Packages, checkpoints and a hub for the tests of the commands."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from support.fake_hub import Hub, fake_hub
 
 @pytest.fixture
 def package(made_package: Path, tmp_path: Path) -> Path:
-    """A copy of the package, to be spoiled."""
+    """A copy of the package that a test may damage."""
     return Path(shutil.copytree(made_package, tmp_path / "package"))
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """A copy of the bundled checkpoint, to be spoiled."""
+    """A copy of the bundled checkpoint that a test may damage."""
     return Path(shutil.copytree(EXAMPLE, tmp_path / "checkpoint"))
 
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    """A hub of our own, with nothing on it."""
+    """A small hub that runs in this process, with no repository."""
     with fake_hub() as running:
         yield running
 
 
 @pytest.fixture
 def variables(hub: Hub, tmp_path: Path) -> dict[str, str]:
-    """What makes the hub's client talk to that hub, with an empty cache."""
+    """Environment variables that point the hub's client to that hub and to an empty cache."""
     return {
         "HF_ENDPOINT": hub.url,
         "HF_HOME": str(tmp_path / "home"),

@@ -1,7 +1,7 @@
 """Every kind of bad input: one clear line, exit code 1, nothing half-written.
 
-The control of the conversions is `test_the_checkpoint_as_it_is_converts`, that of the packages
-`test_the_package_as_it_is_generates`: each case differs from them by the one fault it is named for.
+The control of the conversions is `test_the_undamaged_checkpoint_converts`, that of the packages
+`test_the_undamaged_package_generates`: each case differs from them by the fault in its name.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _packed(data: bytes, header: dict) -> tuple[bytes, dict]:
     return out, entries
 
 
-def test_the_checkpoint_as_it_is_converts(checkpoint, tmp_path):
+def test_the_undamaged_checkpoint_converts(checkpoint, tmp_path):
     done = rdrr("convert", checkpoint, tmp_path / "out", "--quantize", "f16")
     assert done.code == 0, done.err
     assert _entries(tmp_path) == {"checkpoint", "out"}
@@ -88,28 +88,28 @@ def test_the_checkpoint_as_it_is_converts(checkpoint, tmp_path):
     assert rdrr("validate", tmp_path / "out", "--deep", "--strict").code == 0
 
 
-def test_the_package_as_it_is_generates(package):
+def test_the_undamaged_package_generates(package):
     done = rdrr("generate", package, "--prompt", "The", "--max-tokens", 2, "--backend", "cpu")
     assert done.code == 0, done.err
     assert done.out.strip()
 
 
-def test_a_source_that_is_not_there(tmp_path):
+def test_a_source_that_does_not_exist(tmp_path):
     line = _refused(tmp_path / "absent", tmp_path)
     assert "absent: no such" in line
 
 
-def test_a_folder_that_is_no_checkpoint(tmp_path):
+def test_a_folder_that_is_not_a_checkpoint(tmp_path):
     (tmp_path / "holiday").mkdir()
     (tmp_path / "holiday" / "photo.txt").write_text("not a model")
     assert "config.json" in _refused(tmp_path / "holiday", tmp_path)
 
 
-def test_a_package_is_no_checkpoint(package, tmp_path):
+def test_a_package_is_not_a_checkpoint(package, tmp_path):
     assert "rdrr export" in _refused(package, tmp_path)
 
 
-def test_a_file_that_is_no_checkpoint(tmp_path):
+def test_a_file_that_is_not_a_checkpoint(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("not a model")
     assert "notes.txt" in _refused(path, tmp_path)
@@ -124,7 +124,7 @@ def test_an_unknown_architecture_is_answered_with_the_known_ones(checkpoint, tmp
 
 
 @pytest.mark.parametrize("value", [[], {}, 7, "tanh"])
-def test_an_activation_that_is_none(checkpoint, tmp_path, value):
+def test_an_activation_that_does_not_exist(checkpoint, tmp_path, value):
     _edit_config(checkpoint, hidden_act=value)
     assert "hidden_act" in _refused(checkpoint, tmp_path)
 
@@ -154,7 +154,7 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "tokenizer.json", "config.json", "a.gguf", "a.bin"]
 )
-def test_a_pointer_of_git_lfs_is_known_for_what_it_is(checkpoint, tmp_path, name):
+def test_a_git_lfs_pointer_is_recognized(checkpoint, tmp_path, name):
     path = checkpoint / name
     path.write_text(POINTER)
     source = checkpoint if name.endswith(("json", "safetensors")) else path
@@ -187,12 +187,12 @@ def test_a_tensor_of_the_wrong_shape(checkpoint, tmp_path, rng):
     assert "256" in line
 
 
-def test_a_tensor_of_the_right_shape_in_another_type_is_no_fault(checkpoint, tmp_path, rng):
+def test_a_tensor_of_the_right_shape_in_another_type_is_accepted(checkpoint, tmp_path, rng):
     _edit_tensors(checkpoint, NORM, rng.standard_normal(256, dtype=np.float32))
     assert rdrr("convert", checkpoint, tmp_path / "out", "--quiet").code == 0
 
 
-def test_a_destination_that_exists_is_left_as_it_is(tmp_path):
+def test_an_existing_destination_is_left_unchanged(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.txt").write_text("years of work")
@@ -204,7 +204,7 @@ def test_a_destination_that_exists_is_left_as_it_is(tmp_path):
         assert (out / "thesis.txt").read_text() == "years of work"
 
 
-def test_an_existing_package_is_replaced_only_when_told_to(package):
+def test_an_existing_package_is_replaced_only_with_overwrite(package):
     stamp = package / "manifest.json"
     stamp.write_text(stamp.read_text().replace("small-llama", "older"))
     refused = rdrr("convert", EXAMPLE, package)
@@ -216,7 +216,7 @@ def test_an_existing_package_is_replaced_only_when_told_to(package):
 
 
 class _FullDisk(io.BytesIO):
-    """A file on which nothing fits."""
+    """A file that cannot be written because the disk is full."""
 
     def write(self, data: object) -> int:
         raise OSError(errno.ENOSPC, f"No space left for {type(data).__name__}")
@@ -231,7 +231,7 @@ def test_a_full_disk(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["validate", "inspect", "generate"])
-def test_a_package_that_is_not_there(tmp_path, command):
+def test_a_package_that_does_not_exist(tmp_path, command):
     prompt = ("--prompt", "x") if command == "generate" else ()
     done = rdrr(command, tmp_path / "absent", *prompt)
     assert done.code == 1
@@ -272,7 +272,7 @@ def test_a_missing_shard_of_a_package(package):
     assert "shard_00000.bin" in error_line(done)
 
 
-def test_a_wrong_hash_is_found_by_deep_validation_alone(package):
+def test_a_wrong_hash_is_found_by_deep_validation_only(package):
     shard = package / "shard_00000.bin"
     data = bytearray(shard.read_bytes())
     data[1000] ^= 1
@@ -300,7 +300,7 @@ def test_an_empty_prompt(package):
 
 @pytest.mark.parametrize("command", ["generate", "chat"])
 def test_a_prompt_that_is_not_utf8(package, command):
-    # A pipe and a command line give bytes that are no UTF-8 as lone surrogates.
+    # Python decodes bytes of a pipe or command line that are not UTF-8 to lone surrogates.
     good, bad = "naïve", b"na\xffve".decode("utf-8", "surrogateescape")
     options = (command, package, "--max-tokens", 1, "--backend", "cpu")
     assert rdrr(*options, stdin=good).code == 0
@@ -340,7 +340,7 @@ def test_too_little_memory_is_one_line(capsys):
     )
 
 
-def test_a_model_that_computes_no_numbers(package):
+def test_a_model_whose_logits_are_not_numbers(package):
     manifest = json.loads((package / "manifest.json").read_text())
     words = ("generate", package, "--prompt", "x", "--max-tokens", 1, "--backend", "cpu")
     assert rdrr(*words).code == 0

@@ -1,4 +1,4 @@
-"""`rdrr bench`: its JSON has the stated keys, its counts are exact, and wrong usage is said."""
+"""`rdrr bench`: its JSON has the documented keys, its counts are exact, wrong usage is refused."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_hint_that_is_not_honoured_is_reported(folder):
     ],
     ids=" ".join,
 )
-def test_what_has_moved_names_its_script_and_is_exit_code_2(folder, words, named):
+def test_a_moved_option_is_refused_and_its_script_is_named(folder, words, named):
     done = rdrr("bench", *(str(folder) if word == "{folder}" else word for word in words))
     assert done.code == 2
     assert f"benchmarks/{named}" in error_line(done)

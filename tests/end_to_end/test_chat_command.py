@@ -1,4 +1,4 @@
-"""Chats as a user has them: piped, saved, stopped."""
+"""`rdrr chat`: conversations through a pipe and in a terminal, saved, loaded and stopped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def without_template(package) -> None:
     path.write_text(json.dumps(settings), "utf-8")
 
 
-def test_a_chat_is_what_transformers_makes_of_the_messages(model, made_package):
+def test_the_prompt_of_a_chat_is_that_of_transformers(model, made_package):
     messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Who?"}]
     tokenizer = AutoTokenizer.from_pretrained(made_package)
     expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
@@ -83,17 +83,17 @@ def test_a_piped_chat_answers_each_line_and_can_be_saved_and_loaded(made_package
     assert loaded.out.strip()
 
 
-def test_without_a_template_one_is_asked_for_and_may_be_given(package, tmp_path):
+def test_a_package_without_a_template_needs_one_from_a_file(package, tmp_path):
     without_template(package)
     refused = rdrr("chat", package, *SHORT, stdin="Who?\n")
     assert refused.code == 1
-    assert "--template FILE" in error_line(refused)
+    assert "--template" in error_line(refused)
     own = tmp_path / "own.jinja"
     own.write_text("{% for m in messages %}{{ m.content }}: {% endfor %}", "utf-8")
     assert rdrr("chat", package, *SHORT, "--template", own, stdin="Who?\n").out.strip()
 
 
-def test_settings_that_are_no_json_are_named(package):
+def test_tokenizer_settings_that_are_not_json_are_named_in_the_error(package):
     for text, words in (("[" * 100_000, "the JSON text is nested too deeply"), ("{", "not JSON")):
         (package / "tokenizer_config.json").write_text(text)
         done = rdrr("chat", package, *SHORT, stdin="hi\n")
@@ -132,7 +132,7 @@ def test_a_wrong_command_in_a_pipe_is_one_line_and_an_exit_code(made_package, li
     assert said in done.err.splitlines()[-1]
 
 
-def test_ctrl_c_stops_an_answer_and_keeps_what_there_is(model, monkeypatch, capsys):
+def test_ctrl_c_stops_an_answer_and_keeps_its_text(model, monkeypatch, capsys):
     conversation = Conversation(model)
     ask = conversation.ask
 
@@ -162,7 +162,9 @@ def test_ctrl_c_stops_an_answer_and_keeps_what_there_is(model, monkeypatch, caps
     assert len(kept["content"]) < len(full) / 2
 
 
-def test_in_a_terminal_a_wrong_command_ends_nothing_and_the_end_of_input_all(made_package):
+def test_in_a_terminal_the_end_of_input_ends_the_chat_and_a_wrong_command_does_not(
+    made_package,
+):
     words = [sys.executable, "-c", "from rdrr.cli import main; main()", "chat", str(made_package)]
     words += [str(one) for one in SHORT]
     process, terminal = pty.fork()
@@ -171,7 +173,7 @@ def test_in_a_terminal_a_wrong_command_ends_nothing_and_the_end_of_input_all(mad
     try:
         read_until(terminal, "> ")
         os.write(terminal, b"/dance\n")
-        assert "unknown command" in read_until(terminal, "> ")
+        assert "there is no such command" in read_until(terminal, "> ")
         os.write(terminal, b"Who?\n")
         assert len(read_until(terminal, "\n> ")) > len("Who?\r\n\r\n> ")
         os.write(terminal, b"\x04")
@@ -180,7 +182,7 @@ def test_in_a_terminal_a_wrong_command_ends_nothing_and_the_end_of_input_all(mad
         os.close(terminal)
 
 
-def test_ctrl_c_at_the_prompt_ends_nothing(monkeypatch, capsys):
+def test_ctrl_c_at_the_prompt_does_not_end_the_chat(monkeypatch, capsys):
     typed = iter([" Who? ", KeyboardInterrupt(), "And?", EOFError()])
 
     def read(prompt):
@@ -196,7 +198,7 @@ def test_ctrl_c_at_the_prompt_ends_nothing(monkeypatch, capsys):
 
 
 def read_until(terminal: int, mark: str) -> str:
-    """What a terminal shows up to a mark; an error if it shows nothing for a minute."""
+    """Return what a terminal shows up to a mark; fail if it shows nothing for a minute."""
     shown = ""
     while not shown.replace("\r", "").endswith(mark):
         assert select.select([terminal], [], [], 60)[0], shown

@@ -1,4 +1,4 @@
-"""The commands on sound input: what they print, where, and what they leave behind."""
+"""The commands on valid input: what they print on which stream, and which files they write."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _generate(package: Path, *words: object, **options: object) -> str:
     return done.out
 
 
-def test_convert_says_what_became_what(tmp_path):
+def test_convert_prints_how_the_tensors_are_stored(tmp_path):
     done = rdrr("convert", EXAMPLE, tmp_path / "out")
     assert done.code == 0, done.err
     for word in ("Q4_K", "Q6_K", "F32", "6.8 million weights", "1 shard", str(tmp_path / "out")):
@@ -58,20 +58,20 @@ def test_a_dry_run_prints_every_tensor_and_writes_nothing(tmp_path):
 
 def test_convert_as_json_is_one_object_that_agrees_with_the_package(tmp_path):
     out = tmp_path / "out"
-    told = rdrr("convert", EXAMPLE, out, "--json", "--model-id", "my-llama").json()
+    data = rdrr("convert", EXAMPLE, out, "--json", "--model-id", "my-llama").json()
     manifest = json.loads((out / "manifest.json").read_text())
-    assert told["model_id"] == manifest["modelId"] == "my-llama"
-    assert told["total_size"] == manifest["totalSize"]
-    assert [one["name"] for one in told["tensors"]] == list(manifest["tensors"])
-    assert told["overflowed"] == []
+    assert data["model_id"] == manifest["modelId"] == "my-llama"
+    assert data["total_size"] == manifest["totalSize"]
+    assert [one["name"] for one in data["tensors"]] == list(manifest["tensors"])
+    assert data["overflowed"] == []
 
 
 def test_kernel_hints_are_written_into_the_manifest(tmp_path):
     hint = ("--kernel-hint", "q4kMatmul=fused_q4k")
     assert rdrr("convert", EXAMPLE, tmp_path / "out", *hint, "--quiet").code == 0
-    told = rdrr("inspect", tmp_path / "out", "--json").json()
-    assert told["kernel hints"]["q4kMatmul"] == "fused_q4k"
-    assert told["kernel hints"]["f16Matmul"] == "auto"
+    data = rdrr("inspect", tmp_path / "out", "--json").json()
+    assert data["kernel hints"]["q4kMatmul"] == "fused_q4k"
+    assert data["kernel hints"]["f16Matmul"] == "auto"
 
 
 @pytest.mark.parametrize("largest", [60_000.0, 70_000.0])
@@ -81,9 +81,9 @@ def test_a_tensor_that_f16_cannot_hold_is_kept_in_f32_and_named(tmp_path, rng, l
     tensors[name][3, 5] = largest
     write_llama(tmp_path / "source", tensors)
     words = ("convert", tmp_path / "source", tmp_path / "out", "--quantize", "f16", "--overwrite")
-    done, told = rdrr(*words), rdrr(*words, "--json").json()
+    done, data = rdrr(*words), rdrr(*words, "--json").json()
     overflows = largest > 65_504
-    assert told["overflowed"] == ([name] if overflows else [])
+    assert data["overflowed"] == ([name] if overflows else [])
     assert (f"kept in F32, because values do not fit the type: {name}" in done.out) == overflows
 
 
@@ -108,8 +108,8 @@ def test_a_tensor_that_f16_cannot_hold_is_kept_in_f32_and_named(tmp_path, rng, l
 def test_wrong_usage_of_convert_is_one_line_and_exit_code_2(words, said, tmp_path):
     done = rdrr("convert", EXAMPLE, tmp_path / "out", *words)
     assert done.code == 2
-    told = done.json()["message"] if "--json" in words else error_line(done)
-    assert said in told
+    message = done.json()["message"] if "--json" in words else error_line(done)
+    assert said in message
     assert list(tmp_path.iterdir()) == []
 
 
@@ -129,7 +129,7 @@ def test_wrong_usage_of_generate_is_one_line_and_exit_code_2(words, made_package
     assert error_line(done)
 
 
-def test_validate_says_how_far_it_looked(made_package):
+def test_validate_says_what_it_checked(made_package):
     plain, deep = rdrr("validate", made_package), rdrr("validate", made_package, "--deep")
     assert (plain.code, deep.code) == (0, 0)
     assert plain.out.startswith("valid small-llama: 1 shard, 50 tensors")
@@ -147,12 +147,12 @@ def test_validate_lists_all_faults_with_rule_field_expected_and_found(package):
     manifest["tensors"]["model.norm.weight"]["dtype"] = "Q11_Z"
     path.write_text(json.dumps(manifest))
     text = rdrr("validate", package)
-    told = rdrr("validate", package, "--json")
-    assert text.code == told.code == 1
-    fields = {one["field"] for one in told.json()["errors"]}
+    data = rdrr("validate", package, "--json")
+    assert text.code == data.code == 1
+    fields = {one["field"] for one in data.json()["errors"]}
     assert {"modelId", "shards[0].hash"} <= fields
     assert any("model.norm.weight" in field for field in fields)
-    for one in told.json()["errors"]:
+    for one in data.json()["errors"]:
         assert one["rule"] in text.out
         assert one["field"] in text.out
 
@@ -170,21 +170,21 @@ def test_a_warning_fails_validation_only_when_strict(package):
 
 def test_inspect_counts_what_the_manifest_holds(made_package):
     manifest = json.loads((made_package / "manifest.json").read_text())
-    told = rdrr("inspect", made_package, "--tensors", "--memory", "--context", 100, "--json").json()
+    data = rdrr("inspect", made_package, "--tensors", "--memory", "--context", 100, "--json").json()
     sizes = [tensor["size"] for tensor in manifest["tensors"].values()]
-    assert sum(group["bytes"] for group in told["by_dtype"]) == sum(sizes)
-    assert sum(group["tensors"] for group in told["by_role"]) == len(sizes)
-    assert [one["size"] for one in told["tensors"]] == sizes
-    assert told["identity"]["model"] == "small-llama"
+    assert sum(group["bytes"] for group in data["by_dtype"]) == sum(sizes)
+    assert sum(group["tensors"] for group in data["by_role"]) == len(sizes)
+    assert [one["size"] for one in data["tensors"]] == sizes
+    assert data["identity"]["model"] == "small-llama"
     # 6 layers, 2 key-value heads of 64, keys and values, 2 bytes each.
-    assert told["memory"]["kv_f16"] == 2 * 6 * 2 * 64 * 100 * 2
-    assert told["memory"]["kv_f32"] == 2 * told["memory"]["kv_f16"]
-    assert 2 * 32 * told["memory"]["kv_q8_0"] == 34 * told["memory"]["kv_f16"]
-    assert told["memory"]["weights"] == sum(sizes)
-    assert told["memory"]["rows"] == 100
+    assert data["memory"]["kv_f16"] == 2 * 6 * 2 * 64 * 100 * 2
+    assert data["memory"]["kv_f32"] == 2 * data["memory"]["kv_f16"]
+    assert 2 * 32 * data["memory"]["kv_q8_0"] == 34 * data["memory"]["kv_f16"]
+    assert data["memory"]["weights"] == sum(sizes)
+    assert data["memory"]["rows"] == 100
 
 
-def test_inspect_says_what_the_runtime_would_allocate_and_hints_count(made_package):
+def test_inspect_shows_what_the_runtime_would_allocate_under_the_given_hints(made_package):
     words = ("inspect", made_package, "--memory", "--context", 100, "--json")
     plain = rdrr(*words).json()["memory"]
     wide = rdrr(*words, "--kernel-hint", "q4kMatmul=dequant_f32").json()["memory"]
@@ -199,7 +199,7 @@ def test_inspect_says_what_the_runtime_would_allocate_and_hints_count(made_packa
     assert unknown.json()["message"] == "no such adapter"
 
 
-def test_inspect_for_people_has_the_same_facts(made_package):
+def test_inspect_prints_the_same_facts_as_text(made_package):
     done = rdrr("inspect", made_package, "--tensors", "--memory")
     assert done.code == 0
     for word in ("small-llama", "Q4_K_M, column", "embedding", "memory for 2048", "gate_up_proj"):
@@ -210,7 +210,7 @@ def test_generated_text_alone_is_on_stdout_and_the_backend_on_stderr(made_packag
     done = rdrr(
         "generate", made_package, "--prompt", PROMPT, "--max-tokens", 12, "--backend", "cpu"
     )
-    told = rdrr(
+    data = rdrr(
         "generate",
         made_package,
         "--prompt",
@@ -221,7 +221,7 @@ def test_generated_text_alone_is_on_stdout_and_the_backend_on_stderr(made_packag
         "cpu",
         "--json",
     )
-    assert done.out == told.json()["text"] + "\n"
+    assert done.out == data.json()["text"] + "\n"
     assert "backend cpu" in done.err
     assert "--backend wgpu" in done.err
 
@@ -265,13 +265,13 @@ def test_a_prompt_comes_from_standard_input(made_package):
 
 def test_stats_go_to_stderr(made_package):
     words = ("generate", made_package, "--prompt", PROMPT, "--max-tokens", 3, "--backend", "cpu")
-    told = rdrr(*words, "--stats")
-    assert "time to first token" in told.err
-    assert "tokens/s" in told.err
-    assert told.out == rdrr(*words).out
+    data = rdrr(*words, "--stats")
+    assert "time to first token" in data.err
+    assert "tokens/s" in data.err
+    assert data.out == rdrr(*words).out
 
 
-def test_a_hint_that_is_not_followed_is_said_and_under_strict_an_error(made_package):
+def test_a_hint_that_is_not_honoured_is_a_warning_and_with_strict_hints_an_error(made_package):
     words = ("generate", made_package, "--prompt", "x", "--max-tokens", 1, "--backend", "cpu")
     hint = ("--kernel-hint", "q4kMatmul=fused_q4k_int8")
     said = rdrr(*words, *hint)
@@ -285,12 +285,12 @@ def test_a_hint_that_is_not_followed_is_said_and_under_strict_an_error(made_pack
 
 
 def test_devices_lists_what_the_gpu_tests_run_on():
-    done, told = rdrr("devices"), rdrr("devices", "--json").json()
+    done, data = rdrr("devices"), rdrr("devices", "--json").json()
     assert done.code == 0
-    names = [one["name"] for one in told["adapters"]]
+    names = [one["name"] for one in data["adapters"]]
     assert names
     assert all(name in done.out for name in names)
-    assert all(one["limits"]["max-buffer-size"] > 0 for one in told["adapters"])
+    assert all(one["limits"]["max-buffer-size"] > 0 for one in data["adapters"])
 
 
 def test_a_reader_that_goes_away_ends_the_command_quietly(made_package):

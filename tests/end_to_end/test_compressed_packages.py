@@ -1,4 +1,4 @@
-"""A compressed package is used as any other, from a disk or a web server."""
+"""Compressed packages work like others, from a disk or from a web server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of `rdrr convert` that decide on types and search, as words on a command line."""
+"""Options of `rdrr convert` for storage types and quantization, given on the command line."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_device_encodes_and_is_named_beside_the_package_only(tmp_path, source)
         ["--adapter", "llvmpipe"],
     ],
 )
-def test_wrong_words_are_wrong_usage_and_leave_nothing(tmp_path, source, words):
+def test_invalid_values_are_refused_and_nothing_is_written(tmp_path, source, words):
     done = rdrr("convert", source, tmp_path / "out", *words)
     assert done.code == 2
     assert error_line(done)

@@ -1,4 +1,4 @@
-"""`rdrr export`: what transformers makes of the checkpoints, and what the command says."""
+"""`rdrr export`: transformers computes the same from the checkpoints; output of the command."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def test_transformers_loads_the_gguf_and_computes_the_same(tmp_path, rng, tiny):
     assert relative_error(found, wanted) < 1e-5
 
 
-def test_the_command_says_what_became_of_the_package(tmp_path):
+def test_the_command_prints_how_the_tensors_were_written(tmp_path):
     package = tmp_path / "package"
     assert rdrr("convert", EXAMPLE, package, "--quiet").code == 0
     done = rdrr("export", package, tmp_path / "half")
     assert done.code == 0, done.err
-    assert "some values rounded" in done.out
+    assert "some values were rounded" in done.out
     told = rdrr("export", package, tmp_path / "m.gguf", "--to", "gguf", "--lossless", "--json")
     assert told.json()["lossless"] is True
     assert {one["dtype"] for one in told.json()["tensors"]} == {"F32", "Q4_K", "Q6_K"}
@@ -85,7 +85,7 @@ def test_the_command_says_what_became_of_the_package(tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("out", "--dtype", "f16", "--to", "gguf"), 2, "--dtype is for safetensors"),
+        (("out", "--dtype", "f16", "--to", "gguf"), 2, "--dtype is only for safetensors"),
         (("out", "--arch", "gpt17"), 2, "unknown architecture"),
         (("out", "--shard-size", "many"), 2, "not a size"),
         ((".",), 1, "exists already"),

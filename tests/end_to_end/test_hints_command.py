@@ -1,4 +1,4 @@
-"""`rdrr hints` changes the manifest's hints and nothing else, whole or not at all."""
+"""`rdrr hints` changes the hints of a manifest and nothing else, completely or not at all."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def test_hints_are_shown_and_changed_and_the_old_manifest_comes_back(package):
     assert _files(package)["manifest.json"][0] == before["manifest.json"][0]
 
 
-def test_setting_what_is_set_already_writes_nothing(package):
+def test_setting_a_hint_to_its_present_value_writes_nothing(package):
     rdrr("hints", package, "f16Matmul=tiled")
     before = _files(package)
-    assert "nothing to change" in rdrr("hints", package, "f16Matmul=tiled").err
+    assert "nothing changed" in rdrr("hints", package, "f16Matmul=tiled").err
     assert _files(package) == before
 
 
@@ -56,7 +56,7 @@ def test_a_wrong_hint_is_wrong_usage_and_changes_nothing(package, words, said):
     assert _files(package) == before
 
 
-def test_keys_of_other_writers_stay(package):
+def test_unknown_keys_of_the_manifest_are_kept(package):
     path = package / "manifest.json"
     data = json.loads(path.read_text())
     data["optimizations"]["kernelPath"] = "q4k-dequant-f16a"

@@ -73,7 +73,7 @@ def test_a_revision_and_a_single_file_can_be_named(hub, variables, local, tmp_pa
     assert "a.Q8_0.gguf" not in hub.downloads()
 
 
-def test_what_cannot_be_had_is_said_in_one_line(hub, variables, tmp_path):
+def test_what_the_hub_does_not_have_is_one_line(hub, variables, tmp_path):
     hub.add("org/gated", files(EXAMPLE)).gated = True
     hub.add(NAME, files(EXAMPLE))
     table = {
@@ -97,7 +97,7 @@ def test_what_cannot_be_had_is_said_in_one_line(hub, variables, tmp_path):
     assert "the hub cannot be reached and the cache does not have it" in error_line(done)
 
 
-def test_packages_on_the_hub_are_read_like_any_other_and_only_as_far_as_needed(
+def test_packages_on_the_hub_work_like_local_ones_and_only_needed_files_are_downloaded(
     hub, variables, tmp_path
 ):
     local = tmp_path / "package"

@@ -1,4 +1,4 @@
-"""Where the context is full, as a user of the command line sees it."""
+"""A full context as a user of the command line sees it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from support.commands import error_line, rdrr
 SHORT = ("--prompt", "And it came to pass", "--backend", "cpu", "--context", 24, "--json")
 
 
-def test_a_full_context_ends_the_text_and_a_shift_goes_on(made_package):
+def test_a_full_context_ends_the_text_unless_it_is_shifted(made_package):
     ended = rdrr("generate", made_package, *SHORT, "--max-tokens", 40).json()
     assert ended["stats"]["finish"] == "context"
     assert ended["stats"]["context_shifts"] == 0

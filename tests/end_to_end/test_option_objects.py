@@ -56,12 +56,12 @@ def test_every_option_of_the_api_is_a_flag_with_its_help(name, kind):
         assert flags[one.flag].startswith(one.help.removesuffix("."))
 
 
-def test_a_command_may_offer_some_of_the_options_only():
+def test_a_command_may_have_flags_for_some_fields_only():
     assert "--adapter" in flags_of("explain")
     assert "--backend" not in flags_of("explain")
 
 
-def test_what_may_be_chosen_is_what_can_be_opened():
+def test_every_choice_of_an_option_can_be_opened():
     assert ENGINES == OPENED_ENGINES
     assert DEVICES == OPENED_DEVICES
 
@@ -87,7 +87,7 @@ def test_names_of_types_are_taken_in_any_case_and_recorded_in_one(tmp_path, sour
     rdrr.convert(source, tmp_path / "out", quantize="Q4_K_M")
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["conversion"]["options"]["quantize"] == "q4_k_m"
-    with pytest.raises(UsageError, match="--quantize has no such value"):
+    with pytest.raises(UsageError, match="`quantize` has no such value"):
         rdrr.ConvertOptions(quantize="Q4_K_X")
 
 

@@ -1,4 +1,4 @@
-"""What `make` installs is what was pinned: versions, hashes, and the build backend."""
+"""Every package that `make` installs is pinned by version and hash, the build backend included."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def canonical(name: str) -> str:
 
 
 def pins(name: str) -> Mapping[str, str]:
-    """Versions by package of one of the two files."""
+    """Return the versions that one of the two files pins, by package."""
     found = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / name).read_text(), re.MULTILINE)
     assert len({canonical(package) for package, _ in found}) == len(found)
     return {canonical(package): version for package, version in found}
@@ -36,7 +36,22 @@ def test_each_pin_has_hashes_and_the_same_version_in_both_files():
     assert all(HASH.search(entry) for entry in entries)
 
 
-def test_pins_name_no_index():
+def test_every_requirement_that_make_installs_has_a_pin():
+    extras = ["torch", "remote", "ray", "grammar"]
+    script = [sys.executable, ROOT / ".ci" / "requirements"]
+    lines = [
+        line
+        for arguments in ([], extras)
+        for line in subprocess.check_output([*script, *arguments], text=True).splitlines()
+    ]
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    lines += groups["dev"] + groups["docs"]
+    names = {canonical(re.split(r"[\[<>=!~;]", line)[0]) for line in lines}
+    assert len(names) > 40
+    assert names <= pins("constraints.txt").keys()
+
+
+def test_no_file_of_pins_names_an_index():
     for name in ("constraints.txt", "hashes.txt"):
         assert "//" not in (ROOT / name).read_text()
 
@@ -49,7 +64,7 @@ def test_the_build_backend_is_pinned_to_the_version_that_is_tested():
 
 
 def write_wheel(folder: Path, name: str, requires: str = "") -> str:
-    """A wheel of version 1 that holds nothing; returns its hash."""
+    """Write an empty wheel of version 1, and return its SHA-256 hash."""
     path = folder / f"{name}-1-py3-none-any.whl"
     info = f"{name}-1.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
@@ -63,10 +78,10 @@ def write_wheel(folder: Path, name: str, requires: str = "") -> str:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("spoil", "message"),
     [(None, "Would install"), ("first", "DO NOT MATCH"), ("second", "DO NOT MATCH")],
 )
-def test_pip_compares_dependencies_with_the_hashes_of_constraints(tmp_path, spoil, words):
+def test_pip_compares_dependencies_with_the_hashes_of_constraints(tmp_path, spoil, message):
     hashes = {
         "rdrr-first": write_wheel(tmp_path, "rdrr_first", "rdrr-second>=1"),
         "rdrr-second": write_wheel(tmp_path, "rdrr_second"),
@@ -85,4 +100,4 @@ def test_pip_compares_dependencies_with_the_hashes_of_constraints(tmp_path, spoi
         check=False,
     )  # fmt: skip
     assert (done.returncode == 0) == (spoil is None)
-    assert words in done.stdout + done.stderr
+    assert message in done.stdout + done.stderr

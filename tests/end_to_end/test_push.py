@@ -1,4 +1,4 @@
-"""Packages to the hub: what a dry run says, and what a hub has afterwards."""
+"""`rdrr push`: the output of a dry run, and the files on the hub afterwards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def card_of(text):
     return ModelCard(text)
 
 
-def test_a_dry_run_prints_the_card_and_the_files_and_asks_nobody(package, hub, monkeypatch):
+def test_a_dry_run_prints_the_card_and_the_files_without_the_network(package, hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     words = ("push", package, URL, "--dry-run", "--base-model", "org/base", "--message", "First")
     pushed = rdrr(*words, "--json").json()
@@ -44,7 +44,7 @@ def test_a_dry_run_prints_the_card_and_the_files_and_asks_nobody(package, hub, m
     assert shown.code == 0
     assert pushed["card"].splitlines()[-1] in shown.out
     assert "shard_00000.bin" in shown.out
-    assert "would be pushed" in shown.out
+    assert "would be uploaded" in shown.out
     assert hub.requests == []
 
 
@@ -55,12 +55,12 @@ def test_a_card_claims_no_base_model_that_nobody_stated(package):
     assert "Mine." in rdrr("push", package, URL, "--dry-run", "--json").json()["card"]
 
 
-def test_a_card_that_is_no_text_is_refused(package):
+def test_a_card_that_is_not_text_is_refused(package):
     for content, code in ((b"na\xffve", 2), (b"naive", 0)):
         (package / "README.md").write_bytes(content)
         done = rdrr("push", package, URL, "--dry-run")
         assert done.code == code
-        assert ("not a text in UTF-8" in done.err) == bool(code)
+        assert ("not text in UTF-8" in done.err) == bool(code)
 
 
 def test_what_was_pushed_is_what_is_read_back(package, hub, variables, tmp_path):
@@ -100,7 +100,7 @@ def test_nothing_unsound_is_pushed_and_a_public_place_is_not_a_private_one(packa
         ["push", package, "hf://org/public@v9"],
         **variables,
     )
-    assert "everybody can see it" in error_line(public)
+    assert "is public" in error_line(public)
     assert "no such revision" in error_line(missing)
     assert hub.repositories["org/public"].revisions == {"main": {}}
     shard.write_bytes(content)
@@ -120,7 +120,7 @@ def test_nothing_unsound_is_pushed_and_a_public_place_is_not_a_private_one(packa
         (("{package}", URL, "--base-model", "base"), "--base-model"),
     ],
 )
-def test_wrong_words_are_usage_errors(package, words, message):
+def test_invalid_arguments_are_usage_errors(package, words, message):
     done = rdrr("push", *(word.format(package=package) for word in words), "--dry-run")
     assert done.code == 2
     assert message in error_line(done)

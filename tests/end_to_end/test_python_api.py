@@ -31,16 +31,16 @@ def test_pieces_of_text_are_the_decoded_ids(model):
     assert generation.prompt_ids == model.encode(PROMPT)
 
 
-def test_greedy_ids_are_the_likeliest_of_the_teacher_forced_logits(model):
+def test_greedy_ids_are_the_argmax_of_the_teacher_forced_logits(model):
     generation = model.generate(PROMPT, max_tokens=8)
     generation.read()
     ids = generation.prompt_ids + generation.token_ids
-    likeliest = model.logits(ids).argmax(axis=1)
+    best = model.logits(ids).argmax(axis=1)
     first = len(generation.prompt_ids) - 1
-    assert likeliest[first:-1].tolist() == generation.token_ids
+    assert best[first:-1].tolist() == generation.token_ids
 
 
-def test_token_ids_are_a_prompt_too(model):
+def test_a_prompt_may_be_token_ids(model):
     ids = model.encode(PROMPT)
     assert model.generate(ids, max_tokens=5).read() == model.generate(PROMPT, max_tokens=5).read()
 
@@ -93,7 +93,7 @@ SCHEMA = {
 
 
 @pytest.mark.parametrize(("temperature", "seed"), [(0.0, 0), (1.5, 1), (1.5, 2)])
-def test_a_schema_holds_whatever_is_drawn_and_without_it_there_is_no_json(model, temperature, seed):
+def test_a_schema_holds_for_any_sample_and_without_it_there_is_no_json(model, temperature, seed):
     wanted = {"type": "json_schema", "json_schema": {"schema": SCHEMA}}
     options = {"temperature": temperature, "seed": seed}
     held = model.generate(PROMPT, response_format=wanted, max_tokens=60, **options)
@@ -141,15 +141,15 @@ def test_a_schema_without_the_library_names_the_extra(model, monkeypatch):
 def test_logprobs_are_those_of_the_teacher_forced_logits(model):
     generation = model.generate(PROMPT, max_tokens=6, logprobs=2, temperature=1.0, seed=5)
     generation.read()
-    ids, told = generation.token_ids, generation.logprobs
+    ids, recorded = generation.token_ids, generation.logprobs
     logits = model.logits(generation.prompt_ids + ids)[len(generation.prompt_ids) - 1 : -1]
     expected = torch.from_numpy(logits).double().log_softmax(dim=-1)
-    assert [one.token_id for one in told] == ids
-    for row, one in zip(expected, told, strict=True):
+    assert [one.token_id for one in recorded] == ids
+    for row, one in zip(expected, recorded, strict=True):
         assert one.logprob == pytest.approx(float(row[one.token_id]), abs=1e-4)
-        likeliest = row.topk(2)
-        assert [token_id for token_id, _ in one.top] == likeliest.indices.tolist()
-        assert [value for _, value in one.top] == pytest.approx(likeliest.values.tolist(), abs=1e-4)
+        best = row.topk(2)
+        assert [token_id for token_id, _ in one.top] == best.indices.tolist()
+        assert [value for _, value in one.top] == pytest.approx(best.values.tolist(), abs=1e-4)
     assert model.generate(PROMPT, max_tokens=2).logprobs is None
 
 
@@ -212,3 +212,31 @@ def test_a_batch_gives_each_prompt_the_text_that_it_gives_alone(model):
         assert one.finish == "length"
     with pytest.raises(UsageError, match="warmth"):
         model.generate_batch(prompts, warmth=1.0)
+
+
+def test_loglikelihoods_are_sums_over_the_teacher_forced_logits(model):
+    prompt, continuations = model.encode(PROMPT), [model.encode(", and he said"), [17], []]
+    found = model.loglikelihoods(prompt, continuations)
+    for one, continuation in zip(found, continuations, strict=True):
+        logits = model.logits(prompt + continuation)[len(prompt) - 1 : -1]
+        rows = torch.from_numpy(logits).double().log_softmax(dim=-1)
+        ids = torch.tensor(continuation, dtype=torch.int64)
+        assert one.total == pytest.approx(float(rows.gather(1, ids[:, None]).sum()), abs=1e-4)
+        assert one.is_greedy == (rows.argmax(dim=-1) == ids).all()
+    greedy = model.generate(prompt, max_tokens=5)
+    greedy.read()
+    assert model.loglikelihoods(prompt, [greedy.token_ids])[0].is_greedy
+    for wrong in ([], [10**9]):
+        with pytest.raises(rdrr.GenerationError):
+            model.loglikelihoods(wrong, [[1]])
+    with pytest.raises(rdrr.GenerationError, match="longer than the context"):
+        model.loglikelihoods(prompt, [[1] * 256])
+
+
+def test_loglikelihoods_do_not_depend_on_how_many_logits_are_fetched_at_once(model, monkeypatch):
+    continuation = model.encode(", and he said unto them")
+    whole = model.loglikelihoods(PROMPT, [continuation])
+    monkeypatch.setattr("rdrr._model._LOGITS_BYTES", 1)
+    assert model.loglikelihoods(PROMPT, [continuation])[0].total == pytest.approx(
+        whole[0].total, abs=1e-4
+    )

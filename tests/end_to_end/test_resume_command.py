@@ -1,4 +1,4 @@
-"""`rdrr convert --resume` after a kill, as a user meets it."""
+"""`rdrr convert --resume` after a conversion was killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture
 def killed(tmp_path):
-    """The name of a package whose conversion was killed when half of it was written."""
+    """Return the name of a package whose conversion was killed when half of it was written."""
     command = [sys.executable, "-c", STALLED, str(EXAMPLE), str(tmp_path / "out")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as process:
         assert process.stdout is not None
@@ -41,7 +41,7 @@ def killed(tmp_path):
     return tmp_path / "out"
 
 
-def test_it_says_what_it_took_over_and_ends_with_the_same_bytes(killed, whole):
+def test_it_prints_what_it_reused_and_produces_the_same_bytes(killed, whole):
     done = rdrr("convert", EXAMPLE, killed, *WORDS, "--resume", "--json")
     result = done.json()
     assert 0 < result["reused_shards"] < result["shards"]
@@ -57,7 +57,7 @@ def test_other_options_are_one_clear_error_and_the_right_ones_still_work(killed,
     assert "quantize q8_0" in line
     done = rdrr("convert", EXAMPLE, killed, *WORDS, "--resume")
     assert done.code == 0
-    assert "shards were re-used" in done.err
+    assert "shards were reused" in done.err
     assert {path.name: path.read_bytes() for path in killed.iterdir()} == whole
 
 

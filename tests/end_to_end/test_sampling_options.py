@@ -1,4 +1,4 @@
-"""How tokens are chosen, as a user of the command line says it."""
+"""Options of `rdrr generate` that decide how tokens are chosen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROMPT = "And it came to pass"
 SHORT = ("--prompt", PROMPT, "--backend", "cpu", "--max-tokens", 40)
 
 
-def test_a_schema_in_a_file_holds_and_its_logprobs_are_told(made_package, tmp_path):
+def test_a_schema_in_a_file_is_followed_and_log_probabilities_are_printed(made_package, tmp_path):
     schema = tmp_path / "schema.json"
     schema.write_text(json.dumps({"enum": ["king", "priest"]}), encoding="utf-8")
     done = rdrr(
@@ -53,7 +53,7 @@ def test_a_regular_expression_and_a_bias_hold_together(made_package):
         (("--logit-bias", "1=2", "--logit-bias", "1=3"), "twice"),
         (("--logit-bias", "99999=1"), "outside the vocabulary"),
         (("--json-schema", "no-such-file"), "no-such-file"),
-        (("--json-schema", "-"), "no JSON schema"),
+        (("--json-schema", "-"), "is not JSON"),
         (("--json-schema", "-", "--regex", "a"), "exclude"),
         (("--regex", "(a"), "regular expression"),
     ],

@@ -43,7 +43,16 @@ def _command(*words: str) -> str:
     )
 
 
-@pytest.mark.parametrize("code", ["import rdrr", _command("--help"), _command("generate", "-h")])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import rdrr",
+        _command("--help"),
+        _command("help"),
+        _command("generate", "-h"),
+        _command("-v", "help", "convert"),
+    ],
+)
 def test_help_imports_nothing_heavy(code):
     assert not {*HEAVY, "numpy"} & set(_modules_after(code))
 

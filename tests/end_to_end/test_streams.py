@@ -1,4 +1,4 @@
-"""What surrounds a command: streams that are closed or full, Ctrl-C, a narrow terminal."""
+"""The surroundings of a command: closed and full streams, Ctrl-C, a narrow terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INTERRUPTED = 130
 
 
 def start(*words, code=MAIN, shell=""):
-    """A command in a process of its own; `shell` holds redirections."""
+    """Start a command in a process of its own; `shell` holds redirections."""
     command = [sys.executable, "-c", code, *map(str, words)]
     return subprocess.Popen(
         ["sh", "-c", f'exec "$@" {shell}', "sh", *command],
@@ -28,13 +28,13 @@ def start(*words, code=MAIN, shell=""):
         stderr=subprocess.PIPE,
         text=True,
         env=environment(),
-        # What a shell starts in the background ignores this signal, the tests it runs included.
+        # Processes that a shell starts in the background, as perhaps this test, ignore SIGINT.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 
 def ended(process):
-    """Exit code, stdout and stderr."""
+    """Return the exit code, stdout and stderr of a process that has ended."""
     out, err = process.communicate(timeout=120)
     return process.returncode, out, err
 

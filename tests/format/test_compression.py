@@ -312,5 +312,5 @@ def test_a_method_and_its_level_are_read(text, level):
 
 @pytest.mark.parametrize("text", ["", "zstd:", "zstd:0", "zstd:23", "zstd:-1", "zstd:x", "gzip:3"])
 def test_unknown_methods_and_levels_are_usage_errors(text):
-    with pytest.raises(UsageError, match="--compress"):
+    with pytest.raises(UsageError, match="`compress`"):
         parse_compression(text)

@@ -49,10 +49,10 @@ def test_options_are_given_by_name_and_cannot_be_changed():
 @pytest.mark.parametrize(
     ("allowed", "refused", "message"),
     [
-        ({"leaf": "green"}, {"leaf": "mint"}, "--leaf has no such value.*black, green.*mint"),
-        ({"minutes": 1}, {"minutes": 0.5}, "--steep is out of range.*at least 1.*0.5"),
-        ({"minutes": None}, {"minutes": float("nan")}, "--steep is out of range"),
-        ({"sugar": 2}, {"sugar": 3}, "--sugar is out of range.*an even number.*3"),
+        ({"leaf": "green"}, {"leaf": "mint"}, "`leaf` has no such value.*black, green.*mint"),
+        ({"minutes": 1}, {"minutes": 0.5}, "`minutes` is out of range.*at least 1.*0.5"),
+        ({"minutes": None}, {"minutes": float("nan")}, "`minutes` is out of range"),
+        ({"sugar": 2}, {"sugar": 3}, "`sugar` is out of range.*an even number.*3"),
     ],
 )
 def test_a_value_is_checked_against_what_its_field_declares(allowed, refused, message):

@@ -68,7 +68,7 @@ def test_none_is_only_a_value_where_the_type_has_it(name):
 
 GENERATE: dict[str, tuple[list[Any], list[Any]]] = {
     "max_tokens": ([1, np.int64(2), 3], [0, -1, "7", 1.5, 2**31, 2**63, None, True, Odd()]),
-    "interval": ([1, 3], [0, "8", 2**63, None]),
+    "interval": ([1, 3, "auto"], [0, "8", 2**63, None, Odd()]),
     "stop_ids": ([(), [1], np.array([1, 2])], [5, "7", ["a"], [1.5], None, b"1", [2**70]]),
     "stop": (["xyz", [], ["xyz"]], [5, b"x", [b"x"], [5], None, [None]]),
     "context_shift": ([None, 0, 4], [-1, 1.5, "4", 2**63]),

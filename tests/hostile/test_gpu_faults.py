@@ -183,12 +183,12 @@ def test_a_model_beyond_the_limit_is_refused_before_a_weight_is_read(
     monkeypatch.setattr(type(package), "read", None)
     monkeypatch.setattr(type(package), "read_rows", None)
     monkeypatch.setattr(type(package), "fetch", None)
-    with pytest.raises(DeviceError, match="more GPU memory than --max-vram allows") as caught:
+    with pytest.raises(DeviceError, match="more GPU memory than `max_vram` allows") as caught:
         load(made_package, kv_dtype=kv_dtype, max_vram=need.peak - 1)
     line = str(caught.value)
     for words in ("weights +", "key-value cache +", "activations and tables +", "staging"):
         assert words in line
-    assert f"--context below {CONTEXT}" in line
+    assert f"`context` below {CONTEXT}" in line
     assert ("q8_0" in line) == (kv_dtype != "q8_0")
     assert opened[-1].memory.peak == 0
 
@@ -198,7 +198,7 @@ def test_a_smaller_context_or_cache_gets_below_the_limit(made_package):
     device = open_device()
     need = footprint(package, device, Policy(), context=2048, kv_dtype="f16").peak
     device.close()
-    with pytest.raises(DeviceError, match="max-vram"):
+    with pytest.raises(DeviceError, match="max_vram"):
         load(made_package, context=2048, max_vram=need - 1)
     for options in ({"context": 1024}, {"context": 2048, "kv_dtype": "q8_0"}):
         load(made_package, max_vram=need - 1, **options).close()
@@ -213,7 +213,7 @@ def test_the_command_takes_sizes_with_units(made_package):
     assert rdrr(*words, "--backend", "wgpu", "--max-vram", "much").code == 2
     done = rdrr(*words, "--backend", "cpu", "--max-vram", "1GiB")
     assert done.code == 2
-    assert "means nothing to the cpu backend" in error_line(done)
+    assert "only for GPUs" in error_line(done)
     with pytest.raises(UsageError):
         load(made_package, max_vram=0)
 

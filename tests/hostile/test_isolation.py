@@ -49,7 +49,7 @@ def test_this_very_run_is_isolated():
     "test",
     [
         "tests/end_to_end/test_hub.py::test_a_checkpoint_on_the_hub_is_not_taken_for_a_package",
-        "tests/end_to_end/test_hub.py::test_what_cannot_be_had_is_said_in_one_line",
+        "tests/end_to_end/test_hub.py::test_what_the_hub_does_not_have_is_one_line",
     ],
 )
 def test_tests_of_the_hub_pass_whatever_the_user_s_settings(test, tmp_path):

@@ -131,7 +131,7 @@ def test_flipped_bytes_are_refused_by_default(package, rng, backend):
     assert error.expected == declared
     assert error.found == integrity.hash_bytes("sha256", bad.read_bytes())
     assert "get the shard again" in str(error)
-    assert "--verify none" in str(error)
+    assert "`verify` none" in str(error)
     load_as_it_is(package, backend)
 
 

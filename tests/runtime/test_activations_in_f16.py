@@ -22,7 +22,7 @@ from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.copy import copy_row
 from rdrr_runtime.phases.elementwise import residual_add, scale, softcap
 from rdrr_runtime.phases.embed import embed
-from rdrr_runtime.phases.folding import Input, Output, RowNorm
+from rdrr_runtime.phases.fusion import Input, Output, RowNorm
 from rdrr_runtime.phases.gated_activation import gated_activation
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache

@@ -264,7 +264,7 @@ def test_a_cache_in_q8_0_has_its_size_and_costs_little(device, package, rng):
 
 def test_a_head_of_no_whole_blocks_has_no_cache_in_q8_0(device, tmp_path, rng):
     package = write_random_package(tmp_path, llama_manifest("Q8_0", head_dim=80), rng)
-    with pytest.raises(UsageError, match=r"multiple of 32, found 80.*--kv-dtype f16"):
+    with pytest.raises(UsageError, match=r"multiple of 32, found 80.*`kv_dtype` f16"):
         GpuBackend(package, context=CONTEXT, kv_dtype="q8_0", device=device)
 
 

@@ -95,9 +95,8 @@ def test_experts_of_a_form_that_no_kernel_reads_are_expanded_and_it_is_said(devi
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     notes = {one.op: one.reason for one in backend.info.decisions if one.step == "load"}
     name = "model.layers.1.mlp.experts.0.gate_proj.weight and 5 more"
-    assert (
-        notes[name] == "Q4_K expanded to F32 at load, as experts are read in row or column layout"
-    )
+    obstacle = "kernels read experts only in row or column layout"
+    assert notes[name] == f"Q4_K expanded to F32 at load, as {obstacle}"
     assert logits_agree(backend, package, rng) < EXACT
     backend.close()
 
@@ -120,7 +119,7 @@ def test_experts_of_different_types_are_expanded_to_one(device, tmp_path, rng):
     ("dtype", "layout", "hints", "said"),
     [
         ("Q4_K", "column", {"q4kMatmul": "fused_q4k_int8"}, "a matrix in Q4_K is column-major"),
-        ("F16", "row", {"f16Matmul": "tiled"}, "tiles of experts begin at 32 token rows"),
+        ("F16", "row", {"f16Matmul": "tiled"}, "tiles of experts need 32 token rows"),
     ],
 )
 def test_a_hint_that_experts_cannot_follow_is_said(

@@ -179,7 +179,7 @@ def test_samplers_and_scores_run_within_small_limits(device, small_device, tmp_p
 def test_a_cache_that_cannot_be_bound_says_what_to_do(device, small_device, tmp_path, rng):
     package = package_of(tmp_path, FAMILIES["Q8_0 by columns"], rng)
     live = small_device.memory.live
-    with pytest.raises(DeviceError, match=r"keys of a layer.*--context, --kv-dtype q8_0"):
+    with pytest.raises(DeviceError, match=r"keys of a layer.*`context`, `kv_dtype` q8_0"):
         GpuBackend(package, context=512, kv_dtype="f32", device=small_device)
     assert small_device.memory.live == live
     GpuBackend(package, context=512, kv_dtype="f32", device=device).close()

@@ -67,7 +67,7 @@ def compile_requests(requests: Iterable[dict[str, Any]]) -> Compiled:
             ["node", str(COMPILER), str(FOLDER), str(shaders)],
             capture_output=True,
             text=True,
-            env=_environment(),
+            env=dawn_environment(),
             check=False,
         )
     if done.returncode:
@@ -77,7 +77,7 @@ def compile_requests(requests: Iterable[dict[str, Any]]) -> Compiled:
     return Compiled(found["adapter"], found["compiled"], refused)
 
 
-def _environment() -> dict[str, str]:
+def dawn_environment() -> dict[str, str]:
     """The process's environment with the driver of `.dawn` in place of the system's."""
     libraries = str(FOLDER / "lib")
     before = os.environ.get("LD_LIBRARY_PATH")
@@ -92,7 +92,7 @@ def _environment() -> dict[str, str]:
 def recording(folder: Path) -> Iterator[None]:
     """Write every kernel of which a pipeline is made into `folder`, once for each content."""
     folder.mkdir(parents=True, exist_ok=True)
-    make = Pipelines.of
+    make = Pipelines.get
 
     @wraps(make)
     def make_and_record(self: Pipelines, kernel: Kernel) -> tuple[Any, Any]:
@@ -101,7 +101,7 @@ def recording(folder: Path) -> Iterator[None]:
         return made
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pipelines, "of", make_and_record)
+        patch.setattr(Pipelines, "get", make_and_record)
         yield
 
 

@@ -33,7 +33,7 @@ from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.logprobs import LogprobBuffers, logprobs
 from rdrr_runtime.phases.repack import Chunk, repack_columns, repack_rows
 from rdrr_runtime.phases.row_scales import SCALED_TYPES, row_scales
-from rdrr_runtime.phases.sample import sample, set_tokens
+from rdrr_runtime.phases.sample import sample, scatter_entries
 from rdrr_runtime.phases.sample_buffers import SampleBuffers
 from rdrr_runtime.phases.state import State
 from rdrr_runtime.sampling.params import SamplingParams
@@ -112,7 +112,7 @@ def kernels_of_sampling(device: Device) -> Iterator[Kernel]:
     logits, picks = arena.empty("logits", 16 * VOCAB), arena.empty("picks", 32)
     buffers = SampleBuffers.create(arena, VOCAB, rows=4, sequences=4)
     made = [
-        set_tokens(buffers, "set"),
+        scatter_entries(buffers, "set"),
         *sample(buffers, state, logits, options, "sample"),
         *sample(buffers, state, logits, options, "sample", picks),
         *batch_advance(state, picks, rows=4, steps=4, label="advance"),

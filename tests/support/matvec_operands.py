@@ -15,7 +15,7 @@ from rdrr_format.block_fields import BLOCK_FIELDS
 from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
-from rdrr_runtime.phases.folding import Input, RowNorm, RowParts
+from rdrr_runtime.phases.fusion import AttentionSplits, Input, RowNorm
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.packing import upload_weight
 from support.gpu import F32, Bench, in_int8, normal, random_tensor
@@ -143,7 +143,7 @@ class Operands:
         x = joined()
         parts[:, live:] = np.nan  # what was there before must not matter
         upload = self.bench.upload
-        return Source(Input(upload(parts), RowParts(upload(stats), splits, head_dim)), x)
+        return Source(Input(upload(parts), AttentionSplits(upload(stats), splits, head_dim)), x)
 
     def away_from_ties(self, x: F32, matrices: list[Matrix]) -> F32:
         """Return a factor for each input [K], 1 for most, after which no code is near a tie."""

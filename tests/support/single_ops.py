@@ -112,7 +112,7 @@ def by_phases(bench: Bench, example: Example, operands: Operands) -> F32:
         Values(workspace, Counter(body.readers)),
     )
     for name, value in operands.values.items():
-        bench.device.write(build.values.take(name, value.shape[1]), value)
+        bench.device.write(build.values.allocate(name, value.shape[1]), value)
     *before, last = example.ops
     if isinstance(last, Head):
         out = lower_head(build, cast(Any, before[-1]), last).logits

@@ -1,4 +1,7 @@
-"""The commands `rdrr` and `convert-cli`. What they do is in the library; here they only speak."""
+"""The commands `rdrr` and `convert-cli`: they parse arguments, call the library and print results.
+
+Whatever computes anything is in the library, so that Python programs can do the same.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,23 @@ from rdrr.cli._exit_codes import INTERRUPTED
 
 
 def main() -> None:
-    """Entry point of `rdrr`."""
+    """Run `rdrr`."""
     raise SystemExit(_start("rdrr"))
 
 
 def convert_main() -> None:
-    """Entry point of `convert-cli`, which is `rdrr convert`."""
+    """Run `convert-cli`, which is `rdrr convert` as a program of its own."""
     raise SystemExit(_start("convert-cli", only="convert"))
 
 
 def _start(program: str, only: str | None = None) -> int:
-    # The process is ours alone: threads of torch that have nothing to do leave their core to others
-    # at once, instead of spinning on it. To be said before torch is loaded.
+    # Idle threads of torch would spin and take the core from other processes. OpenMP reads this
+    # variable when torch is loaded, so it is set before. A library must not do this; a program may.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         from rdrr.cli.app import COMMANDS, run
 
         commands = [one for one in COMMANDS if only in (None, one.name)]
         return run(commands, sys.argv[1:], program=program)
-    except KeyboardInterrupt:  # it came while modules were imported
+    except KeyboardInterrupt:  # Ctrl-C while modules were imported
         return INTERRUPTED

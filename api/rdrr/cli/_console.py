@@ -1,13 +1,20 @@
-"""Where the commands write: results to stdout, everything else to stderr."""
+"""Output of the commands: results go to stdout, everything else goes to stderr."""
 
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.printing import printable
+
+from rdrr._load_options import LoadOptions
+from rdrr._units import format_size
+from rdrr.cli._log import is_verbose
+from rdrr.cli._wording import flags_of_options, in_flags
 
 if TYPE_CHECKING:
     from rdrr_format.errors import RdrrError
@@ -16,14 +23,19 @@ if TYPE_CHECKING:
 
     from rdrr import Model
 
+_LOG = logging.getLogger("rdrr.cli")
+_FOLDED, _GAP = 8, 2
+"""Smallest width of a folded cell, and the space between two cells, in columns."""
+
 PIPED_WIDTH = 1000
-"""Columns where nobody looks: wide enough that no cell is folded."""
+"""Width in columns when the output is not a terminal: wide enough that no cell is folded."""
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console on stdout or stderr; of a fixed width when that is not a terminal.
+    """Return a console on stdout or stderr; its width is fixed when that is not a terminal.
 
-    What it prints as text holds no control characters: names and notes come from files.
+    Control characters in printed text are escaped, because names and notes come from files that
+    could otherwise control the terminal.
     """
     from rich.console import Console
     from rich.segment import Segment
@@ -39,29 +51,55 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def note(text: str) -> None:
-    """One line on stderr, dimmed; for what accompanies a result but is not part of it."""
+    """Print one dimmed line on stderr that accompanies a result but is not part of it."""
     from rich.text import Text
 
     console(stderr=True).print(Text(text, style="dim"), soft_wrap=True)
 
 
 def announce(model: Model, name: str = "") -> None:
-    """Say which backend runs a model, which hints it does not follow, and what was not checked.
+    """Print which backend runs a model, which hints are not honoured and what was not checked.
+
+    With `-v` the chosen kernels, the reasons and the allocated memory follow.
 
     Args:
-        model: That was loaded.
-        name: Which one it is, where there are two.
+        model: The loaded model.
+        name: Its name, where a command loads two models.
     """
-    note(f"{name}: {model.reason}" if name else model.reason)
+    flags = flags_of_options(LoadOptions)
+    reason = in_flags(model.reason, flags)
+    note(f"{name}: {reason}" if name else reason)
     for line in (*model.unhonoured_hints, *model.unchecked):
-        note(f"warning: {line}")
+        note(f"warning: {in_flags(line, flags)}")
+    if is_verbose():
+        _log_details(model)
+
+
+def _log_details(model: Model) -> None:
+    from rdrr._explanation import grouped
+
+    info = model.info
+    kernels: dict[str, list[str]] = {}
+    for one in info.decisions:
+        kernels.setdefault(one.reason, []).append(one.kernel)
+    for reason, names in kernels.items():
+        _LOG.info("%s: %s", ", ".join(dict.fromkeys(names)), reason)
+    for group in grouped(info.decisions):
+        for row in group.rows:
+            _LOG.debug("%s, %s: %s (%s)", group.title, row.op, row.kernel, row.reason)
+    _LOG.info(
+        "allocated: %s of weights, %s of key-value cache for %d tokens",
+        format_size(info.weights_bytes),
+        format_size(info.kv_bytes),
+        info.context,
+    )
 
 
 def print_json(data: Any) -> None:
-    """One JSON object on stdout; on one line unless a person is reading."""
+    """Print a JSON object on stdout, on one line unless stdout is a terminal."""
     indent = 2 if sys.stdout.isatty() else None
     text = json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
-    if not text.isprintable():  # such characters stand in strings only, but for the line ends
+    if not text.isprintable():  # apart from line ends they occur within strings only
         text = "".join(
             char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text
         )
@@ -70,7 +108,7 @@ def print_json(data: Any) -> None:
 
 
 def print_error(error: RdrrError, *, as_json: bool) -> None:
-    """One line on stderr, or the same facts as an object on stdout."""
+    """Print an error as one line on stderr, or as a JSON object on stdout."""
     from rich.text import Text
 
     if as_json:
@@ -84,30 +122,46 @@ def print_error(error: RdrrError, *, as_json: bool) -> None:
 def table(
     columns: Iterable[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
 ) -> Table:
-    """A plain table without a frame.
+    """Return a table without a frame that fits any width by folding its widest cells.
 
     Args:
-        columns: Headings.
-        rows: Cells, shown as they print.
+        columns: Headings of the columns.
+        rows: Cells of each row; they are shown as `str` gives them.
         right: Headings of the columns that are aligned to the right.
     """
     from rich.table import Table
     from rich.text import Text
 
     columns, right = list(columns), set(right)
-    result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, cells)) for cells in zip(columns, *texts, strict=True)]
+    keep_numbers = _numbers_fit(columns, widths, right)
+    result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
     for name in columns:
-        # In a narrow terminal the widest columns are folded first; nothing is ever cut off.
-        result.add_column(name, overflow="fold")
+        # In a narrow terminal the widest columns are folded first; no text is cut off.
+        result.add_column(name, overflow="fold", no_wrap=keep_numbers and name in right)
         result.columns[-1].justify = "right" if name in right else "left"
-    for row in rows:
-        # Text, because names in square brackets would be read as markup.
-        result.add_row(*(Text(str(cell)) for cell in row))
+    for row in texts:
+        # As Text, because a string with square brackets would be read as markup.
+        result.add_row(*(Text(cell) for cell in row))
     return result
 
 
+def _numbers_fit(columns: Sequence[str], widths: Sequence[int], right: set[str]) -> bool:
+    """Return whether the terminal has room for the numbers of a table without folding them.
+
+    The columns that are aligned to the right have the numbers; each of the others needs a few
+    characters that its cells can be folded to.
+    """
+    needed = sum(
+        width if name in right else min(width, _FOLDED)
+        for name, width in zip(columns, widths, strict=True)
+    )
+    return needed + _GAP * len(columns) <= get_terminal_size().columns
+
+
 def facts(pairs: Iterable[tuple[str, object]]) -> Table:
-    """Names and values, one a line, without a heading."""
+    """Return a table of names and values, one pair per line, without headings."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,6 +1,6 @@
-"""The flags of the decoding strategies, made of the fields of their options.
+"""The flags of the decoding strategies, made from the fields of their option classes.
 
-Every strategy of the table is there, and each flag belongs to one of them.
+Each strategy of the table `STRATEGIES` adds its flags here; each flag belongs to one strategy.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from rdrr_format.options import Option, option, options_of
 from rdrr_runtime.decode.strategies import AUTOREGRESSIVE, STRATEGIES
 from rdrr_runtime.decode.strategy import StrategyOptions
 
+from rdrr.cli._wording import flags_of_options, reword
+
 T = TypeVar("T")
 NONE = "none"
-"""The word for None, where a flag that is not given means something else."""
+"""Value of a flag that stands for None, for options whose default is not None."""
 
 
 def _with_flags_of_strategies(kind: type[T]) -> type[T]:
-    """Add a field for the flag of each option of each strategy; None where it is not given."""
+    """Add a field for each option of each strategy; its value is None when the flag is omitted."""
     which = option(AUTOREGRESSIVE, _which(), choices=(AUTOREGRESSIVE, *STRATEGIES))
     own: list[tuple[str, Any, Any]] = [("decode", str, which)]
     own += [
@@ -32,9 +34,9 @@ def _with_flags_of_strategies(kind: type[T]) -> type[T]:
 
 
 def _which() -> str:
-    """Return the help of `--decode`: the first line of each strategy's documentation."""
+    """Return the help of `--decode`: the first line of each strategy's docstring."""
     lines = [f"{name}: {_first_line(options)}" for name, options in STRATEGIES.items()]
-    return f"How tokens are decoded. {AUTOREGRESSIVE}: one after the other. {' '.join(lines)}"
+    return f"Decoding strategy. {AUTOREGRESSIVE}: one token per pass. {' '.join(lines)}"
 
 
 def _first_line(options: type[StrategyOptions]) -> str:
@@ -43,7 +45,7 @@ def _first_line(options: type[StrategyOptions]) -> str:
 
 
 def _parameter(declared: Option) -> str:
-    """Return the name of a flag's parameter, unique among all strategies as its flag is."""
+    """Return the name of the parameter for a flag; it is unique among all strategies."""
     return "decode_" + declared.flag.removeprefix("--").replace("-", "_")
 
 
@@ -61,12 +63,12 @@ def _flag(name: str, options: type[StrategyOptions], declared: Option) -> Any:
 
 def _default(options: type[StrategyOptions], name: str) -> Any:
     found = {one.name: one.default for one in fields(options)}[name]  # type: ignore[arg-type]
-    assert found is not MISSING, "an option of a strategy has a default"
+    assert found is not MISSING, "each option of a strategy has a default"
     return found
 
 
 def _word_type(options: type[StrategyOptions], declared: Option) -> Any:
-    """Return what the command line reads: a word where it may be `none`, else the field's type."""
+    """Return the type that the command line parses: str if `none` is allowed, else the field's."""
     annotation = get_type_hints(options)[declared.name]
     members = [one for one in get_args(annotation) or (annotation,) if one is not NoneType]
     takes_none = NoneType in get_args(annotation) and _default(options, declared.name) is not None
@@ -75,15 +77,15 @@ def _word_type(options: type[StrategyOptions], declared: Option) -> Any:
 
 @_with_flags_of_strategies
 class DecodeFlags:
-    """The strategy that was asked for, and its options; None for those that were not given."""
+    """The requested strategy and its options; an option is None when its flag is omitted."""
 
     decode: str
 
     def read(self) -> StrategyOptions | None:
-        """Return the strategy's options; None for one token after the other.
+        """Return the options of the strategy; None for autoregressive decoding.
 
         Raises:
-            UsageError: An option of another strategy, or no number.
+            UsageError: A flag belongs to another strategy, or its value is not a number.
         """
         given: dict[str, Any] = {}
         for name, options in STRATEGIES.items():
@@ -94,11 +96,17 @@ class DecodeFlags:
                 if name != self.decode:
                     raise UsageError(f"{declared.flag} is an option of --decode {name}")
                 given[declared.name] = _value(options, declared, word)
-        return STRATEGIES[self.decode](**given) if self.decode in STRATEGIES else None
+        if self.decode not in STRATEGIES:
+            return None
+        options = STRATEGIES[self.decode]
+        try:
+            return options(**given)
+        except UsageError as error:
+            raise reword(error, flags_of_options(options)) from None
 
 
 def _value(options: type[StrategyOptions], declared: Option, word: Any) -> Any:
-    """Return a field's value from what the command line read."""
+    """Return the value of a field from the parsed value of its flag."""
     annotation = get_type_hints(options)[declared.name]
     members = get_args(annotation) or (annotation,)
     if not isinstance(word, str) or str in members or declared.choices:
@@ -110,4 +118,6 @@ def _value(options: type[StrategyOptions], declared: Option, word: Any) -> Any:
         return number(word)
     except ValueError:
         expected = f"a number, or {NONE}"
-        raise UsageError(f"not a {declared.flag}", expected=expected, found=word) from None
+        raise UsageError(
+            f"{declared.flag} is not a number", expected=expected, found=word
+        ) from None

@@ -1,4 +1,4 @@
-"""Exit codes beside those of the errors (1 and 2)."""
+"""The exit code after an interruption; those of errors are in `rdrr_format.errors`."""
 
 INTERRUPTED = 130
-"""After Ctrl-C, as of a shell."""
+"""After Ctrl-C: 128 plus the number of the signal, as shells report it."""

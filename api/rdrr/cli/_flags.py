@@ -1,35 +1,41 @@
-"""Flags of the command line from the fields of option objects.
+"""Flags of the command line, made from the fields of option classes.
 
-A command asks for an object by its annotation:
+A command takes an option object as a parameter:
 
     @with_flags
     def generate(path: PackagePath, load: LoadOptions, sampling: SamplingParams) -> int: ...
 
-Its flags are then those of the fields, in the place of the parameter, and it is called with the
-object filled from them. `Annotated[LoadOptions, Only("adapter", "context")]` offers a few of them.
+`with_flags` replaces such a parameter by one flag for each field of the class, and calls the
+command with an object that is filled from the flags.
+`Annotated[LoadOptions, Only("adapter", "context")]` restricts the flags to these fields.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import wraps
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from rdrr_format.options import Option, options_of
 
 from rdrr._units import parse_size, spell_size
+from rdrr.cli._invocation import READS_LOCATION
 
 F = TypeVar("F", bound=Callable[..., int])
 
+_SHORT: Mapping[str, tuple[str, ...]] = MappingProxyType({"--context": ("-c",)})
+"""Short forms of flags that are made from fields."""
+
 
 class Only:
-    """The fields of an option object that a command offers.
+    """A selection of fields of an option class, for commands that have flags for these only.
 
     Args:
-        names: Their names.
+        names: Names of the fields.
     """
 
     def __init__(self, *names: str) -> None:
@@ -37,7 +43,7 @@ class Only:
 
 
 def with_flags(command: F) -> F:
-    """Give a command a flag for each field of the option objects that it takes."""
+    """Return the command with a flag for each field of the option objects that it takes."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, tuple[type[Any], tuple[_Flag, ...]]] = {}
     parameters: list[inspect.Parameter] = []
@@ -57,7 +63,7 @@ def with_flags(command: F) -> F:
             given[name] = kind(**{flag.name: flag.read(given.pop(flag.name)) for flag in flags})
         return command(**given)
 
-    # By keyword, because an argument without a default may follow flags that have one.
+    # Keyword-only, because parameters without a default may follow flags that have one.
     signature = inspect.Signature(
         [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters],
         return_annotation=int,
@@ -96,12 +102,12 @@ def _default(field: Field[Any]) -> Any:
 
 @dataclass(frozen=True)
 class _Flag:
-    """A field as a flag.
+    """The flag of one field.
 
     Attributes:
-        option: What is declared about it.
-        type: Of the field.
-        default: Of the field.
+        option: The declaration of the field.
+        type: Type of the field.
+        default: Default of the field.
     """
 
     option: Option
@@ -113,13 +119,15 @@ class _Flag:
         return self.option.name
 
     def parameter(self) -> inspect.Parameter:
-        """The parameter from which typer makes the flag."""
+        """Return the parameter from which typer makes the flag."""
         option, default = self.option, self._default_word()
         help_text = option.help
         if option.read_words is not None:
-            help_text = f"{help_text.removesuffix('.')}; repeatable."
+            help_text = f"{help_text.removesuffix('.')} (repeatable)."
+        markers = (READS_LOCATION,) if option.metavar == "PATH" else ()
         info = typer.Option(
             option.flag,
+            *_SHORT.get(option.flag, ()),
             help=help_text,
             metavar=option.metavar or ("SIZE" if option.in_bytes else None),
             min=None if option.in_bytes else option.minimum,
@@ -131,11 +139,11 @@ class _Flag:
             self.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=default,
-            annotation=Annotated[self._word_type(), info],
+            annotation=Annotated[self._word_type(), info, *markers],
         )
 
     def read(self, word: Any) -> Any:
-        """The field's value from what typer read."""
+        """Return the value of the field from the parsed value of the flag."""
         if self.option.in_bytes:
             return None if word is None else parse_size(word)
         if self.option.read_words is not None:
@@ -162,5 +170,5 @@ class _Flag:
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
-    """The types of a union, or the one type that it is."""
+    """Return the member types of a union, or the type itself."""
     return get_args(annotation) or (annotation,)

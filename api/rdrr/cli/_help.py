@@ -1,6 +1,6 @@
-"""The list of commands in `rdrr --help`: under headings, each with its whole first sentence.
+"""The list of commands in `rdrr --help`, under headings, each with its whole first sentence.
 
-Not the help of one command, which typer writes.
+The help of a single command is written by typer and not changed here.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ _WHOLE = 1000
 
 
 class GroupedCommands(TyperGroup):
-    """Commands under the heading that each was registered with, in the order of registration."""
+    """A group that lists its commands under their headings, in the order of registration."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the headings and their commands; long sentences are folded, not cut off."""
+        """Write the headings and their commands; long sentences are folded instead of cut off."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         wide = max(len(name) for name, _ in commands)
         for heading, members in groupby(commands, key=lambda one: _heading(one[1])):
             with formatter.section(heading):
                 formatter.write_dl(
-                    # As wide everywhere, so that the sentences begin in one column.
+                    # Padded to one width, so that all sentences begin in the same column.
                     [(name.ljust(wide), _sentence(command)) for name, command in members]
                 )
 

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypeAlias
+from contextlib import suppress
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 from rdrr_format.options import options_of, split_pairs
+from rdrr_runtime.decode.interval import Interval, check_interval
 
 from rdrr._load_options import LoadOptions
+from rdrr.cli._invocation import READS_LOCATION
 
 PackagePath: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="PATH",
-        help="A package: folder, URL or hf://org/name.",
+        help="The package: a folder, a URL, hf://org/name or org/name on the hub.",
         show_default=False,
     ),
+    READS_LOCATION,
 ]
-JsonFlag: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+JsonFlag: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print the result as one JSON object.")
+]
+QuietFlag: TypeAlias = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 _LOAD = options_of(LoadOptions)
 FollowLinksFlag: TypeAlias = Annotated[
     bool, typer.Option("--follow-links", help=_LOAD["follow_links"].help)
 ]
 KernelHints: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--kernel-hint", metavar="KEY=VALUE", help=_LOAD["kernel_hints"].help),
+    typer.Option(
+        "--kernel-hint",
+        metavar="KEY=VALUE",
+        help=f"{_LOAD['kernel_hints'].help.removesuffix('.')} (repeatable).",
+    ),
 ]
 Adapter: TypeAlias = Annotated[str | None, typer.Option(metavar="NAME", help=_LOAD["adapter"].help)]
 KvDtype: TypeAlias = Annotated[
@@ -36,19 +47,48 @@ ContextShift: TypeAlias = Annotated[
     typer.Option(
         min=0,
         metavar="N",
-        help="Where the context is full keep the first N tokens, drop the older half of the others "
-        "and go on; the text ends there without it.",
+        help="When the context is full, keep the first N tokens, drop the older half of the others "
+        "and continue; without this option the text ends there.",
     ),
 ]
-Interval: TypeAlias = Annotated[
-    int, typer.Option(min=1, help="Tokens between two readbacks from the GPU.")
+
+
+def read_interval(word: str) -> Interval:
+    """Return the value of `--interval`.
+
+    Raises:
+        UsageError: It is neither `auto` nor a whole number from 1 on.
+    """
+    interval: Any = word
+    with suppress(ValueError):
+        interval = int(word)
+    check_interval(interval, "--interval")
+    checked: Interval = interval
+    return checked
+
+
+IntervalFlag: TypeAlias = Annotated[
+    Any,  # typer knows no unions
+    typer.Option(
+        "--interval",
+        parser=read_interval,
+        metavar="auto|N",
+        help="Tokens between two readbacks from the GPU; auto chooses up to 8 by the measured "
+        "speed, so that text comes steadily.",
+    ),
+]
+WindowTokens: TypeAlias = Annotated[
+    int, typer.Option(min=2, help="Tokens per window; each window starts with an empty context.")
+]
+TextTokens: TypeAlias = Annotated[
+    int | None, typer.Option(min=2, help="Read only the first N tokens of the text.")
 ]
 
 
 def split_hints(given: Sequence[str] | None) -> dict[str, str]:
-    """`KEY=VALUE` words as a mapping; keys and values are checked where they are used.
+    """Return `KEY=VALUE` words as a mapping; keys and values are checked where they are used.
 
     Raises:
-        UsageError: A word without `=`, or a key that is given twice.
+        UsageError: A word has no `=`, or a key is given twice.
     """
     return split_pairs(given or (), "kernel hint")

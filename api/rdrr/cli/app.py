@@ -1,7 +1,7 @@
-"""The table of commands, and the one path on which errors leave the program.
+"""The table of commands, and the one place where errors become messages and exit codes.
 
-Nothing heavy is imported here or in the command modules: each imports its work when it runs, so
-that `--help` answers at once.
+Neither this module nor the command modules import anything heavy at the top: each command imports
+what it needs when it runs, so that `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rdrr_format.errors import RdrrError, StoreError, UsageError
+from rdrr_runtime.decode.strategies import STRATEGIES
 
 from rdrr.cli import (
     bench,
@@ -42,6 +43,8 @@ from rdrr.cli import (
 from rdrr.cli._console import note, print_error
 from rdrr.cli._exit_codes import INTERRUPTED
 from rdrr.cli._help import GroupedCommands
+from rdrr.cli._invocation import VerboseFlag, as_command, flags_of_commands
+from rdrr.cli._wording import flags_of_options
 
 _OUTPUT = "standard output"
 _OUTPUT_LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -51,25 +54,32 @@ _ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 
 @dataclass(frozen=True)
 class Command:
-    """One command: its name, its heading in the help, and what typer calls for an exit code."""
+    """A command of the program.
+
+    Attributes:
+        name: What the user types.
+        function: Does the work and returns the exit code; its parameters are annotated for typer.
+        heading: Heading in the list of commands.
+    """
 
     name: str
     function: Callable[..., int]
     heading: str
 
 
-_MAKE, _KNOW, _RUN, _MEASURE = "Make", "Look into", "Run", "Measure"
+_MAKE, _INSPECT = "Make packages", "Inspect packages"
+_RUN, _MEASURE, _HELP = "Run models", "Measure models", "Help"
 COMMANDS = (
     Command("convert", convert.convert, _MAKE),
     Command("imatrix", imatrix.imatrix, _MAKE),
     Command("hints", hints.hints, _MAKE),
     Command("export", export.export, _MAKE),
     Command("push", push.push, _MAKE),
-    Command("validate", validate.validate, _KNOW),
-    Command("inspect", inspect.inspect, _KNOW),
-    Command("report", report.report, _KNOW),
-    Command("diff", diff.diff, _KNOW),
-    Command("schema", schema.schema, _KNOW),
+    Command("validate", validate.validate, _INSPECT),
+    Command("inspect", inspect.inspect, _INSPECT),
+    Command("report", report.report, _INSPECT),
+    Command("diff", diff.diff, _INSPECT),
+    Command("schema", schema.schema, _INSPECT),
     Command("generate", generate.generate, _RUN),
     Command("chat", chat.chat, _RUN),
     Command("explain", explain.explain, _RUN),
@@ -85,12 +95,12 @@ def run(commands: Sequence[Command], arguments: Sequence[str], *, program: str) 
     """Run one command line.
 
     Args:
-        commands: What the program offers; a single one needs no name on the command line.
+        commands: Commands of the program; a single one is not named on the command line.
         arguments: Words after the program's name.
-        program: Name shown in the help.
+        program: Name of the program, as the help shows it.
 
     Returns:
-        The exit code: 0 good, 1 the data is bad or the work failed, 2 wrong usage.
+        The exit code: 0 for success, 1 if the data is bad or the work failed, 2 for wrong usage.
     """
     _prepare()
     try:
@@ -106,34 +116,34 @@ def run(commands: Sequence[Command], arguments: Sequence[str], *, program: str) 
         return _fail(RdrrError("not enough memory", found=str(error) or None), arguments)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
-    if code == INTERRUPTED:  # newer versions of typer return it themselves
-        # A terminal shows ^C where the cursor was, behind whatever stood there.
+    if code == INTERRUPTED:  # newer versions of typer return this code instead of raising
+        # A terminal shows ^C at the cursor, which may be in the middle of a line.
         note("\nstopped" if sys.stderr.isatty() else "stopped")
     return int(code or 0)
 
 
 def _prepare() -> None:
-    # Mesa's drivers complain on stderr, once an adapter, where no desktop session has set it.
+    # Mesa's drivers complain on stderr, once per adapter, when no desktop session has set this.
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that lacks a character shows a substitute; it is no reason to fail.
+        # A character that the terminal's encoding lacks is replaced instead of being an error.
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="replace")
 
 
 def _open_closed_streams() -> None:
-    """Python has no object for a stream that was closed before it started, as by `<&-`."""
+    """Replace standard streams that the shell closed (as `<&-` does), for which Python has None."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # In this order each takes the number that is free, so that no file of ours gets it.
+            # In this order each gets its own free file descriptor, so that no other file gets it.
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
 
 
 def _build(commands: Sequence[Command]) -> typer.Typer:
     app = typer.Typer(
-        add_completion=False,
+        add_completion=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -141,15 +151,48 @@ def _build(commands: Sequence[Command]) -> typer.Typer:
     if len(commands) > 1:
         app.callback(invoke_without_command=True, cls=GroupedCommands)(_root)
     for command in commands:
-        app.command(command.name, rich_help_panel=command.heading)(command.function)
+        function = as_command(command.function, _all_flags)
+        app.command(command.name, rich_help_panel=command.heading)(function)
+    if len(commands) > 1:
+        app.command("help", rich_help_panel=_HELP)(_help_command(commands))
     return app
+
+
+def _all_flags() -> dict[str, str]:
+    """Return the flags of all commands and decoding strategies by argument of the Python API."""
+    flags = flags_of_commands(command.function for command in COMMANDS)
+    for options in STRATEGIES.values():
+        flags = flags_of_options(options) | flags
+    return flags
+
+
+def _help_command(commands: Sequence[Command]) -> Callable[..., int]:
+    names = (*(one.name for one in commands), "help")
+
+    def show_help(context: typer.Context, command: str | None = None) -> int:
+        """Show the help of rdrr, or of one of its commands."""
+        words = ["--help"] if command is None else [command, "--help"]
+        return run(commands, words, program=str(context.find_root().info_name))
+
+    argument = typer.Argument(
+        metavar="COMMAND", help="The command to explain.", case_sensitive=False, show_default=False
+    )
+    show_help.__annotations__["command"] = Annotated[Literal[names] | None, argument]
+    show_help.__annotations__["context"] = typer.Context
+    return show_help
 
 
 def _root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    verbose: VerboseFlag = 0,
 ) -> int:
-    """Convert checkpoints to RDRR packages, validate them, and run them through WebGPU."""
+    """Convert checkpoints to RDRR packages, validate them, and run them through WebGPU.
+
+    `rdrr --install-completion` sets up your shell to complete commands, options and their values
+    with the Tab key. `rdrr -v COMMAND` is the same as `rdrr COMMAND -v`.
+    """
+    context.obj = verbose
     if version:
         from rdrr import __version__
 
@@ -161,7 +204,7 @@ def _root(
 
 def _parser_message(error: BaseException) -> str:
     describe = getattr(error, "format_message", None)
-    # typer's own checks put the kind of the exception before what they say.
+    # Some checks of typer put the type of the exception in front of the message.
     return str(describe() if describe else error).replace("Value error, ", "").rstrip(".")
 
 
@@ -170,7 +213,7 @@ def _usage_of(error: BaseException, program: str) -> str:
 
 
 def _refused(error: OSError, arguments: Sequence[str]) -> int:
-    """What the system refused outside the stores, which name their files: mostly the output."""
+    """Report an OSError that no store has turned into an error; most often the output failed."""
     where = error.filename
     if where is None and error.errno in _OUTPUT_LOST:
         where, arguments = _OUTPUT, ()
@@ -179,7 +222,7 @@ def _refused(error: OSError, arguments: Sequence[str]) -> int:
 
 
 def _drop_output() -> None:
-    # What the stream still holds would fail again, with a traceback, when the program ends.
+    # Python would flush the stream at exit, fail again and print a traceback.
     sys.stdout = io.StringIO()
 
 

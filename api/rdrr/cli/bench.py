@@ -1,4 +1,4 @@
-"""`rdrr bench`: speed, work per token and memory of one package."""
+"""`rdrr bench`: the speed, the work per token and the memory of one package."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from rdrr.cli._options import (
     PackagePath,
     split_hints,
 )
+from rdrr.cli._progress import status
 
 if TYPE_CHECKING:
     from rdrr.bench.speed import Speed
@@ -45,9 +46,9 @@ Moved: TypeAlias = Annotated[str | None, typer.Option(hidden=True)]
 
 def bench(
     path: PackagePath,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Token ids of the prompt.")] = 512,
-    tokens: Annotated[int, typer.Option(min=2, help="New token ids of a run.")] = 128,
-    repeat: Annotated[int, typer.Option(min=1, help="Number of runs.")] = 5,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 512,
+    tokens: Annotated[int, typer.Option(min=2, help="New tokens per run.")] = 128,
+    repeat: Annotated[int, typer.Option(min=1, help="Number of runs that are measured.")] = 5,
     interval: Annotated[int, typer.Option(min=1, help="Tokens between two readbacks.")] = 8,
     adapter: Adapter = None,
     kernel_hint: KernelHints = None,
@@ -82,13 +83,15 @@ def bench(
     from rdrr.bench.runs import LoadedAs, Workload
     from rdrr.bench.speed import measure
 
-    found = measure(
-        open_package(path, follow_links=follow_links),
-        Workload(prompt_tokens, tokens, repeat),
-        adapter=adapter,
-        options=LoadedAs(split_hints(kernel_hint), kv_dtype),
-        interval=interval,
-    )
+    hints = split_hints(kernel_hint)
+    with status("loading and measuring the model", hidden=json):
+        found = measure(
+            open_package(path, follow_links=follow_links),
+            Workload(prompt_tokens, tokens, repeat),
+            adapter=adapter,
+            options=LoadedAs(hints, kv_dtype),
+            interval=interval,
+        )
     if json:
         print_json(found.as_dict())
     else:
@@ -99,7 +102,7 @@ def bench(
 
 
 def _refuse_moved(path: str, options: Mapping[str, str | None]) -> None:
-    """Name the script that took over a former subcommand or option.
+    """Refuse former subcommands and options, and name the script that took over.
 
     Raises:
         UsageError: One of them was given.
@@ -118,11 +121,16 @@ def _rows(found: Speed) -> Iterable[tuple[str, str]]:
     work = found.work_per_token
     software = ", a software adapter" if found.software else ""
     yield "adapter", f"{found.adapter}{software}"
-    yield "run", f"{found.prompt_tokens} prompt tokens, {found.tokens} new, {found.repeat} times"
+    yield (
+        "runs",
+        f"{found.repeat} with {found.prompt_tokens} prompt tokens, {found.tokens} new tokens",
+    )
     yield "time to first token", f"{found.time_to_first_token_ms.show()} ms"
-    yield "of the first run", f"{found.first_run_ms:,.0f} ms, loading {found.load_ms:,.0f} ms"
+    yield "first run", f"{found.first_run_ms:,.0f} ms to first token, with compilation"
+    yield "loading", f"{found.load_ms:,.0f} ms"
     yield "prefill", f"{found.prefill_tokens_per_second.show(1)} tokens/s"
-    yield "decode", f"{found.decode_tokens_per_second.show(1)} tokens/s"
+    if found.decode_tokens_per_second.median > 0:
+        yield "decode", f"{found.decode_tokens_per_second.show(1)} tokens/s"
     yield "ms per token", "  ".join(f"{name} {value:.3f}" for name, value in per.items())
     yield "GPU time, prefill", _milliseconds(found.gpu_prefill_ms)
     yield "GPU time per token", _milliseconds(found.gpu_decode_ms_per_token)
@@ -137,4 +145,8 @@ def _rows(found: Speed) -> Iterable[tuple[str, str]]:
 
 
 def _milliseconds(value: float | None) -> str:
-    return "not measured: the adapter has no timestamps" if value is None else f"{value:.3f} ms"
+    return (
+        "not measured: the adapter does not support timestamp queries"
+        if value is None
+        else f"{value:.3f} ms"
+    )

@@ -1,4 +1,4 @@
-"""`rdrr chat`: a conversation in the terminal, or piped, a message a line."""
+"""`rdrr chat`: a conversation in the terminal, or through a pipe with one message per line."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rdrr_format.errors import RdrrError, UsageError
+from rdrr_runtime.decode.interval import AUTO
 from rdrr_runtime.sampling.params import SamplingParams
 
 from rdrr._load_options import LoadOptions
 from rdrr.cli._console import announce, note, print_error
 from rdrr.cli._flags import with_flags
-from rdrr.cli._options import ContextShift, Interval, PackagePath
+from rdrr.cli._options import ContextShift, IntervalFlag, PackagePath
+from rdrr.cli._progress import status, with_status
 
 if TYPE_CHECKING:
     from rdrr._chat import Conversation
 
 _HELP = """\
-/help          this list
-/reset         forget all but the system's message
-/system TEXT   start anew with this system's message; without TEXT with none
-/save FILE     write the messages as JSON
-/load FILE     read messages that /save wrote
-/exit          leave, as the end of the input does
+/help          show this list
+/reset         forget the conversation, but keep the system message
+/system TEXT   start again with this system message, or without one if TEXT is omitted
+/save FILE     write the conversation to a file, as JSON
+/load FILE     read a conversation that /save wrote
+/exit          leave; so does the end of the input
 Ctrl-C stops an answer."""
 
 
@@ -35,18 +37,23 @@ Ctrl-C stops an answer."""
 def chat(
     path: PackagePath,
     *,
-    system: Annotated[str | None, typer.Option(help="The system's message.")] = None,
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
     template: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A chat template in Jinja for the package's."),
+        typer.Option(
+            metavar="FILE", help="Jinja chat template to use instead of the one in the package."
+        ),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 512,
+    max_tokens: Annotated[
+        int,
+        typer.Option("--max-tokens", "-n", min=1, help="Maximum number of tokens per answer."),
+    ] = 512,
     sampling: SamplingParams,
     load: LoadOptions,
     context_shift: ContextShift = None,
-    interval: Interval = 8,
+    interval: IntervalFlag = AUTO,
 ) -> int:
-    """Talk with a model. Answers go to stdout as they come; /help lists the commands."""
+    """Chat with a model. Answers are printed as they are generated; /help lists the commands."""
     import rdrr
     from rdrr._chat import Conversation
 
@@ -56,15 +63,17 @@ def chat(
         "context_shift": context_shift,
         "interval": interval,
     }
-    with rdrr.load(path, options=load) as model:
-        model.chat_template(template)  # before anything is typed
+    with status("loading the model"):
+        opened = rdrr.load(path, options=load)
+    with opened as model:
+        model.chat_template(template)  # reports a missing template before anything is typed
         announce(model)
         conversation = Conversation(model, system=system, template=template)
         return _talk(conversation, options)
 
 
 def _talk(conversation: Conversation, options: Mapping[str, Any]) -> int:
-    """Take lines until the input ends; an error in a pipe ends it with its exit code."""
+    """Answer lines until the input ends; an error ends the program only if the input is a pipe."""
     interactive = sys.stdin.isatty()
     if interactive:
         note("/help lists the commands; /exit leaves")
@@ -87,7 +96,7 @@ def _lines(*, interactive: bool) -> Iterator[str]:
     if not interactive:
         yield from (line.strip() for line in sys.stdin)
         return
-    import readline  # noqa: F401  # input() then edits lines and remembers them
+    import readline  # noqa: F401  # gives input() line editing and a history
 
     while True:
         try:
@@ -95,7 +104,7 @@ def _lines(*, interactive: bool) -> Iterator[str]:
         except EOFError:
             sys.stdout.write("\n")
             return
-        except KeyboardInterrupt:  # it came as the answer ended: no reason to lose the talk
+        except KeyboardInterrupt:  # Ctrl-C came just after the answer: keep the conversation
             sys.stdout.write("\n")
             note("/exit leaves")
 
@@ -104,7 +113,7 @@ def _answer(conversation: Conversation, text: str, options: Mapping[str, Any]) -
     generation = conversation.ask(text, **options)
     pieces: list[str] = []
     with _interruptible() as interrupted:
-        for piece in generation:
+        for piece in with_status(generation, "reading the prompt"):
             pieces.append(piece)
             sys.stdout.write(piece)
             sys.stdout.flush()
@@ -114,14 +123,18 @@ def _answer(conversation: Conversation, text: str, options: Mapping[str, Any]) -
     sys.stdout.flush()
     conversation.answered("".join(pieces))
     if generation.stats.finish == "context":
-        note("the context is full; /reset empties it, --context-shift drops its oldest half")
+        note(
+            "the context is full; /reset empties it, and with --context-shift the older half of it "
+            "is dropped instead"
+        )
 
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C is remembered until a piece has come, so that no pass is broken off.
+    """Yield a function that returns whether Ctrl-C was pressed in the block.
 
-    A second one is a KeyboardInterrupt again.
+    The first Ctrl-C is only recorded, so that no forward pass is broken off. A second one raises
+    KeyboardInterrupt as usual.
     """
     pressed: list[int] = []
     ours = signal.getsignal(signal.SIGINT)
@@ -133,7 +146,7 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
 
     try:
         signal.signal(signal.SIGINT, press)
-    except ValueError:  # only the main thread has signals
+    except ValueError:  # signal handlers can be set in the main thread only
         yield lambda: False
         return
     try:
@@ -143,7 +156,7 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
 
 
 def _command(conversation: Conversation, line: str) -> bool:
-    """Do what a line with a slash says; False to leave."""
+    """Run a line that begins with a slash; return False if it ends the conversation."""
     name, _, rest = line[1:].partition(" ")
     rest = rest.strip()
     if name in ("exit", "quit"):
@@ -156,12 +169,14 @@ def _command(conversation: Conversation, line: str) -> bool:
         "load": lambda: conversation.load(_file(name, rest)),
     }
     if name not in commands:
-        raise UsageError("unknown command", found=f"/{name}", hint="/help lists them")
+        raise UsageError(
+            "there is no such command", found=f"/{name}", hint="/help lists the commands"
+        )
     commands[name]()
     return True
 
 
 def _file(name: str, rest: str) -> str:
     if not rest:
-        raise UsageError("no file", expected=f"/{name} FILE")
+        raise UsageError("the command needs a file", expected=f"/{name} FILE")
     return rest

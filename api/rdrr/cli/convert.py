@@ -1,4 +1,4 @@
-"""`rdrr convert` and `convert-cli`: a checkpoint becomes a package."""
+"""`rdrr convert` and `convert-cli`: convert a checkpoint to a package."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from rdrr_format.errors import UsageError
 from rdrr._units import format_size
 from rdrr.cli._console import console, note, print_json, table
 from rdrr.cli._flags import with_flags
-from rdrr.cli._options import JsonFlag
+from rdrr.cli._invocation import READS_LOCATION
+from rdrr.cli._options import JsonFlag, QuietFlag
 from rdrr.cli._progress import progress_bar
+from rdrr.cli._wording import flags_of_options, in_flags
 
 if TYPE_CHECKING:
     from rdrr_converter.report import ConversionResult, TensorReport
@@ -26,28 +28,32 @@ def convert(
         str,
         typer.Argument(
             metavar="SRC",
-            help="A Hugging Face checkpoint (folder or file of weights) or a GGUF file; a path, "
-            "a URL (s3://, https://...) or hf://org/name[@revision][/file].",
+            help="The checkpoint: a Hugging Face folder, one of its weight files, or a GGUF file; "
+            "as a path, a URL (s3://, https://...), hf://org/name[@revision][/file] or "
+            "org/name[@revision] on the hub.",
+            show_default=False,
         ),
+        READS_LOCATION,
     ],
     destination: Annotated[
         str,
         typer.Argument(
             metavar="DST",
-            help="Folder to make, or its URL on an object store.",
+            help="The folder to create, or its URL on an object store.",
+            show_default=False,
         ),
     ],
     options: ConvertOptions,
     json: JsonFlag = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
+    quiet: QuietFlag = False,
 ) -> int:
-    """Make a package from a checkpoint. DST appears only when it is complete."""
+    """Convert a checkpoint to a package. DST appears only when it is complete."""
     if json and quiet:
         raise UsageError("--json and --quiet contradict each other")
     import rdrr
 
     start = time.perf_counter()
-    with progress_bar(hidden=quiet) as progress:
+    with progress_bar(hidden=quiet or json) as progress:
         result = rdrr.convert(source, destination, options=options, progress=progress)
     seconds = time.perf_counter() - start
     if json:
@@ -55,7 +61,7 @@ def convert(
     elif not quiet:
         show(result)
         if result.reused_shards:
-            note(f"{result.reused_shards} of {len(result.plan.shard_sizes)} shards were re-used")
+            note(f"{result.reused_shards} of {len(result.plan.shard_sizes)} shards were reused")
         if options.device != "cpu" and not options.dry_run:
             note(_encoders(result, options.device))
         note(f"{seconds:.1f} s, {result.parameters / seconds / 1e6:.1f} million weights/s")
@@ -63,7 +69,7 @@ def convert(
 
 
 def show(result: ConversionResult) -> None:
-    """The summary; in a dry run the whole plan before it."""
+    """Print the summary of a conversion; for a dry run, the plan of every tensor comes first."""
     out = console()
     if result.dry_run:
         _show_plan(out, result)
@@ -72,7 +78,8 @@ def show(result: ConversionResult) -> None:
     for name in result.overflowed:
         out.print(_plain(f"kept in F32, because values do not fit the type: {name}", "yellow"))
     for text in result.notes:
-        out.print(_plain(f"note: {text}", "yellow"))
+        line = in_flags(f"note: {text}", flags_of_options(ConvertOptions))
+        out.print(_plain(line, "yellow"))
     shards = len(result.plan.shard_sizes)
     verb = "would be" if result.dry_run else "is"
     line = (
@@ -84,19 +91,19 @@ def show(result: ConversionResult) -> None:
 
 
 def _encoders(result: ConversionResult, device: str) -> str:
-    """Which blocks the device encoded, and which the CPU."""
+    """Return how many blocks the device encoded, and how many the CPU."""
     by_device, by_cpu = (result.encoded_blocks.get(name, 0) for name in (device, "cpu"))
     return f"blocks encoded: {by_device:,} by {device}, {by_cpu:,} by the CPU"
 
 
 def _before(result: ConversionResult) -> str:
-    """What compressed shards hold, where that differs."""
+    """Return the uncompressed size where the shards are compressed, otherwise nothing."""
     size = result.plan.total_size
     return "" if size == result.total_size else f", {format_size(size)} uncompressed,"
 
 
 def _show_totals(out: Console, result: ConversionResult) -> None:
-    columns = ("dtype", "tensors", "size", "bits a weight", "worst error")
+    columns = ("dtype", "tensors", "size", "bits per weight", "worst error")
     rows = []
     for dtype, (count, size) in result.by_dtype().items():
         group = [tensor for tensor in result.tensors if tensor.dtype == dtype]
@@ -104,11 +111,12 @@ def _show_totals(out: Console, result: ConversionResult) -> None:
         rows.append((dtype, count, format_size(size), f"{bits:.2f}", _worst(group)))
     out.print(table(columns, rows, right=columns[1:]))
     if result.padding:
-        out.print(_plain(f"{result.padding:,} weights of padding fill the last blocks", "dim"))
+        out.print(_plain(f"{result.padding:,} padding weights fill the last blocks of rows", "dim"))
 
 
 def _show_plan(out: Console, result: ConversionResult) -> None:
     columns = ("tensor", "shape", "dtype", "layout", "size", "shard:offset", "why")
+    flags = flags_of_options(ConvertOptions)
     rows = [
         (
             row["name"],
@@ -117,7 +125,7 @@ def _show_plan(out: Console, result: ConversionResult) -> None:
             row["layout"],
             format_size(_number(row["size"])),
             f"{row['shard']}:{row['offset']}",
-            row["why"],
+            in_flags(str(row["why"]), flags),
         )
         for row in result.plan.describe()
     ]
@@ -125,7 +133,7 @@ def _show_plan(out: Console, result: ConversionResult) -> None:
 
 
 def _worst(group: list[TensorReport]) -> str:
-    """The largest relative root-mean-square error of a group, as a percentage."""
+    """Return the largest relative root-mean-square error of a group, as a percentage."""
     errors = [one.relative_rmse for one in group if one.relative_rmse is not None]
     if not errors:
         return ""

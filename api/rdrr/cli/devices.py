@@ -1,14 +1,13 @@
-"""`rdrr devices`: which adapters there are and what they offer."""
+"""`rdrr devices`: the WebGPU adapters of this machine, their limits and features."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from rdrr._units import format_size
 from rdrr.cli._console import console, facts, print_json
+from rdrr.cli._options import JsonFlag
 
 if TYPE_CHECKING:
     from rdrr_device.adapters import AdapterInfo
@@ -23,9 +22,9 @@ _COUNTS = {"max-compute-invocations-per-workgroup"}
 
 
 def devices(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: JsonFlag = False,
 ) -> int:
-    """List the GPU adapters. Exit code 1 when there is none."""
+    """List the GPU adapters. The exit code is 1 if there is none."""
     from rdrr_device.adapters import list_adapters
     from rdrr_format.errors import DeviceError
 
@@ -36,13 +35,13 @@ def devices(
     if not adapters:
         from rdrr_device.adapters import NO_ADAPTER_HINT
 
-        raise DeviceError("no WebGPU adapter on this machine", hint=NO_ADAPTER_HINT)
+        raise DeviceError("this machine has no WebGPU adapter", hint=NO_ADAPTER_HINT)
     _show(adapters)
     return 0
 
 
 def adapter_facts(one: AdapterInfo) -> dict[str, Any]:
-    """An adapter as JSON values."""
+    """Return an adapter as JSON values."""
     return {
         "name": one.name,
         "backend": one.backend,
@@ -72,6 +71,6 @@ def _show(adapters: Sequence[AdapterInfo]) -> None:
 
 
 def _relevant(features: frozenset[str]) -> list[str]:
-    """Features that WebGPU itself names; native extensions are many and in `--json`."""
+    """Return the features that matter here; `--json` lists all, native extensions included."""
     wanted = ("shader-f16", "subgroup", "timestamp-query")
     return [f"{name}: {'yes' if name in features else 'no'}" for name in wanted]

@@ -1,4 +1,4 @@
-"""`rdrr diff`: in what two packages differ, tensor by tensor and field by field."""
+"""`rdrr diff`: the differences between two packages, tensor by tensor and field by field."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rdrr.cli._console import console, print_json, table
+from rdrr.cli._invocation import READS_LOCATION
 from rdrr.cli._options import FollowLinksFlag, JsonFlag
 
 if TYPE_CHECKING:
@@ -18,21 +19,29 @@ if TYPE_CHECKING:
 
 def diff(
     first: Annotated[
-        str, typer.Argument(metavar="A", help="A package's folder or URL.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="A",
+            help="The first package: a folder, a URL, or org/name on the hub.",
+            show_default=False,
+        ),
+        READS_LOCATION,
     ],
     second: Annotated[
-        str, typer.Argument(metavar="B", help="The package to compare it with.", show_default=False)
+        str,
+        typer.Argument(metavar="B", help="The package to compare it with.", show_default=False),
+        READS_LOCATION,
     ],
     all_tensors: Annotated[
-        bool, typer.Option("--all", help="List tensors that are the same, too.")
+        bool, typer.Option("--all", help="Also list the tensors that are equal.")
     ] = False,
     follow_links: FollowLinksFlag = False,
     json: JsonFlag = False,
 ) -> int:
-    """Compare two packages. Exit code 0 if they hold the same model, 1 if not.
+    """Compare two packages. The exit code is 0 if they hold the same model, 1 if not.
 
-    Storage makes no difference by itself: layouts, fused matrices, types that hold the same
-    values, hints and names are shown and do not count.
+    Only values and configuration count. How they are stored is shown, but does not count: layouts,
+    fused matrices, types that hold the same values, kernel hints and names.
     """
     from rdrr_manifests.package import open_package
 
@@ -91,7 +100,7 @@ def _row(one: TensorDifference) -> tuple[str, ...]:
     if one.verdict == "shape":
         shapes = " | ".join("x".join(map(str, shape)) for shape in one.shapes)
         return one.name, kinds, "", "", shapes, one.verdict
-    error = "no number" if one.relative_rmse is None else f"{100 * one.relative_rmse:.4g} %"
+    error = "not a number" if one.relative_rmse is None else f"{100 * one.relative_rmse:.4g} %"
     largest = "" if one.largest is None else f"{one.largest:.4g}"
     place = "" if one.where is None else f"{one.where[0]}, {one.where[1]}"
     return one.name, kinds, error, largest, place, one.verdict

@@ -1,4 +1,4 @@
-"""`rdrr explain`: op by op, which kernel serves it and why."""
+"""`rdrr explain`: which kernel serves each op, and why."""
 
 from __future__ import annotations
 
@@ -26,17 +26,22 @@ def explain(
         Only("adapter", "kernel_hints", "strict_hints", "kv_dtype", "context", "follow_links"),
     ],
     every: Annotated[
-        bool, typer.Option("--all", help="Show each layer, also those served alike.")
+        bool,
+        typer.Option(
+            "--all", help="Show every layer, instead of joining layers with equal kernels."
+        ),
     ] = False,
     phases: Annotated[
         bool,
-        typer.Option("--phases", help="Show what runs instead: the phases of each pass in order."),
+        typer.Option(
+            "--phases", help="Show the phases of each pass in the order in which they run instead."
+        ),
     ] = False,
     json: JsonFlag = False,
 ) -> int:
     """Show which kernel serves each op of decoding, of small batches and of prefill, and why.
 
-    Reads no weights.
+    No weights are read.
     """
     from rdrr_manifests.package import open_package
 

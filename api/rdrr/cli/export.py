@@ -1,4 +1,4 @@
-"""`rdrr export`: a package becomes a checkpoint again."""
+"""`rdrr export`: convert a package back to a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from rdrr._units import format_size, parse_size
 from rdrr.cli._console import console, note, print_json, table
-from rdrr.cli._options import FollowLinksFlag, JsonFlag, PackagePath
+from rdrr.cli._options import FollowLinksFlag, JsonFlag, PackagePath, QuietFlag
 from rdrr.cli._progress import progress_bar
 
 if TYPE_CHECKING:
@@ -21,35 +21,46 @@ def export(
     path: PackagePath,
     out: Annotated[
         str,
-        typer.Argument(metavar="OUT", help="Folder (safetensors) or file (gguf) to make."),
+        typer.Argument(
+            metavar="OUT",
+            help="The folder (safetensors) or file (gguf) to create.",
+            show_default=False,
+        ),
     ],
     to: Annotated[
         Literal["safetensors", "gguf"],
-        typer.Option(help="safetensors for transformers, gguf for llama.cpp."),
+        typer.Option(help="Format: safetensors for transformers, gguf for llama.cpp."),
     ] = "safetensors",
     dtype: Annotated[
         Literal["f32", "f16", "bf16"] | None,
-        typer.Option(help="Type in safetensors; the matrices' own, or f16 for quantized ones."),
+        typer.Option(
+            help="Data type in safetensors files. Without it each tensor keeps its type, and "
+            "quantized tensors become f16."
+        ),
     ] = None,
     lossless: Annotated[
         bool,
-        typer.Option("--lossless", help="Refuse what would change a value or decode a block."),
+        typer.Option(
+            "--lossless",
+            help="Fail instead of changing a value or decoding a quantized block.",
+        ),
     ] = False,
     arch: Annotated[
-        str | None, typer.Option(help="Architecture to write it as; the package's own.")
+        str | None,
+        typer.Option(help="Architecture to export as, if not that of the package."),
     ] = None,
     shard_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="Bytes of a safetensors file at most.")
+        str, typer.Option(metavar="SIZE", help="Maximum size of a safetensors file.")
     ] = "5GB",
     follow_links: FollowLinksFlag = False,
     json: JsonFlag = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
+    quiet: QuietFlag = False,
 ) -> int:
-    """Make a checkpoint from a package. OUT appears only when it is complete."""
+    """Convert a package back to a checkpoint. OUT appears only when it is complete."""
     from rdrr_converter.export import export as write
 
     start = time.perf_counter()
-    with progress_bar(hidden=quiet) as progress:
+    with progress_bar(hidden=quiet or json) as progress:
         result = write(
             path,
             out,
@@ -85,7 +96,7 @@ def _show(result: ExportResult) -> None:
         out.print(f"note: {count} written as {dtype}: {why}", style="yellow", markup=False)
     for text in result.notes:
         out.print(f"note: {text}", style="yellow", markup=False, soft_wrap=True)
-    kept = "every value kept" if result.is_lossless else "some values rounded"
+    kept = "all values are exact" if result.is_lossless else "some values were rounded"
     line = f"{result.architecture}, {format_size(result.total_size)}, {kept}: {result.destination}"
     out.print(line, style="bold green", markup=False, soft_wrap=True)
 

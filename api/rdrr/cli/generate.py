@@ -1,13 +1,14 @@
-"""`rdrr generate`: text from a package, as it comes."""
+"""`rdrr generate`: continue a prompt and print the text while it is generated."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rdrr_format.errors import UsageError
+from rdrr_runtime.decode.interval import AUTO
 from rdrr_runtime.sampling.params import SamplingParams
 
 from rdrr._load_options import LoadOptions
@@ -15,7 +16,8 @@ from rdrr._units import format_size
 from rdrr.cli._console import announce, console, facts, note, print_json
 from rdrr.cli._decoding import DecodeFlags
 from rdrr.cli._flags import with_flags
-from rdrr.cli._options import ContextShift, Interval, JsonFlag, PackagePath
+from rdrr.cli._options import ContextShift, IntervalFlag, JsonFlag, PackagePath
+from rdrr.cli._progress import status, with_status
 from rdrr.cli._response_format import read_format
 
 if TYPE_CHECKING:
@@ -26,17 +28,18 @@ if TYPE_CHECKING:
 _FIGURES = (
     ("prompt tokens", "prompt_tokens", "{:d}"),
     ("new tokens", "new_tokens", "{:d}"),
-    ("ended by", "finish", "{}"),
+    ("finish reason", "finish", "{}"),
     ("time to first token", "time_to_first_token_ms", "{:.1f} ms"),
     ("prefill", "prefill_tokens_per_second", "{:.1f} tokens/s"),
     ("decode", "decode_tokens_per_second", "{:.1f} tokens/s"),
     ("forward passes", "forwards", "{:d}"),
-    ("tokens a pass", "tokens_per_forward", "{:.2f}"),
+    ("tokens per pass", "tokens_per_forward", "{:.2f}"),
     ("wasted rows", "wasted_rows", "{:d}"),
     ("draft tokens", "drafted", "{:d}"),
-    ("accepted", "accepted", "{:d}"),
+    ("accepted tokens", "accepted", "{:d}"),
 )
 
+_SPEEDS = ("prefill_tokens_per_second", "decode_tokens_per_second")
 _OF_DRAFTS = ("drafted", "accepted")
 _OF_PASSES = ("forwards", "tokens_per_forward", "wasted_rows")
 
@@ -46,43 +49,60 @@ def generate(
     path: PackagePath,
     *,
     prompt: Annotated[
-        str | None, typer.Option(help="Text to continue; - or none reads it from standard input.")
+        str | None,
+        typer.Option(
+            "--prompt",
+            "-p",
+            help="Text to continue. It is read from standard input if this is - or omitted.",
+        ),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Most new tokens.")] = 128,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", "-n", min=1, help="Maximum number of new tokens.")
+    ] = 128,
     sampling: SamplingParams,
     logprobs: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="With --json: each token's log-probability, and the N likeliest, at most 20.",
+            help="With --json: record the log-probability of each token, and those of the N most "
+            "probable tokens (at most 20).",
         ),
     ] = None,
     json_schema: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Hold the text to this JSON schema; - reads it."),
+        typer.Option(
+            metavar="FILE",
+            help="Generate JSON that follows the JSON schema in this file (- for standard input).",
+        ),
     ] = None,
     regex: Annotated[
-        str | None, typer.Option(help="Hold the text to this regular expression.")
+        str | None,
+        typer.Option(metavar="PATTERN", help="Generate text that matches this regular expression."),
     ] = None,
     stop: Annotated[
-        list[str] | None, typer.Option(help="End the text before this string; repeatable.")
+        list[str] | None,
+        typer.Option(help="Stop before this string; it is not printed (repeatable)."),
     ] = None,
     load: LoadOptions,
     context_shift: ContextShift = None,
-    interval: Interval = 8,
+    interval: IntervalFlag = AUTO,
     decode: DecodeFlags,
-    stats: Annotated[bool, typer.Option("--stats", help="Print timings to stderr.")] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Print timings and counts on stderr.")
+    ] = False,
     json: JsonFlag = False,
 ) -> int:
-    """Continue a prompt. The text goes to stdout as it comes, all else to stderr."""
+    """Continue a prompt. The text goes to stdout while it is generated, all else to stderr."""
     import rdrr
 
     response_format = read_format(json_schema, regex)
     if logprobs is not None and not json:
-        raise UsageError("log-probabilities come in the JSON object", hint="add --json")
+        raise UsageError("--logprobs needs --json: the figures are part of the JSON object")
     strategy = decode.read()
     text = _read_prompt(prompt)
-    with rdrr.load(path, options=load) as model:
+    with status("loading the model", hidden=json):
+        opened = rdrr.load(path, options=load)
+    with opened as model:
         generation = model.generate(
             text,
             sampling=sampling,
@@ -100,14 +120,17 @@ def generate(
         else:
             _stream(generation)
             if generation.stats.finish == "context":
-                note("the context is full; --context enlarges it, --context-shift N goes on")
+                note(
+                    "the context is full: raise --context, or use --context-shift N to continue "
+                    "without the oldest tokens"
+                )
         if stats:
             _show_stats(model, generation)
     return 0
 
 
 def result(model: Model, generation: Generation, text: str) -> dict[str, Any]:
-    """A finished generation as JSON values."""
+    """Return a finished generation as JSON values."""
     recorded = generation.logprobs
     return {
         "text": text,
@@ -131,12 +154,12 @@ def _read_prompt(prompt: str | None) -> str:
     if prompt is not None and prompt != "-":
         return prompt
     if prompt is None and sys.stdin.isatty():
-        raise UsageError("no prompt", hint='give --prompt "TEXT", or pipe the text in')
+        raise UsageError("there is no prompt", hint='give --prompt "TEXT", or pipe the text in')
     return sys.stdin.read()
 
 
-def _stream(pieces: Generation) -> None:
-    for piece in pieces:
+def _stream(generation: Generation) -> None:
+    for piece in with_status(generation, "reading the prompt"):
         sys.stdout.write(piece)
         sys.stdout.flush()
     sys.stdout.write("\n")
@@ -145,13 +168,23 @@ def _stream(pieces: Generation) -> None:
 
 def _show_stats(model: Model, generation: Generation) -> None:
     figures = generation.stats.as_dict()
+    console(stderr=True).print(facts([*stats_rows(figures), *_memory(model)]))
+
+
+def stats_rows(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows of `--stats`: labels and values, without figures that say nothing.
+
+    Args:
+        figures: The figures of a generation, from `GenerationStats.as_dict`.
+    """
     hidden: tuple[str, ...] = () if figures["drafted"] else _OF_DRAFTS
-    if figures["rows"] == figures["forwards"]:  # one token a pass, as always without --decode
+    if figures["rows"] == figures["forwards"]:  # one token per pass, as always without --decode
         hidden += _OF_PASSES
-    rows: list[tuple[str, str]] = [
+    # A speed is 0 where there was nothing to measure, as for a text of one token.
+    hidden += tuple(key for key in _SPEEDS if not figures[key])
+    return [
         (label, form.format(figures[key])) for label, key, form in _FIGURES if key not in hidden
     ]
-    console(stderr=True).print(facts([*rows, *_memory(model)]))
 
 
 def _memory(model: Model) -> Sequence[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""`rdrr hints`: the kernel hints of a package, shown or changed without touching its shards."""
+"""`rdrr hints`: show or change the kernel hints of a package; the shards stay untouched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def hints(
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
-            help="Hints to write into the manifest; auto or nothing takes one away.",
+            help="Hints to write into the manifest; KEY=auto and KEY= remove a hint.",
             show_default=False,
         ),
     ] = None,
@@ -39,5 +39,9 @@ def hints(
         return 0
     console().print(facts(stated.items()))
     if wanted:
-        note(f"changed: {', '.join(changed)}" if changed else "nothing to change")
+        note(
+            f"changed: {', '.join(changed)}"
+            if changed
+            else "nothing changed: the package has these hints already"
+        )
     return 0

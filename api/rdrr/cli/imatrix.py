@@ -1,4 +1,4 @@
-"""`rdrr imatrix`: which columns of a model's weights matter on a text."""
+"""`rdrr imatrix`: measure an importance matrix, which weighs the columns of a model's weights."""
 
 from __future__ import annotations
 
@@ -9,29 +9,34 @@ import typer
 
 from rdrr._texts import read_text
 from rdrr.cli._console import console, facts, print_json
-from rdrr.cli._options import FollowLinksFlag, JsonFlag, PackagePath
+from rdrr.cli._options import (
+    FollowLinksFlag,
+    JsonFlag,
+    PackagePath,
+    TextTokens,
+    WindowTokens,
+)
 from rdrr.cli._progress import window_progress
 
 
 def imatrix(
     path: PackagePath,
     text: Annotated[
-        Path, typer.Option(metavar="FILE", help="Text in UTF-8 to read.", show_default=False)
+        Path,
+        typer.Option(metavar="FILE", help="UTF-8 text that the model reads.", show_default=False),
     ],
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="GGUF file to make.", show_default=False)
+        Path, typer.Option(metavar="FILE", help="GGUF file to create.", show_default=False)
     ],
-    window: Annotated[int, typer.Option(min=2, help="Tokens of a window; each begins anew.")] = 512,
-    tokens: Annotated[
-        int | None, typer.Option(min=2, help="Use only so many tokens of the text.")
-    ] = None,
+    window: WindowTokens = 512,
+    tokens: TextTokens = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file that is there.")
+        bool, typer.Option("--overwrite", help="Replace an existing file.")
     ] = False,
     follow_links: FollowLinksFlag = False,
     json: JsonFlag = False,
 ) -> int:
-    """Write an importance matrix for `rdrr convert --imatrix` (in torch on the CPU)."""
+    """Measure an importance matrix for `rdrr convert --imatrix`, with torch on the CPU."""
     from rdrr.importance import measure_importance
 
     content = read_text(text)
@@ -53,7 +58,7 @@ def imatrix(
         rows = [
             ("entries", str(found.entries)),
             ("perplexity", f"{found.perplexity:.4f}"),
-            ("predicted", f"{found.tokens:,} tokens"),
+            ("predicted tokens", f"{found.tokens:,}"),
             ("written", found.path),
         ]
         console().print(facts(rows))

@@ -1,4 +1,4 @@
-"""`rdrr inspect`: what is in a package, and how much memory it takes to run it."""
+"""`rdrr inspect`: the contents of a package, and the memory that running it takes."""
 
 from __future__ import annotations
 
@@ -22,17 +22,23 @@ if TYPE_CHECKING:
 def inspect(
     path: PackagePath,
     *,
-    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
+    tensors: Annotated[bool, typer.Option("--tensors", help="List all tensors.")] = False,
     memory: Annotated[
-        bool, typer.Option("--memory", help="Show the memory that running it takes.")
+        bool, typer.Option("--memory", help="Show the memory that running the package takes.")
     ] = False,
     context: Annotated[
-        int | None, typer.Option(min=1, help="Tokens that --memory counts; the model's longest.")
+        int | None,
+        typer.Option(
+            "--context",
+            "-c",
+            min=1,
+            help="Context length that --memory assumes, if not the model's maximum.",
+        ),
     ] = None,
     load: Annotated[LoadOptions, Only("adapter", "kernel_hints", "follow_links")],
     json: JsonFlag = False,
 ) -> int:
-    """Show what a package contains; an adapter and hints matter to --memory only."""
+    """Show what a package contains. The adapter and kernel hints matter for --memory only."""
     from rdrr_manifests.package import open_package
 
     from rdrr._backends import resolve_hints
@@ -78,30 +84,34 @@ def _show_overview(out: Console, overview: Survey) -> None:
             (one.name, one.tensors, f"{one.weights:,}", format_size(one.bytes), one.bits_text)
             for one in groups
         ]
-        columns = (title.removeprefix("by "), "tensors", "weights", "size", "bits a weight")
+        columns = (title.removeprefix("by "), "tensors", "weights", "size", "bits per weight")
         out.print(table(columns, cells, right=columns[1:]))
 
 
 def _show_memory(out: Console, need: Memory) -> None:
     _heading(out, f"memory for {need.context} tokens")
-    in_blocks = "heads are no whole blocks" if need.kv_q8_0 is None else format_size(need.kv_q8_0)
+    in_blocks = (
+        "not possible: the head dimension is not a multiple of the block size"
+        if need.kv_q8_0 is None
+        else format_size(need.kv_q8_0)
+    )
     rows = [
         ("weights as stored", format_size(need.weights)),
         ("key-value cache, f16", format_size(need.kv_f16)),
         ("key-value cache, f32", format_size(need.kv_f32)),
         ("key-value cache, q8_0", in_blocks),
         (f"activations, {need.rows} rows", format_size(need.activations)),
-        ("together with an f16 cache", format_size(need.total)),
+        ("total with an f16 cache", format_size(need.total)),
     ]
     out.print(facts(rows))
     if need.loaded is None:
         return
-    _heading(out, f"allocated on {need.loaded.adapter}, f16 cache")
+    _heading(out, f"allocated on {need.loaded.adapter} with an f16 cache")
     kept = [
-        ("weights as kept there", need.loaded.weights),
+        ("weights as repacked", need.loaded.weights),
         ("key-value cache", need.loaded.kv),
         ("activations and tables", need.loaded.rest),
-        ("together", need.loaded.total),
+        ("total", need.loaded.total),
     ]
     out.print(facts((name, format_size(size)) for name, size in kept))
 

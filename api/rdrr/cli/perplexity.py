@@ -1,4 +1,4 @@
-"""`rdrr perplexity`: how well a package predicts a text, alone or beside another package."""
+"""`rdrr perplexity`: how well a package predicts a text, alone or compared with another one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from rdrr._load_options import LoadOptions
 from rdrr._texts import read_text
 from rdrr.cli._console import announce, console, facts, print_json
 from rdrr.cli._flags import Only, with_flags
-from rdrr.cli._options import JsonFlag, PackagePath
-from rdrr.cli._progress import window_progress
+from rdrr.cli._invocation import READS_LOCATION
+from rdrr.cli._options import JsonFlag, PackagePath, TextTokens, WindowTokens
+from rdrr.cli._progress import status, window_progress
 
 if TYPE_CHECKING:
     from rdrr import Model
@@ -28,19 +29,21 @@ def perplexity(
     path: PackagePath,
     *,
     text: Annotated[
-        Path, typer.Option(metavar="FILE", help="Text in UTF-8 to predict.", show_default=False)
+        Path, typer.Option(metavar="FILE", help="UTF-8 text to predict.", show_default=False)
     ],
     against: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="A package of the same tokens to compare with."),
+        typer.Option(metavar="PATH", help="A package with the same vocabulary to compare with."),
+        READS_LOCATION,
     ] = None,
-    window: Annotated[int, typer.Option(min=2, help="Tokens of a window; each begins anew.")] = 512,
-    tokens: Annotated[
-        int | None, typer.Option(min=2, help="Use only so many tokens of the text.")
-    ] = None,
+    window: WindowTokens = 512,
+    tokens: TextTokens = None,
     decode_path: Annotated[
         bool,
-        typer.Option("--decode-path", help="One token a pass, as text is generated; slow."),
+        typer.Option(
+            "--decode-path",
+            help="Run one token per pass, with the kernels that generate text; this is slow.",
+        ),
     ] = False,
     load: Annotated[
         LoadOptions,
@@ -62,7 +65,7 @@ def perplexity(
     from rdrr import evaluate
 
     content = read_text(text)
-    open_model = partial(_open, load=load, window=window)
+    open_model = partial(_open, load=load, window=window, hidden=json)
     with ExitStack() as stack:
         model: rdrr.Model = stack.enter_context(open_model(path))
         base = stack.enter_context(open_model(against)) if against is not None else None
@@ -90,19 +93,20 @@ def perplexity(
     return 0
 
 
-def _open(path: str, *, load: LoadOptions, window: int) -> Model:
+def _open(path: str, *, load: LoadOptions, window: int, hidden: bool) -> Model:
     import rdrr
 
     package = rdrr.open_package(path, follow_links=load.follow_links)
     longest = package.manifest.architecture.max_seq_len
     if window > longest:
         raise UsageError(
-            "--window is longer than the model's context",
+            "--window is larger than the context length of the model",
             where=path,
             expected=f"at most {longest}",
             found=window,
         )
-    model = rdrr.load(path, options=replace(load, context=window))
+    with status(f"loading {path}", hidden=hidden):
+        model = rdrr.load(path, options=replace(load, context=window))
     announce(model, path)
     return model
 
@@ -113,12 +117,12 @@ def _show(found: Perplexity | Comparison) -> None:
     model = found.model if isinstance(found, Comparison) else found
     rows: list[tuple[str, str]] = [
         ("perplexity", f"{model.perplexity:.4f}"),
-        ("cross-entropy", f"{model.cross_entropy:.5f} nats a token"),
+        ("cross-entropy", f"{model.cross_entropy:.5f} nats per token"),
         ("predicted", f"{model.tokens:,} tokens in {model.windows:,} windows"),
     ]
     if isinstance(found, Comparison):
         rows += [
-            ("of the other", f"{found.base.perplexity:.4f}"),
+            ("perplexity of the other", f"{found.base.perplexity:.4f}"),
             (
                 "difference",
                 f"{100 * (found.ratio - 1):+.3f} % (standard error {100 * found.ratio_error:.3f})",

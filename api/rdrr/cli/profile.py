@@ -1,4 +1,4 @@
-"""`rdrr profile`: where the time of a model goes on the GPU, and around it."""
+"""`rdrr profile`: GPU time of a model by kernel, and the time that the CPU spends around it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rdrr._load_options import LoadOptions
 from rdrr.cli._console import console, facts, note, print_json, table
 from rdrr.cli._flags import Only, with_flags
 from rdrr.cli._options import JsonFlag, PackagePath
+from rdrr.cli._progress import status
 
 if TYPE_CHECKING:
     from rdrr_runtime.measure.profiled import Profile
@@ -36,19 +37,21 @@ def profile(
     *,
     prompt_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens of the prompt; 512 where the context has room."),
+        typer.Option(
+            min=1, help="Tokens of the prompt. [default: 512, or fewer if the context is smaller]"
+        ),
     ] = None,
-    tokens: Annotated[int, typer.Option(min=1, help="Tokens decoded after the prompt.")] = 32,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens to decode after the prompt.")] = 32,
     trace: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a trace for ui.perfetto.dev; must not exist."),
+        typer.Option(metavar="FILE", help="File to create with a trace for ui.perfetto.dev."),
     ] = None,
     load: Annotated[
         LoadOptions, Only("adapter", "kernel_hints", "kv_dtype", "context", "follow_links")
     ],
     json: JsonFlag = False,
 ) -> int:
-    """Measure GPU time by kernel, and what the host spends around it, for prompt and tokens."""
+    """Measure the GPU time of each kernel and the CPU time around it, in prefill and decode."""
     from rdrr_format.stores import replace_file
     from rdrr_manifests.package import open_package
 
@@ -58,23 +61,25 @@ def profile(
 
     _check(trace)
     package = open_package(path, follow_links=load.follow_links)
-    found = _profile.measure(
-        package,
-        resolve_hints(package, load.kernel_hints),
-        adapter=load.adapter,
-        kv_dtype=load.kv_dtype,
-        context=context_of(package, load.context),
-        prompt_tokens=prompt_tokens,
-        tokens=tokens,
-    )
+    policy, context = resolve_hints(package, load.kernel_hints), context_of(package, load.context)
+    with status("loading and measuring the model", hidden=json):
+        found = _profile.measure(
+            package,
+            policy,
+            adapter=load.adapter,
+            kv_dtype=load.kv_dtype,
+            context=context,
+            prompt_tokens=prompt_tokens,
+            tokens=tokens,
+        )
     if trace is not None:
         replace_file(trace, jsonlib.dumps(_profile.trace(found)).encode())
-        note(f"trace: {trace}, opens in ui.perfetto.dev")
-    told = _profile.as_dict(found)
+        note(f"trace written to {trace}; open it in ui.perfetto.dev")
+    figures = _profile.as_dict(found)
     if json:
-        print_json(told)
+        print_json(figures)
     else:
-        _show(found, told)
+        _show(found, figures)
     return 0
 
 
@@ -82,26 +87,26 @@ def _check(trace: Path | None) -> None:
     if trace is None:
         return
     if trace.exists():
-        raise UsageError("the file exists already", where=str(trace), hint="choose another name")
+        raise UsageError("the file already exists", where=str(trace), hint="choose another name")
     if not trace.parent.is_dir():
         raise UsageError("there is no such folder", where=str(trace.parent))
-    if not os.access(trace.parent, os.W_OK):  # before anything is measured
+    if not os.access(trace.parent, os.W_OK):  # found before anything is measured
         raise StoreError("permission denied", where=str(trace.parent))
 
 
-def _show(found: Profile, told: dict[str, Any]) -> None:
+def _show(found: Profile, figures: dict[str, Any]) -> None:
     out = console()
     software = ", a software adapter" if found.adapter.software else ""
-    copied = told["copy"]["gigabytes_per_second"]
+    copied = figures["copy"]["gigabytes_per_second"]
     out.print(
         facts(
             [
                 ("adapter", f"{found.adapter.name}{software}"),
-                ("copy", f"{copied:.1f} GB/s read and written"),
+                ("copy", f"{copied:.1f} GB/s (bytes read plus bytes written)"),
             ]
         )
     )
-    for step in told["steps"]:
+    for step in figures["steps"]:
         out.print()
         out.print(facts(_figures(step)))
         rows = [_row(one) for one in step["kernels"]]
@@ -113,10 +118,10 @@ def _figures(step: dict[str, Any]) -> list[tuple[str, str]]:
     what = f"{rows} tokens, {runs} times" if step["step"] == "prefill" else f"{runs} tokens"
     return [
         (step["step"], what),
-        ("GPU", f"{step['gpu_ms']:.3f} ms a step"),
-        ("GPU, dispatch by dispatch", f"{step['gpu_ms_in_single_passes']:.3f} ms"),
+        ("GPU", f"{step['gpu_ms']:.3f} ms per step"),
+        ("GPU, each dispatch alone", f"{step['gpu_ms_in_single_passes']:.3f} ms"),
         ("CPU encode", f"{step['encode_ms']:.3f} ms"),
-        ("CPU sync", f"{step['sync_ms']:.3f} ms, the GPU's work within"),
+        ("CPU sync", f"{step['sync_ms']:.3f} ms, which includes the GPU's work"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""`rdrr push`: a package to the Hugging Face Hub, with a model card."""
+"""`rdrr push`: upload a package to the Hugging Face Hub, with a model card."""
 
 from __future__ import annotations
 
@@ -16,27 +16,30 @@ if TYPE_CHECKING:
 
 def push(
     path: Annotated[
-        str, typer.Argument(metavar="PATH", help="A package's folder.", show_default=False)
+        str, typer.Argument(metavar="PATH", help="Folder of the package.", show_default=False)
     ],
     location: Annotated[
         str,
-        typer.Argument(metavar="hf://ORG/NAME", help="The repository; @BRANCH may follow."),
+        typer.Argument(metavar="hf://ORG/NAME", help="The repository, or hf://ORG/NAME@BRANCH."),
     ],
     private: Annotated[
-        bool, typer.Option("--private", help="Make the repository a private one.")
+        bool, typer.Option("--private", help="Create the repository as a private one.")
     ] = False,
     base_model: Annotated[
         str | None,
-        typer.Option(metavar="ORG/NAME", help="What it was converted from, for the model card."),
+        typer.Option(
+            metavar="ORG/NAME", help="The model it was converted from, for the model card."
+        ),
     ] = None,
-    message: Annotated[str | None, typer.Option(help="Message of the commit.")] = None,
+    message: Annotated[str | None, typer.Option(help="Commit message.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the model card and the files, push nothing.")
+        bool,
+        typer.Option("--dry-run", help="Print the model card and the files, and upload nothing."),
     ] = False,
     follow_links: FollowLinksFlag = False,
     json: JsonFlag = False,
 ) -> int:
-    """Check every byte of a package, then push it to the Hugging Face Hub in one commit."""
+    """Check every byte of a package, then upload it to the Hugging Face Hub in one commit."""
     import rdrr
 
     pushed = rdrr.push(
@@ -63,7 +66,7 @@ def _show(pushed: Pushed) -> None:
         out.print(Text(pushed.card), soft_wrap=True)
     rows = [(name, format_size(size)) for name, size in pushed.files.items()]
     out.print(table(("file", "size"), rows, right=("size",)))
-    verb = "would be pushed" if pushed.url is None else f"pushed in {pushed.url}"
+    verb = "would be uploaded" if pushed.url is None else f"uploaded in {pushed.url}"
     total = format_size(sum(pushed.files.values()))
     line = f"{pushed.location}: {len(pushed.files)} files, {total}, {verb}"
     out.print(Text(line, style="bold green"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`rdrr report`: what a conversion did to every tensor, in the terminal or as a page."""
+"""`rdrr report`: the storage and the error of every tensor, in the terminal or as an HTML page."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from rdrr._units import format_size
 from rdrr.cli._console import console, note, print_json, table
 from rdrr.cli._options import FollowLinksFlag, JsonFlag, PackagePath
+from rdrr.cli._wording import flags_of_options, in_flags
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,13 +23,18 @@ def report(
     path: PackagePath,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="OUT", help="Write a page with pictures; it needs no other file."),
+        typer.Option(
+            metavar="OUT", help="Write an HTML page with charts to this file; it is self-contained."
+        ),
     ] = None,
-    worst: Annotated[int, typer.Option(min=0, help="Tensors to list, worst first.")] = 8,
+    worst: Annotated[
+        int,
+        typer.Option(min=0, help="Number of tensors to list, those with the largest error first."),
+    ] = 8,
     follow_links: FollowLinksFlag = False,
     json: JsonFlag = False,
 ) -> int:
-    """Show what became of every tensor of a package, and what that cost."""
+    """Show how every tensor of a package is stored, and the error that this causes."""
     from rdrr._report_view import read_report, view
 
     found = read_report(path, follow_links=follow_links)
@@ -47,7 +53,7 @@ def _write_page(found: ReportView, path: Path) -> None:
     from rdrr._report_html import render
 
     replace_file(path, render(found).encode())
-    note(f"written: {path}")
+    note(f"page written to {path}")
 
 
 def _show(found: ReportView, worst: int) -> None:
@@ -56,18 +62,18 @@ def _show(found: ReportView, worst: int) -> None:
     out.print(
         f"{head.model_id} ({head.architecture} from {head.source_format}): "
         f"{head.parameters / 1e6:.1f} million weights, {format_size(head.total_size)}, "
-        f"{found.bits:.2f} bits a weight, error {_percent(found.mean_error)}",
+        f"{found.bits:.2f} bits per weight, error {_percent(found.mean_error)}",
         style="bold",
         soft_wrap=True,
     )
     _section(
         out,
-        ("dtype", "tensors", "size", "bits a weight", "worst error"),
+        ("dtype", "tensors", "size", "bits per weight", "worst error"),
         [
             (one.dtype, one.tensors, format_size(one.bytes), f"{one.bits:.2f}", _percent(one.worst))
             for one in found.types
         ],
-        right=("tensors", "size", "bits a weight", "worst error"),
+        right=("tensors", "size", "bits per weight", "worst error"),
     )
     if found.largest_error:
         _section(
@@ -79,7 +85,7 @@ def _show(found: ReportView, worst: int) -> None:
     if found.worst and worst:
         _section(
             out,
-            ("tensors that lost most", "stored as", "error", "worst block", "at", "why"),
+            ("tensors with the largest error", "stored as", "error", "worst block", "at", "why"),
             _worst_rows(found, worst),
             right=("error", "worst block"),
         )
@@ -113,8 +119,11 @@ def _part(part: str, cells: tuple[Cell, ...]) -> tuple[object, ...]:
 
 
 def _worst_rows(found: ReportView, count: int) -> list[tuple[object, ...]]:
+    from rdrr_converter.options import ConvertOptions
+
     from rdrr._report_view import block_error
 
+    flags = flags_of_options(ConvertOptions)
     return [
         (
             one.name,
@@ -122,7 +131,7 @@ def _worst_rows(found: ReportView, count: int) -> list[tuple[object, ...]]:
             _percent(one.relative_rmse),
             _percent(block_error(one)),
             f"row {one.worst_block.row}, block {one.worst_block.block}" if one.worst_block else "",
-            one.why,
+            in_flags(one.why, flags),
         )
         for one in found.worst[:count]
     ]

@@ -1,4 +1,4 @@
-"""`rdrr schema`: the JSON Schema of a package's files, for editors and other tools."""
+"""`rdrr schema`: the JSON schema of a package's files, for editors and other tools."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import typer
 
 def schema(
     of: Annotated[
-        Literal["manifest", "report"], typer.Option("--of", help="Which file's schema.")
+        Literal["manifest", "report"], typer.Option("--of", help="File that the schema is for.")
     ] = "manifest",
 ) -> int:
-    """Print the JSON Schema of manifest.json, or of conversion-report.json."""
+    """Print the JSON schema of manifest.json or conversion-report.json."""
     from rdrr_manifests.schema import manifest_schema, report_schema
 
     found = {"manifest": manifest_schema, "report": report_schema}[of]()

@@ -1,4 +1,4 @@
-"""`rdrr tune`: which parameters of kernels are fastest on this adapter for a package's shapes."""
+"""`rdrr tune`: find the fastest kernel parameters on an adapter for the shapes of a package."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def tune(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Only matmul, attention, softmax, norm or dequant; repeatable.",
+            help="Tune only this kind of op: matmul, attention, softmax, norm or dequant "
+            "(repeatable).",
         ),
     ] = None,
     passes: Annotated[
@@ -38,21 +39,23 @@ def tune(
         typer.Option(
             "--pass",
             metavar="NAME",
-            help="Only the kernels of these passes, as `rdrr explain` names them; repeatable, or "
-            "all. [default: prefill, decode]",
+            help="Tune only the kernels of this pass, named as in `rdrr explain`, or all "
+            "(repeatable). [default: prefill, decode]",
             show_default=False,
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Try again what is known.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Measure shapes again that are tuned already.")
+    ] = False,
     load: Annotated[
         LoadOptions, Only("adapter", "kernel_hints", "kv_dtype", "context", "follow_links")
     ],
     rounds: Annotated[
-        int | None, typer.Option(min=3, help="Measurements of each candidate.")
+        int | None, typer.Option(min=3, help="Number of measurements per candidate.")
     ] = None,
     json: JsonFlag = False,
 ) -> int:
-    """Time parameters of kernels on a package's shapes and keep the best for later runs."""
+    """Measure kernel parameters on the shapes of a package, and keep the best for later runs."""
     from rdrr_device.tuning import OPS
     from rdrr_manifests.package import open_package
 
@@ -60,10 +63,11 @@ def tune(
     from rdrr._load import context_of
     from rdrr._tune import tune_package
 
-    unknown = [one for one in op or () if one not in OPS]
+    ops = frozenset(one.lower() for one in op or OPS)
+    unknown = sorted(ops - set(OPS))
     if unknown:
-        raise UsageError("no such op", expected=", ".join(OPS), found=unknown[0])
-    specs = _passes(passes or ["prefill", "decode"])
+        raise UsageError("there is no such op", expected=", ".join(OPS), found=unknown[0])
+    specs = _passes([one.lower() for one in passes or ("prefill", "decode")])
     package = open_package(path, follow_links=load.follow_links)
     found = tune_package(
         package,
@@ -71,14 +75,14 @@ def tune(
         adapter=load.adapter,
         kv_dtype=load.kv_dtype,
         context=context_of(package, load.context),
-        ops=frozenset(op or OPS),
+        ops=ops,
         force=force,
         rounds=rounds,
         passes=specs,
-        progress=None if json else _tell,
+        progress=None if json else _show_progress,
     )
     if found.note:
-        note(f"warning: the profile that was there is not used: {found.note}")
+        note(f"warning: the existing profile is not used: {found.note}")
     if json:
         print_json(found.as_dict())
     else:
@@ -94,11 +98,13 @@ def _passes(names: Sequence[str]) -> tuple[PassSpec, ...]:
         return TUNED
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise UsageError("no such pass", expected=", ".join([*known, "all"]), found=unknown[0])
+        raise UsageError(
+            "there is no such pass", expected=", ".join([*known, "all"]), found=unknown[0]
+        )
     return tuple(spec for name, spec in known.items() if name in names)
 
 
-def _tell(key: str, index: int, count: int) -> None:
+def _show_progress(key: str, index: int, count: int) -> None:
     note(f"[{index + 1}/{count}] {key}")
 
 
@@ -120,9 +126,9 @@ def _show(found: TuneResult) -> None:
         out.print()
     pairs = [("adapter", found.adapter.name), ("trials", str(tuned.trials))]
     if tuned.known:
-        pairs.append(("known already", f"{tuned.known} shapes; --force tries them again"))
+        pairs.append(("tuned already", f"{tuned.known} shapes; --force measures them again"))
     for one in tuned.passes:
-        kept = "" if one.kept else ", slower together: the defaults stay"
+        kept = "" if one.kept else "; the combination is slower, so the defaults stay"
         times = f"{one.default_seconds * 1e3:.3f} -> {one.seconds * 1e3:.3f} ms"
         pairs.append((one.step, f"{times} of GPU time{kept}"))
     out.print(facts([*pairs, ("profile", str(found.path))]))

@@ -1,39 +1,47 @@
-"""`rdrr validate`: is this package sound, and if not, everything that is wrong with it."""
+"""`rdrr validate`: check a package and list everything that is wrong with it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from rdrr._load_options import LoadOptions
 from rdrr._units import format_size
 from rdrr.cli._console import console, print_json
 from rdrr.cli._options import FollowLinksFlag, JsonFlag, PackagePath
+from rdrr.cli._wording import flags_of_options, in_flags
 
 if TYPE_CHECKING:
     from rdrr_manifests.faults import Fault, ValidationReport
     from rich.text import Text
 
 _DEPTHS = {
-    "structure": "the manifest alone",
-    "files": "manifest and file sizes; --deep also checks hashes and values",
-    "deep": "manifest, files, hashes and values",
+    "structure": "the manifest only",
+    "files": "the manifest and file sizes; --deep also checks hashes and values",
+    "deep": "the manifest, files, hashes and values",
 }
 
 
 def validate(
     path: PackagePath,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Also check hashes and decode every tensor.")
+        bool, typer.Option("--deep", help="Also check the hashes and decode every tensor.")
     ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings are errors.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
+    profile: Annotated[
+        Literal["rdrr", "doppler"],
+        typer.Option("--profile", help="Also apply the rules of this runtime."),
+    ] = "rdrr",
     follow_links: FollowLinksFlag = False,
     json: JsonFlag = False,
 ) -> int:
-    """Check a package, or a manifest alone (then its structure only). Exit code 1 on errors."""
+    """Check a package, or only a manifest if PATH is one. The exit code is 1 on errors."""
     import rdrr
 
-    report = rdrr.validate(path, deep=deep, strict=strict, follow_links=follow_links)
+    report = rdrr.validate(
+        path, deep=deep, strict=strict, follow_links=follow_links, profile=profile
+    )
     if json:
         print_json(report.as_dict())
     else:
@@ -55,7 +63,7 @@ def _show(report: ValidationReport) -> None:
 
 
 def summary(report: ValidationReport) -> str:
-    """What was looked at, how far, and how much was found, in one line."""
+    """Return one line with what was checked, how thoroughly, and the number of faults."""
     facts = report.facts or {}
     parts = [
         _count(facts[name], name.removesuffix("s"))
@@ -79,7 +87,7 @@ def _count(number: int, word: str) -> str:
 def _fault(fault: Fault) -> Text:
     from rich.text import Text
 
-    line = fault.line()
+    line = in_flags(fault.line(), flags_of_options(LoadOptions))
     style = "red" if fault.severity == "error" else "yellow"
     head = len(fault.severity)
     return Text.assemble((line[:head], f"bold {style}"), line[head:])

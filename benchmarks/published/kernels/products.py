@@ -41,7 +41,7 @@ def product(ctx: OpContext, weight: GpuWeight, x: BufferSlice, y: BufferSlice) -
 
 def _matvec(int8: bool) -> Maker:
     def make(ctx: OpContext, weight: GpuWeight, x: BufferSlice, y: BufferSlice) -> list[Phase]:
-        from rdrr_runtime.phases.folding import Input, Output
+        from rdrr_runtime.phases.fusion import Input, Output
         from rdrr_runtime.phases.matvec import matvec, refusal
 
         obstacle = refusal(ctx, (weight,), int8=int8)

@@ -47,14 +47,14 @@ def check_device(name: str, adapter: str | None, engine: str) -> None:
             does not encode on this machine.
     """
     if name not in DEVICES:
-        raise UsageError("--device has no such value", expected=", ".join(DEVICES), found=name)
+        raise UsageError("`device` has no such value", expected=", ".join(DEVICES), found=name)
     if adapter is not None and name != "wgpu":
-        raise UsageError("--adapter is for --device wgpu", found=f"--device {name}")
+        raise UsageError("`adapter` is only for `device` wgpu", found=f"`device` {name}")
     if name != CPU and engine != "threads":
         raise UsageError(
-            "--device needs the threads of this machine",
-            expected="--engine threads",
-            found=f"--engine {engine}",
+            "`device` needs the threads of this machine",
+            expected="`engine` threads",
+            found=f"`engine` {engine}",
         )
 
 

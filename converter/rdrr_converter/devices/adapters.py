@@ -16,7 +16,7 @@ from rdrr_device.adapters import (
 )
 from rdrr_format.errors import DeviceError, UsageError
 
-CPU_HINT = "use --device cpu, or name a software adapter with --adapter"
+CPU_HINT = "use `device` cpu, or name a software adapter with `adapter`"
 
 
 def choose(name: str | None) -> AdapterInfo:
@@ -32,7 +32,7 @@ def choose(name: str | None) -> AdapterInfo:
         if hardware:
             return choose_adapter(hardware)
         raise DeviceError(
-            "--device wgpu finds no GPU",
+            "`device` wgpu finds no GPU",
             expected="a hardware adapter",
             found=names(adapters) or "none",
             hint=CPU_HINT,

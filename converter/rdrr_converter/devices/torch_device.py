@@ -1,8 +1,8 @@
 """Encoding of blocks with torch operations, on a CUDA device.
 
-torch is a dependency anyway, and the same operations can be tested on the CPU. Encoding takes up to
-two thousand kernel launches whatever the number of blocks; they are captured once as a CUDA graph,
-which is then launched as a whole.
+torch comes with the extra `rdrr[torch]`, and the same operations can be tested on the CPU. Encoding
+takes up to two thousand kernel launches whatever the number of blocks; they are captured once as a
+CUDA graph, which is then launched as a whole.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from rdrr_format.errors import DeviceError
+from rdrr_format.extras import import_extra
 
 from rdrr_converter.devices._base import BLOCK, Bytes, Flags, Weights, device_errors
 from rdrr_converter.devices._torch_affine import pack_fifth, pack_low, quantize_affine
@@ -57,11 +58,13 @@ class TorchDevice:
 
     Raises:
         DeviceError: torch cannot use the device.
+        UsageError: torch is not installed.
     """
 
     types = frozenset(QUANTIZERS)
 
     def __init__(self, device: str = "cuda", capacity: int = CAPACITY) -> None:
+        import_extra("torch", "torch", "encoding on a CUDA device")
         import torch
 
         self.capacity = capacity
@@ -71,7 +74,7 @@ class TorchDevice:
             raise DeviceError(
                 "torch finds no CUDA device",
                 found=f"torch {torch.__version__}",
-                hint="install torch with CUDA, or use --device wgpu or cpu",
+                hint="install torch with CUDA, or use `device` wgpu or cpu",
             )
         with device_errors(f"opening {device}", RuntimeError):
             if self.device.type == "cuda":

@@ -31,9 +31,9 @@ def check_engine(name: str, address: str | None) -> None:
         UsageError: The engine does not exist, or it takes no address.
     """
     if name not in _ENGINES:
-        raise UsageError("--engine has no such value", expected=", ".join(ENGINES), found=name)
+        raise UsageError("`engine` has no such value", expected=", ".join(ENGINES), found=name)
     if address is not None and name != "ray":
-        raise UsageError("--ray-address is for --engine ray", found=f"--engine {name}")
+        raise UsageError("`ray_address` is only for `engine` ray", found=f"`engine` {name}")
 
 
 def open_engine(

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rdrr_format.errors import RdrrError, UsageError
+from rdrr_format.errors import RdrrError
+from rdrr_format.extras import import_extra
 
 from rdrr_converter.engines._base import Item, Result, WorkerError, map_in_order
 
@@ -69,10 +70,7 @@ def open_engine(workers: int, address: str | None = None) -> Iterator[RayEngine]
         UsageError: Ray is not installed.
         WorkerError: The cluster cannot be reached.
     """
-    try:
-        import ray
-    except ImportError:
-        raise UsageError("--engine ray needs Ray", hint="pip install 'rdrr[ray]'") from None
+    ray = import_extra("ray", "ray", "the Ray engine")
     is_ours = not ray.is_initialized()
     if is_ours:
         _connect(ray, workers, address)

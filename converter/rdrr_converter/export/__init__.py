@@ -6,7 +6,15 @@ find a configuration that reads back as the same model -> plan the type of each 
 
 from __future__ import annotations
 
-from rdrr_converter.export._export import DTYPES, KINDS, export
+from rdrr_converter.export._export import DTYPES, KINDS, ExportDtype, ExportKind, export
 from rdrr_converter.export._result import ExportedTensor, ExportResult
 
-__all__ = ["DTYPES", "KINDS", "ExportResult", "ExportedTensor", "export"]
+__all__ = [
+    "DTYPES",
+    "KINDS",
+    "ExportDtype",
+    "ExportKind",
+    "ExportResult",
+    "ExportedTensor",
+    "export",
+]

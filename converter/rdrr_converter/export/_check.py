@@ -107,7 +107,7 @@ def check_described(
             where=package.where,
             expected="only tensors that follow from config.json",
             found=f"{len(extra)} other tensors",
-            hint="name an architecture that has them with --arch",
+            hint="name an architecture that has them with `arch`",
         )
 
 

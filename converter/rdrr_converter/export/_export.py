@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from math import prod
 from types import MappingProxyType
+from typing import Literal, get_args
 
 from rdrr_format.errors import ConversionError, StoreError, UsageError
 from rdrr_format.locations import is_url, local_path
@@ -24,9 +25,17 @@ from rdrr_converter.export._values import OutgoingTensor
 from rdrr_converter.report import Progress, ProgressCallback
 
 DTYPES: Mapping[str, str] = MappingProxyType({"f32": "F32", "f16": "F16", "bf16": "BF16"})
-"""Values of `--dtype`, and their storage types."""
+"""Storage types by the values of `dtype`."""
 
-KINDS = ("safetensors", "gguf")
+ExportDtype = Literal["f32", "f16", "bf16"]
+"""The keys of `DTYPES`, for annotations."""
+
+_DTYPE_NAMES: tuple[ExportDtype, ...] = get_args(ExportDtype)
+
+ExportKind = Literal["safetensors", "gguf"]
+
+KINDS: tuple[ExportKind, ...] = get_args(ExportKind)
+"""Kinds of checkpoint that can be written."""
 
 _TORCH: Mapping[str, str] = MappingProxyType(
     {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -37,8 +46,8 @@ def export(
     location: str | os.PathLike[str],
     destination: str | os.PathLike[str],
     *,
-    to: str = "safetensors",
-    dtype: str | None = None,
+    to: ExportKind = "safetensors",
+    dtype: ExportDtype | None = None,
     lossless: bool = False,
     arch: str | None = None,
     shard_size: int = SHARD_SIZE,
@@ -67,7 +76,7 @@ def export(
         ConversionError: The package cannot be exported with these options.
         StoreError: The destination exists or cannot be written.
     """
-    _check_options(to, dtype)
+    to, dtype = _checked(to, dtype)
     if is_url(destination):
         raise UsageError(
             "a checkpoint can be exported to this machine only",
@@ -106,16 +115,26 @@ def export(
     )
 
 
-def _check_options(to: str, dtype: str | None) -> None:
-    if to not in KINDS:
-        raise UsageError("--to has no such value", expected=", ".join(KINDS), found=to)
-    if dtype is not None and dtype not in DTYPES:
-        raise UsageError("--dtype has no such value", expected=", ".join(DTYPES), found=dtype)
-    if dtype is not None and to == "gguf":
+def _checked(to: str, dtype: str | None) -> tuple[ExportKind, ExportDtype | None]:
+    """Return the two options in the case of their tables.
+
+    Raises:
+        UsageError: One of them has no such value, or they contradict each other.
+    """
+    kind = next((one for one in KINDS if one == to.lower()), None)
+    if kind is None:
+        raise UsageError("`to` has no such value", expected=", ".join(KINDS), found=to)
+    if dtype is None:
+        return kind, None
+    scalar = next((one for one in _DTYPE_NAMES if one == dtype.lower()), None)
+    if scalar is None:
+        raise UsageError("`dtype` has no such value", expected=", ".join(DTYPES), found=dtype)
+    if kind == "gguf":
         raise UsageError(
-            "--dtype is for safetensors: a GGUF keeps the types of the package",
+            "`dtype` is for safetensors: a GGUF keeps the types of the package",
             hint="to get other types, convert the checkpoint again",
         )
+    return kind, scalar
 
 
 def _scalar(tensors: Sequence[LogicalTensor], dtype: str | None, lossless: bool) -> str:
@@ -153,9 +172,9 @@ def _check_lossless(errors: Mapping[str, float], dtype: str) -> None:
         raise ConversionError(
             f"{dtype} cannot hold every value exactly",
             where=lost[0],
-            expected="no changed value (--lossless)",
+            expected="no changed value (`lossless`)",
             found=f"{len(lost)} tensors with changed values",
-            hint="use --dtype f32",
+            hint="use `dtype` f32",
         )
 
 

@@ -68,7 +68,7 @@ def find_gguf_architecture(rule: ArchitectureRule, where: object) -> GgufArchite
         f"this version of rdrr cannot export {rule.name} as GGUF",
         where=where,
         expected=", ".join(GGUF_ARCHITECTURES),
-        hint="export it --to safetensors",
+        hint="export it with `to` safetensors",
     )
 
 
@@ -97,7 +97,7 @@ def plan_gguf(
             where=f"{package.where}, {lost.parts[0].name}",
             expected="row-major blocks, and a row length that is a multiple of the block size",
             found=lost.why,
-            hint="convert with --q4k-layout row and --k-tail ggml, or export without --lossless",
+            hint="convert with `q4k_layout` row and `k_tail` ggml, or export without `lossless`",
         )
     return outgoing
 
@@ -114,7 +114,7 @@ def _check_experts(names: Sequence[str], package: Package) -> None:
             "llama.cpp needs experts in every layer",
             where=package.where,
             found=f"{len(dense)} layers without experts, for example that of {dense[0]}",
-            hint="export it --to safetensors",
+            hint="export it `to` safetensors",
         )
 
 

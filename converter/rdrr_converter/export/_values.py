@@ -136,7 +136,7 @@ class Encoder:
                 f"a value does not fit {out.dtype}",
                 where=part.name,
                 found=f"{np.abs(values).max():.6g}",
-                hint="export with --dtype f32 or --dtype bf16",
+                hint="export with `dtype` f32 or `dtype` bf16",
             )
         self._power += float(np.vdot(exact, exact))
         exact -= written

@@ -63,7 +63,7 @@ def check_free(path: Path, *, overwrite: bool) -> None:
     """
     if path.exists() and not overwrite:
         raise UsageError(
-            "the file is there already", where=path, hint="use --overwrite to replace it"
+            "the file is there already", where=path, hint="use `overwrite` to replace it"
         )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import SourceError
+from rdrr_format.extras import import_extra
 from rdrr_format.regular_files import open_regular
 
 from rdrr_converter.sources._directories import WeightFiles
@@ -53,6 +54,7 @@ def read_file(path: Path) -> dict[str, SourceTensor]:
 
     Raises:
         SourceError: The file holds no weights, or loading it would run code.
+        UsageError: torch is not installed.
     """
     state = _state(path)
     if not isinstance(state, Mapping):
@@ -78,10 +80,20 @@ def _state(path: Path) -> Any:
     return state
 
 
+def check_torch(where: object) -> None:
+    """Check that torch is installed, before files are fetched that nothing else can read.
+
+    Raises:
+        UsageError: It is not.
+    """
+    import_extra("torch", "torch", "reading a PyTorch checkpoint", where=where)
+
+
 def _load(path: Path) -> Any:
+    _check_kind(path)
+    check_torch(path)
     import torch
 
-    _check_kind(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except UnpicklingError as error:

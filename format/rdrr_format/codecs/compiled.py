@@ -15,12 +15,18 @@ the `__pycache__` folders.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import numba
 import numpy as np
+from numba.core import event
+
+from rdrr_format.codecs.compilation import announce_compilation
+
+_LOG = logging.getLogger(__name__)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -39,27 +45,59 @@ MAGIC = np.float32(12582912.0)
 IN_RANGE = np.float32(4194303.0)
 
 
+class _CompilationLog(event.Listener):
+    """Logs each function of this project that numba compiles; those in its cache are not compiled.
+
+    The first conversion after an installation spends most of its first seconds so.
+    """
+
+    def on_start(self, event: Any) -> None:
+        """Log the name of the function."""
+        function = getattr((event.data or {}).get("dispatcher"), "py_func", None)
+        if function is not None and function.__module__.startswith("rdrr_"):
+            _LOG.info("compiling codecs (%s)", function.__qualname__)
+
+    def on_end(self, event: Any) -> None:
+        """Log nothing."""
+
+
+event.register("numba:compile", _CompilationLog())  # type: ignore[no-untyped-call]
+
+
 def compiled(function: _Function) -> _Function:
-    """Compile a function on first use, to run without the GIL; cache the code if possible."""
+    """Compile on first use, without the GIL, and cache the machine code on disk.
+
+    numba picks the first folder that can be written: `NUMBA_CACHE_DIR`, `__pycache__` beside the
+    module, the user's cache folder. Where there is none, each process compiles anew.
+    """
     try:
         made = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    except RuntimeError:  # numba found no writable folder for its cache
-        return numba.njit(nogil=True, error_model="numpy")(function)  # type: ignore[return-value]
-    _cache_if_possible(made)
+    except RuntimeError:  # numba found no folder that it may write its cache to
+        made = numba.njit(nogil=True, error_model="numpy")(function)
+    _watch_cache(made, function.__name__)
     return made  # type: ignore[return-value]
 
 
-def _cache_if_possible(made: Any) -> None:
-    """Ignore errors when the compiled code is saved, for example on a full disk."""
+def _watch_cache(made: Any, name: str) -> None:
+    """Announce what the cache does not hold, and ignore that it cannot be written (a full disk)."""
     cache = getattr(made, "_cache", None)
+    load = getattr(cache, "load_overload", None)
     save = getattr(cache, "save_overload", None)
-    if cache is None or save is None:  # another version of numba may lack these private attributes
+    if cache is None or load is None or save is None:
+        # Another version of numba may lack these private attributes.
         return
+
+    def load_or_announce(*given: Any) -> Any:
+        found = load(*given)
+        if found is None:
+            announce_compilation(name)
+        return found
 
     def try_to_save(*given: Any) -> None:
         with suppress(OSError):
             save(*given)
 
+    cache.load_overload = load_or_announce
     cache.save_overload = try_to_save
 
 

@@ -1,4 +1,6 @@
-"""From a graph to dispatches: hints, the choice of a kernel and its reason, fusion, weights.
+"""Compilation: from a package's graph to the phases of a pass.
 
-Nothing here runs; `rdrr_runtime.exec` binds and runs what this package returns.
+`weights` uploads tensors, `patterns` finds ops that one kernel may serve together, `products`,
+`attention` and `experts` choose kernels, and `lower*` make the phases. Nothing runs here;
+`rdrr_runtime.exec` binds and runs the phases.
 """

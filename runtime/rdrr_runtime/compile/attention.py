@@ -1,4 +1,4 @@
-"""The general attention kernels in order of preference, and the choice among them."""
+"""The choice of a general attention kernel, from a list in order of preference."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from rdrr_runtime.phases.attention_spec import AttentionSpec
 from rdrr_runtime.phases.context import OpContext
 
 SMALL_BATCH = 4
-"""Most rows of different sequences that leave a GPU idle with one workgroup for each head."""
+"""Largest number of rows of different sequences for which one workgroup per row and head leaves a
+GPU underused, so that the keys are split."""
 
 
 @dataclass(frozen=True)
 class AttentionRequest:
-    """What is computed, and where.
+    """The attention of a layer in a pass, for which a kernel is chosen.
 
     Attributes:
         spec: Heads, cache and window.
-        ctx: Where it runs.
+        ctx: Rows of the pass, and features and limits of the device.
         max_binding: Bytes of the largest buffer that can be bound.
     """
 
@@ -35,15 +36,15 @@ class AttentionCandidate:
     """A general attention kernel.
 
     Attributes:
-        kernel: Which it is.
-        title: What it is, for explanations.
+        kernel: The kernel.
+        title: Description of the kernel in explanations.
     """
 
     kernel: AttentionKernel
     title: str
 
     def refusal(self, request: AttentionRequest) -> str | None:
-        """Return why it cannot run; None if it can."""
+        """Return why the kernel cannot run; None if it can."""
         return refusal(self.kernel, request.ctx, request.spec, request.max_binding)
 
 
@@ -53,15 +54,15 @@ CANDIDATES = (
     AttentionCandidate(AttentionKernel.SPLIT_KV, "attention with the keys in splits"),
     AttentionCandidate(AttentionKernel.STREAMING, "streaming attention, which serves every size"),
 )
-"""In order of preference. Tiles share the keys that they read: on an H200 prompts of 512 and 2,048
-tokens took as long as with `streaming` or up to 17 % less. `split_kv` fills a GPU where rows are
-few and keys are many."""
+"""The kernels in order of preference. Rows of a tile share the keys that they read: on an H200
+prompts of 512 and 2,048 tokens took as long as with `streaming` or up to 17 % less. `split_kv` uses
+the whole GPU where there are few rows and many keys."""
 
 
 def choose_attention(
     request: AttentionRequest, preferences: Preferences
 ) -> Chosen[AttentionCandidate]:
-    """Return the kernel of a layer's attention and why."""
+    """Choose the kernel of a layer's attention, and give the reason."""
     key = "attentionDecode" if request.ctx.max_rows == 1 else "attentionPrefill"
     hint = preferences.hint(key)
     if hint is not None:
@@ -69,7 +70,7 @@ def choose_attention(
         wishes: Sequence[Wish[AttentionCandidate]] = [
             Wish(str(hint), lambda one: one.kernel is wanted, hint)
         ]
-        # What replaces a kernel that cannot run is the one that always can.
+        # If the kernel of the hint cannot run, the one that always can replaces it.
         candidates = sorted(CANDIDATES, key=lambda one: one.kernel is not AttentionKernel.STREAMING)
         return choose(candidates, lambda one: one.refusal(request), wishes)
     useful = _useful(request)
@@ -78,7 +79,7 @@ def choose_attention(
 
 
 def _useful(request: AttentionRequest) -> frozenset[AttentionKernel]:
-    """Return the kernels that are fast for the rows of a pass, where all of them can run."""
+    """Return the kernels that are fast for the rows of a pass, whether or not they can run."""
     rows, mapped = request.ctx.max_rows, request.ctx.mapped
     if rows > 1 and not mapped:
         tiles = {AttentionKernel.TILED_LARGE, AttentionKernel.TILED_SMALL}

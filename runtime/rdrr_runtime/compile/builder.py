@@ -1,6 +1,6 @@
 """A pass under construction: its phases so far, the decisions behind them, and its values.
 
-The modules beside it add to a pass what serves the ops of a graph; this one only keeps books.
+The modules `lower_*` add phases to it. This module only keeps the state that they share.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.phase import Phase
-from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded_rows, quantize_rows
+from rdrr_runtime.phases.quantize_rows import QuantizedRows, int8_sizes, padded_rows, quantize_rows
 from rdrr_runtime.phases.routing import Routed
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A graph with its memory: what passes are built over.
+    """A graph with its weights and buffers in GPU memory, from which passes are built.
 
     Attributes:
-        graph: What to compute.
+        graph: The ops to compute.
         weights: Matrices and vectors.
-        ropes: One table for each of `graph.ropes`.
-        workspace: Buffers of values.
-        preferences: What hints and defaults ask for.
+        ropes: A table of rotations for each of `graph.ropes`.
+        workspace: Buffers of intermediate values.
+        preferences: The kernels and types that hints and defaults ask for.
         max_binding: Bytes of the largest buffer that can be bound.
-        fuses: Whether one kernel may serve several ops.
+        may_fuse: Whether one kernel may serve several ops.
     """
 
     graph: Graph
@@ -46,23 +46,23 @@ class LoadedModel:
     workspace: Workspace
     preferences: Preferences
     max_binding: int
-    fuses: bool = True
+    may_fuse: bool = True
 
 
 @dataclass
 class PassBuilder:
-    """One pass of a model, as far as it has been built.
+    """A pass under construction.
 
     Attributes:
-        model: What it is built over.
-        spec: Which pass.
-        ctx: State of the step, features and limits; its rows are the most of the pass.
+        model: The graph with its memory.
+        spec: The kind of pass.
+        ctx: State of the step, features and limits; its rows are the largest number of the pass.
         cache: Keys and values.
-        body: The ops before the head, and who reads their values.
-        values: Which buffer holds which value.
-        phases: The phases so far.
-        decisions: What serves each op so far, and why.
-        routed: Where rows go, by the value of the router that says so.
+        body: The ops before the head, and the readers of their values.
+        values: The buffer of each intermediate value.
+        phases: The phases emitted so far.
+        decisions: The kernel that serves each op so far, and why.
+        routed: The routes of each router, by the name of its output value.
     """
 
     model: LoadedModel
@@ -74,7 +74,7 @@ class PassBuilder:
     phases: list[Phase] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     routed: dict[str, Routed] = field(default_factory=dict)
-    _int8_held: dict[tuple[int, int], str] = field(default_factory=dict)
+    _quantized_names: dict[tuple[int, int], str] = field(default_factory=dict)
 
     @property
     def workspace(self) -> Workspace:
@@ -82,7 +82,7 @@ class PassBuilder:
         return self.model.workspace
 
     def emit(self, phases: Sequence[Phase], reason: Reason = ONLY) -> None:
-        """Append phases and why they were chosen."""
+        """Append phases, and the reason for choosing them."""
         self.phases += phases
         self.decisions += decisions_of(self.spec.name, phases, reason)
 
@@ -95,55 +95,57 @@ class PassBuilder:
         return self.model.weights.vectors[use.name]
 
     def gain(self, norm: Norm) -> tuple[BufferSlice, float, float]:
-        """Return the weight of a norm, its eps, and what is added to the weight."""
+        """Return the weight of a norm, its epsilon, and the offset added to the weight."""
         return self.vector(norm.weight), norm.eps, float(norm.unit_offset)
 
     def target(self, out: str, width: int, residual: Residual | None) -> BufferSlice:
-        """Return where an op writes: a new value, or the stream that its output is added to.
+        """Return the buffer that an op writes: a new value, or the residual stream it is added to.
 
-        Call it once the op's operands have been fetched: the stream takes on its new name.
+        Fetch the op's operands before the call, since it renames the value of the stream.
         """
         if residual is None:
-            return self.values.take(out, width)
+            return self.values.allocate(out, width)
         stream = self.values.get(residual.x)
         self.values.rename(residual.x, residual.out)
         return stream
 
     def joined_bias(self, linears: Sequence[Linear]) -> BufferSlice | None:
-        """Return the biases of some linears one after the other, if they have any."""
+        """Return the concatenated biases of some linears; None if they have no bias."""
         names = [one.bias.name for one in linears if one.bias is not None]
         return self.model.weights.joined(names) if names else None
 
     def product(self, weights: Sequence[GpuWeight], ctx: OpContext | None = None) -> Product:
-        """Return a request for a product with some matrices."""
-        return Product(ctx or self.ctx, tuple(weights), fuses=self.model.fuses)
+        """Return the request for a product with some matrices."""
+        return Product(ctx or self.ctx, tuple(weights), may_fuse=self.model.may_fuse)
 
     def choose(self, product: Product) -> Chosen[ProductKernel]:
-        """Return the kernel of a product with one matrix."""
+        """Choose the kernel of a product with one matrix."""
         return choose_product(product, self.model.preferences)
 
-    def in_int8(
+    def quantized(
         self, name: str, x: BufferSlice, k: int, reason: Reason, *, per_row: int = 1
-    ) -> Int8Rows:
-        """Return a value rounded to int8 for tiles of many rows; the linears that read it share it.
+    ) -> QuantizedRows:
+        """Return a value quantized to int8 for tiled products.
+
+        Linears that read the same value share the result.
 
         Args:
-            name: The value.
-            x: f32 [rows, per_row, K].
-            k: Elements of a row.
-            reason: Why the products that read it are in int8.
-            per_row: Rows of K elements for each token row.
+            name: Name of the value.
+            x: The value, f32 [rows, per_row, K].
+            k: Elements per row, K.
+            reason: Why the products that read the value are in int8.
+            per_row: Rows of K elements per token row.
         """
         rows = self.ctx.max_rows * per_row
         q_size, scales_size = int8_sizes(rows, k)
-        target = Int8Rows(
+        target = QuantizedRows(
             self.workspace.named(f"int8.{rows}.{k}", q_size),
             self.workspace.named(f"int8 scales.{rows}.{k}", scales_size),
             padded_rows(rows),
             k,
         )
-        if self._int8_held.get((rows, k)) != name:
-            made = quantize_rows(self.ctx, x, target, per_row=per_row, label=f"{name}.int8")
-            self.emit(made, reason)
-            self._int8_held[rows, k] = name
+        if self._quantized_names.get((rows, k)) != name:
+            phases = quantize_rows(self.ctx, x, target, per_row=per_row, label=f"{name}.int8")
+            self.emit(phases, reason)
+            self._quantized_names[rows, k] = name
         return target

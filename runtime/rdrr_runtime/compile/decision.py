@@ -1,10 +1,10 @@
-"""One decision for each op: which kernel serves it, with which parameters, and why.
+"""The decision for each op: which kernel serves it, with which parameters, and why.
 
-A choice is made from an ordered list of candidates. What hints and defaults ask for are wishes, the
-strongest first. The first candidate that every wish accepts and that does not refuse the request
-wins. Where there is none, the weakest wish is given up; if it was a hint, the decision says that it
-is not honoured and what stands in its way. Explanations, `--strict-hints`, the profiler and the
-tuner read the decisions and nothing else.
+The candidates of an op form a list in order of preference. Hints and defaults add wishes, the
+strongest first. The first candidate that can serve the request and satisfies all wishes wins. If no
+candidate satisfies them all, the weakest wish is dropped and the search starts again. If a dropped
+wish was a hint, the decision says that the hint is not honoured, and why. Explanations,
+`--strict-hints`, the profiler and the tuner read these decisions and nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rdrr_runtime.phases.phase import Phase
 
 @dataclass(frozen=True)
 class Unmet:
-    """A hint that is not honoured, and what stands in its way."""
+    """A hint that is not honoured, and the obstacle to it."""
 
     hint: Hint
     obstacle: str
@@ -29,10 +29,10 @@ class Unmet:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why something was chosen.
+    """The reason for a choice.
 
     Attributes:
-        text: For a person; it names what was chosen.
+        text: The reason in words, naming the choice.
         unmet: The hint that is not honoured, if there is one.
     """
 
@@ -45,15 +45,15 @@ ONLY = Reason("the only kernel of this op")
 
 @dataclass(frozen=True)
 class Decision:
-    """What serves one op in one pass.
+    """The kernel that serves one op in one pass, and the reason.
 
     Attributes:
-        step: Name of the pass, or `load`.
-        op: What is served, e.g. `layer 3 qkv`.
-        kernel: Label of the kernel that runs; of a decision at load, how it is stored.
-        reason: Why this one.
+        step: Name of the pass, or `load` for a decision made while loading.
+        op: The op or matrix, e.g. `layer 3 qkv`.
+        kernel: Label of the kernel; for a decision at load, the type that is stored.
+        reason: Why this kernel was chosen, in words.
         unmet: The hint that is not honoured, if there is one.
-        params: Parameters that the kernel runs with, its own first.
+        params: Tuning keys that the kernel depends on, its own first.
     """
 
     step: str
@@ -65,11 +65,11 @@ class Decision:
 
 
 class Candidate(Protocol):
-    """Something that may serve a request."""
+    """A kernel that may serve a request."""
 
     @property
     def title(self) -> str:
-        """What it is, for explanations."""
+        """Description of the kernel in explanations."""
         ...
 
 
@@ -79,12 +79,12 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Wish(Generic[C]):
-    """Something that is asked of a choice.
+    """A soft requirement on a choice, from a hint or a default.
 
     Attributes:
-        source: Who asks for what, e.g. `q4kMatmul=fused_q4k (manifest)`.
-        accepts: Whether a candidate is what is asked for.
-        hint: The hint, where one asks.
+        source: Where the wish comes from, e.g. `q4kMatmul=fused_q4k (manifest)`.
+        accepts: Whether a candidate satisfies the wish.
+        hint: The hint that expresses the wish; None for a default.
     """
 
     source: str
@@ -94,7 +94,7 @@ class Wish(Generic[C]):
 
 @dataclass(frozen=True)
 class Chosen(Generic[C]):
-    """A candidate and why it was taken."""
+    """The chosen candidate and the reason."""
 
     candidate: C
     reason: Reason
@@ -106,16 +106,17 @@ def choose(
     wishes: Sequence[Wish[C]],
     default: str = "auto",
 ) -> Chosen[C]:
-    """Return the candidate that serves a request.
+    """Choose the candidate that serves a request.
 
     Args:
-        candidates: In order of preference.
-        refusal: Why a candidate cannot serve the request; None if it can.
-        wishes: What is asked for, the strongest first.
-        default: What to say where nothing is asked for.
+        candidates: Candidates in order of preference.
+        refusal: Returns why a candidate cannot serve the request; None if it can.
+        wishes: Soft requirements, the strongest first.
+        default: Source to name in the reason if there are no wishes.
 
     Raises:
-        AssertionError: Every candidate refuses; each list ends with one that never does.
+        AssertionError: Every candidate refuses, although each list must end with one that never
+            does.
     """
     able = [one for one in candidates if refusal(one) is None]
     assert able, "the last candidate never refuses"
@@ -151,16 +152,16 @@ def _reason(
 def _obstacle(
     candidates: Sequence[C], refusal: Callable[[C], str | None], wish: Wish[C], said: str
 ) -> str:
-    """Return what stands in the way of a wish that was given up."""
+    """Return why a wish had to be dropped."""
     accepted = [one for one in candidates if wish.accepts(one)]
     if not accepted:
-        return "no kernel of this op does so for so many rows"
+        return "no kernel of this op supports it for this number of rows"
     refusals = [why for why in map(refusal, accepted) if why is not None]
     return refusals[0] if refusals else f"{said} excludes it"
 
 
 def decisions_of(step: str, phases: Sequence[Phase], reason: Reason) -> list[Decision]:
-    """Return what is recorded of phases; the parts of one matrix count once."""
+    """Return the decisions behind phases; a matrix that is multiplied in parts counts once."""
     found = dict.fromkeys(
         Decision(
             step,
@@ -176,12 +177,12 @@ def decisions_of(step: str, phases: Sequence[Phase], reason: Reason) -> list[Dec
 
 
 def _tuned(params: Sequence[AnyTuningKey]) -> str:
-    """Return what comes from the tuned profile."""
+    """Return the suffix of a reason that names the tuned parameters."""
     return "".join(f"; {one.op} tuned: {one.used}" for one in params if one.is_tuned)
 
 
 def unhonoured(decisions: Sequence[Decision]) -> tuple[str, ...]:
-    """Return a line for each hint that is not honoured, with what is in the way and where."""
+    """Return a line for each hint that is not honoured: the obstacle, the source and the ops."""
     ops: dict[Unmet, list[str]] = {}
     for one in decisions:
         if one.unmet is not None:

@@ -1,4 +1,4 @@
-"""The kernels of a mixture's experts in order of preference, and the choice among them."""
+"""The choice of a kernel for a mixture of experts, from a list in order of preference."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rdrr_runtime.phases import expert_tiled
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.expert_tiled import MIN_ROWS
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.matvec_rows import unread_by_row
+from rdrr_runtime.phases.matvec_rows import weights_refusal
 
 
 @dataclass(frozen=True)
 class ExpertRequest:
-    """What is multiplied, and where.
+    """A product with the matrices of all experts, for which a kernel is chosen.
 
     Attributes:
-        ctx: Where it runs.
-        stack: The matrices of all experts.
-        all_stacks: Gates, ups and downs, which are in int8 together or not at all.
+        ctx: Rows of the pass, and features and limits of the device.
+        stack: The stacked matrices of all experts.
+        all_stacks: The stacks of gate, up and down, which use int8 together or not at all.
     """
 
     ctx: OpContext
@@ -31,12 +31,14 @@ class ExpertRequest:
 
 @dataclass(frozen=True)
 class ExpertKernel:
-    """A way to multiply rows by the experts that they were routed to.
+    """A kernel that multiplies rows by the experts that they are routed to.
 
     Attributes:
-        tiled: Whether the rows of an expert share its weights; else each route reads them.
-        int8: Whether activations are rounded to int8.
-        subgroups: Whether sums go through subgroup operations where a kernel has both ways.
+        tiled: Whether the rows of an expert share one read of its weights; otherwise each route
+            reads them again.
+        int8: Whether activations are quantized to int8.
+        subgroups: Whether the kernel sums with subgroup operations rather than in workgroup memory,
+            where it supports both.
     """
 
     tiled: bool
@@ -45,7 +47,7 @@ class ExpertKernel:
 
     @property
     def title(self) -> str:
-        """What it is, for explanations."""
+        """Description of the kernel in explanations."""
         tiles = "the rows of an expert share its weights"
         how = tiles if self.tiled else "each route reads its expert's weights"
         rounding = ", int8 activations" if self.int8 else ""
@@ -53,9 +55,9 @@ class ExpertKernel:
         return f"experts{rounding}: {how}{sums}"
 
     def refusal(self, request: ExpertRequest) -> str | None:
-        """Return why it cannot serve a request; None if it can."""
+        """Return why the kernel cannot serve a request; None if it can."""
         ctx = request.ctx
-        found = unread_by_row(ctx, request.all_stacks) if self.int8 else None
+        found = weights_refusal(ctx, request.all_stacks) if self.int8 else None
         if found is None and self.tiled:
             found = expert_tiled.refusal(ctx)
         if found is None and self.subgroups and not (self.tiled or self.int8 or ctx.subgroups):
@@ -63,7 +65,7 @@ class ExpertKernel:
         return found
 
     def context(self, ctx: OpContext) -> OpContext:
-        """Return the context that its launch is made in."""
+        """Return the context for the kernel's phases."""
         return ctx if self.subgroups else ctx.without_subgroups()
 
 
@@ -77,7 +79,7 @@ CANDIDATES = (
 
 
 def choose_experts(request: ExpertRequest, preferences: Preferences) -> Chosen[ExpertKernel]:
-    """Return the kernel of a product with experts and why, with what was done to them at load."""
+    """Choose the kernel of a product with experts; the reason includes changes made at load."""
     wishes = _wishes(request, preferences)
     found = choose(CANDIDATES, lambda one: one.refusal(request), wishes)
     if not request.stack.note:
@@ -98,6 +100,6 @@ def _wishes(request: ExpertRequest, preferences: Preferences) -> Sequence[Wish[E
     if hint.value == "tiled":
         return [floats, Wish(str(hint), lambda one: one.tiled and not one.int8, hint)]
     if request.ctx.max_rows >= MIN_ROWS:
-        return [floats]  # the hint is for a small batch
+        return [floats]  # the hint only concerns small batches
     wanted = ExpertKernel(tiled=False, int8=False, subgroups=hint.value == "gemv_subgroup")
     return [floats, Wish(str(hint), lambda one: one == wanted, hint)]

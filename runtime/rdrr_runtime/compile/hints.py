@@ -1,7 +1,8 @@
-"""Kernel hints of one run: what each says and who said it.
+"""The kernel hints of a run: the value of each, and the source that set it.
 
-Where several state the same key, the first of `SOURCES` wins; `auto` is no hint. What a hint means
-for an op is decided in `rdrr_runtime.compile.preferences`. Configuration files are not read here.
+If several sources set the same key, the first of `SOURCES` wins. The value `auto` counts as no
+hint. What a hint means for an op is decided in `rdrr_runtime.compile.preferences`. Configuration
+files are not read here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from types import MappingProxyType
 from rdrr_manifests.models import HINT_VALUES, parse_hint
 
 SOURCES = ("run flag", "runtime configuration", "manifest")
-"""Who may state hints, from the strongest to the weakest."""
+"""The sources of hints, from the strongest to the weakest."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Hint:
         return f"{self.key}={self.value} ({self.source})"
 
     def outranks(self, other: Hint) -> bool:
-        """Whether its source is stronger than the other's."""
+        """Return whether its source is stronger than that of the other hint."""
         return SOURCES.index(self.source) < SOURCES.index(other.source)
 
 
@@ -49,18 +50,18 @@ class Policy:
     hints: Mapping[str, Hint] = field(default_factory=lambda: MappingProxyType({}))
 
     def get(self, key: str) -> Hint | None:
-        """The hint of a key, or None."""
+        """Return the hint of a key, or None."""
         return self.hints.get(key)
 
 
 def resolve(stated: Mapping[str, Mapping[str, str]]) -> Policy:
-    """The strongest statement for each key.
+    """Return the hints in force: for each key the one from the strongest source.
 
     Args:
-        stated: Keys and values by source.
+        stated: The keys and values that each source sets.
 
     Raises:
-        UsageError: An unknown key, or a value that the key does not have.
+        UsageError: A key is unknown, or does not have the value.
     """
     found: dict[str, Hint] = {}
     for source in SOURCES:

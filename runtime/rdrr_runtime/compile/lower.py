@@ -1,7 +1,8 @@
-"""From a graph to the phases of a pass: each pattern is served as a whole, or op by op.
+"""Lowering: from a graph to the phases of a pass.
 
-Matching is the business of `rdrr_runtime.compile.patterns`, the choice of kernels that of
-`decision` and of the tables of candidates; the modules `lower_*` make the phases.
+Lowering walks the ops in order. Where a pattern begins that fused kernels can serve, it emits their
+phases; otherwise it lowers the op by itself. `patterns` does the matching, `decision` and the
+tables of candidates the choice of kernels, and the modules `lower_*` make the phases.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ from rdrr_runtime.phases.phase import Phase
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass: a list of phases, in three parts.
+    """A lowered pass: a list of phases, in three parts.
 
     Attributes:
-        spec: Which pass.
-        rows: Most token rows.
-        body: Everything up to the last layer.
-        head: The final norm and the logits.
-        sample: The argmax and the step's advance; of a pass with picks, the most probable id and
-            the entropy of each row.
-        logits: f32 [1 or rows, vocab].
-        picks: Of a pass with picks: (u32 id, f32 entropy) [rows].
-        decisions: What serves each op and why, in order.
+        spec: The kind of pass.
+        rows: Largest number of token rows.
+        body: The phases up to the last layer.
+        head: The phases of the final norm and the logits.
+        sample: The phases of the argmax, which also advances the step. In a pass with picks: the
+            phases of the most probable id and the entropy of each row.
+        logits: Buffer of the logits, f32 [1 or rows, vocab].
+        picks: Buffer of the picks, (u32 id, f32 entropy) [rows]; None in a pass without picks.
+        decisions: The kernel that serves each op and why, in order.
     """
 
     spec: PassSpec
@@ -61,7 +62,7 @@ class Pass:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """All of them, in order."""
+        """All phases, in order."""
         return (*self.body, *self.head, *self.sample)
 
     def as_data(self) -> dict[str, Any]:
@@ -78,18 +79,18 @@ def lower(model: LoadedModel, spec: PassSpec, ctx: OpContext, cache: KvCache) ->
 
     Args:
         model: A graph with its memory.
-        spec: Which pass.
+        spec: The kind of pass.
         ctx: State of the step, features and limits.
         cache: Keys and values.
 
     Raises:
-        FormatError: An op that the runtime cannot compute.
+        FormatError: The runtime cannot compute an op.
     """
     graph = model.graph
     check_fields(graph.ops)
     *_, norm, head = graph.ops
     assert isinstance(norm, Norm), "the graph ends with a norm"
-    assert isinstance(head, Head), "and the head"
+    assert isinstance(head, Head), "the last op is the head"
     whole = Body.of(graph.ops)
     body = Body(whole.ops[:-2], whole.readers, whole.last_reader)
     values = Values(model.workspace, Counter(whole.readers))
@@ -98,9 +99,9 @@ def lower(model: LoadedModel, spec: PassSpec, ctx: OpContext, cache: KvCache) ->
     while index < len(body.ops):
         index += _serve(build, index)
     layers = len(build.phases)
-    ended = lower_head(build, norm, head)
+    lowered = lower_head(build, norm, head)
     logits = len(build.phases)
-    build.emit(sample(build, ended, head.weight.shape[0]))
+    build.emit(sample(build, lowered, head.weight.shape[0]))
     made = tuple(build.phases)
     return Pass(
         spec,
@@ -108,15 +109,15 @@ def lower(model: LoadedModel, spec: PassSpec, ctx: OpContext, cache: KvCache) ->
         made[:layers],
         made[layers:logits],
         made[logits:],
-        ended.logits,
+        lowered.logits,
         picks_of(model.workspace, ctx.max_rows) if spec.has_picks else None,
         tuple(build.decisions),
     )
 
 
 def _serve(build: PassBuilder, index: int) -> int:
-    """Serve the longest run of ops from `index` on that can be served; how many that is."""
-    served = _serve_pattern(build, index) if build.model.fuses else 0
+    """Emit the longest pattern of ops from `index` on, or one op; return the number of ops."""
+    served = _serve_pattern(build, index) if build.model.may_fuse else 0
     if served:
         return served
     branch = match_branch(build.body, index)
@@ -128,7 +129,7 @@ def _serve(build: PassBuilder, index: int) -> int:
 
 
 def _serve_pattern(build: PassBuilder, index: int) -> int:
-    """Serve a run of ops that a few phases compute together; 0 where none is or can be."""
+    """Emit a pattern of ops that fused kernels can serve; return the number of ops, or 0."""
     block = match_attention_block(build.body, index)
     if block is not None and serve_attention_block(build, block):
         return block.count

@@ -1,4 +1,4 @@
-"""Attention as phases: fused with the ops around it, or the store of keys and values by itself."""
+"""Lowering of attention: fused with the ops around it, or as a cache store and attention alone."""
 
 from __future__ import annotations
 
@@ -16,96 +16,96 @@ from rdrr_runtime.compile.lower_products import (
     Served,
     emit_branch,
     emit_product,
-    fold,
+    fused_product,
     norm_input,
 )
 from rdrr_runtime.compile.pass_spec import Slots
 from rdrr_runtime.compile.patterns import AttentionBlock, Projections
 from rdrr_runtime.phases import attention_decode as decode
-from rdrr_runtime.phases import place_rows as placing
+from rdrr_runtime.phases import norm_rope_store as placing
 from rdrr_runtime.phases.attention import SPLITS, AttentionKernel, attention, scratch_size
 from rdrr_runtime.phases.attention_spec import AttentionSpec, SplitTuning
-from rdrr_runtime.phases.folding import Input, Output, RowParts
+from rdrr_runtime.phases.fusion import AttentionSplits, Input, Output
 from rdrr_runtime.phases.head_transform import HeadTransform
 from rdrr_runtime.phases.kv_store import kv_store
 
 BATCH_SPLIT = SplitTuning(128, 16)
-"""Splits of the keys of a row in a batch: the rows fill a device together, so there are fewer."""
+"""How the keys of a row are split in a batch: less than for a single row, since the rows of the
+batch occupy the device together."""
 
 FUSED = Reason("attention fused with norms, rope and the cache (auto)")
-PLACED = Reason("norms, rope and the cache in one phase (auto)")
+NORM_ROPE_STORE = Reason("norms, rope and the cache in one phase (auto)")
 
 
-def serve_attention_block(build: PassBuilder, found: AttentionBlock) -> bool:
-    """Serve a layer from its first norm to its output projection, if that is possible and wished.
+def serve_attention_block(build: PassBuilder, pattern: AttentionBlock) -> bool:
+    """Emit a layer from its first norm to its output projection with fused kernels, if possible.
 
-    The projections, attention, and the output projection, which joins the splits of the keys: 3
-    phases for one row. A batch with a row of each sequence takes two more, which round rows to
-    int8.
+    One row takes 3 phases: the projections, attention, and the output projection, which also joins
+    the partial results of the key splits. A batch takes two more, which quantize rows to int8.
 
     Returns:
-        False where another way has to serve it; then nothing has been emitted.
+        Whether it was possible; if not, nothing has been emitted.
     """
-    projections, linears = found.projections, found.projections.linears
+    projections, linears = pattern.projections, pattern.projections.linears
     one_row = build.ctx.max_rows == 1
     spec = attention_spec(build, projections.attention, decode.SPLIT if one_row else BATCH_SPLIT)
-    projected = fold(build, [build.matrix(one.weight) for one in linears])
-    out = _output(build, found, spec)
-    alike = len({one.bias is None for one in linears}) == 1
-    runs = (
+    projected = fused_product(build, [build.matrix(one.weight) for one in linears])
+    out = _output(build, pattern, spec)
+    same_biases = len({one.bias is None for one in linears}) == 1
+    can_run = (
         build.model.preferences.hint("attentionDecode") is None
         and (one_row or build.spec.slots is Slots.DISTINCT)
         and decode.refusal(build.ctx, spec) is None
     )
-    if projected is None or out is None or not alike or not runs:
+    if projected is None or out is None or not same_biases or not can_run:
         return False
     depends: tuple[AnyTuningKey, ...] = ()
     if one_row:
         key = f"softmax attention_decode.{spec.shape}"
-        split = build.ctx.tuning_key(key, spec.split, _splits(build, found, spec))
+        split = build.ctx.tuning_key(key, spec.split, _splits(build, pattern, spec))
         spec, depends = replace(spec, split=split.used), (split,)
     elif spec.cache.head_dim % 16:
         return False
-    _emit_block(build, found, spec, projected, out, depends)
+    _emit_block(build, pattern, spec, projected, out, depends)
     return True
 
 
-def _output(build: PassBuilder, found: AttentionBlock, spec: AttentionSpec) -> Served | None:
-    """Return the output projection, if it can join the splits of the keys."""
-    op = found.output.op
+def _output(build: PassBuilder, pattern: AttentionBlock, spec: AttentionSpec) -> Served | None:
+    """Return the output projection if it can join the partial results of the key splits."""
+    op = pattern.output.op
     assert isinstance(op, Linear), "the pattern's output is a linear"
-    return fold(build, (build.matrix(op.weight),), partials=spec.heads * spec.splits)
+    return fused_product(build, (build.matrix(op.weight),), partials=spec.heads * spec.splits)
 
 
 def _emit_block(
     build: PassBuilder,
-    found: AttentionBlock,
+    pattern: AttentionBlock,
     spec: AttentionSpec,
     projected: Served,
     out: Served,
     depends: tuple[AnyTuningKey, ...],
 ) -> None:
-    norm, layer = found.projections.norm, f"layer {found.projections.attention.layer}"
+    norm, layer = pattern.projections.norm, f"layer {pattern.projections.attention.layer}"
     rows = build.ctx.max_rows
     size = build.ctx.value_bytes * rows * sum(one.n for one in projected.product.weights)
     y = build.workspace.named(f"projected.{rows}", size)
-    output = Output((y,), bias=build.joined_bias(found.projections.linears))
+    output = Output((y,), bias=build.joined_bias(pattern.projections.linears))
     emit_product(build, projected, norm_input(build, norm), output, f"{layer} qkv")
-    build.values.read(norm.x)
-    sums, stats = _emit_attention(build, found.projections, spec, y, depends)
-    joins = RowParts(stats, spec.splits, spec.cache.head_dim)
+    build.values.mark_read(norm.x)
+    sums, stats = _emit_attention(build, pattern.projections, spec, y, depends)
+    joins = AttentionSplits(stats, spec.splits, spec.cache.head_dim)
     source = Input(sums, joins, name=f"{layer} attention")
-    emit_branch(build, out, found.output, source, depends)
+    emit_branch(build, out, pattern.output, source, depends)
 
 
 def _splits(
-    build: PassBuilder, found: AttentionBlock, spec: AttentionSpec
+    build: PassBuilder, pattern: AttentionBlock, spec: AttentionSpec
 ) -> Iterator[SplitTuning]:
-    """Yield ways to split the keys that the output projection can join."""
+    """Yield the ways to split the keys whose partial results the output projection can join."""
     seen = {spec.splits}
     for one in decode.SPLITS:
         other = replace(spec, split=one)
-        if other.splits not in seen and _output(build, found, other) is not None:
+        if other.splits not in seen and _output(build, pattern, other) is not None:
             seen.add(other.splits)
             yield one
 
@@ -113,7 +113,7 @@ def _splits(
 def attention_spec(
     build: PassBuilder, op: Attention, split: SplitTuning = AttentionSpec.split
 ) -> AttentionSpec:
-    """Return what the attention of a layer computes."""
+    """Return the specification of a layer's attention."""
     return AttentionSpec(
         heads=op.heads,
         cache=build.cache.spec,
@@ -124,67 +124,67 @@ def attention_spec(
     )
 
 
-def _transform(build: PassBuilder, found: Projections) -> HeadTransform:
-    """Return what a layer does to queries and keys before attention."""
-    made = HeadTransform()
-    if found.ropes is not None:
-        table = found.ropes[0].table
+def _transform(build: PassBuilder, pattern: Projections) -> HeadTransform:
+    """Return the norms and rotation that a layer applies to queries and keys before attention."""
+    transform = HeadTransform()
+    if pattern.ropes is not None:
+        table = pattern.ropes[0].table
         pairs = build.model.graph.ropes[table].rotary_dim // 2
-        made = replace(made, pairs=pairs, table=build.model.ropes[table])
-    if found.head_norms is not None:
-        norm = found.head_norms[0]
-        gains = build.model.weights.joined([one.weight.name for one in found.head_norms])
-        made = replace(made, gains=gains, eps=norm.eps, offset=float(norm.unit_offset))
-    return made
+        transform = replace(transform, pairs=pairs, table=build.model.ropes[table])
+    if pattern.head_norms is not None:
+        norm = pattern.head_norms[0]
+        gains = build.model.weights.joined([one.weight.name for one in pattern.head_norms])
+        transform = replace(transform, gains=gains, eps=norm.eps, offset=float(norm.unit_offset))
+    return transform
 
 
 def _emit_attention(
     build: PassBuilder,
-    found: Projections,
+    pattern: Projections,
     spec: AttentionSpec,
     projected: BufferSlice,
     depends: tuple[AnyTuningKey, ...],
 ) -> tuple[BufferSlice, BufferSlice]:
-    """Emit the attention of the rows of a pass; its partial results and their statistics."""
+    """Emit fused attention; return the buffers of its partial results and their statistics."""
     rows = build.ctx.max_rows
     sums = build.workspace.named("attention sums", spec.sums_bytes(rows))
     stats = build.workspace.named("attention stats", spec.stats_bytes(rows))
-    made = decode.attention_decode(
+    phases = decode.attention_decode(
         build.ctx,
         projected,
-        build.cache.layers[found.attention.layer],
+        build.cache.layers[pattern.attention.layer],
         (sums, stats),
         spec=spec,
-        transform=_transform(build, found),
-        label=f"layer {found.attention.layer} attention",
+        transform=_transform(build, pattern),
+        label=f"layer {pattern.attention.layer} attention",
         tuning_keys=depends,
     )
-    build.emit(made, FUSED)
+    build.emit(phases, FUSED)
     return sums, stats
 
 
-def serve_placed_attention(build: PassBuilder, found: Projections) -> bool:
-    """Serve norms, rope, cache and attention of projections that have been emitted already.
+def serve_attention_after_projections(build: PassBuilder, pattern: Projections) -> bool:
+    """Emit norms, rope and cache store in one phase, then attention, after emitted projections.
 
     Returns:
-        False where another way has to serve them; then nothing has been emitted.
+        Whether it was possible; if not, nothing has been emitted.
     """
-    op = found.attention
+    op = pattern.attention
     if placing.refusal(build.cache.spec) is not None:
         return False
-    made = tuple(one.out for one in found.linears)
-    q, k, v = (build.values.get(name) for name in made)
-    phases = placing.place_rows(
+    names = tuple(one.out for one in pattern.linears)
+    q, k, v = (build.values.get(name) for name in names)
+    phases = placing.norm_rope_store(
         build.ctx,
         (q, k, v),
         build.cache.layers[op.layer],
         heads=op.heads,
         cache=build.cache.spec,
-        transform=_transform(build, found),
+        transform=_transform(build, pattern),
         label=f"{op.out}.place",
     )
-    build.emit(phases, PLACED)
-    for old, new in zip(made, (op.q, op.k, op.v), strict=True):
+    build.emit(phases, NORM_ROPE_STORE)
+    for old, new in zip(names, (op.q, op.k, op.v), strict=True):
         if old != new:
             build.values.rename(old, new)
     attend(build, op)
@@ -192,8 +192,8 @@ def serve_placed_attention(build: PassBuilder, found: Projections) -> bool:
 
 
 def lower_attention(build: PassBuilder, op: Attention) -> None:
-    """Emit the store of keys and values, then attention to all that the cache holds."""
-    made = kv_store(
+    """Emit the store of keys and values, then attention over the whole cache."""
+    phases = kv_store(
         build.ctx,
         build.values.get(op.k),
         build.values.get(op.v),
@@ -201,12 +201,12 @@ def lower_attention(build: PassBuilder, op: Attention) -> None:
         cache=build.cache.spec,
         label=f"{op.out}.store",
     )
-    build.emit(made)
+    build.emit(phases)
     attend(build, op)
 
 
 def attend(build: PassBuilder, op: Attention) -> None:
-    """Emit attention to all that the cache holds, the pass's own keys included."""
+    """Emit attention over the whole cache, including the keys of this pass."""
     spec = attention_spec(build, op)
     request = AttentionRequest(spec, build.ctx, build.model.max_binding)
     chosen = choose_attention(request, build.model.preferences)
@@ -218,23 +218,23 @@ def attend(build: PassBuilder, op: Attention) -> None:
         split = build.ctx.tuning_key(key, spec.split, _general_splits(request))
         spec, depends = replace(spec, split=split.used), (split,)
     size = scratch_size(spec, build.ctx.max_rows) if splits else 0
-    made = attention(
+    phases = attention(
         build.ctx,
         build.values.get(op.q),
         build.cache.layers[op.layer],
-        build.values.take(op.out, op.heads * op.head_dim),
+        build.values.allocate(op.out, op.heads * op.head_dim),
         spec=spec,
         which=which,
         scratch=build.workspace.named(f"split.{size}", size) if splits else None,
         label=op.out,
         tuning_keys=depends,
     )
-    build.emit(made, chosen.reason)
-    build.values.read(op.q, op.k, op.v)
+    build.emit(phases, chosen.reason)
+    build.values.mark_read(op.q, op.k, op.v)
 
 
 def _general_splits(request: AttentionRequest) -> Iterator[SplitTuning]:
-    """Yield ways to split the keys whose scratch can be bound."""
+    """Yield the ways to split the keys whose scratch buffer can be bound."""
     for one in SPLITS:
         size = scratch_size(replace(request.spec, split=one), request.ctx.max_rows)
         if size <= request.max_binding:

@@ -1,6 +1,6 @@
-"""Mixtures of experts as phases: the router, the experts it chose, and the shared one's gate.
+"""Lowering of mixtures of experts: the router, the routed experts, and the shared expert's gate.
 
-The choice of experts stays on the GPU: kernels read their numbers from the buffer of routes.
+The choice of experts stays on the GPU: kernels read the expert indices from the buffer of routes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from rdrr_runtime.compile.lower_products import exact_product
 from rdrr_runtime.phases.expert_int8 import expert_int8
 from rdrr_runtime.phases.expert_linear import expert_linear
 from rdrr_runtime.phases.expert_tiled import expert_tiled
-from rdrr_runtime.phases.folding import Output
+from rdrr_runtime.phases.fusion import Output
 from rdrr_runtime.phases.gated_activation import gated_activation
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
-from rdrr_runtime.phases.quantize_rows import Int8Rows
+from rdrr_runtime.phases.quantize_rows import QuantizedRows
+from rdrr_runtime.phases.quantize_small_batch import quantize_small_batch, small_batch_bytes
 from rdrr_runtime.phases.routing import (
     ROUTE_WORDS,
     Routed,
@@ -34,12 +34,12 @@ from rdrr_runtime.phases.sigmoid_gate import sigmoid_gate
 
 
 def lower_router(build: PassBuilder, op: Router) -> None:
-    """Emit the router, whose value is the routes of all rows."""
+    """Emit the router, whose output is the routes of all rows: expert indices and weights."""
     rows, experts = build.ctx.max_rows, op.experts
     logits = build.workspace.named(f"router.{rows}", 4 * rows * experts)
     routes = build.workspace.named(f"routes.{rows}", 4 * ROUTE_WORDS * rows * op.top_k)
     exact_product(build, op, logits)
-    made = router_topk(
+    phases = router_topk(
         build.ctx,
         logits,
         routes,
@@ -48,32 +48,32 @@ def lower_router(build: PassBuilder, op: Router) -> None:
         normalize=op.normalize,
         label=op.out,
     )
-    build.emit(made)
-    build.values.read(op.x)
+    build.emit(phases)
+    build.values.mark_read(op.x)
     build.routed[op.out] = Routed(routes, experts, op.top_k)
 
 
 @dataclass(frozen=True)
 class _Stack:
-    """The matrices of all experts, and what multiplies by them."""
+    """The stacked matrices of all experts, and the kernel that multiplies by them."""
 
     weight: GpuWeight
     chosen: Chosen[ExpertKernel]
 
     @property
     def kernel(self) -> ExpertKernel:
-        """What multiplies by them."""
+        """The chosen kernel."""
         return self.chosen.candidate
 
     @property
     def reason(self) -> Reason:
-        """Why it does."""
+        """Why the kernel was chosen."""
         return self.chosen.reason
 
 
 @dataclass(frozen=True)
 class _Mixture:
-    """A mixture that is being built: its op, its routes, its rows, and where its sum goes."""
+    """A mixture under construction: its op, routes, input, stacks, and output buffer."""
 
     build: PassBuilder
     op: Experts
@@ -87,24 +87,24 @@ class _Mixture:
 
     @property
     def inner(self) -> int:
-        """Inner activations of a row, of all its experts."""
+        """Inner activations per row, over all experts of the row."""
         return self.routed.top_k * self.op.width
 
     @property
     def width(self) -> int:
-        """Outputs of a row."""
+        """Outputs per row."""
         return self.op.downs[0].shape[0]
 
     def scratch(self, name: str, width: int) -> BufferSlice:
-        """Return a buffer for values of `width` elements per row."""
+        """Return a scratch buffer of `width` elements per row."""
         rows = self.build.ctx.max_rows
         size = self.build.ctx.value_bytes * rows * width
         return self.build.workspace.named(f"experts.{name}.{rows}", size)
 
     def activate(self, gate: BufferSlice, up: BufferSlice) -> BufferSlice:
-        """Emit the activation of gate and up."""
+        """Emit the gated activation; return its output."""
         act = self.scratch("act", self.inner)
-        made = gated_activation(
+        phases = gated_activation(
             self.build.ctx,
             gate,
             up,
@@ -113,12 +113,12 @@ class _Mixture:
             activation=self.op.activation,
             label=f"{self.op.out}.act",
         )
-        self.build.emit(made)
+        self.build.emit(phases)
         return act
 
 
 def lower_experts(build: PassBuilder, op: Experts, residual: Residual | None = None) -> None:
-    """Emit the sum of the routed experts, added to the residual stream where one follows."""
+    """Emit the weighted sum of the routed experts, added to the residual stream if one follows."""
     routed, width = build.routed[op.router], op.downs[0].shape[0]
     x, out = build.values.get(op.x), build.target(op.out, width, residual)
     stacks = tuple(build.model.weights.stack(group) for group in (op.gates, op.ups, op.downs))
@@ -128,31 +128,31 @@ def lower_experts(build: PassBuilder, op: Experts, residual: Residual | None = N
     )
     mixture = _Mixture(build, op, routed, x, gates, ups, downs, out, residual is not None)
     kinds = {(one.kernel.tiled, one.kernel.int8) for one in (gates, ups, downs)}
-    assert len(kinds) == 1, "what is refused depends on the pass and on all three"
+    assert len(kinds) == 1, "refusals depend on the pass and on all three stacks"
     if downs.kernel.tiled:
         _tiles(mixture)
     elif downs.kernel.int8:
         _int8_routes(mixture)
     else:
         _routes(mixture)
-    build.values.read(op.x)
+    build.values.mark_read(op.x)
 
 
 def _routes(mixture: _Mixture) -> None:
     """Emit products in which each route reads its expert's weights, in f32."""
     build, op, routed, downs = mixture.build, mixture.op, mixture.routed, mixture.downs
-    made = []
+    gate_and_up = []
     for stack, name in ((mixture.gates, "gate"), (mixture.ups, "up")):
         y, ctx = mixture.scratch(name, mixture.inner), stack.kernel.context(build.ctx)
         label = f"{op.out}.{name}"
         phases = expert_linear(ctx, stack.weight, routed, mixture.x, y, by_route=False, label=label)
         build.emit(phases, stack.reason)
-        made.append(y)
+        gate_and_up.append(y)
     phases = expert_linear(
         downs.kernel.context(build.ctx),
         downs.weight,
         routed,
-        mixture.activate(*made),
+        mixture.activate(*gate_and_up),
         mixture.out,
         by_route=True,
         accumulate=mixture.accumulate,
@@ -166,20 +166,25 @@ def _int8_routes(mixture: _Mixture) -> None:
     build, op, routed = mixture.build, mixture.op, mixture.routed
     gates, ups, downs = mixture.gates, mixture.ups, mixture.downs
     ctx, act = build.ctx, mixture.scratch("act", mixture.inner)
-    wide = int8_rows_bytes(ctx.max_rows, gates.weight.k)
-    narrow = int8_rows_bytes(ctx.max_rows * routed.top_k, downs.weight.k)
+    wide = small_batch_bytes(ctx.max_rows, gates.weight.k)
+    narrow = small_batch_bytes(ctx.max_rows * routed.top_k, downs.weight.k)
     x = build.workspace.named(f"experts.int8.{ctx.max_rows}", wide)
     inner = build.workspace.named(f"experts.act.int8.{ctx.max_rows}", narrow)
     label = f"{op.out}.act"
-    build.emit(int8_rows(ctx, mixture.x, x, k=gates.weight.k, label=f"{op.x}.int8"), gates.reason)
+    build.emit(
+        quantize_small_batch(ctx, mixture.x, x, k=gates.weight.k, label=f"{op.x}.int8"),
+        gates.reason,
+    )
     output = Output((act,), "gate", activation=op.activation)
-    made = expert_int8(ctx, (gates.weight, ups.weight), routed, x, output, label=label)
-    build.emit(made, gates.reason)
-    made = int8_rows(ctx, act, inner, k=downs.weight.k, per_row=routed.top_k, label=f"{label}.int8")
-    build.emit(made, downs.reason)
+    phases = expert_int8(ctx, (gates.weight, ups.weight), routed, x, output, label=label)
+    build.emit(phases, gates.reason)
+    phases = quantize_small_batch(
+        ctx, act, inner, k=downs.weight.k, per_row=routed.top_k, label=f"{label}.int8"
+    )
+    build.emit(phases, downs.reason)
     output = Output((mixture.out,), "add" if mixture.accumulate else "store")
-    made = expert_int8(ctx, (downs.weight,), routed, inner, output, label=op.out)
-    build.emit(made, downs.reason)
+    phases = expert_int8(ctx, (downs.weight,), routed, inner, output, label=op.out)
+    build.emit(phases, downs.reason)
 
 
 def _tiles(mixture: _Mixture) -> None:
@@ -191,9 +196,11 @@ def _tiles(mixture: _Mixture) -> None:
     )
     build.emit(expert_groups(ctx, routed, groups, label=f"{op.out}.groups"))
     source, gates = mixture.x, mixture.gates
-    x = build.in_int8(op.x, source, gates.weight.k, gates.reason) if int8 else source
+    x = build.quantized(op.x, source, gates.weight.k, gates.reason) if int8 else source
 
-    def emit(stack: _Stack, name: str, x: BufferSlice | Int8Rows, y: BufferSlice) -> BufferSlice:
+    def emit(
+        stack: _Stack, name: str, x: BufferSlice | QuantizedRows, y: BufferSlice
+    ) -> BufferSlice:
         by_route, label = stack is downs, f"{op.out}.{name}"
         phases = expert_tiled(
             ctx, stack.weight, routed, groups, x, y, by_route=by_route, label=label
@@ -204,12 +211,12 @@ def _tiles(mixture: _Mixture) -> None:
     gate = emit(gates, "gate", x, mixture.scratch("gate", mixture.inner))
     up = emit(mixture.ups, "up", x, mixture.scratch("up", mixture.inner))
     act = mixture.activate(gate, up)
-    inner: BufferSlice | Int8Rows = act
+    inner: BufferSlice | QuantizedRows = act
     if int8:
         name, k, top_k = f"{op.out}.act", downs.weight.k, routed.top_k
-        inner = build.in_int8(name, act, k, downs.reason, per_row=top_k)
+        inner = build.quantized(name, act, k, downs.reason, per_row=top_k)
     results = emit(downs, "down", inner, mixture.scratch("down", routed.top_k * mixture.width))
-    made = expert_combine(
+    phases = expert_combine(
         ctx,
         routed,
         results,
@@ -218,22 +225,22 @@ def _tiles(mixture: _Mixture) -> None:
         accumulate=mixture.accumulate,
         label=op.out,
     )
-    build.emit(made)
+    build.emit(phases)
 
 
 def lower_sigmoid_gate(build: PassBuilder, op: SigmoidGate) -> None:
-    """Emit the branch times its row's factor, in place."""
+    """Emit the sigmoid gate, which multiplies each row of the branch by a factor, in place."""
     values = build.values
     assert values.readers[op.branch] == 1, "only the gate reads its branch"
-    made = sigmoid_gate(
+    phases = sigmoid_gate(
         build.ctx,
         values.get(op.x),
         build.vector(op.weight),
         values.get(op.branch),
         k=op.weight.shape[1],
-        width=values.held[op.branch][0],
+        width=values.live[op.branch][0],
         label=op.out,
     )
-    build.emit(made)
-    values.read(op.x)
+    build.emit(phases)
+    values.mark_read(op.x)
     values.rename(op.branch, op.out)

@@ -1,4 +1,4 @@
-"""The end of every pass: final norm, logits, and the next token."""
+"""Lowering of the end of a pass: final norm, logits, and the choice of the next token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.lower_products import (
     Served,
     emit_product,
-    fold,
+    fused_product,
 )
 from rdrr_runtime.compile.pass_spec import Logits
 from rdrr_runtime.compile.products import Family
@@ -22,34 +22,35 @@ from rdrr_runtime.phases.argmax_entropy import PICK_BYTES, argmax_entropy
 from rdrr_runtime.phases.argmax_entropy import SCRATCH_BYTES as ENTROPY_SCRATCH_BYTES
 from rdrr_runtime.phases.copy import copy_row
 from rdrr_runtime.phases.elementwise import scale, softcap
-from rdrr_runtime.phases.folding import Input, Output, RowNorm
+from rdrr_runtime.phases.fusion import Input, Output, RowNorm
 from rdrr_runtime.phases.matvec import CANDIDATE_BYTES, MAX_OUTPUT_GROUPS
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.rmsnorm import rms_norm
 
 
 @dataclass(frozen=True)
-class Ended:
-    """The head of a pass.
+class LoweredHead:
+    """The lowered head of a pass.
 
     Attributes:
-        logits: f32 [1 or rows, vocab].
-        best: The phase that left the largest logit of each of its items, where one did.
+        logits: Buffer of the logits, f32 [1 or rows, vocab].
+        best: The phase that also left the largest logit of each of its workgroups; None if there is
+            none.
     """
 
     logits: BufferSlice
     best: Phase | None = None
 
 
-def lower_head(build: PassBuilder, norm: Norm, head: Head) -> Ended:
-    """Emit final norm and logits, of the rows whose logits are computed."""
+def lower_head(build: PassBuilder, norm: Norm, head: Head) -> LoweredHead:
+    """Emit the final norm and the logits of the rows for which the pass computes them."""
     single = build.spec.logits is Logits.LAST
     rows = 1 if single else build.ctx.max_rows
     x = _rows_of_head(build, norm, head, rows)
     logits = build.workspace.named(f"logits.{rows}", 4 * rows * head.weight.shape[0])
     weight = build.matrix(head.weight)
     ctx = build.ctx.for_one_row() if single else build.ctx
-    served = fold(build, (weight,), ctx)
+    served = fused_product(build, (weight,), ctx)
     source = Input(x, RowNorm(*build.gain(norm)), name="final norm")
     is_plain = head.scale == 1.0 and head.softcap is None
     if served is not None and served.family is Family.SMALL_BATCH:
@@ -59,13 +60,14 @@ def lower_head(build: PassBuilder, norm: Norm, head: Head) -> Ended:
     else:
         _general_head(build, norm, head, x, logits, single=single)
     _finish_logits(build, head, logits, single=single)
-    return Ended(logits)
+    return LoweredHead(logits)
 
 
 def _rows_of_head(build: PassBuilder, norm: Norm, head: Head, rows: int) -> BufferSlice:
-    """Return the rows that the head reads: the last, or the last n of a window, are copied.
+    """Return the buffer of the rows that the head reads.
 
-    The logits of a batch are those of all its rows.
+    If these are only the last row, or the last n rows of a window, they are copied. A batch
+    computes the logits of all its rows.
     """
     x, hidden = build.values.get(norm.x), head.weight.shape[1]
     last_n = build.spec.logits is Logits.LAST_N
@@ -77,11 +79,13 @@ def _rows_of_head(build: PassBuilder, norm: Norm, head: Head, rows: int) -> Buff
     return last
 
 
-def _one_row_head(build: PassBuilder, served: Served, source: Input, logits: BufferSlice) -> Ended:
+def _one_row_head(
+    build: PassBuilder, served: Served, source: Input, logits: BufferSlice
+) -> LoweredHead:
     candidates = build.workspace.named("candidates", CANDIDATE_BYTES * MAX_OUTPUT_GROUPS)
     output = Output((logits,), "best", best=candidates)
     (best,) = emit_product(build, served, source, output, "head")
-    return Ended(logits, best)
+    return LoweredHead(logits, best)
 
 
 def _general_head(
@@ -98,15 +102,15 @@ def _general_head(
     y = build.workspace.named(f"final.{rows}", ctx.value_bytes * rows * hidden)
     gain, eps, offset = build.gain(norm)
     label = "final norm"
-    made = rms_norm(
+    phases = rms_norm(
         ctx, x, gain, y, width=hidden, eps=eps, offset=offset, single_row=single, label=label
     )
-    build.emit(made)
+    build.emit(phases)
     weight = build.matrix(head.weight)
-    # The kernel is chosen for the rows of the head. What else is fused is no business of a norm
-    # and a product that could not be.
+    # The kernel is chosen for the rows of the head, which may be fewer than those of the pass.
+    # Fusion is off, since the caller has found that norm and head cannot be fused here.
     product = build.product((weight,), ctx.for_one_row() if single else ctx)
-    served = Served(product, build.choose(replace(product, fuses=False)))
+    served = Served(product, build.choose(replace(product, may_fuse=False)))
     served = replace(served, product=replace(product, ctx=ctx))
     source, output = Input(y, name=f"{norm.out}.head"), Output((logits,))
     emit_product(build, served, source, output, "head", single_row=single, logits=True)
@@ -116,27 +120,27 @@ def _finish_logits(build: PassBuilder, head: Head, logits: BufferSlice, *, singl
     ctx, vocab = build.ctx, head.weight.shape[0]
     if head.scale != 1.0:
         factor, label = head.scale, "head.scale"
-        made = scale(
+        phases = scale(
             ctx, logits, width=vocab, factor=factor, single_row=single, logits=True, label=label
         )
-        build.emit(made)
+        build.emit(phases)
     if head.softcap is not None:
-        made = softcap(
+        phases = softcap(
             ctx, logits, width=vocab, cap=head.softcap, single_row=single, label="head.cap"
         )
-        build.emit(made)
+        build.emit(phases)
 
 
-def sample(build: PassBuilder, ended: Ended, vocab: int) -> Sequence[Phase]:
-    """Return what makes the next token: an argmax that advances the step, or picks of all rows."""
+def sample(build: PassBuilder, lowered: LoweredHead, vocab: int) -> Sequence[Phase]:
+    """Return the phases of the next token: an argmax that advances the step, or picks per row."""
     if build.spec.logits is Logits.ALL:
         return ()
-    if ended.best is not None:
-        return [choose_best(build.ctx.state, ended.best, label="argmax")]
+    if lowered.best is not None:
+        return [choose_best(build.ctx.state, lowered.best, label="argmax")]
     if build.spec.logits is Logits.LAST_N:
         rows = build.ctx.max_rows
         return argmax_entropy(
-            ended.logits,
+            lowered.logits,
             build.workspace.named(f"entropy.{rows}", ENTROPY_SCRATCH_BYTES * rows),
             picks_of(build.workspace, rows),
             rows=rows,
@@ -144,9 +148,9 @@ def sample(build: PassBuilder, ended: Ended, vocab: int) -> Sequence[Phase]:
             label="argmax and entropy",
         )
     scratch = build.workspace.named("argmax", SCRATCH_BYTES)
-    return argmax(build.ctx.state, ended.logits, scratch, vocabulary=vocab, label="argmax")
+    return argmax(build.ctx.state, lowered.logits, scratch, vocabulary=vocab, label="argmax")
 
 
 def picks_of(workspace: Workspace, rows: int) -> BufferSlice:
-    """Return where passes of `rows` rows leave the pick of each."""
+    """Return the buffer of the picks of passes with `rows` rows, (u32 id, f32 entropy) [rows]."""
     return workspace.named(f"picks.{rows}", PICK_BYTES * rows)

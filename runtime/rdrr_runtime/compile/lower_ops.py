@@ -1,8 +1,8 @@
-"""What makes phases of each op of the graph: one row of `LOWERINGS` for each.
+"""Lowering of single ops: the table `LOWERINGS` has one row for each op of the graph.
 
-An op may come with the residual after it, where it can add to the stream in place. Runs of ops that
-one phase serves are the business of `rdrr_runtime.compile.patterns`; what no pattern serves, or
-knows, is lowered here by itself.
+An op may be lowered together with the residual after it if it can add to the stream in place. Runs
+of ops that fused kernels serve are matched in `rdrr_runtime.compile.patterns`; all other ops are
+lowered here, one by one.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ T = TypeVar("T", bound=Op)
 
 @dataclass(frozen=True)
 class Lowering:
-    """How ops of one kind become phases.
+    """The lowering of one kind of op.
 
     Attributes:
-        fields: Every field of the op that patterns and lowering deal with.
-        lower: Emits an op; those of `patterns.Branch` take the residual after it too.
+        fields: The fields of the op that patterns and lowering take into account.
+        lower: Emits the op. For the ops of `patterns.Branch` it also takes the residual after it.
     """
 
     fields: tuple[str, ...]
@@ -55,16 +55,16 @@ class Lowering:
 
 
 def lower_op(build: PassBuilder, op: Op, residual: Residual | None = None) -> None:
-    """Emit one op, and the residual that a linear, a norm or a mixture of experts is added to."""
+    """Emit one op, and with a linear, a norm or a mixture of experts the residual after it."""
     added = () if residual is None else (residual,)
     LOWERINGS[type(op)].lower(build, op, *added)
 
 
 def check_fields(ops: Sequence[Op]) -> None:
-    """Check that no op has a field that the lowering does not know.
+    """Check that the lowering knows every op and all its fields.
 
     Raises:
-        FormatError: An op, or a field of one, that this runtime would ignore.
+        FormatError: An op, or a field of one, is unknown and would be ignored.
     """
     for kind in {type(op) for op in ops}:
         known = LOWERINGS[kind].fields if kind in LOWERINGS else ()
@@ -72,14 +72,14 @@ def check_fields(ops: Sequence[Op]) -> None:
         if known != found:
             raise FormatError(
                 f"the runtime cannot compute the op {kind.__name__}",
-                expected=", ".join(known) or "an op that it knows",
+                expected=", ".join(known) or "an op that this runtime knows",
                 found=", ".join(found),
                 hint="use a newer rdrr",
             )
 
 
 def _embed(build: PassBuilder, op: Embed) -> None:
-    out = build.values.take(op.out, op.weight.shape[1])
+    out = build.values.allocate(op.out, op.weight.shape[1])
     build.emit(embed(build.ctx, build.matrix(op.weight), out, scale=op.scale, label="embed"))
 
 
@@ -88,24 +88,24 @@ def _norm(build: PassBuilder, op: Norm, residual: Residual | None = None) -> Non
     x, (gain, eps, offset) = values.get(op.x), build.gain(op)
     if residual is not None:
         y, label = build.target(op.out, width, residual), f"{op.out}+residual"
-        made = post_norm_add(ctx, y, x, gain, width=width, eps=eps, offset=offset, label=label)
+        phases = post_norm_add(ctx, y, x, gain, width=width, eps=eps, offset=offset, label=label)
     elif heads > 1 and values.readers[op.x] == 1:
-        made = rms_norm_in_place(
+        phases = rms_norm_in_place(
             ctx, x, gain, width=width, eps=eps, offset=offset, per_row=heads, label=op.out
         )
         values.rename(op.x, op.out)
     else:
-        y = values.take(op.out, width * heads)
-        made = rms_norm(
+        y = values.allocate(op.out, width * heads)
+        phases = rms_norm(
             ctx, x, gain, y, width=width, eps=eps, offset=offset, per_row=heads, label=op.out
         )
-    build.emit(made)
-    values.read(op.x)
+    build.emit(phases)
+    values.mark_read(op.x)
 
 
 def _rope(build: PassBuilder, op: Rope) -> None:
     spec, table = build.model.graph.ropes[op.table], build.model.ropes[op.table]
-    made = rope(
+    phases = rope(
         build.ctx,
         build.values.get(op.x),
         table,
@@ -114,35 +114,35 @@ def _rope(build: PassBuilder, op: Rope) -> None:
         rotary_dim=spec.rotary_dim,
         label=op.out,
     )
-    build.emit(made)
+    build.emit(phases)
     build.values.rename(op.x, op.out)
 
 
 def _activation(build: PassBuilder, op: GatedActivation) -> None:
     values = build.values
-    out, gate = values.take(op.out, op.width), values.get(op.gate)
+    out, gate = values.allocate(op.out, op.width), values.get(op.gate)
     up = None if op.up is None else values.get(op.up)
-    made = gated_activation(
+    phases = gated_activation(
         build.ctx, gate, up, out, width=op.width, activation=op.activation, label=op.out
     )
-    build.emit(made)
-    values.read(op.gate, op.up)
+    build.emit(phases)
+    values.mark_read(op.gate, op.up)
 
 
 def _residual(build: PassBuilder, op: Residual) -> None:
     values = build.values
-    width = values.held[op.x][0]
+    width = values.live[op.x][0]
     branch = values.get(op.branch)
     if op.scale != 1.0:
         build.emit(scale(build.ctx, branch, width=width, factor=op.scale, label=op.out))
     build.emit(residual_add(build.ctx, values.get(op.x), branch, width=width, label=op.out))
-    values.read(op.branch)
+    values.mark_read(op.branch)
     values.rename(op.x, op.out)
 
 
 def _head(build: PassBuilder, op: Head) -> None:
     del build, op
-    raise AssertionError("the head ends the graph: `lower_head` emits it with the norm before it")
+    raise AssertionError("`lower_head` emits the head, together with the norm before it")
 
 
 def _row(
@@ -172,4 +172,5 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         )
     )
 )
-"""Every op of the graph with each of its fields: what is not here is refused, not ignored."""
+"""Every op of the graph with all its fields. An op or field that is not listed here is refused
+rather than ignored."""

@@ -1,7 +1,7 @@
-"""Linear layers as phases: by themselves, or with the ops around them folded in.
+"""Lowering of matrix products: single linears, and products fused with the ops around them.
 
-Each family of kernels takes and leaves its operands in its own way; that is all this module knows
-of them. Which one serves a product is decided in `rdrr_runtime.compile.products`.
+Each family of kernels reads and writes its operands in its own form; this module makes the phases
+for each family. `rdrr_runtime.compile.products` decides which family serves a product.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from rdrr_manifests.graph.ops import Linear, Norm, Residual, Router
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Chosen, Reason
 from rdrr_runtime.compile.patterns import Branch
-from rdrr_runtime.compile.products import Family, Product, ProductKernel, choose_folding
+from rdrr_runtime.compile.products import Family, Product, ProductKernel, choose_fused
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.folding import Input, Output, RowNorm
+from rdrr_runtime.phases.fusion import Input, Output, RowNorm
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
 from rdrr_runtime.phases.linear import linear
 from rdrr_runtime.phases.matmul_int8 import matmul_int8
 from rdrr_runtime.phases.matvec import matvec
-from rdrr_runtime.phases.matvec_rows import matvec_rows, rows_held
+from rdrr_runtime.phases.matvec_rows import matvec_rows, padded_batch_rows
 from rdrr_runtime.phases.phase import Phase
+from rdrr_runtime.phases.quantize_small_batch import quantize_small_batch, small_batch_bytes
 
 
 @dataclass(frozen=True)
@@ -38,56 +38,56 @@ class Served:
 
     @property
     def family(self) -> Family:
-        """What its launch takes and leaves."""
+        """The family of its kernel."""
         return self.chosen.candidate.family
 
     @property
     def reason(self) -> Reason:
-        """Why that kernel."""
+        """Why the kernel was chosen."""
         return self.chosen.reason
 
     @property
     def int8(self) -> bool:
-        """Whether its activations are in int8."""
+        """Whether its activations are quantized to int8."""
         return self.chosen.candidate.int8
 
     @property
     def by_column(self) -> bool:
-        """Whether its matrices have their groups along the outputs."""
+        """Whether any of its matrices is column-major, with blocks along the outputs."""
         return any(one.by_column for one in self.product.weights)
 
     @property
     def k(self) -> int:
-        """Inputs of a row."""
+        """Inputs per row."""
         return self.product.weights[0].k
 
 
-def fold(
+def fused_product(
     build: PassBuilder,
     weights: Sequence[GpuWeight],
     ctx: OpContext | None = None,
     **wanted: Any,
 ) -> Served | None:
-    """Return a product that takes in the ops around it, where one can be had as it is wished.
+    """Return a product fused with the ops around it; None if no kernel can serve it as wished.
 
     Args:
-        build: The pass.
-        weights: One to three matrices [N, K] of one K.
-        ctx: Where it runs; that of the pass when None.
+        build: The pass under construction.
+        weights: One to three matrices [N, K] with the same K.
+        ctx: Rows, features and limits of the product; those of the pass when None.
         wanted: Further fields of `Product`.
     """
-    product = replace(build.product(weights, ctx), folds=True, **wanted)
-    found = choose_folding(product, build.model.preferences)
+    product = replace(build.product(weights, ctx), fused=True, **wanted)
+    found = choose_fused(product, build.model.preferences)
     return None if found is None else Served(product, found)
 
 
 def norm_input(build: PassBuilder, norm: Norm) -> Input:
-    """Return the input of a product that a norm stands before."""
+    """Return the input of a product that also applies the norm before it."""
     return Input(build.values.get(norm.x), RowNorm(*build.gain(norm)), name=norm.out)
 
 
-def handed_in_int8(build: PassBuilder, served: Served) -> Input:
-    """Return buffers in which a gated product leaves int8 for one that is served so."""
+def int8_handover(build: PassBuilder, served: Served) -> Input:
+    """Return the buffers in which a gated product leaves its int8 output for the next product."""
     if served.family is Family.SMALL_BATCH:
         return Input(_small_batch_rows(build, "int8 gated", served.k), int8=True)
     codes = build.workspace.named("gated", served.k)
@@ -106,35 +106,37 @@ def emit_product(
     logits: bool = False,
     depends: tuple[AnyTuningKey, ...] = (),
 ) -> Sequence[Phase]:
-    """Emit a product, and before it the rounding of its input to int8 where the kernel wants it.
+    """Emit a product, preceded by the quantization of its input to int8 if the kernel needs it.
 
     Args:
-        build: Where it goes.
-        served: The product.
-        source: What it multiplies by; the op before it only for families in `FOLDING`.
-        output: What becomes of the products.
-        label: What the op is.
-        single_row: One row is multiplied, whatever the pass has (the head).
-        logits: y is f32, whatever the type of activations.
-        depends: Parameters that the input of a one-row product depends on.
+        build: The pass under construction.
+        served: The product and its kernel.
+        source: The input; it may include the op before the product only for `FUSED_FAMILIES`.
+        output: Where the results go, and how they are combined.
+        label: Label of the op.
+        single_row: Multiply only one row, however many the pass has; the head does so.
+        logits: Write f32, whatever the type of activations.
+        depends: Tuning keys that the input of a one-row product depends on.
 
     Returns:
-        The phases that multiply.
+        The phases of the product itself.
     """
     ctx, weights = served.chosen.candidate.context(served.product), served.product.weights
     y, bias, adds = output.ys[0], output.bias, output.kind == "add"
     if served.family is Family.ONE_ROW:
-        made = matvec(
+        phases = matvec(
             ctx, weights, source, output, int8=served.int8, label=label, tuning_keys=depends
         )
     elif served.family is Family.SMALL_BATCH:
         x = source.x if source.int8 else _small_batch_in_int8(build, served, source)
-        made = matvec_rows(build.ctx, weights, x, output, label=label)
+        phases = matvec_rows(build.ctx, weights, x, output, label=label)
     elif served.family is Family.INT8_TILES:
-        rows = build.in_int8(source.name, source.x, served.k, served.reason)
-        made = matmul_int8(build.ctx, weights[0], rows, y, bias=bias, accumulate=adds, label=label)
+        rows = build.quantized(source.name, source.x, served.k, served.reason)
+        phases = matmul_int8(
+            build.ctx, weights[0], rows, y, bias=bias, accumulate=adds, label=label
+        )
     else:
-        made = linear(
+        phases = linear(
             ctx,
             weights[0],
             source.x,
@@ -146,8 +148,8 @@ def emit_product(
             tiled=served.family is Family.TILES,
             label=label,
         )
-    build.emit(made, served.reason)
-    return made
+    build.emit(phases, served.reason)
+    return phases
 
 
 def emit_branch(
@@ -157,7 +159,7 @@ def emit_branch(
     source: Input,
     depends: tuple[AnyTuningKey, ...] = (),
 ) -> None:
-    """Emit a linear, added to the residual stream where one follows."""
+    """Emit a linear with a given input, added to the residual stream if one follows."""
     op, residual = branch.op, branch.residual
     assert isinstance(op, Linear), "only linears have such products"
     bias = None if op.bias is None else build.vector(op.bias)
@@ -167,32 +169,36 @@ def emit_branch(
 
 
 def _small_batch_in_int8(build: PassBuilder, served: Served, source: Input) -> BufferSlice:
-    """Emit the rounding of a small batch to int8, after its norm or the join of its parts."""
+    """Emit the quantization of a small batch to int8, including the norm or join before it."""
     target = _small_batch_rows(build, "int8 rows", served.k)
     label = f"{source.name}.int8"
-    made = int8_rows(build.ctx, source.x, target, k=served.k, before=source.before, label=label)
-    build.emit(made, served.reason)
+    phases = quantize_small_batch(
+        build.ctx, source.x, target, k=served.k, before=source.before, label=label
+    )
+    build.emit(phases, served.reason)
     return target
 
 
 def _small_batch_rows(build: PassBuilder, name: str, k: int) -> BufferSlice:
-    """Return a buffer for what a small-batch product multiplies."""
+    """Return a buffer for the int8 input of a small-batch product."""
     rows = build.ctx.max_rows
-    return build.workspace.named(f"{name}.{rows}.{k}", int8_rows_bytes(rows_held(rows), k))
+    return build.workspace.named(
+        f"{name}.{rows}.{k}", small_batch_bytes(padded_batch_rows(rows), k)
+    )
 
 
 def lower_linear(build: PassBuilder, op: Linear, residual: Residual | None = None) -> None:
-    """Emit a linear by itself, added to the residual stream where one follows."""
+    """Emit a single linear, added to the residual stream if one follows."""
     product = build.product((build.matrix(op.weight),))
     served = Served(product, build.choose(product))
     source = Input(build.values.get(op.x), name=op.x)
     emit_branch(build, served, Branch(op, residual), source)
-    build.values.read(op.x)
+    build.values.mark_read(op.x)
 
 
 def exact_product(build: PassBuilder, op: Router, y: BufferSlice) -> None:
-    """Emit a router's product, whose outputs are f32 and whose inputs are never in int8."""
-    product = replace(build.product((build.matrix(op.weight),)), exact=True, fuses=False)
+    """Emit a router's product, whose output is f32 and whose input is never quantized."""
+    product = replace(build.product((build.matrix(op.weight),)), exact=True, may_fuse=False)
     served = Served(product, build.choose(product))
     source = Input(build.values.get(op.x), name=op.x)
     emit_product(build, served, source, Output((y,)), op.out, logits=True)

@@ -1,7 +1,7 @@
-"""The kinds of pass that a model has: how many rows, of which sequences, and which logits.
+"""The kinds of pass: how many rows they have, of which sequences, and which logits they compute.
 
-Programs, batches, the tuner and `rdrr explain` all name a pass by its `PassSpec`; there is no other
-table of them. What a pass consists of is decided by the lowering, and when it runs by the backends.
+Programs, batches, the tuner and `rdrr explain` all identify a pass by its `PassSpec`; there is no
+other table. The lowering decides what a pass consists of, the backends when it runs.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from enum import Enum
 
 
 class Logits(Enum):
-    """Rows of a pass whose logits are computed."""
+    """The rows of a pass for which logits are computed."""
 
     LAST = "last"
     ALL = "all"
     LAST_N = "last n"
-    """As many of the last rows as the head is run for; each of them gets a pick."""
+    """The last n rows, where n is given with each run; each of them gets a pick."""
 
 
 class Slots(Enum):
-    """Where the rows of a pass have their keys and values."""
+    """The slots in which the rows of a pass store their keys and values."""
 
     CONSECUTIVE = "consecutive"
-    """In consecutive slots of one sequence."""
+    """Consecutive slots of one sequence."""
     DISTINCT = "distinct"
-    """Each in a sequence of its own."""
+    """One slot of a different sequence for each row."""
     MAPPED = "mapped"
-    """In any sequences: each row says which, and which slot."""
+    """Any slots of any sequences: each row names its sequence and slot."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class PassSpec:
     """One kind of pass.
 
     Attributes:
-        name: What explanations, profiles and tuned parameters call it.
-        rows: Most token rows.
-        logits: Rows whose logits are computed.
-        slots: Where the rows have their keys and values.
+        name: Name in explanations, profiles and tuned parameters.
+        rows: Largest number of token rows.
+        logits: The rows for which logits are computed.
+        slots: The slots in which the rows store their keys and values.
     """
 
     name: str
@@ -47,48 +47,48 @@ class PassSpec:
     slots: Slots = Slots.CONSECUTIVE
 
     def within(self, context: int) -> PassSpec:
-        """Return the pass with no more rows than a context has slots."""
+        """Return the pass with its rows limited to the slots of a context."""
         return replace(self, rows=min(self.rows, context))
 
     @property
     def has_picks(self) -> bool:
-        """Whether each row whose logits are computed gets its most probable id."""
+        """Whether the pass computes the most probable id of each row that has logits."""
         return self.logits is Logits.LAST_N
 
     @property
     def is_mapped(self) -> bool:
-        """Whether rows say by themselves to which sequence and slot they belong."""
+        """Whether each row names the sequence and slot that it belongs to."""
         return self.slots is not Slots.CONSECUTIVE
 
 
 DECODE = PassSpec("decode", 1)
 PREFILL = PassSpec("prefill", 512)
 SCORE = PassSpec("score", 64, Logits.ALL)
-"""Logits of every row are kept, and a vocabulary can be large."""
+"""The rows are few because the logits of all of them are kept, and a vocabulary can be large."""
 
 SMALL_WINDOW = PassSpec("small window", 8, Logits.LAST_N)
 WINDOW = PassSpec("window", 32, Logits.LAST_N)
-"""Several tokens of one sequence, such as draft tokens to be verified."""
+"""Passes over several tokens of one sequence, such as draft tokens to be verified."""
 
 
 def batch_of(rows: int) -> PassSpec:
-    """Return the pass over one row of each of up to `rows` sequences."""
+    """Return the decode pass of a batch: one row of each of up to `rows` sequences."""
     return PassSpec(f"batch of {rows}", rows, Logits.LAST_N, Slots.DISTINCT)
 
 
 def batch_fill(rows: int) -> PassSpec:
-    """Return the pass that runs rows of any sequences for their keys and values."""
+    """Return the pass that stores the keys and values of rows of any sequences."""
     return PassSpec(f"batch fill of {rows}", rows, Logits.LAST_N, Slots.MAPPED)
 
 
 BATCHES = tuple(batch_of(rows) for rows in (2, 4, 8, 16, 32))
-"""Decode steps of several sequences, by their most rows: each size suits other kernels."""
+"""Decode passes of a batch by their number of rows; different kernels are fastest at each size."""
 
 LOADED = (DECODE, PREFILL)
-"""Passes that every model is loaded with."""
+"""Passes that are lowered whenever a model is loaded."""
 
 EXPLAINED = (DECODE, SMALL_WINDOW, BATCHES[-1], PREFILL)
-"""Passes whose choices differ from each other's."""
+"""Passes whose choices of kernels differ from each other; `rdrr explain` shows them."""
 
 TUNED = (PREFILL, DECODE, SMALL_WINDOW, WINDOW, *BATCHES)
-"""Passes whose kernels have parameters to tune, the prompt first: it fills the cache."""
+"""Passes whose kernels can be tuned; prefill comes first, since it fills the cache."""

@@ -1,9 +1,9 @@
-"""Runs of ops that one kernel, or a few in a row, may serve together.
+"""Patterns: runs of consecutive ops that fused kernels may serve together.
 
-Matching is pure: it looks at ops and their operands and knows no weights, kernels or devices. A
-pattern that nothing serves as a whole is taken apart by the lowering, whose table `LOWERINGS` names
-every field that patterns deal with: an op that gains a field fails loudly instead of being computed
-without it. An op that no pattern knows needs nothing here; it ends a run.
+Matching is pure. It looks at ops and their operands, and knows no weights, kernels or devices. If
+no kernel can serve a matched pattern, its ops are lowered one by one. The table `LOWERINGS` lists
+every field that patterns take into account, so that an op with a new field is refused instead of
+being computed without it. An op that no pattern knows simply ends a run.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from rdrr_manifests.graph.ops import (
 
 @dataclass(frozen=True)
 class Body:
-    """The ops of a graph, and who reads their values.
+    """The ops of a graph, and the readers of their values.
 
     Attributes:
-        ops: In order of execution.
-        readers: How many ops read each value.
+        ops: Ops in order of execution.
+        readers: Number of ops that read each value.
         last_reader: Index of the last op that reads each value.
     """
 
@@ -41,7 +41,7 @@ class Body:
 
     @staticmethod
     def of(ops: Sequence[Op]) -> Body:
-        """Return the ops with their readers counted."""
+        """Count the readers of each value and return the body."""
         readers: Counter[str] = Counter()
         last: dict[str, int] = {}
         for index, op in enumerate(ops):
@@ -51,17 +51,18 @@ class Body:
         return Body(tuple(ops), readers, last)
 
     def at(self, index: int) -> Op | None:
-        """Return the op at an index; None beyond the last one."""
+        """Return the op at an index; None after the last op."""
         return self.ops[index] if index < len(self.ops) else None
 
 
 @dataclass(frozen=True)
 class Branch:
-    """An op, and the residual that its output is added to where one follows.
+    """An op, together with the residual after it if there is one.
 
     Attributes:
         op: The op.
-        residual: The residual after it; None where the output is a value of its own.
+        residual: The residual that adds the op's output to the stream; None if the output is a
+            value of its own.
     """
 
     op: Linear | Norm | Experts
@@ -69,7 +70,7 @@ class Branch:
 
     @property
     def count(self) -> int:
-        """Ops of the run."""
+        """Number of ops."""
         return 1 if self.residual is None else 2
 
 
@@ -78,10 +79,10 @@ class NormedLinears:
     """A norm and all linears that read it.
 
     Attributes:
-        norm: The first op of the run.
-        linears: Linears that read it, at least one.
-        others: Norms and ropes of heads that stand between them, each of a product or of another
-            of these.
+        norm: The norm.
+        linears: The linears that read it, at least one.
+        others: Norms and ropes of heads between the linears; each reads the output of a linear or
+            of another of these.
     """
 
     norm: Norm
@@ -90,7 +91,7 @@ class NormedLinears:
 
     @property
     def count(self) -> int:
-        """Ops of the run."""
+        """Number of ops."""
         return 1 + len(self.linears) + len(self.others)
 
 
@@ -106,7 +107,7 @@ class Projections:
 
     @property
     def count(self) -> int:
-        """Ops of the run."""
+        """Number of ops."""
         between = (self.head_norms or ()), (self.ropes or ())
         return 5 + sum(map(len, between))
 
@@ -120,19 +121,19 @@ class AttentionBlock:
 
     @property
     def count(self) -> int:
-        """Ops of the run."""
+        """Number of ops."""
         return self.projections.count + self.output.count
 
 
 @dataclass(frozen=True)
 class GatedFeedForward:
-    """A norm, gate and up (one matrix or two), and the activation.
+    """A gated feed-forward block: norm, gate and up, activation, and maybe the down projection.
 
     Attributes:
-        norm: The norm before them.
-        linears: Gate and up, or both in one.
-        activation: What joins them.
-        down: The projection that reads it, where one follows.
+        norm: The norm before gate and up.
+        linears: Gate and up, as two matrices or as one.
+        activation: The activation that joins gate and up.
+        down: The down projection; None if none follows directly.
     """
 
     norm: Norm
@@ -142,15 +143,15 @@ class GatedFeedForward:
 
     @property
     def own_count(self) -> int:
-        """Ops of the run up to the activation."""
+        """Number of ops up to the activation."""
         return 2 + len(self.linears)
 
 
 def match_branch(body: Body, index: int) -> Branch | None:
     """Match a linear, norm or mixture of experts, with the residual after it if there is one.
 
-    The residual counts only where nothing else reads the branch, or the stream after it: then the
-    op may add to the stream in place.
+    The residual is included only if nothing else reads the op's output or the old value of the
+    stream, so that the op can add to the stream in place.
     """
     op, following = body.at(index), body.at(index + 1)
     if not isinstance(op, Linear | Norm | Experts):
@@ -163,7 +164,7 @@ def match_branch(body: Body, index: int) -> Branch | None:
 
 
 def match_normed_linears(body: Body, index: int) -> NormedLinears | None:
-    """Match a norm and all the linears that read it, if nothing else stands between them."""
+    """Match a norm and all linears that read it, if only norms and ropes stand between them."""
     norm = body.at(index)
     if not isinstance(norm, Norm) or norm.groups != 1:
         return None
@@ -175,7 +176,7 @@ def match_normed_linears(body: Body, index: int) -> NormedLinears | None:
         elif isinstance(op, Norm | Rope):
             others.append(op)
         elif isinstance(op, Linear):
-            return None  # it reads something else
+            return None  # a linear with another input interrupts the run
         else:
             break
     if not linears or body.readers[norm.out] != len(linears):
@@ -217,7 +218,7 @@ def match_projections(body: Body, index: int) -> Projections | None:
 
 
 def _chain(linear: Linear, norms: Sequence[Norm], ropes: Sequence[Rope]) -> list[str]:
-    """Return the values that a projection becomes: first its own, then normed, then rotated."""
+    """Return the successive values of a projection: its output, normed, then rotated."""
     made = [linear.out]
     steps: tuple[Norm | Rope, ...] = (*norms, *ropes)
     for one in steps:

@@ -1,7 +1,7 @@
-"""What hints and defaults ask for: of products, of attention, of activations and of storage.
+"""Preferences: what the hints of a run and the defaults of its adapter ask for.
 
-Each is a list of wishes, the strongest first, that `rdrr_runtime.compile.decision` chooses by.
-Which kernels can serve an op is not known here.
+This module interprets hints, for example whether products use int8 activations. It does not know
+which kernels can serve an op.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from rdrr_runtime.compile.hints import Hint, Policy
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Whether products with quantized weights have int8 activations, and who says so.
+    """The choice between int8 and float activations in products with quantized weights.
 
     Attributes:
-        int8: Whether they have, where a kernel can.
+        int8: Whether they use int8 activations where a kernel supports it.
         source: The hint or the default that decides.
-        hint: The hint, where one decides.
-        overruled: A hint that asked for the opposite.
+        hint: The hint that decides; None if it is a default.
+        overruled: A weaker hint that asked for the opposite.
     """
 
     int8: bool
@@ -35,19 +35,19 @@ class Preferences:
 
     Attributes:
         policy: The hints.
-        software: Whether the adapter is the CPU in disguise.
+        software: Whether the adapter is a software adapter, which runs on the CPU.
     """
 
     policy: Policy
     software: bool
 
     def hint(self, key: str) -> Hint | None:
-        """Return the hint of a key; None where nobody asks for anything."""
+        """Return the hint of a key; None if no source sets it."""
         return self.policy.get(key)
 
     @property
     def arithmetic(self) -> Arithmetic:
-        """What activations are multiplied in where weights are quantized."""
+        """The arithmetic of products with quantized weights."""
         matmul, precision = self.hint("q4kMatmul"), self.hint("computePrecision")
         asked = matmul is not None and matmul.value == "fused_q4k_int8"
         if precision and not (asked and matmul and matmul.outranks(precision)):
@@ -62,14 +62,14 @@ class Preferences:
 
     @property
     def rounds_16_bit_weights(self) -> bool:
-        """Whether 16-bit weights may be split into int8 planes: no hint names another kernel."""
+        """Whether 16-bit weights may be split into two int8 planes; `f16Matmul` rules it out."""
         return self.hint("f16Matmul") is None and self.arithmetic.int8
 
     def activations(self, features: frozenset[str]) -> tuple[str, Reason]:
         """Return the type of the activations between ops, `f32` or `f16`, and why."""
         hint = self.hint("computePrecision")
         if hint is None:
-            return "f32", Reason("f32 (auto): what the kernels compute in")
+            return "f32", Reason("f32 (auto): the type that kernels compute in")
         obstacle = ""
         if hint.value == "f16" and "shader-f16" not in features:
             obstacle = "the device has no feature shader-f16"

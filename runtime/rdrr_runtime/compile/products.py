@@ -1,7 +1,7 @@
-"""The kernels that multiply rows by matrices, in order of preference, and the choice among them.
+"""The choice of a kernel for a matrix product, from a list in order of preference.
 
-A request says what is multiplied and what is to be folded into the launch; a kernel refuses it in a
-sentence or can serve it. The launch itself is made by the lowering.
+A request (`Product`) names the matrices and the ops that are to be fused into the launch. A kernel
+either can serve it or returns why not. The lowering makes the phases.
 """
 
 from __future__ import annotations
@@ -22,61 +22,62 @@ from rdrr_runtime.phases.linear import GEMV_ROWS
 
 
 class Family(Enum):
-    """Kernels that differ in what a launch takes and leaves."""
+    """Families of kernels, which differ in the form of their inputs and outputs."""
 
     ONE_ROW = "one row"
-    """A norm or a join of partial results before, an activation or an argmax after it."""
+    """Products of one row, fused with a norm or join before and an activation or argmax after."""
     SMALL_BATCH = "small batch"
-    """Rows in int8 as `int8_rows` leaves them; an activation after it."""
+    """Products of rows quantized by `quantize_small_batch`, fused with an activation after."""
     INT8_TILES = "int8 tiles"
-    """Rows in int8 as `quantize_rows` leaves them."""
+    """Products of rows that `quantize_rows` has quantized, in tiles."""
     GENERAL = "general"
-    """One matrix, nothing folded in, each weight read once for a small batch."""
+    """Products with one matrix, without fusion; each weight is read once for a small batch."""
     TILES = "tiles"
-    """One matrix, nothing folded in, for many rows."""
+    """Products with one matrix, without fusion, in tiles of many rows."""
 
 
 ROWS: Mapping[Family, range] = MappingProxyType(
     {
         Family.ONE_ROW: range(1, 2),
         Family.SMALL_BATCH: range(2, matvec_rows.MAX_ROWS + 1),
-        # From 2 rows on where nothing else reads the matrix in int8; the kernel says which.
+        # From 2 rows on, since for some matrices no other kernel uses int8; the kernel refuses the
+        # others below its own minimum.
         Family.INT8_TILES: range(2, sys.maxsize),
         Family.GENERAL: range(1, sys.maxsize),
         Family.TILES: range(1, sys.maxsize),
     }
 )
-"""Rows that each family serves; beyond them its kernels are no candidates."""
+"""Numbers of rows for which the kernels of each family are candidates."""
 
-FOLDING = (Family.ONE_ROW, Family.SMALL_BATCH)
-"""Families whose launches can take in the ops around a product."""
+FUSED_FAMILIES = (Family.ONE_ROW, Family.SMALL_BATCH)
+"""Families that can fuse the ops around a product into the launch."""
 
 
 @dataclass(frozen=True)
 class Product:
-    """What is multiplied, and what is wanted of the launch.
+    """The request for a product: its matrices, and the ops to be fused with it.
 
     Attributes:
-        ctx: Where it runs; its rows are those of the product.
-        weights: One to three matrices [N, K] of one K.
-        folds: Whether several matrices, or what stands before or after them, share the launch.
-        gate: Whether gate and up are joined by an activation.
-        partials: Partial results of attention that are joined on the way in.
+        ctx: Rows of the product, and features and limits of the device.
+        weights: One to three matrices [N, K] with the same K.
+        fused: Whether several matrices, or the ops before or after them, share the launch.
+        gate: Whether an activation joins the outputs of gate and up.
+        partials: Number of partial results of attention to join before the product; 0 for none.
         apart: Whether each matrix has a y of its own.
         bias: Whether a bias is added.
-        exact: Whether rounding activations to int8 is out of the question.
-        fuses: Whether kernels that serve several ops may be used at all.
+        exact: Whether activations must not be quantized to int8.
+        may_fuse: Whether kernels that serve several ops may be used at all.
     """
 
     ctx: OpContext
     weights: tuple[GpuWeight, ...]
-    folds: bool = False
+    fused: bool = False
     gate: bool = False
     partials: int = 0
-    apart: bool = False
+    separate_outputs: bool = False
     bias: bool = False
     exact: bool = False
-    fuses: bool = True
+    may_fuse: bool = True
 
 
 Refusal = Callable[[Product], str | None]
@@ -84,13 +85,14 @@ Refusal = Callable[[Product], str | None]
 
 @dataclass(frozen=True)
 class ProductKernel:
-    """A way to multiply.
+    """A kernel that multiplies rows by matrices.
 
     Attributes:
-        family: What its launch takes and leaves.
-        int8: Whether activations are rounded to int8.
-        subgroups: Whether sums go through subgroup operations where a kernel has both ways.
-        refuses: Why it cannot serve a request; None if it can.
+        family: The family, which determines the form of inputs and outputs.
+        int8: Whether activations are quantized to int8.
+        subgroups: Whether the kernel sums with subgroup operations rather than in workgroup memory,
+            where it supports both.
+        refuses: Returns why the kernel cannot serve a request; None if it can.
     """
 
     family: Family
@@ -100,7 +102,7 @@ class ProductKernel:
 
     @property
     def title(self) -> str:
-        """What it is, for explanations."""
+        """Description of the kernel in explanations."""
         if self.family is Family.INT8_TILES:
             return "tiles of many rows, int8 activations"
         if self.family is Family.SMALL_BATCH:
@@ -113,19 +115,19 @@ class ProductKernel:
         return f"one-row product, {'int8' if self.int8 else 'float'} activations{sums}"
 
     def refusal(self, product: Product) -> str | None:
-        """Return why it cannot serve a request; None if it can."""
+        """Return why the kernel cannot serve a request; None if it can."""
         if self.subgroups and not product.ctx.subgroups:
             return "the device has no feature subgroup"
         if self.int8 and product.exact:
-            return "what it computes must not be rounded to int8"
-        if self.family in FOLDING and not product.fuses:
+            return "the inputs of this product must not be rounded to int8"
+        if self.family in FUSED_FAMILIES and not product.may_fuse:
             return "fused kernels are switched off"
-        if product.folds and self.family not in FOLDING:
-            return "it serves one matrix at a time"
+        if product.fused and self.family not in FUSED_FAMILIES:
+            return "the kernel cannot be fused with other ops or matrices"
         return self.refuses(product)
 
     def context(self, product: Product) -> OpContext:
-        """Return the context that its launch is made in."""
+        """Return the context for the kernel's phases."""
         return product.ctx if self.subgroups else product.ctx.without_subgroups()
 
 
@@ -138,7 +140,7 @@ def _one_row(*, int8: bool) -> Refusal:
 
 
 def _small_batch(product: Product) -> str | None:
-    apart, bias = product.apart, product.bias
+    apart, bias = product.separate_outputs, product.bias
     return matvec_rows.refusal(product.ctx, product.weights, apart=apart, bias=bias)
 
 
@@ -151,7 +153,7 @@ def _never(product: Product) -> None:
 
 
 _BOTH = (True, False)
-_FOLDING_AND_INT8 = (
+_FUSED_AND_INT8 = (
     *(ProductKernel(Family.ONE_ROW, True, one, _one_row(int8=True)) for one in _BOTH),
     *(ProductKernel(Family.ONE_ROW, False, one, _one_row(int8=False)) for one in _BOTH),
     ProductKernel(Family.SMALL_BATCH, True, False, _small_batch),
@@ -162,14 +164,14 @@ _TILES = ProductKernel(Family.TILES, False, False, _never)
 
 
 def _in_order(rows: int) -> tuple[ProductKernel, ...]:
-    """Return all kernels in order of preference: reading each weight once per row, or tiles."""
+    """Return all kernels in order of preference, which for many rows puts tiles before the rest."""
     if rows <= GEMV_ROWS:
-        return (*_FOLDING_AND_INT8, *_GENERAL, _TILES)
-    return (*_FOLDING_AND_INT8, _TILES, *_GENERAL)
+        return (*_FUSED_AND_INT8, *_GENERAL, _TILES)
+    return (*_FUSED_AND_INT8, _TILES, *_GENERAL)
 
 
 def choose_product(product: Product, preferences: Preferences) -> Chosen[ProductKernel]:
-    """Return the kernel of a product of one matrix and why, with what was done to it at load."""
+    """Choose the kernel of a product with one matrix; the reason includes changes made at load."""
     rows = product.ctx.max_rows
     candidates = [one for one in _in_order(rows) if rows in ROWS[one.family]]
     wishes = _wishes(product, preferences)
@@ -177,13 +179,13 @@ def choose_product(product: Product, preferences: Preferences) -> Chosen[Product
     return _with_notes(found, product, preferences)
 
 
-def choose_folding(product: Product, preferences: Preferences) -> Chosen[ProductKernel] | None:
-    """Return the kernel of a product that folds other ops in; None where none is all it should be.
+def choose_fused(product: Product, preferences: Preferences) -> Chosen[ProductKernel] | None:
+    """Choose the kernel of a product that fuses other ops; None if none satisfies all wishes.
 
-    What cannot be folded as it is wished is served op by op.
+    The caller then lowers the ops one by one.
     """
     wishes = _wishes(product, preferences)
-    able = [one for one in _FOLDING_AND_INT8 if product.ctx.max_rows in ROWS[one.family]]
+    able = [one for one in _FUSED_AND_INT8 if product.ctx.max_rows in ROWS[one.family]]
     for one in able:
         if all(wish.accepts(one) for wish in wishes) and one.refusal(product) is None:
             said = ", ".join(wish.source for wish in wishes)
@@ -194,7 +196,7 @@ def choose_folding(product: Product, preferences: Preferences) -> Chosen[Product
 def _with_notes(
     found: Chosen[ProductKernel], product: Product, preferences: Preferences
 ) -> Chosen[ProductKernel]:
-    """Add what was done to the matrices at load, and a hint that another hint overrules."""
+    """Add to the reason the changes made to the matrices at load, and an overruled hint."""
     reason = found.reason
     overruled = preferences.arithmetic.overruled
     if overruled is not None and reason.unmet is None and _has_blocks(product):
@@ -209,7 +211,7 @@ def _has_blocks(product: Product) -> bool:
 
 
 def _wishes(product: Product, preferences: Preferences) -> Sequence[Wish[ProductKernel]]:
-    """Return what is asked of a product: by hints of its weights' type, else by the adapter."""
+    """Return the wishes for a product: hints for the type of its weights, else adapter defaults."""
     arithmetic = preferences.arithmetic
     if _has_blocks(product):
         int8 = arithmetic.int8
@@ -222,10 +224,10 @@ def _wishes(product: Product, preferences: Preferences) -> Sequence[Wish[Product
 
 
 def _is_small_column_batch(product: Product) -> bool:
-    """Return whether rows are several, but too few for int8 tiles of column-major matrices.
+    """Return whether a column-major product has several rows, but too few for int8 tiles.
 
-    On an H200 reading such a matrix once for 8 rows beats the tiles up to there: 2.4 times as fast
-    for 2 rows, 1.6 times for 8; of 16 rows the tiles take 0.6 of the time.
+    On an H200 the general kernel, which reads the matrix once for up to 8 rows, is 2.4 times as
+    fast as the tiles for 2 rows and 1.6 times for 8. For 16 rows the tiles take 0.6 of its time.
     """
     few = 1 < product.ctx.max_rows <= GEMV_ROWS
     return few and any(one.by_column for one in product.weights)
@@ -236,7 +238,7 @@ def _in_int8(*, wanted: bool) -> Callable[[ProductKernel], bool]:
 
 
 def _scalar_wish(preferences: Preferences) -> Wish[ProductKernel]:
-    """Return what is asked of 16-bit and 32-bit weights: tiles in int8 are for many rows only."""
+    """Return the wish for 16-bit and 32-bit weights: int8 only in tiles, thus for many rows."""
     arithmetic = preferences.arithmetic
     if preferences.rounds_16_bit_weights:
         return Wish(
@@ -246,7 +248,7 @@ def _scalar_wish(preferences: Preferences) -> Wish[ProductKernel]:
 
 
 def _kernel_wish(hint: Hint, product: Product) -> Wish[ProductKernel] | None:
-    """Return what `f16Matmul` asks for; `gemv` and `gemv_subgroup` are for small batches."""
+    """Return the wish of the hint `f16Matmul`; `gemv` and `gemv_subgroup` concern small batches."""
     if hint.value == "tiled":
         return Wish(str(hint), lambda kernel: kernel.family is Family.TILES, hint)
     if product.ctx.max_rows > GEMV_ROWS:

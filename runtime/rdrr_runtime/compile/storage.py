@@ -1,4 +1,4 @@
-"""How a matrix is kept in GPU memory: in the form of its type, transposed, or expanded."""
+"""The choice of how a matrix is kept in GPU memory: as stored, transposed, or expanded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ EXPANSIONS = {"dequant_f16": "F16", "dequant_f32": "F32"}
 
 @dataclass(frozen=True)
 class Storage:
-    """What a matrix is kept as; `note` says why, where that is not as it is stored."""
+    """The type and layout in which a matrix is kept in GPU memory.
+
+    Attributes:
+        dtype: Type in GPU memory.
+        layout: Layout in GPU memory.
+        note: What is changed at load, and why; empty if the matrix is kept as stored.
+        unmet: The hint that is not honoured, if there is one.
+    """
 
     dtype: DType
     layout: Layout
@@ -35,25 +42,25 @@ def choose_storage(
     matmul: bool,
     experts: bool = False,
 ) -> Storage:
-    """Return how to keep a matrix [N, K].
+    """Choose how to keep a matrix [N, K].
 
     Args:
-        preferences: What is asked for.
-        dtype: As it is stored.
-        layout: As it is stored.
-        k: Inputs of a row.
-        matmul: False for a mere lookup table.
-        experts: Whether it is one of a mixture's experts.
+        preferences: Hints and defaults.
+        dtype: Stored type.
+        layout: Stored layout.
+        k: Inputs per row, K.
+        matmul: Whether the matrix is multiplied, rather than only looked up.
+        experts: Whether the matrix belongs to an expert of a mixture.
     """
     hint = preferences.hint("q4kMatmul") if matmul and dtype.is_block else None
     if layout is Layout.FLAT and k % dtype.block_elements == 0:
-        layout = Layout.ROW  # blocks that do not cross rows: the bytes are the same
+        layout = Layout.ROW  # no block crosses rows, so the bytes are the same
     if hint and hint.value in EXPANSIONS:
         wide = EXPANSIONS[hint.value]
         return Storage(DTYPES[wide], Layout.ROW, f"{dtype} expanded to {wide} at load, {hint}")
     obstacle = _obstacle(dtype, layout, k, experts=experts)
     if not obstacle:
-        # Single values can be reordered without loss, and row-major has the faster kernels.
+        # Scalars can be reordered without loss, and the kernels for row-major are faster.
         if layout is Layout.COLUMN and not dtype.is_block:
             return Storage(dtype, Layout.ROW, f"{dtype} transposed to row-major at load")
         return Storage(dtype, layout)
@@ -64,18 +71,18 @@ def choose_storage(
 
 
 def has_row_scales(preferences: Preferences, dtype: DType, *, by_column: bool = False) -> bool:
-    """Return whether a matrix of linear layers gets the scales that int8 products need."""
+    """Return whether a matrix of a linear gets the row scales that int8 products need."""
     if by_column:
         return preferences.arithmetic.int8
     return dtype.name in SCALED_TYPES and preferences.rounds_16_bit_weights
 
 
 def _obstacle(dtype: DType, layout: Layout, k: int, *, experts: bool) -> str:
-    """Return why no kernel reads a matrix as it is stored, or nothing."""
+    """Return why no kernel can read a matrix as stored; an empty string if one can."""
     if dtype.name not in FORMATS:
         return f"no kernel reads {dtype}"
     if experts and layout is Layout.FLAT and dtype.is_block:
-        return "experts are read in row or column layout"
+        return "kernels read experts only in row or column layout"
     if layout is Layout.FLAT and not reads_flat(dtype, k):
         return "its flat blocks cross rows within a unit of weights"
     return ""

@@ -1,4 +1,4 @@
-"""Buffers of intermediate values: which of them holds what, and when it is free again."""
+"""Buffers of intermediate values, and their reuse once a value has no further readers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from rdrr_device.buffers import BufferSlice
 
 
 class Workspace:
-    """Buffers of intermediate values, shared by the programs of a model.
+    """Buffers of intermediate values, shared by all passes of a model.
 
-    Programs run one after another, so the nth value of some width may lie in the same buffer in
-    each of them.
+    Passes run one after the other, so they can share the buffers of values with the same width.
 
     Args:
         arena: Owner of the buffers.
-        rows: Token rows that every buffer holds.
-        value_bytes: Bytes of an element.
+        rows: Token rows that each buffer can hold.
+        value_bytes: Bytes per element.
     """
 
     def __init__(self, arena: Arena, rows: int, value_bytes: int = 4) -> None:
@@ -29,13 +28,13 @@ class Workspace:
         self._named: dict[str, BufferSlice] = {}
 
     def named(self, name: str, size: int) -> BufferSlice:
-        """A buffer of at least `size` bytes that is not counted in token rows."""
+        """Return the buffer of this name, with at least `size` bytes."""
         if name not in self._named or self._named[name].size < size:
             self._named[name] = self._arena.empty(name, size)
         return self._named[name]
 
     def slot(self, width: int, index: int) -> BufferSlice:
-        """The `index`-th buffer for values of `width` elements a row."""
+        """Return the buffer number `index` for values of `width` elements per row."""
         key = (width, index)
         if key not in self._slots:
             size = self._value_bytes * self._rows * width
@@ -45,39 +44,47 @@ class Workspace:
 
 @dataclass
 class Values:
-    """Which buffer holds which value, with buffers reused once a value has had its last reader."""
+    """The buffer of each value of a pass; a buffer is reused after the last reader of its value.
+
+    Attributes:
+        workspace: Owner of the buffers.
+        readers: Number of ops that still have to read each value.
+        live: Width and buffer number of each live value.
+        free: Numbers of the free buffers of each width.
+        counts: Number of buffers of each width that the pass uses.
+    """
 
     workspace: Workspace
     readers: Counter[str]
-    held: dict[str, tuple[int, int]] = field(default_factory=dict)
+    live: dict[str, tuple[int, int]] = field(default_factory=dict)
     free: dict[int, list[int]] = field(default_factory=dict)
-    made: Counter[int] = field(default_factory=Counter)
+    counts: Counter[int] = field(default_factory=Counter)
 
-    def take(self, name: str, width: int) -> BufferSlice:
-        """A buffer for a new value."""
+    def allocate(self, name: str, width: int) -> BufferSlice:
+        """Return a buffer for a new value of `width` elements per row."""
         spare = self.free.setdefault(width, [])
         if spare:
             index = spare.pop()
         else:
-            index = self.made[width]
-            self.made[width] += 1
-        self.held[name] = (width, index)
+            index = self.counts[width]
+            self.counts[width] += 1
+        self.live[name] = (width, index)
         return self.workspace.slot(width, index)
 
     def get(self, name: str) -> BufferSlice:
-        """The buffer of a value."""
-        return self.workspace.slot(*self.held[name])
+        """Return the buffer of a value."""
+        return self.workspace.slot(*self.live[name])
 
     def rename(self, old: str, new: str) -> None:
-        """Let a value that was changed in place go on under its new name."""
-        self.held[new] = self.held.pop(old)
+        """Rename a value that an op has changed in place."""
+        self.live[new] = self.live.pop(old)
 
-    def read(self, *names: str | None) -> None:
-        """Count a reader; the buffer is free after the last one."""
+    def mark_read(self, *names: str | None) -> None:
+        """Note that an op has read values; the buffer of a value is free after its last reader."""
         for name in names:
             if name is None:
                 continue
             self.readers[name] -= 1
-            if self.readers[name] == 0 and name in self.held:
-                width, index = self.held.pop(name)
+            if self.readers[name] == 0 and name in self.live:
+                width, index = self.live.pop(name)
                 self.free[width].append(index)

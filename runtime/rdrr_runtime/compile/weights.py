@@ -1,8 +1,8 @@
-"""A package's tensors in GPU memory, in the form that kernels read.
+"""The upload of a package's tensors to GPU memory, in the form that kernels read.
 
-Matrices keep their stored type unless `rdrr_runtime.compile.storage` says otherwise. What it wants
-expanded is decoded here, once, some rows at a time, and column-major matrices that it wants
-row-major are transposed. Which kernel reads a matrix is not decided here.
+Matrices keep their stored type unless `rdrr_runtime.compile.storage` decides otherwise. Matrices
+that it wants expanded are decoded here once, a few rows at a time, and column-major matrices that
+it wants row-major are transposed. Which kernel reads a matrix is not decided here.
 """
 
 from __future__ import annotations
@@ -41,16 +41,15 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass
 class Weights:
-    """What a program binds.
+    """The weights of a model in GPU memory.
 
     Attributes:
         blocks: Owner of the matrices.
-        others: Owner of vectors, and of what is computed from matrices.
-        matrices: By tensor name; a tied head is the embedding's entry.
-        vectors: Norm weights and biases as f32, by tensor name.
-        stacks: Matrices of all experts of a layer, their stored rows one after the other, by the
-            name of the first.
-        decisions: What was expanded and why.
+        others: Owner of the vectors and of the row scales, which are computed from matrices.
+        matrices: Matrices by tensor name; a tied head shares the entry of the embedding.
+        vectors: Norm weights and biases in f32, by tensor name.
+        stacks: The concatenated matrices of all experts of a layer, by the name of the first.
+        decisions: Which matrices were changed at load, and why.
     """
 
     blocks: Arena
@@ -63,12 +62,12 @@ class Weights:
     _host_vectors: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
 
     def add_vector(self, name: str, data: npt.NDArray[np.float32]) -> None:
-        """Upload a vector and keep it on the host, to be joined."""
+        """Upload a vector, and keep it on the host for `joined`."""
         self.vectors[name] = self.others.upload(name, data)
         self._host_vectors[name] = data
 
     def joined(self, names: Sequence[str]) -> BufferSlice:
-        """Several vectors one after the other, in a buffer made once."""
+        """Return the concatenation of several vectors, uploaded once."""
         key = tuple(names)
         if key not in self._joined:
             data = np.concatenate([self._host_vectors[one] for one in names])
@@ -76,7 +75,7 @@ class Weights:
         return self._joined[key]
 
     def stack(self, uses: Sequence[WeightUse]) -> GpuWeight:
-        """The matrices of all experts as one."""
+        """Return the concatenated matrices of all experts."""
         return self.stacks[uses[0].name]
 
     @property
@@ -92,19 +91,19 @@ def load_weights(arena: Arena, package: Package, graph: Graph, preferences: Pref
 
     Args:
         arena: Owner of the buffers; in a `DryRunArena` no bytes are read or written.
-        package: Where the tensors are.
-        graph: What reads them.
-        preferences: What hints and defaults ask for.
+        package: The package with the tensors.
+        graph: The graph whose ops read them.
+        preferences: Hints and defaults.
 
     Raises:
-        ShardError: Bytes are missing.
-        FormatError: A tensor that was to be expanded does not fit the wider type.
-        DeviceError: The adapter has too little memory or cannot bind a row.
+        ShardError: Bytes of a tensor are missing.
+        FormatError: The values of a tensor that must be expanded do not fit the wider type.
+        DeviceError: The adapter has too little memory, or cannot bind a row.
     """
-    paper = arena if isinstance(arena, DryRunArena) else DryRunArena(arena.device)
-    planned = Weights(paper.pool("weights", 0), paper.pool("vectors", 0))
+    dry_run = arena if isinstance(arena, DryRunArena) else DryRunArena(arena.device)
+    planned = Weights(dry_run.pool("weights", 0), dry_run.pool("vectors", 0))
     _load(_Loader(planned, package, preferences, None), graph)
-    if paper is arena:
+    if dry_run is arena:
         return planned
     weights = Weights(
         arena.pool("weights", planned.blocks.size), arena.pool("vectors", planned.others.size)
@@ -130,7 +129,7 @@ def _load(loader: _Loader, graph: Graph) -> None:
 
 
 def _expert_groups(graph: Graph) -> Iterator[tuple[WeightUse, ...]]:
-    """The matrices that are stacked, each group in the order of the experts."""
+    """Yield the groups of matrices to stack, each in the order of the experts."""
     for op in graph.ops:
         if isinstance(op, Experts):
             yield from (op.gates, op.ups, op.downs)
@@ -138,12 +137,12 @@ def _expert_groups(graph: Graph) -> Iterator[tuple[WeightUse, ...]]:
 
 @dataclass(frozen=True)
 class _Loader:
-    """Puts matrices into GPU memory and says what became of them."""
+    """The upload of a package's tensors, which also records what is changed."""
 
     weights: Weights
     package: Package
     preferences: Preferences
-    uploader: Uploader | None  # None: allocate and decide only
+    uploader: Uploader | None  # None in a dry run, which only allocates and decides
 
     def vector(self, use: WeightUse) -> npt.NDArray[np.float32]:
         """Return a norm weight or a bias."""
@@ -152,7 +151,7 @@ class _Loader:
         return np.ascontiguousarray(self.package.dequantize(use.name), dtype=np.float32)
 
     def matrix(self, use: WeightUse, *, matmul: bool) -> GpuWeight:
-        """One matrix; `matmul` is false for a mere lookup table."""
+        """Upload one matrix; `matmul` is False if it is only looked up."""
         return self._upload((use,), self._storage(use, matmul=matmul), use.name)
 
     def _storage(self, use: WeightUse, *, matmul: bool = True, experts: bool = False) -> Storage:
@@ -161,10 +160,10 @@ class _Loader:
         return choose_storage(self.preferences, dtype, layout, k, matmul=matmul, experts=experts)
 
     def scaled(self, matrix: GpuWeight, use: WeightUse) -> GpuWeight:
-        """The matrix with the scales of its rows, if it is to be multiplied in int8 with them."""
+        """Return the matrix with its row scales, if int8 products need them."""
         if not has_row_scales(self.preferences, matrix.dtype, by_column=matrix.by_column):
             return matrix
-        # Not beside the matrix: one launch cannot read and write slices of the same buffer.
+        # In another buffer than the matrix, since a launch cannot read and write the same buffer.
         scales = self.weights.others.empty(f"{use.name}.scales", 4 * matrix.n)
         if self.uploader is not None:
             for one in row_scales(matrix, scales, label=use.name):
@@ -172,7 +171,7 @@ class _Loader:
         return replace(matrix, row_scales=scales)
 
     def stack(self, uses: tuple[WeightUse, ...]) -> GpuWeight:
-        """The matrices of all experts as one."""
+        """Upload the matrices of all experts as one."""
         wanted = dict.fromkeys(self._storage(use, experts=True) for use in uses)
         kept = next(iter(wanted))
         if len(wanted) > 1:
@@ -195,7 +194,7 @@ class _Loader:
 
 
 def _kept_rows(package: Package, use: WeightUse, kept: Storage) -> Iterator[Bytes]:
-    """The stored rows, in the type and layout in which they are kept."""
+    """Yield the rows of a tensor in the type and layout in which they are kept."""
     tensor = package.tensor(use.name)
     dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
     if dtype == kept.dtype:
@@ -212,7 +211,7 @@ def _kept_rows(package: Package, use: WeightUse, kept: Storage) -> Iterator[Byte
 def _transposed(
     columns: Iterator[Bytes], dtype: DType, shape: tuple[int, ...], limit: int = CHUNK_BYTES
 ) -> Iterator[Bytes]:
-    """Rows of K scalars from rows of N. Every row needs all of them: one matrix is held whole."""
+    """Yield rows of K scalars from columns of N; the whole matrix is held in host memory."""
     n, k = shape
     rows_of_k = np.empty((n, k), f"V{dtype.block_bytes}")
     at = 0
@@ -239,9 +238,9 @@ def _stored_rows(
 
 
 def _row_values(package: Package, name: str, tensor: Tensor) -> Iterator[npt.NDArray[np.float32]]:
-    """Decoded rows of a layout whose rows begin with a block, f32 [some rows, elements]."""
+    """Yield decoded rows of a layout whose rows begin with a block, f32 [rows, elements]."""
     elements = tensor.geometry().row_elements
-    # A block type grows up to eightfold on the way to f32.
+    # Decoding to f32 enlarges a block type up to eightfold.
     for rows in _stored_rows(package, name, tensor, CHUNK_BYTES // 8):
         yield CODECS[tensor.parsed_dtype().name].dequantize(rows, elements)
 
@@ -249,7 +248,7 @@ def _row_values(package: Package, name: str, tensor: Tensor) -> Iterator[npt.NDA
 def _flat_values(
     package: Package, use: WeightUse, dtype: DType
 ) -> Iterator[npt.NDArray[np.float32]]:
-    """Decoded rows where blocks cross them, f32 [some rows, K]."""
+    """Yield decoded rows of a flat layout, whose blocks may cross rows, f32 [rows, K]."""
     n, k = use.shape
     blocks = package.read(use.name).reshape(-1, dtype.block_bytes)
     whole = dtype.block_elements // gcd(dtype.block_elements, k)  # rows that end with a block
@@ -266,8 +265,8 @@ def _encoded(values: Iterator[npt.NDArray[np.float32]], dtype: DType, name: str)
     for rows in values:
         if dtype.name == "F16" and f16_overflow_count(rows):
             raise FormatError(
-                "values too large for F16",
+                "the tensor has values that are too large for F16",
                 where=name,
-                hint="use --kernel-hint q4kMatmul=dequant_f32",
+                hint="use `kernel_hints` q4kMatmul=dequant_f32",
             )
         yield CODECS[dtype.name].quantize(rows)

@@ -1,6 +1,8 @@
 """Decoding strategies, one file each, and what all of them share.
 
-A strategy owns the order of forward passes and says which rows are run. Which token each row gives
-is chosen for it (`chooser`), so every strategy has sampling, log-probabilities, constraints and
-stop ids; cached prefixes and context shift come from the engine. `strategies` is the table of them.
+A strategy decides which forward passes run, in which order, and over which rows. It does not choose
+tokens: the `chooser` runs the rows and chooses a token for each. That is why every strategy
+    supports
+sampling, log-probabilities, constraints and stop ids. Cached prefixes and context shift come from
+the engine. The table of strategies is `strategies`.
 """

@@ -1,4 +1,4 @@
-"""What every decoding strategy is given, and what it counts."""
+"""The input of a decoding strategy, its output, and its counters."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Counts:
-    """Work of one generation.
+    """Counters of the work that one generation took.
 
     Attributes:
-        forwards: Forward passes after the prompt's.
-        wasted: Those of them whose token was thrown away because the sequence had ended.
-        rows: Token rows of these passes.
-        wasted_rows: Those of them that gave no token of the sequence: a mask, a rejected draft
-            token, what came after the end.
-        drafted: Draft tokens.
-        accepted: Those of them that came to be in the sequence.
+        forwards: Forward passes after those of the prompt.
+        wasted: Forward passes whose token was discarded because the sequence had already ended.
+        rows: Token rows of the forward passes.
+        wasted_rows: Token rows that gave no token of the sequence: masks, rejected draft tokens,
+            and rows after the end of the sequence.
+        drafted: Draft tokens that were proposed.
+        accepted: Draft tokens that became part of the sequence.
         readbacks: Times that the host waited for the device.
     """
 
@@ -36,12 +36,12 @@ class Counts:
 
 @dataclass(frozen=True)
 class Job:
-    """One generation: what has to be run first, and how much may come.
+    """The work of one generation: the prompt to run, and the number of tokens to generate.
 
     Attributes:
         prompt: Token ids that are not in the cache yet, at least one.
         base: Tokens already in the cache.
-        max_tokens: Most new tokens.
+        max_tokens: Largest number of new tokens.
     """
 
     prompt: Sequence[int]
@@ -51,11 +51,11 @@ class Job:
 
 @dataclass(frozen=True)
 class ChosenTokens:
-    """Tokens that were chosen, in order.
+    """Tokens that follow each other in the sequence.
 
     Attributes:
-        ids: Their ids.
-        logprobs: What was recorded for each, where that is wanted.
+        ids: Token ids, in order.
+        logprobs: Log-probabilities recorded for each token; empty where none are requested.
     """
 
     ids: list[int]

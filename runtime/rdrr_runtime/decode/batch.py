@@ -1,7 +1,8 @@
-"""Several prompts continued together: which slot each has, and when each ends.
+"""Continuous batching: several prompts decoded together, each until its own end.
 
-Prompts wait until a slot is free, take it, and leave it when their sequence ends, so the passes
-stay full while there is work. Every sequence is the one that its prompt gives alone.
+A batch has a fixed number of sequences. Prompts wait in a queue for a free sequence and release it
+when they end, so that passes stay full as long as there is work. Each prompt gets the same ids as
+if it were decoded alone.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from rdrr_runtime.sampling.params import SamplingParams
 
 @dataclass
 class BatchSequence:
-    """A prompt and what came after it.
+    """A prompt and the ids generated after it.
 
     Attributes:
         prompt: Token ids, at least one.
-        left: New ids that may still come.
-        new: New ids, an end-of-text included.
-        finish: `stop`, `length` or `context`; `running` until then.
-        sequence: Which sequence of the batch it is.
+        left: Number of ids that may still be generated.
+        new: Generated ids, including an end-of-text id.
+        finish: Why it ended: `stop`, `length` or `context`; `running` before the end.
+        sequence: Index of the batch's sequence that it occupies; -1 while it waits.
     """
 
     prompt: Sequence[int]
@@ -34,29 +35,35 @@ class BatchSequence:
 
     @property
     def row(self) -> Row:
-        """The next row to run."""
+        """The row to run next: the last id, whose successor is not known yet."""
         last = self.new[-1] if self.new else self.prompt[-1]
         return Row(last, self.sequence, len(self.prompt) + len(self.new) - 1)
 
     @property
-    def filling(self) -> list[Row]:
-        """All rows before that."""
+    def prompt_rows(self) -> list[Row]:
+        """The rows of the prompt before its last id; they only fill the cache."""
         ids = self.prompt[:-1]
         return [Row(one, self.sequence, slot) for slot, one in enumerate(ids)]
 
-    def take(self, ids: list[int], stop_ids: frozenset[int], most: int) -> None:
-        """Add new ids, up to the end of the sequence, of which `most` were asked for."""
+    def extend(self, ids: list[int], stop_ids: frozenset[int], max_tokens: int) -> None:
+        """Append generated ids up to the end of the sequence, and note why it ended.
+
+        Args:
+            ids: Ids of the last steps; those after the end are dropped.
+            stop_ids: Ids that end the sequence.
+            max_tokens: Number of ids that the caller requested for the whole sequence.
+        """
         delivered, ended = until_stop(ids[: self.left], stop_ids)
         self.new += delivered
         self.left -= len(delivered)
         if ended:
             self.finish = "stop"
         elif not self.left:
-            self.finish = "length" if len(self.new) == most else "context"
+            self.finish = "length" if len(self.new) == max_tokens else "context"
 
 
 Step = Callable[[Sequence[Row], int], list[list[int]]]
-"""Runs the next rows of sequences and returns new ids of each, all as many."""
+"""Runs one row of each sequence for a number of steps; returns that many new ids for each."""
 
 
 def run_batch(
@@ -69,39 +76,39 @@ def run_batch(
     stop_ids: frozenset[int],
     counts: Counts,
 ) -> list[BatchSequence]:
-    """Continue all prompts.
+    """Decode all prompts and return them with their new ids, in the order of `prompts`.
 
     Args:
-        backend: Runs them.
-        prompts: Token ids, each of at least one, and of no more than the backend's context.
-        max_tokens: Most new ids of each.
-        sampling: How tokens are chosen; each sequence samples by itself from the same seed.
+        backend: Runs the rows of several sequences.
+        prompts: Token ids of each prompt, from 1 to the backend's context.
+        max_tokens: Largest number of new ids of each prompt.
+        sampling: How tokens are chosen; each sequence is sampled from the same seed, by itself.
         interval: Steps between two readbacks.
         stop_ids: Ids that end a sequence.
-        counts: Filled: a forward is a pass over all rows.
+        counts: Updated; a forward pass over the rows of all sequences counts once.
     """
-    every = [
+    batch = [
         BatchSequence(prompt, min(max_tokens, backend.context - len(prompt) + 1))
         for prompt in prompts
     ]
     step: Step = backend.greedy if sampling.is_greedy else backend.sample
-    waiting, free = list(every), list(range(backend.sequences))
+    waiting, free = list(batch), list(range(backend.sequences))
     running: list[BatchSequence] = []
     while waiting or running:
-        entering = [waiting.pop(0) for _ in free[: len(waiting)]]
-        for one in entering:
+        starting = [waiting.pop(0) for _ in free[: len(waiting)]]
+        for one in starting:
             one.sequence = free.pop(0)
             if not sampling.is_greedy:
                 backend.begin(one.sequence, sampling, one.prompt)
-        if rows := [row for one in entering for row in one.filling]:
+        if rows := [row for one in starting for row in one.prompt_rows]:
             backend.fill(rows)
-        running += entering
-        # No row may run beyond its context.
-        found = step([one.row for one in running], min(interval, *(one.left for one in running)))
+        running += starting
+        # The shortest sequence bounds the steps, since no row may run beyond its context.
+        new_ids = step([one.row for one in running], min(interval, *(one.left for one in running)))
         counts.readbacks += 1
-        counts.forwards += len(found[0])
-        for one, ids in zip(running, found, strict=True):
-            one.take(ids, stop_ids, max_tokens)
+        counts.forwards += len(new_ids[0])
+        for one, ids in zip(running, new_ids, strict=True):
+            one.extend(ids, stop_ids, max_tokens)
         free += [one.sequence for one in running if one.finish != "running"]
         running = [one for one in running if one.finish == "running"]
-    return every
+    return batch

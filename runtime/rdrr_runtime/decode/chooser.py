@@ -1,8 +1,8 @@
-"""Which token each row of a generation gives: greedy or sampled, constrained, recorded or not.
+"""The choice of tokens: greedy or sampled, with or without a constraint and log-probabilities.
 
-A strategy says which rows are run, in what order. The chooser runs them on the backend in the
-cheapest way that the generation allows: where the most probable token is all that is asked for, the
-logits never leave the device.
+A strategy says which rows to run, in which order. The chooser runs them on the backend and chooses
+their tokens, in the cheapest way that the generation allows. If only the most probable token is
+wanted, the logits never leave the device.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from rdrr_runtime.backend import Backend, FeedingBackend
 from rdrr_runtime.decode.base import ChosenTokens, until_stop
 from rdrr_runtime.decode.drafts import Proposal
 from rdrr_runtime.decode.host_sampling import HostSampling, sampling_backend
+from rdrr_runtime.decode.interval import Interval
 from rdrr_runtime.decode.probabilities import Allowed, ProbabilitySampler
 from rdrr_runtime.decode.rules import TokenRules
-from rdrr_runtime.decode.stream import AtOnceFeed, Stream
+from rdrr_runtime.decode.stream import BlockingFeed, Stream
 from rdrr_runtime.sampling.entropy import entropies
 from rdrr_runtime.sampling.logprobs import TokenLogprobs, token_logprobs
 from rdrr_runtime.sampling.sampler import Sampler
@@ -30,12 +31,12 @@ F32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Picks:
-    """A token for each of some rows that need not follow each other.
+    """Independently chosen tokens, one per row; the rows need not follow each other.
 
     Attributes:
-        ids: The tokens.
-        entropies: Of each row's distribution, in nats.
-        logprobs: What was recorded for each, where that is wanted.
+        ids: The token id of each row.
+        entropies: The entropy of each row's distribution, in nats.
+        logprobs: Log-probabilities recorded for each token; empty where none are requested.
     """
 
     ids: list[int]
@@ -44,16 +45,16 @@ class Picks:
 
 
 class Chooser:
-    """Runs the rows of one generation and chooses their tokens.
+    """The chooser of one generation: it runs rows and chooses their tokens.
 
     Args:
         backend: The model.
         rules: How tokens are chosen.
-        ids: The sequence in the context so far.
-        dropped: Ids that a context shift dropped; penalties count them too.
+        ids: The sequence so far, as far as it is in the context.
+        dropped: Ids that context shifts dropped from the context; penalties still count them.
 
     Attributes:
-        backend: The model; strategies fill its cache themselves.
+        backend: The model; a strategy may call it to fill the cache.
         rules: How tokens are chosen.
         ids: The sequence in the context, which grows as tokens are delivered.
         ended: Whether a delivered token has ended the sequence.
@@ -76,25 +77,27 @@ class Chooser:
 
     @property
     def draft_sampler(self) -> ProbabilitySampler | None:
-        """How a draft samples its tokens; None where it takes the most probable ones."""
+        """The sampler for draft tokens; None if the draft takes the most probable tokens."""
         return None if self.rules.sampling.is_greedy else self._by_probability()
 
-    def stream(self, ids: Sequence[int], base: int, *, interval: int, ahead: int | None) -> Stream:
-        """Return the tokens after `ids`, one pass each.
+    def stream(
+        self, ids: Sequence[int], base: int, *, interval: Interval, ahead: int | None
+    ) -> Stream:
+        """Return a stream of the tokens after `ids`, one forward pass each.
 
         Args:
             ids: Token ids to run first, at least one.
             base: Tokens already in the cache.
-            interval: Tokens between two readbacks.
-            ahead: Passes to submit before the ids before them are read; None for as many as the
-                backend asks for.
+            interval: Tokens between two readbacks, or `auto`.
+            ahead: Passes to submit before the ids of earlier passes are read back; None for as many
+                as the backend recommends.
         """
         rules, backend = self.rules, self.backend
         if rules.on_device:
             if ahead != 0 and isinstance(backend, FeedingBackend):
                 ahead = backend.ahead if ahead is None else ahead
                 return Stream(backend.feed(ids, base), ChosenTokens, interval, ahead)
-            return Stream(AtOnceFeed(backend.greedy, ids, base), ChosenTokens, interval, 0)
+            return Stream(BlockingFeed(backend.greedy, ids, base), ChosenTokens, interval, 0)
         source = sampling_backend(backend)
         top = None if rules.logprobs is None else rules.logprobs.top
         masked = rules.constraint is not None
@@ -110,25 +113,25 @@ class Chooser:
             return source.sample_masked(pending, at, self._mask)
 
         if masked:
-            return Stream(AtOnceFeed(sample_masked, ids, base), read, 1, 0)
+            return Stream(BlockingFeed(sample_masked, ids, base), read, 1, 0)
         if ahead != 0 and isinstance(source, FeedingBackend):
             ahead = source.ahead if ahead is None else ahead
             feed = source.feed(ids, base, sampled=True)
             return Stream(feed, read, interval, ahead)
         interval = 1 if isinstance(source, HostSampling) else interval
-        return Stream(AtOnceFeed(source.sample, ids, base), read, interval, 0)
+        return Stream(BlockingFeed(source.sample, ids, base), read, interval, 0)
 
     def verify(self, ids: Sequence[int], base: int, draft: Proposal) -> ChosenTokens:
         """Verify draft tokens after `ids` in one pass.
 
         Args:
-            ids: Token ids to run before them, at least one.
+            ids: Token ids to run before the draft tokens, at least one.
             base: Tokens already in the cache.
-            draft: Draft tokens, maybe none.
+            draft: Draft tokens; there may be none.
 
         Returns:
-            The draft tokens that are accepted and the model's own token after them: exactly what
-            the rules give, whatever was proposed.
+            The accepted draft tokens and the model's own token after them. They have the same
+            distribution as tokens chosen without a draft; under greedy decoding they are the same.
         """
         if self.rules.on_device:
             return ChosenTokens(self._verify_on_device(ids, base, draft.ids))
@@ -151,16 +154,17 @@ class Chooser:
         positions: Sequence[int],
         scaled: bool = False,
     ) -> Picks:
-        """Choose a token for each of the last `wanted` of `ids` from one pass.
+        """Choose a token for each of the last `wanted` rows of one pass.
 
-        The rows are chosen independently: only the sequence so far counts as seen.
+        The tokens are chosen independently: penalties count only the sequence so far, not the
+        other rows.
 
         Args:
-            ids: Row r goes to slot base + r and sees the slots up to its own.
-            base: Tokens in the cache.
-            wanted: Rows that give a token, the last ones.
-            positions: Position of each row in the sequence.
-            scaled: Take the entropies of the logits over the temperature.
+            ids: Token ids; row r is stored in slot base + r and attends to the slots up to it.
+            base: Tokens already in the cache.
+            wanted: Number of last rows to choose a token for.
+            positions: Position of each row in the sequence, for rope.
+            scaled: Whether to compute the entropies after dividing the logits by the temperature.
         """
         if self.rules.on_device:
             found, entropy = self.backend.window_picks(
@@ -178,9 +182,10 @@ class Chooser:
         return Picks(chosen, entropies(logits).tolist() if wanted else [], logprobs)
 
     def deliver(self, chosen: ChosenTokens) -> list[int]:
-        """Return the tokens that come to be in the sequence, and record them.
+        """Append chosen tokens to the sequence and return the ids that were appended.
 
-        They end with a stop id, or where the constraint is complete; then `ended` is set.
+        Tokens after a stop id are dropped. `ended` is set after a stop id, and when the constraint
+        is complete.
         """
         ids, stopped = until_stop(chosen.ids, self.rules.stop_ids)
         constraint = self.rules.constraint
@@ -199,13 +204,13 @@ class Chooser:
         return own[: wrong + 1]
 
     def _rows(self, ids: Sequence[int], base: int, draft: list[int]) -> F32:
-        """Return the logits after `ids` and after each draft token."""
+        """Return the logits after `ids` and after each draft token, f32 [len(draft) + 1, vocab]."""
         if not draft:
             return self.backend.logits(ids, base)
         return self.backend.window_logits([*ids, *draft], base, wanted=len(draft) + 1)
 
     def _choose(self, row: F32, seen: Sequence[int], draft: Proposal, at: int) -> tuple[int, bool]:
-        """Return the token of a row, and whether it is the draft's."""
+        """Return the token chosen for a row, and whether it is the draft token of that row."""
         sampler = self._by_probability()
         own = sampler.probabilities(row, seen, self._allowed(len(row)))
         if at == len(draft.ids):
@@ -245,7 +250,7 @@ class Chooser:
         return bits[:vocabulary].astype(bool)
 
     def _accept(self, token_id: int) -> bool:
-        """Give the constraint a token; return whether none may follow."""
+        """Advance the constraint by a token; return whether the sequence ends with it."""
         constraint = self.rules.constraint
         if token_id in self.rules.stop_ids:
             return True

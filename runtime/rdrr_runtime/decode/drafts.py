@@ -1,7 +1,7 @@
-"""Where draft tokens come from: the sequence itself, or a smaller model.
+"""Sources of draft tokens: the sequence itself, or a smaller model.
 
-A draft proposes, and the model verifies. So a draft may be wrong without harm to the sequence, and
-costs only the rows that it was wrong in.
+A draft proposes tokens and the target model verifies them. So a wrong draft token never changes the
+sequence; it only costs the row in which it was verified.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Draft tokens.
+    """Draft tokens proposed for one pass.
 
     Attributes:
-        ids: In order, maybe none.
-        probabilities: The distribution that each was sampled from; None where nothing was sampled.
+        ids: Token ids in order; there may be none.
+        probabilities: The distribution that each token was sampled from, f64 [vocab]; None if the
+            tokens were not sampled.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -32,7 +33,7 @@ class Draft(Protocol):
     """A source of draft tokens."""
 
     def begin(self) -> None:
-        """Prepare for another sequence."""
+        """Prepare for a new sequence."""
         ...
 
     def propose(
@@ -41,20 +42,23 @@ class Draft(Protocol):
         """Return at most `count` tokens that may come next.
 
         Args:
-            ids: All ids so far, at least one; since `begin` only ever longer.
-            count: Most draft tokens, at least one.
-            sampler: How to sample them; the most probable ones when None.
+            ids: All ids of the sequence so far, at least one. From call to call they only grow
+                until the next `begin`.
+            count: Largest number of draft tokens, at least one.
+            sampler: Samples the draft tokens; None to take the most probable ones.
         """
         ...
 
 
 @dataclass
 class NgramDraft:
-    """What followed the last tokens when they occurred before (Saxena 2023, prompt lookup).
+    """A draft that repeats what followed the last tokens at their latest earlier occurrence.
+
+    This is prompt lookup decoding (Saxena 2023).
 
     Attributes:
-        longest: Tokens that are looked for first.
-        shortest: Tokens that must at least be found.
+        longest: Length of the longest n-gram that is looked up; shorter ones are tried after it.
+        shortest: Length of the shortest n-gram that is looked up.
     """
 
     longest: int = 3
@@ -63,14 +67,14 @@ class NgramDraft:
     _read: int = 0
 
     def begin(self) -> None:
-        """Forget the sequence before."""
+        """Forget the n-grams of the previous sequence."""
         self._after.clear()
         self._read = 0
 
     def propose(
         self, ids: Sequence[int], count: int, sampler: ProbabilitySampler | None
     ) -> Proposal:
-        """Return what came after the latest occurrence of the last tokens."""
+        """Return the tokens after the latest earlier occurrence of the last n-gram."""
         del sampler
         for end in range(self._read + 1, len(ids)):
             for size in range(self.shortest, min(self.longest, end) + 1):
@@ -79,17 +83,17 @@ class NgramDraft:
         for size in range(min(self.longest, len(ids) - 1), self.shortest - 1, -1):
             start = self._after.get(tuple(ids[-size:]))
             if start is not None:
-                period = len(ids) - start  # beyond the end the draft tokens repeat themselves
+                period = len(ids) - start  # past the end of the sequence the draft repeats itself
                 return Proposal([ids[start + at % period] for at in range(count)])
         return Proposal()
 
 
 @dataclass
 class ModelDraft:
-    """Another model with the same vocabulary.
+    """A draft model: a smaller model with the same vocabulary.
 
     Attributes:
-        backend: It, with a cache of its own.
+        backend: The draft model, with a key-value cache of its own.
     """
 
     backend: Backend
@@ -97,19 +101,21 @@ class ModelDraft:
     _agreed: int = 0
 
     def begin(self) -> None:
-        """Compare the next sequence with what the cache holds from its start."""
+        """Compare the next sequence with the cached ids from its first id on."""
         self._agreed = 0
 
     def propose(
         self, ids: Sequence[int], count: int, sampler: ProbabilitySampler | None
     ) -> Proposal:
-        """Return what the model writes after the ids; nothing once its context is full."""
+        """Return the tokens that the draft model generates; none once its context is full."""
         count = min(count, self.backend.info.context - len(ids) + 1)
         if count < 1:
             return Proposal()
         base = self._shared(ids)
         pending = list(ids[base:])
-        if len(pending) == 2:  # after full acceptance: two passes of one row beat one of a prompt
+        # Two ids are pending after all draft tokens were accepted. Two decode passes are faster
+        # than one prefill pass.
+        if len(pending) == 2:
             self.backend.fill(pending[:1], base)
             pending, base = pending[1:], base + 1
         if sampler is None:
@@ -121,7 +127,7 @@ class ModelDraft:
         return proposal
 
     def _shared(self, ids: Sequence[int]) -> int:
-        """Leading ids that are in the cache; the last is run in any case."""
+        """Return how many leading ids are in the cache; the last id always runs."""
         at, end = min(self._agreed, len(ids) - 1), min(len(self._held), len(ids) - 1)
         while at < end and self._held[at] == ids[at]:
             at += 1

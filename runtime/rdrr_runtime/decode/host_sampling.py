@@ -1,4 +1,4 @@
-"""Sampling for a backend that gives logits only, behind the interface of one that samples."""
+"""Host sampling: the interface of a sampling backend for a backend that only returns logits."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rdrr_runtime.sampling.sampler import Sampler
 
 
 class HostSampling:
-    """Samples on the host from a backend's logits, one pass a token.
+    """A sampler on the host over a backend's logits, one forward pass per token.
 
     Args:
-        backend: Where logits come from.
+        backend: Computes the logits.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -39,7 +39,7 @@ class HostSampling:
         self._sampler, self._seen, self._top = Sampler(options), list(seen), logprobs
 
     def sample(self, ids: Sequence[int], base: int, count: int) -> list[int]:
-        """Run `ids`, then feed back the sampled token; `count` new ids."""
+        """Run `ids`, feed back each sampled token, and return `count` new ids."""
         out: list[int] = []
         for _ in range(count):
             logits = self._backend.logits(ids, base)[0]
@@ -54,7 +54,7 @@ class HostSampling:
         return out
 
     def sample_masked(self, ids: Sequence[int], base: int, mask: Mask) -> list[int]:
-        """Run `ids`, then sample one id among those that a mask allows."""
+        """Run `ids`, then sample one of the ids that the mask allows."""
         self._allowed = np.unpackbits(mask().view(np.uint8), bitorder="little").astype(bool)
         return self.sample(ids, base, 1)
 
@@ -65,5 +65,5 @@ class HostSampling:
 
 
 def sampling_backend(backend: Backend) -> SamplingBackend:
-    """Return the backend itself where it samples, else the host's sampling from its logits."""
+    """Return the backend itself if it can sample; otherwise wrap it in host sampling."""
     return backend if isinstance(backend, SamplingBackend) else HostSampling(backend)

@@ -1,4 +1,7 @@
-"""Sampling from probabilities on the host, where a strategy compares those of two models."""
+"""Sampling from explicit probabilities on the host.
+
+Speculative decoding needs it, since it compares the probabilities of two models.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ Allowed = npt.NDArray[np.bool_] | None
 
 @dataclass(frozen=True)
 class ProbabilitySampler:
-    """How tokens are sampled.
+    """A sampler that works on probabilities and verifies draft tokens.
 
     Attributes:
-        params: Temperature and the rest.
+        params: Sampling parameters, which shape the probabilities.
         random: Random numbers of one generation.
     """
 
@@ -30,29 +33,37 @@ class ProbabilitySampler:
 
     @staticmethod
     def make(params: SamplingParams) -> ProbabilitySampler:
-        """Return a sampler with the random numbers of the seed."""
+        """Return a sampler whose random numbers follow from the seed of the parameters."""
         return ProbabilitySampler(params, np.random.Generator(np.random.Philox(params.seed)))
 
     def probabilities(self, logits: F32, seen: Sequence[int], allowed: Allowed = None) -> F64:
-        """Return the probability of each token after `seen`, of those allowed."""
+        """Return the probability of each token, f64 [vocab].
+
+        Args:
+            logits: Logits of one row, f32 [vocab].
+            seen: Ids that the penalties apply to.
+            allowed: Which tokens are allowed, bool [vocab]; all tokens when None.
+        """
         return distribution(logits, seen, self.params, allowed)
 
     def sample(self, probabilities: F64) -> int:
-        """Return a token sampled by these probabilities, which need not sum to one."""
+        """Sample a token; the probabilities need not sum to 1."""
         edges = np.cumsum(probabilities)
         found = int(np.searchsorted(edges, self.random.random() * edges[-1], side="right"))
         return min(found, int(np.flatnonzero(probabilities)[-1]))
 
     def verify(self, token_id: int, own: F64, proposed: F64 | None) -> int:
-        """Return a draft token if it is accepted, else a token in its place.
+        """Return a draft token if it is accepted, otherwise a token that replaces it.
 
-        A token x sampled from q is accepted with probability min(1, p(x) / q(x)), and replaced by a
-        sample of max(p - q, 0), so what is returned has the distribution p (Leviathan et al. 2023).
+        A token x sampled from q is accepted with probability min(1, p(x) / q(x)). A rejected token
+        is replaced by a sample of max(p - q, 0). The returned token then has the distribution p
+        (Leviathan et al. 2023).
 
         Args:
             token_id: The draft token.
-            own: The model's probabilities p.
-            proposed: The draft's probabilities q; None where nothing was sampled.
+            own: The target model's probabilities p, f64 [vocab].
+            proposed: The draft's probabilities q, f64 [vocab]; None if the draft token was not
+                sampled, which is a q of 1 at that token.
         """
         drafted = np.zeros_like(own)
         drafted[token_id] = 1.0
@@ -61,5 +72,5 @@ class ProbabilitySampler:
         if self.random.random() * drafted[token_id] < own[token_id]:
             return token_id
         rest = np.maximum(own - drafted, 0.0)
-        # Nothing may be left where both are the same but for rounding.
+        # Where p and q differ only by rounding, nothing may remain to sample from.
         return self.sample(rest if rest.any() else own)

@@ -1,4 +1,4 @@
-"""What a generation is asked for, and the checks of it."""
+"""The request for a generation, and the checks of its prompt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from rdrr_runtime.sampling.params import MAX_SEED
 
 @dataclass(frozen=True)
 class Request:
-    """What a generation was asked for."""
+    """The parameters of one generation.
+
+    Attributes:
+        prompt: Token ids.
+        max_tokens: Largest number of new tokens.
+        rules: How tokens are chosen, and what ends the sequence.
+        keep: Number of first ids that a context shift keeps; None if the context does not shift.
+        strategy: The decoding strategy.
+    """
 
     prompt: Sequence[int]
     max_tokens: int
@@ -23,7 +31,7 @@ class Request:
     strategy: Strategy
 
     def rules_after(self, shifts: int) -> TokenRules:
-        """Return the rules after some context shifts; each goes on with other random numbers."""
+        """Return the rules after a number of context shifts; each shift changes the seed."""
         seed = self.rules.sampling.seed
         if not shifts or seed is None:
             return self.rules
@@ -35,23 +43,23 @@ class Request:
 def check_prompt(
     prompt: Sequence[int], *, context: int, vocab_size: int, shifts: bool = False
 ) -> None:
-    """Guard of a prompt's ids.
+    """Check the ids of a prompt.
 
     Args:
         prompt: Token ids.
-        context: KV slots.
-        vocab_size: Ids must lie below it.
-        shifts: Whether the context shifts, so that any prompt fits.
+        context: Slots of the key-value cache.
+        vocab_size: Number of token ids of the model.
+        shifts: Whether the context may shift, which makes room for a prompt of any length.
 
     Raises:
-        GenerationError: It is empty, has an unknown id, or does not fit the context.
+        GenerationError: The prompt is empty, has an unknown id, or does not fit the context.
     """
     if not prompt:
         raise GenerationError("the prompt has no tokens", hint="give some text")
     unknown = [token_id for token_id in prompt if not 0 <= token_id < vocab_size]
     if unknown:
         raise GenerationError(
-            "token id outside the vocabulary",
+            "the prompt has a token id outside the vocabulary",
             expected=f"below {vocab_size}",
             found=unknown[0],
         )
@@ -65,7 +73,7 @@ def check_prompt(
 
 
 def no_room(longest: int, found: int) -> GenerationError:
-    """Return the error of a prompt after which no token fits."""
+    """Return the error for a prompt that leaves no slot for a new token."""
     return GenerationError(
         "the prompt leaves no room in the context",
         expected=f"at most {longest} tokens",

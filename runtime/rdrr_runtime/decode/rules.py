@@ -1,4 +1,4 @@
-"""What a generation demands of its tokens, whichever strategy decodes it."""
+"""The rules by which a generation chooses its tokens, whichever strategy decodes it."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from rdrr_runtime.sampling.params import SamplingParams
 
 
 class Constraint(Protocol):
-    """Says which tokens may come next; it lives for one generation."""
+    """A constraint on the tokens of one generation, such as a grammar."""
 
     @property
     def complete(self) -> bool:
-        """Whether nothing more may come."""
+        """Whether no further token is allowed."""
         ...
 
     def mask(self) -> npt.NDArray[np.uint32]:
-        """Return bit i mod 32 of word i / 32: whether token i may come next."""
+        """Return which tokens are allowed next: token i has bit i mod 32 of word i / 32."""
         ...
 
     def accept(self, token_id: int) -> None:
-        """Take the token that came."""
+        """Advance by the token that was chosen."""
         ...
 
 
 @dataclass(frozen=True)
 class TokenRules:
-    """How the tokens of a generation are chosen, and what ends it.
+    """The rules of a generation: how its tokens are chosen, and what ends it.
 
     Attributes:
         sampling: How each token is chosen.
-        stop_ids: Ids that end the sequence; the one that did is delivered too.
-        constraint: What may come; anything when None.
-        logprobs: Filled, where wanted, with an entry for each id delivered.
+        stop_ids: Ids that end the sequence; the id that ends it is delivered as well.
+        constraint: Restricts which tokens may follow; None allows all tokens.
+        logprobs: Receives an entry for each delivered id; None records nothing.
     """
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -47,5 +47,5 @@ class TokenRules:
 
     @property
     def on_device(self) -> bool:
-        """Whether the most probable token is all that is asked for."""
+        """Whether the device can choose alone: greedy, unconstrained, and nothing recorded."""
         return self.sampling.is_greedy and self.constraint is None and self.logprobs is None

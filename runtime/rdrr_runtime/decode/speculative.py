@@ -1,8 +1,8 @@
-"""Speculative decoding: a draft proposes tokens, and the model verifies them in one pass.
+"""Speculative decoding: a draft proposes tokens, the target model verifies them in one pass.
 
-Leviathan et al. 2023, arXiv 2211.17192. What is delivered is what the model alone would have given:
-the same ids under greedy decoding, the same distribution under sampling. What was rejected is
-overwritten in the cache by the next pass.
+Leviathan et al. 2023, arXiv 2211.17192. The result is that of the target model alone: the same ids
+under greedy decoding, the same distribution under sampling. The cache entries of rejected tokens
+are overwritten by the next pass.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ NGRAM = "ngram"
 @documented
 @dataclass(frozen=True)
 class Speculative(StrategyOptions):
-    """A draft proposes tokens, and the model verifies them, several in one pass."""
+    """A draft proposes tokens, and the model verifies several of them in one pass."""
 
     draft: str | Path = option(
         NGRAM,
-        "Package of a smaller model with the same vocabulary, or ngram: what followed the last "
-        "tokens when they occurred before.",
+        "Draft: the package of a smaller model with the same vocabulary, or ngram, which repeats "
+        "what followed the last tokens where they occurred before.",
         metavar="PATH",
     )
-    tokens: int = option(5, "Most draft tokens of a pass.", flag="--draft-tokens", minimum=1)
+    tokens: int = option(5, "Most draft tokens per pass.", flag="--draft-tokens", minimum=1)
 
     def __post_init__(self) -> None:
         """Check each value.
 
         Raises:
-            UsageError: A value outside its range.
+            UsageError: A value is out of range.
         """
         check_fields(self)
 
     def strategy(self, models: Models) -> SpeculativeDecoding:
-        """Return the strategy, whose draft model is loaded beside the model.
+        """Return the strategy; a draft model is loaded beside the target model.
 
         Raises:
-            UsageError: The draft has another vocabulary.
-            StoreError: There is no package of that name.
+            UsageError: The draft model has another vocabulary.
+            StoreError: There is no package at that path.
         """
         draft = NgramDraft() if self.draft == NGRAM else ModelDraft(models.get(self.draft))
         return SpeculativeDecoding(draft, self.tokens)
@@ -58,20 +58,20 @@ class Speculative(StrategyOptions):
 
 @dataclass(frozen=True)
 class SpeculativeDecoding(Strategy):
-    """Draft tokens, verified by the model.
+    """Decoding with draft tokens that the target model verifies.
 
     Attributes:
-        draft: Where they come from.
-        tokens: Most of a pass.
+        draft: Proposes the draft tokens.
+        tokens: Largest number of draft tokens per pass.
     """
 
     draft: Draft
     tokens: int = 5
 
     def run(self, job: Job, chooser: Chooser, counts: Counts) -> Iterator[list[int]]:
-        """Yield runs of ids: the draft tokens that are accepted, and the one after them."""
+        """Yield groups of ids: the accepted draft tokens and the model's own token after them."""
         pending, base, left = list(job.prompt), job.base, job.max_tokens
-        proposal = Proposal()  # none for the prompt
+        proposal = Proposal()  # the pass over the prompt has no draft tokens
         self.draft.begin()
         while True:
             chosen = chooser.verify(pending, base, proposal)

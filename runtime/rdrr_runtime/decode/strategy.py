@@ -1,6 +1,7 @@
 """The interface of a decoding strategy and of its options.
 
-Nothing heavy is imported here or by the strategies, since the command line reads their options.
+The command line reads the options for its help, so neither this module nor a strategy imports
+anything heavy.
 """
 
 from __future__ import annotations
@@ -24,32 +25,32 @@ class Strategy(ABC):
     """An order of forward passes that continues a prompt.
 
     Attributes:
-        slots_of_last: Cache slots that the last new token takes: 0 where it is not run.
+        slots_of_last: Cache slots that the last new token takes; 0 if the strategy never runs it.
     """
 
     slots_of_last: ClassVar[int] = 0
 
     def refusal(self, rules: TokenRules) -> str | None:
-        """Return why tokens cannot be chosen so under this strategy; None where they can."""
+        """Return why this strategy cannot follow the rules; None if it can."""
         del rules
         return None
 
     @abstractmethod
     def run(self, job: Job, chooser: Chooser, counts: Counts) -> Iterator[list[int]]:
-        """Yield runs of new ids until the job ends, each as soon as it is known.
+        """Yield groups of new ids until the job ends, each as soon as it is known.
 
-        When a run is yielded, the cache holds the sequence but for its last id.
+        When a group is yielded, the cache holds the whole sequence except its last id.
 
         Args:
-            job: What to run, and how many tokens may come.
-            chooser: Runs rows of the model and says which tokens they give. Every run goes through
-                `Chooser.deliver`, which says whether the sequence has ended.
-            counts: Filled.
+            job: The prompt and the largest number of new tokens.
+            chooser: Runs rows of the model and chooses their tokens. Every group goes through
+                `Chooser.deliver`, after which `Chooser.ended` says whether the sequence has ended.
+            counts: Updated.
         """
 
 
 class Models(Protocol):
-    """The model that decodes, and others that can be loaded beside it."""
+    """The model that decodes, and access to further models, such as a draft model."""
 
     @property
     def package(self) -> Package:
@@ -60,7 +61,7 @@ class Models(Protocol):
         """Return the backend of another package with the same vocabulary, loaded once.
 
         Raises:
-            UsageError: It has another vocabulary.
+            UsageError: The package has another vocabulary.
             StoreError: There is no package at `path`.
         """
         ...
@@ -74,5 +75,5 @@ class StrategyOptions(ABC):
         """Return the strategy of these options.
 
         Raises:
-            UsageError: The model cannot be decoded so.
+            UsageError: The strategy cannot decode the model.
         """

@@ -1,11 +1,11 @@
-"""Who may use a backend: one generation at a time, whichever threads ask.
+"""Mutual exclusion for a backend: one generation at a time, from any number of threads.
 
-A backend has one key-value cache and one queue of work, so two generations in it at once would mix
-their tokens. A call from another thread waits until the generation before it has ended, been
-closed or been collected. A call from the same thread cannot wait for itself: it ends the generation
-that it left unfinished. The rules are in docs/THREADS.md.
+A backend has one key-value cache and one queue of work, so two generations at once would mix their
+tokens. A call from another thread waits until the earlier generation has ended, was closed or was
+garbage-collected. A call from the same thread cannot wait for itself, so it ends the generation
+that the thread left unfinished. The rules are in docs/THREADS.md.
 
-What is run in a turn is not this module's business.
+This module does not know what runs in a turn.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from contextlib import contextmanager
 
 from rdrr_format.errors import GenerationError
 
-PATIENCE = 600.0
-"""Seconds that a thread waits for the generation of another one unless told otherwise."""
+DEFAULT_TIMEOUT = 600.0
+"""Seconds that a thread waits for the generation of another thread by default."""
 
-LOOK_AGAIN = 1.0
-"""Seconds after which a waiting thread has unreachable generations collected: one that is part of a
-reference cycle would keep its turn until Python's collector happens to run."""
+COLLECT_AFTER = 1.0
+"""Seconds after which a waiting thread runs the garbage collector: an unreachable generation in a
+reference cycle would otherwise keep its turn until Python happens to collect it."""
 
 
 class Turn:
-    """The right to use a backend, from `Turns.begin` until `end`.
+    """The exclusive right to use a backend, from `Turns.begin` until `end`.
 
     Args:
-        turns: Who gave it.
-        close: Frees what its holder has in the backend; called once, when the turn ends.
+        turns: The turns of the backend.
+        close: Frees the holder's state in the backend; called once, when the turn ends.
     """
 
     def __init__(self, turns: Turns, close: Callable[[], None]) -> None:
@@ -47,7 +47,7 @@ class Turn:
         """Use the backend for the length of a block, in any thread.
 
         Raises:
-            GenerationError: The turn has ended, or the process is another one.
+            GenerationError: The turn has ended, or this process was forked after it began.
         """
         self._turns.enter(self)
         try:
@@ -56,26 +56,26 @@ class Turn:
             self._turns.leave(self)
 
     def end(self) -> None:
-        """Give the turn back; once it has ended this does nothing."""
+        """End the turn; a turn that has already ended stays so."""
         self._turns.end(self)
 
     def close(self) -> None:
-        """Call what frees the holder's part of the backend."""
+        """Free the holder's state in the backend, once."""
         close, self._close = self._close, _nothing
         close()
 
 
 class Turns:
-    """Gives turns at one backend.
+    """The turns of one backend, handed out in the order in which threads ask.
 
     Args:
-        patience: Seconds that a thread waits for another one; None for as long as it takes.
+        timeout: Seconds that a thread waits for its turn; None to wait without limit.
     """
 
-    def __init__(self, patience: float | None = PATIENCE) -> None:
-        self.patience = patience
+    def __init__(self, timeout: float | None = DEFAULT_TIMEOUT) -> None:
+        self.timeout = timeout
         self._process = os.getpid()
-        # The lock can be taken twice by one thread: the collector may end a turn within a block.
+        # Reentrant, since the garbage collector may end a turn while this thread holds the lock.
         self._changed = threading.Condition(threading.RLock())
         self._current: Turn | None = None
         self._waiting: deque[object] = deque()
@@ -85,11 +85,11 @@ class Turns:
         """Wait until no other thread has the turn, then take it.
 
         Args:
-            close: Frees what the holder has in the backend; called when the turn ends.
+            close: Frees the holder's state in the backend; called when the turn ends.
 
         Raises:
-            GenerationError: The wait took too long, the model is closed, this thread is within a
-                step of its own turn, or the process is another one.
+            GenerationError: The wait timed out, the model is closed, this thread is within a step
+                of its own turn, or this process was forked after the model was loaded.
         """
         self._check_process()
         turn = Turn(self, close or _nothing)
@@ -119,7 +119,8 @@ class Turns:
         """Wait until no other thread has the turn, without taking it.
 
         Raises:
-            GenerationError: The wait took too long, or the process is another one.
+            GenerationError: The wait timed out, or this process was forked after the model was
+                loaded.
         """
         self._check_process()
         with self._changed:
@@ -153,13 +154,14 @@ class Turns:
                 self._end_current()
 
     def close(self) -> bool:
-        """Let no turn begin any more, and end the one that there is after its step.
+        """Refuse further turns, wait for the current turn's step, and end that turn.
 
         Returns:
-            Whether the backend is to be freed: not twice, and not by a forked process.
+            Whether the caller must free the backend; False if that has happened already, and in a
+            forked process.
 
         Raises:
-            GenerationError: The step took too long, or this thread is within it.
+            GenerationError: The wait for the step timed out, or this thread is within it.
         """
         if os.getpid() != self._process:
             return False
@@ -187,7 +189,7 @@ class Turns:
         return self._current is None or self._closed
 
     def _supersede(self) -> None:
-        """End the turn of this thread."""
+        """End the unfinished turn of this thread."""
         held = self._current
         if held is not None and held.runs_in is not None:
             raise _within_step("begin")
@@ -200,23 +202,23 @@ class Turns:
         self._changed.notify_all()
 
     def _wait(self, is_ready: Callable[[], bool]) -> None:
-        """Wait in line, first come, first served."""
-        place = object()
-        end = None if self.patience is None else time.monotonic() + self.patience
-        self._waiting.append(place)
+        """Wait until `is_ready`, first come, first served."""
+        ticket = object()
+        end = None if self.timeout is None else time.monotonic() + self.timeout
+        self._waiting.append(ticket)
         try:
-            collected = False
-            while not (is_ready() and self._waiting[0] is place):
+            has_collected = False
+            while not (is_ready() and self._waiting[0] is ticket):
                 left = None if end is None else end - time.monotonic()
                 if left is not None and left <= 0:
-                    raise _too_long(self.patience)
-                pause = LOOK_AGAIN if not collected else left
+                    raise _too_long(self.timeout)
+                pause = COLLECT_AFTER if not has_collected else left
                 self._changed.wait(pause if left is None else min(pause or left, left))
-                if not collected and not is_ready():
-                    collected = True
+                if not has_collected and not is_ready():
+                    has_collected = True
                     gc.collect()
         finally:
-            self._waiting.remove(place)
+            self._waiting.remove(ticket)
             self._changed.notify_all()
 
     def _check_open(self) -> None:
@@ -224,7 +226,8 @@ class Turns:
             raise GenerationError("the model is closed", hint="load it again")
 
     def _check_process(self) -> None:
-        # Before any lock: a fork copies locks as they are, and nobody is left to release them.
+        # Checked before a lock is taken: a fork copies held locks, and no thread of the new process
+        # would release them.
         if os.getpid() != self._process:
             raise GenerationError(
                 "the model was loaded by another process, which this one was forked from",
@@ -235,7 +238,7 @@ class Turns:
 
 
 def _nothing() -> None:
-    """Free nothing."""
+    """Do nothing; for holders without state in the backend."""
 
 
 def _too_long(seconds: float | None) -> GenerationError:

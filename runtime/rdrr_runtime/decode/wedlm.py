@@ -1,22 +1,22 @@
-"""WeDLM's parallel decoding: masks ahead of the sequence are filled in where the model is sure.
+"""WeDLM's parallel decoding: mask tokens after the sequence are filled, several per pass.
 
 Liu et al. 2025, "WeDLM: Reconciling Diffusion Language Models with Standard Causal Attention",
-arXiv 2512.22737, in the form with a window that streams. For models that were trained to fill masks
-in place and are causal otherwise.
+arXiv 2512.22737, in the variant with a streaming window. It needs a model that was trained to fill
+masks in place and uses causal attention.
 
-A window of positions follows the sequence. In each pass its filled positions go before its masks,
-so that under the causal mask every mask sees all that is known; rope has the positions as they are
-in the sequence. The run of filled positions at the window's start then is where it stays: its keys
-and values are those of the finished sequence, and it is committed. The logits of a mask predict its
-own position; it is filled where their entropy, raised with the distance from the first mask, is low
-enough.
+A window of positions follows the sequence; each is either filled or a mask. A pass runs the filled
+positions before the masks, so that under causal attention every mask attends to all known tokens.
+Rope uses the true positions in the sequence. The filled positions at the start of the window then
+have the keys and values that the finished sequence has, so they are committed. The logits of a mask
+predict the token at its own position. A mask is filled if the entropy of its logits, plus a penalty
+that grows with the distance from the first mask, is below a threshold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from rdrr_format.errors import UsageError
 from rdrr_format.options import check_fields, documented, option
@@ -32,46 +32,50 @@ if TYPE_CHECKING:
     from rdrr_runtime.sampling.logprobs import TokenLogprobs
 
 
+EntropyKind = Literal["raw", "scaled"]
+"""Entropy of the logits as they are, or divided by the temperature."""
+
+
 @documented
 @dataclass(frozen=True)
 class Wedlm(StrategyOptions):
-    """Masks ahead of the sequence are filled where the model is sure, many in a pass.
+    """Masks after the sequence are filled where the model is confident, several per pass.
 
-    For models that were trained to: their manifest names a mask token.
+    This is for models that were trained for it; their manifest names a mask token.
     """
 
     window: int = option(
         16,
-        "Positions ahead of the sequence; a pass has up to twice as many rows.",
+        "Positions after the sequence in the window; a pass has up to twice as many rows.",
         minimum=1,
     )
     tau: float | None = option(
         0.4,
-        "Entropy below which a mask is filled; none fills one in a pass, the most confident.",
+        "Entropy below which a mask is filled; none fills only the most confident mask per pass.",
         metavar="NATS",
         minimum=0,
     )
     slope: float = option(
         0.02,
-        "Added to the entropy for each position after the first mask.",
+        "Amount added to the entropy for each position after the first mask.",
         flag="--lambda",
         minimum=0,
     )
     max_per_step: int | None = option(
-        None, "Most masks filled in a pass, those nearest the sequence.", minimum=1
+        None, "Most masks filled per pass; the masks nearest the sequence come first.", minimum=1
     )
-    entropy: Literal["raw", "scaled"] = option(
+    entropy: EntropyKind = option(
         "raw",
-        "Entropy of the logits as they are, or over the temperature.",
+        "Compute the entropy from the raw logits, or from logits scaled by the temperature.",
         flag="--entropy-temp",
-        choices=("raw", "scaled"),
+        choices=get_args(EntropyKind),
     )
 
     def __post_init__(self) -> None:
         """Check each value.
 
         Raises:
-            UsageError: A value outside its range.
+            UsageError: A value is out of range.
         """
         check_fields(self)
 
@@ -79,16 +83,16 @@ class Wedlm(StrategyOptions):
         """Return the strategy, with the mask token of the model.
 
         Raises:
-            UsageError: The model has none, or has layers with sliding windows.
+            UsageError: The model has no mask token, or has layers with sliding windows.
         """
         return WedlmDecoding(_mask_of(models.package), self)
 
     def select(self, entropies: Sequence[float], positions: Sequence[int]) -> list[int]:
-        """Return indices of the masks to fill, at least one.
+        """Return the indices of the masks to fill, at least one.
 
         Args:
-            entropies: Of each mask, in nats.
-            positions: Where each is, ascending.
+            entropies: Entropy of each mask, in nats.
+            positions: Position of each mask in the window, ascending.
         """
         raised = [
             entropy + self.slope * (position - positions[0])
@@ -104,9 +108,9 @@ class Window:
     """Positions after the committed sequence, each a token or, as None, a mask.
 
     Attributes:
-        budget: Positions that may still be added.
-        tokens: From the first that is not committed on.
-        logprobs: What was recorded for the tokens, by their index in `tokens`.
+        budget: Number of positions that may still be added.
+        tokens: Tokens and masks, from the first position that is not committed yet.
+        logprobs: Log-probabilities recorded for the tokens, by index in `tokens`.
     """
 
     budget: int
@@ -114,7 +118,7 @@ class Window:
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
 
     def extend(self, count: int) -> None:
-        """Add masks, as many as the budget allows."""
+        """Append up to `count` masks, as many as the budget allows."""
         added = min(count, self.budget)
         self.tokens += [None] * added
         self.budget -= added
@@ -130,7 +134,7 @@ class Window:
         return sorted(range(len(self.tokens)), key=lambda at: self.tokens[at] is None)
 
     def prefix(self) -> list[int]:
-        """Return the run of tokens before the first mask."""
+        """Return the tokens before the first mask."""
         run: list[int] = []
         for token in self.tokens:
             if token is None:
@@ -139,11 +143,11 @@ class Window:
         return run
 
     def fill(self, picks: Picks, options: Wedlm) -> None:
-        """Put tokens in place of the masks that are sure enough.
+        """Fill the masks whose tokens are confident enough.
 
         Args:
-            picks: Of the masks, in order.
-            options: What is sure enough.
+            picks: A token and an entropy for each mask, in order.
+            options: The thresholds that decide which masks are filled.
         """
         masks = self.masks
         for index in options.select(picks.entropies, masks) if masks else ():
@@ -152,7 +156,7 @@ class Window:
                 self.logprobs[masks[index]] = picks.logprobs[index]
 
     def commit(self, count: int) -> list[TokenLogprobs]:
-        """Remove the first tokens; returns what was recorded for them."""
+        """Remove the first `count` tokens and return the log-probabilities recorded for them."""
         recorded = [self.logprobs[at] for at in range(count) if at in self.logprobs]
         del self.tokens[:count]
         self.logprobs = {at - count: one for at, one in self.logprobs.items() if at >= count}
@@ -161,11 +165,11 @@ class Window:
 
 @dataclass(frozen=True)
 class WedlmDecoding(Strategy):
-    """Many masks at once, with a key-value cache.
+    """Decoding that fills several masks per pass and keeps a key-value cache.
 
     Attributes:
-        mask_id: The model's mask token.
-        options: Window and thresholds.
+        mask_id: Id of the model's mask token.
+        options: Size of the window, and thresholds.
     """
 
     slots_of_last: ClassVar[int] = 1
@@ -174,15 +178,15 @@ class WedlmDecoding(Strategy):
     options: Wedlm = field(default_factory=Wedlm)
 
     def refusal(self, rules: TokenRules) -> str | None:
-        """Return why tokens cannot be chosen so; None where they can."""
+        """Return why this strategy cannot follow the rules; None if it can."""
         if rules.constraint is not None:
-            return "wedlm fills positions out of order, and a format reads them in order"
+            return "wedlm fills positions out of order, but a response format needs them in order"
         if self.options.entropy == "scaled" and rules.sampling.temperature == 0:
-            return "--entropy-temp scaled needs a temperature above 0"
+            return "`entropy` scaled needs a temperature above 0"
         return None
 
     def run(self, job: Job, chooser: Chooser, counts: Counts) -> Iterator[list[int]]:
-        """Yield runs of committed ids."""
+        """Yield groups of committed ids."""
         base, left = job.base + len(job.prompt), job.max_tokens
         chooser.backend.fill(job.prompt, job.base)
         window = Window(left)
@@ -191,7 +195,7 @@ class WedlmDecoding(Strategy):
             ready = window.prefix()
             window.extend(len(ready))
             rows = len(window.tokens)
-            picks = self._look(window, base, chooser, counts)
+            picks = self._pick_masks(window, base, chooser, counts)
             window_logprobs = window.commit(len(ready))
             delivered = chooser.deliver(ChosenTokens(ready, window_logprobs))
             base += len(ready)
@@ -204,8 +208,8 @@ class WedlmDecoding(Strategy):
                 return
             window.fill(picks, self.options)
 
-    def _look(self, window: Window, base: int, chooser: Chooser, counts: Counts) -> Picks:
-        """Run the window, which starts at slot `base`, and pick a token for each mask."""
+    def _pick_masks(self, window: Window, base: int, chooser: Chooser, counts: Counts) -> Picks:
+        """Run the window from slot `base` on, and choose a token for each mask."""
         order, wanted = window.order, len(window.masks)
         tokens = [window.tokens[at] for at in order]
         counts.forwards += 1
@@ -223,7 +227,7 @@ def _mask_of(package: Package) -> int:
     """Return the mask token of a model whose masks can be filled in place.
 
     Raises:
-        UsageError: It has none, or layers that see a window of slots.
+        UsageError: The model has no mask token, or has layers with sliding windows.
     """
     from rdrr_manifests.graph.ops import Attention
 
@@ -233,13 +237,13 @@ def _mask_of(package: Package) -> int:
             "the model was not trained to fill masks",
             where=package.where,
             expected="a manifest with a mask_token_id",
-            hint="omit --decode, or convert a WeDLM checkpoint",
+            hint="omit `decode`, or convert a WeDLM checkpoint",
         )
-    # A window counts slots, in which masks do not lie in the order of the sequence.
+    # A sliding window counts slots, and masks are not stored in the order of the sequence.
     if any(isinstance(op, Attention) and op.window for op in package.graph.ops):
         raise UsageError(
-            "wedlm does not decode models with sliding windows",
+            "wedlm cannot decode models with sliding windows",
             where=package.where,
-            hint="omit --decode",
+            hint="omit `decode`",
         )
     return mask

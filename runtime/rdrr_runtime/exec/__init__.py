@@ -1,4 +1,5 @@
-"""Programs: passes that are bound once and replayed, what they cost and what they move.
+"""Execution: a model laid out in GPU memory, and passes that are bound once and replayed.
 
-Which pass runs when is the business of the backends and of `rdrr_runtime.sequences`.
+`footprint` predicts the memory of a model and `traffic` the bytes that a phase must move. Which
+pass runs when is decided by the backends and by `rdrr_runtime.sequences`.
 """

@@ -1,8 +1,8 @@
-"""Whether two lists of phases leave the same results in memory.
+"""The comparison of two lists of phases by the results that they leave in memory.
 
-What they write is filled with noise before each of both, so what one of them leaves unwritten
-differs. Buffers that only hand something from one of the phases to the next are not compared:
-their form may depend on the parameters.
+The outputs are filled with noise before each run, so that an output left unwritten shows as a
+difference. Buffers that only pass values from one phase to the next are not compared, since their
+form may depend on the parameters that differ.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ Bytes = npt.NDArray[np.uint8]
 F32 = npt.NDArray[np.float32]
 
 TOLERANCE = 1e-3
-"""Of sums in f32 in another order, to the largest magnitude of the results."""
+"""Largest difference, relative to the largest magnitude of the results, of f32 sums that are
+computed in another order."""
 
 INT8_TOLERANCE = 2e-2
-"""Where a rounding to int8 may fall to the other side, or values are f16."""
+"""The same where values are f16, or where a tiny difference may change how a value is rounded to
+int8."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +37,17 @@ class _Output:
     """A range of memory that is compared.
 
     Attributes:
-        place: Where.
-        kind: `f32`, `f16`, or `exact` for ids and blocks.
-        noise: Whether its contents are replaced by noise beforehand.
+        memory: The range.
+        kind: How it is compared: as `f32` or `f16` values, or `exact` for ids and blocks.
+        noise: Whether it is filled with noise before each run.
     """
 
-    place: BufferSlice
+    memory: BufferSlice
     kind: str
     noise: bool
 
     def values(self, raw: Bytes) -> F32 | Bytes:
-        """As numbers, or as they are."""
+        """Return the contents as f32 values, or unchanged if they are compared exactly."""
         if self.kind == "exact":
             return raw
         return raw.view(np.float16 if self.kind == "f16" else np.float32).astype(np.float32)
@@ -53,13 +55,13 @@ class _Output:
 
 @dataclass(frozen=True)
 class Check:
-    """Phases that follow each other, and what is compared of them.
+    """Consecutive phases, and the outputs by which they are compared with others.
 
     Attributes:
-        executor: What runs them.
-        phases: In order.
-        outputs: What they leave.
-        tolerance: Of values, to the largest.
+        executor: Runs the phases.
+        phases: The phases, in order.
+        outputs: The ranges of memory that they leave for later phases.
+        tolerance: Largest difference of a value, relative to the largest magnitude of its output.
     """
 
     executor: Executor
@@ -69,7 +71,7 @@ class Check:
 
     @staticmethod
     def of(executor: Executor, plan: Plan, phases: Sequence[Phase]) -> Check:
-        """What these phases of a plan leave for others."""
+        """Find the outputs of some phases of a plan, and return their check."""
         values = "f16" if plan.value_bytes == 2 else "f32"
         caches = {id(part.buffer) for one in plan.cache.layers for part in (one.keys, one.values)}
         state = plan.state
@@ -77,51 +79,51 @@ class Check:
         cached = {"f16": "f16", "f32": "f32"}.get(plan.cache.spec.dtype, "exact")
         logits = plan.lowered(DECODE).logits.buffer
         outputs: dict[tuple[int, int], _Output] = {}
-        for place, is_wide in _results(phases):
-            owner = id(place.buffer)
+        for memory, is_wide in _results(phases):
+            owner = id(memory.buffer)
             if owner in caches:
-                made = _Output(place, cached, noise=False)
+                output = _Output(memory, cached, noise=False)
             elif owner in counters:
-                made = _Output(place, "exact", noise=False)
+                output = _Output(memory, "exact", noise=False)
             else:
-                wide = is_wide or place.buffer is logits
-                made = _Output(place, "f32" if wide else values, noise=True)
-            outputs[owner, place.offset] = made
+                wide = is_wide or memory.buffer is logits
+                output = _Output(memory, "f32" if wide else values, noise=True)
+            outputs[owner, memory.offset] = output
         int8 = any("int8" in f"{one.name} {one.tuning_keys}" for one in phases)
         loose = int8 or "f16" in {values, cached}
         tolerance = INT8_TOLERANCE if loose else TOLERANCE
         return Check(executor, tuple(phases), tuple(outputs.values()), tolerance)
 
-    def having(self, phases: Sequence[Phase]) -> Check:
-        """The same outputs of other phases."""
+    def with_phases(self, phases: Sequence[Phase]) -> Check:
+        """Return the check of other phases that write the same outputs."""
         return replace(self, phases=tuple(phases))
 
     def results(self, prepared: Prepared, rows: int, reset: Callable[[], None]) -> list[Bytes]:
-        """Run them from noise, read what they leave, and put back what was there.
+        """Run the phases and return their outputs; memory is restored afterwards.
 
         Args:
             prepared: The phases, ready to run.
             rows: Token rows.
-            reset: Writes the step.
+            reset: Writes the step that the phases read.
         """
         device = self.executor.device
-        saved = [device.read(one.place) for one in self.outputs]
+        saved = [device.read(one.memory) for one in self.outputs]
         rng = np.random.default_rng(len(self.outputs))
         for one in self.outputs:
             if one.noise:
                 wide = np.float16 if one.kind == "f16" else np.float32
-                count = one.place.size // np.dtype(wide).itemsize
-                device.write(one.place, rng.standard_normal(count, np.float32).astype(wide))
+                count = one.memory.size // np.dtype(wide).itemsize
+                device.write(one.memory, rng.standard_normal(count, np.float32).astype(wide))
         reset()
         self.executor.run(prepared, rows)
-        found = [device.read(one.place) for one in self.outputs]
+        found = [device.read(one.memory) for one in self.outputs]
         for one, raw in zip(self.outputs, saved, strict=True):
-            device.write(one.place, raw)
+            device.write(one.memory, raw)
         reset()
         return found
 
     def agrees(self, reference: Sequence[Bytes], found: Sequence[Bytes]) -> bool:
-        """Whether results are the same within the tolerance."""
+        """Return whether two lists of results are equal within the tolerance."""
         for one, expected, got in zip(self.outputs, reference, found, strict=True):
             a, b = one.values(expected), one.values(got)
             if one.kind == "exact":
@@ -130,21 +132,24 @@ class Check:
                 continue
             largest = float(np.abs(a).max(initial=0.0))
             error = float(np.abs(a - b).max(initial=0.0))
-            if not error <= self.tolerance * largest:  # NaN agrees with nothing
+            if not error <= self.tolerance * largest:  # written so that NaN does not agree
                 return False
         return True
 
 
 def _results(phases: Sequence[Phase]) -> list[tuple[BufferSlice, bool]]:
-    """Ranges that are written and not merely handed on, and whether they are f32 in any case."""
+    """Return the ranges that are written but not read by a later phase.
+
+    Each comes with whether its values are f32 even where activations are f16.
+    """
     handed: set[int] = set()
     found: list[tuple[BufferSlice, bool]] = []
     for one in reversed(phases):
         pairs = list(zip(one.bindings, one.slices, strict=True))
-        for binding, place in pairs:
-            if binding.access is Access.READ_WRITE and id(place.buffer) not in handed:
-                # The parts of attention and their sums stay f32 where activations are f16.
+        for binding, memory in pairs:
+            if binding.access is Access.READ_WRITE and id(memory.buffer) not in handed:
+                # Partial results of attention stay f32 where activations are f16.
                 parts = binding.name in ("sums", "stats") or one.name.startswith("attention_decode")
-                found.append((place, parts))
-        handed |= {id(place.buffer) for binding, place in pairs if binding.access is Access.READ}
+                found.append((memory, parts))
+        handed |= {id(memory.buffer) for binding, memory in pairs if binding.access is Access.READ}
     return found

@@ -1,7 +1,7 @@
-"""Memory that a model takes on a device, laid out on paper: nothing is loaded or allocated.
+"""The GPU memory that a model needs, found in a dry run: nothing is loaded or allocated.
 
-The figures are those of decoding and of prefill. What further kinds of pass need (scores, windows,
-batches, draws) is allocated when it is first asked for, and is not counted.
+The figures are those of prefill and decoding. Score passes, windows, batches and sampling allocate
+further memory when they are first used, which is not counted here.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of GPU memory.
+    """The GPU memory of a model, in bytes.
 
     Attributes:
-        weights: In the form in which they are kept: hints, and matrices that no kernel reads as
-            they are stored, expand them.
-        kv: Keys and values.
+        weights: Weights in the form in which they are kept, which may be larger than stored: a hint
+            may expand them, and matrices that no kernel reads as stored are expanded.
+        kv: Key-value cache.
         rest: Activations, logits, tables and the state of a step.
-        rows: Most token rows of a pass.
-        staging: What passes through the device's memory while weights are uploaded.
+        rows: Largest number of token rows of a pass; not bytes.
+        staging: Temporary memory for the upload of the weights.
     """
 
     weights: int
@@ -44,12 +44,12 @@ class Footprint:
 
     @property
     def total(self) -> int:
-        """Everything that stays allocated."""
+        """Bytes that stay allocated."""
         return self.weights + self.kv + self.rest
 
     @property
     def peak(self) -> int:
-        """Most bytes that are allocated at any time, rounded up: staging is freed early."""
+        """An upper bound of the bytes allocated at any time; staging is freed after the upload."""
         return self.total + self.staging
 
 
@@ -62,22 +62,22 @@ def footprint(
     kv_dtype: str = "f16",
     tuning: Tuning | None = None,
 ) -> Footprint:
-    """Count what loading a package and running it would allocate.
+    """Return the memory that loading a package and running it would allocate.
 
     Args:
-        package: Whose graph and tensor table count; no weights are read.
-        device: Whose features and limits count.
+        package: The package; only its graph and tensor table are read, no weights.
+        device: The device, for its features and limits.
         policy: Hints.
-        context: KV slots.
-        kv_dtype: As of `Plan`.
-        tuning: As of `Plan`.
+        context: Slots of the key-value cache.
+        kv_dtype: Type of the cache's elements, see `Plan`.
+        tuning: Tuned parameters of kernels, see `Plan`.
 
     Raises:
-        FormatError: A tensor that no kernel reads.
-        UsageError: A type of the cache that does not suit the model.
+        FormatError: No kernel can read a tensor.
+        UsageError: The model does not support the type of the cache.
     """
-    paper = DryRunArena(device)
-    plan = Plan(package, device, paper, policy, context=context, kv_dtype=kv_dtype, tuning=tuning)
+    dry_run = DryRunArena(device)
+    plan = Plan(package, device, dry_run, policy, context=context, kv_dtype=kv_dtype, tuning=tuning)
     for spec in LOADED:
         plan.lowered(spec)
     weights, kv = plan.weights.size, plan.cache.size
@@ -85,7 +85,7 @@ def footprint(
     return Footprint(
         weights,
         kv,
-        paper.size - weights - kv,
+        dry_run.size - weights - kv,
         plan.rows(PREFILL),
         staging_bytes(max(stored), sum(stored)),
     )

@@ -1,7 +1,7 @@
-"""A model laid out in memory: its weights, caches, values, and its passes as lists of phases.
+"""Plans: a model laid out in memory, with its passes lowered to lists of phases.
 
-A `Plan` in a `DryRunArena` allocates nothing and reads no weights: it tells what would serve what.
-What runs the passes is an executor, see `rdrr_runtime.exec.program`.
+A plan in a `DryRunArena` is a dry run: it allocates nothing and reads no weights, but makes the
+same decisions. Executors run the passes, see `rdrr_runtime.exec.program`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rdrr_runtime.phases.rope_tables import rope_bytes, rope_table
 from rdrr_runtime.phases.state import State
 
 RING = 64
-"""Ids that wait to be read back, at most."""
+"""Largest number of ids that wait to be read back."""
 
 
 class Plan:
@@ -36,18 +36,18 @@ class Plan:
 
     Args:
         package: What to load.
-        device: Whose features and limits count.
-        arena: Owner of the buffers; a `DryRunArena` to see the choices without loading.
+        device: The device, for its features and limits.
+        arena: Owner of the buffers; a `DryRunArena` for a dry run.
         policy: Hints.
-        context: KV slots.
-        kv_dtype: `f16`, `f32` or `q8_0`.
-        fused: Whether ops are fused or reordered, rather than lowered one by one.
-        tuning: Parameters of kernels; the defaults when None.
+        context: Slots of the key-value cache.
+        kv_dtype: Type of the cache's elements: `f16`, `f32` or `q8_0`.
+        fused: Whether ops may be fused or reordered; otherwise they are lowered one by one.
+        tuning: Tuned parameters of kernels; the defaults when None.
 
     Raises:
-        ShardError: Bytes are missing.
-        FormatError: A matrix that no kernel reads.
-        DeviceError: Too little memory.
+        ShardError: Bytes of a tensor are missing.
+        FormatError: No kernel can read a matrix.
+        DeviceError: There is too little memory.
     """
 
     def __init__(
@@ -89,46 +89,44 @@ class Plan:
             self._workspace,
             preferences,
             max_binding=device.max_binding,
-            fuses=fused,
+            may_fuse=fused,
         )
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of an activation."""
+        """Bytes per element of an activation."""
         return VALUE_BYTES[self._values]
 
     def rows(self, spec: PassSpec) -> int:
-        """Return the most token rows of a pass in this context."""
+        """Return the largest number of token rows of a pass in this context."""
         return spec.within(self._context).rows
 
     def decisions(self, specs: Sequence[PassSpec] = LOADED) -> tuple[Decision, ...]:
-        """Return what was made of the weights, then what serves each op of these passes."""
+        """Return the decisions made at load, then those for each op of these passes."""
         made = (one for lowered in self.passes(specs) for one in lowered.decisions)
         return (self._activations, *self.weights.decisions, *made)
 
     def passes(self, specs: Sequence[PassSpec] = LOADED) -> tuple[Pass, ...]:
-        """Return these passes, without those that the caches cannot serve."""
-        possible = [one for one in specs if not one.is_mapped or self.cache.spec.has_batches]
-        return tuple(
-            self._on_paper(one) if one.is_mapped else self.lowered(one) for one in possible
-        )
+        """Return these passes lowered, leaving out those that the type of the cache rules out."""
+        possible = [one for one in specs if not one.is_mapped or self.cache.spec.supports_batches]
+        return tuple(self._dry_run(one) if one.is_mapped else self.lowered(one) for one in possible)
 
-    def _on_paper(self, spec: PassSpec) -> Pass:
-        """Return the phases of a mapped pass in caches that are not allocated, lowered once."""
+    def _dry_run(self, spec: PassSpec) -> Pass:
+        """Return a mapped pass, lowered once in a dry run: a batch has its own caches."""
         if spec not in self._mapped:
             state, cache = self.memory(spec, DryRunArena(self.device))
             self._mapped[spec] = self.lower(spec, state=state, cache=cache)
         return self._mapped[spec]
 
     def memory(self, spec: PassSpec, arena: Arena) -> tuple[State, KvCache]:
-        """Return the step and the caches that a pass runs on.
+        """Return the step and the caches on which a pass runs.
 
-        They are the plan's own, but for a mapped pass, which gets others of as many sequences as
-        it has rows.
+        These are the plan's own, except for a mapped pass: it gets new ones, with as many sequences
+        as it has rows.
 
         Args:
-            spec: Which pass.
-            arena: Where those of a mapped pass are allocated.
+            spec: The kind of pass.
+            arena: Owner of the buffers of a mapped pass.
         """
         if not spec.is_mapped:
             return self.state, self.cache
@@ -137,7 +135,7 @@ class Plan:
         return state, KvCache.allocate(arena, self.graph, kind.context, kind.dtype, rows)
 
     def lowered(self, spec: PassSpec) -> Pass:
-        """Return the phases of a pass, lowered once."""
+        """Return a pass on the plan's own step and cache, lowered once."""
         if spec not in self._lowered:
             self._lowered[spec] = self.lower(spec)
         return self._lowered[spec]
@@ -150,11 +148,11 @@ class Plan:
         state: State | None = None,
         cache: KvCache | None = None,
     ) -> Pass:
-        """Return the phases of a pass.
+        """Lower a pass.
 
         Args:
-            spec: Which pass; of a mapped one both `state` and `cache` must be given.
-            tuning: Parameters of kernels; the plan's own when None.
+            spec: The kind of pass; a mapped pass needs both `state` and `cache`.
+            tuning: Tuned parameters of kernels; the plan's own when None.
             state: Buffers of the step; the plan's own when None.
             cache: Keys and values; the plan's own when None.
         """
@@ -173,7 +171,7 @@ class Plan:
         return lower(self._model, spec, ctx, cache or self.cache)
 
 
-def plan_on_paper(
+def dry_run_plan(
     package: Package,
     device: Device,
     policy: Policy,
@@ -182,8 +180,8 @@ def plan_on_paper(
     tuning: Tuning | None = None,
 ) -> Plan:
     """Return the plan that a backend would make, without loading anything."""
-    paper = DryRunArena(device)
-    return Plan(package, device, paper, policy, context=context, kv_dtype=kv_dtype, tuning=tuning)
+    arena = DryRunArena(device)
+    return Plan(package, device, arena, policy, context=context, kv_dtype=kv_dtype, tuning=tuning)
 
 
 def decisions_for(
@@ -195,5 +193,5 @@ def decisions_for(
     tuning: Tuning | None = None,
     specs: Sequence[PassSpec] = LOADED,
 ) -> tuple[Decision, ...]:
-    """Return what a backend would choose for some passes, without loading anything."""
-    return plan_on_paper(package, device, policy, context, kv_dtype, tuning).decisions(specs)
+    """Return the decisions that a backend would make for some passes, without loading anything."""
+    return dry_run_plan(package, device, policy, context, kv_dtype, tuning).decisions(specs)

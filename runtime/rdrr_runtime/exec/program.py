@@ -1,6 +1,6 @@
-"""A plan's passes, made ready by an executor when they are first needed, and replayed since.
+"""Programs: the passes of a plan, prepared by an executor on first use and replayed from then on.
 
-This module does not decide what to run when; `rdrr_runtime.sequences` does.
+`rdrr_runtime.sequences` decides which pass runs when.
 """
 
 from __future__ import annotations
@@ -16,64 +16,64 @@ from rdrr_runtime.exec.plan import Plan
 
 
 class PreparedPass:
-    """A pass that an executor can run: each part of it is prepared when it is first needed.
+    """A pass that an executor can run; each part of it is prepared on first use.
 
     Args:
-        of: The pass.
-        executor: What runs it.
+        lowered: The pass as lists of phases.
+        executor: Prepares and runs the phases.
     """
 
-    def __init__(self, of: Pass, executor: Executor) -> None:
-        self.of = of
+    def __init__(self, lowered: Pass, executor: Executor) -> None:
+        self.lowered = lowered
         self._executor = executor
 
     @property
     def rows(self) -> int:
-        """Most token rows."""
-        return self.of.rows
+        """Largest number of token rows."""
+        return self.lowered.rows
 
     @property
     def logits(self) -> BufferSlice:
-        """Logits, f32 [1 or rows, vocab]."""
-        return self.of.logits
+        """Buffer of the logits, f32 [1 or rows, vocab]."""
+        return self.lowered.logits
 
     @property
     def picks(self) -> BufferSlice | None:
-        """Of a pass with picks: (u32 id, f32 entropy) [rows]."""
-        return self.of.picks
+        """Buffer of the picks, (u32 id, f32 entropy) [rows]; None in a pass without picks."""
+        return self.lowered.picks
 
     @cached_property
     def body(self) -> Prepared:
-        """Everything up to the last layer."""
-        return self._executor.prepare(self.of.body)
+        """The phases up to the last layer."""
+        return self._executor.prepare(self.lowered.body)
 
     @cached_property
     def head(self) -> Prepared:
-        """The head, for a tail of the rows that the body had."""
-        return self._executor.prepare(self.of.head)
+        """The head, to be run for the last rows of the body."""
+        return self._executor.prepare(self.lowered.head)
 
     @cached_property
     def to_logits(self) -> Prepared:
         """Body and head."""
-        return self._executor.prepare((*self.of.body, *self.of.head))
+        return self._executor.prepare((*self.lowered.body, *self.lowered.head))
 
     @cached_property
     def to_picks(self) -> Prepared:
-        """Head and what follows, for a tail of the rows that the body had."""
-        return self._executor.prepare((*self.of.head, *self.of.sample))
+        """Head and picks, to be run for the last rows of the body."""
+        return self._executor.prepare((*self.lowered.head, *self.lowered.sample))
 
     @cached_property
     def to_token(self) -> Prepared:
-        """All of it, up to the next token."""
-        return self._executor.prepare(self.of.phases)
+        """The whole pass, up to the next token."""
+        return self._executor.prepare(self.lowered.phases)
 
 
 class Program:
     """The passes of a plan that run on its own state and caches.
 
     Args:
-        plan: What to run.
-        executor: What runs it.
+        plan: The plan.
+        executor: Prepares and runs the passes.
     """
 
     def __init__(self, plan: Plan, executor: Executor) -> None:
@@ -82,7 +82,7 @@ class Program:
         self._passes: dict[PassSpec, PreparedPass] = {}
 
     def get(self, spec: PassSpec) -> PreparedPass:
-        """Return a pass, made ready once."""
+        """Return a pass; the same object each time."""
         if spec not in self._passes:
             self._passes[spec] = PreparedPass(self._plan.lowered(spec), self.executor)
         return self._passes[spec]

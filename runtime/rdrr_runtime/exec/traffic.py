@@ -1,8 +1,8 @@
-"""Bytes that a phase cannot avoid moving: its weights, and its part of the key-value cache.
+"""Memory traffic: the bytes of weights and key-value cache that a phase cannot avoid moving.
 
-Activations are left out: they are small beside these and mostly stay in the GPU's caches. Counted
-by what phases bind and how they call it (`weight...`, `k_cache`, `v_cache`), so a new phase is
-counted as soon as it follows these names.
+Activations are not counted: they are small in comparison and mostly stay in the GPU's caches. The
+count goes by the names of a phase's bindings (`weight...`, `k_cache`, `v_cache`), so a new phase is
+counted if it uses these names.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from rdrr_device.shaders import Access
 from rdrr_runtime.phases.phase import Number, Phase
 
 _CACHES = frozenset({"k_cache", "v_cache"})
-_STORES = frozenset({"kv_store", "kv_store_blocks", "place_rows"})  # which read no keys
+_STORES = frozenset({"kv_store", "kv_store_blocks", "norm_rope_store"})  # which read no keys
 
 
 def traffic(one: Phase, rows: int, base: int) -> int:
-    """Bytes of weights and caches.
+    """Return the bytes of weights and caches that a phase reads or writes.
 
     Args:
         one: The phase.
         rows: Token rows of the pass.
-        base: KV slots filled before it.
+        base: Slots of the cache that are filled before the pass.
     """
     family, constants = one.record.shader, one.record.constants
     total = 0.0
@@ -39,13 +39,13 @@ def _weight_bytes(family: str, constants: dict[str, Number], size: int, rows: in
     if family == "embed":
         return min(1.0, rows / constants["OUTPUTS"]) * size
     if "EXPERTS" in constants:
-        # Rows may share experts; as many as there are routes is the most that are read.
+        # An upper bound: rows that are routed to the same expert may share its weights.
         return size * min(1.0, rows * constants["TOP_K"] / constants["EXPERTS"])
     return size
 
 
 def _slots_read(constants: dict[str, Number], rows: int, base: int) -> float:
-    """KV slots that any row sees: the rows share them."""
+    """Return the number of slots that at least one row attends to; the rows share their reads."""
     window = constants.get("WINDOW", 0)
     filled = min(base + rows, constants["CONTEXT"])
     return min(filled, window + rows - 1) if window else filled

@@ -1,1 +1,1 @@
-"""What measures a model that runs: the profiler and the tuner."""
+"""Measurement of running models: the profiler and the tuner."""

@@ -1,8 +1,8 @@
-"""Where the time of a model goes: GPU time by kernel, and the host's recording and waiting.
+"""The profiler: GPU time by kernel, and the host's time for recording and waiting.
 
-Each step is run twice over. As one compute pass, as in generation: what a step takes, and what the
-host spends around it. And with a pass for each dispatch: the share of each kernel. What is printed
-or shown of the figures is not this module's business.
+Each step runs twice. Run as one compute pass, as in generation, it gives the time of a step and the
+host's time around it. Run with a compute pass for each dispatch, it gives the share of each kernel.
+This module does not present the figures.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.sequences.step import Step
 
 PREFILL_RUNS = 4
-"""Readings of the prompt that are measured."""
+"""Number of times that the prefill of the prompt is measured."""
 
 COPY_BYTES = 256 << 20
 SOFTWARE_COPY_BYTES = 32 << 20
@@ -48,21 +48,21 @@ def profile(
     tokens: int,
     tuning: Tuning | None = None,
 ) -> Profile:
-    """Load a package, run it and measure.
+    """Load a package, run it and measure it.
 
     Args:
-        package: What to run; its bytes must be at hand.
-        device: Where.
+        package: The package, with its weights.
+        device: The device to run on.
         policy: Hints.
-        context: KV slots.
-        kv_dtype: Storage of the cache.
+        context: Slots of the key-value cache.
+        kv_dtype: Type of the cache's elements.
         prompt_tokens: Tokens of the prompt.
-        tokens: Tokens decoded after it.
-        tuning: Parameters of kernels; the defaults when None.
+        tokens: Tokens decoded after the prompt.
+        tuning: Tuned parameters of kernels; the defaults when None.
 
     Raises:
-        UsageError: More tokens than the context holds, or none.
-        DeviceError: The device cannot tell the time, or too little memory.
+        UsageError: The tokens exceed the context, or there are none.
+        DeviceError: The device has no timestamps, or too little memory.
     """
     if min(prompt_tokens, tokens) < 1 or prompt_tokens + tokens > context:
         raise UsageError(
@@ -76,14 +76,14 @@ def profile(
         plan = Plan(
             package, device, buffers, policy, context=context, kv_dtype=kv_dtype, tuning=tuning
         )
-        run = _Run(device, timer, plan, Program(plan, DispatchExecutor(device)))
+        run = _Profiler(device, timer, plan, Program(plan, DispatchExecutor(device)))
         prefill = run.prefill(prompt_tokens)
         decode = run.decode(prompt_tokens, tokens)
     return Profile(device.info, bandwidth, size, prefill, decode, tuple(run.spans), run.offset)
 
 
 def copy_bandwidth(device: Device, timer: Timer) -> tuple[float, int]:
-    """Bytes a second that a large copy reads and writes, and how many it did at a time."""
+    """Return the bytes per second of a large copy, reads and writes together, and its size."""
     wanted = SOFTWARE_COPY_BYTES if device.info.software else COPY_BYTES
     size = min(wanted, device.max_binding)
     with arena(device, "copy") as buffers:
@@ -95,8 +95,15 @@ def copy_bandwidth(device: Device, timer: Timer) -> tuple[float, int]:
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """Part of a step: one submission."""
+class _Submission:
+    """One submission, which is a step or a part of it.
+
+    Attributes:
+        phases: The phases.
+        prepared: The phases, ready to run.
+        ids: Token ids of the rows.
+        base: Slot of the first row.
+    """
 
     phases: tuple[Phase, ...]
     prepared: Prepared
@@ -105,8 +112,17 @@ class _Piece:
 
 
 @dataclass
-class _Tally:
-    """Sums of one kind of step."""
+class _Totals:
+    """Sums over all measured steps of one kind.
+
+    Attributes:
+        gpu: Seconds of GPU time, run as in generation.
+        encode: Seconds in which the host recorded and submitted.
+        sync: Seconds in which the host waited.
+        seconds: GPU time by kernel, in a compute pass of its own.
+        bytes: Bytes that each kernel had to move.
+        calls: Number of dispatches of each kernel.
+    """
 
     gpu: float = 0.0
     encode: float = 0.0
@@ -117,8 +133,8 @@ class _Tally:
 
 
 @dataclass
-class _Run:
-    """A loaded model that is measured."""
+class _Profiler:
+    """A loaded model whose steps are run and measured."""
 
     device: Device
     timer: Timer
@@ -128,71 +144,71 @@ class _Run:
     offset: float = float("inf")
 
     def prefill(self, count: int) -> StepProfile:
-        """The prompt, several times."""
-        pieces = list(self._prompt(count))
-        self._warm(pieces)
-        tally = _Tally()
+        """Measure the prefill of the prompt, several times."""
+        submissions = list(self._prompt(count))
+        self._warm(submissions)
+        totals = _Totals()
         for _ in range(PREFILL_RUNS):
-            for one in pieces:
-                self._measure(one, tally, "prefill")
-        return self._result("prefill", PREFILL_RUNS, count, tally)
+            for one in submissions:
+                self._measure(one, totals, "prefill")
+        return self._result("prefill", PREFILL_RUNS, count, totals)
 
     def decode(self, base: int, count: int) -> StepProfile:
-        """Tokens after the prompt."""
+        """Measure the decoding of tokens after the prompt."""
         kind = self.program.get(DECODE)
-        pieces = [
-            _Piece(kind.of.phases, kind.to_token, (self._id(at),), at)
+        submissions = [
+            _Submission(kind.lowered.phases, kind.to_token, (self._id(at),), at)
             for at in range(base, base + count)
         ]
-        self._warm(pieces[:1])
-        tally = _Tally()
-        for one in pieces:
-            self._measure(one, tally, "decode")
-        return self._result("decode", count, 1, tally)
+        self._warm(submissions[:1])
+        totals = _Totals()
+        for one in submissions:
+            self._measure(one, totals, "decode")
+        return self._result("decode", count, 1, totals)
 
-    def _prompt(self, count: int) -> Iterator[_Piece]:
+    def _prompt(self, count: int) -> Iterator[_Submission]:
         kind = self.program.get(PREFILL if count > 1 else DECODE)
         for base in range(0, count, kind.rows):
             ids = tuple(self._id(at) for at in range(base, min(base + kind.rows, count)))
             is_last = base + len(ids) == count
-            phases = kind.of.phases if is_last else kind.of.body
-            yield _Piece(phases, kind.to_token if is_last else kind.body, ids, base)
+            phases = kind.lowered.phases if is_last else kind.lowered.body
+            yield _Submission(phases, kind.to_token if is_last else kind.body, ids, base)
 
     def _id(self, at: int) -> int:
-        """Some token: which one does not matter to the time of a dense model."""
+        """Return an arbitrary token id: the time of a dense model does not depend on it."""
         return (at * 7919 + 1) % self.plan.graph.vocab_size
 
-    def _warm(self, pieces: Sequence[_Piece]) -> None:
-        for one in pieces:
+    def _warm(self, submissions: Sequence[_Submission]) -> None:
+        for one in submissions:
             self._write(one)
             self.timer.run([one.prepared], len(one.ids))
-        last = pieces[-1]
+        last = submissions[-1]
         self._write(last)
-        # Without the argmax, which would leave a step of one row to the runs after the first.
+        # Without the argmax, since it would advance the step to one row for the following runs.
         warm_up(self.device, self.timer, [self._body(last)], len(last.ids))
 
-    def _body(self, one: _Piece) -> Prepared:
+    def _body(self, one: _Submission) -> Prepared:
         return self.program.get(PREFILL if len(one.ids) > 1 else DECODE).body
 
-    def _write(self, one: _Piece) -> None:
+    def _write(self, one: _Submission) -> None:
         Step(self.device, self.plan.state).write(one.ids, one.base)
 
-    def _measure(self, one: _Piece, tally: _Tally, step: str) -> None:
+    def _measure(self, one: _Submission, totals: _Totals, step: str) -> None:
         rows = len(one.ids)
         self._write(one)
         whole = self.timer.run([one.prepared], rows)
-        tally.gpu += float(whole.seconds.sum())
-        tally.encode += whole.submitted - whole.encoding
-        tally.sync += whole.seen - whole.submitted
+        totals.gpu += float(whole.seconds.sum())
+        totals.encode += whole.submitted - whole.encoding
+        totals.sync += whole.seen - whole.submitted
         self._keep(whole, [(step, "one pass")])
         self._write(one)
         single = self.timer.run([(each,) for each in one.prepared], rows)
         self._keep(single, [(each.label, each.name) for each in one.phases])
         for each, seconds in zip(one.phases, single.seconds, strict=True):
             name = each.name
-            tally.seconds[name] = tally.seconds.get(name, 0.0) + float(seconds)
-            tally.bytes[name] = tally.bytes.get(name, 0) + traffic(each, rows, one.base)
-            tally.calls[name] = tally.calls.get(name, 0) + 1
+            totals.seconds[name] = totals.seconds.get(name, 0.0) + float(seconds)
+            totals.bytes[name] = totals.bytes.get(name, 0) + traffic(each, rows, one.base)
+            totals.calls[name] = totals.calls.get(name, 0) + 1
 
     def _keep(self, timed: Timed, names: Sequence[tuple[str, str]]) -> None:
         for (name, group), (begin, end) in zip(names, timed.gpu, strict=True):
@@ -200,28 +216,29 @@ class _Run:
         what = names[0][0] if len(names) == 1 else "single dispatches"
         self.spans.append(Span(False, f"encode {what}", "encode", timed.encoding, timed.submitted))
         self.spans.append(Span(False, f"wait for {what}", "sync", timed.submitted, timed.seen))
-        # No work ends after it was seen to have ended: the tightest of these bounds is the offset.
+        # Work ends before the host sees its end. Each measurement thus bounds the offset between
+        # the clocks from above, and the smallest bound is used.
         self.offset = min(self.offset, timed.seen - float(timed.gpu[-1, 1]))
 
-    def _result(self, name: str, steps: int, rows: int, tally: _Tally) -> StepProfile:
-        silent = [kernel for kernel, seconds in tally.seconds.items() if seconds <= 0]
+    def _result(self, name: str, steps: int, rows: int, totals: _Totals) -> StepProfile:
+        silent = [kernel for kernel, seconds in totals.seconds.items() if seconds <= 0]
         if silent:
             raise DeviceError(
-                f"the adapter's clock is too coarse: it reports no time for {', '.join(silent)}",
+                f"the timestamps of the adapter are too coarse: {', '.join(silent)} took no time",
                 where=self.device.info.name,
                 hint="measure more tokens",
             )
         kernels = [
-            KernelTime(kernel, calls // steps, calls, tally.seconds[kernel], tally.bytes[kernel])
-            for kernel, calls in tally.calls.items()
+            KernelTime(kernel, calls // steps, calls, totals.seconds[kernel], totals.bytes[kernel])
+            for kernel, calls in totals.calls.items()
         ]
         kernels.sort(key=lambda one: -one.seconds)
         return StepProfile(
             name,
             steps,
             rows,
-            tally.gpu / steps,
-            tally.encode / steps,
-            tally.sync / steps,
+            totals.gpu / steps,
+            totals.encode / steps,
+            totals.sync / steps,
             tuple(kernels),
         )

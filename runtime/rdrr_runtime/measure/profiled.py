@@ -1,4 +1,4 @@
-"""What a profile of a model holds: GPU time by kernel, and what the host did meanwhile."""
+"""The result of the profiler: GPU time by kernel, and the host's time around it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rdrr_device.adapters import AdapterInfo
 
 @dataclass(frozen=True)
 class KernelTime:
-    """One kernel in one kind of step.
+    """The time of one kernel in one kind of step.
 
     Attributes:
-        kernel: Its label.
-        ops: Dispatches of it in a step.
-        calls: Dispatches that were measured.
-        seconds: GPU time of these.
-        bytes: Weights and cache that they had to move.
+        kernel: Label of the kernel.
+        ops: Dispatches per step.
+        calls: Dispatches measured over all steps.
+        seconds: GPU time of the measured dispatches.
+        bytes: Bytes of weights and cache that the measured dispatches had to move.
     """
 
     kernel: str
@@ -27,20 +27,20 @@ class KernelTime:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second."""
+        """Bytes per second."""
         return self.bytes / self.seconds
 
 
 @dataclass(frozen=True)
 class Span:
-    """Something that took time.
+    """An interval of time in a trace.
 
     Attributes:
-        on_gpu: On the GPU's clock; else on that of the host.
-        name: What it was.
-        group: The kernel, or what the host did.
-        begin: Seconds.
-        end: Seconds.
+        on_gpu: Whether its times are those of the GPU's clock; otherwise of the host's.
+        name: Label of the op, or the work of the host.
+        group: Label of the kernel, or the kind of work of the host.
+        begin: Begin in seconds.
+        end: End in seconds.
     """
 
     on_gpu: bool
@@ -52,16 +52,17 @@ class Span:
 
 @dataclass(frozen=True)
 class StepProfile:
-    """One kind of step.
+    """The measurements of one kind of step.
 
     Attributes:
         name: `prefill` (the whole prompt) or `decode` (one token).
-        steps: How many were measured.
-        rows: Token rows of a step.
+        steps: Number of measured steps.
+        rows: Token rows per step.
         gpu_seconds: GPU time of a step, run as in generation.
         encode_seconds: Host time to record and submit a step.
-        sync_seconds: Host time from there until its result was seen; the GPU's work is within.
-        kernels: From the one that took longest; each dispatch in a pass of its own.
+        sync_seconds: Host time from the submission until its end is seen, including the GPU's work.
+        kernels: Times of the kernels, the longest first; each dispatch runs in its own compute
+            pass.
     """
 
     name: str
@@ -74,22 +75,22 @@ class StepProfile:
 
     @property
     def kernel_seconds(self) -> float:
-        """GPU time of a step's kernels, each by itself."""
+        """GPU time of a step as the sum of its kernels, each run by itself."""
         return sum(one.seconds for one in self.kernels) / self.steps
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What was measured.
+    """The profile of a model.
 
     Attributes:
-        adapter: Where.
-        copy_bandwidth: Bytes a second that a copy reads and writes.
-        copy_bytes: Bytes that it read and wrote.
-        prefill: Reading the prompt.
-        decode: Tokens after it.
-        spans: All of it in order, for a trace.
-        gpu_offset: What to add to the GPU's clock to get the host's.
+        adapter: The adapter on which it was measured.
+        copy_bandwidth: Bytes per second of a large copy, reads and writes together.
+        copy_bytes: Bytes that the copy read and wrote.
+        prefill: The prefill of the prompt.
+        decode: The decoding of tokens after it.
+        spans: All measured intervals in order, for a trace.
+        gpu_offset: Seconds to add to the GPU's clock to get the host's clock.
     """
 
     adapter: AdapterInfo

@@ -1,4 +1,4 @@
-"""Alternatives timed against each other: interleaved rounds, medians, and when one is better."""
+"""The timing of alternatives against each other: interleaved rounds, medians, and significance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Times = npt.NDArray[np.float64]
 K = TypeVar("K", bound=Hashable)
 
 MARGIN = 0.03
-"""Share of time that a candidate must save, where measurements do not scatter more."""
+"""Fraction of the time that a candidate must save at least; more if measurements scatter more."""
 
 ROUNDS, SOFTWARE_ROUNDS = 15, 5
 PASS_SECONDS = 5e-4
@@ -26,15 +26,15 @@ MAX_REPEATS = 64
 
 
 @dataclass(frozen=True)
-class Race:
-    """Times phases on a device.
+class InterleavedTimer:
+    """A timer for alternative phases, which run in interleaved rounds.
 
     Attributes:
-        device: Where.
-        timer: Its clock.
+        device: The device to run on.
+        timer: Measures GPU time.
         rows: Token rows of the pass.
         reset: Writes the step that the phases read.
-        rounds: Measurements of each alternative; None for as many as suit the adapter.
+        rounds: Measurements of each alternative; None for the default of the adapter.
     """
 
     device: Device
@@ -44,23 +44,25 @@ class Race:
     rounds: int | None = None
 
     def times(self, alternatives: Mapping[K, Prepared]) -> dict[K, Times]:
-        """Return GPU seconds of each alternative, round by round.
+        """Return the GPU seconds of each alternative, f64 [rounds].
 
         Raises:
-            DeviceError: The clock is too coarse.
+            DeviceError: The timestamps of the adapter are too coarse.
         """
         self.reset()
         first = next(iter(alternatives.values()))
         once = float(self.timer.run([first], self.rows).seconds[0])
         repeats = max(1, min(MAX_REPEATS, round(PASS_SECONDS / max(once, 1e-9))))
-        found = self.in_turn(list(alternatives.values()), repeats)
+        found = self.interleaved(list(alternatives.values()), repeats)
         return dict(zip(alternatives, found, strict=True))
 
-    def in_turn(self, alternatives: Sequence[Prepared], repeats: int = 1) -> list[Times]:
-        """Return seconds of interleaved runs, each round beginning with another alternative.
+    def interleaved(self, alternatives: Sequence[Prepared], repeats: int = 1) -> list[Times]:
+        """Return the GPU seconds of interleaved runs, f64 [rounds] for each alternative.
+
+        Each round begins with another alternative, so that none always runs first.
 
         Raises:
-            DeviceError: The clock is too coarse.
+            DeviceError: The timestamps of the adapter are too coarse.
         """
         default = SOFTWARE_ROUNDS if self.device.info.software else ROUNDS
         rounds = self.rounds or default
@@ -75,19 +77,19 @@ class Race:
             times[order, turn] = timed.seconds / repeats
         if not (times > 0).all():
             raise DeviceError(
-                "the adapter's clock is too coarse to compare kernels",
+                "the timestamps of the adapter are too coarse to compare kernels",
                 where=self.device.info.name,
             )
         return list(times)
 
 
 def better(times: Times, default: Times) -> bool:
-    """Return whether the gain exceeds the margin, and the scatter of the default."""
+    """Return whether the median is faster by more than the margin and the default's scatter."""
     margin = max(MARGIN, scatter(default))
     return float(np.median(times)) < (1 - margin) * float(np.median(default))
 
 
 def scatter(times: Times) -> float:
-    """Return the range of the middle half of some times, relative to the median."""
+    """Return the interquartile range of some times, relative to their median."""
     low, middle, high = (float(one) for one in np.percentile(times, (25, 50, 75)))
     return (high - low) / middle

@@ -1,4 +1,4 @@
-"""What a run of the tuner has found."""
+"""The result of a run of the tuner."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rdrr_device.tuning import AnyTuningKey, Params
 
 
 class Verdict(StrEnum):
-    """What became of a candidate."""
+    """The outcome of a candidate."""
 
     WON = "won"
     NO_BETTER = "no better"
@@ -22,9 +22,9 @@ class Trial:
     """A candidate that was tried.
 
     Attributes:
-        params: Its parameters.
-        verdict: What became of it.
-        seconds: Median GPU time of the tuning key in a pass; 0 where it was not timed.
+        params: The candidate's parameters.
+        verdict: The outcome.
+        seconds: Median GPU time per pass of the phases that use the tuning key; 0 if not timed.
     """
 
     params: Params
@@ -34,15 +34,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One tuning key.
+    """The result for one tuning key.
 
     Attributes:
-        tuning_key: Whose parameters were tried.
-        step: `decode` or `prefill`.
-        chosen: The parameters that are to run.
-        default_seconds: Median GPU time of the tuning key in a pass with the default.
-        seconds: The same with what was chosen.
-        trials: The candidates, the default not among them.
+        tuning_key: The tuning key whose candidates were tried.
+        step: Name of the pass, e.g. `decode`.
+        chosen: The parameters to use from now on.
+        default_seconds: Median GPU time per pass with the default parameters.
+        seconds: Median GPU time per pass with the chosen parameters.
+        trials: The candidates other than the default.
     """
 
     tuning_key: AnyTuningKey
@@ -54,20 +54,20 @@ class Outcome:
 
     @property
     def changes(self) -> bool:
-        """Whether other parameters than the default were chosen."""
+        """Whether the chosen parameters differ from the default."""
         default: Params = self.tuning_key.default
         return self.chosen != default
 
 
 @dataclass(frozen=True)
 class PassTimes:
-    """A whole pass with the defaults and with all that is stored.
+    """The times of a whole pass, with the default parameters and with the winners.
 
     Attributes:
-        step: `decode` or `prefill`.
-        default_seconds: Median GPU time.
-        seconds: The same with the winners.
-        kept: Whether the winners are kept: not where they are slower together.
+        step: Name of the pass, e.g. `decode`.
+        default_seconds: Median GPU time with the defaults.
+        seconds: Median GPU time with the winners.
+        kept: Whether the winners are kept; they are not if together they make the pass slower.
     """
 
     step: str
@@ -78,12 +78,12 @@ class PassTimes:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a run of the tuner found.
+    """The result of a run of the tuner.
 
     Attributes:
-        outcomes: The tuning keys that were tuned.
-        passes: Whole passes, where there were winners.
-        known: Sites that were stored already.
+        outcomes: Results of the tuning keys that were tuned.
+        passes: Times of the whole passes that had winners.
+        known: Number of tuning keys whose parameters were stored already.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -92,5 +92,5 @@ class Tuned:
 
     @property
     def trials(self) -> int:
-        """Candidates that were tried."""
+        """Number of candidates that were tried."""
         return sum(len(one.trials) for one in self.outcomes)

@@ -1,9 +1,10 @@
-"""Times parameters of kernels on a model's own shapes, and keeps those that win.
+"""The tuner: it times parameters of kernels on a model's own shapes, and keeps the fastest.
 
-A candidate is run on the model's weights and on what its own passes left in memory, over all layers
-at once, so that weights come from where they come from in generation. It must leave the results of
-the default; then it wins only if its median is better by more than the noise, twice. In the end
-whole passes are compared. Which profile the winners are stored in is not this module's business.
+A candidate runs on the model's weights and on the values that its passes left in memory, over all
+layers at once, so that the GPU's caches behave as in generation. It must give the same results as
+the default, within a tolerance. It wins if its median is faster by more than the noise, in two
+measurements. In the end whole passes are compared. Where the winners are stored is not decided
+here.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, PassSpec
 from rdrr_runtime.exec.agreement import Check
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
 from rdrr_runtime.exec.plan import Plan
-from rdrr_runtime.measure.timing import Race, Times, better, scatter
+from rdrr_runtime.measure.timing import InterleavedTimer, Times, better, scatter
 from rdrr_runtime.measure.tuned import Outcome, PassTimes, Trial, Tuned, Verdict
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.phase import Phase
@@ -35,11 +36,11 @@ from rdrr_runtime.phases.state import State
 from rdrr_runtime.sequences.step import Step
 
 SLOWER = 0.01
-"""Share of time by which whole passes may be longer with the winners, where measurements do not
+"""Fraction of the time by which a whole pass may be slower with the winners; more if measurements
 scatter more."""
 
 LOADED_FIRST = (PREFILL, DECODE)
-"""The passes that every model is loaded with, the prompt first: it fills the cache."""
+"""The passes that every loaded model has; prefill comes first, since it fills the cache."""
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of a tuning key, its number from 0, and how many there are."""
@@ -47,17 +48,17 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Setting:
-    """What is tuned.
+    """The model and device to tune, and what to tune of it.
 
     Attributes:
-        package: The model; its bytes must be at hand.
-        device: Where.
+        package: The package, with its weights.
+        device: The device to run on.
         policy: Hints.
-        context: KV slots.
-        kv_dtype: Storage of the cache.
-        ops: Which of `rdrr_device.tuning.OPS`.
-        rounds: Measurements of each candidate; None for as many as suit the adapter.
-        passes: Whose kernels are tuned; the prompt first, since it fills the cache.
+        context: Slots of the key-value cache.
+        kv_dtype: Type of the cache's elements.
+        ops: The ops to tune, from `rdrr_device.tuning.OPS`.
+        rounds: Measurements of each candidate; None for the default of the adapter.
+        passes: The passes to tune; prefill must come first, since it fills the cache.
     """
 
     package: Package
@@ -70,7 +71,7 @@ class Setting:
     passes: tuple[PassSpec, ...] = LOADED_FIRST
 
     def plan(self, buffers: Arena) -> Plan:
-        """The model laid out."""
+        """Return the plan of the model in an arena."""
         return Plan(
             self.package,
             self.device,
@@ -82,22 +83,24 @@ class Setting:
 
 
 def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> Tuned:
-    """Find parameters for the tuning keys of a model that are not known yet.
+    """Find parameters for those tuning keys of a model that have none stored.
 
     Args:
-        setting: What is tuned.
+        setting: The model, the device, and what to tune.
         known: Stored parameters.
-        progress: Called for each tuning key.
+        progress: Called before each tuning key.
 
     Raises:
-        DeviceError: The device cannot tell the time, or too little memory.
+        DeviceError: The device has no timestamps, or too little memory.
     """
     timer = Timer(setting.device)
-    paper = setting.plan(DryRunArena(setting.device))
-    wanted = [one for one in setting.passes if not one.is_mapped or paper.cache.spec.has_batches]
+    dry_run = setting.plan(DryRunArena(setting.device))
+    wanted = [
+        one for one in setting.passes if not one.is_mapped or dry_run.cache.spec.supports_batches
+    ]
     tuning_keys: dict[str, tuple[PassSpec, AnyTuningKey]] = {}
     for step in wanted:
-        for key, pair in _tuning_keys(paper, step, setting.ops).items():
+        for key, pair in _tuning_keys(dry_run, step, setting.ops).items():
             tuning_keys.setdefault(key, pair)
     todo = {
         step: [
@@ -133,7 +136,7 @@ def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> T
 def _tuning_keys(
     plan: Plan, step: PassSpec, ops: frozenset[str]
 ) -> dict[str, tuple[PassSpec, AnyTuningKey]]:
-    """The tuning keys of a pass that have candidates, by key and with the step's name."""
+    """Return the tuning keys of a pass that have candidates, by name, each with its pass."""
     state, cache = plan.memory(step, DryRunArena(plan.device))
     lowered = plan.lower(step, Tuning(), state=state, cache=cache)
     found = {
@@ -143,7 +146,7 @@ def _tuning_keys(
 
 
 def _of(key: str, phases: Iterable[Phase]) -> list[list[Phase]]:
-    """Runs of phases that depend on a tuning key."""
+    """Return the runs of consecutive phases that depend on a tuning key."""
     runs: list[list[Phase]] = []
     open_run = False
     for one in phases:
@@ -158,7 +161,20 @@ def _of(key: str, phases: Iterable[Phase]) -> list[list[Phase]]:
 
 @dataclass
 class _Tuner:
-    """A loaded model that is tuned."""
+    """A loaded model that is being tuned.
+
+    Attributes:
+        setting: The model, the device, and what to tune.
+        timer: Measures GPU time.
+        plan: The model laid out in memory.
+        tuning: The stored parameters and the winners so far.
+        buffers: Owner of further buffers.
+        base: Slot of the first row of the pass that is tuned.
+        spec: The pass that is tuned.
+        memory: The step and the caches of this pass.
+        ids: Token ids of its rows.
+        everything: The whole pass with default parameters, ready to run.
+    """
 
     setting: Setting
     timer: Timer
@@ -172,7 +188,7 @@ class _Tuner:
     everything: Prepared = ()
 
     def begin(self, step: PassSpec) -> None:
-        """Turn to a step, and get the GPU to its clocks."""
+        """Prepare the tuning of a pass, and run it until the GPU has reached its full clock."""
         self.spec, self.memory = step, self.plan.memory(step, self.buffers)
         filled = self.plan.rows(PREFILL)
         rows = 1 if step.is_mapped else self.plan.rows(step)
@@ -185,12 +201,12 @@ class _Tuner:
         warm_up(self.setting.device, self.timer, [self.everything], len(self.ids))
 
     def _refresh(self) -> None:
-        """Fill memory with what the pass makes: measuring adds up into it, over and over."""
+        """Run the pass once to restore its values, since measured phases add to them repeatedly."""
         self._reset()
         DispatchExecutor(self.setting.device).run(self.everything, len(self.ids))
 
     def try_candidates(self, step: PassSpec, tuning_key: AnyTuningKey) -> Outcome:
-        """Try the candidates of one tuning_key."""
+        """Try the candidates of one tuning key."""
         self._refresh()
         check = Check.of(
             DispatchExecutor(self.setting.device),
@@ -208,8 +224,11 @@ class _Tuner:
             try:
                 runs = self._runs(step, tuning_key, one)
                 if not _runs_with(runs, tuning_key.name, one):
-                    raise DeviceError("does not fit beside what is stored", where=tuning_key.name)
-                found = check.having(runs[0]).results(
+                    raise DeviceError(
+                        "the candidate cannot be combined with the stored parameters",
+                        where=tuning_key.name,
+                    )
+                found = check.with_phases(runs[0]).results(
                     self._prepare(runs[0]), len(self.ids), self._reset
                 )
                 bound = self._prepare(_flat(runs))
@@ -220,7 +239,7 @@ class _Tuner:
                 right[one] = bound
             else:
                 trials[one] = Verdict.WRONG
-        times = self._race.times(right)
+        times = self._timing.times(right)
         best = self._winner(tuning_key.default, times, right)
         if best != tuning_key.default:
             trials[best] = Verdict.WON
@@ -238,11 +257,11 @@ class _Tuner:
         )
 
     def whole(self, step: PassSpec, made: list[Outcome]) -> tuple[PassTimes, list[Outcome]]:
-        """Compare whole passes; winners that are slower together are taken back."""
+        """Compare whole passes; discard the winners if together they are slower."""
         keys = {one.tuning_key.name for one in made}
         defaults = self._prepare(self._pass(step, self.tuning.without(keys)))
         winners = self._prepare(self._pass(step, self.tuning))
-        rounds = [self._race.in_turn([defaults, winners]) for _ in range(2)]
+        rounds = [self._timing.interleaved([defaults, winners]) for _ in range(2)]
         before, after = (np.concatenate(one) for one in zip(*rounds, strict=True))
         default, tuned = float(np.median(before)), float(np.median(after))
         kept = tuned <= (1 + max(SLOWER, scatter(before))) * default
@@ -255,7 +274,7 @@ class _Tuner:
         return PassTimes(step.name, default, tuned, kept), made
 
     def _pass(self, step: PassSpec, tuning: Tuning) -> tuple[Phase, ...]:
-        """A pass without its argmax, which would change the step for the runs after it."""
+        """Return a pass without its argmax, which would change the step for the following runs."""
         lowered = self._lower(step, tuning)
         return (*lowered.body, *lowered.head)
 
@@ -272,9 +291,11 @@ class _Tuner:
         return DispatchExecutor(self.setting.device).prepare(phases)
 
     @property
-    def _race(self) -> Race:
+    def _timing(self) -> InterleavedTimer:
         setting = self.setting
-        return Race(setting.device, self.timer, len(self.ids), self._reset, setting.rounds)
+        return InterleavedTimer(
+            setting.device, self.timer, len(self.ids), self._reset, setting.rounds
+        )
 
     def _reset(self) -> None:
         assert self.memory is not None, "a step has begun"
@@ -290,16 +311,16 @@ class _Tuner:
         times: dict[Params, Times],
         bound: dict[Params, Prepared],
     ) -> Params:
-        """The best one, if it is better than the default by more than the noise, twice."""
+        """Return the fastest candidate if two measurements confirm it, otherwise the default."""
         best = min(times, key=lambda one: float(np.median(times[one])))
         if best == default or not better(times[best], times[default]):
             return default
-        again = self._race.times({one: bound[one] for one in (default, best)})
+        again = self._timing.times({one: bound[one] for one in (default, best)})
         return best if better(again[best], again[default]) else default
 
 
 def _runs_with(runs: Iterable[list[Phase]], key: str, params: Params) -> bool:
-    """Whether the tuning key was lowered with these parameters."""
+    """Return whether phases use a tuning key with these parameters."""
     return any(
         tuning_key.name == key and tuning_key.used == params
         for one in _flat(runs)

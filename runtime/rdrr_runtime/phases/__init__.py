@@ -1,5 +1,5 @@
-"""Phases: one WGSL function each, and beside it its record of operands and constants.
+"""Phases: the kernels of the runtime, each a WGSL function and the record of its parameters.
 
-Here too is how weights, the key-value cache and the state of a step lie in GPU memory. Which phase
-serves an op is decided in `rdrr_runtime.compile`.
+This package also defines the GPU memory layout of weights, of the key-value cache and of the state
+of a step. `rdrr_runtime.compile` decides which phase runs an op.
 """

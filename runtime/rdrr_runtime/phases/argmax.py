@@ -1,8 +1,8 @@
-"""Greedy sampling on the GPU, and the end of all sampling: the best candidate is the next token.
+"""Greedy sampling on the GPU, and the last step of every sampler: the best candidate wins.
 
-A scan leaves the best candidate of each of its items, and `choose_best` takes the best of those;
-ties go to the lower id. The id becomes the next input token on the GPU, so a decoding loop writes
-nothing from the CPU.
+A scan over the logits writes the best candidate (value and id) of each workgroup, and `choose_best`
+selects the best of those. Ties go to the lower id. The id becomes the next input token on the GPU,
+so the host writes nothing between tokens.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ SCRATCH_BYTES = 8 * GROUPS
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokensRecord(Record):
+class LogitsRecord(Record):
     """Parameters of phases whose workgroups share a row of logits.
 
     Attributes:
-        width: Logits of a row, the vocabulary.
+        width: Logits of a row, the vocabulary size.
         groups: Workgroups that share a row.
     """
 
@@ -35,7 +35,7 @@ class TokensRecord(Record):
     groups: int
 
 
-class Argmax(TokensRecord):
+class Argmax(LogitsRecord):
     """Parameters of argmax.wgsl."""
 
     shader = "argmax"
@@ -46,11 +46,12 @@ class ChooseBest(Record):
     """Parameters of choose_best.wgsl.
 
     Attributes:
-        sampled: Whether counts and parameters of a sampler are kept up.
-        advances: Whether the only row's token goes into the step, rather than into picks.
+        sampled: Whether to update the token counts and the step count of a sampler.
+        advances: Whether to write the token of the only row into the step and the ring, instead of
+            into `picks`.
         candidates: Candidates of a row.
-        ring: Ids that the ring holds, where the step advances.
-        counts_stride: Words of a sequence's counts, where they are kept up.
+        ring: Ids that the ring holds; None unless the step advances.
+        counts_stride: Words from the counts of one sequence to the next; None unless `sampled`.
     """
 
     shader = "choose_best"
@@ -65,14 +66,14 @@ class ChooseBest(Record):
 def argmax(
     state: State, logits: BufferSlice, scratch: BufferSlice, *, vocabulary: int, label: str
 ) -> list[Phase]:
-    """Make the most probable token the next one, and advance the step.
+    """Select the most probable token (argmax) as the next one, and advance the step.
 
     Args:
-        state: Where the token goes.
+        state: Generation state that receives the token.
         logits: f32 [vocabulary].
         scratch: At least `SCRATCH_BYTES` bytes.
-        vocabulary: Logits.
-        label: What the op is.
+        vocabulary: Vocabulary size.
+        label: Name of the op, for messages and profiles.
 
     Raises:
         FormatError: A buffer is too small.
@@ -92,18 +93,18 @@ def choose_best(
     sampler: SampleBuffers | None = None,
     label: str,
 ) -> Phase:
-    """Make the best of some candidates the next token of each row.
+    """Select the best candidate of each row as its next token.
 
-    Without picks the pass is of one sequence: the id goes into the ring, and the step's only row is
-    then the one after the last of this pass.
+    Without `picks` the pass belongs to one sequence: the id goes into the ring, and the only row of
+    the next step follows the last row of this pass.
 
     Args:
-        state: Where the token goes.
-        scan: The phase that leaves (f32 value, u32 id) of each of its items in `best`.
-        picks: (u32, f32) [rows]: where the ids of rows of several sequences go; the second words
-            are left zero.
-        sampler: Whose counts and parameters are kept up, if tokens are sampled.
-        label: What the op is.
+        state: Generation state that receives the token.
+        scan: Phase that writes (f32 value, u32 id) for each of its items to `best`.
+        picks: (u32 id, f32 zero) [rows], the result for rows of several sequences; None for one
+            sequence.
+        sampler: Sampler whose token counts and step counts to update; None for greedy decoding.
+        label: Name of the op, for messages and profiles.
     """
     record = ChooseBest(
         threads=CHOOSE_THREADS,

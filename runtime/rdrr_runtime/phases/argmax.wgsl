@@ -1,9 +1,9 @@
-// best[g] = largest of the logits that are g mod GROUPS in blocks of WG.
+// Argmax, first phase: best[g] = the largest logit (and its index) of group g.
 //
 // logits  f32 [WIDTH]
-// best    (f32, u32) [GROUPS]: value and index
+// best    (f32, u32) [GROUPS]: value and index; ties go to the lower index
 //
-// An item is one g.
+// An item is one group. Group g has every GROUPS-th run of WG consecutive logits, from run g on.
 var<storage, read> logits: array<f32>;
 var<storage, read_write> best: array<Candidate>;
 

@@ -1,6 +1,7 @@
-"""For each row of logits, the most probable id and the entropy of their distribution, in 8 bytes.
+"""The most probable id and the entropy of each row of logits, in 8 bytes a row.
 
-A strategy that fills many positions at once decides by these; the logits stay on the device.
+A decoding strategy that fills many positions at once decides by these two numbers, so the logits
+can stay on the device.
 """
 
 from __future__ import annotations
@@ -9,24 +10,24 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.argmax import TokensRecord
+from rdrr_runtime.phases.argmax import LogitsRecord
 from rdrr_runtime.phases.context import need_floats
 from rdrr_runtime.phases.phase import Phase, Record, Work
 
-GROUPS = 32  # workgroups that share a row, and threads that join their partial results
+GROUPS = 32  # workgroups that share a row, and threads that merge their partial results
 THREADS = 256
 PICK_BYTES = 8
-SCRATCH_BYTES = 16 * GROUPS  # of a row
+SCRATCH_BYTES = 16 * GROUPS  # for each row
 
 
-class ArgmaxEntropy(TokensRecord):
+class ArgmaxEntropy(LogitsRecord):
     """Parameters of argmax_entropy.wgsl."""
 
     shader = "argmax_entropy"
 
 
 class ArgmaxEntropyFinish(Record):
-    """Parameters of argmax_entropy_finish.wgsl: a thread for each partial result of a row."""
+    """Parameters of argmax_entropy_finish.wgsl, whose threads each read one partial result."""
 
     shader = "argmax_entropy_finish"
 
@@ -40,15 +41,15 @@ def argmax_entropy(
     vocabulary: int,
     label: str,
 ) -> list[Phase]:
-    """Compute the most probable id (ties to the lower one) and the entropy in nats of each row.
+    """Compute the most probable id of each row (ties go to the lower id), and its entropy in nats.
 
     Args:
-        logits: f32 [rows, vocabulary]; -inf for ids that are not allowed.
-        scratch: At least `SCRATCH_BYTES` bytes a row.
-        picks: At least `PICK_BYTES` bytes a row; `unpack` reads them.
-        rows: Most rows.
-        vocabulary: Logits in a row.
-        label: What the op is.
+        logits: f32 [rows, vocabulary]; -inf for masked ids.
+        scratch: At least `SCRATCH_BYTES` bytes for each row.
+        picks: (u32 id, f32 entropy) [rows], the result, which `unpack` reads.
+        rows: Most rows of a pass.
+        vocabulary: Vocabulary size.
+        label: Name of the op, for messages and profiles.
 
     Raises:
         FormatError: A buffer is too small.
@@ -66,6 +67,6 @@ def argmax_entropy(
 
 
 def unpack(picks: npt.NDArray[np.uint8]) -> tuple[list[int], npt.NDArray[np.float32]]:
-    """Return ids and entropies of the picks of some rows."""
+    """Return the ids and the entropies (nats, f32 [rows]) from the bytes of `picks`."""
     words = picks.view(np.uint32).reshape(-1, 2)
     return [int(one) for one in words[:, 0]], words[:, 1].copy().view(np.float32)

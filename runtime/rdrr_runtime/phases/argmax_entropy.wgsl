@@ -1,10 +1,10 @@
-// partials[r, g] = of the logits of row r that are g mod GROUPS in blocks of WG: the largest, its
-// index, and with m the largest, z = sum exp(l - m) and s = sum (l - m) exp(l - m).
+// Argmax and entropy of softmax, first phase: partials[r, g] = the partial result of group g of row r,
+// the largest logit m, its index, z = sum exp(l - m) and s = sum (l - m) exp(l - m) over the logits l.
 //
 // logits    f32 [rows, WIDTH]
 // partials  Partial [rows, GROUPS]
 //
-// An item is one g of a row. Sums are f32.
+// An item is one group of a row: every GROUPS-th run of WG consecutive logits. Accumulates in f32.
 {% include "snippets/partial_softmax.wgsl" %}
 var<storage, read> logits: array<f32>;
 var<storage, read_write> partials: array<Partial>;

@@ -1,10 +1,10 @@
-// picks[r] = index of the largest logit of row r, and the entropy of softmax(logits[r]) in nats:
-// H = ln z - s / z.
+// Argmax and entropy of softmax, second phase: picks[r] = index of the largest logit of row r, and the
+// entropy H = ln z - s / z of softmax(logits[r]) in nats.
 //
-// partials  Partial [rows, WG]
-// picks     (u32, f32) [rows]
+// partials  Partial [rows, WG], see argmax_entropy.wgsl
+// picks     (u32, f32) [rows]: index and entropy
 //
-// One workgroup a row.
+// One call for each row; each thread reads one partial result.
 {% include "snippets/partial_softmax.wgsl" %}
 struct Pick {
     index: u32,

@@ -1,10 +1,12 @@
-"""Attention over the caches: grouped queries, sliding window, softcap.
+"""Attention over the caches, with grouped queries, sliding window and softcap.
 
-streaming    one workgroup for a row and head: decode over a short context
-split_kv     several workgroups share the keys of a row and head, then a second phase joins them:
-             decode over a long context, where rows times heads cannot fill a GPU
-tiled_small  8 rows of a head share the keys that they read (`rdrr_runtime.phases.attention_tiled`)
-tiled_large  16 rows
+streaming    one workgroup for each row and head: decode over a short context
+split_kv     several workgroups split the keys of a row and head, and a second phase combines
+             their partial results: decode over a long context, where one workgroup for each
+             row and head would not fill the GPU
+tiled_small  8 rows of a head share the keys that they read
+             (`rdrr_runtime.phases.attention_tiled`)
+tiled_large  likewise for 16 rows
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.kv_cache import MAX_HEAD_DIM, LayerCache
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 
-COMBINE_THREADS = MAX_HEAD_DIM // 4  # 4 elements each
+COMBINE_THREADS = MAX_HEAD_DIM // 4  # each thread combines 4 elements
 
 
 class AttentionKernel(StrEnum):
-    """The variants, named as in the manifest's hints."""
+    """The attention kernels, with the names that the manifest's hints use."""
 
     STREAMING = "streaming"
     SPLIT_KV = "split_kv"
@@ -43,10 +45,10 @@ TILE_ROWS: Mapping[AttentionKernel, int] = MappingProxyType(
 
 @dataclass(frozen=True)
 class ScanTuning(Params):
-    """Threads that share the keys of a row and head.
+    """Tuning parameters of streaming and split_kv.
 
     Attributes:
-        workgroup: A power of two.
+        workgroup: Threads of a workgroup, which share the keys of a row and head; a power of two.
     """
 
     workgroup: int = 128
@@ -61,9 +63,9 @@ class AttentionScan(AttentionRecord):
     """Parameters of attention.wgsl.
 
     Attributes:
-        split: Whether the results are partial ones of splits of the keys.
-        subgroups: Whether sums go through subgroup operations.
-        splits: Splits of the keys.
+        split: Whether each workgroup writes the partial result of one split of the keys.
+        subgroups: Whether reductions use subgroup operations.
+        splits: Number of splits of the keys.
     """
 
     shader = "attention"
@@ -78,10 +80,10 @@ class AttentionCombine(Record):
     """Parameters of attention_combine.wgsl.
 
     Attributes:
-        value: Type of activations.
+        value: Type of the activations, `f32` or `f16`.
         heads: Query heads.
-        head_dim: Elements of a head.
-        splits: Splits of the keys.
+        head_dim: Head dimension.
+        splits: Number of splits of the keys.
     """
 
     shader = "attention_combine"
@@ -93,7 +95,7 @@ class AttentionCombine(Record):
 
 
 def scratch_size(spec: AttentionSpec, max_rows: int) -> int:
-    """Bytes of scratch that `split_kv` needs for passes of up to `max_rows` rows."""
+    """Return the bytes of scratch that `split_kv` needs for passes of up to `max_rows` rows."""
     return _stats_offset(spec, max_rows) + spec.stats_bytes(max_rows)
 
 
@@ -104,12 +106,12 @@ def _stats_offset(spec: AttentionSpec, max_rows: int) -> int:
 def refusal(
     which: AttentionKernel, ctx: OpContext, spec: AttentionSpec, max_binding: int
 ) -> str | None:
-    """Return what stands in the way of a variant, if anything does.
+    """Return why a kernel cannot compute an attention, or None if it can.
 
     Args:
-        which: The variant.
-        ctx: Where it would run.
-        spec: What would be computed.
+        which: The kernel.
+        ctx: Lowering context.
+        spec: Specification of the attention.
         max_binding: Bytes of the largest buffer that the device can bind.
     """
     if which in TILE_ROWS:
@@ -123,7 +125,7 @@ def refusal(
 def attention(
     ctx: OpContext,
     q: BufferSlice,
-    held: LayerCache,
+    caches: LayerCache,
     out: BufferSlice,
     *,
     spec: AttentionSpec,
@@ -132,29 +134,31 @@ def attention(
     label: str,
     tuning_keys: tuple[AnyTuningKey, ...] = (),
 ) -> list[Phase]:
-    """Each row attends to the slots of its sequence up to its own, whose key must be there.
+    """Compute attention; each row attends to the slots of its sequence up to its own.
+
+    The key and value of the row itself must already be in the caches.
 
     Args:
-        ctx: Where it is lowered to. For a tiled variant the rows of a pass are in ascending slots
-            of one sequence.
-        q: [rows, heads, head_dim].
-        held: The caches.
-        out: [rows, heads, head_dim]; another buffer than q.
-        spec: What is computed.
-        which: The variant.
-        scratch: At least `scratch_size` bytes, for `split_kv`; may be shared by all layers.
-        label: What the op is.
-        tuning_keys: What the splits of `split_kv` depend on.
+        ctx: Lowering context. The tiled kernels require that the rows of a pass are in ascending
+            slots of one sequence.
+        q: Queries [rows, heads, head_dim].
+        caches: Key and value cache of the layer.
+        out: Result [rows, heads, head_dim]; not the same buffer as q.
+        spec: Specification of the attention.
+        which: The kernel.
+        scratch: For `split_kv`: at least `scratch_size` bytes; all layers may share it.
+        label: Name of the op, for messages and profiles.
+        tuning_keys: Tuning keys that the splits of `split_kv` depend on.
 
     Raises:
-        FormatError: Sizes that the kernels do not support, or `split_kv` without scratch.
-        DeviceError: A tiled variant that `refusal` excludes.
+        FormatError: The kernels do not support a size, or `split_kv` has too little scratch.
+        DeviceError: The kernel is a tiled one that `refusal` excludes.
     """
-    spec.cache.check(label, held)
+    spec.cache.check(label, caches)
     spec.check_groups(label)
     for name, buffer in (("q", q), ("out", out)):
         ctx.need_values(f"{label}: {name}", buffer, ctx.max_rows * spec.heads * spec.cache.head_dim)
-    buffers = {"current": ctx.state.step, "q": q, **held.buffers}
+    buffers = {"current": ctx.state.step, "q": q, **caches.buffers}
     if which is AttentionKernel.STREAMING:
         return [_scan(ctx, spec, {**buffers, "out": out}, label)]
     if which in TILE_ROWS:
@@ -173,15 +177,16 @@ def attention(
 def _partial(
     spec: AttentionSpec, max_rows: int, scratch: BufferSlice | None, label: str
 ) -> dict[str, BufferSlice]:
-    """Return the ranges of the scratch that hold partial results."""
+    """Return the two ranges of the scratch, for the sums and the statistics of the splits."""
     if scratch is None or scratch.size < scratch_size(spec, max_rows):
         raise FormatError(
-            "split_kv needs scratch",
+            "split_kv has too little scratch memory",
             where=label,
             expected=f"{scratch_size(spec, max_rows)} bytes",
             found=scratch and scratch.size,
         )
-    # Two ranges of one buffer may both be written by a phase, or both be read.
+    # One phase writes both ranges, the next reads both: no phase reads one and writes the other,
+    # which WebGPU does not allow within one buffer.
     boundary = _stats_offset(spec, max_rows)
     return {
         "sums": scratch.range(0, boundary),

@@ -1,19 +1,19 @@
-// out[r, h, :] = sum_j softmax_j(capped(SCALE q[r, h, :] . K[j, :])) V[j, :], over the slots j that
-// row r attends to; K and V are those of its sequence and of the key-value head of head h.
+// out[r, h, :] = sum_j softmax_j(softcapped(SCALE q[r, h, :] . K[j, :])) V[j, :] over the slots j that
+// row r attends to, with the keys K and values V of its sequence and of the key-value head of head h.
 //
 // current           Step
 // q                 {{ VALUE }} [rows, HEADS, HEAD_DIM]
 // k_cache, v_cache  {{ KV }} [sequences, KV_HEADS, CONTEXT, HEAD_DIM]
 {% if SPLIT %}
-// sums              f32 [rows, HEADS, SPLITS, HEAD_DIM], not yet divided
-// stats             f32 [rows, HEADS, SPLITS, 2]: largest score, sum of exponentials
+// sums              f32 [rows, HEADS, SPLITS, HEAD_DIM], not yet divided by the exp sum
+// stats             f32 [rows, HEADS, SPLITS, 2]: maximum score, exp sum
 {% else %}
 // out               {{ VALUE }} [rows, HEADS, HEAD_DIM]
 {% endif %}
 //
-// An item is a head and a split of the keys of a row. WG keys at a time: each thread scores one key,
-// then the threads share the sum over values. Online softmax (Milakov and Gimelshein 2018, arXiv
-// 1805.02867), in f32.
+// An item is one head and one split of the keys of a row. It processes WG keys at a time: each thread
+// computes the score of one key, then the threads together compute the weighted sum of the values.
+// Online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867). Accumulates in f32.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/value.wgsl" %}
 {% include "snippets/kv.wgsl" %}
@@ -32,7 +32,7 @@ var<storage, read_write> out: array<vec4<{{ VALUE }}>>;
 override SPLITS: u32;
 
 override WORDS = HEAD_DIM / 4u;
-override LANES = WG / WORDS;  // threads that share one word of the output
+override LANES = WG / WORDS;  // threads that share one vector of 4 output elements
 
 var<workgroup> query: array<vec4<f32>, WORDS>;
 var<workgroup> weights: array<f32, WG>;
@@ -55,7 +55,7 @@ fn score(first: u32) -> f32 {
     for (; i < WORDS; i++) {
         sum += query[i] * k_at(first + i);
     }
-    return capped(SCALE * dot(sum, vec4<f32>(1.0)));
+    return softcapped(SCALE * dot(sum, vec4<f32>(1.0)));
 }
 
 fn phase(item: u32, row: u32, thread: Thread) {
@@ -68,28 +68,28 @@ fn phase(item: u32, row: u32, thread: Thread) {
     }
     workgroupBarrier();
 
-    let keys_of_row = attended(current.row[row].slot);
+    let keys_of_row = attended_slots(current.row[row].slot);
     let span = (keys_of_row.y - keys_of_row.x + SPLITS - 1u) / SPLITS;
     let low = min(keys_of_row.x + split * span, keys_of_row.y);
     let high = min(low + span, keys_of_row.y);
     let slots = first_slot(current.row[row].sequence, head / (HEADS / KV_HEADS));
 
-    var largest = LOWEST;
+    var running_max = LOWEST;
     var weight_sum = 0.0;
     var acc = vec4<f32>(0.0);
     for (var first = low; first < high; first += WG) {
-        let seen = first + t < high;
+        let valid = first + t < high;
         var s = LOWEST;
-        if (seen) {
+        if (valid) {
             s = score((slots + first + t) * WORDS);
         }
-        let most = max(largest, reduce_max(s, thread));
-        let rescale = exp(largest - most);
-        let p = select(0.0, exp(s - most), seen);
+        let new_max = max(running_max, reduce_max(s, thread));
+        let rescale = exp(running_max - new_max);
+        let p = select(0.0, exp(s - new_max), valid);
         weights[t] = p;
         weight_sum = weight_sum * rescale + p;
         acc *= rescale;
-        largest = most;
+        running_max = new_max;
         workgroupBarrier();
         if (t < LANES * WORDS) {
             let keys = min(WG, high - first);
@@ -122,7 +122,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     }
 {% if SPLIT %}
     if (t == 0u) {
-        stats[at * SPLITS + split] = vec2<f32>(largest, total);
+        stats[at * SPLITS + split] = vec2<f32>(running_max, total);
     }
 {% endif %}
 }

@@ -1,11 +1,11 @@
-// Join the splits of attention: out = sum_s e_s sums_s / sum_s e_s weights_s,
-// e_s = exp(largest_s - max_s largest_s). An empty split has weights 0 and sums 0.
+// Combine the partial results of split attention: with (m_s, l_s) = stats[s] and m = max_s m_s,
+// out = sum_s e^(m_s - m) sums_s / sum_s e^(m_s - m) l_s. An empty split has l_s = 0 and sums_s = 0.
 //
-// sums   f32 [rows, HEADS, SPLITS, HEAD_DIM]
-// stats  f32 [rows, HEADS, SPLITS, 2]: largest score, sum of exponentials (the weights)
+// sums   f32 [rows, HEADS, SPLITS, HEAD_DIM], not yet divided by the exp sum
+// stats  f32 [rows, HEADS, SPLITS, 2]: maximum score m_s, exp sum l_s
 // out    {{ VALUE }} [rows, HEADS, HEAD_DIM]
 //
-// An item is a head of a row; a thread joins 4 elements, in f32.
+// An item is one head of a row; each thread combines 4 elements. Accumulates in f32.
 {% include "snippets/value.wgsl" %}
 var<storage, read> sums: array<vec4<f32>>;
 var<storage, read> stats: array<vec2<f32>>;
@@ -21,17 +21,17 @@ fn phase(item: u32, row: u32, thread: Thread) {
         return;
     }
     let at = row * HEADS + item;
-    var largest = -3.0e38;
+    var max_score = -3.0e38;
     for (var s = 0u; s < SPLITS; s++) {
-        largest = max(largest, stats[at * SPLITS + s].x);
+        max_score = max(max_score, stats[at * SPLITS + s].x);
     }
-    var weights = 0.0;
+    var denominator = 0.0;
     var sum = vec4<f32>(0.0);
     for (var s = 0u; s < SPLITS; s++) {
         let stat = stats[at * SPLITS + s];
-        let e = exp(stat.x - largest);
-        weights += e * stat.y;
-        sum += e * sums[(at * SPLITS + s) * words + thread.index];
+        let factor = exp(stat.x - max_score);
+        denominator += factor * stat.y;
+        sum += factor * sums[(at * SPLITS + s) * words + thread.index];
     }
-    out[at * words + thread.index] = value4(sum / weights);
+    out[at * words + thread.index] = value4(sum / denominator);
 }

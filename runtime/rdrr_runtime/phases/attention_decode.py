@@ -1,7 +1,7 @@
-"""Attention of rows straight from their projections: the second phase of a fused decode pass.
+"""Decode attention directly from the projections: norms, rope, cache update and attention fused.
 
-It leaves partial results of splits of the keys; `matvec` joins them while it reads them for the
-output projection.
+The phase writes the partial results of the splits of the keys. `matvec` combines them when it reads
+its input for the output projection.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from rdrr_runtime.phases.kv_cache import KV_TYPES, MAX_HEAD_DIM, LayerCache
 from rdrr_runtime.phases.phase import Phase, Work, choice
 
 WORKGROUPS = (256, 128)
-"""Threads of a workgroup: the first where splits are longer than those of `SPLIT`."""
+"""Threads of a workgroup, in order of preference; the first only if a full context makes splits
+longer than `SPLIT.keys`."""
 
 MAX_GROUP = 8
 SPLIT = SplitTuning(64, 32)
@@ -35,16 +36,17 @@ SPLITS = (
 )
 
 WHOLE_WORDS: Mapping[str, int] = MappingProxyType({"f16": 4, "f32": 4, "q8_0": 64})
-"""Elements of a head that fill whole words of the cache, scales included: the new key's words are
-written while other workgroups read those beside them."""
+"""The head dimension must be a multiple of this, so that a head fills whole words of the cache,
+scales included: the new key's words are written while other workgroups read the words beside them.
+"""
 
 
 @dataclass(frozen=True)
 class DecodeTuning(Params):
-    """Threads that share a split of the keys.
+    """Tuning parameters of attention_decode.
 
     Attributes:
-        workgroup: A power of two.
+        workgroup: Threads of a workgroup, which computes one split; a power of two.
     """
 
     workgroup: int
@@ -58,9 +60,9 @@ class AttentionDecode(AttentionRecord, TransformRecord):
     """Parameters of attention_decode.wgsl.
 
     Attributes:
-        group: Query heads of a key-value head.
-        subgroups: Whether the largest score goes through subgroup operations.
-        splits: Splits of the keys.
+        group: Query heads that share a key-value head.
+        subgroups: Whether the maximum score is reduced with subgroup operations.
+        splits: Number of splits of the keys.
         min_keys: Fewest keys of a split.
     """
 
@@ -74,7 +76,7 @@ class AttentionDecode(AttentionRecord, TransformRecord):
 
 
 def refusal(ctx: OpContext, spec: AttentionSpec) -> str | None:
-    """Return what stands in the way of the phase, if anything does."""
+    """Return why the phase cannot compute an attention, or None if it can."""
     dtype, head_dim = spec.cache.dtype, spec.cache.head_dim
     if ctx.max_rows > 1 and not ctx.mapped:
         return f"the pass has {ctx.max_rows} rows of one sequence"
@@ -97,7 +99,7 @@ def refusal(ctx: OpContext, spec: AttentionSpec) -> str | None:
 def attention_decode(
     ctx: OpContext,
     projected: BufferSlice,
-    held: LayerCache,
+    caches: LayerCache,
     partial: tuple[BufferSlice, BufferSlice],
     *,
     spec: AttentionSpec,
@@ -105,18 +107,19 @@ def attention_decode(
     label: str,
     tuning_keys: tuple[AnyTuningKey, ...] = (),
 ) -> list[Phase]:
-    """Return one phase; `refusal` must have nothing against it.
+    """Lower decode attention to one phase; `refusal` must return None for it.
 
     Args:
-        ctx: Where it is lowered to; no two rows of a pass are of the same sequence.
+        ctx: Lowering context; no two rows of a pass belong to the same sequence.
         projected: [rows, heads + 2 kv_heads, head_dim]: queries, keys and values as projected.
-        held: The caches, where the new keys and values are stored as well.
-        partial: Sums f32 [rows, heads, splits, head_dim], not yet divided, and statistics f32
-            [rows, heads, splits, 2]; both written.
-        spec: What is computed.
-        transform: What is done to queries and keys before.
-        label: What the op is.
-        tuning_keys: What the splits depend on.
+        caches: Key and value cache of the layer, to which the new keys and values are added.
+        partial: The results: weighted sums f32 [rows, heads, splits, head_dim], not yet divided by
+            the sum of the weights, and statistics f32 [rows, heads, splits, 2], see
+            attention_decode.wgsl.
+        spec: Specification of the attention.
+        transform: Norm and rope of queries and keys.
+        label: Name of the op, for messages and profiles.
+        tuning_keys: Tuning keys that the splits depend on.
     """
     rows = f", {ctx.max_rows} rows" if ctx.max_rows > 1 else ""
     tuning_key = ctx.tuning_key(
@@ -137,7 +140,7 @@ def attention_decode(
     buffers = {
         "current": ctx.state.step,
         "projected": projected,
-        **held.buffers,
+        **caches.buffers,
         "sums": partial[0],
         "stats": partial[1],
         **transform.buffers,
@@ -147,21 +150,21 @@ def attention_decode(
 
 
 def _threads(ctx: OpContext, spec: AttentionSpec) -> int:
-    """Threads of a workgroup, 0 where none fit."""
-    is_long = spec.cache.reach(spec.window) > SPLIT.most * SPLIT.keys
-    able = (one for one in WORKGROUPS[not is_long :] if _fits(ctx, spec, one))
-    return next(able, 0)
+    """Return the default threads of a workgroup, or 0 if no workgroup fits the device."""
+    is_long = spec.cache.max_keys(spec.window) > SPLIT.most * SPLIT.keys
+    fitting = (one for one in WORKGROUPS[not is_long :] if _fits(ctx, spec, one))
+    return next(fitting, 0)
 
 
 def _fits(ctx: OpContext, spec: AttentionSpec, threads: int) -> bool:
-    """Whether a workgroup of `threads` can run it."""
+    """Return whether a workgroup of `threads` threads can run the phase on the device."""
     words = spec.cache.head_dim // 4
     enough = 8 * (spec.group + 1) <= threads and words <= threads <= ctx.max_threads
     return enough and _memory(spec, threads) <= ctx.workgroup_storage
 
 
 def _memory(spec: AttentionSpec, threads: int) -> int:
-    """Bytes of workgroup memory."""
+    """Return the bytes of workgroup memory that attention_decode.wgsl declares."""
     group, head_dim = spec.group, spec.cache.head_dim
     lanes = threads // max(1, head_dim // 4)
     vectors = 4 * (group + 1) * (head_dim + 1)

@@ -1,19 +1,21 @@
-// Attention of token rows from their raw projections: norms, rope and the new slot included.
+// Decode attention directly from the projections, with norms, rope and the store into the cache fused:
 //
-//   q, k = rope(norm(projected)), v = projected; k and v go to the cache at the slot of the row
+//   q, k = rope(norm(projected)) and v = projected; k and v are stored in the cache at the row's slot
 //   sums[r, h, s, :] = sum over the keys j of split s of e^(score_j - m) V[j, :], not yet divided
-//   stats[r, h, s] = (m, sum of the e^(score_j - m)), or (LOWEST, 0) for a split without keys
+//   stats[r, h, s] = (m, sum over j of e^(score_j - m)), where m is the maximum score of the split;
+//   (LOWEST, 0) for a split without keys, whose sums are not written
 //
-// current           Step; no two rows are of one sequence
+// current           Step; no two rows belong to the same sequence
 // table, gains      snippets/head_transform.wgsl
 // projected         {{ VALUE }} [rows, HEADS + 2 KV_HEADS, HEAD_DIM]: queries, keys, values
 // k_cache, v_cache  {{ KV }} [sequences, KV_HEADS, CONTEXT, HEAD_DIM]
 // sums              f32 [rows, HEADS, SPLITS, HEAD_DIM]
 // stats             f32 [rows, HEADS, SPLITS, 2]
 //
-// An item is a key-value head and a split of the keys of a row: it serves the {{ GROUP }} query heads of the
-// group, so each key is read once. Splits have at least MIN_KEYS keys. A thread scores one key; then
-// threads share the sum over values. f32 throughout.
+// An item is one key-value head and one split of the keys of a row. It computes the {{ GROUP }} query heads that
+// share the key-value head, so that each key is read once. A split has at least MIN_KEYS keys. Each
+// thread computes the scores of one key, then the threads together compute the weighted sum of the
+// values. Accumulates in f32.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/kv.wgsl" %}
 {% include "snippets/scores.wgsl" %}
@@ -29,23 +31,23 @@ override SPLITS: u32;
 override MIN_KEYS: u32;
 
 override WORDS = HEAD_DIM / 4u;
-override LANES = WG / WORDS;  // threads that share one word of the output
+override LANES = WG / WORDS;  // threads that share one vector of 4 output elements
 
 const GROUP = {{ GROUP }}u;
 
-// Registers of the group are unrolled by the template: the compiler puts arrays that loops index
-// into memory.
+// The template unrolls the loops over the query heads of the group: compilers do not keep arrays in
+// registers that are indexed by a variable.
 {% set HEADS_OF_GROUP = range(GROUP) %}
-var<workgroup> query: array<vec4<f32>, (GROUP + 1u) * WORDS>;  // queries, then the new key
+var<workgroup> query: array<vec4<f32>, (GROUP + 1u) * WORDS>;  // queries of the group, then the new key
 {% if NORM %}
-var<workgroup> inverse: array<f32, GROUP + 1u>;                // of the root mean squares
+var<workgroup> inverse_rms: array<f32, GROUP + 1u>;            // 1 / root mean square of each
 {% endif %}
-var<workgroup> weights: array<f32, GROUP * WG>;
-var<workgroup> largest_bits: array<atomic<u32>, GROUP>;        // scores, `ordered`
+var<workgroup> weights: array<f32, GROUP * WG>;                // exp(score - maximum) of each key
+var<workgroup> max_bits: array<atomic<u32>, GROUP>;            // maximum score, as `ordered` bits
 var<workgroup> partial: array<vec4<f32>, GROUP * WG>;
 var<workgroup> partial_weights: array<f32, GROUP * LANES>;
 
-// Unsigned integers in the order of the floats, and back.
+// Map a float to an unsigned integer that sorts like it, for atomicMax; `from_ordered` is the inverse.
 fn ordered(v: f32) -> u32 {
     let bits = bitcast<u32>(v);
     return select(bits | 0x80000000u, ~bits, (bits & 0x80000000u) != 0u);
@@ -55,15 +57,16 @@ fn from_ordered(u: u32) -> f32 {
     return bitcast<f32>(select(~u, u & 0x7fffffffu, (u & 0x80000000u) != 0u));
 }
 
-// First element of a vector of this row and key-value head: its queries, then the key.
+// Index of the first element of a vector of a row and key-value head: the queries of the group are
+// vectors 0 to GROUP - 1, the new key is vector GROUP.
 fn vector_at(row: u32, kv_head: u32, vector: u32) -> u32 {
     let head = select(kv_head * GROUP + vector, HEADS + kv_head, vector == GROUP);
     return (row * (HEADS + 2u * KV_HEADS) + head) * HEAD_DIM;
 }
 
 {% if NORM %}
-fn norms(row: u32, kv_head: u32, t: u32) {
-    // Eight threads a vector, joined through `weights`, which is free until the first scores.
+fn compute_inverse_rms(row: u32, kv_head: u32, t: u32) {
+    // Eight threads sum up each vector; `weights` is free until the first scores and holds their sums.
     let vector = t / 8u;
     if (vector <= GROUP) {
         let first = vector_at(row, kv_head, vector);
@@ -80,42 +83,42 @@ fn norms(row: u32, kv_head: u32, t: u32) {
         for (var i = 0u; i < 8u; i++) {
             sum += weights[8u * t + i];
         }
-        inverse[t] = inverseSqrt(sum / f32(HEAD_DIM) + EPS);
+        inverse_rms[t] = inverseSqrt(sum / f32(HEAD_DIM) + EPS);
     }
     workgroupBarrier();
 }
 {% endif %}
 
-fn value_at(first: u32, vector: u32, i: u32) -> f32 {
+fn normed(first: u32, vector: u32, i: u32) -> f32 {
 {% if NORM %}
     let gain = gains[select(0u, HEAD_DIM, vector == GROUP) + i];
-    return f32(projected[first + i]) * inverse[vector] * (OFFSET + gain);
+    return f32(projected[first + i]) * inverse_rms[vector] * (OFFSET + gain);
 {% else %}
     return f32(projected[first + i]);
 {% endif %}
 }
 
-// Element i of a vector after norm and rope; queries carry SCALE.
-fn element(first: u32, vector: u32, i: u32, angles: u32) -> f32 {
+// Element i of a vector after norm and rope; queries are multiplied by SCALE.
+fn transformed(first: u32, vector: u32, i: u32, angles: u32) -> f32 {
     let scale = select(SCALE, 1.0, vector == GROUP);
 {% if ROPE %}
     if (i < 2u * PAIRS) {
         let pair = i % PAIRS;
-        let a = scale * value_at(first, vector, pair);
-        let b = scale * value_at(first, vector, pair + PAIRS);
+        let a = scale * normed(first, vector, pair);
+        let b = scale * normed(first, vector, pair + PAIRS);
         let result = rotated(a, b, table[angles + pair]);
         return select(result.x, result.y, i >= PAIRS);
     }
 {% endif %}
-    return scale * value_at(first, vector, i);
+    return scale * normed(first, vector, i);
 }
 
-// The group's queries and the new key. A thread writes whole vectors: a write to one component may
-// rewrite the others too, and so undo what other threads write there. So it computes both elements
-// of a pair where it keeps one.
-fn prepare(row: u32, kv_head: u32, t: u32) {
+// Store the queries of the group and the new key in `query`. A thread writes whole vectors, because a
+// write to one component may rewrite the others and so undo what other threads write there. For that
+// it computes both elements of each rotated pair, even if it stores only one.
+fn load_vectors(row: u32, kv_head: u32, t: u32) {
 {% if NORM %}
-    norms(row, kv_head, t);
+    compute_inverse_rms(row, kv_head, t);
 {% endif %}
     let angles = current.row[row].position * PAIRS;
     for (var word = t; word < (GROUP + 1u) * WORDS; word += WG) {
@@ -123,10 +126,10 @@ fn prepare(row: u32, kv_head: u32, t: u32) {
         let first = vector_at(row, kv_head, vector);
         let i = 4u * (word % WORDS);
         query[word] = vec4<f32>(
-            element(first, vector, i, angles),
-            element(first, vector, i + 1u, angles),
-            element(first, vector, i + 2u, angles),
-            element(first, vector, i + 3u, angles),
+            transformed(first, vector, i, angles),
+            transformed(first, vector, i + 1u, angles),
+            transformed(first, vector, i + 2u, angles),
+            transformed(first, vector, i + 3u, angles),
         );
     }
     workgroupBarrier();
@@ -149,18 +152,18 @@ fn new_value(row: u32, kv_head: u32, i: u32) -> vec4<f32> {
 
 {% if KV == "q8_0" %}
 {% for cache, new in (("k", "new_key"), ("v", "new_value")) %}
-// f16 bits of the scale of the 32 elements from word i on.
+// f16 bits of the scale of the 32 elements that begin at word i.
 fn {{ new }}_scale(row: u32, kv_head: u32, i: u32) -> u32 {
-    var most = 0.0;
+    var amax = 0.0;
     for (var j = 0u; j < 8u; j++) {
-        most = max(most, largest_of({{ new }}(row, kv_head, i + j)));
+        amax = max(amax, abs_max({{ new }}(row, kv_head, i + j)));
     }
-    return scale_bits(most);
+    return scale_bits(amax);
 }
 
 {% endfor %}
-// Write the new key and value at word `first` of the caches: a thread 4 codes, the first of 64
-// elements also their two scales.
+// Store the new key and value at word `first` of the caches. A thread writes 4 codes; the first thread
+// of each 64 elements also writes their two scales.
 fn store_new(row: u32, kv_head: u32, first: u32, t: u32) {
     for (var i = t; i < WORDS; i += WG) {
         let target_word = first + i;
@@ -176,7 +179,7 @@ fn store_new(row: u32, kv_head: u32, first: u32, t: u32) {
     }
 }
 {% else %}
-// Write the new key and value at word `first` of the caches.
+// Store the new key and value at word `first` of the caches.
 fn store_new(row: u32, kv_head: u32, first: u32, t: u32) {
     for (var i = t; i < WORDS; i += WG) {
         let target_word = first + i;
@@ -191,7 +194,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let split = item / KV_HEADS;
     let t = thread.index;
     let slots = first_slot(current.row[row].sequence, kv_head);
-    let keys = attended(current.row[row].slot);
+    let keys = attended_slots(current.row[row].slot);
     let span = max((keys.y - keys.x + SPLITS - 1u) / SPLITS, MIN_KEYS);
     let low = min(keys.x + split * span, keys.y);
     let high = min(low + span, keys.y);
@@ -201,7 +204,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
         }
         return;
     }
-    prepare(row, kv_head, t);
+    load_vectors(row, kv_head, t);
     if (high == keys.y) {
         store_new(row, kv_head, (slots + keys.y - 1u) * WORDS, t);
         storageBarrier();
@@ -210,17 +213,17 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% for g in HEADS_OF_GROUP %}
     var acc{{ g }} = vec4<f32>(0.0);
     var weight_sum{{ g }} = 0.0;
-    var largest{{ g }} = LOWEST;
+    var running_max{{ g }} = LOWEST;
 {% endfor %}
     for (var first = low; first < high; first += WG) {
         if (t < GROUP) {
-            atomicStore(&largest_bits[t], ordered(LOWEST));
+            atomicStore(&max_bits[t], ordered(LOWEST));
         }
 {% for g in HEADS_OF_GROUP %}
         var s{{ g }} = vec4<f32>(0.0);
 {% endfor %}
-        let seen = first + t < high;
-        if (seen) {
+        let valid = first + t < high;
+        if (valid) {
             let key_at = (slots + first + t) * WORDS;
             for (var i = 0u; i < WORDS; i++) {
                 let key = k_at(key_at + i);
@@ -231,30 +234,30 @@ fn phase(item: u32, row: u32, thread: Thread) {
         }
         workgroupBarrier();
 {% for g in HEADS_OF_GROUP %}
-        let score{{ g }} = select(LOWEST, capped(dot(s{{ g }}, vec4<f32>(1.0))), seen);
+        let score{{ g }} = select(LOWEST, softcapped(dot(s{{ g }}, vec4<f32>(1.0))), valid);
 {% if SUBGROUPS %}
         let top{{ g }} = subgroupMax(score{{ g }});
         if (thread.lane == 0u) {
-            atomicMax(&largest_bits[{{ g }}], ordered(top{{ g }}));
+            atomicMax(&max_bits[{{ g }}], ordered(top{{ g }}));
         }
 {% else %}
-        atomicMax(&largest_bits[{{ g }}], ordered(score{{ g }}));
+        atomicMax(&max_bits[{{ g }}], ordered(score{{ g }}));
 {% endif %}
 {% endfor %}
         workgroupBarrier();
 {% for g in HEADS_OF_GROUP %}
         {
-            let top = max(largest{{ g }}, from_ordered(atomicLoad(&largest_bits[{{ g }}])));
-            let rescale = exp(largest{{ g }} - top);
+            let top = max(running_max{{ g }}, from_ordered(atomicLoad(&max_bits[{{ g }}])));
+            let rescale = exp(running_max{{ g }} - top);
             acc{{ g }} *= rescale;
             weight_sum{{ g }} *= rescale;
-            largest{{ g }} = top;
-            weights[{{ g }}u * WG + t] = select(0.0, exp(score{{ g }} - top), seen);
+            running_max{{ g }} = top;
+            weights[{{ g }}u * WG + t] = select(0.0, exp(score{{ g }} - top), valid);
         }
 {% endfor %}
         workgroupBarrier();
         if (t < LANES * WORDS) {
-            // Four keys at a time, so that their loads overlap; beyond the last key weights are 0.
+            // Four keys at a time, so that their loads overlap.
             let count = min(WG, high - first);
             for (var j = t / WORDS; j < count; j += 4u * LANES) {
 {% for u in range(4) %}
@@ -281,8 +284,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
         partial_weights[{{ g }}u * LANES + t / WORDS] = weight_sum{{ g }};
     }
     if (t == 0u) {
-        // The same in every thread; `weights` is free by now.
-        weights[{{ g }}] = largest{{ g }};
+        // The maximum is the same in every thread; `weights` is free from here on.
+        weights[{{ g }}] = running_max{{ g }};
     }
 {% endfor %}
     workgroupBarrier();

@@ -1,4 +1,4 @@
-"""What attention computes, and the parameters that all of its phases share."""
+"""The specification of a layer's attention, and the parameters that all attention phases share."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rdrr_runtime.phases.kv_cache import CacheRecord, KvSpec
 
 @dataclass(frozen=True)
 class SplitTuning(Params):
-    """How the keys of a row are split among workgroups, each with a softmax of its own.
+    """How the keys of a row are split among workgroups, each computing a partial softmax.
 
     Attributes:
-        keys: Keys of a split, where there are fewer splits than `most`.
-        most: Most splits.
+        keys: Keys of a split. Splits are longer than this only when `most` limits their number.
+        most: Largest number of splits.
     """
 
     keys: int
@@ -32,8 +32,8 @@ class AttentionRecord(CacheRecord):
     Attributes:
         heads: Query heads.
         scale: Factor on the scores.
-        window: Slots that a row attends to, its own included; 0 for all.
-        softcap: Bound of the scores by tanh; 0 for none.
+        window: Size of the sliding window in slots, the row's own slot included; 0 for none.
+        softcap: Bound that tanh puts on the scores; 0 for none.
     """
 
     heads: int
@@ -44,15 +44,15 @@ class AttentionRecord(CacheRecord):
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """What a layer's attention computes.
+    """What the attention of a layer computes.
 
     Attributes:
-        heads: Query heads, a multiple of the caches' heads.
+        heads: Query heads, a multiple of the key-value heads of the cache.
         cache: Sizes and type of the caches.
         scale: Factor on the scores.
-        window: Slots that a row attends to, its own included; 0 for all.
-        softcap: Bound of the scores by tanh; 0 for none.
-        split: How keys are split, where they are.
+        window: Size of the sliding window in slots, the row's own slot included; 0 for none.
+        softcap: Bound that tanh puts on the scores; 0 for none.
+        split: How the keys are split, for kernels that split them.
     """
 
     heads: int
@@ -64,17 +64,17 @@ class AttentionSpec:
 
     @property
     def group(self) -> int:
-        """Query heads of a key-value head."""
+        """Query heads that share a key-value head (the group size of grouped-query attention)."""
         return self.heads // self.cache.kv_heads
 
     @property
     def splits(self) -> int:
-        """Splits of the keys of a full context."""
-        return max(1, min(self.split.most, -(-self.cache.reach(self.window) // self.split.keys)))
+        """Number of splits, chosen for a full context."""
+        return max(1, min(self.split.most, -(-self.cache.max_keys(self.window) // self.split.keys)))
 
     @property
     def shape(self) -> str:
-        """Heads, cache and keys, for tuning keys."""
+        """Cache type, heads and number of keys, as they appear in tuning keys."""
         return self.cache.shape(self.heads, self.window)
 
     def sums_bytes(self, rows: int) -> int:
@@ -82,7 +82,7 @@ class AttentionSpec:
         return 4 * rows * self.heads * self.splits * self.cache.head_dim
 
     def stats_bytes(self, rows: int) -> int:
-        """Bytes of the splits' largest scores and sums of exponentials."""
+        """Bytes of the splits' statistics, f32 [rows, heads, splits, 2]: maximum and exp sum."""
         return 8 * rows * self.heads * self.splits
 
     def parameters(self, ctx: OpContext) -> dict[str, Any]:
@@ -96,14 +96,14 @@ class AttentionSpec:
         }
 
     def check_groups(self, label: str) -> None:
-        """Guard of the number of heads.
+        """Check that every key-value head is shared by the same number of query heads.
 
         Raises:
-            FormatError: Key-value heads serve different numbers of query heads.
+            FormatError: The query heads are not a multiple of the key-value heads.
         """
         if self.heads % self.cache.kv_heads:
             raise FormatError(
-                "query heads do not divide into groups",
+                "the query heads do not divide evenly among the key-value heads",
                 where=label,
                 expected=f"a multiple of {self.cache.kv_heads}",
                 found=self.heads,

@@ -1,4 +1,4 @@
-"""Attention of tiles of rows of one sequence, which share the keys that they read."""
+"""Tiled attention: a tile of consecutive rows of one sequence shares the keys that it reads."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.kv_cache import KV_TYPES
 from rdrr_runtime.phases.phase import Phase, Work, choice
 
-TILE_KEYS = (32, 16, 8)  # a multiple of 8
+TILE_KEYS = (32, 16, 8)  # multiples of 8, in order of preference
 THREADS_PER_ROW = 8
 
 
 @dataclass(frozen=True)
 class AttentionTileTuning(Params):
-    """What a tile holds.
+    """Tuning parameters of attention_tiled.
 
     Attributes:
-        keys: A multiple of 8.
+        keys: Keys of a tile, a multiple of 8.
     """
 
     keys: int
@@ -33,7 +33,7 @@ class AttentionTiled(AttentionRecord):
 
     Attributes:
         keys_per_thread: Keys of a tile that a thread scores.
-        own_words: Words of 4 elements of the output that a thread sums.
+        own_words: Vectors of 4 output elements that a thread accumulates.
     """
 
     shader = "attention_tiled"
@@ -50,14 +50,14 @@ def attention_tiled(
     rows: int,
     label: str,
 ) -> Phase:
-    """Return the attention of tiles of `rows` rows; `tiled_refusal` must have nothing against it.
+    """Lower attention to one phase with tiles of `rows` rows; `tiled_refusal` must return None.
 
     Args:
-        ctx: Where it is lowered to; the rows of a pass are in ascending slots of one sequence.
-        spec: What is computed.
+        ctx: Lowering context; the rows of a pass are in ascending slots of one sequence.
+        spec: Specification of the attention.
         buffers: `current`, `q`, `k_cache`, `v_cache` and `out`.
         rows: Rows of a tile.
-        label: What the op is.
+        label: Name of the op, for messages and profiles.
     """
     tuning_key = ctx.tuning_key(
         f"attention attention_tiled.{rows}.{spec.shape}, {ctx.max_rows} rows",
@@ -79,9 +79,9 @@ def attention_tiled(
 
 
 def tiled_refusal(ctx: OpContext, spec: AttentionSpec, rows: int) -> str | None:
-    """Return what stands in the way of tiles of `rows` rows, if anything does."""
+    """Return why tiles of `rows` rows cannot compute an attention, or None if they can."""
     if ctx.mapped:
-        return "rows of different sequences share no tile of keys"
+        return "rows of different sequences cannot share a tile of keys"
     if not tile_keys(spec, rows, ctx.workgroup_storage):
         return (
             f"a tile of {rows} rows of {spec.cache.head_dim} elements needs "
@@ -92,7 +92,7 @@ def tiled_refusal(ctx: OpContext, spec: AttentionSpec, rows: int) -> str | None:
 
 
 def tile_keys(spec: AttentionSpec, rows: int, workgroup_storage: int) -> int:
-    """Keys of a tile that fit workgroup memory beside `rows` queries; 0 if none do."""
+    """Return the most keys of a tile that fit workgroup memory beside `rows` queries; 0 if none."""
     fitting = (one for one in TILE_KEYS if _tile_bytes(spec, rows, one) <= workgroup_storage)
     return next(fitting, 0)
 

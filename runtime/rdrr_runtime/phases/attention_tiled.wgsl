@@ -1,14 +1,14 @@
-// out[r, h, :] = sum_j softmax_j(capped(SCALE q[r, h, :] . K[j, :])) V[j, :], over the slots j that
-// row r attends to; K and V are those of its sequence and of the key-value head of head h.
+// out[r, h, :] = sum_j softmax_j(softcapped(SCALE q[r, h, :] . K[j, :])) V[j, :] over the slots j that
+// row r attends to, with the keys K and values V of its sequence and of the key-value head of head h.
 //
 // current           Step
 // q                 {{ VALUE }} [rows, HEADS, HEAD_DIM]
 // k_cache, v_cache  {{ KV }} [sequences, KV_HEADS, CONTEXT, HEAD_DIM]
 // out               {{ VALUE }} [rows, HEADS, HEAD_DIM]
 //
-// An item is a head of TILE_ROWS rows, which are in ascending slots of one sequence; 8 threads serve a
-// row. Of {{ 8 * KEYS_PER_THREAD }} keys at a time, first the keys, then the values are read into workgroup memory once for
-// all rows. Online softmax in f32.
+// An item is one head of TILE_ROWS rows, which are in ascending slots of one sequence; 8 threads work
+// on each row. In steps of {{ 8 * KEYS_PER_THREAD }} slots, first the keys and then the values are loaded into workgroup
+// memory, once for all rows. Online softmax. Accumulates in f32.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/value.wgsl" %}
 {% include "snippets/kv.wgsl" %}
@@ -21,14 +21,14 @@ var<storage, read_write> out: array<vec4<{{ VALUE }}>>;
 
 override TILE_ROWS = WG / 8u;
 override WORDS = HEAD_DIM / 4u;
-override STRIDE = WORDS + 1u;  // of a key in the tile, so that 8 keys lie in different banks
+override STRIDE = WORDS + 1u;  // from one key of the tile to the next, so that 8 keys lie in different banks
 
 const KEYS = {{ 8 * KEYS_PER_THREAD }}u;
 
 var<workgroup> queries: array<vec4<f32>, TILE_ROWS * WORDS>;
 var<workgroup> tile: array<TileWord, KEYS * STRIDE>;
 var<workgroup> weights: array<f32, TILE_ROWS * KEYS>;
-var<workgroup> shared_values: array<f32, WG>;  // one of each thread
+var<workgroup> shared_values: array<f32, WG>;  // one value of each thread, for reductions over a row
 
 fn phase(item: u32, row: u32, thread: Thread) {
     let head = item;
@@ -41,14 +41,14 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let mine = t / 8u;
     let lane = t % 8u;
     let own_row = min(row + mine, last_row);
-    let keys_of_row = attended(current.row[own_row].slot);
-    let tile_start = attended(current.row[row].slot).x;
-    let tile_end = attended(current.row[last_row].slot).y;
+    let keys_of_row = attended_slots(current.row[own_row].slot);
+    let tile_start = attended_slots(current.row[row].slot).x;
+    let tile_end = attended_slots(current.row[last_row].slot).y;
     let slots = first_slot(current.row[row].sequence, head / (HEADS / KV_HEADS));
 
-    // Unrolled by the template: naga bounds every loop, and indices that are no constants keep
-    // arrays out of registers.
-    var largest = LOWEST;
+    // The template unrolls these loops: naga adds a bound to every loop, and arrays that are indexed
+    // by a variable are not kept in registers.
+    var running_max = LOWEST;
     var weight_sum = 0.0;  // over the keys of this thread
 {% for w in range(OWN_WORDS) %}
     var acc{{ w }} = vec4<f32>(0.0);
@@ -56,7 +56,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% endfor %}
     for (var first = tile_start; first < tile_end; first += KEYS) {
         let keys = min(KEYS, tile_end - first);
-        workgroupBarrier();  // the values of the tile before have been read
+        workgroupBarrier();  // until all threads have read the values of the previous tile
         for (var i = t; i < keys * WORDS; i += WG) {
             tile[(i / WORDS) * STRIDE + i % WORDS] = k_tile((slots + first) * WORDS + i);
         }
@@ -70,23 +70,23 @@ fn phase(item: u32, row: u32, thread: Thread) {
             sum{{ u }} += query * tile_unpack(tile[(lane + {{ 8 * u }}u) * STRIDE + i]);
 {% endfor %}
         }
-        var most = largest;
+        var new_max = running_max;
 {% for u in range(KEYS_PER_THREAD) %}
         let slot{{ u }} = first + lane + {{ 8 * u }}u;
-        let seen{{ u }} = slot{{ u }} >= keys_of_row.x && slot{{ u }} < keys_of_row.y;
-        let s{{ u }} = select(LOWEST, capped(dot(sum{{ u }}, vec4<f32>(1.0))), seen{{ u }});
-        most = max(most, s{{ u }});
+        let visible{{ u }} = slot{{ u }} >= keys_of_row.x && slot{{ u }} < keys_of_row.y;
+        let s{{ u }} = select(LOWEST, softcapped(dot(sum{{ u }}, vec4<f32>(1.0))), visible{{ u }});
+        new_max = max(new_max, s{{ u }});
 {% endfor %}
-        shared_values[t] = most;
+        shared_values[t] = new_max;
         workgroupBarrier();
 {% for l in range(8) %}
-        most = max(most, shared_values[mine * 8u + {{ l }}u]);
+        new_max = max(new_max, shared_values[mine * 8u + {{ l }}u]);
 {% endfor %}
-        let rescale = exp(largest - most);
-        largest = most;
+        let rescale = exp(running_max - new_max);
+        running_max = new_max;
         weight_sum *= rescale;
 {% for u in range(KEYS_PER_THREAD) %}
-        let p{{ u }} = select(0.0, exp(s{{ u }} - most), seen{{ u }});
+        let p{{ u }} = select(0.0, exp(s{{ u }} - new_max), visible{{ u }});
         weights[mine * KEYS + lane + {{ 8 * u }}u] = p{{ u }};
         weight_sum += p{{ u }};
 {% endfor %}

@@ -1,4 +1,4 @@
-"""The end of a decode pass over rows of several sequences: each goes on with its own pick."""
+"""The end of a decode pass over several sequences: each sequence continues with its own pick."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rdrr_runtime.phases.phase import Phase, Record, Work
 from rdrr_runtime.phases.state import State
 
 MAX_ROWS = 64
-"""A thread for each."""
+"""Most rows of a pass; the kernel has one thread for each row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class BatchAdvance(Record):
     """Parameters of batch_advance.wgsl.
 
     Attributes:
-        max_rows: Rows of the ring.
+        max_rows: Ids of a pass in the ring.
         steps: Passes that the ring holds.
     """
 
@@ -33,23 +33,24 @@ class BatchAdvance(Record):
 def batch_advance(
     state: State, picks: BufferSlice, *, rows: int, steps: int, label: str
 ) -> list[Phase]:
-    """Make each row's pick its next token, one position and slot further on.
+    """Make the pick of each row its next token, at the next position and slot of its sequence.
 
-    ring[sampled mod steps, r] becomes picks[r], then `sampled` grows by one.
+    The ids are also recorded: ring[sampled mod steps, r] = picks[r]; then `sampled` is incremented.
 
     Args:
-        state: Its ring is u32 [steps, rows].
+        state: Generation state; its ring is u32 [steps, rows].
         picks: (u32 id, f32 entropy) of each row.
         rows: Most rows of a pass, at most `MAX_ROWS`.
         steps: Passes that the ring holds.
-        label: What the op is.
+        label: Name of the op, for messages and profiles.
 
     Raises:
-        FormatError: Too many rows, or too small a buffer.
+        FormatError: There are too many rows, or a buffer is too small.
     """
     if rows > MAX_ROWS:
         raise FormatError(
-            f"{label}: too many rows for a decode pass of a batch",
+            "there are too many rows for a decode pass of a batch",
+            where=label,
             expected=f"at most {MAX_ROWS}",
             found=rows,
         )

@@ -1,10 +1,11 @@
-// Each row's pick becomes its next token, at the next position and slot of its sequence.
+// The pick of each row becomes its next token, at the next position and slot of its sequence;
+// ring[sampled mod STEPS, r] = the id of picks[r].
 //
 // picks    (u32, f32) [rows]: id and entropy
 // current  Step
 // ring     u32 [STEPS, MAX_ROWS]
 //
-// One workgroup, a thread a row.
+// One call for the pass, with one thread for each row.
 {% include "snippets/step.wgsl" %}
 var<storage, read> picks: array<vec2<u32>>;
 var<storage, read_write> current: Step;

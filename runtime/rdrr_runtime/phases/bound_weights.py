@@ -1,4 +1,4 @@
-"""Matrices as shaders bind them: what `snippets/weights.wgsl` asks of records and of buffers."""
+"""Matrices as shaders bind them: the record fields and buffers of `snippets/weights.wgsl`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.formats import GpuFormat, Planes
+from rdrr_runtime.phases.formats import GpuFormat, PlaneOffsets
 from rdrr_runtime.phases.gpu_weight import GpuWeight, Part
 from rdrr_runtime.phases.phase import Record, choice
 
@@ -18,21 +18,21 @@ class WeightsRecord(Record):
     """Parameters of a shader that reads matrices.
 
     Attributes:
-        formats: How each lies in its buffer.
-        planes: Where the planes of each lie.
+        formats: Memory layout of each matrix.
+        planes: Plane offsets of each matrix.
     """
 
     formats: tuple[GpuFormat, ...] = choice()
-    planes: tuple[Planes, ...]
+    planes: tuple[PlaneOffsets, ...]
 
 
 @dataclass(frozen=True)
 class BoundWeights:
-    """Some matrices, and the part of each that a phase binds.
+    """The matrices of a phase, and the part of each that the phase binds.
 
     Attributes:
         weights: The matrices.
-        parts: A part of each.
+        parts: One part of each matrix.
     """
 
     weights: tuple[GpuWeight, ...]
@@ -40,30 +40,30 @@ class BoundWeights:
 
     @property
     def types(self) -> str:
-        """Their storage types for the name of a variant, e.g. `q4_k,q6_k`."""
+        """Storage types of the matrices, as part of a variant's name, e.g. `q4_k,q6_k`."""
         return ",".join(one.dtype.name.lower() for one in self.weights)
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of `WeightsRecord`."""
+        """Field values of a `WeightsRecord`."""
         pairs = zip(self.weights, self.parts, strict=True)
         return {
             "formats": tuple(one.form for one in self.weights),
-            "planes": tuple(one.places(part) for one, part in pairs),
+            "planes": tuple(one.plane_offsets(part) for one, part in pairs),
         }
 
     @property
     def buffers(self) -> dict[str, BufferSlice]:
-        """Their buffers by the names that shaders give them."""
+        """Buffers by the names under which shaders declare them."""
         return {f"weight{index}": part.slice for index, part in enumerate(self.parts)}
 
 
-def whole(weights: Iterable[GpuWeight]) -> BoundWeights:
-    """Return matrices of one part each as a phase binds them."""
+def bind_whole(weights: Iterable[GpuWeight]) -> BoundWeights:
+    """Bind whole matrices, each of which has only one part."""
     weights = tuple(weights)
     return BoundWeights(weights, tuple(one.parts[0] for one in weights))
 
 
-def in_parts(weight: GpuWeight) -> tuple[BoundWeights, ...]:
-    """Return the parts of a matrix as phases of their own bind them."""
+def bind_parts(weight: GpuWeight) -> tuple[BoundWeights, ...]:
+    """Bind each part of a matrix separately, for a phase of its own."""
     return tuple(BoundWeights((weight,), (part,)) for part in weight.parts)

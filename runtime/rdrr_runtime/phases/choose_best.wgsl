@@ -1,11 +1,11 @@
 // The best candidate of each row becomes the next token of its sequence.
 {% if SAMPLED %}
-// Its sequence has then seen the token once more, and sampled one more.
+// The token count of the sequence and its number of sampled tokens are incremented.
 {% endif %}
 {% if ADVANCES %}
-// The only row's token goes into the step and the ring, and the step moves on.
+// The token of the only row is written to the step and to the ring, and the step advances.
 {% else %}
-// picks[r] = (id, 0); `batch_advance` takes them from there.
+// picks[r] = (id, 0), which `batch_advance` reads.
 {% endif %}
 //
 // best     (f32, u32) [rows, CANDIDATES]
@@ -13,14 +13,14 @@
 {% if ADVANCES %}
 // ring     u32 [RING]
 {% else %}
-// picks    (u32, f32) [rows]: id and entropy, which is not computed
+// picks    (u32, f32) [rows]: id, and 0 instead of the entropy, which is not computed
 {% endif %}
 {% if SAMPLED %}
 // params   Params [sequences]
 // counts   u32 [sequences, COUNTS_STRIDE]
 {% endif %}
 //
-// One workgroup a row; no two rows are of one sequence.
+// One call for each row; no two rows belong to the same sequence.
 {% include "snippets/step.wgsl" %}
 {% if SAMPLED %}
 {% include "snippets/sampling_params.wgsl" %}

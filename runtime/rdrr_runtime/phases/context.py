@@ -1,4 +1,4 @@
-"""What every op needs besides its own operands: where it runs, and with which rows."""
+"""The context that every op is lowered in: the state of the step and the limits of the device."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ VALUE_BYTES: Mapping[str, int] = MappingProxyType({"f32": 4, "f16": 2})
 
 @dataclass(frozen=True)
 class OpContext:
-    """Where ops are lowered to.
+    """What lowering an op needs to know besides the op's own operands.
 
     Attributes:
         state: Buffers of the step.
-        max_rows: Most token rows of a pass; decides which kernels suit.
+        max_rows: Most token rows of a pass; the choice of kernels depends on it.
         features: WebGPU features that the device has (`Device.features`).
-        workgroup_storage: Bytes of workgroup memory a kernel may use.
-        max_threads: Threads a workgroup may have.
-        values: Type of the activations between ops, `f32` or `f16`. Logits, sums and the weights
-            of norms are f32 in any case.
-        tuning: Stored parameters of kernels.
-        software: Whether the adapter is the CPU in disguise, whose subgroups are narrow.
-        mapped: Whether the rows of a pass may be of different sequences.
+        workgroup_storage: Bytes of workgroup memory that a kernel may use.
+        max_threads: Most threads of a workgroup.
+        values: Type of the activations between ops, `f32` or `f16`. Logits, sums and norm weights
+            are always f32.
+        tuning: Stored tuning parameters of kernels.
+        software: Whether the adapter is a software one, whose subgroups are narrow.
+        mapped: Whether the rows of a pass may belong to different sequences (a slot mapping gives
+            the sequence and KV slot of each row).
     """
 
     state: State
@@ -48,61 +49,68 @@ class OpContext:
         return "subgroup" in self.features
 
     def without_subgroups(self) -> OpContext:
-        """Return the context of kernels that are to do without subgroups."""
+        """Return this context with subgroup operations disabled."""
         return replace(self, features=self.features - {"subgroup"})
 
     def for_one_row(self) -> OpContext:
-        """Return the context of what runs on one row, whatever rows the pass has."""
+        """Return this context for an op that runs on one row, however many rows the pass has."""
         return replace(self, max_rows=1)
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of an activation."""
+        """Bytes of one activation value."""
         return VALUE_BYTES[self.values]
 
     def tuning_key(self, what: str, default: P, candidates: Iterable[P]) -> TuningKey[P]:
-        """The parameters of a kernel on a shape.
+        """Return the tuning key of a kernel on a shape, with the parameters to use.
 
         Args:
-            what: Op, kernel and shape.
-            default: Where nothing is stored.
-            candidates: Parameters that can run here.
+            what: Op, kernel and shape; identifies the key in a tuned profile.
+            default: Parameters to use if the profile has none.
+            candidates: Parameters that can run on this device; `rdrr tune` measures them.
         """
         subgroups = "" if self.subgroups else " without subgroups"
         return self.tuning.tuning_key(f"{what} {self.values}{subgroups}", default, candidates)
 
     def need_values(self, what: str, buffer: BufferSlice, count: int) -> None:
-        """Guard of an activation's size.
+        """Check that a buffer holds `count` activation values.
+
+        Args:
+            what: Name of the operand, for the message.
+            buffer: The slice to check.
+            count: Number of values of type `values`.
 
         Raises:
-            FormatError: The slice holds fewer than `count` of them.
+            FormatError: The buffer is too small.
         """
         size = self.value_bytes * count
         if buffer.size < size:
             raise FormatError(
-                f"buffer of {what} is too small", expected=f"{size} bytes", found=buffer.size
+                f"the buffer of {what} is too small", expected=f"{size} bytes", found=buffer.size
             )
 
 
 def need_multiple(what: str, value: int, of: int) -> None:
-    """Guard of a kernel's size.
+    """Check that a size is one that the kernel supports.
 
     Raises:
         FormatError: `value` is not a positive multiple of `of`.
     """
     if value <= 0 or value % of:
         raise FormatError(
-            f"{what} does not suit the kernel", expected=f"a multiple of {of}", found=value
+            f"the kernel does not support the size of {what}",
+            expected=f"a multiple of {of}",
+            found=value,
         )
 
 
 def need_floats(what: str, buffer: BufferSlice, count: int) -> None:
-    """Guard of an operand's size.
+    """Check that a buffer holds `count` 32-bit values.
 
     Raises:
-        FormatError: The slice holds fewer than `count` 32-bit values.
+        FormatError: The buffer is too small.
     """
     if buffer.size < 4 * count:
         raise FormatError(
-            f"buffer of {what} is too small", expected=f"{4 * count} bytes", found=buffer.size
+            f"the buffer of {what} is too small", expected=f"{4 * count} bytes", found=buffer.size
         )

@@ -1,4 +1,4 @@
-"""Copies: of the rows that go to the head, and of a buffer, the yardstick of memory bandwidth."""
+"""Copies: of the rows that go to the head, and of a whole buffer to measure memory bandwidth."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class CopyRow(Record):
     """Parameters of copy_row.wgsl.
 
     Attributes:
-        value: Type of activations.
+        value: Type of the activations, `f32` or `f16`.
         width: Elements of a row.
-        several: Whether the last `wanted` rows of the step are copied, or the last one.
+        several: Whether to copy the last n rows, n being `wanted` of the step, or only the last.
     """
 
     shader = "copy_row"
@@ -37,7 +37,7 @@ class Copy(Record):
     """Parameters of copy.wgsl.
 
     Attributes:
-        words: 16-byte words to copy.
+        words: Number of 16-byte words to copy.
         groups: Workgroups that share them.
     """
 
@@ -51,10 +51,10 @@ class Copy(Record):
 def copy_row(
     ctx: OpContext, x: BufferSlice, y: BufferSlice, *, width: int, several: bool = False, label: str
 ) -> list[Phase]:
-    """y[0, :] = x[rows - 1, :]: the last row alone, so that the head computes no other logits.
+    """Copy the last row, y[0, :] = x[rows - 1, :], so that the head computes only its logits.
 
-    With `several` these are the last n rows, where n is `wanted` of the step, and the phase is run
-    for n rows.
+    With `several`, copy the last n rows, where n is `wanted` of the step; the executor then runs
+    the phase for n rows.
     """
     ctx.need_values(f"{label}: x", x, ctx.max_rows * width)
     ctx.need_values(f"{label}: y", y, (ctx.max_rows if several else 1) * width)
@@ -64,19 +64,20 @@ def copy_row(
 
 
 def copy(x: BufferSlice, y: BufferSlice, *, label: str) -> list[Phase]:
-    """y = x.
+    """Copy a buffer, y = x.
 
     Args:
-        x: Any values, a multiple of 16 bytes.
-        y: As large; another buffer than x.
-        label: What the op is.
+        x: Source of any type; its size is a multiple of 16 bytes.
+        y: Destination of the same size; not the same buffer as x.
+        label: Name of the op, for messages and profiles.
 
     Raises:
-        FormatError: Sizes that cannot be copied.
+        FormatError: The sizes differ or are not a multiple of 16 bytes.
     """
     if x.size % 16 or y.size != x.size:
         raise FormatError(
-            f"{label}: the sizes of the buffers do not allow a copy",
+            "the sizes of the buffers do not allow a copy",
+            where=label,
             expected=f"{x.size // 16 * 16} bytes in both",
             found=f"{x.size} and {y.size}",
         )

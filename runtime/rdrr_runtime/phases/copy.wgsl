@@ -1,8 +1,8 @@
-// y = x, the plainest use of memory: what other kernels' speeds are compared with.
+// y = x; measures the memory bandwidth that the throughput of other kernels is compared with.
 //
-// x, y  u32 by 4 [WORDS]
+// x, y  vec4<u32> [WORDS]
 //
-// The threads of all GROUPS items stride over the words.
+// The threads of all GROUPS items stride over the vectors.
 var<storage, read> x: array<vec4<u32>>;
 var<storage, read_write> y: array<vec4<u32>>;
 

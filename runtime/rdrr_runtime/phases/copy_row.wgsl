@@ -1,4 +1,4 @@
-// y[r, :] = x[rows - n + r, :]: the last n rows of a pass, current.wanted of them with SEVERAL, else 1.
+// y[r, :] = x[rows - n + r, :], the last n rows of a pass: n = current.wanted with SEVERAL, else n = 1.
 //
 // current  Step
 // x        {{ VALUE }} [rows, WIDTH]

@@ -1,4 +1,4 @@
-"""Elementwise ops in place."""
+"""In-place elementwise ops: residual addition, softcap of logits, multiplication by a constant."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Elementwise(Record):
 
     Attributes:
         op: `add`, `softcap` or `scale`.
-        value: Type of activations.
-        x_value: Type of x: that of activations, or f32 for logits.
+        value: Type of the activations, `f32` or `f16`.
+        x_value: Type of x: the type of the activations, or f32 for logits.
         width: Elements of a row.
-        factor: The cap or the factor; None for `add`.
+        factor: The cap for `softcap`, the factor for `scale`, None for `add`.
     """
 
     shader = "elementwise"
@@ -36,7 +36,7 @@ class Elementwise(Record):
 def residual_add(
     ctx: OpContext, x: BufferSlice, r: BufferSlice, *, width: int, label: str
 ) -> list[Phase]:
-    """x = x + r, both [rows, width], two different buffers."""
+    """Add a residual, x = x + r; both are [rows, width] in two different buffers."""
     operands = {"x": x, "r": r}
     return _in_place(ctx, "add", operands, width, None, single_row=False, logits=False, label=label)
 
@@ -44,7 +44,7 @@ def residual_add(
 def softcap(
     ctx: OpContext, x: BufferSlice, *, width: int, cap: float, single_row: bool = False, label: str
 ) -> list[Phase]:
-    """x = cap * tanh(x / cap) on logits, f32 [rows, width] (one row with `single_row`)."""
+    """Cap logits, x = cap * tanh(x / cap), f32 [rows, width] (one row with `single_row`)."""
     return _in_place(
         ctx, "softcap", {"x": x}, width, cap, single_row=single_row, logits=True, label=label
     )
@@ -60,7 +60,11 @@ def scale(
     logits: bool = False,
     label: str,
 ) -> list[Phase]:
-    """x = factor * x on [rows, width] (one row with `single_row`), f32 if x is `logits`."""
+    """Multiply by a constant, x = factor * x.
+
+    x is [rows, width], or one row with `single_row`, of the type of the activations, or f32 with
+    `logits`.
+    """
     return _in_place(
         ctx, "scale", {"x": x}, width, factor, single_row=single_row, logits=logits, label=label
     )

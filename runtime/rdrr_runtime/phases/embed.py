@@ -1,4 +1,4 @@
-"""Embedding: the table's row of each token, dequantized and scaled."""
+"""Embedding: look up the table row of each token, dequantize it and scale it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import Params
 
-from rdrr_runtime.phases.bound_weights import WeightsRecord, in_parts
+from rdrr_runtime.phases.bound_weights import WeightsRecord, bind_parts
 from rdrr_runtime.phases.context import OpContext, need_multiple
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.phase import Phase, Work, choice
-from rdrr_runtime.phases.weight_units import halves_of, need_rows
+from rdrr_runtime.phases.weight_checks import half_units, need_rows
 
 
 @dataclass(frozen=True)
 class EmbedTuning(Params):
-    """Threads that dequantize side by side.
+    """Tuning parameters of embed.
 
     Attributes:
-        workgroup: Each of them takes 32 weights of one row.
+        workgroup: Threads of a workgroup; each dequantizes 32 weights of a row.
     """
 
     workgroup: int = 32
@@ -30,11 +30,11 @@ class EmbedRecord(WeightsRecord):
     """Parameters of embed.wgsl.
 
     Attributes:
-        value: Type of activations.
+        value: Type of the activations, `f32` or `f16`.
         k: Elements of a row.
-        units: Units of 32 weights in a row.
-        outputs: Rows of the part of the table that is read.
-        first: The first of them.
+        units: Half units (32 weights) of a row.
+        outputs: Rows of the bound part of the table.
+        first: Index of the part's first row in the table.
         scale: Factor on every value.
     """
 
@@ -54,22 +54,23 @@ CANDIDATES = tuple(EmbedTuning(threads) for threads in (8, 16, 32, 64, 128, 256)
 def embed(
     ctx: OpContext, table: GpuWeight, x: BufferSlice, *, scale: float = 1.0, label: str
 ) -> list[Phase]:
-    """x[r, :] = scale * table[t, :], t the token of row r.
+    """Embed tokens: x[r, :] = scale * table[t, :], where t is the token of row r.
 
     Args:
-        ctx: Where it is lowered to; its state holds the tokens.
-        table: [vocabulary, hidden], in any form but single values by column.
-        x: [rows, hidden].
-        scale: Factor on every value (Gemma: the root of the hidden size).
-        label: What the op is.
+        ctx: Lowering context; its state holds the tokens.
+        table: [vocabulary, hidden], in any format except column-major unquantized values.
+        x: Result [rows, hidden].
+        scale: Factor on every value (Gemma: the square root of the hidden size).
+        label: Name of the op, for messages and profiles.
 
     Raises:
-        FormatError: A table in another layout, or sizes that do not suit.
+        FormatError: The table is column-major and unquantized, the kernel does not support a size,
+            or a buffer is too small.
     """
     need_rows(table, label)
     need_multiple(f"{label}: hidden size", table.k, 4)
     ctx.need_values(f"{label}: x", x, ctx.max_rows * table.k)
-    units = halves_of(table.k)
+    units = half_units(table.k)
     dtype = table.dtype.name.lower()
     tuning_key = ctx.tuning_key(
         f"dequant embed.{dtype} {table.n}x{table.k}, {ctx.max_rows} rows",
@@ -77,7 +78,7 @@ def embed(
         (one for one in CANDIDATES if one.workgroup <= ctx.max_threads),
     )
     made = []
-    for bound in in_parts(table):
+    for bound in bind_parts(table):
         part = bound.parts[0]
         record = EmbedRecord(
             threads=tuning_key.used.workgroup,

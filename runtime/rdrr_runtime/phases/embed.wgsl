@@ -1,11 +1,11 @@
-// x[r, :] = SCALE * table[t, :], t the token of row r
+// x[r, :] = SCALE * table[t, :], where t is the token of row r
 //
 // current  Step
-// weight0  the table's rows FIRST to FIRST + OUTPUTS - 1, see formats.py
+// weight0  rows FIRST to FIRST + OUTPUTS - 1 of the table, layout as in formats.py
 // x        {{ VALUE }} [rows, K]
 //
-// An item is WG units of 32 weights of one row; a thread dequantizes one of them. A token outside the
-// part writes nothing.
+// An item is WG half units (32 weights each) of a row; each thread dequantizes one of them. Nothing is
+// written for a token outside this part of the table.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/value.wgsl" %}
 
@@ -14,9 +14,9 @@ var<storage, read> weight0: array<vec4<u32>>;
 var<storage, read_write> x: array<vec4<{{ VALUE }}>>;
 
 override K: u32;
-override UNITS: u32;             // of 32 weights
-override OUTPUTS: u32;
-override FIRST: u32;
+override UNITS: u32;             // half units (32 weights) of a row
+override OUTPUTS: u32;           // rows of this part
+override FIRST: u32;             // index of the first of them in the table
 override SCALE: f32;
 
 {% set DEQUANTIZED = true %}

@@ -1,10 +1,10 @@
-// y[r, n] = sum_s w inner[r, s, n] (+ y), w the weight of the s-th route of row r.
+// y[r, n] = sum_s w[r, s] inner[r, s, n] (+ y), where w[r, s] is the weight of the s-th route of row r
 //
 // routes   Route [rows, TOP_K]
 // inner    {{ VALUE }} [rows, TOP_K, N]
 // y        {{ VALUE }} [rows, N]
 //
-// An item is 4 WG outputs, of which a thread computes 4. Accumulates in f32.
+// An item is 4 WG elements of a row, 4 for each thread. Accumulates in f32.
 {% include "snippets/value.wgsl" %}
 {% include "snippets/route.wgsl" %}
 var<storage, read> routes: array<Route>;

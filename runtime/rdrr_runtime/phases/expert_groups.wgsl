@@ -1,11 +1,12 @@
-// groups[e] = the number of rows that go to expert e, then their routes r TOP_K + s in the order of
-// the rows.
+// groups[e] = the number of rows that are routed to expert e, followed by their routes r TOP_K + s in
+// ascending order of the rows r.
 //
 // current  Step
 // routes   Route [rows, TOP_K]
 // groups   u32 [experts, 1 + MAX_ROWS]
 //
-// An item is an expert, which a row goes to at most once; a thread looks at a row at a time.
+// An item is one expert. Each thread checks one row at a time; a row is routed to an expert at most
+// once.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/route.wgsl" %}
 var<storage, read> current: Step;
@@ -15,12 +16,12 @@ var<storage, read_write> groups: array<u32>;
 override TOP_K: u32;
 override MAX_ROWS: u32;
 
-var<workgroup> goes: array<u32, WG>;
+var<workgroup> matches: array<u32, WG>;
 
 fn phase(item: u32, thread: Thread) {
     let first = item * (1u + MAX_ROWS);
     let rows = min(current.rows, MAX_ROWS);
-    var count = 0u;  // alike in every thread
+    var count = 0u;  // routes found so far, the same in every thread
     for (var row0 = 0u; row0 < rows; row0 += WG) {
         let row = row0 + thread.index;
         var route = 0u;
@@ -33,18 +34,18 @@ fn phase(item: u32, thread: Thread) {
                 }
             }
         }
-        goes[thread.index] = found;
+        matches[thread.index] = found;
         workgroupBarrier();
         var before = 0u;
-        var all = 0u;
+        var total = 0u;
         for (var i = 0u; i < WG; i++) {
-            before += select(0u, goes[i], i < thread.index);
-            all += goes[i];
+            before += select(0u, matches[i], i < thread.index);
+            total += matches[i];
         }
         if (found == 1u) {
             groups[first + 1u + count + before] = route;
         }
-        count += all;
+        count += total;
         workgroupBarrier();
     }
     if (thread.index == 0u) {

@@ -1,25 +1,25 @@
-"""Products of a few token rows with the experts that they were routed to, in int8.
+"""Int8 products of a small batch of token rows with the experts that they are routed to.
 
-A route reads its expert's weights by itself, as in `expert_linear`. The kernel is that of
-`matvec_rows`, and the rows come from `int8_rows`.
+Each route reads the weights of its expert separately, as in `expert_linear`. The kernel is that of
+`matvec_rows`; `quantize_small_batch` quantizes its input.
 """
 
 from __future__ import annotations
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.bound_weights import whole
+from rdrr_runtime.phases.bound_weights import bind_whole
 from rdrr_runtime.phases.context import OpContext, need_floats
-from rdrr_runtime.phases.folding import Output
+from rdrr_runtime.phases.fusion import Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.int8_rows import int8_rows_bytes, units_of
 from rdrr_runtime.phases.matvec_record import MatvecRows, RowsMatrix
 from rdrr_runtime.phases.phase import Phase, Work
+from rdrr_runtime.phases.quantize_small_batch import small_batch_bytes, units_of
 from rdrr_runtime.phases.routing import Routed, expert_outputs, need_routes
 
 WORKGROUP = 128
 TEAM = 32
-"""Threads that share an output; fast where it is the size of a subgroup."""
+"""Threads that share an output; fast if it is the size of a subgroup."""
 
 
 def expert_int8(
@@ -31,29 +31,31 @@ def expert_int8(
     *,
     label: str,
 ) -> list[Phase]:
-    """Multiply rows by their experts; `unread_by_row` must not refuse them.
+    """Multiply rows by their experts; `weights_refusal` must return None for the matrices.
 
-        gate        y[r, s, :] = act(W_gate[e] x[r, :]) W_up[e] x[r, :]
-        store, add  y[r, :] = sum_s w W[e] x[r, s, :] (+ y), w the weight of row r's s-th route
+        gate        y[r, s, :] = act(W_gate[e] x[r, :]) (W_up[e] x[r, :])
+        store, add  y[r, :] = sum_s w W[e] x[r, s, :] (+ y)
+
+    e is the expert of the s-th route of row r, and w is the routing weight.
 
     Args:
-        ctx: Where it is lowered to.
-        stacks: [experts * N, K], blocks along K; for `gate`, gates and ups.
-        routed: Where each row goes.
-        x: As `int8_rows` leaves it, [rows, K] for `gate`, else [rows, top_k, K].
-        output: One y, f32 [rows, top_k, N] for `gate`, else [rows, N]; no bias.
-        label: What the op is.
+        ctx: Lowering context.
+        stacks: Matrices [experts * N, K] with blocks along K; for `gate`, those of gate and up.
+        routed: Routes of the pass.
+        x: Output of `quantize_small_batch`: [rows, K] for `gate`, otherwise [rows, top_k, K].
+        output: One y, f32 [rows, top_k, N] for `gate`, otherwise [rows, N]; no bias.
+        label: Name of the op, for messages and profiles.
 
     Raises:
-        FormatError: Sizes that do not suit.
+        FormatError: The kernel does not support a size, or a buffer is too small.
     """
     gate, k = output.kind == "gate", stacks[0].k
     outputs = expert_outputs(stacks[0], routed, label)
-    read, left = (1, routed.top_k) if gate else (routed.top_k, 1)
+    x_per_row, y_per_row = (1, routed.top_k) if gate else (routed.top_k, 1)
     need_routes(ctx, routed, label)
-    need_floats(f"{label}: x", x, int8_rows_bytes(ctx.max_rows * read, k) // 4)
-    need_floats(f"{label}: y", output.ys[0], ctx.max_rows * left * outputs)
-    bound, experts = whole(stacks), "each" if gate else "sum"
+    need_floats(f"{label}: x", x, small_batch_bytes(ctx.max_rows * x_per_row, k) // 4)
+    need_floats(f"{label}: y", output.ys[0], ctx.max_rows * y_per_row * outputs)
+    bound, experts = bind_whole(stacks), "each" if gate else "sum"
     record = MatvecRows(
         threads=min(WORKGROUP, ctx.max_threads),
         variant=f"experts.{experts}.{bound.types}.int8",
@@ -73,4 +75,4 @@ def expert_int8(
     )
     buffers = {"routes": routed.routes, "x": x, "y0": output.ys[0], **bound.buffers}
     items = -(-outputs // (record.threads // TEAM))
-    return [Phase(record, buffers, Work(items * left, rows=1), label)]
+    return [Phase(record, buffers, Work(items * y_per_row, rows=1), label)]

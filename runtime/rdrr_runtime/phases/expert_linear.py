@@ -1,22 +1,22 @@
-"""Products of a small batch with the experts that each row was routed to.
+"""Products of a small batch of token rows with the experts that each row is routed to.
 
-The host does not know which experts these are: a route reads its expert's weights by itself. The
-experts of a layer are one matrix, their rows one after the other; where it exceeds the binding
-limit it comes in parts, each with its own phase.
+The host does not know which experts are selected; the kernel reads the expert of each route from
+the routes and then its weights. The experts of a layer are stacked in one matrix. If the matrix
+exceeds the binding limit it has several parts, each with its own phase.
 """
 
 from __future__ import annotations
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.bound_weights import in_parts
+from rdrr_runtime.phases.bound_weights import bind_parts
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.formats import HALF
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.linear_records import GemvRow, float_fields
 from rdrr_runtime.phases.phase import Phase, Work
 from rdrr_runtime.phases.routing import Routed, expert_outputs, need_routes
-from rdrr_runtime.phases.weight_units import halves_of, power_of_two
+from rdrr_runtime.phases.weight_checks import half_units, power_of_two
 
 
 def expert_linear(
@@ -32,32 +32,34 @@ def expert_linear(
 ) -> list[Phase]:
     """Multiply rows by their experts.
 
-        each row        y[r, s, :] = W[e] x[r, :]
-        with by_route   y[r, :] = sum_s w W[e] x[r, s, :] (+ y), w the weight of row r's s-th route
+        by default       y[r, s, :] = W[e] x[r, :]
+        with `by_route`  y[r, :] = sum_s w W[e] x[r, s, :] (+ y)
+
+    e is the expert of the s-th route of row r, and w is the routing weight.
 
     Args:
-        ctx: Where it is lowered to.
+        ctx: Lowering context.
         weight: [experts * N, K].
-        routed: Where each row goes.
+        routed: Routes of the pass.
         x: [rows, K], or [rows, top_k, K] with `by_route`.
-        y: [rows, top_k, N], or [rows, N] with `by_route`; another buffer than x.
-        by_route: x has a row for each route, and the results of a row's experts are summed.
+        y: [rows, top_k, N], or [rows, N] with `by_route`; not the same buffer as x.
+        by_route: Whether x has a vector for each route, and the results of a row are summed.
         accumulate: Add the sum to y instead of replacing it.
-        label: What the layer is.
+        label: Name of the layer, for messages and profiles.
 
     Raises:
-        FormatError: Sizes that do not suit.
+        FormatError: The kernel does not support a size, or a buffer is too small.
     """
     need_routes(ctx, routed, label)
     outputs = expert_outputs(weight, routed, label)
-    read, left = (routed.top_k, 1) if by_route else (1, routed.top_k)
-    ctx.need_values(f"{label}: x", x, ctx.max_rows * read * weight.k)
-    ctx.need_values(f"{label}: y", y, ctx.max_rows * left * outputs)
+    x_per_row, y_per_row = (routed.top_k, 1) if by_route else (1, routed.top_k)
+    ctx.need_values(f"{label}: x", x, ctx.max_rows * x_per_row * weight.k)
+    ctx.need_values(f"{label}: y", y, ctx.max_rows * y_per_row * outputs)
     experts, made = "sum" if by_route else "each", []
-    for bound in in_parts(weight):
+    for bound in bind_parts(weight):
         part = bound.parts[0]
         record = GemvRow(
-            threads=power_of_two(halves_of(weight.k), 32, 128),
+            threads=power_of_two(half_units(weight.k), 32, 128),
             variant=f"experts.{experts}.{bound.types}",
             experts=experts,
             rows=1,
@@ -72,5 +74,5 @@ def expert_linear(
             **float_fields(ctx, bound),
         )
         buffers = {"x": x, "y": y, "routes": routed.routes, **bound.buffers}
-        made.append(Phase(record, buffers, Work(-(-outputs // 4) * left, rows=1), label))
+        made.append(Phase(record, buffers, Work(-(-outputs // 4) * y_per_row, rows=1), label))
     return made

@@ -1,36 +1,42 @@
-"""How each storage type lies in GPU memory: one row of a table for each.
+"""The GPU memory layout of each storage type: the table `FORMATS`, with one row for each type.
 
 A quantized matrix [N, K] is repacked without loss into planes, one after the other in a buffer.
-Its codes always run along K, in units of 64 codes of one output:
+Its codes always run along K, in units of 64 codes of one output (matrix row). A half is half a
+unit, 32 codes. The planes are:
 
-    low      4 bits of each code, 8 words a unit: byte i of word w of a half holds code 4 w + i of
-             its 32 in the lower 4 bits and code 16 + 4 w + i in the upper; codes of 8 bits take
-             16 words
-    high     the bits above: 5-bit codes 2 words a unit, one for 32 codes, bit t of byte i being of
-             code 4 t + i; 6-bit codes 4 words, one for 16 codes, bits 2 t and 2 t + 1 of byte i
-    scales   of each group of 16 or 32 weights
-    common   with two levels, the factor of the scales of 256 weights
+    low      the lower 4 bits of each code, 8 words a unit: byte i of word w of a half holds code
+             4 w + i of its 32 codes in the lower 4 bits and code 16 + 4 w + i in the upper 4 bits;
+             8-bit codes take 16 words a unit
+    high     the bits above: for 5-bit codes 2 words a unit, one for each 32 codes, where bit t of
+             byte i belongs to code 4 t + i; for 6-bit codes 4 words a unit, one for each 16 codes,
+             where bits 2 t and 2 t + 1 of byte i belong to code 4 t + i
+    scales   the scale of each group of 16 or 32 weights
+    super    only with two levels of scales: the super-block scale, a factor on the scales (and
+             another on the minimums) of 256 weights
 
-Signed codes are in two's complement, so a shader that moves them to the top of their bytes has
-int8, 2^(8 - bits) times the code; the scales are divided by as much. A factor is one word: an f32,
-or two f16 where there is a minimum too. With two levels a group's scale is a byte, and so is its
-minimum.
+Signed codes are in two's complement. A shader that shifts them to the top of their bytes gets int8
+values that are 2^(8 - bits) times the code, so the stored scales are divided by that factor. A
+factor is one word: an f32, or two f16 if there is a minimum too. With two levels the scale of a
+group is one byte, and so is its minimum.
 
-    blocks along K (row, flat)      blocks along N (column)
-    scales  of a unit: the bytes    of a group of outputs: for 4 k a word of scales, and one of
-            of its groups, one      minimums; with one level a factor for each k
-            word; with one level
-            a factor a group
-    common  of 4 units: a factor    of 256 outputs: an f32 for each k, then those of the minimums
+            blocks along K (row, flat)    blocks along N (column)
+    scales  one level: a factor for       one level: for each group of outputs a factor for each k
+            each group
+            two levels: one word for      two levels: for each group of outputs and each 4 k a word
+            each unit, the bytes of       of scales, followed by a word of minimums
+            its groups
+    super   a factor for each 4 units     for each 256 outputs an f32 for each k, followed by those
+                                          of the minimums
 
-All planes are addressed by the unit's number, row * units of a row + unit, or by the group's.
+All planes are indexed by the number of the unit, row * (units of a row) + unit, or of the group.
 
-A new block type needs its row in `FORMATS` and its bytes in `rdrr_format.block_fields`. MXFP4 (an
-e8m0 scale and 16 bytes of nibbles for 32 weights, the nibbles being fp4 numbers) would be
-`GpuFormat(4, 32, codebook=(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, ...))` with an e8m0 encoding of the
-scale beside f16 in the fields: twice an fp4 number is an integer, half of the scale makes up for
-it, and an e8m0 scale is an f32 factor. IQ4_NL has the fields of Q4_0 and a codebook of 16 int8
-values. A codebook maps nibbles to int8 where shaders take codes from a unit, in one place.
+A new block type needs a row in `FORMATS` and its byte offsets in `rdrr_format.block_fields`. MXFP4
+(an e8m0 scale and 16 bytes of fp4 nibbles for 32 weights) would be
+`GpuFormat(4, 32, codebook=(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, ...))`, with e8m0 beside f16 as an
+encoding of the scale in the fields: the codebook holds twice the fp4 values, which are integers,
+half of the scale compensates for that, and an e8m0 scale becomes an f32 factor. IQ4_NL has the
+fields of Q4_0 and a codebook of 16 int8 values. The codebook would map nibbles to int8 in the one
+place where shaders extract the codes of a unit (`snippets/codes.wgsl`).
 """
 
 from __future__ import annotations
@@ -40,44 +46,48 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 UNIT = 64
-"""Codes of an output that lie together."""
+"""Codes of one output that are stored together."""
 
 HALF = 32
-"""Weights that shaders dequantize at a time."""
+"""Weights that a shader dequantizes at a time: half a unit."""
 
-COMMON = 256
-"""Weights that share the factor of their scales."""
+SUPERBLOCK = 256
+"""Weights of a super-block, which share a super-block scale."""
 
 
 @dataclass(frozen=True)
-class Planes:
-    """Where shaders find what they read of a matrix; constants of `snippets/weights.wgsl`.
+class PlaneOffsets:
+    """Where the planes of a matrix begin; override constants of `snippets/weights.wgsl`.
+
+    Offsets are in words of 16 bytes from the start of the buffer, or None for a plane that the
+    format does not have.
 
     Attributes:
         row_units: Units of a row.
-        high: Where the plane begins, in words of 16 bytes, or None where there is none.
-        scales: The same.
-        common: The same.
+        high: Offset of the high bits of the codes.
+        scales: Offset of the scales.
+        super_scales: Offset of the super-block scales.
     """
 
     row_units: int
     high: int | None = None
     scales: int | None = None
-    common: int | None = None
+    super_scales: int | None = None
 
 
 @dataclass(frozen=True)
 class GpuFormat:
-    """How a matrix lies in GPU memory.
+    """The memory layout of a matrix on the GPU.
 
     Attributes:
-        bits: Of a code, or of a single value.
-        group: Weights that share a scale; 0 for single values.
-        levels: 2 where the scales of groups are bytes with a common factor.
-        minimum: `subtracted` from the scaled code or `added` to it; empty where there is none.
-        signed: Codes are in two's complement.
-        column: Groups lie along N, and not along K.
-        values: The type of single values; empty for codes.
+        bits: Bits of a code, or of an unquantized value.
+        group: Weights that share a scale; 0 for unquantized values.
+        levels: 1, or 2 if the scales of groups are bytes with a super-block scale.
+        minimum: Whether the minimum is `subtracted` from the scaled code or `added` to it; empty
+            for formats without a minimum.
+        signed: Whether codes are signed, in two's complement.
+        column: Whether groups lie along N instead of along K.
+        values: Type of unquantized values, `f32`, `f16` or `bf16`; empty for quantized formats.
     """
 
     bits: int
@@ -90,61 +100,65 @@ class GpuFormat:
 
     @property
     def high(self) -> int:
-        """Bits of a code beside the lower four."""
+        """Bits of a code in the high plane: those above the lower four, 0 for 8-bit codes."""
         return 0 if self.values else self.bits % 8 and self.bits - 4
 
     @property
     def factors(self) -> int:
-        """1, or 2 with a minimum."""
+        """Factors of a group: its scale, and its minimum if the format has one."""
         return 2 if self.minimum else 1
 
     @property
     def unit(self) -> int:
-        """Weights of a unit: codes that lie together, or single values of 16 bytes."""
+        """Weights of a unit: 64 codes, or the unquantized values in 16 bytes."""
         return 128 // self.bits if self.values else UNIT
 
     @property
     def step(self) -> int:
-        """Multiple of which the rows of a part begin, so that planes are cut at whole groups."""
-        return COMMON if self.column and self.levels == 2 else HALF
+        """Rows to whose multiple a part is aligned, so that no group is split between parts."""
+        return SUPERBLOCK if self.column and self.levels == 2 else HALF
 
     def units(self, k: int, *, padded: int = 1) -> int:
-        """Units of a row of `k` inputs, whose blocks hold `padded` weights."""
+        """Return the units of a row of `k` inputs, padded to whole blocks of `padded` weights."""
         if self.column or self.values:
             return -(-k // self.unit)
         return -(-(-(-k // padded) * padded) // self.unit)
 
     def plane_sizes(self, rows: int, units: int) -> tuple[int, int, int, int]:
-        """Return the words of 16 bytes of the planes of some rows: low, high, scales, common."""
+        """Return the sizes of the planes of `rows` rows, in words of 16 bytes.
+
+        Returns:
+            Sizes of the planes low, high, scales and super, in this order; 0 for a missing plane.
+        """
         if self.values:
             return rows * units, 0, 0, 0
         every = rows * units
         if self.levels == 2 and not self.column:
-            every = -(-every // 4) * 4  # whole blocks, also where they cross rows
+            every = -(-every // 4) * 4  # whole super-blocks, even if they cross rows
         low = every * (4 if self.bits == 8 else 2)
         high = -(-every * self.high // 2)
         if self.column:
-            groups, fours = -(-rows // self.group), units * UNIT // 4
+            groups, quads = -(-rows // self.group), units * UNIT // 4
             if self.levels == 1:
-                return low, high, groups * fours, 0
-            blocks = -(-rows // COMMON)
-            return low, high, groups * self.factors * fours // 4, blocks * self.factors * fours
+                return low, high, groups * quads, 0
+            blocks = -(-rows // SUPERBLOCK)
+            return low, high, groups * self.factors * quads // 4, blocks * self.factors * quads
         if self.levels == 1:
             return low, high, -(-every // 2), 0
         return low, high, -(-every // 4), -(-every // 16)
 
     def size(self, rows: int, units: int) -> int:
-        """Return the bytes of some rows."""
+        """Return the bytes of `rows` rows of `units` units."""
         return 16 * sum(self.plane_sizes(rows, units))
 
-    def places(self, rows: int, units: int) -> Planes:
-        """Return where shaders find the planes of a matrix of some rows."""
+    def plane_offsets(self, rows: int, units: int) -> PlaneOffsets:
+        """Return where the planes of a matrix of `rows` rows begin."""
         low, high, scales, _ = self.plane_sizes(rows, units)
-        return Planes(
+        return PlaneOffsets(
             row_units=units,
             high=low if self.high else None,
             scales=None if self.values else low + high,
-            common=low + high + scales if self.levels == 2 else None,
+            super_scales=low + high + scales if self.levels == 2 else None,
         )
 
 
@@ -162,9 +176,9 @@ FORMATS: Mapping[str, GpuFormat] = MappingProxyType(
         "Q6_K": GpuFormat(6, 16, levels=2, signed=True),
     }
 )
-"""By the name of the storage type, its blocks along K."""
+"""Memory layout by the name of the storage type, with blocks along K."""
 
 
 def format_of(name: str, *, column: bool = False) -> GpuFormat:
-    """The format of a storage type that is in the table."""
+    """Return the memory layout of a storage type in `FORMATS`, with blocks along N if `column`."""
     return replace(FORMATS[name], column=column) if column else FORMATS[name]

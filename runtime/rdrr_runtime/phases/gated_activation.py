@@ -1,4 +1,4 @@
-"""The gated activation of a feed-forward block: SwiGLU or tanh-GeGLU (arXiv 2002.05202)."""
+"""The gated activation of a feed-forward block: SwiGLU or GeGLU with tanh (arXiv 2002.05202)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class GatedActivationRecord(Record):
 
     Attributes:
         act: One of `ACTIVATIONS`.
-        fused: Whether gate and up are halves of one row.
-        value: Type of activations.
-        width: Elements of a row of the result.
+        fused: Whether gate and up are the two halves of one row.
+        value: Type of the activations, `f32` or `f16`.
+        width: Elements of a row of y, the intermediate size.
     """
 
     shader = "gated_activation"
@@ -43,19 +43,20 @@ def gated_activation(
     activation: str,
     label: str,
 ) -> list[Phase]:
-    """y = activation(gate) * up.
+    """Compute y = activation(gate) * up.
 
     Args:
-        ctx: Where it is lowered to.
-        gate: [rows, width], or [rows, 2 width] with gate first where up is None.
+        ctx: Lowering context.
+        gate: [rows, width], or [rows, 2 width] with gate then up if `up` is None.
         up: [rows, width], or None.
-        y: [rows, width]; another buffer than the inputs.
+        y: [rows, width]; not the same buffer as the inputs.
         width: Intermediate size, a multiple of 4.
         activation: `silu` or `gelu_tanh`.
-        label: What the op is.
+        label: Name of the op, for messages and profiles.
 
     Raises:
-        FormatError: Another activation, or sizes that cannot be computed.
+        FormatError: The activation is unknown, the kernel does not support a size, or a buffer is
+            too small.
     """
     if activation not in ACTIVATIONS:
         raise FormatError(

@@ -1,4 +1,4 @@
-// y = act(gate) * up, act = {{ ACT }} (snippets/activate.wgsl).
+// y = activate(gate) * up, where activate is {{ ACT }} (snippets/activate.wgsl)
 //
 {% if FUSED %}
 // gate_up   {{ VALUE }} [rows, 2 WIDTH]: gate, then up
@@ -7,7 +7,7 @@
 {% endif %}
 // y         {{ VALUE }} [rows, WIDTH]
 //
-// An item is 4 WG elements of a row, 4 for each thread.
+// An item is 4 WG elements of a row, 4 for each thread. Computes in f32.
 {% include "snippets/value.wgsl" %}
 var<storage, read_write> y: array<vec4<{{ VALUE }}>>;
 {% if FUSED %}

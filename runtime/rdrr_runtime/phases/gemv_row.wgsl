@@ -1,14 +1,15 @@
 {% if EXPERTS == "each" %}
-// y[r, s, n] = sum_k x[r, k] W[e, n, k], e the s-th expert of row r.
+// y[r, s, n] = sum_k x[r, k] W[e, n, k], where e is the s-th expert of row r.
 {% elif EXPERTS == "sum" %}
-// y[r, n] = sum_s w sum_k x[r, s, k] W[e, n, k] (+ y), e the s-th expert of row r and w its weight.
+// y[r, n] = sum_s w sum_k x[r, s, k] W[e, n, k] (+ y), where e is the s-th expert of row r and w its
+// routing weight.
 {% else %}
 // y[r, FIRST + n] = sum_k x[r, k] W[n, k] (+ bias) (+ y).
 {% endif %}
 //
-// current  Step, only where an item has several rows
+// current  Step, only if an item has several rows
 // x        {{ VALUE }} {{ "[rows, TOP_K, K]" if EXPERTS == "sum" else "[rows, K]" }}
-// weight0  OUTPUTS rows of one of FORMATS, see formats.py{% if EXPERTS %}: from row FIRST on, of EXPERT_ROWS of each expert{% endif %}
+// weight0  OUTPUTS rows from row FIRST on, layout as in formats.py{% if EXPERTS %}; each expert has EXPERT_ROWS rows{% endif %}
 
 // y        {{ Y }} {{ "[rows, TOP_K, N]" if EXPERTS == "each" else "[rows, N]" }}
 {% if EXPERTS %}
@@ -17,9 +18,9 @@
 // bias     f32 [N], only with BIAS
 {% endif %}
 //
-// An item is 4 outputs of {{ {"each": "a route: of the first route of a row first", "sum": "a row, over its routes"}.get(EXPERTS, ROWS ~ " token rows") }}. Threads share the units of K, so
-// each weight is read and dequantized once for them. {% if EXPERTS %}An output whose weights are in another part
-// {{ "is left alone" if EXPERTS == "each" else "counts for nothing" }}. {% endif %}Accumulates in f32.
+// An item is 4 outputs of {{ {"each": "one route of a row, the items of its first route first", "sum": "a row, summed over its routes"}.get(EXPERTS, ROWS ~ (" token rows" if ROWS > 1 else " token row")) }}. The threads share the units
+// of K, so that each weight is read and dequantized once for an item. {% if EXPERTS %}Outputs whose weights are in
+// another part are {{ "left unchanged" if EXPERTS == "each" else "omitted" }}. {% endif %}Accumulates in f32.
 {% include "snippets/value.wgsl" %}
 {% if ROWS > 1 %}
 {% include "snippets/step.wgsl" %}
@@ -42,10 +43,10 @@ var<storage, read> bias: array<f32>;
 {% endif %}
 
 override K: u32;
-override UNITS: u32;             // of 32 weights in a row
-override K_PADDED: bool;         // some units reach beyond K
-override N: u32;                 // outputs of all parts{{ ", of an expert" if EXPERTS }}
-override FIRST: u32;             // the first row of this part
+override UNITS: u32;             // half units (32 weights) of a row
+override K_PADDED: bool;         // whether the last of them reaches beyond K
+override N: u32;                 // outputs of {{ "an expert" if EXPERTS else "all parts" }}
+override FIRST: u32;             // index of this part's first row
 override OUTPUTS: u32;           // rows of this part
 override ACCUMULATE: bool;
 
@@ -53,10 +54,11 @@ override ACCUMULATE: bool;
 {% include "snippets/weights.wgsl" %}
 {% include "snippets/reduce_sum.wgsl" %}
 
-{# Adds this thread's part of the products of vectors x0.. with rows w of the part to acc0... #}
+{# Adds this thread's share of the dot products of the vectors at x0, x1, ... with the rows w of the part
+   to acc0, acc1, ... #}
 {% macro add_products() %}
-    // Unrolled by the template: naga bounds every loop, and indices that are no constants keep
-    // arrays out of registers.
+    // The template unrolls these loops: naga adds a bound to every loop, and arrays that are indexed
+    // by a variable are not kept in registers.
     for (var unit = thread.index; unit < UNITS; unit += WG) {
 {% for o in range(4) %}
         let w{{ o }} = weights0(w[{{ o }}], unit);
@@ -75,21 +77,21 @@ override ACCUMULATE: bool;
 const FOUR = vec4<u32>(0u, 1u, 2u, 3u);
 {% if EXPERTS %}
 
-// Which of the outputs n0..n0+3 of an expert lie in this part.
+// Which of the outputs n0 to n0 + 3 of an expert lie in this part.
 fn inside(expert: u32, n0: u32) -> vec4<bool> {
     let n = vec4<u32>(n0) + FOUR;
     let row = vec4<u32>(expert * EXPERT_ROWS) + n;
     return (n < vec4<u32>(N)) & (row >= vec4<u32>(FIRST)) & (row < vec4<u32>(FIRST + OUTPUTS));
 }
 
-// Their rows in the part, or any of its rows for those outside.
+// Rows of these outputs within the part; an arbitrary row for an output outside of it.
 fn rows_of(expert: u32, n0: u32) -> vec4<u32> {
     let row = vec4<u32>(expert * EXPERT_ROWS + n0) + FOUR;
     return clamp(row, vec4<u32>(FIRST), vec4<u32>(FIRST + OUTPUTS - 1u)) - vec4<u32>(FIRST);
 }
 {% else %}
 
-// Write output n of a row, the lane-th of the item.
+// Store output n of a row, the lane-th output of the item.
 fn finish(total: vec4<f32>, row: u32, n: u32, lane: u32) {
     if (lane >= 4u || n >= OUTPUTS{{ " || row >= current.rows" if ROWS > 1 }}) {
         return;
@@ -108,7 +110,7 @@ fn finish(total: vec4<f32>, row: u32, n: u32, lane: u32) {
 
 fn phase(item: u32, row: u32, thread: Thread) {
 {% if EXPERTS == "each" %}
-    let items = (N + 3u) / 4u;  // of a route
+    let items = (N + 3u) / 4u;  // items of a route
     let n0 = item % items * 4u;
     let route = row * TOP_K + item / items;
     let expert = min(routes[route].expert, EXPERT_COUNT - 1u);

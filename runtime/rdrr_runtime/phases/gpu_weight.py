@@ -1,4 +1,4 @@
-"""A matrix in GPU memory, in the form that `rdrr_runtime.phases.formats` describes."""
+"""A weight matrix in GPU memory, in the layout that `rdrr_runtime.phases.formats` defines."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rdrr_format.dtypes import DType
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 
-from rdrr_runtime.phases.formats import FORMATS, UNIT, GpuFormat, Planes, format_of
+from rdrr_runtime.phases.formats import FORMATS, UNIT, GpuFormat, PlaneOffsets, format_of
 
 
 @dataclass(frozen=True)
 class Part:
-    """A run of rows in one buffer.
+    """A contiguous range of the rows of a matrix, in one buffer.
 
     Attributes:
         slice: The buffer.
-        first_row: The first of them in the matrix.
-        rows: How many, those without meaning at the end of a matrix included.
+        first_row: Index of the first row in the matrix.
+        rows: Number of rows, including padding rows at the end of a matrix.
     """
 
     slice: BufferSlice
@@ -31,20 +31,20 @@ class Part:
 
 @dataclass(frozen=True)
 class GpuWeight:
-    """A matrix [N, K] in GPU memory, or several of one shape as one.
+    """A matrix [N, K] in GPU memory, or a stack of matrices of one shape (experts).
 
     Attributes:
         dtype: Storage type.
-        layout: `row` or `column`: whether blocks lie along K or N. Blocks that cross rows are
-            `row` here. Single values lie row-major, in `column` column-major.
-        n: Outputs, of all matrices together.
-        k: Inputs.
-        units: Units of a row: of 64 codes, or of 16 bytes of single values.
-        stride: Rows from one matrix to the next, at least its outputs.
-        parts: Rows, split where a buffer would exceed the binding limit.
-        note: Why it is not in the form the package stores it in; empty if it is.
-        row_scales: f32 [N] that products in two planes of int8 need, see `row_scales`,
-            or None.
+        layout: `row` if blocks lie along K, `column` if they lie along N. Flat blocks, which may
+            cross rows, count as `row`. Unquantized values are row-major or column-major.
+        n: Outputs (rows) of all matrices of the stack together.
+        k: Inputs (columns).
+        units: Units of a row; a unit is 64 codes, or 16 bytes of unquantized values.
+        stride: Rows from one matrix of the stack to the next, at least its outputs.
+        parts: Row ranges, one for each buffer; a matrix beyond the binding limit has several.
+        note: Why the weight is not in the form in which the package stores it; empty if it is.
+        row_scales: f32 [N] scales that products need whose weights are split into two int8 planes,
+            see `row_scales`; None if there are none.
     """
 
     dtype: DType
@@ -59,27 +59,27 @@ class GpuWeight:
 
     @property
     def form(self) -> GpuFormat:
-        """How it lies in its buffers."""
+        """Memory layout of the matrix."""
         return format_of(self.dtype.name, column=self.by_column)
 
     @property
     def by_column(self) -> bool:
-        """Whether its blocks lie along N."""
+        """Whether the matrix is quantized with blocks along N."""
         return self.layout is Layout.COLUMN and self.dtype.is_block
 
     @property
     def size(self) -> int:
-        """Bytes of GPU memory."""
+        """Bytes of GPU memory, row scales included."""
         scales = self.row_scales.size if self.row_scales else 0
         return sum(part.slice.size for part in self.parts) + scales
 
     def outputs(self, part: Part) -> int:
-        """Rows of a part that carry meaning, of a single matrix."""
+        """Return the rows of a part without padding rows; only for a single matrix."""
         return min(part.rows, self.n - part.first_row)
 
-    def places(self, part: Part) -> Planes:
-        """Return where shaders find what they read of a part."""
-        return self.form.places(part.rows, self.units)
+    def plane_offsets(self, part: Part) -> PlaneOffsets:
+        """Return where the planes begin in the buffer of a part."""
+        return self.form.plane_offsets(part.rows, self.units)
 
 
 def allocate_weight(
@@ -91,19 +91,19 @@ def allocate_weight(
     *,
     count: int = 1,
 ) -> GpuWeight:
-    """A zeroed matrix.
+    """Allocate a zeroed matrix, or a stack of them.
 
     Args:
         arena: Owner of the buffers.
         dtype: Storage type.
-        layout: Order in storage.
-        shape: (N, K), of each of `count` matrices.
+        layout: Layout in storage.
+        shape: (N, K) of each of the `count` matrices.
         label: Name of the tensor, for messages and buffer labels.
-        count: Matrices that become one.
+        count: Matrices in the stack.
 
     Raises:
-        FormatError: No kernel reads the form, or a row exceeds the binding limit.
-        DeviceError: Out of memory.
+        FormatError: No kernel reads the type or layout, or a row exceeds the binding limit.
+        DeviceError: The device is out of memory.
     """
     n, k = shape
     form = _form(dtype, layout, k, label)
@@ -122,10 +122,10 @@ def allocate_weight(
 
 
 def _form(dtype: DType, layout: Layout, k: int, label: str) -> GpuFormat:
-    """The format of a matrix.
+    """Return the memory layout of a matrix.
 
     Raises:
-        FormatError: No kernel reads it.
+        FormatError: No kernel reads the type or layout.
     """
     if dtype.name not in FORMATS:
         raise FormatError(
@@ -133,9 +133,9 @@ def _form(dtype: DType, layout: Layout, k: int, label: str) -> GpuFormat:
         )
     if layout is Layout.FLAT and not reads_flat(dtype, k):
         raise FormatError(
-            "flat blocks cross rows where no kernel reads them",
+            "flat blocks cross rows within a unit of weights, which no kernel reads",
             where=label,
-            expected=f"a multiple of {UNIT}",
+            expected=f"a row length that is a multiple of {UNIT}",
             found=k,
             hint="dequantize the tensor when it is loaded",
         )
@@ -143,7 +143,10 @@ def _form(dtype: DType, layout: Layout, k: int, label: str) -> GpuFormat:
 
 
 def reads_flat(dtype: DType, k: int) -> bool:
-    """Whether rows of `k` inputs are whole units where blocks run across them."""
+    """Return whether kernels read flat blocks in rows of `k` inputs.
+
+    They do if each row consists of whole blocks, or at least of whole units of 64 weights.
+    """
     return k % dtype.block_elements == 0 or k % UNIT == 0
 
 
@@ -151,7 +154,7 @@ def _parts(arena: Arena, form: GpuFormat, rows: int, units: int, label: str) -> 
     fit = arena.max_binding // (form.size(form.step, units) or 1) * form.step
     if fit <= 0 or not rows:
         raise FormatError(
-            "matrix has no rows or a row beyond the binding limit",
+            "the matrix has no rows, or a row exceeds the binding limit",
             where=label,
             found=f"{rows} rows of {form.size(form.step, units) // form.step} bytes",
         )

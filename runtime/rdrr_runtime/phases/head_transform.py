@@ -1,4 +1,4 @@
-"""What happens to each head of queries and keys before attention: RMSNorm, then rope."""
+"""RMSNorm and rope of each query and key head before attention, fused into other phases."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class TransformRecord(Record):
     """Parameters of snippets/head_transform.wgsl.
 
     Attributes:
-        norm: Whether queries and keys are normalised.
-        rope: Whether pairs of them rotate.
+        norm: Whether query and key heads are normalised.
+        rope: Whether query and key heads are rotated.
         pairs: Rotated pairs of a head.
-        eps: Added to the mean square.
-        offset: Added to the gains.
+        eps: Epsilon added to the mean square.
+        offset: Number added to the gains.
     """
 
     norm: bool = choice()
@@ -32,14 +32,14 @@ class TransformRecord(Record):
 
 @dataclass(frozen=True)
 class HeadTransform:
-    """RMSNorm and rope of each head of queries and keys.
+    """RMSNorm and rope of each query and key head, either of which may be absent.
 
     Attributes:
         pairs: Rotated pairs of a head; 0 for no rope.
-        table: f32 [context, pairs, 2], cosine and sine; None where no pair rotates.
+        table: f32 [context, pairs, 2], cosine and sine of each angle; None for no rope.
         gains: f32 [2, head_dim], norm weights of queries, then of keys; None for no norm.
-        eps: Added to the mean square by the norms.
-        offset: Added to their weights.
+        eps: Epsilon added to the mean square.
+        offset: Number added to the gains.
     """
 
     pairs: int = 0
@@ -50,13 +50,13 @@ class HeadTransform:
 
     @property
     def buffers(self) -> dict[str, BufferSlice]:
-        """The operands that there are, by the names under which shaders declare them."""
+        """The operands that are present, by the names under which shaders declare them."""
         operands = {"table": self.table, "gains": self.gains}
         return {name: one for name, one in operands.items() if one is not None}
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Fields of a `TransformRecord`."""
+        """Field values of a `TransformRecord`."""
         return {
             "norm": self.gains is not None,
             "rope": self.table is not None,
@@ -66,14 +66,15 @@ class HeadTransform:
         }
 
     def check(self, label: str, head_dim: int) -> None:
-        """Guard of the rotated elements.
+        """Check the rotated pairs against the head dimension and the table.
 
         Raises:
-            FormatError: More elements rotate than a head has, or they have no table.
+            FormatError: More elements are rotated than a head has, or the table of angles is
+                missing or superfluous.
         """
         if 2 * self.pairs > head_dim:
             raise FormatError(
-                "more elements rotate than a head has",
+                "more elements are rotated than a head has",
                 where=label,
                 expected=f"at most {head_dim}",
                 found=2 * self.pairs,

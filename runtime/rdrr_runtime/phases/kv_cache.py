@@ -1,9 +1,9 @@
 """The preallocated key-value cache on the GPU.
 
-One pair of buffers for each layer, [sequences, kv_heads, context, head_dim], head-major so that the
-keys of one head are contiguous; in Q8_0 the codes of all elements, then all scales in the same
-order, an f16 for each 32 elements. Nothing is ever moved or cleared: a row attends to the slots up
-to its own, so rewinding costs nothing.
+Each layer has two buffers of shape [sequences, kv_heads, context, head_dim], head-major so that the
+keys of one head are contiguous. A Q8_0 cache stores the codes of all elements first and then, in
+the same order, one f16 scale for each 32 elements. Slots are never moved or cleared: a row attends
+to the slots up to its own, so rewinding a sequence costs nothing.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class KvType:
     """How a cache stores its elements.
 
     Attributes:
-        block: Elements that share a scale; 1 where there is none.
-        block_bytes: Bytes of a block, the scale included.
-        tile_bytes: Bytes of an element in the workgroup memory of the tiled kernels.
+        block: Elements that share a scale; 1 for a type without scales.
+        block_bytes: Bytes of a block, its scale included.
+        tile_bytes: Bytes of an element in the workgroup memory of the tiled attention kernels.
     """
 
     block: int
@@ -59,7 +59,7 @@ class KvConstants:
         kv_heads: Key-value heads.
         head_dim: Elements of a head.
         context: Slots of a sequence.
-        scales_at: First word of the scales; None for a cache without scales.
+        scales_at: Offset of the scales in 32-bit words; None for a cache without scales.
     """
 
     kv_heads: int
@@ -70,11 +70,11 @@ class KvConstants:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheRecord(Record):
-    """Parameters of phases that bind caches, through snippets/kv.wgsl.
+    """Parameters of phases that bind the caches through snippets/kv.wgsl.
 
     Attributes:
-        kv: Type of the caches.
-        value: Type of activations.
+        kv: Type of the caches, a key of `KV_TYPES`.
+        value: Type of the activations, `f32` or `f16`.
         cache: Sizes of the caches.
     """
 
@@ -92,7 +92,7 @@ class LayerCache:
 
     @property
     def buffers(self) -> dict[str, BufferSlice]:
-        """Both by the names under which shaders declare them."""
+        """Both buffers by the names under which shaders declare them."""
         return {"k_cache": self.keys, "v_cache": self.values}
 
 
@@ -100,14 +100,14 @@ class LayerCache:
 class KvSpec:
     """Sizes and type of a layer's two caches, each [sequences, kv_heads, context, head_dim].
 
-    A cache of blocks holds the codes of all elements, then the scales in the same order.
+    A quantized cache holds the codes of all elements, then the scales in the same order.
 
     Attributes:
         kv_heads: Key-value heads.
-        head_dim: Elements of a head, a multiple of 4 up to 256, and of whole blocks.
+        head_dim: Head dimension, at most 256 and a multiple of 4 and of the block size.
         context: Slots of a sequence.
-        dtype: A key of `KV_TYPES`.
-        sequences: Sequences, each with slots of its own.
+        dtype: Storage type, a key of `KV_TYPES`.
+        sequences: Number of sequences, each with its own slots.
     """
 
     kv_heads: int
@@ -116,38 +116,40 @@ class KvSpec:
     dtype: str = "f16"
     sequences: int = 1
 
-    def reach(self, window: int) -> int:
-        """Most keys that a row attends to; `window` is 0 for all."""
+    def max_keys(self, window: int) -> int:
+        """Return the most keys that a row attends to; a `window` of 0 means no sliding window."""
         return min(window or self.context, self.context)
 
     def shape(self, heads: int, window: int) -> str:
-        """Query heads, cache and keys, for tuning keys."""
+        """Return cache type, heads and number of keys as they appear in tuning keys."""
         heads_of = f"{heads}/{self.kv_heads}x{self.head_dim}"
-        return f"{self.dtype} {heads_of}, {self.reach(window)} keys"
+        return f"{self.dtype} {heads_of}, {self.max_keys(window)} keys"
 
     @staticmethod
     def make(kv_heads: int, head_dim: int, context: int, dtype: str) -> KvSpec:
-        """Caches of at least `context` slots.
+        """Return the specification of caches with at least `context` slots.
 
         Raises:
-            UsageError: An unknown type, or a head dimension that is not a multiple of its block.
+            UsageError: The type is unknown, or the head dimension is not a multiple of its block
+                size.
         """
         if dtype not in KV_TYPES:
             raise UsageError("unknown KV dtype", expected=" or ".join(KV_TYPES), found=dtype)
         kind = KV_TYPES[dtype]
         if head_dim % kind.block:
             raise UsageError(
-                f"this model cannot have a cache in {dtype}",
-                expected=f"a head size that is a multiple of {kind.block}",
+                f"the key-value cache of this model cannot be stored as {dtype}",
+                expected=f"a head dimension that is a multiple of {kind.block}",
                 found=head_dim,
-                hint="use --kv-dtype f16",
+                hint="use `kv_dtype` f16",
             )
         if kind.block > 1:
-            context += context % 2  # two scales share a word, which two heads must not
+            # Two scales share a word; an even number of slots keeps two heads from sharing one.
+            context += context % 2
         return KvSpec(kv_heads, head_dim, context, dtype)
 
     @property
-    def has_batches(self) -> bool:
+    def supports_batches(self) -> bool:
         """Whether rows of several sequences can be stored and read in one pass."""
         return KV_TYPES[self.dtype].block == 1
 
@@ -164,50 +166,57 @@ class KvSpec:
 
     def parameters(self, ctx: OpContext) -> dict[str, Any]:
         """Return the fields of a `CacheRecord`."""
-        scales_at = None if self.has_batches else self.elements // 4
+        scales_at = None if self.supports_batches else self.elements // 4
         constants = KvConstants(self.kv_heads, self.head_dim, self.context, scales_at)
         return {"kv": self.dtype, "value": ctx.values, "cache": constants}
 
-    def check(self, label: str, held: LayerCache) -> None:
-        """Guard of the caches.
+    def check(self, label: str, caches: LayerCache) -> None:
+        """Check the specification, and that the buffers of a layer are large enough for it.
 
         Raises:
-            FormatError: A head size or type that no kernel serves, or too small a buffer.
+            FormatError: No kernel supports the head dimension or the type, or a buffer is too
+                small.
         """
-        need_multiple(f"{label}: head size", self.head_dim, 4)
+        need_multiple(f"{label}: head dimension", self.head_dim, 4)
         if self.head_dim > MAX_HEAD_DIM:
             raise FormatError(
-                "head size is too large for the kernel",
+                "the head dimension is too large for the kernel",
                 where=label,
                 expected=f"at most {MAX_HEAD_DIM}",
                 found=self.head_dim,
             )
         if self.dtype not in KV_TYPES:
-            raise FormatError("unknown cache type", expected=list(KV_TYPES), found=self.dtype)
-        need_multiple(f"{label}: head size", self.head_dim, KV_TYPES[self.dtype].block)
-        for cache in held.buffers.values():
+            raise FormatError("unknown KV cache type", expected=list(KV_TYPES), found=self.dtype)
+        need_multiple(f"{label}: head dimension", self.head_dim, KV_TYPES[self.dtype].block)
+        for cache in caches.buffers.values():
             need_floats(f"{label}: cache", cache, self.size // 4)
 
 
 @dataclass(frozen=True)
 class _Plane:
-    """Elements or scales of a buffer: where they begin, and the bytes of a slot of a head."""
+    """The elements or the scales within a cache buffer.
+
+    Attributes:
+        suffix: Suffix of the plane's name in saved caches.
+        first: Byte offset of the plane in the buffer.
+        slot_bytes: Bytes of one slot of one head.
+    """
 
     suffix: str
     first: int
     slot_bytes: int
 
     def at(self, spec: KvSpec, head: int) -> int:
-        """First byte of a head."""
+        """Return the byte offset of a head."""
         return self.first + head * spec.context * self.slot_bytes
 
 
 @dataclass(frozen=True)
 class KvCache:
-    """All layers.
+    """The caches of all layers.
 
     Attributes:
-        spec: Sizes and type, alike for all layers.
+        spec: Sizes and type, the same for all layers.
         layers: One entry for each layer.
     """
 
@@ -220,17 +229,17 @@ class KvCache:
         return sum(layer.keys.size + layer.values.size for layer in self.layers)
 
     def read(self, device: Device, slots: int) -> dict[str, U8]:
-        """The first slots, see `StoringBackend.read_cache`."""
+        """Read the first `slots` slots of every layer, see `StoringBackend.read_cache`."""
         return {
             name: self._head_parts(device, buffer, plane, slots)
             for name, buffer, plane in self._planes()
         }
 
     def write(self, device: Device, parts: Mapping[str, U8], slots: int) -> None:
-        """Put back what `read` gave.
+        """Restore slots that `read` returned.
 
         Raises:
-            FormatError: Names or shapes of another model.
+            FormatError: The names or shapes are those of another model.
         """
         planes = list(self._planes())
         shapes = {
@@ -238,7 +247,9 @@ class KvCache:
             for name, _, plane in planes
         }
         if shapes != {name: part.shape for name, part in parts.items()}:
-            raise FormatError("a saved cache of another model", expected=f"{len(shapes)} parts")
+            raise FormatError(
+                "the saved cache belongs to another model", expected=f"{len(shapes)} parts"
+            )
         for name, buffer, plane in planes:
             for head, part in enumerate(parts[name]):
                 device.write(buffer, np.ascontiguousarray(part), plane.at(self.spec, head))
@@ -265,18 +276,18 @@ class KvCache:
         return np.stack(parts).reshape(shape) if size else np.empty(shape, np.uint8)
 
     def _whole(self, slots: int) -> int:
-        """Slots whose scales fill whole words."""
+        """Return `slots` rounded up so that their scales fill whole words."""
         return slots + slots % 2 if KV_TYPES[self.spec.dtype].block > 1 else slots
 
     @staticmethod
     def allocate(
         arena: Arena, graph: Graph, context: int, dtype: str, sequences: int = 1
     ) -> KvCache:
-        """Zeroed caches for `context` tokens of each of some sequences.
+        """Allocate zeroed caches with `context` slots for each of `sequences` sequences.
 
         Raises:
-            UsageError: A type that the model cannot have.
-            DeviceError: The keys of a layer are more than the device can bind, or than it has.
+            UsageError: The model's cache cannot be stored as `dtype`.
+            DeviceError: The keys of a layer exceed what the device can bind or allocate.
         """
         spec = KvSpec.make(graph.kv_heads, graph.head_dim, context, dtype)
         spec = replace(spec, sequences=sequences)
@@ -285,7 +296,7 @@ class KvCache:
                 "the keys of a layer are larger than the adapter can bind",
                 expected=f"at most {arena.max_binding} bytes",
                 found=f"{spec.size} bytes for a context of {context}",
-                hint="use a smaller --context, --kv-dtype q8_0, or a smaller batch",
+                hint="use a smaller `context`, `kv_dtype` q8_0, or a smaller batch",
             )
         layers = tuple(
             LayerCache(

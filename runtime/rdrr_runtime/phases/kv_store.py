@@ -1,4 +1,4 @@
-"""Writing new keys and values into the caches."""
+"""Stores the new keys and values of a pass in the key-value caches."""
 
 from __future__ import annotations
 
@@ -28,34 +28,35 @@ def kv_store(
     ctx: OpContext,
     k: BufferSlice,
     v: BufferSlice,
-    held: LayerCache,
+    caches: LayerCache,
     *,
     cache: KvSpec,
     label: str,
 ) -> list[Phase]:
-    """Store the keys and values of a pass at the slots of its rows.
+    """Store the keys and values of a pass at the slots of its rows (the slot mapping).
 
     Args:
-        ctx: Where it is lowered to; its state holds the sequence and slot of each row. For a cache
-            of blocks the rows are in consecutive slots.
-        k: [rows, kv_heads, head_dim].
-        v: [rows, kv_heads, head_dim].
-        held: The caches that they go to.
+        ctx: Lowering context; its state holds the sequence and slot of each row. For a quantized
+            cache the rows must be in consecutive slots of one sequence.
+        k: Keys [rows, kv_heads, head_dim].
+        v: Values [rows, kv_heads, head_dim].
+        caches: Key and value cache of the layer.
         cache: Sizes and type of the caches.
-        label: What the op is.
+        label: Name of the op, for messages and profiles.
 
     Raises:
-        FormatError: Sizes that the kernels do not support, or blocks of several sequences.
+        FormatError: The kernels do not support a size, a buffer is too small, or the cache is
+            quantized and there are several sequences.
     """
     width, block = cache.kv_heads * cache.head_dim, KV_TYPES[cache.dtype].block
-    cache.check(label, held)
+    cache.check(label, caches)
     ctx.need_values(f"{label}: k", k, ctx.max_rows * width)
     ctx.need_values(f"{label}: v", v, ctx.max_rows * width)
     if block > 1 and (ctx.mapped or cache.sequences > 1):
         raise FormatError(
-            "blocks of a cache are stored for one sequence only", where=label, found=cache.dtype
+            "a quantized cache holds one sequence only", where=label, found=cache.dtype
         )
     kind = KvStore if block == 1 else KvStoreBlocks
     record = kind(threads=THREADS, variant=cache.dtype, **cache.parameters(ctx))
-    buffers = {"current": ctx.state.step, "k": k, "v": v, **held.buffers}
+    buffers = {"current": ctx.state.step, "k": k, "v": v, **caches.buffers}
     return [Phase(record, buffers, Work(-(-width // (THREADS * max(block, 4))), 1), label)]

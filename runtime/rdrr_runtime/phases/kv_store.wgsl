@@ -1,11 +1,11 @@
-// k_cache[sequence, h, slot, :] = k[r, h, :], and the same for v, at the sequence and slot of row r.
+// k_cache[sequence, h, slot, :] = k[r, h, :] and likewise for v, with the sequence and slot of row r.
 //
 // current           Step
 // k, v              {{ VALUE }} [rows, KV_HEADS, HEAD_DIM]
 // k_cache, v_cache  {{ KV }} [sequences, KV_HEADS, CONTEXT, HEAD_DIM]
 //
-// An item is WG words of a row; a thread stores 4 elements of each. A row beyond the context is
-// dropped.
+// An item is 4 WG elements of a row of k and of v, 4 of each for each thread. A row whose slot is beyond
+// the context is dropped.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/kv.wgsl" %}
 var<storage, read> current: Step;

@@ -1,13 +1,13 @@
-// k_cache[h, slot, :] = k[r, h, :], and the same for v, at the slot of row r; stored as {{ KV }}.
+// k_cache[h, slot, :] = k[r, h, :] and likewise for v, with the slot of row r, quantized to {{ KV }}.
 //
 // current           Step
 // k, v              {{ VALUE }} [rows, KV_HEADS, HEAD_DIM]
-// k_cache, v_cache  {{ KV }} [KV_HEADS, CONTEXT, HEAD_DIM], CONTEXT even: no word is shared by heads
+// k_cache, v_cache  {{ KV }} [KV_HEADS, CONTEXT, HEAD_DIM]; CONTEXT is even, so that no two heads share a word
 //
-// An item is WG blocks of a row; a thread stores a block of 32 of each. Two blocks share a word of
-// scales: the first of them that this pass stores writes it, and a half that belongs to a slot of
-// another pass stays. The rows are in consecutive slots of one sequence. A row beyond the context is
-// dropped.
+// An item is WG blocks of 32 elements of a row of k and of v, one of each for each thread. Two blocks
+// share a word of scales. The first of them that this pass stores writes the word, and keeps the half
+// of it that belongs to a slot of another pass. The rows are in consecutive slots of one sequence. A row
+// whose slot is beyond the context is dropped.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/kv.wgsl" %}
 var<storage, read> current: Step;
@@ -19,11 +19,11 @@ var<storage, read_write> v_cache: array<KvWord>;
 {% for cache in ("k", "v") %}
 // f16 bits of the scale of the block that begins at vector i.
 fn {{ cache }}_scale(i: u32) -> u32 {
-    var most = 0.0;
+    var amax = 0.0;
     for (var j = 0u; j < 8u; j++) {
-        most = max(most, largest_of(vec4<f32>({{ cache }}[i + j])));
+        amax = max(amax, abs_max(vec4<f32>({{ cache }}[i + j])));
     }
-    return scale_bits(most);
+    return scale_bits(amax);
 }
 
 {% endfor %}
@@ -38,7 +38,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let source = (row * KV_HEADS * blocks + index) * 8u;
     let block = (first_slot(0u, index / blocks) + slot) * blocks + within;
     let is_second = block % 2u == 1u;
-    // Where the other block of the word is from, and whether this pass stores it.
+    // Offset of the next block in k and v, and whether this pass stores it.
     let step = select(1u, 1u + (KV_HEADS - 1u) * blocks, within + 1u == blocks) * 8u;
     let last = row + 1u >= current.rows || slot + 1u >= CONTEXT;
     let next_is_stored = within + 1u < blocks || !last;

@@ -1,6 +1,6 @@
-"""A phase as one dispatch: the text of its entry point, and the size of its launch.
+"""Turns a phase into one dispatch: the shader module with its entry point, and the launch size.
 
-What runs the dispatches is the business of `rdrr_runtime.exec.executor`.
+`rdrr_runtime.exec.executor` runs the dispatches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAME = re.compile(r"(\w+)\s*:")
 
 
 def as_dispatch(phase: Phase) -> Dispatch:
-    """Return the launch that calls a phase once in each workgroup."""
+    """Return the dispatch in which each workgroup makes one call of the phase's function."""
     record, work = phase.record, phase.work
     is_flat = work.items > MAX_WORKGROUPS
     source = _shader(record.source, record.has_subgroups, is_flat)
@@ -34,10 +34,10 @@ def as_dispatch(phase: Phase) -> Dispatch:
 
 @cache
 def _parameters(source: str) -> tuple[str, ...]:
-    """Return the names of the parameters of a phase's function."""
+    """Return the parameter names of the function `phase` in a shader."""
     found = _FUNCTION.search(source)
     if found is None:
-        raise ValueError("a phase's shader has a function `phase`")
+        raise ValueError("the shader of a phase has no function `phase`")
     return tuple(_NAME.findall(found[1]))
 
 
@@ -47,7 +47,7 @@ def _takes_row(source: str) -> bool:
 
 @cache
 def _shader(source: str, has_subgroups: bool, is_flat: bool) -> str:
-    """Return the text of a module: what an executor declares, the phase, and its entry point."""
+    """Return the WGSL module: the executor's declarations, the phase and the entry point."""
     parameters = _parameters(source)
     enable, source = source.split("\n", 1) if source.startswith("enable ") else ("", source)
     text = FOLDER.render(

@@ -1,6 +1,6 @@
-{# One phase as a module: the parameters that the executor gives it, and the entry point that calls it
-   once in each workgroup. Constants come first: naga ends the process where a plain override follows
-   one that is computed from others. #}
+{# The shader module of one phase: the declarations that the executor adds, the phase itself, and the
+   entry point, which makes one call of the phase in each workgroup. The constants come first, because
+   naga ends the process if a plain override follows one that is computed from others. #}
 override WG: u32;
 {% if "row" in PARAMETERS %}
 override ITEM_ROWS: u32 = 1u;  // token rows of a call

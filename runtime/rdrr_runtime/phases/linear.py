@@ -1,9 +1,9 @@
-"""Linear layers: y[rows, N] = x[rows, K] W[N, K]^T, plus bias, plus what y holds already.
+"""Linear layers in floating point: y[rows, N] = x[rows, K] W[N, K]^T (+ bias) (+ y).
 
     gemv_row       one token row, or a small batch
     matmul_tiled   many token rows
 
-A weight that exceeds the binding limit comes in parts, each with its own phase.
+A weight that exceeds the binding limit has several parts, each with its own phase.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey, Params
 
-from rdrr_runtime.phases.bound_weights import BoundWeights, in_parts
+from rdrr_runtime.phases.bound_weights import BoundWeights, bind_parts
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.formats import HALF
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.linear_records import FloatRecord, GemvRow, MatmulTiled, float_fields
 from rdrr_runtime.phases.phase import Phase, Work
-from rdrr_runtime.phases.weight_units import halves_of, need_rows, power_of_two
+from rdrr_runtime.phases.weight_checks import half_units, need_rows, power_of_two
 
 ENOUGH_TILES = 200  # workgroups of the wide tile that fill the largest GPUs
-WIDE_BYTES = 24_576  # workgroup memory of the wide tile
-GEMV_ROWS = 8  # token rows up to which reading each weight once a row of x beats tiling
+WIDE_BYTES = 24_576  # bytes of workgroup memory of the wide tile
+GEMV_ROWS = 8  # token rows up to which gemv_row is faster than tiles
 
 
 @dataclass(frozen=True)
 class GemvTuning(Params):
-    """Threads that share the inputs of four outputs.
+    """Tuning parameters of gemv_row.
 
     Attributes:
-        workgroup: A power of two.
+        workgroup: Threads of a workgroup, which computes four outputs; a power of two.
     """
 
     workgroup: int
@@ -40,11 +40,11 @@ class GemvTuning(Params):
 
 @dataclass(frozen=True)
 class MatmulTileTuning(Params):
-    """What a workgroup of `matmul_tiled` computes.
+    """The tile that a workgroup of matmul_tiled computes.
 
     Attributes:
-        micro: An eighth of its token rows.
-        outputs: Its outputs.
+        micro: Token rows of a thread, an eighth of the rows of the tile.
+        outputs: Outputs of the tile.
     """
 
     micro: int
@@ -52,7 +52,7 @@ class MatmulTileTuning(Params):
 
     @property
     def bytes(self) -> int:
-        """Bytes of workgroup memory, or more."""
+        """Upper bound on the workgroup memory in bytes; 0 if every device has enough."""
         return WIDE_BYTES if self.outputs > 64 else 0
 
 
@@ -95,7 +95,15 @@ class _Call:
         *,
         reads_step: bool,
     ) -> Phase:
-        """Return a product with its operands; `reads_step` says whether it checks its rows."""
+        """Return the phase of a record with its operands.
+
+        Args:
+            record: Parameters of the kernel.
+            bound: The part of the matrix.
+            work: Size of the launch.
+            tuning_key: Tuning key of the kernel.
+            reads_step: Whether the shader reads the number of rows from the step.
+        """
         buffers = {"x": self.x, "y": self.y, **bound.buffers}
         if reads_step:
             buffers["current"] = self.ctx.state.step
@@ -104,7 +112,7 @@ class _Call:
         return Phase(record, buffers, work, self.label, (tuning_key,))
 
     def tuning_name(self, name: str, rows: int) -> str:
-        """Op, kernel and shape."""
+        """Return op, kernel and shape, the name of a tuning key."""
         weight = self.weight
         kind = f"{weight.dtype.name.lower()}.{weight.layout.value}"
         return f"matmul {name}.{kind} {weight.n}x{weight.k}, {rows} rows"
@@ -123,22 +131,22 @@ def linear(
     tiled: bool | None = None,
     label: str,
 ) -> list[Phase]:
-    """One linear layer.
+    """Lower a linear layer, one phase for each part of the weight.
 
     Args:
-        ctx: Where it is lowered to.
-        weight: [N, K] in any form but single values by column.
-        x: [rows, K] of the type of activations.
-        y: [rows, N] of that type; another buffer than x.
+        ctx: Lowering context.
+        weight: [N, K] in any format except column-major unquantized values.
+        x: [rows, K] of the type of the activations.
+        y: [rows, N] of the same type; not the same buffer as x.
         bias: f32 [N].
         accumulate: Add to y instead of replacing it (a residual stream).
-        single_row: x and y have one row, whatever the pass has (the head).
-        logits: y is f32, whatever the type of activations.
+        single_row: Whether x and y have one row, however many rows the pass has (the head).
+        logits: Whether y is f32, whatever the type of the activations.
         tiled: Force the tiled kernel on or off; None chooses by the rows of the pass.
-        label: What the layer is, e.g. `layers.3.q_proj`.
+        label: Name of the layer, e.g. `layers.3.q_proj`, for messages and profiles.
 
     Raises:
-        FormatError: K is no multiple of 4, or a buffer is too small.
+        FormatError: K is not a multiple of 4, or a buffer is too small.
     """
     rows = 1 if single_row else ctx.max_rows
     need_rows(weight, label)
@@ -150,7 +158,7 @@ def linear(
     call = _Call(ctx, weight, x, y, bias, accumulate, single_row, logits, label)
     many = tiled if tiled is not None else rows > GEMV_ROWS
     lower = _matmul_tiled if many else _gemv_row
-    return [lower(call, bound, rows) for bound in in_parts(weight)]
+    return [lower(call, bound, rows) for bound in bind_parts(weight)]
 
 
 def _gemv_row(call: _Call, bound: BoundWeights, rows: int) -> Phase:
@@ -158,7 +166,7 @@ def _gemv_row(call: _Call, bound: BoundWeights, rows: int) -> Phase:
     item_rows = power_of_two(rows, 1, GEMV_ROWS)
     tuning_key = call.ctx.tuning_key(
         call.tuning_name("gemv_row", rows),
-        GemvTuning(power_of_two(halves_of(weight.k), 32, 128)),
+        GemvTuning(power_of_two(half_units(weight.k), 32, 128)),
         (one for one in GEMV_CANDIDATES if one.workgroup <= call.ctx.max_threads),
     )
     record = GemvRow(

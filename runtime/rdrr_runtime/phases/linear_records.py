@@ -1,4 +1,4 @@
-"""Parameters of the products that take one matrix, or one for each expert, and fold nothing in."""
+"""Parameters of the unfused products, which take one matrix or a stack of experts."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from typing import Any
 from rdrr_runtime.phases.bound_weights import BoundWeights, WeightsRecord
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.phase import choice
-from rdrr_runtime.phases.weight_units import halves_of
+from rdrr_runtime.phases.weight_checks import half_units
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearRecord(WeightsRecord):
-    """What all of them have.
+    """Parameters that all unfused products have.
 
     Attributes:
-        experts: How experts are found; empty for a single matrix. The shader says which there are.
+        experts: How the kernel finds its experts; the shader documents the values it supports.
+            Empty for a single matrix.
         bias: Whether a bias is added.
-        n: Outputs of all parts; of one expert, where there are experts.
-        first: The first row of the part that is read.
-        outputs: Its rows.
+        n: Outputs of the matrix, over all parts; with experts, outputs of one expert.
+        first: Index of the part's first row in the matrix.
+        outputs: Rows of the part.
         accumulate: Add to y instead of replacing it.
-        top_k: Routes of a row, where there are experts.
-        max_rows: Most token rows of a pass, where the routes of each expert are tiled.
+        top_k: With experts: routes of a row.
+        max_rows: With tiles over the routes of each expert: most token rows of a pass.
     """
 
     experts: str = choice("")
@@ -38,14 +39,14 @@ class LinearRecord(WeightsRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class FloatRecord(LinearRecord):
-    """What those in floating point have.
+    """Parameters of the products in floating point.
 
     Attributes:
         value: Type of x.
         y: Type of y.
         k: Inputs.
-        units: Units of 32 weights in a row.
-        expert_rows: Rows from one expert to the next, where there are experts.
+        units: Half units (32 weights) of a row.
+        expert_rows: With experts: rows from one expert to the next in the stack.
     """
 
     value: str = choice()
@@ -61,9 +62,9 @@ class GemvRow(FloatRecord):
 
     Attributes:
         rows: Token rows of an item, a power of two up to 8.
-        subgroups: Whether sums go through subgroup operations.
-        k_padded: Whether some units reach beyond K.
-        expert_count: Experts in the matrix, where there are several.
+        subgroups: Whether reductions use subgroup operations.
+        k_padded: Whether the last half unit of a row reaches beyond K.
+        expert_count: With experts: number of experts in the stack.
     """
 
     shader = "gemv_row"
@@ -79,9 +80,9 @@ class MatmulTiled(FloatRecord):
     """Parameters of matmul_tiled.wgsl.
 
     Attributes:
-        micro: An eighth of a tile's rows, 4 or 8.
+        micro: Token rows of a thread, 4 or 8, an eighth of the rows of a tile.
         tile_n: Outputs of a tile, 64 or 128.
-        single_row: x and y have one row, whatever the pass has.
+        single_row: Whether x and y have one row, however many rows the pass has.
     """
 
     shader = "matmul_tiled"
@@ -99,11 +100,11 @@ class MatmulInt8(LinearRecord):
 
     Attributes:
         tile_m: Rows of a tile.
-        tile_n: Its outputs.
+        tile_n: Outputs of a tile.
         tm: Rows of a thread.
-        tn: Its outputs.
-        rows: Rows that the buffers of x hold.
-        steps: Steps of 64 inputs.
+        tn: Outputs of a thread.
+        rows: Rows that the buffers of x hold, the stride of x.
+        steps: Steps of 64 inputs along K.
     """
 
     shader = "matmul_int8"
@@ -118,7 +119,7 @@ class MatmulInt8(LinearRecord):
 
 
 def float_fields(ctx: OpContext, bound: BoundWeights) -> dict[str, Any]:
-    """Return the fields of `FloatRecord` that follow from the matrix and the context."""
+    """Return the field values of a `FloatRecord` that follow from the matrix and the context."""
     k = bound.weights[0].k
     return {
         **bound.fields,
@@ -126,5 +127,5 @@ def float_fields(ctx: OpContext, bound: BoundWeights) -> dict[str, Any]:
         "value": ctx.values,
         "y": ctx.values,
         "k": k,
-        "units": halves_of(k),
+        "units": half_units(k),
     }

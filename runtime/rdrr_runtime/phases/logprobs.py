@@ -1,7 +1,7 @@
-"""Log-probabilities of the token just sampled and of the most probable ones, in two phases.
+"""Log-probabilities of the token just sampled and of the most probable tokens, in two phases.
 
-A token's record is 2 + 2 `top` words: the logarithm of the sum of exp(logits), the logit of the
-token sampled, then logit and id of each of the most probable ones. `unpack` reads records.
+The record of a token has 2 + 2 `top` words: log(sum(exp(logits))), the logit of the sampled token,
+then the logit and id of each of the `top` most probable tokens. `unpack` decodes records.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.argmax import TokensRecord
+from rdrr_runtime.phases.argmax import LogitsRecord
 from rdrr_runtime.phases.phase import Phase, Work
 from rdrr_runtime.phases.state import State
 from rdrr_runtime.sampling.logprobs import MAX_TOP, TokenLogprobs
@@ -24,11 +24,11 @@ THREADS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogprobsRecord(TokensRecord):
+class LogprobsRecord(LogitsRecord):
     """Parameters of logprobs.wgsl.
 
     Attributes:
-        top: Most probable tokens that are recorded.
+        top: Number of most probable tokens to record.
     """
 
     shader = "logprobs"
@@ -38,10 +38,10 @@ class LogprobsRecord(TokensRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class LogprobsMerge(LogprobsRecord):
-    """Parameters of logprobs_merge.wgsl, those of logprobs.wgsl and one more.
+    """Parameters of logprobs_merge.wgsl: those of logprobs.wgsl, and the size of the ring.
 
     Attributes:
-        ring: Steps of the ring.
+        ring: Records that the ring holds.
     """
 
     shader = "logprobs_merge"
@@ -51,13 +51,13 @@ class LogprobsMerge(LogprobsRecord):
 
 @dataclass(frozen=True)
 class LogprobBuffers:
-    """Memory for up to `MAX_TOP` most probable tokens.
+    """The buffers of log-probabilities, for up to `MAX_TOP` most probable tokens.
 
     Attributes:
-        partials: Largest logit and sum of each workgroup.
-        top: The most probable tokens of each workgroup.
-        records: One record for each step of the ring.
-        ring: Steps of the ring.
+        partials: Largest logit and exp sum of each workgroup, f32 [groups, 2].
+        top: Most probable tokens of each workgroup, (f32 logit, u32 id) [groups, MAX_TOP].
+        records: A ring of records, one for each step.
+        ring: Records that the ring holds.
     """
 
     partials: BufferSlice
@@ -77,21 +77,21 @@ class LogprobBuffers:
 
 
 def record_bytes(top: int) -> int:
-    """Return the bytes read for a token."""
+    """Return the bytes of the record of a token."""
     return 8 + 8 * top
 
 
 def logprobs(
     buffers: LogprobBuffers, state: State, logits: BufferSlice, *, vocabulary: int, top: int
 ) -> list[Phase]:
-    """Write the record of the token that the phases before have sampled.
+    """Write the record of the token that the previous phases have sampled.
 
     Args:
-        buffers: Where partial results and records go.
-        state: Holds the token, and where it is in the ring.
+        buffers: Buffers for the partial results and the records.
+        state: Generation state, already advanced: it holds the token and its index in the ring.
         logits: f32 [vocabulary].
-        vocabulary: Logits.
-        top: How many of the most probable, at most `MAX_TOP`.
+        vocabulary: Vocabulary size.
+        top: Number of most probable tokens to record, at most `MAX_TOP`.
     """
     scan = LogprobsRecord(threads=THREADS, width=vocabulary, top=top, groups=GROUPS)
     merge = LogprobsMerge(
@@ -108,7 +108,14 @@ def logprobs(
 def unpack(
     ids: Sequence[int], records: npt.NDArray[np.uint8], *, vocabulary: int, top: int
 ) -> list[TokenLogprobs]:
-    """Return the records of these ids, in order; a vocabulary may have fewer than `top` tokens."""
+    """Decode the records of sampled ids.
+
+    Args:
+        ids: Sampled ids, in the order of the records.
+        records: Bytes of the records, one for each id.
+        vocabulary: Vocabulary size; if it is less than `top`, the surplus entries are dropped.
+        top: Number of most probable tokens in a record.
+    """
     words = records.view(np.uint32).reshape(len(ids), 2 + 2 * top)
     numbers = words.view(np.float32).astype(np.float64)
     return [

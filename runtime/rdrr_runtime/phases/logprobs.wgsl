@@ -1,11 +1,12 @@
-// partials[g] = largest logit m and sum of exp(logit - m) of the logits that are g mod GROUPS in blocks
-// of WG; top[g] = the TOP largest of them, in order.
+// Log-probabilities, first phase: partials[g] = the largest logit m of group g and its sum of
+// exp(logit - m); top[g] = the TOP largest logits of group g, in descending order.
 //
 // logits    f32 [WIDTH]
 // partials  vec2<f32> [GROUPS]
 // top       (f32, u32) [GROUPS, TOP]: value and index
 //
-// An item is one g. Threads stride over its logits, once for each of the largest; sums are f32.
+// An item is one group: every GROUPS-th run of WG consecutive logits. The threads stride over its
+// logits, once for the sum and once for each of the TOP largest. Accumulates in f32.
 var<storage, read> logits: array<f32>;
 var<storage, read_write> partials: array<vec2<f32>>;
 var<storage, read_write> top: array<Candidate>;
@@ -18,7 +19,7 @@ override GROUPS: u32;
 
 var<workgroup> sums: array<f32, WG>;
 
-// The largest of this workgroup's logits that come after `last`; the same in every thread.
+// The largest logit of this workgroup that comes after `last`; the same in every thread.
 fn next(last: Candidate, first: u32, thread: u32) -> Candidate {
     var mine = Candidate(LOWEST, WIDTH);
     for (var i = first; i < WIDTH; i += GROUPS * WG) {

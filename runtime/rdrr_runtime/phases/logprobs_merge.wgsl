@@ -1,13 +1,13 @@
-// records[at] = the record of the token just sampled: log of the sum of exp(logits), its own logit, and
-// the TOP largest of all workgroups; `at` is the index in the ring where the token's id is.
+// Log-probabilities, second phase: records[at] = the record of the token just sampled, where `at` is the
+// ring index of its id: log(sum(exp(logits))), the logit of the token, and the TOP largest logits.
 //
 // current   Step, already advanced
 // logits    f32 [WIDTH]
-// partials  vec2<f32> [GROUPS]
-// top       (f32, u32) [GROUPS, TOP]
-// records   f32 [RING, 2 + 2 TOP], ids as bits
+// partials  vec2<f32> [GROUPS], see logprobs.wgsl
+// top       (f32, u32) [GROUPS, TOP], see logprobs.wgsl
+// records   f32 [RING, 2 + 2 TOP], with ids as u32 bits
 //
-// One workgroup.
+// One call for the pass. Accumulates in f32.
 {% include "snippets/step.wgsl" %}
 var<storage, read> current: Step;
 var<storage, read> logits: array<f32>;

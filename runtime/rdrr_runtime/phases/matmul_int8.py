@@ -1,9 +1,10 @@
-"""Products of many token rows in int8: y[rows, N] = x[rows, K] W[N, K]^T, plus bias, plus y.
+"""Tiled int8 products of many token rows: y[rows, N] = x[rows, K] W[N, K]^T (+ bias) (+ y).
 
-Weights are blocks, or single values of 16 bits; x comes in int8 from `quantize_rows`. Single values
-and blocks along N are taken as 16 bits of their row's largest, split into two planes of int8, which
-rounds them by a hundredth of what x is rounded by. A workgroup computes a tile of y; which tile
-suits depends on how many of them fill the device.
+The weights are quantized, or unquantized 16-bit values; `quantize_rows` provides x in int8. Blocks
+along K are multiplied as stored. Unquantized values and blocks along N are rounded to 16-bit
+integers with one scale for each row, split into two int8 planes; the rounding error is about a
+hundredth of that of x. A workgroup computes a tile of y. The best tile depends on how many of them
+it takes to fill the device.
 """
 
 from __future__ import annotations
@@ -15,29 +16,35 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import Params
 from rdrr_format.errors import DeviceError
 
-from rdrr_runtime.phases.bound_weights import in_parts
+from rdrr_runtime.phases.bound_weights import bind_parts
 from rdrr_runtime.phases.context import OpContext, need_floats
 from rdrr_runtime.phases.formats import FORMATS, GpuFormat
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.linear_records import MatmulInt8
 from rdrr_runtime.phases.phase import Phase, Work
-from rdrr_runtime.phases.quantize_rows import Int8Rows
+from rdrr_runtime.phases.quantize_rows import QuantizedRows
 from rdrr_runtime.phases.row_scales import SCALED_TYPES
-from rdrr_runtime.phases.weight_units import readable
+from rdrr_runtime.phases.weight_checks import readable
 
 MIN_ROWS = 9
-"""Token rows of a pass from which tiles beat reading each weight once a row."""
-
+"""Fewest token rows of a pass for which tiles beat reading each weight once for every row."""
 
 TYPES = tuple(name for name, form in FORMATS.items() if not form.values)
-"""Blocks, which along N need the scales of their rows."""
+"""Quantized types; with blocks along N they need row scales."""
 
 
 @dataclass(frozen=True)
 class Tile(Params):
-    """What a workgroup computes: rows by outputs, `tm` by `tn` of them a thread.
+    """The tile of y that a workgroup computes.
 
-    There are at least two threads a row: each stages one of a step's two scales of it.
+    A tile has at least two threads for each row, because each thread stages one of the two scales
+    that a row has in a step.
+
+    Attributes:
+        rows: Token rows of the tile.
+        outputs: Outputs of the tile.
+        tm: Token rows of a thread.
+        tn: Outputs of a thread.
     """
 
     rows: int
@@ -52,7 +59,7 @@ class Tile(Params):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Return the fields of the tile in `MatmulInt8`."""
+        """Field values of a `MatmulInt8` that describe the tile."""
         return {
             "threads": self.threads,
             "tile_m": self.rows,
@@ -62,7 +69,7 @@ class Tile(Params):
         }
 
     def storage(self, form: GpuFormat) -> int:
-        """Bytes of workgroup memory: codes of 64 inputs, and their scales."""
+        """Return the bytes of workgroup memory: codes of 64 inputs of x and W, and their scales."""
         if planes(form) == 2:
             return self.rows * (64 + 8) + self.outputs * 128
         scale = 4 * form.factors
@@ -70,12 +77,12 @@ class Tile(Params):
 
 
 def steps_of(k: int) -> int:
-    """Steps of 64 inputs in which a tile takes `k` of them."""
+    """Return the number of steps of 64 inputs that cover `k` inputs."""
     return -(-k // 64)
 
 
 def planes(form: GpuFormat) -> int:
-    """Planes of int8 that make a weight; two where each row has a scale."""
+    """Return the number of int8 planes of a weight: 2 if the weights have row scales, else 1."""
     return 2 if form.values or form.column else 1
 
 
@@ -86,40 +93,39 @@ NARROW = Tile(64, 32, 4, 4)
 TINY = Tile(32, 64, 4, 4)
 CANDIDATES = (LARGE, SMALL, FINE, NARROW, TINY, Tile(64, 128, 8, 8), Tile(32, 128, 4, 8))
 ENOUGH_LARGE = 600  # large tiles that fill the largest GPUs several times over
-ENOUGH_SMALL = 128  # small tiles that give each of their multiprocessors one
+ENOUGH_SMALL = 128  # small tiles that occupy each of their multiprocessors once
 
 
 def refusal(ctx: OpContext, weight: GpuWeight) -> str | None:
-    """Return why no such product can be computed in a pass of `ctx`; None if one can."""
+    """Return why tiles cannot compute the product in a pass of `ctx`, or None if they can."""
     # Blocks along N have no other int8 kernel for a small batch.
     least = 2 if weight.by_column else MIN_ROWS
     if ctx.max_rows < least:
-        return f"tiles begin at {least} token rows, and the pass has {ctx.max_rows}"
-    return _unreadable(weight)
+        return f"tiles need {least} token rows, and the pass has {ctx.max_rows}"
+    return _unreadable_reason(weight)
 
 
-def _unreadable(weight: GpuWeight) -> str | None:
-    """Return why a matrix cannot be multiplied; None if it can."""
+def _unreadable_reason(weight: GpuWeight) -> str | None:
+    """Return why the kernel cannot read a matrix, or None if it can."""
     if not readable(weight):
-        return f"its {weight.dtype} values are stored by column"
+        return f"its {weight.dtype} values are stored column-major"
     if planes(weight.form) == 1:
         return None
     if weight.dtype.name not in (*TYPES, *SCALED_TYPES):
         return f"no int8 tiles read {weight.dtype}"
-    return None if weight.row_scales is not None else "the rows of its matrix have no scales"
+    return None if weight.row_scales is not None else "its matrix has no row scales"
 
 
 def choose_tile(ctx: OpContext, form: GpuFormat, outputs: int) -> Tile:
-    """The tile for a pass of `ctx.max_rows` rows.
+    """Return the default tile for a pass of `ctx.max_rows` rows.
 
-    The large one unpacks each weight half as often, but 512 rows of matrices up to 8192 by 2048
-    are no faster with it on an H200; tiles of 8 by 8 outputs a thread were slower there. The tiny
-    one takes two thirds of the time where outputs are few (512 by 2048), and of a pass that fits it
-    the others would multiply rows that are not there.
+    Measured on an H200: the large tile unpacks each weight half as often, but is no faster for 512
+    rows and matrices up to 8192 by 2048; tiles with 8 by 8 outputs for each thread were slower. The
+    tiny tile takes two thirds of the time if there are few outputs (512 by 2048). For a pass whose
+    rows fit the tiny tile, the other tiles would multiply padding rows.
 
-    With two planes, fewer outputs a thread and more threads instead are faster wherever tiles are
-    few, and narrow tiles take a quarter less than tiny ones, even if most of their rows are not
-    there.
+    With two planes and few tiles, fewer outputs for each thread and more threads are faster. Narrow
+    tiles then take a quarter less time than tiny ones, even if most of their rows are padding.
     """
     if ctx.max_rows <= TINY.rows:
         few = planes(form) > 1 and _count(ctx, TINY, outputs) < ENOUGH_SMALL
@@ -135,19 +141,19 @@ def choose_tile(ctx: OpContext, form: GpuFormat, outputs: int) -> Tile:
 
 
 def _fits(ctx: OpContext, form: GpuFormat, tile: Tile) -> bool:
-    """Whether the device can hold a tile."""
+    """Return whether a tile fits the device's workgroup memory and threads."""
     return tile.storage(form) <= ctx.workgroup_storage and tile.threads <= ctx.max_threads
 
 
 def _count(ctx: OpContext, tile: Tile, outputs: int) -> int:
-    """Workgroups of a launch."""
+    """Return the number of workgroups of a launch."""
     return -(-ctx.max_rows // tile.rows) * -(-outputs // tile.outputs)
 
 
 def matmul_int8(
     ctx: OpContext,
     weight: GpuWeight,
-    x: Int8Rows,
+    x: QuantizedRows,
     y: BufferSlice,
     *,
     bias: BufferSlice | None = None,
@@ -155,30 +161,30 @@ def matmul_int8(
     tile: Tile | None = None,
     label: str,
 ) -> list[Phase]:
-    """One linear layer of many token rows.
+    """Lower a linear layer of many token rows, one phase for each part of the weight.
 
     Args:
-        ctx: Where it is lowered to.
-        weight: [N, K] of blocks along K; or with the scales of its rows, blocks along N or single
-            values of 16 bits.
+        ctx: Lowering context.
+        weight: [N, K] with blocks along K, or, if it has row scales, with blocks along N or of
+            unquantized 16-bit values.
         x: int8 [rows, K].
         y: f32 [rows, N].
         bias: f32 [N].
         accumulate: Add to y instead of replacing it.
-        tile: Instead of the tile that suits best.
-        label: What the layer is.
+        tile: Tile to use instead of the tuned or default one.
+        label: Name of the layer, for messages and profiles.
 
     Raises:
-        DeviceError: A weight that the kernel does not read, or a tile the device cannot hold.
+        DeviceError: The kernel cannot read the weight, or its K differs from that of x.
         FormatError: A buffer is too small.
     """
     form = weight.form
-    if _unreadable(weight) is not None or weight.k != x.k:
+    if _unreadable_reason(weight) is not None or weight.k != x.k:
         raise DeviceError(
             "no int8 kernel reads this matrix",
             where=label,
-            expected=f"blocks by row, or row scales, {x.k} inputs",
-            found=f"{weight.dtype.name} by {weight.layout.value}, {weight.k} inputs",
+            expected=f"row-major blocks, or row scales, and {x.k} inputs",
+            found=f"{weight.dtype.name} {weight.layout.value}-major, {weight.k} inputs",
         )
     need_floats(f"{label}: y", y, ctx.max_rows * weight.n)
     if bias is not None:
@@ -193,7 +199,7 @@ def matmul_int8(
     operands = {"x": x.q, "x_scales": x.scales, "row_scales": weight.row_scales, "bias": bias}
     buffers = {key: one for key, one in operands.items() if one is not None}
     made = []
-    for bound in in_parts(weight):
+    for bound in bind_parts(weight):
         part = bound.parts[0]
         record = MatmulInt8(
             variant=name,

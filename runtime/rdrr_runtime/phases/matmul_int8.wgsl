@@ -1,30 +1,31 @@
 {% set F = FORMATS[0] %}
 {% set PLANES = 2 if F.column or F.values else 1 %}
 {% set GROUP, MINIMUM = 32 if PLANES == 2 else F.group, PLANES == 1 and F.minimum %}
-// y = x W^T (+ bias) (+ y) for many token rows in int8.
+// y = x W^T (+ bias) (+ y) for many token rows, multiplied in int8.
 //
-// current     Step, only where the rows are those of the pass
-// x           int8 by 16 [K_PADDED / 16, ROWS], as quantize_rows leaves it
-// x_scales    [K_PADDED / 32, ROWS]: scale of 32 inputs, and scale times the sum of their codes
-// weight0     OUTPUTS rows, one of FORMATS, see formats.py
-// y           f32 [rows, N], N outputs of all parts
-// row_scales  f32 [N], only with two PLANES
+// current     Step, not with experts
+// x           16 int8 codes a vector, [K_PADDED / 16, ROWS], written by quantize_rows
+// x_scales    vec2<f32> [K_PADDED / 32, ROWS]: scale of 32 inputs, and the scale times the sum of their codes
+// weight0     OUTPUTS rows from row FIRST on, layout as in formats.py
+// y           f32 [rows, N], N being the outputs of all parts
+// row_scales  f32 [N], only with two int8 PLANES
 // bias        f32 [N], only with BIAS
 {% if EXPERTS %}
-// groups      u32 [experts, 1 + MAX_ROWS]: routes of each expert, their number before them
+// groups      u32 [experts, 1 + MAX_ROWS]: the number of routes of each expert, followed by its routes
 //
-// Of experts, N rows each, and y[g] = W[e] x[{{ "g" if EXPERTS == "route" else "r" }}] for each route g = r TOP_K + s of a row r to an
-// expert e, whose routes make the rows of a tile.
+// The matrix is a stack of experts of N rows each: y[g] = W[e] x[{{ "g" if EXPERTS == "route" else "r" }}] for each route g = r TOP_K + s
+// of a row r to an expert e. The rows of a tile are routes of one expert.
 {% endif %}
 //
-// y += x_scale w_scale (q_x . q_w) - w_minimum x_sum over groups of {{ GROUP }} inputs: products in i32, their
-// sums in f32. Single values and blocks along N are 256 high + low in two planes of int8 with a scale for each row:
-// y = row_scale sum of x_scale (256 q_x . high + q_x . low) over groups of 32 inputs.
+// With blocks along K, y sums x_scale w_scale (q_x . q_w) - w_minimum x_sum over groups of {{ GROUP }} inputs.
+// Unquantized values and blocks along N are split into two int8 planes, w = row_scale (256 high + low),
+// and y = row_scale sum of x_scale (256 q_x . high + q_x . low) over groups of 32 inputs. The products
+// of a group accumulate in i32, the groups in f32.
 //
-// An item is a tile of {{ TILE_M }} rows by {{ TILE_N }} outputs{{ ", those of the first expert first" if EXPERTS }}, in steps of 64 inputs: {{ TILE_M // TM * (TILE_N // TN) }} threads
-// stage x and the weights' codes and scales, unpacked once, in workgroup memory, then each multiplies
-// {{ TM }} rows by {{ TN }} outputs while the loads of the next step are on their way. 32 threads in a row take 4
-// rows by 8 outputs, so that they read little that is not the same.
+// An item is a tile of {{ TILE_M }} rows by {{ TILE_N }} outputs{{ ", the items of the first expert first" if EXPERTS }}. In steps of 64 inputs, {{ TILE_M // TM * (TILE_N // TN) }} threads
+// stage x and the unpacked codes and scales of the weights in workgroup memory. Then each thread
+// multiplies {{ TM }} rows by {{ TN }} outputs while the loads of the next step are in flight. 32 consecutive threads
+// cover 4 rows by 8 outputs, so that most of their reads of workgroup memory are shared.
 {% set MT = TILE_M // TM %}
 {% set NT = TILE_N // TN %}
 {% set PARTS = 4 if F.values else 2 %}
@@ -56,9 +57,9 @@ override MAX_ROWS: u32;
 {% endif %}
 
 override ROWS: u32;              // stride of x
-override STEPS: u32;             // of 64 inputs
-override N: u32;                 // outputs of all parts{{ ", of an expert" if EXPERTS }}
-override FIRST: u32;             // the first row of this part
+override STEPS: u32;             // steps of 64 inputs
+override N: u32;                 // outputs of {{ "an expert" if EXPERTS else "all parts" }}
+override FIRST: u32;             // index of this part's first row
 override OUTPUTS: u32;           // rows of this part
 override ACCUMULATE: bool;
 
@@ -75,15 +76,15 @@ var<workgroup> scale_w: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ TILE_N
 {% include "snippets/weights.wgsl" %}
 {% include "snippets/tile.wgsl" %}
 
-{% include "snippets/int8_sums.wgsl" %}
+{% include "snippets/int8_dot.wgsl" %}
 
 {% if EXPERTS %}
-// Which route is the m-th of an expert's `count`.
+// The m-th of the `count` routes of an expert; the last one for a larger m.
 fn route(expert: u32, m: u32, count: u32) -> u32 {
     return groups[expert * (1u + MAX_ROWS) + 1u + min(m, count - 1u)];
 }
 
-// Where its inputs are.
+// The row of x that the m-th route of an expert multiplies.
 fn input_row(expert: u32, m: u32, count: u32) -> u32 {
     return route(expert, m, count){{ "" if EXPERTS == "route" else " / TOP_K" }};
 }
@@ -112,7 +113,7 @@ fn store(row: u32, rows: u32, output: u32, sum: f32) {
 
 fn phase(item: u32, row: u32, thread: Thread) {
 {% if EXPERTS %}
-    let tiles = (N + {{ TILE_N - 1 }}u) / {{ TILE_N }}u;  // of an expert's outputs
+    let tiles = (N + {{ TILE_N - 1 }}u) / {{ TILE_N }}u;  // tiles along the outputs of an expert
     let expert = item / tiles;
     let rows = groups[expert * (1u + MAX_ROWS)];
     let n0 = item % tiles * {{ TILE_N }}u;
@@ -127,7 +128,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let team = t / 32u;
     let tn = team % {{ NT // 8 }}u * 8u + t / 2u % 8u;
     let tm = team / {{ NT // 8 }}u * 4u + t / 16u % 2u * 2u + t % 2u;
-    // What this thread stages: {{ X_LOADS }} times 16 inputs of x, and {{ W_LOADS }} times {{ 64 // PARTS }} weights of a stored row.
+    // This thread stages {{ X_LOADS }} times 16 inputs of x and {{ W_LOADS }} times {{ 64 // PARTS }} weights of a row.
 {% for i in range(X_LOADS) %}
     let x_slot{{ i }} = t + {{ i * THREADS }}u;
     let x_row{{ i }} = {{ X_ROW }}row + x_slot{{ i }} % {{ TILE_M }}u{{ ", rows)" if EXPERTS }};
@@ -139,7 +140,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% for i in range(W_LOADS) %}
     let w_slot{{ i }} = min(t + {{ i * THREADS }}u, {{ TILE_N * PARTS - 1 }}u);
 {% if PARTS == 4 %}
-    let w_row{{ i }} = w_slot{{ i }} / 32u * 8u + w_slot{{ i }} % 8u;  // 32 threads read whole 128 bytes
+    let w_row{{ i }} = w_slot{{ i }} / 32u * 8u + w_slot{{ i }} % 8u;  // 32 threads read 128 contiguous bytes of 8 rows
     let w_part{{ i }} = w_slot{{ i }} / 8u % 4u;
 {% else %}
     let w_row{{ i }} = w_slot{{ i }} % {{ TILE_N }}u;
@@ -217,15 +218,15 @@ fn phase(item: u32, row: u32, thread: Thread) {
                 let s = scale_x[at + {{ g * TILE_M }}u];
 {% for n in range(TN) %}
 {% if PLANES == 2 %}
-                let high{{ n }} = add16(add16(0i, a{{ n }}, c), b{{ n }}, d);
-                acc{{ m }}_{{ n }} += s * f32(add16(add16(256i * high{{ n }}, e{{ n }}, c), f{{ n }}, d));
+                let high{{ n }} = dot16(dot16(0i, a{{ n }}, c), b{{ n }}, d);
+                acc{{ m }}_{{ n }} += s * f32(dot16(dot16(256i * high{{ n }}, e{{ n }}, c), f{{ n }}, d));
 {% elif GROUP == 16 %}
-                acc{{ m }}_{{ n }} += s * (w{{ n }} * to_f32(add16(ORIGIN, a{{ n }}, c)) + v{{ n }} * to_f32(add16(ORIGIN, b{{ n }}, d)));
+                acc{{ m }}_{{ n }} += s * (w{{ n }} * magic_to_f32(dot16(MAGIC_BITS, a{{ n }}, c)) + v{{ n }} * magic_to_f32(dot16(MAGIC_BITS, b{{ n }}, d)));
 {% elif MINIMUM %}
-                acc{{ m }}_{{ n }} += (s.x * w{{ n }}.x) * to_f32(add16(add16(ORIGIN, a{{ n }}, c), b{{ n }}, d));
+                acc{{ m }}_{{ n }} += (s.x * w{{ n }}.x) * magic_to_f32(dot16(dot16(MAGIC_BITS, a{{ n }}, c), b{{ n }}, d));
                 acc{{ m }}_{{ n }} -= s.y * w{{ n }}.y;
 {% else %}
-                acc{{ m }}_{{ n }} += (s * w{{ n }}) * to_f32(add16(add16(ORIGIN, a{{ n }}, c), b{{ n }}, d));
+                acc{{ m }}_{{ n }} += (s * w{{ n }}) * magic_to_f32(dot16(dot16(MAGIC_BITS, a{{ n }}, c), b{{ n }}, d));
 {% endif %}
 {% endfor %}
             }

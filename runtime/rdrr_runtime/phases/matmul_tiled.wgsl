@@ -1,27 +1,28 @@
 {% set WORDS = 1 if MICRO == 4 else 2 %}
 {% set SPLIT = 2 if MICRO == 8 and TILE_N == 64 else 1 %}
 {% set LANES = TILE_N // (4 * WORDS) %}
-// y = x W^T (+ bias) (+ y) for many token rows.
+// y = x W^T (+ bias) (+ y) for many token rows, multiplied in f32.
 //
-// current  Step, only where the rows are those of the pass
+// current  Step, not with experts nor for a single row
 // x        {{ VALUE }} [rows, K]
-// weight0  OUTPUTS rows of one of FORMATS, see formats.py
-// y        {{ Y }} [rows, N], N outputs of all parts
+// weight0  OUTPUTS rows from row FIRST on, layout as in formats.py
+// y        {{ Y }} [rows, N], N being the outputs of all parts
 // bias     f32 [N], only with BIAS
 {% if EXPERTS %}
-// groups   u32 [experts, 1 + MAX_ROWS]: routes of each expert, their number before them
+// groups   u32 [experts, 1 + MAX_ROWS]: the number of routes of each expert, followed by its routes
 //
-// Of experts, EXPERT_ROWS rows each, and y[g] = W[e] x[{{ "g" if EXPERTS == "route" else "r" }}] for each route
-// g = r TOP_K + s of a row r to an expert e, whose routes make the rows of a tile. An output whose
-// weights are in another part is left alone.
+// The matrix is a stack of experts of EXPERT_ROWS rows each: y[g] = W[e] x[{{ "g" if EXPERTS == "route" else "r" }}] for each route
+// g = r TOP_K + s of a row r to an expert e. The rows of a tile are routes of one expert. Outputs
+// whose weights are in another part are left unchanged.
 {% endif %}
 //
-// An item is a tile of {{ 8 * MICRO }} rows by {{ TILE_N }} outputs{{ ", those of the first expert first" if EXPERTS }}. In steps of 32 inputs, 128
-// threads dequantize the weights into workgroup memory, each once, and stage x beside them, while
-// each multiplies {{ MICRO }} rows by {{ 4 * WORDS }} outputs of the step before, {{ LANES }} apart. Accumulates in f32.
+// An item is a tile of {{ 8 * MICRO }} rows by {{ TILE_N }} outputs{{ ", the items of the first expert first" if EXPERTS }}. In steps of 32 inputs, 128 threads
+// store x and the weights, dequantized once, in workgroup memory. Then each thread multiplies {{ MICRO }} rows by
+// {{ 4 * WORDS }} outputs, {{ LANES }} apart, while the loads of the next step are in flight. Accumulates in f32.
 {% if SPLIT == 2 %}
-// Half of the threads take the first 16 inputs of each step, half the others; they add up at the
-// end. So each has as many outputs as in a wider tile, and reads workgroup memory as seldom.
+// One half of the threads multiplies the first 16 inputs of each step, the other half the last 16, and
+// their sums are added at the end. So each thread has as many outputs as in a wider tile, and as few
+// reads of workgroup memory for each of them.
 {% endif %}
 {% include "snippets/value.wgsl" %}
 {% if not (EXPERTS or SINGLE_ROW) %}
@@ -45,15 +46,15 @@ override EXPERT_ROWS: u32;
 
 override K: u32;
 override UNITS: u32;             // steps of 32 inputs
-override N: u32;                 // outputs of all parts{{ ", of an expert" if EXPERTS }}
-override FIRST: u32;             // the first row of this part
+override N: u32;                 // outputs of {{ "an expert" if EXPERTS else "all parts" }}
+override FIRST: u32;             // index of this part's first row
 override OUTPUTS: u32;           // rows of this part
 override ACCUMULATE: bool;
 
 const TILE_M = {{ 8 * MICRO }}u;
 
-// A vector holds 4 inputs of an output or a row, so that one thread writes all of it: a write to one
-// component may rewrite the others too, and so undo what other threads write there.
+// A vector holds 4 inputs of one output or one row, so that one thread writes all of it: a write to one
+// component may rewrite the others and so undo what other threads write there.
 var<workgroup> tile_w: array<vec4<f32>, {{ 8 * TILE_N }}>;   // [32 inputs / 4, {{ TILE_N }} outputs]
 var<workgroup> tile_x: array<vec4<f32>, {{ 64 * MICRO }}>;   // [32 inputs / 4, TILE_M]
 
@@ -62,12 +63,12 @@ var<workgroup> tile_x: array<vec4<f32>, {{ 64 * MICRO }}>;   // [32 inputs / 4, 
 
 fn phase(item: u32, row: u32, thread: Thread) {
 {% if EXPERTS %}
-    let tiles = (N + {{ TILE_N - 1 }}u) / {{ TILE_N }}u;  // of an expert's outputs
+    let tiles = (N + {{ TILE_N - 1 }}u) / {{ TILE_N }}u;  // tiles along the outputs of an expert
     let expert = item / tiles;
     let group = expert * (1u + MAX_ROWS);
     let rows = groups[group];
     let n0 = item % tiles * {{ TILE_N }}u;
-    let first = expert * EXPERT_ROWS + n0;  // row of all parts that the tile begins with
+    let first = expert * EXPERT_ROWS + n0;  // first row of the tile in the whole stack
     if (row >= rows || first >= FIRST + OUTPUTS || first + {{ TILE_N }}u <= FIRST) {
         return;
     }
@@ -98,7 +99,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     var w_next = weights0(w_row, 0u);
     let half = min(t / TILE_M, 1u);
     var x_next = fetch_x(0u, x_row, half);
-    // Unrolled by the template: indices that are no constants keep arrays out of registers.
+    // The template unrolls these loops: arrays that are indexed by a variable are not kept in registers.
     for (var s = 0u; s < UNITS; s++) {
 {% if TILE_N < 128 %}
         if (t < {{ TILE_N }}u) {
@@ -168,8 +169,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% endfor %}
 }
 
-// Lanes beyond K hold weights other than zero in packages of other writers; they count for nothing
-// because x is zero there.
+// Returns zeros beyond K. There the padding of a matrix need not be zero in packages of other writers,
+// and the zeros of x keep it out of the sums.
 fn fetch_x(step: u32, row: u32, half: u32) -> array<vec4<f32>, 4> {
     var v: array<vec4<f32>, 4>;
 {% for i in range(4) %}
@@ -193,7 +194,7 @@ fn put_x(m: u32, half: u32, v: array<vec4<f32>, 4>) {
 {% endfor %}
 }
 
-// Outputs j, j + {{ LANES }}, j + {{ 2 * LANES }} and j + {{ 3 * LANES }} of the tile.
+// Store outputs j, j + {{ LANES }}, j + {{ 2 * LANES }} and j + {{ 3 * LANES }} of the tile.
 {% if EXPERTS %}
 fn store4(group: u32, m: u32, count: u32, n0: u32, first: u32, j: u32, sums: vec4<f32>) {
     if (m >= count) {

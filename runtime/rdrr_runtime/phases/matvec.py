@@ -1,9 +1,10 @@
-"""Matrix times one token row, with what comes before and after folded in: the phase of decoding.
+"""Fused matrix-vector products with one token row, the main kernel of decode.
 
-It takes the input through its norm (or joins the partial results of split attention), multiplies it
-by up to three matrices, and stores, adds to the residual stream, gates, or finds the largest
-output. Only matrices in one part; blocks along N and along K in phases of their own, and of blocks
-along N no hand-over in int8, because the input is scaled anew for each group of outputs.
+The phase normalises its input (or combines the partial results of split attention), multiplies it
+by up to three matrices, and stores the outputs, adds them to the residual stream, gates them, or
+also finds the largest one. Every matrix must have a single part, and all matrices of a phase have
+their blocks along the same axis. With blocks along N neither input nor output can be passed on in
+int8, because the input is scaled for each group of outputs before it is quantized.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey
 
-from rdrr_runtime.phases.bound_weights import whole
+from rdrr_runtime.phases.bound_weights import bind_whole
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.folding import Input, Output
+from rdrr_runtime.phases.fusion import Input, Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec_record import Matvec, MatvecMatrix
 from rdrr_runtime.phases.matvec_tuning import (
@@ -29,13 +30,13 @@ from rdrr_runtime.phases.matvec_tuning import (
     staged_bytes,
 )
 from rdrr_runtime.phases.phase import Phase, Work
-from rdrr_runtime.phases.weight_units import unread
+from rdrr_runtime.phases.weight_checks import unreadable_reason
 
 MAX_OUTPUT_GROUPS = 4 * MAX_WORKGROUPS
-"""Entries of `best` that a `best` phase may write."""
+"""Most entries of `best` that a phase with the output `best` writes."""
 
 CANDIDATE_BYTES = 8
-"""Bytes of one of them."""
+"""Bytes of an entry of `best`: f32 value, u32 index."""
 
 
 def refusal(
@@ -46,48 +47,54 @@ def refusal(
     partials: int = 0,
     gate: bool = False,
 ) -> str | None:
-    """Return what stands in the way of a product with these matrices; None if nothing does.
+    """Return why the kernel cannot multiply these matrices, or None if it can.
 
     Args:
-        ctx: Where it is lowered to.
-        weights: One to three matrices [N, K] of one K; for `gate`, gate and up, or both in one.
-        int8: Whether the input is rounded to int8.
-        partials: Partial results of attention that are joined on the way in.
-        gate: Whether gate and up are joined by an activation.
+        ctx: Lowering context.
+        weights: One to three matrices [N, K] with the same K; for `gate`, gate and up, or one
+            matrix with both.
+        int8: Whether the input is quantized to int8.
+        partials: Number of partial results of attention that are combined into the input.
+        gate: Whether the output is activation(gate) * up.
     """
     if ctx.max_rows != 1:
         return f"it takes 1 token row, and the pass has {ctx.max_rows}"
     if weights[0].k % 4:
-        return f"K is {weights[0].k}, no multiple of 4"
+        return f"K is {weights[0].k}, not a multiple of 4"
     if len({one.by_column for one in weights}) > 1:
         return "some of its matrices are row-major, others column-major"
-    found = next(filter(None, (unread(one, int8=int8) for one in weights)), None)
+    found = next(filter(None, (unreadable_reason(one, int8=int8) for one in weights)), None)
     return found or _too_large(ctx, weights, int8=int8, partials=partials, gate=gate)
 
 
 def _too_large(
     ctx: OpContext, weights: tuple[GpuWeight, ...], *, int8: bool, partials: int, gate: bool
 ) -> str | None:
-    """Return what does not fit the tiles or the memory of a workgroup; None if all does."""
+    """Return what does not fit the workgroup memory or the tiles, or None if everything does."""
     k, column = weights[0].k, weights[0].by_column
     if column:
         needed = column_staged_bytes(k, int8=int8, gate=gate, partials=partials)
     else:
         needed = staged_bytes(k, int8=int8, partials=partials)
     if needed > ctx.workgroup_storage:
-        room = f"the device's {ctx.workgroup_storage} bytes of workgroup memory"
-        return f"its input of {needed} bytes exceeds {room}"
+        available = f"the device's {ctx.workgroup_storage} bytes of workgroup memory"
+        return f"its input of {needed} bytes exceeds {available}"
     return _unpaired(weights) if column and gate else None
 
 
 def _unpaired(weights: tuple[GpuWeight, ...]) -> str | None:
-    """Return why gate and up of column matrices have no whole groups of the same outputs."""
+    """Return why column-major gate and up matrices cannot share tiles, or None if they can.
+
+    A tile covers the same outputs of both, which must be whole groups that share a scale.
+    """
     types = {str(one.dtype) for one in weights}
     if len(types) > 1:
         return f"gate and up are column-major and of different types, {' and '.join(sorted(types))}"
     outputs, group = sum(one.n for one in weights) // 2, group_of(weights)
     if outputs % group:
-        return f"gate and up have {outputs} outputs, no multiple of the {group} that share a scale"
+        return (
+            f"gate and up have {outputs} outputs, not a multiple of the {group} that share a scale"
+        )
     return None
 
 
@@ -101,28 +108,29 @@ def matvec(
     label: str,
     tuning_keys: tuple[AnyTuningKey, ...] = (),
 ) -> list[Phase]:
-    """One product, which `refusal` must not refuse.
+    """Lower a fused product to one phase; `refusal` must return None for it.
 
     Args:
-        ctx: Where it is lowered to.
-        weights: One to three matrices [N, K] of one K; for `gate`, gate and up, or both in one.
-        source: What they are multiplied by.
-        output: What becomes of the products.
-        int8: Multiply in int8, with one scale for 16 inputs.
-        label: What the op is.
-        tuning_keys: What the input depends on.
+        ctx: Lowering context.
+        weights: One to three matrices [N, K] with the same K; for `gate`, gate and up, or one
+            matrix with both.
+        source: Input of the product, with the op fused before it.
+        output: Output of the product, with the op fused after it.
+        int8: Whether to multiply in int8, with one scale for each 16 inputs.
+        label: Name of the op, for messages and profiles.
+        tuning_keys: Tuning keys that the input depends on.
     """
     gate, column, k = output.kind == "gate", weights[0].by_column, weights[0].k
     outputs = sum(one.n for one in weights) // (2 if gate else 1)
-    bound = whole(weights)
+    bound = bind_whole(weights)
     how = f"{'.column' if column else ''}{'.int8' if int8 else ''}"
     variant = f"{bound.types}.{source.kind}.{output.kind}{how}"
     if column:
         tuning_key = column_tuning(ctx, variant, outputs, k)
     else:
-        handed, partials = output.int8, source.partials(k)
+        partials = source.partials(k)
         tuning_key = row_tuning(
-            ctx, variant, outputs, k, int8=int8, int8_out=handed, partials=partials
+            ctx, variant, outputs, k, int8=int8, int8_out=output.int8, partials=partials
         )
     threads, team, per_team = division(ctx, tuning_key.used, weights, outputs, gate=gate)
     rows = threads // team * per_team
@@ -159,7 +167,7 @@ def matvec(
 
 
 def _operands(source: Input, output: Output) -> dict[str, BufferSlice]:
-    """Return the operands beside the matrices by the names that the shader gives them."""
+    """Return the operands other than the matrices, by the names that the shader declares."""
     operands = {
         "x": source.x,
         "x_scales": source.scales,
@@ -177,6 +185,6 @@ def _matrix(weight: GpuWeight, tiles: int, team: int) -> MatvecMatrix:
     return MatvecMatrix(weight.n, tiles, units, -(-units // team), units % team == 0)
 
 
-def leaves_int8(ctx: OpContext, outputs: int) -> bool:
-    """Return whether a `gate` phase can leave its outputs in int8: whole groups of 16 a step."""
+def can_quantize_output(ctx: OpContext, outputs: int) -> bool:
+    """Return whether a `gate` phase can write int8: only if each tile is whole groups of 16."""
     return outputs % 16 == 0 and (min(WORKGROUP, ctx.max_threads) // TEAM * 2) % 16 == 0

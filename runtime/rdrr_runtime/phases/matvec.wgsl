@@ -1,34 +1,37 @@
-// One token row times one or several matrices: y = f(W in(x)).
+// Fused product of one token row with one or several matrices: y = f(v), v = W in(x).
 //
-// in   plain    in(x) = x
-//      quantized the same, already int8 (see INT8_OUT)
-//      norm     in(x) = x / sqrt(mean(x^2) + EPS) * (OFFSET + gain)
-//      combine  in(x)[h] = sum_s e^(m_s - m) x[h, s] / sum_s e^(m_s - m) l_s, the partial results
-//               of split attention with (m_s, l_s) = stats[h, s]; splits without keys come last
-// f    store    y[n] = v[n] (+ bias[n]); the matrices' outputs follow each other
-//      add      y[n] += v[n] (+ bias[n])
-//      gate     y[n] = act(v_gate[n]) v_up[n], gate and up one matrix of 2 N rows, or two of N;
-//               with INT8_OUT as int8 words, and (scale, bits of the sum) of each 16 in y_scales
-//      best     y[n] = v[n], and the largest of each item with the lowest n goes to best
+// in   plain      in(x) = x
+//      quantized  likewise, x being int8 that a phase with INT8_OUT has written
+//      norm       in(x) = x / sqrt(mean(x^2) + EPS) * (OFFSET + gain)
+//      combine    in(x)[h] = sum_s e^(m_s - m) x[h, s] / sum_s e^(m_s - m) l_s, which combines the
+//                 partial results of split attention, with (m_s, l_s) = stats[h, s] and m = max_s m_s;
+//                 splits without keys are the last ones
+// f    store      y[n] = v[n] (+ bias[n]); the outputs of several matrices lie side by side in y
+//      add        y[n] += v[n] (+ bias[n])
+//      gate       y[n] = activate(v_gate[n]) v_up[n]; gate and up are one matrix of 2 N rows or two of N;
+//                 with INT8_OUT y is int8, and y_scales has (scale, bits of the i32 sum of the codes)
+//                 of each 16 outputs
+//      best       y[n] = v[n], and best has the largest output of each item; ties go to the lower n
 //
-// x        {{ VALUE }} [K], or f32 [heads, SPLITS, HEAD_DIM] for combine
-// x_scales vec2<f32> [K / 16] for quantized: scale, and bits of the sum of the codes
-// weight   one of FORMATS each, see formats.py
-// bias     f32 [N], only with BIAS
-// y        {{ VALUE }} [N], f32 for best
+// x         {{ VALUE }} [K], or f32 [heads, SPLITS, HEAD_DIM] for combine
+// x_scales  vec2<f32> [K / 16], only for quantized: scale, and bits of the i32 sum of the codes
+// weight    one buffer for each matrix, layout as in formats.py
+// bias      f32 [N], only with BIAS
+// y         {{ VALUE }} [N], f32 for best
 //
-// A tile is ROWS outputs of one matrix (as many of gate and of up for gate); an item takes every
-// STRIDE-th tile, and a team of T threads computes {{ PER_TEAM }} of its outputs. Where subgroups have T threads a
-// team is one of them; elsewhere it sums through workgroup memory.
+// A tile is ROWS outputs of one matrix (for gate, ROWS outputs of gate and of up). An item computes
+// every STRIDE-th tile, and a team of T threads computes {{ PER_TEAM }} output{{ "s" if PER_TEAM > 1 }} of a tile at a time. If the subgroup
+// size is at least T, a team is a subgroup or a part of one; otherwise it sums through workgroup memory.
 {% if COLUMN %}
-// Blocks along N scale groups of outputs at one k. So for each tile, whose outputs are of one group, the
-// input is scaled first, a[k] = in(x)[k] scale[k], and staged{% if INT8 %} as int8{% endif %}; the minimums add up to one sum:
+// Blocks along N have one scale for a group of outputs at each k. The outputs of a tile belong to one
+// group, so for each tile the scaled input a[k] = in(x)[k] scale[k] is staged{% if INT8 %} as int8{% endif %}, and the minimums
+// contribute one sum to all outputs:
 //
 //     v[n] = sum_k a[k] code[n, k] - sum_k in(x)[k] minimum[k]
 {% else %}
 // Each item stages in(x) once{% if INT8 %}, as int8{% endif %}.
 {% endif %}
-// Sums are f32{% if INT8 %} over exact int8 products{% endif %}.
+// Accumulates in f32{% if INT8 %}; the int8 products of 16 inputs are summed exactly in i32{% endif %}.
 {% set X = {"quantized": "u32", "combine": "f32"}.get(INPUT, VALUE) %}
 {% set Y = "u32" if INT8_OUT else "f32" if OUTPUT == "best" else VALUE %}
 {% set GATE = OUTPUT == "gate" %}
@@ -60,14 +63,14 @@ override T: u32;
 override K: u32;
 override K_STAGED: u32;          // K rounded up to whole units, a multiple of 64
 override ROWS: u32;              // outputs of a tile
-override STRIDE: u32;            // items
+override STRIDE: u32;            // number of items
 override STEPS: u32;             // tiles of each item
 {% for F in FORMATS %}
 override N{{ loop.index0 }}: u32;
 override TILES{{ loop.index0 }}: u32;
-override UNITS{{ loop.index0 }}: u32;   // of a row that hold any of its K inputs
-override TRIPS{{ loop.index0 }}: u32;   // of a team along a row
-override EXACT{{ loop.index0 }}: bool;  // all its threads have a unit in every trip
+override UNITS{{ loop.index0 }}: u32;   // units of a row that hold any of its K inputs
+override TRIPS{{ loop.index0 }}: u32;   // iterations of a team along a row
+override EXACT{{ loop.index0 }}: bool;  // whether every thread of a team has a unit in every iteration
 {% endfor %}
 {% if INPUT == "norm" %}
 override EPS: f32;
@@ -80,10 +83,10 @@ override PARTIALS: u32;          // heads times SPLITS
 
 {% include "snippets/weights.wgsl" %}
 
-{% include "snippets/one_row_input.wgsl" %}
+{% include "snippets/matvec_input.wgsl" %}
 {% include "snippets/stage.wgsl" %}
 {% if INT8 %}
-{% include "snippets/int8_sums.wgsl" %}
+{% include "snippets/int8_dot.wgsl" %}
 {% endif %}
 {% for F in FORMATS %}
 {% set S = loop.index0 %}
@@ -92,7 +95,7 @@ override PARTIALS: u32;          // heads times SPLITS
 {% endfor %}
 
 {% set WIDTH = PER_TEAM * (2 if GATE else 1) %}
-alias Sums = {{ "f32" if WIDTH == 1 else "vec" ~ WIDTH ~ "<f32>" }};{% if GATE %}  // gate's rows, then up's{% endif %}
+alias Sums = {{ "f32" if WIDTH == 1 else "vec" ~ WIDTH ~ "<f32>" }};{% if GATE %}  // outputs of gate, then of up{% endif %}
 
 var<workgroup> partial: array<Sums, WG>;
 {% if OUTPUT == "best" %}
@@ -103,32 +106,32 @@ var<workgroup> gated: array<f32, ROWS>;
 {% endif %}
 {% if INPUT == "norm" or COLUMN %}
 {% set KEPT = "vec3<f32>" if COLUMN else "f32" %}
-var<workgroup> kept: array<{{ KEPT }}, WG>;  // sums of squares{{ ", of minimums of gate, and of up" if COLUMN }}
+var<workgroup> shared_totals: array<{{ KEPT }}, WG>;  // sums of squares{{ ", and of the minimums of gate and of up" if COLUMN }}
 
-// Leaves sums for `kept_sums`, which may be called after a barrier.
-fn keep(sums: {{ KEPT }}, thread: Thread) {
+// Publish sums that `workgroup_totals` adds up after a barrier.
+fn publish_totals(sums: {{ KEPT }}, thread: Thread) {
 {% if SUBGROUPS %}
     let total = subgroupAdd(sums);
     if (thread.lane == 0u) {
-        kept[thread.subgroup] = total;
+        shared_totals[thread.subgroup] = total;
     }
 {% else %}
-    kept[thread.index] = sums;
+    shared_totals[thread.index] = sums;
     workgroupBarrier();
     if (thread.index < 16u) {
         var total = {{ KEPT }}(0.0);
         for (var i = thread.index; i < WG; i += 16u) {
-            total += kept[i];
+            total += shared_totals[i];
         }
-        kept[thread.index] = total;
+        shared_totals[thread.index] = total;
     }
 {% endif %}
 }
 
-fn kept_sums(thread: Thread) -> {{ KEPT }} {
+fn workgroup_totals(thread: Thread) -> {{ KEPT }} {
     var total = {{ KEPT }}(0.0);
     for (var i = 0u; i < {{ "thread.subgroups" if SUBGROUPS else "16u" }}; i++) {
-        total += kept[i];
+        total += shared_totals[i];
     }
     return total;
 }
@@ -141,18 +144,18 @@ fn kept_sums(thread: Thread) -> {{ KEPT }} {
 {% include "snippets/team_sum.wgsl" %}
 {% if INT8_OUT %}
 
-// A tile's outputs as int8: they are whole groups of 16, so each group has one scale.
-fn leave_int8(tile: u32, thread: u32) {
+// Quantize the outputs of a tile to int8 and store them. They are whole groups of 16, each with a scale.
+fn store_int8(tile: u32, thread: u32) {
     let word = tile * (ROWS / 4u) + thread;
     if (thread >= ROWS / 4u || 4u * word >= {{ "N0 / 2u" if MATRICES == 1 else "N0" }}) {
         return;
     }
     let group = thread / 4u * 16u;
-    var most = 0.0;
+    var amax = 0.0;
     for (var i = 0u; i < 16u; i++) {
-        most = max(most, abs(gated[group + i]));
+        amax = max(amax, abs(gated[group + i]));
     }
-    let inverse = select(0.0, 127.0 / most, most > 0.0);
+    let inverse = select(0.0, 127.0 / amax, amax > 0.0);
     let at = 4u * thread;
     let v = vec4<f32>(gated[at], gated[at + 1u], gated[at + 2u], gated[at + 3u]);
     y[word] = pack4xI8(vec4<i32>(round(v * inverse)));
@@ -161,7 +164,7 @@ fn leave_int8(tile: u32, thread: u32) {
         for (var i = 0u; i < 16u; i++) {
             all += i32(round(gated[group + i] * inverse));
         }
-        y_scales[word / 4u] = vec2<f32>(most / 127.0, bitcast<f32>(all));
+        y_scales[word / 4u] = vec2<f32>(amax / 127.0, bitcast<f32>(all));
     }
 }
 {% endif %}
@@ -176,7 +179,7 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
     }
 {% endif %}
 {% if INPUT == "combine" %}
-    prepare(thread.index);
+    load_split_factors(thread.index);
 {% endif %}
 {% if not COLUMN %}
 {% if INPUT == "quantized" %}
@@ -185,9 +188,9 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
     let totals = stage(thread, subgroup_size, 0u, 0u, 0u);
 {% endif %}
 {% if INPUT == "norm" %}
-    keep(totals.x, thread);
+    publish_totals(totals.x, thread);
     workgroupBarrier();
-    let factor = inverseSqrt(kept_sums(thread) / f32(K) + EPS);
+    let factor = inverseSqrt(workgroup_totals(thread) / f32(K) + EPS);
 {% else %}
     workgroupBarrier();
     let factor = 1.0;
@@ -200,8 +203,8 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
         let tile = step * STRIDE + item;
         var first_tile = 0u;
         var first_output = 0u;
-        var own = 0u;  // this team's first output, of those of all matrices
-        var end = 0u;  // after the last output of its matrix
+        var own = 0u;  // first output of this team, counted over all matrices
+        var end = 0u;  // end of the outputs of its matrix
         var acc = Sums();
 {% if COLUMN %}
         var factor = 1.0;
@@ -225,9 +228,9 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
 {% if GATE %}
             let totals1 = stage(thread, subgroup_size, {{ s_up }}u, up + tile_row, 1u);
 {% endif %}
-            keep(vec3<f32>(totals0, {{ "totals1.y" if GATE else "0.0" }}), thread);
+            publish_totals(vec3<f32>(totals0, {{ "totals1.y" if GATE else "0.0" }}), thread);
             workgroupBarrier();
-            let total = kept_sums(thread);
+            let total = workgroup_totals(thread);
             minimums = total.yz;
 {% if INPUT == "norm" %}
             factor = inverseSqrt(total.x / f32(K) + EPS);
@@ -272,10 +275,10 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
         }
 {% if INT8_OUT %}
         workgroupBarrier();
-        leave_int8(tile, thread.index);
+        store_int8(tile, thread.index);
 {% endif %}
 {% if COLUMN or INT8_OUT %}
-        workgroupBarrier();  // all have read what the next tile overwrites
+        workgroupBarrier();  // until all threads have read what the next tile overwrites
 {% endif %}
     }
 {% if OUTPUT == "best" %}

@@ -1,11 +1,11 @@
-"""Parameters of the products with one token row, and with a small batch of them."""
+"""Parameters of the fused products with one token row and with a small batch of token rows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from rdrr_runtime.phases.bound_weights import WeightsRecord
-from rdrr_runtime.phases.folding import InputRecord
+from rdrr_runtime.phases.fusion import InputRecord
 from rdrr_runtime.phases.phase import choice
 
 
@@ -14,11 +14,12 @@ class MatvecMatrix:
     """One of the matrices of a product.
 
     Attributes:
-        n: Its rows.
-        tiles: Tiles of outputs that are its own; 0 for the up matrix beside a gate matrix.
+        n: Outputs of the matrix.
+        tiles: Tiles that the matrix has of its own; 0 for an up matrix, which shares the tiles of
+            its gate matrix.
         units: Units of a row that hold any of its inputs.
-        trips: Trips of a team along a row.
-        exact: Whether all threads of a team have a unit in every trip.
+        trips: Iterations in which a team walks along a row, one unit for each thread.
+        exact: Whether every thread of a team has a unit in every iteration.
     """
 
     n: int
@@ -33,23 +34,23 @@ class Matvec(WeightsRecord, InputRecord):
     """Parameters of matvec.wgsl.
 
     Attributes:
-        column: Whether their blocks lie along N.
-        output: `store`, `add`, `gate` or `best`.
-        act: `silu` or `gelu_tanh`, for `gate`.
+        column: Whether the blocks of the matrices lie along N.
+        output: Fused output op, see `Output.kind`.
+        act: For `gate`: `silu` or `gelu_tanh`.
         bias: Whether a bias is added.
-        int8: Whether the input is rounded to int8.
-        int8_out: Whether gated outputs are.
-        per_team: Outputs of a team at a time, or gated pairs.
-        subgroups: Whether sums go through subgroup operations.
-        value: Type of activations.
-        t: Threads of a team, which shares an output.
+        int8: Whether the input is quantized to int8.
+        int8_out: Whether gated outputs are quantized to int8.
+        per_team: Outputs (or gated pairs) that a team computes at a time.
+        subgroups: Whether reductions use subgroup operations.
+        value: Type of the activations, `f32` or `f16`.
+        t: Threads of a team; the threads of a team share the sum of an output.
         k: Inputs.
-        k_staged: The same in whole units.
+        k_staged: Inputs rounded up to whole units.
         rows: Outputs of a tile.
-        stride: Items; each takes every `stride`-th tile.
+        stride: Number of items; each computes every `stride`-th tile.
         steps: Tiles of each item.
-        matrices: What is multiplied.
-        partials: Partial results of all heads, for `combine`.
+        matrices: The matrices of the product.
+        partials: For `combine`: partial results of all heads together.
     """
 
     shader = "matvec"
@@ -79,8 +80,8 @@ class RowsMatrix:
     """One of the matrices of a product with a small batch.
 
     Attributes:
-        n: Its rows, of one expert where there are several.
-        first: The item that begins with its outputs.
+        n: Outputs of the matrix; with experts, outputs of one expert.
+        first: First item that computes outputs of this matrix.
     """
 
     n: int
@@ -92,23 +93,23 @@ class MatvecRows(WeightsRecord):
     """Parameters of matvec_rows.wgsl.
 
     Attributes:
-        experts: `each` for a product with each expert of a row, `sum` for their sum by routing
-            weight; empty where all rows have the same matrices.
-        kind: `store`, `add` or `gate`.
-        act: `silu` or `gelu_tanh`, for `gate`.
+        experts: `each` for one result for each expert of a row, `sum` for the sum of the results
+            weighted by routing weight; empty without experts.
+        kind: Fused output op, `store`, `add` or `gate`, see `Output.kind`.
+        act: For `gate`: `silu` or `gelu_tanh`.
         bias: Whether a bias is added.
         joined: Whether the outputs of several matrices lie side by side in one y.
         rows: Token rows of an item, a power of two; 1 with experts.
-        staged: Whether their inputs are staged in workgroup memory.
-        t: Threads of a team, which shares an output's inputs.
-        outputs: Outputs of a team at a time; gate and up count as two.
-        ahead: Whether the next weights are loaded before these are multiplied.
-        width: Gated pairs of an item that are left in int8; 0 where none are.
-        subgroups: Whether sums go through subgroup operations.
-        units: Units of 64 inputs, zeros after K included.
-        matrices: What is multiplied.
-        expert_count: Experts in a matrix.
-        top_k: Routes of a row.
+        staged: Whether the inputs of these rows are staged in workgroup memory.
+        t: Threads of a team; the threads of a team share the sum of an output.
+        outputs: Outputs that a team computes at a time; gate and up count as two.
+        ahead: Whether to load the next weights before multiplying the current ones.
+        width: Gated pairs of an item that are quantized to int8; 0 for f32 output.
+        subgroups: Whether reductions use subgroup operations.
+        units: Units of 64 inputs, zero padding after K included.
+        matrices: The matrices of the product.
+        expert_count: With experts: number of experts in a stack.
+        top_k: With experts: routes of a row.
     """
 
     shader = "matvec_rows"

@@ -1,8 +1,9 @@
-"""Matrices times a small batch of token rows in int8, each weight read once for all of them.
+"""Int8 products of matrices with a small batch of token rows; each weight is read once for all.
 
-Between `matvec`, which takes one row through everything around the product, and `matmul_int8`,
-whose tiles want many rows. The rows come in int8 from `int8_rows`; a phase stores, adds to the
-residual stream or gates. Only blocks along K; only matrices in one part.
+This kernel fills the gap between `matvec`, which takes one row, and `matmul_int8`, whose tiles need
+many rows. `quantize_small_batch` provides the rows in int8. The phase stores the outputs, adds them
+to the residual stream or gates them. It reads only blocks along K, and only matrices with a single
+part.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from collections.abc import Sequence
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.bound_weights import whole
+from rdrr_runtime.phases.bound_weights import bind_whole
 from rdrr_runtime.phases.context import OpContext, need_floats
-from rdrr_runtime.phases.folding import Output
+from rdrr_runtime.phases.fusion import Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.int8_rows import UNIT, int8_rows_bytes, units_of
 from rdrr_runtime.phases.matvec_record import MatvecRows, RowsMatrix
 from rdrr_runtime.phases.matvec_rows_tuning import (
     INT8_WORKGROUP,
@@ -24,59 +24,63 @@ from rdrr_runtime.phases.matvec_rows_tuning import (
     at_a_time,
     rows_tuning,
 )
-from rdrr_runtime.phases.phase import MOST_BUFFERS, Phase, Work
-from rdrr_runtime.phases.weight_units import unread
+from rdrr_runtime.phases.phase import MAX_BUFFERS, Phase, Work
+from rdrr_runtime.phases.quantize_small_batch import UNIT, small_batch_bytes, units_of
+from rdrr_runtime.phases.weight_checks import unreadable_reason
 
 MAX_ROWS = 32
-"""Token rows of a pass up to which this beats tiles."""
+"""Most token rows of a pass for which this kernel is faster than tiles."""
 
-MOST_MATRICES = 3
-"""Matrices that share a phase."""
+MAX_MATRICES = 3
+"""Most matrices of a phase."""
 
 
-def rows_held(rows: int) -> int:
-    """Return the rows that the buffer of a pass of `rows` must hold: whole steps of the kernel."""
+def padded_batch_rows(rows: int) -> int:
+    """Return the rows that the int8 input of a pass of `rows` rows must have room for.
+
+    The kernel reads a multiple of `ROWS_AT_A_TIME` rows.
+    """
     return -(-rows // ROWS_AT_A_TIME) * ROWS_AT_A_TIME
 
 
 def refusal(
     ctx: OpContext, weights: Sequence[GpuWeight], *, apart: bool = False, bias: bool = False
 ) -> str | None:
-    """Return what stands in the way of a product with these matrices; None if nothing does.
+    """Return why the kernel cannot multiply these matrices, or None if it can.
 
     Args:
-        ctx: Where it is lowered to.
+        ctx: Lowering context.
         weights: The matrices [N, K].
-        apart: Whether each has a y of its own.
+        apart: Whether each matrix has a y of its own.
         bias: Whether a bias is added.
     """
     if not 2 <= ctx.max_rows <= MAX_ROWS:
         return f"it takes 2 to {MAX_ROWS} token rows, and the pass has {ctx.max_rows}"
     if weights[0].k % 4:
-        return f"K is {weights[0].k}, no multiple of 4"
+        return f"K is {weights[0].k}, not a multiple of 4"
     inputs = sorted({one.k for one in weights})
     if len(inputs) > 1:
-        return f"its matrices have different inputs, {' and '.join(map(str, inputs))}"
-    if len(weights) > MOST_MATRICES:
-        return f"it takes up to {MOST_MATRICES} matrices, and there are {len(weights)}"
+        return f"its matrices have different numbers of inputs, {' and '.join(map(str, inputs))}"
+    if len(weights) > MAX_MATRICES:
+        return f"it takes up to {MAX_MATRICES} matrices, and there are {len(weights)}"
     buffers = 2 + len(weights) + (len(weights) if apart else 1) + bias
-    if buffers > MOST_BUFFERS:
-        return f"it would bind {buffers} buffers, more than {MOST_BUFFERS}"
-    return unread_by_row(ctx, weights)
+    if buffers > MAX_BUFFERS:
+        return f"it would bind {buffers} buffers, more than {MAX_BUFFERS}"
+    return weights_refusal(ctx, weights)
 
 
-def unread_by_row(ctx: OpContext, weights: Sequence[GpuWeight]) -> str | None:
-    """Return why matrices, or those of experts, cannot be multiplied here; None if they can."""
+def weights_refusal(ctx: OpContext, weights: Sequence[GpuWeight]) -> str | None:
+    """Return why this kernel and `expert_int8` cannot read these matrices, or None if they can."""
     if ctx.values != "f32":
         return f"it takes activations in f32, and the pass has {ctx.values}"
     column = next((one for one in weights if one.by_column), None)
     if column is not None:
-        return f"it reads blocks along K, and a matrix in {column.dtype} is column-major"
-    return next(filter(None, (unread(one, int8=True) for one in weights)), None)
+        return f"it reads blocks along K, and a {column.dtype} matrix is column-major"
+    return next(filter(None, (unreadable_reason(one, int8=True) for one in weights)), None)
 
 
-def leaves_int8(ctx: OpContext, outputs: int) -> bool:
-    """Return whether a `gate` phase can leave its outputs in int8: they are whole units."""
+def can_quantize_output(ctx: OpContext, outputs: int) -> bool:
+    """Return whether a `gate` phase can write int8: only if the outputs are whole units of 64."""
     return outputs % UNIT == 0 and ctx.max_threads >= INT8_WORKGROUP
 
 
@@ -89,15 +93,16 @@ def matvec_rows(
     label: str,
     tuning: RowsTuning | None = None,
 ) -> list[Phase]:
-    """One product, which `refusal` must not refuse.
+    """Lower a fused product of a small batch to one phase; `refusal` must return None for it.
 
     Args:
-        ctx: Where it is lowered to.
-        weights: One to three matrices [N, K] of one K; for `gate`, gate and up, or both in one.
-        x: As `int8_rows` leaves it, with room for `rows_held` rows.
-        output: What becomes of the products.
-        label: What the op is.
-        tuning: Instead of the parameters that are in force.
+        ctx: Lowering context.
+        weights: One to three matrices [N, K] with the same K; for `gate`, gate and up, or one
+            matrix with both.
+        x: Output of `quantize_small_batch`, with room for `padded_batch_rows` rows.
+        output: Output of the product, with the op fused after it.
+        label: Name of the op, for messages and profiles.
+        tuning: Tuning parameters to use instead of the tuned or default ones.
 
     Raises:
         FormatError: A buffer is too small.
@@ -106,7 +111,7 @@ def matvec_rows(
     sizes = [sum(one.n for one in weights) // 2] if gate else [one.n for one in weights]
     joined = len(output.ys) < len(sizes)
     _need_room(ctx, x, output, [sum(sizes)] if joined else sizes, k, label)
-    bound = whole(weights)
+    bound = bind_whole(weights)
     variant = f"{bound.types}.{output.kind}"
     tuning_key = rows_tuning(ctx, variant, sum(sizes), k, gate=gate, int8_out=output.int8)
     used = tuning or tuning_key.used
@@ -145,15 +150,15 @@ def _need_room(
     k: int,
     label: str,
 ) -> None:
-    """Check the sizes of the operands; `sizes` are the outputs of each y.
+    """Check that the operands are large enough; `sizes` are the outputs of each y.
 
     Raises:
         FormatError: A buffer is too small.
     """
     rows = ctx.max_rows
-    need_floats(f"{label}: x", x, int8_rows_bytes(rows_held(rows), k) // 4)
+    need_floats(f"{label}: x", x, small_batch_bytes(padded_batch_rows(rows), k) // 4)
     for y, size in zip(output.ys, sizes, strict=True):
-        words = int8_rows_bytes(1, size) // 4 if output.int8 else size
+        words = small_batch_bytes(1, size) // 4 if output.int8 else size
         need_floats(f"{label}: y", y, rows * words)
     if output.bias is not None:
         need_floats(f"{label}: bias", output.bias, sum(sizes))
@@ -162,7 +167,7 @@ def _need_room(
 def _matrices(
     weights: Sequence[GpuWeight], step: int, *, gate: bool
 ) -> tuple[tuple[RowsMatrix, ...], int]:
-    """Return the constants of each matrix, and the items of all; an item has `step` outputs."""
+    """Return the constants of each matrix, and the total number of items of `step` outputs."""
     if gate:
         pairs = sum(one.n for one in weights) // 2
         return tuple(RowsMatrix(one.n, 0) for one in weights), -(-pairs // step)

@@ -1,23 +1,25 @@
 {% if EXPERTS == "each" %}
-// y[r, s, n] = f(sum_k W[e, n, k] x[r, k]), e the s-th expert of row r: products in int8.
+// Int8 product of a small batch with its experts: y[r, s, n] = f(v), v = sum_k W[e, n, k] x[r, k], where e
+// is the s-th expert of row r.
 {% elif EXPERTS == "sum" %}
-// y[r, n] = f(sum_s w sum_k W[e, n, k] x[r, s, k]), e the s-th expert of row r and w its weight.
+// Int8 product of a small batch with its experts: y[r, n] = f(v), v = sum_s w sum_k W[e, n, k] x[r, s, k],
+// where e is the s-th expert of row r and w its routing weight.
 {% else %}
-// A small batch of token rows times one or several matrices in int8, each weight read once:
-// y[r, n] = f(sum_k W[n, k] x[r, k]).
+// Int8 product of a small batch of token rows with one or several matrices, reading each weight once:
+// y[r, n] = f(v), v = sum_k W[n, k] x[r, k].
 {% endif %}
 //
-// f    store    y[r, n] = v[r, n] (+ bias[n]); each matrix has a y of its own, or they follow each other in one
+// f    store    y[r, n] = v[r, n] (+ bias[n]); each matrix has its own y, or their outputs lie side by side
 //      add      y[r, n] += v[r, n] (+ bias[n])
-//      gate     y[r, n] = act(v_gate[r, n]) v_up[r, n], gate and up one matrix of 2 N rows, or two of N
+//      gate     y[r, n] = activate(v_gate[r, n]) v_up[r, n]; gate and up are one matrix of 2 N rows or two of N
 {% if WIDTH %}
-//               and left as int8_rows would leave it, an item having whole groups of 32 outputs
+//               quantized to int8 as quantize_small_batch does; an item has whole groups of 32 outputs
 {% endif %}
 //
 // current  Step, only without experts
-// x        vec4<u32> {{ "[rows, TOP_K, 5, UNITS]" if EXPERTS == "sum" else "[rows, 5, UNITS]" }} as int8_rows leaves it: of each 64 inputs four times 16 codes
-//          and, as f32, twice the scale of 32 of them and that scale times the sum of their codes
-// weight   one of FORMATS each, blocks along K, see formats.py{% if EXPERTS %}: N rows of each of EXPERT_COUNT{% endif %}
+// x        vec4<u32> {{ "[rows, TOP_K, 5, UNITS]" if EXPERTS == "sum" else "[rows, 5, UNITS]" }}, written by quantize_small_batch: for each unit of 64 inputs four
+//          vectors of 16 codes, then (scale, scale times the sum of the codes) of each half as f32
+// weight   one buffer for each matrix, blocks along K, layout as in formats.py{% if EXPERTS %}; EXPERT_COUNT experts of N rows{% endif %}
 
 // y        {{ "u32 [rows, 5, N / 64, 4]" if WIDTH else "f32 [rows, TOP_K, N]" if EXPERTS == "each" else "f32 [rows, N]" }}
 {% if EXPERTS %}
@@ -26,10 +28,11 @@
 // bias     f32, one for each output of all matrices, only with BIAS
 {% endif %}
 //
-// A team of {{ T }} threads computes {{ OUTPUTS }} outputs for {{ ROWS }} rows at a time: a thread keeps the codes of 64
-// weights of each in registers and multiplies them by those inputs of every row. Products are exact in
-// i32, their sums f32; each weight is read once for {{ ROWS }} rows. An item is the outputs of all teams,
-// {{ {"each": "those of the first route of a row first", "sum": "summed over the routes of a row"}.get(EXPERTS, "those of the first matrix first") }}.
+// A team of {{ T }} threads computes {{ OUTPUTS }} output{{ "s" if OUTPUTS > 1 }} for {{ ROWS }} row{{ "s" if ROWS > 1 }} at a time. Each thread keeps the codes of 64 weights
+// of every output in registers and multiplies them by the inputs of every row, so that each weight is
+// read once for {{ "all rows of an item" if ROWS > 1 else "an item" }}. The products of up to 32 inputs are summed exactly in i32; then it accumulates
+// in f32. An item is the outputs of all teams,
+// {{ {"each": "the items of the first route of a row first", "sum": "summed over the routes of a row"}.get(EXPERTS, "the items of the first matrix first") }}.
 {% set MATRICES = FORMATS | length %}
 {% set SOURCE = "staged" if STAGED else "x" %}
 {% set GATE = KIND == "gate" %}
@@ -56,10 +59,10 @@ var<storage, read> bias: array<f32>;
 var<storage, read_write> y{{ s }}: array<{{ "u32" if WIDTH else "f32" }}>;
 {% endfor %}
 
-override UNITS: u32;             // of 64 inputs, zeros after K included
+override UNITS: u32;             // units of 64 inputs, zero padding after K included
 {% for F in FORMATS %}
 override N{{ loop.index0 }}: u32;
-override FIRST{{ loop.index0 }}: u32;        // item that begins with its outputs
+override FIRST{{ loop.index0 }}: u32;        // first item of the matrix
 {% endfor %}
 {% if EXPERTS %}
 override EXPERT_COUNT: u32;
@@ -89,7 +92,7 @@ var<workgroup> staged: array<vec4<u32>, {{ 5 * ROWS }}u * UNITS>;
 var<workgroup> gated: array<f32, {{ ROWS * WIDTH }}>;  // [rows, {{ WIDTH }} outputs]
 {% endif %}
 
-{% include "snippets/int8_sums.wgsl" %}
+{% include "snippets/int8_dot.wgsl" %}
 
 {% macro fetch(s, o, unit) %}
 {% if GATE %}
@@ -122,7 +125,7 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
 {% endif %}
 {% if EXPERTS == "each" %}
     let outputs = TEAMS * {{ PER_TEAM }}u;
-    let tiles = (N0 + outputs - 1u) / outputs;  // of a route
+    let tiles = (N0 + outputs - 1u) / outputs;  // tiles of a route
     let tile = item % tiles;
     let route = row * TOP_K + item / tiles;
     let expert = min(routes[route].expert, EXPERT_COUNT - 1u);
@@ -183,7 +186,8 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
         }
     }
 {% endfor %}
-    // Every halving of the team leaves each thread half of the rows, until there is one row.
+    // Sum over the team by butterfly exchange: each step halves the lanes that remain to be added and
+    // the rows that a thread keeps, until it keeps one row.
 {% if SUBGROUPS %}
     if (subgroup_size >= {{ T }}u) {
 {% set left = namespace(rows=ROWS, lanes=T) %}
@@ -194,8 +198,8 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
         {
             let upper = (lane & {{ left.lanes }}u) != 0u;
 {% for r in range(left.rows) %}
-            let give{{ r }} = select(acc{{ r + left.rows }}, acc{{ r }}, upper);
-            acc{{ r }} = select(acc{{ r }}, acc{{ r + left.rows }}, upper) + subgroupShuffleXor(give{{ r }}, {{ left.lanes }}u);
+            let outgoing{{ r }} = select(acc{{ r + left.rows }}, acc{{ r }}, upper);
+            acc{{ r }} = select(acc{{ r }}, acc{{ r + left.rows }}, upper) + subgroupShuffleXor(outgoing{{ r }}, {{ left.lanes }}u);
 {% endfor %}
         }
 {% else %}
@@ -223,19 +227,19 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
         let r = i / {{ WIDTH // 4 }}u;
         let word = i % {{ WIDTH // 4 }}u;
         if (row + r < current.rows && item * {{ WIDTH }}u + 4u * word < OUTPUT_ROWS) {
-            leave(row + r, item * {{ WIDTH }}u + 4u * word, r * {{ WIDTH }}u + 4u * word);
+            store_int8(row + r, item * {{ WIDTH }}u + 4u * word, r * {{ WIDTH }}u + 4u * word);
         }
     }
 }
 
-// Put the four outputs of a row from n on into int8; they are gated[at] and the following.
-fn leave(row: u32, n: u32, at: u32) {
+// Quantize four outputs of a row to int8 and store them: outputs n to n + 3, in gated[at] to gated[at + 3].
+fn store_int8(row: u32, n: u32, at: u32) {
     let first = at / 32u * 32u;
-    var most = 0.0;
+    var amax = 0.0;
     for (var i = 0u; i < 32u; i++) {
-        most = max(most, abs(gated[first + i]));
+        amax = max(amax, abs(gated[first + i]));
     }
-    let inverse = select(0.0, 127.0 / most, most > 0.0);
+    let inverse = select(0.0, 127.0 / amax, amax > 0.0);
     let v = vec4<f32>(gated[at], gated[at + 1u], gated[at + 2u], gated[at + 3u]);
     let units = OUTPUT_ROWS / 64u;
     let unit = 5u * row * units + n / 64u;
@@ -246,7 +250,7 @@ fn leave(row: u32, n: u32, at: u32) {
         for (var i = 0u; i < 32u; i++) {
             sum += i32(round(gated[first + i] * inverse));
         }
-        let scale = most / 127.0;
+        let scale = amax / 127.0;
         let target_word = 4u * (unit + 4u * units) + n % 64u / 32u * 2u;
         y0[target_word] = bitcast<u32>(scale);
         y0[target_word + 1u] = bitcast<u32>(scale * f32(sum));
@@ -257,18 +261,19 @@ fn leave(row: u32, n: u32, at: u32) {
         return;
     }
 {% if EXPERTS %}
-    finish({{ ITEM }}, team, {{ "route" if EXPERTS == "each" else "row" }}, acc0);
+    store({{ ITEM }}, team, {{ "route" if EXPERTS == "each" else "row" }}, acc0);
 {% else %}
 {% for r in range([ROWS // T, 1] | max) %}
     if (row + own + {{ r }}u < current.rows) {
-        finish(item, team, row + own + {{ r }}u, acc{{ r }});
+        store(item, team, row + own + {{ r }}u, acc{{ r }});
     }
 {% endfor %}
 {% endif %}
 }
 {% endif %}
 
-// The same through workgroup memory: leaves a thread the sums of its rows in the first variables.
+// Sum over the team through workgroup memory. Each thread gets the sums of its rows in the first
+// variables.
 fn sum_rows(
 {% for r in range(ROWS) %}
     acc{{ r }}: ptr<function, Sums>,
@@ -297,8 +302,8 @@ fn sum_rows(
 }
 {% if not WIDTH %}
 
-// Write a team's sums of one row{{ " or route" if EXPERTS }}.
-fn finish(item: u32, team: u32, row: u32, sums: Sums) {
+// Store the outputs of a team for one row{{ " or route" if EXPERTS }}.
+fn store(item: u32, team: u32, row: u32, sums: Sums) {
 {% if GATE %}
     let first = (item * TEAMS + team) * {{ OUTPUTS // 2 }}u;
 {% for p in range(OUTPUTS // 2) %}

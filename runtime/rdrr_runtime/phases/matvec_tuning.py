@@ -1,4 +1,4 @@
-"""How a product with one token row divides its outputs, and the workgroup memory that it needs."""
+"""Tuning parameters of the product with one token row, and the workgroup memory that it needs."""
 
 from __future__ import annotations
 
@@ -11,34 +11,36 @@ from rdrr_runtime.phases.formats import UNIT
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 
 WORKGROUP = 512
-"""Threads of a workgroup where the device allows it: they share the staging of the input."""
+"""Default threads of a workgroup, if the device allows them; they share the staged input."""
 
 MANY_OUTPUTS = 32_768
-"""Outputs (of a head) from which the staging hardly counts, and half the threads are faster."""
+"""Outputs (of a head) from which staging the input takes little of the time, so that half the
+threads are faster."""
 
 TEAM = 32
-"""Threads that share a row."""
+"""Default threads of a team, which share the sum of an output."""
 
 MAX_WORKGROUPS = 528
-"""Items of a phase: enough to fill the largest GPUs, few enough to share their staging."""
+"""Default most items of a phase: enough to fill the largest GPUs, but few, because each item stages
+the input once."""
 
 
 @dataclass(frozen=True)
 class MatvecTuning(Params):
-    """How a phase divides the outputs.
+    """Tuning parameters of matvec.
 
     Attributes:
-        workgroup: Threads that share a staged input, a power of two.
-        team: Threads that share a row; fast where it is the size of a subgroup.
-        groups: Most items; each takes its outputs in as many steps as are needed.
+        workgroup: Threads of a workgroup, which share the staged input; a power of two.
+        team: Threads that share the sum of an output; fast if it is the size of a subgroup.
+        groups: Most items; each computes as many tiles of outputs as are needed.
     """
 
     workgroup: int = WORKGROUP
     team: int = TEAM
     groups: int = MAX_WORKGROUPS
 
-    def leaves_int8(self) -> bool:
-        """Return whether a step of gated pairs is whole groups of 16 outputs."""
+    def can_quantize_output(self) -> bool:
+        """Return whether a tile of gated pairs is whole groups of 16 outputs."""
         return (self.workgroup // self.team * 2) % 16 == 0
 
 
@@ -55,26 +57,26 @@ CANDIDATES = (
     MatvecTuning(256, 16, 1056),
     MatvecTuning(64, 8, 528),
 )
-"""For GPUs whose subgroups have 32 threads, and some for those of 64, 16 and 8."""
+"""Mostly for GPUs whose subgroups have 32 threads; some for subgroups of 64, 16 and 8."""
 
 SOFTWARE = MatvecTuning(64, 8)
-"""On software adapters: their subgroups have 8 threads, and each barrier costs as many steps as a
+"""For software adapters, whose subgroups have 8 threads and whose barriers cost as many steps as a
 workgroup has subgroups. Six times as fast there as the default."""
 
 COLUMN_CANDIDATES = tuple(MatvecTuning(groups=groups) for groups in (132, 264, 528, 1056, 2112))
-"""For blocks along N, whose teams follow from their groups."""
+"""For blocks along N, whose number of teams follows from the size of a group."""
 
 ENOUGH_TILES = 512
-"""Tiles of 32 outputs of a column matrix from which on they beat twice as many of 16."""
+"""Tiles of 32 outputs of a column-major matrix from which they beat twice as many tiles of 16."""
 
-MOST_SUMS = 4
-"""Outputs of a team at once, those of up included."""
+MAX_SUMS = 4
+"""Most outputs of a team at a time; gate and up count as two."""
 
 
 def staged_bytes(k: int, *, int8: bool, partials: int = 0, workgroup: int = WORKGROUP) -> int:
-    """Return the bytes of workgroup memory of a phase with K inputs.
+    """Return the bytes of workgroup memory of a phase with K inputs and blocks along K.
 
-    Its reductions are included, and the `partials` results of attention that are joined.
+    They include the reductions and the statistics of `partials` partial results of attention.
     """
     per_32 = 32 + 8 + 8 if int8 else 128
     reductions = (16 + 4 + 8) * workgroup
@@ -82,13 +84,13 @@ def staged_bytes(k: int, *, int8: bool, partials: int = 0, workgroup: int = WORK
 
 
 def column_staged_bytes(k: int, *, int8: bool, gate: bool, partials: int = 0) -> int:
-    """Return the same for blocks along N; a gate stages its input twice."""
-    held = staged(k) // 16 * (20 if int8 else 64) * (2 if gate else 1)
-    return held + (16 + 16 + 8 + 4) * WORKGROUP + 12 * partials + 4
+    """Return the bytes of workgroup memory with blocks along N; a gate stages its input twice."""
+    inputs = staged(k) // 16 * (20 if int8 else 64) * (2 if gate else 1)
+    return inputs + (16 + 16 + 8 + 4) * WORKGROUP + 12 * partials + 4
 
 
 def staged(k: int) -> int:
-    """Return the inputs that are staged: K rounded up to whole units."""
+    """Return the number of staged inputs: K rounded up to whole units."""
     return -(-k // UNIT) * UNIT
 
 
@@ -100,16 +102,16 @@ def division(
     *,
     gate: bool,
 ) -> tuple[int, int, int]:
-    """Return the threads of a workgroup and of a team, and the outputs of a team at a time."""
+    """Return the threads of a workgroup, those of a team, and the outputs of a team at a time."""
     if not weights[0].by_column:
         pairs = 2 if gate and outputs % 2 == 0 else 1
         return tuning.workgroup, tuning.team, pairs
-    # Fewer outputs in a tile fill the device sooner, more of them share a staging.
+    # Small tiles fill the device sooner; in large tiles more outputs share the staged input.
     team = tuning.team
     rows, teams = group_of(weights), min(tuning.workgroup, ctx.max_threads) // team
     if rows == 32 and outputs // 32 < ENOUGH_TILES and not gate:
         rows = 16
-    while rows // teams * (2 if gate else 1) > MOST_SUMS:
+    while rows // teams * (2 if gate else 1) > MAX_SUMS:
         rows //= 2
     teams = min(teams, rows)
     return teams * team, team, rows // teams
@@ -121,7 +123,7 @@ def group_of(weights: tuple[GpuWeight, ...]) -> int:
 
 
 def column_tuning(ctx: OpContext, variant: str, outputs: int, k: int) -> TuningKey[MatvecTuning]:
-    """Return the parameters of a product with blocks along N."""
+    """Return the tuning key of a product with blocks along N, with the parameters to use."""
     return ctx.tuning_key(
         f"matmul matvec.{variant} {outputs}x{k}",
         SOFTWARE if ctx.software else MatvecTuning(),
@@ -132,12 +134,12 @@ def column_tuning(ctx: OpContext, variant: str, outputs: int, k: int) -> TuningK
 def row_tuning(
     ctx: OpContext, variant: str, outputs: int, k: int, *, int8: bool, int8_out: bool, partials: int
 ) -> TuningKey[MatvecTuning]:
-    """Return the parameters of a product with blocks along K, or with single values."""
+    """Return the tuning key of a product with blocks along K or unquantized weights."""
     most = WORKGROUP // 2 if outputs > MANY_OUTPUTS else WORKGROUP
 
     def fits(one: MatvecTuning) -> bool:
         needed = staged_bytes(k, int8=int8, partials=partials, workgroup=one.workgroup)
-        whole = not int8_out or one.leaves_int8()
+        whole = not int8_out or one.can_quantize_output()
         return whole and needed <= ctx.workgroup_storage and one.workgroup <= ctx.max_threads
 
     return ctx.tuning_key(

@@ -1,7 +1,7 @@
-"""Weights on their way into GPU memory.
+"""Upload of weights into GPU memory.
 
-Stored blocks go to the device as they are, a bounded number of bytes at a time, and are repacked
-there. Single values are written as they are, their rows padded with zeros to 16 bytes.
+Stored blocks are sent to the device unchanged, a bounded number of bytes at a time, and repacked
+there. Unquantized values are written unchanged, with rows zero-padded to a multiple of 16 bytes.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from rdrr_runtime.phases.repack import TARGET_BYTES, Chunk, RepackStep, repack_c
 Bytes = npt.NDArray[np.uint8]
 
 CHUNK_BYTES = 32 << 20
-"""Bytes of stored blocks on the device at a time."""
+"""Most bytes of stored blocks in the staging buffer on the device."""
 
-UNDER_WAY_BYTES = 128 << 20
-"""Bytes of stored blocks that may be on their way to the device."""
+IN_FLIGHT_BYTES = 128 << 20
+"""Most bytes of stored blocks that may be in flight to the device before the host waits."""
 
-_HOST_BYTES = 16 << 20  # host memory that padding may take at a time
+_HOST_BYTES = 16 << 20  # host memory for the rows that are padded at a time
 
 
 def staging_bytes(largest: int, total: int) -> int:
-    """Most bytes that pass through memory of the device while weights are uploaded.
+    """Return an upper bound on the temporary device memory that uploading weights takes, in bytes.
 
     Args:
         largest: Stored bytes of the largest matrix.
         total: Stored bytes of all weights.
     """
-    return min(largest, CHUNK_BYTES) + TARGET_BYTES + min(total, UNDER_WAY_BYTES)
+    return min(largest, CHUNK_BYTES) + TARGET_BYTES + min(total, IN_FLIGHT_BYTES)
 
 
 def upload_weight(
@@ -51,42 +51,42 @@ def upload_weight(
     data: Any | Iterable[Any],
     label: str,
 ) -> GpuWeight:
-    """Put a matrix into GPU memory.
+    """Upload a matrix into GPU memory.
 
     Args:
         arena: Owner of the buffers.
         dtype: Storage type.
-        layout: Order in storage; of `flat` only rows of whole units.
+        layout: Layout in storage; `flat` only if each row consists of whole blocks or units.
         shape: Logical shape (N, K).
-        data: The stored bytes (anything with the buffer protocol), or an iterable of such chunks,
-            each a whole number of stored rows.
+        data: The stored bytes (anything with the buffer protocol), or an iterable of chunks of
+            them, each a whole number of stored rows.
         label: Name of the tensor, for messages and buffer labels.
 
     Raises:
-        FormatError: Bytes that do not fit the shape, or a form that no kernel reads.
-        DeviceError: Out of memory.
+        FormatError: The bytes do not match the shape, or no kernel reads the type or layout.
+        DeviceError: The device is out of memory.
     """
     weight = allocate_weight(arena, dtype, layout, shape, label)
-    with arena.temporary() as passing:
-        Uploader(arena, passing).fill(weight, layout, shape, [data], label)
+    with arena.temporary() as temporary:
+        Uploader(arena, temporary).fill(weight, layout, shape, [data], label)
     return weight
 
 
 class Uploader:
-    """Writes matrices, through one buffer for their stored blocks.
+    """Fills matrices in GPU memory, reusing one staging buffer for their stored blocks.
 
     Args:
         arena: Owner of the matrices.
-        passing: Owner of that buffer, which must live until the last matrix is filled.
+        temporary: Owner of the staging buffer; it must live until the last matrix is filled.
     """
 
-    def __init__(self, arena: Arena, passing: Arena) -> None:
+    def __init__(self, arena: Arena, temporary: Arena) -> None:
         self._arena = arena
-        self._passing = passing
+        self._temporary = temporary
         self._staging: BufferSlice | None = None
-        self._under_way = 0
-        self._most = min(CHUNK_BYTES, arena.max_binding)
-        self._target = passing.empty("chunk", TARGET_BYTES)
+        self._in_flight = 0
+        self._max_bytes = min(CHUNK_BYTES, arena.max_binding)
+        self._target = temporary.empty("chunk", TARGET_BYTES)
 
     def fill(
         self,
@@ -96,37 +96,37 @@ class Uploader:
         matrices: Iterable[Any],
         label: str,
     ) -> None:
-        """Write the matrices that `weight` holds.
+        """Fill a weight with its matrix, or with all matrices of its stack.
 
         Args:
-            weight: Made by `allocate_weight` for as many matrices.
-            layout: Order in which they are stored.
-            shape: (N, K) of each.
-            matrices: The stored bytes of each, whole or in chunks, see `upload_weight`.
-            label: Name of the tensor.
+            weight: The result of `allocate_weight` for as many matrices.
+            layout: Layout in storage.
+            shape: (N, K) of each matrix.
+            matrices: The stored bytes of each matrix, whole or in chunks, see `upload_weight`.
+            label: Name of the tensor, for messages.
 
         Raises:
-            FormatError: Bytes that do not fit the shape.
+            FormatError: The bytes do not match the shape.
         """
         stored = _stored(weight.dtype, layout, shape)
         before = 0
         for number, data in enumerate(matrices):
             rows = _row_chunks(data, stored, label)
             if weight.form.values:
-                made = self._write_values(weight, rows, before)
+                written = self._write_values(weight, rows, before)
             elif weight.by_column:
-                made = self._repack_columns(weight, stored, rows, number * weight.stride, label)
+                written = self._repack_columns(weight, stored, rows, number * weight.stride, label)
             else:
-                made = self._repack_rows(weight, stored, rows, before, label)
-            if made != stored.rows:
+                written = self._repack_rows(weight, stored, rows, before, label)
+            if written != stored.rows:
                 what = "blocks" if layout is Layout.FLAT else "rows"
                 raise FormatError(
-                    "tensor ends early",
+                    "the tensor is truncated",
                     where=label,
                     expected=f"{stored.rows} {what}",
-                    found=f"{made}",
+                    found=f"{written}",
                 )
-            before += made
+            before += written
 
     def _write_values(self, weight: GpuWeight, chunks: Iterator[Bytes], before: int) -> int:
         done = 0
@@ -141,9 +141,9 @@ class Uploader:
         self, weight: GpuWeight, stored: Geometry, chunks: Iterator[Bytes], before: int, label: str
     ) -> int:
         done = 0
-        for piece in _regrouped(chunks, max(1, self._most // stored.row_bytes), 1):
+        for piece in _regrouped(chunks, max(1, self._max_bytes // stored.row_bytes), 1):
             chunk = Chunk(
-                self._sent(piece), self._target, before + done, len(piece), stored.row_blocks
+                self._staged(piece), self._target, before + done, len(piece), stored.row_blocks
             )
             self._run(chunk, repack_rows(weight, chunk, label))
             done += len(piece)
@@ -153,35 +153,35 @@ class Uploader:
         self, weight: GpuWeight, stored: Geometry, chunks: Iterator[Bytes], before: int, label: str
     ) -> int:
         done = 0
-        most = max(UNIT, self._most // stored.row_bytes // UNIT * UNIT)
-        for piece in _regrouped(chunks, most, UNIT):
-            chunk = Chunk(self._sent(piece), self._target, done, len(piece), stored.row_blocks)
+        max_rows = max(UNIT, self._max_bytes // stored.row_bytes // UNIT * UNIT)
+        for piece in _regrouped(chunks, max_rows, UNIT):
+            chunk = Chunk(self._staged(piece), self._target, done, len(piece), stored.row_blocks)
             self._run(chunk, repack_columns(weight, chunk, before, label))
             done += len(piece)
         return done
 
     def _run(self, chunk: Chunk, steps: Iterator[RepackStep]) -> None:
         for one in steps:
-            self._passing.write(chunk.target, one.target)
+            self._temporary.write(chunk.target, one.target)
             self._arena.run(as_dispatch(one.phase))
 
-    def _sent(self, rows: Bytes) -> BufferSlice:
-        """Stored rows on the device, until the next ones are sent."""
+    def _staged(self, rows: Bytes) -> BufferSlice:
+        """Write stored rows to the staging buffer, where they stay until the next call."""
         data = np.ascontiguousarray(rows).reshape(-1)
         if data.size % 4:
             data = np.concatenate([data, np.zeros(-data.size % 4, np.uint8)])
         if self._staging is None or self._staging.size < data.size:
-            self._staging = self._passing.empty("blocks", data.size)
-        self._under_way += data.size
-        if self._under_way > UNDER_WAY_BYTES:  # a device that is slower than its host
-            self._passing.wait()
-            self._under_way = data.size
-        self._passing.write(self._staging, data)
+            self._staging = self._temporary.empty("blocks", data.size)
+        self._in_flight += data.size
+        if self._in_flight > IN_FLIGHT_BYTES:  # the device is slower than the host
+            self._temporary.wait()
+            self._in_flight = data.size
+        self._temporary.write(self._staging, data)
         return self._staging
 
 
 def _stored(dtype: DType, layout: Layout, shape: tuple[int, int]) -> Geometry:
-    """Stored rows; those of blocks that cross rows are the blocks."""
+    """Return the geometry of the stored rows; if flat blocks cross rows, each block is a row."""
     if layout is not Layout.FLAT:
         return geometry(dtype, shape, layout)
     if shape[1] % dtype.block_elements == 0:
@@ -191,7 +191,7 @@ def _stored(dtype: DType, layout: Layout, shape: tuple[int, int]) -> Geometry:
 
 
 def _row_chunks(data: Any, stored: Geometry, label: str) -> Iterator[Bytes]:
-    """Chunks of stored rows, uint8 [rows, row_bytes]."""
+    """Yield chunks of stored rows, uint8 [rows, row_bytes]."""
     whole = isinstance(data, (bytes, bytearray, memoryview, np.ndarray))
     left = stored.rows
     for chunk in [data] if whole else data:
@@ -199,7 +199,7 @@ def _row_chunks(data: Any, stored: Geometry, label: str) -> Iterator[Bytes]:
         rows, rest = divmod(raw.size, stored.row_bytes)
         if rest or rows > left:
             raise FormatError(
-                "bytes do not fit the shape",
+                "the number of bytes does not match the shape of the tensor",
                 where=label,
                 expected=f"at most {left} rows of {stored.row_bytes} bytes",
                 found=f"{raw.size} bytes",
@@ -209,7 +209,10 @@ def _row_chunks(data: Any, stored: Geometry, label: str) -> Iterator[Bytes]:
 
 
 def _regrouped(chunks: Iterator[Bytes], most: int, step: int) -> Iterator[Bytes]:
-    """The same rows, at most `most` at a time and but for the last a multiple of `step`."""
+    """Yield the same rows in chunks of at most `most` rows.
+
+    Every chunk but the last is a multiple of `step` rows.
+    """
     kept: list[Bytes] = []
     count = 0
     for chunk in chunks:
@@ -231,7 +234,7 @@ def _rows_at_a_time(row_bytes: int) -> int:
 
 
 def _padded(rows: Bytes, row_bytes: int) -> Bytes:
-    """Rows of bytes with zeros after them."""
+    """Return rows zero-padded to `row_bytes` bytes."""
     if rows.shape[1] == row_bytes:
         return np.ascontiguousarray(rows)
     padded = np.zeros((len(rows), row_bytes), np.uint8)
@@ -240,7 +243,7 @@ def _padded(rows: Bytes, row_bytes: int) -> Bytes:
 
 
 def _write_rows(arena: Arena, weight: GpuWeight, rows: Bytes, row: int) -> None:
-    """Write rows to the parts that hold them, the first of them being row `row`."""
+    """Write rows, the first of which is row `row` of the matrix, to the parts that hold them."""
     for part in weight.parts:
         first = max(row, part.first_row)
         last = min(row + len(rows), part.first_row + part.rows)

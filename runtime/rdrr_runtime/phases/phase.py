@@ -1,15 +1,16 @@
 """A phase: one WGSL function with typed parameters, and the buffers that it reads and writes.
 
-A pass is a list of phases. They are plain data, made on the host: they can be printed, counted and
-compared, and nothing here touches a device. How a phase is launched is the business of an executor
-(`rdrr_runtime.phases.launch`, `rdrr_runtime.exec.executor`); a phase does not know it:
+A pass over the model is a list of phases. Phases are plain data on the host that can be printed,
+counted and compared; nothing in this module touches a device. An executor launches them
+(`rdrr_runtime.phases.launch`, `rdrr_runtime.exec.executor`), and a phase does not depend on how it
+is launched. It only defines the function
 
     fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32)
 
-is called for each item of its `Work` by all threads of one workgroup, in uniform control flow. It
-names those of the four parameters that it needs. `item` counts from 0 to `Work.items`, `row` is the
-first token row of the item. The executor declares the threads of a workgroup (`WG`) and `Thread`,
-and gives the storage buffers their numbers.
+which all threads of one workgroup call in uniform control flow, once for each item of its `Work`.
+The function declares only those of the four parameters that it uses. `item` runs from 0 to
+`Work.items` - 1 and `row` is the first token row of the call. The executor declares `Thread` and
+`WG`, the number of threads of a workgroup, and numbers the bindings of the storage buffers.
 """
 
 from __future__ import annotations
@@ -24,37 +25,38 @@ from rdrr_device.kernels import Work
 from rdrr_device.shaders import Access, Binding, ShaderFolder, overrides, storage_bindings
 from rdrr_device.tuning import AnyTuningKey
 
-__all__ = ["FOLDER", "MOST_BUFFERS", "Number", "Phase", "Record", "Work", "choice"]
+__all__ = ["FOLDER", "MAX_BUFFERS", "Number", "Phase", "Record", "Work", "choice"]
 
 FOLDER = ShaderFolder("rdrr_runtime.phases")
-"""The WGSL of this folder, and the snippets that it includes."""
+"""Template folder with the WGSL files of this package and the snippets that they include."""
 
-MOST_BUFFERS = 8
-"""Storage buffers of a phase: what every WebGPU device binds."""
+MAX_BUFFERS = 8
+"""Most storage buffers of a phase: the number that every WebGPU device can bind."""
 
 Number = float | int | bool
 
 
 def choice(default: Any = MISSING) -> Any:
-    """Return a field of a `Record` that chooses text of the shader instead of a constant."""
+    """Declare a field of a `Record` as a template variable instead of an override constant."""
     return field(default=default, metadata={"is_choice": True})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """The typed parameters of a WGSL function; subclasses name the function and add fields.
+    """The typed parameters of a WGSL function; a subclass names the shader and adds fields.
 
-    A field is an override constant of the shader, named like it in capitals. A tuple is one for
-    each element, numbered from 0; of a dataclass each field is one; None is left out. Fields that
-    `choice` makes are variables of the template instead.
+    Each field becomes an override constant of the shader with the same name in capitals. A tuple
+    becomes one constant for each element, with the index of the element as suffix. Each field of a
+    nested dataclass becomes a constant of its own. None declares no constant. A field declared with
+    `choice` becomes a variable of the shader's template instead.
 
     Attributes:
-        shader: File name without the suffix.
-        folder: Where the file lies.
-        trusted: The function guards every index and bounds every loop by itself, so the compiler's
-            runtime checks may be left out.
+        shader: File name of the shader without the suffix.
+        folder: Template folder of the shader.
+        trusted: The function guards every index and bounds every loop itself, so the runtime checks
+            that the shader compiler inserts may be omitted.
         threads: Threads of a workgroup, the constant `WG`.
-        variant: What is added to the name of the shader in explanations and profiles.
+        variant: Suffix of the shader's name in explanations and profiles.
     """
 
     shader: ClassVar[str]
@@ -66,7 +68,7 @@ class Record:
 
     @property
     def name(self) -> str:
-        """The function for explanations and profiles, e.g. `matvec.q4_k.norm.store`."""
+        """Name of the kernel in explanations and profiles, e.g. `matvec.q4_k.norm.store`."""
         return f"{self.shader}.{self.variant}" if self.variant else self.shader
 
     @property
@@ -76,12 +78,12 @@ class Record:
 
     @cached_property
     def choices(self) -> dict[str, Hashable]:
-        """The variables of the template."""
+        """Variables of the shader's template."""
         return {one.name.upper(): getattr(self, one.name) for one in self._own if _chooses(one)}
 
     @cached_property
     def constants(self) -> dict[str, Number]:
-        """The override constants, without `WG`."""
+        """Override constants of the shader, without `WG`."""
         found: dict[str, Number] = {}
         for one in self._own:
             if not _chooses(one):
@@ -90,7 +92,7 @@ class Record:
 
     @cached_property
     def source(self) -> str:
-        """The WGSL of the function, with its choices made."""
+        """WGSL of the function, rendered with `choices`."""
         return self.folder.render(f"{self.shader}.wgsl", **self.choices)
 
     @property
@@ -116,14 +118,14 @@ def _constants(name: str, value: Any, suffix: str = "") -> dict[str, Number]:
 
 @dataclass(frozen=True)
 class Phase:
-    """A function of a pass with its parameters and buffers.
+    """One kernel call of a pass: a function with its parameters and buffers.
 
     Attributes:
-        record: The function and its parameters.
+        record: Shader function and its parameters.
         buffers: Storage buffers by the names under which the shader declares them.
-        work: How many times it is called.
-        label: The op that it serves, e.g. `layers.3.q_proj`.
-        tuning_keys: Choices of parameters that it depends on, its own first.
+        work: How many times the function is called.
+        label: Name of the op that it computes, e.g. `layers.3.q_proj`.
+        tuning_keys: Tuning keys that the phase depends on, its own key first.
     """
 
     record: Record
@@ -133,17 +135,17 @@ class Phase:
     tuning_keys: tuple[AnyTuningKey, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that buffers and constants are those that the shader declares.
+        """Check that the buffers and constants are exactly those that the shader declares.
 
         Raises:
-            ValueError: A name that is missing or not declared, or too many buffers.
+            ValueError: A name is missing or not declared, or there are too many buffers.
         """
         record = self.record
         declared = {one.name for one in self.bindings}
         if declared != set(self.buffers):
             raise ValueError(f"{record.name} binds {sorted(declared)}, not {sorted(self.buffers)}")
-        if len(declared) > MOST_BUFFERS:
-            raise ValueError(f"{record.name} binds {len(declared)} buffers, not {MOST_BUFFERS}")
+        if len(declared) > MAX_BUFFERS:
+            raise ValueError(f"{record.name} binds {len(declared)} buffers, at most {MAX_BUFFERS}")
         known, needed = overrides(record.source)
         given = set(record.constants)
         if not needed <= given <= known:
@@ -157,16 +159,16 @@ class Phase:
 
     @cached_property
     def bindings(self) -> tuple[Binding, ...]:
-        """The storage buffers in the order in which the shader declares them."""
+        """Storage bindings in the order in which the shader declares them."""
         return storage_bindings(self.record.source)
 
     @property
     def slices(self) -> tuple[BufferSlice, ...]:
-        """The buffers in that order."""
+        """Buffers in the order of `bindings`."""
         return tuple(self.buffers[one.name] for one in self.bindings)
 
     def as_data(self) -> dict[str, Any]:
-        """Return the phase as values that JSON can hold."""
+        """Return the phase as JSON values, which `rdrr explain --phases --json` prints."""
         return {
             "op": self.label,
             "function": self.name,

@@ -1,4 +1,4 @@
-"""Token rows in int8, for the products of many rows (`matmul_int8`)."""
+"""Quantization of many token rows to int8, the input of `matmul_int8`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.phase import Phase, Record, Work
 
-ROW_TILE = 128  # rows of an Int8Rows come in multiples, so that no tile reads beyond them
-K_TILE = 256  # inputs come in multiples: no block of any type reaches further
+ROW_TILE = 128  # rows are padded to a multiple, so that no tile reads beyond the buffers
+K_TILE = 256  # K is padded to a multiple, because blocks of any type divide it
 
 
 @dataclass(frozen=True)
-class Int8Rows:
-    """Token rows in int8, 32 elements to a scale.
+class QuantizedRows:
+    """Token rows quantized to int8, with one scale for each 32 elements.
 
     Attributes:
-        q: int8 by 16 [k_padded / 16, rows].
-        scales: f32 [k_padded / 32, rows, 2]: scale, and scale times the sum of q.
+        q: Codes in vectors of 16 int8, [k_padded / 16, rows].
+        scales: f32 [k_padded / 32, rows, 2]: the scale, and the scale times the sum of the codes.
         rows: Token rows that the buffers hold, a multiple of `ROW_TILE`.
-        k: Elements of a row that carry meaning.
+        k: Elements of a row without padding.
     """
 
     q: BufferSlice
@@ -31,7 +31,7 @@ class Int8Rows:
 
     @property
     def k_padded(self) -> int:
-        """Elements of a row with the zeros after them."""
+        """Elements of a row, zero padding included."""
         return padded(self.k, K_TILE)
 
 
@@ -40,10 +40,10 @@ class QuantizeRows(Record):
     """Parameters of quantize_rows.wgsl.
 
     Attributes:
-        k: Elements of a row.
-        k_padded: The same with the zeros after them, a multiple of `K_TILE`.
-        rows: Rows that the buffers hold.
-        per_row: Rows for each token row.
+        k: Elements of a vector.
+        k_padded: Elements of a vector, zero padding included; a multiple of `K_TILE`.
+        rows: Vectors that the buffers hold.
+        per_row: Vectors of a token row.
     """
 
     shader = "quantize_rows"
@@ -57,35 +57,35 @@ class QuantizeRows(Record):
 
 
 def padded(value: int, multiple: int) -> int:
-    """The smallest multiple not below `value`."""
+    """Return `value` rounded up to a multiple of `multiple`."""
     return -(-value // multiple) * multiple
 
 
 def padded_rows(rows: int) -> int:
-    """Rows that the buffers for `rows` token rows hold."""
+    """Return the rows that the buffers for `rows` token rows hold: a multiple of `ROW_TILE`."""
     return padded(rows, ROW_TILE)
 
 
 def int8_sizes(rows: int, k: int) -> tuple[int, int]:
-    """Bytes of `q` and of `scales` for `rows` token rows of `k` elements."""
+    """Return the bytes of `q` and of `scales` for `rows` token rows of `k` elements."""
     elements = padded_rows(rows) * padded(k, K_TILE)
     return elements, elements // 4
 
 
 def quantize_rows(
-    ctx: OpContext, x: BufferSlice, target: Int8Rows, *, per_row: int = 1, label: str
+    ctx: OpContext, x: BufferSlice, target: QuantizedRows, *, per_row: int = 1, label: str
 ) -> list[Phase]:
-    """Token rows as int8.
+    """Quantize token rows to int8.
 
     Args:
-        ctx: Where it is lowered to.
+        ctx: Lowering context.
         x: f32 [rows, per_row, K].
-        target: Where to put them.
-        per_row: Rows of the target for each token row.
-        label: What they are the input of.
+        target: Buffers for the result, one row of it for each vector of x.
+        per_row: Vectors of a token row.
+        label: Name of the value, for messages and profiles.
 
     Raises:
-        FormatError: K is no multiple of 4, or a buffer is too small.
+        FormatError: K is not a multiple of 4, or a buffer is too small.
     """
     need_multiple(f"{label}: K", target.k, 4)
     need_floats(f"{label}: x", x, ctx.max_rows * per_row * target.k)

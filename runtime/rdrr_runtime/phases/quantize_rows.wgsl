@@ -1,13 +1,13 @@
-// Token rows in int8: x = scale q for each 32 elements of a row, scale = max|x| / 127.
+// Quantize token rows to int8: x = scale q for each 32 elements of a vector, with scale = max|x| / 127.
 //
 // current  Step
-// x        f32 [rows, PER_ROW, K]: PER_ROW rows here for each token row
-// q        int8 by 16 [K_PADDED / 16, ROWS]: a row's next 16 elements lie ROWS words of 16 bytes on
-// scales   [K_PADDED / 32, ROWS] pairs f32: scale, and scale times the sum of q
+// x        f32 [rows, PER_ROW, K]; a token row has PER_ROW vectors
+// q        16 int8 codes a vec4<u32>, [K_PADDED / 16, ROWS], ROWS counting vectors
+// scales   vec2<f32> [K_PADDED / 32, ROWS]: scale, and scale times the sum of the codes
 //
-// An item is 8 of the PER_ROW rows of 8 token rows, by 8 groups of 32 elements, the groups of a row
-// first; a thread takes 32 elements of a row. Elements from K on are zeros; rows beyond the step are
-// left alone.
+// A call covers 8 token rows, which have 8 PER_ROW vectors. An item is 8 of these vectors by 8 groups of
+// 32 elements; the items of the same vectors come first. Each thread quantizes 32 elements of a vector.
+// Elements from K on are zeros; vectors beyond the rows of the step are left unchanged.
 {% include "snippets/step.wgsl" %}
 
 var<storage, read> current: Step;
@@ -25,24 +25,24 @@ fn load(row: u32, i: u32) -> vec4<f32> {
     return select(vec4<f32>(0.0), x[(row * K + select(0u, i, inside)) / 4u], inside);
 }
 
-fn largest(v: vec4<f32>) -> f32 {
-    let most = max(abs(v.xy), abs(v.zw));
-    return max(most.x, most.y);
+fn abs_max(v: vec4<f32>) -> f32 {
+    let amax = max(abs(v.xy), abs(v.zw));
+    return max(amax.x, amax.y);
 }
 
 fn phase(item: u32, row: u32, thread: Thread) {
-    let items = K_PADDED / 256u;  // of 8 rows
+    let items = K_PADDED / 256u;  // items of 8 vectors
     let own = row * PER_ROW + item / items * 8u + thread.index % 8u;
     let group = item % items * 8u + thread.index / 8u;
     if (own >= current.rows * PER_ROW) {
         return;
     }
-    var most = 0.0;
+    var amax = 0.0;
 {% for i in range(8) %}
     let v{{ i }} = load(own, group * 32u + {{ 4 * i }}u);
-    most = max(most, largest(v{{ i }}));
+    amax = max(amax, abs_max(v{{ i }}));
 {% endfor %}
-    let inverse = select(0.0, 127.0 / most, most > 0.0);
+    let inverse = select(0.0, 127.0 / amax, amax > 0.0);
     var sums = vec4<i32>(0);
 {% for i in range(8) %}
     let q{{ i }} = vec4<i32>(round(v{{ i }} * inverse));
@@ -51,6 +51,6 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let at = 2u * group * ROWS + own;
     q[at] = vec4<u32>(pack4xI8(q0), pack4xI8(q1), pack4xI8(q2), pack4xI8(q3));
     q[at + ROWS] = vec4<u32>(pack4xI8(q4), pack4xI8(q5), pack4xI8(q6), pack4xI8(q7));
-    let scale = most / 127.0;
+    let scale = amax / 127.0;
     scales[group * ROWS + own] = vec2<f32>(scale, scale * f32(sums.x + sums.y + sums.z + sums.w));
 }

@@ -1,6 +1,6 @@
-"""Stored blocks into the planes that products read: see repack.wgsl.
+"""Repacking of stored blocks into the planes that the products read: see repack.wgsl.
 
-Done once, on the device, when a matrix is loaded. No code or scale changes its value.
+Repacking runs once, on the device, when a matrix is loaded. It is lossless.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ WORKGROUP = 64
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some stored rows of a matrix on the device.
+    """A chunk of the stored rows of a matrix, on the device.
 
     Attributes:
-        blocks: Their bytes.
-        target: Buffer of `TARGET_BYTES` that says where a phase writes them.
-        first: The first of them in the matrix; along N a multiple of 64.
-        rows: How many.
-        row_blocks: Blocks of each.
+        blocks: Bytes of the rows.
+        target: Buffer of `TARGET_BYTES` that tells the phase where to write them.
+        first: Index of the first row in the matrix; a multiple of 64 for blocks along N.
+        rows: Number of rows.
+        row_blocks: Blocks of a row.
     """
 
     blocks: BufferSlice
@@ -41,7 +41,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class RepackStep:
-    """A phase, and what must be written to the chunk's `target` before it runs."""
+    """A phase, and the words to write to the chunk's `target` before it runs."""
 
     target: npt.NDArray[np.uint32]
     phase: Phase
@@ -55,10 +55,10 @@ class Repack(Record):
     """Parameters of repack.wgsl.
 
     Attributes:
-        form: How the matrix lies in GPU memory.
-        stored: How the fields of a stored block lie.
+        form: Memory layout of the matrix on the GPU.
+        stored: Byte offsets of the fields of a stored block.
         block: Weights of a block.
-        block_bytes: Its bytes.
+        block_bytes: Bytes of a block.
     """
 
     shader = "repack"
@@ -71,10 +71,10 @@ class Repack(Record):
 
 
 def repack_rows(weight: GpuWeight, chunk: Chunk, label: str) -> Iterator[RepackStep]:
-    """Yield what writes a chunk of rows of blocks along K."""
-    units = -(-chunk.row_blocks * weight.dtype.block_elements // UNIT)  # of a stored row
+    """Yield the steps that repack a chunk of rows of blocks along K, one for each part."""
+    units = -(-chunk.row_blocks * weight.dtype.block_elements // UNIT)  # units of a stored row
     for part in weight.parts:
-        # Where blocks cross rows, a stored row is one block and no row of the matrix.
+        # If flat blocks cross rows, a stored row is one block instead of a row of the matrix.
         start = part.first_row * weight.units // units
         end = -(-(part.first_row + part.rows) * weight.units // units)
         first, last = max(chunk.first, start), min(chunk.first + chunk.rows, end)
@@ -92,12 +92,12 @@ def repack_rows(weight: GpuWeight, chunk: Chunk, label: str) -> Iterator[RepackS
 def repack_columns(
     weight: GpuWeight, chunk: Chunk, before: int, label: str
 ) -> Iterator[RepackStep]:
-    """Yield what writes a chunk of rows of blocks along N.
+    """Yield the steps that repack a chunk of rows of blocks along N, one for each part.
 
     Args:
-        weight: The matrix.
-        chunk: The stored rows, each one input of all outputs.
-        before: Rows of earlier matrices that the planes hold.
+        weight: The matrix, or the stack of matrices.
+        chunk: The stored rows; each holds the weights of one input for all outputs.
+        before: Rows of the stack before this matrix.
         label: Name of the tensor.
     """
     block = weight.dtype.block_elements
@@ -133,7 +133,7 @@ def _step(
     threads: int,
     label: str,
 ) -> RepackStep:
-    planes = weight.places(part)
+    planes = weight.plane_offsets(part)
     record = Repack(
         variant=f"{weight.dtype.name.lower()}.{weight.layout.value}",
         form=weight.form,
@@ -142,6 +142,6 @@ def _step(
         block_bytes=weight.dtype.block_bytes,
     )
     buffers = {"blocks": chunk.blocks, "planes": part.slice, "chunk": chunk.target}
-    begin = [one or 0 for one in (planes.high, planes.scales, planes.common)]
+    begin = [one or 0 for one in (planes.high, planes.scales, planes.super_scales)]
     phase = Phase(record, buffers, Work(-(-threads // WORKGROUP)), f"{label}.repack")
     return RepackStep(np.array([*target, *begin], np.uint32), phase)

@@ -1,34 +1,34 @@
-// planes = blocks: the stored blocks of a matrix, repacked without loss as `formats.py` describes.
+// planes = blocks: repack the stored blocks of a matrix without loss into the layout of formats.py.
 //
-// blocks   bytes of a chunk of stored rows of chunk.blocks blocks each
+// blocks   bytes of a chunk of stored rows, each of chunk.blocks blocks
 // planes   words of the whole part, of which the units of the chunk are written
-// chunk    what of it goes where
+// chunk    sizes of the chunk, and where it is written
 //
 {% set F, B = FORM, STORED %}
 {% if F.column %}
-// A stored row is one input for many outputs. A thread makes 32 codes of one output, or the scales or
-// common factors of four inputs for one group of outputs. Inputs after the last are zeros.
+// A stored row holds the weights of one input for many outputs. A thread writes 32 codes of one output,
+// or the scales or super-block scales of four inputs for a group of outputs. Padding inputs are zeros.
 {% else %}
-// A stored row is one output, or one block where blocks cross rows. A thread makes 32 codes of it; the
-// first of a unit makes its scales too. Codes after the last block are zeros.
+// A stored row holds one output, or one block if flat blocks cross rows. A thread writes 32 codes of it;
+// the first thread of a unit also writes the scales. Codes after the last block are zeros.
 {% endif %}
 // An item is the work of WG threads.
 var<storage, read> blocks: array<u32>;
 var<storage, read_write> planes: array<u32>;
 var<storage, read> chunk: Chunk;
 
-// Not overrides: a pipeline serves every matrix of a type.
+// These are not overrides, so that one pipeline serves every matrix of a type.
 struct Chunk {
-    blocks: u32,         // of a stored row
+    blocks: u32,         // blocks of a stored row
     skip: u32,           // {{ "blocks of a row" if F.column else "stored rows" }} before those of this part
-    outputs: u32,        // rows of planes that are made
-    first_output: u32,   // the first of them in the part
+    outputs: u32,        // rows of the planes to write
+    first_output: u32,   // index of the first of them in the part
     row_units: u32,      // units of a row
     rows: u32,           // stored rows of the chunk
     first: u32,          // unit of a row that the chunk begins with
-    high: u32,           // where the planes begin, in words of 16 bytes
+    high: u32,           // offsets of the planes, in words of 16 bytes
     scales: u32,
-    block_factors: u32,
+    super_scales: u32,
 }
 
 {% include "snippets/half_scale.wgsl" %}
@@ -41,7 +41,7 @@ fn half_at(at: u32) -> u32 {
     return byte_at(at) | (byte_at(at + 1u) << 8u);
 }
 
-// Where the block with an element of a stored row begins.
+// Byte offset of the block that holds an element of a stored row.
 fn block_of(row: u32, element: u32) -> u32 {
     return (row * chunk.blocks + element / {{ BLOCK }}u) * {{ BLOCK_BYTES }}u;
 }
@@ -57,7 +57,7 @@ fn exists(row: u32, element: u32) -> bool {
     let found = (byte >> (e / {{ field.run }}u % {{ field.stack }}u * {{ field.step }}u)) & {{ 2 ** field.bits - 1 }}u;
 {% endmacro %}
 {% set lowest = B.codes[0].bits %}
-// The lower {{ lowest }} bits of the code of an element of a stored row; zero where there is none.
+// The lower {{ lowest }} bits of the code of an element of a stored row; zero for a padding element.
 fn low_bits(row: u32, element: u32) -> u32 {
     if (!exists(row, element)) {
         return 0u;
@@ -66,7 +66,7 @@ fn low_bits(row: u32, element: u32) -> u32 {
 }
 {% if F.high %}
 
-// The bits above.
+// The bits of the code above those of `low_bits`.
 fn high_bits(row: u32, element: u32) -> u32 {
     if (!exists(row, element)) {
         return 0u;
@@ -75,7 +75,7 @@ fn high_bits(row: u32, element: u32) -> u32 {
 }
 {% endif %}
 
-// A factor of a block at `base`: the f32 of its scale, or its scale and minimum as they are.
+// The factor of the block at `base`: its scale as f32, or its f16 scale and f16 minimum as stored.
 fn factor(base: u32) -> u32 {
 {% if F.minimum %}
     return half_at(base + {{ B.scale }}u) | (half_at(base + {{ B.minimum }}u) << 16u);
@@ -85,7 +85,7 @@ fn factor(base: u32) -> u32 {
 }
 
 {% if F.levels == 2 %}
-// Byte of scale, and in bits 8 to 15 byte of minimum, of group `group` of the block at `base`.
+// Scale (bits 0 to 7) and minimum (bits 8 to 15) of group `group` of the block at `base`.
 fn group_scale(base: u32, group: u32) -> u32 {
 {% if B.groups.encoding == "int8" %}
     return byte_at(base + {{ B.groups.offset }}u + group);
@@ -102,10 +102,10 @@ fn group_scale(base: u32, group: u32) -> u32 {
 }
 {% endif %}
 
-// Element i of 32 codes: its stored row is {{ "row + i" if F.column else "row" }}, there it is element {{ "element" if F.column else "element + i" }}.
+// Element i of the 32 codes is element {{ "element" if F.column else "element + i" }} of stored row {{ "row + i" if F.column else "row" }}.
 {% set at = "row + %s, element" if F.column else "row, element + %s" %}
-// Write half `part` of a unit.
-fn put_codes(unit: u32, part: u32, row: u32, element: u32) {
+// Write the 32 codes of half `half` of a unit.
+fn put_codes(unit: u32, half: u32, row: u32, element: u32) {
 {% set words = 8 if F.bits == 8 else 4 %}
     for (var word = 0u; word < {{ words }}u; word++) {
         var bits = 0u;
@@ -117,7 +117,7 @@ fn put_codes(unit: u32, part: u32, row: u32, element: u32) {
             bits |= (low_bits({{ at | format("own") }}) | (low_bits({{ at | format("own + 16u") }}) << 4u)) << (8u * i);
 {% endif %}
         }
-        planes[{{ 2 * words }}u * unit + {{ words }}u * part + word] = bits;
+        planes[{{ 2 * words }}u * unit + {{ words }}u * half + word] = bits;
     }
 {% if F.high %}
 {% set spread = 4 * (8 // F.high) %}
@@ -127,28 +127,28 @@ fn put_codes(unit: u32, part: u32, row: u32, element: u32) {
             let own = {{ spread }}u * word + i;
             bits |= high_bits({{ at | format("own") }}) << (8u * (i % 4u) + {{ F.high }}u * (i / 4u));
         }
-        planes[4u * chunk.high + {{ 2 * F.high }}u * unit + {{ F.high }}u * part + word] = bits;
+        planes[4u * chunk.high + {{ 2 * F.high }}u * unit + {{ F.high }}u * half + word] = bits;
     }
 {% endif %}
 }
 {% if F.column %}
 
-// 32 codes of output `n` of the part: half `half` of the chunk's.
-fn make_codes(n: u32, half: u32) {
+// Write 32 codes of output `n` of the part: half unit `half` of the chunk.
+fn put_column_codes(n: u32, half: u32) {
     let unit = (chunk.first_output + n) * chunk.row_units + chunk.first + half / 2u;
     put_codes(unit, half % 2u, 32u * half, chunk.skip * {{ BLOCK }}u + n);
 }
 
-// The scales of a group of outputs for inputs 4 four to 4 four + 3 of the chunk.
-fn make_scales(group: u32, four: u32) {
+// Write the scales of a group of outputs for inputs 4 quad to 4 quad + 3 of the chunk.
+fn put_scales(group: u32, quad: u32) {
     let own = chunk.first_output / {{ F.group }}u + group;
     let n = chunk.skip * {{ BLOCK }}u + group * {{ F.group }}u;
-    let at = own * (16u * chunk.row_units) + 16u * chunk.first + four;
+    let at = own * (16u * chunk.row_units) + 16u * chunk.first + quad;
 {% if F.levels == 2 %}
     var scales = 0u;
     var minimums = 0u;
     for (var i = 0u; i < 4u; i++) {
-        let row = 4u * four + i;
+        let row = 4u * quad + i;
         if (row < chunk.rows) {
             let both = group_scale(block_of(row, n), n % {{ BLOCK }}u / {{ F.group }}u);
             scales |= (both & 255u) << (8u * i);
@@ -161,19 +161,19 @@ fn make_scales(group: u32, four: u32) {
 {% endif %}
 {% else %}
     for (var i = 0u; i < 4u; i++) {
-        let row = 4u * four + i;
+        let row = 4u * quad + i;
         planes[4u * (chunk.scales + at) + i] = select(0u, factor(block_of(min(row, chunk.rows - 1u), n)), row < chunk.rows);
     }
 {% endif %}
 }
 {% if F.levels == 2 %}
 
-// The common factors of a block of outputs for four inputs of the chunk.
-fn make_common(block: u32, four: u32) {
+// Write the super-block scales of a block of outputs for inputs 4 quad to 4 quad + 3 of the chunk.
+fn put_super_scales(block: u32, quad: u32) {
     let own = chunk.first_output / {{ BLOCK }}u + block;
-    let at = chunk.block_factors + own * ({{ 16 * F.factors }}u * chunk.row_units) + 16u * chunk.first + four;
+    let at = chunk.super_scales + own * ({{ 16 * F.factors }}u * chunk.row_units) + 16u * chunk.first + quad;
     for (var i = 0u; i < 4u; i++) {
-        let row = 4u * four + i;
+        let row = 4u * quad + i;
         if (row < chunk.rows) {
             let bits = factor(block_of(row, (chunk.skip + block) * {{ BLOCK }}u));
 {% if F.minimum %}
@@ -191,28 +191,28 @@ fn phase(item: u32, thread: Thread) {
     var id = item * WG + thread.index;
     let halves = (chunk.rows + 63u) / 64u * 2u;
     if (id < chunk.outputs * halves) {
-        make_codes(id % chunk.outputs, id / chunk.outputs);
+        put_column_codes(id % chunk.outputs, id / chunk.outputs);
         return;
     }
     id -= chunk.outputs * halves;
-    let fours = 8u * halves;
+    let quads = 8u * halves;
     let scale_groups = chunk.outputs / {{ F.group }}u;
-    if (id < scale_groups * fours) {
-        make_scales(id % scale_groups, id / scale_groups);
+    if (id < scale_groups * quads) {
+        put_scales(id % scale_groups, id / scale_groups);
         return;
     }
 {% if F.levels == 2 %}
-    id -= scale_groups * fours;
-    let common_groups = chunk.outputs / {{ BLOCK }}u;
-    if (id < common_groups * fours) {
-        make_common(id % common_groups, id / common_groups);
+    id -= scale_groups * quads;
+    let super_groups = chunk.outputs / {{ BLOCK }}u;
+    if (id < super_groups * quads) {
+        put_super_scales(id % super_groups, id / super_groups);
     }
 {% endif %}
 }
 {% else %}
 
-// The scales of a unit of a stored row, and the factor that four units share.
-fn make_scales(unit: u32, row: u32, element: u32) {
+// Write the scales of a unit of a stored row, and the super-block scale that four units share.
+fn put_scales(unit: u32, row: u32, element: u32) {
     let base = block_of(row, element);
 {% if F.levels == 2 %}
     var bits = 0u;
@@ -221,7 +221,7 @@ fn make_scales(unit: u32, row: u32, element: u32) {
 {% endfor %}
     planes[4u * chunk.scales + unit] = bits;
     if (unit % 4u == 0u) {
-        planes[4u * chunk.block_factors + unit / 4u] = factor(base);
+        planes[4u * chunk.super_scales + unit / 4u] = factor(base);
     }
 {% else %}
     planes[4u * chunk.scales + 2u * unit] = factor(base);
@@ -244,7 +244,7 @@ fn phase(item: u32, thread: Thread) {
     let unit = (chunk.first_output + output) * chunk.row_units + half / 2u;
     put_codes(unit, half % 2u, row, 32u * half);
     if (half % 2u == 0u && 32u * half < chunk.blocks * {{ BLOCK }}u) {
-        make_scales(unit, row, 32u * half);
+        put_scales(unit, row, 32u * half);
     }
 }
 {% endif %}

@@ -1,8 +1,8 @@
-"""RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467) and its fusions with the residual stream.
+"""RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467), in place or fused with a residual addition.
 
 rms_norm             y = norm(x)
-rms_norm_in_place    x = norm(x)              queries and keys, head by head
-post_norm_add        x = x + norm(r)          Gemma's norms after a block
+rms_norm_in_place    x = norm(x)            for queries and keys, head by head
+post_norm_add        x = x + norm(r)        for Gemma's norms after a block
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from rdrr_device.tuning import Params
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
-from rdrr_runtime.phases.weight_units import power_of_two
+from rdrr_runtime.phases.weight_checks import power_of_two
 
 
 @dataclass(frozen=True)
 class NormTuning(Params):
-    """Threads that share a vector.
+    """Tuning parameters of rmsnorm.
 
     Attributes:
-        workgroup: A power of two.
+        workgroup: Threads of a workgroup, which normalises one vector; a power of two.
     """
 
     workgroup: int
@@ -33,13 +33,13 @@ class RmsNorm(Record):
     """Parameters of rmsnorm.wgsl.
 
     Attributes:
-        mode: `out`, `in_place` or `post`.
-        subgroups: Whether sums go through subgroup operations.
-        value: Type of activations.
+        mode: `out` (y = norm(x)), `in_place` (x = norm(x)) or `post` (x = x + norm(r)).
+        subgroups: Whether reductions use subgroup operations.
+        value: Type of the activations, `f32` or `f16`.
         width: Elements of a vector.
         per_row: Vectors of a token row.
-        eps: Added to the mean square.
-        offset: Added to the weight.
+        eps: Epsilon added to the mean square.
+        offset: Number added to the weight.
     """
 
     shader = "rmsnorm"
@@ -69,22 +69,22 @@ def rms_norm(
     single_row: bool = False,
     label: str,
 ) -> list[Phase]:
-    """y = x / sqrt(mean(x^2) + eps) * (offset + weight).
+    """Normalise vectors: y = x / sqrt(mean(x^2) + eps) * (offset + weight).
 
     Args:
-        ctx: Where it is lowered to.
+        ctx: Lowering context.
         x: [rows, per_row, width].
         weight: f32 [width].
-        y: [rows, per_row, width]; another buffer than x.
+        y: [rows, per_row, width]; not the same buffer as x.
         width: Elements of a normalised vector, a multiple of 4.
-        eps: Added to the mean square.
-        offset: Added to the weight (Gemma: 1).
-        per_row: Normalised vectors in a token row.
-        single_row: x and y have one row, whatever the pass has.
-        label: What the op is.
+        eps: Epsilon added to the mean square.
+        offset: Number added to the weight (Gemma: 1).
+        per_row: Vectors of a token row.
+        single_row: Whether x and y have one row, however many rows the pass has.
+        label: Name of the op, for messages and profiles.
 
     Raises:
-        FormatError: Sizes that do not suit.
+        FormatError: The kernel does not support a size, or a buffer is too small.
     """
     operands = {"x": x, "weight": weight, "y": y}
     return _lower(ctx, "out", operands, width, eps, offset, per_row, single_row, label)
@@ -101,7 +101,7 @@ def rms_norm_in_place(
     per_row: int = 1,
     label: str,
 ) -> list[Phase]:
-    """As `rms_norm`, with the result in x."""
+    """Normalise vectors as `rms_norm` does, in place."""
     operands = {"x": x, "weight": weight}
     return _lower(ctx, "in_place", operands, width, eps, offset, per_row, False, label)
 
@@ -117,7 +117,10 @@ def post_norm_add(
     offset: float = 0.0,
     label: str,
 ) -> list[Phase]:
-    """x = x + norm(r): two different buffers [rows, width]."""
+    """Normalise r and add it to the residual stream, x = x + norm(r).
+
+    Both are [rows, width], in two different buffers.
+    """
     operands = {"x": x, "r": r, "weight": weight}
     return _lower(ctx, "post", operands, width, eps, offset, 1, False, label)
 

@@ -10,7 +10,7 @@
 // weight     f32 [WIDTH]
 // x, r, y    {{ VALUE }} [rows, PER_ROW, WIDTH]
 //
-// One workgroup a normalised vector. The sum of squares is accumulated in f32.
+// An item is one vector of a row. Accumulates the sum of squares in f32.
 {% include "snippets/value.wgsl" %}
 var<storage, read> weight: array<vec4<f32>>;
 var<storage, {{ "read" if MODE == "out" else "read_write" }}> x: array<vec4<{{ VALUE }}>>;

@@ -18,9 +18,9 @@ class RotaryEmbedding(Record):
     """Parameters of rope.wgsl.
 
     Attributes:
-        value: Type of activations.
+        value: Type of the activations, `f32` or `f16`.
         heads: Heads of a row.
-        head_dim: Elements of a head.
+        head_dim: Head dimension.
         pairs: Rotated pairs of a head.
     """
 
@@ -45,16 +45,16 @@ def rope(
     """Rotate the first `rotary_dim` elements of each head by the row's position.
 
     Args:
-        ctx: Where it is lowered to; its state holds the positions.
+        ctx: Lowering context; its state holds the positions.
         x: [rows, heads, head_dim].
         table: f32 [context, rotary_dim / 2, 2], cosine and sine, computed on the host.
-        heads: Heads in a row.
-        head_dim: Elements of a head.
-        rotary_dim: Elements that rotate; all of them when None.
-        label: What the op is.
+        heads: Heads of a row.
+        head_dim: Head dimension.
+        rotary_dim: Rotated elements of a head; None for all of them.
+        label: Name of the op, for messages and profiles.
 
     Raises:
-        FormatError: Sizes that the kernel does not support.
+        FormatError: The kernel does not support a size, or a buffer is too small.
     """
     rotary_dim = head_dim if rotary_dim is None else rotary_dim
     need_multiple(f"{label}: rotary dimension", rotary_dim, 2)

@@ -1,12 +1,12 @@
-// Rotary position embedding in place, rotate-half: for i < PAIRS and position p of the row,
-// (x[i], x[i + PAIRS]) = (x[i] cos - x[i + PAIRS] sin, x[i + PAIRS] cos + x[i] sin).
-// Elements from 2 PAIRS on stay as they are.
+// Rotary position embedding in place, rotate-half convention: for i < PAIRS,
+// (x[i], x[i + PAIRS]) = (x[i] cos - x[i + PAIRS] sin, x[i + PAIRS] cos + x[i] sin),
+// with (cos, sin) = table[p, i] for the position p of the row. Elements from 2 PAIRS on are unchanged.
 //
 // current  Step
 // table    f32 [context, PAIRS, 2]: cos, sin
 // x        {{ VALUE }} [rows, HEADS, HEAD_DIM]
 //
-// An item is WG pairs of a row; a thread rotates one.
+// An item is WG pairs of a row; each thread rotates one.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/value.wgsl" %}
 {% include "snippets/rotated.wgsl" %}

@@ -1,7 +1,7 @@
-"""Tables of rotary position embedding, computed on the host.
+"""Tables of cosines and sines for rotary position embedding (rope), computed on the host.
 
-WGSL's sin and cos are accurate only near zero, so no kernel evaluates them: angles are computed
-in float64 and the table is rounded to float32 once.
+The sin and cos of WGSL are accurate only near zero, so no kernel evaluates them. Angles are
+computed in float64, and the table is rounded to float32 once.
 
 Formulas: Su et al. 2021 (arXiv 2104.09864); linear scaling (position interpolation, 2306.15595);
 yarn (2309.00071); longrope (2402.13753); llama3 as published with Llama 3.1.
@@ -17,14 +17,14 @@ from rdrr_format.errors import ManifestError
 from rdrr_manifests.graph import RopeSpec
 
 POSITIONS = 1 << 14
-"""Computed at once: a million positions in float64 would take gigabytes."""
+"""Positions computed at a time: a million positions in float64 would take gigabytes."""
 
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
 
 
 def rope_table(spec: RopeSpec, context: int) -> F32:
-    """Cosines and sines of all positions.
+    """Return the cosines and sines of all positions.
 
     Args:
         spec: One of `Graph.ropes`.
@@ -35,30 +35,30 @@ def rope_table(spec: RopeSpec, context: int) -> F32:
         factor of yarn and longrope.
 
     Raises:
-        ManifestError: A scaling lacks one of its parameters.
+        ManifestError: The rope scaling lacks one of its parameters.
     """
-    turns, factor = frequencies(spec, context), attention_factor(spec)
-    table = np.empty((context, len(turns), 2), np.float32)
+    radians, factor = frequencies(spec, context), attention_factor(spec)
+    table = np.empty((context, len(radians), 2), np.float32)
     for first in range(0, context, POSITIONS):
         part = table[first : first + POSITIONS]
-        angles = np.arange(first, first + len(part), dtype=np.float64)[:, None] * turns
+        angles = np.arange(first, first + len(part), dtype=np.float64)[:, None] * radians
         part[..., 0] = np.cos(angles) * factor
         part[..., 1] = np.sin(angles) * factor
     return table
 
 
 def rope_bytes(spec: RopeSpec, context: int) -> int:
-    """Bytes of `rope_table`, which is not made.
+    """Return the bytes of `rope_table` without computing it.
 
     Raises:
-        ManifestError: A scaling lacks one of its parameters.
+        ManifestError: The rope scaling lacks one of its parameters.
     """
     attention_factor(spec)
     return 2 * 4 * context * len(frequencies(spec, context))
 
 
 def frequencies(spec: RopeSpec, context: int) -> F64:
-    """Radians per position of each rotated pair, float64 [rotary_dim / 2]."""
+    """Return the radians per position of each rotated pair, float64 [rotary_dim / 2]."""
     exponents = np.arange(0, spec.rotary_dim, 2, dtype=np.float64) / spec.rotary_dim
     plain = spec.theta**-exponents
     scale = _SCALINGS[spec.scaling]
@@ -66,7 +66,10 @@ def frequencies(spec: RopeSpec, context: int) -> F64:
 
 
 def attention_factor(spec: RopeSpec) -> float:
-    """Factor on cosines and sines: yarn's and longrope's correction of the softmax temperature."""
+    """Return the factor on cosines and sines that corrects the softmax temperature.
+
+    Only yarn and longrope have one; it is 1 for other scalings.
+    """
     if spec.scaling == "yarn":
         return 0.1 * log(spec.factor) + 1.0 if spec.factor > 1 else 1.0
     if spec.scaling == "longrope" and spec.factor > 1:
@@ -85,7 +88,7 @@ def _linear(spec: RopeSpec, plain: F64, context: int) -> F64:
 
 
 def _llama3(spec: RopeSpec, plain: F64, context: int) -> F64:
-    """Long waves are interpolated, short ones kept, those between are blended."""
+    """Interpolate long wavelengths, keep short ones and blend those in between."""
     del context
     low, high = _required(spec, "low_freq_factor"), _required(spec, "high_freq_factor")
     turns = _required(spec, "original_max_pos") * plain / (2 * pi)
@@ -102,7 +105,7 @@ def _yarn(spec: RopeSpec, plain: F64, context: int) -> F64:
 
     low = max(floor(pair_with_turns(spec.beta_fast or 32.0)), 0)
     high = min(ceil(pair_with_turns(spec.beta_slow or 1.0)), spec.rotary_dim - 1)
-    # The papers' guard against a ramp of no width.
+    # The paper guards against a ramp of zero width in this way.
     width = max(high - low, 0.001)
     ramp = np.clip((np.arange(len(plain)) - low) / width, 0.0, 1.0)
     return plain / spec.factor * ramp + plain * (1 - ramp)

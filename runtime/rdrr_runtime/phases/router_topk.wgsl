@@ -1,11 +1,12 @@
-// routes[r, s] = (expert, weight) of the TOP_K experts with the largest logits of a row, the largest
-// first and ties to the lower number. weight = softmax(logits)[expert]{% if NORMALIZE %}, divided by the sum of those of the row's
-// experts{% endif %}.
+// routes[r, s] = (expert, weight) of the TOP_K experts with the largest logits of row r, in descending
+// order; ties go to the lower index. weight = softmax(logits)[expert]{% if NORMALIZE %}, divided by the sum of the weights
+// of the selected experts{% endif %}.
 //
 // logits   f32 [rows, EXPERTS]
 // routes   Route [rows, TOP_K]
 //
-// A call serves a row. A thread finds an expert's rank: how many come before it. Sums are f32.
+// One call for each row. Each thread computes the rank of an expert, the number of experts before it.
+// Accumulates in f32.
 {% include "snippets/route.wgsl" %}
 var<storage, read> logits: array<f32>;
 var<storage, read_write> routes: array<Route>;
@@ -26,7 +27,7 @@ fn rank_of(expert: u32) -> u32 {
     return before;
 }
 
-// Sum of the exponentials by which those of a row's experts are divided.
+// Denominator of the routing weights: the exp sum over {{ "the selected experts" if NORMALIZE else "all experts" }}.
 fn denominator(largest: f32) -> f32 {
     var sum = 0.0;
 {% if NORMALIZE %}

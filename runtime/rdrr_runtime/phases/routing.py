@@ -1,8 +1,10 @@
-"""Routing of token rows to experts: which experts a row goes to, and how their results are joined.
+"""Routing of token rows to experts in a mixture of experts (MoE), and the sum of their results.
 
-router_topk       the experts of each row, and their routing weights
-expert_groups     the routes of each expert
-expert_combine    y[r, :] = sum_s w inner[r, s, :], w the weight of row r's s-th route
+A route is one (row, expert) pair; each row has top_k of them.
+
+    router_topk       select the top-k experts of each row, with their routing weights
+    expert_groups     list the routes of each expert
+    expert_combine    y[r, :] = sum_s w[r, s] inner[r, s, :], where w is the routing weight
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from rdrr_format.errors import FormatError
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
-from rdrr_runtime.phases.weight_units import need_rows, power_of_two
+from rdrr_runtime.phases.weight_checks import need_rows, power_of_two
 
 ROUTE_WORDS = 2
 """32-bit words of a route: the expert's number and its routing weight."""
@@ -25,11 +27,11 @@ THREADS = 64
 
 @dataclass(frozen=True)
 class Routed:
-    """Where each row goes.
+    """The routes of a pass.
 
     Attributes:
-        routes: (u32 expert, f32 weight) [rows, top_k].
-        experts: Experts in a stacked matrix.
+        routes: (u32 expert, f32 routing weight) [rows, top_k].
+        experts: Number of experts.
         top_k: Routes of a row.
     """
 
@@ -43,9 +45,9 @@ class RouterTopK(Record):
     """Parameters of router_topk.wgsl.
 
     Attributes:
-        normalize: Whether the weights of a row's experts sum to one.
-        experts: Experts to choose from.
-        top_k: Experts of a row.
+        normalize: Whether the routing weights of a row are normalised to sum to one.
+        experts: Number of experts.
+        top_k: Experts selected for a row.
     """
 
     shader = "router_topk"
@@ -75,8 +77,8 @@ class ExpertCombine(Record):
     """Parameters of expert_combine.wgsl.
 
     Attributes:
-        value: Type of activations.
-        n: Outputs of a row.
+        value: Type of the activations, `f32` or `f16`.
+        n: Elements of a row of y.
         top_k: Routes of a row.
         accumulate: Whether to add to y.
     """
@@ -93,7 +95,8 @@ def expert_outputs(weight: GpuWeight, routed: Routed, label: str) -> int:
     """Return the outputs N of each expert in a stack [experts * N, K].
 
     Raises:
-        FormatError: Sizes that do not suit, or single values stored by column.
+        FormatError: The kernels do not support the sizes, or the matrix holds unquantized values
+            in column-major order.
     """
     need_rows(weight, label)
     need_multiple(f"{label}: all experts", weight.n, routed.experts)
@@ -111,23 +114,24 @@ def router_topk(
     normalize: bool,
     label: str,
 ) -> list[Phase]:
-    """Find the `top_k` experts of each row with the largest logits, ties to the lower number.
+    """Select the `top_k` experts of each row with the largest logits; ties go to the lower index.
 
     Args:
-        ctx: Where it is lowered to.
+        ctx: Lowering context.
         logits: f32 [rows, experts].
-        routes: (u32 expert, f32 weight) [rows, top_k], the largest weight first.
-        experts: Experts to choose from.
-        top_k: Experts of a row.
-        normalize: The weights of a row's experts sum to one, rather than those of all experts.
-        label: What the op is.
+        routes: (u32 expert, f32 routing weight) [rows, top_k], the result, largest weight first.
+        experts: Number of experts.
+        top_k: Experts to select for each row.
+        normalize: Whether the softmax runs over the selected experts only, so that the weights of
+            a row sum to one, instead of over all experts.
+        label: Name of the op, for messages and profiles.
 
     Raises:
-        FormatError: More experts chosen than there are, or a buffer too small.
+        FormatError: `top_k` exceeds the number of experts, or a buffer is too small.
     """
     if not 0 < top_k <= experts:
         raise FormatError(
-            "a row cannot go to that number of experts",
+            "a row cannot be routed to this number of experts",
             where=label,
             expected=f"1 to {experts}",
             found=top_k,
@@ -150,23 +154,24 @@ def need_routes(ctx: OpContext, routed: Routed, label: str) -> None:
 
 
 def groups_bytes(ctx: OpContext, experts: int) -> int:
-    """Bytes of the groups of a pass."""
+    """Return the bytes of the buffer that `expert_groups` writes, u32 [experts, 1 + max_rows]."""
     return 4 * experts * (1 + ctx.max_rows)
 
 
 def expert_groups(
     ctx: OpContext, routed: Routed, groups: BufferSlice, *, label: str
 ) -> list[Phase]:
-    """Write the routes of each expert, their number first.
+    """List the routes of each expert.
 
     Args:
-        ctx: Where it is lowered to.
-        routed: Where each row goes.
-        groups: u32 [experts, 1 + max_rows].
-        label: What the op is.
+        ctx: Lowering context.
+        routed: Routes of the pass.
+        groups: u32 [experts, 1 + max_rows], the result: for each expert the number of its routes,
+            then the routes.
+        label: Name of the op, for messages and profiles.
 
     Raises:
-        FormatError: A buffer too small.
+        FormatError: A buffer is too small.
     """
     need_routes(ctx, routed, label)
     need_floats(f"{label}: groups", groups, groups_bytes(ctx, routed.experts) // 4)
@@ -185,19 +190,19 @@ def expert_combine(
     accumulate: bool = False,
     label: str,
 ) -> list[Phase]:
-    """Sum the results of a row's experts, each times its routing weight.
+    """Sum the results of each row's experts, weighted by their routing weights.
 
     Args:
-        ctx: Where it is lowered to.
-        routed: Where each row goes.
+        ctx: Lowering context.
+        routed: Routes of the pass.
         inner: [rows, top_k, width].
-        y: [rows, width]; another buffer than inner.
+        y: [rows, width]; not the same buffer as inner.
         width: Elements of a row, a multiple of 4.
         accumulate: Add to y instead of replacing it.
-        label: What the op is.
+        label: Name of the op, for messages and profiles.
 
     Raises:
-        FormatError: Sizes that do not suit.
+        FormatError: The kernel does not support a size, or a buffer is too small.
     """
     need_multiple(f"{label}: width", width, 4)
     need_routes(ctx, routed, label)

@@ -1,6 +1,7 @@
-"""The scale of each row of a matrix, for products in two planes of int8: see row_scales.wgsl.
+"""The scale of each row of a matrix whose weights are split into two int8 planes.
 
-Worked out once, on the device, when a matrix is loaded.
+Products in int8 split 16-bit weights into two int8 planes with one scale for each row. The scales
+are computed once, on the device, when a matrix is loaded: see row_scales.wgsl.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.bound_weights import WeightsRecord, in_parts
+from rdrr_runtime.phases.bound_weights import WeightsRecord, bind_parts
 from rdrr_runtime.phases.context import need_floats
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.phase import Phase, Work, choice
 
 SCALED_TYPES = ("F16", "BF16")
-"""Types of single values that have products in int8."""
+"""Unquantized types that can be multiplied in int8."""
 
 WORKGROUP = 64
 
@@ -25,8 +26,8 @@ class RowScales(WeightsRecord):
     """Parameters of row_scales.wgsl.
 
     Attributes:
-        subgroups: Whether the maximum goes through subgroup operations.
-        first: The first row of the part that is read.
+        subgroups: Whether the maximum is reduced with subgroup operations.
+        first: Index of the part's first row in the matrix.
     """
 
     shader = "row_scales"
@@ -36,19 +37,19 @@ class RowScales(WeightsRecord):
 
 
 def row_scales(weight: GpuWeight, scales: BufferSlice, *, label: str) -> list[Phase]:
-    """Return the phases that work the scales out.
+    """Compute the scale of each row, one phase for each part of the matrix.
 
     Args:
-        weight: [N, K] by row, of a type in `SCALED_TYPES`, or blocks along N.
-        scales: f32 [N].
+        weight: [N, K]; row-major of a type in `SCALED_TYPES`, or quantized with blocks along N.
+        scales: f32 [N], the result.
         label: Name of the matrix.
 
     Raises:
-        FormatError: The buffer is too small.
+        FormatError: The buffer of the scales is too small.
     """
     need_floats(f"{label}: row scales", scales, weight.n)
     made = []
-    for bound in in_parts(weight):
+    for bound in bind_parts(weight):
         part = bound.parts[0]
         record = RowScales(
             threads=WORKGROUP, variant=bound.types, first=part.first_row, **bound.fields

@@ -1,9 +1,9 @@
-// scales[FIRST + n] = largest |w| of row n / 32639, so that a weight is at most 16 bits of it.
+// scales[FIRST + n] = max|w| of row n / 32639, the scale with which weights are rounded to 16 bits.
 //
-// weight0 rows of single values, padded with zeros, or of blocks along N; see formats.py
-// scales  f32 [N]
+// weight0  zero-padded rows of unquantized values, or blocks along N; layout as in formats.py
+// scales   f32 [N]
 //
-// An item is a row. 32639 is 127 * 256 + 127: both bytes of a weight then fit int8.
+// An item is one row. The divisor is 127 * 256 + 127 = 32639, so that both bytes of a weight fit int8.
 {% set F = FORMATS[0] %}
 var<storage, read> weight0: array<vec4<u32>>;
 var<storage, read_write> scales: array<f32>;
@@ -16,28 +16,28 @@ override FIRST: u32;
 {% include "snippets/weights.wgsl" %}
 {% include "snippets/reduce_max.wgsl" %}
 
-fn largest(v: vec4<f32>) -> f32 {
-    let most = max(abs(v.xy), abs(v.zw));
-    return max(most.x, most.y);
+fn abs_max(v: vec4<f32>) -> f32 {
+    let amax = max(abs(v.xy), abs(v.zw));
+    return max(amax.x, amax.y);
 }
 
 fn phase(item: u32, thread: Thread) {
-    var most = 0.0;
+    var amax = 0.0;
 {% if F.column %}
     for (var i = thread.index; i < 2u * ROW_UNITS0; i += WG) {
         let unit = weights0(item, i);
 {% for i in range(8) %}
-        most = max(most, largest(unit[{{ i }}]));
+        amax = max(amax, abs_max(unit[{{ i }}]));
 {% endfor %}
     }
 {% else %}
     for (var i = thread.index; i < ROW_UNITS0; i += WG) {
         let word = weight0[item * ROW_UNITS0 + i];
-        most = max(most, max(largest(quad_{{ F.values }}(word.xy)), largest(quad_{{ F.values }}(word.zw))));
+        amax = max(amax, max(abs_max(quad_{{ F.values }}(word.xy)), abs_max(quad_{{ F.values }}(word.zw))));
     }
 {% endif %}
-    most = reduce_max(most, thread);
+    amax = reduce_max(amax, thread);
     if (thread.index == 0u) {
-        scales[FIRST + item] = most / 32639.0;
+        scales[FIRST + item] = amax / 32639.0;
     }
 }

@@ -1,19 +1,19 @@
-"""Sampling on the GPU: penalties, bias, mask, temperature, top-k, top-p, min-p and the choice.
+"""Sampling on the GPU: penalties, bias, mask, temperature, top-k, top-p, min-p and the sample.
 
-The phases of one token, all but the last over the whole vocabulary:
+These phases sample one token; all but the last read the whole vocabulary:
 
-    sample_scores     adjusted scores, as words that sort like them
-    sample_narrow x4  the least score that top-k keeps, eight bits at a time
-    sample_narrow x4  likewise for top-p, among those
-    sample_gumbel     the largest score + noise of those kept: a sample of their softmax
-    choose_best       the winner becomes the next token
+    sample_scores            compute the adjusted scores, as integer keys that sort like the scores
+    sample_radix_select x4   top-k: find the smallest key to keep by a radix select, 8 bits a phase
+    sample_radix_select x4   top-p: likewise, among the keys that top-k keeps
+    sample_gumbel            find the largest score + Gumbel noise, a sample of the softmax
+    choose_best              make the winner the next token
 
-They serve one row or several, each of a sequence of its own. A single sequence's step advances at
-the end; several leave the tokens where `batch_advance` takes them from.
+They sample for one row, or for several rows of different sequences. For a single sequence the last
+phase advances the step; for several it writes the ids to where `batch_advance` reads them.
 
-A search runs only where its option is set. Without it and with noise off this is an argmax. Scores
-equal to the last one kept are kept too. What the parameters are at a token is read from `Params`
-(snippets/sampling_params.wgsl), written once for a generation.
+A radix select runs only if its option is set. Without options and noise the result is the argmax.
+Scores equal to the smallest one kept are also kept. The kernels read the sampling parameters from
+`Params` (snippets/sampling_params.wgsl), which the host writes once for each generation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.argmax import TokensRecord, choose_best
+from rdrr_runtime.phases.argmax import LogitsRecord, choose_best
 from rdrr_runtime.phases.context import need_floats
 from rdrr_runtime.phases.phase import Phase, Record, Work
 from rdrr_runtime.phases.sample_buffers import BINS, ENTRIES, LEVELS, SampleBuffers
@@ -33,11 +33,11 @@ SET_THREADS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleScores(TokensRecord):
+class SampleScores(LogitsRecord):
     """Parameters of sample_scores.wgsl.
 
     Attributes:
-        counts_stride: Words of a sequence's counts.
+        counts_stride: Words from the counts of one sequence to the next.
     """
 
     shader = "sample_scores"
@@ -45,22 +45,22 @@ class SampleScores(TokensRecord):
     counts_stride: int
 
 
-class SampleNarrow(TokensRecord):
-    """Parameters of sample_narrow.wgsl, which has `BINS` threads."""
+class SampleRadixSelect(LogitsRecord):
+    """Parameters of sample_radix_select.wgsl, which runs with `BINS` threads."""
 
-    shader = "sample_narrow"
+    shader = "sample_radix_select"
 
 
-class SampleGumbel(TokensRecord):
-    """Parameters of sample_gumbel.wgsl, which has as many."""
+class SampleGumbel(LogitsRecord):
+    """Parameters of sample_gumbel.wgsl, which runs with `BINS` threads."""
 
     shader = "sample_gumbel"
 
 
-class SetTokens(Record):
-    """Parameters of set_tokens.wgsl: none but the threads."""
+class ScatterEntries(Record):
+    """Parameters of scatter_entries.wgsl, which has none of its own."""
 
-    shader = "set_tokens"
+    shader = "scatter_entries"
 
 
 def sample(
@@ -71,15 +71,16 @@ def sample(
     label: str,
     picks: BufferSlice | None = None,
 ) -> list[Phase]:
-    """Sample the next token of a sequence and advance the step, or one for each row of a batch.
+    """Sample the next token of a sequence and advance the step, or a token for each row of a batch.
 
     Args:
-        buffers: The sampler's.
-        state: Where the token goes, or which sequence each row is of.
+        buffers: Buffers of the sampler.
+        state: Generation state: it receives the token, and holds the sequence of each row.
         logits: f32 [vocabulary], or [rows, vocabulary].
-        options: Only whether top-k and top-p are set counts; numbers come from the parameters.
-        label: What the op is.
-        picks: (u32, f32) [rows]: where the ids of a batch go; the second words are left zero.
+        options: Sampling options. Only whether top-k and top-p are set matters here; the kernels
+            read the values from `buffers.params`.
+        label: Name of the op, for messages and profiles.
+        picks: (u32 id, f32 zero) [rows], the result for a batch; None for a single sequence.
 
     Raises:
         FormatError: A buffer is too small.
@@ -89,7 +90,7 @@ def sample(
     first = SampleScores(
         threads=BINS, width=width, groups=groups, counts_stride=buffers.counts_stride
     )
-    narrow = SampleNarrow(threads=BINS, width=width, groups=groups)
+    select = SampleRadixSelect(threads=BINS, width=width, groups=groups)
     last = SampleGumbel(threads=BINS, width=width, groups=groups)
     shared = {
         "current": state.step,
@@ -98,7 +99,7 @@ def sample(
         "selections": buffers.selections,
     }
     tokens = {"logits": logits, "counts": buffers.counts, "bias": buffers.bias}
-    by_count, by_probability = chain_of(options)
+    by_count, by_probability = searches_of(options)
     *searching, end = (
         {**shared, "stage": buffers.stage(index, LEVELS * by_count)}
         for index in range(LEVELS * (by_count + by_probability) + 1)
@@ -107,23 +108,23 @@ def sample(
     gumbel = Phase(last, {**end, "best": buffers.best}, work, f"{label}.gumbel")
     return [
         Phase(first, {**shared, **tokens, "mask": buffers.mask}, work, f"{label}.scores"),
-        *(Phase(narrow, one, work, f"{label}.narrow") for one in searching),
+        *(Phase(select, one, work, f"{label}.select") for one in searching),
         gumbel,
         choose_best(state, gumbel, picks=picks, sampler=buffers, label=f"{label}.choose"),
     ]
 
 
-def set_tokens(buffers: SampleBuffers, label: str, sequence: int = 0) -> Phase:
-    """Put the sparse list in `entries` where the counts of a sequence and the bias are kept."""
+def scatter_entries(buffers: SampleBuffers, label: str, sequence: int = 0) -> Phase:
+    """Scatter the sparse list in `entries` into the counts of a sequence and into the bias."""
     operands = {
         "entries": buffers.entries,
         "counts": buffers.counts_of(sequence),
         "bias": buffers.bias,
     }
-    record = SetTokens(threads=SET_THREADS)
+    record = ScatterEntries(threads=SET_THREADS)
     return Phase(record, operands, Work(-(-ENTRIES // SET_THREADS)), label)
 
 
-def chain_of(options: SamplingParams) -> tuple[bool, bool]:
-    """Return whether there is a search for top-k and for top-p, which the phases depend on."""
+def searches_of(options: SamplingParams) -> tuple[bool, bool]:
+    """Return whether the phases include a radix select for top-k, and one for top-p."""
     return bool(options.top_k), options.top_p is not None and options.top_p < 1

@@ -1,4 +1,4 @@
-"""The memory of a sampler, and how the host lays out what it writes there."""
+"""The buffers of a sampler on the GPU, and the layout of the data that the host writes there."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rdrr_runtime.sampling.randomness import seed_words
 MAX_GROUPS = 64
 GROUP_TOKENS = 4096
 LEVELS = 4
-"""Stages of a search, each for eight bits of a key."""
+"""Levels of a radix select, one for each eight bits of a key."""
 BINS = 256
 STAGES = 2 * LEVELS
 SELECTION_WORDS = MAX_GROUPS + 4 * STAGES + 2 * STAGES * BINS
 PARAM_WORDS = 16
 ENTRIES = 4096
-"""Tokens of a sparse list that are set at a time."""
+"""Most tokens of a sparse list that is scattered at a time."""
 
-NO_MIN_P = 3e38  # no score lies so far below the largest
+NO_MIN_P = 3e38  # no score lies this far below the largest
 
 U32 = npt.NDArray[np.uint32]
 Entry = tuple[int, int, float]  # id, times seen, bias
@@ -32,23 +32,23 @@ Entry = tuple[int, int, float]  # id, times seen, bias
 
 @dataclass(frozen=True)
 class SampleBuffers:
-    """The sampler's memory, 13 bytes a token of the vocabulary and a little.
+    """The buffers of a sampler, about 13 bytes for each token of the vocabulary.
 
-    Of several rows, keys, selections and candidates are there for each row, parameters and counts
-    for each sequence.
+    There are keys, selections and candidates for each row of a pass, and parameters and counts for
+    each sequence.
 
     Attributes:
-        vocabulary: Tokens.
-        rows: Rows of a pass, at most.
-        params: `Params` of each sequence.
-        counts: u32 [sequences, counts_stride], times that a token was seen.
-        bias: f32 [vocabulary].
-        mask: Bits of the tokens that may be sampled.
-        keys: u32 [rows, vocabulary], scores in sortable form.
-        selections: `Selection` of each row.
-        best: Candidates of each row's workgroups.
-        stages: `Stage` of each step of the searches, each at an offset that can be bound.
-        entries: A sparse list on its way to counts and bias.
+        vocabulary: Vocabulary size.
+        rows: Most rows of a pass.
+        params: `Params` of each sequence (snippets/sampling_params.wgsl).
+        counts: u32 [sequences, counts_stride], how often the sequence has seen each token.
+        bias: f32 [vocabulary], added to the logits.
+        mask: One bit for each token, set if it may be sampled, u32 [ceil(vocabulary / 32)].
+        keys: u32 [rows, vocabulary], scores as sortable integers.
+        selections: `Selection` of each row (snippets/selection.wgsl).
+        best: Candidates of the workgroups, (f32 value, u32 id) [rows, groups].
+        stages: `Stage` of each phase of the radix selects, each at an offset that can be bound.
+        entries: The sparse list that `scatter_entries` reads.
     """
 
     vocabulary: int
@@ -65,12 +65,12 @@ class SampleBuffers:
 
     @property
     def groups(self) -> int:
-        """Workgroups that share the vocabulary."""
+        """Workgroups that share a row of the vocabulary."""
         return min(MAX_GROUPS, -(-self.vocabulary // GROUP_TOKENS))
 
     @property
     def counts_stride(self) -> int:
-        """Words of the counts of a sequence, which can be bound by themselves."""
+        """Words from the counts of one sequence to the next, so that each can be bound alone."""
         words = OFFSET_ALIGNMENT // 4
         return -(-self.vocabulary // words) * words
 
@@ -79,7 +79,12 @@ class SampleBuffers:
         return self.counts.range(4 * self.counts_stride * sequence, 4 * self.vocabulary)
 
     def stage(self, index: int, counting: int) -> BufferSlice:
-        """Return the `Stage` after `index` others, of which `counting` count tokens (0 or all)."""
+        """Return the `Stage` with number `index`.
+
+        Args:
+            index: Number of stages before it.
+            counting: Number of stages that count tokens, for top-k: 0 or `LEVELS`.
+        """
         row = index + (STAGES + 1) * (counting > 0)
         return self.stages.range(OFFSET_ALIGNMENT * row, 8)
 
@@ -87,7 +92,7 @@ class SampleBuffers:
     def create(
         arena: Arena, vocabulary: int, *, rows: int = 1, sequences: int = 1
     ) -> SampleBuffers:
-        """Return zeroed buffers, but for the constants of the stages."""
+        """Return zeroed buffers; only the constant stages are filled in."""
         width = 4 * vocabulary
         return SampleBuffers(
             vocabulary,
@@ -105,12 +110,12 @@ class SampleBuffers:
 
 
 def mask_words(vocabulary: int) -> int:
-    """Return the words of a mask with a bit for each token."""
+    """Return the number of 32-bit words of a mask with one bit for each token."""
     return -(-vocabulary // 32)
 
 
 def pack_params(options: SamplingParams, seed: int, *, masked: bool) -> U32:
-    """Return `Params` of a generation, before its first token."""
+    """Return the words of `Params` for a generation, before its first token."""
     repeat = options.repeat_penalty or 1.0
     numbers = [
         options.inverse_temperature,
@@ -129,7 +134,7 @@ def pack_params(options: SamplingParams, seed: int, *, masked: bool) -> U32:
 
 
 def pack_entries(entries: Sequence[Entry]) -> Iterator[U32]:
-    """Yield sparse lists as `set_tokens` reads them, each of at most `ENTRIES` tokens."""
+    """Yield the words of sparse lists for `scatter_entries`, each of at most `ENTRIES` tokens."""
     for start in range(0, len(entries), ENTRIES):
         part = entries[start : start + ENTRIES]
         table = np.zeros((len(part), 3), np.uint32)
@@ -139,7 +144,7 @@ def pack_entries(entries: Sequence[Entry]) -> Iterator[U32]:
 
 
 def _stages() -> U32:
-    """Return the stages of searches that begin with top-p, then of those that begin with top-k."""
+    """Return the stages of a sampler without top-k, then those of a sampler with top-k."""
     table = np.zeros((2, STAGES + 1, OFFSET_ALIGNMENT // 4), np.uint32)
     table[:, :, 0] = np.arange(STAGES + 1)
     table[1, :, 1] = LEVELS

@@ -1,9 +1,9 @@
-// best[r, g] = of the tokens that top-k, top-p and min-p keep, workgroup g's largest score + noise:
-// with Gumbel noise, a sample of their softmax.
+// best[r, g] = the largest score + noise of workgroup g, over the tokens that top-k, top-p and min-p
+// keep. With Gumbel noise the overall largest is a sample of their softmax.
 //
 // current     Step
 // params      Params [sequences]
-// stage       Stage: after the last one
+// stage       Stage after the last level of the radix selects
 // keys        u32 [rows, WIDTH]
 // selections  Selection [rows]
 // best        (f32, u32) [rows, GROUPS]: value and index
@@ -22,15 +22,15 @@ var<storage, read_write> best: array<Candidate>;
 override WIDTH: u32;
 override GROUPS: u32;
 
-{% include "snippets/narrow.wgsl" %}
+{% include "snippets/radix_select.wgsl" %}
 {% include "snippets/candidate.wgsl" %}
 {% include "snippets/noise.wgsl" %}
 
 fn phase(item: u32, row: u32, thread: Thread) {
     let t = thread.index;
     let own = params[current.row[row].sequence];
-    let search = narrowed(stage, row, own.top_k, own.top_p, t);
-    let least = score_of(largest(row, t)) + own.log_min_p;
+    let search = refined_search(stage, row, own.top_k, own.top_p, t);
+    let least = score_of(row_max_key(row, t)) + own.log_min_p;
     var mine = Candidate(LOWEST, WIDTH - 1u);
     for (var i = item * WG + t; i < WIDTH; i += GROUPS * WG) {
         let key = keys[row * WIDTH + i];

@@ -1,13 +1,14 @@
-// keys[r, i] = key of (logit after penalties and bias) / temperature, 0 where the mask forbids i; of
-// selections[r] the largest key of each workgroup, and the bins are emptied.
+// keys[r, i] = sortable key of the score (logit with penalties and bias) / temperature, or 0 if the mask
+// forbids token i. Also writes the largest key of each workgroup to selections[r] and clears its bins.
 //
-//   seen c times:  x = x > 0 ? x / repeat : x * repeat;  x -= presence + c * frequency
-//   then           x += bias[i]
+//   if the sequence has seen token i c > 0 times:
+//            x = x > 0 ? x / repeat : x * repeat;  x -= presence + c * frequency
+//   then     x += bias[i]
 //
 // current     Step
 // params      Params [sequences]
 // logits      f32 [rows, WIDTH]
-// counts      u32 [sequences, COUNTS_STRIDE]: times that a token was seen
+// counts      u32 [sequences, COUNTS_STRIDE]: how often the sequence has seen each token
 // bias        f32 [WIDTH]
 // mask        u32 [ceil(WIDTH / 32)]: bit i mod 32 of word i / 32
 // keys        u32 [rows, WIDTH]
@@ -30,7 +31,7 @@ override WIDTH: u32;
 override GROUPS: u32;
 override COUNTS_STRIDE: u32;
 
-const LARGEST = 3e38;
+const MAX_SCORE = 3e38;
 
 fn adjusted(logit: f32, i: u32, sequence: u32) -> f32 {
     var x = logit;
@@ -39,7 +40,7 @@ fn adjusted(logit: f32, i: u32, sequence: u32) -> f32 {
         x *= select(params[sequence].repeat, params[sequence].inverse_repeat, x > 0.0);
         x -= params[sequence].presence + f32(seen) * params[sequence].frequency;
     }
-    return clamp((x + bias[i]) * params[sequence].inverse_temperature, -LARGEST, LARGEST);
+    return clamp((x + bias[i]) * params[sequence].inverse_temperature, -MAX_SCORE, MAX_SCORE);
 }
 
 fn phase(item: u32, row: u32, thread: Thread) {
@@ -48,17 +49,17 @@ fn phase(item: u32, row: u32, thread: Thread) {
         atomicStore(&selections[row].bins[i], 0u);
     }
     let sequence = current.row[row].sequence;
-    var top = 0u;
+    var max_key = 0u;
     for (var i = first; i < WIDTH; i += GROUPS * WG) {
         var key = key_of(adjusted(logits[row * WIDTH + i], i, sequence));
         if (params[sequence].masked == 1u && ((mask[i / 32u] >> (i % 32u)) & 1u) == 0u) {
             key = 0u;
         }
         keys[row * WIDTH + i] = key;
-        top = max(top, key);
+        max_key = max(max_key, key);
     }
-    let largest = largest_key(top, thread.index);
+    let workgroup_max = workgroup_max_key(max_key, thread.index);
     if (thread.index == 0u) {
-        selections[row].tops[item] = largest;
+        selections[row].max_keys[item] = workgroup_max;
     }
 }

@@ -1,4 +1,4 @@
-"""One factor for each row of a branch: how much the expert that all rows share counts."""
+"""The sigmoid gate of a shared expert: one factor for each row of the expert's output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rdrr_device.buffers import BufferSlice
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
-from rdrr_runtime.phases.weight_units import power_of_two
+from rdrr_runtime.phases.weight_checks import power_of_two
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,10 +16,10 @@ class SigmoidGateRecord(Record):
     """Parameters of sigmoid_gate.wgsl.
 
     Attributes:
-        subgroups: Whether sums go through subgroup operations.
-        value: Type of activations.
+        subgroups: Whether reductions use subgroup operations.
+        value: Type of the activations, `f32` or `f16`.
         k: Inputs.
-        width: Elements of a branch's row.
+        width: Elements of a row of the branch.
     """
 
     shader = "sigmoid_gate"
@@ -40,19 +40,19 @@ def sigmoid_gate(
     width: int,
     label: str,
 ) -> list[Phase]:
-    """branch = branch * sigmoid(x w), in place.
+    """Multiply each row of a branch by a gate, branch = branch * sigmoid(x w), in place.
 
     Args:
-        ctx: Where it is lowered to.
+        ctx: Lowering context.
         x: [rows, k].
         weight: f32 [k].
-        branch: [rows, width]; another buffer than x.
+        branch: [rows, width]; not the same buffer as x.
         k: Inputs, a multiple of 4.
-        width: Elements of a branch's row, a multiple of 4.
-        label: What the op is.
+        width: Elements of a row of the branch, a multiple of 4.
+        label: Name of the op, for messages and profiles.
 
     Raises:
-        FormatError: Sizes that cannot be computed.
+        FormatError: The kernel does not support a size, or a buffer is too small.
     """
     need_multiple(f"{label}: inputs", k, 4)
     need_multiple(f"{label}: width", width, 4)

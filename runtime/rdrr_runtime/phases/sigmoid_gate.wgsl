@@ -1,10 +1,10 @@
-// branch[r, :] *= sigmoid(x[r, :] . w): one factor for each row.
+// branch[r, :] *= sigmoid(x[r, :] . weight), one factor for each row
 //
 // x        {{ VALUE }} [rows, K]
 // weight   f32 [K]
 // branch   {{ VALUE }} [rows, WIDTH]
 //
-// One workgroup a row. Accumulates in f32.
+// One call for each row. Accumulates in f32.
 {% include "snippets/value.wgsl" %}
 var<storage, read> x: array<vec4<{{ VALUE }}>>;
 var<storage, read> weight: array<vec4<f32>>;

@@ -1,13 +1,13 @@
-"""The state of generation: the rows of a pass, which the GPU itself writes for the next pass.
+"""The generation state on the GPU: the token rows of a pass, which sampling writes for the next.
 
-Nothing of it comes from the host for each token: sampling leaves the next row where the next pass
-reads it, so one prepared pass is replayed for each token.
+The host writes nothing between tokens. Sampling stores the next row where the next pass reads it,
+so one prepared pass can be replayed for every token. The state consists of two buffers:
 
-    step   Step (snippets/step.wgsl): how many token rows this pass has, how many tokens have been
-           sampled, of how many of the last rows a window computes the logits, and for each row
-           its token, position (of rope), sequence and KV slot. A row attends to the slots of its
-           sequence up to its own.
-    ring   u32[n], sampled ids; the id of step s is ring[s mod n]
+    step   Step (snippets/step.wgsl): the number of token rows of this pass, the number of tokens
+           sampled so far, the number n of last rows whose logits a window computes (last-n
+           logits), and for each row its token id, its position (for rope), its sequence and its
+           KV slot. A row attends to the slots of its sequence up to and including its own.
+    ring   u32[n], a ring buffer of sampled ids; the id sampled in step s is ring[s mod n]
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class State:
 
     @staticmethod
     def create(arena: Arena, max_rows: int, ring: int = 64) -> State:
-        """Return zeroed state for passes of up to `max_rows` rows, with `ring` ids in the ring."""
+        """Return zeroed state for passes of up to `max_rows` rows and a ring of `ring` ids."""
         words = HEADER_WORDS + ROW_WORDS * max_rows
         return State(arena.empty("step", 4 * words), arena.empty("ring", 4 * ring))
 
@@ -48,14 +48,14 @@ def pack_step(
     sequences: Numbers | int = 0,
     wanted: int = 1,
 ) -> npt.NDArray[np.uint32]:
-    """Return a `Step` of which no token has been sampled.
+    """Return the words of a `Step` before its first sampled token, u32 [4 + 4 rows].
 
     Args:
         tokens: Token id of each row.
-        slots: KV slot of each row.
-        positions: Position of each row; that of its slot when None.
-        sequences: Sequence of each row, or of all of them.
-        wanted: Last rows whose logits a window computes.
+        slots: KV slot of each row (the slot mapping).
+        positions: Position of each row; None means that it equals the slot.
+        sequences: Sequence of each row, or one sequence for all rows.
+        wanted: Number of last rows whose logits a window computes.
     """
     table = np.zeros((1 + len(tokens), ROW_WORDS), np.uint32)
     table[0, 0], table[0, 2] = len(tokens), wanted

@@ -76,7 +76,8 @@ class CpuBackend:
             logits = self.logits(ids, base)
             if np.isnan(logits[0]).any():
                 raise GenerationError(
-                    "the model computes no numbers", hint="rdrr validate --deep checks its weights"
+                    "the model computes no numbers",
+                    hint="validate the package with `deep` to check its weights",
                 )
             base += len(ids)
             out.append(ops.argmax(torch.from_numpy(logits[0])))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 from rdrr_format.errors import UsageError
 from rdrr_format.options import MAX_COUNT, check_count, check_fields, documented, option
@@ -150,3 +151,17 @@ class SamplingParams:
                 expected=f"below {vocab_size}",
                 found=wrong[0],
             )
+
+
+class SamplingKeywords(TypedDict, total=False):
+    """The options of `SamplingParams` as keyword arguments, for annotations."""
+
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repeat_penalty: float | None
+    frequency_penalty: float
+    presence_penalty: float
+    logit_bias: Mapping[int, float]
+    seed: int | None

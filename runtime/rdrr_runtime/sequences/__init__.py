@@ -1,4 +1,6 @@
-"""Sequences on a GPU: their slots, the step that passes read, the sampler, and the feed of tokens.
+"""Sequences on a GPU: which pass runs their rows, with which inputs, and how ids reach the host.
 
-A single sequence is a batch of one: it has the same step, sampler and feed, and other passes.
+`step` holds the inputs of the next pass, `passes` selects the pass, `sampler` chooses tokens and
+`feed` brings their ids to the host. A single sequence and a batch share all of this and differ only
+in their passes.
 """

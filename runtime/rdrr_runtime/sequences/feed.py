@@ -1,9 +1,9 @@
-"""Passes that hand their tokens to each other on the GPU, and how the ids come to the host.
+"""The GPU feed: decode passes that run ahead of the readback of their ids.
 
-A pass leaves its tokens and the next positions where the next pass reads them, and the ids in a
-ring. So the host writes nothing between tokens, and it can submit passes before it knows what came
-of those before. It is the same for one sequence and for several; what is run in a pass is not this
-module's business.
+Each pass leaves its tokens and the next positions where the next pass reads them, and appends the
+token ids to a ring buffer. So the host writes nothing between tokens, and it can submit passes
+before it has read the ids of earlier ones. A feed serves one sequence or several and does not know
+which phases a pass consists of.
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ from rdrr_runtime.sequences.step import Step
 
 @dataclass(frozen=True)
 class Ring:
-    """The layout of the ids that wait to be read back, u32[steps, width].
+    """The layout of the ring buffer of ids that wait to be read back, u32 [steps, width].
 
     Attributes:
-        steps: Steps that it holds.
-        width: Ids of a step.
+        steps: Number of steps that the ring holds.
+        width: Ids per step.
     """
 
     steps: int
     width: int = 1
 
-    def runs(self, first: int, count: int) -> list[tuple[int, int]]:
-        """Return (start, size) of `count` steps from the `first` on: one run, or two at the end."""
+    def ranges(self, first: int, count: int) -> list[tuple[int, int]]:
+        """Return the (start, size) of `count` steps from step `first` on.
+
+        There are two ranges where the steps wrap around the end of the ring, otherwise one.
+        """
         start = first % self.steps
         size = min(count, self.steps - start)
         return [(start, size)] if size == count else [(start, size), (0, count - size)]
@@ -47,53 +50,60 @@ class Ring:
 
 
 class TokenRecorder(Protocol):
-    """What keeps a record of each token on the GPU besides its id."""
+    """A recorder of more than ids for each token on the GPU, such as log-probabilities."""
 
     def records(self, start: int, count: int) -> BufferSlice:
         """Return the records of consecutive steps of the ring."""
         ...
 
     def receive(self, ids: Sequence[int], data: Bytes) -> None:
-        """Take the bytes of the records of these ids."""
+        """Decode and keep the records of these ids."""
         ...
 
 
 @dataclass(frozen=True)
 class FeedRun:
-    """What a feed runs.
+    """The steps that a feed runs. A step is one pass and gives one token for each row.
 
     Attributes:
-        rows: The rows whose tokens the first step gives, one of each sequence.
-        first: Prepares the first step, and returns how many steps it has submitted, 0 or 1.
-        again: Returns the phases of a further step.
-        ring: Where the steps leave their ids.
-        together: Most steps of a submission.
+        rows: The input rows of the first step, one for each sequence.
+        first_step: Writes the inputs of the first step, and may submit it; returns the number of
+            steps that it submitted, 0 or 1.
+        further_step: Returns the phases of every further step.
+        ring: Layout of the ring in which the steps leave their ids.
+        per_submission: Largest number of steps in one submission.
     """
 
     rows: Sequence[Row]
-    first: Callable[[], int]
-    again: Callable[[], Prepared]
+    first_step: Callable[[], int]
+    further_step: Callable[[], Prepared]
     ring: Ring
-    together: int = 1
+    per_submission: int = 1
 
 
 @dataclass
 class _Copy:
-    """Ids on their way to the host, from one part of the ring or from its end and beginning."""
+    """A copy of ids from the ring to the host that has been started.
+
+    Attributes:
+        count: Number of steps.
+        ranges: Number of ranges of the ring that they take, 1 or 2.
+        fetch: The ranges of the ids, then those of the records if there are any.
+    """
 
     count: int
-    runs: int
+    ranges: int
     fetch: Fetch
 
 
 class GpuFeed:
-    """One run of passes over one sequence or several, see `rdrr_runtime.backend.Feed`.
+    """A feed of one sequence or several, see `rdrr_runtime.backend.Feed`.
 
     Args:
-        executor: What runs the passes.
-        step: The step of the sequences, which all their feeds share.
-        run: What is run.
-        recorder: Keeps records of the tokens; None where there are none.
+        executor: Runs the passes.
+        step: The inputs of the next pass, shared by all feeds of the sequences.
+        run: The steps to run.
+        recorder: Records more than ids of the tokens; None to record nothing.
     """
 
     def __init__(
@@ -108,20 +118,20 @@ class GpuFeed:
         self._fenced: deque[list[_Copy]] = deque()
 
     def submit(self, count: int) -> None:
-        """Submit the passes that give `count` further ids of each row; it does not wait."""
+        """Submit the passes for `count` further ids of each row, without waiting for them."""
         while count:
             count -= self._submit_some(count)
             if self._step.recorded - self._copied == self._run.ring.steps:
                 self._copy()
 
     def fence(self) -> None:
-        """Start to copy the ids that were submitted since the last fence."""
+        """Start the copy of the ids that were submitted since the last fence."""
         self._copy()
         self._fenced.append(self._open)
         self._open = []
 
     def collect(self) -> list[list[int]]:
-        """Wait for the ids of the oldest fence, and return those of each row."""
+        """Wait for the oldest fence and return the ids of each row."""
         copies = [self._read(one) for one in self._fenced.popleft()]
         ids: list[list[int]] = np.concatenate(copies)[:, : len(self._rows)].T.tolist()
         self._rows = tuple(
@@ -133,17 +143,17 @@ class GpuFeed:
         return ids
 
     def _submit_some(self, most: int) -> int:
-        """Submit some steps, at most `most`, and return how many they were."""
+        """Submit up to `most` steps and return how many were submitted."""
         step, steps = self._step, 0
         if not self._began:
             self._began = True
-            steps = self._run.first()
+            steps = self._run.first_step()
             self._copied = step.recorded
         if not steps:
             room = self._run.ring.steps - (step.recorded - self._copied)
-            steps = min(self._run.together, most, room)
+            steps = min(self._run.per_submission, most, room)
             step.invalidate()
-            self._executor.run(self._run.again(), len(self._rows), steps)
+            self._executor.run(self._run.further_step(), len(self._rows), steps)
         step.recorded += steps
         return steps
 
@@ -152,17 +162,17 @@ class GpuFeed:
         if not count:
             return
         ring = self._run.ring
-        runs = ring.runs(start, count)
-        parts = [ring.slice(self._step.state.ring, at, size) for at, size in runs]
+        ranges = ring.ranges(start, count)
+        parts = [ring.slice(self._step.state.ring, at, size) for at, size in ranges]
         if self._recorder is not None:
-            parts += [self._recorder.records(at, size) for at, size in runs]
-        self._open.append(_Copy(count, len(runs), self._executor.device.fetch(*parts)))
+            parts += [self._recorder.records(at, size) for at, size in ranges]
+        self._open.append(_Copy(count, len(ranges), self._executor.device.fetch(*parts)))
         self._copied += count
 
     def _read(self, one: _Copy) -> npt.NDArray[np.uint32]:
-        """Return the ids [steps, width] of a copy."""
+        """Wait for a copy and return its ids, u32 [steps, width]."""
         parts = one.fetch.collect()
-        ids = np.concatenate(parts[: one.runs]).view(np.uint32).reshape(one.count, -1)
+        ids = np.concatenate(parts[: one.ranges]).view(np.uint32).reshape(one.count, -1)
         if self._recorder is not None:
-            self._recorder.receive(ids[:, 0].tolist(), np.concatenate(parts[one.runs :]))
+            self._recorder.receive(ids[:, 0].tolist(), np.concatenate(parts[one.ranges :]))
         return ids

@@ -1,9 +1,9 @@
-"""Several sequences decoded together on the GPU: rows of different sequences in one pass.
+"""Batched decoding on the GPU: rows of several sequences in one pass.
 
-Each sequence has slots of its own; a row says which sequence and slot are its own, so a pass takes
-any mixture of them, and each weight is read once for all rows. The number of dispatches does not
-depend on the rows. Long prompts run one after the other by the prefill kernels of a single
-sequence; short ones share passes.
+Each sequence has its own slots in the cache. Each row names its sequence and slot, so a pass can
+mix rows of any sequences, and each weight is read once for all rows. The number of dispatches does
+not depend on the number of rows. Long prompts run one after the other in prefill passes; short
+prompts share passes.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from rdrr_runtime.sequences.sampler import GpuSampler
 
 
 class GpuBatch(GpuSequences):
-    """Caches and passes of several sequences, beside those of a model's single one.
+    """The caches and passes of a batch, beside those of the model's single sequence.
 
     Args:
         plan: The model.
-        executor: What runs the passes.
-        sequences: At most the last of `BATCHES`.
-        context: Slots of each.
+        executor: Runs the passes.
+        sequences: Number of sequences, at most the rows of the largest of `BATCHES`.
+        context: Slots of each sequence.
 
     Raises:
-        UsageError: Too many sequences, or a cache type that has no mapped rows.
-        DeviceError: Too little memory.
+        UsageError: There are too many sequences, or the cache type does not support batches.
+        DeviceError: There is too little memory.
     """
 
     def __init__(self, plan: Plan, executor: Executor, *, sequences: int, context: int) -> None:
@@ -70,11 +70,11 @@ class GpuBatch(GpuSequences):
 
     @property
     def kv_bytes(self) -> int:
-        """Memory of the caches."""
+        """Bytes of the caches."""
         return self._cache.size
 
     def fill(self, rows: Sequence[Row]) -> None:
-        """Run rows for their keys and values alone: of a sequence one slot after the other."""
+        """Run rows only to store their keys and values; a sequence's rows are in slot order."""
         shared: list[Row] = []
         for sequence, group in groupby(rows, lambda row: row.sequence):
             own = list(group)
@@ -82,10 +82,10 @@ class GpuBatch(GpuSequences):
             if self.run(ids, own[0].slot, _to_cache, sequence) is None:
                 shared += own
         while shared:
-            which = self._batch_passes.mapped(len(shared))
-            part, shared = shared[: which.rows], shared[which.rows :]
+            prepared = self._batch_passes.mapped(len(shared))
+            part, shared = shared[: prepared.rows], shared[prepared.rows :]
             self.step.write_rows(part)
-            self._executor.run(which.body, len(part))
+            self._executor.run(prepared.body, len(part))
 
     def close(self) -> None:
         """Free the caches."""
@@ -93,13 +93,19 @@ class GpuBatch(GpuSequences):
 
 
 def _check(plan: Plan, sequences: int) -> None:
-    if not plan.cache.spec.has_batches:
+    if not plan.cache.spec.supports_batches:
         raise UsageError(
-            "a batch has no cache in q8_0", expected="f16 or f32", hint="use --kv-dtype f16"
+            "batches do not support a q8_0 key-value cache",
+            expected="f16 or f32",
+            hint="use `kv_dtype` f16",
         )
     if not 0 < sequences <= MOST_SEQUENCES:
-        raise UsageError("too many sequences", expected=f"1 to {MOST_SEQUENCES}", found=sequences)
+        raise UsageError(
+            "the number of sequences of a batch is out of range",
+            expected=f"1 to {MOST_SEQUENCES}",
+            found=sequences,
+        )
 
 
-def _to_cache(which: PreparedPass) -> Prepared:
-    return which.body
+def _to_cache(prepared: PreparedPass) -> Prepared:
+    return prepared.body

@@ -1,6 +1,6 @@
-"""Sequences that are decoded on the GPU, one or several, by the same step, sampler and feed.
+"""Decoding of one sequence or several on the GPU, with the same step, sampler and feed.
 
-Which passes run their rows is given, see `passes`.
+The passes that run the rows are given from outside, see `passes`.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from rdrr_runtime.sequences.sampler import GpuSampler
 from rdrr_runtime.sequences.step import Step
 
 F32 = npt.NDArray[np.float32]
-Part = Callable[[PreparedPass], Prepared]
-"""Selects which part of a pass to run."""
+PassPart = Callable[[PreparedPass], Prepared]
+"""Selects which part of a pass to run: its body, up to the logits, or up to the token."""
 
-TOGETHER = 2
-"""Decode passes per submission when running ahead of readback: each submission costs idle time."""
+PASSES_PER_SUBMISSION = 2
+"""Decode passes per submission when running ahead of readback. Each submission costs the GPU about
+16 us of idle time."""
 
 
 class GpuSequences:
     """One sequence or several on a GPU.
 
     Args:
-        executor: What runs the passes.
-        state: The step.
-        passes: What runs their rows.
-        vocabulary: Logits of a row.
+        executor: Runs the passes.
+        state: Buffers of the inputs of the next pass.
+        passes: The passes that run the rows.
+        vocabulary: Number of logits per row.
         new_sampler: Makes the sampler.
     """
 
@@ -54,7 +55,7 @@ class GpuSequences:
 
     @cached_property
     def sampler(self) -> GpuSampler:
-        """The sampler; nothing of it is allocated before the first generation that samples."""
+        """The sampler, which is only allocated once a generation samples."""
         return self._new_sampler()
 
     def begin(self, sequence: int, options: SamplingParams, seen: Sequence[int]) -> None:
@@ -62,24 +63,28 @@ class GpuSequences:
         self.sampler.begin(options, seen, sequence=sequence)
 
     def greedy(self, rows: Sequence[Row], count: int) -> list[list[int]]:
-        """Run a row of each sequence, then feed back the most probable tokens; `count` steps.
+        """Run one row of each sequence for `count` steps, feeding back the most probable tokens.
 
         Returns:
-            For each row its `count` new ids, of which the last has not been run.
+            For each row its `count` new ids, the last of which has not been run.
         """
-        return collected(self.feed(rows, partial(self._write, rows), together=TOGETHER), count)
+        return submit_and_collect(
+            self.feed(rows, partial(self._write, rows), per_submission=PASSES_PER_SUBMISSION), count
+        )
 
     def sample(self, rows: Sequence[Row], count: int) -> list[list[int]]:
-        """Do as `greedy` with sampled tokens."""
+        """Run rows like `greedy`, feeding back sampled tokens."""
         first = partial(self._write, rows)
-        return collected(self.feed(rows, first, sampled=True, together=TOGETHER), count)
+        return submit_and_collect(
+            self.feed(rows, first, sampled=True, per_submission=PASSES_PER_SUBMISSION), count
+        )
 
     def logits(self, rows: Sequence[Row]) -> F32:
-        """Run a row of each sequence; logits of each, float32 [rows, vocab]."""
-        which = self._passes.decode(len(rows))
+        """Run one row of each sequence and return the logits, f32 [rows, vocab]."""
+        prepared = self._passes.decode(len(rows))
         self._write(rows)
-        self._executor.run(which.to_logits, len(rows))
-        return self.read_logits(which, len(rows))
+        self._executor.run(prepared.to_logits, len(rows))
+        return self.read_logits(prepared, len(rows))
 
     def feed(
         self,
@@ -87,15 +92,17 @@ class GpuSequences:
         first: Callable[[], int],
         *,
         sampled: bool = False,
-        together: int = 1,
+        per_submission: int = 1,
     ) -> GpuFeed:
-        """Return a feed that goes on from rows.
+        """Return a feed that continues after rows.
 
         Args:
-            rows: Whose tokens its first step gives, one row of each sequence.
-            first: Prepares that step, and returns how many steps it has submitted, 0 or 1.
-            sampled: Tokens are sampled as `begin` said, else the most probable ones.
-            together: Most steps of a submission.
+            rows: The input rows of the first step, one for each sequence.
+            first: Writes the inputs of the first step, and may submit it; returns the number of
+                steps that it submitted, 0 or 1.
+            sampled: Whether tokens are sampled as `begin` requested; otherwise the most probable
+                tokens are taken.
+            per_submission: Largest number of steps in one submission.
         """
         count, to_token = len(rows), self.to_token(sampled)
         sampler = self.sampler if sampled else None
@@ -104,59 +111,60 @@ class GpuSequences:
             first,
             lambda: to_token(self._passes.decode(count)),
             self._passes.ring(count),
-            together,
+            per_submission,
         )
         recorder = sampler if sampler is not None and sampler.has_records else None
         return GpuFeed(self._executor, self.step, run, recorder)
 
-    def to_token(self, sampled: bool) -> Part:
-        """Return what selects a pass up to the token, sampled or most probable."""
+    def to_token(self, sampled: bool) -> PassPart:
+        """Return the function that selects a pass up to its sampled or most probable token."""
         return self.sampler.to_token if sampled else _to_most_probable
 
     def run(
-        self, ids: Sequence[int], base: int, part: Part, sequence: int = 0
+        self, ids: Sequence[int], base: int, part: PassPart, sequence: int = 0
     ) -> PreparedPass | None:
         """Run ids of one sequence in as many passes as they need.
 
         Args:
             ids: Token ids, at least one.
-            base: Slot of the first.
-            part: What is submitted of the last pass; of those before it the body.
-            sequence: Whose ids.
+            base: Slot of the first id.
+            part: Selects the part of the last pass to submit; of earlier passes only the body runs.
+            sequence: Index of the sequence.
 
         Returns:
-            The pass; None, and nothing has run, where the sequence has none of its own.
+            The last pass. None if no pass serves so few ids of one sequence by itself; then nothing
+            has run.
         """
-        which = self._passes.consecutive(len(ids), sequence)
-        if which is None:
+        prepared = self._passes.consecutive(len(ids), sequence)
+        if prepared is None:
             return None
         resumes = len(ids) == 1 and self.step.resume((Row(ids[0], sequence, base),))
-        for start in range(0, len(ids), which.rows):
-            some = ids[start : start + which.rows]
+        for start in range(0, len(ids), prepared.rows):
+            some = ids[start : start + prepared.rows]
             if not resumes:
                 self.step.write(some, base + start, sequence=sequence)
             is_last = start + len(some) == len(ids)
-            self._executor.run(part(which) if is_last else which.body, len(some))
-        return which
+            self._executor.run(part(prepared) if is_last else prepared.body, len(some))
+        return prepared
 
-    def read_logits(self, which: PreparedPass, rows: int) -> F32:
-        """Return the logits that a pass has left, float32 [rows, vocab]."""
-        data = self._executor.device.read(which.logits, 0, 4 * rows * self.vocabulary)
+    def read_logits(self, prepared: PreparedPass, rows: int) -> F32:
+        """Read back the logits of a pass, f32 [rows, vocab]."""
+        data = self._executor.device.read(prepared.logits, 0, 4 * rows * self.vocabulary)
         return data.view(np.float32).reshape(rows, self.vocabulary)
 
     def _write(self, rows: Sequence[Row]) -> int:
-        """Write the step of rows, unless the GPU has put them there; submits nothing."""
+        """Write the inputs of rows unless the GPU has already put them there; return 0 steps."""
         if not self.step.resume(rows):
             self.step.write_rows(rows)
         return 0
 
 
-def collected(feed: GpuFeed, count: int) -> list[list[int]]:
+def submit_and_collect(feed: GpuFeed, count: int) -> list[list[int]]:
     """Block until `count` ids of each row are available and return them."""
     feed.submit(count)
     feed.fence()
     return feed.collect()
 
 
-def _to_most_probable(which: PreparedPass) -> Prepared:
-    return which.to_token
+def _to_most_probable(prepared: PreparedPass) -> Prepared:
+    return prepared.to_token

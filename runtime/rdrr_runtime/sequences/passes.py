@@ -1,7 +1,7 @@
-"""Which passes run the rows of sequences: the one choice in which a single sequence differs.
+"""The passes that run the rows of sequences; only here do a single sequence and a batch differ.
 
-The decode pass of a single sequence is fused for one row, which also leaves the next step. Those of
-several sequences end by moving each row on.
+The decode pass of a single sequence is fused for one row, and its argmax also advances the step.
+The decode passes of a batch end with a phase that advances each row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rdrr_runtime.sequences.feed import Ring
 MOST_SEQUENCES = BATCHES[-1].rows
 
 BATCH_STEPS = 16
-"""Steps of a batch that wait to be read back, at most."""
+"""Largest number of steps of a batch whose ids wait to be read back."""
 
 
 class Passes(Protocol):
@@ -43,16 +43,16 @@ class Passes(Protocol):
         ...
 
     def ring(self, rows: int) -> Ring:
-        """Return where the decode pass over `rows` rows leaves its ids."""
+        """Return the layout of the ring for the ids of the decode pass over `rows` rows."""
         ...
 
     def consecutive(self, ids: int, sequence: int) -> PreparedPass | None:
-        """Return the pass over `ids` ids of one sequence, if it can run by itself."""
+        """Return the pass over this many ids of one sequence; None if they share a mapped pass."""
         ...
 
 
 class SinglePasses:
-    """The passes of a model's only sequence.
+    """The passes of a model's single sequence.
 
     Args:
         program: The model's passes.
@@ -62,12 +62,12 @@ class SinglePasses:
         self._program = program
 
     def decode(self, rows: int) -> PreparedPass:
-        """Return the fused pass of one row."""
+        """Return the fused decode pass of one row."""
         del rows
         return self._program.get(DECODE)
 
     def ring(self, rows: int) -> Ring:
-        """Return the layout of the ring."""
+        """Return the layout of the ring, one id per step."""
         del rows
         return Ring(RING)
 
@@ -78,12 +78,12 @@ class SinglePasses:
 
 
 class BatchPasses:
-    """The passes of several sequences, made when they are first needed.
+    """The passes of a batch, each made when it is first needed.
 
     Args:
         plan: The model.
-        executor: What runs the passes.
-        state: The step.
+        executor: Runs the passes.
+        state: Buffers of the inputs of the next pass.
         cache: Keys and values of the sequences.
     """
 
@@ -91,43 +91,43 @@ class BatchPasses:
         self._plan, self._executor = plan, executor
         self._state, self._cache = state, cache
         self._most = plan.rows(PREFILL)
-        self._made: dict[PassSpec, PreparedPass] = {}
+        self._prepared: dict[PassSpec, PreparedPass] = {}
 
     def decode(self, rows: int) -> PreparedPass:
-        """Return the smallest pass over one row of each of `rows` sequences."""
+        """Return the smallest pass that runs one row of each of `rows` sequences."""
         return self._get(batch_of(self._size(rows)))
 
     def ring(self, rows: int) -> Ring:
-        """Return the layout of the ring, which depends on the size of the pass."""
+        """Return the layout of the ring, whose width is the number of rows of the pass."""
         return Ring(BATCH_STEPS, self._size(rows))
 
     def consecutive(self, ids: int, sequence: int) -> PreparedPass | None:
-        """Return the prefill pass of any sequence; None for few ids, which share a mapped pass.
+        """Return the prefill pass for a long prompt; None for a short one, which shares a pass.
 
-        Its logits are never asked for: the last id of a prompt runs in a decode pass.
+        The logits of this pass are never needed: the last id of a prompt runs in a decode pass.
         """
         del sequence
         return None if ids <= MOST_SEQUENCES else self._get(PREFILL)
 
     def mapped(self, rows: int) -> PreparedPass:
-        """Return the pass that fills the caches with rows of any sequences."""
+        """Return the pass that stores the keys and values of rows of any sequences."""
         return self._get(batch_fill(self._most if rows > MOST_SEQUENCES else self._size(rows)))
 
     def _get(self, spec: PassSpec) -> PreparedPass:
-        if spec not in self._made:
-            made = self._plan.lower(spec, state=self._state, cache=self._cache)
-            if made.picks is not None and spec.slots is Slots.DISTINCT:
-                advance = advance_rows(self._state, made.picks, made.rows)
-                made = replace(made, sample=(*made.sample, *advance))
-            self._made[spec] = PreparedPass(made, self._executor)
-        return self._made[spec]
+        if spec not in self._prepared:
+            lowered = self._plan.lower(spec, state=self._state, cache=self._cache)
+            if lowered.picks is not None and spec.slots is Slots.DISTINCT:
+                advance = advance_rows(self._state, lowered.picks, lowered.rows)
+                lowered = replace(lowered, sample=(*lowered.sample, *advance))
+            self._prepared[spec] = PreparedPass(lowered, self._executor)
+        return self._prepared[spec]
 
     def _size(self, rows: int) -> int:
-        """Return the rows of the smallest pass that takes `rows`."""
+        """Return the number of rows of the smallest decode pass that fits `rows` rows."""
         fitting = [one for one in (spec.rows for spec in BATCHES) if rows <= one <= self._most]
         return fitting[0] if fitting else self._most
 
 
 def advance_rows(state: State, picks: BufferSlice, rows: int) -> list[Phase]:
-    """Return the end of a batch's decode pass, which moves each row on."""
+    """Return the phases that end a batch's decode pass: they advance each row to its next slot."""
     return batch_advance(state, picks, rows=rows, steps=BATCH_STEPS, label="advance")

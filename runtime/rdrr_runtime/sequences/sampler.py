@@ -1,9 +1,9 @@
-"""The sampler of a GPU backend: its buffers, its phases after a pass, and what the host writes.
+"""The GPU sampler: its buffers, its phases after a pass, and what the host writes.
 
-The host writes when a generation begins (parameters, and the tokens that were seen or biased); for
-a token it writes nothing, but for a mask where one is set. `phases/sample.py` says how the
-phases work. One sequence is a case of several: what belongs to a generation is kept for each
-sequence, and a pass of mapped rows samples for each row.
+The host writes when a generation begins: the sampling parameters, and the tokens that were seen or
+have a bias. For each further token it writes nothing except the mask of a constraint. How the
+phases work is described in `phases/sample.py`. A sampler keeps the state of a generation for each
+sequence, and a pass of several sequences samples for each of its rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.program import PreparedPass
 from rdrr_runtime.phases.logprobs import LogprobBuffers, logprobs, record_bytes, unpack
 from rdrr_runtime.phases.phase import Phase
-from rdrr_runtime.phases.sample import chain_of, sample, set_tokens
+from rdrr_runtime.phases.sample import sample, scatter_entries, searches_of
 from rdrr_runtime.phases.sample_buffers import (
     PARAM_WORDS,
     Entry,
@@ -36,20 +36,20 @@ from rdrr_runtime.sampling.randomness import fresh_seed
 from rdrr_runtime.sequences.passes import advance_rows
 
 _Key = tuple[int, bool, bool, int | None]
-"""Id of a pass, whether there are searches for top-k and top-p, and what is recorded."""
+"""Identity of a pass, whether top-k and top-p are searched for, and how many logprobs to record."""
 
 
 class GpuSampler:
-    """Samples tokens after the passes of one sequence or of several.
+    """A sampler whose phases run after the passes of one sequence or several.
 
     Args:
-        executor: What runs the passes.
+        executor: Runs the passes.
         arena: Owner of the buffers.
-        state: The step that sampling advances.
-        vocabulary: Logits of a row.
-        rows: Most rows of a pass.
-        sequences: Sequences that have a generation of their own.
-        batch: Whether they are a batch's, whose passes leave picks.
+        state: The inputs of the next pass, which sampling advances.
+        vocabulary: Number of logits per row.
+        rows: Largest number of rows of a pass.
+        sequences: Number of sequences, each with a generation of its own.
+        batch: Whether the passes are those of a batch, which write picks instead of one token.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class GpuSampler:
         self._top: int | None = None
         self._received: list[TokenLogprobs] = []
         self._set_tokens = [
-            executor.prepare([set_tokens(self._buffers, "sample.set", one)])
+            executor.prepare([scatter_entries(self._buffers, "sample.set", one)])
             for one in range(sequences)
         ]
-        # A pass is kept beside its phases, so that its id is not given to another.
-        self._made: dict[_Key, tuple[Prepared, Prepared, PreparedPass]] = {}
+        # The pass is kept as well: Python could otherwise reuse its id for another pass.
+        self._prepared_sampling: dict[_Key, tuple[Prepared, Prepared, PreparedPass]] = {}
 
     def begin(
         self,
@@ -90,18 +90,19 @@ class GpuSampler:
         """Start a generation in a sequence.
 
         Args:
-            options: How its tokens are chosen; bias, top-k and top-p are those of the last
-                generation that began.
-            seen: Ids that the penalties apply to, as often as they occurred.
-            sequence: Where.
-            masked: Whether `allow` is called for every token.
-            top: How many of the most probable tokens are recorded; None to record nothing.
+            options: How its tokens are chosen. Bias, top-k and top-p hold for all sequences: those
+                of the generation that began last.
+            seen: Ids that the penalties apply to, once for each occurrence.
+            sequence: Index of the sequence.
+            masked: Whether `allow` is called before every token.
+            top: Number of most probable tokens whose log-probabilities are recorded; None to
+                record nothing.
 
         Raises:
-            UsageError: Masks or log-probabilities for a batch.
+            UsageError: Masks or log-probabilities are requested for a batch.
         """
         if self._logprobs is None and (masked or top is not None):
-            raise UsageError("masks and log-probabilities are for a single sequence")
+            raise UsageError("batches do not support constraints and log-probabilities")
         self._options, self._top, self._received = options, top, []
         seed = fresh_seed() if options.seed is None else options.seed
         params = pack_params(options, seed, masked=masked)
@@ -109,34 +110,39 @@ class GpuSampler:
         self._set(sequence, entries_of(options, seen))
 
     def allow(self, mask: npt.NDArray[np.uint32]) -> None:
-        """Set the mask of the next token: bit i mod 32 of word i / 32 lets token i be sampled."""
+        """Set the mask of the next token: token i is allowed by bit i mod 32 of word i / 32."""
         self._device.write(self._buffers.mask, mask)
 
-    def to_token(self, which: PreparedPass) -> Prepared:
-        """Return body, head and sampling; the same object each time, so that it encodes quickly."""
-        return self._prepared(which)[0]
+    def to_token(self, prepared: PreparedPass) -> Prepared:
+        """Return body, head and sampling of a pass.
 
-    def sample(self, which: PreparedPass) -> Prepared:
-        """Return the sampling alone, which goes after `which.to_logits`."""
-        return self._prepared(which)[1]
+        The same object is returned each time, since the device encodes a known object faster.
+        """
+        return self._prepared(prepared)[0]
 
-    def _prepared(self, which: PreparedPass) -> tuple[Prepared, Prepared, PreparedPass]:
-        key = (id(which), *chain_of(self._options), self._top)
-        if key not in self._made:
-            made = self._phases(which)
-            whole = self._executor.prepare((*which.of.body, *which.of.head, *made))
-            self._made[key] = (whole, self._executor.prepare(made), which)
-        return self._made[key]
+    def sample(self, prepared: PreparedPass) -> Prepared:
+        """Return only the phases of sampling, which run after those of `prepared.to_logits`."""
+        return self._prepared(prepared)[1]
 
-    def _phases(self, which: PreparedPass) -> list[Phase]:
-        picks, buffers = which.picks, self._buffers
-        made = sample(buffers, self._state, which.logits, self._options, "sample", picks)
+    def _prepared(self, prepared: PreparedPass) -> tuple[Prepared, Prepared, PreparedPass]:
+        key = (id(prepared), *searches_of(self._options), self._top)
+        if key not in self._prepared_sampling:
+            phases = self._phases(prepared)
+            whole = self._executor.prepare(
+                (*prepared.lowered.body, *prepared.lowered.head, *phases)
+            )
+            self._prepared_sampling[key] = (whole, self._executor.prepare(phases), prepared)
+        return self._prepared_sampling[key]
+
+    def _phases(self, prepared: PreparedPass) -> list[Phase]:
+        picks, buffers = prepared.picks, self._buffers
+        phases = sample(buffers, self._state, prepared.logits, self._options, "sample", picks)
         if picks is not None:
-            made += advance_rows(self._state, picks, which.rows)
+            phases += advance_rows(self._state, picks, prepared.rows)
         elif self._top is not None and self._logprobs is not None:
-            width, logits = buffers.vocabulary, which.logits
-            made += logprobs(self._logprobs, self._state, logits, vocabulary=width, top=self._top)
-        return made
+            width, logits = buffers.vocabulary, prepared.logits
+            phases += logprobs(self._logprobs, self._state, logits, vocabulary=width, top=self._top)
+        return phases
 
     @property
     def has_records(self) -> bool:
@@ -150,7 +156,7 @@ class GpuSampler:
         return self._logprobs.records.range(start * size, count * size)
 
     def receive(self, ids: Sequence[int], data: Bytes) -> None:
-        """Keep the log-probabilities that the records of these ids hold."""
+        """Decode and keep the log-probabilities recorded for these ids."""
         width = self._buffers.vocabulary
         self._received += unpack(ids, data, vocabulary=width, top=self._top or 0)
 
@@ -160,7 +166,7 @@ class GpuSampler:
         return received
 
     def _set(self, sequence: int, entries: Sequence[Entry]) -> None:
-        """Make these the only tokens with counts or a bias."""
+        """Replace the counts and biases of a sequence by these entries."""
         buffers = self._buffers
         self._device.clear(buffers.counts_of(sequence))
         self._device.clear(buffers.bias)
@@ -170,7 +176,7 @@ class GpuSampler:
 
 
 def entries_of(options: SamplingParams, seen: Sequence[int]) -> list[Entry]:
-    """Return the tokens with counts or a bias, in order."""
+    """Return (id, count, bias) of every token with a count or a bias, in order of the ids."""
     counts: dict[int, int] = {}
     if options.penalizes:
         for token_id in seen:

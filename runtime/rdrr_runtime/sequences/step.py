@@ -1,7 +1,8 @@
-"""The step that the next pass reads: tokens, positions and slots, from the host or from the GPU.
+"""The step: the tokens, positions and slots that the next pass reads, in GPU buffers.
 
-A decode pass leaves its tokens and the next positions where the next pass reads them. So a pass
-that goes on from there needs nothing written; this module knows when that is so.
+The host writes the step, or a decode pass advances it: it leaves its tokens and the next positions
+where the next pass reads them. A pass that continues from there needs no write, and this module
+keeps track of when that is the case.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from rdrr_runtime.phases.state import State, pack_step
 
 
 class Step:
-    """The step of a model's passes, and what the GPU itself will do next.
+    """The inputs of the next pass, and which rows the GPU has already put there.
 
     Args:
-        device: Where the passes run.
+        device: The device on which the passes run.
         state: The buffers of the step.
 
     Attributes:
         state: The buffers of the step.
-        recorded: Steps whose token ids went into the ring since the host last wrote the step.
+        recorded: Number of steps whose token ids went into the ring since the last write.
     """
 
     def __init__(self, device: Device, state: State) -> None:
@@ -42,14 +43,14 @@ class Step:
         sequence: int = 0,
         wanted: int = 1,
     ) -> None:
-        """Write ids of one sequence, which go to consecutive slots.
+        """Write ids of one sequence, to be stored in consecutive slots.
 
         Args:
             ids: Token ids.
-            base: Slot of the first.
-            positions: Their positions; those of the slots when None.
-            sequence: Whose ids.
-            wanted: Last rows whose logits a window computes.
+            base: Slot of the first id.
+            positions: Position of each id in the sequence; its slot when None.
+            sequence: Index of the sequence.
+            wanted: Number of last rows whose logits a window pass computes.
         """
         slots = np.arange(base, base + len(ids))
         packed = pack_step(ids, slots, positions=positions, sequences=sequence, wanted=wanted)
@@ -61,24 +62,24 @@ class Step:
         self._write(pack_step(tokens, slots, sequences=sequences))
 
     def invalidate(self) -> None:
-        """Forget what the GPU will do next.
+        """Forget the rows that the GPU has put into the step.
 
-        Another pass has run since, or token ids have not been read back yet.
+        This is needed when another pass has run since, or when token ids have not been read back.
         """
         self._next = None
 
     def advance(self, rows: Sequence[Row]) -> None:
-        """Note that the GPU has put these rows where the next pass reads them."""
+        """Note that the GPU has put these rows into the step, so that a pass can continue there."""
         self._next = tuple(rows)
 
     def resume(self, rows: Sequence[Row]) -> bool:
-        """Return whether a pass over these rows needs nothing written; invalidates the step."""
+        """Return whether the step already holds these rows; the step is invalid afterwards."""
         resumes = self._next is not None and self._next == tuple(rows)
         self.invalidate()
         return resumes
 
     def _write(self, packed: npt.NDArray[np.uint32]) -> None:
-        """Write the step: the ring begins anew, and nothing goes on by itself."""
+        """Write the step, which also restarts the ring."""
         self.recorded = 0
         self.invalidate()
         self._device.write(self.state.step, packed)

@@ -1,8 +1,8 @@
-"""Passes over several tokens of the single sequence whose logits are wanted, not fed back.
+"""Window and score passes: several tokens of the single sequence, whose logits the host reads.
 
-Windows are for strategies that propose tokens ahead: each weight is read once for up to 32 rows,
-each at a position of its own, and only the head of the rows that are asked about is computed. More
-rows are run in several passes. A score pass keeps the logits of all its rows.
+Window passes serve strategies that propose several tokens. They read each weight once for up to 32
+rows, each row has its own position, and logits are computed only for the last rows. More than 32
+rows run in several passes. A score pass computes the logits of all its rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class GpuWindows:
     """The passes `SMALL_WINDOW`, `WINDOW` and `SCORE` of a program.
 
     Args:
-        sequence: The sequence, whose step they read.
+        sequence: The single sequence, whose step the passes read.
         program: The passes.
     """
 
@@ -34,14 +34,14 @@ class GpuWindows:
         self._program = program
 
     def score(self, ids: Sequence[int], base: int) -> F32:
-        """Return the logits of all rows, float32 [len(ids), vocab]."""
-        which = self._program.get(SCORE)
+        """Return the logits of all rows, f32 [len(ids), vocab]."""
+        prepared = self._program.get(SCORE)
         out = np.empty((len(ids), self._sequence.vocabulary), np.float32)
-        for start in range(0, len(ids), which.rows):
-            part = ids[start : start + which.rows]
+        for start in range(0, len(ids), prepared.rows):
+            part = ids[start : start + prepared.rows]
             self._step.write(part, base + start)
-            self._executor.run(which.to_logits, len(part))
-            out[start : start + len(part)] = self._sequence.read_logits(which, len(part))
+            self._executor.run(prepared.to_logits, len(part))
+            out[start : start + len(part)] = self._sequence.read_logits(prepared, len(part))
         return out
 
     def logits(
@@ -49,21 +49,21 @@ class GpuWindows:
     ) -> F32:
         """Return the logits of the last `wanted` rows, see `Backend.window_logits`."""
         parts = [np.empty((0, self._sequence.vocabulary), np.float32)]
-        for which, rows in self._passes(ids, base, wanted, positions):
-            self._executor.run(which.head, rows)
-            parts.append(self._sequence.read_logits(which, rows))
+        for prepared, rows in self._passes(ids, base, wanted, positions):
+            self._executor.run(prepared.head, rows)
+            parts.append(self._sequence.read_logits(prepared, rows))
         return np.concatenate(parts)
 
     def picks(
         self, ids: Sequence[int], base: int, wanted: int, positions: Sequence[int] | None
     ) -> tuple[list[int], F32]:
-        """Return their most probable ids and entropies, see `Backend.window_picks`."""
+        """Return most probable ids and entropies of the last rows, see `Backend.window_picks`."""
         found: list[int] = []
         entropies = [np.empty(0, np.float32)]
-        for which, rows in self._passes(ids, base, wanted, positions):
-            assert which.picks is not None, "window passes have picks"
-            self._executor.run(which.to_picks, rows)
-            some, entropy = unpack(self._executor.device.read(which.picks, 0, PICK_BYTES * rows))
+        for prepared, rows in self._passes(ids, base, wanted, positions):
+            assert prepared.picks is not None, "window passes have picks"
+            self._executor.run(prepared.to_picks, rows)
+            some, entropy = unpack(self._executor.device.read(prepared.picks, 0, PICK_BYTES * rows))
             found += some
             entropies.append(entropy)
         return found, np.concatenate(entropies)
@@ -71,14 +71,14 @@ class GpuWindows:
     def _passes(
         self, ids: Sequence[int], base: int, wanted: int, positions: Sequence[int] | None
     ) -> Iterator[tuple[PreparedPass, int]]:
-        """Run the bodies in order; yield a pass and its wanted rows, where it has any."""
-        which = self._program.get(SMALL_WINDOW if len(ids) <= SMALL_WINDOW.rows else WINDOW)
-        for start in range(0, len(ids), which.rows):
-            part = ids[start : start + which.rows]
+        """Run the bodies in order; yield each pass with wanted rows, and how many it has."""
+        prepared = self._program.get(SMALL_WINDOW if len(ids) <= SMALL_WINDOW.rows else WINDOW)
+        for start in range(0, len(ids), prepared.rows):
+            part = ids[start : start + prepared.rows]
             end = start + len(part)
             own = None if positions is None else positions[start:end]
             rows = max(0, min(len(part), end - (len(ids) - wanted)))
             self._step.write(part, base + start, own, wanted=rows)
-            self._executor.run(which.body, len(part))
+            self._executor.run(prepared.body, len(part))
             if rows:
-                yield which, rows
+                yield prepared, rows

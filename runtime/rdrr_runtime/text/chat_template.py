@@ -40,6 +40,7 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, tokens: Mapping[str, Any], *, where: str) -> None:
+        self.source = source
         self._tokens = dict(tokens)
         self._where = where
         self._template = compile_template(source, _HELPERS, where)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import GenerationError, ManifestError, UsageError
+from rdrr_format.extras import import_extra
 from rdrr_format.foreign import foreign_errors
 
 U32 = npt.NDArray[np.uint32]
@@ -157,10 +158,6 @@ def _invalid_grammar(grammar: Grammar, fault: object) -> UsageError:
 
 
 def _library() -> Any:
-    try:
-        import llguidance
-    except ImportError:
-        raise UsageError(
-            "text held to a schema needs llguidance", hint="pip install 'rdrr[grammar]'"
-        ) from None
-    return llguidance
+    return import_extra(
+        "llguidance", "grammar", "generation under a grammar, regular expression or JSON schema"
+    )

@@ -184,5 +184,5 @@ class TemplateBudget:
             f"the chat template {message}",
             where=self._where,
             expected=f"at most {bound}",
-            hint="use another template: --template FILE, or template=... in Python",
+            hint="use another template, given by `template`",
         )

@@ -1,7 +1,7 @@
-"""The reason of every decision names the kernel that runs, and no hint is ignored in silence.
+"""The reason of every decision names the kernel that runs, and no hint is ignored silently.
 
-All of it on paper, for every op, layout, type, hint and number of rows, on four made-up adapters:
-nothing is loaded, so the walk is quick. What the kernels compute is tested elsewhere.
+Dry runs cover every op, layout, type, hint and number of rows on four made-up adapters. Nothing is
+loaded, so this is fast. What the kernels compute is tested elsewhere.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ ADAPTERS = {
     "software, default limits, no features": (True, frozenset(), SMALL_LIMITS),
 }
 
-# What a reason says of the kernels of products, and what their labels look like.
+# The words of a reason for each kind of product kernel, and the pattern of its label.
 NAMED = {
     "one-row product, int8 activations": r"matvec\..*\.int8",
     "one-row product, float activations": r"matvec\.(?!.*\.int8)",
-    "small batch, int8 activations": r"matvec_rows\.(?!experts)|int8_rows",
+    "small batch, int8 activations": r"matvec_rows\.(?!experts)|quantize_small_batch",
     "tiles of many rows, int8 activations": r"matmul_int8\.|quantize_rows",
     "tiles of many rows (": r"matmul_tiled\.",
     "general product": r"gemv_row\.",
-    "experts, int8 activations": r"(matvec_rows|matmul_int8)\.experts|int8_rows|quantize_rows",
+    "experts, int8 activations": r"(matvec_rows|matmul_int8)\.experts|quantize_(small_batch|rows)",
     "experts: the rows": r"matmul_tiled\.experts",
     "experts: each route": r"gemv_row\.experts",
     "attention in large tiles": r"attention_tiled\.16",
@@ -71,7 +71,7 @@ NAMED = {
     "attention with the keys in splits": r"attention\.split_kv|attention_combine",
     "streaming attention": r"attention\.streaming",
     "attention fused": r"attention_decode",
-    "norms, rope and the cache in one": r"place_rows",
+    "norms, rope and the cache in one": r"norm_rope_store",
     "the only kernel": r"",
 }
 PRODUCTS = re.compile(r"(matvec|matvec_rows|matmul_int8|matmul_tiled|gemv_row)\.")
@@ -93,7 +93,7 @@ def decisions(package, name: str, source: str = "manifest", **hints: str):
 
 
 def honours(hint: tuple[str, str], one) -> bool:
-    """Whether a decision does what a hint asks for, told from the kernel's label alone."""
+    """Return whether a decision honours a hint, judging by the label of the kernel alone."""
     key, value = hint
     label = one.kernel
     is_product = PRODUCTS.match(label) is not None
@@ -135,7 +135,7 @@ TYPES = {
 
 @pytest.fixture(scope="module", params=TYPES)
 def packages(request, tmp_path_factory):
-    """A package of each type and layout, written once."""
+    """Packages of each type and layout, written once."""
     import numpy as np
 
     moe = MOE if request.param == "mixture" else None
@@ -160,13 +160,13 @@ def test_a_reason_names_the_kernel_that_runs_and_no_hint_is_ignored(packages, na
 
 
 def is_named(one) -> bool:
-    """Whether the reason of a decision says which kind of kernel runs."""
+    """Return whether the reason of a decision names the kind of kernel that runs."""
     found = [label for phrase, label in NAMED.items() if phrase in one.reason]
     return any(re.match(label, one.kernel) for label in found)
 
 
-def test_the_check_of_hints_finds_one_that_is_ignored(packages) -> None:
-    """The control: without the hint, some kernel is not what the hint asks for."""
+def test_the_check_finds_a_hint_that_is_ignored(packages) -> None:
+    """The control: without the hint, some kernel does not do what the hint requests."""
     package = packages["Q4_K", "row"]
     plain = decisions(package, "hardware")
     for hint in (("q4kMatmul", "fused_q4k"), ("attentionPrefill", "streaming")):
@@ -174,14 +174,14 @@ def test_the_check_of_hints_finds_one_that_is_ignored(packages) -> None:
     assert all(one.unmet is None for one in plain)
 
 
-def test_nothing_is_unmet_where_nothing_is_asked_for(packages) -> None:
+def test_without_hints_no_decision_reports_an_unhonoured_hint(packages) -> None:
     package = packages["Q4_K", "row"]
     for name in ADAPTERS:
         assert unhonoured(decisions(package, name)) == ()
 
 
-def test_the_head_of_a_prompt_is_in_int8_where_a_hint_asks(tmp_path, rng) -> None:
-    """One row of many used to run in f32 under another reason, with no hint unmet."""
+def test_the_head_of_a_prompt_uses_int8_if_a_hint_requests_it(tmp_path, rng) -> None:
+    """A regression: the head ran in f32 without reporting the hint as not honoured."""
     manifest = llama_manifest("Q4_K", embedding="Q6_K")
     package = write_random_package(tmp_path / "package", manifest, rng)
     found = decisions(package, "software", q4kMatmul="fused_q4k_int8")
@@ -204,7 +204,7 @@ def chosen(refused: dict[str, str], *wishes: Wish) -> Chosen:
     return choose((FAST, EXACT, ANY), lambda one: refused.get(one.title), wishes)
 
 
-def test_the_first_able_candidate_that_is_wished_for_wins() -> None:
+def test_the_first_candidate_that_can_serve_and_satisfies_the_wishes_wins() -> None:
     assert chosen({}).candidate is FAST
     assert chosen({}).reason == Reason("fast (auto)")
     wish = Wish("x=exact", lambda one: one is EXACT, HINT)
@@ -212,7 +212,7 @@ def test_the_first_able_candidate_that_is_wished_for_wins() -> None:
     assert chosen({}, wish).reason == Reason("exact (x=exact)")
 
 
-def test_a_wish_that_nothing_can_serve_is_given_up_and_said() -> None:
+def test_a_wish_that_no_candidate_can_satisfy_is_dropped_and_reported() -> None:
     wish = Wish("x=exact", lambda one: one is EXACT, HINT)
     found = chosen({"exact": "it is too large"}, wish)
     assert found.candidate is FAST
@@ -220,7 +220,7 @@ def test_a_wish_that_nothing_can_serve_is_given_up_and_said() -> None:
     assert "x=exact is not honoured: it is too large" in found.reason.text
 
 
-def test_the_stronger_of_two_wishes_is_kept() -> None:
+def test_the_weaker_of_two_conflicting_wishes_is_dropped() -> None:
     strong = Wish("a", lambda one: one is not FAST)
     weak = Wish("b", lambda one: one is FAST, HINT)
     found = chosen({}, strong, weak)
@@ -228,7 +228,7 @@ def test_the_stronger_of_two_wishes_is_kept() -> None:
     assert found.reason.unmet == Unmet(HINT, "a excludes it")
 
 
-def test_a_preference_that_is_no_hint_is_never_unmet() -> None:
+def test_a_dropped_default_is_not_reported_as_an_unhonoured_hint() -> None:
     wish = Wish("auto on a hardware adapter", lambda one: one is FAST)
     found = chosen({"fast": "it serves one row"}, wish)
     assert found.reason.unmet is None

@@ -1,7 +1,7 @@
-"""What each op of the graph is lowered to computes what the reference says, with all of its fields.
+"""The lowering of each op of the graph agrees with the reference op, for all fields of the op.
 
-An op that is added to the union `Op` needs a row in `EXAMPLES` and one in `LOWERINGS`. Its phases
-have tests of their own, with more sizes; here an op is held to what its fields say.
+A new op in the union `Op` needs a row in `EXAMPLES` and one in `LOWERINGS`. Phases have their own
+tests, with more sizes; here the point is that every field of an op has its effect.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ OTHERS = {"silu": "gelu_tanh", "gelu_tanh": "silu"}
 
 
 def changed(example: Example) -> Iterator[tuple[str, Example]]:
-    """Yield the example with one number, flag or choice changed; all shapes stay as they are."""
+    """Yield the example with one number, flag or choice changed, without changing a shape."""
     for at, op in enumerate(example.ops):
         for one in fields(op):
             value = getattr(op, one.name)
@@ -122,7 +122,7 @@ def test_every_op_has_a_lowering_and_an_example():
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_op_says_by_the_types_of_its_fields_which_values_it_reads(name):
+def test_the_values_that_an_op_reads_follow_from_the_types_of_its_fields(name):
     ops, widths = EXAMPLES[name].ops, EXAMPLES[name].widths
     read = {value for op in ops for value in values_read(op)}
     assert read - {op.out for op in ops} == set(widths)

@@ -1,4 +1,4 @@
-"""Hints are obeyed: by the kernels that a program is made of, and by the logits they compute."""
+"""Hints decide which kernels run, and the logits stay within the tolerance of torch."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ from support.packages import VOCAB, llama_manifest, write_random_package
 
 CONTEXT = 96
 EXACT, ROUNDED, INT8 = 1e-5, 2e-3, 5e-2
-"""Largest relative errors: the same weights; weights rounded to f16; activations in int8."""
+"""Largest relative errors with unchanged weights, with weights rounded to f16, and with int8
+activations."""
 
-# Hints, layout of the matrices, what serves which op, tolerance. Keys that cannot interact share
-# a case, since a driver takes a while to compile each kernel.
+# Hints, layout of the matrices, the kernel of each op, tolerance. Independent keys share a case,
+# since a driver takes a while to compile each kernel.
 OBEYED = {
     "no hint": ({}, "row", {"decode l1.down_proj": "matvec.q4_k"}, EXACT),
     "fused_q4k, streaming": (
@@ -140,7 +141,7 @@ def policy(source: str = "run flag", **hints: str) -> Policy:
 
 
 def served(choices) -> dict[str, str]:
-    """For each op, its kernel's name, first variant, and whether it multiplies in int8."""
+    """Return the name and first variant of each op's kernel, and whether it multiplies in int8."""
     kernels = {f"{one.step} {one.op}": one.kernel for one in choices}
     return {
         op: ".".join(label.split(".")[:2]) + ".int8" * label.endswith(".int8")
@@ -167,13 +168,15 @@ def test_a_hint_decides_the_kernel_and_the_logits_stay_those_of_torch(device, tm
     error = relative_error(stepped(backend, ids, 20), reference)
     backend.close()
     assert error < tolerance
-    if tolerance > EXACT:  # something was rounded, so the hint did reach the arithmetic
+    if tolerance > EXACT:  # the error proves that the hint reached the arithmetic
         assert error > EXACT
 
 
 @pytest.mark.parametrize(("value", "size"), [("dequant_f16", 2), ("dequant_f32", 4)])
 @pytest.mark.parametrize("layout", ["row", "column", "flat"])
-def test_expanded_weights_are_counted_as_what_they_take(device, tmp_path, rng, layout, value, size):
+def test_the_reported_size_of_weights_is_that_after_expansion(
+    device, tmp_path, rng, layout, value, size
+):
     package = package_of(tmp_path, rng, layout=layout)
     arena = DryRunArena(device)
     options = {"context": CONTEXT, "kv_dtype": "f16"}
@@ -188,8 +191,8 @@ def test_expanded_weights_are_counted_as_what_they_take(device, tmp_path, rng, l
     assert {plain.matrices[name].dtype.name for name in products} == {"Q4_K"}
 
 
-def test_only_what_is_multiplied_is_expanded(device, tmp_path, rng):
-    """A tied table is a matrix of the head too; an untied one is only looked up."""
+def test_only_matrices_that_are_multiplied_are_expanded(device, tmp_path, rng):
+    """A tied embedding is also the matrix of the head; an untied one is only looked up."""
     manifest = llama_manifest("Q8_0", embedding="Q8_0")
     tied = write_random_package(tmp_path / "tied", manifest, rng)
     hints = policy(q4kMatmul="dequant_f16")
@@ -212,7 +215,7 @@ def test_every_block_type_is_read_as_it_is_stored(device, tmp_path, rng, dtype, 
     backend.close()
 
 
-def test_what_no_kernel_reads_is_expanded_exactly_and_says_so(device, tmp_path, rng):
+def test_a_matrix_that_no_kernel_reads_is_expanded_exactly_and_reported(device, tmp_path, rng):
     manifest = llama_manifest("Q5_K", "flat", head_dim=72)  # rows of 288 in the output projection
     package = write_random_package(tmp_path / "package", manifest, rng)
     ids = rng.integers(0, VOCAB, 12).tolist()
@@ -226,7 +229,7 @@ def test_what_no_kernel_reads_is_expanded_exactly_and_says_so(device, tmp_path, 
     backend.close()
 
 
-def test_weights_that_f16_cannot_hold_are_an_error_that_names_the_way_out(device, tmp_path, rng):
+def test_weights_beyond_the_range_of_f16_are_an_error_with_a_hint(device, tmp_path, rng):
     package = package_of(tmp_path, rng)
     path = tmp_path / "package" / "shard_00000.bin"
     data = bytearray(path.read_bytes())
@@ -266,11 +269,11 @@ def test_weights_that_f16_cannot_hold_are_an_error_that_names_the_way_out(device
         ),
     ],
 )
-def test_int8_follows_the_strongest_word_and_else_the_adapter(software, stated, int8):
+def test_int8_follows_the_strongest_hint_and_otherwise_the_adapter(software, stated, int8):
     assert Preferences(resolve(stated), software).arithmetic.int8 is int8
 
 
-def test_int8_beside_a_precision_of_the_same_source_is_not_followed(device, tmp_path, rng):
+def test_a_precision_of_the_same_source_overrules_int8(device, tmp_path, rng):
     package = package_of(tmp_path, rng)
     hints = {"q4kMatmul": "fused_q4k_int8", "computePrecision": "f32"}
     lines = unhonoured(decisions_for(package, device, policy(**hints), CONTEXT, "f16"))
@@ -278,7 +281,7 @@ def test_int8_beside_a_precision_of_the_same_source_is_not_followed(device, tmp_
     assert "computePrecision=f32 (run flag) excludes int8" in lines[0]
 
 
-def test_a_hint_that_cannot_be_followed_is_said_once(plain_device, tmp_path, rng):
+def test_an_unhonoured_hint_is_reported_once(plain_device, tmp_path, rng):
     package, device = package_of(tmp_path, rng, "F16"), plain_device
     hints, said = {"f16Matmul": "gemv_subgroup"}, "the device has no feature subgroup"
     (line,) = unhonoured(
@@ -294,7 +297,7 @@ def test_a_hint_that_cannot_be_followed_is_said_once(plain_device, tmp_path, rng
 @pytest.mark.parametrize(
     ("layout", "kernel"), [("row", "matvec_rows.q4_k"), ("column", "matmul_int8.q4_k.column")]
 )
-def test_a_few_rows_are_in_int8_where_a_hint_asks(device, tmp_path, rng, layout, kernel):
+def test_a_small_batch_uses_int8_if_a_hint_requests_it(device, tmp_path, rng, layout, kernel):
     package, hints = package_of(tmp_path, rng, layout=layout), policy(q4kMatmul="fused_q4k_int8")
     choices = decisions_for(package, device, hints, CONTEXT, "f16", specs=(SMALL_WINDOW,))
     (found,) = (one for one in choices if one.op == "l0.down_proj")
@@ -310,7 +313,9 @@ F16_BY = {
 
 
 @pytest.mark.parametrize("case", F16_BY.values(), ids=F16_BY)
-def test_prompts_of_16_bit_weights_are_in_int8_where_activations_are(device, tmp_path, rng, case):
+def test_prompts_use_int8_with_16_bit_weights_where_activations_are_int8(
+    device, tmp_path, rng, case
+):
     hints, expected = case
     package = package_of(tmp_path, rng, dtype="F16")
     choices = decisions_for(package, device, policy(**hints), CONTEXT, "f16")
@@ -321,7 +326,7 @@ def test_prompts_of_16_bit_weights_are_in_int8_where_activations_are(device, tmp
     assert unhonoured(choices) == ()
 
 
-def test_the_logits_of_16_bit_weights_in_int8_stay_near_those_of_torch(device, tmp_path, rng):
+def test_logits_of_16_bit_weights_in_int8_are_close_to_torch(device, tmp_path, rng):
     package = package_of(tmp_path, rng, dtype="F16")
     ids = rng.integers(0, VOCAB, 24).tolist()
     hints = policy(q4kMatmul="fused_q4k_int8")
@@ -329,7 +334,7 @@ def test_the_logits_of_16_bit_weights_in_int8_stay_near_those_of_torch(device, t
     reference = CpuBackend(package, context=CONTEXT)
     error = relative_error(backend.logits(ids, 0), reference.logits(ids, 0))
     backend.close()
-    assert EXACT < error < INT8  # and something was rounded, so the hint did reach the arithmetic
+    assert EXACT < error < INT8  # the error proves that the hint reached the arithmetic
 
 
 @pytest.mark.parametrize(
@@ -344,7 +349,7 @@ def test_the_logits_of_16_bit_weights_in_int8_stay_near_those_of_torch(device, t
         (False, {"q4kMatmul": "dequant_f16"}, False),
     ],
 )
-def test_16_bit_weights_get_scales_where_their_products_are_in_int8(software, hints, int8):
+def test_16_bit_weights_get_row_scales_where_their_products_use_int8(software, hints, int8):
     preferences = Preferences(policy(**hints), software)
     assert preferences.rounds_16_bit_weights is int8
     assert has_row_scales(preferences, DTYPES["F16"]) is int8
@@ -362,7 +367,7 @@ def test_16_bit_weights_get_scales_where_their_products_are_in_int8(software, hi
         (False, {"q4kMatmul": "fused_q4k"}, False),
     ],
 )
-def test_column_matrices_get_row_scales_where_they_are_multiplied_in_int8(software, hints, int8):
+def test_column_major_matrices_get_row_scales_where_their_products_use_int8(software, hints, int8):
     preferences = Preferences(policy(**hints), software)
     assert has_row_scales(preferences, DTYPES["Q4_K"], by_column=True) is int8
     assert has_row_scales(preferences, DTYPES["Q4_K"]) is False
@@ -389,7 +394,7 @@ def test_gemv_uses_no_subgroups_and_gemv_subgroup_does(device, tmp_path, rng):
     assert not any("subgroupAdd" in source for source in without)
 
 
-def test_a_feature_that_the_device_lacks_beats_the_hint_and_is_said(
+def test_a_missing_device_feature_overrules_the_hint_and_is_reported(
     device, plain_device, tmp_path, rng
 ):
     package = package_of(tmp_path, rng, dtype="F16")
@@ -417,7 +422,7 @@ def _attention(value: str, *, rows: int, storage: int = 32768, binding: int = 1 
         ("split_kv", {"binding": 1 << 16}),
     ],
 )
-def test_a_variant_beyond_the_devices_limits_falls_back_and_says_so(value, limits, rows):
+def test_a_variant_beyond_the_devices_limits_falls_back_and_is_reported(value, limits, rows):
     which, why = _attention(value, rows=rows, **limits)
     assert which is AttentionKernel.STREAMING
     assert why.unmet is not None
@@ -425,7 +430,7 @@ def test_a_variant_beyond_the_devices_limits_falls_back_and_says_so(value, limit
     assert _attention(value, rows=rows)[0] is AttentionKernel(value)
 
 
-def test_without_a_hint_the_kernel_follows_from_rows_and_limits():
+def test_without_a_hint_the_rows_and_limits_decide_the_kernel():
     assert _attention("auto", rows=64)[0] is AttentionKernel.TILED_LARGE
     assert _attention("auto", rows=64, storage=16384)[0] is AttentionKernel.TILED_SMALL
     assert _attention("auto", rows=64, storage=4096)[0] is AttentionKernel.STREAMING
@@ -433,7 +438,7 @@ def test_without_a_hint_the_kernel_follows_from_rows_and_limits():
 
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16", "F32"])
-def test_scalars_stored_by_columns_become_rows_of_the_same_bits(device, tmp_path, rng, dtype):
+def test_column_major_scalars_become_row_major_with_the_same_bits(device, tmp_path, rng, dtype):
     package = package_of(tmp_path, rng, dtype, "column")
     arena = Arena(device)
     plan = Plan(package, device, arena, Policy(), context=CONTEXT, kv_dtype="f16")
@@ -452,7 +457,7 @@ def test_scalars_stored_by_columns_become_rows_of_the_same_bits(device, tmp_path
 
 
 @pytest.mark.parametrize("limit", [1, 100, 1 << 20])
-def test_columns_that_arrive_in_parts_leave_as_whole_rows(rng, limit):
+def test_columns_that_are_read_in_parts_are_transposed_to_whole_rows(rng, limit):
     n, k = 37, 52
     columns = rng.integers(0, 1 << 16, (k, n), dtype=np.uint16)
     parts = (columns[first : first + 9].view(np.uint8) for first in range(0, k, 9))
@@ -461,9 +466,7 @@ def test_columns_that_arrive_in_parts_leave_as_whole_rows(rng, limit):
     assert np.concatenate(rows).tobytes() == columns.T.tobytes()
 
 
-def test_scalars_stored_by_columns_decode_as_torch_does_in_the_kernels_of_rows(
-    device, tmp_path, rng
-):
+def test_column_major_scalars_run_in_row_major_kernels_and_agree_with_torch(device, tmp_path, rng):
     package = package_of(tmp_path, rng, "F16", "column")
     ids = rng.integers(0, VOCAB, 16).tolist()
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
@@ -475,7 +478,7 @@ def test_scalars_stored_by_columns_decode_as_torch_does_in_the_kernels_of_rows(
     backend.close()
 
 
-def test_choices_are_known_without_loading_anything(device, tmp_path, rng):
+def test_a_dry_run_makes_the_same_decisions_as_loading(device, tmp_path, rng):
     package = package_of(tmp_path, rng, layout="column")
     hints = policy(q4kMatmul="dequant_f16")
     before = device.counters.copy()
@@ -496,9 +499,9 @@ def test_choices_are_known_without_loading_anything(device, tmp_path, rng):
             {"decode": "matvec", "small window": "matmul_int8", "prefill": "matmul_int8"},
         ),
     ],
-    ids=["auto", "int8 asked for"],
+    ids=["auto", "int8 requested"],
 )
-def test_small_batches_of_column_major_weights_are_in_int8_only_where_a_hint_asks(
+def test_small_batches_with_column_major_weights_use_int8_only_if_a_hint_requests_it(
     device, tmp_path, rng, monkeypatch, hints, kernels
 ):
     monkeypatch.setattr(device, "info", replace(device.info, software=False))

@@ -1,4 +1,4 @@
-"""Runs of ops that may be served together, and those that may not."""
+"""Patterns match runs of ops that fused kernels may serve, and no others."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ RESIDUAL = Residual("stream", "b", "next")
     ("before", "after", "joins"),
     [
         (Linear("x", "b", MATRIX), (), True),
-        (Linear("stream", "b", MATRIX), (), False),  # in place it would read what it writes
+        (Linear("stream", "b", MATRIX), (), False),  # in place it would read its own output
         (Linear("x", "b", MATRIX), (Residual("next", "b", "y"),), False),
         (Linear("x", "b", MATRIX), (Residual("next", "stream", "y"),), False),
     ],
     ids=["alone", "of the stream itself", "branch read again", "stream read again"],
 )
-def test_a_residual_joins_its_branch_where_nothing_else_reads_the_two(before, after, joins):
+def test_a_residual_joins_its_branch_if_nothing_else_reads_either(before, after, joins):
     found = match_branch(Body.of((before, RESIDUAL, *after)), 0)
     assert found is not None
     assert found.residual == (RESIDUAL if joins else None)
@@ -31,7 +31,7 @@ def test_a_residual_joins_its_branch_where_nothing_else_reads_the_two(before, af
     ("between", "matches"),
     [
         (Rope("q", "q2", 1, 0), True),
-        (SigmoidGate("n", "q", "q2", GAIN), False),  # no pattern knows it: it ends the run
+        (SigmoidGate("n", "q", "q2", GAIN), False),  # an op unknown to all patterns ends the run
     ],
     ids=["rope", "an unknown op"],
 )

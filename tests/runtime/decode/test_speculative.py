@@ -1,4 +1,4 @@
-"""Speculative decoding: the text is the model's own, whatever the draft says."""
+"""Speculative decoding gives the tokens of the target model, whatever the draft proposes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONTEXT = 96
 
 
 class Table:
-    """The logits after a token are a row of a table; the cache may have no gaps."""
+    """A backend whose logits after a token are a row of a table; it checks the cache for gaps."""
 
     def __init__(self, table: np.ndarray, context: int = 200) -> None:
         self.info = BackendInfo("fake", None, context, 0, 0)
@@ -60,7 +60,7 @@ class Table:
 
 
 def following(nexts: Sequence[int]) -> np.ndarray:
-    """A table after which token t is followed by nexts[t]."""
+    """Return a table by which token t is followed by nexts[t]."""
     return 9.0 * np.eye(len(nexts))[list(nexts)]
 
 
@@ -84,7 +84,7 @@ WRONG_AT_7 = [3 if t == 7 else after for t, after in enumerate(RING)]
 
 @pytest.mark.parametrize("tokens", [1, 3, 8])
 @pytest.mark.parametrize("max_tokens", [1, 2, 9, 30])
-def test_the_ids_are_those_of_greedy_decoding_though_the_draft_errs(tokens, max_tokens):
+def test_ids_equal_those_of_greedy_decoding_even_with_wrong_draft_tokens(tokens, max_tokens):
     for draft in (NgramDraft(), ModelDraft(Table(following(WRONG_AT_7)))):
         ids, stats = run(
             Table(following(RING)), SpeculativeDecoding(draft, tokens), [4, 5], max_tokens
@@ -99,7 +99,7 @@ def test_the_ids_are_those_of_greedy_decoding_though_the_draft_errs(tokens, max_
 
 
 @pytest.mark.parametrize("ends_at", range(1, 12))
-def test_a_text_ends_at_its_stop_wherever_that_is_among_the_draft_tokens(ends_at):
+def test_a_sequence_ends_at_a_stop_id_anywhere_among_the_draft_tokens(ends_at):
     draft = ModelDraft(Table(following(WRONG_AT_7)))
     stop = (5 + ends_at) % 20
     ids, stats = run(
@@ -109,14 +109,14 @@ def test_a_text_ends_at_its_stop_wherever_that_is_among_the_draft_tokens(ends_at
     assert stats.finish == "stop"
 
 
-def test_neither_cache_is_filled_beyond_its_end():
+def test_neither_cache_is_filled_beyond_its_context():
     draft = ModelDraft(Table(following(RING), context=9))
     ids, stats = run(Table(following(RING), context=14), SpeculativeDecoding(draft, 4), [4, 5], 50)
-    assert ids == [(6 + at) % 20 for at in range(13)]  # the last needs no slot
+    assert ids == [(6 + at) % 20 for at in range(13)]  # the last id needs no slot
     assert stats.finish == "context"
 
 
-def test_a_draft_that_is_the_model_is_always_right(tmp_path, rng):
+def test_draft_tokens_of_the_same_model_are_all_accepted(tmp_path, rng):
     package = write_random_package(tmp_path, llama_manifest("F32", embedding="F32"), rng)
     model, same = (CpuBackend(package, context=CONTEXT) for _ in range(2))
     prompt = rng.integers(0, VOCAB, 5).tolist()
@@ -126,11 +126,11 @@ def test_a_draft_that_is_the_model_is_always_right(tmp_path, rng):
     assert stats.counts.forwards == 5  # 25 after the prompt's, five a pass
     warm = SamplingParams(temperature=1.0, top_k=40, seed=5)
     _, stats = run(model, SpeculativeDecoding(ModelDraft(same), 4), prompt, 26, sampling=warm)
-    # Exactly as likely to both but for the rounding of passes of several rows.
+    # Both models give equal probabilities, apart from the rounding of passes of several rows.
     assert stats.counts.accepted >= stats.counts.drafted - 1
 
 
-def test_on_the_gpu_the_ids_are_those_of_greedy_decoding_and_draft_tokens_leave_no_trace(
+def test_on_the_gpu_ids_equal_those_of_greedy_decoding_and_rejected_tokens_leave_no_trace(
     device, tmp_path, rng
 ):
     package = write_random_package(tmp_path, llama_manifest(), rng)
@@ -139,9 +139,9 @@ def test_on_the_gpu_the_ids_are_those_of_greedy_decoding_and_draft_tokens_leave_
         prompt = rng.integers(0, VOCAB, 6).tolist()
         expected = backend.greedy(prompt, 0, 12)
         rows = np.sort(backend.logits([*prompt, *expected], 0, all_rows=True)[5:-1])
-        if (rows[:, -1] - rows[:, -2]).min() > 1e-2:  # no choice hangs on rounding
+        if (rows[:, -1] - rows[:, -2]).min() > 1e-2:  # rounding cannot change a choice
             break
-    # A draft that knows the first half of each run of draft tokens.
+    # A draft that proposes right tokens in the first half, and wrong ones after.
     known = [*prompt, *expected]
 
     class Half:
@@ -165,7 +165,7 @@ def test_on_the_gpu_the_ids_are_those_of_greedy_decoding_and_draft_tokens_leave_
 def pairs_sampled(
     strategy: SpeculativeDecoding | None, table: np.ndarray, runs: int, sampling: SamplingParams
 ) -> Counter:
-    """How often each second and third token come after a fixed first one and its successor."""
+    """Count the pairs of second and third tokens over many generations."""
     found: Counter = Counter()
     for _ in range(runs):
         ids, _ = run(Table(table), strategy, [0, 1, 0, 1], 3, sampling=sampling)
@@ -174,24 +174,24 @@ def pairs_sampled(
 
 
 def exact(table: np.ndarray, options: SamplingParams) -> dict[tuple[int, ...], float]:
-    shares = [distribution(row, [], options) for row in np.asarray(table, np.float32)]
+    rows = [distribution(row, [], options) for row in np.asarray(table, np.float32)]
     size = len(table)
     return {
-        (b, c): sum(shares[1][a] * shares[a][b] for a in range(size)) * shares[b][c]
+        (b, c): sum(rows[1][a] * rows[a][b] for a in range(size)) * rows[b][c]
         for b, c in product(range(size), repeat=2)
     }
 
 
 def distance(found: Counter, expected: dict[tuple[int, ...], float]) -> float:
-    """Total variation between counts and probabilities."""
+    """Return the total variation distance between relative counts and probabilities."""
     total = sum(found.values())
-    return sum(abs(found[key] / total - share) for key, share in expected.items()) / 2
+    return sum(abs(found[key] / total - probability) for key, probability in expected.items()) / 2
 
 
 @pytest.mark.parametrize("kind", ["ngram", "model"])
 @pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.8}])
-def test_what_is_sampled_has_the_distribution_of_the_model(rng, kind, options):
-    """1500 texts of 16 possible ones lie about 0.03 from the truth."""
+def test_sampled_tokens_have_the_distribution_of_the_model(rng, kind, options):
+    """1,500 samples of 16 outcomes have a total variation distance of about 0.03."""
     runs = 1500
     sampling = SamplingParams(temperature=1.2, seed=None, **options)
     table, other = (1.5 * rng.standard_normal((4, 4)) for _ in range(2))
@@ -203,28 +203,31 @@ def test_what_is_sampled_has_the_distribution_of_the_model(rng, kind, options):
     assert distance(flat, expected) > 0.1  # the control
 
 
-def test_a_seed_gives_one_text(rng):
+def test_the_same_seed_gives_the_same_sequence(rng):
     table = rng.standard_normal((8, 8))
-    texts = []
+    sequences = []
     for seed in (1, 1, 2):
         draft = ModelDraft(Table(table + rng.standard_normal((8, 8)) * 0))
         sampling = SamplingParams(temperature=1.0, seed=seed)
         strategy = SpeculativeDecoding(draft, 3)
-        texts.append(run(Table(table), strategy, [1, 2], 40, sampling=sampling)[0])
-    assert texts[0] == texts[1] != texts[2]
+        sequences.append(run(Table(table), strategy, [1, 2], 40, sampling=sampling)[0])
+    assert sequences[0] == sequences[1] != sequences[2]
 
 
-def test_repeats_are_proposed_to_go_on_and_new_text_is_not():
+def test_an_ngram_draft_continues_repetitions_and_proposes_nothing_for_new_text():
     draft = NgramDraft()
     draft.begin()
     assert draft.propose([1, 2, 3, 4], 3, None).ids == []
     assert draft.propose([1, 2, 3, 4, 9, 2, 3], 5, None).ids == [4, 9, 2, 3, 4]
-    assert draft.propose([1, 2, 3, 4, 9, 2, 3, 7, 2, 3], 2, None).ids == [7, 2]  # the latest
+    assert draft.propose([1, 2, 3, 4, 9, 2, 3, 7, 2, 3], 2, None).ids == [
+        7,
+        2,
+    ]  # after the latest occurrence
     draft.begin()
     assert draft.propose([5, 2, 3], 2, None).ids == []
 
 
-def test_a_draft_runs_only_what_its_cache_does_not_hold():
+def test_a_draft_model_runs_only_ids_that_its_cache_does_not_hold():
     backend = Table(following(RING))
     draft = ModelDraft(backend)
     draft.begin()
@@ -236,10 +239,10 @@ def test_a_draft_runs_only_what_its_cache_does_not_hold():
     assert passes == [([9], 5)]
     passes.clear()
     draft.begin()
-    draft.propose([1, 2, 8], 1, None)  # another text with the same beginning
+    draft.propose([1, 2, 8], 1, None)  # another sequence with the same beginning
     assert passes == [([8], 2)]
 
 
-def test_a_draft_of_no_tokens_is_wrong_usage():
-    with pytest.raises(UsageError, match="draft-tokens"):
+def test_zero_draft_tokens_are_a_usage_error():
+    with pytest.raises(UsageError, match="tokens"):
         Speculative(tokens=0)

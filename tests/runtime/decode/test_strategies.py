@@ -1,7 +1,8 @@
-"""What every decoding strategy has without doing anything for it.
+"""Features that every decoding strategy has without code of its own.
 
-Cached prefixes, log-probabilities, constraints, penalties, stop ids and context shift. The model of
-most tests gives a hash of all that its cache holds: one wrong slot gives another sequence.
+These are cached prefixes, log-probabilities, constraints, penalties, stop ids and context shift. In
+most tests the next token of the model is a hash of its whole cache, so that one wrong slot changes
+the sequence.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ VOCAB = 60
 
 
 class Hashing:
-    """After the ids in the cache some tokens are likely, by a hash of all of them."""
+    """A backend whose logits follow from a hash of all ids in its cache."""
 
     def __init__(self, context: int = 300) -> None:
         self.info = BackendInfo("fake", None, context, 0, 0)
@@ -64,17 +65,17 @@ def logits_after(ids: Sequence[int]) -> np.ndarray:
 
 
 class HalfRight:
-    """A draft of which about every other token is the model's own."""
+    """A draft that proposes the right token about half of the time."""
 
     def begin(self) -> None: ...
 
     def propose(self, ids, count, sampler) -> Proposal:
         del sampler
-        drafted, text = [], list(ids)
+        drafted, sequence = [], list(ids)
         while len(drafted) < count:
-            best = int(logits_after(text).argmax())
-            drafted.append(best if len(text) % 2 else (best + 1) % VOCAB)
-            text.append(drafted[-1])
+            best = int(logits_after(sequence).argmax())
+            drafted.append(best if len(sequence) % 2 else (best + 1) % VOCAB)
+            sequence.append(drafted[-1])
         return Proposal(drafted)
 
 
@@ -83,7 +84,7 @@ drafted = pytest.mark.parametrize("strategy", DRAFTED, ids=["half right", "ngram
 
 
 def forget(engine: Engine) -> None:
-    """Make an engine run everything anew."""
+    """Make an engine forget its cached ids."""
     with engine.lend():
         pass
 
@@ -99,7 +100,7 @@ def prompt_of(rng, size: int) -> list[int]:
 
 
 def both(strategy, ids, context: int = 300, stops=(), **options):
-    """Ids, statistics and rules' by-products of autoregressive decoding and of a strategy."""
+    """Return ids, statistics and records of autoregressive decoding and of a strategy."""
     found = []
     for one in (None, strategy):
         given = {name: make() if callable(make) else make for name, make in options.items()}
@@ -110,7 +111,7 @@ def both(strategy, ids, context: int = 300, stops=(), **options):
 
 
 @drafted
-def test_logprobs_are_those_of_one_token_after_the_other(rng, strategy):
+def test_logprobs_equal_those_of_autoregressive_decoding(rng, strategy):
     plain, other = both(strategy, prompt_of(rng, 8), max_tokens=20, logprobs=lambda: Logprobs(3))
     assert other[0] == plain[0]
     assert other[2]["logprobs"].tokens == plain[2]["logprobs"].tokens
@@ -118,7 +119,7 @@ def test_logprobs_are_those_of_one_token_after_the_other(rng, strategy):
 
 
 @drafted
-def test_penalties_and_biases_count_as_in_plain_decoding(rng, strategy):
+def test_penalties_and_biases_apply_as_in_autoregressive_decoding(rng, strategy):
     biased = int(rng.integers(VOCAB))
     sampling = SamplingParams(presence_penalty=4.0, logit_bias={biased: 3.0})
     ids = prompt_of(rng, 8)
@@ -128,7 +129,7 @@ def test_penalties_and_biases_count_as_in_plain_decoding(rng, strategy):
 
 
 class Multiples:
-    """Allows ids of one remainder after the other, and is complete after some of them."""
+    """A constraint that allows ids of changing remainders, complete after a number of tokens."""
 
     def __init__(self, length: int = 12) -> None:
         self.taken, self.length = 0, length
@@ -148,7 +149,7 @@ class Multiples:
 
 @drafted
 @pytest.mark.parametrize("length", range(1, 9))
-def test_a_constraint_holds_and_ends_the_sequence_wherever_it_is_complete(rng, strategy, length):
+def test_a_constraint_holds_and_ends_the_sequence_when_it_is_complete(rng, strategy, length):
     ids = prompt_of(rng, 6)
     plain, other = both(strategy, ids, max_tokens=30, constraint=lambda: Multiples(length))
     assert other[0] == plain[0]
@@ -174,7 +175,7 @@ def test_a_constraint_that_allows_nothing_is_an_error(rng):
 
 
 @drafted
-def test_only_what_the_cache_does_not_hold_is_run(rng, strategy):
+def test_only_ids_that_the_cache_does_not_hold_are_run(rng, strategy):
     backend = Hashing()
     engine, ids = Engine(backend, [], VOCAB), prompt_of(rng, 20)
     out, stats = generate(engine, ids, max_tokens=9, strategy=strategy)
@@ -189,7 +190,7 @@ def test_only_what_the_cache_does_not_hold_is_run(rng, strategy):
 
 @drafted
 @pytest.mark.parametrize("keep", [0, 5])
-def test_a_full_context_shifts_as_in_plain_decoding(rng, strategy, keep):
+def test_a_full_context_shifts_as_in_autoregressive_decoding(rng, strategy, keep):
     ids = prompt_of(rng, 10)
     plain, other = both(strategy, ids, context=24, max_tokens=50, context_shift=keep)
     assert other[0] == plain[0]
@@ -210,7 +211,7 @@ def on_cpu(tmp_path_factory) -> CpuBackend:
 WINDOWED = WedlmDecoding(7, Wedlm(window=4, tau=4.2))
 
 
-def test_wedlm_records_the_logprobs_of_what_it_delivers(on_cpu, rng):
+def test_wedlm_records_the_logprobs_of_delivered_tokens(on_cpu, rng):
     ids = prompt_of(rng, 6)
     recorded = Logprobs(2)
     engine = Engine(on_cpu, [], PACKAGE_VOCAB)
@@ -219,11 +220,14 @@ def test_wedlm_records_the_logprobs_of_what_it_delivers(on_cpu, rng):
     assert out == plain
     assert [one.token_id for one in recorded.tokens] == out
     for one in recorded.tokens:
-        assert one.top[0] == (one.token_id, one.logprob)  # the most probable where it was filled
+        assert one.top[0] == (
+            one.token_id,
+            one.logprob,
+        )  # most probable when filled
         assert one.logprob > one.top[1][1]
 
 
-def test_wedlm_goes_on_from_a_cached_prefix_and_over_a_full_context(on_cpu, rng):
+def test_wedlm_continues_from_a_cached_prefix_and_past_a_full_context(on_cpu, rng):
     engine, ids = Engine(on_cpu, [], PACKAGE_VOCAB), prompt_of(rng, 12)
     generate(engine, ids, max_tokens=6, strategy=WINDOWED)
     longer = [*ids, *prompt_of(rng, 3)]
@@ -238,7 +242,7 @@ def test_wedlm_goes_on_from_a_cached_prefix_and_over_a_full_context(on_cpu, rng)
     assert stats.context_shifts >= 1
 
 
-def test_wedlm_has_no_constraints_and_says_why(on_cpu, rng):
+def test_wedlm_refuses_constraints_with_a_reason(on_cpu, rng):
     engine, ids = Engine(on_cpu, [], PACKAGE_VOCAB), prompt_of(rng, 3)
     with pytest.raises(UsageError, match="out of order"):
         engine.generate(ids, max_tokens=2, strategy=WINDOWED, constraint=Multiples())

@@ -1,4 +1,4 @@
-"""Who has a backend: turns of several threads, and what ends them."""
+"""Turns of several threads at one backend, and what ends a turn."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rdrr_format.errors import GenerationError
 from rdrr_runtime.decode.turns import Turns
 
 SOON = 20.0
-"""Seconds after which a test gives up; none comes near it."""
+"""Seconds after which a test fails; no test comes near it."""
 
 
 class Worker:
-    """Runs calls in a thread of its own, one after the other."""
+    """A thread that runs calls one after the other."""
 
     def __init__(self, *calls: Callable[[], object]) -> None:
         self.results: list[object] = []
@@ -35,7 +35,7 @@ class Worker:
 
     def join(self) -> list[object]:
         self._thread.join(SOON)
-        assert not self._thread.is_alive(), "the thread still waits"
+        assert not self._thread.is_alive(), "the thread is still waiting"
         if self.error is not None:
             raise self.error
         return self.results
@@ -45,7 +45,7 @@ def until(holds: Callable[[], bool]) -> None:
     """Wait for another thread."""
     end = time.monotonic() + SOON
     while not holds():
-        assert time.monotonic() < end, "nothing happened"
+        assert time.monotonic() < end, "the other thread did not get there in time"
         time.sleep(0.001)
 
 
@@ -53,7 +53,7 @@ def waiters(turns: Turns) -> int:
     return len(turns._waiting)
 
 
-def test_another_thread_waits_until_a_turn_ends_and_they_come_in_order():
+def test_other_threads_wait_for_the_end_of_a_turn_and_follow_in_order():
     turns, order = Turns(), []
     first = turns.begin()
 
@@ -74,7 +74,7 @@ def test_another_thread_waits_until_a_turn_ends_and_they_come_in_order():
     assert order == ["first", "a", "b", "c"]
 
 
-def test_a_call_of_the_same_thread_ends_the_turn_before_it_and_frees_what_that_held():
+def test_a_call_in_the_same_thread_ends_its_earlier_turn_and_frees_the_state():
     turns, freed = Turns(), []
     first = turns.begin(lambda: freed.append("first"))
     with first.step():
@@ -85,7 +85,7 @@ def test_a_call_of_the_same_thread_ends_the_turn_before_it_and_frees_what_that_h
         raise AssertionError("the step of an ended turn")
     with second.step():
         pass
-    first.end()  # has no say any more
+    first.end()  # has no effect, since the turn has ended
     with second.step():
         pass
     second.end()
@@ -94,7 +94,7 @@ def test_a_call_of_the_same_thread_ends_the_turn_before_it_and_frees_what_that_h
 
 
 def test_a_turn_belongs_to_the_thread_that_used_it_last():
-    turns = Turns(patience=0)
+    turns = Turns(timeout=0)
     turn = turns.begin()
 
     def step() -> None:
@@ -108,8 +108,8 @@ def test_a_turn_belongs_to_the_thread_that_used_it_last():
     turns.begin().end()
 
 
-def test_a_turn_that_nobody_can_reach_any_more_is_collected():
-    turns = Turns(patience=SOON)
+def test_an_unreachable_turn_is_garbage_collected():
+    turns = Turns(timeout=SOON)
 
     def holder():
         turn = turns.begin()
@@ -133,8 +133,8 @@ def test_a_turn_that_nobody_can_reach_any_more_is_collected():
         gc.enable()
 
 
-def test_a_turn_whose_holder_is_alive_is_not_collected():
-    turns = Turns(patience=0.01)
+def test_a_turn_with_a_live_holder_is_not_garbage_collected():
+    turns = Turns(timeout=0.01)
     held = Worker(turns.begin).join()
     with pytest.raises(GenerationError, match=r"waited 0\.01 seconds") as caught:
         turns.begin()
@@ -144,7 +144,7 @@ def test_a_turn_whose_holder_is_alive_is_not_collected():
     turns.begin().end()
 
 
-def test_close_lets_a_step_end_and_those_who_wait_hear_of_it():
+def test_close_waits_for_the_step_and_raises_in_waiting_threads():
     turns, freed = Turns(), []
     in_step, go_on = threading.Event(), threading.Event()
 
@@ -153,7 +153,7 @@ def test_close_lets_a_step_end_and_those_who_wait_hear_of_it():
         with turn.step():
             in_step.set()
             go_on.wait(SOON)
-            assert not freed, "freed under a step"
+            assert not freed, "the state was freed during a step"
         with turn.step():
             raise AssertionError("a step of a closed model")
 
@@ -174,8 +174,8 @@ def test_close_lets_a_step_end_and_those_who_wait_hear_of_it():
     assert turns.close() is False
 
 
-def test_close_gives_up_on_a_step_that_does_not_end_and_the_model_stays_open():
-    turns = Turns(patience=0.01)
+def test_close_times_out_on_a_step_that_does_not_end_and_the_model_stays_open():
+    turns = Turns(timeout=0.01)
     in_step, go_on = threading.Event(), threading.Event()
 
     def generate() -> None:
@@ -194,7 +194,7 @@ def test_close_gives_up_on_a_step_that_does_not_end_and_the_model_stays_open():
 
 
 @pytest.mark.parametrize("call", ["begin", "close"])
-def test_nothing_begins_or_closes_within_a_step_of_the_same_thread(call):
+def test_a_thread_cannot_begin_or_close_within_its_own_step(call):
     turns = Turns()
     with (
         turns.exclusive(),
@@ -205,7 +205,7 @@ def test_nothing_begins_or_closes_within_a_step_of_the_same_thread(call):
 
 
 def test_an_error_within_a_step_ends_it():
-    turns = Turns(patience=0)
+    turns = Turns(timeout=0)
     with pytest.raises(ZeroDivisionError), turns.exclusive():
         raise ZeroDivisionError
     Worker(lambda: turns.begin().end()).join()
@@ -213,7 +213,7 @@ def test_an_error_within_a_step_ends_it():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_process_is_told_to_load_its_own_even_where_a_lock_was_held():
+def test_a_forked_process_gets_an_error_even_if_a_lock_was_held():
     turns = Turns()
     turn = turns.begin()
     with turns._changed:

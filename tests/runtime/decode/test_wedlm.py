@@ -1,4 +1,4 @@
-"""WeDLM's decoding, held to its definition in NumPy on the CPU and on the GPU."""
+"""WeDLM decoding on the CPU and on the GPU, compared with its definition in NumPy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SETTINGS = [
     (16, 4.2, 0.01, 3),
     (16, None, 0.1, None),
 ]
-"""Window, tau, lambda, most masks filled in a pass: from one token a pass to a window a pass."""
+"""Window, tau, lambda and max_per_step, from one token per pass to a whole window per pass."""
 
 
 @pytest.fixture(scope="module")
@@ -58,17 +58,17 @@ def run(
     **options,
 ) -> tuple[list[list[int]], GenerationStats]:
     stats = GenerationStats()
-    engine = Engine(backend, stops, backend.vocab if isinstance(backend, Sure) else VOCAB)
+    engine = Engine(backend, stops, backend.vocab if isinstance(backend, Confident) else VOCAB)
     runs = engine.generate(prompt, max_tokens=max_tokens, stats=stats, strategy=strategy, **options)
     return list(runs), stats
 
 
-def joined(runs: list[list[int]]) -> list[int]:
+def flat(runs: list[list[int]]) -> list[int]:
     return [token_id for ids in runs for token_id in ids]
 
 
 def defined(package, rng, setting, max_tokens: int, stops=()) -> tuple[list[int], Result]:
-    """A prompt and what the definition makes of it, no decision of which hangs on rounding."""
+    """Return a prompt and the passes of the definition, chosen so that rounding decides nothing."""
     window, tau, slope, cap = setting
     model = Llama.of(package)
     for _ in range(20):
@@ -87,14 +87,14 @@ def defined(package, rng, setting, max_tokens: int, stops=()) -> tuple[list[int]
         )
         if result.closest > 1e-4:
             return prompt, result
-    raise AssertionError("every prompt hangs on rounding")
+    raise AssertionError("rounding would decide the result of every prompt")
 
 
 CASES = [*(("on_cpu", one) for one in SETTINGS), ("on_gpu", SETTINGS[2]), ("on_gpu", SETTINGS[5])]
 
 
 @pytest.mark.parametrize(("where", "setting"), CASES)
-def test_every_pass_is_that_of_the_definition(request, package, rng, where, setting):
+def test_every_pass_equals_that_of_the_definition(request, package, rng, where, setting):
     window, tau, slope, cap = setting
     prompt, expected = defined(package, rng, setting, 16)
     strategy = WedlmDecoding(MASK, Wedlm(window, tau, slope, cap))
@@ -107,35 +107,35 @@ def test_every_pass_is_that_of_the_definition(request, package, rng, where, sett
     assert stats.finish == "length"
     if tau is None:
         assert set(expected.filled) == {1}
-        assert stats.counts.forwards == 16 + 1  # each fills one, and the last commits what is left
+        assert stats.counts.forwards == 16 + 1  # one mask per pass, and the last commit
 
 
 @pytest.mark.parametrize("where", ["on_cpu", "on_gpu"])
-def test_what_is_committed_is_in_the_cache_as_if_it_were_the_prompt(request, rng, where):
+def test_committed_tokens_are_cached_as_if_they_were_part_of_the_prompt(request, rng, where):
     backend = request.getfixturevalue(where)
     prompt = rng.integers(0, VOCAB, 6).tolist()
     runs, _ = run(backend, WedlmDecoding(MASK, Wedlm(tau=4.2)), prompt, 20)
-    text = [*prompt, *(one for ids in runs for one in ids)]
-    assert len(text) == 26
+    sequence = [*prompt, *(one for ids in runs for one in ids)]
+    assert len(sequence) == 26
     left = backend.logits([3], 26)
-    fresh = backend.logits([*text, 3], 0)
+    fresh = backend.logits([*sequence, 3], 0)
     assert relative_error(left, fresh) < CLOSE
-    swapped = [*text[:10], text[10] ^ 1, *text[11:], 3]
+    swapped = [*sequence[:10], sequence[10] ^ 1, *sequence[11:], 3]
     assert relative_error(left, backend.logits(swapped, 0)) > CLOSE  # the control
 
 
-def test_sampling_at_almost_no_temperature_takes_the_most_probable(on_cpu, package, rng):
+def test_sampling_at_a_tiny_temperature_takes_the_most_probable_tokens(on_cpu, package, rng):
     prompt, expected = defined(package, rng, SETTINGS[2], 12)
     options = Wedlm(8, 4.1)
     strategy = WedlmDecoding(MASK, options)
     cold = SamplingParams(temperature=1e-4, seed=1)
-    assert joined(run(on_cpu, strategy, prompt, 12, sampling=cold)[0]) == expected.ids
+    assert flat(run(on_cpu, strategy, prompt, 12, sampling=cold)[0]) == expected.ids
     warm = SamplingParams(temperature=1.5, seed=1)
-    once, again = (joined(run(on_cpu, strategy, prompt, 12, sampling=warm)[0]) for _ in range(2))
+    once, again = (flat(run(on_cpu, strategy, prompt, 12, sampling=warm)[0]) for _ in range(2))
     assert once == again != expected.ids
 
 
-def test_the_entropy_over_the_temperature_fills_more_when_it_is_low(on_cpu, rng):
+def test_scaled_entropy_fills_more_masks_at_a_low_temperature(on_cpu, rng):
     prompt = rng.integers(0, VOCAB, 6).tolist()
     passes = []
     cold = SamplingParams(temperature=0.1, seed=1)
@@ -146,14 +146,16 @@ def test_the_entropy_over_the_temperature_fills_more_when_it_is_low(on_cpu, rng)
     assert passes[1] < passes[0]
 
 
-class Sure:
-    """Knows the token of every place and is sure of all but some places' masks."""
+class Confident:
+    """A backend that knows the token at each position, and is confident except at some."""
 
     vocab = 64
 
-    def __init__(self, text: Sequence[int], unsure: Sequence[int] = (), context: int = 100) -> None:
+    def __init__(
+        self, sequence: Sequence[int], uncertain: Sequence[int] = (), context: int = 100
+    ) -> None:
         self.info = BackendInfo("fake", None, context, 0, 0)
-        self.text, self.unsure = list(text), set(unsure)
+        self.sequence, self.uncertain = list(sequence), set(uncertain)
         self.slots = 0
 
     def fill(self, ids: Sequence[int], base: int) -> None:
@@ -163,53 +165,55 @@ class Sure:
         assert base <= self.slots, "a pass may not leave a gap in the cache"
         assert base + len(ids) <= self.info.context
         known = len(ids) - wanted
-        places = [*positions[:known]], [*positions[known:]]
-        assert all(part == sorted(part) for part in places)
-        assert [ids[at] for at in range(known)] == [self.text[at] for at in places[0]]
+        halves = [*positions[:known]], [*positions[known:]]
+        assert all(part == sorted(part) for part in halves)
+        assert [ids[at] for at in range(known)] == [self.sequence[at] for at in halves[0]]
         self.slots = base + len(ids)
-        entropy = [5.0 if at in self.unsure else 0.1 for at in places[1]]
-        return [self.text[at] for at in places[1]], np.array(entropy, np.float32)
+        entropy = [5.0 if at in self.uncertain else 0.1 for at in halves[1]]
+        return [self.sequence[at] for at in halves[1]], np.array(entropy, np.float32)
 
 
-TEXT = list(range(40, 60)) + list(range(20, 40))
+SEQUENCE = list(range(40, 60)) + list(range(20, 40))
 
 
 @pytest.mark.parametrize("window", [1, 2, 5, 16])
 @pytest.mark.parametrize("ends_at", [3, 4, 9, 10])
-def test_a_text_ends_at_its_stop_wherever_that_is_in_a_commit(window: int, ends_at: int) -> None:
+def test_a_sequence_ends_at_a_stop_id_anywhere_in_a_commit(window: int, ends_at: int) -> None:
     runs, stats = run(
-        Sure(TEXT, unsure=[5, 8]),
+        Confident(SEQUENCE, uncertain=[5, 8]),
         WedlmDecoding(MASK, Wedlm(window)),
-        TEXT[:3],
+        SEQUENCE[:3],
         30,
-        stops=[TEXT[ends_at]],
+        stops=[SEQUENCE[ends_at]],
     )
-    assert joined(runs) == TEXT[3 : ends_at + 1]
+    assert flat(runs) == SEQUENCE[3 : ends_at + 1]
     assert stats.finish == "stop"
 
 
-def test_a_stop_that_is_not_committed_yet_does_not_end_the_text() -> None:
-    """The place after a gap is filled first; its stop counts when the gap is closed."""
-    backend = Sure(TEXT, unsure=[4])
-    runs, stats = run(backend, WedlmDecoding(MASK, Wedlm(4)), TEXT[:3], 30, stops=[TEXT[5]])
-    assert runs == [[TEXT[3]], [TEXT[4], TEXT[5]]]
-    # The last of the first four is filled, then the one that was added, the gap, and it is closed.
+def test_a_stop_id_that_is_not_committed_yet_does_not_end_the_sequence() -> None:
+    """A stop id after a gap is filled first; it only counts once the gap is filled."""
+    backend = Confident(SEQUENCE, uncertain=[4])
+    runs, stats = run(backend, WedlmDecoding(MASK, Wedlm(4)), SEQUENCE[:3], 30, stops=[SEQUENCE[5]])
+    assert runs == [[SEQUENCE[3]], [SEQUENCE[4], SEQUENCE[5]]]
+    # The order of filling: the last of the first four, the position added after it, then the gap.
     assert stats.counts.forwards == 4
 
 
-def test_a_model_that_writes_the_mask_token_goes_on() -> None:
-    text = [*TEXT[:5], MASK, MASK, *TEXT[7:]]
-    runs, _ = run(Sure(text), WedlmDecoding(MASK, Wedlm(4)), text[:3], 10)
-    assert joined(runs) == text[3:13]
+def test_a_generated_mask_token_does_not_end_the_sequence() -> None:
+    sequence = [*SEQUENCE[:5], MASK, MASK, *SEQUENCE[7:]]
+    runs, _ = run(Confident(sequence), WedlmDecoding(MASK, Wedlm(4)), sequence[:3], 10)
+    assert flat(runs) == sequence[3:13]
 
 
-def test_nothing_is_looked_at_beyond_max_tokens_or_the_context() -> None:
-    runs, stats = run(Sure(TEXT, context=12), WedlmDecoding(MASK, Wedlm(16)), TEXT[:3], 30)
-    assert joined(runs) == TEXT[3:12]
+def test_no_pass_goes_beyond_max_tokens_or_the_context() -> None:
+    runs, stats = run(
+        Confident(SEQUENCE, context=12), WedlmDecoding(MASK, Wedlm(16)), SEQUENCE[:3], 30
+    )
+    assert flat(runs) == SEQUENCE[3:12]
     assert stats.finish == "context"
-    assert stats.counts.rows == 2 * 9  # each place once as a mask and once filled
+    assert stats.counts.rows == 2 * 9  # each position once as a mask and once filled
     with pytest.raises(GenerationError, match="no room"):
-        run(Sure(TEXT, context=3), WedlmDecoding(MASK), TEXT[:3], 30)
+        run(Confident(SEQUENCE, context=3), WedlmDecoding(MASK), SEQUENCE[:3], 30)
 
 
 @pytest.mark.parametrize(
@@ -217,16 +221,16 @@ def test_nothing_is_looked_at_beyond_max_tokens_or_the_context() -> None:
     [
         ({"window": 0}, "window"),
         ({"tau": -0.1}, "tau"),
-        ({"slope": -1.0}, "lambda"),
-        ({"max_per_step": 0}, "max-per-step"),
+        ({"slope": -1.0}, "slope"),
+        ({"max_per_step": 0}, "max_per_step"),
     ],
 )
-def test_an_option_out_of_range_is_wrong_usage(options, name) -> None:
+def test_an_option_out_of_range_is_a_usage_error(options, name) -> None:
     with pytest.raises(UsageError, match=name):
         Wedlm(**options)
 
 
-def test_an_entropy_scaled_by_no_temperature_is_wrong_usage() -> None:
+def test_scaled_entropy_without_a_temperature_is_a_usage_error() -> None:
     strategy = WedlmDecoding(MASK, Wedlm(entropy="scaled"))
     with pytest.raises(UsageError, match="temperature"):
-        run(Sure(TEXT), strategy, TEXT[:3], 5)
+        run(Confident(SEQUENCE), strategy, SEQUENCE[:3], 5)

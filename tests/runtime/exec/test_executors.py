@@ -1,4 +1,4 @@
-"""The phases of a pass give the same results whoever runs them."""
+"""The phases of a pass give the same results with every executor."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def _run(package, device, executor, groups=3):
 
 
 @pytest.mark.parametrize("groups", [1, 3])
-def test_workgroups_that_take_many_items_change_nothing(package, device, groups):
+def test_results_do_not_depend_on_the_items_per_workgroup(package, device, groups):
     expected, ids = _run(package, device, DispatchExecutor)
     found, again = _run(package, device, LoopingExecutor, groups)
     np.testing.assert_array_equal(found, expected)
     assert again == ids
 
 
-def test_phases_are_prepared_once(bench, device):
+def test_a_phase_is_bound_once_however_often_it_is_prepared(bench, device):
     from rdrr_runtime.phases.copy import copy
 
     executor = DispatchExecutor(device)

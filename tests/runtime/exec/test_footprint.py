@@ -1,4 +1,4 @@
-"""What is counted on paper is what a device then holds."""
+"""The memory that a dry run predicts equals the memory that the device then holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_packag
 
 @pytest.mark.parametrize("kv_dtype", ["f16", "q8_0"])
 @pytest.mark.parametrize("hints", [{}, {"q4kMatmul": "dequant_f32"}], ids=["stored", "expanded"])
-def test_a_footprint_is_what_the_backend_holds_after_prefill_and_decode(
+def test_the_footprint_equals_the_memory_held_after_prefill_and_decode(
     device, tmp_path, rng, hints, kv_dtype
 ):
     package = write_random_package(tmp_path, llama_manifest(), rng)
@@ -25,5 +25,5 @@ def test_a_footprint_is_what_the_backend_holds_after_prefill_and_decode(
     assert (wanted.weights, wanted.kv) == (backend.info.weights_bytes, backend.info.kv_bytes)
     backend.close()
     print(held, wanted)
-    # Buffers are rounded up to 16 bytes each, and the readback's are not the model's.
+    # The backend also rounds buffers up to 16 bytes, and has readback buffers.
     assert wanted.total <= held < 1.02 * wanted.total + 8192

@@ -1,4 +1,4 @@
-"""Timestamps that are read as they are or refused, and the bytes that a dispatch must move."""
+"""Timestamps are converted or refused, and the bytes that a dispatch must move are counted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_copy_copies_and_takes_time(device, copies):
     assert x == y
 
 
-def test_more_passes_than_a_query_set_holds_are_all_timed(device, copies, monkeypatch):
+def test_all_passes_are_timed_even_if_they_exceed_a_query_set(device, copies, monkeypatch):
     monkeypatch.setattr(timestamps, "QUERIES", 64)  # 512 bytes, so resolving stays aligned
     timed = Timer(device).run([[device.bind(as_dispatch(copies))]] * 70, 1)
     assert len(timed.seconds) == 70
@@ -57,9 +57,9 @@ def test_more_passes_than_a_query_set_holds_are_all_timed(device, copies, monkey
     assert (np.diff(timed.gpu.reshape(-1)) >= 0).all()
 
 
-def test_ticks_become_seconds_by_the_adapters_unit(device, copies, monkeypatch):
+def test_ticks_are_converted_to_seconds_by_the_adapters_period(device, copies, monkeypatch):
     monkeypatch.setattr(Device, "timestamp_period", 2.5)
-    start = 1 << 60  # where float64 has no single ticks left
+    start = 1 << 60  # too large for float64 to resolve single ticks
     _ticks(monkeypatch, (start, start + 40), (start + 41, start + 42))
     bound = device.bind(as_dispatch(copies))
     timed = Timer(device).run([[bound], [bound]], 1)
@@ -70,7 +70,7 @@ def test_ticks_become_seconds_by_the_adapters_unit(device, copies, monkeypatch):
 @pytest.mark.parametrize(
     ("ticks", "said"), [((7, 7), "no time at all"), ((7, 6), "backwards"), ((0, 0), "no time")]
 )
-def test_a_clock_that_tells_nothing_is_refused(device, copies, monkeypatch, ticks, said):
+def test_useless_timestamps_are_refused(device, copies, monkeypatch, ticks, said):
     _ticks(monkeypatch, ticks)
     with pytest.raises(DeviceError, match=said):
         Timer(device).run([[device.bind(as_dispatch(copies))]], 1)
@@ -81,7 +81,7 @@ def test_an_adapter_without_timestamps_is_refused(plain_device):
         Timer(plain_device)
 
 
-def test_the_bandwidth_is_that_of_reading_and_writing(device, monkeypatch):
+def test_the_copy_bandwidth_counts_reads_and_writes(device, monkeypatch):
     spans = [(0, 10**6 * (1 + index)) for index in range(9)]
     real = Timer(device)
     _ticks(monkeypatch, *spans)
@@ -89,9 +89,7 @@ def test_the_bandwidth_is_that_of_reading_and_writing(device, monkeypatch):
     assert bandwidth == pytest.approx(size / 5e-3 / device.timestamp_period)
 
 
-def test_a_step_that_would_report_no_time_is_an_error_not_a_zero(
-    device, tmp_path, rng, monkeypatch
-):
+def test_a_kernel_without_measurable_time_is_an_error(device, tmp_path, rng, monkeypatch):
     package = write_random_package(tmp_path / "package", llama_manifest(), rng)
     with pytest.raises(UsageError, match="do not fit"):
         profile(package, device, Policy(), context=8, prompt_tokens=8, tokens=1)
@@ -120,7 +118,7 @@ def test_a_product_moves_its_matrix_and_an_embedding_only_the_rows_it_looks_up(b
 
 
 @pytest.mark.parametrize(("window", "seen"), [(0, 12), (4, 4 + 3 - 1)])
-def test_attention_moves_the_slots_that_its_rows_see(bench, rng, window, seen):
+def test_attention_moves_the_slots_that_its_rows_attend_to(bench, rng, window, seen):
     spec = KvSpec.make(2, 32, 64, "f16")
     ctx = bench.context(3, base=9)
     held = LayerCache(*(bench.arena.empty("cache", spec.size) for _ in range(2)))

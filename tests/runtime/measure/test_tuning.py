@@ -1,4 +1,4 @@
-"""Stored parameters change how kernels run, not what they compute; the tuner lets only such win."""
+"""Stored parameters change the speed of kernels, not their results, and the tuner ensures it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rdrr_runtime.exec.executor import DispatchExecutor
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.measure import tuner
-from rdrr_runtime.measure.timing import Race, better
+from rdrr_runtime.measure.timing import InterleavedTimer, better
 from rdrr_runtime.measure.tuned import Outcome, Verdict
 from rdrr_runtime.measure.tuner import Setting, _Tuner, tune
 from rdrr_runtime.phases import embed, matmul_int8
@@ -62,13 +62,15 @@ def test_stored_parameters_are_used_only_if_they_are_a_candidate():
 
 
 @pytest.mark.parametrize("policy", [INT8, resolve({})], ids=["int8", "f32"])
-def test_every_op_has_three_ways_to_run_that_compute_the_same(package, device, rng, policy):
+def test_every_op_gives_the_same_results_with_three_sets_of_parameters(
+    package, device, rng, policy
+):
     tuning_keys = _tuning_keys(package, device, policy, context=LONG)
     for op in ("matmul", "attention", "softmax", "norm", "dequant"):
         assert max(1 + len(one.candidates) for one in tuning_keys.values() if one.op == op) >= 3
     others = Tuning()
     for key, tuning_key in tuning_keys.items():
-        # A software adapter takes long over workgroups of many threads.
+        # A software adapter is slow with workgroups of many threads.
         quick = [one for one in tuning_key.candidates if one.as_dict().get("workgroup", 0) <= 256]
         if quick:
             others = others.with_params(key, quick[rng.integers(len(quick))])
@@ -76,7 +78,7 @@ def test_every_op_has_three_ways_to_run_that_compute_the_same(package, device, r
         one for one in _tuning_keys(package, device, policy, others, LONG).values() if one.is_tuned
     ]
     assert len(changed) > len(tuning_keys) // 2
-    # Tiles of int8 products take the software adapter seconds to compile: tokens alone there.
+    # A software adapter compiles tiled int8 products for seconds, so only decode is tested.
     prompt = [] if policy is INT8 else [rng.integers(0, VOCAB, 70).tolist()]
     ids = rng.integers(0, VOCAB, 3).tolist()
     found = []
@@ -100,27 +102,27 @@ def test_a_candidate_wins_only_by_more_than_the_noise():
 
 
 def _scripted(monkeypatch, tuning_key: list[float], pairs: list[list[float]]) -> None:
-    """Times of a key's parameters, the default first, then those of what is measured in pairs."""
+    """Fake times: those of a key's parameters, the default first, then those of the pairs."""
     scripted = iter(pairs)
 
-    def in_turn(_, alternatives, repeats=1):
+    def interleaved(_, alternatives, repeats=1):
         assert repeats >= 1
         times = tuning_key if len(alternatives) > 2 else next(scripted)
         assert len(times) == len(alternatives)
         return [np.full(3, one) for one in times]
 
-    monkeypatch.setattr(Race, "in_turn", in_turn)
+    monkeypatch.setattr(InterleavedTimer, "interleaved", interleaved)
 
 
 @pytest.mark.parametrize(
     ("pairs", "chosen", "passes"),
     [
         ([[1.0, 0.5], [1.0, 1.0], [1.0, 1.0]], 16, 1),
-        ([[1.0, 0.99]], 32, 0),  # not confirmed
-        ([[1.0, 0.5], [1.0, 1.1], [1.0, 1.1]], 32, 1),  # whole passes take longer
+        ([[1.0, 0.99]], 32, 0),  # the second measurement does not confirm it
+        ([[1.0, 0.5], [1.0, 1.1], [1.0, 1.1]], 32, 1),  # whole passes are slower
     ],
 )
-def test_the_winner_is_confirmed_and_held_to_whole_passes(
+def test_the_winner_is_measured_again_and_compared_in_whole_passes(
     package, device, monkeypatch, pairs, chosen, passes
 ):
     monkeypatch.setattr(embed, "CANDIDATES", (EmbedTuning(8), EmbedTuning(16)))
@@ -135,8 +137,8 @@ def test_the_winner_is_confirmed_and_held_to_whole_passes(
     assert next(one.verdict for one in outcome.trials) is Verdict.NO_BETTER
 
 
-def test_what_computes_something_else_never_wins(package, device, monkeypatch):
-    # Its threads are half as many as the scales that they stage, so half of these are missing.
+def test_a_candidate_with_other_results_never_wins(package, device, monkeypatch):
+    # It has half as many threads as scales to stage, so half of the scales are missing.
     wrong, right = Tile(128, 64, 8, 8), Tile(64, 64, 8, 4)
     monkeypatch.setattr(matmul_int8, "CANDIDATES", (wrong, right))
     tuning_keys = tuner._tuning_keys
@@ -148,7 +150,7 @@ def test_what_computes_something_else_never_wins(package, device, monkeypatch):
     monkeypatch.setattr(tuner, "_tuning_keys", one_shape)
     setting = replace(_setting(package, device, "matmul", policy=INT8), context=64)
     setting = replace(setting, passes=(PREFILL,))
-    found = tune(setting, Tuning())  # of more rows than those of `matvec_rows`
+    found = tune(setting, Tuning())  # more rows than `matvec_rows` supports
     (outcome,) = found.outcomes
     verdicts = {one.params: one.verdict for one in outcome.trials}
     assert verdicts[wrong] is Verdict.WRONG
@@ -156,7 +158,7 @@ def test_what_computes_something_else_never_wins(package, device, monkeypatch):
     assert outcome.chosen in (right, outcome.tuning_key.default)
 
 
-def test_what_is_known_is_not_tried_and_nothing_is_loaded(package, device):
+def test_stored_keys_are_not_tuned_again_and_nothing_is_loaded(package, device):
     known = Tuning()
     tuning_keys = [
         one for one in _tuning_keys(package, device, resolve({})).values() if one.candidates
@@ -172,7 +174,7 @@ def test_what_is_known_is_not_tried_and_nothing_is_loaded(package, device):
     assert (work.dispatches, work.buffer_creates, work.bytes_written) == (0, 0, 0)
 
 
-def test_a_result_that_is_not_written_is_seen(package, device):
+def test_an_output_that_is_not_written_is_detected(package, device):
     from rdrr_runtime.exec.agreement import Check
 
     with arena(device, "check") as buffers:
@@ -189,7 +191,7 @@ def test_a_result_that_is_not_written_is_seen(package, device):
 
 
 def test_every_parameter_of_every_pass_can_be_tuned(package, device, monkeypatch):
-    """Of a batch and a window too, which used to be out of the tuner's reach."""
+    """Batches and windows are covered as well, which the tuner once could not reach."""
     tried: list[str] = []
     monkeypatch.setattr(_Tuner, "begin", lambda *_: None)
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Greedy sampling and the step that the GPU advances by itself."""
+"""Tests of greedy sampling and of the step that advances on the GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rdrr_runtime.phases.state import HEADER_WORDS, ROW_WORDS, State, pack_step
 from support.gpu import Bench, normal
 
 
-def chosen(bench: Bench, logits: np.ndarray) -> int:
+def argmax_of(bench: Bench, logits: np.ndarray) -> int:
     ctx = bench.context(1)
     made = argmax(
         ctx.state,
@@ -26,36 +26,36 @@ def chosen(bench: Bench, logits: np.ndarray) -> int:
 
 
 def next_row(bench: Bench, ctx: OpContext) -> list[int]:
-    """Token, position, sequence and slot of the step's first row."""
+    """Return token, position, sequence and slot of the first row of the step."""
     return bench.words(ctx.state.step)[HEADER_WORDS : HEADER_WORDS + ROW_WORDS]
 
 
 @pytest.mark.parametrize("vocabulary", [1, 37, 49_152])
-def test_any_vocabulary_is_served(bench, rng, vocabulary) -> None:
+def test_the_argmax_is_found_for_any_vocabulary_size(bench, rng, vocabulary) -> None:
     logits = normal(rng, vocabulary)
-    assert chosen(bench, logits) == logits.argmax()
+    assert argmax_of(bench, logits) == logits.argmax()
 
 
 def test_ties_go_to_the_lower_id(bench, rng) -> None:
     logits = normal(rng, 40_000)
-    places = np.sort(rng.choice(40_000, 5, replace=False))
-    logits[places] = 9.0
-    assert chosen(bench, logits) == places[0]
+    tied_ids = np.sort(rng.choice(40_000, 5, replace=False))
+    logits[tied_ids] = 9.0
+    assert argmax_of(bench, logits) == tied_ids[0]
 
 
-def test_negative_logits_have_a_chosen(bench, rng) -> None:
+def test_the_argmax_of_negative_logits_is_found(bench, rng) -> None:
     logits = -np.abs(normal(rng, 100)) - 5
-    assert chosen(bench, logits) == logits.argmax()
+    assert argmax_of(bench, logits) == logits.argmax()
 
 
 def test_masked_logits_never_win(bench) -> None:
     logits = np.full(300, -np.inf, np.float32)
     logits[123] = -1e9
-    assert chosen(bench, logits) == 123
+    assert argmax_of(bench, logits) == 123
 
 
 def test_the_step_advances_without_the_cpu(bench, rng) -> None:
-    """Five rows of a sequence, then one each; the ring of four wraps around."""
+    """The first pass has five rows, later ones have one row; the ring of four ids wraps around."""
     logits = normal(rng, 300)
     best = int(logits.argmax())
     positions, sequences = [7, 3, 90, 41, 20], [2] * 5
@@ -79,9 +79,9 @@ def test_the_step_advances_without_the_cpu(bench, rng) -> None:
     assert bench.words(state.ring)[:4] == [best] * 4
 
 
-def test_each_row_of_a_batch_advances_with_its_own_pick(bench, rng) -> None:
-    """Three rows of a pass that takes four, three times; the ring holds two passes."""
-    ids, later = [5, 900, 31, 77], [6, 901, 32, 78]
+def test_each_row_of_a_batch_continues_with_its_own_pick(bench, rng) -> None:
+    """Run three rows three times in a pass for up to four rows; the ring holds two passes."""
+    ids, next_ids = [5, 900, 31, 77], [6, 901, 32, 78]
     state = State.create(bench.arena, 4, ring=8)
     step = pack_step([0] * 3, [4, 9, 60], positions=[8, 2, 70], sequences=[3, 0, 1])
     bench.device.write(state.step, step)
@@ -89,14 +89,14 @@ def test_each_row_of_a_batch_advances_with_its_own_pick(bench, rng) -> None:
     made = batch_advance(state, picks, rows=4, steps=2, label="t")
     bench.run(made, 3)
     bench.run(made, 3)
-    bench.device.write(picks, with_entropies(rng, later))
+    bench.device.write(picks, with_entropies(rng, next_ids))
     bench.run(made, 3)
     words = bench.words(state.step)
     assert words[:2] == [3, 3]
     rows = np.array(words[HEADER_WORDS:]).reshape(4, ROW_WORDS)
     assert rows[:3].tolist() == [[6, 11, 3, 7], [901, 5, 0, 12], [32, 73, 1, 63]]
     assert rows[3].tolist() == [0] * ROW_WORDS
-    assert bench.words(state.ring) == [*later[:3], 0, *ids[:3], 0]
+    assert bench.words(state.ring) == [*next_ids[:3], 0, *ids[:3], 0]
 
 
 def with_entropies(rng: np.random.Generator, ids: list[int]) -> np.ndarray:

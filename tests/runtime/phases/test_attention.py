@@ -1,4 +1,4 @@
-"""The KV cache and attention over it, against torch in float64."""
+"""Tests of the KV cache and of attention over it, against torch in float64."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from support.gpu import F32, TOLERANCE, Bench, cache_in_q8_0, normal, relative_e
 CONTEXT = 640
 PREFILL = [one for one in AttentionKernel if one is not AttentionKernel.SPLIT_KV]
 TILED = [AttentionKernel.TILED_SMALL, AttentionKernel.TILED_LARGE]
-BINDABLE = 1 << 27
+MAX_BINDING = 1 << 27
 
 
 def filled_cache(
     bench: Bench, rng: np.random.Generator, cache: KvSpec, used: int
 ) -> tuple[list[F32], list]:
-    """Random keys and values, and caches that hold NaN beyond the first `used` slots."""
+    """Return random keys and values, and caches with them that hold NaN after `used` slots."""
     shape = (cache.kv_heads, cache.context, cache.head_dim)
     if cache.dtype == "q8_0":
         wide = [normal(rng, *shape) for _ in range(2)]
         for array in wide:
-            array[:, used:] = 1e5  # no q8_0 is NaN, so what must not be read is large
+            array[:, used:] = 1e5  # q8_0 has no NaN, so slots that must not be read are large
         packed = [cache_in_q8_0(array) for array in wide]
         return [one[:, :used] for _, one in packed], [bench.upload(raw) for raw, _ in packed]
     kind = np.float16 if cache.dtype == "f16" else np.float32
@@ -77,7 +77,7 @@ def check(
 
 @pytest.mark.parametrize("which", list(AttentionKernel))
 @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
-def test_every_head_size_equals_torch(bench, rng, head_dim, which) -> None:
+def test_every_head_dimension_equals_torch(bench, rng, head_dim, which) -> None:
     spec = AttentionSpec(4, KvSpec(2, head_dim, CONTEXT), head_dim**-0.5)
     check(bench, rng, spec, rows=1, base=401, which=which)
     check(bench, rng, spec, rows=3, base=0, which=which)
@@ -94,14 +94,16 @@ def test_grouped_queries_softcap_and_f32_equal_torch(
 
 @pytest.mark.parametrize("which", list(AttentionKernel))
 @pytest.mark.parametrize("head_dim", [64, 96])
-def test_a_cache_in_q8_0_equals_torch_on_what_it_holds(any_bench, rng, head_dim, which) -> None:
+def test_attention_over_a_q8_0_cache_equals_torch_on_its_dequantized_values(
+    any_bench, rng, head_dim, which
+) -> None:
     spec = AttentionSpec(6, KvSpec(2, head_dim, CONTEXT, "q8_0"), 0.2)
     check(any_bench, rng, spec, rows=5, base=250, which=which)
 
 
 @pytest.mark.parametrize("which", list(AttentionKernel))
 @pytest.mark.parametrize("base", [0, 126, 127, 128, 500])
-def test_the_window_ends_where_it_should(bench, rng, base, which) -> None:
+def test_the_sliding_window_ends_at_the_right_slot(bench, rng, base, which) -> None:
     spec = AttentionSpec(2, KvSpec(1, 64, CONTEXT), 0.125, window=128)
     check(bench, rng, spec, rows=5, base=base, which=which)
 
@@ -113,11 +115,11 @@ def test_a_long_pass_equals_torch(bench, rng, which, window) -> None:
     check(bench, rng, spec, rows=200, base=30, which=which)
 
 
-TOGETHER = ([1] * 5, [3, 4, 5, 6, 7])  # sequences and slots of rows
-APART = ([2, 0, 1, 2, 0], [9, 0, 300, 8, 639])
+ONE_SEQUENCE = ([1] * 5, [3, 4, 5, 6, 7])  # the sequence and the slot of each row
+THREE_SEQUENCES = ([2, 0, 1, 2, 0], [9, 0, 300, 8, 639])
 OF_SEQUENCES = [
-    *((which, TOGETHER) for which in AttentionKernel),
-    *((which, APART) for which in AttentionKernel if which not in TILED),
+    *((which, ONE_SEQUENCE) for which in AttentionKernel),
+    *((which, THREE_SEQUENCES) for which in AttentionKernel if which not in TILED),
 ]
 
 
@@ -144,7 +146,7 @@ def test_a_row_attends_to_its_own_sequence(any_bench, rng, which, rows_of, windo
         ]
     )
     ctx = bench.context(rows, slots=slots, sequences=sequences)
-    ctx = replace(ctx, mapped=rows_of is APART)
+    ctx = replace(ctx, mapped=rows_of is THREE_SEQUENCES)
     out = bench.poisoned(*q.shape)
     made = attention(
         ctx,
@@ -161,12 +163,12 @@ def test_a_row_attends_to_its_own_sequence(any_bench, rng, which, rows_of, windo
 
 
 @pytest.mark.parametrize("which", list(AttentionKernel))
-def test_tiles_refuse_rows_of_different_sequences(bench, which) -> None:
+def test_tiled_kernels_refuse_rows_of_different_sequences(bench, which) -> None:
     spec, x = AttentionSpec(2, KvSpec(1, 64, 8, "f32"), 1.0), bench.poisoned(4096)
     alone = bench.context(1)
     mapped = replace(alone, mapped=True)
-    assert refusal(which, alone, spec, BINDABLE) is None
-    found = refusal(which, mapped, spec, BINDABLE)
+    assert refusal(which, alone, spec, MAX_BINDING) is None
+    found = refusal(which, mapped, spec, MAX_BINDING)
     assert (found is not None) == (which in TILED)
     if found is not None:
         assert "different sequences" in found
@@ -184,7 +186,7 @@ def test_scratch_that_the_device_cannot_bind_is_refused_with_its_size(bench) -> 
     assert refusal(AttentionKernel.STREAMING, ctx, spec, size - 1) is None
 
 
-def test_tiles_fit_workgroup_memory_or_are_refused() -> None:
+def test_tiles_shrink_to_fit_workgroup_memory() -> None:
     large = AttentionSpec(2, KvSpec(1, 256, CONTEXT, "f32"), 1.0)
     small = AttentionSpec(2, KvSpec(1, 64, CONTEXT), 1.0)
     assert tile_keys(small, 16, 16_384) == 32
@@ -192,7 +194,7 @@ def test_tiles_fit_workgroup_memory_or_are_refused() -> None:
     assert tile_keys(large, 16, 16_384) == 0
 
 
-def test_a_device_with_too_little_workgroup_memory_is_named(bench) -> None:
+def test_too_little_workgroup_memory_is_refused(bench) -> None:
     spec = AttentionSpec(2, KvSpec(1, 256, 8, "f32"), 1.0)
     x = bench.poisoned(4096)
     ctx = replace(bench.context(1), workgroup_storage=16_384)
@@ -207,7 +209,7 @@ def test_keys_and_values_are_stored_at_their_slots(bench, rng, dtype) -> None:
     cache = KvSpec(3, 36, 16, dtype)
     kind = np.float16 if dtype == "f16" else np.float32
     k, v = normal(rng, 4, 3, 36), normal(rng, 4, 3, 36)
-    k[0, 0, 0] = 1e6  # beyond f16, which must not become an infinity
+    k[0, 0, 0] = 1e6  # beyond the range of f16: must saturate, not become infinite
     empty = np.full((3, 16, 36), -1, kind)
     caches = [bench.upload(empty) for _ in range(2)]
     ctx = bench.context(4, base=5)
@@ -225,7 +227,7 @@ def test_keys_and_values_are_stored_at_their_slots(bench, rng, dtype) -> None:
 
 @pytest.mark.parametrize(("head_dim", "context"), [(64, 16), (96, 16), (32, 10)])
 @pytest.mark.parametrize(("base", "rows"), [(0, 4), (5, 1), (5, 2), (4, 3)])
-def test_keys_are_stored_in_q8_0_beside_those_of_other_passes(
+def test_storing_in_q8_0_leaves_the_slots_of_other_passes_unchanged(
     bench, rng, head_dim, context, base, rows
 ) -> None:
     cache = KvSpec(3, head_dim, context, "q8_0")
@@ -245,12 +247,12 @@ def test_keys_are_stored_in_q8_0_beside_those_of_other_passes(
         scales = stored[before.size :].view("<f2").astype(np.float32)
         found = codes * scales.repeat(32).reshape(before.shape)
         written = new.transpose(1, 0, 2)
-        most = np.abs(written.reshape(-1, 32)).max(axis=1).repeat(32).reshape(written.shape)
+        block_max = np.abs(written.reshape(-1, 32)).max(axis=1).repeat(32).reshape(written.shape)
         expected = held.copy()
         expected[:, base : base + rows] = found[:, base : base + rows]
-        assert np.array_equal(found, expected)  # other slots stay
-        # Half a step, and what rounding the scale costs, a unit of the smallest f16 included.
-        limit = most / 127 * (0.5 + 127 * 2**-11) + 127 * 2.0**-25
+        assert np.array_equal(found, expected)  # other slots are unchanged
+        # Half a quantization step, plus the rounding error of the scale, subnormal f16 included.
+        limit = block_max / 127 * (0.5 + 127 * 2**-11) + 127 * 2.0**-25
         assert (np.abs(found[:, base : base + rows] - written) <= limit).all()
         assert found[:, base : base + rows].any()
 
@@ -275,7 +277,7 @@ def test_keys_are_stored_in_the_cache_of_their_sequence(bench, rng, dtype) -> No
 
 
 @pytest.mark.parametrize(("mapped", "sequences"), [(True, 1), (False, 2)])
-def test_blocks_of_several_sequences_are_refused(bench, mapped, sequences) -> None:
+def test_a_quantized_cache_of_several_sequences_is_refused(bench, mapped, sequences) -> None:
     x, cache = bench.poisoned(4096), KvSpec(1, 32, 16, "q8_0")
     ctx = bench.context(1)
     assert kv_store(ctx, x, x, LayerCache(x, x), cache=cache, label="t")
@@ -304,7 +306,7 @@ def test_an_f16_cache_has_half_the_bytes() -> None:
 
 def test_a_q8_0_cache_has_34_bytes_for_32_elements() -> None:
     spec = KvSpec.make(2, 96, 101, "q8_0")
-    assert spec.context == 102  # two scales share a word
+    assert spec.context == 102  # rounded up to even, because two scales share a word
     assert spec.size == 2 * 102 * 96 * 34 // 32
 
 
@@ -313,11 +315,11 @@ def test_a_q8_0_cache_has_34_bytes_for_32_elements() -> None:
     [
         (2, KvSpec(1, 260, 4), "too large"),
         (2, KvSpec(1, 62, 4), "multiple of 4"),
-        (3, KvSpec(2, 64, 4), "groups"),
+        (3, KvSpec(2, 64, 4), "divide evenly"),
         (2, KvSpec(1, 64, 4), "scratch"),
     ],
 )
-def test_what_no_kernel_serves_is_refused(bench, heads, cache, message) -> None:
+def test_unsupported_shapes_and_types_are_refused(bench, heads, cache, message) -> None:
     x = bench.poisoned(4096)
     with pytest.raises(FormatError, match=message):
         attention(

@@ -1,4 +1,4 @@
-"""Attention of one token from its raw projections, against the ops that it stands for in torch."""
+"""Tests of fused decode attention against the separate ops in torch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rdrr_runtime.reference import ops
 from support.gpu import Bench, cache_in_q8_0, normal, relative_error
 
 CONTEXT = 640
-LONG = 2304  # splits longer than their fewest keys
-POISON = 60000.0  # of slots that must not be read; within the range of f16
+LONG = 2304  # a context whose splits are longer than their minimum
+POISON = 60000.0  # fills slots that must not be read; within the range of f16
 
 
 def stored(bench: Bench, values: np.ndarray, dtype: str) -> BufferSlice:
@@ -26,18 +26,18 @@ def stored(bench: Bench, values: np.ndarray, dtype: str) -> BufferSlice:
     return bench.upload(values.astype(np.float16) if dtype == "f16" else values)
 
 
-def joined(parts: np.ndarray, stats: np.ndarray) -> np.ndarray:
-    """What the output projection makes of the partial results."""
-    live = stats[..., 1] > 0
-    fade = np.where(live, np.exp(stats[..., 0] - stats[..., 0].max(1, keepdims=True)), 0.0)
-    mass = (fade * np.where(live, stats[..., 1], 0.0)).sum(1)
-    sums = np.where(live[..., None], parts, 0.0) * fade[..., None]
-    return sums.sum(1) / mass[:, None]
+def combined(parts: np.ndarray, stats: np.ndarray) -> np.ndarray:
+    """Combine the partial results of the splits, as the output projection does."""
+    has_keys = stats[..., 1] > 0
+    factor = np.where(has_keys, np.exp(stats[..., 0] - stats[..., 0].max(1, keepdims=True)), 0.0)
+    denominator = (factor * np.where(has_keys, stats[..., 1], 0.0)).sum(1)
+    sums = np.where(has_keys[..., None], parts, 0.0) * factor[..., None]
+    return sums.sum(1) / denominator[:, None]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One structure; values are random."""
+    """Shape and options of a layer; values are random."""
 
     head_dim: int
     heads: int
@@ -70,7 +70,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_splits_join_to_attention(
+def test_the_combined_splits_equal_attention(
     any_bench: Bench, rng: np.random.Generator, case: Case
 ) -> None:
     bench, head_dim, base, pairs = any_bench, case.head_dim, case.base, case.pairs
@@ -107,7 +107,7 @@ def test_the_splits_join_to_attention(
         label="attention",
     )
     bench.run(phases, 1)
-    found = joined(
+    found = combined(
         bench.download(partial[0], heads, spec.splits, head_dim).astype(np.float64),
         bench.download(partial[1], heads, spec.splits, 2).astype(np.float64),
     )
@@ -135,14 +135,15 @@ def test_the_splits_join_to_attention(
         window=case.window,
         softcap=case.softcap,
     )
-    # A rounding of f32 may tip one of f16 or of a code, so the new key allows a little more.
+    # A rounding difference in f32 may change how the new key is rounded to f16 or to a code, so
+    # these types have a larger tolerance.
     tolerance = {"f32": 1e-4, "f16": 2e-3, "q8_0": 1e-2}[dtype]
     assert relative_error(found, expected[0].numpy()) < tolerance
 
 
 @pytest.mark.parametrize("window", [0, 100])
 @pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
-def test_rows_of_several_sequences_are_what_each_gives_alone(
+def test_a_batch_gives_the_same_results_as_each_sequence_alone(
     any_bench, rng, normed, window
 ) -> None:
     bench, heads, kv_heads, head_dim, context, pairs = any_bench, 6, 2, 64, 200, 32
@@ -173,9 +174,9 @@ def test_rows_of_several_sequences_are_what_each_gives_alone(
         )
         bench.run(made, count)
         shape = count, heads, spec.splits, head_dim
-        left = [bench.device.read(one) for one in caches]
+        read_back = [bench.device.read(one) for one in caches]
         sums, stats = partial
-        return bench.download(sums, *shape), bench.download(stats, *shape[:3], 2), *left
+        return bench.download(sums, *shape), bench.download(stats, *shape[:3], 2), *read_back
 
     ctx = bench.context(rows, slots=slots, sequences=sequences, max_rows=rows + 2)
     assert refusal(ctx, spec) is None
@@ -187,8 +188,8 @@ def test_rows_of_several_sequences_are_what_each_gives_alone(
         sums, stats, *caches = run(alone, single, projected[row], own, 1)
         assert np.array_equal(found[0][row], sums[0], equal_nan=True)
         assert np.array_equal(found[1][row], stats[0], equal_nan=True)
-        for ours, left in zip(found[2:], caches, strict=True):
-            assert np.array_equal(ours.reshape(4, -1)[sequence], left)
+        for ours, read_back in zip(found[2:], caches, strict=True):
+            assert np.array_equal(ours.reshape(4, -1)[sequence], read_back)
     untouched = stored(bench, held[0], "f16")
     first = bench.device.read(untouched).reshape(4, -1)[1]
     assert np.array_equal(found[2].reshape(4, -1)[1], first)  # a sequence without a row
@@ -206,7 +207,7 @@ def test_rows_of_several_sequences_are_what_each_gives_alone(
         ({}, {"max_threads": 64}, "at most 64"),
     ],
 )
-def test_a_refusal_says_what_stands_in_the_way(bench: Bench, changed, of_device, message) -> None:
+def test_a_refusal_gives_the_reason(bench: Bench, changed, of_device, message) -> None:
     ctx = bench.context(1)
 
     def asked(heads: int = 8, head_dim: int = 64, dtype: str = "f16") -> AttentionSpec:
@@ -218,6 +219,6 @@ def test_a_refusal_says_what_stands_in_the_way(bench: Bench, changed, of_device,
     assert message in found
 
 
-def test_rows_of_different_sequences_can_run_together(bench: Bench) -> None:
+def test_rows_of_different_sequences_are_accepted(bench: Bench) -> None:
     spec = AttentionSpec(8, KvSpec(2, 64, CONTEXT), 1.0, split=SPLIT)
     assert refusal(replace(bench.context(1), max_rows=2, mapped=True), spec) is None

@@ -1,4 +1,4 @@
-"""Embedding: gather, dequantize, scale."""
+"""Tests of the embedding: look up, dequantize and scale rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.gpu import TOLERANCE, random_tensor, relative_error
     ("dtype", "hidden"),
     [*((dtype, 576) for dtype in FORMATS), ("Q4_K", 256), ("Q6_K", 384), ("F16", 256)],
 )
-def test_rows_of_every_type_are_gathered(bench, rng, dtype, hidden) -> None:
+def test_rows_of_every_type_are_dequantized(bench, rng, dtype, hidden) -> None:
     raw, values = random_tensor(rng, dtype, Layout.ROW, (50, hidden))
     table = upload_weight(bench.arena, DTYPES[dtype], Layout.ROW, (50, hidden), raw, "table")
     tokens = [0, 49, *map(int, rng.integers(0, 50, 31))]
@@ -30,7 +30,7 @@ def test_rows_of_every_type_are_gathered(bench, rng, dtype, hidden) -> None:
     assert relative_error(bench.download(x, len(tokens), hidden), expected) < TOLERANCE
 
 
-def test_a_split_table_is_gathered_from_all_its_parts(bench, rng, monkeypatch) -> None:
+def test_rows_are_read_from_all_parts_of_a_split_table(bench, rng, monkeypatch) -> None:
     raw, values = random_tensor(rng, "F16", Layout.ROW, (100, 256))
     monkeypatch.setattr(type(bench.arena), "max_binding", 512 * 40)
     table = upload_weight(bench.arena, DTYPES["F16"], Layout.ROW, (100, 256), raw, "table")
@@ -41,7 +41,7 @@ def test_a_split_table_is_gathered_from_all_its_parts(bench, rng, monkeypatch) -
     assert np.array_equal(bench.download(x, 4, 256), values[tokens])
 
 
-def test_a_table_of_flat_blocks_is_gathered(bench, rng) -> None:
+def test_rows_of_flat_blocks_are_dequantized(bench, rng) -> None:
     raw, values = random_tensor(rng, "Q6_K", Layout.FLAT, (40, 384))
     table = upload_weight(bench.arena, DTYPES["Q6_K"], Layout.FLAT, (40, 384), raw, "table")
     tokens = [0, 1, 38, 39]
@@ -50,8 +50,8 @@ def test_a_table_of_flat_blocks_is_gathered(bench, rng) -> None:
     assert relative_error(bench.download(x, 4, 384), values[tokens]) < TOLERANCE
 
 
-def test_single_values_by_column_are_refused(bench, rng) -> None:
+def test_column_major_unquantized_values_are_refused(bench, rng) -> None:
     raw, _ = random_tensor(rng, "F16", Layout.COLUMN, (64, 32))
     table = upload_weight(bench.arena, DTYPES["F16"], Layout.COLUMN, (64, 32), raw, "table")
-    with pytest.raises(FormatError, match="by column"):
+    with pytest.raises(FormatError, match="column-major"):
         embed(bench.context(1), table, bench.poisoned(1, 32), label="t")

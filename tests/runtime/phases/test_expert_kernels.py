@@ -1,4 +1,4 @@
-"""Routing and products with routed experts on the GPU, against torch in float64."""
+"""Tests of routing and of products with routed experts, against torch in float64."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.expert_int8 import expert_int8
 from rdrr_runtime.phases.expert_linear import expert_linear
 from rdrr_runtime.phases.expert_tiled import expert_tiled
-from rdrr_runtime.phases.folding import Output
+from rdrr_runtime.phases.fusion import Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
-from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
-from rdrr_runtime.phases.matvec_rows import unread_by_row
+from rdrr_runtime.phases.matvec_rows import weights_refusal
 from rdrr_runtime.phases.packing import Uploader
-from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded_rows, quantize_rows
+from rdrr_runtime.phases.quantize_rows import QuantizedRows, int8_sizes, padded_rows, quantize_rows
+from rdrr_runtime.phases.quantize_small_batch import quantize_small_batch, small_batch_bytes
 from rdrr_runtime.phases.routing import Routed, expert_combine, expert_groups, router_topk
 from rdrr_runtime.phases.sigmoid_gate import sigmoid_gate
 from rdrr_runtime.reference import ops
@@ -31,10 +31,10 @@ INT8_CASES = (
     ("Q8_0", 2, 36),
     ("Q8_0", 4, 256),
 )
-"""Storage type, rows and inputs of products in int8."""
+"""Storage type, rows and inputs of int8 products."""
 
-EACH = {"by_route": False, "label": "t"}
-SUM = {"by_route": True, "label": "t"}
+BY_ROW = {"by_route": False, "label": "t"}
+BY_ROUTE = {"by_route": True, "label": "t"}
 
 
 def routes_of(bench: Bench, buffer: BufferSlice, rows: int, top_k: int) -> tuple[F32, F32]:
@@ -43,11 +43,11 @@ def routes_of(bench: Bench, buffer: BufferSlice, rows: int, top_k: int) -> tuple
 
 
 def routed(bench: Bench, rng: np.random.Generator, rows: int, experts: int, top_k: int):
-    """Random routes, on the device and as arrays."""
+    """Return random routes, on the device and as arrays of experts and routing weights."""
     ids = np.stack([rng.permutation(experts)[:top_k] for _ in range(rows)]).astype(np.uint32)
-    shares = rng.random((rows, top_k), dtype=np.float32)
-    words = np.stack([ids, shares.view(np.uint32)], axis=-1)
-    return Routed(bench.upload(words), experts, top_k), ids, shares
+    routing_weights = rng.random((rows, top_k), dtype=np.float32)
+    words = np.stack([ids, routing_weights.view(np.uint32)], axis=-1)
+    return Routed(bench.upload(words), experts, top_k), ids, routing_weights
 
 
 def stacked(
@@ -61,19 +61,19 @@ def stacked(
     made = [random_tensor(rng, dtype, layout, shape) for _ in range(experts)]
     kind = DTYPES[dtype]
     weight = allocate_weight(bench.arena, kind, layout, shape, "experts", count=experts)
-    with bench.arena.temporary() as passing:
-        uploader = Uploader(bench.arena, passing)
+    with bench.arena.temporary() as temporary:
+        uploader = Uploader(bench.arena, temporary)
         uploader.fill(weight, layout, shape, (raw for raw, _ in made), "experts")
     return weight, np.stack([values for _, values in made])
 
 
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize(("experts", "top_k"), [(8, 2), (300, 12), (1, 1)])
-def test_rows_go_to_the_experts_of_the_reference(any_bench, rng, experts, top_k, normalize):
+def test_rows_are_routed_to_the_experts_of_the_reference(any_bench, rng, experts, top_k, normalize):
     rows = 5
     x = np.eye(rows, dtype=np.float32)
     logits = 3 * normal(rng, rows, experts)
-    logits[1] = np.float32(0.25)  # all alike: the lowest numbers win
+    logits[1] = np.float32(0.25)  # all equal: the lowest indices win
     logits[2, : experts // 2] = logits[2].max()
     expected = ops.route(
         torch.from_numpy(x).double(), torch.from_numpy(logits.T.copy()).double(), top_k, normalize
@@ -89,20 +89,20 @@ def test_rows_go_to_the_experts_of_the_reference(any_bench, rng, experts, top_k,
         label="t",
     )
     any_bench.run(made, rows)
-    ids, shares = routes_of(any_bench, out, rows + 1, top_k)
+    ids, routing_weights = routes_of(any_bench, out, rows + 1, top_k)
     assert np.array_equal(ids[:rows], expected[0].numpy())
-    assert relative_error(shares[:rows], expected[1].numpy()) < TOLERANCE
-    assert np.isnan(shares[rows:]).all()  # of another pass
+    assert relative_error(routing_weights[:rows], expected[1].numpy()) < TOLERANCE
+    assert np.isnan(routing_weights[rows:]).all()  # rows beyond the step are unchanged
 
 
-def test_scores_far_apart_give_no_nan(bench):
+def test_logits_far_apart_give_no_nan(bench):
     logits = np.array([[-3e38, 3e38, 0.0, 1e4]], np.float32)
     out = bench.poisoned(1, 3, 2)
     options = {"experts": 4, "top_k": 3, "normalize": True, "label": "t"}
     bench.run(router_topk(bench.context(1), bench.upload(logits), out, **options), 1)
-    ids, shares = routes_of(bench, out, 1, 3)
+    ids, routing_weights = routes_of(bench, out, 1, 3)
     assert ids.tolist() == [[1, 3, 2]]
-    assert shares.tolist() == [[1.0, 0.0, 0.0]]
+    assert routing_weights.tolist() == [[1.0, 0.0, 0.0]]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -125,9 +125,9 @@ def test_each_route_is_multiplied_by_its_expert(bench, rng, dtype):
 def test_the_experts_of_a_row_are_summed_by_their_weights(any_bench, rng, dtype, accumulate):
     rows, experts, top_k, n, k = 4, 6, 3, 67, 192
     weight, values = stacked(any_bench, rng, dtype, experts, (n, k))
-    routes, ids, shares = routed(any_bench, rng, rows, experts, top_k)
+    routes, ids, routing_weights = routed(any_bench, rng, rows, experts, top_k)
     x, before = normal(rng, rows, top_k, k), normal(rng, rows, n)
-    expected = np.einsum("rsnk,rsk,rs->rn", values[ids].astype(np.float64), x, shares)
+    expected = np.einsum("rsnk,rsk,rs->rn", values[ids].astype(np.float64), x, routing_weights)
     before *= np.float32(np.abs(expected).max())
     y = any_bench.upload(before) if accumulate else any_bench.poisoned(rows, n)
     ctx = any_bench.context(rows)
@@ -140,29 +140,29 @@ def test_the_experts_of_a_row_are_summed_by_their_weights(any_bench, rng, dtype,
     assert relative_error(any_bench.download(y, rows, n), expected) < TOLERANCE
 
 
-def test_experts_beyond_the_binding_limit_are_split_anywhere(bench, rng, monkeypatch):
-    """Parts end within an expert, even within the four outputs of a workgroup."""
+def test_experts_beyond_the_binding_limit_are_split_at_any_row(bench, rng, monkeypatch):
+    """Parts end within an expert, and even within the four outputs of a workgroup."""
     rows, experts, top_k, n, k = 3, 5, 2, 30, 64
     monkeypatch.setattr(type(bench.arena), "max_binding", 4 * k * 64)
     weight, values = stacked(bench, rng, "F32", experts, (n, k))
     assert [part.first_row for part in weight.parts] == [0, 64, 128]
-    routes, ids, shares = routed(bench, rng, rows, experts, top_k)
+    routes, ids, routing_weights = routed(bench, rng, rows, experts, top_k)
     x, inner = normal(rng, rows, k), normal(rng, rows, top_k, k)
     each, summed = bench.poisoned(rows, top_k, n), bench.poisoned(rows, n)
     ctx, products = bench.context(rows), values[ids].astype(np.float64)
-    bench.run(expert_linear(ctx, weight, routes, bench.upload(x), each, **EACH), rows)
+    bench.run(expert_linear(ctx, weight, routes, bench.upload(x), each, **BY_ROW), rows)
     bench.run(
-        expert_linear(ctx, weight, routes, bench.upload(inner), summed, **SUM),
+        expert_linear(ctx, weight, routes, bench.upload(inner), summed, **BY_ROUTE),
         rows,
     )
     expected = np.einsum("rsnk,rk->rsn", products, x)
     assert relative_error(bench.download(each, rows, top_k, n), expected) < TOLERANCE
-    expected = np.einsum("rsnk,rsk,rs->rn", products, inner, shares)
+    expected = np.einsum("rsnk,rsk,rs->rn", products, inner, routing_weights)
     assert relative_error(bench.download(summed, rows, n), expected) < TOLERANCE
 
 
 def grouped(bench: Bench, routes: Routed, ids: F32, rows: int, max_rows: int):
-    """The groups as the kernel leaves them, held to what they should be."""
+    """Run expert_groups and check the groups that it writes."""
     ctx = bench.context(rows, max_rows=max_rows)
     groups = bench.upload(np.full((routes.experts, 1 + max_rows), 0xFFFF, np.uint32))
     bench.run(expert_groups(ctx, routes, groups, label="t"), rows)
@@ -183,7 +183,7 @@ def grouped(bench: Bench, routes: Routed, ids: F32, rows: int, max_rows: int):
         ("Q8_0", Layout.COLUMN),
     ],
 )
-def test_rows_of_an_expert_are_multiplied_together(any_bench, rng, dtype, layout):
+def test_tiles_over_the_routes_of_an_expert_equal_torch(any_bench, rng, dtype, layout):
     rows, experts, top_k, n, k = 150, 5, 2, 70, 320
     weight, values = stacked(any_bench, rng, dtype, experts, (n, k), layout)
     routes, ids, _ = routed(any_bench, rng, rows, experts, top_k)
@@ -198,13 +198,13 @@ def test_rows_of_an_expert_are_multiplied_together(any_bench, rng, dtype, layout
 
 
 @pytest.mark.parametrize("accumulate", [True, False])
-def test_routes_have_inputs_of_their_own_and_are_summed(bench, rng, monkeypatch, accumulate):
-    """Parts end within an expert; the last rows of the pass are not of this step."""
+def test_products_by_route_are_summed_with_their_weights(bench, rng, monkeypatch, accumulate):
+    """Parts end within an expert, and the pass has fewer rows than its maximum."""
     max_rows, rows, experts, top_k, n, k = 40, 37, 5, 2, 36, 64
     monkeypatch.setattr(type(bench.arena), "max_binding", 4 * k * 64)
     weight, values = stacked(bench, rng, "F32", experts, (n, k))
     assert len(weight.parts) == 3
-    routes, ids, shares = routed(bench, rng, max_rows, experts, top_k)
+    routes, ids, routing_weights = routed(bench, rng, max_rows, experts, top_k)
     ctx, groups = grouped(bench, routes, ids, rows, max_rows)
     x, before = normal(rng, max_rows, top_k, k), normal(rng, max_rows, n)
     inner = bench.poisoned(max_rows, top_k, n)
@@ -216,14 +216,14 @@ def test_routes_have_inputs_of_their_own_and_are_summed(bench, rng, monkeypatch,
         *expert_combine(ctx, routes, inner, y, width=n, accumulate=accumulate, label="t"),
     ]
     bench.run(made, rows)
-    expected = np.einsum("rsnk,rsk,rs->rn", values[ids].astype(np.float64), x, shares)
+    expected = np.einsum("rsnk,rsk,rs->rn", values[ids].astype(np.float64), x, routing_weights)
     expected += before if accumulate else 0.0
     found = bench.download(y, max_rows, n)
     assert relative_error(found[:rows], expected[:rows]) < TOLERANCE
     assert np.array_equal(found[rows:], before[rows:]) or np.isnan(found[rows:]).all()
 
 
-def test_an_expert_that_nobody_goes_to_has_no_rows(bench):
+def test_an_expert_without_routes_has_an_empty_group(bench):
     ids = np.zeros((4, 1), np.uint32)
     words = np.stack([ids, np.ones((4, 1), np.float32).view(np.uint32)], axis=-1)
     grouped(bench, Routed(bench.upload(words), 3, 1), ids, 4, 4)
@@ -231,29 +231,29 @@ def test_an_expert_that_nobody_goes_to_has_no_rows(bench):
 
 @pytest.mark.parametrize("dtype", ["Q4_K", "Q8_0"])
 @pytest.mark.parametrize("split", [False, True], ids=["one part", "split"])
-def test_experts_by_column_equal_torch(bench, rng, monkeypatch, dtype, split):
+def test_column_major_experts_equal_torch(bench, rng, monkeypatch, dtype, split):
     rows, experts, top_k, n, k = 3, 5, 2, 70, 36
     if split:  # into parts that end within the rows of an expert, or between experts
         limit = {"Q4_K": 20_000, "Q8_0": 9_216}[dtype]
         monkeypatch.setattr(type(bench.arena), "max_binding", limit)
     weight, products = stacked(bench, rng, dtype, experts, (n, k), Layout.COLUMN)
     assert (len(weight.parts) > 2) == split
-    routes, ids, shares = routed(bench, rng, rows, experts, top_k)
+    routes, ids, routing_weights = routed(bench, rng, rows, experts, top_k)
     x, inner = normal(rng, rows, k), normal(rng, rows, top_k, k)
     each, summed = bench.poisoned(rows, top_k, n), bench.poisoned(rows, n)
     ctx, chosen = bench.context(rows), products[ids].astype(np.float64)
-    bench.run(expert_linear(ctx, weight, routes, bench.upload(x), each, **EACH), rows)
+    bench.run(expert_linear(ctx, weight, routes, bench.upload(x), each, **BY_ROW), rows)
     bench.run(
-        expert_linear(ctx, weight, routes, bench.upload(inner), summed, **SUM),
+        expert_linear(ctx, weight, routes, bench.upload(inner), summed, **BY_ROUTE),
         rows,
     )
     expected = np.einsum("rsnk,rk->rsn", chosen, x)
     assert relative_error(bench.download(each, rows, top_k, n), expected) < TOLERANCE
-    expected = np.einsum("rsnk,rsk,rs->rn", chosen, inner, shares)
+    expected = np.einsum("rsnk,rsk,rs->rn", chosen, inner, routing_weights)
     assert relative_error(bench.download(summed, rows, n), expected) < TOLERANCE
 
 
-def test_a_row_of_the_shared_expert_counts_by_its_gate(any_bench, rng):
+def test_the_output_of_a_shared_expert_is_multiplied_by_its_gate(any_bench, rng):
     rows, k, width = 3, 100, 36
     x, weight, branch = normal(rng, rows, k), normal(rng, k), normal(rng, rows, width)
     x[2] *= 1e4  # where the exponential alone would overflow
@@ -265,11 +265,11 @@ def test_a_row_of_the_shared_expert_counts_by_its_gate(any_bench, rng):
     assert relative_error(any_bench.download(buffer, rows, width), expected) < TOLERANCE
 
 
-def test_what_experts_cannot_be_is_refused(bench, rng):
+def test_unsupported_experts_are_refused(bench, rng):
     weight, _ = stacked(bench, rng, "F16", 2, (4, 64), Layout.COLUMN)
     routes, _, _ = routed(bench, rng, 1, 2, 1)
     x = bench.poisoned(64)
-    with pytest.raises(FormatError, match="by column"):
+    with pytest.raises(FormatError, match="column-major"):
         expert_linear(
             bench.context(1), weight, routes, x, bench.poisoned(8), by_route=False, label="t"
         )
@@ -278,7 +278,7 @@ def test_what_experts_cannot_be_is_refused(bench, rng):
         router_topk(bench.context(1), x, x, top_k=3, **options)
 
 
-def test_what_stands_in_the_way_of_int8_experts_is_said(bench, rng, monkeypatch):
+def test_a_refusal_of_int8_experts_gives_the_reason(bench, rng, monkeypatch):
     ctx, k = bench.context(1), 64
     blocks, _ = stacked(bench, rng, "Q8_0", 3, (32, k))
     columns, _ = stacked(bench, rng, "Q8_0", 3, (32, k), Layout.COLUMN)
@@ -286,11 +286,11 @@ def test_what_stands_in_the_way_of_int8_experts_is_said(bench, rng, monkeypatch)
     monkeypatch.setattr(type(bench.arena), "max_binding", blocks.size // 2)
     split, _ = stacked(bench, rng, "Q8_0", 3, (32, k))
     halves = bench.context(1, values="f16")
-    assert unread_by_row(ctx, [blocks, blocks]) is None
-    assert "F16 has no codes" in unread_by_row(ctx, [blocks, values])
-    assert "column-major" in unread_by_row(ctx, [columns, blocks])
-    assert f"a matrix of {split.size} bytes" in unread_by_row(ctx, [split])
-    assert "f16" in unread_by_row(halves, [blocks])
+    assert weights_refusal(ctx, [blocks, blocks]) is None
+    assert "F16 has no codes" in weights_refusal(ctx, [blocks, values])
+    assert "column-major" in weights_refusal(ctx, [columns, blocks])
+    assert f"a matrix of {split.size} bytes" in weights_refusal(ctx, [split])
+    assert "f16" in weights_refusal(halves, [blocks])
 
 
 @pytest.mark.parametrize(("dtype", "rows", "k"), INT8_CASES)
@@ -300,10 +300,10 @@ def test_experts_in_int8_equal_the_product_of_quantized_rows(any_bench, rng, dty
     ups, up_values = stacked(any_bench, rng, dtype, experts, (n, k))
     routes, ids, _ = routed(any_bench, rng, rows, experts, top_k)
     x, y = normal(rng, rows, k), any_bench.poisoned(rows, top_k, n)
-    ctx, target = any_bench.context(rows), any_bench.poisoned(int8_rows_bytes(rows, k) // 4)
+    ctx, target = any_bench.context(rows), any_bench.poisoned(small_batch_bytes(rows, k) // 4)
     output = Output((y,), "gate", activation="silu")
     made = [
-        *int8_rows(ctx, any_bench.upload(x), target, k=k, label="t"),
+        *quantize_small_batch(ctx, any_bench.upload(x), target, k=k, label="t"),
         *expert_int8(ctx, (gates, ups), routes, target, output, label="t"),
     ]
     any_bench.run(made, rows)
@@ -318,16 +318,16 @@ def test_experts_in_int8_equal_the_product_of_quantized_rows(any_bench, rng, dty
 def test_routes_in_int8_are_summed_by_their_weights(any_bench, rng, dtype, rows, k, accumulate):
     experts, top_k, n = 6, 3, 67
     downs, values = stacked(any_bench, rng, dtype, experts, (n, k))
-    routes, ids, shares = routed(any_bench, rng, rows, experts, top_k)
+    routes, ids, routing_weights = routed(any_bench, rng, rows, experts, top_k)
     x, before = normal(rng, rows, top_k, k), normal(rng, rows, n)
     near = in_int8(x.reshape(-1, k)).reshape(x.shape).astype(np.float64)
-    expected = np.einsum("rsnk,rsk,rs->rn", values[ids], near, shares)
+    expected = np.einsum("rsnk,rsk,rs->rn", values[ids], near, routing_weights)
     before *= np.float32(np.abs(expected).max())
     y = any_bench.upload(before) if accumulate else any_bench.poisoned(rows, n)
-    target = any_bench.poisoned(int8_rows_bytes(rows * top_k, k) // 4)
+    target = any_bench.poisoned(small_batch_bytes(rows * top_k, k) // 4)
     ctx, output = any_bench.context(rows), Output((y,), "add" if accumulate else "store")
     made = [
-        *int8_rows(ctx, any_bench.upload(x), target, k=k, per_row=top_k, label="t"),
+        *quantize_small_batch(ctx, any_bench.upload(x), target, k=k, per_row=top_k, label="t"),
         *expert_int8(ctx, (downs,), routes, target, output, label="t"),
     ]
     any_bench.run(made, rows)
@@ -348,7 +348,7 @@ def test_rows_of_an_expert_in_int8_equal_the_product_of_quantized_rows(
     x, y = normal(rng, held, per_row, k), bench.poisoned(held, top_k, n)
     sizes = int8_sizes(held * per_row, k)
     q, scales = (bench.upload(np.full(size, 0xFF, np.uint8)) for size in sizes)
-    target = Int8Rows(q, scales, padded_rows(held * per_row), k)
+    target = QuantizedRows(q, scales, padded_rows(held * per_row), k)
     made = [
         *quantize_rows(ctx, bench.upload(x), target, per_row=per_row, label="t"),
         *expert_tiled(ctx, weight, routes, groups, target, y, by_route=by_route, label="t"),

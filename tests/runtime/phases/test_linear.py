@@ -1,4 +1,4 @@
-"""Linear layers: every stored form, every kernel, any number of rows, against torch in float64."""
+"""Tests of linear layers against torch in float64: every format and kernel, any number of rows."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.reference import ops
 from support.gpu import F32, TOLERANCE, Bench, normal, random_tensor, relative_error
 
-# A driver compiles a kernel anew for each shape, which takes the software adapter about a second,
-# so each stored form meets few cases: (rows, N, K) with K that is no multiple of 256 nor of 64,
-# N that is no multiple of a tile, and rows for each size of a kernel.
+# A driver compiles a kernel for each shape, which takes the software adapter about a second, so
+# each weight format has few cases (rows, N, K): K is a multiple of neither 256 nor 64, N is not a
+# multiple of a tile, and there are rows for each size of a kernel.
 GEMV = [(1, 67, 384), (5, 100, 576)]
 TILED = [(33, 67, 384)]
 MORE = [(2, 260, 256), (33, 100, 320), (70, 130, 36)]
@@ -27,10 +27,10 @@ FORMS = (
     *((dtype, Layout.ROW) for dtype in FORMATS),
     *((dtype, Layout.COLUMN) for dtype, form in FORMATS.items() if not form.values),
 )
-"""Single values by column are transposed when they are loaded."""
+"""Weight formats that kernels read; column-major unquantized values are transposed when loaded."""
 
 
-def oracle(x: F32, weight: F32, bias: F32 | None = None) -> F32:
+def reference(x: F32, weight: F32, bias: F32 | None = None) -> F32:
     wide = [torch.from_numpy(one).double() for one in (x, weight)]
     added = None if bias is None else torch.from_numpy(bias).double()
     return ops.linear(*wide, added).numpy()
@@ -56,7 +56,7 @@ def check(
     y = bench.poisoned(rows, n)
     made = linear(bench.context(rows), weight, bench.upload(x), y, tiled=tiled, label="t")
     bench.run(made, rows)
-    assert relative_error(bench.download(y, rows, n), oracle(x, values)) < TOLERANCE
+    assert relative_error(bench.download(y, rows, n), reference(x, values)) < TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def check(
     ],
     ids=str,
 )
-def test_a_small_batch_of_every_stored_form_equals_torch(bench, rng, form, case) -> None:
+def test_a_small_batch_with_every_weight_format_equals_torch(bench, rng, form, case) -> None:
     check(bench, rng, form, case, tiled=False)
 
 
 @pytest.mark.parametrize("case", TILED)
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_many_rows_of_every_stored_form_equal_torch(bench, rng, form, case) -> None:
+def test_many_rows_with_every_weight_format_equal_torch(bench, rng, form, case) -> None:
     check(bench, rng, form, case, tiled=True)
 
 
@@ -122,13 +122,13 @@ def test_bias_and_residual_are_added(bench, rng, layout, tiled) -> None:
         label="t",
     )
     bench.run(made, rows)
-    expected = oracle(x, values, bias) + before
+    expected = reference(x, values, bias) + before
     assert relative_error(bench.download(y, rows, n), expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("tiled", [False, True], ids=["gemv", "tiled"])
 @pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
-def test_rows_beyond_the_step_are_left_alone(bench, rng, layout, tiled) -> None:
+def test_rows_beyond_the_step_are_left_unchanged(bench, rng, layout, tiled) -> None:
     n, k = 64, 256
     weight, values = stored(bench, rng, "Q8_0", layout, (n, k))
     x = normal(rng, 16, k)
@@ -136,7 +136,7 @@ def test_rows_beyond_the_step_are_left_alone(bench, rng, layout, tiled) -> None:
     ctx = bench.context(3, max_rows=16)
     bench.run(linear(ctx, weight, bench.upload(x), y, tiled=tiled, label="t"), 16)
     got = bench.download(y, 16, n)
-    assert relative_error(got[:3], oracle(x[:3], values)) < TOLERANCE
+    assert relative_error(got[:3], reference(x[:3], values)) < TOLERANCE
     assert np.isnan(got[3:]).all()
 
 
@@ -148,7 +148,7 @@ def test_the_head_of_a_long_pass_computes_one_row(bench, rng, layout) -> None:
     y = bench.poisoned(1, n)
     ctx = bench.context(40)
     bench.run(linear(ctx, weight, bench.upload(x), y, single_row=True, label="t"), 40)
-    assert relative_error(bench.download(y, 1, n), oracle(x, values)) < TOLERANCE
+    assert relative_error(bench.download(y, 1, n), reference(x, values)) < TOLERANCE
 
 
 @pytest.mark.parametrize("tiled", [False, True], ids=["gemv", "tiled"])
@@ -178,26 +178,26 @@ def test_a_weight_beyond_the_binding_limit_is_split(
     )
     assert len(made) == len(weight.parts)
     bench.run(made, rows)
-    assert relative_error(bench.download(y, rows, n), oracle(x, values, bias)) < TOLERANCE
+    assert relative_error(bench.download(y, rows, n), reference(x, values, bias)) < TOLERANCE
 
 
-def test_more_outputs_than_one_dimension_can_launch(bench, rng) -> None:
+def test_more_outputs_than_one_launch_dimension_allows_are_computed(bench, rng) -> None:
     n, k = 4 * 65_535 + 21, 4
     weight, values = stored(bench, rng, "F32", Layout.ROW, (n, k))
     x = normal(rng, 1, k)
     y = bench.poisoned(1, n)
     bench.run(linear(bench.context(1), weight, bench.upload(x), y, label="t"), 1)
-    assert relative_error(bench.download(y, 1, n), oracle(x, values)) < TOLERANCE
+    assert relative_error(bench.download(y, 1, n), reference(x, values)) < TOLERANCE
 
 
-def test_a_width_that_kernels_cannot_read_is_refused(bench) -> None:
+def test_an_unsupported_row_length_is_refused(bench) -> None:
     weight = GpuWeight(DTYPES["F32"], Layout.ROW, 8, 6, 2, 8, ())
     x = bench.poisoned(1, 8)
     with pytest.raises(FormatError, match="multiple of 4"):
         linear(bench.context(1), weight, x, bench.poisoned(1, 8), label="t")
 
 
-def test_a_buffer_too_small_is_refused(bench, rng) -> None:
+def test_a_buffer_that_is_too_small_is_refused(bench, rng) -> None:
     weight, _ = stored(bench, rng, "F32", Layout.ROW, (8, 64))
     with pytest.raises(FormatError, match="too small"):
         linear(bench.context(2), weight, bench.poisoned(1, 64), bench.poisoned(2, 8), label="t")

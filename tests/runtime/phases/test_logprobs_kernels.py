@@ -1,4 +1,4 @@
-"""Log-probabilities that the GPU records, against float64."""
+"""Tests of the log-probabilities that the GPU records, against float64."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from rdrr_runtime.phases.argmax import SCRATCH_BYTES, argmax
 from rdrr_runtime.phases.logprobs import LogprobBuffers, logprobs, record_bytes, unpack
 from support.gpu import normal
 
-RING = 4  # that of the bench's step
+RING = 4  # ids in the ring of the bench's step
 
 
 @pytest.mark.parametrize(("vocabulary", "top"), [(3, 5), (700, 1), (40_001, 20), (700, 0)])
-def test_records_hold_the_token_sampled_and_the_most_probable(bench, rng, vocabulary, top) -> None:
-    """Six steps on other logits each, so that the records of the first two are overwritten."""
+def test_records_hold_the_sampled_token_and_the_most_probable_tokens(
+    bench, rng, vocabulary, top
+) -> None:
+    """Six steps with different logits; the ring of four overwrites the first two records."""
     ctx, buffers = bench.context(1), LogprobBuffers.create(bench.arena, RING)
-    held = bench.arena.empty("logits", 4 * vocabulary)
+    buffer = bench.arena.empty("logits", 4 * vocabulary)
     scratch = bench.arena.empty("scratch", SCRATCH_BYTES)
     made = [
-        *argmax(ctx.state, held, scratch, vocabulary=vocabulary, label="t"),
-        *logprobs(buffers, ctx.state, held, vocabulary=vocabulary, top=top),
+        *argmax(ctx.state, buffer, scratch, vocabulary=vocabulary, label="t"),
+        *logprobs(buffers, ctx.state, buffer, vocabulary=vocabulary, top=top),
     ]
     steps = 4 * normal(rng, 6, vocabulary)
-    steps[4, [0, vocabulary - 1]] = 30.0  # equal ones are in the order of their ids
+    steps[4, [0, vocabulary - 1]] = 30.0  # equal logits are ordered by id
     for logits in steps:
-        bench.device.write(held, logits)
+        bench.device.write(buffer, logits)
         bench.run(made, 1)
     ids = bench.words(ctx.state.ring)[:RING]
     raw = bench.device.read(buffers.records, 0, RING * record_bytes(top))

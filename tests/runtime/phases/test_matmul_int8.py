@@ -1,4 +1,4 @@
-"""Products of many rows in int8: against the same products of the quantized rows in float64."""
+"""Tests of tiled int8 products against float64 products with the same quantized rows."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from rdrr_runtime.phases.matmul_int8 import (
     refusal,
 )
 from rdrr_runtime.phases.packing import upload_weight
-from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded, quantize_rows
+from rdrr_runtime.phases.quantize_rows import QuantizedRows, int8_sizes, padded, quantize_rows
 from rdrr_runtime.phases.row_scales import SCALED_TYPES, row_scales
 from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
 
 TILES = {"large": LARGE, "small": SMALL, "tiny": TINY, "fine": FINE, "narrow": NARROW}
-COLUMNS = tuple(f"{name} by column" for name in ("Q4_K", "Q6_K", "Q8_0", "Q5_1"))
-READ = (*sorted(TYPES), *SCALED_TYPES, *COLUMNS)
-SCALINGS = ("Q8_0", "Q4_K", "Q6_K", "F16", "Q4_K by column")
-"""One type for each way in which codes are scaled."""
+COLUMNS = tuple(f"{name} column-major" for name in ("Q4_K", "Q6_K", "Q8_0", "Q5_1"))
+WEIGHTS = (*sorted(TYPES), *SCALED_TYPES, *COLUMNS)
+SCALINGS = ("Q8_0", "Q4_K", "Q6_K", "F16", "Q4_K column-major")
+"""One weight type for each way in which codes are scaled."""
 
 
-def rows_of(bench: Bench, max_rows: int, k: int) -> Int8Rows:
-    """Buffers full of ones bits: NaN scales, so that a read of what nobody wrote is seen."""
+def int8_buffers(bench: Bench, max_rows: int, k: int) -> QuantizedRows:
+    """Return buffers with all bits set: NaN scales make reads of unwritten data noticeable."""
     sizes = int8_sizes(max_rows, k)
     q, scales = (bench.upload(np.full(size, 0xFF, np.uint8)) for size in sizes)
-    return Int8Rows(q, scales, padded(max_rows, 128), k)
+    return QuantizedRows(q, scales, padded(max_rows, 128), k)
 
 
 def stored(
@@ -60,12 +60,12 @@ def uploaded(
     k: int,
     layout: Layout = Layout.ROW,
 ) -> GpuWeight:
-    """A matrix on the device, with the scales of its rows where its product needs them."""
+    """Upload a matrix, and compute its row scales if the product needs them."""
     weight = upload_weight(bench.arena, DTYPES[dtype], layout, (n, k), raw, "weight")
-    return with_scales(bench, weight) if planes(weight.form) == 2 else weight
+    return with_row_scales(bench, weight) if planes(weight.form) == 2 else weight
 
 
-def with_scales(bench: Bench, weight: GpuWeight) -> GpuWeight:
+def with_row_scales(bench: Bench, weight: GpuWeight) -> GpuWeight:
     scales = bench.poisoned(weight.n)
     bench.run(row_scales(weight, scales, label="t"), 1)
     return replace(weight, row_scales=scales)
@@ -76,7 +76,7 @@ def check(bench: Bench, rng: np.random.Generator, dtype: str, case, tile: str) -
     weight, values = stored(bench, rng, dtype, n, k)
     x = normal(rng, rows, k)
     ctx, y = bench.context(rows), bench.poisoned(rows, n)
-    target = rows_of(bench, rows, k)
+    target = int8_buffers(bench, rows, k)
     made = [
         *quantize_rows(ctx, bench.upload(x), target, label="t"),
         *matmul_int8(ctx, weight, target, y, tile=TILES[tile], label="t"),
@@ -84,33 +84,33 @@ def check(bench: Bench, rng: np.random.Generator, dtype: str, case, tile: str) -
     bench.run(made, rows)
     got = bench.download(y, rows, n)
     expected = in_int8(x).astype(np.float64) @ values.astype(np.float64).T
-    # A code may differ by one where x lies in the middle between two.
+    # A code of x may differ by one if x is halfway between two codes.
     assert relative_error(got, expected) < 20 * TOLERANCE
     exact = x.astype(np.float64) @ values.astype(np.float64).T
     assert relative_error(got, exact) < 0.02
 
 
-@pytest.mark.parametrize("dtype", READ)
-def test_every_type_equals_the_product(bench, rng, dtype) -> None:
+@pytest.mark.parametrize("dtype", WEIGHTS)
+def test_every_weight_type_equals_the_reference(bench, rng, dtype) -> None:
     check(bench, rng, dtype, (70, 131, 384), "small")
 
 
 @pytest.mark.parametrize("tile", [one for one in TILES if one != "small"])
 @pytest.mark.parametrize("dtype", SCALINGS)
-def test_every_tile_equals_the_product(bench, rng, dtype, tile) -> None:
+def test_every_tile_equals_the_reference(bench, rng, dtype, tile) -> None:
     check(bench, rng, dtype, (70, 131, 384), tile)
 
 
 @pytest.mark.parametrize(
     ("dtype", "case"),
-    [*((one, (1, 67, 36)) for one in READ), *((one, (130, 70, 288)) for one in SCALINGS)],
+    [*((one, (1, 67, 36)) for one in WEIGHTS), *((one, (130, 70, 288)) for one in SCALINGS)],
 )
-def test_odd_sizes_equal_the_product(bench, rng, dtype, case) -> None:
+def test_odd_sizes_equal_the_reference(bench, rng, dtype, case) -> None:
     check(bench, rng, dtype, case, "small")
 
 
 @pytest.mark.parametrize("dtype", SCALINGS)
-def test_a_device_without_optional_features_equals_the_product(plain_bench, rng, dtype) -> None:
+def test_a_device_without_optional_features_equals_the_reference(plain_bench, rng, dtype) -> None:
     check(plain_bench, rng, dtype, (33, 67, 384), "small")
 
 
@@ -119,7 +119,7 @@ def test_bias_and_residual_are_added(bench, rng, dtype) -> None:
     rows, n, k = 20, 70, 320
     weight, values = stored(bench, rng, dtype, n, k)
     x, before, bias = normal(rng, rows, k), normal(rng, rows, n), normal(rng, n)
-    ctx, y, target = bench.context(rows), bench.upload(before), rows_of(bench, rows, k)
+    ctx, y, target = bench.context(rows), bench.upload(before), int8_buffers(bench, rows, k)
     made = [
         *quantize_rows(ctx, bench.upload(x), target, label="t"),
         *matmul_int8(ctx, weight, target, y, bias=bench.upload(bias), accumulate=True, label="t"),
@@ -129,11 +129,15 @@ def test_bias_and_residual_are_added(bench, rng, dtype) -> None:
     assert relative_error(bench.download(y, rows, n), expected) < 10 * TOLERANCE
 
 
-def test_rows_beyond_the_step_are_left_alone(bench, rng) -> None:
+def test_rows_beyond_the_step_are_left_unchanged(bench, rng) -> None:
     n, k = 64, 256
     weight, values = stored(bench, rng, "Q8_0", n, k)
     x = normal(rng, 90, k)
-    ctx, y, target = bench.context(3, max_rows=90), bench.poisoned(90, n), rows_of(bench, 90, k)
+    ctx, y, target = (
+        bench.context(3, max_rows=90),
+        bench.poisoned(90, n),
+        int8_buffers(bench, 90, k),
+    )
     made = [
         *quantize_rows(ctx, bench.upload(x), target, label="t"),
         *matmul_int8(ctx, weight, target, y, label="t"),
@@ -153,7 +157,7 @@ def test_a_weight_beyond_the_binding_limit_is_split(bench, rng, monkeypatch) -> 
     monkeypatch.undo()
     assert len(weight.parts) > 2
     x = normal(rng, rows, k)
-    ctx, y, target = bench.context(rows), bench.poisoned(rows, n), rows_of(bench, rows, k)
+    ctx, y, target = bench.context(rows), bench.poisoned(rows, n), int8_buffers(bench, rows, k)
     made = [
         *quantize_rows(ctx, bench.upload(x), target, label="t"),
         *matmul_int8(ctx, weight, target, y, label="t"),
@@ -168,7 +172,7 @@ def test_a_row_of_zeros_has_scale_zero(bench, rng) -> None:
     weight, values = stored(bench, rng, "Q4_K", n, k)
     x = normal(rng, rows, k)
     x[4] = 0
-    ctx, y, target = bench.context(rows), bench.poisoned(rows, n), rows_of(bench, rows, k)
+    ctx, y, target = bench.context(rows), bench.poisoned(rows, n), int8_buffers(bench, rows, k)
     made = [
         *quantize_rows(ctx, bench.upload(x), target, label="t"),
         *matmul_int8(ctx, weight, target, y, label="t"),
@@ -180,18 +184,18 @@ def test_a_row_of_zeros_has_scale_zero(bench, rng) -> None:
     assert relative_error(got, expected) < 10 * TOLERANCE
 
 
-def whole_rows(rng: np.random.Generator, rows: int, k: int) -> F32:
-    """Inputs that int8 holds exactly: integers, the largest of each 32 being 127."""
+def exact_rows(rng: np.random.Generator, rows: int, k: int) -> F32:
+    """Return inputs that int8 represents exactly: integers with a maximum of 127 in each 32."""
     x = rng.integers(-127, 128, (rows, k)).astype(np.float32)
     x[:, ::32] = 127
     return x
 
 
-def test_two_planes_hold_sixteen_bits_of_a_weight(bench, rng) -> None:
+def test_two_int8_planes_hold_16_bits_of_a_weight(bench, rng) -> None:
     rows, n, k = 12, 70, 320
     weight, values = stored(bench, rng, "F16", n, k)
-    x = whole_rows(rng, rows, k)
-    ctx, y, target = bench.context(rows), bench.poisoned(rows, n), rows_of(bench, rows, k)
+    x = exact_rows(rng, rows, k)
+    ctx, y, target = bench.context(rows), bench.poisoned(rows, n), int8_buffers(bench, rows, k)
     made = [
         *quantize_rows(ctx, bench.upload(x), target, label="t"),
         *matmul_int8(ctx, weight, target, y, label="t"),
@@ -206,11 +210,11 @@ def test_two_planes_hold_sixteen_bits_of_a_weight(bench, rng) -> None:
 
 
 @pytest.mark.parametrize("dtype", SCALED_TYPES)
-def test_rows_of_single_values_have_scales_of_their_own(bench, rng, dtype, monkeypatch) -> None:
+def test_each_row_of_unquantized_values_has_its_own_scale(bench, rng, dtype, monkeypatch) -> None:
     rows, n, k = 9, 100, 72
-    drawn = normal(rng, n, k) * 10.0 ** rng.uniform(-3, 3, (n, 1))
-    drawn[40] = 0
-    raw = CODECS[dtype].quantize(drawn.astype(np.float32))
+    random_values = normal(rng, n, k) * 10.0 ** rng.uniform(-3, 3, (n, 1))
+    random_values[40] = 0
+    raw = CODECS[dtype].quantize(random_values.astype(np.float32))
     values = CODECS[dtype].dequantize(raw, k)
     monkeypatch.setattr(type(bench.arena), "max_binding", 2 * 80 * 64)
     weight = uploaded(bench, dtype, raw, n, k)
@@ -218,8 +222,8 @@ def test_rows_of_single_values_have_scales_of_their_own(bench, rng, dtype, monke
     assert len(weight.parts) == 2
     scales = bench.download(weight.row_scales, n)
     np.testing.assert_allclose(scales, np.abs(values).max(axis=1) / 32639, rtol=1e-6)
-    x = whole_rows(rng, rows, k)
-    ctx, y, target = bench.context(rows), bench.poisoned(rows, n), rows_of(bench, rows, k)
+    x = exact_rows(rng, rows, k)
+    ctx, y, target = bench.context(rows), bench.poisoned(rows, n), int8_buffers(bench, rows, k)
     made = [
         *quantize_rows(ctx, bench.upload(x), target, label="t"),
         *matmul_int8(ctx, weight, target, y, label="t"),
@@ -232,9 +236,9 @@ def test_rows_of_single_values_have_scales_of_their_own(bench, rng, dtype, monke
     assert (error <= 2e-5 * size).all()
 
 
-def test_a_product_says_what_stands_in_its_way(bench, rng) -> None:
+def test_a_refusal_gives_the_reason(bench, rng) -> None:
     blocks, _ = stored(bench, rng, "Q4_K", 64, 256)
-    columns, _ = stored(bench, rng, "Q4_K by column", 64, 256)
+    columns, _ = stored(bench, rng, "Q4_K column-major", 64, 256)
     half, _ = stored(bench, rng, "F16", 64, 256)
     f32 = upload_weight(
         bench.arena, DTYPES["F32"], Layout.ROW, (8, 64), bytes(4 * 8 * 64), "weight"
@@ -242,22 +246,22 @@ def test_a_product_says_what_stands_in_its_way(bench, rng) -> None:
     few, many = bench.context(8), bench.context(9)
     assert [refusal(many, one) for one in (blocks, columns, half)] == [None] * 3
     assert refusal(few, columns) is None
-    assert refusal(few, blocks) == "tiles begin at 9 token rows, and the pass has 8"
-    assert refusal(bench.context(1), columns) == "tiles begin at 2 token rows, and the pass has 1"
+    assert refusal(few, blocks) == "tiles need 9 token rows, and the pass has 8"
+    assert refusal(bench.context(1), columns) == "tiles need 2 token rows, and the pass has 1"
     without = replace(half, row_scales=None)
-    assert refusal(many, without) == "the rows of its matrix have no scales"
+    assert refusal(many, without) == "its matrix has no row scales"
     assert refusal(many, replace(half, layout=Layout.COLUMN)) == (
-        "its F16 values are stored by column"
+        "its F16 values are stored column-major"
     )
     assert refusal(many, f32) == "no int8 tiles read F32"
 
 
 @pytest.mark.parametrize("form", [("Q4_K", Layout.COLUMN), ("F16", Layout.ROW)], ids=str)
-def test_a_matrix_without_int8_is_refused(bench, rng, form) -> None:
+def test_a_matrix_without_row_scales_is_refused(bench, rng, form) -> None:
     dtype, layout = form
     raw, _ = random_tensor(rng, dtype, layout, (64, 256))
     weight = upload_weight(bench.arena, DTYPES[dtype], layout, (64, 256), raw, "weight")
-    target = rows_of(bench, 9, 256)
+    target = int8_buffers(bench, 9, 256)
     with pytest.raises(DeviceError, match="no int8 kernel"):
         matmul_int8(bench.context(9), weight, target, bench.poisoned(9, 64), label="t")
 
@@ -279,7 +283,7 @@ def test_a_matrix_without_int8_is_refused(bench, rng, form) -> None:
         ("F16", 16, 2048, 49152, NARROW),
     ],
 )
-def test_the_tile_follows_from_the_size_and_the_device(
+def test_the_default_tile_depends_on_the_size_and_the_device(
     bench, dtype, rows, outputs, storage, tile
 ) -> None:
     ctx = replace(bench.context(1), max_rows=rows, workgroup_storage=storage)

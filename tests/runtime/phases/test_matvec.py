@@ -1,4 +1,4 @@
-"""The decode pass's fused products against the arithmetic that they stand for, in float64."""
+"""Tests of the fused products of decode against the separate ops in float64."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.layouts import Layout
-from rdrr_runtime.phases.folding import Input, Output
 from rdrr_runtime.phases.formats import FORMATS
+from rdrr_runtime.phases.fusion import Input, Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec import (
     MAX_OUTPUT_GROUPS,
-    leaves_int8,
+    can_quantize_output,
     matvec,
     refusal,
 )
@@ -23,17 +23,17 @@ from support.matvec_operands import GROUP, Matrix, Operands
 
 TYPES = tuple(FORMATS)
 INT8_TYPES = tuple(name for name, form in FORMATS.items() if not form.values)
-ALIKE = ("Q4_0", "Q5_0", "Q5_1", "Q5_K")
-"""Types of which only the codes and factors differ from those of others."""
+SIMILAR_TYPES = ("Q4_0", "Q5_0", "Q5_1", "Q5_K")
+"""Types that differ from other types only in their codes and factors."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One launch.
+    """The shape and the fused ops of a product.
 
     Attributes:
-        output: What becomes of the products.
-        source: Where the input comes from.
+        output: Fused output op, see `Output.kind`.
+        source: Fused input op, see `Input.kind`.
         k: Inputs.
         n: Outputs; for column-major gates, rounded up to whole groups of 32.
         separate: Whether gate and up are matrices of their own.
@@ -71,28 +71,28 @@ CASES = (
         Case("best", "combine", 384, 50),
     ),
 )
-"""All pairs of an output and a source, in thirds that each have all outputs and all sources."""
+"""All pairs of output and source, in three groups that each contain all outputs and all sources."""
 
-ALL_CASES = tuple(case for third in CASES for case in third)
+ALL_CASES = tuple(case for group in CASES for case in group)
 
 
-def dealt(names: tuple[str, ...]) -> list[tuple[str, Case]]:
-    """Return a third of the cases for each type in turn, and one for each type that is alike."""
+def distributed(names: tuple[str, ...]) -> list[tuple[str, Case]]:
+    """Assign a group of cases to each type in turn, and a single case to each similar type."""
     stores = [case for case in ALL_CASES if case.output == "store"]
-    different = [name for name in names if name not in ALIKE]
+    different = [name for name in names if name not in SIMILAR_TYPES]
     return [
         *((name, case) for turn, name in enumerate(different) for case in CASES[turn % 3]),
-        *((name, stores[turn % 3]) for turn, name in enumerate(ALIKE)),
+        *((name, stores[turn % 3]) for turn, name in enumerate(SIMILAR_TYPES)),
     ]
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Largest relative errors of a launch.
+    """Largest relative errors of a product.
 
     Attributes:
-        computed: Against the product with the input as it is staged, in int8 or f32.
-        rounding: Against the product with the input before it is staged.
+        computed: Error against the product with the staged input, which is int8 or f32.
+        rounding: Error against the product with the input before it is staged.
     """
 
     computed: float
@@ -104,7 +104,7 @@ def silu(x: np.ndarray) -> np.ndarray:
 
 
 def launch_errors(operands: Operands, name: str, case: Case, *, int8: bool) -> Errors:
-    """Run one launch of random operands and compare what it stored."""
+    """Run one product with random operands and compare its result with the reference."""
     bench, rng, output = operands.bench, operands.rng, case.output
     ctx, matrices = bench.context(1), _matrices(operands, name, case)
     weights = tuple(one.weight for one in matrices)
@@ -155,10 +155,10 @@ def _matrices(operands: Operands, name: str, case: Case) -> list[Matrix]:
 
 
 def check(operands: Operands, name: str, case: Case, *, int8: bool) -> None:
-    """Require a launch to be as exact as f32 is, and an int8 launch to have rounded its input.
+    """Check that a product is as exact as f32, and that an int8 product has rounded its input.
 
-    How much the rounding costs depends on the values: a gate's relative error can be several times
-    that of its products. So the bound is against the same input rounded by the test.
+    The error due to rounding depends on the values: the relative error of a gate can be several
+    times that of its products. So the bound applies to a reference with the same rounded input.
     """
     errors = launch_errors(operands, name, case, int8=int8)
     assert errors.computed < 1e-4
@@ -166,8 +166,8 @@ def check(operands: Operands, name: str, case: Case, *, int8: bool) -> None:
         assert errors.rounding > 1e-5  # above the rounding of f32, so int8 was really used
 
 
-@pytest.mark.parametrize(("name", "case"), dealt(TYPES), ids=str)
-def test_a_product_equals_its_formula(
+@pytest.mark.parametrize(("name", "case"), distributed(TYPES), ids=str)
+def test_a_product_equals_the_reference(
     bench: Bench, rng: np.random.Generator, name: str, case: Case
 ) -> None:
     check(Operands(bench, rng), name, case, int8=False)
@@ -181,14 +181,14 @@ def test_a_product_equals_its_formula(
     ],
     ids=str,
 )
-def test_it_does_so_without_optional_features(
+def test_a_product_without_optional_features_equals_the_reference(
     plain_bench: Bench, rng: np.random.Generator, name: str, case: Case
 ) -> None:
     check(Operands(plain_bench, rng), name, case, int8=False)
 
 
-@pytest.mark.parametrize(("name", "case"), dealt(INT8_TYPES), ids=str)
-def test_an_int8_product_equals_that_of_the_rounded_input(
+@pytest.mark.parametrize(("name", "case"), distributed(INT8_TYPES), ids=str)
+def test_an_int8_product_equals_the_reference_with_the_rounded_input(
     any_bench: Bench, rng: np.random.Generator, name: str, case: Case
 ) -> None:
     check(Operands(any_bench, rng), name, case, int8=True)
@@ -213,28 +213,28 @@ def test_matrices_of_different_types_share_a_launch(
 
 
 @pytest.mark.parametrize("int8", [False, True], ids=["f32", "int8"])
-@pytest.mark.parametrize(("name", "case"), dealt(("Q4_K", "Q6_K", "Q8_0")), ids=str)
-def test_column_major_products_equal_their_formula(
+@pytest.mark.parametrize(("name", "case"), distributed(("Q4_K", "Q6_K", "Q8_0")), ids=str)
+def test_column_major_products_equal_the_reference(
     any_bench: Bench, rng: np.random.Generator, name: str, case: Case, int8: bool
 ) -> None:
     check(Operands(any_bench, rng, Layout.COLUMN), name, case, int8=int8)
 
 
-def test_a_gate_can_hand_its_outputs_on_in_int8(any_bench: Bench, rng: np.random.Generator) -> None:
+def test_a_gate_can_pass_its_outputs_on_in_int8(any_bench: Bench, rng: np.random.Generator) -> None:
     operands, ctx = Operands(any_bench, rng), any_bench.context(1)
     hidden, inner, outputs = 256, 512, 96
-    assert leaves_int8(ctx, inner)
-    assert not leaves_int8(ctx, inner + 8)
+    assert can_quantize_output(ctx, inner)
+    assert not can_quantize_output(ctx, inner + 8)
     gates = [operands.matrix("Q4_K", inner, hidden) for _ in range(2)]
     down = operands.matrix("Q6_K", outputs, inner)
     source = operands.source("norm", hidden, gates)
     gate, up = np.split(source.products(gates, int8=True), 2)
     words, scales, y = (any_bench.poisoned(size) for size in (inner, inner, outputs))
-    handed = Output((words,), "gate", activation="silu", int8=True, scales=scales)
-    weights, taken = tuple(one.weight for one in gates), Input(words, int8=True, scales=scales)
+    gate_output = Output((words,), "gate", activation="silu", int8=True, scales=scales)
+    weights, down_input = tuple(one.weight for one in gates), Input(words, int8=True, scales=scales)
     launches = [
-        *matvec(ctx, weights, source.operand, handed, int8=True, label="gate"),
-        *matvec(ctx, (down.weight,), taken, Output((y,)), int8=True, label="down"),
+        *matvec(ctx, weights, source.operand, gate_output, int8=True, label="gate"),
+        *matvec(ctx, (down.weight,), down_input, Output((y,)), int8=True, label="down"),
     ]
     any_bench.run(launches, 1)
     groups = inner // GROUP
@@ -242,7 +242,7 @@ def test_a_gate_can_hand_its_outputs_on_in_int8(any_bench: Bench, rng: np.random
     steps, sums = any_bench.download(scales, groups, 2).T
     assert sums.copy().view(np.int32).tolist() == codes.sum(1, dtype=np.int32).tolist()
     between = codes * steps[:, None].astype(np.float64)
-    # Half a step, and what f32 sums in another order may add to it.
+    # Half a quantization step, plus the difference of f32 sums in another order.
     assert (
         np.abs(between - (silu(gate) * up).reshape(groups, GROUP)) < 0.51 * steps[:, None]
     ).all()
@@ -251,7 +251,7 @@ def test_a_gate_can_hand_its_outputs_on_in_int8(any_bench: Bench, rng: np.random
     assert relative_error(found, down.product(between.reshape(-1))) < 1e-4
 
 
-def test_a_product_says_what_stands_in_its_way(bench: Bench, rng: np.random.Generator) -> None:
+def test_a_refusal_gives_the_reason(bench: Bench, rng: np.random.Generator) -> None:
     operands, ctx = Operands(bench, rng), bench.context(1)
     weight, half = (operands.matrix(name, 8, 256).weight for name in ("Q4_K", "F16"))
     columns = Operands(bench, rng, Layout.COLUMN)
@@ -265,21 +265,21 @@ def test_a_product_says_what_stands_in_its_way(bench: Bench, rng: np.random.Gene
 
     assert refused(half) == "F16 has no codes that could be multiplied in int8"
     assert "others column-major" in refused(weight, column)
-    assert "8 outputs, no multiple of the 32" in refused(column, column, gate=True)
+    assert "8 outputs, not a multiple of the 32" in refused(column, column, gate=True)
     assert "Q4_K and Q8_0" in refused(column, other, gate=True)
     assert "the pass has 2" in refused(weight, ctx=bench.context(2))
     small = replace(ctx, workgroup_storage=1024)
     assert "exceeds the device's 1024 bytes of workgroup memory" in refused(weight, ctx=small)
     assert "exceeds the device's" in refused(weight, partials=1 << 16)
-    assert refused(replace(weight, k=254)) == "K is 254, no multiple of 4"
+    assert refused(replace(weight, k=254)) == "K is 254, not a multiple of 4"
 
 
 @pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
 @pytest.mark.parametrize("team", [4, 8, 16])
-def test_teams_of_any_width_give_the_same_sums(
+def test_teams_of_any_size_give_the_same_sums(
     any_bench: Bench, rng: np.random.Generator, layout: Layout, team: int, monkeypatch
 ) -> None:
-    """Narrower than a subgroup, as wide, and wider: by shuffles, by one sum, through memory."""
+    """Small teams sum by shuffles, teams of subgroup size by subgroupAdd, large ones by memory."""
     monkeypatch.setattr("rdrr_runtime.phases.matvec_tuning.SOFTWARE", MatvecTuning(64, team))
     operands, ctx = Operands(any_bench, rng, layout), any_bench.context(1)
     ctx = replace(ctx, software=True)

@@ -1,4 +1,4 @@
-"""Products of a few rows in int8: against the same products of the quantized rows in float64."""
+"""Tests of small-batch int8 products against float64 products with the same quantized rows."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ import pytest
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
-from rdrr_runtime.phases.folding import Output, RowNorm, RowParts
+from rdrr_runtime.phases.fusion import AttentionSplits, Output, RowNorm
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
 from rdrr_runtime.phases.matmul_int8 import TYPES
-from rdrr_runtime.phases.matvec_rows import leaves_int8, matvec_rows, refusal, rows_held
+from rdrr_runtime.phases.matvec_rows import (
+    can_quantize_output,
+    matvec_rows,
+    padded_batch_rows,
+    refusal,
+)
 from rdrr_runtime.phases.matvec_rows_tuning import RowsTuning
 from rdrr_runtime.phases.packing import upload_weight
+from rdrr_runtime.phases.quantize_small_batch import quantize_small_batch, small_batch_bytes
 from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
 
 EPS = 1e-5
 CLOSE = 10 * TOLERANCE
 SCALINGS = ("Q8_0", "Q4_K", "Q6_K")
-"""One type for each way in which codes are scaled."""
+"""One weight type for each way in which codes are scaled."""
 
 
 def stored(
@@ -32,15 +37,15 @@ def stored(
     return made, values.astype(np.float64)
 
 
-def room(bench: Bench, rows: int, k: int) -> BufferSlice:
-    """All bits set: NaN scales, so that a read of what nobody wrote is seen."""
-    size = int8_rows_bytes(rows_held(rows), k)
+def int8_buffer(bench: Bench, rows: int, k: int) -> BufferSlice:
+    """Return a buffer with all bits set: NaN scales make reads of unwritten data noticeable."""
+    size = small_batch_bytes(padded_batch_rows(rows), k)
     return bench.upload(np.full(size, 0xFF, np.uint8))
 
 
-def staged(bench: Bench, ctx, x: F32, norm: RowNorm | None = None) -> tuple[BufferSlice, list]:
-    target = room(bench, *x.shape)
-    made = int8_rows(ctx, bench.upload(x), target, k=x.shape[1], before=norm, label="t")
+def quantized(bench: Bench, ctx, x: F32, norm: RowNorm | None = None) -> tuple[BufferSlice, list]:
+    target = int8_buffer(bench, *x.shape)
+    made = quantize_small_batch(ctx, bench.upload(x), target, k=x.shape[1], before=norm, label="t")
     return target, made
 
 
@@ -51,12 +56,12 @@ def errors(
     rows: int,
     tuning: RowsTuning | None = None,
 ) -> float:
-    """Largest relative error of a product with so many rows."""
+    """Return the largest relative error of a product with `rows` rows."""
     matrix, values = weight
     x, ctx = normal(rng, rows, matrix.k), bench.context(rows)
     y = bench.poisoned(rows, matrix.n)
     assert refusal(ctx, (matrix,)) is None
-    target, made = staged(bench, ctx, x)
+    target, made = quantized(bench, ctx, x)
     made += matvec_rows(ctx, (matrix,), target, Output((y,)), label="t", tuning=tuning)
     bench.run(made, rows)
     expected = in_int8(x).astype(np.float64) @ values.T
@@ -68,15 +73,15 @@ def errors(
     [("Q8_0", (30, 160)), ("Q4_K", (89, 608)), ("Q6_K", (64, 288))],
     ids=str,
 )
-def test_every_number_of_rows_equals_the_product(bench, rng, dtype, shape) -> None:
+def test_every_number_of_rows_equals_the_reference(bench, rng, dtype, shape) -> None:
     weight = stored(bench, rng, dtype, *shape)
     for rows in (*range(2, 18), 32):
-        # A code may differ by one where x lies in the middle between two.
+        # A code of x may differ by one if x is halfway between two codes.
         assert errors(bench, rng, weight, rows) < CLOSE, rows
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_every_type_equals_the_product(bench, rng, dtype) -> None:
+def test_every_weight_type_equals_the_reference(bench, rng, dtype) -> None:
     assert errors(bench, rng, stored(bench, rng, dtype, 67, 36), 5) < CLOSE
 
 
@@ -94,14 +99,14 @@ def test_every_type_equals_the_product(bench, rng, dtype) -> None:
     ],
     ids=str,
 )
-def test_how_the_outputs_are_divided_does_not_matter(bench, rng, tuning, dtype, rows) -> None:
+def test_every_tuning_gives_the_same_result(bench, rng, tuning, dtype, rows) -> None:
     weight = stored(bench, rng, dtype, 67, 320)
     assert errors(bench, rng, weight, rows, tuning) < CLOSE
 
 
 @pytest.mark.parametrize("separate", [False, True], ids=["one matrix", "two matrices"])
 @pytest.mark.parametrize("pairs", [1, 2])
-def test_gate_and_up_are_joined_after_a_norm(any_bench, rng, separate, pairs) -> None:
+def test_gate_and_up_are_combined_after_a_norm(any_bench, rng, separate, pairs) -> None:
     rows, n, k = 5, 37, 288
     x, gain = normal(rng, rows, k), normal(rng, k)
     root = np.sqrt(np.mean(x.astype(np.float64) ** 2, axis=1, keepdims=True) + EPS)
@@ -112,47 +117,47 @@ def test_gate_and_up_are_joined_after_a_norm(any_bench, rng, separate, pairs) ->
     gate, up = products[:, :n], products[:, n:]
     ctx, y = any_bench.context(rows), any_bench.poisoned(rows, n)
     norm = RowNorm(any_bench.upload(gain), EPS, 1.0)
-    target, launches = staged(any_bench, ctx, x, norm)
+    target, launches = quantized(any_bench, ctx, x, norm)
     output = Output((y,), "gate", activation="silu")
     weights, tuning = tuple(one for one, _ in made), RowsTuning(64, 4, 2 * pairs)
     launches += matvec_rows(ctx, weights, target, output, label="t", tuning=tuning)
     any_bench.run(launches, rows)
     found = any_bench.download(y, rows, n)
-    # Twice as many codes may differ by one: the norm is rounded in another order.
+    # Twice as many codes may differ by one, because the norm is rounded in another order.
     assert relative_error(found, gate / (1 + np.exp(-gate)) * up) < 2 * CLOSE
 
 
 @pytest.mark.parametrize("rows", [2, 5, 8])
-def test_gated_pairs_can_be_handed_on_in_int8(bench, rng, rows) -> None:
+def test_gated_pairs_can_be_passed_on_in_int8(bench, rng, rows) -> None:
     hidden, inner, n = 256, 192, 35
     gates, gate_values = stored(bench, rng, "Q4_K", inner, hidden)
     ups, up_values = stored(bench, rng, "Q4_K", inner, hidden)
     downs, down_values = stored(bench, rng, "Q4_K", n, inner)
     x, ctx, y = normal(rng, rows, hidden), bench.context(rows), bench.poisoned(rows, n)
-    assert leaves_int8(ctx, inner)
-    assert not leaves_int8(ctx, inner + 32)
-    target, launches = staged(bench, ctx, x)
-    handed = room(bench, rows, inner)
-    output = Output((handed,), "gate", activation="silu", int8=True)
+    assert can_quantize_output(ctx, inner)
+    assert not can_quantize_output(ctx, inner + 32)
+    target, launches = quantized(bench, ctx, x)
+    gate_output = int8_buffer(bench, rows, inner)
+    output = Output((gate_output,), "gate", activation="silu", int8=True)
     launches += matvec_rows(ctx, (gates, ups), target, output, label="t")
-    launches += matvec_rows(ctx, (downs,), handed, Output((y,)), label="t")
+    launches += matvec_rows(ctx, (downs,), gate_output, Output((y,)), label="t")
     bench.run(launches, rows)
     near = in_int8(x).astype(np.float64)
     gate, up = near @ gate_values.T, near @ up_values.T
     between = in_int8((gate / (1 + np.exp(-gate)) * up).astype(np.float32)).astype(np.float64)
-    # A code may differ by one of 127, as its value is summed in another order.
+    # A code may differ by one, because its value is summed in another order.
     found = bench.download(y, rows, n)
     assert relative_error(found, between @ down_values.T) < 5 * CLOSE
 
 
-def several(
+def three_matrices(
     bench: Bench, rng: np.random.Generator, rows: int
 ) -> tuple[tuple[GpuWeight, ...], BufferSlice, list, np.ndarray]:
-    """Matrices of several types, rows for them, what makes the rows, and the products."""
+    """Return three matrices, the buffer of int8 rows, the phases that fill it, and the products."""
     k = 320
     made = [stored(bench, rng, *one, k) for one in (("Q4_K", 70), ("Q8_0", 5), ("Q6_K", 33))]
     x = normal(rng, rows, k)
-    target, phases = staged(bench, bench.context(rows), x)
+    target, phases = quantized(bench, bench.context(rows), x)
     near = in_int8(x).astype(np.float64)
     products = np.concatenate([near @ values.T for _, values in made], axis=1)
     return tuple(one for one, _ in made), target, phases, products
@@ -160,7 +165,7 @@ def several(
 
 def test_matrices_of_several_types_share_a_phase(bench, rng) -> None:
     rows = 3
-    weights, target, phases, expected = several(bench, rng, rows)
+    weights, target, phases, expected = three_matrices(bench, rng, rows)
     ys = tuple(bench.poisoned(rows, one.n) for one in weights)
     phases += matvec_rows(bench.context(rows), weights, target, Output(ys), label="t")
     assert len(phases[-1].bindings) == 8
@@ -169,9 +174,9 @@ def test_matrices_of_several_types_share_a_phase(bench, rng) -> None:
     assert relative_error(np.concatenate(found, axis=1), expected) < CLOSE
 
 
-def test_their_outputs_and_biases_may_lie_side_by_side(bench, rng) -> None:
+def test_outputs_and_biases_of_several_matrices_may_lie_side_by_side(bench, rng) -> None:
     rows = 3
-    weights, target, phases, expected = several(bench, rng, rows)
+    weights, target, phases, expected = three_matrices(bench, rng, rows)
     y, bias = bench.poisoned(rows, 108), normal(rng, 108)
     output = Output((y,), bias=bench.upload(bias))
     phases += matvec_rows(bench.context(rows), weights, target, output, label="t")
@@ -179,9 +184,9 @@ def test_their_outputs_and_biases_may_lie_side_by_side(bench, rng) -> None:
     assert relative_error(bench.download(y, rows, 108), expected + bias) < CLOSE
 
 
-def test_two_matrices_with_a_bias_have_outputs_of_their_own(bench, rng) -> None:
+def test_two_matrices_with_a_bias_write_separate_outputs(bench, rng) -> None:
     rows = 3
-    weights, target, phases, expected = several(bench, rng, rows)
+    weights, target, phases, expected = three_matrices(bench, rng, rows)
     ys, bias = tuple(bench.poisoned(rows, one.n) for one in weights[:2]), normal(rng, 75)
     output = Output(ys, bias=bench.upload(bias))
     phases += matvec_rows(bench.context(rows), weights[:2], target, output, label="t")
@@ -192,7 +197,7 @@ def test_two_matrices_with_a_bias_have_outputs_of_their_own(bench, rng) -> None:
 
 def test_more_buffers_than_every_device_binds_are_refused(bench, rng) -> None:
     rows = 3
-    weights, target, _, _ = several(bench, rng, rows)
+    weights, target, _, _ = three_matrices(bench, rng, rows)
     ys = tuple(bench.poisoned(rows, one.n) for one in weights)
     ctx, output = bench.context(rows), Output(ys, bias=bench.upload(normal(rng, 108)))
     assert refusal(ctx, weights, apart=True) is None
@@ -203,36 +208,43 @@ def test_more_buffers_than_every_device_binds_are_refused(bench, rng) -> None:
         matvec_rows(ctx, weights, target, output, label="t")
 
 
-def test_rows_beyond_the_step_are_left_alone_and_a_residual_is_added_to(bench, rng) -> None:
-    held, rows, n, k = 20, 17, 34, 256
+def test_rows_beyond_the_step_are_left_unchanged_and_others_are_added_to_the_residual(
+    bench, rng
+) -> None:
+    max_rows, rows, n, k = 20, 17, 34, 256
     weight, values = stored(bench, rng, "Q4_K", n, k)
-    x, before = normal(rng, held, k), normal(rng, held, n)
-    ctx, y = bench.context(rows, max_rows=held), bench.upload(before)
-    target, launches = staged(bench, ctx, x)
+    x, before = normal(rng, max_rows, k), normal(rng, max_rows, n)
+    ctx, y = bench.context(rows, max_rows=max_rows), bench.upload(before)
+    target, launches = quantized(bench, ctx, x)
     launches += matvec_rows(ctx, (weight,), target, Output((y,), "add"), label="t")
-    bench.run(launches, held)
-    found, expected = bench.download(y, held, n), before.astype(np.float64)
+    bench.run(launches, max_rows)
+    found, expected = bench.download(y, max_rows, n), before.astype(np.float64)
     expected[:rows] += in_int8(x[:rows]).astype(np.float64) @ values.T
     assert relative_error(found, expected) < CLOSE
     assert np.array_equal(found[rows:], before[rows:])
 
 
-def test_parts_of_attention_are_joined_before_they_are_put_into_int8(any_bench, rng) -> None:
-    rows, n, heads, splits, live, head_dim = 3, 34, 5, 4, 3, 48
+def test_splits_of_attention_are_combined_before_they_are_quantized(any_bench, rng) -> None:
+    rows, n, heads, splits, with_keys, head_dim = 3, 34, 5, 4, 3, 48
     k = heads * head_dim
-    parts, stats = normal(rng, rows, heads, splits, head_dim), normal(rng, rows, heads, splits, 2)
+    partials, stats = (
+        normal(rng, rows, heads, splits, head_dim),
+        normal(rng, rows, heads, splits, 2),
+    )
     stats[..., 1] = np.abs(stats[..., 1]) + 0.1
-    fade = np.exp(stats[:, :, :live, 0] - stats[:, :, :live, 0].max(2, keepdims=True))
-    mass = (fade * stats[:, :, :live, 1]).sum(2)
-    x = (parts[:, :, :live] * fade[..., None]).sum(2) / mass[..., None]
-    parts[:, :, live:] = np.nan  # what was there before must not matter
-    stats[:, :, live:] = (-3e38, 0.0)
+    factor = np.exp(stats[:, :, :with_keys, 0] - stats[:, :, :with_keys, 0].max(2, keepdims=True))
+    denominator = (factor * stats[:, :, :with_keys, 1]).sum(2)
+    x = (partials[:, :, :with_keys] * factor[..., None]).sum(2) / denominator[..., None]
+    partials[:, :, with_keys:] = np.nan  # uninitialised sums must not be read
+    stats[:, :, with_keys:] = (-3e38, 0.0)
     weight, values = stored(any_bench, rng, "Q8_0", n, k)
     ctx, y = any_bench.context(rows), any_bench.poisoned(rows, n)
-    target = room(any_bench, rows, k)
-    given = RowParts(any_bench.upload(stats), splits, head_dim)
+    target = int8_buffer(any_bench, rows, k)
+    given = AttentionSplits(any_bench.upload(stats), splits, head_dim)
     launches = [
-        *int8_rows(ctx, any_bench.upload(parts), target, k=k, before=given, label="t"),
+        *quantize_small_batch(
+            ctx, any_bench.upload(partials), target, k=k, before=given, label="t"
+        ),
         *matvec_rows(ctx, (weight,), target, Output((y,)), label="t"),
     ]
     any_bench.run(launches, rows)
@@ -246,7 +258,7 @@ def test_a_row_of_zeros_gives_zeros(bench, rng) -> None:
     x = normal(rng, rows, k)
     x[2] = 0
     ctx, y = bench.context(rows), bench.poisoned(rows, n)
-    target, launches = staged(bench, ctx, x)
+    target, launches = quantized(bench, ctx, x)
     launches += matvec_rows(ctx, (weight,), target, Output((y,)), label="t")
     bench.run(launches, rows)
     found = bench.download(y, rows, n)
@@ -254,7 +266,7 @@ def test_a_row_of_zeros_gives_zeros(bench, rng) -> None:
     assert found[[0, 1, 3]].any(axis=1).all()
 
 
-def test_a_product_says_what_stands_in_its_way(bench, rng) -> None:
+def test_a_refusal_gives_the_reason(bench, rng) -> None:
     weight, _ = stored(bench, rng, "Q4_K", 8, 256)
     half, _ = stored(bench, rng, "F16", 8, 256)
     ctx = bench.context(2)

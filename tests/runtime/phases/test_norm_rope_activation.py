@@ -1,4 +1,4 @@
-"""The ops between the matmuls, against torch in float64."""
+"""Tests of the ops between the matrix products, against torch in float64."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_norm_of_heads_in_place_equals_torch(bench, rng) -> None:
     assert relative_error(got, norm(x, weight, 1.0)) < TOLERANCE
 
 
-def test_adding_a_normed_branch_equals_torch(any_bench, rng) -> None:
+def test_norm_and_residual_addition_equal_torch(any_bench, rng) -> None:
     rows, width = 5, 320
     x, r, weight = normal(rng, rows, width), normal(rng, rows, width), normal(rng, width)
     stream = any_bench.upload(x)
@@ -84,7 +84,7 @@ def test_adding_a_normed_branch_equals_torch(any_bench, rng) -> None:
     assert relative_error(got, x + norm(r, weight, 1.0)) < TOLERANCE
 
 
-def test_norm_of_a_single_row_leaves_the_others(bench, rng) -> None:
+def test_norm_of_a_single_row_leaves_the_others_unchanged(bench, rng) -> None:
     x, weight = normal(rng, 4, 64), normal(rng, 64)
     y = bench.poisoned(4, 64)
     made = rmsnorm.rms_norm(
@@ -104,7 +104,9 @@ def test_norm_of_a_single_row_leaves_the_others(bench, rng) -> None:
 
 
 @pytest.mark.parametrize(("head_dim", "rotary"), [(64, 64), (80, 32), (96, 96)])
-def test_rope_equals_torch_and_leaves_the_rest(bench, rng, head_dim, rotary) -> None:
+def test_rope_equals_torch_and_leaves_other_elements_unchanged(
+    bench, rng, head_dim, rotary
+) -> None:
     positions = [0, 7, 300, 41]
     rows, heads, context = len(positions), 3, 512
     x = normal(rng, rows, heads, head_dim)
@@ -127,9 +129,9 @@ def test_rope_equals_torch_and_leaves_the_rest(bench, rng, head_dim, rotary) -> 
     assert np.array_equal(got[..., rotary:], x[..., rotary:])
 
 
-def test_more_rotating_elements_than_a_head_has_are_refused(bench) -> None:
+def test_more_rotated_elements_than_a_head_has_are_refused(bench) -> None:
     x = bench.poisoned(1, 64)
-    with pytest.raises(FormatError, match="more elements rotate"):
+    with pytest.raises(FormatError, match="more elements are rotated"):
         rope(bench.context(1), x, x, heads=1, head_dim=64, rotary_dim=66, label="t")
 
 
@@ -161,7 +163,7 @@ def test_elementwise_ops_equal_torch(bench, rng) -> None:
     rows, width = 3, 101
     ctx = bench.context(rows)
     x, r = 50 * normal(rng, rows, width), normal(rng, rows, width)
-    x[0, 0] = 1e4  # saturates
+    x[0, 0] = 1e4  # beyond the cap
     added, capped, scaled = (bench.upload(x) for _ in range(3))
     bench.run(
         [
@@ -187,7 +189,7 @@ def test_the_last_row_is_copied(bench, rng, rows) -> None:
 
 
 @pytest.mark.parametrize("wanted", [1, 3, 5])
-def test_the_last_rows_that_are_wanted_are_copied(bench, rng, wanted) -> None:
+def test_the_last_n_rows_are_copied(bench, rng, wanted) -> None:
     x = normal(rng, 8, 100)
     y = bench.poisoned(8, 100)
     ctx = bench.context(5, max_rows=8)

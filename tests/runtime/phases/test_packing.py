@@ -1,4 +1,4 @@
-"""Weights on their way to the GPU."""
+"""Tests of the upload of weights to the GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rdrr_runtime.phases.packing import upload_weight
 from support.gpu import random_tensor
 
 
-def test_rows_of_single_values_are_padded_to_sixteen_bytes(bench, rng) -> None:
+def test_rows_of_unquantized_values_are_padded_to_sixteen_bytes(bench, rng) -> None:
     raw, _ = random_tensor(rng, "F16", Layout.ROW, (2, 9))
     weight = upload_weight(bench.arena, DTYPES["F16"], Layout.ROW, (2, 9), raw, "w")
     rows = bench.device.read(weight.parts[0].slice).reshape(2, 32)
@@ -19,7 +19,7 @@ def test_rows_of_single_values_are_padded_to_sixteen_bytes(bench, rng) -> None:
     assert not rows[:, 18:].any()
 
 
-def test_chunks_give_the_same_weight_as_the_whole(bench, rng) -> None:
+def test_a_tensor_in_chunks_gives_the_same_weight_as_in_one_piece(bench, rng) -> None:
     raw, _ = random_tensor(rng, "Q8_0", Layout.ROW, (40, 64))
     rows = raw.reshape(40, -1)
     chunks = (rows[first : first + 7].tobytes() for first in range(0, 40, 7))
@@ -29,7 +29,7 @@ def test_chunks_give_the_same_weight_as_the_whole(bench, rng) -> None:
     assert np.array_equal(first, second)
 
 
-def test_flat_blocks_take_hardly_more_than_they_are(bench, rng) -> None:
+def test_flat_blocks_take_at_most_5_percent_more_memory_than_stored(bench, rng) -> None:
     raw, _ = random_tensor(rng, "Q4_K", Layout.FLAT, (5, 384))
     weight = upload_weight(bench.arena, DTYPES["Q4_K"], Layout.FLAT, (5, 384), raw, "w")
     assert weight.layout is Layout.ROW
@@ -43,17 +43,17 @@ def test_flat_blocks_that_cross_rows_within_a_unit_are_refused(bench, rng, dtype
         upload_weight(bench.arena, DTYPES[dtype], Layout.FLAT, (4, k), raw, "w")
 
 
-@pytest.mark.parametrize("change", ["an end too early", "a block in pieces"])
-def test_missing_bytes_of_flat_blocks_are_refused(bench, rng, change) -> None:
+@pytest.mark.parametrize("change", ["a block is missing", "a block is incomplete"])
+def test_truncated_flat_blocks_are_refused(bench, rng, change) -> None:
     raw, _ = random_tensor(rng, "Q4_K", Layout.FLAT, (5, 384))
-    cut = raw[: -(144 if change == "an end too early" else 3)]
-    message = "ends early" if change == "an end too early" else "do not fit the shape"
+    cut = raw[: -(144 if change == "a block is missing" else 3)]
+    message = "is truncated" if change == "a block is missing" else "does not match the shape"
     with pytest.raises(FormatError, match=message):
         upload_weight(bench.arena, DTYPES["Q4_K"], Layout.FLAT, (5, 384), cut, "w")
 
 
-@pytest.mark.parametrize(("cut", "message"), [(34, "ends early"), (3, "do not fit")])
-def test_missing_bytes_are_refused(bench, rng, cut, message) -> None:
+@pytest.mark.parametrize(("cut", "message"), [(34, "is truncated"), (3, "does not match")])
+def test_a_truncated_tensor_is_refused(bench, rng, cut, message) -> None:
     raw, _ = random_tensor(rng, "Q8_0", Layout.ROW, (4, 32))
     with pytest.raises(FormatError, match=message):
         upload_weight(bench.arena, DTYPES["Q8_0"], Layout.ROW, (4, 32), raw[:-cut], "w")
@@ -65,7 +65,7 @@ def test_a_type_without_kernels_is_refused(bench) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["Q6_K", "F16"])
-def test_no_more_than_a_bounded_piece_is_on_its_way(bench, rng, dtype, monkeypatch) -> None:
+def test_uploads_are_written_in_pieces_of_bounded_size(bench, rng, dtype, monkeypatch) -> None:
     shape, limit = (64, 512), 8192
     monkeypatch.setattr("rdrr_runtime.phases.packing.CHUNK_BYTES", limit)
     monkeypatch.setattr("rdrr_runtime.phases.packing._HOST_BYTES", limit)

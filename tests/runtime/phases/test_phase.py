@@ -1,4 +1,4 @@
-"""What every phase keeps to, whoever launches it."""
+"""Tests of records and phases: parameters, buffers, and independence from the launch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAUNCHED = re.compile(
 X, Y = (BufferSlice(None, offset, 64) for offset in (0, 64))
 
 
-def copied(groups: int) -> Phase:
+def copy_phase(groups: int) -> Phase:
     return Phase(Copy(threads=64, words=4, groups=groups), {"x": X, "y": Y}, Work(groups), "t")
 
 
@@ -45,7 +45,7 @@ class _Example(Record):
     planes: tuple[_Planes, ...]
 
 
-def test_a_record_gives_constants_and_choices_by_name():
+def test_the_fields_of_a_record_become_constants_and_template_variables():
     one = _Example(
         threads=64, kind="norm", width=8, has_bias=True, n=(3, 4), planes=(_Planes(7, None),)
     )
@@ -57,16 +57,16 @@ def test_a_record_gives_constants_and_choices_by_name():
     ("work", "rows", "calls"),
     [(Work(), 5, 1), (Work(7), 5, 7), (Work(7, 1), 5, 35), (Work(7, 4), 5, 14)],
 )
-def test_work_is_counted_in_calls(work, rows, calls):
+def test_work_gives_the_number_of_calls(work, rows, calls):
     assert work.count(rows) == calls
 
 
 @pytest.mark.parametrize("shader", SHADERS, ids=lambda one: one.stem)
-def test_no_phase_knows_how_it_is_launched(shader):
+def test_no_phase_depends_on_how_it_is_launched(shader):
     assert not LAUNCHED.search(shader.read_text(encoding="utf-8"))
 
 
-def test_the_check_for_launches_finds_one():
+def test_the_check_for_launch_code_finds_it_in_the_launcher():
     assert LAUNCHED.search((FOLDER / "launch.wgsl").read_text(encoding="utf-8"))
 
 
@@ -78,7 +78,7 @@ def _norm(bench: Bench, rows: int, width: int = 64) -> Phase:
     return one
 
 
-def test_a_phase_can_be_printed(bench):
+def test_a_phase_is_described_as_json_values(bench):
     data = _norm(bench, 3).as_data()
     assert data["function"] == "rmsnorm.out"
     assert data["constants"]["WIDTH"] == 64
@@ -91,7 +91,7 @@ def test_a_phase_can_be_printed(bench):
 
 
 def test_an_unknown_buffer_is_refused() -> None:
-    phase = copied(1)
+    phase = copy_phase(1)
     for wrong in ({"x": X}, {"x": X, "z": Y}, {"x": X, "y": Y, "z": Y}):
         with pytest.raises(ValueError, match=r"copy binds \['x', 'y'\]"):
             replace(phase, buffers=wrong)
@@ -110,8 +110,8 @@ def test_a_record_whose_constants_are_not_those_of_its_shader_is_refused(fields,
         Phase(made(threads=64, **fields), {"x": X, "y": Y}, Work(1), "t")
 
 
-def test_more_items_than_a_dimension_holds_are_laid_over_two(bench, rng):
-    """The launch has more workgroups than items, and those beyond leave at once."""
+def test_more_items_than_one_launch_dimension_allows_use_two_dimensions(bench, rng):
+    """The launch has more workgroups than items; the surplus workgroups must do nothing."""
     vectors, width = 65_536 + 3, 4
     ctx = bench.context(1)
     values = normal(rng, vectors, width)

@@ -1,4 +1,4 @@
-"""Blocks repacked on the device: every weight lies where products look for it, unchanged."""
+"""Tests of repacking on the device: every weight keeps its value and is where products read it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from support.gpu import F32, Bench, random_tensor, relative_error
 BLOCKS = tuple(name for name, form in FORMATS.items() if not form.values)
 LAYOUTS = (Layout.ROW, Layout.COLUMN)
 
-# Words of a block in the forms that this one replaced: as stored, f16 scales widened to f32 where
-# the rest of a block would not have been aligned.
-REPLACED_WORDS = {
+# 32-bit words of a block in the previous layout: blocks as stored, with f16 scales widened to f32
+# if the rest of the block would not have been aligned otherwise.
+PREVIOUS_WORDS = {
     "Q4_K": 36,
     "Q5_K": 44,
     "Q6_K": 54,
@@ -26,13 +26,12 @@ REPLACED_WORDS = {
     "Q5_0": 6,
     "Q5_1": 6,
 }
-# Those of columns that int8 products read, for each 256 outputs: with both factors of 256 outputs
-# as f32.
-REPLACED_COLUMNS = {"Q4_K": 38}
+# The same for column-major blocks that int8 products read: both factors of 256 outputs were f32.
+PREVIOUS_COLUMN_WORDS = {"Q4_K": 38}
 
 
 def dequantized(bench: Bench, weight: GpuWeight) -> F32:
-    """All weights [N, K] as a product finds them."""
+    """Return all weights [N, K] as kernels dequantize them."""
     rows = weight.n
     x = bench.poisoned(rows, weight.k)
     bench.run(embed(bench.context(rows, tokens=range(rows)), weight, x, label="t"), rows)
@@ -49,7 +48,7 @@ def test_every_weight_is_the_same(bench: Bench, rng, name, layout, shape) -> Non
 
 
 @pytest.mark.parametrize("name", [one for one in BLOCKS if DTYPES[one].block_elements == 256])
-def test_blocks_that_cross_rows_are_as_others(bench: Bench, rng, name) -> None:
+def test_every_weight_of_flat_blocks_that_cross_rows_is_the_same(bench: Bench, rng, name) -> None:
     shape = (5, 320)
     raw, values = random_tensor(rng, name, Layout.FLAT, shape)
     size = 3 * DTYPES[name].block_bytes
@@ -85,19 +84,19 @@ def test_many_chunks_give_the_same_planes(bench: Bench, rng, layout, monkeypatch
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", BLOCKS)
 @pytest.mark.parametrize("shape", [(4096, 4096), (576, 1536), (128, 2048)], ids=str)
-def test_a_matrix_takes_hardly_more_than_in_the_form_before(
+def test_a_matrix_takes_at_most_5_percent_more_memory_than_in_the_previous_layout(
     bench: Bench, name, layout, shape
 ) -> None:
     kind = DTYPES[name]
     stored = geometry(kind, shape, layout)
-    words = REPLACED_WORDS[name]
+    words = PREVIOUS_WORDS[name]
     if layout is Layout.COLUMN:
-        words = REPLACED_COLUMNS.get(name, words)
+        words = PREVIOUS_COLUMN_WORDS.get(name, words)
     before = 4 * words * stored.rows * stored.row_blocks
     size = allocate_weight(bench.arena, kind, layout, shape, "w").size
     assert size <= 1.05 * before, f"{size / before:.3f}"
 
 
-def test_the_table_has_every_type_that_blocks_have() -> None:
+def test_the_table_has_every_block_type() -> None:
     assert {name for name, kind in DTYPES.items() if kind.is_block} == set(BLOCKS)
     assert np.all([4 <= FORMATS[name].bits <= 8 for name in BLOCKS])

@@ -1,4 +1,4 @@
-"""Rope tables against transformers' own rope initialisation."""
+"""Tests of the rope tables against the rope initialisation of transformers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def theirs(parameters: dict) -> tuple[np.ndarray, float]:
     ],
     ids=["linear", "llama3", "yarn"],
 )
-def test_scaled_frequencies_are_those_of_transformers(spec: dict, parameters: dict) -> None:
+def test_scaled_frequencies_equal_those_of_transformers(spec: dict, parameters: dict) -> None:
     ours = RopeSpec(theta=10000.0, head_dim=64, rotary_dim=64, **spec)
     inverse, factor = theirs(parameters)
     np.testing.assert_allclose(frequencies(ours, CONTEXT), inverse, rtol=2e-6)

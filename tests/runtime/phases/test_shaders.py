@@ -1,4 +1,4 @@
-"""The WGSL files themselves."""
+"""Tests of the WGSL files as text: headers, directives and bindings."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rdrr_runtime.phases.phase import Phase, Work
 from support.shader_text import bindings
 
 FOLDER = files("rdrr_runtime.phases")
-LAUNCH = "launch.wgsl"  # which makes modules of the others
+LAUNCH = "launch.wgsl"  # the template that wraps the others into shader modules
 FILES = sorted(
     one.name for one in FOLDER.iterdir() if one.name.endswith(".wgsl") and one.name != LAUNCH
 )
 X, Y = (BufferSlice(None, offset, 64) for offset in (0, 64))
 
 
-def copied(groups: int) -> Phase:
+def copy_phase(groups: int) -> Phase:
     return Phase(Copy(threads=64, words=4, groups=groups), {"x": X, "y": Y}, Work(groups), "t")
 
 
@@ -69,8 +69,8 @@ def test_gaps_in_binding_numbers_are_refused() -> None:
         bindings("@group(0) @binding(1) var<storage, read> x: array<f32>;")
 
 
-def test_equal_recipes_are_one_key() -> None:
-    first, second = (as_dispatch(copied(1)).kernel for _ in range(2))
+def test_kernels_with_equal_sources_and_constants_are_equal() -> None:
+    first, second = (as_dispatch(copy_phase(1)).kernel for _ in range(2))
     assert first == second
     assert hash(first) == hash(second)
-    assert first != as_dispatch(copied(2)).kernel
+    assert first != as_dispatch(copy_phase(2)).kernel

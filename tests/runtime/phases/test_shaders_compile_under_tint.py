@@ -1,7 +1,7 @@
-"""Tint, the WGSL compiler of Dawn and Chromium, accepts what naga accepts.
+"""Tests that Tint, the WGSL compiler of Dawn and Chromium, accepts the kernels.
 
-These are the kernels of passes that are lowered without running; `.ci/run` compiles in addition
-every kernel that any test has run. `.ci/dawn` sets up what is needed.
+The kernels are those of passes that are lowered but not run; `.ci/run` also compiles every kernel
+that any test has run. `.ci/dawn` sets up Dawn.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from support.packages import llama_manifest
 def dawn() -> None:
     if not (FOLDER / "installed").is_file():
         reason = "Dawn is not set up: run .ci/dawn"
-        # A check that CI leaves out is none.
+        # CI must not skip the check.
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
 
 
 def compiled(kernels: Iterable[Kernel]) -> Compiled:
-    """Each text with one set of its constants."""
+    """Compile each shader source once, with one of its sets of constants."""
     return compile_requests(map(request_of, {one.source: one for one in kernels}.values()))
 
 
@@ -93,13 +93,13 @@ def test_tint_compiles_the_kernels_of_sampling(device):
 
 
 @pytest.mark.parametrize("dtype", SHADERS)
-def test_tint_compiles_the_shaders_that_quantize(dtype):
+def test_tint_compiles_the_shaders_of_the_converter(dtype):
     assert compiled([SHADERS[dtype].kernel]).refused == ()
 
 
-@pytest.mark.parametrize("varies", [False, True], ids=["uniform", "not uniform"])
-def test_tint_refuses_a_barrier_that_not_every_thread_reaches(varies):
-    condition = "t < 2u" if varies else "y[0] < 2u"
+@pytest.mark.parametrize("differs", [False, True], ids=["uniform", "not uniform"])
+def test_tint_refuses_a_barrier_that_not_every_thread_reaches(differs):
+    condition = "t < 2u" if differs else "y[0] < 2u"
     source = f"""
         @group(0) @binding(0) var<storage, read> y: array<u32>;
         var<workgroup> x: array<u32, 4>;
@@ -113,5 +113,5 @@ def test_tint_refuses_a_barrier_that_not_every_thread_reaches(varies):
     """
     result = compiled([Kernel("barrier", source, "main", (), (Binding("y", Access.READ),))])
     found = [message for _, messages in result.refused for message in messages]
-    assert len(found) == varies
+    assert len(found) == differs
     assert all("uniform control flow" in message for message in found)

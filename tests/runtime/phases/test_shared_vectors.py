@@ -1,7 +1,7 @@
-"""No two threads write different components of one vector that they share.
+"""Tests that no two threads write different components of a vector that they share.
 
-WGSL lets a compiler read the whole vector, change one component and write the whole back, so one
-of two such writes may be lost. On most devices none is, so the text of every shader is scanned.
+WGSL allows a compiler to read the whole vector, change one component and write the vector back, so
+one of two such writes may be lost. Most devices lose none, so the text of every shader is scanned.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ var<storage, read> x: array<vec4<f32>>;
 
 
 @pytest.mark.parametrize(
-    "place",
+    "written",
     ["tile[t / 4u][t % 4u]", "words[at[t]].x", "pairs[t].a.y", "pairs[t].b[1][t]", "y[t].w"],
 )
 @pytest.mark.parametrize("write", ["{} = 1.0;", "{} += 1.0;", "{}++;"])
-def test_a_write_to_a_component_is_found(place: str, write: str) -> None:
-    body = write.format(place)
-    assert component_writes(f"{DECLARED} fn phase(t: u32) {{ {body} }}") == (place,)
+def test_a_write_to_a_component_is_found(written: str, write: str) -> None:
+    body = write.format(written)
+    assert component_writes(f"{DECLARED} fn phase(t: u32) {{ {body} }}") == (written,)
 
 
 def test_a_pointer_to_a_vector_is_found() -> None:
@@ -66,7 +66,7 @@ def test_a_pointer_to_a_vector_is_found() -> None:
         "var local = y[t]; local.x = 1.0; // tile[t].x = 1.0;",
     ],
 )
-def test_other_writes_are_not_found(body: str) -> None:
+def test_writes_to_scalars_and_local_vectors_are_not_reported(body: str) -> None:
     assert component_writes(f"{DECLARED} fn phase(t: u32) {{ {body}\n }}") == ()
 
 
@@ -95,7 +95,7 @@ def test_no_kernel_writes_a_component(request, tmp_path, monkeypatch) -> None:
     found: dict[str, str] = {}
     for features in ("device", "plain_device"):
         device = request.getfixturevalue(features)
-        for software in (True, False):  # kernels in f32, and in int8
+        for software in (True, False):  # in f32 on software adapters, in int8 on others
             monkeypatch.setattr(device, "info", replace(device.info, software=software))
             folder = tmp_path / f"{features}.{software}"
             folder.mkdir()

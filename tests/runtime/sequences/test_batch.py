@@ -1,4 +1,4 @@
-"""Several sequences in one pass: each is the one that its prompt gives alone."""
+"""Batches of several sequences: each prompt gets the ids that it would get alone."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ def prompts(rng, *sizes: int) -> list[list[int]]:
     return [rng.integers(0, VOCAB, size).tolist() for size in sizes]
 
 
-def test_logits_of_rows_are_those_of_their_own_sequences(backend, package, rng):
+def test_the_logits_of_each_row_are_those_of_its_own_sequence(backend, package, rng):
     reference = CpuBackend(package, context=CONTEXT)
     batch = backend.batch(3, CONTEXT)
-    texts = prompts(rng, 9, 40, 1)
+    all_prompts = prompts(rng, 9, 40, 1)
     filling = [
         Row(one, sequence, slot)
-        for sequence, ids in enumerate(texts)
+        for sequence, ids in enumerate(all_prompts)
         for slot, one in enumerate(ids[:-1])
     ]
     batch.fill(filling)
-    rows = [Row(ids[-1], sequence, len(ids) - 1) for sequence, ids in enumerate(texts)]
+    rows = [Row(ids[-1], sequence, len(ids) - 1) for sequence, ids in enumerate(all_prompts)]
     ours = batch.logits(rows)
-    expected = np.concatenate([reference.logits(ids, 0) for ids in texts])
+    expected = np.concatenate([reference.logits(ids, 0) for ids in all_prompts])
     assert relative_error(ours, expected) < EXACT
     turned = batch.logits([rows[2], rows[0]])
     assert relative_error(turned, expected[[2, 0]]) < EXACT
-    wrong = batch.logits([Row(texts[0][-1], 2, len(texts[2]) - 1)])
+    wrong = batch.logits([Row(all_prompts[0][-1], 2, len(all_prompts[2]) - 1)])
     assert relative_error(wrong, expected[:1]) > APART  # the control: sequences matter
 
 
@@ -64,18 +64,18 @@ def test_logits_of_rows_are_those_of_their_own_sequences(backend, package, rng):
     "sampling", [None, SamplingParams(temperature=1.0, top_k=40, presence_penalty=0.2, seed=3)]
 )
 def test_a_batch_gives_the_sequences_of_single_runs(backend, rng, sampling):
-    texts = prompts(rng, 5, 30, 1, 12, 3)
+    all_prompts = prompts(rng, 5, 30, 1, 12, 3)
     expected = []
     engine = Engine(backend, [], VOCAB)
     options = {"max_tokens": 11, "sampling": sampling}
-    for ids in texts:
+    for ids in all_prompts:
         runs = engine.generate(ids, **options)
         expected.append([one for run in runs for one in run])
-    # An id that ends some sooner, so that others take their slots.
+    # A stop id that ends some sequences early, so that waiting prompts take their place.
     stop = expected[1][4]
     counts = Counts()
     found = engine.generate_batch(
-        texts, **options, sequences=3, stop_ids=[stop], interval=4, counts=counts
+        all_prompts, **options, sequences=3, stop_ids=[stop], interval=4, counts=counts
     )
     for one, ids in zip(found, expected, strict=True):
         ended = stop in ids
@@ -85,27 +85,29 @@ def test_a_batch_gives_the_sequences_of_single_runs(backend, rng, sampling):
 
 
 @pytest.mark.parametrize("window", [None, 24])
-def test_a_batch_in_int8_is_as_near_as_a_single_sequence(device, tmp_path, rng, window):
-    """Rows of several sequences take fused kernels, those of one do not; both fill one cache."""
+def test_a_batch_in_int8_is_as_accurate_as_a_single_sequence(device, tmp_path, rng, window):
+    """Rows of several sequences use fused kernels and rows of one do not; both fill one cache."""
     manifest = llama_manifest("Q4_K", embedding="Q6_K")
     manifest["inference"]["attention"]["slidingWindow"] = window
     package = write_random_package(tmp_path / "package", manifest, rng)
     policy = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
-    batch, texts = backend.batch(3, CONTEXT), prompts(rng, 9, 40, 1)
-    batch.fill([Row(one, at, slot) for at, ids in enumerate(texts) for slot, one in enumerate(ids)])
+    batch, all_prompts = backend.batch(3, CONTEXT), prompts(rng, 9, 40, 1)
+    batch.fill(
+        [Row(one, at, slot) for at, ids in enumerate(all_prompts) for slot, one in enumerate(ids)]
+    )
     steps = prompts(rng, 3, 3)
     for step, ids in enumerate(steps):
-        rows = [Row(one, at, len(texts[at]) + step) for at, one in enumerate(ids)]
+        rows = [Row(one, at, len(all_prompts[at]) + step) for at, one in enumerate(ids)]
         found = batch.logits(rows)
-    whole = [[*ids, *(one[at] for one in steps)] for at, ids in enumerate(texts)]
+    whole = [[*ids, *(one[at] for one in steps)] for at, ids in enumerate(all_prompts)]
     reference = CpuBackend(package, context=CONTEXT)
     expected = np.concatenate([reference.logits(ids, 0) for ids in whole])
-    assert 1e-5 < relative_error(found, expected) < IN_INT8  # above f32: int8 was really used
+    assert 1e-5 < relative_error(found, expected) < IN_INT8  # so large only with int8
     backend.close()
 
 
-def test_dispatches_of_a_step_do_not_grow_with_the_rows(backend, rng):
+def test_the_dispatches_of_a_step_do_not_depend_on_the_rows(backend, rng):
     batch = backend.batch(4, CONTEXT)
     work = []
     for count in (2, 4):
@@ -120,7 +122,7 @@ def test_dispatches_of_a_step_do_not_grow_with_the_rows(backend, rng):
     assert work[0] == work[1]
 
 
-def test_many_steps_at_once_give_the_ids_of_the_steps_one_by_one(backend, rng):
+def test_several_steps_at_once_give_the_ids_of_single_steps(backend, rng):
     rows, count = [Row(int(rng.integers(VOCAB)), sequence, 0) for sequence in range(3)], 41
     batch = backend.batch(3, CONTEXT)
     found = batch.greedy(rows, count)
@@ -132,7 +134,7 @@ def test_many_steps_at_once_give_the_ids_of_the_steps_one_by_one(backend, rng):
     assert found == [ids[1:] for ids in expected]
 
 
-def test_rows_that_go_on_from_the_step_before_need_nothing_written(backend, rng):
+def test_rows_that_continue_the_last_step_need_no_write(backend, rng):
     rows = [Row(int(rng.integers(VOCAB)), sequence, 0) for sequence in range(3)]
     batch, counters = backend.batch(3, CONTEXT), backend.device.counters
     expected = batch.greedy(rows, 9)
@@ -143,11 +145,11 @@ def test_rows_that_go_on_from_the_step_before_need_nothing_written(backend, rng)
     assert counters.since(before).bytes_written == 0
     assert [[*a, *b] for a, b in zip(begun, rest, strict=True)] == expected
     before = counters.copy()
-    assert batch.greedy(going, 5) == rest  # back where the GPU no longer is
+    assert batch.greedy(going, 5) == rest  # an earlier step than that of the GPU
     assert counters.since(before).bytes_written > 0
 
 
-def test_of_sampled_tokens_nothing_but_their_ids_is_read_back(backend, rng):
+def test_only_the_ids_of_sampled_tokens_are_read_back(backend, rng):
     batch, options = (
         backend.batch(4, CONTEXT),
         SamplingParams(temperature=0.9, top_k=40, top_p=0.9, seed=5),
@@ -163,14 +165,14 @@ def test_of_sampled_tokens_nothing_but_their_ids_is_read_back(backend, rng):
     assert done.buffer_creates + done.bind_group_creates + done.pipeline_creates == 0
 
 
-def test_a_sequence_ends_where_its_context_does(backend, rng):
-    texts = prompts(rng, CONTEXT - 3, 2)
-    long, short = Engine(backend, [], VOCAB).generate_batch(texts, max_tokens=6)
+def test_a_sequence_ends_at_the_end_of_its_context(backend, rng):
+    all_prompts = prompts(rng, CONTEXT - 3, 2)
+    long, short = Engine(backend, [], VOCAB).generate_batch(all_prompts, max_tokens=6)
     assert (len(long.new), long.finish) == (4, "context")
     assert (len(short.new), short.finish) == (6, "length")
 
 
-def test_what_cannot_be_a_batch_is_refused(backend, rng):
+def test_unsupported_batches_are_refused(backend, rng):
     engine = Engine(backend, [], VOCAB)
     assert engine.generate_batch([], max_tokens=1) == []
     with pytest.raises(GenerationError, match="no tokens"):

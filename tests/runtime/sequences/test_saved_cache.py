@@ -1,4 +1,4 @@
-"""Keys and values taken out of a cache and put into another, where the text goes on."""
+"""Keys and values of one cache restored into another, where the sequence continues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def opened(package, device, dtype: str, context: int):
 
 
 @pytest.mark.parametrize("dtype", ["cpu", "f16", "f32", "q8_0"])
-def test_a_text_goes_on_in_another_backend_of_another_context(package, device, dtype, rng):
+def test_a_sequence_continues_in_another_backend_with_another_context(package, device, dtype, rng):
     ids = rng.integers(0, VOCAB, 8).tolist()
     first = opened(package, device, dtype, 48)
     engine = Engine(first, [], VOCAB)
@@ -35,26 +35,28 @@ def test_a_text_goes_on_in_another_backend_of_another_context(package, device, d
     runs = engine.generate(ids, max_tokens=12, sampling=options)
     whole = [one for run in runs for one in run]
     runs = engine.generate(ids, max_tokens=5, sampling=options)
-    text = ids + [one for run in runs for one in run]
-    slots, cache = engine.save_cache(text)
-    assert slots == len(text) - 1  # the last one was never run
+    sequence = ids + [one for run in runs for one in run]
+    slots, cache = engine.save_cache(sequence)
+    assert slots == len(sequence) - 1  # the last id was never run
     first.close()
     other = opened(package, device, dtype, 61)
     stats = GenerationStats()
     engine = Engine(other, [], VOCAB)
-    engine.load_cache(text, slots, cache)
+    engine.load_cache(sequence, slots, cache)
     on = SamplingParams(temperature=1.0, seed=7, drawn=5)
     rest = [
-        one for run in engine.generate(text, max_tokens=7, sampling=on, stats=stats) for one in run
+        one
+        for run in engine.generate(sequence, max_tokens=7, sampling=on, stats=stats)
+        for one in run
     ]
-    assert text[8:] + rest == whole
+    assert sequence[8:] + rest == whole
     assert stats.cached_tokens == slots
-    again, _ = engine.save_cache(text)
-    assert again == len(text)
+    again, _ = engine.save_cache(sequence)
+    assert again == len(sequence)
     with pytest.raises(FormatError, match="another model"):
-        engine.load_cache(text, slots, {**cache, "more": next(iter(cache.values()))})
+        engine.load_cache(sequence, slots, {**cache, "more": next(iter(cache.values()))})
     with pytest.raises(FormatError, match="another model"):
-        engine.load_cache(text, slots - 2, cache)
+        engine.load_cache(sequence, slots - 2, cache)
     with pytest.raises(GenerationError, match="longer than the context"):
-        engine.load_cache(text * 9, slots, cache)
+        engine.load_cache(sequence * 9, slots, cache)
     other.close()

@@ -1,7 +1,7 @@
-"""Passes submitted before the ids before them are read: the same text, nothing lost, nothing made.
+"""Running ahead of readback: it changes no ids and allocates nothing per token.
 
-First over a backend whose next token is a hash of all that its cache holds, so that one wrong slot
-gives another text; then on the GPU.
+The first tests use a backend whose next token is a hash of its whole cache, so that one wrong slot
+changes the sequence. The others run on the GPU.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from rdrr_runtime.sampling.params import SamplingParams
 from support.comparison import relative_error
 from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
 
-EOS = 49  # outside of what the hash gives
-END = VOCAB  # outside of what the GPU gives
+EOS = 49  # an id that the hash never gives
+END = VOCAB  # an id that the GPU never gives
 
 
 class HashFeed:
-    """Runs passes when they are submitted, as a GPU does that is faster than the host."""
+    """A feed that runs passes as soon as they are submitted, like a GPU faster than the host."""
 
     def __init__(self, backend: Hashing, ids: Sequence[int], base: int) -> None:
         self._backend, self._next, self._base = backend, list(ids), base
@@ -59,7 +59,7 @@ class HashFeed:
 
 
 class Hashing:
-    """A backend with feeds; the id after some numbers of slots is `EOS`."""
+    """A backend with feeds, whose next id is `EOS` once the cache has certain lengths."""
 
     def __init__(self, context: int = 200, ends: frozenset[int] = frozenset()) -> None:
         self.info = BackendInfo("fake", None, context, 0, 0)
@@ -103,7 +103,7 @@ def flat(runs: Sequence[Sequence[int]]) -> list[int]:
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, 5, 8, 11])
 @pytest.mark.parametrize("interval", [1, 2, 4, 8])
-def test_ids_are_those_of_reading_every_token_wherever_the_text_ends(rng, interval, ahead):
+def test_ids_equal_those_of_reading_every_token_wherever_the_sequence_ends(rng, interval, ahead):
     prompt = rng.integers(0, EOS, 5).tolist()
     for length in range(1, 2 * interval + 3):
         ends = frozenset({len(prompt) + length - 1})
@@ -114,7 +114,7 @@ def test_ids_are_those_of_reading_every_token_wherever_the_text_ends(rng, interv
         assert len(flat(runs)) == length
         assert flat(runs)[-1] == EOS
         assert [len(one) for one in runs[:-1]] == [1, *[interval] * len(runs)][: len(runs) - 1]
-        # All of the interval that the end lies in has run, and so many passes more.
+        # The interval with the end has run to its end, and `ahead` further passes.
         interval_end = 1 if length == 1 else 1 + -(-(length - 1) // interval) * interval
         assert counts.wasted == interval_end + (ahead if length > 1 else 0) - length
         assert counts.wasted_rows == counts.wasted
@@ -132,7 +132,7 @@ def test_nothing_is_submitted_beyond_the_last_token_or_the_context(rng, most, ah
     runs, counts = run(backend, Autoregressive(4, ahead), prompt, most)
     assert flat(runs) == flat(expected)
     assert (counts.wasted, counts.forwards) == (0, most - 1)
-    full = Hashing(context=len(prompt) + most - 1)  # it checks that no pass goes beyond
+    full = Hashing(context=len(prompt) + most - 1)  # the backend checks that no pass goes beyond
     stats = GenerationStats()
     out = flat(list(Engine(full, [], 64).generate(prompt, max_tokens=99, interval=4, stats=stats)))
     assert out == flat(expected)
@@ -140,7 +140,7 @@ def test_nothing_is_submitted_beyond_the_last_token_or_the_context(rng, most, ah
 
 
 @pytest.mark.parametrize(("interval", "ahead"), [(1, 1), (1, 2), (4, 1), (8, 2), (2, 5)])
-def test_the_device_has_work_when_an_interval_is_read_but_nothing_delays_the_first_token(
+def test_the_device_has_work_during_a_readback_but_nothing_delays_the_first_token(
     rng, interval, ahead
 ):
     backend = Hashing()
@@ -155,7 +155,7 @@ def test_the_device_has_work_when_an_interval_is_read_but_nothing_delays_the_fir
     assert collected == 30
 
 
-def test_a_generation_after_an_early_end_is_that_of_a_fresh_start(rng):
+def test_a_generation_after_an_early_end_equals_that_of_a_fresh_start(rng):
     prompt, turn = (rng.integers(0, EOS, size).tolist() for size in (6, 3))
     for length in range(1, 11):
         backend = Hashing(ends=frozenset({len(prompt) + length - 1}))
@@ -170,7 +170,7 @@ def test_a_generation_after_an_early_end_is_that_of_a_fresh_start(rng):
         assert stats.cached_tokens == len(prompt) + length - 1
 
 
-def test_passes_in_flight_when_a_generation_is_broken_off_are_counted_and_not_taken_for_the_text(
+def test_passes_in_flight_when_a_generation_is_aborted_are_counted_as_wasted_and_not_cached(
     rng,
 ):
     prompt = rng.integers(0, EOS, 6).tolist()
@@ -186,13 +186,13 @@ def test_passes_in_flight_when_a_generation_is_broken_off_are_counted_and_not_ta
     assert stats.cached_tokens == len(prompt) - 1
 
 
-def test_a_generation_that_is_broken_off_ends_its_strategy_whoever_holds_it(rng):
+def test_aborting_a_generation_closes_its_strategy_even_if_others_hold_it(rng):
     class Kept(Strategy):
         ended = False
 
         def run(self, job, chooser, counts):
             del job, chooser, counts
-            self.runs = self.generate()  # nothing is collected while this is there
+            self.runs = self.generate()  # this reference prevents garbage collection
             return self.runs
 
         def generate(self):
@@ -220,7 +220,7 @@ def backend(device, tmp_path_factory) -> Iterator[GpuBackend]:
 
 
 class Ending:
-    """A GPU backend whose feeds say `END` as the id of one slot, whatever was computed there."""
+    """A GPU backend whose feeds return `END` as the id of one slot, whatever was computed."""
 
     def __init__(self, backend: GpuBackend, slot: int) -> None:
         self._backend, self._slot = backend, slot
@@ -250,7 +250,7 @@ def prompt_of(rng, size: int) -> list[int]:
 
 
 @pytest.mark.parametrize("interval", [1, 4, 8])
-def test_on_the_gpu_nothing_is_made_or_written_after_the_second_token(backend, rng, interval):
+def test_on_the_gpu_nothing_is_created_or_written_after_the_second_token(backend, rng, interval):
     counters = backend.device.counters
     ids, counts = prompt_of(rng, 9), Counts()
     runs = Autoregressive(interval, 2).run(
@@ -266,14 +266,16 @@ def test_on_the_gpu_nothing_is_made_or_written_after_the_second_token(backend, r
     assert work.bytes_read == 4 * len(delivered)
     reads = counts.readbacks - reads
     assert work.maps == reads
-    rest = 40 - (1 + interval + 2)  # two passes were ahead already
+    rest = 40 - (1 + interval + 2)  # two passes had been submitted before
     if interval == 1:
-        assert work.submits == rest + (reads - 2)  # as were the copies of their ids
+        assert work.submits == rest + (reads - 2)  # and so had the copies of their ids
     else:
         assert work.submits == -(-rest // 2) + reads
 
 
-def test_on_the_gpu_the_ids_are_those_of_plain_intervals_with_an_end_at_every_residue(backend, rng):
+def test_on_the_gpu_ids_equal_those_of_one_readback_with_an_end_anywhere_in_an_interval(
+    backend, rng
+):
     ids = prompt_of(rng, 6)
     plain = backend.greedy(ids, 0, 14)
     turn = prompt_of(rng, 3)
@@ -289,7 +291,7 @@ def test_on_the_gpu_the_ids_are_those_of_plain_intervals_with_an_end_at_every_re
     assert relative_error(backend.logits([*held[:-1], *turn], 0), second) > 1e-3  # the control
 
 
-def test_on_the_gpu_what_has_been_read_goes_on_without_writing(backend, rng):
+def test_on_the_gpu_a_generation_continues_after_a_readback_without_writes(backend, rng):
     ids = prompt_of(rng, 6)
     expected = backend.greedy(ids, 0, 15)
     feed = backend.feed(ids, 0)
@@ -308,10 +310,10 @@ def test_on_the_gpu_what_has_been_read_goes_on_without_writing(backend, rng):
     assert found == expected[:11]
     before = backend.device.counters.copy()
     assert backend.greedy(found[-1:], len(ids) + 10, 4) == expected[11:]
-    assert backend.device.counters.since(before).bytes_written > 0  # a pass has gone ahead
+    assert backend.device.counters.since(before).bytes_written > 0  # a pass had run ahead
 
 
-def test_on_the_gpu_samples_penalties_and_logprobs_do_not_depend_on_what_goes_ahead(backend, rng):
+def test_on_the_gpu_samples_penalties_and_logprobs_do_not_depend_on_running_ahead(backend, rng):
     ids = prompt_of(rng, 8)
     options = SamplingParams(
         temperature=1.3, top_k=40, presence_penalty=0.7, seed=int(rng.integers(2**40))
@@ -326,14 +328,14 @@ def test_on_the_gpu_samples_penalties_and_logprobs_do_not_depend_on_what_goes_ah
     plain, recorded = sampled(0, -1, 20)
     assert len(set(plain)) > 5
     for ahead, most in ((1, 20), (2, 17), (6, 18)):
-        ended, _ = sampled(ahead, len(ids) + 6, 20)  # what was submitted then must leave no trace
+        ended, _ = sampled(ahead, len(ids) + 6, 20)  # passes submitted here must leave no trace
         assert ended == [*plain[:6], END]
         found, also = sampled(ahead, -1, most)
         assert found == plain[:most]
         assert also.tokens == recorded.tokens[:most]
 
 
-def test_more_ids_than_the_ring_holds_come_in_one_fence_and_over_several(backend, rng):
+def test_more_ids_than_the_ring_holds_arrive_in_one_fence_or_several(backend, rng):
     ids = prompt_of(rng, 5)
     runs, _ = run(backend, Autoregressive(66, 3), ids, 70)
     assert [len(one) for one in runs] == [1, 66, 3]
@@ -342,7 +344,7 @@ def test_more_ids_than_the_ring_holds_come_in_one_fence_and_over_several(backend
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_a_fetch_is_of_its_place_in_the_queue_whatever_is_taken_or_given_up(bench, rng, native):
+def test_a_fetch_returns_the_contents_at_its_place_in_the_queue_in_any_order(bench, rng, native):
     device = bench.device
     readback = device._readback if native else Readback(replace(device.handle, native=None))
     slots = [bench.arena.empty("x", 4096) for _ in range(2)]
@@ -357,7 +359,7 @@ def test_a_fetch_is_of_its_place_in_the_queue_whatever_is_taken_or_given_up(benc
         first, second = fetches[at].collect()
         assert np.array_equal(first, contents[at, 8:48])
         assert np.array_equal(second, contents[at, 400:404])
-    fetches.clear()  # the one that was not taken is given up
+    fetches.clear()  # the fetch that was not collected is abandoned
     made = device.counters.buffer_creates
     kept = [readback.begin(slots[:1]) for _ in range(4)]
     assert device.counters.buffer_creates == made

@@ -1,4 +1,4 @@
-"""Passes over several tokens at positions of their own, on the GPU held to torch."""
+"""Window passes over several tokens at given positions, on the GPU, compared with torch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def backend(device, package) -> Iterator[GpuBackend]:
     made.close()
 
 
-def test_rows_have_the_positions_they_are_given_and_see_the_slots_before_theirs(
+def test_rows_use_their_given_positions_and_attend_to_the_slots_before_theirs(
     backend, package, rng
 ):
     reference = CpuBackend(package, context=CONTEXT)
@@ -56,12 +56,12 @@ def test_rows_have_the_positions_they_are_given_and_see_the_slots_before_theirs(
     assert relative_error(in_order, expected) > APART  # the control: positions matter
 
 
-def test_a_window_in_the_order_of_the_text_is_the_text(backend, rng):
+def test_a_window_in_sequence_order_equals_the_sequence(backend, rng):
     ids = rng.integers(0, VOCAB, 30).tolist()
     backend.fill(ids[:9], 0)
     ahead = backend.window_logits(ids[9:], 9, wanted=21)
     assert relative_error(ahead, backend.logits(ids, 0, all_rows=True)[9:]) < CLOSE
-    after = backend.greedy([ids[-1]], 29, 3)  # what the window left in the cache goes on
+    after = backend.greedy([ids[-1]], 29, 3)  # continues from the cache that the window filled
     assert after == backend.greedy(ids, 0, 3)
 
 
@@ -86,7 +86,7 @@ def test_a_weight_is_read_once_for_all_rows_of_a_window(device, tmp_path, rng, h
 
 
 @pytest.mark.parametrize("count", [5, 21], ids=["few", "window"])
-def test_a_window_in_int8_is_near_torch(device, tmp_path, rng, count):
+def test_a_window_in_int8_is_close_to_torch(device, tmp_path, rng, count):
     package = write_random_package(tmp_path, llama_manifest("Q4_K", embedding="Q8_0"), rng)
     policy = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
@@ -94,11 +94,11 @@ def test_a_window_in_int8_is_near_torch(device, tmp_path, rng, count):
     backend.fill(ids[: 40 - count], 0)
     found = backend.window_logits(ids[40 - count :], 40 - count, wanted=3)
     expected = CpuBackend(package, context=CONTEXT).logits(ids, 0, all_rows=True)[-3:]
-    assert 1e-5 < relative_error(found, expected) < IN_INT8  # above f32: int8 was really used
+    assert 1e-5 < relative_error(found, expected) < IN_INT8  # so large only with int8
     backend.close()
 
 
-def test_a_step_reads_eight_bytes_a_row_in_one_go(backend, rng):
+def test_picks_take_one_readback_of_8_bytes_per_row(backend, rng):
     ids = rng.integers(0, VOCAB, 24).tolist()
     backend.window_picks(ids, 0, wanted=10)
     before = backend.device.counters.copy()

@@ -1,5 +1,5 @@
-// The activation of a gated feed-forward, {{ ACT }}. Arguments are limited to where exp and tanh are
-// finite on every driver; beyond the limits the results are the same in f32, or nearly zero.
+// The activation of a gated feed-forward block, {{ ACT }}. Arguments of exp and tanh are clamped to a range
+// in which every driver returns finite values; beyond it the results are the same in f32, or nearly zero.
 {% if ACT == "silu" %}
 //   g / (1 + exp(-g))
 fn activate(g: f32) -> f32 {

@@ -1,5 +1,5 @@
-// The sampled id becomes the row after the last one of this pass, the only row of the next; run by
-// one thread.
+// Advance the step: the sampled id becomes the only row of the next pass, one position and slot after the
+// last row of this pass. Only one thread calls this.
 fn advance(id: u32) {
     let last = current.row[current.rows - 1u];
     ring[current.sampled % RING] = id;

@@ -1,5 +1,5 @@
-// A logit and its index. Equal logits are ordered by index, so the result never depends on
-// how the work was divided.
+// A logit and its index. Equal logits are ordered by index, so the result does not depend on how the work
+// is divided.
 struct Candidate {
     value: f32,
     index: u32,
@@ -16,7 +16,7 @@ fn better(a: Candidate, b: Candidate) -> Candidate {
 
 var<workgroup> candidates: array<Candidate, WG>;
 
-// The best over the workgroup of WG threads (a power of two); valid in thread 0.
+// The best candidate of a workgroup of WG threads (a power of two); valid in thread 0.
 fn best_of_workgroup(mine: Candidate, thread: u32) -> Candidate {
     candidates[thread] = mine;
     for (var half = WG / 2u; half > 0u; half /= 2u) {
@@ -28,14 +28,14 @@ fn best_of_workgroup(mine: Candidate, thread: u32) -> Candidate {
     return candidates[0];
 }
 
-// Whether a comes after b in order; then it was not among those chosen up to b.
+// Whether a sorts after b, in descending order of values.
 fn comes_after(a: Candidate, b: Candidate) -> bool {
     return a.value < b.value || (a.value == b.value && a.index > b.index);
 }
 
-// As `best_of_workgroup`, valid in every thread; may be called again at once.
+// Like `best_of_workgroup`, but valid in every thread; may be called repeatedly without a barrier.
 fn best_for_all(mine: Candidate, thread: u32) -> Candidate {
-    workgroupBarrier();  // an earlier result may still be read
+    workgroupBarrier();  // other threads may still be reading the previous result
     _ = best_of_workgroup(mine, thread);
     workgroupBarrier();
     return candidates[0];

@@ -1,12 +1,12 @@
-// Codes of matrix {{ S }}: {{ F.bits }} bits{{ ", signed, at the top of their bytes" if F.signed }}.
+// Codes of matrix {{ S }}: {{ F.bits }} bits{{ ", signed, shifted to the top of their bytes" if F.signed }}.
 {% set at = 8 - F.bits if F.signed else 0 %}
 {% set low_mask = "0x%02x%02x%02x%02xu" % ((15 * 2 ** at,) * 4) %}
 
-// Half of a unit as it lies: 32 codes.
+// Half of a unit, 32 codes, as stored.
 struct Half{{ S }} {
     low: vec4<u32>,
 {% if F.bits == 8 %}
-    more: vec4<u32>,
+    last16: vec4<u32>,
 {% elif F.high %}
     high: vec2<u32>,
 {% endif %}
@@ -44,11 +44,11 @@ fn halves{{ S }}(unit: u32) -> Halves{{ S }} {
 {% endif %}
 }
 
-// The first and the last 16 codes of a half, in order, each in a byte.
+// Unpack the first or the last 16 codes of a half, in order, each into a byte.
 {% for second in range(2) %}
-fn {{ "last" if second else "first" }}{{ S }}(half: Half{{ S }}) -> vec4<u32> {
+fn {{ "last" if second else "first" }}_codes{{ S }}(half: Half{{ S }}) -> vec4<u32> {
 {% if F.bits == 8 %}
-    return half.{{ "more" if second else "low" }};
+    return half.{{ "last16" if second else "low" }};
 {% else %}
 {% set by = 4 * second - at %}
 {% set low = "half.low" if by == 0 else "(half.low " ~ (">> " if by > 0 else "<< ") ~ "vec4<u32>(" ~ by | abs ~ "u))" %}

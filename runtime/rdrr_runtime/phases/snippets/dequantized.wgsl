@@ -1,8 +1,8 @@
-// 32 weights of a row of matrix {{ S }}, inputs 32 half to 32 half + 31.
+// Dequantize 32 weights of a row of matrix {{ S }}: inputs 32 half to 32 half + 31.
 fn weights{{ S }}(row: u32, half: u32) -> array<vec4<f32>, 8> {
     var w: array<vec4<f32>, 8>;
 {% if F.values %}
-    // A row may end before its 32 weights do; what is read instead is multiplied by zero.
+    // A row may end within the 32 weights; the values read instead are multiplied by zero.
     let first = row * ROW_UNITS{{ S }};
     let last = ROW_UNITS{{ S }} - 1u;
 {% endif %}
@@ -20,8 +20,8 @@ fn weights{{ S }}(row: u32, half: u32) -> array<vec4<f32>, 8> {
 {% set unpacked = "unpack4xI8" if F.signed else "unpack4xU8" %}
     let unit = row * ROW_UNITS{{ S }} + half / 2u;
     let raw = half{{ S }}(unit, half % 2u);
-    let codes0 = first{{ S }}(raw);
-    let codes1 = last{{ S }}(raw);
+    let codes0 = first_codes{{ S }}(raw);
+    let codes1 = last_codes{{ S }}(raw);
 {% if F.column %}
     let group = group{{ S }}(row);
 {% for i in range(8) %}
@@ -30,14 +30,14 @@ fn weights{{ S }}(row: u32, half: u32) -> array<vec4<f32>, 8> {
 {% if i % per_word == 0 %}
     let bytes{{ i // per_word }} = weight{{ S }}[group.x + {{ 8 // per_word }}u * half + {{ i // per_word }}u];
 {% endif %}
-    let f{{ i }} = scaled_fours{{ S }}(bytes{{ i // per_word }}.{{ ["xy", "zw"][i % 2] if F.minimum else "xyzw"[i % 4] }}, group, 8u * half + {{ i }}u);
+    let f{{ i }} = unpacked_quad_scales{{ S }}(bytes{{ i // per_word }}.{{ ["xy", "zw"][i % 2] if F.minimum else "xyzw"[i % 4] }}, group, 8u * half + {{ i }}u);
 {% else %}
-    let f{{ i }} = fours{{ S }}(group, 8u * half + {{ i }}u);
+    let f{{ i }} = quad_scales{{ S }}(group, 8u * half + {{ i }}u);
 {% endif %}
     w[{{ i }}] = f{{ i }}.scale * vec4<f32>({{ unpacked }}(codes{{ i // 4 }}[{{ i % 4 }}])){{ " - f" ~ i ~ ".minimum" if F.minimum }};
 {% endfor %}
 {% else %}
-    let s = scales{{ S }}(head{{ S }}(unit), half % 2u);
+    let s = scales{{ S }}(scale_words{{ S }}(unit), half % 2u);
 {% for i in range(8) %}
     w[{{ i }}] = s.{{ "y" if F.group == 16 and i >= 4 else "x" }} * vec4<f32>({{ unpacked }}(codes{{ i // 4 }}[{{ i % 4 }}])){{ " - s.y" if F.minimum }};
 {% endfor %}

@@ -1,4 +1,4 @@
-// The product of a unit of matrix {{ S }} with the input staged from there on.
+// Dot product of a unit of a row of matrix {{ S }} with the staged inputs of that unit.
 {% if F.values %}
 fn dot_unit{{ S }}(row: u32, unit: u32, stage: u32) -> f32 {
     let w = weight{{ S }}[row * ROW_UNITS{{ S }} + unit];
@@ -12,15 +12,15 @@ fn dot_unit{{ S }}(row: u32, unit: u32, stage: u32) -> f32 {
 fn dot_unit{{ S }}(row: u32, unit: u32, stage: u32) -> f32 {
     let raw = halves{{ S }}(row * ROW_UNITS{{ S }} + unit);
 {% if not F.column %}
-    let head = head{{ S }}(row * ROW_UNITS{{ S }} + unit);
+    let scale_words = scale_words{{ S }}(row * ROW_UNITS{{ S }} + unit);
 {% endif %}
-    let part = stage * (K_STAGED / 16u) + 4u * unit;  // of 16 elements
-{% set sixteens = ["first" ~ S ~ "(raw.first)", "last" ~ S ~ "(raw.first)", "first" ~ S ~ "(raw.second)", "last" ~ S ~ "(raw.second)"] %}
+    let part = stage * (K_STAGED / 16u) + 4u * unit;  // index of the first 16 elements
+{% set sixteens = ["first_codes" ~ S ~ "(raw.first)", "last_codes" ~ S ~ "(raw.first)", "first_codes" ~ S ~ "(raw.second)", "last_codes" ~ S ~ "(raw.second)"] %}
 {% if INT8 %}
     let by16 = vec4<f32>(scales[part], scales[part + 1u], scales[part + 2u], scales[part + 3u]);
     let sums16 = vec4<f32>(vec4<i32>(
 {% for sixteen in sixteens %}
-        add16(0i, {{ sixteen }}, staged[part{{ " + " ~ loop.index0 ~ "u" if loop.index0 }}]),
+        dot16(0i, {{ sixteen }}, staged[part{{ " + " ~ loop.index0 ~ "u" if loop.index0 }}]),
 {% endfor %}
     ));
 {% else %}
@@ -59,14 +59,14 @@ fn dot_unit{{ S }}(row: u32, unit: u32, stage: u32) -> f32 {
 {% endif %}
 {% endif %}
 {% if F.levels == 2 and F.group == 16 %}
-    return bitcast<f32>(head.block_factor) * dot(vec4<f32>(unpack4xI8(head.scales)), products);
+    return bitcast<f32>(scale_words.super_scale) * dot(vec4<f32>(unpack4xI8(scale_words.scales)), products);
 {% elif F.levels == 2 %}
-    let s = vec4<f32>(unpack4xU8(head.scales));
-    let d = half_scales(head.block_factor);
+    let s = vec4<f32>(unpack4xU8(scale_words.scales));
+    let d = half_scales(scale_words.super_scale);
     return d.x * dot(s.xxzz, products) - d.y * dot(s.yyww, all);
 {% else %}
-    let a = scales{{ S }}(head, 0u);
-    let b = scales{{ S }}(head, 1u);
+    let a = scales{{ S }}(scale_words, 0u);
+    let b = scales{{ S }}(scale_words, 1u);
     return dot(vec4<f32>(a.x, a.x, b.x, b.x), products){{ " - dot(vec4<f32>(a.y, a.y, b.y, b.y), all)" if F.minimum }};
 {% endif %}
 {% endif %}

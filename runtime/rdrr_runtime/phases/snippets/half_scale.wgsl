@@ -1,4 +1,5 @@
-// Exact also for subnormal values, which unpack2x16float may flush and block scales often are.
+// Convert the bits of an f16 to f32. This is exact for subnormal values too, which block scales often are
+// and which unpack2x16float may flush to zero.
 fn half_scale(bits: u32) -> f32 {
     let exponent = (bits >> 10u) & 31u;
     let mantissa = bits & 1023u;

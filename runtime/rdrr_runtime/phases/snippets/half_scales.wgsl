@@ -1,5 +1,6 @@
-// The two f16 values of a word. Exact also for subnormal ones, which unpack2x16float may flush and
-// block scales often are: mantissa with its leading one, times a power of two.
+// Convert the two f16 values of a word to f32, as the mantissa with its leading one times a power of two.
+// This is exact for subnormal values too, which block scales often are and which unpack2x16float may
+// flush to zero.
 fn half_scales(word: u32) -> vec2<f32> {
     let bits = vec2<u32>(word & 0xffffu, word >> 16u);
     let exponent = (bits >> vec2<u32>(10u)) & vec2<u32>(31u);

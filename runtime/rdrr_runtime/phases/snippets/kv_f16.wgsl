@@ -1,6 +1,6 @@
-// A cache of f16: 4 elements in 8 bytes. Needs no shader-f16. Values beyond the range of f16
-// saturate, since an infinity would turn the softmax into NaN.
-// k_at and v_at give 4 elements; k_tile and v_tile the form that is kept in workgroup memory.
+// An f16 cache, 4 elements in 8 bytes; it does not need the feature shader-f16. Values beyond the range of
+// f16 saturate, because an infinity would turn the softmax into NaN.
+// k_at and v_at return 4 elements; k_tile and v_tile return them as they are kept in workgroup memory.
 alias KvWord = vec2<u32>;
 alias TileWord = KvWord;
 

@@ -1,4 +1,4 @@
-// A cache of f32: 4 elements in 16 bytes.
+// An f32 cache, 4 elements in 16 bytes.
 alias KvWord = vec4<f32>;
 alias TileWord = KvWord;
 

@@ -1,5 +1,5 @@
-// A cache of Q8_0: the codes of all elements, 4 in a word, and from word SCALES_AT on an f16 scale
-// for each 32 of them, 2 in a word. An element is its scale times its code.
+// A Q8_0 cache: the codes of all elements, 4 in a word, and from word SCALES_AT on an f16 scale for each
+// 32 elements, 2 in a word. element = scale * code.
 alias KvWord = u32;
 alias TileWord = vec4<f32>;
 
@@ -23,20 +23,20 @@ fn {{ cache }}_tile(i: u32) -> TileWord {
 }
 {% endfor %}
 
-fn largest_of(v: vec4<f32>) -> f32 {
+fn abs_max(v: vec4<f32>) -> f32 {
     let a = abs(v);
     return max(max(a.x, a.y), max(a.z, a.w));
 }
 
-// f16 bits of the scale of elements up to `most`. Subnormal ones are made by hand, since
-// pack2x16float may flush them to zero.
-fn scale_bits(most: f32) -> u32 {
-    let scale = min(most / 127.0, 65504.0);
+// f16 bits of the scale of elements whose largest magnitude is `amax`. Subnormal scales are assembled from
+// bits, because pack2x16float may flush them to zero.
+fn scale_bits(amax: f32) -> u32 {
+    let scale = min(amax / 127.0, 65504.0);
     let tiny = u32(round(scale * 16777216.0));  // in units of 2^-24
     return select(pack2x16float(vec2<f32>(scale, 0.0)), tiny, scale < 6.103515625e-5);
 }
 
-// Four codes under the scale as it is stored.
+// Quantize four elements with a scale, given by its f16 bits.
 fn codes(v: vec4<f32>, bits: u32) -> u32 {
     let scale = half_scale(bits);
     let inverse = select(0.0, 1.0 / scale, scale > 0.0);

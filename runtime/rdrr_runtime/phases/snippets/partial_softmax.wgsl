@@ -1,6 +1,6 @@
-// A partial result of softmax and its entropy: the largest of some logits and its index (the lower of
-// equal ones), and with d = logit - largest the sums z of exp(d) and s of d exp(d). No exponential
-// exceeds 1, so none overflows.
+// A partial result of softmax and its entropy over some logits: the largest logit and its index (the lower
+// one in a tie), and with d = logit - largest, z = sum exp(d) and s = sum d exp(d). No exponential exceeds
+// 1, so none overflows.
 struct Partial {
     value: f32,
     index: u32,
@@ -18,7 +18,7 @@ fn join(a: Partial, b: Partial) -> Partial {
     let z = select(vec2<f32>(a.z, b.z), vec2<f32>(b.z, a.z), b_first);
     let s = select(vec2<f32>(a.s, b.s), vec2<f32>(b.s, a.s), b_first);
     let d = low - high;
-    // Nothing of it would remain in f32; and a masked logit is -inf, whose product with 0 is NaN.
+    // exp(d) vanishes in f32, and a masked logit of -inf times 0 would be NaN.
     if (d < -100.0) {
         return Partial(high, index, z.x, s.x);
     }
@@ -28,7 +28,7 @@ fn join(a: Partial, b: Partial) -> Partial {
 
 var<workgroup> shared_partials: array<Partial, WG>;
 
-// All partial results of a workgroup of WG threads (a power of two); valid in thread 0.
+// Merge the partial results of a workgroup of WG threads (a power of two); valid in thread 0.
 fn join_workgroup(mine: Partial, thread: u32) -> Partial {
     shared_partials[thread] = mine;
     for (var half = WG / 2u; half > 0u; half /= 2u) {

@@ -1,10 +1,10 @@
-// Largest of a value over the workgroup of WG threads (a power of two), valid in every thread.
+// Maximum over the workgroup of WG threads (a power of two); valid in every thread.
 var<workgroup> reduce_max_shared: array<f32, WG>;
 
 {% if SUBGROUPS %}
 fn reduce_max(v: f32, thread: Thread) -> f32 {
     let most = subgroupMax(v);
-    workgroupBarrier();  // an earlier call may still be reading
+    workgroupBarrier();  // other threads may still be reading the result of an earlier call
     if (thread.lane == 0u) {
         reduce_max_shared[thread.subgroup] = most;
     }
@@ -17,7 +17,7 @@ fn reduce_max(v: f32, thread: Thread) -> f32 {
 }
 {% else %}
 fn reduce_max(v: f32, thread: Thread) -> f32 {
-    workgroupBarrier();  // an earlier call may still be reading
+    workgroupBarrier();  // other threads may still be reading the result of an earlier call
     reduce_max_shared[thread.index] = v;
     for (var half = WG / 2u; half > 0u; half /= 2u) {
         workgroupBarrier();

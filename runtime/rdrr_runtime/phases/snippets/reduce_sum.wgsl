@@ -1,11 +1,10 @@
-// Sum of a vec4 over the workgroup of WG threads (a power of two), valid in every thread.
-// The kernel passes its thread index and, with subgroups, the subgroup's index and count.
+// Sum of a vec4 over the workgroup of WG threads (a power of two); valid in every thread.
 var<workgroup> reduce_shared: array<vec4<f32>, WG>;
 
 {% if SUBGROUPS %}
 fn reduce_sum(v: vec4<f32>, thread: Thread) -> vec4<f32> {
     let sum = subgroupAdd(v);
-    workgroupBarrier();  // an earlier call may still be reading
+    workgroupBarrier();  // other threads may still be reading the result of an earlier call
     if (thread.lane == 0u) {
         reduce_shared[thread.subgroup] = sum;
     }
@@ -18,7 +17,7 @@ fn reduce_sum(v: vec4<f32>, thread: Thread) -> vec4<f32> {
 }
 {% else %}
 fn reduce_sum(v: vec4<f32>, thread: Thread) -> vec4<f32> {
-    workgroupBarrier();  // an earlier call may still be reading
+    workgroupBarrier();  // other threads may still be reading the result of an earlier call
     reduce_shared[thread.index] = v;
     for (var half = WG / 2u; half > 0u; half /= 2u) {
         workgroupBarrier();

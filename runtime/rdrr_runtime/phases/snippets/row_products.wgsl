@@ -1,14 +1,14 @@
-{# Adds to {{ to }} the product of 64 inputs of a row, c0 to c3 and `scale` of int8_rows, with the weights
-   of output {{ o }} that row_registers.wgsl has named. #}
+{# Adds to {{ to }} the product of 64 inputs of a row (the codes c0 to c3 and `scale` that
+   quantize_small_batch wrote) with 64 weights of output {{ o }}, which row_registers.wgsl has unpacked. #}
 {% for h in range(2) %}
 {% set code = "code" ~ m ~ "_" ~ o ~ "_" %}
 {% set factor = "weight_scale" ~ m ~ "_" ~ o ~ "_" ~ h %}
 {% if FORMATS[m].group == 16 %}
-                {{ to }} += scale.{{ "xz"[h] }} * {{ factor }}.x * to_f32(add16(ORIGIN, {{ code }}{{ 2 * h }}, c{{ 2 * h }}));
-                {{ to }} += scale.{{ "xz"[h] }} * {{ factor }}.y * to_f32(add16(ORIGIN, {{ code }}{{ 2 * h + 1 }}, c{{ 2 * h + 1 }}));
+                {{ to }} += scale.{{ "xz"[h] }} * {{ factor }}.x * magic_to_f32(dot16(MAGIC_BITS, {{ code }}{{ 2 * h }}, c{{ 2 * h }}));
+                {{ to }} += scale.{{ "xz"[h] }} * {{ factor }}.y * magic_to_f32(dot16(MAGIC_BITS, {{ code }}{{ 2 * h + 1 }}, c{{ 2 * h + 1 }}));
 {% else %}
                 {{ to }} += scale.{{ "xz"[h] }} * {{ factor }}.x
-                    * to_f32(add16(add16(ORIGIN, {{ code }}{{ 2 * h }}, c{{ 2 * h }}), {{ code }}{{ 2 * h + 1 }}, c{{ 2 * h + 1 }}));
+                    * magic_to_f32(dot16(dot16(MAGIC_BITS, {{ code }}{{ 2 * h }}, c{{ 2 * h }}), {{ code }}{{ 2 * h + 1 }}, c{{ 2 * h + 1 }}));
 {% if FORMATS[m].minimum %}
                 {{ to }} -= scale.{{ "yw"[h] }} * {{ factor }}.y;
 {% endif %}

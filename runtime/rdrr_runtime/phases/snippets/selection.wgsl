@@ -1,29 +1,30 @@
-// What the phases that select tokens for one row hand on. A search finds the score of the last token
-// that top-k or top-p keeps, LEVELS times by eight bits of its key; a stage is one of these times.
+// State that the sampling phases pass on for each row. A search is a radix select for the smallest key that
+// top-k or top-p keeps. It has LEVELS levels of 8 bits of the key each; each level is one stage.
 const STAGES = 8u;
 const LEVELS = 4u;
-const BINS = 256u;  // and threads of a workgroup
+const BINS = 256u;  // bins of a histogram; also the threads of a workgroup
 const MAX_GROUPS = 64u;
 
-// A threshold under search: tokens below `low` are out already; those between agree with `prefix`
-// in the bits of the levels done. `goal` of the weight above the threshold is still to be found.
+// A radix select in progress. Keys below `low` have been excluded by an earlier search. `prefix` has the
+// bits of the threshold that are known so far. `remaining` is the weight that the keys to keep must still
+// add up to, among the keys that match the prefix.
 struct Search {
     low: u32,
     prefix: u32,
-    goal: f32,
+    remaining: f32,
     pad: u32,
 }
 
 struct Selection {
-    tops: array<u32, MAX_GROUPS>,      // largest key of each workgroup
-    searches: array<Search, STAGES>,   // as each stage began
-    bins: array<atomic<u32>, 2u * STAGES * BINS>,  // of each stage, in two words
+    max_keys: array<u32, MAX_GROUPS>,      // largest key of each workgroup
+    searches: array<Search, STAGES>,   // state of the search at the start of each stage
+    bins: array<atomic<u32>, 2u * STAGES * BINS>,  // histogram of each stage, two words for each bin
 }
 
 var<workgroup> shared_keys: array<u32, BINS>;
 
-// Largest of the keys of a workgroup's threads, valid in all of them.
-fn largest_key(mine: u32, thread: u32) -> u32 {
+// Largest key over the threads of a workgroup; valid in every thread.
+fn workgroup_max_key(mine: u32, thread: u32) -> u32 {
     shared_keys[thread] = mine;
     for (var half = BINS / 2u; half > 0u; half /= 2u) {
         workgroupBarrier();
@@ -35,7 +36,7 @@ fn largest_key(mine: u32, thread: u32) -> u32 {
     return shared_keys[0];
 }
 
-// A score as a word of the same order; 0 is a token that must not be sampled.
+// Convert a score to an integer key that sorts like it; the key 0 marks a token that must not be sampled.
 fn key_of(score: f32) -> u32 {
     let bits = bitcast<u32>(score);
     return select(bits | 0x80000000u, ~bits, bits >> 31u == 1u);

@@ -1,5 +1,6 @@
-// in(x) in workgroup memory{% if COLUMN %}, times the scales of one group of outputs{% endif %}{% if INT8 %}, as int8: x = scale q for each 16 elements, scale =
-// max|x| / 127. Four threads share a scale: by shuffles where subgroups are that wide{% endif %}.
+// Stage in(x) in workgroup memory{% if COLUMN %}, multiplied by the scales of one group of outputs{% endif %}{% if INT8 %}, as int8: x = scale q for each
+// 16 elements, with scale = max|x| / 127. Four threads share a scale; they exchange their values by
+// subgroup shuffles if subgroups have at least 4 threads{% endif %}.
 var<workgroup> staged: array<{{ "vec4<u32>" if INT8 else "vec4<f32>" }}, {{ STAGES }}u * K_STAGED / {{ 16 if INT8 else 4 }}u>;
 {% if INT8 %}
 var<workgroup> scales: array<f32, {{ STAGES }}u * K_STAGED / 16u>;
@@ -19,11 +20,11 @@ fn stage(thread: Thread) {
     }
 }
 {% else %}
-// Where the scales of a group of outputs of matrix `segment` lie.
-fn group_of(segment: u32, row: u32) -> vec2<u32> {
+// Offsets of the scales of the group of an output of matrix `matrix`.
+fn group_of(matrix: u32, row: u32) -> vec2<u32> {
 {% if COLUMN %}
 {% for F in FORMATS %}
-    if (segment == {{ loop.index0 }}u) {
+    if (matrix == {{ loop.index0 }}u) {
         return group{{ loop.index0 }}(row);
     }
 {% endfor %}
@@ -31,13 +32,13 @@ fn group_of(segment: u32, row: u32) -> vec2<u32> {
     return vec2<u32>(0u);
 }
 
-// Four inputs from element 4 i on as they are staged; adds to the sums of squares and of minimums.
-fn taken(i: u32, segment: u32, group: vec2<u32>, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
+// Inputs 4 i to 4 i + 3 as they are staged. Adds to the sum of squares (x) and to that of minimums (y).
+fn scaled_input(i: u32, matrix: u32, group: vec2<u32>, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
     let v = input(i, totals);
 {% if COLUMN %}
 {% for F in FORMATS %}
-    if (segment == {{ loop.index0 }}u) {
-        let f = fours{{ loop.index0 }}(group, i);
+    if (matrix == {{ loop.index0 }}u) {
+        let f = quad_scales{{ loop.index0 }}(group, i);
 {% if F.minimum %}
         (*totals).y += dot(v, f.minimum);
 {% endif %}
@@ -49,17 +50,17 @@ fn taken(i: u32, segment: u32, group: vec2<u32>, totals: ptr<function, vec2<f32>
 }
 {% if INT8 %}
 
-// Four codes of elements of which `most` is the largest magnitude of their 16.
-fn codes_of(v: vec4<f32>, most: f32) -> u32 {
-    let inverse = select(0.0, 127.0 / most, most > 0.0);
+// Quantize four elements of a group of 16 whose largest magnitude is `amax`.
+fn codes_of(v: vec4<f32>, amax: f32) -> u32 {
+    let inverse = select(0.0, 127.0 / amax, amax > 0.0);
     return pack4xI8(vec4<i32>(round(v * inverse)));
 }
 
-// Stage 16 elements. One thread writes the vector: a write to one component may rewrite the others
-// too, and so undo what other threads write there.
-fn stage16(at: u32, codes: vec4<u32>, most: f32) {
+// Stage 16 elements. One thread writes the whole vector, because a write to one component may rewrite the
+// others and so undo what other threads write there.
+fn stage16(at: u32, codes: vec4<u32>, amax: f32) {
     staged[at] = codes;
-    scales[at] = most / 127.0;
+    scales[at] = amax / 127.0;
 {% if not COLUMN %}
     const ONES = 0x01010101u;
     sums[at] = dot4I8Packed(codes.x, ONES) + dot4I8Packed(codes.y, ONES)
@@ -71,15 +72,16 @@ var<workgroup> shared_max: array<f32, WG>;
 var<workgroup> shared_codes: array<u32, WG>;
 {% endif %}
 
-// Stage the input for the group of an output of matrix `segment`; returns this thread's sums.
-fn stage(thread: Thread, subgroup_size: u32, segment: u32, row: u32, number: u32) -> vec2<f32> {
+// Stage the input, with COLUMN for the group that output `row` of matrix `matrix` belongs to, as copy
+// `number`. Returns this thread's sums of squares and of minimums.
+fn stage(thread: Thread, subgroup_size: u32, matrix: u32, row: u32, number: u32) -> vec2<f32> {
     var totals = vec2<f32>(0.0);
-    let end = K_STAGED / 4u;  // a multiple of 16, so that neighbours never part
+    let end = K_STAGED / 4u;  // a multiple of 16, so that the 4 threads of a scale are never split
     let begin = number * end;
-    let group = group_of(segment, row);
+    let group = group_of(matrix, row);
 {% if not INT8 %}
     for (var i = thread.index; i < end; i += WG) {
-        staged[begin + i] = taken(i, segment, group, &totals);
+        staged[begin + i] = scaled_input(i, matrix, group, &totals);
     }
 {% else %}
 {% if SUBGROUPS %}
@@ -88,17 +90,17 @@ fn stage(thread: Thread, subgroup_size: u32, segment: u32, row: u32, number: u32
             let i = first + thread.subgroup * subgroup_size + thread.lane;
             var v = vec4<f32>(0.0);
             if (i < end) {
-                v = taken(i, segment, group, &totals);
+                v = scaled_input(i, matrix, group, &totals);
             }
-            var most = largest(v);
-            most = max(most, subgroupShuffleXor(most, 1u));
-            most = max(most, subgroupShuffleXor(most, 2u));
-            let own = codes_of(v, most);
+            var amax = abs_max(v);
+            amax = max(amax, subgroupShuffleXor(amax, 1u));
+            amax = max(amax, subgroupShuffleXor(amax, 2u));
+            let own = codes_of(v, amax);
             let codes = vec4<u32>(
                 own, subgroupShuffleXor(own, 1u), subgroupShuffleXor(own, 2u), subgroupShuffleXor(own, 3u)
             );
             if (i < end && i % 4u == 0u) {
-                stage16((begin + i) / 4u, codes, most);
+                stage16((begin + i) / 4u, codes, amax);
             }
         }
         return totals;
@@ -109,21 +111,21 @@ fn stage(thread: Thread, subgroup_size: u32, segment: u32, row: u32, number: u32
         let i = first + t;
         var v = vec4<f32>(0.0);
         if (i < end) {
-            v = taken(i, segment, group, &totals);
+            v = scaled_input(i, matrix, group, &totals);
         }
         workgroupBarrier();
-        shared_max[t] = largest(v);
+        shared_max[t] = abs_max(v);
         workgroupBarrier();
         let at = t & ~3u;
-        let most = max(max(shared_max[at], shared_max[at + 1u]),
+        let amax = max(max(shared_max[at], shared_max[at + 1u]),
                        max(shared_max[at + 2u], shared_max[at + 3u]));
-        shared_codes[t] = codes_of(v, most);
+        shared_codes[t] = codes_of(v, amax);
         workgroupBarrier();
         if (i < end && i % 4u == 0u) {
             let codes = vec4<u32>(
                 shared_codes[t], shared_codes[t + 1u], shared_codes[t + 2u], shared_codes[t + 3u]
             );
-            stage16((begin + i) / 4u, codes, most);
+            stage16((begin + i) / 4u, codes, amax);
         }
     }
 {% endif %}

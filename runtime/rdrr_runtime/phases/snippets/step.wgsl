@@ -1,14 +1,15 @@
+// The token rows of a pass, with their slot mapping; state.py describes the buffer.
 struct Row {
     token: u32,
-    position: u32,
+    position: u32,  // for rope
     sequence: u32,
-    slot: u32,  // of the sequence's caches, where its key and value go
+    slot: u32,      // KV slot of the sequence at which the row's key and value are stored
 }
 
 struct Step {
     rows: u32,     // token rows of this pass
     sampled: u32,  // tokens sampled so far
-    wanted: u32,   // last rows whose logits are computed, where a pass can be asked for several
+    wanted: u32,   // number of last rows whose logits are computed, in passes with last-n logits
     pad: u32,
     row: array<Row>,
 }

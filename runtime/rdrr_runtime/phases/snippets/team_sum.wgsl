@@ -1,5 +1,5 @@
-// Sum over a team's threads, valid in all of them. T is a power of two; where subgroups have at least
-// T threads, a team is one of them or a run of its lanes.
+// Sum over the threads of a team; valid in all of them. T is a power of two. If subgroups have at least T
+// threads, a team is a subgroup or consecutive lanes of one.
 fn team_sum(v: Sums, thread: Thread, subgroup_size: u32, team: u32) -> Sums {
 {% if SUBGROUPS %}
     if (subgroup_size == T) {

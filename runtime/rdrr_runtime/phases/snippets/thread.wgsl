@@ -1,8 +1,8 @@
-// Where a thread stands in its workgroup; the subgroup fields exist only with subgroups.
+// Indices of a thread in its workgroup. The subgroup fields exist only with subgroups.
 //
-// The subgroup size is no field: Tint calls a whole structure non-uniform where one field is. A
-// kernel that needs it takes an entry parameter `@builtin(subgroup_size) subgroup_size: u32` with
-// subgroups and hands it on; without subgroups the name is the constant below.
+// The subgroup size is not a field, because Tint treats a whole structure as non-uniform if one of its
+// fields is. A phase that needs it declares the parameter `subgroup_size`, which the entry point passes
+// on; without subgroups the name is the constant below.
 struct Thread {
     @builtin(local_invocation_index) index: u32,
 {% if SUBGROUPS %}

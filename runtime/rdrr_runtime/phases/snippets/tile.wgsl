@@ -1,19 +1,19 @@
-// A part of 64 weights of a row on its way into the tile: {{ 64 // PARTS }} weights.
+// The weights that a thread stages in a step: {{ 64 // PARTS }} of the 64 weights of a row.
 {% if PLANES == 1 %}
 struct Raw {
     codes: Half0,
-    head: Head0,
+    scale_words: ScaleWords0,
 }
 
 fn fetch(row: u32, step: u32, part: u32) -> Raw {
     let unit = row * ROW_UNITS0 + step;
-    return Raw(half0(unit, part), head0(unit));
+    return Raw(half0(unit, part), scale_words0(unit));
 }
 
 fn unpack(raw: Raw, at: u32, part: u32) {
-    tile_w[at + 2u * part * {{ TILE_N }}u] = first0(raw.codes);
-    tile_w[at + (2u * part + 1u) * {{ TILE_N }}u] = last0(raw.codes);
-    let s = scales0(raw.head, part);
+    tile_w[at + 2u * part * {{ TILE_N }}u] = first_codes0(raw.codes);
+    tile_w[at + (2u * part + 1u) * {{ TILE_N }}u] = last_codes0(raw.codes);
+    let s = scales0(raw.scale_words, part);
 {% if GROUP == 16 %}
     scale_w[at + 2u * part * {{ TILE_N }}u] = s.x;
     scale_w[at + (2u * part + 1u) * {{ TILE_N }}u] = s.y;
@@ -27,7 +27,7 @@ fn unpack(raw: Raw, at: u32, part: u32) {
 {% if F.values %}
 alias Raw = array<vec4<u32>, 2>;
 
-// A row may end in the middle of a step; what is read instead counts for nothing: x is zero.
+// A row may end within a step; the values read instead do not matter, because x is zero there.
 fn fetch(row: u32, step: u32, part: u32) -> Raw {
     let word = step * 8u + part * 2u;
     let first = row * ROW_UNITS0;

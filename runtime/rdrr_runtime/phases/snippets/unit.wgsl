@@ -1,10 +1,10 @@
-// A unit of matrix {{ S }} as it lies: 64 codes and their scales.
+// A unit of matrix {{ S }} as stored: 64 codes and the words of their scales.
 struct Unit{{ S }} {
     codes: Halves{{ S }},
-    head: Head{{ S }},
+    scale_words: ScaleWords{{ S }},
 }
 
 fn unit{{ S }}(row: u32, unit: u32) -> Unit{{ S }} {
     let at = row * ROW_UNITS{{ S }} + unit;
-    return Unit{{ S }}(halves{{ S }}(at), head{{ S }}(at));
+    return Unit{{ S }}(halves{{ S }}(at), scale_words{{ S }}(at));
 }

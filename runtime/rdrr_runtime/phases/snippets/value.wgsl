@@ -1,6 +1,6 @@
-// Activations between ops are kept as {{ VALUE }}; what is computed from them is f32.
+// Activations between ops are stored as {{ VALUE }}; shaders compute with them in f32.
 {% if VALUE == "f16" %}
-// Beyond the range of f16 they saturate, since an infinity would make the next norm NaN.
+// Values beyond the range of f16 saturate, because an infinity would turn the next norm into NaN.
 fn value(v: f32) -> f16 {
     return f16(clamp(v, -65504.0, 65504.0));
 }

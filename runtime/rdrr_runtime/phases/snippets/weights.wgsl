@@ -1,17 +1,16 @@
-{# How the matrices of FORMATS are read, the S-th being bound as weight{{S}}: array<vec4<u32>>; see
-   formats.py. Kernels that take 32 weights at a time say DEQUANTIZED, those that scale the input
-   for column-major weights say STAGED. #}
+{# Functions that read the matrices of FORMATS. Matrix S is bound as weight{{S}}: array<vec4<u32>>, in the
+   layout of formats.py. A shader that reads 32 dequantized weights at a time sets DEQUANTIZED. #}
 {% for F in FORMATS %}
 {% set S = loop.index0 %}
-override ROW_UNITS{{ S }}: u32;        // units of a row: {{ "16 bytes" if F.values else "64 codes" }}
+override ROW_UNITS{{ S }}: u32;        // units ({{ "16 bytes" if F.values else "64 codes" }}) of a row
 {% if F.high %}
-override HIGH{{ S }}: u32;             // where the planes begin, in words of 16 bytes
+override HIGH{{ S }}: u32;             // offsets of the planes, in words of 16 bytes
 {% endif %}
 {% if not F.values %}
 override SCALES{{ S }}: u32;
 {% endif %}
 {% if F.levels == 2 %}
-override COMMON{{ S }}: u32;
+override SUPER_SCALES{{ S }}: u32;
 {% endif %}
 {% endfor %}
 
@@ -27,10 +26,10 @@ override COMMON{{ S }}: u32;
 
 {% endif %}
 {% if F.column %}
-{% include "snippets/column_scales.wgsl" %}
+{% include "snippets/scales_along_n.wgsl" %}
 
 {% elif not F.values %}
-{% include "snippets/row_scales.wgsl" %}
+{% include "snippets/scales_along_k.wgsl" %}
 
 {% endif %}
 {% if DEQUANTIZED is defined %}

@@ -1,0 +1,20 @@
+"""What the public runtime DOPPLER needs of a package, and which packages it computes correctly.
+
+Everything here was tried with `doppler-gpu` 0.5.1: packages that pass were loaded there and gave
+the token ids that rdrr gives (`tests/doppler`). These modules know manifests only, so that the
+converter can write by them and `rdrr validate --profile doppler` can check by them.
+"""
+
+from rdrr_manifests.doppler.execution import SCHEMA, execution_graph
+from rdrr_manifests.doppler.limits import Obstacle, obstacles
+from rdrr_manifests.doppler.manifest import with_execution_graph
+from rdrr_manifests.doppler.session import SESSION
+
+__all__ = [
+    "SCHEMA",
+    "SESSION",
+    "Obstacle",
+    "execution_graph",
+    "obstacles",
+    "with_execution_graph",
+]

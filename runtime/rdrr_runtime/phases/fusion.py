@@ -1,0 +1,142 @@
+"""The ops that a product of one row or of a small batch fuses: its prologue and its epilogue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rdrr_device.buffers import BufferSlice
+
+from rdrr_runtime.phases.phase import Record, choice
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputRecord(Record):
+    """Parameters of a shader that applies a fused op to the input of a product.
+
+    Attributes:
+        input: Which op is fused, see `Input.kind`.
+        eps: For `norm`: epsilon added to the mean square.
+        offset: For `norm`: number added to the gain.
+        splits: For `combine`: partial results of each head.
+        head_dim: For `combine`: head dimension.
+    """
+
+    input: str = choice()
+    eps: float | None = None
+    offset: float | None = None
+    splits: int | None = None
+    head_dim: int | None = None
+
+
+@dataclass(frozen=True)
+class RowNorm:
+    """The RMSNorm before a product.
+
+    Attributes:
+        gain: Norm weight, f32 [K].
+        eps: Epsilon added to the mean square.
+        offset: Number added to the gain (Gemma: 1).
+    """
+
+    kind: ClassVar[str] = "norm"
+
+    gain: BufferSlice
+    eps: float
+    offset: float = 0.0
+
+    @property
+    def buffers(self) -> dict[str, BufferSlice]:
+        """Operands by the names under which shaders declare them."""
+        return {"gain": self.gain}
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Field values of an `InputRecord`."""
+        return {"eps": self.eps, "offset": self.offset}
+
+
+@dataclass(frozen=True)
+class AttentionSplits:
+    """The partial results of split attention, combined when a product reads its input.
+
+    Attributes:
+        stats: f32 [rows, heads, splits, 2], maximum score and exp sum, as attention writes it.
+        splits: Partial results of each head.
+        head_dim: Head dimension, a multiple of 16.
+    """
+
+    kind: ClassVar[str] = "combine"
+
+    stats: BufferSlice
+    splits: int
+    head_dim: int
+
+    @property
+    def buffers(self) -> dict[str, BufferSlice]:
+        """Operands by the names under which shaders declare them."""
+        return {"stats": self.stats}
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Field values of an `InputRecord`."""
+        return {"splits": self.splits, "head_dim": self.head_dim}
+
+
+@dataclass(frozen=True)
+class Input:
+    """The input of a product, with the op that is fused before it.
+
+    Attributes:
+        x: [rows, K]; with `AttentionSplits` the partial results, f32
+            [rows, heads, splits, head_dim].
+        before: The norm to apply first, or the partial results to combine first; None for neither.
+        int8: Whether x is already in int8, as a gated product writes it, see `Output`.
+        scales: For one row in int8: (f32 scale, i32 sum of the codes) [K / 16]; None otherwise.
+        name: Name of the value, for the label of the phase that quantizes a small batch to int8.
+    """
+
+    x: BufferSlice
+    before: RowNorm | AttentionSplits | None = None
+    int8: bool = False
+    scales: BufferSlice | None = None
+    name: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The fused op: `plain` (none), `norm`, `combine`, or `quantized` for an int8 input."""
+        if self.before is not None:
+            return self.before.kind
+        return "quantized" if self.int8 else "plain"
+
+    def partials(self, k: int) -> int:
+        """Return the number of partial results combined for a row, over all heads together."""
+        splits = self.before
+        return k // splits.head_dim * splits.splits if isinstance(splits, AttentionSplits) else 0
+
+
+@dataclass(frozen=True)
+class Output:
+    """The output of a product, with the op that is fused after it.
+
+    Attributes:
+        ys: Results [rows, N]. One buffer for the outputs of all matrices side by side or, for a
+            small batch, one buffer for each matrix; for `gate` one buffer of the gated pairs. f32
+            for `best`.
+        kind: `store`, `add` (to y), `gate` (activation(gate) * up), or for one row `best` (store
+            and also find the largest output).
+        bias: f32, one value for each output of all matrices, or None.
+        activation: For `gate`: `silu` or `gelu_tanh`.
+        best: For `best`: (f32 value, u32 index) of the largest output of each item.
+        int8: For `gate`: quantize the gated pairs to int8; a small batch gets the layout that
+            `quantize_small_batch` writes.
+        scales: For one row in int8: buffer for the scales, see `Input.scales`; None otherwise.
+    """
+
+    ys: tuple[BufferSlice, ...]
+    kind: str = "store"
+    bias: BufferSlice | None = None
+    activation: str = ""
+    best: BufferSlice | None = None
+    int8: bool = False
+    scales: BufferSlice | None = None

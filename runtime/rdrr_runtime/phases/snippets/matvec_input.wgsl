@@ -1,0 +1,78 @@
+// The input of a product with one token row, four elements at a time: unchanged, or multiplied by the gain
+// of its norm (the inverse root mean square is applied to the sums), or combined from the partial results
+// of attention.
+{% if INPUT == "combine" %}
+var<workgroup> split_max: array<f32, PARTIALS>;  // maximum score of each split of each head
+var<workgroup> split_sum: array<f32, PARTIALS>;
+var<workgroup> split_factor: array<f32, PARTIALS>;
+var<workgroup> live_splits: u32;  // splits that have keys; the same number for all heads of a token
+
+// Compute the factor of each split. The whole workgroup waits for this, so each thread makes few reads of
+// memory and the only loop is over the splits of a head.
+fn load_split_factors(t: u32) {
+    for (var i = t; i < PARTIALS; i += WG) {
+        let found = stats[i];
+        split_max[i] = found.x;
+        split_sum[i] = found.y;
+    }
+    workgroupBarrier();
+    for (var i = t; i < PARTIALS; i += WG) {
+        let first = i / SPLITS * SPLITS;
+        var max_score = -3.0e38;
+        for (var s = 0u; s < SPLITS; s++) {
+            max_score = max(max_score, select(-3.0e38, split_max[first + s], split_sum[first + s] > 0.0));
+        }
+        var sum = 0.0;
+        var count = 0u;
+        for (var s = 0u; s < SPLITS; s++) {
+            let has_keys = split_sum[first + s] > 0.0;
+            sum += select(0.0, exp(split_max[first + s] - max_score) * split_sum[first + s], has_keys);
+            count = select(count, s + 1u, has_keys);
+        }
+        split_factor[i] = select(0.0, exp(split_max[i] - max_score) / sum, split_sum[i] > 0.0);
+        if (i == 0u) {
+            live_splits = count;
+        }
+    }
+    workgroupBarrier();
+}
+{% endif %}
+
+{% if INPUT != "quantized" %}
+// Inputs 4 i to 4 i + 3. With a norm, adds their squares to totals.x and does not apply the inverse root
+// mean square.
+fn input(i: u32, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
+    if (4u * i >= K) {
+        return vec4<f32>(0.0);
+    }
+{% if INPUT == "norm" %}
+    let v = vec4<f32>(x[i]);
+    (*totals).x += dot(v, v);
+    return v * (OFFSET + gain[i]);
+{% elif INPUT == "combine" %}
+    let width = HEAD_DIM / 4u;
+    let first = i / width * SPLITS;
+    var sum = vec4<f32>(0.0);
+    // Four splits at a time, so that their loads overlap. Splits without keys are last; their factor is 0.
+    for (var s = 0u; s < live_splits; s += 4u) {
+{% for j in range(4) %}
+        let factor{{ j }} = split_factor[first + min(s + {{ j }}u, SPLITS - 1u)];
+        let split{{ j }} = x[(first + min(s + {{ j }}u, SPLITS - 1u)) * width + i % width];
+{% endfor %}
+{% for j in range(4) %}
+        if (s + {{ j }}u < live_splits) {
+            sum += factor{{ j }} * split{{ j }};
+        }
+{% endfor %}
+    }
+    return sum;
+{% else %}
+    return vec4<f32>(x[i]);
+{% endif %}
+}
+
+fn abs_max(v: vec4<f32>) -> f32 {
+    let a = abs(v);
+    return max(max(a.x, a.y), max(a.z, a.w));
+}
+{% endif %}

@@ -1,0 +1,58 @@
+"""Checks of whether kernels can read a matrix, and the arithmetic of units and thread counts."""
+
+from __future__ import annotations
+
+from rdrr_format.errors import FormatError
+from rdrr_format.layouts import Layout
+
+from rdrr_runtime.phases.formats import HALF
+from rdrr_runtime.phases.gpu_weight import GpuWeight
+
+
+def readable(weight: GpuWeight) -> bool:
+    """Return whether kernels can read a matrix: not if it is unquantized and column-major."""
+    return weight.layout is not Layout.COLUMN or weight.by_column
+
+
+def need_rows(weight: GpuWeight, label: str) -> None:
+    """Check that kernels can read a matrix.
+
+    Raises:
+        FormatError: The matrix holds unquantized values in column-major order.
+    """
+    if not readable(weight):
+        raise FormatError(
+            "no kernel reads unquantized weights in column-major order",
+            where=label,
+            found=f"{weight.dtype} {weight.layout}",
+            hint="transpose them when they are loaded",
+        )
+
+
+def unreadable_reason(weight: GpuWeight, *, int8: bool) -> str | None:
+    """Return why a product that binds a whole matrix cannot read it, or None if it can.
+
+    Args:
+        weight: The matrix.
+        int8: Whether the product multiplies in int8.
+    """
+    if not readable(weight):
+        return f"its {weight.dtype} values are stored column-major"
+    if int8 and weight.form.values:
+        return f"{weight.dtype} has no codes that could be multiplied in int8"
+    if len(weight.parts) > 1:
+        return f"a matrix of {weight.size} bytes exceeds what the device binds at once"
+    return None
+
+
+def half_units(k: int) -> int:
+    """Return the number of half units (32 weights) in a row of `k` inputs."""
+    return -(-k // HALF)
+
+
+def power_of_two(value: int, low: int, high: int) -> int:
+    """Return the smallest power of two that is at least `value`, clamped to [low, high].
+
+    `low` and `high` are powers of two.
+    """
+    return min(high, max(low, 1 << (max(1, value) - 1).bit_length()))

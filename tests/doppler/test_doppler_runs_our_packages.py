@@ -1,0 +1,69 @@
+"""Packages made with the profile `doppler` give the same ids in DOPPLER as here.
+
+DOPPLER 0.5.1 runs on Dawn in Node, on a software adapter. Without it the tests are skipped; CI
+always has it.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import rdrr
+from support.commands import EXAMPLE
+from support.doppler import INSTALLED, generate_with_doppler
+from support.random_models import MODELS, save_model
+
+PROMPT = "In the beginning God created"
+TOKENS = 24
+MARGIN = 1e-3
+"""Least distance of the two largest logits, over the largest, at which ids are compared."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def doppler() -> None:
+    if not INSTALLED.exists():
+        reason = "DOPPLER is not set up: run .ci/dawn"
+        assert "CI" not in os.environ, reason
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory):
+    """The trained example, and a random Qwen 3 and Gemma 3 with its tokenizer."""
+    folder = tmp_path_factory.mktemp("doppler")
+    return {"llama": EXAMPLE} | {
+        name: save_model(name, folder / name, tokenizer_from=EXAMPLE) for name in MODELS
+    }
+
+
+@pytest.mark.parametrize("quantize", ["q4_k_m", "f16"])
+@pytest.mark.parametrize("name", ["llama", *MODELS])
+def test_doppler_generates_our_ids(checkpoints, tmp_path, name, quantize):
+    package = tmp_path / "package"
+    rdrr.convert(checkpoints[name], package, profile="doppler", quantize=quantize)
+    assert rdrr.validate(package, deep=True, strict=True, profile="doppler").ok()
+    check_same_ids(package)
+
+
+def test_doppler_generates_our_ids_from_the_mix_with_q6_k(tmp_path):
+    package = tmp_path / "package"
+    types = {"embed": "q6_k", r"layers\.[25]\..*(v_proj|down_proj)": "q6_k"}
+    rdrr.convert(EXAMPLE, package, profile="doppler", tensor_types=types)
+    stored = {one.dtype for one in rdrr.open_package(package).manifest.tensors.values()}
+    assert "Q6_K" in stored
+    check_same_ids(package)
+
+
+def check_same_ids(package):
+    theirs = generate_with_doppler(package, PROMPT, TOKENS)
+    with rdrr.load(package, backend="cpu") as model:
+        assert theirs.prompt == list(model.encode(PROMPT))
+        logits = model.logits([*theirs.prompt, *theirs.ids[:-1]])[-len(theirs.ids) :]
+    assert len(theirs.ids) == TOKENS
+    ours = logits.argmax(axis=1)
+    largest = np.sort(logits, axis=1)[:, ::-1]
+    clear = (largest[:, 0] - largest[:, 1]) > MARGIN * np.abs(largest[:, 0])
+    assert clear.mean() > 0.9, "the model is too unsure for a comparison"
+    assert ours[clear].tolist() == np.asarray(theirs.ids)[clear].tolist()

@@ -1,0 +1,112 @@
+"""Commands whose extra is not installed end with one line that says how to install it.
+
+The packages are hidden from `import`, in the process that runs the tests. `.ci/wheel` runs the
+commands that need no extra in an environment that has none.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import fsspec
+import pytest
+from rdrr_device.adapters import NO_ADAPTER_HINT
+from rdrr_format.errors import DeviceError
+from support.commands import EXAMPLE, Done, rdrr
+
+
+@pytest.fixture
+def hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every optional package look as if it were not installed."""
+    for name in ("torch", "ray", "llguidance"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+def refused(done: Done) -> str:
+    """Return the one line of a command that was refused."""
+    assert done.code != 0
+    assert done.out == ""
+    (line,) = done.err.strip().splitlines()
+    return line
+
+
+@pytest.mark.usefixtures("hidden")
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (("--backend", "cpu"), "torch"),
+        (("--regex", "a+"), "grammar"),
+    ],
+)
+def test_generation_names_the_extra(made_package, words, extra):
+    done = rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1", *words)
+    assert refused(done).endswith(f"pip install 'rdrr[{extra}]'")
+
+
+@pytest.mark.usefixtures("hidden")
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [(("--device", "cuda"), "torch"), (("--engine", "ray"), "ray")],
+)
+def test_conversion_names_the_extra_and_leaves_nothing(tmp_path, words, extra):
+    done = rdrr("convert", EXAMPLE, tmp_path / "out", "--quiet", *words)
+    assert refused(done).endswith(f"pip install 'rdrr[{extra}]'")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("hidden")
+def test_a_pytorch_checkpoint_names_the_extra(checkpoint, tmp_path):
+    (checkpoint / "model.safetensors").unlink()
+    (checkpoint / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
+    line = refused(rdrr("convert", checkpoint, tmp_path / "out", "--quiet"))
+    assert "pytorch_model.bin: reading a PyTorch checkpoint needs the package torch" in line
+    assert line.endswith("pip install 'rdrr[torch]'")
+
+
+@pytest.mark.usefixtures("hidden")
+def test_an_importance_matrix_names_the_extra(made_package, tmp_path):
+    text = tmp_path / "text"
+    text.write_text("And it came to pass")
+    done = rdrr("imatrix", made_package, "--text", text, "--out", tmp_path / "out.gguf")
+    assert refused(done).endswith("pip install 'rdrr[torch]'")
+
+
+def without_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: str | None = None) -> None:
+        raise DeviceError("no WebGPU adapter on this machine", hint=NO_ADAPTER_HINT)
+
+    monkeypatch.setattr("rdrr_device.device.open_device", refuse)
+
+
+@pytest.mark.usefixtures("hidden")
+def test_without_an_adapter_both_ways_out_are_named(made_package, monkeypatch):
+    without_adapter(monkeypatch)
+    line = refused(rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1"))
+    assert "no WebGPU adapter on this machine, and the CPU backend needs the package torch" in line
+    assert "install a Vulkan driver" in line
+    assert line.endswith("pip install 'rdrr[torch]'")
+
+
+def test_without_an_adapter_but_with_torch_the_cpu_generates(made_package: Path, monkeypatch):
+    without_adapter(monkeypatch)
+    done = rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1")
+    assert done.code == 0
+    assert "backend cpu (torch), because there is no WebGPU adapter" in done.err
+
+
+@pytest.mark.usefixtures("hidden")
+def test_a_remote_pytorch_checkpoint_is_refused_before_its_weights_are_fetched(
+    tmp_path, monkeypatch
+):
+    files = fsspec.filesystem("memory")
+    files.pipe("/pickled/config.json", (EXAMPLE / "config.json").read_bytes())
+    files.pipe("/pickled/pytorch_model.bin", b"PK\x03\x04")
+    fetched: list[object] = []
+    monkeypatch.setattr(
+        "rdrr_converter.sources.staging.make_sparse_file", lambda *given: fetched.append(given)
+    )
+    line = refused(rdrr("convert", "memory://pickled", tmp_path / "out", "--quiet"))
+    files.rm("/pickled", recursive=True)
+    assert "memory://pickled: reading a PyTorch checkpoint needs the package torch" in line
+    assert not fetched

@@ -1,0 +1,118 @@
+"""The profile `doppler`: what conversion refuses, and what validation finds in other packages."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import rdrr
+from rdrr_format.errors import ConversionError, UsageError
+from support.commands import EXAMPLE
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("doppler") / "package"
+    rdrr.convert(EXAMPLE, folder, profile="doppler")
+    return folder
+
+
+@pytest.fixture
+def changed(package, tmp_path):
+    """A function that validates a copy of the manifest after a change, and returns the rule ids."""
+
+    def validate(change):
+        manifest = json.loads((package / "manifest.json").read_text())
+        change(manifest)
+        path = tmp_path / "manifest.json"
+        path.write_text(json.dumps(manifest))
+        report = rdrr.validate(path, profile="doppler")
+        return {fault.rule for fault in report.faults if fault.rule.startswith("doppler")}
+
+    return validate
+
+
+def nothing(manifest):
+    pass
+
+
+def without_session_field(manifest):
+    del manifest["inference"]["session"]["perLayerInputs"]["hotCache"]
+
+
+def without_graph(manifest):
+    manifest["inference"]["execution"] = None
+
+
+def with_unknown_step(manifest):
+    manifest["inference"]["execution"]["decode"][0] = ["input_norm", "no_such_kernel"]
+
+
+def without_a_stage(manifest):
+    del manifest["inference"]["execution"]["prefill"]
+
+
+def with_another_digest(manifest):
+    manifest["inference"]["execution"]["kernels"]["rope"]["digest"] = "sha256:" + "0" * 64
+
+
+def with_llama3_rope(manifest):
+    manifest["inference"]["rope"] |= {
+        "ropeScalingType": "llama3",
+        "ropeScalingFactor": 8.0,
+        "llama3LowFreqFactor": 1.0,
+        "llama3HighFreqFactor": 4.0,
+        "llama3OriginalMaxPos": 512,
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "rules"),
+    [
+        (nothing, set()),
+        (without_session_field, {"doppler-session"}),
+        (without_graph, {"doppler-execution"}),
+        (with_unknown_step, {"doppler-execution"}),
+        (without_a_stage, {"doppler-execution"}),
+        (with_another_digest, {"doppler-kernel"}),
+        (with_llama3_rope, {"doppler-support"}),
+    ],
+)
+def test_each_rule_of_the_profile_finds_its_fault_and_no_other(changed, change, rules):
+    assert changed(change) == rules
+
+
+def test_a_package_of_the_other_profile_lacks_the_graph(tmp_path):
+    rdrr.convert(EXAMPLE, tmp_path / "plain", quantize="f16")
+    assert rdrr.validate(tmp_path / "plain").ok()
+    report = rdrr.validate(tmp_path / "plain", profile="doppler")
+    assert [fault.rule for fault in report.errors] == ["doppler-execution"]
+
+
+def test_an_unknown_profile_is_a_usage_error(package):
+    with pytest.raises(UsageError, match="`profile`"):
+        rdrr.validate(package, profile="other")
+
+
+def test_a_model_that_doppler_computes_differently_is_refused_before_anything_is_written(
+    tmp_path,
+):
+    source = tmp_path / "yarn"
+    source.mkdir()
+    for file in EXAMPLE.iterdir():
+        (source / file.name).symlink_to(file)
+    config = json.loads((EXAMPLE / "config.json").read_text())
+    config.pop("rope_scaling", None)
+    config["rope_parameters"] = {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 512,
+    }
+    (source / "config.json").unlink()
+    (source / "config.json").write_text(json.dumps(config))
+    rdrr.convert(source, tmp_path / "for-rdrr", quantize="f16")
+    with pytest.raises(ConversionError, match="ropeScalingType") as caught:
+        rdrr.convert(source, tmp_path / "for-doppler", quantize="f16", profile="doppler")
+    assert "yarn" in caught.value.line()
+    assert not (tmp_path / "for-doppler").exists()

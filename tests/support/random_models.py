@@ -1,0 +1,45 @@
+"""Random models of true proportions, whose next token is clear enough to compare runtimes by ids.
+
+The tiny models of `support.checkpoints` have heads and vocabularies that other runtimes' kernels
+need not support, and nearly equal logits.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+MODELS = ("qwen3", "gemma3_text")
+"""transformers' names of the configurations."""
+
+_SIZES = {
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 8192,
+    "max_position_embeddings": 2048,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "initializer_range": 0.08,
+}
+
+
+def save_model(name: str, folder: Path, *, tokenizer_from: Path, seed: int = 7) -> Path:
+    """Write a random checkpoint in float16, with the tokenizer of another one."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **_SIZES))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:  # norms, so that a test sees when one is forgotten
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    model.half().save_pretrained(folder)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tokenizer_from / file, folder)
+    return folder
