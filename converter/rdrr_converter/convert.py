@@ -27,6 +27,7 @@ from rdrr_manifests.models import MANIFEST_NAME, Manifest
 from rdrr_manifests.models.conversion_report import REPORT_NAME
 
 from rdrr_converter.architectures import find_architecture
+from rdrr_converter.backend_notes import backend_notes
 from rdrr_converter.check_manifest import check_manifest, check_tokenizer
 from rdrr_converter.check_options import check_options
 from rdrr_converter.devices import CPU, PendingDevice, check_device, open_device
@@ -160,7 +161,7 @@ def _convert(
     if adapter is not None:
         opened = merge_adapter(opened, adapter)
     rule = find_architecture(opened.config, options.arch, opened.config_path)
-    model = read_model(opened, rule)
+    model = read_model(opened, rule, options.allow_unread)
     matrix = None if options.imatrix is None else load_importance(local_path(options.imatrix))
     magnitudes = scan(model, max(threads, settings.fetchers), counter)
     plan = make_plan(model, options, magnitudes, matrix)
@@ -247,7 +248,7 @@ class _Job:
 
 
 def _check_graph(manifest: Manifest) -> tuple[str, ...]:
-    """Derive the graph, and return a note if the runtime does not support it yet.
+    """Derive the graph, and return notes if the runtime or a backend does not support it.
 
     Raises:
         ConversionError: The shapes in the graph differ from those of the tensors, which is a
@@ -267,4 +268,4 @@ def _check_graph(manifest: Manifest) -> tuple[str, ...]:
                 expected=list(use.shape),
                 found=found,
             )
-    return ()
+    return backend_notes(graph, manifest)

@@ -100,6 +100,13 @@ class PackageOptions:
     arch: str | None = option(
         None, "Architecture to use instead of the one that config.json names."
     )
+    allow_unread: tuple[str, ...] = option(
+        (),
+        "Key of config.json to ignore, although the architecture does not use it and it may change "
+        "what the model computes.",
+        metavar="KEY",
+        read_words=tuple,
+    )
     lora: str | Path | None = option(
         None, "PEFT adapter (folder or URL) to merge into the weights.", metavar="PATH"
     )
@@ -142,6 +149,7 @@ class PackageOptions:
             UsageError: An option does not allow its value.
         """
         check_fields(self)
+        object.__setattr__(self, "allow_unread", tuple(sorted(set(self.allow_unread))))
 
     @property
     def recipe(self) -> Recipe:

@@ -6,6 +6,7 @@ is written. Weights are not changed, and are compared only to decide whether the
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from rdrr_converter.architectures.layers import SLIDING, layer_pattern
 from rdrr_converter.matching import ModelTensor, match
 from rdrr_converter.sources import Source
 from rdrr_converter.sources.base import same_values
+from rdrr_converter.unread import check_unread
 
 
 @dataclass(frozen=True)
@@ -46,29 +48,47 @@ class SourceModel:
     mask_token_id: int | None = None
 
 
-def read_model(source: Source, rule: ArchitectureRule) -> SourceModel:
+def read_model(
+    source: Source, rule: ArchitectureRule, allow_unread: Collection[str] = ()
+) -> SourceModel:
     """Read a checkpoint as a model of an architecture.
+
+    Args:
+        source: The checkpoint.
+        rule: The architecture.
+        allow_unread: Keys of the configuration that may be ignored.
 
     Raises:
         SourceError: A tensor is missing, is unexpected or has the wrong shape, or a value in the
             configuration is missing or invalid.
-        ConversionError: The configuration asks for something that the format cannot express.
+        ConversionError: The configuration asks for something that the format cannot express, or
+            has a key that nothing reads.
     """
     config = Config(source.text_config, rule.defaults, source.config_path)
     sizes, moe = _sizes(rule, config), _experts(rule, config)
     tensors, notes = match(source, rule, config, sizes, moe)
-    tied, tensors, tie_notes = _decide_head(tensors, config)
+    tied, tensors, tie_notes = _decide_head(tensors, config, source)
     mask, mask_notes = _mask_token(rule, config)
+    inference = _inference(rule, config, tensors, tied)
+    _read_flags(rule, config)
+    unread_notes = check_unread(config, rule, allow_unread)
     return SourceModel(
         name=rule.name,
         sizes=sizes,
-        inference=_inference(rule, config, tensors, tied),
+        inference=inference,
         tensors=tensors,
         tied=tied,
-        notes=(*notes, *tie_notes, *mask_notes),
+        notes=(*notes, *tie_notes, *mask_notes, *unread_notes),
         moe=moe,
         mask_token_id=mask,
     )
+
+
+def _read_flags(rule: ArchitectureRule, config: Config) -> None:
+    """Read the flags that say which tensors exist; matching reads only those of absent ones."""
+    for row in rule.tensors:
+        if callable(row.required):
+            row.required(config)
 
 
 def _mask_token(rule: ArchitectureRule, config: Config) -> tuple[int | None, list[str]]:
@@ -123,18 +143,30 @@ def _context(rule: ArchitectureRule, config: Config) -> int:
 
 
 def _decide_head(
-    tensors: tuple[ModelTensor, ...], config: Config
+    tensors: tuple[ModelTensor, ...], config: Config, source: Source
 ) -> tuple[bool, tuple[ModelTensor, ...], list[str]]:
     """Decide whether the head is the embedding, by the tensors rather than by the configuration.
 
     Returns:
         Whether the head is tied, the tensors to store, and notes.
+
+    Raises:
+        SourceError: There is no head, and the configuration says that it is not the embedding.
     """
     claimed = config.flag("tie_word_embeddings")
     head = next((tensor for tensor in tensors if tensor.role == "lm_head"), None)
     if head is None:
-        notes = [] if claimed else ["no lm_head.weight: the embedding serves as head"]
-        return True, tensors, notes
+        # A multimodal model states it beside `text_config`.
+        if not (claimed or source.config.get("tie_word_embeddings") is True):
+            raise SourceError(
+                "there is no lm_head.weight, and the embedding is not the head either",
+                where=config.where,
+                expected="lm_head.weight, or tie_word_embeddings: true",
+                found="tie_word_embeddings: false",
+                hint="the checkpoint is incomplete, or is no language model; state "
+                "tie_word_embeddings: true only if it was trained with the embedding as head",
+            )
+        return True, tensors, []
     if not claimed:
         return False, tensors, []
     embedding = next(tensor for tensor in tensors if tensor.role == "embedding")

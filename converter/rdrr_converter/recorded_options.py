@@ -38,6 +38,7 @@ _SPELLINGS: Mapping[str, Callable[[PackageOptions], object]] = MappingProxyType(
         "lora": lambda options: options.lora is not None,
         "imatrix": lambda options: options.imatrix is not None,
         "tensor_types": lambda options: [str(one) for one in parse_overrides(options.tensor_types)],
+        "allow_unread": lambda options: list(options.allow_unread),
         "kernel_hints": lambda options: dict(sorted(options.kernel_hints.items())),
     }
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def copy_files(source: Source, store: Store) -> None:
 
 
 def describe_tokenizer(source: Source) -> tuple[Tokenizer, tuple[str, ...]]:
-    """Describe the tokenizer for the manifest, with notes on missing files.
+    """Describe the tokenizer for the manifest, with notes on what it lacks.
 
     Raises:
         SourceError: tokenizer.json or tokenizer_config.json is invalid.
@@ -61,7 +61,9 @@ def describe_tokenizer(source: Source) -> tuple[Tokenizer, tuple[str, ...]]:
         bos_token_id=_token_id(source, "bos_token_id"),
         pad_token_id=_token_id(source, "pad_token_id"),
     )
-    return block, () if tokenizer is not None else (MISSING,)
+    if tokenizer is None:
+        return block, (MISSING,)
+    return block, tuple(_unknown_ends(source, tokenizer))
 
 
 def _object(source: Source, name: str) -> dict[str, Any] | None:
@@ -93,6 +95,22 @@ def eos_token_ids(source: Source) -> int | tuple[int, ...] | None:
                 found=json.dumps(value),
             )
     return None
+
+
+def _unknown_ends(source: Source, tokenizer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a note for each end-of-sequence id that no token has.
+
+    Such an id may be a row of the embedding, whose rows are often padded to a round number.
+    """
+    vocab, added = tokenizer["model"]["vocab"], tokenizer.get("added_tokens")
+    own = range(len(vocab)) if isinstance(vocab, list) else vocab.values()
+    listed = added if isinstance(added, list) else ()
+    more = (one.get("id") for one in listed if isinstance(one, dict))
+    ids = {token_id for token_id in (*own, *more) if type(token_id) is int}
+    ends = eos_token_ids(source)
+    for end in (ends,) if isinstance(ends, int) else ends or ():
+        if end not in ids:
+            yield f"the end-of-sequence id {end} is no token, so generation may not stop"
 
 
 def _vocab_size(tokenizer: Mapping[str, Any] | None, path: Path) -> int | None:

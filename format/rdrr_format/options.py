@@ -190,6 +190,8 @@ def _is_of(value: Any, kind: Any) -> bool:
         return isinstance(value, Mapping) and all(
             _is_of(key, inner[0]) and _is_of(entry, inner[1]) for key, entry in value.items()
         )
+    if origin is tuple:  # of any length; a list is as good
+        return isinstance(value, (tuple, list)) and all(_is_of(entry, inner[0]) for entry in value)
     numbers = {int: Integral, float: Real}
     if kind in numbers:
         return isinstance(value, numbers[kind]) and not isinstance(value, bool)
@@ -205,6 +207,8 @@ def _type_in_words(kind: Any) -> str:
         return "a string"
     if origin is Mapping:
         return f"a mapping of {_type_in_words(inner[0])} to {_type_in_words(inner[1])}"
+    if origin is tuple:
+        return f"a sequence of which each entry is {_type_in_words(inner[0])}"
     words = {int: "a whole number", float: "a number", str: "a string", bool: "True or False"}
     return words.get(kind, "None" if kind is type(None) else getattr(kind, "__name__", str(kind)))
 

@@ -227,17 +227,33 @@ LLAMA3 = {
             {"rope_parameters": {"rope_type": "default", "mrope_section": [16, 24, 24]}},
             {"rope_theta": 1e4, "mrope_section": (16, 24, 24), "mrope_interleaved": False},
         ),
-        (
-            {"partial_rotary_factor": 0.5},
-            {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
-            {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
-        ),
         ({"rope_scaling": None}, {"rope_parameters": None}, {"rope_theta": 1e4}),
     ],
 )
 def test_the_older_and_the_newer_form_of_rope_are_read_alike(older, newer, fields):
     for values in (older, newer):
         assert {k: v for k, v in rope_of("llama", values).items() if v is not None} == fields
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"partial_rotary_factor": 0.5},
+        {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+        {"rope_parameters": {"partial_rotary_factor": 0.5}, "partial_rotary_factor": 0.75},
+    ],
+)
+def test_only_architectures_that_rotate_a_part_of_the_head_in_transformers_do_so(values):
+    assert rope_of("phi3", values)["partial_rotary_factor"] == 0.5
+    assert "partial_rotary_factor" not in rope_of("llama", values)
+
+
+def test_two_forms_of_rope_that_contradict_each_other_are_refused():
+    linear = {"rope_type": "linear", "factor": 4.0}
+    values = {"rope_scaling": linear, "rope_parameters": {"rope_theta": 1e4, **linear}}
+    assert rope_of("llama", values)["rope_scaling_factor"] == 4.0
+    with pytest.raises(SourceError, match=r"rope_scaling\.factor.*2\.0"):
+        rope_of("llama", {**values, "rope_scaling": {**linear, "factor": 2.0}})
 
 
 def test_gemma_has_two_rope_bases_in_both_forms():
@@ -326,6 +342,11 @@ def test_qwen_layers_have_a_sliding_window_only_if_it_is_switched_on():
         transformers_config("qwen2", num_hidden_layers=8, **used).layer_types
     )
     assert layers_of("qwen3", **used) == (FULL,) * 5 + (SLIDING,) * 3
+    # Qwen 2 with experts reads the same keys in another way.
+    assert layers_of("qwen2_moe", **values) == (FULL,) * 8
+    assert list(layers_of("qwen2_moe", **used)) == (
+        transformers_config("qwen2_moe", num_hidden_layers=8, **used).layer_types
+    )
 
 
 def test_mistral_has_a_sliding_window_in_every_layer_or_in_none():

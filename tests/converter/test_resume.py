@@ -208,7 +208,7 @@ def test_a_source_that_changed_is_refused(folder, packages, rng, change):
         (folder / "model.safetensors").touch()
     else:
         content = json.loads((folder / change).read_text())
-        note = {"note": "changed"} if change == "config.json" else {"truncation": None}
+        note = {"_name_or_path": "changed"} if change == "config.json" else {"truncation": None}
         (folder / change).write_text(json.dumps({**content, **note}))
     with pytest.raises(StoreError, match="unfinished conversion with other"):
         convert(folder, packages / "out", shard_size=SHARD, resume=True)

@@ -38,6 +38,18 @@ def test_the_profile_is_an_option(tmp_path, source):
     assert set(dtypes(rdrr(*words)).values()) == {"Q4_K", "Q6_K", "F32"}
 
 
+def test_a_key_that_nothing_reads_can_be_allowed(tmp_path, rng):
+    source = write_llama(tmp_path / "source", llama_tensors(rng), sliding_window=64, new_key=1)
+    words = ["convert", source, tmp_path / "out", "--dry-run", "--allow-unread", "new_key"]
+    done = rdrr(*words)
+    assert done.code == 1
+    assert "sliding_window: 64" in error_line(done)
+    assert "new_key" not in error_line(done)
+    done = rdrr(*words, "--allow-unread", "sliding_window")
+    assert done.code == 0
+    assert "sliding_window is ignored" in done.out
+
+
 def test_a_device_encodes_and_is_named_in_the_output_and_not_in_the_package(tmp_path, source):
     adapter = list_adapters()[0].name
     words = ["convert", source, tmp_path / "out", "--device", "wgpu", "--adapter", adapter]

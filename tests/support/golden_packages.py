@@ -87,7 +87,7 @@ CASES: tuple[Case, ...] = (
         {"align": 4096},
         {"hash_algorithm": "blake3"},
         {"model_id": "another-name"},
-        {"arch": "mistral"},
+        {"arch": "mistral", "allow_unread": ("model_type",)},
         {"profile": "doppler"},
         {"profile": "doppler", "quantize": "f16", "fuse_gate_up": True},
     ),

@@ -40,6 +40,7 @@ __all__ = [
     "TensorRule",
     "find_architecture",
     "read_block",
+    "states_another_family",
 ]
 
 ARCHITECTURES: tuple[ArchitectureRule, ...] = (
@@ -100,8 +101,28 @@ def find_architecture(
         where=where,
         expected=_known(),
         found=", ".join(candidates) or "no architectures and no model_type",
-        hint="if the model computes the same as one of these, name that one with `arch`",
+        hint="another architecture can be forced with `arch`, but a model that does not compute "
+        "exactly the same then gives wrong results; docs/ADDING_AN_ARCHITECTURE.md says how to add "
+        "one",
     )
+
+
+def states_another_family(config: Mapping[str, Any], rule: ArchitectureRule) -> str | None:
+    """Return the key with which a configuration names another architecture; None if it does not.
+
+    The key is `model_type`, or `architectures` if there is no `model_type`. Transformers decides by
+    the same two. A configuration with neither names no architecture.
+
+    Args:
+        config: The configuration of the text model.
+        rule: The architecture as which the model is read.
+    """
+    model_type = config.get("model_type")
+    if isinstance(model_type, str):
+        return None if _by_name(model_type) is rule else "model_type"
+    listed = config.get("architectures")
+    names = [name for name in (listed if isinstance(listed, list) else ()) if isinstance(name, str)]
+    return "architectures" if names and rule not in map(_by_name, names) else None
 
 
 def _by_name(name: str) -> ArchitectureRule | None:

@@ -27,6 +27,19 @@ def read_rope(config: Config) -> dict[str, object]:
     return _fields(_parameters(config, FULL), config, "global")
 
 
+def read_partial_rope(config: Config) -> dict[str, object]:
+    """Rule: the fields of `inference.rope` if a part of each head may be rotated (Phi-3).
+
+    Other architectures rotate whole heads in transformers, whatever `partial_rotary_factor` is, so
+    their rules do not read that key.
+    """
+    parameters = _parameters(config, FULL)
+    inner, outer = (one.optional_number("partial_rotary_factor") for one in (parameters, config))
+    partial = outer if inner is None else inner
+    block = _fields(parameters, config, "global")
+    return {**block, "partial_rotary_factor": None if partial == 1.0 else partial}
+
+
 def read_dual_rope(config: Config) -> dict[str, object]:
     """Rule: the fields of `inference.rope` if local layers have their own base (Gemma 3)."""
     local = _fields(_parameters(config, SLIDING), config, "local")
@@ -38,7 +51,7 @@ def read_rope_of_some_layers(config: Config) -> dict[str, object]:
     return {**read_rope(config), "unrotated_layers": unrotated_layers(config) or None}
 
 
-def _parameters(config: Config, layer_type: str) -> dict[str, Any]:
+def _parameters(config: Config, layer_type: str) -> Config:
     """Return the newer form's object for a layer type, built from the older keys if necessary."""
     stated = config.get("rope_parameters") or {}
     scaling = config.get("rope_scaling") or {}
@@ -46,24 +59,34 @@ def _parameters(config: Config, layer_type: str) -> dict[str, Any]:
         raise config.fault("rope_parameters", "an object", stated)
     if not isinstance(scaling, dict):
         raise config.fault("rope_scaling", "an object", scaling)
+    path = "rope_parameters" if stated or not scaling else "rope_scaling"
     if layer_type in stated or any(isinstance(value, dict) for value in stated.values()):
-        stated = stated.get(layer_type) or {}
+        found = config.part(path, stated).get(layer_type) or {}
+        if not isinstance(found, dict):
+            raise config.fault(f"rope_parameters.{layer_type}", "an object", found)
+        stated, path = found, f"{path}.{layer_type}"
     elif layer_type == SLIDING:
-        stated = {}
+        stated, path = {}, f"{path}.{layer_type}"
     if layer_type == FULL:
+        _check_same(config, stated, scaling)
         stated = {**scaling, **stated}
     theta = "rope_theta" if layer_type == FULL else "rope_local_base_freq"
-    older = {
-        "rope_theta": config.get(theta),
-        "partial_rotary_factor": config.get("partial_rotary_factor"),
-    }
-    return {**older, **{key: value for key, value in stated.items() if value is not None}}
+    older = {"rope_theta": config.get(theta)}
+    found = {**older, **{key: value for key, value in stated.items() if value is not None}}
+    return config.part(path, found)
 
 
-def _fields(found: Mapping[str, Any], config: Config, scope: str) -> dict[str, object]:
+def _check_same(config: Config, stated: Mapping[str, Any], scaling: Mapping[str, Any]) -> None:
+    """Refuse the two forms if they contradict each other: readers differ in which one they use."""
+    for key, value in scaling.items():
+        if value is not None and stated.get(key, value) != value:
+            raise config.fault(f"rope_scaling.{key}", f"{stated[key]}, as rope_parameters", value)
+
+
+def _fields(parameters: Config, config: Config, scope: str) -> dict[str, object]:
     """Return the block's fields for global or for local layers."""
-    parameters = Config(found, {}, f"{config.where}, rope")
-    kind = found.get("rope_type", found.get("type", "default"))
+    older_kind, kind = parameters.get("type"), parameters.get("rope_type")
+    kind = kind or older_kind or "default"
     kind = _OLDER_KINDS.get(kind, kind) if isinstance(kind, str) else kind
     if (
         not isinstance(kind, str)
@@ -76,12 +99,8 @@ def _fields(found: Mapping[str, Any], config: Config, scope: str) -> dict[str, o
             expected=", ".join(_SCALINGS),
             found=kind,
         )
-    partial = parameters.optional_number("partial_rotary_factor")
-    values: dict[str, object] = {
-        "theta": parameters.number("rope_theta"),
-        "partial": None if partial == 1.0 else partial,
-    }
-    if scope == "global" and found.get("mrope_section") is not None:
+    values: dict[str, object] = {"theta": parameters.number("rope_theta")}
+    if scope == "global" and parameters.get("mrope_section") is not None:
         values["sections"] = _sections(parameters)
         values["interleaved"] = parameters.flag("mrope_interleaved")
     if kind != "default":
@@ -93,7 +112,6 @@ def _fields(found: Mapping[str, Any], config: Config, scope: str) -> dict[str, o
 
 _NAMES = {
     "theta": ("rope_theta", "rope_local_theta"),
-    "partial": ("partial_rotary_factor", "rope_local_partial_rotary_factor"),
     "type": ("rope_scaling_type", "rope_local_scaling_type"),
     "factor": ("rope_scaling_factor", "rope_local_scaling_factor"),
     "beta_fast": ("yarn_beta_fast", "rope_local_yarn_beta_fast"),

@@ -93,6 +93,7 @@ class ArchitectureRule:
         experts: Fields of the block `moeConfig`; None if the architecture has no experts.
         mask_token: Configuration key of the mask token's id, for models that fill in masked
             tokens.
+        stated_by_tensors: Configuration keys that are not read, since the tensors say the same.
         model_types: Further values of `model_type` and of `--arch` for this architecture.
         prefixes: Prefixes that checkpoints use in place of the canonical `model.`.
         ignored: Patterns of tensors that are not weights, since they are computed on loading.
@@ -113,6 +114,7 @@ class ArchitectureRule:
     stacks: tuple[StackRule, ...] = ()
     experts: Block | None = None
     mask_token: str | None = None
+    stated_by_tensors: tuple[str, ...] = ()
     model_types: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = (BODY, "")
     ignored: tuple[str, ...] = (

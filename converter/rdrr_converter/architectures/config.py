@@ -1,8 +1,11 @@
-"""Typed access to config.json with defaults, and with errors that name the key."""
+"""Typed access to config.json with defaults, with errors that name the key.
+
+A `Config` records which keys were read, so that a key that nobody reads can be found.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,10 +35,33 @@ class Config:
         self.values = values
         self.where = where
         self._defaults = defaults
+        self._read: set[str] = set()
+        self._parts: dict[str, Config] = {}
 
     def get(self, key: str) -> Any:
         """Return the value of a key, else its default, else None."""
+        self._read.add(key)
         return self.values.get(key, self._defaults.get(key))
+
+    def part(self, path: str, values: Mapping[str, Any]) -> Config:
+        """Return the configuration of an object inside this one, the same one for each path.
+
+        Args:
+            path: Path of the object, which messages and `unread` use, such as `rope_parameters`.
+            values: Content of the object.
+        """
+        if path not in self._parts:
+            self._parts[path] = Config(values, {}, f"{self.where}, {path}")
+        return self._parts[path]
+
+    def unread(self) -> Iterator[tuple[str, str, Any]]:
+        """Yield the keys that were never read: path of the object, key, value.
+
+        The path is empty for keys that are not inside another object.
+        """
+        yield from (("", key, value) for key, value in self.values.items() if key not in self._read)
+        for path, part in self._parts.items():
+            yield from ((path, key, value) for _, key, value in part.unread())
 
     def integer(self, key: str) -> int:
         """Return a positive whole number.
@@ -134,10 +160,25 @@ def window(key: str) -> Callable[[Config], int | None]:
 
 
 def integer(*keys: str) -> Callable[[Config], int]:
-    """Rule: a required whole number from the first of `keys` with a value."""
-    return lambda config: config.integer(
-        next((key for key in keys if config.get(key) is not None), keys[0])
-    )
+    """Rule: a required whole number, of which `keys` are several names with one value.
+
+    Raises:
+        SourceError: Two of the names have different values.
+    """
+
+    def read(config: Config) -> int:
+        values = {key: config.integer(key) for key in keys if config.get(key) is not None}
+        # A default is no statement: it counts only if no key is stated.
+        chosen = {key: value for key, value in values.items() if key in config.values} or values
+        if not chosen:
+            return config.integer(keys[0])
+        first = next(iter(chosen))
+        for key, value in chosen.items():
+            if value != chosen[first]:
+                raise config.fault(key, f"{chosen[first]}, as {first} states", value)
+        return chosen[first]
+
+    return read
 
 
 @dataclass(frozen=True)
@@ -172,7 +213,8 @@ def activation(*keys: str) -> Callable[[Config], str]:
     """Rule: the manifest's name of the activation in the first of `keys` with a value."""
 
     def read(config: Config) -> str:
-        key = next((key for key in keys if config.get(key) is not None), keys[0])
+        stated = [key for key in keys if config.get(key) is not None]
+        key = stated[0] if stated else keys[0]
         name = config.get(key)
         if not isinstance(name, str) or name not in ACTIVATIONS:
             raise ConversionError(

@@ -46,7 +46,6 @@ GEMMA3 = ArchitectureRule(
     },
     attention={
         "query_pre_attn_scalar": read.number("query_pre_attn_scalar"),
-        "attn_logit_softcapping": read.optional_number("attn_logit_softcapping"),
         "causal": read.negated("use_bidirectional_attention"),
         "sliding_window": read.optional_integer("sliding_window"),
     },
@@ -63,7 +62,7 @@ GEMMA3 = ArchitectureRule(
         "scale_embeddings": True,
     },
     rope=read_dual_rope,
-    layer_types=every_nth_full("_sliding_window_pattern", "sliding_window_pattern"),
+    layer_types=every_nth_full("sliding_window_pattern"),
     tensors=(
         EMBEDDING,
         *FOUR_NORMS,

@@ -29,9 +29,9 @@ def window_above(key: str) -> Callable[[Config], tuple[str, ...]]:
     """Rule: layers from index `key` on have a sliding window if `use_sliding_window` (Qwen)."""
 
     def read(config: Config) -> tuple[str, ...]:
+        stated = _stated(config)
         if not config.flag("use_sliding_window") or not config.get("sliding_window"):
             return (FULL,) * config.layers
-        stated = _stated(config)
         if stated is not None:
             return stated
         first = config.get(key)
@@ -42,15 +42,40 @@ def window_above(key: str) -> Callable[[Config], tuple[str, ...]]:
     return read
 
 
-def every_nth_full(*keys: str) -> Callable[[Config], tuple[str, ...]]:
-    """Rule: every n-th layer has full attention; n is the first of `keys` with a value."""
+def alternating_below(key: str) -> Callable[[Config], tuple[str, ...]]:
+    """Rule: even layers below index `key` have a window if `use_sliding_window` (Qwen 2 MoE)."""
 
     def read(config: Config) -> tuple[str, ...]:
         stated = _stated(config)
+        if not config.flag("use_sliding_window") or not config.get("sliding_window"):
+            return (FULL,) * config.layers
         if stated is not None:
             return stated
-        key = next((key for key in keys if config.get(key) is not None), keys[-1])
+        end = config.get(key)
+        if type(end) is not int or end < 0:
+            raise config.fault(key, "a number of layers", end)
+        return tuple(
+            FULL if layer % 2 or layer >= end else SLIDING for layer in range(config.layers)
+        )
+
+    return read
+
+
+def every_nth_full(key: str) -> Callable[[Config], tuple[str, ...]]:
+    """Rule: every n-th layer has full attention, where n is the value of a key (Gemma 3).
+
+    transformers writes n under the key with an underscore too, beside `layer_types`, but reads it
+    from `key` only. If there is no `layer_types`, the two must have the same value.
+    """
+
+    def read(config: Config) -> tuple[str, ...]:
+        stated, written = _stated(config), config.get(f"_{key}")
+        config.get(key)  # transformers reads it only if there is no layer_types
+        if stated is not None:
+            return stated
         period = config.integer(key)
+        if written not in (None, period):
+            raise config.fault(f"_{key}", f"{period}, as {key}, or layer_types", written)
         return tuple(
             FULL if (layer + 1) % period == 0 else SLIDING for layer in range(config.layers)
         )
@@ -67,12 +92,11 @@ def alternating(config: Config) -> tuple[str, ...]:
 
 def window_without_rope(config: Config) -> tuple[str, ...]:
     """Rule: layers without rope have a sliding window if `use_sliding_window` (SmolLM3)."""
+    stated = _stated(config)
     if not config.flag("use_sliding_window") or not config.get("sliding_window"):
         return (FULL,) * config.layers
     plain = unrotated_layers(config)
-    return _stated(config) or tuple(
-        SLIDING if layer in plain else FULL for layer in range(config.layers)
-    )
+    return stated or tuple(SLIDING if layer in plain else FULL for layer in range(config.layers))
 
 
 def unrotated_layers(config: Config) -> tuple[int, ...]:
@@ -82,6 +106,7 @@ def unrotated_layers(config: Config) -> tuple[int, ...]:
         SourceError: `no_rope_layers` is not a list with 0 or 1 for each layer.
     """
     marks = config.get("no_rope_layers")
+    config.get("no_rope_layer_interval")  # transformers reads it only if there is no such list
     if marks is None:
         period = config.integer("no_rope_layer_interval")
         return tuple(range(period - 1, config.layers, period))

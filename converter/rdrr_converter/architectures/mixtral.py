@@ -47,7 +47,7 @@ MIXTRAL = ArchitectureRule(
     ffn={"activation": read.activation("hidden_act")},
     output={},
     experts={
-        "num_experts": read.integer("num_local_experts"),
+        "num_experts": read.integer("num_local_experts", "num_experts"),
         "num_experts_per_token": read.integer("num_experts_per_tok"),
         "expert_format": "mixtral",
         "expert_intermediate_size": read.integer("intermediate_size"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures._rope import read_partial_rope
 from rdrr_converter.architectures.base import ArchitectureRule
 from rdrr_converter.architectures.layers import window_everywhere
 from rdrr_converter.architectures.tensors import (
@@ -42,6 +43,7 @@ PHI3 = ArchitectureRule(
     },
     ffn={"activation": read.activation("hidden_act")},
     output={},
+    rope=read_partial_rope,
     layer_types=window_everywhere,
     stacks=(STACKED_ATTENTION, STACKED_GATE_UP),
     tensors=(EMBEDDING, *TWO_NORMS, *ATTENTION, *FEED_FORWARD, FINAL_NORM, HEAD),

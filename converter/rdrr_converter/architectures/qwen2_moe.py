@@ -5,9 +5,9 @@ from __future__ import annotations
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures.base import ArchitectureRule
 from rdrr_converter.architectures.layers import (
+    alternating_below,
     layers_with_experts,
     layers_without_experts,
-    window_above,
 )
 from rdrr_converter.architectures.tensors import (
     ATTENTION,
@@ -70,7 +70,7 @@ QWEN2_MOE = ArchitectureRule(
         "shared_expert_intermediate_size": read.integer("shared_expert_intermediate_size"),
         "normalize_weights": read.flag("norm_topk_prob"),
     },
-    layer_types=window_above("max_window_layers"),
+    layer_types=alternating_below("max_window_layers"),
     stacks=stacked_experts(*QWEN_EXPERTS),
     tensors=(
         EMBEDDING,

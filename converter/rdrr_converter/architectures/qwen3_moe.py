@@ -67,6 +67,7 @@ QWEN3_MOE = ArchitectureRule(
         "normalize_weights": read.flag("norm_topk_prob"),
     },
     layer_types=window_if_used,
+    stated_by_tensors=("use_qk_norm",),
     stacks=stacked_experts(*QWEN_EXPERTS),
     tensors=(
         EMBEDDING,

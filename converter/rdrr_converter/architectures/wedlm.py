@@ -49,6 +49,7 @@ WEDLM = ArchitectureRule(
     output={},
     layer_types=window_above("max_window_layers"),
     mask_token="mask_token_id",
+    stated_by_tensors=("qk_norm",),
     tensors=(
         EMBEDDING,
         *TWO_NORMS,

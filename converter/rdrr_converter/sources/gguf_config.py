@@ -206,8 +206,9 @@ def _qwen2moe(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _qwen3moe(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of Qwen2-MoE, with expert weights normalized to a sum of 1."""
-    return {**_qwen2moe(read, config), "norm_topk_prob": True}
+    """Return the width of the experts, whose weights are normalized to a sum of 1."""
+    width = "moe_intermediate_size"
+    return {width: _qwen2moe(read, config)[width], "norm_topk_prob": True}
 
 
 def _gemma2(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,220 @@
+"""Keys of a configuration that no rule reads and that change no result, in one table.
+
+`rdrr_converter.unread` refuses every other key that no rule reads, because a key that is ignored
+by mistake gives a package that computes something else. Add a key only if it cannot change what
+the model computes, with the value that makes this true where it is not true of all values. Null
+means that nothing is stated, so it is harmless for every key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+HARMLESS: frozenset[str] = frozenset(
+    (
+        # names, versions, and how a library loads the model
+        "_attn_implementation",
+        "_attn_implementation_autoset",
+        "_flash_attn_2_enabled",
+        "_name_or_path",
+        "architectures",  # `unread.py` compares these two with the architecture that is used
+        "model_type",
+        "attn_implementation",
+        "auto_map",
+        "compression_config",  # read with the weights, as quantization_config
+        "dtype",
+        "finetuning_task",
+        "is_llama_config",
+        "language",
+        "model_name",
+        "output_attentions",
+        "output_hidden_states",
+        "quantization_config",  # read with the weights
+        "return_dict",
+        "tf_legacy_loss",
+        "tokenizer_class",
+        "torch_dtype",
+        "torchscript",
+        "transformers.js_config",
+        "transformers_version",
+        "unsloth_fixed",
+        "unsloth_version",
+        "use_bfloat16",
+        "use_cache",
+        "cache_implementation",
+        "use_flash_attn",
+        # how the same product is split; the result does not change
+        "chunk_size_feed_forward",
+        "pretraining_tp",
+        # training
+        "attention_dropout",
+        "attn_pdrop",
+        "dropout",
+        "embd_pdrop",
+        "gradient_checkpointing",
+        "hidden_dropout",
+        "hidden_dropout_prob",
+        "initializer_factor",
+        "initializer_range",
+        "neftune_noise_alpha",
+        "output_router_logits",
+        "resid_pdrop",
+        "residual_dropout",
+        "router_aux_loss_coef",
+        "router_jitter_noise",
+        # limits of a tokenizer or of training; the context is max_position_embeddings
+        "max_sequence_length",
+        "model_max_length",
+        # classifiers
+        "id2label",
+        "label2id",
+        "num_labels",
+        "problem_type",
+        # tokens; the tokenizer's part of the manifest is made from them
+        "bos_token_id",
+        "decoder_start_token_id",
+        "eos_token_id",
+        "mask_token_id",
+        "pad_token_id",
+        "sep_token_id",
+        "unk_token_id",
+        # generation
+        "bad_words_ids",
+        "begin_suppress_tokens",
+        "diversity_penalty",
+        "do_sample",
+        "early_stopping",
+        "encoder_no_repeat_ngram_size",
+        "exponential_decay_length_penalty",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "length_penalty",
+        "max_length",
+        "max_new_tokens",
+        "min_length",
+        "no_repeat_ngram_size",
+        "num_beam_groups",
+        "num_beams",
+        "num_return_sequences",
+        "output_scores",
+        "prefix",
+        "remove_invalid_values",
+        "repetition_penalty",
+        "return_dict_in_generate",
+        "suppress_tokens",
+        "task_specific_params",
+        "temperature",
+        "top_k",
+        "top_p",
+        "typical_p",
+        # parts of a multimodal model that are not its text model
+        "boi_token_index",
+        "eoi_token_index",
+        "image_token_id",
+        "image_token_index",
+        "mm_tokens_per_image",
+        "multimodal_projector_bias",
+        "projector_hidden_act",
+        "spatial_merge_size",
+        "text_config",  # its keys are read in place of those around it
+        "video_token_id",
+        "vision_config",
+        "vision_end_token_id",
+        "vision_feature_layer",
+        "vision_feature_select_strategy",
+        "vision_start_token_id",
+        "vision_token_id",
+        # read, or compared with a harmless value, if what they belong to is in use
+        "max_window_layers",  # use_sliding_window
+        "original_max_position_embeddings",  # rope_scaling
+    )
+)
+"""Keys that are harmless with any value."""
+
+HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
+    {
+        "activation": ("swiglu",),  # beside hidden_act in Falcon 3
+        "add_cross_attention": (False,),
+        "attention_bias": (False,),
+        "attention_out_bias": (False,),
+        "full_attn_mod": (1,),  # Phi-4 mini, as interpolate_factor
+        "hidden_act": ("gelu", "gelu_pytorch_tanh"),  # unread where it is always the tanh form
+        "hidden_activation": ("gelu_pytorch_tanh",),
+        "interpolate_factor": (1,),
+        "is_decoder": (False, True),
+        "is_encoder_decoder": (False,),
+        "lm_head_bias": (False,),
+        "mlp_bias": (False,),
+        "mlp_only_layers": ([],),
+        "num_experts": (0,),  # a dense model
+        "num_experts_per_tok": (0,),
+        "num_local_experts": (0,),
+        "partial_rotary_factor": (1.0,),
+        "pruned_heads": ({},),
+        "qkv_bias": (False,),
+        "rope_interleaved": (False,),  # SmolLM2
+        "shared_expert_intermediate_size": (0,),
+        "tie_encoder_decoder": (False,),
+        "use_bidirectional_attention": (False,),
+        "use_mrope": (False,),  # Qwen 2.5
+        "use_sliding_window": (False,),
+    }
+)
+"""Keys that are harmless with one of these values."""
+
+HARMLESS_COPIES: Mapping[str, str] = MappingProxyType(
+    {"sliding_window_size": "sliding_window"}  # Gemma 2
+)
+"""Keys that are harmless if they have the same value as another key, which is read."""
+
+ROPE_HARMLESS: frozenset[str] = frozenset(
+    (
+        "finetuned",
+        "max_position_embeddings",
+        "original_max_position_embeddings",  # read by the types of scaling that use it
+    )
+)
+"""Keys inside `rope_parameters` and `rope_scaling` that are harmless with any value."""
+
+ROPE_HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
+    {
+        "attention_factor": (1.0,),
+        "factor": (1.0,),
+        "mrope_interleaved": (False,),
+        "mscale": (1.0,),
+        "partial_rotary_factor": (1.0,),
+        "truncate": (True,),
+    }
+)
+"""Keys inside `rope_parameters` and `rope_scaling` that are harmless with one of these values."""
+
+
+def is_harmless(key: str, value: object, config: Mapping[str, object]) -> bool:
+    """Return whether a key that no rule reads cannot change what the model computes.
+
+    Args:
+        key: Name of the key.
+        value: Its value.
+        config: The configuration.
+    """
+    if value is None or key in HARMLESS:
+        return True
+    if key in HARMLESS_COPIES:
+        return value == config.get(HARMLESS_COPIES[key])
+    if key == "layer_types":  # unread where no layer can have a window
+        return isinstance(value, list) and set(map(str, value)) == {"full_attention"}
+    return _is_one_of(value, HARMLESS_AT.get(key, ()))
+
+
+def is_harmless_in_rope(key: str, value: object) -> bool:
+    """Return whether an unread key of `rope_parameters` or `rope_scaling` changes nothing."""
+    at = ROPE_HARMLESS_AT.get(key, ())
+    return value is None or key in ROPE_HARMLESS or _is_one_of(value, at)
+
+
+def _is_one_of(value: object, harmless: tuple[object, ...]) -> bool:
+    # 1 == True in Python, but not in a configuration.
+    return any(
+        value == one and isinstance(one, bool) == isinstance(value, bool) for one in harmless
+    )
