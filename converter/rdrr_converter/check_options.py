@@ -65,11 +65,12 @@ def _check_profile(options: PackageOptions) -> None:
 
 def _doppler_requirements(options: PackageOptions) -> Iterator[tuple[str, str, str]]:
     """Yield each restricted option with the value that the profile requires and the one given."""
-    yield "`q4k_layout`", Layout.ROW.value, options.block_layout.value
-    yield "`transpose_weights`", "absent", "given" if options.transpose_weights else "absent"
-    yield "`k_tail`", "pad", options.k_tail
-    yield "`compress`", "absent", options.compress or "absent"
-    yield "`hash_algorithm`", "sha256", options.hash_algorithm
+    yield "q4k_layout", Layout.ROW.value, options.block_layout.value
+    yield "transpose_weights", "absent", "given" if options.transpose_weights else "absent"
+    yield "fuse_gate_up", "absent", "given" if options.fuse_gate_up else "absent"
+    yield "k_tail", "pad", options.k_tail
+    yield "compress", "absent", options.compress or "absent"
+    yield "hash_algorithm", "sha256", options.hash_algorithm
 
 
 def _contradiction(option: str, expected: str, found: object) -> UsageError:

@@ -312,5 +312,5 @@ def test_an_existing_destination_is_not_replaced(tmp_path, rng):
         with pytest.raises(StoreError, match="exists already"):
             export(package, target, to=to)
         assert target.read_text() == "mine"
-    with pytest.raises(UsageError, match="`dtype` is only for safetensors"):
+    with pytest.raises(UsageError, match="`dtype` is for safetensors"):
         export(package, tmp_path / "out.gguf", to="gguf", dtype="f16")

@@ -101,7 +101,8 @@ def test_a_tensor_that_overflows_f16_is_kept_in_f32(tmp_path, rng):
         ("k_tail", "auto"),
         ("compress", "zstd"),
         ("hash_algorithm", "blake3"),
-        ("tensor_types", {"o_proj": "Q6_K"}),
+        ("tensor_types", {"o_proj": "Q8_0"}),
+        ("fuse_gate_up", True),
     ],
 )
 def test_options_that_contradict_the_profile_are_usage_errors(option, value):
@@ -111,7 +112,7 @@ def test_options_that_contradict_the_profile_are_usage_errors(option, value):
 
 
 def test_options_that_agree_with_the_profile_are_accepted_and_unknown_profiles_are_refused():
-    goes = {"fuse_gate_up": True, "quality": "best", "tensor_types": {"o_proj": "F16"}}
+    goes = {"quality": "best", "tensor_types": {"o_proj": "F16", "v_proj": "Q6_K"}}
     check_options(PackageOptions(profile="doppler", **goes))
     with pytest.raises(UsageError, match="`profile` has no such value"):
         check_options(PackageOptions(profile="opossum"))

@@ -168,6 +168,9 @@ def obstacles(manifest: Manifest) -> Iterator[Obstacle]:
         if tensor.dtype not in TYPES:
             message = "DOPPLER has no kernel for this storage type"
             yield Obstacle(f"tensors.{name}.dtype", message, ", ".join(TYPES), tensor.dtype)
+        if name.endswith("gate_up_proj.weight"):
+            message = "DOPPLER reads gate and up as two matrices"
+            yield Obstacle(f"tensors.{name}", message, "gate_proj and up_proj", "one matrix")
         if tensor.layout not in (None, "row"):
             message = "DOPPLER reads every matrix as row-major"
             yield Obstacle(f"tensors.{name}.layout", message, "row", tensor.layout)
