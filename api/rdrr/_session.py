@@ -131,8 +131,8 @@ class Session:
             if current is not None:
                 current.close()
                 self._before += current.token_ids
-                drawn = self._sampling.drawn + len(current.token_ids)
-                self._sampling = replace(self._sampling, drawn=drawn)
+                sampled = self._sampling.sampled_tokens + len(current.token_ids)
+                self._sampling = replace(self._sampling, sampled_tokens=sampled)
             yield
 
 

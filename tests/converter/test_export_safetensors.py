@@ -78,9 +78,9 @@ def test_quantized_tensors_are_exported_as_their_decoded_values(tmp_path, rng, l
         fused = opened.dequantize("model.layers.0.mlp.gate_up_proj.weight")
         gate, up = (exact[f"model.layers.0.mlp.{part}_proj.weight"] for part in ("gate", "up"))
         np.testing.assert_array_equal(np.concatenate([gate.read(), up.read()]), fused)
-        told = {one.name: one.relative_rmse for one in rounded.tensors}[name]
+        stated = {one.name: one.relative_rmse for one in rounded.tensors}[name]
         apart = values.astype(np.float16) - values.astype(np.float64)
-        assert told == pytest.approx(np.sqrt((apart**2).sum() / (values**2).sum()), rel=1e-4)
+        assert stated == pytest.approx(np.sqrt((apart**2).sum() / (values**2).sum()), rel=1e-4)
 
 
 def test_lossless_refuses_an_export_that_changes_a_value(tmp_path, rng):
@@ -312,5 +312,5 @@ def test_an_existing_destination_is_not_replaced(tmp_path, rng):
         with pytest.raises(StoreError, match="exists already"):
             export(package, target, to=to)
         assert target.read_text() == "mine"
-    with pytest.raises(UsageError, match="`dtype` is for safetensors"):
+    with pytest.raises(UsageError, match="`dtype` is only for safetensors"):
         export(package, tmp_path / "out.gguf", to="gguf", dtype="f16")

@@ -81,7 +81,7 @@ def test_a_single_file_is_read_with_the_configuration_beside_it(tmp_path, rng, n
 def test_views_and_shared_storage_are_read_correctly(tmp_path, rng):
     (tmp_path / "config.json").write_text("{}")
     values = torch.from_numpy(rng.standard_normal((6, 8)).astype(np.float32))
-    views = {"all": values, "turned": values.T, "part": values[1:5:2, 2:7], "row": values[3]}
+    views = {"all": values, "transposed": values.T, "part": values[1:5:2, 2:7], "row": values[3]}
     halves = {f"{name}16": view.to(torch.bfloat16) for name, view in views.items()}
     torch.save({**views, **halves}, tmp_path / "w.pt")
     source = open_source(tmp_path / "w.pt")

@@ -130,10 +130,10 @@ def test_the_error_for_a_name_that_is_nowhere_says_both(variables, tmp_path):
         assert "hf://org/none cannot be read: no such repository" in line
     dead = variables | {"HF_ENDPOINT": "http://127.0.0.1:9"}
     [done] = rdrr_each(["inspect", "org/none", "--json"], **dead)
-    told = done.json()
-    assert told["where"] == "org/none"
-    assert "no such file or folder" in told["message"]
-    assert "the hub cannot be reached" in told["message"]
+    error = done.json()
+    assert error["where"] == "org/none"
+    assert "no such file or folder" in error["message"]
+    assert "the hub cannot be reached" in error["message"]
 
 
 # Short options, -v and help

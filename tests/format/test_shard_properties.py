@@ -82,20 +82,20 @@ def test_resuming_after_any_shard_gives_the_same_files(
     done = full[: data.draw(st.integers(0, len(full)))]
     store = MemoryStore({shard.filename: whole.files[shard.filename] for shard in done})
     position = len(done) * shard_size
-    told = []
+    reported = []
     writer = ShardWriter(
         store,
         shard_size,
         compression=compression,
         done=done,
         position=position,
-        finished=told.append,
+        finished=reported.append,
     )
     total = sum(shard.uncompressed_size or shard.size for shard in shards)
     rest = plan_spans(position, total - position, shard_size)
     writer.write(ShardReader(whole, shards).read(rest))
     assert writer.close() == shards
-    assert tuple(told) == shards[len(done) :]
+    assert tuple(reported) == shards[len(done) :]
     assert store.files == whole.files
     reader = ShardReader(store, shards)
     for runs, tensor in zip(spans, tensors, strict=True):

@@ -45,7 +45,7 @@ SAMPLING: dict[str, tuple[list[Any], list[Any]]] = {
         [{3: "x"}, {"3": 1.0}, {3: NAN}, {1.5: 1.0}, [3], "3=1", 5, {True: 1.0}],
     ),
     "seed": ([0, 7, MAX_SEED, np.uint64(5)], [object(), -1, MAX_SEED + 1, 1.5, "7", 10**5000]),
-    "drawn": ([0, 5], [-1, 2**31, 1.5, "1", None]),
+    "sampled_tokens": ([0, 5], [-1, 2**31, 1.5, "1", None]),
 }
 
 

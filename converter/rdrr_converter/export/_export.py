@@ -131,7 +131,7 @@ def _checked(to: str, dtype: str | None) -> tuple[ExportKind, ExportDtype | None
         raise UsageError("`dtype` has no such value", expected=", ".join(DTYPES), found=dtype)
     if kind == "gguf":
         raise UsageError(
-            "`dtype` is for safetensors: a GGUF keeps the types of the package",
+            "`dtype` is only for safetensors: a GGUF keeps the types of the package",
             hint="to get other types, convert the checkpoint again",
         )
     return kind, scalar

@@ -129,7 +129,7 @@ def pack_params(options: SamplingParams, seed: int, *, masked: bool) -> U32:
     ]
     words = np.zeros(PARAM_WORDS, np.uint32)
     words[:8] = np.array(numbers, np.float32).view(np.uint32)
-    words[8:13] = [*seed_words(seed), options.drawn, options.temperature > 0, masked]
+    words[8:13] = [*seed_words(seed), options.sampled_tokens, options.temperature > 0, masked]
     return words
 
 

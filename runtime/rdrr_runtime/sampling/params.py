@@ -109,7 +109,7 @@ class SamplingParams:
         minimum=0,
         maximum=MAX_SEED,
     )
-    drawn: int = 0
+    sampled_tokens: int = 0
     """Number of tokens already sampled with the seed, for a sequence that is continued."""
 
     def __post_init__(self) -> None:
@@ -119,7 +119,7 @@ class SamplingParams:
             UsageError: A value is outside its range.
         """
         check_fields(self)
-        check_count("drawn", self.drawn, minimum=0)
+        check_count("sampled_tokens", self.sampled_tokens, minimum=0)
 
     @property
     def penalizes(self) -> bool:

@@ -35,7 +35,7 @@ class Sampler:
     def __init__(self, options: SamplingParams) -> None:
         self._options = options
         self._seed = fresh_seed() if options.seed is None else options.seed
-        self._steps = options.drawn
+        self._steps = options.sampled_tokens
 
     def choose(
         self, logits: F32, seen: Sequence[int] = (), allowed: npt.NDArray[np.bool_] | None = None

@@ -22,7 +22,7 @@ from rdrr_format.stores import replace_file
 
 U8 = npt.NDArray[np.uint8]
 
-FORMAT, VERSION = "rdrr-session", "1"
+FORMAT, VERSION = "rdrr-session", "2"
 _TOKENS, _STATE = "tokens", "sampling"
 _HINT = "load the package, with the key-value cache, that the session was saved with"
 

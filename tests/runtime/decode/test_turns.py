@@ -219,14 +219,14 @@ def test_a_forked_process_gets_an_error_even_if_a_lock_was_held():
     with turns._changed:
         child = os.fork()
     if child == 0:
-        told = []
+        refused = []
         for call in (turns.begin, turns.await_others, turn.step().__enter__):
             try:
                 call()
             except GenerationError as error:
-                told.append("another process" in str(error))
+                refused.append("another process" in str(error))
         turn.end()
-        os._exit(0 if told == [True] * 3 and turns.close() is False else 1)
+        os._exit(0 if refused == [True] * 3 and turns.close() is False else 1)
     assert os.waitpid(child, 0)[1] == 0
     with turn.step():
         pass

@@ -54,8 +54,8 @@ def test_the_logits_of_each_row_are_those_of_its_own_sequence(backend, package, 
     ours = batch.logits(rows)
     expected = np.concatenate([reference.logits(ids, 0) for ids in all_prompts])
     assert relative_error(ours, expected) < EXACT
-    turned = batch.logits([rows[2], rows[0]])
-    assert relative_error(turned, expected[[2, 0]]) < EXACT
+    reordered = batch.logits([rows[2], rows[0]])
+    assert relative_error(reordered, expected[[2, 0]]) < EXACT
     wrong = batch.logits([Row(all_prompts[0][-1], 2, len(all_prompts[2]) - 1)])
     assert relative_error(wrong, expected[:1]) > APART  # the control: sequences matter
 

@@ -43,7 +43,7 @@ def test_a_sequence_continues_in_another_backend_with_another_context(package, d
     stats = GenerationStats()
     engine = Engine(other, [], VOCAB)
     engine.load_cache(sequence, slots, cache)
-    on = SamplingParams(temperature=1.0, seed=7, drawn=5)
+    on = SamplingParams(temperature=1.0, seed=7, sampled_tokens=5)
     rest = [
         one
         for run in engine.generate(sequence, max_tokens=7, sampling=on, stats=stats)
