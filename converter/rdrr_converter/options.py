@@ -234,6 +234,7 @@ class ConvertKeywords(TypedDict, total=False):
     compress: str | None
     model_id: str | None
     arch: str | None
+    allow_unread: tuple[str, ...]
     lora: str | Path | None
     quality: Quality
     profile: ProfileName

@@ -140,12 +140,12 @@ def test_damaged_compression_with_a_valid_hash_is_found_and_named(packages):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"align": 0}, "--align"),
+        ({"align": 0}, "`align`"),
         ({"align": 96}, "power of two"),
-        ({"align": 4096, "shard_size": 100_000}, "--shard-size that is a multiple of 4096"),
-        ({"hash_algorithm": "md5"}, "--hash"),
-        ({"compress": "gzip"}, "--compress"),
-        ({"compress": "zstd:23"}, "--compress"),
+        ({"align": 4096, "shard_size": 100_000}, "`shard_size` that is a multiple of 4096"),
+        ({"hash_algorithm": "md5"}, "`hash_algorithm`"),
+        ({"compress": "gzip"}, "`compress`"),
+        ({"compress": "zstd:23"}, "`compress`"),
     ],
 )
 def test_invalid_storage_options_are_usage_errors(tmp_path, folder, options, message):

@@ -118,7 +118,7 @@ def test_experts_of_different_types_are_expanded_to_one(device, tmp_path, rng):
 @pytest.mark.parametrize(
     ("dtype", "layout", "hints", "message"),
     [
-        ("Q4_K", "column", {"q4kMatmul": "fused_q4k_int8"}, "a matrix in Q4_K is column-major"),
+        ("Q4_K", "column", {"q4kMatmul": "fused_q4k_int8"}, "a Q4_K matrix is column-major"),
         ("F16", "row", {"f16Matmul": "tiled"}, "tiles of experts need 32 token rows"),
     ],
 )

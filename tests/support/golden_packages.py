@@ -89,7 +89,7 @@ CASES: tuple[Case, ...] = (
         {"model_id": "another-name"},
         {"arch": "mistral", "allow_unread": ("model_type",)},
         {"profile": "doppler"},
-        {"profile": "doppler", "quantize": "f16", "fuse_gate_up": True},
+        {"profile": "doppler", "quantize": "f16"},
     ),
     *_cases("llama-192", *_TAILS, *({**one, **_TRANSPOSED} for one in _TAILS)),
     *_cases("llama-large-values", {}),
