@@ -36,9 +36,9 @@ def write_pages(folder: Path) -> None:
 def command_page() -> Iterator[str]:
     """Yield the lines of the page of commands, in the order of `rdrr --help`."""
     import typer
-    from rdrr.cli.app import COMMANDS, _build
+    from rdrr.cli.app import COMMANDS, build_app
 
-    group = typer.main.get_command(_build(COMMANDS))
+    group = typer.main.get_command(build_app(COMMANDS))
     yield "# Commands"
     yield (
         "\nWhat each command and flag does, from the same text that `--help` prints. "

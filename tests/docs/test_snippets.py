@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from rdrr.cli.app import COMMANDS, _build
+from rdrr.cli.app import COMMANDS, build_app
 from support.commands import EXAMPLE, environment
 from support.snippets import PAGES, ROOT, Snippet, snippets
 
@@ -140,7 +140,7 @@ def faults_of(words: list[str]):
 
 @cache
 def command_flags() -> dict[str, set[str]]:
-    group = typer.main.get_command(_build(COMMANDS))
+    group = typer.main.get_command(build_app(COMMANDS))
     return {
         name: {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
         | {"--help", "-h"}

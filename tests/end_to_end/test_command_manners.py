@@ -28,7 +28,7 @@ SHORT = ("--backend", "cpu")
 
 def options_of_all_commands():
     """Each command's name and one of its options."""
-    group = get_group(app._build(app.COMMANDS))
+    group = get_group(app.build_app(app.COMMANDS))
     return [(name, one) for name, command in group.commands.items() for one in command.params]
 
 

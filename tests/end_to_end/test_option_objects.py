@@ -35,7 +35,7 @@ def model(made_package):
 
 def flags_of(name: str) -> dict[str, str]:
     """Return the help text of each flag of a command."""
-    found = get_group(app._build(app.COMMANDS)).commands[name].params
+    found = get_group(app.build_app(app.COMMANDS)).commands[name].params
     return {one.opts[0]: one.help for one in found if one.opts[0].startswith("-")}
 
 

@@ -72,7 +72,7 @@ def test_no_option_has_its_own_name_as_its_placeholder():
     from rdrr.cli import app
     from typer.main import get_group
 
-    group = get_group(app._build(app.COMMANDS))
+    group = get_group(app.build_app(app.COMMANDS))
     options = [(one, name) for name, one in group.commands.items()]
     wrong = [
         (name, one.name)

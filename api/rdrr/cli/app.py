@@ -104,7 +104,7 @@ def run(commands: Sequence[Command], arguments: Sequence[str], *, program: str) 
     """
     _prepare()
     try:
-        code = _build(commands)(list(arguments), prog_name=program, standalone_mode=False)
+        code = build_app(commands)(list(arguments), prog_name=program, standalone_mode=False)
     except RdrrError as error:
         return _fail(error, arguments)
     except _ParserError as error:
@@ -141,7 +141,8 @@ def _open_closed_streams() -> None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
 
 
-def _build(commands: Sequence[Command]) -> typer.Typer:
+def build_app(commands: Sequence[Command]) -> typer.Typer:
+    """Return the typer application of some commands, which the reference pages read too."""
     app = typer.Typer(
         add_completion=True,
         pretty_exceptions_enable=False,
