@@ -33,7 +33,7 @@ def options_of_all_commands():
 
 
 def shown_in_a_terminal(*words, columns):
-    """What a command shows in a terminal of so many columns, without colours and movements."""
+    """Return what a command shows in a terminal of this width, without colours and movements."""
     process, terminal = pty.fork()
     if process == 0:
         variables = environment(COLUMNS=str(columns), TERM="xterm")

@@ -65,7 +65,7 @@ print(json.dumps({"memory_used": max(peaks) - before, "weights": backend.info.we
 
 @pytest.fixture
 def package_of(tmp_path, rng, monkeypatch):
-    """Return a function that writes a package of so many layers in shards of 16 MiB."""
+    """Return a function that writes a package with a number of layers, in shards of 16 MiB."""
     monkeypatch.setattr("support.packages.INNER", 8192)
 
     def make(dtype: str, layers: int) -> Path:
