@@ -8,11 +8,12 @@ from rdrr_format.compression import parse_compression
 from rdrr_format.errors import UsageError
 from rdrr_format.layouts import Layout
 from rdrr_format.shards import ALIGNMENT
+from rdrr_manifests.doppler import TYPES as DOPPLER_TYPES
 from rdrr_manifests.models import parse_hint
 
 from rdrr_converter.options import PackageOptions
 from rdrr_converter.overrides import parse_overrides
-from rdrr_converter.profiles import DOPPLER, DOPPLER_TYPES, PROFILES
+from rdrr_converter.profiles import DOPPLER, PROFILES
 
 
 def check_options(options: PackageOptions) -> None:

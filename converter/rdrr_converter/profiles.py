@@ -34,6 +34,3 @@ PROFILES: Mapping[str, Mapping[str, Recipe]] = MappingProxyType(
     }
 )
 """The recipes of each profile."""
-
-DOPPLER_TYPES = ("Q4_K", "Q6_K", "F16", "F32")
-"""Storage types that the public runtime reads."""

@@ -6,13 +6,14 @@ converter can write by them and `rdrr validate --profile doppler` can check by t
 """
 
 from rdrr_manifests.doppler.execution import SCHEMA, execution_graph
-from rdrr_manifests.doppler.limits import Obstacle, obstacles
+from rdrr_manifests.doppler.limits import TYPES, Obstacle, obstacles
 from rdrr_manifests.doppler.manifest import with_execution_graph
 from rdrr_manifests.doppler.session import SESSION
 
 __all__ = [
     "SCHEMA",
     "SESSION",
+    "TYPES",
     "Obstacle",
     "execution_graph",
     "obstacles",
