@@ -1,9 +1,10 @@
 """Profiles: the recipes for rdrr itself, and for the public runtime (DOPPLER) as it is today.
 
 The profile `doppler` stores Q4_K in the row layout and F16, and F32 where F16 would overflow;
-embeddings, head, norms and biases are F16. Shards are hashed with SHA-256 and not compressed.
-Options that contradict the profile are refused in `rdrr_converter.check_options` rather than
-ignored, and models that the runtime would compute differently in `rdrr_converter.manifest`.
+embeddings, head and norms are F16, and biases F32, as the runtime reads them. Shards are hashed
+with SHA-256 and not compressed. Options that contradict the profile are refused in
+`rdrr_converter.check_options` rather than ignored, and models that the runtime would compute
+differently in `rdrr_converter.manifest`.
 """
 
 from __future__ import annotations

@@ -66,6 +66,19 @@ def with_llama3_rope(manifest):
     }
 
 
+def with_bias(projection, dtype):
+    """Return a change that adds a bias to a projection of the first layer."""
+
+    def change(manifest):
+        tensors = manifest["tensors"]
+        rows = tensors[f"model.layers.0.{projection}.weight"]["shape"][0]
+        facts = {"shape": [rows], "dtype": dtype, "size": rows * {"F16": 2, "F32": 4}[dtype]}
+        entry = tensors["model.norm.weight"] | facts | {"role": "bias"}
+        tensors[f"model.layers.0.{projection}.bias"] = entry
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "rules"),
     [
@@ -76,6 +89,9 @@ def with_llama3_rope(manifest):
         (without_a_stage, {"doppler-execution"}),
         (with_another_digest, {"doppler-kernel"}),
         (with_llama3_rope, {"doppler-support"}),
+        (with_bias("self_attn.q_proj", "F32"), set()),
+        (with_bias("self_attn.q_proj", "F16"), {"doppler-support"}),
+        (with_bias("mlp.up_proj", "F32"), {"doppler-support"}),
     ],
 )
 def test_each_rule_of_the_profile_finds_its_fault_and_no_other(changed, change, rules):

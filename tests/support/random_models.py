@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
-MODELS = ("qwen3", "gemma3_text")
-"""transformers' names of the configurations."""
+MODELS: dict[str, dict[str, Any]] = {
+    "qwen3": {},
+    "gemma3_text": {},
+    "qwen2": {},
+    "llama": {"attention_bias": True},
+}
+"""transformers' names of the configurations, and the options of each."""
 
 _SIZES = {
     "hidden_size": 256,
@@ -34,10 +40,10 @@ def save_model(name: str, folder: Path, *, tokenizer_from: Path, seed: int = 7) 
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **_SIZES))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **_SIZES, **MODELS[name]))
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.dim() == 1:  # norms, so that a test sees when one is forgotten
+            if parameter.dim() == 1:  # norms and biases, so that a test sees one that is forgotten
                 parameter.add_(0.2 * torch.randn_like(parameter))
     model.half().save_pretrained(folder)
     for file in ("tokenizer.json", "tokenizer_config.json"):

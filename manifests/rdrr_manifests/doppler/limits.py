@@ -6,11 +6,12 @@ comparing their greedy tokens. What was not tried counts as an obstacle.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rdrr_manifests.models import Manifest
+from rdrr_manifests.models import Manifest, Tensor
 
 TYPES = ("Q4_K", "Q4_K_M", "Q6_K", "F16", "F32")
 """Storage types of tensors that DOPPLER reads."""
@@ -80,13 +81,6 @@ LIMITS = (
     Limit(
         "inference.attention.valueNorm",
         lambda m: m.inference.attention.value_norm,
-        _is(False),
-        "false",
-        _UNTRIED,
-    ),
-    Limit(
-        "inference.attention.attentionBias",
-        lambda m: m.inference.attention.attention_bias,
         _is(False),
         "false",
         _UNTRIED,
@@ -165,17 +159,27 @@ def obstacles(manifest: Manifest) -> Iterator[Obstacle]:
         if not limit.accepts(value):
             yield Obstacle(limit.field, limit.message, limit.expected, value)
     for name, tensor in manifest.tensors.items():
-        if tensor.dtype not in TYPES:
-            message = "DOPPLER has no kernel for this storage type"
-            yield Obstacle(f"tensors.{name}.dtype", message, ", ".join(TYPES), tensor.dtype)
-        if name.endswith("gate_up_proj.weight"):
-            message = "DOPPLER reads gate and up as two matrices"
-            yield Obstacle(f"tensors.{name}", message, "gate_proj and up_proj", "one matrix")
-        if tensor.layout not in (None, "row"):
-            message = "DOPPLER reads every matrix as row-major"
-            yield Obstacle(f"tensors.{name}.layout", message, "row", tensor.layout)
+        yield from _tensor_obstacles(name, tensor)
     for shard in manifest.shards:
         if shard.compression is not None:
             field = f"shards.{shard.index}.compression"
             message = "DOPPLER does not read compressed shards"
             yield Obstacle(field, message, "no compression", shard.compression)
+
+
+def _tensor_obstacles(name: str, tensor: Tensor) -> Iterator[Obstacle]:
+    if tensor.dtype not in TYPES:
+        message = "DOPPLER has no kernel for this storage type"
+        yield Obstacle(f"tensors.{name}.dtype", message, ", ".join(TYPES), tensor.dtype)
+    if re.search(r"\.mlp\.\w+_proj\.bias$", name):
+        message = "DOPPLER loads biases of the feed-forward network and does not add them"
+        yield Obstacle(f"tensors.{name}", message, "no such tensor", "a bias")
+    elif name.endswith("_proj.bias") and tensor.dtype != "F32":
+        message = "DOPPLER reads the bytes of a bias as F32, whatever type they have"
+        yield Obstacle(f"tensors.{name}.dtype", message, "F32", tensor.dtype)
+    if name.endswith("gate_up_proj.weight"):
+        message = "DOPPLER reads gate and up as two matrices"
+        yield Obstacle(f"tensors.{name}", message, "gate_proj and up_proj", "one matrix")
+    if tensor.layout not in (None, "row"):
+        message = "DOPPLER reads every matrix as row-major"
+        yield Obstacle(f"tensors.{name}.layout", message, "row", tensor.layout)
