@@ -79,6 +79,10 @@ def with_bias(projection, dtype):
     return change
 
 
+def with_a_field_of_ours(manifest):
+    manifest["inference"]["rope"]["ropeInterleaved"] = True
+
+
 @pytest.mark.parametrize(
     ("change", "rules"),
     [
@@ -92,6 +96,7 @@ def with_bias(projection, dtype):
         (with_bias("self_attn.q_proj", "F32"), set()),
         (with_bias("self_attn.q_proj", "F16"), {"doppler-support"}),
         (with_bias("mlp.up_proj", "F32"), {"doppler-support"}),
+        (with_a_field_of_ours, {"doppler-support"}),
     ],
 )
 def test_each_rule_of_the_profile_finds_its_fault_and_no_other(changed, change, rules):

@@ -47,6 +47,19 @@ def of_kind(graph: Graph, kind: type) -> list[Any]:
     return [op for op in graph.ops if isinstance(op, kind)]
 
 
+def test_a_field_of_ours_is_written_only_with_a_value() -> None:
+    data = valid_manifest(1)
+    for interleaved in (False, True):
+        data["inference"]["rope"]["ropeInterleaved"] = interleaved
+        manifest = Manifest.model_validate(data)
+        for dump in (manifest.inference.model_dump(by_alias=True), manifest.to_dict()):
+            rope = dump.get("inference", dump)["rope"]
+            assert rope.get("ropeInterleaved", False) is interleaved
+            assert ("ropeInterleaved" in rope) is interleaved
+        ropes = of_kind(derive_graph(manifest), Rope)
+        assert {one.interleaved for one in ropes} == {interleaved}
+
+
 def test_a_layer_of_llama_is_the_expected_sequence_of_ops() -> None:
     graph = graph_of(layers=1)
     assert [type(op) for op in graph.ops] == [

@@ -33,6 +33,9 @@ VARIANTS = {
     "a layer without rope": Variant(80, {"rope": {"unrotatedLayers": [1]}}),
     "no layer with rope": Variant(64, {"rope": {"unrotatedLayers": [0, 1]}}),
     "partial rotary": Variant(96, {"rope": {"partialRotaryFactor": 0.75}}),
+    "partial interleaved rotary": Variant(
+        64, {"rope": {"partialRotaryFactor": 0.5, "ropeInterleaved": True}}
+    ),
     "longrope": Variant(
         128,
         {

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rdrr_manifests.models import Manifest, Tensor
+from rdrr_manifests.models.base import Block
+from rdrr_manifests.models.inference import Inference
 
 TYPES = ("Q4_K", "Q4_K_M", "Q6_K", "F16", "F32")
 """Storage types of tensors that DOPPLER reads."""
@@ -158,6 +160,11 @@ def obstacles(manifest: Manifest) -> Iterator[Obstacle]:
         value = limit.value(manifest)
         if not limit.accepts(value):
             yield Obstacle(limit.field, limit.message, limit.expected, value)
+    for part, info in Inference.model_fields.items():
+        block = getattr(manifest.inference, part)
+        for name, value in block.set_own_fields().items() if isinstance(block, Block) else ():
+            field = f"inference.{info.alias}.{name}"
+            yield Obstacle(field, "DOPPLER does not read this field", "no such field", value)
     for name, tensor in manifest.tensors.items():
         yield from _tensor_obstacles(name, tensor)
     for shard in manifest.shards:

@@ -301,5 +301,7 @@ class _Builder:
         spec = rope_spec(self.manifest, is_global=is_global)
         if spec not in self.ropes:
             self.ropes.append(spec)
-        self.ops.append(Rope(value, f"{value}.rope", heads, self.ropes.index(spec)))
+        interleaved = self.blocks.rope.rope_interleaved
+        out, table = f"{value}.rope", self.ropes.index(spec)
+        self.ops.append(Rope(value, out, heads, table, interleaved))
         return f"{value}.rope"

@@ -30,7 +30,7 @@ class RopeSpec:
     Attributes:
         theta: Base of the frequencies.
         head_dim: Width of a head.
-        rotary_dim: Leading elements of the head that are rotated, in rotate-half pairs.
+        rotary_dim: Leading elements of the head that are rotated.
         scaling: None, `linear`, `llama3`, `yarn` or `longrope`.
         factor: Scaling factor.
         low_freq_factor: `low_freq_factor` of llama3 scaling.
@@ -120,12 +120,17 @@ class Linear:
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotate each of `heads` heads of x by the token's position, with `Graph.ropes[table]`."""
+    """Rotate each of `heads` heads of x by the token's position, with `Graph.ropes[table]`.
+
+    Elements i and i + pairs of a head form a pair, or 2i and 2i + 1 if `interleaved`, where `pairs`
+    is half of the rotated elements.
+    """
 
     x: Value
     out: str
     heads: int
     table: int
+    interleaved: bool = False
 
 
 @dataclass(frozen=True)

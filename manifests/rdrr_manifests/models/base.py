@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 from pydantic.alias_generators import to_camel
+
+WRITTEN_IF_SET: Final = "written only with a value other than the default"
+"""Annotation of a field of a `Block` that the public format lacks, as in
+`Annotated[bool, WRITTEN_IF_SET]`.
+
+Packages that do not need the field stay as they are, byte for byte, when a field is added."""
 
 
 class ManifestModel(BaseModel):
@@ -21,3 +29,24 @@ class ManifestModel(BaseModel):
         protected_namespaces=(),
         allow_inf_nan=False,
     )
+
+
+class Block(ManifestModel):
+    """A model whose fields marked `WRITTEN_IF_SET` are omitted at their default."""
+
+    @model_serializer(mode="wrap")
+    def _omit_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = handler(self)
+        for name, info in type(self).model_fields.items():
+            if WRITTEN_IF_SET in info.metadata and getattr(self, name) == info.default:
+                data.pop(info.alias or name, None)
+                data.pop(name, None)
+        return data
+
+    def set_own_fields(self) -> dict[str, Any]:
+        """Return the fields marked `WRITTEN_IF_SET` with another value, by JSON name."""
+        return {
+            info.alias or name: getattr(self, name)
+            for name, info in type(self).model_fields.items()
+            if WRITTEN_IF_SET in info.metadata and getattr(self, name) != info.default
+        }

@@ -1,19 +1,20 @@
 """`inference`: how the model computes, with one typed block for each part of a layer.
 
 Field names and meanings are those of the public format's current generation, in which `None`
-means "does not apply". Fields that only rdrr writes are marked as such.
+means "does not apply". Fields that only rdrr writes are marked as such; a new one is annotated with
+`WRITTEN_IF_SET`, so that it leaves the manifests of other models unchanged.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from rdrr_manifests.models.base import ManifestModel
+from rdrr_manifests.models.base import WRITTEN_IF_SET, Block, ManifestModel
 
 
-class Attention(ManifestModel):
+class Attention(Block):
     """Attention of every layer.
 
     Attributes:
@@ -36,7 +37,7 @@ class Attention(ManifestModel):
     attention_bias: bool = False
 
 
-class Normalization(ManifestModel):
+class Normalization(Block):
     """Norms of a layer.
 
     `post_attention_norm` states that a tensor of that name exists. If `pre_feedforward_norm` is
@@ -59,7 +60,7 @@ class Normalization(ManifestModel):
     post_feedforward_norm: bool = False
 
 
-class FeedForward(ManifestModel):
+class FeedForward(Block):
     """Feed-forward of a layer: down(activation(gate(x)) * up(x))."""
 
     activation: str
@@ -69,7 +70,7 @@ class FeedForward(ManifestModel):
     swiglu_limit: float | None = None
 
 
-class Rope(ManifestModel):
+class Rope(Block):
     """Rotary position embedding of global layers and, where it differs, of local ones.
 
     Attributes:
@@ -85,6 +86,8 @@ class Rope(ManifestModel):
         llama3_original_max_pos: Context length before llama3 scaling. Written by rdrr only.
         unrotated_layers: Layers whose queries and keys are not rotated; None if all are rotated.
             Written by rdrr only.
+        rope_interleaved: Whether elements 2i and 2i + 1 of a head form a pair, instead of i and
+            i + half of the rotated elements. Written by rdrr only.
     """
 
     rope_theta: float = Field(gt=0)
@@ -112,9 +115,10 @@ class Rope(ManifestModel):
     llama3_high_freq_factor: float | None = None
     llama3_original_max_pos: int | None = None
     unrotated_layers: tuple[int, ...] | None = None
+    rope_interleaved: Annotated[bool, WRITTEN_IF_SET] = False
 
 
-class Output(ManifestModel):
+class Output(Block):
     """Embedding and head.
 
     Attributes:
@@ -138,7 +142,7 @@ class Output(ManifestModel):
     embedding_postprocessor: Any = None
 
 
-class LayerPattern(ManifestModel):
+class LayerPattern(Block):
     """Which layers attend to all earlier tokens (global) and which to a sliding window (local).
 
     Attributes:

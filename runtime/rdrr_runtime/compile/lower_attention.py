@@ -128,9 +128,10 @@ def _transform(build: PassBuilder, pattern: Projections) -> HeadTransform:
     """Return the norms and rotation that a layer applies to queries and keys before attention."""
     transform = HeadTransform()
     if pattern.ropes is not None:
-        table = pattern.ropes[0].table
-        pairs = build.model.graph.ropes[table].rotary_dim // 2
-        transform = replace(transform, pairs=pairs, table=build.model.ropes[table])
+        rope = pattern.ropes[0]
+        pairs = build.model.graph.ropes[rope.table].rotary_dim // 2
+        table = build.model.ropes[rope.table]
+        transform = replace(transform, pairs=pairs, table=table, interleaved=rope.interleaved)
     if pattern.head_norms is not None:
         norm = pattern.head_norms[0]
         gains = build.model.weights.joined([one.weight.name for one in pattern.head_norms])

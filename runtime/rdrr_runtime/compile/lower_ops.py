@@ -112,6 +112,7 @@ def _rope(build: PassBuilder, op: Rope) -> None:
         heads=op.heads,
         head_dim=spec.head_dim,
         rotary_dim=spec.rotary_dim,
+        interleaved=op.interleaved,
         label=op.out,
     )
     build.emit(phases)
@@ -157,7 +158,7 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
             _row(Embed, _embed, "out weight scale"),
             _row(Norm, _norm, "x out weight eps unit_offset groups"),
             _row(Linear, lower_linear, "x out weight bias"),
-            _row(Rope, _rope, "x out heads table"),
+            _row(Rope, _rope, "x out heads table interleaved"),
             _row(
                 Attention,
                 lower_attention,

@@ -206,7 +206,8 @@ def match_projections(body: Body, index: int) -> Projections | None:
     if [chain[-1] for chain in chains] != [attention.q, attention.k, attention.v]:
         return None
     same_norms = len({(one.eps, one.unit_offset) for one in norms}) <= 1
-    if not same_norms or len({one.table for one in ropes}) > 1 or len(chains[2]) > 1:
+    same_ropes = len({(one.table, one.interleaved) for one in ropes}) <= 1
+    if not same_norms or not same_ropes or len(chains[2]) > 1:
         return None
     return Projections(
         found.norm,

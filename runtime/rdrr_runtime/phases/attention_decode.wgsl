@@ -103,11 +103,12 @@ fn transformed(first: u32, vector: u32, i: u32, angles: u32) -> f32 {
     let scale = select(SCALE, 1.0, vector == GROUP);
 {% if ROPE %}
     if (i < 2u * PAIRS) {
-        let pair = i % PAIRS;
-        let a = scale * normed(first, vector, pair);
-        let b = scale * normed(first, vector, pair + PAIRS);
+        let pair = pair_of(i);
+        let start = first_of_pair(pair);
+        let a = scale * normed(first, vector, start);
+        let b = scale * normed(first, vector, partner(start));
         let result = rotated(a, b, table[angles + pair]);
-        return select(result.x, result.y, i >= PAIRS);
+        return select(result.x, result.y, is_second(i));
     }
 {% endif %}
     return scale * normed(first, vector, i);

@@ -18,6 +18,7 @@ class TransformRecord(Record):
     Attributes:
         norm: Whether query and key heads are normalised.
         rope: Whether query and key heads are rotated.
+        interleaved: Whether neighbouring elements form a rotated pair.
         pairs: Rotated pairs of a head.
         eps: Epsilon added to the mean square.
         offset: Number added to the gains.
@@ -25,6 +26,7 @@ class TransformRecord(Record):
 
     norm: bool = choice()
     rope: bool = choice()
+    interleaved: bool = choice()
     pairs: int
     eps: float
     offset: float
@@ -40,6 +42,7 @@ class HeadTransform:
         gains: f32 [2, head_dim], norm weights of queries, then of keys; None for no norm.
         eps: Epsilon added to the mean square.
         offset: Number added to the gains.
+        interleaved: Whether elements 2i and 2i + 1 form a rotated pair, not i and i + pairs.
     """
 
     pairs: int = 0
@@ -47,6 +50,7 @@ class HeadTransform:
     gains: BufferSlice | None = None
     eps: float = 0.0
     offset: float = 0.0
+    interleaved: bool = False
 
     @property
     def buffers(self) -> dict[str, BufferSlice]:
@@ -60,6 +64,7 @@ class HeadTransform:
         return {
             "norm": self.gains is not None,
             "rope": self.table is not None,
+            "interleaved": self.interleaved,
             "pairs": self.pairs,
             "eps": self.eps,
             "offset": self.offset,

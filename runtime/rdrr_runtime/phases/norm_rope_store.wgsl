@@ -62,9 +62,11 @@ fn phase(item: u32, row: u32, thread: Thread) {
     if (!is_value) {
         for (var i = t; i < PAIRS; i += WG) {
             let angle = table[current.row[row].position * PAIRS + i];
-            let result = rotated(vector[i], vector[i + PAIRS], angle);
-            vector[i] = result.x;
-            vector[i + PAIRS] = result.y;
+            let a = first_of_pair(i);
+            let b = partner(a);
+            let result = rotated(vector[a], vector[b], angle);
+            vector[a] = result.x;
+            vector[b] = result.y;
         }
     }
 {% endif %}

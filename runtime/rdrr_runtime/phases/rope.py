@@ -19,6 +19,7 @@ class RotaryEmbedding(Record):
 
     Attributes:
         value: Type of the activations, `f32` or `f16`.
+        interleaved: Whether neighbouring elements form a pair.
         heads: Heads of a row.
         head_dim: Head dimension.
         pairs: Rotated pairs of a head.
@@ -27,6 +28,7 @@ class RotaryEmbedding(Record):
     shader = "rope"
 
     value: str = choice()
+    interleaved: bool = choice()
     heads: int
     head_dim: int
     pairs: int
@@ -40,6 +42,7 @@ def rope(
     heads: int,
     head_dim: int,
     rotary_dim: int | None = None,
+    interleaved: bool = False,
     label: str,
 ) -> list[Phase]:
     """Rotate the first `rotary_dim` elements of each head by the row's position.
@@ -51,6 +54,7 @@ def rope(
         heads: Heads of a row.
         head_dim: Head dimension.
         rotary_dim: Rotated elements of a head; None for all of them.
+        interleaved: Whether elements 2i and 2i + 1 form a pair, not i and i + rotary_dim / 2.
         label: Name of the op, for messages and profiles.
 
     Raises:
@@ -62,7 +66,12 @@ def rope(
     HeadTransform(pairs, table).check(label, head_dim)
     ctx.need_values(f"{label}: x", x, ctx.max_rows * heads * head_dim)
     record = RotaryEmbedding(
-        threads=THREADS, value=ctx.values, heads=heads, head_dim=head_dim, pairs=pairs
+        threads=THREADS,
+        value=ctx.values,
+        interleaved=interleaved,
+        heads=heads,
+        head_dim=head_dim,
+        pairs=pairs,
     )
     buffers = {"current": ctx.state.step, "table": table, "x": x}
     return [Phase(record, buffers, Work(-(-heads * pairs // THREADS), 1), label)]

@@ -1,6 +1,6 @@
-// Rotary position embedding in place, rotate-half convention: for i < PAIRS,
-// (x[i], x[i + PAIRS]) = (x[i] cos - x[i + PAIRS] sin, x[i + PAIRS] cos + x[i] sin),
-// with (cos, sin) = table[p, i] for the position p of the row. Elements from 2 PAIRS on are unchanged.
+// Rotary position embedding in place: each pair (a, b) of a head's elements (snippets/rotated.wgsl)
+// becomes (a cos - b sin, b cos + a sin), with (cos, sin) = table[p, i] for the position p of the row
+// and the number i of the pair. Elements from 2 PAIRS on are unchanged.
 //
 // current  Step
 // table    f32 [context, PAIRS, 2]: cos, sin
@@ -24,9 +24,10 @@ fn phase(item: u32, row: u32, thread: Thread) {
         return;
     }
     let pair = index % PAIRS;
-    let first = (row * HEADS + index / PAIRS) * HEAD_DIM + pair;
+    let first = (row * HEADS + index / PAIRS) * HEAD_DIM + first_of_pair(pair);
+    let second = partner(first);
     let angle = table[current.row[row].position * PAIRS + pair];
-    let result = rotated(f32(x[first]), f32(x[first + PAIRS]), angle);
+    let result = rotated(f32(x[first]), f32(x[second]), angle);
     x[first] = value(result.x);
-    x[first + PAIRS] = value(result.y);
+    x[second] = value(result.y);
 }

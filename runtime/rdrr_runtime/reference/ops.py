@@ -49,7 +49,8 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
             return linear(values[op.x], weight(op.weight), bias)
         case Rope():
             x = values[op.x].unflatten(-1, (op.heads, -1))
-            return rope(x, run.positions, run.memory.ropes[op.table]).flatten(-2)
+            table = run.memory.ropes[op.table]
+            return rope(x, run.positions, table, interleaved=op.interleaved).flatten(-2)
         case Attention():
             return _attend(run, op)
         case GatedActivation():
@@ -126,21 +127,26 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tens
     return x * torch.rsqrt(mean_square + eps) * (offset + weight)
 
 
-def rope(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
-    """Apply the rotate-half rotary embedding to the first 2 * pairs elements of each head.
+def rope(x: Tensor, positions: Tensor, table: Tensor, *, interleaved: bool = False) -> Tensor:
+    """Apply the rotary embedding to the first 2 * pairs elements of each head.
 
-    Elements i and i + pairs of a head form a pair.
+    Elements i and i + pairs of a head form a pair, or 2i and 2i + 1 if `interleaved`.
 
     Args:
         x: [rows, heads, head_dim].
         positions: int [rows].
         table: [context, pairs, 2], cosine and sine of each position and pair.
+        interleaved: Whether neighbours form a pair.
     """
     pairs = table.shape[1]
     cos, sin = table[positions].to(x.dtype).unsqueeze(1).unbind(-1)
-    a, b = x[..., :pairs], x[..., pairs : 2 * pairs]
-    rotated = [a * cos - b * sin, b * cos + a * sin]
-    return torch.cat([*rotated, x[..., 2 * pairs :]], dim=-1)
+    if interleaved:
+        a, b = x[..., 0 : 2 * pairs : 2], x[..., 1 : 2 * pairs : 2]
+    else:
+        a, b = x[..., :pairs], x[..., pairs : 2 * pairs]
+    made = (a * cos - b * sin, b * cos + a * sin)
+    rotated = torch.stack(made, -1).flatten(-2) if interleaved else torch.cat(made, -1)
+    return torch.cat([rotated, x[..., 2 * pairs :]], dim=-1)
 
 
 def attention(

@@ -51,6 +51,7 @@ EXAMPLES = {
     "norm of heads": Example((replace(NORM, weight=vector("gain", 16), groups=4),), {"x": K}),
     "linear": Example((Linear("x", "y", WeightUse("w", (20, K)), vector("b", 20)),), {"x": K}),
     "rope": Example((Rope("x", "y", HEADS, 0),), {"x": Q}),
+    "interleaved rope": Example((Rope("x", "y", HEADS, 0, interleaved=True),), {"x": Q}),
     "attention": Example(
         (Attention("q", "k", "v", "y", 0, HEADS, KV_HEADS, HEAD_DIM, 0.5, window=2, softcap=2.0),),
         {"q": Q, "k": KV, "v": KV},

@@ -49,6 +49,7 @@ class Case:
     softcap: float = 0.0
     context: int = CONTEXT
     normed: bool = False
+    interleaved: bool = False
 
 
 CASES = [
@@ -59,8 +60,9 @@ CASES = [
     Case(64, 8, 1, "f32", 127, 32, window=100, softcap=5.0, normed=True),
     Case(64, 8, 2, "q8_0", LONG - 20, 32, context=LONG, normed=True),
     Case(80, 3, 3, "f16", 127, 20, window=100),
-    Case(80, 3, 3, "f32", CONTEXT - 20, 40, softcap=5.0, normed=True),
+    Case(80, 3, 3, "f32", CONTEXT - 20, 40, softcap=5.0, normed=True, interleaved=True),
     Case(128, 4, 1, "f32", CONTEXT - 20, 64),
+    Case(128, 4, 1, "f32", CONTEXT - 20, 32, interleaved=True),
     Case(128, 4, 1, "f16", 63, 0, window=100, normed=True),
     Case(128, 4, 1, "f32", LONG - 20, 64, window=100, context=LONG, normed=True),
     Case(256, 2, 2, "f16", CONTEXT - 20, 128, softcap=5.0),
@@ -91,6 +93,7 @@ def test_the_combined_splits_equal_attention(
         bench.upload(gains) if case.normed else None,
         eps=1e-5,
         offset=1.0,
+        interleaved=case.interleaved,
     )
     caches = LayerCache(stored(bench, keys, dtype), stored(bench, values, dtype))
     partial = (
@@ -120,7 +123,8 @@ def test_the_combined_splits_equal_attention(
             ops.rms_norm(x, torch.from_numpy(gain), 1e-5, 1.0)
             for x, gain in zip((q, k), gains, strict=True)
         )
-    q, k = (ops.rope(x, torch.tensor([base + 7]), torch.from_numpy(table)) for x in (q, k))
+    at, angles_of = torch.tensor([base + 7]), torch.from_numpy(table)
+    q, k = (ops.rope(x, at, angles_of, interleaved=case.interleaved) for x in (q, k))
     keys[:, base], values[:, base] = k[0].numpy(), v[0].numpy()
     if dtype == "f16":
         keys, values = (x.astype(np.float16).astype(np.float32) for x in (keys, values))

@@ -103,9 +103,10 @@ def test_norm_of_a_single_row_leaves_the_others_unchanged(bench, rng) -> None:
     assert np.isnan(got[1:]).all()
 
 
+@pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "interleaved"])
 @pytest.mark.parametrize(("head_dim", "rotary"), [(64, 64), (80, 32), (96, 96)])
 def test_rope_equals_torch_and_leaves_other_elements_unchanged(
-    bench, rng, head_dim, rotary
+    bench, rng, head_dim, rotary, interleaved
 ) -> None:
     positions = [0, 7, 300, 41]
     rows, heads, context = len(positions), 3, 512
@@ -120,10 +121,12 @@ def test_rope_equals_torch_and_leaves_other_elements_unchanged(
         heads=heads,
         head_dim=head_dim,
         rotary_dim=rotary,
+        interleaved=interleaved,
         label="t",
     )
     bench.run(made, rows)
-    expected = ops.rope(wide(x), torch.tensor(positions), wide(table)).numpy()
+    at = torch.tensor(positions)
+    expected = ops.rope(wide(x), at, wide(table), interleaved=interleaved).numpy()
     got = bench.download(buffer, rows, heads, head_dim)
     assert relative_error(got, expected) < TOLERANCE
     assert np.array_equal(got[..., rotary:], x[..., rotary:])

@@ -23,18 +23,18 @@ ROWS, MAX_ROWS, CONTEXT, SEQUENCES, EPS = 5, 7, 90, 3, 1e-5
 @pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
 @pytest.mark.parametrize("mapped", [False, True], ids=["one sequence", "several sequences"])
 @pytest.mark.parametrize(
-    ("head_dim", "heads", "kv_heads", "pairs", "dtype"),
+    ("head_dim", "heads", "kv_heads", "pairs", "dtype", "interleaved"),
     [
-        (64, 6, 2, 0, "f16"),
-        (64, 6, 2, 32, "f32"),
-        (80, 3, 3, 20, "f16"),
-        (80, 3, 3, 40, "f32"),
-        (256, 2, 1, 64, "f32"),
-        (256, 2, 1, 128, "f16"),
+        (64, 6, 2, 0, "f16", False),
+        (64, 6, 2, 32, "f32", True),
+        (80, 3, 3, 20, "f16", True),
+        (80, 3, 3, 40, "f32", False),
+        (256, 2, 1, 64, "f32", False),
+        (256, 2, 1, 128, "f16", False),
     ],
 )
 def test_the_fused_phase_equals_norm_rope_and_store(
-    any_bench, rng, head_dim, heads, kv_heads, pairs, dtype, mapped, normed
+    any_bench, rng, head_dim, heads, kv_heads, pairs, dtype, interleaved, mapped, normed
 ) -> None:
     bench, size = any_bench, SEQUENCES if mapped else 1
     cache = KvSpec(kv_heads, head_dim, CONTEXT, dtype, sequences=size)
@@ -63,7 +63,12 @@ def test_the_fused_phase_equals_norm_rope_and_store(
     def fused(buffers, caches):
         assert refusal(cache) is None
         transform = HeadTransform(
-            pairs, table if pairs else None, bench.upload(gains) if normed else None, EPS, 1.0
+            pairs,
+            table if pairs else None,
+            bench.upload(gains) if normed else None,
+            EPS,
+            1.0,
+            interleaved,
         )
         return norm_rope_store(
             ctx,
@@ -84,7 +89,8 @@ def test_the_fused_phase_equals_norm_rope_and_store(
                 rms_norm_in_place(ctx, x, bench.upload(gain), **shape, label="t") if normed else []
             )
             rotation = {"heads": count, "head_dim": head_dim, "rotary_dim": 2 * pairs}
-            made += rope(ctx, x, table, **rotation, label="t") if pairs else []
+            if pairs:
+                made += rope(ctx, x, table, **rotation, interleaved=interleaved, label="t")
         return made + kv_store(ctx, k, v, LayerCache(*caches), cache=cache, label="t")
 
     for ours, theirs in zip(run(fused), run(separate), strict=True):
