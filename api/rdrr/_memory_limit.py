@@ -42,13 +42,13 @@ def refuse_beyond_limit(
         package, device, policy, context=context, kv_dtype=options.kv_dtype, tuning=tuning
     )
     if need.peak > limit:
-        head_dim = package.graph.head_dim
+        blocks = all(one.head_dim % 32 == 0 for one in package.graph.caches.values())
         raise DeviceError(
             "the model takes more GPU memory than `max_vram` allows",
             where=package.where,
             expected=f"at most {format_size(limit)}",
             found=f"{format_size(need.peak)} = {_sum(need)}",
-            hint=", or ".join(_advice(need, options.kv_dtype, context, head_dim)),
+            hint=", or ".join(_advice(need, options.kv_dtype, context, blocks)),
         )
 
 
@@ -62,12 +62,12 @@ def _sum(need: Footprint) -> str:
     return " + ".join(f"{format_size(size)} {name}" for name, size in parts)
 
 
-def _advice(need: Footprint, kv_dtype: str, context: int, head_dim: int) -> Iterator[str]:
+def _advice(need: Footprint, kv_dtype: str, context: int, blocks: bool) -> Iterator[str]:
     per_token = format_size(need.kv / context)
     yield f"use a `context` below {context} (each token takes {per_token} of the cache)"
     if kv_dtype == "f32":
         yield "`kv_dtype` f16, which halves the cache"
-    if kv_dtype != "q8_0" and head_dim % 32 == 0:
+    if kv_dtype != "q8_0" and blocks:
         part = 34 / (128 if kv_dtype == "f32" else 64)
         yield f"`kv_dtype` q8_0, for a cache of {format_size(need.kv * part)}"
     yield "a package with fewer bits per weight"

@@ -23,7 +23,7 @@ from rdrr_runtime.compile.hints import Policy
 from rdrr_runtime.exec.executor import DispatchExecutor, Executor, Prepared
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.program import PreparedPass, Program
-from rdrr_runtime.phases.kv_cache import KvSpec
+from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.sampling.logprobs import TokenLogprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.feed import GpuFeed
@@ -76,7 +76,7 @@ class GpuBackend:
         tuning: Tuning | None = None,
         executor: Callable[[Device], Executor] = DispatchExecutor,
     ) -> None:
-        KvSpec.make(package.graph.kv_heads, package.graph.head_dim, context, kv_dtype)
+        KvCache.plan(package.graph, context, kv_dtype)
         self.device = device if device is not None else open_device()
         self._owns_device = device is None
         self._arena = Arena(self.device, package.manifest.model_id)

@@ -46,7 +46,7 @@ class Example:
     @property
     def graph(self) -> Graph:
         """Return a graph that consists of these ops."""
-        return Graph(self.ops, (ROPE,), 1, 0, KV_HEADS, HEAD_DIM, VOCAB, CONTEXT)
+        return Graph(self.ops, (ROPE,), 1, 0, VOCAB, CONTEXT)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def by_reference(example: Example, operands: Operands) -> F32:
     """Return the value of the last op, [rows, width], computed in float64."""
     weights = {name: torch.from_numpy(one).double() for name, one in operands.weights.items()}
     ropes = [torch.from_numpy(rope_table(ROPE, CONTEXT))]
-    cache = torch.zeros(1, 2, KV_HEADS, CONTEXT, HEAD_DIM, dtype=torch.float64)
+    cache = {0: torch.zeros(2, KV_HEADS, CONTEXT, HEAD_DIM, dtype=torch.float64)}
     rows = torch.arange(BASE, BASE + len(operands.tokens))
     run = ReferencePass(
         ReferenceMemory(weights, ropes, cache), torch.tensor(operands.tokens), BASE, rows, True

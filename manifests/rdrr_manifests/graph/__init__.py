@@ -6,6 +6,21 @@ The ops are imported from `rdrr_manifests.graph.ops`, where the union `Op` lists
 """
 
 from rdrr_manifests.graph.derive import derive_graph
-from rdrr_manifests.graph.ops import GRAPH_VERSION, Graph, RopeSpec, WeightKind, WeightUse
+from rdrr_manifests.graph.ops import (
+    GRAPH_VERSION,
+    CacheShape,
+    Graph,
+    RopeSpec,
+    WeightKind,
+    WeightUse,
+)
 
-__all__ = ["GRAPH_VERSION", "Graph", "RopeSpec", "WeightKind", "WeightUse", "derive_graph"]
+__all__ = [
+    "GRAPH_VERSION",
+    "CacheShape",
+    "Graph",
+    "RopeSpec",
+    "WeightKind",
+    "WeightUse",
+    "derive_graph",
+]

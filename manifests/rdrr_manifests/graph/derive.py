@@ -95,8 +95,6 @@ class _Builder:
             ropes=tuple(self.ropes),
             layers=sizes.num_layers,
             hidden_size=sizes.hidden_size,
-            kv_heads=sizes.num_key_value_heads,
-            head_dim=sizes.head_dim,
             vocab_size=sizes.vocab_size,
             context=sizes.max_seq_len,
         )

@@ -10,9 +10,11 @@ component. The values and tensors that an op reads follow from the types of its 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
+from types import MappingProxyType
 from typing import Annotated, get_args, get_type_hints
 
 GRAPH_VERSION = 2
@@ -138,14 +140,18 @@ class Attention:
     """Causal attention over the key-value cache of `layer`, to which k and v are added first.
 
     Attributes:
+        k: New keys; None if an earlier op of the pass has added those of its own layer to the
+            cache, and this op only reads them.
+        v: New values, likewise.
+        layer: Layer that owns the cache.
         scale: Factor on the scores q.k.
         window: Tokens that a token attends to, including itself; None for all up to itself.
         softcap: Scores become softcap*tanh(score/softcap); None for no cap.
     """
 
     q: Value
-    k: Value
-    v: Value
+    k: Value | None
+    v: Value | None
     out: str
     layer: int
     heads: int
@@ -288,16 +294,32 @@ def uses(op: Op) -> tuple[WeightUse, ...]:
 
 
 @dataclass(frozen=True)
+class CacheShape:
+    """Sizes of the keys, and of the values, of a layer.
+
+    Attributes:
+        kv_heads: Key-value heads.
+        head_dim: Width of a head.
+    """
+
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def elements(self) -> int:
+        """Elements of the keys and values of one token."""
+        return 2 * self.kv_heads * self.head_dim
+
+
+@dataclass(frozen=True)
 class Graph:
     """The graph of a whole model.
 
     Attributes:
         ops: Ops in order of execution; the first is `Embed`, the last is `Head`.
         ropes: The rotary embeddings; `Rope.table` is an index into them.
-        layers: Decoder layers, which is also the number of key-value caches.
+        layers: Decoder layers.
         hidden_size: Width of the residual stream.
-        kv_heads: Key-value heads of a layer.
-        head_dim: Width of a head.
         vocab_size: Number of logits of a token.
         context: Longest context that the model was trained for, in tokens.
         version: Version of the set of ops.
@@ -307,8 +329,6 @@ class Graph:
     ropes: tuple[RopeSpec, ...]
     layers: int
     hidden_size: int
-    kv_heads: int
-    head_dim: int
     vocab_size: int
     context: int
     version: int = field(default=GRAPH_VERSION)
@@ -329,6 +349,18 @@ class Graph:
                 found[use.name] = found.get(use.name, frozenset()) | {use.kind}
         return found
 
+    @cached_property
+    def caches(self) -> Mapping[int, CacheShape]:
+        """The shapes of the key-value caches, by the layer that owns them."""
+        return MappingProxyType(
+            {
+                op.layer: CacheShape(op.kv_heads, op.head_dim)
+                for op in self.ops
+                if isinstance(op, Attention) and op.k is not None
+            }
+        )
+
     def kv_bytes(self, tokens: int, bytes_per_element: int) -> int:
         """Return the bytes of the key-value cache for a context of `tokens` tokens."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * tokens * bytes_per_element
+        elements = sum(one.elements for one in self.caches.values())
+        return elements * tokens * bytes_per_element

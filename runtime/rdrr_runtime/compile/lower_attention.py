@@ -116,7 +116,7 @@ def attention_spec(
     """Return the specification of a layer's attention."""
     return AttentionSpec(
         heads=op.heads,
-        cache=build.cache.spec,
+        cache=build.cache.specs[op.layer],
         scale=op.scale,
         window=op.window or 0,
         softcap=op.softcap or 0.0,
@@ -171,7 +171,7 @@ def serve_attention_after_projections(build: PassBuilder, pattern: Projections) 
         Whether it was possible; if not, nothing has been emitted.
     """
     op = pattern.attention
-    if placing.refusal(build.cache.spec) is not None:
+    if placing.refusal(build.cache.specs[op.layer]) is not None:
         return False
     names = tuple(one.out for one in pattern.linears)
     q, k, v = (build.values.get(name) for name in names)
@@ -180,29 +180,30 @@ def serve_attention_after_projections(build: PassBuilder, pattern: Projections) 
         (q, k, v),
         build.cache.layers[op.layer],
         heads=op.heads,
-        cache=build.cache.spec,
+        cache=build.cache.specs[op.layer],
         transform=_transform(build, pattern),
         label=f"{op.out}.place",
     )
     build.emit(phases, NORM_ROPE_STORE)
     for old, new in zip(names, (op.q, op.k, op.v), strict=True):
-        if old != new:
+        if new is not None and old != new:
             build.values.rename(old, new)
     attend(build, op)
     return True
 
 
 def lower_attention(build: PassBuilder, op: Attention) -> None:
-    """Emit the store of keys and values, then attention over the whole cache."""
-    phases = kv_store(
-        build.ctx,
-        build.values.get(op.k),
-        build.values.get(op.v),
-        build.cache.layers[op.layer],
-        cache=build.cache.spec,
-        label=f"{op.out}.store",
-    )
-    build.emit(phases)
+    """Emit the store of keys and values, if there are any, then attention over the whole cache."""
+    if op.k is not None and op.v is not None:
+        phases = kv_store(
+            build.ctx,
+            build.values.get(op.k),
+            build.values.get(op.v),
+            build.cache.layers[op.layer],
+            cache=build.cache.specs[op.layer],
+            label=f"{op.out}.store",
+        )
+        build.emit(phases)
     attend(build, op)
 
 

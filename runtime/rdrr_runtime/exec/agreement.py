@@ -73,10 +73,12 @@ class Check:
     def of(executor: Executor, plan: Plan, phases: Sequence[Phase]) -> Check:
         """Find the outputs of some phases of a plan, and return their check."""
         values = "f16" if plan.value_bytes == 2 else "f32"
-        caches = {id(part.buffer) for one in plan.cache.layers for part in (one.keys, one.values)}
+        caches = {
+            id(part.buffer) for one in plan.cache.layers.values() for part in (one.keys, one.values)
+        }
         state = plan.state
         counters = {id(one.buffer) for one in (state.step, state.ring)}
-        cached = {"f16": "f16", "f32": "f32"}.get(plan.cache.spec.dtype, "exact")
+        cached = {"f16": "f16", "f32": "f32"}.get(plan.cache.dtype, "exact")
         logits = plan.lowered(DECODE).logits.buffer
         outputs: dict[tuple[int, int], _Output] = {}
         for memory, is_wide in _results(phases):

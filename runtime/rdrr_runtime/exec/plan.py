@@ -108,7 +108,7 @@ class Plan:
 
     def passes(self, specs: Sequence[PassSpec] = LOADED) -> tuple[Pass, ...]:
         """Return these passes lowered, leaving out those that the type of the cache rules out."""
-        possible = [one for one in specs if not one.is_mapped or self.cache.spec.supports_batches]
+        possible = [one for one in specs if not one.is_mapped or self.cache.supports_batches]
         return tuple(self._dry_run(one) if one.is_mapped else self.lowered(one) for one in possible)
 
     def _dry_run(self, spec: PassSpec) -> Pass:
@@ -130,7 +130,7 @@ class Plan:
         """
         if not spec.is_mapped:
             return self.state, self.cache
-        rows, kind = self.rows(spec), self.cache.spec
+        rows, kind = self.rows(spec), self.cache
         state = State.create(arena, rows, RING)
         return state, KvCache.allocate(arena, self.graph, kind.context, kind.dtype, rows)
 

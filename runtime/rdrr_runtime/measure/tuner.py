@@ -95,9 +95,7 @@ def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> T
     """
     timer = Timer(setting.device)
     dry_run = setting.plan(DryRunArena(setting.device))
-    wanted = [
-        one for one in setting.passes if not one.is_mapped or dry_run.cache.spec.supports_batches
-    ]
+    wanted = [one for one in setting.passes if not one.is_mapped or dry_run.cache.supports_batches]
     tuning_keys: dict[str, tuple[PassSpec, AnyTuningKey]] = {}
     for step in wanted:
         for key, pair in _tuning_keys(dry_run, step, setting.ops).items():

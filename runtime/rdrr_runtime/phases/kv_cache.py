@@ -1,15 +1,16 @@
 """The preallocated key-value cache on the GPU.
 
-Each layer has two buffers of shape [sequences, kv_heads, context, head_dim], head-major so that the
-keys of one head are contiguous. A Q8_0 cache stores the codes of all elements first and then, in
-the same order, one f16 scale for each 32 elements. Slots are never moved or cleared: a row attends
-to the slots up to its own, so rewinding a sequence costs nothing.
+Each layer that adds keys has two buffers of shape [sequences, kv_heads, context, head_dim],
+head-major so that the keys of one head are contiguous; later layers may read them too. Layers may
+differ in their heads. A Q8_0 cache stores the codes of all elements first and then, in the same
+order, one f16 scale for each 32 elements. Slots are never moved or cleared: a row attends to the
+slots up to its own, so rewinding a sequence costs nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +21,7 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import Device
 from rdrr_device.dry_run import DryRunArena
 from rdrr_format.errors import DeviceError, FormatError, UsageError
-from rdrr_manifests.graph import Graph
+from rdrr_manifests.graph import CacheShape, Graph
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.phase import Record, choice
@@ -104,7 +105,7 @@ class KvSpec:
 
     Attributes:
         kv_heads: Key-value heads.
-        head_dim: Head dimension, at most 256 and a multiple of 4 and of the block size.
+        head_dim: Head dimension, at most `MAX_HEAD_DIM` and a multiple of 4 and of the block size.
         context: Slots of a sequence.
         dtype: Storage type, a key of `KV_TYPES`.
         sequences: Number of sequences, each with its own slots.
@@ -126,7 +127,7 @@ class KvSpec:
         return f"{self.dtype} {heads_of}, {self.max_keys(window)} keys"
 
     @staticmethod
-    def make(kv_heads: int, head_dim: int, context: int, dtype: str) -> KvSpec:
+    def make(shape: CacheShape, context: int, dtype: str, sequences: int = 1) -> KvSpec:
         """Return the specification of caches with at least `context` slots.
 
         Raises:
@@ -136,17 +137,17 @@ class KvSpec:
         if dtype not in KV_TYPES:
             raise UsageError("unknown KV dtype", expected=" or ".join(KV_TYPES), found=dtype)
         kind = KV_TYPES[dtype]
-        if head_dim % kind.block:
+        if shape.head_dim % kind.block:
             raise UsageError(
                 f"the key-value cache of this model cannot be stored as {dtype}",
                 expected=f"a head dimension that is a multiple of {kind.block}",
-                found=head_dim,
+                found=shape.head_dim,
                 hint="use `kv_dtype` f16",
             )
         if kind.block > 1:
             # Two scales share a word; an even number of slots keeps two heads from sharing one.
             context += context % 2
-        return KvSpec(kv_heads, head_dim, context, dtype)
+        return KvSpec(shape.kv_heads, shape.head_dim, context, dtype, sequences)
 
     @property
     def supports_batches(self) -> bool:
@@ -213,26 +214,35 @@ class _Plane:
 
 @dataclass(frozen=True)
 class KvCache:
-    """The caches of all layers.
+    """The caches of all layers that have one.
 
     Attributes:
-        spec: Sizes and type, the same for all layers.
-        layers: One entry for each layer.
+        context: Slots of a sequence, as asked for.
+        dtype: Storage type, a key of `KV_TYPES`.
+        specs: Sizes and type of each layer's caches, by layer.
+        layers: The buffers, by layer.
     """
 
-    spec: KvSpec
-    layers: tuple[LayerCache, ...]
+    context: int
+    dtype: str
+    specs: Mapping[int, KvSpec]
+    layers: Mapping[int, LayerCache]
+
+    @property
+    def supports_batches(self) -> bool:
+        """Whether rows of several sequences can be stored and read in one pass."""
+        return KV_TYPES[self.dtype].block == 1
 
     @property
     def size(self) -> int:
         """Bytes of GPU memory."""
-        return sum(layer.keys.size + layer.values.size for layer in self.layers)
+        return sum(layer.keys.size + layer.values.size for layer in self.layers.values())
 
     def read(self, device: Device, slots: int) -> dict[str, U8]:
         """Read the first `slots` slots of every layer, see `StoringBackend.read_cache`."""
         return {
-            name: self._head_parts(device, buffer, plane, slots)
-            for name, buffer, plane in self._planes()
+            name: self._head_parts(device, spec, buffer, plane, slots)
+            for name, spec, buffer, plane in self._planes()
         }
 
     def write(self, device: Device, parts: Mapping[str, U8], slots: int) -> None:
@@ -243,41 +253,44 @@ class KvCache:
         """
         planes = list(self._planes())
         shapes = {
-            name: (self.spec.kv_heads, self._whole(slots), plane.slot_bytes)
-            for name, _, plane in planes
+            name: (spec.kv_heads, self._whole(slots), plane.slot_bytes)
+            for name, spec, _, plane in planes
         }
         if shapes != {name: part.shape for name, part in parts.items()}:
             raise FormatError(
                 "the saved cache belongs to another model", expected=f"{len(shapes)} parts"
             )
-        for name, buffer, plane in planes:
+        for name, spec, buffer, plane in planes:
             for head, part in enumerate(parts[name]):
-                device.write(buffer, np.ascontiguousarray(part), plane.at(self.spec, head))
+                device.write(buffer, np.ascontiguousarray(part), plane.at(spec, head))
 
-    def _planes(self) -> Iterator[tuple[str, BufferSlice, _Plane]]:
-        kind = KV_TYPES[self.spec.dtype]
+    def _planes(self) -> Iterator[tuple[str, KvSpec, BufferSlice, _Plane]]:
+        kind = KV_TYPES[self.dtype]
         scales = 2 if kind.block > 1 else 0
         element = (kind.block_bytes - scales) // kind.block
-        planes = [_Plane("", 0, element * self.spec.head_dim)]
-        if scales:
-            per_slot = scales * self.spec.head_dim // kind.block
-            planes.append(_Plane(".scales", element * self.spec.elements, per_slot))
-        for index, layer in enumerate(self.layers):
+        for index, layer in self.layers.items():
+            spec = self.specs[index]
+            planes = [_Plane("", 0, element * spec.head_dim)]
+            if scales:
+                per_slot = scales * spec.head_dim // kind.block
+                planes.append(_Plane(".scales", element * spec.elements, per_slot))
             for name, buffer in (("keys", layer.keys), ("values", layer.values)):
                 for plane in planes:
-                    yield f"{name}.{index}{plane.suffix}", buffer, plane
+                    yield f"{name}.{index}{plane.suffix}", spec, buffer, plane
 
-    def _head_parts(self, device: Device, buffer: BufferSlice, plane: _Plane, slots: int) -> U8:
+    def _head_parts(
+        self, device: Device, spec: KvSpec, buffer: BufferSlice, plane: _Plane, slots: int
+    ) -> U8:
         whole = self._whole(slots)
         size = whole * plane.slot_bytes
-        heads = range(self.spec.kv_heads)
-        parts = [device.read(buffer, plane.at(self.spec, head), size) for head in heads]
+        heads = range(spec.kv_heads)
+        parts = [device.read(buffer, plane.at(spec, head), size) for head in heads]
         shape = (len(heads), whole, plane.slot_bytes)
         return np.stack(parts).reshape(shape) if size else np.empty(shape, np.uint8)
 
     def _whole(self, slots: int) -> int:
         """Return `slots` rounded up so that their scales fill whole words."""
-        return slots + slots % 2 if KV_TYPES[self.spec.dtype].block > 1 else slots
+        return slots + slots % 2 if KV_TYPES[self.dtype].block > 1 else slots
 
     @staticmethod
     def allocate(
@@ -289,20 +302,32 @@ class KvCache:
             UsageError: The model's cache cannot be stored as `dtype`.
             DeviceError: The keys of a layer exceed what the device can bind or allocate.
         """
-        spec = KvSpec.make(graph.kv_heads, graph.head_dim, context, dtype)
-        spec = replace(spec, sequences=sequences)
-        if spec.size > arena.max_binding and not isinstance(arena, DryRunArena):
+        specs = KvCache.plan(graph, context, dtype, sequences)
+        largest = max((spec.size for spec in specs.values()), default=0)
+        if largest > arena.max_binding and not isinstance(arena, DryRunArena):
             raise DeviceError(
                 "the keys of a layer are larger than the adapter can bind",
                 expected=f"at most {arena.max_binding} bytes",
-                found=f"{spec.size} bytes for a context of {context}",
+                found=f"{largest} bytes for a context of {context}",
                 hint="use a smaller `context`, `kv_dtype` q8_0, or a smaller batch",
             )
-        layers = tuple(
-            LayerCache(
+        layers = {
+            layer: LayerCache(
                 arena.empty(f"keys.{layer}", spec.size),
                 arena.empty(f"values.{layer}", spec.size),
             )
-            for layer in range(graph.layers)
-        )
-        return KvCache(spec, layers)
+            for layer, spec in specs.items()
+        }
+        return KvCache(context, dtype, specs, layers)
+
+    @staticmethod
+    def plan(graph: Graph, context: int, dtype: str, sequences: int = 1) -> dict[int, KvSpec]:
+        """Return the sizes and type of each layer's caches, without allocating them.
+
+        Raises:
+            UsageError: The model's cache cannot be stored as `dtype`.
+        """
+        return {
+            layer: KvSpec.make(shape, context, dtype, sequences)
+            for layer, shape in graph.caches.items()
+        }

@@ -138,7 +138,7 @@ class CpuBackend:
         names = ("keys", "values")
         return {
             f"{name}.{index}": layer[which]
-            for index, layer in enumerate(self._model.cache)
+            for index, layer in self._model.cache.items()
             for which, name in enumerate(names)
         }
 

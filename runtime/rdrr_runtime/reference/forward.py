@@ -39,12 +39,15 @@ class ReferenceModel:
         self._typical_weight = sum(sizes) // max(1, len(sizes))
         ropes = [torch.from_numpy(rope_table(spec, context)) for spec in graph.ropes]
         dtype = next(iter(weights.values())).dtype
-        shape = (graph.layers, 2, graph.kv_heads, context, graph.head_dim)
-        self._memory = ReferenceMemory(weights, ropes, torch.zeros(shape, dtype=dtype), observe)
+        cache = {
+            layer: torch.zeros(2, one.kv_heads, context, one.head_dim, dtype=dtype)
+            for layer, one in graph.caches.items()
+        }
+        self._memory = ReferenceMemory(weights, ropes, cache, observe)
 
     @property
-    def cache(self) -> Tensor:
-        """Keys and values, [layers, 2, kv_heads, context, head_dim]."""
+    def cache(self) -> Mapping[int, Tensor]:
+        """Keys and values by layer, each [2, kv_heads, context, head_dim]."""
         return self._memory.cache
 
     def forward(

@@ -75,10 +75,12 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
 
 
 def _attend(run: ReferencePass, op: Attention) -> Tensor:
-    """Store the keys and values of the pass, then attend to all valid slots of the cache."""
+    """Store the keys and values of the pass, if any, then attend to all valid slots."""
     end = run.base + len(run.ids)
     cache = run.memory.cache[op.layer]
     for index, name in enumerate((op.k, op.v)):
+        if name is None:
+            continue
         heads = run.values[name].unflatten(-1, (op.kv_heads, op.head_dim))
         cache[index, :, run.base : end] = heads.transpose(0, 1)
     return attention(

@@ -19,13 +19,13 @@ class ReferenceMemory:
     Attributes:
         weights: Tensors by name, in their logical shapes, all of one floating-point type.
         ropes: The graph's rope tables, each [context, pairs, 2].
-        cache: Keys and values, [layers, 2, kv_heads, context, head_dim].
+        cache: Keys and values by layer, each [2, kv_heads, context, head_dim].
         observe: Called before every product of a linear layer or expert.
     """
 
     weights: Mapping[str, Tensor]
     ropes: Sequence[Tensor]
-    cache: Tensor
+    cache: Mapping[int, Tensor]
     observe: Observer | None = None
 
 

@@ -44,7 +44,7 @@ class GpuBatch(GpuSequences):
 
     def __init__(self, plan: Plan, executor: Executor, *, sequences: int, context: int) -> None:
         _check(plan, sequences)
-        arena, dtype = Arena(executor.device, "batch"), plan.cache.spec.dtype
+        arena, dtype = Arena(executor.device, "batch"), plan.cache.dtype
         self.context = context
         self.sequences = sequences
         self._arena = arena
@@ -93,7 +93,7 @@ class GpuBatch(GpuSequences):
 
 
 def _check(plan: Plan, sequences: int) -> None:
-    if not plan.cache.spec.supports_batches:
+    if not plan.cache.supports_batches:
         raise UsageError(
             "batches do not support a q8_0 key-value cache",
             expected="f16 or f32",

@@ -10,6 +10,7 @@ from rdrr_device.timestamps import Timer
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import DeviceError, UsageError
 from rdrr_format.layouts import Layout
+from rdrr_manifests.graph import CacheShape
 from rdrr_runtime.compile.hints import Policy
 from rdrr_runtime.exec.traffic import traffic
 from rdrr_runtime.measure.profile import copy_bandwidth, profile
@@ -119,7 +120,7 @@ def test_a_product_moves_its_matrix_and_an_embedding_only_the_rows_it_looks_up(b
 
 @pytest.mark.parametrize(("window", "seen"), [(0, 12), (4, 4 + 3 - 1)])
 def test_attention_moves_the_slots_that_its_rows_attend_to(bench, rng, window, seen):
-    spec = KvSpec.make(2, 32, 64, "f16")
+    spec = KvSpec.make(CacheShape(2, 32), 64, "f16")
     ctx = bench.context(3, base=9)
     held = LayerCache(*(bench.arena.empty("cache", spec.size) for _ in range(2)))
     q, out = bench.upload(normal(rng, 3, 4, 32)), bench.poisoned(3, 4, 32)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from rdrr_format.errors import DeviceError, FormatError
+from rdrr_manifests.graph import CacheShape
 from rdrr_runtime.phases.attention import AttentionKernel, attention, refusal, scratch_size
 from rdrr_runtime.phases.attention_spec import AttentionSpec
 from rdrr_runtime.phases.attention_tiled import tile_keys
@@ -305,7 +306,7 @@ def test_an_f16_cache_has_half_the_bytes() -> None:
 
 
 def test_a_q8_0_cache_has_34_bytes_for_32_elements() -> None:
-    spec = KvSpec.make(2, 96, 101, "q8_0")
+    spec = KvSpec.make(CacheShape(2, 96), 101, "q8_0")
     assert spec.context == 102  # rounded up to even, because two scales share a word
     assert spec.size == 2 * 102 * 96 * 34 // 32
 
