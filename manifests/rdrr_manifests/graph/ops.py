@@ -177,14 +177,26 @@ class GatedActivation:
 class Router:
     """The experts of each row and their routing weights.
 
-    out holds `top_k` pairs of expert and routing weight for each row. The weights are the softmax
-    of x W^T over all experts, computed at least in float32. The `top_k` largest are taken in
-    falling order, ties to the lower expert, and with `normalize` divided by their sum.
+    out holds `top_k` pairs of expert and routing weight for each row, computed at least in float32:
+
+        score(e)   softmax(x W^T + bias)[e] or sigmoid(x W^T + bias)[e], as `scoring` says
+        choice(e)  score(e) + selection_bias[e], only in the `top_groups` best groups
+        weight(e)  score(e), with `normalize` divided by their sum over the selected, times `scale`
+
+    The `top_k` experts of largest choice are selected, in falling order, ties to the lower expert.
+    With `normalize`, a softmax over all experts gives the same as one over the selected ones.
 
     Attributes:
         weight: [experts, features of x].
         top_k: Experts selected for each row.
         normalize: Whether the routing weights of a row are divided by their sum.
+        bias: Added to the logits, [experts].
+        scoring: `softmax` or `sigmoid`.
+        selection_bias: Added to the scores for the selection only, [experts].
+        groups: Groups of consecutive experts, of equal size.
+        top_groups: Groups of which experts may be selected, those of the largest group score.
+        group_score: `max`, the largest choice of a group, or `top2`, the sum of its largest two.
+        scale: Factor on the routing weights.
     """
 
     x: Value
@@ -192,6 +204,13 @@ class Router:
     weight: WeightUse
     top_k: int
     normalize: bool
+    bias: WeightUse | None = None
+    scoring: str = "softmax"
+    selection_bias: WeightUse | None = None
+    groups: int = 1
+    top_groups: int = 1
+    group_score: str = "max"
+    scale: float = 1.0
 
     @property
     def experts(self) -> int:

@@ -22,13 +22,13 @@ from rdrr_runtime.phases.gated_activation import gated_activation
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.quantize_rows import QuantizedRows
 from rdrr_runtime.phases.quantize_small_batch import quantize_small_batch, small_batch_bytes
+from rdrr_runtime.phases.router_topk import RouterSpec, router_topk
 from rdrr_runtime.phases.routing import (
     ROUTE_WORDS,
     Routed,
     expert_combine,
     expert_groups,
     groups_bytes,
-    router_topk,
 )
 from rdrr_runtime.phases.sigmoid_gate import sigmoid_gate
 
@@ -39,16 +39,18 @@ def lower_router(build: PassBuilder, op: Router) -> None:
     logits = build.workspace.named(f"router.{rows}", 4 * rows * experts)
     routes = build.workspace.named(f"routes.{rows}", 4 * ROUTE_WORDS * rows * op.top_k)
     exact_product(build, op, logits)
-    phases = router_topk(
-        build.ctx,
-        logits,
-        routes,
+    spec = RouterSpec(
         experts=experts,
         top_k=op.top_k,
         normalize=op.normalize,
-        label=op.out,
+        scoring=op.scoring,
+        groups=op.groups,
+        top_groups=op.top_groups,
+        group_score=op.group_score,
+        scale=op.scale,
     )
-    build.emit(phases)
+    added = None if op.selection_bias is None else build.vector(op.selection_bias)
+    build.emit(router_topk(build.ctx, logits, routes, spec, selection_bias=added, label=op.out))
     build.values.mark_read(op.x)
     build.routed[op.out] = Routed(routes, experts, op.top_k)
 

@@ -165,7 +165,12 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
                 "q k v out layer heads kv_heads head_dim scale window softcap",
             ),
             _row(GatedActivation, _activation, "gate up out activation width"),
-            _row(Router, lower_router, "x out weight top_k normalize"),
+            _row(
+                Router,
+                lower_router,
+                "x out weight top_k normalize bias scoring selection_bias groups top_groups "
+                "group_score scale",
+            ),
             _row(Experts, lower_experts, "x router out gates ups downs activation width"),
             _row(SigmoidGate, lower_sigmoid_gate, "x branch out weight"),
             _row(Residual, _residual, "x branch out scale"),

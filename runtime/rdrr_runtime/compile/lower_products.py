@@ -201,4 +201,5 @@ def exact_product(build: PassBuilder, op: Router, y: BufferSlice) -> None:
     product = replace(build.product((build.matrix(op.weight),)), exact=True, may_fuse=False)
     served = Served(product, build.choose(product))
     source = Input(build.values.get(op.x), name=op.x)
-    emit_product(build, served, source, Output((y,)), op.out, logits=True)
+    bias = None if op.bias is None else build.vector(op.bias)
+    emit_product(build, served, source, Output((y,), bias=bias), op.out, logits=True)

@@ -1,52 +1,160 @@
-// routes[r, s] = (expert, weight) of the TOP_K experts with the largest logits of row r, in descending
-// order; ties go to the lower index. weight = softmax(logits)[expert]{% if NORMALIZE %}, divided by the sum of the weights
-// of the selected experts{% endif %}.
+// routes[r, s] = (expert, weight) of the TOP_K experts with the largest choice scores of row r, in descending
+// order; ties go to the lower index.
 //
-// logits   f32 [rows, EXPERTS]
-// routes   Route [rows, TOP_K]
+//     score(e)   {{ "sigmoid(logit)" if SCORING == "sigmoid" else "softmax(logits)[e]" }}
+//     choice(e)  score(e){{ " + selection_bias[e]" if BIASED }}{% if GROUP_SCORE %}, only in the TOP_GROUPS groups of consecutive experts with the
+//                largest {{ "sums of their two largest choice scores" if GROUP_SCORE == "top2" else "choice scores" }}{% endif %}
+//     weight     SCALE * score(e){% if NORMALIZE %} / sum of the scores of the selected experts{% endif %}
+//
+// logits          f32 [rows, EXPERTS]
+{% if BIASED %}
+// selection_bias  f32 [EXPERTS]
+{% endif %}
+// routes          Route [rows, TOP_K]
 //
 // One call for each row. Each thread computes the rank of an expert, the number of experts before it.
 // Accumulates in f32.
+{% set by_logits = not BIASED and GROUP_SCORE != "top2" %}
+{% set probabilities = SCORING == "softmax" and not by_logits %}
 {% include "snippets/route.wgsl" %}
 var<storage, read> logits: array<f32>;
+{% if BIASED %}
+var<storage, read> selection_bias: array<f32>;
+{% endif %}
 var<storage, read_write> routes: array<Route>;
 
 override EXPERTS: u32;
 override TOP_K: u32;
+{% if GROUP_SCORE %}
+override GROUPS: u32;
+override TOP_GROUPS: u32;
+{% endif %}
+override SCALE: f32;
 
-var<workgroup> scores: array<f32, EXPERTS>;
+const LOWEST = -3.402823e38;
+
+var<workgroup> scores: array<f32, EXPERTS>;   // logits, or their sigmoids
+var<workgroup> choices: array<f32, EXPERTS>;  // {{ "the logits, which have the order of choice(e)" if by_logits else "choice(e)" }}
 var<workgroup> chosen: array<u32, TOP_K>;
+{% if GROUP_SCORE %}
+var<workgroup> group_scores: array<f32, GROUPS>;
+
+fn group_score(group: u32) -> f32 {
+    let size = EXPERTS / GROUPS;
+    var best = LOWEST;
+    var second = LOWEST;
+    for (var i = group * size; i < (group + 1u) * size; i++) {
+        second = max(second, min(best, choices[i]));
+        best = max(best, choices[i]);
+    }
+    return {{ "best + select(0.0, second, size > 1u)" if GROUP_SCORE == "top2" else "best" }};
+}
+
+fn is_selected(group: u32) -> bool {
+    let own = group_scores[group];
+    var before = 0u;
+    for (var i = 0u; i < GROUPS; i++) {
+        let other = group_scores[i];
+        before += select(0u, 1u, other > own || (other == own && i < group));
+    }
+    return before < TOP_GROUPS;
+}
+{% endif %}
 
 fn rank_of(expert: u32) -> u32 {
-    let own = scores[expert];
+    let own = choices[expert];
     var before = 0u;
     for (var i = 0u; i < EXPERTS; i++) {
-        let other = scores[i];
+        let other = choices[i];
         before += select(0u, 1u, other > own || (other == own && i < expert));
     }
     return before;
 }
+{% if SCORING == "softmax" %}
 
-// Denominator of the routing weights: the exp sum over {{ "the selected experts" if NORMALIZE else "all experts" }}.
-fn denominator(largest: f32) -> f32 {
-    var sum = 0.0;
-{% if NORMALIZE %}
-    for (var s = 0u; s < TOP_K; s++) {
-        sum += exp(scores[chosen[s]] - largest);
+// Exponents are relative to the largest logit of those that are summed.
+struct ExpSum {
+    largest: f32,
+    sum: f32,
+}
+
+fn exp_sum_of_all() -> ExpSum {
+    var largest = LOWEST;
+    for (var i = 0u; i < EXPERTS; i++) {
+        largest = max(largest, scores[i]);
     }
-{% else %}
+    var sum = 0.0;
     for (var i = 0u; i < EXPERTS; i++) {
         sum += exp(scores[i] - largest);
     }
+    return ExpSum(largest, sum);
+}
+
+fn exp_sum_of_chosen() -> ExpSum {
+    var largest = LOWEST;
+    for (var s = 0u; s < TOP_K; s++) {
+        largest = max(largest, scores[chosen[s]]);
+    }
+    var sum = 0.0;
+    for (var s = 0u; s < TOP_K; s++) {
+        sum += exp(scores[chosen[s]] - largest);
+    }
+    return ExpSum(largest, sum);
+}
 {% endif %}
-    return sum;
+
+fn routing_weight(expert: u32) -> f32 {
+{% if SCORING == "softmax" %}
+    let over = {{ "exp_sum_of_chosen()" if NORMALIZE else "exp_sum_of_all()" }};
+    return SCALE * exp(scores[expert] - over.largest) / over.sum;
+{% elif NORMALIZE %}
+    var sum = 0.0;
+    for (var s = 0u; s < TOP_K; s++) {
+        sum += scores[chosen[s]];
+    }
+    // All sigmoids may be zero in f32.
+    return SCALE * scores[expert] / max(sum, 1e-20);
+{% else %}
+    return SCALE * scores[expert];
+{% endif %}
 }
 
 fn phase(row: u32, thread: Thread) {
     for (var i = thread.index; i < EXPERTS; i += WG) {
-        scores[i] = logits[row * EXPERTS + i];
+        let logit = logits[row * EXPERTS + i];
+{% if SCORING == "sigmoid" %}
+        scores[i] = 1.0 / (1.0 + exp(-clamp(logit, -80.0, 80.0)));
+{% else %}
+        scores[i] = logit;
+{% endif %}
     }
     workgroupBarrier();
+{% if probabilities %}
+    let all = exp_sum_of_all();
+{% endif %}
+    for (var i = thread.index; i < EXPERTS; i += WG) {
+{% if by_logits %}
+        // Scores grow with the logits, but different logits may have the same score in f32.
+        choices[i] = logits[row * EXPERTS + i];
+{% elif probabilities %}
+        choices[i] = exp(scores[i] - all.largest) / all.sum{{ " + selection_bias[i]" if BIASED }};
+{% else %}
+        choices[i] = scores[i]{{ " + selection_bias[i]" if BIASED }};
+{% endif %}
+    }
+    workgroupBarrier();
+{% if GROUP_SCORE %}
+    for (var i = thread.index; i < GROUPS; i += WG) {
+        group_scores[i] = group_score(i);
+    }
+    workgroupBarrier();
+    for (var i = thread.index; i < EXPERTS; i += WG) {
+        if (!is_selected(i / (EXPERTS / GROUPS))) {
+            choices[i] = LOWEST;
+        }
+    }
+    workgroupBarrier();
+{% endif %}
     for (var i = thread.index; i < EXPERTS; i += WG) {
         let rank = rank_of(i);
         if (rank < TOP_K) {
@@ -54,10 +162,8 @@ fn phase(row: u32, thread: Thread) {
         }
     }
     workgroupBarrier();
-    let largest = scores[chosen[0]];
     for (var s = thread.index; s < TOP_K; s += WG) {
         let expert = chosen[s];
-        let weight = exp(scores[expert] - largest) / denominator(largest);
-        routes[row * TOP_K + s] = Route(expert, weight);
+        routes[row * TOP_K + s] = Route(expert, routing_weight(expert));
     }
 }

@@ -1,8 +1,7 @@
 """Routing of token rows to experts in a mixture of experts (MoE), and the sum of their results.
 
-A route is one (row, expert) pair; each row has top_k of them.
+A route is one (row, expert) pair; each row has top_k of them, which `router_topk` selects.
 
-    router_topk       select the top-k experts of each row, with their routing weights
     expert_groups     list the routes of each expert
     expert_combine    y[r, :] = sum_s w[r, s] inner[r, s, :], where w is the routing weight
 """
@@ -12,12 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
-from rdrr_runtime.phases.weight_checks import need_rows, power_of_two
+from rdrr_runtime.phases.weight_checks import need_rows
 
 ROUTE_WORDS = 2
 """32-bit words of a route: the expert's number and its routing weight."""
@@ -36,23 +34,6 @@ class Routed:
     """
 
     routes: BufferSlice
-    experts: int
-    top_k: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class RouterTopK(Record):
-    """Parameters of router_topk.wgsl.
-
-    Attributes:
-        normalize: Whether the routing weights of a row are normalised to sum to one.
-        experts: Number of experts.
-        top_k: Experts selected for a row.
-    """
-
-    shader = "router_topk"
-
-    normalize: bool = choice()
     experts: int
     top_k: int
 
@@ -102,46 +83,6 @@ def expert_outputs(weight: GpuWeight, routed: Routed, label: str) -> int:
     need_multiple(f"{label}: all experts", weight.n, routed.experts)
     need_multiple(f"{label}: K", weight.k, 4)
     return weight.n // routed.experts
-
-
-def router_topk(
-    ctx: OpContext,
-    logits: BufferSlice,
-    routes: BufferSlice,
-    *,
-    experts: int,
-    top_k: int,
-    normalize: bool,
-    label: str,
-) -> list[Phase]:
-    """Select the `top_k` experts of each row with the largest logits; ties go to the lower index.
-
-    Args:
-        ctx: Lowering context.
-        logits: f32 [rows, experts].
-        routes: (u32 expert, f32 routing weight) [rows, top_k], the result, largest weight first.
-        experts: Number of experts.
-        top_k: Experts to select for each row.
-        normalize: Whether the softmax runs over the selected experts only, so that the weights of
-            a row sum to one, instead of over all experts.
-        label: Name of the op, for messages and profiles.
-
-    Raises:
-        FormatError: `top_k` exceeds the number of experts, or a buffer is too small.
-    """
-    if not 0 < top_k <= experts:
-        raise FormatError(
-            "a row cannot be routed to this number of experts",
-            where=label,
-            expected=f"1 to {experts}",
-            found=top_k,
-        )
-    need_floats(f"{label}: logits", logits, ctx.max_rows * experts)
-    need_routes(ctx, Routed(routes, experts, top_k), label)
-    record = RouterTopK(
-        threads=power_of_two(experts, 32, 256), normalize=normalize, experts=experts, top_k=top_k
-    )
-    return [Phase(record, {"logits": logits, "routes": routes}, Work(rows=1), label)]
 
 
 def need_routes(ctx: OpContext, routed: Routed, label: str) -> None:

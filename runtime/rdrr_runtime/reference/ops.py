@@ -27,6 +27,7 @@ from rdrr_manifests.graph.ops import (
 )
 from torch import Tensor
 
+from rdrr_runtime.reference.routing import route
 from rdrr_runtime.reference.run import ReferencePass
 
 
@@ -60,7 +61,9 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
                 gate, up = values[op.gate], values[op.up]
             return gated_activation(gate, up, op.activation)
         case Router():
-            ids, factors = route(values[op.x], weight(op.weight), op.top_k, op.normalize)
+            bias = None if op.bias is None else weight(op.bias)
+            added = None if op.selection_bias is None else weight(op.selection_bias)
+            ids, factors = route(op, linear(values[op.x], weight(op.weight), bias), added)
             return torch.stack((ids.to(factors.dtype), factors))
         case Experts():
             return _mixture(run, op)
@@ -209,26 +212,6 @@ def gelu_tanh(x: Tensor) -> Tensor:
     """Return the tanh approximation of GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415)."""
     inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)
     return 0.5 * x * (1.0 + torch.tanh(inner))
-
-
-def route(x: Tensor, weight: Tensor, top_k: int, normalize: bool) -> tuple[Tensor, Tensor]:
-    """Select the experts of each row and compute their routing weights.
-
-    Args:
-        x: [rows, K].
-        weight: Weight of the router, [experts, K].
-        top_k: Experts selected for each row.
-        normalize: Divide the routing weights of a row by their sum.
-
-    Returns:
-        Experts, int [rows, top_k], the most probable first and ties to the lower number; and their
-        routing weights, [rows, top_k].
-    """
-    factors = torch.softmax(linear(x, weight), dim=-1)
-    # torch.topk does not define the order of equal values.
-    factors, ids = factors.sort(dim=-1, descending=True, stable=True)
-    factors, ids = factors[:, :top_k], ids[:, :top_k]
-    return ids, factors / factors.sum(dim=-1, keepdim=True) if normalize else factors
 
 
 def experts(

@@ -40,8 +40,15 @@ def vector(name: str, *shape: int) -> WeightUse:
     return WeightUse(name, shape, WeightKind.VECTOR)
 
 
-def experts(part: str, *shape: int) -> tuple[WeightUse, ...]:
-    return tuple(WeightUse(f"{part}.{at}", shape, WeightKind.EXPERT) for at in range(EXPERTS))
+def experts(part: str, *shape: int, count: int = EXPERTS) -> tuple[WeightUse, ...]:
+    return tuple(WeightUse(f"{part}.{at}", shape, WeightKind.EXPERT) for at in range(count))
+
+
+def routed(router: Router) -> Example:
+    """Return a mixture of experts with this router."""
+    shapes = {"gate": (INNER, K), "up": (INNER, K), "down": (K, INNER)}
+    stacks = [experts(part, *shape, count=router.experts) for part, shape in shapes.items()]
+    return Example((router, Experts("x", "routes", "y", *stacks, "gelu_tanh", INNER)), {"x": K})
 
 
 NORM = Norm("x", "y", vector("gain", K), eps=0.5, unit_offset=True)
@@ -62,17 +69,19 @@ EXAMPLES = {
     "activation of one value": Example(
         (GatedActivation("gate", None, "y", "silu", INNER),), {"gate": 2 * INNER}
     ),
-    "experts": Example(
-        (
-            Router("x", "routes", WeightUse("router", (EXPERTS, K)), 2, normalize=True),
-            Experts(
-                *("x", "routes", "y"),
-                *(experts("gate", INNER, K), experts("up", INNER, K), experts("down", K, INNER)),
-                "gelu_tanh",
-                INNER,
-            ),
-        ),
-        {"x": K},
+    "experts": routed(Router("x", "routes", WeightUse("router", (EXPERTS, K)), 2, normalize=True)),
+    "experts of sigmoid scores": routed(
+        Router(
+            *("x", "routes", WeightUse("router", (24, K)), 8),
+            normalize=True,
+            bias=vector("b", 24),
+            scoring="sigmoid",
+            selection_bias=vector("s", 24),
+            groups=8,
+            top_groups=3,
+            group_score="top2",
+            scale=2.5,
+        )
     ),
     "sigmoid gate": Example(
         (SigmoidGate("x", "branch", "y", vector("w", 1, K)),), {"x": K, "branch": 20}
@@ -85,7 +94,8 @@ EXAMPLES = {
 }
 
 
-OTHERS = {"silu": "gelu_tanh", "gelu_tanh": "silu"}
+OTHERS = {"silu": "gelu_tanh", "gelu_tanh": "silu", "softmax": "sigmoid", "sigmoid": "softmax"}
+OTHERS |= {"max": "top2", "top2": "max"}
 
 
 def changed(example: Example) -> Iterator[tuple[str, Example]]:
@@ -93,11 +103,13 @@ def changed(example: Example) -> Iterator[tuple[str, Example]]:
     for at, op in enumerate(example.ops):
         for one in fields(op):
             value = getattr(op, one.name)
+            if one.name in ("top_groups", "group_score") and op.groups == 1:
+                continue  # without effect
             if isinstance(value, bool):
                 value = not value
             elif isinstance(value, float):
                 value *= 1.5
-            elif one.name in ("window", "top_k"):
+            elif one.name in ("window", "top_k", "top_groups"):
                 value += 1
             elif value in OTHERS:
                 value = OTHERS[value]

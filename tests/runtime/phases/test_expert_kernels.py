@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
+from rdrr_manifests.graph.ops import Router, WeightUse
 from rdrr_runtime.phases.expert_int8 import expert_int8
 from rdrr_runtime.phases.expert_linear import expert_linear
 from rdrr_runtime.phases.expert_tiled import expert_tiled
@@ -18,9 +21,11 @@ from rdrr_runtime.phases.matvec_rows import weights_refusal
 from rdrr_runtime.phases.packing import Uploader
 from rdrr_runtime.phases.quantize_rows import QuantizedRows, int8_sizes, padded_rows, quantize_rows
 from rdrr_runtime.phases.quantize_small_batch import quantize_small_batch, small_batch_bytes
-from rdrr_runtime.phases.routing import Routed, expert_combine, expert_groups, router_topk
+from rdrr_runtime.phases.router_topk import RouterSpec, router_topk
+from rdrr_runtime.phases.routing import Routed, expert_combine, expert_groups
 from rdrr_runtime.phases.sigmoid_gate import sigmoid_gate
 from rdrr_runtime.reference import ops
+from rdrr_runtime.reference.routing import route
 from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
 
 TYPES = ("Q4_K", "Q6_K", "Q8_0", "F16", "F32")
@@ -67,25 +72,44 @@ def stacked(
     return weight, np.stack([values for _, values in made])
 
 
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize(("experts", "top_k"), [(8, 2), (300, 12), (1, 1)])
-def test_rows_are_routed_to_the_experts_of_the_reference(any_bench, rng, experts, top_k, normalize):
-    rows = 5
-    x = np.eye(rows, dtype=np.float32)
+ROUTERS = (
+    RouterSpec(8, 2, normalize=True),
+    RouterSpec(8, 2, normalize=False),
+    RouterSpec(300, 12, normalize=True),
+    RouterSpec(300, 12, normalize=False, scale=2.5),
+    RouterSpec(1, 1, normalize=True),
+    RouterSpec(60, 4, normalize=True, scoring="sigmoid"),
+    RouterSpec(60, 4, normalize=False, scoring="sigmoid", scale=0.5),
+    RouterSpec(256, 8, normalize=True, scoring="sigmoid", groups=8, top_groups=4, scale=2.5),
+    RouterSpec(24, 6, normalize=False, groups=8, top_groups=3),
+    RouterSpec(40, 6, normalize=True, groups=4, top_groups=2, group_score="top2"),
+    RouterSpec(6, 2, normalize=True, scoring="sigmoid", groups=6, top_groups=2, group_score="top2"),
+)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("spec", ROUTERS)
+def test_rows_are_routed_to_the_experts_of_the_reference(any_bench, rng, spec, biased):
+    rows, experts, top_k = 5, spec.experts, spec.top_k
     logits = 3 * normal(rng, rows, experts)
     logits[1] = np.float32(0.25)  # all equal: the lowest indices win
     logits[2, : experts // 2] = logits[2].max()
-    expected = ops.route(
-        torch.from_numpy(x).double(), torch.from_numpy(logits.T.copy()).double(), top_k, normalize
+    added = normal(rng, experts)
+    added[: experts // 2] = added[0]
+    options = asdict(spec)
+    op = Router("x", "y", WeightUse("w", (options.pop("experts"), 1)), **options)
+    expected = route(
+        op,
+        torch.from_numpy(logits).double(),
+        torch.from_numpy(added).double() if biased else None,
     )
     out = any_bench.poisoned(rows + 1, top_k, 2)
     made = router_topk(
         any_bench.context(rows, max_rows=rows + 1),
         any_bench.upload(np.vstack([logits, logits[:1]])),
         out,
-        experts=experts,
-        top_k=top_k,
-        normalize=normalize,
+        spec,
+        selection_bias=any_bench.upload(added) if biased else None,
         label="t",
     )
     any_bench.run(made, rows)
@@ -97,12 +121,23 @@ def test_rows_are_routed_to_the_experts_of_the_reference(any_bench, rng, experts
 
 def test_logits_far_apart_give_no_nan(bench):
     logits = np.array([[-3e38, 3e38, 0.0, 1e4]], np.float32)
-    out = bench.poisoned(1, 3, 2)
-    options = {"experts": 4, "top_k": 3, "normalize": True, "label": "t"}
-    bench.run(router_topk(bench.context(1), bench.upload(logits), out, **options), 1)
+    out, spec = bench.poisoned(1, 3, 2), RouterSpec(4, 3, normalize=True)
+    bench.run(router_topk(bench.context(1), bench.upload(logits), out, spec, label="t"), 1)
     ids, routing_weights = routes_of(bench, out, 1, 3)
     assert ids.tolist() == [[1, 3, 2]]
     assert routing_weights.tolist() == [[1.0, 0.0, 0.0]]
+
+
+def test_experts_of_negligible_probability_can_be_selected_by_their_bias(bench):
+    logits = np.array([[0.0, 1e4, 1.0, 2.0]], np.float32)
+    added = bench.upload(np.array([9.0, -9.0, 8.0, -9.0], np.float32))
+    out, spec = bench.poisoned(1, 2, 2), RouterSpec(4, 2, normalize=True)
+    logits_buffer = bench.upload(logits)
+    made = router_topk(bench.context(1), logits_buffer, out, spec, selection_bias=added, label="t")
+    bench.run(made, 1)
+    ids, routing_weights = routes_of(bench, out, 1, 2)
+    assert ids.tolist() == [[0, 2]]
+    np.testing.assert_allclose(routing_weights, [[0.26894143, 0.7310586]], rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -273,9 +308,11 @@ def test_unsupported_experts_are_refused(bench, rng):
         expert_linear(
             bench.context(1), weight, routes, x, bench.poisoned(8), by_route=False, label="t"
         )
-    options = {"experts": 2, "normalize": True, "label": "t"}
     with pytest.raises(FormatError, match="number of experts"):
-        router_topk(bench.context(1), x, x, top_k=3, **options)
+        router_topk(bench.context(1), x, x, RouterSpec(2, 3, normalize=True), label="t")
+    grouped = RouterSpec(8, 2, normalize=True, groups=3, top_groups=1)
+    with pytest.raises(FormatError, match="groups of equal size"):
+        router_topk(bench.context(1), x, x, grouped, label="t")
 
 
 def test_a_refusal_of_int8_experts_gives_the_reason(bench, rng, monkeypatch):

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from rdrr_manifests.graph.ops import Router, WeightUse
 from rdrr_runtime.reference import ops
+from rdrr_runtime.reference.routing import route
 
 EXPERTS, ROWS, K, WIDTH = 6, 9, 16, 24
+
+
+def router(top_k: int, *, normalize: bool, **options: Any) -> Router:
+    return Router("x", "y", WeightUse("w", (EXPERTS, K)), top_k, normalize, **options)
 
 
 def tensor(rng: np.random.Generator, *shape: int) -> torch.Tensor:
@@ -18,7 +26,7 @@ def tensor(rng: np.random.Generator, *shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("top_k", [1, 2, EXPERTS])
 def test_a_row_goes_to_its_most_probable_experts(rng, top_k, normalize):
     x, weight = tensor(rng, ROWS, K), tensor(rng, EXPERTS, K)
-    ids, factors = ops.route(x, weight, top_k, normalize)
+    ids, factors = route(router(top_k, normalize=normalize), x @ weight.T)
     for row in range(ROWS):
         logits = (weight @ x[row]).numpy()
         probabilities = np.exp(logits) / np.exp(logits).sum()
@@ -32,23 +40,50 @@ def test_equally_probable_experts_are_ordered_by_their_number():
     x = torch.ones(2, K)
     weight = torch.zeros(EXPERTS, K)
     weight[4] = 1.0
-    ids, _ = ops.route(x, weight, 3, normalize=True)
+    ids, _ = route(router(3, normalize=True), x @ weight.T)
     assert ids.tolist() == [[4, 0, 1]] * 2
 
 
 def test_the_softmax_over_the_chosen_is_the_normalized_softmax_over_all(rng):
     """Mixtral and Qwen define the routing weights differently; the results are equal."""
     x, weight = tensor(rng, ROWS, K), tensor(rng, EXPERTS, K)
-    ids, factors = ops.route(x, weight, 2, normalize=True)
+    ids, factors = route(router(2, normalize=True), x @ weight.T)
     chosen = torch.softmax((x @ weight.T).gather(1, ids), dim=-1)
     torch.testing.assert_close(factors, chosen)
+
+
+@pytest.mark.parametrize("group_score", ["max", "top2"])
+def test_experts_are_selected_in_the_best_groups_with_their_bias(rng, group_score):
+    logits, added = tensor(rng, ROWS, EXPERTS), tensor(rng, EXPERTS)
+    grouped = {"groups": 3, "top_groups": 2, "group_score": group_score}
+    op = router(3, normalize=True, scoring="sigmoid", scale=2.5, **grouped)
+    ids, factors = route(op, logits, added)
+    for row in range(ROWS):
+        scores = 1 / (1 + np.exp(-logits[row].numpy()))
+        choices = scores + added.numpy()
+        pairs = choices.reshape(3, 2)
+        of_groups = pairs.max(axis=1) if group_score == "max" else pairs.sum(axis=1)
+        worst = int(of_groups.argmin())
+        choices[2 * worst : 2 * worst + 2] = -np.inf
+        best = np.argsort(-choices)[:3]
+        assert ids[row].tolist() == best.tolist()
+        expected = 2.5 * scores[best] / scores[best].sum()
+        np.testing.assert_allclose(factors[row].numpy(), expected, rtol=1e-12)
+
+
+def test_the_selection_bias_selects_and_does_not_weigh(rng):
+    logits, added = tensor(rng, ROWS, EXPERTS), torch.zeros(EXPERTS, dtype=torch.float64)
+    added[4] = 10.0
+    ids, factors = route(router(2, normalize=False), logits, added)
+    assert (ids[:, 0] == 4).all()
+    torch.testing.assert_close(factors[:, 0], torch.softmax(logits, dim=-1)[:, 4])
 
 
 def test_the_outputs_of_experts_are_summed_with_their_routing_weights(rng):
     x = tensor(rng, ROWS, K)
     gates, ups = tensor(rng, EXPERTS, WIDTH, K), tensor(rng, EXPERTS, WIDTH, K)
     downs = tensor(rng, EXPERTS, K, WIDTH)
-    ids, factors = ops.route(x, tensor(rng, EXPERTS, K), 3, normalize=False)
+    ids, factors = route(router(3, normalize=False), tensor(rng, ROWS, EXPERTS))
     found = ops.experts(x, ids, factors, lambda e: (gates[e], ups[e], downs[e]), "silu")
     for row in range(ROWS):
         expected = torch.zeros(K, dtype=torch.float64)
