@@ -90,24 +90,58 @@ class Embed:
 
 
 @dataclass(frozen=True)
-class Norm:
-    """RMSNorm over groups of `width` elements: out = x / sqrt(mean(x^2) + eps) * w.
+class PositionEmbed:
+    """out[r] = x[r] + weight[offset + position[r]]: a learned embedding of the token's position.
 
-    With `unit_offset`, the factor is 1 + w. A row consists of `groups` groups: 1 for the hidden
-    state, the number of heads for the norm of queries or keys.
+    Attributes:
+        weight: [offset + longest context, features of x].
+        offset: Row of position 0.
     """
 
     x: Value
     out: str
     weight: WeightUse
+    offset: int
+
+
+@dataclass(frozen=True)
+class Norm:
+    """RMSNorm or LayerNorm over groups of elements: out = (x - m) / sqrt(s + eps) * w + b.
+
+    For RMSNorm m is 0, for LayerNorm the mean of the group; s is the mean of (x - m)^2. A row
+    consists of `groups` groups: 1 for the hidden state, the number of heads for the norm of queries
+    or keys.
+
+    Attributes:
+        weight: [width], or [groups, width] if each group has its own; None for a factor of 1.
+        eps: Epsilon added to s.
+        unit_offset: Whether the factor is 1 + w.
+        groups: Groups of a row.
+        centred: Whether it is LayerNorm.
+        bias: Of the shape of the weight; None for 0.
+        elements: Elements of a group, if there is no weight.
+    """
+
+    x: Value
+    out: str
+    weight: WeightUse | None
     eps: float
     unit_offset: bool
     groups: int = 1
+    centred: bool = False
+    bias: WeightUse | None = None
+    elements: int | None = None
 
     @property
     def width(self) -> int:
         """Elements of a group, which share one mean."""
-        return self.weight.shape[0]
+        return self.weight.shape[-1] if self.weight is not None else self.elements or 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is RMSNorm with one weight for all groups, which kernels can fuse."""
+        has_one = self.weight is not None and len(self.weight.shape) == 1
+        return has_one and not self.centred and self.bias is None
 
 
 @dataclass(frozen=True)
@@ -168,6 +202,16 @@ class GatedActivation:
 
     gate: Value
     up: Value | None
+    out: str
+    activation: str
+    width: int
+
+
+@dataclass(frozen=True)
+class Activation:
+    """out = activation(x), for a feed-forward without a gate."""
+
+    x: Value
     out: str
     activation: str
     width: int
@@ -263,7 +307,7 @@ class Residual:
 
 @dataclass(frozen=True)
 class Head:
-    """Logits: out = cap(scale * x W^T) with cap(y) = softcap * tanh(y / softcap).
+    """Logits: out = cap(scale * (x W^T + bias)) with cap(y) = softcap * tanh(y / softcap).
 
     There is no cap if `softcap` is None. The weight may be the embedding.
     """
@@ -273,15 +317,18 @@ class Head:
     weight: WeightUse
     scale: float = 1.0
     softcap: float | None = None
+    bias: WeightUse | None = None
 
 
 Op = (
     Embed
+    | PositionEmbed
     | Norm
     | Linear
     | Rope
     | Attention
     | GatedActivation
+    | Activation
     | Router
     | Experts
     | SigmoidGate

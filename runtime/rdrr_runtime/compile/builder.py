@@ -95,7 +95,8 @@ class PassBuilder:
         return self.model.weights.vectors[use.name]
 
     def gain(self, norm: Norm) -> tuple[BufferSlice, float, float]:
-        """Return the weight of a norm, its epsilon, and the offset added to the weight."""
+        """Return the weight of a plain norm, its epsilon, and the offset added to the weight."""
+        assert norm.weight is not None, "a plain norm has a weight"
         return self.vector(norm.weight), norm.eps, float(norm.unit_offset)
 
     def target(self, out: str, width: int, residual: Residual | None) -> BufferSlice:

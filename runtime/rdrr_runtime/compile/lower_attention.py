@@ -134,7 +134,8 @@ def _transform(build: PassBuilder, pattern: Projections) -> HeadTransform:
         transform = replace(transform, pairs=pairs, table=table, interleaved=rope.interleaved)
     if pattern.head_norms is not None:
         norm = pattern.head_norms[0]
-        gains = build.model.weights.joined([one.weight.name for one in pattern.head_norms])
+        names = [one.weight.name for one in pattern.head_norms if one.weight is not None]
+        gains = build.model.weights.joined(names)
         transform = replace(transform, gains=gains, eps=norm.eps, offset=float(norm.unit_offset))
     return transform
 

@@ -9,6 +9,7 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph.ops import Head, Norm
 
 from rdrr_runtime.compile.builder import PassBuilder
+from rdrr_runtime.compile.lower_norm import emit_norm
 from rdrr_runtime.compile.lower_products import (
     Served,
     emit_product,
@@ -25,7 +26,6 @@ from rdrr_runtime.phases.elementwise import scale, softcap
 from rdrr_runtime.phases.fusion import Input, Output, RowNorm
 from rdrr_runtime.phases.matvec import CANDIDATE_BYTES, MAX_OUTPUT_GROUPS
 from rdrr_runtime.phases.phase import Phase
-from rdrr_runtime.phases.rmsnorm import rms_norm
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,21 @@ def lower_head(build: PassBuilder, norm: Norm, head: Head) -> LoweredHead:
     logits = build.workspace.named(f"logits.{rows}", 4 * rows * head.weight.shape[0])
     weight = build.matrix(head.weight)
     ctx = build.ctx.for_one_row() if single else build.ctx
-    served = fused_product(build, (weight,), ctx)
-    source = Input(x, RowNorm(*build.gain(norm)), name="final norm")
-    is_plain = head.scale == 1.0 and head.softcap is None
+    served = fused_product(build, (weight,), ctx) if norm.is_plain and not head.bias else None
+    is_unchanged = head.scale == 1.0 and head.softcap is None
     if served is not None and served.family is Family.SMALL_BATCH:
-        emit_product(build, served, source, Output((logits,)), "head")
-    elif served is not None and is_plain:
-        return _one_row_head(build, served, source, logits)
+        emit_product(build, served, _normed(build, norm, x), Output((logits,)), "head")
+    elif served is not None and is_unchanged:
+        return _one_row_head(build, served, _normed(build, norm, x), logits)
     else:
         _general_head(build, norm, head, x, logits, single=single)
     _finish_logits(build, head, logits, single=single)
     return LoweredHead(logits)
+
+
+def _normed(build: PassBuilder, norm: Norm, x: BufferSlice) -> Input:
+    """Return the input of a product that also applies the final norm."""
+    return Input(x, RowNorm(*build.gain(norm)), name="final norm")
 
 
 def _rows_of_head(build: PassBuilder, norm: Norm, head: Head, rows: int) -> BufferSlice:
@@ -100,19 +104,15 @@ def _general_head(
     ctx, (_, hidden) = build.ctx, head.weight.shape
     rows = 1 if single else ctx.max_rows
     y = build.workspace.named(f"final.{rows}", ctx.value_bytes * rows * hidden)
-    gain, eps, offset = build.gain(norm)
-    label = "final norm"
-    phases = rms_norm(
-        ctx, x, gain, y, width=hidden, eps=eps, offset=offset, single_row=single, label=label
-    )
-    build.emit(phases)
+    emit_norm(build, norm, x, y, single_row=single, label="final norm")
     weight = build.matrix(head.weight)
+    bias = None if head.bias is None else build.vector(head.bias)
     # The kernel is chosen for the rows of the head, which may be fewer than those of the pass.
     # Fusion is off, since the caller has found that norm and head cannot be fused here.
     product = build.product((weight,), ctx.for_one_row() if single else ctx)
     served = Served(product, build.choose(replace(product, may_fuse=False)))
     served = replace(served, product=replace(product, ctx=ctx))
-    source, output = Input(y, name=f"{norm.out}.head"), Output((logits,))
+    source, output = Input(y, name=f"{norm.out}.head"), Output((logits,), bias=bias)
     emit_product(build, served, source, output, "head", single_row=single, logits=True)
 
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from rdrr_format.errors import FormatError
 from rdrr_manifests.graph.ops import (
+    Activation,
     Attention,
     Embed,
     Experts,
@@ -22,6 +23,7 @@ from rdrr_manifests.graph.ops import (
     Linear,
     Norm,
     Op,
+    PositionEmbed,
     Residual,
     Rope,
     Router,
@@ -31,11 +33,13 @@ from rdrr_manifests.graph.ops import (
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.lower_attention import lower_attention
 from rdrr_runtime.compile.lower_experts import lower_experts, lower_router, lower_sigmoid_gate
+from rdrr_runtime.compile.lower_norm import lower_norm
 from rdrr_runtime.compile.lower_products import lower_linear
+from rdrr_runtime.phases.activation import activate
 from rdrr_runtime.phases.elementwise import residual_add, scale
 from rdrr_runtime.phases.embed import embed
 from rdrr_runtime.phases.gated_activation import gated_activation
-from rdrr_runtime.phases.rmsnorm import post_norm_add, rms_norm, rms_norm_in_place
+from rdrr_runtime.phases.position_embed import position_embed
 from rdrr_runtime.phases.rope import rope
 
 T = TypeVar("T", bound=Op)
@@ -83,24 +87,10 @@ def _embed(build: PassBuilder, op: Embed) -> None:
     build.emit(embed(build.ctx, build.matrix(op.weight), out, scale=op.scale, label="embed"))
 
 
-def _norm(build: PassBuilder, op: Norm, residual: Residual | None = None) -> None:
-    ctx, values, width, heads = build.ctx, build.values, op.width, op.groups
-    x, (gain, eps, offset) = values.get(op.x), build.gain(op)
-    if residual is not None:
-        y, label = build.target(op.out, width, residual), f"{op.out}+residual"
-        phases = post_norm_add(ctx, y, x, gain, width=width, eps=eps, offset=offset, label=label)
-    elif heads > 1 and values.readers[op.x] == 1:
-        phases = rms_norm_in_place(
-            ctx, x, gain, width=width, eps=eps, offset=offset, per_row=heads, label=op.out
-        )
-        values.rename(op.x, op.out)
-    else:
-        y = values.allocate(op.out, width * heads)
-        phases = rms_norm(
-            ctx, x, gain, y, width=width, eps=eps, offset=offset, per_row=heads, label=op.out
-        )
-    build.emit(phases)
-    values.mark_read(op.x)
+def _position_embed(build: PassBuilder, op: PositionEmbed) -> None:
+    x, table = build.values.get(op.x), build.matrix(op.weight)
+    build.emit(position_embed(build.ctx, table, x, offset=op.offset, label="position embed"))
+    build.values.rename(op.x, op.out)
 
 
 def _rope(build: PassBuilder, op: Rope) -> None:
@@ -130,6 +120,12 @@ def _activation(build: PassBuilder, op: GatedActivation) -> None:
     values.mark_read(op.gate, op.up)
 
 
+def _ungated_activation(build: PassBuilder, op: Activation) -> None:
+    x = build.values.get(op.x)
+    build.emit(activate(build.ctx, x, width=op.width, activation=op.activation, label=op.out))
+    build.values.rename(op.x, op.out)
+
+
 def _residual(build: PassBuilder, op: Residual) -> None:
     values = build.values
     width = values.live[op.x][0]
@@ -156,7 +152,12 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
     dict(
         (
             _row(Embed, _embed, "out weight scale"),
-            _row(Norm, _norm, "x out weight eps unit_offset groups"),
+            _row(PositionEmbed, _position_embed, "x out weight offset"),
+            _row(
+                Norm,
+                lower_norm,
+                "x out weight eps unit_offset groups centred bias elements",
+            ),
             _row(Linear, lower_linear, "x out weight bias"),
             _row(Rope, _rope, "x out heads table interleaved"),
             _row(
@@ -165,6 +166,7 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
                 "q k v out layer heads kv_heads head_dim scale window softcap",
             ),
             _row(GatedActivation, _activation, "gate up out activation width"),
+            _row(Activation, _ungated_activation, "x out activation width"),
             _row(
                 Router,
                 lower_router,
@@ -174,7 +176,7 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
             _row(Experts, lower_experts, "x router out gates ups downs activation width"),
             _row(SigmoidGate, lower_sigmoid_gate, "x branch out weight"),
             _row(Residual, _residual, "x branch out scale"),
-            _row(Head, _head, "x out weight scale softcap"),
+            _row(Head, _head, "x out weight scale softcap bias"),
         )
     )
 )

@@ -76,7 +76,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class NormedLinears:
-    """A norm and all linears that read it.
+    """A plain norm and all linears that read it.
 
     Attributes:
         norm: The norm.
@@ -164,9 +164,12 @@ def match_branch(body: Body, index: int) -> Branch | None:
 
 
 def match_normed_linears(body: Body, index: int) -> NormedLinears | None:
-    """Match a norm and all linears that read it, if only norms and ropes stand between them."""
+    """Match a norm and all linears that read it, if only norms and ropes stand between them.
+
+    No kernel fuses other norms than plain RMSNorm with the product after it.
+    """
     norm = body.at(index)
-    if not isinstance(norm, Norm) or norm.groups != 1:
+    if not isinstance(norm, Norm) or norm.groups != 1 or not norm.is_plain:
         return None
     linears: list[Linear] = []
     others: list[Norm | Rope] = []
@@ -205,7 +208,8 @@ def match_projections(body: Body, index: int) -> Projections | None:
         return None
     if [chain[-1] for chain in chains] != [attention.q, attention.k, attention.v]:
         return None
-    same_norms = len({(one.eps, one.unit_offset) for one in norms}) <= 1
+    are_plain = all(one.is_plain for one in norms)
+    same_norms = are_plain and len({(one.eps, one.unit_offset) for one in norms}) <= 1
     same_ropes = len({(one.table, one.interleaved) for one in ropes}) <= 1
     if not same_norms or not same_ropes or len(chains[2]) > 1:
         return None

@@ -1,16 +1,15 @@
-"""The gated activation of a feed-forward block: SwiGLU or GeGLU with tanh (arXiv 2002.05202)."""
+"""The gated activation of a feed-forward block, such as SwiGLU or GeGLU (arXiv 2002.05202)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_format.errors import FormatError
 
+from rdrr_runtime.phases.activation import check_activation
 from rdrr_runtime.phases.context import OpContext, need_multiple
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 
-ACTIVATIONS = ("silu", "gelu_tanh")
 THREADS = 64
 
 
@@ -19,7 +18,7 @@ class GatedActivationRecord(Record):
     """Parameters of gated_activation.wgsl.
 
     Attributes:
-        act: One of `ACTIVATIONS`.
+        act: One of `rdrr_runtime.phases.activation.ACTIVATIONS`.
         fused: Whether gate and up are the two halves of one row.
         value: Type of the activations, `f32` or `f16`.
         width: Elements of a row of y, the intermediate size.
@@ -51,17 +50,14 @@ def gated_activation(
         up: [rows, width], or None.
         y: [rows, width]; not the same buffer as the inputs.
         width: Intermediate size, a multiple of 4.
-        activation: `silu` or `gelu_tanh`.
+        activation: One of `rdrr_runtime.phases.activation.ACTIVATIONS`.
         label: Name of the op, for messages and profiles.
 
     Raises:
         FormatError: The activation is unknown, the kernel does not support a size, or a buffer is
             too small.
     """
-    if activation not in ACTIVATIONS:
-        raise FormatError(
-            "unknown activation", where=label, expected=" or ".join(ACTIVATIONS), found=activation
-        )
+    check_activation(activation, label)
     need_multiple(f"{label}: width", width, 4)
     ctx.need_values(f"{label}: y", y, ctx.max_rows * width)
     ctx.need_values(f"{label}: gate", gate, ctx.max_rows * width * (2 if up is None else 1))

@@ -8,10 +8,12 @@ case for each op of the graph; mypy reports a missing one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import torch
 from rdrr_manifests.graph.ops import (
+    Activation,
     Attention,
     Embed,
     Experts,
@@ -20,6 +22,7 @@ from rdrr_manifests.graph.ops import (
     Linear,
     Norm,
     Op,
+    PositionEmbed,
     Residual,
     Rope,
     Router,
@@ -40,10 +43,10 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
     match op:
         case Embed():
             return embed(run.ids, weight(op.weight), op.scale)
+        case PositionEmbed():
+            return values[op.x] + embed(run.positions + op.offset, weight(op.weight))
         case Norm():
-            x = values[op.x].unflatten(-1, (op.groups, op.width))
-            offset = 1.0 if op.unit_offset else 0.0
-            return rms_norm(x, weight(op.weight), op.eps, offset).flatten(-2)
+            return _norm(run, op)
         case Linear():
             run.observe(op.weight, values[op.x])
             bias = None if op.bias is None else weight(op.bias)
@@ -60,6 +63,8 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
             else:
                 gate, up = values[op.gate], values[op.up]
             return gated_activation(gate, up, op.activation)
+        case Activation():
+            return ACTIVATIONS[op.activation](values[op.x])
         case Router():
             bias = None if op.bias is None else weight(op.bias)
             added = None if op.selection_bias is None else weight(op.selection_bias)
@@ -73,8 +78,18 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
             return values[op.x] + values[op.branch] * op.scale
         case Head():
             x = values[op.x] if run.all_rows else values[op.x][-1:]
-            logits = linear(x, weight(op.weight)) * op.scale
+            bias = None if op.bias is None else weight(op.bias)
+            logits = linear(x, weight(op.weight), bias) * op.scale
             return logits if op.softcap is None else softcap(logits, op.softcap)
+
+
+def _norm(run: ReferencePass, op: Norm) -> Tensor:
+    """Normalise each group of a value's rows."""
+    x = run.values[op.x].unflatten(-1, (op.groups, op.width))
+    gain = torch.ones(op.width, dtype=x.dtype) if op.weight is None else run.weight(op.weight)
+    offset = 1.0 if op.unit_offset and op.weight is not None else 0.0
+    y = (layer_norm if op.centred else rms_norm)(x, gain, op.eps, offset)
+    return (y if op.bias is None else y + run.weight(op.bias)).flatten(-2)
 
 
 def _attend(run: ReferencePass, op: Attention) -> Tensor:
@@ -130,6 +145,11 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tens
     """Return x / sqrt(mean(x^2) + eps) * (offset + weight) over the last axis."""
     mean_square = x.square().mean(dim=-1, keepdim=True)
     return x * torch.rsqrt(mean_square + eps) * (offset + weight)
+
+
+def layer_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
+    """Return (x - mean(x)) / sqrt(var(x) + eps) * (offset + weight) over the last axis."""
+    return rms_norm(x - x.mean(dim=-1, keepdim=True), weight, eps, offset)
 
 
 def rope(x: Tensor, positions: Tensor, table: Tensor, *, interleaved: bool = False) -> Tensor:
@@ -195,12 +215,12 @@ def attention(
 
 
 def gated_activation(gate: Tensor, up: Tensor, activation: str) -> Tensor:
-    """Return activation(gate) * up, where the activation is `silu` or `gelu_tanh`.
+    """Return activation(gate) * up, where the activation is one of `ACTIVATIONS`.
 
     Raises:
         KeyError: The activation has another name.
     """
-    return {"silu": silu, "gelu_tanh": gelu_tanh}[activation](gate) * up
+    return ACTIVATIONS[activation](gate) * up
 
 
 def silu(x: Tensor) -> Tensor:
@@ -212,6 +232,27 @@ def gelu_tanh(x: Tensor) -> Tensor:
     """Return the tanh approximation of GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415)."""
     inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)
     return 0.5 * x * (1.0 + torch.tanh(inner))
+
+
+def gelu_erf(x: Tensor) -> Tensor:
+    """Return GELU, x times the normal distribution function (arXiv 1606.08415)."""
+    return 0.5 * x * (1.0 + torch.erf(x / math.sqrt(2.0)))
+
+
+def relu(x: Tensor) -> Tensor:
+    """Return max(x, 0)."""
+    return x.clamp(min=0.0)
+
+
+def relu2(x: Tensor) -> Tensor:
+    """Return max(x, 0)^2 (So et al. 2021, arXiv 2109.08668)."""
+    return relu(x).square()
+
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {"silu": silu, "gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf, "relu": relu, "relu2": relu2}
+)
+"""The activations of the graph's ops, by name."""
 
 
 def experts(

@@ -244,6 +244,6 @@ def test_an_op_with_a_field_that_the_lowering_does_not_know_is_refused(packages)
     graph = packages["Q4_K", "row"].graph
     check_fields(graph.ops)
     known = LOWERINGS[Norm].fields
-    newer = make_dataclass("Norm", [*known, "centred"], frozen=True)
+    newer = make_dataclass("Norm", [*known, "shifted"], frozen=True)
     with pytest.raises(FormatError, match=r"cannot compute the op Norm.*newer rdrr"):
         check_fields([*graph.ops, newer(*range(len(known) + 1))])

@@ -12,6 +12,7 @@ from typing import get_args
 
 import pytest
 from rdrr_manifests.graph.ops import (
+    Activation,
     Attention,
     Embed,
     Experts,
@@ -20,6 +21,7 @@ from rdrr_manifests.graph.ops import (
     Linear,
     Norm,
     Op,
+    PositionEmbed,
     Residual,
     Rope,
     Router,
@@ -30,7 +32,16 @@ from rdrr_manifests.graph.ops import (
 )
 from rdrr_runtime.compile.lower_ops import LOWERINGS
 from support.gpu import TOLERANCE, relative_error
-from support.single_ops import HEAD_DIM, KV_HEADS, VOCAB, Example, Operands, by_phases, by_reference
+from support.single_ops import (
+    CONTEXT,
+    HEAD_DIM,
+    KV_HEADS,
+    VOCAB,
+    Example,
+    Operands,
+    by_phases,
+    by_reference,
+)
 
 K, INNER, HEADS, EXPERTS = 64, 48, 4, 5
 Q, KV = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
@@ -56,6 +67,20 @@ EXAMPLES = {
     "embed": Example((Embed("y", WeightUse("w", (VOCAB, K), WeightKind.TABLE), 0.5),), {}),
     "norm": Example((NORM,), {"x": K}),
     "norm of heads": Example((replace(NORM, weight=vector("gain", 16), groups=4),), {"x": K}),
+    "norm of heads with a weight each": Example(
+        (replace(NORM, weight=vector("gain", 4, 16), bias=vector("b", 4, 16), groups=4),), {"x": K}
+    ),
+    "norm without a weight": Example(
+        (replace(NORM, weight=None, unit_offset=False, groups=4, elements=16),), {"x": K}
+    ),
+    "layer norm": Example((replace(NORM, centred=True, bias=vector("b", K)),), {"x": K}),
+    "layer norm and residual": Example(
+        (replace(NORM, centred=True, out="branch"), Residual("s", "branch", "y")),
+        {"x": K, "s": K},
+    ),
+    "positions": Example(
+        (PositionEmbed("x", "y", WeightUse("w", (CONTEXT + 2, K), WeightKind.TABLE), 2),), {"x": K}
+    ),
     "linear": Example((Linear("x", "y", WeightUse("w", (20, K)), vector("b", 20)),), {"x": K}),
     "rope": Example((Rope("x", "y", HEADS, 0),), {"x": Q}),
     "interleaved rope": Example((Rope("x", "y", HEADS, 0, interleaved=True),), {"x": Q}),
@@ -69,6 +94,7 @@ EXAMPLES = {
     "activation of one value": Example(
         (GatedActivation("gate", None, "y", "silu", INNER),), {"gate": 2 * INNER}
     ),
+    "activation without a gate": Example((Activation("x", "y", "relu2", INNER),), {"x": INNER}),
     "experts": routed(Router("x", "routes", WeightUse("router", (EXPERTS, K)), 2, normalize=True)),
     "experts of sigmoid scores": routed(
         Router(
@@ -91,11 +117,18 @@ EXAMPLES = {
         (replace(NORM, out="final"), Head("final", "y", WeightUse("w", (VOCAB, K)), 0.5, 2.0)),
         {"x": K},
     ),
+    "head with a bias": Example(
+        (
+            replace(NORM, out="final", centred=True),
+            Head("final", "y", WeightUse("w", (VOCAB, K)), 0.5, bias=vector("b", VOCAB)),
+        ),
+        {"x": K},
+    ),
 }
 
 
 OTHERS = {"silu": "gelu_tanh", "gelu_tanh": "silu", "softmax": "sigmoid", "sigmoid": "softmax"}
-OTHERS |= {"max": "top2", "top2": "max"}
+OTHERS |= {"max": "top2", "top2": "max", "relu2": "relu"}
 
 
 def changed(example: Example) -> Iterator[tuple[str, Example]]:
@@ -105,12 +138,16 @@ def changed(example: Example) -> Iterator[tuple[str, Example]]:
             value = getattr(op, one.name)
             if one.name in ("top_groups", "group_score") and op.groups == 1:
                 continue  # without effect
+            if one.name == "unit_offset" and getattr(op, "weight", None) is None:
+                continue  # nothing to which it could be added
             if isinstance(value, bool):
                 value = not value
             elif isinstance(value, float):
                 value *= 1.5
             elif one.name in ("window", "top_k", "top_groups"):
                 value += 1
+            elif one.name == "offset":
+                value -= 1
             elif value in OTHERS:
                 value = OTHERS[value]
             else:

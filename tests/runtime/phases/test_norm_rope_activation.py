@@ -159,7 +159,7 @@ def test_gated_activation_equals_torch(bench, rng, activation, fused) -> None:
 def test_an_unknown_activation_is_refused(bench) -> None:
     x = bench.poisoned(1, 64)
     with pytest.raises(FormatError, match="unknown activation"):
-        gated_activation(bench.context(1), x, x, x, width=64, activation="relu", label="t")
+        gated_activation(bench.context(1), x, x, x, width=64, activation="mish", label="t")
 
 
 def test_elementwise_ops_equal_torch(bench, rng) -> None:

@@ -1,0 +1,94 @@
+"""Lowering of single norms: plain RMSNorm by its own phase, other forms by that of LayerNorm."""
+
+from __future__ import annotations
+
+from rdrr_device.buffers import BufferSlice
+from rdrr_manifests.graph.ops import Norm, Residual
+
+from rdrr_runtime.compile.builder import PassBuilder
+from rdrr_runtime.phases.layer_norm import (
+    NormForm,
+    layer_norm,
+    layer_norm_add,
+    layer_norm_in_place,
+)
+from rdrr_runtime.phases.rmsnorm import post_norm_add, rms_norm, rms_norm_in_place
+
+
+def lower_norm(build: PassBuilder, op: Norm, residual: Residual | None = None) -> None:
+    """Emit a norm, added to the residual stream if one follows."""
+    values, x = build.values, build.values.get(op.x)
+    if residual is not None:
+        _emit_add(build, op, x, build.target(op.out, op.width, residual))
+    elif op.groups > 1 and values.readers[op.x] == 1:
+        _emit_in_place(build, op, x)
+        values.rename(op.x, op.out)
+    else:
+        y = values.allocate(op.out, op.width * op.groups)
+        emit_norm(build, op, x, y, label=op.out)
+    values.mark_read(op.x)
+
+
+def emit_norm(
+    build: PassBuilder,
+    op: Norm,
+    x: BufferSlice,
+    y: BufferSlice,
+    *,
+    single_row: bool = False,
+    label: str,
+) -> None:
+    """Emit a norm of x into y; with `single_row` both have one row, whatever the pass has."""
+    ctx = build.ctx
+    if not op.is_plain:
+        build.emit(layer_norm(ctx, x, y, _form(build, op), single_row=single_row, label=label))
+        return
+    gain, eps, offset = build.gain(op)
+    phases = rms_norm(
+        ctx,
+        x,
+        gain,
+        y,
+        width=op.width,
+        eps=eps,
+        offset=offset,
+        per_row=op.groups,
+        single_row=single_row,
+        label=label,
+    )
+    build.emit(phases)
+
+
+def _emit_in_place(build: PassBuilder, op: Norm, x: BufferSlice) -> None:
+    ctx, width, heads = build.ctx, op.width, op.groups
+    if not op.is_plain:
+        build.emit(layer_norm_in_place(ctx, x, _form(build, op), label=op.out))
+        return
+    gain, eps, offset = build.gain(op)
+    phases = rms_norm_in_place(
+        ctx, x, gain, width=width, eps=eps, offset=offset, per_row=heads, label=op.out
+    )
+    build.emit(phases)
+
+
+def _emit_add(build: PassBuilder, op: Norm, r: BufferSlice, x: BufferSlice) -> None:
+    ctx, width, label = build.ctx, op.width, f"{op.out}+residual"
+    if not op.is_plain:
+        build.emit(layer_norm_add(ctx, x, r, _form(build, op), label=label))
+        return
+    gain, eps, offset = build.gain(op)
+    phases = post_norm_add(ctx, x, r, gain, width=width, eps=eps, offset=offset, label=label)
+    build.emit(phases)
+
+
+def _form(build: PassBuilder, op: Norm) -> NormForm:
+    return NormForm(
+        width=op.width,
+        eps=op.eps,
+        per_row=op.groups,
+        centred=op.centred,
+        weight=None if op.weight is None else build.vector(op.weight),
+        bias=None if op.bias is None else build.vector(op.bias),
+        offset=float(op.unit_offset),
+        per_vector=op.weight is not None and len(op.weight.shape) > 1,
+    )

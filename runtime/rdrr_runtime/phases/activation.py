@@ -1,0 +1,70 @@
+"""The activation of a feed-forward block without a gate, in place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdrr_device.buffers import BufferSlice
+from rdrr_format.errors import FormatError
+
+from rdrr_runtime.phases.context import OpContext, need_multiple
+from rdrr_runtime.phases.phase import Phase, Record, Work, choice
+
+ACTIVATIONS = ("silu", "gelu_tanh", "gelu_erf", "relu", "relu2")
+"""The activations of `snippets/activate.wgsl`."""
+
+THREADS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActivationRecord(Record):
+    """Parameters of activation.wgsl.
+
+    Attributes:
+        act: One of `ACTIVATIONS`.
+        value: Type of the activations, `f32` or `f16`.
+        width: Elements of a row.
+    """
+
+    shader = "activation"
+
+    act: str = choice()
+    value: str = choice()
+    width: int
+
+
+def check_activation(name: str, label: str) -> None:
+    """Check that the shaders know an activation.
+
+    Raises:
+        FormatError: They do not.
+    """
+    if name not in ACTIVATIONS:
+        raise FormatError(
+            "unknown activation", where=label, expected=" or ".join(ACTIVATIONS), found=name
+        )
+
+
+def activate(
+    ctx: OpContext, x: BufferSlice, *, width: int, activation: str, label: str
+) -> list[Phase]:
+    """Compute x = activation(x).
+
+    Args:
+        ctx: Lowering context.
+        x: [rows, width].
+        width: Elements of a row, a multiple of 4.
+        activation: One of `ACTIVATIONS`.
+        label: Name of the op, for messages and profiles.
+
+    Raises:
+        FormatError: The activation is unknown, the kernel does not support a size, or a buffer is
+            too small.
+    """
+    check_activation(activation, label)
+    need_multiple(f"{label}: width", width, 4)
+    ctx.need_values(f"{label}: x", x, ctx.max_rows * width)
+    record = ActivationRecord(
+        threads=THREADS, variant=activation, act=activation, value=ctx.values, width=width
+    )
+    return [Phase(record, {"x": x}, Work(-(-width // (4 * THREADS)), 1), label)]
