@@ -52,7 +52,7 @@ def check_options(options: PackageOptions) -> None:
 
 def _check_profile(options: PackageOptions) -> None:
     recipes = PROFILES[options.profile]
-    if options.quantize not in recipes:
+    if options.quantize is not None and options.quantize not in recipes:
         raise _contradiction("quantize", " or ".join(recipes), options.quantize)
     if options.profile != DOPPLER:
         return

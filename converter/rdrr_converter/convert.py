@@ -53,6 +53,7 @@ from rdrr_converter.report import (
     describe_conversion,
 )
 from rdrr_converter.scan import scan
+from rdrr_converter.source_types import settle_quantization
 from rdrr_converter.sources import Source, open_source
 from rdrr_converter.sources.staging import stage_locally
 from rdrr_converter.tokenizer import TOKENIZER_JSON, copy_files
@@ -160,6 +161,7 @@ def _convert(
     opened = open_source(source)
     if adapter is not None:
         opened = merge_adapter(opened, adapter)
+    options = settle_quantization(options, opened)
     rule = find_architecture(opened.config, options.arch, opened.config_path)
     model = read_model(opened, rule, options.allow_unread)
     matrix = None if options.imatrix is None else load_importance(local_path(options.imatrix))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from rdrr_format.errors import ConversionError, UsageError
@@ -29,7 +30,7 @@ import rdrr_converter
 from rdrr_converter.groups import describe_experts
 from rdrr_converter.options import PackageOptions
 from rdrr_converter.plan import ConversionPlan, PlannedTensor
-from rdrr_converter.profiles import DOPPLER
+from rdrr_converter.profiles import DOPPLER, PROFILES
 from rdrr_converter.reading import SourceModel
 from rdrr_converter.recorded_options import recorded_options
 from rdrr_converter.sources import Source
@@ -68,7 +69,7 @@ def build_manifest(
         notes = (*notes, "no eos_token_id: generation stops only at its limit")
     manifest = Manifest(
         model_id=options.model_id or default_model_id(source),
-        quantization=options.recipe.label,
+        quantization=_type_labels(plan.tensors, options)[0],
         quantization_info=quantization_info(plan, options),
         hash_algorithm=options.hash_algorithm,
         eos_token_id=eos,
@@ -121,7 +122,7 @@ def default_model_id(source: Source) -> str:
 
 def quantization_info(plan: ConversionPlan, options: PackageOptions) -> QuantizationInfo:
     """Summarize the storage types of the weights in the short names of the public format."""
-    weights = options.recipe.short_name
+    _, weights = _type_labels(plan.tensors, options)
     by_role = {tensor.role: _short_name(tensor) for tensor in plan.tensors}
     embeddings, head = by_role["embedding"], by_role.get("lm_head")
     layout = "col" if _is_column(plan, options) else "row"
@@ -142,6 +143,26 @@ def quantization_info(plan: ConversionPlan, options: PackageOptions) -> Quantiza
         layout=layout,
         variant_tag=tag,
     )
+
+
+def _type_labels(tensors: Iterable[PlannedTensor], options: PackageOptions) -> tuple[str, str]:
+    """Return the manifest's `quantization` and the short name of the weights' type.
+
+    Where types are kept, they are those of the recipe whose type most weights have, or the name of
+    that type if there is no such recipe.
+    """
+    recipe = options.recipe
+    if options.quantize is not None:
+        return recipe.label, recipe.short_name
+    weights: Counter[str] = Counter()
+    for tensor in tensors:
+        if tensor.is_matmul:
+            weights[tensor.dtype.name] += tensor.weights
+    name = weights.most_common(1)[0][0] if weights else recipe.weights
+    for recipe in PROFILES[options.profile].values():
+        if recipe.weights == name:
+            return recipe.label, recipe.short_name
+    return name, name.lower().replace("_k", "k")
 
 
 def _is_column(plan: ConversionPlan, options: PackageOptions) -> bool:

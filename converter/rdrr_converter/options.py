@@ -22,7 +22,7 @@ from rdrr_format.options import check_fields, documented, option, split_pairs
 from rdrr_format.shards import ALIGNMENT, DEFAULT_SHARD_SIZE
 
 from rdrr_converter.profiles import PROFILES, ProfileName
-from rdrr_converter.recipes import RECIPES, TAILS, Recipe, RecipeName, RowTail
+from rdrr_converter.recipes import DEFAULT_RECIPE, RECIPES, TAILS, Recipe, RecipeName, RowTail
 
 _MODEL_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _SMALLEST_SHARD = 1 << 16
@@ -51,7 +51,13 @@ def split_overrides(words: Sequence[str]) -> dict[str, str]:
 class PackageOptions:
     """Options that decide the bytes of a package."""
 
-    quantize: RecipeName = option("q4_k_m", "Quantization of the weights.", choices=tuple(RECIPES))
+    quantize: RecipeName | None = option(
+        None,
+        "Quantization of the weights. Without it, a GGUF that is quantized keeps its types and its "
+        "blocks are copied.",
+        choices=tuple(RECIPES),
+        default_text=f"{DEFAULT_RECIPE}, or as in the GGUF",
+    )
     q4k_layout: LayoutName | None = option(
         None,
         "Layout of quantized blocks; the default is row, or column with transposed weights.",
@@ -153,12 +159,12 @@ class PackageOptions:
 
     @property
     def recipe(self) -> Recipe:
-        """Recipe that assigns a storage type to each tensor.
+        """Recipe that assigns a storage type to each tensor whose type in the source is not kept.
 
         Raises:
             KeyError: The profile has no such recipe; `check_options` refuses that earlier.
         """
-        return PROFILES[self.profile][self.quantize]
+        return PROFILES[self.profile][self.quantize or DEFAULT_RECIPE]
 
     @property
     def block_layout(self) -> Layout:
@@ -223,7 +229,7 @@ class ConvertOptions(PackageOptions):
 class ConvertKeywords(TypedDict, total=False):
     """The fields of `ConvertOptions` as keyword arguments, for annotations."""
 
-    quantize: RecipeName
+    quantize: RecipeName | None
     q4k_layout: LayoutName | None
     transpose_weights: bool
     fuse_gate_up: bool

@@ -21,6 +21,7 @@ from rdrr_converter.options import PackageOptions
 from rdrr_converter.overrides import Override, check_all_used, find_override, parse_overrides
 from rdrr_converter.reading import SourceModel
 from rdrr_converter.recipes import choose_dtype, choose_tail_dtype
+from rdrr_converter.source_types import kept_dtype
 from rdrr_converter.sources import SourceTensor
 from rdrr_converter.sources.base import F32Array
 
@@ -247,7 +248,7 @@ def _decide(
     overrides: Sequence[Override],
 ) -> PlannedTensor:
     first = parts[0]
-    dtype, why = _choose(first, name, model, options, overrides)
+    dtype, why = _choose(parts, name, model, options, overrides)
     shape = first.shape
     if len(parts) > 1:
         shape = (sum(part.shape[0] for part in parts), *first.shape[1:])
@@ -271,16 +272,21 @@ def _decide(
 
 
 def _choose(
-    first: ModelTensor,
+    parts: Sequence[ModelTensor],
     name: str,
     model: SourceModel,
     options: PackageOptions,
     overrides: Sequence[Override],
 ) -> tuple[DType, str]:
-    """Choose the type by the user's patterns, else by the recipe, and return it with the reason."""
+    """Choose the type by the user's patterns, the source or the recipe; return it with a reason."""
+    first = parts[0]
     override = find_override(overrides, name, first.role)
     if override is not None:
         return override.dtype, f"--tensor-type {override}"
+    sources = [part.source for part in parts]
+    kept = kept_dtype(sources, first.role, options, model.source_kind)
+    if kept is not None:
+        return kept, "as in the source"
     sizes = model.sizes
     return choose_dtype(
         options.recipe,

@@ -36,6 +36,7 @@ class SourceModel:
         notes: Notes for the user.
         moe: The manifest's `moeConfig`, without the fields that depend on where experts are stored.
         mask_token_id: Id of the mask token, for models that fill in masked tokens.
+        source_kind: Kind of the checkpoint, such as `gguf`.
     """
 
     name: str
@@ -46,6 +47,7 @@ class SourceModel:
     notes: tuple[str, ...]
     moe: MoeConfig | None = None
     mask_token_id: int | None = None
+    source_kind: str = ""
 
 
 def read_model(
@@ -81,6 +83,7 @@ def read_model(
         notes=(*notes, *tie_notes, *mask_notes, *unread_notes),
         moe=moe,
         mask_token_id=mask,
+        source_kind=source.kind,
     )
 
 

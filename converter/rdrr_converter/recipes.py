@@ -122,6 +122,8 @@ RecipeName = Literal[
 ]
 """The keys of `RECIPES`, for annotations."""
 
+DEFAULT_RECIPE: RecipeName = "q4_k_m"
+
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
         recipe.name: recipe

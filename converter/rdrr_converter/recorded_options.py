@@ -32,6 +32,8 @@ _STATED_ELSEWHERE = frozenset(("model_id", "hash_algorithm"))
 
 _SPELLINGS: Mapping[str, Callable[[PackageOptions], object]] = MappingProxyType(
     {
+        # None is left only where the types of the source are kept.
+        "quantize": lambda options: options.quantize or "source",
         "q4k_layout": lambda options: options.block_layout.value,
         "compress": lambda options: str(parse_compression(options.compress or "")),
         # The paths are left out, because the same files elsewhere give the same package.

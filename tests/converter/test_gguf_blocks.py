@@ -1,4 +1,4 @@
-"""Block types of a GGUF are decoded as by gguf-py, and copied if the recipe asks for them."""
+"""Block types of a GGUF are decoded as by gguf-py, and copied unless a recipe asks for others."""
 
 from __future__ import annotations
 
@@ -79,6 +79,63 @@ def test_a_q4_k_m_gguf_is_copied_bit_for_bit(tmp_path, llama, fuse):
     assert f"{len(blocks)} tensors: blocks copied from the source bit for bit" in result.notes
 
 
+def mixed(name):
+    """Return types that no recipe of ours gives: some blocks, some scalars, one decode-only."""
+    types = {"token_embd": "F16", "attn_v": "BF16", "ffn_down": "Q5_1", "ffn_up": "IQ4_XS"}
+    part = name.split(".")[-2]
+    return types.get(part, "Q6_K" if name.startswith("blk.1") else "Q5_K")
+
+
+@pytest.mark.parametrize("fuse", [False, True], ids=["apart", "fused"])
+def test_without_a_quantization_every_type_of_the_gguf_is_kept(tmp_path, llama, fuse):
+    path = write_gguf(llama, tmp_path / "m.gguf", mixed)
+    result = convert(path, tmp_path / "out", fuse_gate_up=fuse)
+    package = open_package(tmp_path / "out")
+    tensors = package.manifest.tensors
+    theirs = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    for layer in range(2):
+        # The rows of v, o and down are in the same order in both files.
+        for ours, name in (("self_attn.v", "attn_v"), ("self_attn.o", "attn_output")):
+            raw = theirs[f"blk.{layer}.{name}.weight"]
+            stored_name = f"model.layers.{layer}.{ours}_proj.weight"
+            assert stored(package, stored_name) == raw.data.tobytes(), stored_name
+            assert tensors[stored_name].parsed_dtype().name == raw.tensor_type.name
+        down = theirs[f"blk.{layer}.ffn_down.weight"]
+        assert stored(package, f"model.layers.{layer}.mlp.down_proj.weight") == down.data.tobytes()
+    embedding = theirs["token_embd.weight"].data.tobytes()
+    assert stored(package, "model.embed_tokens.weight") == embedding
+    # IQ4_XS has no codec: the recipe decides, also for gate where both are one matrix.
+    changed = {one.name.split("mlp.")[-1] for one in result.tensors if "IQ4_XS" in one.why}
+    assert changed == ({"gate_up_proj.weight"} if fuse else {"up_proj.weight"})
+    manifest = package.manifest
+    assert manifest.conversion.options["quantize"] == "source"
+    # The type of most weights, and the mix that it belongs to.
+    expected = ("Q4_K_M", "q4k") if fuse else ("Q5_K_M", "q5k")
+    assert (manifest.quantization, manifest.quantization_info.weights) == expected
+
+
+def test_a_given_quantization_decides_over_the_types_of_the_gguf(tmp_path, llama):
+    path = write_gguf(llama, tmp_path / "m.gguf", mixed)
+    convert(path, tmp_path / "out", quantize="q6_k")
+    manifest = open_package(tmp_path / "out").manifest
+    assert {one.dtype for one in manifest.tensors.values()} == {"F32", "Q6_K"}
+    assert manifest.conversion.options["quantize"] == "q6_k"
+    assert manifest.quantization == "Q6_K"
+    convert(path, tmp_path / "typed", tensor_types={"o_proj": "Q8_0"})
+    typed = open_package(tmp_path / "typed").manifest.tensors
+    assert typed["model.layers.0.self_attn.o_proj.weight"].dtype == "Q8_0"
+    assert typed["model.layers.0.self_attn.v_proj.weight"].dtype == "BF16"
+
+
+def test_an_unquantized_gguf_is_quantized_by_default(tmp_path, llama):
+    path = write_gguf(llama, tmp_path / "m.gguf", "F16")
+    convert(path, tmp_path / "out")
+    manifest = open_package(tmp_path / "out").manifest
+    assert manifest.quantization == "Q4_K_M"
+    assert manifest.conversion.options["quantize"] == "q4_k_m"
+    assert manifest.tensors["model.layers.0.mlp.up_proj.weight"].dtype == "Q4_K_M"
+
+
 def test_rows_keep_their_blocks_when_they_are_reordered(tmp_path, llama):
     path = write_gguf(llama, tmp_path / "m.gguf", "Q8_0")
     convert(path, tmp_path / "out", quantize="q8_0")
@@ -95,7 +152,9 @@ def test_rows_keep_their_blocks_when_they_are_reordered(tmp_path, llama):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "Q8_0 in the source, dequantized and quantized again as Q4_K"),
+        ({"quantize": "q4_k_m"}, "Q8_0 in the source, dequantized and quantized again as Q4_K"),
+        ({"q4k_layout": "column"}, "Q8_0 in the source, dequantized and quantized again as Q4_K"),
+        ({"profile": "doppler"}, "Q8_0 in the source, dequantized and quantized again as Q4_K"),
         ({"quantize": "f16"}, "Q8_0 in the source, stored as F16"),
         ({"quantize": "q8_0", "q4k_layout": "column"}, "dequantized and quantized again as Q8_0"),
     ],

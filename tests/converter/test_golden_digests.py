@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rdrr_converter.options import PackageOptions
 from rdrr_converter.profiles import PROFILES
-from rdrr_converter.recipes import RECIPES, TAILS
+from rdrr_converter.recipes import DEFAULT_RECIPE, RECIPES, TAILS
 from rdrr_format.dtypes import QUALITIES
 from rdrr_format.integrity import ALGORITHMS
 from rdrr_format.layouts import Layout
@@ -56,7 +56,8 @@ def test_one_changed_file_gives_another_digest(tmp_path, change):
 def test_different_conversions_give_different_packages():
     """Two sets of options give the same package only if they differ by stated defaults."""
     defaults = {field.name: field.default for field in fields(PackageOptions)} | {
-        "q4k_layout": "row"
+        "q4k_layout": "row",
+        "quantize": DEFAULT_RECIPE,
     }
     digests = recorded_digests()
     by_meaning: dict[tuple[object, ...], set[str]] = {}

@@ -38,6 +38,7 @@ from rdrr_converter.sources.gguf_tokenizer import tokenizer_files
 
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 SUFFIX = ".gguf"
+KIND = "gguf"
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
@@ -98,7 +99,7 @@ def open_file(path: Path) -> Source:
     ]
     return Source(
         path=path,
-        kind="gguf",
+        kind=KIND,
         config=config,
         tensors={tensor.name: tensor for tensor in tensors},
         generation_config=generation,
