@@ -320,7 +320,7 @@ CASES = (
     case(
         "graph-support",
         "inference.ffn.activation",
-        put("inference.ffn.activation", "relu"),
+        put("inference.ffn.activation", "mish"),
         severity="warning",
     ),
     case(

@@ -14,6 +14,7 @@ from rdrr_format.errors import ManifestError
 
 from rdrr_manifests.graph.names import ExpertNames, TensorNames
 from rdrr_manifests.graph.ops import (
+    Activation,
     Attention,
     Embed,
     Experts,
@@ -23,6 +24,7 @@ from rdrr_manifests.graph.ops import (
     Linear,
     Norm,
     Op,
+    PositionEmbed,
     Residual,
     Rope,
     RopeSpec,
@@ -36,7 +38,15 @@ from rdrr_manifests.graph.support import check_supported
 from rdrr_manifests.models.experts import MoeConfig
 from rdrr_manifests.models.manifest import Manifest
 
-ACTIVATIONS = {"silu": "silu", "swiglu": "silu", "gelu": "gelu_tanh", "geglu": "gelu_tanh"}
+ACTIVATIONS = {
+    "silu": "silu",
+    "swiglu": "silu",
+    "gelu": "gelu_tanh",
+    "geglu": "gelu_tanh",
+    "gelu_erf": "gelu_erf",
+    "relu": "relu",
+    "relu2": "relu2",
+}
 """The activation for each spelling; `gelu` has always meant the tanh form in this format."""
 
 
@@ -124,10 +134,21 @@ class _Builder:
             WeightKind.TABLE,
         )
         self.ops.append(Embed("x0", self.embedding, scale))
-        return "x0"
+        offset = output.position_embedding_offset
+        return "x0" if offset is None else self._positions("x0", offset)
+
+    def _positions(self, stream: str, offset: int) -> str:
+        """Append the learned position embedding."""
+        name = self.names.body("embed_positions.weight")
+        shape = (self.sizes.max_seq_len + offset, self.sizes.hidden_size)
+        weight = WeightUse(name, shape, WeightKind.TABLE)
+        self.ops.append(PositionEmbed(stream, "x0.placed", weight, offset))
+        return "x0.placed"
 
     def _layer(self, layer: int, stream: str) -> str:
         """Append a decoder layer; take and return the name of the residual stream's value."""
+        if self.blocks.layer_pattern.parallel_residual:
+            return self._parallel_layer(layer, stream)
         norms = self.blocks.normalization
         sandwich = norms.pre_feedforward_norm
         branch = self._attention(layer, stream)
@@ -140,6 +161,16 @@ class _Builder:
         if norms.post_feedforward_norm:
             branch = self._norm(layer, "post_feedforward_layernorm", branch, f"l{layer}.ffn_post")
         return self._residual(stream, branch, f"l{layer}.x_ffn")
+
+    def _parallel_layer(self, layer: int, stream: str) -> str:
+        """Append a layer whose attention and feed-forward both read the stream before it."""
+        attended = self._attention(layer, stream)
+        hidden = f"l{layer}.attn_in"
+        if self.blocks.normalization.post_attention_norm:
+            hidden = self._norm(layer, "post_attention_layernorm", stream, f"l{layer}.ffn_in")
+        branch = self._feed_forward(layer, hidden)
+        stream = self._residual(stream, branch, f"l{layer}.x_ffn")
+        return self._residual(stream, attended, f"l{layer}.x_attn")
 
     def _attention(self, layer: int, stream: str) -> str:
         """Append the attention of a layer with its norm and projections; return its output."""
@@ -176,22 +207,12 @@ class _Builder:
 
     def _head_norm(self, layer: int, kind: str, value: str, heads: int) -> str:
         """Append the norm of each head of the queries or keys, if the layer has one."""
-        name = self.names.layer(layer, f"self_attn.{kind}_norm.weight")
-        if not self.blocks.attention.query_key_norm and name not in self.names:
+        stem = self.names.layer(layer, f"self_attn.{kind}_norm")
+        attention, width = self.blocks.attention, self.sizes.head_dim
+        if not attention.query_key_norm and f"{stem}.weight" not in self.names:
             return value
-        weight = WeightUse(name, (self.sizes.head_dim,), WeightKind.VECTOR)
-        norms = self.blocks.normalization
-        self.ops.append(
-            Norm(
-                value,
-                f"{value}.norm",
-                weight,
-                norms.rms_norm_eps,
-                norms.rms_norm_weight_offset,
-                heads,
-            )
-        )
-        return f"{value}.norm"
+        shape = (heads, width) if attention.query_key_norm_per_head else (width,)
+        return self._append_norm(stem, shape, value, f"{value}.norm", heads)
 
     def _feed_forward(self, layer: int, hidden: str) -> str:
         """Append the dense feed-forward or the experts of a layer; return the output's name."""
@@ -199,6 +220,10 @@ class _Builder:
         if experts is not None and self.manifest.moe_config is not None:
             return self._mixture(layer, hidden, experts, self.manifest.moe_config)
         inner, out = self.sizes.intermediate_size, f"l{layer}.act"
+        if not self.blocks.ffn.gated_activation:
+            x = self._linear(layer, "mlp.up_proj", hidden, inner)
+            self.ops.append(Activation(x, out, self.activation, inner))
+            return self._linear(layer, "mlp.down_proj", out, self.sizes.hidden_size, inner)
         fused = self.names.layer(layer, "mlp.gate_up_proj.weight")
         if fused in self.names:
             gate = self._linear(layer, "mlp.gate_up_proj", hidden, 2 * inner)
@@ -261,21 +286,40 @@ class _Builder:
         return WeightUse(self.names.layer(layer, f"{part}.weight"), shape, kind)
 
     def _head(self, stream: str) -> None:
-        sizes, output, norms = self.sizes, self.blocks.output, self.blocks.normalization
-        weight = WeightUse(self.names.body("norm.weight"), (sizes.hidden_size,), WeightKind.VECTOR)
+        sizes, output = self.sizes, self.blocks.output
+        self._append_norm(self.names.body("norm"), (sizes.hidden_size,), stream, "final")
+        own, bias, rows = self.names.head(), self.names.head_bias(), self.embedding.shape[:1]
         self.ops.append(
-            Norm(stream, "final", weight, norms.rms_norm_eps, norms.rms_norm_weight_offset)
-        )
-        own = self.names.head()
-        use = WeightUse(self.embedding.name if own is None else own, self.embedding.shape)
-        self.ops.append(
-            Head("final", "logits", use, output.logit_input_scale, output.final_logit_softcapping)
+            Head(
+                "final",
+                "logits",
+                WeightUse(self.embedding.name if own is None else own, self.embedding.shape),
+                output.logit_input_scale,
+                output.final_logit_softcapping,
+                None if bias is None else WeightUse(bias, rows, WeightKind.VECTOR),
+            )
         )
 
     def _norm(self, layer: int, part: str, x: str, out: str) -> str:
-        norms = self.blocks.normalization
-        weight = self._use(layer, part, (self.sizes.hidden_size,), WeightKind.VECTOR)
-        self.ops.append(Norm(x, out, weight, norms.rms_norm_eps, norms.rms_norm_weight_offset))
+        return self._append_norm(self.names.layer(layer, part), (self.sizes.hidden_size,), x, out)
+
+    def _append_norm(
+        self, stem: str, shape: tuple[int, ...], x: str, out: str, groups: int = 1
+    ) -> str:
+        """Append a norm, given the name of its tensors without `.weight`; return its output."""
+        norms, bias = self.blocks.normalization, f"{stem}.bias"
+        self.ops.append(
+            Norm(
+                x,
+                out,
+                WeightUse(f"{stem}.weight", shape, WeightKind.VECTOR),
+                norms.rms_norm_eps,
+                norms.rms_norm_weight_offset,
+                groups,
+                norms.layer_norm,
+                WeightUse(bias, shape, WeightKind.VECTOR) if bias in self.names else None,
+            )
+        )
         return out
 
     def _linear(

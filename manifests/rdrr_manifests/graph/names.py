@@ -89,10 +89,17 @@ class TensorNames:
 
     def head(self) -> str | None:
         """Return the name of the output head's tensor; None if the head uses the embedding."""
+        return self._of_head("weight")
+
+    def head_bias(self) -> str | None:
+        """Return the name of the bias of the output head; None if it has none."""
+        return self._of_head("bias")
+
+    def _of_head(self, kind: str) -> str | None:
         candidates = (
-            "lm_head.weight",
-            "language_model.lm_head.weight",
-            self.body("lm_head.weight"),
+            f"lm_head.{kind}",
+            f"language_model.lm_head.{kind}",
+            self.body(f"lm_head.{kind}"),
         )
         return next((name for name in candidates if name in self._names), None)
 

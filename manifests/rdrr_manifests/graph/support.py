@@ -52,7 +52,7 @@ def _unsupported(manifest: Manifest, names: TensorNames) -> dict[str, bool]:
         "moeConfig": moe is not None and not _has_known_experts(manifest, moe, names),
         "inference.attention.causal": not blocks.attention.causal,
         "inference.attention.valueNorm": blocks.attention.value_norm,
-        "inference.ffn.gatedActivation": not blocks.ffn.gated_activation,
+        "inference.ffn.gatedActivation": (moe is not None and not blocks.ffn.gated_activation),
         "inference.ffn.useDoubleWideMlp": blocks.ffn.use_double_wide_mlp,
         "inference.ffn.swigluLimit": blocks.ffn.swiglu_limit is not None,
         "inference.rope.ropeScalingType": any(kind not in _SCALINGS for kind in scaling),

@@ -26,6 +26,8 @@ class Attention(Block):
         value_norm: Whether the values have a norm; not supported.
         causal: Whether a token attends only to itself and earlier tokens.
         attention_bias: Whether some of the projections have a bias; the tensors decide which.
+        query_key_norm_per_head: Whether each head has a weight of its own for that norm, so that
+            the weight is [heads, head dimension]. Written by rdrr only.
     """
 
     query_pre_attn_scalar: float = Field(gt=0)
@@ -35,6 +37,7 @@ class Attention(Block):
     value_norm: bool = False
     causal: bool = True
     attention_bias: bool = False
+    query_key_norm_per_head: Annotated[bool, WRITTEN_IF_SET] = False
 
 
 class Normalization(Block):
@@ -45,12 +48,14 @@ class Normalization(Block):
     tensor is the norm on the attention's output (as Gemma names it).
 
     Attributes:
-        rms_norm_eps: Epsilon added to the mean square.
+        rms_norm_eps: Epsilon added to the mean square, for LayerNorm to the variance.
         rms_norm_weight_offset: Whether the factor of a norm is 1 + w instead of w.
         post_attention_norm: Whether `post_attention_layernorm` exists.
         pre_feedforward_norm: Whether `pre_feedforward_layernorm` exists.
         post_feedforward_norm: Whether `post_feedforward_layernorm` exists, which is a norm on the
             feed-forward's output.
+        layer_norm: Whether all norms are LayerNorm, which subtracts the mean, instead of RMSNorm;
+            the tensors decide which have a bias. Written by rdrr only.
     """
 
     rms_norm_eps: float = Field(gt=0)
@@ -58,10 +63,11 @@ class Normalization(Block):
     post_attention_norm: bool = False
     pre_feedforward_norm: bool = False
     post_feedforward_norm: bool = False
+    layer_norm: Annotated[bool, WRITTEN_IF_SET] = False
 
 
 class FeedForward(Block):
-    """Feed-forward of a layer: down(activation(gate(x)) * up(x))."""
+    """Feed-forward of a layer: down(activation(gate(x)) * up(x)), or down(activation(up(x)))."""
 
     activation: str
     gated_activation: bool = True
@@ -130,6 +136,8 @@ class Output(Block):
         logit_input_scale: Factor on the hidden state before the head.
         embedding_vocab_size: Rows of the embedding if they differ from the `vocabSize` of
             `architecture`.
+        position_embedding_offset: Row of position 0 in `embed_positions`, a learned embedding that
+            is added to that of the token; None if there is none. Written by rdrr only.
     """
 
     final_logit_softcapping: float | None = Field(default=None, gt=0)
@@ -140,6 +148,7 @@ class Output(Block):
     embedding_transpose: bool = False
     embedding_vocab_size: int | None = Field(default=None, gt=0)
     embedding_postprocessor: Any = None
+    position_embedding_offset: Annotated[int | None, WRITTEN_IF_SET] = Field(default=None, ge=0)
 
 
 class LayerPattern(Block):
@@ -152,6 +161,9 @@ class LayerPattern(Block):
         offset: For `every_n`: see `period`.
         layer_types: For `custom`: `full_attention` or `sliding_attention` for each layer.
         residual_branch_scale: Factor on a branch before it is added to the residual stream.
+        parallel_residual: Whether the feed-forward reads the input of the layer, as the attention
+            does, instead of the stream after attention. Without `post_attention_norm` both share
+            the input norm. Written by rdrr only.
     """
 
     type: str = "uniform"
@@ -160,6 +172,7 @@ class LayerPattern(Block):
     offset: int | None = None
     layer_types: tuple[str, ...] | None = None
     residual_branch_scale: float = 1.0
+    parallel_residual: Annotated[bool, WRITTEN_IF_SET] = False
 
 
 class ChatTemplate(ManifestModel):
