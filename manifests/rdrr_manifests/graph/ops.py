@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cache, cached_property
+from math import prod
 from types import MappingProxyType
 from typing import Annotated, get_args, get_type_hints
 
@@ -296,6 +297,108 @@ class SigmoidGate:
 
 
 @dataclass(frozen=True)
+class Slice:
+    """A part of each of `groups` equal parts of a row: columns `first` to `first + width` of each.
+
+    Attributes:
+        groups: Number of parts that a row of x consists of.
+        size: Elements of each part in x.
+        first: First column that is taken.
+        width: Columns that are taken.
+    """
+
+    x: Value
+    out: str
+    groups: int
+    size: int
+    first: int
+    width: int
+
+
+@dataclass(frozen=True)
+class ShortConvolution:
+    """Causal convolution along the tokens, with taps of its own for each channel.
+
+    u[r] is the row r of x. If `gated`, a row of x consists of three parts b, c and v of equal width,
+    and u[r] = b * v. Then with y[r] = sum over j of w[:, 0, j] * u[r - kernel + 1 + j] + bias,
+    out[r] is activation(y[r]), or c * activation(y[r]) if `gated`. Inputs before the first token of
+    the sequence are zero. The state holds the latest `kernel` inputs u; that of slot s is entry
+    s mod `kernel`.
+
+    Attributes:
+        weight: [channels, 1, kernel].
+        state: Index of the op's state, see `Graph.states`.
+        activation: Activation, as in `GatedActivation`; None for none.
+        gated: Whether x holds the two gates b and c beside the values.
+    """
+
+    x: Value
+    out: str
+    weight: WeightUse
+    bias: WeightUse | None
+    state: int
+    activation: str | None
+    gated: bool
+
+    @property
+    def channels(self) -> int:
+        """Elements of a row of the output."""
+        return self.weight.shape[0]
+
+    @property
+    def kernel(self) -> int:
+        """Taps of a channel."""
+        return self.weight.shape[-1]
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        """Shape of the state of one sequence."""
+        return self.kernel, self.channels
+
+
+@dataclass(frozen=True)
+class DeltaRule:
+    """The gated delta rule (Yang et al. 2024, arXiv 2412.06464) over a state S for each head.
+
+    With the unit vectors k = key / sqrt(|key|^2 + eps) and q = query / sqrt(|query|^2 + eps), the
+    decay g = exp(-exp(rate) * softplus(decay + decay_bias)) and b = sigmoid(strength):
+
+        S = g S + k (b (value - (g S)^T k))^T, then out = S^T q / sqrt(key_dim)
+
+    S is zero before the first token. Value head h uses the query and key of key head
+    h // (heads / key_heads).
+
+    Attributes:
+        qkv: Queries and keys, [key_heads, key_dim] each, then values, [heads, value_dim].
+        decay: [heads].
+        strength: [heads].
+        rate: Logarithm of the rate of decay, [heads].
+        decay_bias: [heads].
+        state: Index of the op's state, see `Graph.states`.
+        heads: Value heads, a multiple of `key_heads`.
+        eps: Number added to the squared lengths of queries and keys.
+    """
+
+    qkv: Value
+    decay: Value
+    strength: Value
+    out: str
+    rate: WeightUse
+    decay_bias: WeightUse
+    state: int
+    key_heads: int
+    heads: int
+    key_dim: int
+    value_dim: int
+    eps: float = 1e-6
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        """Shape of the state of one sequence."""
+        return self.heads, self.key_dim, self.value_dim
+
+
+@dataclass(frozen=True)
 class Residual:
     """out = x + branch * scale."""
 
@@ -332,6 +435,9 @@ Op = (
     | Router
     | Experts
     | SigmoidGate
+    | Slice
+    | ShortConvolution
+    | DeltaRule
     | Residual
     | Head
 )
@@ -425,6 +531,17 @@ class Graph:
                 if isinstance(op, Attention) and op.k is not None
             }
         )
+
+    @cached_property
+    def states(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the recurrent states of one sequence; an op names its own by its index."""
+        holders = [op for op in self.ops if isinstance(op, ShortConvolution | DeltaRule)]
+        assert [op.state for op in holders] == list(range(len(holders))), "states are in order"
+        return tuple(op.state_shape for op in holders)
+
+    def state_bytes(self) -> int:
+        """Return the bytes of the states of one sequence, which are f32 whatever the context."""
+        return sum(4 * prod(shape) for shape in self.states)
 
     def kv_bytes(self, tokens: int, bytes_per_element: int) -> int:
         """Return the bytes of the key-value cache for a context of `tokens` tokens."""

@@ -10,7 +10,7 @@ slots up to its own, so rewinding a sequence costs nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +25,7 @@ from rdrr_manifests.graph import CacheShape, Graph
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.phase import Record, choice
+from rdrr_runtime.phases.state_cache import StateCache
 
 U8 = npt.NDArray[np.uint8]
 
@@ -221,12 +222,14 @@ class KvCache:
         dtype: Storage type, a key of `KV_TYPES`.
         specs: Sizes and type of each layer's caches, by layer.
         layers: The buffers, by layer.
+        states: The recurrent states of the sequences.
     """
 
     context: int
     dtype: str
     specs: Mapping[int, KvSpec]
     layers: Mapping[int, LayerCache]
+    states: StateCache = field(default_factory=StateCache)
 
     @property
     def supports_batches(self) -> bool:
@@ -236,7 +239,8 @@ class KvCache:
     @property
     def size(self) -> int:
         """Bytes of GPU memory."""
-        return sum(layer.keys.size + layer.values.size for layer in self.layers.values())
+        caches = sum(layer.keys.size + layer.values.size for layer in self.layers.values())
+        return caches + self.states.size
 
     def read(self, device: Device, slots: int) -> dict[str, U8]:
         """Read the first `slots` slots of every layer, see `StoringBackend.read_cache`."""
@@ -318,7 +322,8 @@ class KvCache:
             )
             for layer, spec in specs.items()
         }
-        return KvCache(context, dtype, specs, layers)
+        states = StateCache.allocate(arena, graph.states, sequences)
+        return KvCache(context, dtype, specs, layers, states)
 
     @staticmethod
     def plan(graph: Graph, context: int, dtype: str, sequences: int = 1) -> dict[int, KvSpec]:

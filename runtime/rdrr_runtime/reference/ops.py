@@ -15,6 +15,7 @@ import torch
 from rdrr_manifests.graph.ops import (
     Activation,
     Attention,
+    DeltaRule,
     Embed,
     Experts,
     GatedActivation,
@@ -26,11 +27,17 @@ from rdrr_manifests.graph.ops import (
     Residual,
     Rope,
     Router,
+    ShortConvolution,
     SigmoidGate,
+    Slice,
 )
 from torch import Tensor
 
+<<<<<<< HEAD
 from rdrr_runtime.reference.routing import route
+=======
+from rdrr_runtime.reference.recurrence import compute_convolution, compute_delta_rule
+>>>>>>> cb79bed (Add ops with recurrent states: the gated delta rule, short convolutions and slices)
 from rdrr_runtime.reference.run import ReferencePass
 
 
@@ -74,6 +81,14 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
             return _mixture(run, op)
         case SigmoidGate():
             return sigmoid_gate(values[op.x], values[op.branch], weight(op.weight))
+        case Slice():
+            x = values[op.x].unflatten(-1, (op.groups, op.size))
+            return x[..., op.first : op.first + op.width].flatten(-2)
+        case ShortConvolution():
+            y, gate = compute_convolution(run, op)
+            return y * gate if op.activation is None else gated_activation(y, gate, op.activation)
+        case DeltaRule():
+            return compute_delta_rule(run, op)
         case Residual():
             return values[op.x] + values[op.branch] * op.scale
         case Head():

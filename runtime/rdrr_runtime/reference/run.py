@@ -21,12 +21,14 @@ class ReferenceMemory:
         ropes: The graph's rope tables, each [context, pairs, 2].
         cache: Keys and values by layer, each [2, kv_heads, context, head_dim].
         observe: Called before every product of a linear layer or expert.
+        states: The recurrent states, see `Graph.states`.
     """
 
     weights: Mapping[str, Tensor]
     ropes: Sequence[Tensor]
     cache: Mapping[int, Tensor]
     observe: Observer | None = None
+    states: Sequence[Tensor] = ()
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class ReferencePass:
         positions: Position of each row for rope, int [rows].
         all_rows: Whether the head computes the logits of every row, or only of the last.
         values: The values computed so far, by name, each [rows, width].
+        uncertain: Number of last rows that a later pass may take back; states do not absorb them.
     """
 
     memory: ReferenceMemory
@@ -48,6 +51,12 @@ class ReferencePass:
     positions: Tensor
     all_rows: bool = False
     values: dict[str, Tensor] = field(default_factory=dict)
+    uncertain: int = 0
+
+    @property
+    def kept(self) -> int:
+        """Number of first rows that the states absorb."""
+        return len(self.ids) - self.uncertain
 
     def weight(self, use: WeightUse) -> Tensor:
         """Return the tensor that an op reads."""

@@ -1,0 +1,123 @@
+"""The ops with a state in plain torch: short convolutions and the gated delta rule, row by row.
+
+The state of an op is read at the beginning of a pass and written at its end. It is zero for the
+first token of a sequence, whatever the memory holds.
+"""
+
+from __future__ import annotations
+
+import torch
+from rdrr_manifests.graph.ops import DeltaRule, ShortConvolution
+from torch import Tensor
+
+from rdrr_runtime.reference.run import ReferencePass
+
+
+def short_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, base: int
+) -> Tensor:
+    """Return y[r] = sum over j of weight[:, j] * x[r - kernel + 1 + j] + bias.
+
+    Args:
+        x: Inputs of consecutive slots, [rows, channels].
+        weight: [channels, kernel].
+        bias: [channels], or None.
+        state: Inputs before x, [kernel, channels]; that of slot s is entry s mod kernel.
+        base: Slot of row 0; slots before 0 are zero.
+
+    Returns:
+        [rows, channels].
+    """
+    kernel = weight.shape[1]
+    slots = range(base - kernel + 1, base)
+    before = [state[slot % kernel] if slot >= 0 else torch.zeros_like(state[0]) for slot in slots]
+    inputs = torch.cat([torch.stack(before), x]) if before else x
+    y = torch.zeros_like(x)
+    for tap in range(kernel):
+        y = y + inputs[tap : tap + len(x)] * weight[:, tap]
+    return y if bias is None else y + bias
+
+
+def keep_inputs(state: Tensor, x: Tensor, base: int) -> None:
+    """Write the latest inputs x, [rows, channels] of slots from `base` on, into the state."""
+    kernel = len(state)
+    for row in range(max(0, len(x) - kernel), len(x)):
+        state[(base + row) % kernel] = x[row]
+
+
+def softplus(x: Tensor) -> Tensor:
+    """Return log(1 + exp(x)), written so that it is finite for every x."""
+    return x.clamp_min(0.0) + torch.log1p(torch.exp(-x.abs()))
+
+
+def unit(x: Tensor, eps: float) -> Tensor:
+    """Return x / sqrt(|x|^2 + eps) over the last axis."""
+    return x * torch.rsqrt(x.square().sum(dim=-1, keepdim=True) + eps)
+
+
+def delta_rule(
+    query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, strength: Tensor, state: Tensor
+) -> Tensor:
+    """Apply the gated delta rule row by row; see `DeltaRule` for the formula.
+
+    Args:
+        query: Unit queries, [rows, heads, key_dim].
+        key: Unit keys, [rows, heads, key_dim].
+        value: [rows, heads, value_dim].
+        log_decay: Logarithm of the decay, [rows, heads].
+        strength: Strength of each write, from 0 to 1, [rows, heads].
+        state: [heads, key_dim, value_dim]; updated in place.
+
+    Returns:
+        [rows, heads, value_dim].
+    """
+    out = torch.empty_like(value)
+    scale = query.shape[-1] ** -0.5
+    for row in range(len(query)):
+        k, q = key[row].unsqueeze(-1), query[row].unsqueeze(-1)
+        state *= torch.exp(log_decay[row])[:, None, None]
+        known = (state * k).sum(dim=1)
+        write = strength[row].unsqueeze(-1) * (value[row] - known)
+        state += k * write.unsqueeze(1)
+        out[row] = (state * q).sum(dim=1) * scale
+    return out
+
+
+def compute_convolution(run: ReferencePass, op: ShortConvolution) -> tuple[Tensor, Tensor]:
+    """Compute the convolution of a pass before activation; return it and its outer gate, or ones."""
+    x = run.values[op.x]
+    gate = torch.ones_like(x)
+    if op.gated:
+        inner, gate, values = x.split(op.channels, dim=-1)
+        x = inner * values
+    state = run.memory.states[op.state]
+    bias = None if op.bias is None else run.weight(op.bias)
+    y = short_convolution(x, run.weight(op.weight)[:, 0], bias, state, run.base)
+    keep_inputs(state, x[: run.kept], run.base)
+    return y, gate
+
+
+def compute_delta_rule(run: ReferencePass, op: DeltaRule) -> Tensor:
+    """Compute the gated delta rule of a pass, [rows, heads * value_dim], and keep its state."""
+    keys = op.key_heads * op.key_dim
+    query, key, value = run.values[op.qkv].split((keys, keys, op.heads * op.value_dim), dim=-1)
+    query, key = (
+        unit(one.unflatten(-1, (op.key_heads, op.key_dim)), op.eps).repeat_interleave(
+            op.heads // op.key_heads, dim=1
+        )
+        for one in (query, key)
+    )
+    value = value.unflatten(-1, (op.heads, op.value_dim))
+    decay = run.values[op.decay] + run.weight(op.decay_bias)
+    log_decay = -torch.exp(run.weight(op.rate)) * softplus(decay)
+    strength = torch.sigmoid(run.values[op.strength])
+    state = run.memory.states[op.state]
+    if run.base == 0:
+        state.zero_()
+    parts, own = [], state.clone()
+    for rows in (slice(0, run.kept), slice(run.kept, len(query))):
+        operands = (one[rows] for one in (query, key, value, log_decay, strength))
+        parts.append(delta_rule(*operands, own))
+        if rows.start == 0:
+            state.copy_(own)
+    return torch.cat(parts).flatten(-2)
