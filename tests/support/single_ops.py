@@ -131,9 +131,14 @@ def by_reference(example: Example, operands: Operands) -> F32:
     weights = {name: torch.from_numpy(one).double() for name, one in operands.weights.items()}
     ropes = [torch.from_numpy(rope_table(ROPE, CONTEXT))]
     cache = {0: torch.zeros(2, KV_HEADS, CONTEXT, HEAD_DIM, dtype=torch.float64)}
+    states = [torch.zeros(shape, dtype=torch.float64) for shape in example.graph.states]
     rows = torch.arange(BASE, BASE + len(operands.tokens))
     run = ReferencePass(
-        ReferenceMemory(weights, ropes, cache), torch.tensor(operands.tokens), BASE, rows, True
+        ReferenceMemory(weights, ropes, cache, states=states),
+        torch.tensor(operands.tokens),
+        BASE,
+        rows,
+        True,
     )
     run.values.update({name: torch.from_numpy(v).double() for name, v in operands.values.items()})
     for op in example.ops:

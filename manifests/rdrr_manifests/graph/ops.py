@@ -319,9 +319,9 @@ class Slice:
 class ShortConvolution:
     """Causal convolution along the tokens, with taps of its own for each channel.
 
-    u[r] is the row r of x. If `gated`, a row of x consists of three parts b, c and v of equal width,
-    and u[r] = b * v. Then with y[r] = sum over j of w[:, 0, j] * u[r - kernel + 1 + j] + bias,
-    out[r] is activation(y[r]), or c * activation(y[r]) if `gated`. Inputs before the first token of
+    u[r] is the row r of x. If a row of x consists of three parts b, c and v of equal width, then
+    u[r] = b * v. With y[r] = sum over j of w[:, 0, j] * u[r - kernel + 1 + j] + bias, out[r] is
+    activation(y[r]), or c * activation(y[r]) if there are three parts. Inputs before the first token of
     the sequence are zero. The state holds the latest `kernel` inputs u; that of slot s is entry
     s mod `kernel`.
 
@@ -329,7 +329,7 @@ class ShortConvolution:
         weight: [channels, 1, kernel].
         state: Index of the op's state, see `Graph.states`.
         activation: Activation, as in `GatedActivation`; None for none.
-        gated: Whether x holds the two gates b and c beside the values.
+        parts: Parts of a row of x: 3 if it holds the gates b and c beside the values, else 1.
     """
 
     x: Value
@@ -338,7 +338,7 @@ class ShortConvolution:
     bias: WeightUse | None
     state: int
     activation: str | None
-    gated: bool
+    parts: int = 1
 
     @property
     def channels(self) -> int:

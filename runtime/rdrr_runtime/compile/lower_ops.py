@@ -16,6 +16,7 @@ from rdrr_format.errors import FormatError
 from rdrr_manifests.graph.ops import (
     Activation,
     Attention,
+    DeltaRule,
     Embed,
     Experts,
     GatedActivation,
@@ -27,7 +28,9 @@ from rdrr_manifests.graph.ops import (
     Residual,
     Rope,
     Router,
+    ShortConvolution,
     SigmoidGate,
+    Slice,
 )
 
 from rdrr_runtime.compile.builder import PassBuilder
@@ -35,6 +38,11 @@ from rdrr_runtime.compile.lower_attention import lower_attention
 from rdrr_runtime.compile.lower_experts import lower_experts, lower_router, lower_sigmoid_gate
 from rdrr_runtime.compile.lower_norm import lower_norm
 from rdrr_runtime.compile.lower_products import lower_linear
+from rdrr_runtime.compile.lower_states import (
+    lower_delta_rule,
+    lower_short_convolution,
+    lower_slice,
+)
 from rdrr_runtime.phases.activation import activate
 from rdrr_runtime.phases.elementwise import residual_add, scale
 from rdrr_runtime.phases.embed import embed
@@ -175,6 +183,18 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
             ),
             _row(Experts, lower_experts, "x router out gates ups downs activation width"),
             _row(SigmoidGate, lower_sigmoid_gate, "x branch out weight"),
+            _row(Slice, lower_slice, "x out groups size first width"),
+            _row(
+                ShortConvolution,
+                lower_short_convolution,
+                "x out weight bias state activation parts",
+            ),
+            _row(
+                DeltaRule,
+                lower_delta_rule,
+                "qkv decay strength out rate decay_bias state key_heads heads key_dim value_dim "
+                "eps",
+            ),
             _row(Residual, _residual, "x branch out scale"),
             _row(Head, _head, "x out weight scale softcap bias"),
         )

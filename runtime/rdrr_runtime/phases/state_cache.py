@@ -40,9 +40,7 @@ class StateCache:
     whole: Sequence[BufferSlice] = ()
 
     @staticmethod
-    def allocate(
-        arena: Arena, shapes: Sequence[tuple[int, ...]], sequences: int = 1
-    ) -> StateCache:
+    def allocate(arena: Arena, shapes: Sequence[tuple[int, ...]], sequences: int = 1) -> StateCache:
         """Allocate zeroed states of some sequences.
 
         Raises:

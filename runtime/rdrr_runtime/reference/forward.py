@@ -43,7 +43,8 @@ class ReferenceModel:
             layer: torch.zeros(2, one.kv_heads, context, one.head_dim, dtype=dtype)
             for layer, one in graph.caches.items()
         }
-        self._memory = ReferenceMemory(weights, ropes, cache, observe)
+        states = [torch.zeros(shape, dtype=dtype) for shape in graph.states]
+        self._memory = ReferenceMemory(weights, ropes, cache, observe, states)
 
     @property
     def cache(self) -> Mapping[int, Tensor]:

@@ -33,11 +33,8 @@ from rdrr_manifests.graph.ops import (
 )
 from torch import Tensor
 
-<<<<<<< HEAD
-from rdrr_runtime.reference.routing import route
-=======
 from rdrr_runtime.reference.recurrence import compute_convolution, compute_delta_rule
->>>>>>> cb79bed (Add ops with recurrent states: the gated delta rule, short convolutions and slices)
+from rdrr_runtime.reference.routing import route
 from rdrr_runtime.reference.run import ReferencePass
 
 

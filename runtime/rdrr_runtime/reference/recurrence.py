@@ -87,7 +87,7 @@ def compute_convolution(run: ReferencePass, op: ShortConvolution) -> tuple[Tenso
     """Compute the convolution of a pass before activation; return it and its outer gate, or ones."""
     x = run.values[op.x]
     gate = torch.ones_like(x)
-    if op.gated:
+    if op.parts == 3:
         inner, gate, values = x.split(op.channels, dim=-1)
         x = inner * values
     state = run.memory.states[op.state]

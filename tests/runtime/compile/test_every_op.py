@@ -14,6 +14,7 @@ import pytest
 from rdrr_manifests.graph.ops import (
     Activation,
     Attention,
+    DeltaRule,
     Embed,
     Experts,
     GatedActivation,
@@ -25,7 +26,9 @@ from rdrr_manifests.graph.ops import (
     Residual,
     Rope,
     Router,
+    ShortConvolution,
     SigmoidGate,
+    Slice,
     WeightKind,
     WeightUse,
     values_read,
@@ -111,6 +114,25 @@ EXAMPLES = {
     ),
     "sigmoid gate": Example(
         (SigmoidGate("x", "branch", "y", vector("w", 1, K)),), {"x": K, "branch": 20}
+    ),
+    "slice": Example((Slice("x", "y", 4, 16, 4, 8),), {"x": K}),
+    "short convolution": Example(
+        (ShortConvolution("x", "y", vector("w", 36, 1, 3), vector("b", 36), 0, "silu"),),
+        {"x": 36},
+    ),
+    "gated short convolution": Example(
+        (ShortConvolution("x", "y", vector("w", 12, 1, 4), None, 0, "silu", 3),), {"x": 36}
+    ),
+    "delta rule": Example(
+        (
+            DeltaRule(
+                *("qkv", "decay", "strength", "y"),
+                *(vector("rate", 4), vector("bias", 4), 0),
+                *(2, 4, 12, 8),
+                eps=2.0,
+            ),
+        ),
+        {"qkv": 80, "decay": 4, "strength": 4},
     ),
     "residual": Example((Residual("x", "branch", "y", 0.5),), {"x": K, "branch": K}),
     "head": Example(

@@ -1,0 +1,98 @@
+"""Lowering of the ops with a recurrent state, and of slices of their inputs."""
+
+from __future__ import annotations
+
+from rdrr_device.buffers import BufferSlice
+from rdrr_manifests.graph.ops import DeltaRule, ShortConvolution, Slice
+
+from rdrr_runtime.compile.builder import PassBuilder
+from rdrr_runtime.compile.decision import Reason
+from rdrr_runtime.compile.pass_spec import Logits, Slots
+from rdrr_runtime.phases.delta_rule import (
+    CHUNK,
+    DeltaOperands,
+    DeltaSpec,
+    chunk_refusal,
+    delta_rule,
+    delta_rule_in_chunks,
+)
+from rdrr_runtime.phases.short_convolution import ConvolutionSpec, short_convolution
+from rdrr_runtime.phases.slice import Part, copy_part
+
+IN_CHUNKS = Reason(f"in chunks of {CHUNK} rows (auto)")
+ONE_BY_ONE = Reason("row by row (auto)")
+
+
+def lower_slice(build: PassBuilder, op: Slice) -> None:
+    """Emit the copy of a part of each group of a row."""
+    values = build.values
+    y = values.allocate(op.out, op.groups * op.width)
+    part = Part(op.groups, op.size, op.first, op.width)
+    build.emit(copy_part(build.ctx, values.get(op.x), y, part, label=op.out))
+    values.mark_read(op.x)
+
+
+def lower_short_convolution(build: PassBuilder, op: ShortConvolution) -> None:
+    """Emit a short convolution, which also updates its state."""
+    values = build.values
+    phases = short_convolution(
+        build.ctx,
+        values.get(op.x),
+        values.allocate(op.out, op.channels),
+        build.vector(op.weight),
+        None if op.bias is None else build.vector(op.bias),
+        build.cache.states.buffers[op.state],
+        spec=ConvolutionSpec(op.channels, op.kernel, op.activation, op.parts == 3),
+        single=_has_single_rows(build),
+        label=op.out,
+    )
+    build.emit(phases)
+    values.mark_read(op.x)
+
+
+def lower_delta_rule(build: PassBuilder, op: DeltaRule) -> None:
+    """Emit the gated delta rule: in chunks for many rows of a sequence, else row by row."""
+    values, ctx = build.values, build.ctx
+    spec = DeltaSpec(op.heads, op.key_heads, op.key_dim, op.value_dim, op.eps)
+    operands = DeltaOperands(
+        values.get(op.qkv),
+        values.get(op.decay),
+        values.get(op.strength),
+        build.model.weights.joined([op.rate.name, op.decay_bias.name]),
+        build.cache.states.buffers[op.state],
+        values.allocate(op.out, spec.outputs),
+    )
+    refusal = _chunks_refusal(build) or chunk_refusal(ctx, spec)
+    if refusal is None:
+        scratch = _scratch(build, spec)
+        phases = delta_rule_in_chunks(ctx, operands, scratch, spec=spec, label=op.out)
+        build.emit(phases, IN_CHUNKS)
+    else:
+        single = _has_single_rows(build)
+        phases = delta_rule(ctx, operands, spec=spec, single=single, label=op.out)
+        build.emit(phases, ONE_BY_ONE)
+    values.mark_read(op.qkv, op.decay, op.strength)
+
+
+def _has_single_rows(build: PassBuilder) -> bool:
+    """Return whether no sequence has more than one row in a pass."""
+    return build.ctx.max_rows == 1 or build.spec.slots is Slots.DISTINCT
+
+
+def _chunks_refusal(build: PassBuilder) -> str | None:
+    """Return why the rows of a pass cannot be computed in chunks; None if they can."""
+    if build.spec.slots is not Slots.CONSECUTIVE:
+        return "the rows belong to several sequences"
+    if build.spec.logits is Logits.LAST_N:
+        return "some rows may be draft tokens, which the state must not absorb"
+    return None if build.ctx.max_rows >= CHUNK else f"there are fewer than {CHUNK} rows"
+
+
+def _scratch(build: PassBuilder, spec: DeltaSpec) -> tuple[BufferSlice, BufferSlice, BufferSlice]:
+    matrix, factors = spec.scratch_bytes(build.ctx.max_rows)
+    named = build.workspace.named
+    return (
+        named("delta rule solved", matrix),
+        named("delta rule scores", matrix),
+        named("delta rule factors", factors),
+    )
