@@ -321,9 +321,9 @@ class ShortConvolution:
 
     u[r] is the row r of x. If a row of x consists of three parts b, c and v of equal width, then
     u[r] = b * v. With y[r] = sum over j of w[:, 0, j] * u[r - kernel + 1 + j] + bias, out[r] is
-    activation(y[r]), or c * activation(y[r]) if there are three parts. Inputs before the first token of
-    the sequence are zero. The state holds the latest `kernel` inputs u; that of slot s is entry
-    s mod `kernel`.
+    activation(y[r]), or c * activation(y[r]) if there are three parts. Inputs before the first
+    token of the sequence are zero. The state holds the latest `kernel` inputs u; that of slot s is
+    entry s mod `kernel`.
 
     Attributes:
         weight: [channels, 1, kernel].

@@ -10,7 +10,7 @@ from rdrr_format.errors import FormatError
 from rdrr_runtime.phases.context import OpContext, need_multiple
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 
-ACTIVATIONS = ("silu", "gelu_tanh", "gelu_erf", "relu", "relu2")
+ACTIVATIONS = ("silu", "gelu_tanh", "gelu_erf", "relu", "relu2", "sigmoid")
 """The activations of `snippets/activate.wgsl`."""
 
 THREADS = 64

@@ -1,8 +1,8 @@
 """The gated delta rule, row by row or in chunks whose rows are computed in parallel.
 
-The form in chunks (Yang et al. 2024, arXiv 2406.06484 and 2412.06464) solves a triangular system for
-each chunk and head, independently of the state, and then passes the state from chunk to chunk by
-small matrix products.
+The form in chunks (Yang et al. 2024, arXiv 2406.06484 and 2412.06464) solves a triangular system
+for each chunk and head, independently of the state, and then passes the state from chunk to chunk
+by small matrix products.
 """
 
 from __future__ import annotations

@@ -79,8 +79,8 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
         case SigmoidGate():
             return sigmoid_gate(values[op.x], values[op.branch], weight(op.weight))
         case Slice():
-            x = values[op.x].unflatten(-1, (op.groups, op.size))
-            return x[..., op.first : op.first + op.width].flatten(-2)
+            groups = values[op.x].unflatten(-1, (op.groups, op.size))
+            return torch.narrow(groups, -1, op.first, op.width).flatten(-2)
         case ShortConvolution():
             y, gate = compute_convolution(run, op)
             return y * gate if op.activation is None else gated_activation(y, gate, op.activation)
@@ -262,7 +262,14 @@ def relu2(x: Tensor) -> Tensor:
 
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {"silu": silu, "gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf, "relu": relu, "relu2": relu2}
+    {
+        "silu": silu,
+        "gelu_tanh": gelu_tanh,
+        "gelu_erf": gelu_erf,
+        "relu": relu,
+        "relu2": relu2,
+        "sigmoid": torch.sigmoid,
+    }
 )
 """The activations of the graph's ops, by name."""
 

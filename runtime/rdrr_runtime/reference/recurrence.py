@@ -84,7 +84,7 @@ def delta_rule(
 
 
 def compute_convolution(run: ReferencePass, op: ShortConvolution) -> tuple[Tensor, Tensor]:
-    """Compute the convolution of a pass before activation; return it and its outer gate, or ones."""
+    """Return the convolution of a pass before activation, and its outer gate (or ones)."""
     x = run.values[op.x]
     gate = torch.ones_like(x)
     if op.parts == 3:
@@ -116,8 +116,8 @@ def compute_delta_rule(run: ReferencePass, op: DeltaRule) -> Tensor:
         state.zero_()
     parts, own = [], state.clone()
     for rows in (slice(0, run.kept), slice(run.kept, len(query))):
-        operands = (one[rows] for one in (query, key, value, log_decay, strength))
-        parts.append(delta_rule(*operands, own))
+        q, k, v = query[rows], key[rows], value[rows]
+        parts.append(delta_rule(q, k, v, log_decay[rows], strength[rows], own))
         if rows.start == 0:
             state.copy_(own)
     return torch.cat(parts).flatten(-2)

@@ -23,6 +23,7 @@ THEIRS = {
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "gelu_erf": functional.gelu,
     "relu": functional.relu,
+    "sigmoid": torch.sigmoid,
     "relu2": lambda x: functional.relu(x).square(),
 }
 

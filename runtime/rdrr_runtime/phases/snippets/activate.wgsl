@@ -5,6 +5,11 @@
 fn activate(g: f32) -> f32 {
     return g / (1.0 + exp(min(-g, 80.0)));
 }
+{% elif ACT == "sigmoid" %}
+//   1 / (1 + exp(-g))
+fn activate(g: f32) -> f32 {
+    return 1.0 / (1.0 + exp(min(-g, 80.0)));
+}
 {% elif ACT == "relu" %}
 //   max(g, 0)
 fn activate(g: f32) -> f32 {
