@@ -161,7 +161,7 @@ def tensor_facts(manifest: Manifest) -> list[TensorFacts]:
             name=name,
             role=tensor.role,
             dtype=tensor.dtype,
-            layout=str(tensor.parsed_layout()),
+            layout=_layout(tensor),
             shape=tensor.shape,
             size=tensor.size,
             place=" + ".join(f"{run.shard_index}:{run.offset}" for run in tensor.byte_spans()),
@@ -299,5 +299,15 @@ def _groups(manifest: Manifest, key: Callable[[Tensor], str]) -> tuple[Group, ..
 
 
 def _dtype_name(tensor: Tensor) -> str:
-    layout = tensor.parsed_layout()
+    transform, layout = tensor.source_transform, _layout(tensor)
+    if transform is not None:
+        return f"{transform.source_dtype}, as {tensor.dtype}"
     return tensor.dtype if layout == "row" else f"{tensor.dtype}, {layout}"
+
+
+def _layout(tensor: Tensor) -> str:
+    """Return the layout of a tensor, as stated if its type is one that only other writers have."""
+    try:
+        return str(tensor.parsed_layout())
+    except FormatError:
+        return tensor.layout or "row"

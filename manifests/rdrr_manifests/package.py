@@ -77,12 +77,22 @@ class Package:
             where=f"{self.where}: {graph.where}" if graph.where else self.where,
             expected=graph.expected,
             found=graph.found,
+            faults=graph.faults,
         )
 
     @property
     def is_runnable(self) -> bool:
         """Whether this version of rdrr has an op for everything in the model."""
         return isinstance(self._examination.graph, Graph)
+
+    @property
+    def obstacles(self) -> tuple[Fault, ...]:
+        """The reasons why this version of rdrr cannot run the model; empty if it can."""
+        graph = self._examination.graph
+        if isinstance(graph, Graph):
+            return ()
+        own = Fault("graph-support", "warning", graph.where or "", graph.message)
+        return tuple(graph.faults) or (own,)
 
     def fetch(self) -> None:
         """Download all shards if the store keeps local copies, before all of them are read.
@@ -208,12 +218,16 @@ class Package:
         )
 
 
-def open_package(location: str | os.PathLike[str], *, follow_links: bool = False) -> Package:
+def open_package(
+    location: str | os.PathLike[str], *, follow_links: bool = False, bare: bool = False
+) -> Package:
     """Open a package of any generation.
 
     Args:
         location: Path or URL of the package's folder or of its manifest.
         follow_links: Read the targets of links in the folder, wherever they are.
+        bare: If the location is that of a manifest, do not require the files that belong to it.
+            What the manifest says of the package can then be read, but no tensor.
 
     Raises:
         StoreError: The path or URL cannot be read.
@@ -222,7 +236,7 @@ def open_package(location: str | os.PathLike[str], *, follow_links: bool = False
     opened = open_manifest(location, follow_links=follow_links)
     faults = list(opened.faults)
     subject = opened.examination.subject
-    if subject is not None:
+    if subject is not None and not (bare and opened.location.is_bare):
         for rule in FILES:
             faults.extend(rule.faults(subject.manifest, opened.location.store))
     errors = of_severity(faults, "error")

@@ -206,6 +206,19 @@ def test_inspect_prints_the_same_facts_as_text(made_package):
         assert word in done.out
 
 
+def test_inspect_describes_a_manifest_without_its_shards():
+    folder = Path(__file__).parents[1] / "data" / "manifests"
+    name = "gemma-4-12b-it-text-w4a16-ct-ehf16-af16"
+    done = rdrr("inspect", folder / f"{name}.json", "--tensors")
+    assert done.code == 0
+    for word in (name, "W4A16", "not runnable", "down_proj"):
+        assert word in done.out
+    runnable = rdrr("inspect", folder / "gemma-3-270m-it-q4k-ehf16-af32.json", "--memory", "--json")
+    data = runnable.json()
+    assert data["memory"]["weights"] == sum(one["bytes"] for one in data["by_dtype"])
+    assert "not_runnable_because" not in data
+
+
 def test_generated_text_alone_is_on_stdout_and_the_backend_on_stderr(made_package):
     done = rdrr(
         "generate", made_package, "--prompt", PROMPT, "--max-tokens", 12, "--backend", "cpu"

@@ -31,6 +31,67 @@ def test_flat_tensors_are_recognised_by_size_and_an_unknown_model_is_not_runnabl
     assert {fault.rule for fault in report.warnings} == {"graph-support", "tensor-flags"}
 
 
+def reasons(name: str) -> dict[str, str | None]:
+    """Return why a valid manifest cannot run: the value that was found, by field."""
+    report = validate(DATA / f"{name}.json")
+    assert report.ok(), [fault.line() for fault in report.errors]
+    assert not report.runnable
+    return {
+        fault.field: fault.found
+        for fault in report.warnings
+        if fault.message.startswith("not runnable here")
+    }
+
+
+def test_tensors_of_a_decoder_are_found_and_every_reason_not_to_run_has_its_value() -> None:
+    found = reasons("diffusiongemma-26b-a4b-it-q4k-ehf16-af16")
+    assert found["modelType"] == "diffusion_gemma"
+    assert "'numExperts': 128" in (found["moeConfig"] or "")
+    assert len(found) >= 2
+
+
+def test_types_that_cannot_be_decoded_are_reasons_not_to_run() -> None:
+    assert reasons("gemma-4-12b-it-text-w4a16-ct-ehf16-af16")["tensors"] == "W4A16"
+    found = reasons("gemma-4-e2b-it-q4k-ehf16-af16-int4ple")["tensors"]
+    assert found == "INT4, which sourceTransform litert_axis_dequant would expand"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"size": 167772161}, "167772160"),
+        ({"sourceTransform": {"sourceDtype": "INT8"}}, "335544320"),
+        ({"sourceTransform": {"sourceDtype": "INT4", "storageShape": [262144, 1281]}}, "167903232"),
+        ({"sourceTransform": {"sourceDtype": "INT3"}}, None),
+    ],
+)
+def test_the_size_of_a_transformed_tensor_is_that_of_its_integers(
+    tmp_path: Path, change: dict[str, object], expected: str | None
+) -> None:
+    manifest = json.loads((DATA / "gemma-4-e2b-it-q4k-ehf16-af16-int4ple.json").read_text())
+    name = "model.language_model.embed_tokens_per_layer.weight"
+    entry = manifest["tensors"][name]
+    assert entry["sourceTransform"]["sourceDtype"] == "INT4"
+    entry.update(change)
+    entry["spans"] = [{**entry["spans"][0], "size": entry["size"]}]
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps(manifest))
+    found = [fault for fault in validate(path).faults if fault.rule == "tensor-size"]
+    assert [fault.expected for fault in found] == ([] if expected is None else [expected])
+
+
+def test_a_bare_manifest_can_be_opened_without_its_files_if_asked() -> None:
+    path = DATA / "gemma-4-12b-it-text-w4a16-ct-ehf16-af16.json"
+    with pytest.raises(ManifestError, match="shard-file"):
+        open_package(path)
+    package = open_package(path, bare=True)
+    assert not package.is_runnable
+    assert "W4A16" in [fault.found for fault in package.obstacles]
+    with pytest.raises(ManifestError, match=r"for \d reasons: .*W4A16"):
+        _ = package.graph
+    assert open_package(DATA / "gemma-3-270m-it-q4k-ehf16-af32.json", bare=True).obstacles == ()
+
+
 def test_each_missing_late_field_gets_its_default_and_a_warning() -> None:
     report = validate(DATA / "gemma-3-1b-it-q4k-ehf16-af32.json")
     assert report.ok()

@@ -13,6 +13,7 @@ from rdrr.cli._flags import Only, with_flags
 from rdrr.cli._options import JsonFlag, PackagePath
 
 if TYPE_CHECKING:
+    from rdrr_manifests.faults import Fault
     from rich.console import Console
 
     from rdrr._survey import Memory, Survey, TensorFacts
@@ -38,13 +39,16 @@ def inspect(
     load: Annotated[LoadOptions, Only("adapter", "kernel_hints", "follow_links")],
     json: JsonFlag = False,
 ) -> int:
-    """Show what a package contains. The adapter and kernel hints matter for --memory only."""
+    """Show what a package contains, or what a manifest says if PATH is one.
+
+    The adapter and kernel hints matter for --memory only.
+    """
     from rdrr_manifests.package import open_package
 
     from rdrr._backends import resolve_hints
     from rdrr._survey import estimate_memory, survey, tensor_facts
 
-    package = open_package(path, follow_links=load.follow_links)
+    package = open_package(path, follow_links=load.follow_links, bare=True)
     overview = survey(package.manifest)
     rows = tensor_facts(package.manifest) if tensors else None
     need = None
@@ -52,10 +56,12 @@ def inspect(
         policy = resolve_hints(package, load.kernel_hints)
         need = estimate_memory(package, policy, context, load.adapter)
     if json:
-        print_json(_as_dict(overview, rows, need))
+        obstacles = {"not_runnable_because": [one.as_dict() for one in package.obstacles]}
+        print_json(_as_dict(overview, rows, need) | (obstacles if package.obstacles else {}))
         return 0
     out = console()
     _show_overview(out, overview)
+    _show_obstacles(out, package.obstacles)
     if need is not None:
         _show_memory(out, need)
     if rows is not None:
@@ -86,6 +92,14 @@ def _show_overview(out: Console, overview: Survey) -> None:
         ]
         columns = (title.removeprefix("by "), "tensors", "weights", "size", "bits per weight")
         out.print(table(columns, cells, right=columns[1:]))
+
+
+def _show_obstacles(out: Console, obstacles: tuple[Fault, ...]) -> None:
+    if not obstacles:
+        return
+    _heading(out, "not runnable with this version of rdrr, because of")
+    reasons = ((one.field or "manifest", one.found or one.message) for one in obstacles)
+    out.print(facts(reasons))
 
 
 def _show_memory(out: Console, need: Memory) -> None:

@@ -10,6 +10,7 @@ PREFIXES = (
     "language_model.model.",
     "model.language_model.",
     "model.text_model.",
+    "model.decoder.",
     "transformer.",
     "",
 )

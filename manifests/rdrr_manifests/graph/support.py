@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rdrr_format.errors import ManifestError
 
+from rdrr_manifests.faults import Fault, shown
 from rdrr_manifests.graph.names import TensorNames
 from rdrr_manifests.models.base import ManifestModel
 from rdrr_manifests.models.experts import MoeConfig
@@ -21,11 +24,15 @@ _FOREIGN_SIZES = (
 _SCALINGS = (None, "linear", "llama3", "yarn", "longrope")
 
 
+NEEDS_NEWER = "this package needs a newer rdrr: no op computes what this field asks for"
+
+
 def check_supported(manifest: Manifest, names: TensorNames) -> None:
     """Check that the set of ops can compute what the blocks state.
 
     Raises:
-        ManifestError: It cannot ("needs a newer rdrr"), or the layer pattern omits layers.
+        ManifestError: It cannot ("needs a newer rdrr"; `faults` has every field with its value), or
+            the layer pattern omits layers.
     """
     kinds = manifest.inference.layer_pattern.layer_types
     if kinds is not None and len(kinds) < manifest.architecture.num_layers:
@@ -35,12 +42,20 @@ def check_supported(manifest: Manifest, names: TensorNames) -> None:
             expected=f"{manifest.architecture.num_layers} layer types",
             found=len(kinds),
         )
-    for where, is_unsupported in _unsupported(manifest, names).items():
-        if is_unsupported:
-            raise ManifestError(
-                "this package needs a newer rdrr: no op computes what this field asks for",
-                where=where,
-            )
+    found = [where for where, is_not in _unsupported(manifest, names).items() if is_not]
+    if found:
+        faults = [_unsupported_field(manifest, where) for where in found]
+        raise ManifestError(NEEDS_NEWER, where=found[0], found=faults[0].found, faults=faults)
+
+
+def _unsupported_field(manifest: Manifest, where: str) -> Fault:
+    """Return the fault of a field that no op serves, with its value."""
+    value: Any = manifest.model_dump(by_alias=True, exclude={"tensors", "shards", "groups"})
+    for key in where.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    if isinstance(value, (list, tuple)):
+        value = ", ".join(sorted({str(item) for item in value}))
+    return Fault("graph-support", "warning", where, NEEDS_NEWER, found=shown(value))
 
 
 def _unsupported(manifest: Manifest, names: TensorNames) -> dict[str, bool]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Literal
 
 from pydantic import Field
 from rdrr_format.dtypes import DType, parse_dtype
+from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Geometry, Layout, geometry, parse_layout
 
 from rdrr_manifests.models.base import ManifestModel
@@ -28,6 +30,29 @@ class Span(ManifestModel):
     size: int = Field(ge=0)
 
 
+INTEGER_BITS = {"INT2": 2, "INT4": 4, "INT8": 8, "UINT8": 8}
+"""Bits of the integers that the public format stores behind a `sourceTransform`."""
+
+
+class SourceTransform(ManifestModel):
+    """How integers that were copied from a source become the tensor's values when they are loaded.
+
+    Attributes:
+        kind: Name of the transform, such as `litert_axis_dequant`.
+        source_dtype: Type of the stored integers, such as `INT4`.
+        storage_shape: Shape in storage; None if it is the tensor's shape.
+    """
+
+    kind: str | None = None
+    source_dtype: str | None = None
+    storage_shape: tuple[int, ...] | None = None
+
+    def stored_size(self, shape: tuple[int, ...]) -> int | None:
+        """Return the stored bytes of a tensor of this shape; None for an unknown type."""
+        bits = INTEGER_BITS.get((self.source_dtype or "").upper())
+        return None if bits is None else -(-prod(self.storage_shape or shape) * bits // 8)
+
+
 class Tensor(ManifestModel):
     """One entry of the tensor table.
 
@@ -42,6 +67,8 @@ class Tensor(ManifestModel):
         group: Component that the tensor belongs to, such as `embed`, `layer.3` or `head`.
         layout: `row`, `column` or `flat`; None means row.
         original_shape: Shape before the storage was transformed, if it was.
+        source_transform: How the stored integers become values of `dtype`; None if the values are
+            stored as they are.
     """
 
     shape: tuple[int, ...]
@@ -54,14 +81,23 @@ class Tensor(ManifestModel):
     group: str | None = None
     layout: str | None = None
     original_shape: tuple[int, ...] | None = None
+    source_transform: SourceTransform | None = None
 
     def parsed_dtype(self) -> DType:
         """Return the storage type.
 
         Raises:
-            FormatError: The name of the type is unknown.
+            FormatError: The name of the type is unknown, or a `sourceTransform` makes the values.
         """
-        return parse_dtype(self.dtype)
+        dtype = parse_dtype(self.dtype)
+        if self.source_transform is not None:
+            kind, source = self.source_transform.kind, self.source_transform.source_dtype
+            raise FormatError(
+                "the stored integers cannot be decoded",
+                expected=f"values of {dtype}",
+                found=f"{source}, which sourceTransform {kind} would expand",
+            )
+        return dtype
 
     def parsed_layout(self) -> Layout:
         """Return the storage layout.

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import get_args
 
-from rdrr_format.errors import ManifestError
+from rdrr_format.errors import FormatError
 
 from rdrr_manifests.faults import Severity, tensor_field
 from rdrr_manifests.graph import Graph, WeightUse
+from rdrr_manifests.models.tensors import Role
 from rdrr_manifests.rules.subject import Finding, Rule, Subject
+
+_ROLES = frozenset(get_args(Role)) - {"other"}
 
 _LISTED = 4
 """Most names that one message lists; further names are only counted."""
@@ -18,12 +23,40 @@ _LISTED = 4
 def graph_support(subject: Subject) -> Iterator[Finding]:
     """Check that this version of rdrr has an op for everything that the blocks state."""
     outcome = subject.derivation
-    if subject.has_tensors and isinstance(outcome, ManifestError):
+    if not subject.has_tensors or isinstance(outcome, Graph):
+        return
+    for fault in outcome.faults:
+        yield Finding(
+            fault.field, f"not runnable here: {fault.message}", fault.expected, fault.found
+        )
+    if not outcome.faults:
         yield Finding(
             outcome.where or "",
             f"not runnable here: {outcome.message}",
             outcome.expected,
             outcome.found,
+        )
+
+
+def graph_types(subject: Subject) -> Iterator[Finding]:
+    """Check that every tensor that the graph reads is stored in a type that can be decoded.
+
+    Without a graph, these are the tensors that have one of the roles that rdrr writes.
+    """
+    used = None if subject.graph is None else {use.name for use in subject.graph.weights()}
+    counts: Counter[str] = Counter()
+    for name, tensor in subject.manifest.tensors.items():
+        if not (tensor.role in _ROLES if used is None else name in used):
+            continue
+        try:
+            tensor.parsed_dtype()
+        except FormatError as error:
+            counts[error.found or tensor.dtype] += 1
+    for found, count in counts.items():
+        yield Finding(
+            "tensors",
+            f"not runnable here: {count} tensor{'s' * (count > 1)} of the model cannot be decoded",
+            found=found,
         )
 
 
@@ -185,6 +218,7 @@ def _listed(names: Sequence[str]) -> str:
 _NEEDS = ("architecture", "inference", "tensors")
 RULES = (
     Rule("graph-support", graph_support, "warning", _NEEDS),
+    Rule("graph-types", graph_types, "warning", _NEEDS),
     Rule("graph-weights", graph_weights, needs=_NEEDS),
     Rule("graph-shapes", graph_shapes, needs=_NEEDS),
     Rule("graph-unused", graph_unused, "warning", _NEEDS),

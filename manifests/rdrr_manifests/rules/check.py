@@ -17,7 +17,7 @@ from rdrr_manifests.rules import schema
 from rdrr_manifests.rules.subject import Subject
 from rdrr_manifests.rules.table import STRUCTURE
 
-_RUNNABLE_RULES = frozenset({"graph-support", "graph-weights", "graph-shapes"})
+_RUNNABLE_RULES = frozenset({"graph-support", "graph-types", "graph-weights", "graph-shapes"})
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,22 @@ class Examination:
     @cached_property
     def graph(self) -> Graph | ManifestError:
         """The graph, or the reason why this version of rdrr cannot run the package."""
-        reason = next((f for f in self.faults if f.rule in _RUNNABLE_RULES), None)
-        if reason is None and self.subject is not None and not self.subject.broken:
+        reasons = tuple(fault for fault in self.faults if fault.rule in _RUNNABLE_RULES)
+        if not reasons and self.subject is not None and not self.subject.broken:
             return self.subject.derivation
-        if reason is None:
+        if not reasons:
             return ManifestError("not runnable here: the manifest has faults", faults=self.faults)
+        first = reasons[0]
+        if len(reasons) > 1:
+            listed = "; ".join(f"{one.field}: {one.found or one.message}" for one in reasons)
+            message = f"not runnable here for {len(reasons)} reasons: {listed}"
+            return ManifestError(message, faults=reasons)
         return ManifestError(
-            reason.message, where=reason.field, expected=reason.expected, found=reason.found
+            first.message,
+            where=first.field,
+            expected=first.expected,
+            found=first.found,
+            faults=reasons,
         )
 
 

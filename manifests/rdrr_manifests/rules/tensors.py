@@ -56,12 +56,13 @@ def dtypes(subject: Subject) -> Iterator[Finding]:
         try:
             tensor.parsed_dtype()
         except FormatError as error:
-            is_foreign = tensor.dtype.upper() in FOREIGN_DTYPES
+            is_integer = tensor.source_transform is not None
+            is_foreign = is_integer or tensor.dtype.upper() in FOREIGN_DTYPES
             yield Finding(
                 tensor_field(name, "dtype"),
                 "this version of rdrr cannot decode this dtype" if is_foreign else "unknown dtype",
                 error.expected,
-                tensor.dtype,
+                error.found if is_integer else tensor.dtype,
                 "warning" if is_foreign or (graph and name not in used) else "error",
             )
 
@@ -78,7 +79,21 @@ def layouts(subject: Subject) -> Iterator[Finding]:
 
 
 def sizes(subject: Subject) -> Iterator[Finding]:
-    """Check that each size is the one that follows from dtype, shape and layout."""
+    """Check that each size is the one that follows from dtype, shape and layout.
+
+    Where a `sourceTransform` is stated, it follows from the integers that are stored.
+    """
+    for name, tensor in subject.manifest.tensors.items():
+        transform = tensor.source_transform
+        stored = None if transform is None else transform.stored_size(tensor.shape)
+        if transform is not None and stored not in (None, tensor.size):
+            yield Finding(
+                tensor_field(name, "size"),
+                f"not the size of {transform.source_dtype} "
+                f"{list(transform.storage_shape or tensor.shape)}, which sourceTransform states",
+                stored,
+                tensor.size,
+            )
     for name, tensor in _decodable(subject):
         expected = _expected_size(tensor)
         if expected is not None and expected != tensor.size:
