@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rdrr_manifests.graph import Graph
+from rdrr_manifests.graph.ops import Router
 from rdrr_manifests.models import Manifest
 
 LANES = 4
@@ -31,6 +32,8 @@ def _odd_sizes(graph: Graph, manifest: Manifest) -> Iterator[str]:
     head_dim = manifest.architecture.head_dim
     if head_dim % LANES:
         yield f"the head dimension is {head_dim}"
+    # Kernels read these value by value, whatever their shape.
+    biases = {op.selection_bias for op in graph.ops if isinstance(op, Router)}
     for use in graph.weights():
-        if len(use.shape) > 1 and use.shape[-1] % LANES:
+        if use not in biases and len(use.shape) > 1 and use.shape[-1] % LANES:
             yield f"a row of {use.name} has {use.shape[-1]} values"

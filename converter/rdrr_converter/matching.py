@@ -19,6 +19,9 @@ from rdrr_converter.architectures.base import BODY
 from rdrr_converter.sources import Source, SourceTensor
 from rdrr_converter.stacks import unstack
 
+_MOST_EXTRA_LAYERS = 16
+"""Layers for the prediction of further tokens that are looked for; published models have 1."""
+
 
 @dataclass(frozen=True)
 class ModelTensor:
@@ -102,7 +105,8 @@ def match(
             expected=_first_few(missing),
             found=f"{len(source.tensors)} tensors, for example {_first_few(list(source.tensors))}",
         )
-    return tuple(found), _check_leftovers(source, rule, finder.used)
+    others = (*rule.other_parts, *_extra_layers(rule, config))
+    return tuple(found), _check_leftovers(source, rule, finder.used, others)
 
 
 def required_names(
@@ -235,10 +239,21 @@ def _check_shape(tensor: SourceTensor, expected: tuple[int, ...]) -> None:
         )
 
 
-def _check_leftovers(source: Source, rule: ArchitectureRule, used: set[str]) -> list[str]:
+def _extra_layers(rule: ArchitectureRule, config: Config) -> Iterator[str]:
+    """Yield patterns of the tensors of layers that predict further tokens."""
+    count = 0 if rule.extra_layers is None else config.get(rule.extra_layers) or 0
+    if type(count) is not int or count < 0:
+        raise config.fault(str(rule.extra_layers), "a number of layers", count)
+    for layer in range(config.layers, config.layers + min(count, _MOST_EXTRA_LAYERS)):
+        yield rf"(.*\.)?layers\.{layer}\..*"
+
+
+def _check_leftovers(
+    source: Source, rule: ArchitectureRule, used: set[str], other_parts: Sequence[str]
+) -> list[str]:
     """Return notes on tensors that are left out on purpose, and refuse unknown ones."""
     extra = [name for name in source.tensors if name not in used]
-    others = [name for name in extra if _fits(name, rule.other_parts)]
+    others = [name for name in extra if _fits(name, other_parts)]
     computed = [name for name in extra if _fits(name, rule.ignored)]
     known = {*others, *computed}
     unknown = [name for name in extra if name not in known]

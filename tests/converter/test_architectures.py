@@ -97,6 +97,12 @@ def test_files_are_named_after_their_architecture():
         assert getattr(module, rule.name.upper()) is rule
 
 
+WITHOUT_DEFAULTS = {
+    "dots1": {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 3},
+}
+"""Keys for which transformers has no default."""
+
+
 @pytest.mark.parametrize(
     ("name", "model_type"),
     [
@@ -105,8 +111,11 @@ def test_files_are_named_after_their_architecture():
         ("qwen2", "qwen2"),
         ("qwen3", "qwen3"),
         ("gemma3", "gemma3_text"),
+        ("dots1", "dots1"),
+        ("ernie4_5_moe", "ernie4_5_moe"),
         ("gemma", "gemma"),
         ("gemma2", "gemma2"),
+        ("glm4_moe", "glm4_moe"),
         ("granite", "granite"),
         ("mixtral", "mixtral"),
         ("phi3", "phi3"),
@@ -127,6 +136,7 @@ def test_absent_keys_have_the_defaults_of_transformers(name, model_type):
         "num_hidden_layers": 12,
         "num_attention_heads": 4,
         "vocab_size": 300,
+        **WITHOUT_DEFAULTS.get(name, {}),
     }
     whole = transformers_config(model_type, **sizes).to_dict()
     bare, full = config_of(name, sizes), config_of(name, whole)

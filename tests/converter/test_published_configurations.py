@@ -111,6 +111,91 @@ PUBLISHED: Mapping[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
         "vocab_size": 49155,
     },
+    "GLM-4.5-Air": {
+        "architectures": ["Glm4MoeForCausalLM"],
+        "model_type": "glm4_moe",
+        "attention_bias": True,
+        "attention_dropout": 0.0,
+        "first_k_dense_replace": 1,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 10944,
+        "max_position_embeddings": 131072,
+        "moe_intermediate_size": 1408,
+        "n_group": 1,
+        "n_routed_experts": 128,
+        "n_shared_experts": 1,
+        "norm_topk_prob": True,
+        "num_attention_heads": 96,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 8,
+        "num_nextn_predict_layers": 1,
+        "partial_rotary_factor": 0.5,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 1000000,
+        "routed_scaling_factor": 1.0,
+        "tie_word_embeddings": False,
+        "topk_group": 1,
+        "use_qk_norm": False,
+        "vocab_size": 151552,
+    },
+    "dots.llm1": {
+        "architectures": ["Dots1ForCausalLM"],
+        "model_type": "dots1",
+        "attention_bias": False,
+        "first_k_dense_replace": 1,
+        "head_dim": 128,
+        "hidden_size": 4096,
+        "intermediate_size": 10944,
+        "max_position_embeddings": 32768,
+        "max_window_layers": 62,
+        "moe_intermediate_size": 1408,
+        "n_group": 1,
+        "n_routed_experts": 128,
+        "n_shared_experts": 2,
+        "norm_topk_prob": True,
+        "num_attention_heads": 32,
+        "num_experts_per_tok": 6,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 32,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 10000000,
+        "routed_scaling_factor": 2.5,
+        "scoring_func": "noaux_tc",
+        "sliding_window": None,
+        "topk_group": 1,
+        "topk_method": "noaux_tc",
+        "use_sliding_window": False,
+        "vocab_size": 152064,
+    },
+    "ERNIE-4.5-21B-A3B": {
+        "architectures": ["Ernie4_5_MoeForCausalLM"],
+        "model_type": "ernie4_5_moe",
+        "hidden_act": "silu",
+        "hidden_size": 2560,
+        "intermediate_size": 12288,
+        "max_position_embeddings": 131072,
+        "moe_intermediate_size": 1536,
+        "moe_k": 6,
+        "moe_layer_end_index": 27,
+        "moe_layer_interval": 1,
+        "moe_layer_start_index": 1,
+        "moe_num_experts": 64,
+        "moe_num_shared_experts": 2,
+        "num_attention_heads": 20,
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 4,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": True,
+        "use_bias": False,
+        "vocab_size": 103424,
+    },
     "gemma-2-27b": {
         "architectures": ["Gemma2ForCausalLM"],
         "model_type": "gemma2",
@@ -366,7 +451,8 @@ def test_rope_of_a_published_model_has_the_frequencies_of_transformers(name):
     ):
         for context in (2048, 65536):
             if rope["rope_type"] == "default":
-                steps = np.arange(0, head_dim, 2) / head_dim
+                rotated = int(head_dim * rope.get("partial_rotary_factor", 1.0))
+                steps = np.arange(0, rotated, 2) / rotated
                 expected, factor = rope["rope_theta"] ** -steps, 1.0
             else:
                 init = ROPE_INIT_FUNCTIONS[rope["rope_type"]]
@@ -393,5 +479,9 @@ def test_the_peculiarities_of_published_models_are_in_their_graphs():
     assert plain == [3]
     routers = [op for op in graph("Qwen3-30B-A3B").ops if isinstance(op, Router)]
     assert {(op.experts, op.top_k, op.normalize) for op in routers} == {(128, 8, True)}
+    routers = [op for op in graph("dots.llm1").ops if isinstance(op, Router)]
+    assert [(op.scoring, op.top_k, op.scale, op.groups) for op in routers] == [
+        ("sigmoid", 6, 2.5, 1)
+    ]
     assert graph("Phi-4-mini").ropes[0].rotary_dim == 96
     assert graph("Qwen2.5-7B with yarn").context == 131072

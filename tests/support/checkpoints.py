@@ -98,6 +98,18 @@ MORE_MODELS = (
     TinyModel("smollm3", 256, (("no_rope_layer_interval", 2),)),
 )
 """Models for features that the dense ones lack: soft caps, stacks, longrope, experts, NoPE."""
+SIGMOID_EXPERTS = (
+    ("first_k_dense_replace", 1),
+    ("moe_intermediate_size", 96),
+    ("n_group", 4),
+    ("n_routed_experts", 12),
+    ("n_shared_experts", 2),
+    ("norm_topk_prob", True),
+    ("num_experts_per_tok", 5),
+    ("routed_scaling_factor", 1.5),
+    ("topk_group", 2),
+)
+"""12 experts in 4 groups, of which 5 in 2 groups are selected."""
 LATEST_MODELS = (
     TinyModel("gemma", 256, (("tie_word_embeddings", True),)),
     TinyModel(
@@ -108,6 +120,18 @@ LATEST_MODELS = (
             ("embedding_multiplier", 12.0),
             ("logits_scaling", 8.0),
             ("residual_multiplier", 0.22),
+        ),
+    ),
+    TinyModel("glm4_moe", 256, (*SIGMOID_EXPERTS, ("attention_bias", True), ("use_qk_norm", True))),
+    TinyModel("dots1", 256, (*SIGMOID_EXPERTS, ("max_window_layers", 1), ("sliding_window", 24))),
+    TinyModel(
+        "ernie4_5_moe",
+        256,
+        (
+            ("moe_intermediate_size", 96),
+            ("moe_k", 3),
+            ("moe_num_experts", 6),
+            ("moe_num_shared_experts", 2),
         ),
     ),
     TinyModel("vaultgemma", 256, (("sliding_window", 24), ("query_pre_attn_scalar", 48))),
@@ -152,7 +176,10 @@ def make_model(tiny: TinyModel, rng: np.random.Generator, **overrides: Any) -> A
         for name, parameter in model.named_parameters():
             values = _values(name, tuple(parameter.shape), rng, norm=tiny.neutral_norm)
             parameter.copy_(torch.from_numpy(values))
-    # Buffers (rope frequencies) of a model built on the meta device are uninitialized.
+        for name, buffer in model.named_buffers():
+            if name in model.state_dict():  # not computed, like the biases of sigmoid routers
+                buffer.copy_(torch.from_numpy(_values(name, tuple(buffer.shape), rng, norm=0.0)))
+    # Other buffers (rope frequencies) of a model built on the meta device are uninitialized.
     fresh = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     fresh.load_state_dict(model.state_dict())
     return fresh.eval()

@@ -82,6 +82,8 @@ def _stack(name: str, state: dict[str, Any]) -> None:
         state[name] = torch.cat([state.pop(one) for one in parts])
     elif part == "gate.weight" and f"{mixtral}gate.weight" in state:
         state[name] = state.pop(f"{mixtral}gate.weight")
+    elif part.startswith("gate.moe_statics."):
+        state[name] = state.pop(name.replace("gate.moe_statics", "moe_statics"))
     elif part in ("experts.gate_up_proj", "experts.down_proj"):
         is_mixtral = any(f"{mixtral}experts.0.{kind}.weight" in state for kind in ("w1", "w2"))
         of = f"{mixtral}experts" if is_mixtral else f"{stem}mlp.experts"

@@ -14,9 +14,12 @@ from rdrr_format.errors import ConversionError, UsageError
 from rdrr_converter.architectures._aliases import ALIASES, plain_name
 from rdrr_converter.architectures.base import ArchitectureRule, TensorRule, read_block
 from rdrr_converter.architectures.config import Config
+from rdrr_converter.architectures.dots1 import DOTS1
+from rdrr_converter.architectures.ernie4_5_moe import ERNIE4_5_MOE
 from rdrr_converter.architectures.gemma import GEMMA
 from rdrr_converter.architectures.gemma2 import GEMMA2
 from rdrr_converter.architectures.gemma3 import GEMMA3
+from rdrr_converter.architectures.glm4_moe import GLM4_MOE
 from rdrr_converter.architectures.granite import GRANITE
 from rdrr_converter.architectures.llama import LLAMA
 from rdrr_converter.architectures.mistral import MISTRAL
@@ -44,9 +47,12 @@ __all__ = [
 ]
 
 ARCHITECTURES: tuple[ArchitectureRule, ...] = (
+    DOTS1,
+    ERNIE4_5_MOE,
     GEMMA,
     GEMMA2,
     GEMMA3,
+    GLM4_MOE,
     LLAMA,
     MISTRAL,
     MIXTRAL,

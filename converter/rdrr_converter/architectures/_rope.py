@@ -16,6 +16,9 @@ from rdrr_format.errors import ConversionError
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import FULL, SLIDING, unrotated_layers
 
+Rule = Callable[[Config], Mapping[str, object]]
+"""A rule for the fields of `inference.rope`."""
+
 
 def read_rope(config: Config) -> dict[str, object]:
     """Rule: the fields of `inference.rope` if all layers share one embedding.
@@ -49,6 +52,11 @@ def read_dual_rope(config: Config) -> dict[str, object]:
 def read_rope_of_some_layers(config: Config) -> dict[str, object]:
     """Rule: the fields of `inference.rope` if some layers have no rope (SmolLM3)."""
     return {**read_rope(config), "unrotated_layers": unrotated_layers(config) or None}
+
+
+def interleaved(rule: Rule) -> Rule:
+    """Return a rule for the fields that `rule` reads where neighbouring elements form a pair."""
+    return lambda config: {**rule(config), "rope_interleaved": True}
 
 
 def _parameters(config: Config, layer_type: str) -> Config:

@@ -98,6 +98,8 @@ class ArchitectureRule:
         prefixes: Prefixes that checkpoints use in place of the canonical `model.`.
         ignored: Patterns of tensors that are not weights, since they are computed on loading.
         other_parts: Patterns of tensors that are not part of the text model.
+        extra_layers: Configuration key with the number of layers after the last one, which only
+            predict further tokens (multi-token prediction). They are left out.
     """
 
     name: str
@@ -122,6 +124,7 @@ class ArchitectureRule:
         r".*\.self_attn\.(bias|masked_bias)$",
     )
     other_parts: tuple[str, ...] = ()
+    extra_layers: str | None = None
 
 
 def read_block(block: Block, config: Config) -> dict[str, object]:

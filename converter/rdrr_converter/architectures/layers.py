@@ -42,6 +42,22 @@ def window_above(key: str) -> Callable[[Config], tuple[str, ...]]:
     return read
 
 
+def window_from(key: str) -> Callable[[Config], tuple[str, ...]]:
+    """Rule: layers from index `key` on have the sliding window, if one is stated (dots.llm1)."""
+
+    def read(config: Config) -> tuple[str, ...]:
+        stated, first = _stated(config), config.get(key)
+        if config.get("sliding_window") is None:
+            return (FULL,) * config.layers
+        if stated is not None:
+            return stated
+        if type(first) is not int or first < 0:
+            raise config.fault(key, "a number of layers", first)
+        return tuple(SLIDING if layer >= first else FULL for layer in range(config.layers))
+
+    return read
+
+
 def alternating_below(key: str) -> Callable[[Config], tuple[str, ...]]:
     """Rule: even layers below index `key` have a window if `use_sliding_window` (Qwen 2 MoE)."""
 

@@ -22,6 +22,7 @@ from rdrr_converter.architectures import ARCHITECTURES, ArchitectureRule, find_a
 from rdrr_converter.architectures.config import Flag
 from rdrr_converter.architectures.layers import FULL, SLIDING
 from rdrr_converter.export._check import check_config, check_described
+from rdrr_converter.export._mixtures import further_keys
 
 _MODEL_TYPES: Mapping[str, str] = MappingProxyType({"gemma3": "gemma3_text"})
 """`model_type` in transformers if it differs from the name of the architecture's file."""
@@ -185,7 +186,7 @@ def _multipliers(blocks: Inference) -> dict[str, Any]:
 def _experts(
     moe: MoeConfig, known: Mapping[str, object], names: Collection[str], layers: int
 ) -> dict[str, Any]:
-    stated = {
+    stated: dict[str, Any] = {
         "num_local_experts": moe.num_experts,
         "num_experts": moe.num_experts,
         "num_experts_per_tok": moe.num_experts_per_token,
@@ -199,6 +200,7 @@ def _experts(
             if f"model.layers.{layer}.mlp.gate_proj.weight" in names
         ],
     }
+    stated |= further_keys(moe, names, layers)
     stated_with = {"mlp_only_layers": "decoder_sparse_step"}
     return {key: value for key, value in stated.items() if stated_with.get(key, key) in known}
 

@@ -28,12 +28,12 @@ from rdrr_manifests.graph.ops import (
     Residual,
     Rope,
     RopeSpec,
-    Router,
     SigmoidGate,
     WeightKind,
     WeightUse,
 )
 from rdrr_manifests.graph.rotary import rope_spec
+from rdrr_manifests.graph.routing import router_of
 from rdrr_manifests.graph.support import check_supported
 from rdrr_manifests.models.experts import MoeConfig
 from rdrr_manifests.models.manifest import Manifest
@@ -240,9 +240,7 @@ class _Builder:
         width = width or self.sizes.intermediate_size
         router, out = f"l{layer}.router", f"l{layer}.experts"
         weight = self._use(layer, names.router, (moe.num_experts, size))
-        self.ops.append(
-            Router(hidden, router, weight, moe.num_experts_per_token, moe.normalize_weights)
-        )
+        self.ops.append(router_of(moe, self.names, layer, hidden, router, weight))
         expert = WeightKind.EXPERT
         gates, ups, downs = zip(*map(names.expert, range(moe.num_experts)), strict=True)
         self.ops.append(
@@ -257,14 +255,16 @@ class _Builder:
                 width=width,
             )
         )
-        if self.names.layer(layer, "mlp.shared_expert.gate_proj.weight") not in self.names:
+        part = self.names.shared_expert(layer)
+        if part is None:
             return out
-        shared = self._shared_expert(layer, hidden, moe.shared_expert_intermediate_size or width)
+        width = moe.shared_expert_intermediate_size or width
+        shared = self._shared_expert(layer, part, hidden, width)
         self.ops.append(Residual(out, shared, f"l{layer}.ffn"))
         return f"l{layer}.ffn"
 
-    def _shared_expert(self, layer: int, hidden: str, width: int) -> str:
-        part, size = "mlp.shared_expert", self.sizes.hidden_size
+    def _shared_expert(self, layer: int, part: str, hidden: str, width: int) -> str:
+        size = self.sizes.hidden_size
         gate = self._linear(layer, f"{part}.gate_proj", hidden, width)
         up = self._linear(layer, f"{part}.up_proj", hidden, width)
         act, out = f"l{layer}.act", f"l{layer}.shared"

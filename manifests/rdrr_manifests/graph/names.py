@@ -55,6 +55,16 @@ EXPERT_NAMES = (
 )
 """The names in Qwen's checkpoints and in Mixtral's."""
 
+SHARED_EXPERTS = ("mlp.shared_expert", "mlp.shared_experts")
+"""Names of the expert that every token uses, or of several that are stored as a wider one."""
+
+SELECTION_BIASES = (
+    "mlp.gate.e_score_correction_bias",
+    "mlp.moe_statics.e_score_correction_bias",
+)
+"""Names of the bias on the scores by which experts are selected, in DeepSeek's checkpoints and in
+Ernie's."""
+
 
 class TensorNames:
     """The tensor names of one package.
@@ -87,6 +97,13 @@ class TensorNames:
         return next(
             (one for one in EXPERT_NAMES if self.layer(layer, f"{one.router}.weight") in self), None
         )
+
+    def shared_expert(self, layer: int) -> str | None:
+        """Return the name of a layer's shared expert; None for a layer without one."""
+        found = (
+            one for one in SHARED_EXPERTS if self.layer(layer, f"{one}.gate_proj.weight") in self
+        )
+        return next(found, None)
 
     def head(self) -> str | None:
         """Return the name of the output head's tensor; None if the head uses the embedding."""

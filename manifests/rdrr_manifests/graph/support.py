@@ -8,6 +8,7 @@ from rdrr_format.errors import ManifestError
 
 from rdrr_manifests.faults import Fault, shown
 from rdrr_manifests.graph.names import TensorNames
+from rdrr_manifests.graph.routing import has_known_router
 from rdrr_manifests.models.base import ManifestModel
 from rdrr_manifests.models.experts import MoeConfig
 from rdrr_manifests.models.manifest import Manifest
@@ -89,7 +90,7 @@ def _has_known_experts(manifest: Manifest, moe: MoeConfig, names: TensorNames) -
     with_experts = sum(names.experts(layer) is not None for layer in layers)
     # Deriving a graph takes time for every expert, and a hostile manifest may state millions.
     is_stored = with_experts * moe.num_experts <= len(names)
-    is_sound = 1 <= moe.num_experts_per_token <= moe.num_experts
+    is_sound = 1 <= moe.num_experts_per_token <= moe.num_experts and has_known_router(moe)
     return bool(with_experts) and is_stored and is_sound and moe.expert_format == "mixtral"
 
 

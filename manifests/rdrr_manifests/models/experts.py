@@ -24,6 +24,14 @@ class MoeConfig(ManifestModel):
             is none. Written by rdrr only.
         normalize_weights: Whether the routing weights of a token's experts are divided by their
             sum. Written by rdrr only.
+        score_function: Scores of the experts: `softmax` over all of them, or `sigmoid` of each
+            logit; None for `softmax`. Written by rdrr only.
+        expert_groups: Groups of consecutive experts; None for one group. Written by rdrr only.
+        expert_groups_per_token: Groups from which the experts of a token are selected; None for
+            all groups. Written by rdrr only.
+        expert_group_score: What the groups are selected by: `max`, the score of the best expert,
+            or `top2`, the sum of the best two; None for `max`. Written by rdrr only.
+        routed_scaling_factor: Factor on the routing weights; None for 1. Written by rdrr only.
         expert_tensors: Names of each expert's tensors; the keys are `LAYER_EXPERT`.
         expert_shard_map: Shards that contain each expert's tensors, under the same keys.
         expert_bytes: Bytes of the largest expert.
@@ -35,6 +43,11 @@ class MoeConfig(ManifestModel):
     expert_intermediate_size: int | None = Field(default=None, gt=0)
     shared_expert_intermediate_size: int | None = Field(default=None, gt=0)
     normalize_weights: bool = True
+    score_function: str | None = None
+    expert_groups: int | None = Field(default=None, gt=0)
+    expert_groups_per_token: int | None = Field(default=None, gt=0)
+    expert_group_score: str | None = None
+    routed_scaling_factor: float | None = None
     expert_tensors: dict[str, tuple[str, ...]] | None = None
     expert_shard_map: object = None
     expert_bytes: int | None = None

@@ -1,0 +1,106 @@
+"""Rules that architectures with mixtures like those of DeepSeek share.
+
+Their first layers are dense. In the others, some experts are shared by all tokens, and a bias that
+training keeps in balance takes part in the selection of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures.base import TensorRule
+from rdrr_converter.architectures.config import Config
+from rdrr_converter.architectures.tensors import (
+    FEED_FORWARD,
+    QWEN_EXPERTS,
+    in_layers,
+    projection,
+    router,
+)
+
+SHARED_EXPERTS = (
+    projection("mlp.shared_experts.gate_proj", "shared", "hidden"),
+    projection("mlp.shared_experts.up_proj", "shared", "hidden"),
+    projection("mlp.shared_experts.down_proj", "hidden", "shared"),
+)
+SELECTION_BIAS = TensorRule(
+    "model.layers.{layer}.mlp.gate.e_score_correction_bias", "router", ("experts",)
+)
+
+
+def dense_layers(config: Config) -> tuple[int, ...]:
+    """Rule: the first `first_k_dense_replace` layers have a dense feed-forward network.
+
+    Raises:
+        SourceError: The value is not a number of layers.
+    """
+    count = config.get("first_k_dense_replace")
+    if type(count) is not int or count < 0:
+        raise config.fault("first_k_dense_replace", "a number of layers", count)
+    return tuple(range(min(count, config.layers)))
+
+
+def sparse_layers(config: Config) -> tuple[int, ...]:
+    """Rule: the other layers have experts."""
+    return tuple(range(len(dense_layers(config)), config.layers))
+
+
+def feed_forwards(*more: TensorRule) -> tuple[TensorRule, ...]:
+    """Return the rules for dense layers and for layers with experts, which also have `more`."""
+    return (
+        *in_layers(dense_layers, *FEED_FORWARD),
+        *in_layers(sparse_layers, router("mlp.gate"), *more, *QWEN_EXPERTS, *SHARED_EXPERTS),
+    )
+
+
+def shared_width(experts: str) -> Callable[[Config], int]:
+    """Rule: the joint width of the shared experts, whose number is the value of a key."""
+    return lambda config: config.integer("moe_intermediate_size") * config.integer(experts)
+
+
+def stated_as(key: str, value: object, *accepted: str) -> Callable[[Config], object]:
+    """Rule: a constant, where the configuration may name the method that it belongs to.
+
+    Args:
+        key: Key that may name the method.
+        value: The constant.
+        accepted: Names of the method.
+    """
+
+    def rule(config: Config) -> object:
+        found = config.get(key)
+        if found is not None and found not in accepted:
+            raise config.fault(key, " or ".join(accepted), found)
+        return value
+
+    return rule
+
+
+def optional_groups(key: str) -> Callable[[Config], int | None]:
+    """Rule: a number of groups; None if all experts are in one group."""
+
+    def rule(config: Config) -> int | None:
+        groups = config.get("n_group")
+        if groups in (None, 1):
+            config.get(key)
+            return None
+        return config.integer(key)
+
+    return rule
+
+
+SIGMOID_EXPERTS: Mapping[str, object] = {
+    "num_experts": read.integer("n_routed_experts", "num_local_experts", "num_experts"),
+    "num_experts_per_token": read.integer("num_experts_per_tok"),
+    "expert_format": "mixtral",
+    "expert_intermediate_size": read.integer("moe_intermediate_size"),
+    "shared_expert_intermediate_size": shared_width("n_shared_experts"),
+    "normalize_weights": read.flag("norm_topk_prob"),
+    "score_function": stated_as("scoring_func", "sigmoid", "sigmoid", "noaux_tc"),
+    "expert_groups": optional_groups("n_group"),
+    "expert_groups_per_token": optional_groups("topk_group"),
+    "expert_group_score": stated_as("topk_method", "top2", "noaux_tc"),
+    "routed_scaling_factor": read.number("routed_scaling_factor"),
+}
+"""Fields of `moeConfig` where the scores are sigmoids (DeepSeek V3 and its successors)."""

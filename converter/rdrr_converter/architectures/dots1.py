@@ -1,0 +1,74 @@
+"""dots.llm1: Qwen 3's attention, and mixtures with sigmoid scores behind dense first layers."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures._mixtures import SELECTION_BIAS, SIGMOID_EXPERTS, feed_forwards
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.layers import window_from
+from rdrr_converter.architectures.tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FINAL_NORM,
+    HEAD,
+    QUERY_KEY_NORMS,
+    QWEN_EXPERTS,
+    TWO_NORMS,
+    attention_biases,
+    stacked_experts,
+)
+
+ATTENTION_BIAS = read.flag("attention_bias")
+
+DOTS1 = ArchitectureRule(
+    name="dots1",
+    classes=("Dots1ForCausalLM", "Dots1Model"),
+    defaults={
+        "attention_bias": False,
+        "first_k_dense_replace": 0,
+        "hidden_act": "silu",
+        "hidden_size": 4608,
+        "intermediate_size": 10944,
+        "max_position_embeddings": 2048,
+        "max_window_layers": 62,
+        "moe_intermediate_size": 1408,
+        "n_group": 1,
+        "n_routed_experts": None,
+        "n_shared_experts": None,
+        "norm_topk_prob": False,
+        "num_attention_heads": 32,
+        "num_experts_per_tok": None,
+        "num_hidden_layers": 62,
+        "num_key_value_heads": 32,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "routed_scaling_factor": 1.0,
+        "sliding_window": 4096,
+        "tie_word_embeddings": False,
+        "topk_group": 1,
+        "vocab_size": 152064,
+    },
+    attention={
+        "query_pre_attn_scalar": read.head_dim,
+        "sliding_window": read.window("sliding_window"),
+    },
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act")},
+    output={},
+    experts=SIGMOID_EXPERTS,
+    layer_types=window_from("max_window_layers"),
+    stacks=stacked_experts(*QWEN_EXPERTS),
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *ATTENTION,
+        *attention_biases(*[ATTENTION_BIAS] * 4),
+        *QUERY_KEY_NORMS,
+        *feed_forwards(SELECTION_BIAS),
+        FINAL_NORM,
+        HEAD,
+    ),
+)

@@ -1,0 +1,120 @@
+"""Ernie 4.5 with experts, which are selected by their probabilities plus a bias."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures._mixtures import SHARED_EXPERTS, shared_width
+from rdrr_converter.architectures._rope import interleaved, read_rope
+from rdrr_converter.architectures.base import ArchitectureRule, TensorRule
+from rdrr_converter.architectures.config import Config
+from rdrr_converter.architectures.layers import all_full
+from rdrr_converter.architectures.tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    HEAD,
+    QWEN_EXPERTS,
+    TWO_NORMS,
+    attention_biases,
+    feed_forward_biases,
+    in_layers,
+    router,
+    stacked_experts,
+)
+
+USE_BIAS = read.flag("use_bias")
+SMALLEST_SUM = 1e-9
+SELECTION_BIAS = TensorRule(
+    "model.layers.{layer}.mlp.moe_statics.e_score_correction_bias",
+    "router",
+    ("one", "experts"),
+    aliases=("model.layers.{layer}.mlp.gate.moe_statics.e_score_correction_bias",),
+)
+
+
+def sparse_layers(config: Config) -> tuple[int, ...]:
+    """Rule: every n-th layer has experts, from a first to a last one (-1 for the last of all)."""
+    last = config.get("moe_layer_end_index")
+    first, step = config.get("moe_layer_start_index"), config.integer("moe_layer_interval")
+    for key, layer in (("moe_layer_start_index", first), ("moe_layer_end_index", last)):
+        if type(layer) is not int or layer < -1:
+            raise config.fault(key, "the index of a layer", layer)
+    end = config.layers if last == -1 else min(last + 1, config.layers)
+    return tuple(layer for layer in range(end) if layer >= first and (layer + 1) % step == 0)
+
+
+def dense_layers(config: Config) -> tuple[int, ...]:
+    """Rule: all other layers have a dense feed-forward network."""
+    sparse = sparse_layers(config)
+    return tuple(layer for layer in range(config.layers) if layer not in sparse)
+
+
+def always_normalized(config: Config) -> bool:
+    """Rule: routing weights are divided by their sum, which has a lower bound.
+
+    Raises:
+        SourceError: The bound is so large that it could change a weight.
+    """
+    if config.number("moe_norm_min") > SMALLEST_SUM:
+        raise config.fault("moe_norm_min", f"at most {SMALLEST_SUM}", config.get("moe_norm_min"))
+    return True
+
+
+ERNIE4_5_MOE = ArchitectureRule(
+    name="ernie4_5_moe",
+    classes=("Ernie4_5_MoeForCausalLM", "Ernie4_5_MoeModel"),
+    defaults={
+        "hidden_act": "silu",
+        "hidden_size": 2560,
+        "intermediate_size": 12288,
+        "max_position_embeddings": 131072,
+        "moe_intermediate_size": 1536,
+        "moe_k": 6,
+        "moe_layer_end_index": -1,
+        "moe_layer_interval": 1,
+        "moe_layer_start_index": 1,
+        "moe_norm_min": 1e-12,
+        "moe_num_experts": 64,
+        "moe_num_shared_experts": 2,
+        "num_attention_heads": 20,
+        "num_hidden_layers": 28,
+        "num_key_value_heads": 4,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": True,
+        "use_bias": False,
+        "vocab_size": 103424,
+    },
+    attention={"query_pre_attn_scalar": read.head_dim},
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act")},
+    output={},
+    experts={
+        "num_experts": read.integer("moe_num_experts", "num_experts"),
+        "num_experts_per_token": read.integer("moe_k", "num_experts_per_tok"),
+        "expert_format": "mixtral",
+        "expert_intermediate_size": read.integer("moe_intermediate_size"),
+        "shared_expert_intermediate_size": shared_width("moe_num_shared_experts"),
+        "normalize_weights": always_normalized,
+    },
+    rope=interleaved(read_rope),
+    layer_types=all_full,
+    stacks=stacked_experts(*QWEN_EXPERTS),
+    other_parts=(r"model\.mtp_.*",),
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *ATTENTION,
+        *attention_biases(*[USE_BIAS] * 4),
+        *in_layers(dense_layers, *FEED_FORWARD, *feed_forward_biases(USE_BIAS)),
+        *in_layers(
+            sparse_layers, router("mlp.gate"), SELECTION_BIAS, *QWEN_EXPERTS, *SHARED_EXPERTS
+        ),
+        FINAL_NORM,
+        HEAD,
+    ),
+)

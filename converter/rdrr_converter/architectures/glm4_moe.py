@@ -1,0 +1,76 @@
+"""GLM 4.5, 4.6 and 4.7: mixtures with sigmoid scores, behind dense first layers."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures._mixtures import SELECTION_BIAS, SIGMOID_EXPERTS, feed_forwards
+from rdrr_converter.architectures._rope import read_partial_rope
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.layers import all_full
+from rdrr_converter.architectures.tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FINAL_NORM,
+    HEAD,
+    QUERY_KEY_NORMS,
+    QWEN_EXPERTS,
+    TWO_NORMS,
+    attention_biases,
+    required_if,
+    stacked_experts,
+)
+
+ATTENTION_BIAS = read.flag("attention_bias")
+
+GLM4_MOE = ArchitectureRule(
+    name="glm4_moe",
+    classes=("Glm4MoeForCausalLM", "Glm4MoeModel"),
+    defaults={
+        "attention_bias": False,
+        "first_k_dense_replace": 1,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 10944,
+        "max_position_embeddings": 131072,
+        "moe_intermediate_size": 1408,
+        "n_group": 1,
+        "n_routed_experts": 128,
+        "n_shared_experts": 1,
+        "norm_topk_prob": True,
+        "num_attention_heads": 96,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 46,
+        "num_key_value_heads": 8,
+        "num_nextn_predict_layers": 1,
+        "partial_rotary_factor": 0.5,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "routed_scaling_factor": 1.0,
+        "tie_word_embeddings": False,
+        "topk_group": 1,
+        "use_qk_norm": False,
+        "vocab_size": 151552,
+    },
+    attention={"query_pre_attn_scalar": read.head_dim},
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act")},
+    output={},
+    experts=SIGMOID_EXPERTS,
+    rope=read_partial_rope,
+    layer_types=all_full,
+    stacks=stacked_experts(*QWEN_EXPERTS),
+    extra_layers="num_nextn_predict_layers",
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *ATTENTION,
+        *attention_biases(q=ATTENTION_BIAS, k=ATTENTION_BIAS, v=ATTENTION_BIAS, o=False),
+        *required_if(read.flag("use_qk_norm"), *QUERY_KEY_NORMS),
+        *feed_forwards(SELECTION_BIAS),
+        FINAL_NORM,
+        HEAD,
+    ),
+)
