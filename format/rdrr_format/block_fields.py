@@ -66,16 +66,28 @@ class GroupScales:
     encoding: GroupScaleEncoding
 
 
+class ScaleEncoding(StrEnum):
+    """Encodings of the scale of a block.
+
+    F16 is a 16-bit float. E8M0 is a byte e that stands for 2^(e - 128).
+    """
+
+    F16 = "f16"
+    E8M0 = "e8m0"
+
+
 @dataclass(frozen=True)
 class BlockFields:
     """The layout of a block.
 
     Attributes:
         codes: Bit fields of the codes, lowest bits first.
-        scale: First byte of the block's f16 scale.
+        scale: First byte of the block's scale.
         minimum: First byte of the f16 minimum, or of the scale of the groups' minimums; or None.
         groups: Scales of groups within the block, or None.
         zero_point: The code that stands for zero; 0 for signed codes.
+        scale_encoding: How the block's scale is stored.
+        values: The integer that each code stands for; empty if it is the code minus `zero_point`.
     """
 
     codes: tuple[CodeField, ...]
@@ -83,6 +95,8 @@ class BlockFields:
     minimum: int | None = None
     groups: GroupScales | None = None
     zero_point: int = 0
+    scale_encoding: ScaleEncoding = ScaleEncoding.F16
+    values: tuple[int, ...] = ()
 
     @property
     def bits(self) -> int:
@@ -117,6 +131,12 @@ BLOCK_FIELDS: Mapping[str, BlockFields] = MappingProxyType(
             scale=208,
             groups=GroupScales(192, GroupScaleEncoding.INT8),
             zero_point=32,
+        ),
+        "MXFP4": BlockFields(
+            (CodeField(1, 4, 16, 2, 4),),
+            scale=0,
+            scale_encoding=ScaleEncoding.E8M0,
+            values=(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12),
         ),
     }
 )

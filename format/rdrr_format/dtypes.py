@@ -57,6 +57,7 @@ _TABLE = (
     DType("Q4_K", 256, 144, "Q4_K_M", ("q4k",)),
     DType("Q5_K", 256, 176, "Q5_K"),
     DType("Q6_K", 256, 210, "Q6_K"),
+    DType("MXFP4", 32, 17, "MXFP4"),
 )
 
 DTYPES: Mapping[str, DType] = MappingProxyType({dtype.name: dtype for dtype in _TABLE})

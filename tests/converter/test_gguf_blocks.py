@@ -12,7 +12,7 @@ from support.checkpoints import write_tokenizer
 from support.gguf_files import FLOAT16S, interleave, q4_k_m, write_gguf
 from support.safetensor_files import llama_tensors, write_llama
 
-BLOCK_TYPES = ("Q8_0", "Q4_0", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+BLOCK_TYPES = ("Q8_0", "Q4_0", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4")
 LAYER, HEAD = "model.layers.1", 64
 
 

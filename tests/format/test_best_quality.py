@@ -17,6 +17,7 @@ REMAINING_ERROR = {
     "Q5_0": 0.93,
     "Q4_K": 0.97,
     "Q4_0": 0.93,
+    "MXFP4": 0.97,
 }
 DISTRIBUTIONS = {
     "normal": lambda rng, shape: rng.standard_normal(shape),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from rdrr_format.block_fields import BLOCK_FIELDS, BlockFields, GroupScaleEncoding
+from rdrr_format.block_fields import BLOCK_FIELDS, BlockFields, GroupScaleEncoding, ScaleEncoding
 from rdrr_format.codecs import CODECS
 from rdrr_format.codecs._scales import unpack_scales
 from rdrr_format.dtypes import DTYPES
@@ -25,6 +25,8 @@ def codes(fields: BlockFields, blocks: Blocks, elements: int) -> npt.NDArray[np.
         at += field.bits
     if fields.bits == 8:
         found = found.astype(np.uint8).view(np.int8).astype(np.int64)
+    if fields.values:
+        return np.array(fields.values)[found]
     return found - fields.zero_point
 
 
@@ -37,7 +39,10 @@ def group_scales(
     fields: BlockFields, blocks: Blocks, elements: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return the scale and the minimum of every code."""
-    scale = half(blocks, fields.scale)
+    if fields.scale_encoding is ScaleEncoding.E8M0:
+        scale = np.ldexp(1.0, blocks[:, fields.scale : fields.scale + 1].astype(np.int64) - 128)
+    else:
+        scale = half(blocks, fields.scale)
     minimum = np.zeros_like(scale) if fields.minimum is None else half(blocks, fields.minimum)
     if fields.groups is None:
         return scale, -minimum  # added, not subtracted
@@ -52,9 +57,11 @@ def group_scales(
 def random_blocks(rng: np.random.Generator, name: str) -> Blocks:
     """Return blocks of random bits whose scales are finite."""
     blocks = rng.integers(0, 256, (9, DTYPES[name].block_bytes), dtype=np.uint8)
-    for at, size in SCALES[name]:
+    for at, size in SCALES.get(name, ()):
         scales = rng.uniform(-1, 1, 9).astype("<f2")
         blocks[:, at : at + size] = scales[:, None].view(np.uint8)
+    if name == "MXFP4":
+        blocks[:, 0] = rng.integers(120, 130, 9)
     return blocks
 
 
@@ -80,9 +87,10 @@ def test_fields_do_not_overlap(name: str) -> None:
         for element in range(kind.block_elements):
             low = field.shift(element)
             taken[field.byte(element), low : low + field.bits] += 1
-    halves = [fields.scale] + ([] if fields.minimum is None else [fields.minimum])
-    for at in halves:
-        taken[at : at + 2] += 1
+    size = 1 if fields.scale_encoding is ScaleEncoding.E8M0 else 2
+    factors = [fields.scale] + ([] if fields.minimum is None else [fields.minimum])
+    for at in factors:
+        taken[at : at + size] += 1
     if fields.groups is not None:
         size = 12 if fields.groups.encoding is GroupScaleEncoding.K6 else kind.block_elements // 16
         taken[fields.groups.offset : fields.groups.offset + size] += 1

@@ -27,6 +27,7 @@ NORMAL_ERROR = {
     "Q5_0": 0.055,
     "Q4_K": 0.08,
     "Q4_0": 0.11,
+    "MXFP4": 0.13,
 }
 
 DISTRIBUTIONS = {
@@ -148,7 +149,7 @@ def test_block_types_refuse_what_they_cannot_hold(name, value, rng):
         CODECS[name].quantize(rows)
 
 
-@pytest.mark.parametrize("name", BLOCK_TYPES)
+@pytest.mark.parametrize("name", [name for name in BLOCK_TYPES if name != "MXFP4"])
 def test_weights_whose_scale_is_beyond_f16_are_refused(name):
     with pytest.raises(FormatError, match="too large"):
         CODECS[name].quantize(np.linspace(-3e38, 3e38, 256, dtype=np.float32)[None] / 4)

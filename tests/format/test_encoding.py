@@ -31,7 +31,9 @@ def test_a_tensor_has_the_size_of_its_geometry_and_is_decoded_to_its_shape(
     assert raw.shape == (geometry(dtype, shape, layout).size,)
     back = decode_tensor(raw, dtype, shape, layout)
     assert back.shape == shape
-    np.testing.assert_allclose(back, array, atol=0.6)
+    # The largest weights of MXFP4 are up to a quarter off, by twice the step below them.
+    atol = 0.25 * np.abs(array).max(initial=0.0) if name == "MXFP4" else 0.6
+    np.testing.assert_allclose(back, array, atol=atol)
 
 
 def test_layout_row_is_the_codec_applied_to_the_rows(rng):

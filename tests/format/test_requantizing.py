@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rdrr_format.codecs import CODECS
 
-EXACT = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q5_0")
+EXACT = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q5_0", "MXFP4")
 SEARCHED = ("Q5_1", "Q4_K", "Q5_K", "Q6_K")
 
 ROWS = {

@@ -71,7 +71,6 @@ OUTSIDE = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "outp
 FLOAT16S = {
     "Q4_1": (0, 2),
     "IQ4_NL": (0,),
-    "MXFP4": (),
     "Q2_K": (80, 82),
     "Q3_K": (108,),
     "IQ4_XS": (0,),

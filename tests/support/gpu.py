@@ -143,6 +143,8 @@ def random_tensor(
         signs = rng.choice([-1.0, 1.0], blocks.shape[:2])
         scales = (signs * rng.uniform(1e-6, 1e-4, blocks.shape[:2])).astype("<f2")
         blocks[:, :, at : at + size] = scales[..., None].view(np.uint8)
+    if dtype == "MXFP4":
+        blocks[:, :, 0] = rng.integers(110, 116, blocks.shape[:2])
     raw = blocks.reshape(stored.rows, stored.row_bytes)
     if not kind.is_block:
         values = normal(rng, stored.rows, stored.row_elements)

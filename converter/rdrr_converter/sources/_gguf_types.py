@@ -6,8 +6,6 @@ Everything is little endian, with the lowest bits first. `d` and `m` are float16
             weight = d * q + m
     IQ4_NL  32 weights: d, 16 bytes with two 4-bit indices of levels each.
             weight = d * level
-    MXFP4   32 weights: an 8-bit exponent e, 16 bytes with two 4-bit floats f each.
-            weight = 2^(e - 127) * f
     Q2_K    256 weights: 16 bytes with a 4-bit scale s and a 4-bit minimum t each, 64 bytes with
             four 2-bit codes q each, d, m.
             weight = d * s * q - m * t
@@ -41,9 +39,6 @@ _LEVELS = np.array(
     (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), np.float32
 )
 """The 16 levels of IQ4, which lie closer together near zero, where most weights are."""
-
-_FLOAT4 = np.array((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), np.float32)
-"""Twice the values of the 4-bit floats with one sign, two exponent and one mantissa bits."""
 
 
 @dataclass(frozen=True)
@@ -120,11 +115,6 @@ def _iq4_nl(blocks: _Bytes) -> F32Array:
     return _lookup(_LEVELS, _halves(blocks[:, 2:])) * _float16(blocks, 0)
 
 
-def _mxfp4(blocks: _Bytes) -> F32Array:
-    scales = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128)
-    return _lookup(_FLOAT4, _halves(blocks[:, 1:])) * scales
-
-
 def _q2_k(blocks: _Bytes) -> F32Array:
     scales = _float16(blocks, 80) * _as_float32(blocks[:, :16] & 15)
     minima = _float16(blocks, 82) * _as_float32(blocks[:, :16] >> 4)
@@ -159,7 +149,6 @@ DECODE_ONLY_TYPES: Mapping[str, DecodeOnlyType] = MappingProxyType(
     {
         "Q4_1": DecodeOnlyType(32, 20, _q4_1),
         "IQ4_NL": DecodeOnlyType(32, 18, _iq4_nl),
-        "MXFP4": DecodeOnlyType(32, 17, _mxfp4),
         "Q2_K": DecodeOnlyType(256, 84, _q2_k),
         "Q3_K": DecodeOnlyType(256, 110, _q3_k),
         "IQ4_XS": DecodeOnlyType(256, 136, _iq4_xs),

@@ -13,7 +13,7 @@ from rdrr_manifests.models import Tensor
 from rdrr_manifests.rules.subject import Finding, Rule, Subject
 
 FOREIGN_DTYPES = frozenset(
-    {"W4A16", "MXFP4", "F64", "I32", "I16", "I8", "I4", "U64", "U32", "U16", "U8", "BOOL"}
+    {"W4A16", "F64", "I32", "I16", "I8", "I4", "U64", "U32", "U16", "U8", "BOOL"}
     | {"F8_E4M3", "F8_E5M2"}
 )
 """Types of other writers that this version has no codec for; the sizes are not checked."""

@@ -30,13 +30,12 @@ group is one byte, and so is its minimum.
 
 All planes are indexed by the number of the unit, row * (units of a row) + unit, or of the group.
 
-A new block type needs a row in `FORMATS` and its byte offsets in `rdrr_format.block_fields`. MXFP4
-(an e8m0 scale and 16 bytes of fp4 nibbles for 32 weights) would be
-`GpuFormat(4, 32, codebook=(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, ...))`, with e8m0 beside f16 as an
-encoding of the scale in the fields: the codebook holds twice the fp4 values, which are integers,
-half of the scale compensates for that, and an e8m0 scale becomes an f32 factor. IQ4_NL has the
-fields of Q4_0 and a codebook of 16 int8 values. The codebook would map nibbles to int8 in the one
-place where shaders extract the codes of a unit (`snippets/codes.wgsl`).
+Codes that are 4-bit floats (MXFP4) are kept as stored. The one place where shaders extract the codes
+of a unit, `snippets/codes.wgsl`, turns them into int8 integers of twice the value, and the stored
+scales are those for such integers.
+
+A new block type needs a row in `FORMATS` and its byte offsets in `rdrr_format.block_fields`. IQ4_NL
+would have the fields of Q4_0 and a table of 16 int8 values in that place.
 """
 
 from __future__ import annotations
@@ -85,7 +84,8 @@ class GpuFormat:
         levels: 1, or 2 if the scales of groups are bytes with a super-block scale.
         minimum: Whether the minimum is `subtracted` from the scaled code or `added` to it; empty
             for formats without a minimum.
-        signed: Whether codes are signed, in two's complement.
+        signed: Whether codes are signed, in two's complement unless they are floats.
+        floats: Whether codes are 4-bit floats (a sign, two exponent bits and one mantissa bit).
         column: Whether groups lie along N instead of along K.
         values: Type of unquantized values, `f32`, `f16` or `bf16`; empty for quantized formats.
     """
@@ -95,8 +95,14 @@ class GpuFormat:
     levels: int = 1
     minimum: str = ""
     signed: bool = False
+    floats: bool = False
     column: bool = False
     values: str = ""
+
+    @property
+    def shift(self) -> int:
+        """Bits by which shaders shift codes to the top of their bytes, so that they are int8."""
+        return 8 - self.bits if self.signed and not self.floats else 0
 
     @property
     def high(self) -> int:
@@ -174,6 +180,7 @@ FORMATS: Mapping[str, GpuFormat] = MappingProxyType(
         "Q4_K": GpuFormat(4, 32, levels=2, minimum="subtracted"),
         "Q5_K": GpuFormat(5, 32, levels=2, minimum="subtracted"),
         "Q6_K": GpuFormat(6, 16, levels=2, signed=True),
+        "MXFP4": GpuFormat(4, 32, signed=True, floats=True),
     }
 )
 """Memory layout by the name of the storage type, with blocks along K."""

@@ -80,7 +80,12 @@ fn factor(base: u32) -> u32 {
 {% if F.minimum %}
     return half_at(base + {{ B.scale }}u) | (half_at(base + {{ B.minimum }}u) << 16u);
 {% else %}
-    return bitcast<u32>(half_scale(half_at(base + {{ B.scale }}u)) * {{ 1 / 2 ** (8 - F.bits) if F.signed else 1.0 }});
+{% if B.scale_encoding == "e8m0" %}
+    // 2^(e - 128); the two smallest, which are subnormal in f32, become 0.
+    return (max(byte_at(base + {{ B.scale }}u), 1u) - 1u) << 23u;
+{% else %}
+    return bitcast<u32>(half_scale(half_at(base + {{ B.scale }}u)) * {{ 1 / 2 ** F.shift }});
+{% endif %}
 {% endif %}
 }
 

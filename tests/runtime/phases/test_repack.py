@@ -25,6 +25,7 @@ PREVIOUS_WORDS = {
     "Q4_0": 5,
     "Q5_0": 6,
     "Q5_1": 6,
+    "MXFP4": 5,
 }
 # The same for column-major blocks that int8 products read: both factors of 256 outputs were f32.
 PREVIOUS_COLUMN_WORDS = {"Q4_K": 38}

@@ -1,5 +1,5 @@
-// Codes of matrix {{ S }}: {{ F.bits }} bits{{ ", signed, shifted to the top of their bytes" if F.signed }}.
-{% set at = 8 - F.bits if F.signed else 0 %}
+// Codes of matrix {{ S }}: {{ F.bits }} bits{{ ", signed, shifted to the top of their bytes" if F.shift }}{{ ", floats, as int8 of twice the value" if F.floats }}.
+{% set at = F.shift %}
 {% set low_mask = "0x%02x%02x%02x%02xu" % ((15 * 2 ** at,) * 4) %}
 
 // Half of a unit, 32 codes, as stored.
@@ -53,7 +53,7 @@ fn {{ "last" if second else "first" }}_codes{{ S }}(half: Half{{ S }}) -> vec4<u
 {% set by = 4 * second - at %}
 {% set low = "half.low" if by == 0 else "(half.low " ~ (">> " if by > 0 else "<< ") ~ "vec4<u32>(" ~ by | abs ~ "u))" %}
 {% if not F.high %}
-    return {{ low }} & vec4<u32>({{ low_mask }});
+    return {{ "doubled_floats" if F.floats }}({{ low }} & vec4<u32>({{ low_mask }}));
 {% else %}
 {% set high_mask = "0x%02x%02x%02x%02xu" % (((2 ** F.high - 1) * 2 ** (at + 4),) * 4) %}
 {% set here = at + 4 - 4 * second * (2 - F.high) %}

@@ -15,6 +15,10 @@ override SUPER_SCALES{{ S }}: u32;
 {% endfor %}
 
 {% include "snippets/quads.wgsl" %}
+{% if FORMATS | selectattr("floats") | list %}
+{% include "snippets/doubled_floats.wgsl" %}
+
+{% endif %}
 {% if FORMATS | selectattr("minimum") | list %}
 {% include "snippets/half_scales.wgsl" %}
 
