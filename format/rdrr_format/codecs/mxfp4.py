@@ -2,8 +2,8 @@
 
 e | 16 bytes of codes (see `_groups32`)        w = 2^(e - 128) * value[code]
 
-A code has a sign, two exponent bits and one mantissa bit (E2M1), and `VALUES` holds twice the floats
-that they stand for, which are integers. The exponent has 8 bits (E8M0). Source: OCP Microscaling
+A code has a sign, two exponent bits and one mantissa bit (E2M1), and `VALUES` holds twice the float
+that it stands for, which is an integer. The exponent has 8 bits (E8M0). Source: OCP Microscaling
 Formats specification 1.0. The arrangement of the bytes is that of ggml.
 """
 
@@ -45,10 +45,8 @@ def _exponents(groups: Floats) -> Exponents:
     peak = np.abs(groups).max(axis=1).astype(np.float64)
     with np.errstate(divide="ignore"):
         whole = np.floor(np.log2(peak).astype(np.float32))
-    found: Exponents = np.where(peak > 0, np.clip(whole - 3 + _BIAS, 0, _LARGEST), 0).astype(
-        np.int64
-    )
-    return found
+    nearest = np.clip(whole - 3 + _BIAS, 0, _LARGEST)
+    return np.where(peak > 0, nearest, 0).astype(np.int64)
 
 
 def _codes(groups: Floats, exponents: Exponents) -> Bytes:

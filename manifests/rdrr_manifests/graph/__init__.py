@@ -9,6 +9,7 @@ from rdrr_manifests.graph.derive import derive_graph
 from rdrr_manifests.graph.ops import (
     GRAPH_VERSION,
     CacheShape,
+    Clamp,
     Graph,
     RopeSpec,
     WeightKind,
@@ -18,6 +19,7 @@ from rdrr_manifests.graph.ops import (
 __all__ = [
     "GRAPH_VERSION",
     "CacheShape",
+    "Clamp",
     "Graph",
     "RopeSpec",
     "WeightKind",

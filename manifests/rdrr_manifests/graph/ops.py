@@ -182,6 +182,8 @@ class Attention:
         scale: Factor on the scores q.k.
         window: Tokens that a token attends to, including itself; None for all up to itself.
         softcap: Scores become softcap*tanh(score/softcap); None for no cap.
+        sinks: A logit for each head, [heads], that only enlarges the denominator of the softmax;
+            None for none (Xiao et al. 2023, arXiv 2309.17453, with a learned logit).
     """
 
     q: Value
@@ -195,17 +197,43 @@ class Attention:
     scale: float
     window: int | None = None
     softcap: float | None = None
+    sinks: WeightUse | None = None
+
+
+@dataclass(frozen=True)
+class Clamp:
+    """Clamped SwiGLU: activation(g) * u is g' / (1 + exp(-alpha g')) * (u' + up_offset) instead.
+
+    g' is g where it is below `limit`, else `limit`. u' is u, limited to the range from -`limit` to
+    `limit`. The activation must be `silu`.
+
+    Attributes:
+        limit: Largest gate, and largest magnitude of up.
+        alpha: Factor on the gate within the sigmoid.
+        up_offset: Added to up after it was limited.
+    """
+
+    limit: float
+    alpha: float = 1.0
+    up_offset: float = 0.0
 
 
 @dataclass(frozen=True)
 class GatedActivation:
-    """out = activation(gate) * up; if `up` is None, each row of `gate` is the gate, then the up."""
+    """out = activation(gate) * up; if `up` is None, each row of `gate` is the gate, then the up.
+
+    Attributes:
+        activation: `silu` or `gelu_tanh`.
+        width: Elements of a row of `out`.
+        clamp: Changes the formula to that of `Clamp`; None for the usual one.
+    """
 
     gate: Value
     up: Value | None
     out: str
     activation: str
     width: int
+    clamp: Clamp | None = None
 
 
 @dataclass(frozen=True)
@@ -274,6 +302,10 @@ class Experts:
         downs: Down projection of each expert, [features of x, width].
         activation: Activation, as in `GatedActivation`.
         width: Width of an expert's inner layer.
+        clamp: As in `GatedActivation`.
+        gate_bias: Biases of the gate projections, [experts, width]; None for none.
+        up_bias: Biases of the up projections, [experts, width]; None exactly if `gate_bias` is.
+        down_bias: Biases of the down projections, [experts, features of x]; None for none.
     """
 
     x: Value
@@ -284,6 +316,10 @@ class Experts:
     downs: tuple[WeightUse, ...]
     activation: str
     width: int
+    clamp: Clamp | None = None
+    gate_bias: WeightUse | None = None
+    up_bias: WeightUse | None = None
+    down_bias: WeightUse | None = None
 
 
 @dataclass(frozen=True)

@@ -51,11 +51,12 @@ def serve_attention_block(build: PassBuilder, pattern: AttentionBlock) -> bool:
     spec = attention_spec(build, projections.attention, decode.SPLIT if one_row else BATCH_SPLIT)
     projected = fused_product(build, [build.matrix(one.weight) for one in linears])
     out = _output(build, pattern, spec)
+    both = projections.head_norms is not None and projections.ropes is not None
     same_biases = len({one.bias is None for one in linears}) == 1
     can_run = (
         build.model.preferences.hint("attentionDecode") is None
         and (one_row or build.spec.slots is Slots.DISTINCT)
-        and decode.refusal(build.ctx, spec) is None
+        and decode.refusal(build.ctx, spec, norm_and_rope=both) is None
     )
     if projected is None or out is None or not same_biases or not can_run:
         return False
@@ -121,6 +122,7 @@ def attention_spec(
         window=op.window or 0,
         softcap=op.softcap or 0.0,
         split=split,
+        sinks=None if op.sinks is None else build.vector(op.sinks),
     )
 
 

@@ -18,7 +18,7 @@ from rdrr_runtime.phases.expert_int8 import expert_int8
 from rdrr_runtime.phases.expert_linear import expert_linear
 from rdrr_runtime.phases.expert_tiled import expert_tiled
 from rdrr_runtime.phases.fusion import Output
-from rdrr_runtime.phases.gated_activation import gated_activation
+from rdrr_runtime.phases.gated_activation import ExpertBiases, gated_activation
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.quantize_rows import QuantizedRows
 from rdrr_runtime.phases.quantize_small_batch import quantize_small_batch, small_batch_bytes
@@ -97,6 +97,20 @@ class _Mixture:
         """Outputs per row."""
         return self.op.downs[0].shape[0]
 
+    @property
+    def inner_biases(self) -> BufferSlice | None:
+        """Biases of all gates, then of all ups; None if there are none."""
+        gate, up = self.op.gate_bias, self.op.up_bias
+        assert (gate is None) == (up is None), "gates and ups have biases together"
+        if gate is None or up is None:
+            return None
+        return self.build.model.weights.joined([gate.name, up.name])
+
+    @property
+    def down_biases(self) -> BufferSlice | None:
+        """Biases of all down projections; None if there are none."""
+        return None if self.op.down_bias is None else self.build.vector(self.op.down_bias)
+
     def scratch(self, name: str, width: int) -> BufferSlice:
         """Return a scratch buffer of `width` elements per row."""
         rows = self.build.ctx.max_rows
@@ -105,7 +119,7 @@ class _Mixture:
 
     def activate(self, gate: BufferSlice, up: BufferSlice) -> BufferSlice:
         """Emit the gated activation; return its output."""
-        act = self.scratch("act", self.inner)
+        act, biases = self.scratch("act", self.inner), self.inner_biases
         phases = gated_activation(
             self.build.ctx,
             gate,
@@ -113,6 +127,8 @@ class _Mixture:
             act,
             width=self.inner,
             activation=self.op.activation,
+            clamp=self.op.clamp,
+            biases=None if biases is None else ExpertBiases(self.routed, biases),
             label=f"{self.op.out}.act",
         )
         self.build.emit(phases)
@@ -158,6 +174,7 @@ def _routes(mixture: _Mixture) -> None:
         mixture.out,
         by_route=True,
         accumulate=mixture.accumulate,
+        bias=mixture.down_biases,
         label=op.out,
     )
     build.emit(phases, downs.reason)
@@ -177,14 +194,15 @@ def _int8_routes(mixture: _Mixture) -> None:
         quantize_small_batch(ctx, mixture.x, x, k=gates.weight.k, label=f"{op.x}.int8"),
         gates.reason,
     )
-    output = Output((act,), "gate", activation=op.activation)
+    output = Output((act,), "gate", mixture.inner_biases, activation=op.activation, clamp=op.clamp)
     phases = expert_int8(ctx, (gates.weight, ups.weight), routed, x, output, label=label)
     build.emit(phases, gates.reason)
     phases = quantize_small_batch(
         ctx, act, inner, k=downs.weight.k, per_row=routed.top_k, label=f"{label}.int8"
     )
     build.emit(phases, downs.reason)
-    output = Output((mixture.out,), "add" if mixture.accumulate else "store")
+    kind = "add" if mixture.accumulate else "store"
+    output = Output((mixture.out,), kind, mixture.down_biases)
     phases = expert_int8(ctx, (downs.weight,), routed, inner, output, label=op.out)
     build.emit(phases, downs.reason)
 
@@ -224,6 +242,7 @@ def _tiles(mixture: _Mixture) -> None:
         results,
         mixture.out,
         width=mixture.width,
+        bias=mixture.down_biases,
         accumulate=mixture.accumulate,
         label=op.out,
     )

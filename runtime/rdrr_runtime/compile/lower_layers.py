@@ -34,13 +34,18 @@ def serve_gated(build: PassBuilder, pattern: GatedFeedForward) -> int:
     activation, source = pattern.activation, norm_input(build, pattern.norm)
     if down is None or pattern.down is None:
         y = build.values.allocate(activation.out, activation.width)
-        output = Output((y,), "gate", activation=activation.activation)
+        output = Output((y,), "gate", activation=activation.activation, clamp=activation.clamp)
         emit_product(build, gated, source, output, activation.out)
         build.values.mark_read(pattern.norm.x)
         return pattern.own_count
     handed = int8_handover(build, down)
     output = Output(
-        (handed.x,), "gate", activation=activation.activation, int8=True, scales=handed.scales
+        (handed.x,),
+        "gate",
+        activation=activation.activation,
+        clamp=activation.clamp,
+        int8=True,
+        scales=handed.scales,
     )
     (phase,) = emit_product(build, gated, source, output, activation.out)
     build.values.mark_read(pattern.norm.x)

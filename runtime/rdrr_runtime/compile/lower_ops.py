@@ -122,7 +122,14 @@ def _activation(build: PassBuilder, op: GatedActivation) -> None:
     out, gate = values.allocate(op.out, op.width), values.get(op.gate)
     up = None if op.up is None else values.get(op.up)
     phases = gated_activation(
-        build.ctx, gate, up, out, width=op.width, activation=op.activation, label=op.out
+        build.ctx,
+        gate,
+        up,
+        out,
+        width=op.width,
+        activation=op.activation,
+        clamp=op.clamp,
+        label=op.out,
     )
     build.emit(phases)
     values.mark_read(op.gate, op.up)
@@ -171,17 +178,21 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
             _row(
                 Attention,
                 lower_attention,
-                "q k v out layer heads kv_heads head_dim scale window softcap",
+                "q k v out layer heads kv_heads head_dim scale window softcap sinks",
             ),
-            _row(GatedActivation, _activation, "gate up out activation width"),
-            _row(Activation, _ungated_activation, "x out activation width"),
+            _row(GatedActivation, _activation, "gate up out activation width clamp"),
             _row(
                 Router,
                 lower_router,
                 "x out weight top_k normalize bias scoring selection_bias groups top_groups "
                 "group_score scale",
             ),
-            _row(Experts, lower_experts, "x router out gates ups downs activation width"),
+            _row(
+                Experts,
+                lower_experts,
+                "x router out gates ups downs activation width clamp gate_bias up_bias down_bias",
+            ),
+            _row(Activation, _ungated_activation, "x out activation width"),
             _row(SigmoidGate, lower_sigmoid_gate, "x branch out weight"),
             _row(Slice, lower_slice, "x out groups size first width"),
             _row(

@@ -158,7 +158,7 @@ def attention(
     spec.check_groups(label)
     for name, buffer in (("q", q), ("out", out)):
         ctx.need_values(f"{label}: {name}", buffer, ctx.max_rows * spec.heads * spec.cache.head_dim)
-    buffers = {"current": ctx.state.step, "q": q, **caches.buffers}
+    buffers = {"current": ctx.state.step, "q": q, **caches.buffers, **spec.buffers}
     if which is AttentionKernel.STREAMING:
         return [_scan(ctx, spec, {**buffers, "out": out}, label)]
     if which in TILE_ROWS:

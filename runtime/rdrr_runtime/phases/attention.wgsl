@@ -3,6 +3,9 @@
 //
 // current           Step
 // q                 {{ VALUE }} [rows, HEADS, HEAD_DIM]
+{% if SINKS %}
+// sinks             f32 [HEADS]: logits that the softmax of a head includes, without a value
+{% endif %}
 // k_cache, v_cache  {{ KV }} [sequences, KV_HEADS, CONTEXT, HEAD_DIM]
 {% if SPLIT %}
 // sums              f32 [rows, HEADS, SPLITS, HEAD_DIM], not yet divided by the exp sum
@@ -74,8 +77,9 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let high = min(low + span, keys_of_row.y);
     let slots = first_slot(current.row[row].sequence, head / (HEADS / KV_HEADS));
 
-    var running_max = LOWEST;
-    var weight_sum = 0.0;
+    // Of all splits, the first contains the sink.
+    var running_max = select(LOWEST, initial_max(head), split == 0u);
+    var weight_sum = select(0.0, INITIAL_SUM, split == 0u && t == 0u);
     var acc = vec4<f32>(0.0);
     for (var first = low; first < high; first += WG) {
         let valid = first + t < high;

@@ -17,7 +17,7 @@ from rdrr_runtime.phases.attention_spec import AttentionRecord, AttentionSpec, S
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.head_transform import HeadTransform, TransformRecord
 from rdrr_runtime.phases.kv_cache import KV_TYPES, MAX_HEAD_DIM, LayerCache
-from rdrr_runtime.phases.phase import Phase, Work, choice
+from rdrr_runtime.phases.phase import MAX_BUFFERS, Phase, Work, choice
 
 WORKGROUPS = (256, 128)
 """Threads of a workgroup, in order of preference; the first only if a full context makes splits
@@ -75,9 +75,17 @@ class AttentionDecode(AttentionRecord, TransformRecord):
     min_keys: int
 
 
-def refusal(ctx: OpContext, spec: AttentionSpec) -> str | None:
-    """Return why the phase cannot compute an attention, or None if it can."""
+def refusal(ctx: OpContext, spec: AttentionSpec, *, norm_and_rope: bool = False) -> str | None:
+    """Return why the phase cannot compute an attention, or None if it can.
+
+    Args:
+        ctx: Lowering context.
+        spec: Specification of the attention.
+        norm_and_rope: Whether queries and keys are both normalised and rotated.
+    """
     dtype, head_dim = spec.cache.dtype, spec.cache.head_dim
+    if spec.sinks is not None and norm_and_rope:
+        return f"norm, rope and sinks together need more than {MAX_BUFFERS} buffers"
     if ctx.max_rows > 1 and not ctx.mapped:
         return f"the pass has {ctx.max_rows} rows of one sequence"
     if ctx.mapped and KV_TYPES[dtype].block > 1:
@@ -144,6 +152,7 @@ def attention_decode(
         "sums": partial[0],
         "stats": partial[1],
         **transform.buffers,
+        **spec.buffers,
     }
     work = Work(spec.cache.kv_heads * spec.splits, 1)
     return [Phase(record, buffers, work, label, (tuning_key, *tuning_keys))]

@@ -6,6 +6,9 @@
 //   (LOWEST, 0) for a split without keys, whose sums are not written
 //
 // current           Step; no two rows belong to the same sequence
+{% if SINKS %}
+// sinks             f32 [HEADS]: logits that the softmax of a head includes, without a value
+{% endif %}
 // table, gains      snippets/head_transform.wgsl
 // projected         {{ VALUE }} [rows, HEADS + 2 KV_HEADS, HEAD_DIM]: queries, keys, values
 // k_cache, v_cache  {{ KV }} [sequences, KV_HEADS, CONTEXT, HEAD_DIM]
@@ -213,8 +216,9 @@ fn phase(item: u32, row: u32, thread: Thread) {
     }
 {% for g in HEADS_OF_GROUP %}
     var acc{{ g }} = vec4<f32>(0.0);
-    var weight_sum{{ g }} = 0.0;
-    var running_max{{ g }} = LOWEST;
+    // Of all splits, the first contains the sink.
+    var weight_sum{{ g }} = select(0.0, INITIAL_SUM, split == 0u && t < WORDS);
+    var running_max{{ g }} = select(LOWEST, initial_max(kv_head * GROUP + {{ g }}u), split == 0u);
 {% endfor %}
     for (var first = low; first < high; first += WG) {
         if (t < GROUP) {

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import Params
 from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.kv_cache import CacheRecord, KvSpec
+from rdrr_runtime.phases.phase import choice
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,14 @@ class AttentionRecord(CacheRecord):
         scale: Factor on the scores.
         window: Size of the sliding window in slots, the row's own slot included; 0 for none.
         softcap: Bound that tanh puts on the scores; 0 for none.
+        sinks: Whether the softmax of each head includes a sink.
     """
 
     heads: int
     scale: float
     window: int
     softcap: float
+    sinks: bool = choice(default=False)
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ class AttentionSpec:
         window: Size of the sliding window in slots, the row's own slot included; 0 for none.
         softcap: Bound that tanh puts on the scores; 0 for none.
         split: How the keys are split, for kernels that split them.
+        sinks: f32 [heads], a logit for each head that the softmax includes without a value; None
+            for none.
     """
 
     heads: int
@@ -61,6 +67,7 @@ class AttentionSpec:
     window: int = 0
     softcap: float = 0.0
     split: SplitTuning = SplitTuning(256, 32)
+    sinks: BufferSlice | None = None
 
     @property
     def group(self) -> int:
@@ -93,7 +100,13 @@ class AttentionSpec:
             "scale": self.scale,
             "window": self.window,
             "softcap": self.softcap,
+            "sinks": self.sinks is not None,
         }
+
+    @property
+    def buffers(self) -> dict[str, BufferSlice]:
+        """Operands of all kernels, by the names under which shaders declare them."""
+        return {} if self.sinks is None else {"sinks": self.sinks}
 
     def check_groups(self, label: str) -> None:
         """Check that every key-value head is shared by the same number of query heads.

@@ -3,6 +3,9 @@
 //
 // current           Step
 // q                 {{ VALUE }} [rows, HEADS, HEAD_DIM]
+{% if SINKS %}
+// sinks             f32 [HEADS]: logits that the softmax of a head includes, without a value
+{% endif %}
 // k_cache, v_cache  {{ KV }} [sequences, KV_HEADS, CONTEXT, HEAD_DIM]
 // out               {{ VALUE }} [rows, HEADS, HEAD_DIM]
 //
@@ -48,8 +51,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
 
     // The template unrolls these loops: naga adds a bound to every loop, and arrays that are indexed
     // by a variable are not kept in registers.
-    var running_max = LOWEST;
-    var weight_sum = 0.0;  // over the keys of this thread
+    var running_max = initial_max(head);
+    var weight_sum = select(0.0, INITIAL_SUM, lane == 0u);  // over the keys of this thread
 {% for w in range(OWN_WORDS) %}
     var acc{{ w }} = vec4<f32>(0.0);
     let word{{ w }} = min(lane + {{ 8 * w }}u, WORDS - 1u);

@@ -1,7 +1,9 @@
-// y[r, n] = sum_s w[r, s] inner[r, s, n] (+ y), where w[r, s] is the weight of the s-th route of row r
+// y[r, n] = sum_s w[r, s] (inner[r, s, n] (+ bias[e, n])) (+ y), where w[r, s] is the weight of the s-th
+// route of row r and e its expert
 //
 // routes   Route [rows, TOP_K]
 // inner    {{ VALUE }} [rows, TOP_K, N]
+// bias     f32 [experts, N], only with BIAS
 // y        {{ VALUE }} [rows, N]
 //
 // An item is 4 WG elements of a row, 4 for each thread. Accumulates in f32.
@@ -9,6 +11,9 @@
 {% include "snippets/route.wgsl" %}
 var<storage, read> routes: array<Route>;
 var<storage, read> inner: array<vec4<{{ VALUE }}>>;
+{% if BIAS %}
+var<storage, read> bias: array<vec4<f32>>;
+{% endif %}
 var<storage, read_write> y: array<vec4<{{ VALUE }}>>;
 
 override N: u32;
@@ -23,7 +28,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
     }
     var sum = vec4<f32>(0.0);
     for (var route = row * TOP_K; route < (row + 1u) * TOP_K; route++) {
-        sum += routes[route].weight * vec4<f32>(inner[route * words + i]);
+        let own = vec4<f32>(inner[route * words + i]){{ " + bias[routes[route].expert * words + i]" if BIAS }};
+        sum += routes[route].weight * own;
     }
     let at = row * words + i;
     if (ACCUMULATE) {

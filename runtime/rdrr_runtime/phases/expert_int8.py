@@ -36,14 +36,16 @@ def expert_int8(
         gate        y[r, s, :] = act(W_gate[e] x[r, :]) (W_up[e] x[r, :])
         store, add  y[r, :] = sum_s w W[e] x[r, s, :] (+ y)
 
-    e is the expert of the s-th route of row r, and w is the routing weight.
+    e is the expert of the s-th route of row r, and w is the routing weight. With a bias, b[e] is
+    added to each product with W[e].
 
     Args:
         ctx: Lowering context.
         stacks: Matrices [experts * N, K] with blocks along K; for `gate`, those of gate and up.
         routed: Routes of the pass.
         x: Output of `quantize_small_batch`: [rows, K] for `gate`, otherwise [rows, top_k, K].
-        output: One y, f32 [rows, top_k, N] for `gate`, otherwise [rows, N]; no bias.
+        output: One y, f32 [rows, top_k, N] for `gate`, otherwise [rows, N]. The bias is f32
+            [experts, N]; for `gate`, those of all gates and then those of all ups.
         label: Name of the op, for messages and profiles.
 
     Raises:
@@ -61,8 +63,9 @@ def expert_int8(
         variant=f"experts.{experts}.{bound.types}.int8",
         experts=experts,
         kind=output.kind,
-        act=output.activation,
-        bias=False,
+        act=output.act,
+        clamp=output.clamp,
+        bias=output.bias is not None,
         rows=1,
         t=TEAM,
         outputs=len(stacks),
@@ -74,5 +77,8 @@ def expert_int8(
         **bound.fields,
     )
     buffers = {"routes": routed.routes, "x": x, "y0": output.ys[0], **bound.buffers}
+    if output.bias is not None:
+        need_floats(f"{label}: bias", output.bias, len(stacks) * routed.experts * outputs)
+        buffers["bias"] = output.bias
     items = -(-outputs // (record.threads // TEAM))
     return [Phase(record, buffers, Work(items * y_per_row, rows=1), label)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from rdrr_device.buffers import BufferSlice
 
 from rdrr_runtime.phases.bound_weights import bind_parts
-from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.context import OpContext, need_floats
 from rdrr_runtime.phases.formats import HALF
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.linear_records import GemvRow, float_fields
@@ -28,12 +28,13 @@ def expert_linear(
     *,
     by_route: bool,
     accumulate: bool = False,
+    bias: BufferSlice | None = None,
     label: str,
 ) -> list[Phase]:
     """Multiply rows by their experts.
 
         by default       y[r, s, :] = W[e] x[r, :]
-        with `by_route`  y[r, :] = sum_s w W[e] x[r, s, :] (+ y)
+        with `by_route`  y[r, :] = sum_s w (W[e] x[r, s, :] (+ b[e])) (+ y)
 
     e is the expert of the s-th route of row r, and w is the routing weight.
 
@@ -45,6 +46,7 @@ def expert_linear(
         y: [rows, top_k, N], or [rows, N] with `by_route`; not the same buffer as x.
         by_route: Whether x has a vector for each route, and the results of a row are summed.
         accumulate: Add the sum to y instead of replacing it.
+        bias: With `by_route`: f32 [experts, N], or None.
         label: Name of the layer, for messages and profiles.
 
     Raises:
@@ -62,6 +64,7 @@ def expert_linear(
             threads=power_of_two(half_units(weight.k), 32, 128),
             variant=f"experts.{experts}.{bound.types}",
             experts=experts,
+            bias=bias is not None,
             rows=1,
             subgroups=ctx.subgroups,
             k_padded=weight.k % HALF != 0,
@@ -74,5 +77,8 @@ def expert_linear(
             **float_fields(ctx, bound),
         )
         buffers = {"x": x, "y": y, "routes": routed.routes, **bound.buffers}
+        if bias is not None:
+            need_floats(f"{label}: bias", bias, routed.experts * outputs)
+            buffers["bias"] = bias
         made.append(Phase(record, buffers, Work(-(-outputs // 4) * y_per_row, rows=1), label))
     return made

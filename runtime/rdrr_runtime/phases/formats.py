@@ -30,9 +30,9 @@ group is one byte, and so is its minimum.
 
 All planes are indexed by the number of the unit, row * (units of a row) + unit, or of the group.
 
-Codes that are 4-bit floats (MXFP4) are kept as stored. The one place where shaders extract the codes
-of a unit, `snippets/codes.wgsl`, turns them into int8 integers of twice the value, and the stored
-scales are those for such integers.
+Codes that are 4-bit floats (MXFP4) are kept as stored. The one place where shaders extract the
+codes of a unit, `snippets/codes.wgsl`, turns them into int8 integers of twice the value, and the
+stored scales are those for such integers.
 
 A new block type needs a row in `FORMATS` and its byte offsets in `rdrr_format.block_fields`. IQ4_NL
 would have the fields of Q4_0 and a table of 16 int8 values in that place.

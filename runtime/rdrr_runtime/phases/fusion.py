@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rdrr_device.buffers import BufferSlice
+from rdrr_manifests.graph import Clamp
 
+from rdrr_runtime.phases.gated_activation import CLAMPED
 from rdrr_runtime.phases.phase import Record, choice
 
 
@@ -127,6 +129,7 @@ class Output:
             and also find the largest output).
         bias: f32, one value for each output of all matrices, or None.
         activation: For `gate`: `silu` or `gelu_tanh`.
+        clamp: For `gate`: the clamped SwiGLU to compute instead; None for the usual formula.
         best: For `best`: (f32 value, u32 index) of the largest output of each item.
         int8: For `gate`: quantize the gated pairs to int8; a small batch gets the layout that
             `quantize_small_batch` writes.
@@ -137,6 +140,12 @@ class Output:
     kind: str = "store"
     bias: BufferSlice | None = None
     activation: str = ""
+    clamp: Clamp | None = None
     best: BufferSlice | None = None
     int8: bool = False
     scales: BufferSlice | None = None
+
+    @property
+    def act(self) -> str:
+        """The formula of `gate` for snippets/activate.wgsl."""
+        return self.activation if self.clamp is None else CLAMPED

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
+from rdrr_manifests.graph import Clamp
 
 from rdrr_runtime.phases.activation import check_activation
-from rdrr_runtime.phases.context import OpContext, need_multiple
+from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
+from rdrr_runtime.phases.routing import Routed, need_routes
+
+CLAMPED = "clamped_silu"
+"""The formula of snippets/activate.wgsl for the clamped SwiGLU."""
 
 THREADS = 64
 
@@ -18,10 +23,14 @@ class GatedActivationRecord(Record):
     """Parameters of gated_activation.wgsl.
 
     Attributes:
-        act: One of `rdrr_runtime.phases.activation.ACTIVATIONS`.
+        act: One of `rdrr_runtime.phases.activation.ACTIVATIONS`, or `CLAMPED`.
         fused: Whether gate and up are the two halves of one row.
         value: Type of the activations, `f32` or `f16`.
         width: Elements of a row of y, the intermediate size.
+        bias: Whether the biases of each route's expert are added first.
+        experts: With `bias`: number of experts.
+        top_k: With `bias`: routes of a row.
+        clamp: For the clamped SwiGLU: its constants.
     """
 
     shader = "gated_activation"
@@ -30,6 +39,23 @@ class GatedActivationRecord(Record):
     fused: bool = choice()
     value: str = choice()
     width: int
+    bias: bool = choice(default=False)
+    experts: int | None = None
+    top_k: int | None = None
+    clamp: Clamp | None = None
+
+
+@dataclass(frozen=True)
+class ExpertBiases:
+    """Biases of the gates and ups of experts.
+
+    Attributes:
+        routed: The routes, in whose order a row holds the elements of its experts.
+        bias: f32 [2, experts, width of an expert]: of the gates, then of the ups.
+    """
+
+    routed: Routed
+    bias: BufferSlice
 
 
 def gated_activation(
@@ -40,9 +66,11 @@ def gated_activation(
     *,
     width: int,
     activation: str,
+    clamp: Clamp | None = None,
+    biases: ExpertBiases | None = None,
     label: str,
 ) -> list[Phase]:
-    """Compute y = activation(gate) * up.
+    """Compute y = activation(gate) * up, or the clamped SwiGLU.
 
     Args:
         ctx: Lowering context.
@@ -51,6 +79,8 @@ def gated_activation(
         y: [rows, width]; not the same buffer as the inputs.
         width: Intermediate size, a multiple of 4.
         activation: One of `rdrr_runtime.phases.activation.ACTIVATIONS`.
+        clamp: Constants of the clamped SwiGLU, or None for the usual formula.
+        biases: Biases to add to gate and up first; None for none.
         label: Name of the op, for messages and profiles.
 
     Raises:
@@ -66,13 +96,26 @@ def gated_activation(
     else:
         ctx.need_values(f"{label}: up", up, ctx.max_rows * width)
         inputs = {"gate": gate, "up": up}
+    counts = {}
+    if biases is not None:
+        routed = biases.routed
+        need_multiple(f"{label}: width", width, 4 * routed.top_k)
+        need_routes(ctx, routed, label)
+        own = width // routed.top_k
+        need_floats(f"{label}: bias", biases.bias, 2 * routed.experts * own)
+        inputs |= {"routes": routed.routes, "bias": biases.bias}
+        counts = {"experts": routed.experts, "top_k": routed.top_k}
+    act = activation if clamp is None else CLAMPED
     record = GatedActivationRecord(
         threads=THREADS,
-        variant=activation,
-        act=activation,
+        variant=act,
+        act=act,
         fused=up is None,
         value=ctx.values,
         width=width,
+        bias=biases is not None,
+        clamp=clamp,
+        **counts,
     )
     work = Work(-(-width // (4 * THREADS)), 1)
     return [Phase(record, {"y": y, **inputs}, work, label)]

@@ -1,4 +1,6 @@
-// y = activate(gate) * up, where activate is {{ ACT }} (snippets/activate.wgsl)
+// y = f(gate, up), where f is {{ ACT }} (snippets/activate.wgsl){% if BIAS %}, after the biases of each route's expert are
+// added to gate and up{% endif %}
+
 //
 {% if FUSED %}
 // gate_up   {{ VALUE }} [rows, 2 WIDTH]: gate, then up
@@ -6,6 +8,10 @@
 // gate, up  {{ VALUE }} [rows, WIDTH]
 {% endif %}
 // y         {{ VALUE }} [rows, WIDTH]
+{% if BIAS %}
+// routes    Route [rows, TOP_K]; a row holds WIDTH / TOP_K elements of each route
+// bias      f32 [2, EXPERTS, WIDTH / TOP_K]: of the gates, then of the ups
+{% endif %}
 //
 // An item is 4 WG elements of a row, 4 for each thread. Computes in f32.
 {% include "snippets/value.wgsl" %}
@@ -15,6 +21,14 @@ var<storage, read> gate_up: array<vec4<{{ VALUE }}>>;
 {% else %}
 var<storage, read> gate: array<vec4<{{ VALUE }}>>;
 var<storage, read> up: array<vec4<{{ VALUE }}>>;
+{% endif %}
+{% if BIAS %}
+{% include "snippets/route.wgsl" %}
+var<storage, read> routes: array<Route>;
+var<storage, read> bias: array<vec4<f32>>;
+
+override EXPERTS: u32;
+override TOP_K: u32;
 {% endif %}
 
 override WIDTH: u32;
@@ -29,12 +43,22 @@ fn phase(item: u32, row: u32, thread: Thread) {
     }
 {% if FUSED %}
     let first = row * 2u * words + i;
-    let g = vec4<f32>(gate_up[first]);
-    let u = vec4<f32>(gate_up[first + words]);
+    var g = vec4<f32>(gate_up[first]);
+    var u = vec4<f32>(gate_up[first + words]);
 {% else %}
-    let g = vec4<f32>(gate[row * words + i]);
-    let u = vec4<f32>(up[row * words + i]);
+    var g = vec4<f32>(gate[row * words + i]);
+    var u = vec4<f32>(up[row * words + i]);
 {% endif %}
-    let a = vec4<f32>(activate(g.x), activate(g.y), activate(g.z), activate(g.w));
-    y[row * words + i] = value4(a * u);
+{% if BIAS %}
+    let own = words / TOP_K;
+    let at = routes[row * TOP_K + i / own].expert * own + i % own;
+    g += bias[at];
+    u += bias[EXPERTS * own + at];
+{% endif %}
+    y[row * words + i] = value4(vec4<f32>(
+        gated_activation(g.x, u.x),
+        gated_activation(g.y, u.y),
+        gated_activation(g.z, u.z),
+        gated_activation(g.w, u.w),
+    ));
 }

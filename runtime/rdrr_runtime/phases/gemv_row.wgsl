@@ -1,7 +1,7 @@
 {% if EXPERTS == "each" %}
 // y[r, s, n] = sum_k x[r, k] W[e, n, k], where e is the s-th expert of row r.
 {% elif EXPERTS == "sum" %}
-// y[r, n] = sum_s w sum_k x[r, s, k] W[e, n, k] (+ y), where e is the s-th expert of row r and w its
+// y[r, n] = sum_s w (sum_k x[r, s, k] W[e, n, k] (+ bias[e, n])) (+ y), where e is the s-th expert of row r and w its
 // routing weight.
 {% else %}
 // y[r, FIRST + n] = sum_k x[r, k] W[n, k] (+ bias) (+ y).
@@ -14,6 +14,7 @@
 // y        {{ Y }} {{ "[rows, TOP_K, N]" if EXPERTS == "each" else "[rows, N]" }}
 {% if EXPERTS %}
 // routes   Route [rows, TOP_K]
+// bias     f32 [EXPERT_COUNT, N], only with BIAS
 {% else %}
 // bias     f32 [N], only with BIAS
 {% endif %}
@@ -38,7 +39,8 @@ var<storage, read> routes: array<Route>;
 override EXPERT_COUNT: u32;
 override EXPERT_ROWS: u32;       // rows from one expert to the next
 override TOP_K: u32;
-{% elif BIAS %}
+{% endif %}
+{% if BIAS %}
 var<storage, read> bias: array<f32>;
 {% endif %}
 
@@ -137,6 +139,12 @@ fn phase(item: u32, row: u32, thread: Thread) {
             let x0 = route * (K / 4u);
             var acc0 = vec4<f32>(0.0);
 {{ add_products() -}}
+{% if BIAS %}
+            if (thread.index == 0u) {
+                let at = min(vec4<u32>(expert * N + n0) + FOUR, vec4<u32>(EXPERT_COUNT * N - 1u));
+                acc0 += vec4<f32>(bias[at.x], bias[at.y], bias[at.z], bias[at.w]);
+            }
+{% endif %}
             sum += routes[route].weight * select(vec4<f32>(0.0), acc0, live);
         }
     }

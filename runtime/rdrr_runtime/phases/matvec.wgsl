@@ -259,7 +259,7 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
             let n = own + lane;
             let product = factor * {{ "(" if COLUMN }}sum{{ "[lane]" if WIDTH > 1 }}{{ " - minimums.x)" if COLUMN }};
 {% if GATE %}
-            let result = activate(product) * (factor * {{ "(" if COLUMN }}sum[{{ PER_TEAM }}u + lane]{{ " - minimums.y)" if COLUMN }});
+            let result = gated_activation(product, factor * {{ "(" if COLUMN }}sum[{{ PER_TEAM }}u + lane]{{ " - minimums.y)" if COLUMN }});
 {% if INT8_OUT %}
             gated[team * {{ PER_TEAM }}u + lane] = result;
 {% else %}

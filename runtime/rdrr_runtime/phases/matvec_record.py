@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rdrr_manifests.graph import Clamp
+
 from rdrr_runtime.phases.bound_weights import WeightsRecord
 from rdrr_runtime.phases.fusion import InputRecord
 from rdrr_runtime.phases.phase import choice
@@ -36,7 +38,7 @@ class Matvec(WeightsRecord, InputRecord):
     Attributes:
         column: Whether the blocks of the matrices lie along N.
         output: Fused output op, see `Output.kind`.
-        act: For `gate`: `silu` or `gelu_tanh`.
+        act: For `gate`: the formula, see snippets/activate.wgsl.
         bias: Whether a bias is added.
         int8: Whether the input is quantized to int8.
         int8_out: Whether gated outputs are quantized to int8.
@@ -51,6 +53,7 @@ class Matvec(WeightsRecord, InputRecord):
         steps: Tiles of each item.
         matrices: The matrices of the product.
         partials: For `combine`: partial results of all heads together.
+        clamp: For `gate` with clamped SwiGLU: its constants.
     """
 
     shader = "matvec"
@@ -73,6 +76,7 @@ class Matvec(WeightsRecord, InputRecord):
     steps: int
     matrices: tuple[MatvecMatrix, ...]
     partials: int | None = None
+    clamp: Clamp | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ class MatvecRows(WeightsRecord):
         experts: `each` for one result for each expert of a row, `sum` for the sum of the results
             weighted by routing weight; empty without experts.
         kind: Fused output op, `store`, `add` or `gate`, see `Output.kind`.
-        act: For `gate`: `silu` or `gelu_tanh`.
+        act: For `gate`: the formula, see snippets/activate.wgsl.
         bias: Whether a bias is added.
         joined: Whether the outputs of several matrices lie side by side in one y.
         rows: Token rows of an item, a power of two; 1 with experts.
@@ -110,6 +114,7 @@ class MatvecRows(WeightsRecord):
         matrices: The matrices of the product.
         expert_count: With experts: number of experts in a stack.
         top_k: With experts: routes of a row.
+        clamp: For `gate` with clamped SwiGLU: its constants.
     """
 
     shader = "matvec_rows"
@@ -131,3 +136,4 @@ class MatvecRows(WeightsRecord):
     matrices: tuple[RowsMatrix, ...]
     expert_count: int | None = None
     top_k: int | None = None
+    clamp: Clamp | None = None

@@ -1,9 +1,10 @@
 {% if EXPERTS == "each" %}
-// Int8 product of a small batch with its experts: y[r, s, n] = f(v), v = sum_k W[e, n, k] x[r, k], where e
-// is the s-th expert of row r.
+// Int8 product of a small batch with its experts: y[r, s, n] = f(v), v = sum_k W[e, n, k] x[r, k] (+ bias[e, n]),
+// where e is the s-th expert of row r.
 {% elif EXPERTS == "sum" %}
-// Int8 product of a small batch with its experts: y[r, n] = f(v), v = sum_s w sum_k W[e, n, k] x[r, s, k],
-// where e is the s-th expert of row r and w its routing weight.
+// Int8 product of a small batch with its experts: y[r, n] = f(v),
+// v = sum_s w (sum_k W[e, n, k] x[r, s, k] (+ bias[e, n])), where e is the s-th expert of row r and w its
+// routing weight.
 {% else %}
 // Int8 product of a small batch of token rows with one or several matrices, reading each weight once:
 // y[r, n] = f(v), v = sum_k W[n, k] x[r, k].
@@ -24,6 +25,7 @@
 // y        {{ "u32 [rows, 5, N / 64, 4]" if WIDTH else "f32 [rows, TOP_K, N]" if EXPERTS == "each" else "f32 [rows, N]" }}
 {% if EXPERTS %}
 // routes   Route [rows, TOP_K]
+// bias     f32 [EXPERT_COUNT, N], only with BIAS; for gate those of all gates, then those of all ups
 {% else %}
 // bias     f32, one for each output of all matrices, only with BIAS
 {% endif %}
@@ -218,7 +220,7 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
 {% for r in range([ROWS // T, 1] | max) %}
 {% for p in range(OUTPUTS // 2) %}
         gated[(own + {{ r }}u) * {{ WIDTH }}u + team * {{ OUTPUTS // 2 }}u + {{ p }}u] =
-            activate(acc{{ r }}[{{ 2 * p }}]) * acc{{ r }}[{{ 2 * p + 1 }}];
+            gated_activation(acc{{ r }}[{{ 2 * p }}], acc{{ r }}[{{ 2 * p + 1 }}]);
 {% endfor %}
 {% endfor %}
     }
@@ -306,9 +308,19 @@ fn sum_rows(
 fn store(item: u32, team: u32, row: u32, sums: Sums) {
 {% if GATE %}
     let first = (item * TEAMS + team) * {{ OUTPUTS // 2 }}u;
+{% if EXPERTS and BIAS %}
+    let bias_row = min(routes[row].expert, EXPERT_COUNT - 1u) * OUTPUT_ROWS;
+{% endif %}
 {% for p in range(OUTPUTS // 2) %}
     if (first + {{ p }}u < OUTPUT_ROWS) {
-        y0[row * OUTPUT_ROWS + first + {{ p }}u] = activate(sums[{{ 2 * p }}]) * sums[{{ 2 * p + 1 }}];
+{% if EXPERTS and BIAS %}
+        let at = bias_row + first + {{ p }}u;
+        let gate = sums[{{ 2 * p }}] + bias[at];
+        let up = sums[{{ 2 * p + 1 }}] + bias[EXPERT_COUNT * OUTPUT_ROWS + at];
+        y0[row * OUTPUT_ROWS + first + {{ p }}u] = gated_activation(gate, up);
+{% else %}
+        y0[row * OUTPUT_ROWS + first + {{ p }}u] = gated_activation(sums[{{ 2 * p }}], sums[{{ 2 * p + 1 }}]);
+{% endif %}
     }
 {% endfor %}
 {% else %}
@@ -320,7 +332,14 @@ fn store(item: u32, team: u32, row: u32, sums: Sums) {
 {% for o in range(OUTPUTS) %}
         if (first + {{ o }}u < N{{ s }}) {
             let at = row * {{ ALL if JOINED else "N" ~ s }} + {{ before.outputs if JOINED }}first + {{ o }}u;
-            y{{ 0 if JOINED else s }}[at] = sums{{ "[" ~ o ~ "]" if OUTPUTS > 1 }}{{ " + bias[" ~ before.outputs ~ "first + " ~ o ~ "u]" if BIAS }}{{ " + y" ~ s ~ "[at]" if KIND == "add" }};
+{% if EXPERTS and BIAS %}
+            var biases = 0.0;
+            for (var route = row * TOP_K; route < (row + 1u) * TOP_K; route++) {
+                let expert = min(routes[route].expert, EXPERT_COUNT - 1u);
+                biases += routes[route].weight * bias[expert * N0 + first + {{ o }}u];
+            }
+{% endif %}
+            y{{ 0 if JOINED else s }}[at] = sums{{ "[" ~ o ~ "]" if OUTPUTS > 1 }}{{ (" + biases" if EXPERTS else " + bias[" ~ before.outputs ~ "first + " ~ o ~ "u]") if BIAS }}{{ " + y" ~ s ~ "[at]" if KIND == "add" }};
         }
 {% endfor %}
     }

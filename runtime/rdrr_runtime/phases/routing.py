@@ -3,7 +3,8 @@
 A route is one (row, expert) pair; each row has top_k of them, which `router_topk` selects.
 
     expert_groups     list the routes of each expert
-    expert_combine    y[r, :] = sum_s w[r, s] inner[r, s, :], where w is the routing weight
+    expert_combine    y[r, :] = sum_s w[r, s] (inner[r, s, :] (+ b[e])), where w is the routing
+                      weight and b[e] the bias of the expert
 """
 
 from __future__ import annotations
@@ -62,11 +63,13 @@ class ExpertCombine(Record):
         n: Elements of a row of y.
         top_k: Routes of a row.
         accumulate: Whether to add to y.
+        bias: Whether each expert has a bias.
     """
 
     shader = "expert_combine"
 
     value: str = choice()
+    bias: bool = choice(default=False)
     n: int
     top_k: int
     accumulate: bool
@@ -128,6 +131,7 @@ def expert_combine(
     y: BufferSlice,
     *,
     width: int,
+    bias: BufferSlice | None = None,
     accumulate: bool = False,
     label: str,
 ) -> list[Phase]:
@@ -139,6 +143,7 @@ def expert_combine(
         inner: [rows, top_k, width].
         y: [rows, width]; not the same buffer as inner.
         width: Elements of a row, a multiple of 4.
+        bias: Bias of each expert, f32 [experts, width], or None.
         accumulate: Add to y instead of replacing it.
         label: Name of the op, for messages and profiles.
 
@@ -150,7 +155,15 @@ def expert_combine(
     ctx.need_values(f"{label}: inner", inner, ctx.max_rows * routed.top_k * width)
     ctx.need_values(f"{label}: y", y, ctx.max_rows * width)
     record = ExpertCombine(
-        threads=THREADS, value=ctx.values, n=width, top_k=routed.top_k, accumulate=accumulate
+        threads=THREADS,
+        value=ctx.values,
+        bias=bias is not None,
+        n=width,
+        top_k=routed.top_k,
+        accumulate=accumulate,
     )
     buffers = {"routes": routed.routes, "inner": inner, "y": y}
+    if bias is not None:
+        need_floats(f"{label}: bias", bias, routed.experts * width)
+        buffers["bias"] = bias
     return [Phase(record, buffers, Work(-(-width // (4 * THREADS)), rows=1), label)]

@@ -15,6 +15,7 @@ import torch
 from rdrr_manifests.graph.ops import (
     Activation,
     Attention,
+    Clamp,
     DeltaRule,
     Embed,
     Experts,
@@ -30,6 +31,7 @@ from rdrr_manifests.graph.ops import (
     ShortConvolution,
     SigmoidGate,
     Slice,
+    WeightUse,
 )
 from torch import Tensor
 
@@ -66,7 +68,7 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
                 gate, up = values[op.gate].split(op.width, dim=-1)
             else:
                 gate, up = values[op.gate], values[op.up]
-            return gated_activation(gate, up, op.activation)
+            return gated_activation(gate, up, op.activation, op.clamp)
         case Activation():
             return ACTIVATIONS[op.activation](values[op.x])
         case Router():
@@ -121,25 +123,32 @@ def _attend(run: ReferencePass, op: Attention) -> Tensor:
         base=run.base,
         window=op.window or 0,
         softcap=op.softcap or 0.0,
+        sinks=None if op.sinks is None else run.weight(op.sinks),
     ).flatten(-2)
 
 
 def _mixture(run: ReferencePass, op: Experts) -> Tensor:
     """Apply the experts that the router selected for each row, and report their inputs."""
 
-    def expert(number: int) -> tuple[Tensor, Tensor, Tensor]:
+    def projection(part: tuple[WeightUse, ...], bias: WeightUse | None, number: int) -> Projection:
+        return run.weight(part[number]), None if bias is None else run.weight(bias)[number]
+
+    def expert(number: int) -> tuple[Projection, Projection, Projection]:
         return (
-            run.weight(op.gates[number]),
-            run.weight(op.ups[number]),
-            run.weight(op.downs[number]),
+            projection(op.gates, op.gate_bias, number),
+            projection(op.ups, op.up_bias, number),
+            projection(op.downs, op.down_bias, number),
         )
 
     def observe(number: int, outer: Tensor, inner: Tensor) -> None:
         for part, rows in ((op.gates, outer), (op.ups, outer), (op.downs, inner)):
             run.observe(part[number], rows)
 
+    def activate(gate: Tensor, up: Tensor) -> Tensor:
+        return gated_activation(gate, up, op.activation, op.clamp)
+
     ids, factors = run.values[op.router]
-    return experts(run.values[op.x], ids.long(), factors, expert, op.activation, observe)
+    return experts(run.values[op.x], ids.long(), factors, expert, activate, observe)
 
 
 def embed(tokens: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
@@ -195,6 +204,7 @@ def attention(
     base: int = 0,
     window: int = 0,
     softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Compute causal attention with grouped queries.
 
@@ -206,6 +216,7 @@ def attention(
         base: Slot of row 0.
         window: Number of slots that a row attends to, including its own; 0 for all up to its own.
         softcap: Scores become softcap * tanh(score / softcap); 0 for no cap.
+        sinks: [heads], a logit for each head that takes part in the softmax without a value.
 
     Returns:
         [rows, heads, head_dim].
@@ -223,15 +234,30 @@ def attention(
     if window:
         visible = visible & (slots > own - window)
     scores = scores.masked_fill(~visible, float("-inf"))
-    return torch.einsum("hrj,hjd->rhd", torch.softmax(scores, dim=-1), values)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.view(-1, 1, 1).expand(-1, rows, 1)), dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., : k.shape[1]]
+    return torch.einsum("hrj,hjd->rhd", weights, values)
 
 
-def gated_activation(gate: Tensor, up: Tensor, activation: str) -> Tensor:
+def gated_activation(
+    gate: Tensor, up: Tensor, activation: str, clamp: Clamp | None = None
+) -> Tensor:
     """Return activation(gate) * up, where the activation is one of `ACTIVATIONS`.
+
+    Args:
+        gate: The gate.
+        up: What is multiplied by it.
+        activation: Name of the activation.
+        clamp: Return the clamped SwiGLU instead.
 
     Raises:
         KeyError: The activation has another name.
     """
+    if clamp is not None:
+        gate = gate.clamp(max=clamp.limit)
+        up = up.clamp(-clamp.limit, clamp.limit)
+        return gate * torch.sigmoid(clamp.alpha * gate) * (up + clamp.up_offset)
     return ACTIVATIONS[activation](gate) * up
 
 
@@ -274,12 +300,16 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 """The activations of the graph's ops, by name."""
 
 
+Projection = tuple[Tensor, Tensor | None]
+"""The weight of a projection and its bias, if there is one."""
+
+
 def experts(
     x: Tensor,
     ids: Tensor,
     factors: Tensor,
-    expert: Callable[[int], tuple[Tensor, Tensor, Tensor]],
-    activation: str,
+    expert: Callable[[int], tuple[Projection, Projection, Projection]],
+    activate: Callable[[Tensor, Tensor], Tensor],
     observe: Callable[[int, Tensor, Tensor], None] | None = None,
 ) -> Tensor:
     """Return the weighted sum of the outputs of each row's experts: [rows, K] -> [rows, K].
@@ -290,7 +320,7 @@ def experts(
         factors: Routing weights of these experts, [rows, top_k].
         expert: Returns the gate and up projections [width, K] and the down projection [K, width]
             of an expert, given its number.
-        activation: Activation, as for `gated_activation`.
+        activate: Returns the inner activations of some rows, given their gates and ups.
         observe: Called with the number of each expert that is used, the rows that enter its gate
             and up projections, and the rows that enter its down projection.
     """
@@ -298,10 +328,10 @@ def experts(
     for number in ids.unique().tolist():
         gate, up, down = expert(number)
         rows, rank = (ids == number).nonzero(as_tuple=True)
-        inner = gated_activation(linear(x[rows], gate), linear(x[rows], up), activation)
+        inner = activate(linear(x[rows], *gate), linear(x[rows], *up))
         if observe is not None:
             observe(number, x[rows], inner)
-        out[rows] += linear(inner, down) * factors[rows, rank].unsqueeze(1)
+        out[rows] += linear(inner, *down) * factors[rows, rank].unsqueeze(1)
     return out
 
 

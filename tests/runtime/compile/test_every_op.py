@@ -14,6 +14,7 @@ import pytest
 from rdrr_manifests.graph.ops import (
     Activation,
     Attention,
+    Clamp,
     DeltaRule,
     Embed,
     Experts,
@@ -94,8 +95,39 @@ EXAMPLES = {
     "activation": Example(
         (GatedActivation("gate", "up", "y", "gelu_tanh", INNER),), {"gate": INNER, "up": INNER}
     ),
+    "clamped activation": Example(
+        (GatedActivation("gate", "up", "y", "silu", INNER, Clamp(0.8, 1.7, 0.5)),),
+        {"gate": INNER, "up": INNER},
+    ),
     "activation of one value": Example(
         (GatedActivation("gate", None, "y", "silu", INNER),), {"gate": 2 * INNER}
+    ),
+    "attention with sinks": Example(
+        (
+            Attention(
+                *("q", "k", "v", "y", 0, HEADS, KV_HEADS, HEAD_DIM, 0.5),
+                window=2,
+                sinks=vector("sinks", HEADS),
+            ),
+        ),
+        {"q": Q, "k": KV, "v": KV},
+    ),
+    "experts with biases": Example(
+        (
+            Router(
+                *("x", "routes", WeightUse("router", (EXPERTS, K)), 2),
+                normalize=True,
+                bias=vector("router bias", EXPERTS),
+            ),
+            Experts(
+                *("x", "routes", "y"),
+                *(experts("gate", INNER, K), experts("up", INNER, K), experts("down", K, INNER)),
+                *("silu", INNER, Clamp(0.8, 1.7, 0.5)),
+                *(vector("gate bias", EXPERTS, INNER), vector("up bias", EXPERTS, INNER)),
+                vector("down bias", EXPERTS, K),
+            ),
+        ),
+        {"x": K},
     ),
     "activation without a gate": Example((Activation("x", "y", "relu2", INNER),), {"x": INNER}),
     "experts": routed(Router("x", "routes", WeightUse("router", (EXPERTS, K)), 2, normalize=True)),
@@ -149,33 +181,43 @@ EXAMPLES = {
 }
 
 
+OPTIONAL_WEIGHTS = ("sinks", "bias", "down_bias")
 OTHERS = {"silu": "gelu_tanh", "gelu_tanh": "silu", "softmax": "sigmoid", "sigmoid": "softmax"}
 OTHERS |= {"max": "top2", "top2": "max", "relu2": "relu"}
+
+
+def alternatives(op: Op, name: str) -> Iterator[tuple[str, object]]:
+    """Yield other values of a number, flag or choice of an op, or of a part of it."""
+    value = getattr(op, name)
+    if isinstance(value, bool):
+        yield name, not value
+    elif isinstance(value, float):
+        yield name, value * 1.5
+    elif isinstance(value, Clamp):
+        for part in fields(value):
+            more = replace(value, **{part.name: getattr(value, part.name) * 1.5})
+            yield f"{name}.{part.name}", more
+    elif isinstance(value, WeightUse) and name in OPTIONAL_WEIGHTS:
+        yield name, None
+    elif name in ("window", "top_k", "top_groups"):
+        yield name, value + 1
+    elif name == "offset":
+        yield name, value - 1
+    elif value in OTHERS and getattr(op, "clamp", None) is None:
+        yield name, OTHERS[value]
 
 
 def changed(example: Example) -> Iterator[tuple[str, Example]]:
     """Yield the example with one number, flag or choice changed, without changing a shape."""
     for at, op in enumerate(example.ops):
         for one in fields(op):
-            value = getattr(op, one.name)
-            if one.name in ("top_groups", "group_score") and op.groups == 1:
+            if one.name in ("top_groups", "group_score") and getattr(op, "groups", 0) == 1:
                 continue  # without effect
             if one.name == "unit_offset" and getattr(op, "weight", None) is None:
                 continue  # nothing to which it could be added
-            if isinstance(value, bool):
-                value = not value
-            elif isinstance(value, float):
-                value *= 1.5
-            elif one.name in ("window", "top_k", "top_groups"):
-                value += 1
-            elif one.name == "offset":
-                value -= 1
-            elif value in OTHERS:
-                value = OTHERS[value]
-            else:
-                continue
-            ops = (*example.ops[:at], replace(op, **{one.name: value}), *example.ops[at + 1 :])
-            yield f"{type(op).__name__}.{one.name}", replace(example, ops=ops)
+            for what, value in alternatives(op, one.name):
+                ops = (*example.ops[:at], replace(op, **{one.name: value}), *example.ops[at + 1 :])
+                yield f"{type(op).__name__}.{what}", replace(example, ops=ops)
 
 
 CHANGES = [

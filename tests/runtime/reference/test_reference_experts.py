@@ -84,12 +84,18 @@ def test_the_outputs_of_experts_are_summed_with_their_routing_weights(rng):
     gates, ups = tensor(rng, EXPERTS, WIDTH, K), tensor(rng, EXPERTS, WIDTH, K)
     downs = tensor(rng, EXPERTS, K, WIDTH)
     ids, factors = route(router(3, normalize=False), tensor(rng, ROWS, EXPERTS))
-    found = ops.experts(x, ids, factors, lambda e: (gates[e], ups[e], downs[e]), "silu")
+    bias = tensor(rng, EXPERTS, K)
+
+    def expert(e):
+        return (gates[e], None), (ups[e], None), (downs[e], bias[e])
+
+    found = ops.experts(x, ids, factors, expert, lambda gate, up: ops.silu(gate) * up)
     for row in range(ROWS):
         expected = torch.zeros(K, dtype=torch.float64)
         for expert, factor in zip(ids[row].tolist(), factors[row], strict=True):
             gate, up = gates[expert] @ x[row], ups[expert] @ x[row]
-            expected += factor * (downs[expert] @ (gate * torch.sigmoid(gate) * up))
+            inner = gate * torch.sigmoid(gate) * up
+            expected += factor * (downs[expert] @ inner + bias[expert])
         torch.testing.assert_close(found[row], expected)
 
 

@@ -1,5 +1,16 @@
 // The activation of a feed-forward block, {{ ACT }}. Arguments of exp and tanh are clamped to a range
 // in which every driver returns finite values; beyond it the results are the same in f32, or nearly zero.
+{% if ACT == "clamped_silu" %}
+override LIMIT: f32;      // largest gate, and largest magnitude of up
+override ALPHA: f32;      // factor on the gate within the sigmoid
+override UP_OFFSET: f32;  // added to up
+
+//   g / (1 + exp(-ALPHA g)) (u + UP_OFFSET), both limited first
+fn gated_activation(gate: f32, up: f32) -> f32 {
+    let g = min(gate, LIMIT);
+    return g / (1.0 + exp(min(-ALPHA * g, 80.0))) * (clamp(up, -LIMIT, LIMIT) + UP_OFFSET);
+}
+{% else %}
 {% if ACT == "silu" %}
 //   g / (1 + exp(-g))
 fn activate(g: f32) -> f32 {
@@ -35,5 +46,10 @@ fn activate(g: f32) -> f32 {
 fn activate(g: f32) -> f32 {
     let t = 0.7978845608028654 * (g + 0.044715 * g * g * g);
     return 0.5 * g * (1.0 + tanh(clamp(t, -15.0, 15.0)));
+}
+{% endif %}
+
+fn gated_activation(gate: f32, up: f32) -> f32 {
+    return activate(gate) * up;
 }
 {% endif %}

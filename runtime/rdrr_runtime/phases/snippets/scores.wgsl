@@ -1,10 +1,22 @@
-// The attention mask (which slots a row attends to) and the softcap of scores.
+// The attention mask (which slots a row attends to), the softcap of scores, and sinks: logits that take part
+// in the softmax without a value. A softmax begins with the sink as its maximum and 1 as its sum.
 override HEADS: u32;
 override SCALE: f32;
 override WINDOW: u32;   // sliding window: slots that a row attends to, its own included; 0 for all
 override SOFTCAP: f32;  // 0 for none
 
+{% if SINKS %}
+var<storage, read> sinks: array<f32>;  // [HEADS]
+
+{% endif %}
 const LOWEST = -3.0e38;  // finite, so that no difference of scores is NaN
+
+// Maximum and sum with which the softmax of a head begins.
+fn initial_max(head: u32) -> f32 {
+    return {{ "sinks[head]" if SINKS else "LOWEST" }};
+}
+
+const INITIAL_SUM = {{ "1.0" if SINKS else "0.0" }};
 
 // The slots that a row at `slot` attends to: from x up to, but not including, y.
 fn attended_slots(slot: u32) -> vec2<u32> {
