@@ -190,7 +190,9 @@ def _inference(
     attention = read_block(rule.attention, config)
     if SLIDING not in types:
         attention["sliding_window"] = None
-    attention["query_key_norm"] = any(".q_norm." in tensor.name for tensor in tensors)
+    attention["query_key_norm"] = any(
+        part in tensor.name for tensor in tensors for part in (".q_norm.", ".query_layernorm.")
+    )
     attention["attention_bias"] = any(
         tensor.role == "bias" and ".self_attn." in tensor.name for tensor in tensors
     )

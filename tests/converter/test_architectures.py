@@ -126,6 +126,14 @@ WITHOUT_DEFAULTS = {
         ("seed_oss", "seed_oss"),
         ("smollm3", "smollm3"),
         ("vaultgemma", "vaultgemma"),
+        ("glm", "glm"),
+        ("glm4", "glm4"),
+        ("olmo2", "olmo2"),
+        ("olmo3", "olmo3"),
+        ("exaone4", "exaone4"),
+        ("ernie4_5", "ernie4_5"),
+        ("hunyuan_v1_dense", "hunyuan_v1_dense"),
+        ("helium", "helium"),
     ],
 )
 def test_absent_keys_have_the_defaults_of_transformers(name, model_type):

@@ -20,6 +20,7 @@ from rdrr_manifests.graph import Graph, derive_graph
 from rdrr_manifests.graph.ops import Attention, Residual, Router
 from rdrr_manifests.models import Manifest
 from rdrr_runtime.phases.rope_tables import attention_factor, frequencies
+from support.published import MORE_PUBLISHED
 
 SHORT = [round(1.0 + 0.02 * pair, 2) for pair in range(48)]
 LONG = [round(1.0 + 1.25 * pair, 2) for pair in range(48)]
@@ -63,7 +64,7 @@ SMOLLM2 = {
     "use_cache": True,
     "vocab_size": 49152,
 }
-PUBLISHED: Mapping[str, dict[str, Any]] = {
+_PUBLISHED: Mapping[str, dict[str, Any]] = {
     "SmolLM2-135M": SMOLLM2,
     "Phi-3.5-mini": PHI35,
     "Phi-4-mini": {
@@ -373,6 +374,13 @@ PUBLISHED: Mapping[str, dict[str, Any]] = {
     },
 }
 
+"""Llama, Qwen, Gemma and their relatives."""
+
+PUBLISHED: Mapping[str, dict[str, Any]] = {
+    **_PUBLISHED,
+    **MORE_PUBLISHED,
+}
+
 
 def their_config(config: Mapping[str, Any]) -> Any:
     """Return the configuration in transformers, from a copy since transformers modifies it."""
@@ -436,6 +444,9 @@ def test_every_tensor_of_a_published_model_has_the_expected_shape(name):
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_rope_of_a_published_model_has_the_frequencies_of_transformers(name):
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+    from transformers.models.hunyuan_v1_dense import modeling_hunyuan_v1_dense as hunyuan
+
+    stretched = hunyuan.HunYuanDenseV1RotaryEmbedding.compute_ntk_alpha_rope_parameters
 
     config = PUBLISHED[name]
     graph = graph_of(read(config, theirs(config)))
@@ -451,9 +462,12 @@ def test_rope_of_a_published_model_has_the_frequencies_of_transformers(name):
     ):
         for context in (2048, 65536):
             if rope["rope_type"] == "default":
-                rotated = int(head_dim * rope.get("partial_rotary_factor", 1.0))
+                rotated = int(head_dim * (rope.get("partial_rotary_factor") or 1.0))
                 steps = np.arange(0, rotated, 2) / rotated
                 expected, factor = rope["rope_theta"] ** -steps, 1.0
+            elif "alpha" in rope:
+                found, factor = stretched(whole)
+                expected = found.double().numpy()
             else:
                 init = ROPE_INIT_FUNCTIONS[rope["rope_type"]]
                 found, factor = init(whole, "cpu", seq_len=context, layer_type=layer_type)

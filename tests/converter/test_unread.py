@@ -155,7 +155,7 @@ def test_a_forced_architecture_is_used_if_the_configuration_names_none_or_it_is_
 
 
 def test_the_hint_for_an_unknown_architecture_does_not_recommend_a_wrong_result(llama):
-    edited(llama, architectures=["HeliumForCausalLM"], model_type="helium")
+    edited(llama, architectures=["RwkvForCausalLM"], model_type="rwkv")
     with pytest.raises(ConversionError, match=r"unknown architecture.*gives wrong results"):
         dry(llama)
 

@@ -6,6 +6,7 @@ if one is forgotten.
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,16 @@ SIGMOID_EXPERTS = (
     ("topk_group", 2),
 )
 """12 experts in 4 groups, of which 5 in 2 groups are selected."""
+OLMO3_ROPE = {
+    "full_attention": {
+        "rope_type": "yarn",
+        "rope_theta": 500000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 128,
+    },
+    "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0},
+}
+HUNYUAN_ROPE = {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0, "rope_theta": 10000.0}
 LATEST_MODELS = (
     TinyModel("gemma", 256, (("tie_word_embeddings", True),)),
     TinyModel(
@@ -134,9 +145,25 @@ LATEST_MODELS = (
             ("moe_num_shared_experts", 2),
         ),
     ),
+    TinyModel("glm", 256, (("partial_rotary_factor", 0.75),)),
+    TinyModel("glm4", 256, (("num_attention_heads", 6),)),
+    TinyModel("olmo2", 256, (("num_attention_heads", 6),)),
+    TinyModel(
+        "olmo3",
+        256,
+        (
+            ("layer_types", ["sliding_attention", "full_attention"] * 2),
+            ("rope_parameters", OLMO3_ROPE),
+            ("sliding_window", 24),
+        ),
+    ),
+    TinyModel("exaone4", 256, (("sliding_window", 24), ("sliding_window_pattern", 2))),
+    TinyModel("ernie4_5", 256, (("tie_word_embeddings", True),)),
+    TinyModel("hunyuan_v1_dense", 256, (("rope_parameters", HUNYUAN_ROPE),)),
+    TinyModel("helium", 256, (("attention_bias", True),)),
     TinyModel("vaultgemma", 256, (("sliding_window", 24), ("query_pre_attn_scalar", 48))),
 )
-"""Models that this version does not export as GGUF: Gemma 1, and scale factors on all parts."""
+"""Models that this version does not export as GGUF."""
 ALL_MODELS = TINY_MODELS + MORE_MODELS + LATEST_MODELS
 
 
@@ -167,7 +194,9 @@ def make_model(tiny: TinyModel, rng: np.random.Generator, **overrides: Any) -> A
         **dict(tiny.options),
         **overrides,
     }
-    config = AutoConfig.for_model(tiny.model_type, **settings)
+    if "layer_types" in settings:
+        settings["layer_types"] = settings["layer_types"][: settings["num_hidden_layers"]]
+    config = AutoConfig.for_model(tiny.model_type, **copy.deepcopy(settings))
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model = model.to_empty(device="cpu")

@@ -15,15 +15,23 @@ from rdrr_converter.architectures._aliases import ALIASES, plain_name
 from rdrr_converter.architectures.base import ArchitectureRule, TensorRule, read_block
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.dots1 import DOTS1
+from rdrr_converter.architectures.ernie4_5 import ERNIE4_5
 from rdrr_converter.architectures.ernie4_5_moe import ERNIE4_5_MOE
+from rdrr_converter.architectures.exaone4 import EXAONE4
 from rdrr_converter.architectures.gemma import GEMMA
 from rdrr_converter.architectures.gemma2 import GEMMA2
 from rdrr_converter.architectures.gemma3 import GEMMA3
+from rdrr_converter.architectures.glm import GLM
+from rdrr_converter.architectures.glm4 import GLM4
 from rdrr_converter.architectures.glm4_moe import GLM4_MOE
 from rdrr_converter.architectures.granite import GRANITE
+from rdrr_converter.architectures.helium import HELIUM
+from rdrr_converter.architectures.hunyuan_v1_dense import HUNYUAN_V1_DENSE
 from rdrr_converter.architectures.llama import LLAMA
 from rdrr_converter.architectures.mistral import MISTRAL
 from rdrr_converter.architectures.mixtral import MIXTRAL
+from rdrr_converter.architectures.olmo2 import OLMO2
+from rdrr_converter.architectures.olmo3 import OLMO3
 from rdrr_converter.architectures.phi3 import PHI3
 from rdrr_converter.architectures.qwen2 import QWEN2
 from rdrr_converter.architectures.qwen2_moe import QWEN2_MOE
@@ -66,6 +74,14 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     SEED_OSS,
     SMOLLM3,
     VAULTGEMMA,
+    ERNIE4_5,
+    EXAONE4,
+    GLM,
+    GLM4,
+    HELIUM,
+    HUNYUAN_V1_DENSE,
+    OLMO2,
+    OLMO3,
     WEDLM,
     GRANITE,
 )

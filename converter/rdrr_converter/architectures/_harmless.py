@@ -67,6 +67,9 @@ HARMLESS: frozenset[str] = frozenset(
         "max_sequence_length",
         "model_max_length",
         # classifiers
+        "class_num",  # Hunyuan, as the next two
+        "dense_list",
+        "pool_type",
         "id2label",
         "label2id",
         "num_labels",
@@ -74,10 +77,19 @@ HARMLESS: frozenset[str] = frozenset(
         # tokens; the tokenizer's part of the manifest is made from them
         "bos_token_id",
         "decoder_start_token_id",
+        "eod_token_id",
         "eos_token_id",
+        "im_end_id",  # Hunyuan
+        "im_newline_id",
+        "im_start_id",
+        "mask_init_id",
         "mask_token_id",
+        "org_vocab_size",
+        "pad_id",
         "pad_token_id",
         "sep_token_id",
+        "text_end_id",
+        "text_start_id",
         "unk_token_id",
         # generation
         "bad_words_ids",
@@ -126,6 +138,7 @@ HARMLESS: frozenset[str] = frozenset(
         "vision_start_token_id",
         "vision_token_id",
         # read, or compared with a harmless value, if what they belong to is in use
+        "cla_share_factor",  # use_cla
         "max_window_layers",  # use_sliding_window
         "original_max_position_embeddings",  # rope_scaling
     )
@@ -135,6 +148,7 @@ HARMLESS: frozenset[str] = frozenset(
 HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
         "activation": ("swiglu",),  # beside hidden_act in Falcon 3
+        "add_classification_head": (False,),
         "add_cross_attention": (False,),
         "attention_bias": (False,),
         "attention_out_bias": (False,),
@@ -147,6 +161,7 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "lm_head_bias": (False,),
         "mlp_bias": (False,),
         "mlp_only_layers": ([],),
+        "norm_type": ("rms",),
         "num_experts": (0,),  # a dense model
         "num_experts_per_tok": (0,),
         "num_local_experts": (0,),
@@ -157,14 +172,19 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "shared_expert_intermediate_size": (0,),
         "tie_encoder_decoder": (False,),
         "use_bidirectional_attention": (False,),
+        "use_cla": (False,),  # Hunyuan; no layer shares the cache of another
         "use_mrope": (False,),  # Qwen 2.5
+        "use_rotary_pos_emb": (True,),
         "use_sliding_window": (False,),
     }
 )
 """Keys that are harmless with one of these values."""
 
 HARMLESS_COPIES: Mapping[str, str] = MappingProxyType(
-    {"sliding_window_size": "sliding_window"}  # Gemma 2
+    {
+        "attention_head_dim": "head_dim",  # Hunyuan
+        "sliding_window_size": "sliding_window",  # Gemma 2
+    }
 )
 """Keys that are harmless if they have the same value as another key, which is read."""
 

@@ -14,7 +14,12 @@ from typing import Any
 from rdrr_format.errors import ConversionError
 
 from rdrr_converter.architectures.config import Config
-from rdrr_converter.architectures.layers import FULL, SLIDING, unrotated_layers
+from rdrr_converter.architectures.layers import (
+    FULL,
+    SLIDING,
+    every_nth_full_if_window,
+    unrotated_layers,
+)
 
 Rule = Callable[[Config], Mapping[str, object]]
 """A rule for the fields of `inference.rope`."""
@@ -52,6 +57,35 @@ def read_dual_rope(config: Config) -> dict[str, object]:
 def read_rope_of_some_layers(config: Config) -> dict[str, object]:
     """Rule: the fields of `inference.rope` if some layers have no rope (SmolLM3)."""
     return {**read_rope(config), "unrotated_layers": unrotated_layers(config) or None}
+
+
+def read_rope_of_windows(config: Config) -> dict[str, object]:
+    """Rule: the fields of `inference.rope` if only layers with a window have rope (EXAONE 4).
+
+    All layers have it where the configuration states no window.
+    """
+    plain: tuple[int, ...] = ()
+    if config.get("sliding_window") is not None:
+        types = every_nth_full_if_window("sliding_window_pattern")(config)
+        plain = tuple(layer for layer, kind in enumerate(types) if kind == FULL)
+    return {**read_rope(config), "unrotated_layers": plain or None}
+
+
+def read_stretched_rope(config: Config) -> dict[str, object]:
+    """Rule: the fields of `inference.rope` if `alpha` stretches the base (Hunyuan).
+
+    The base is multiplied by alpha^(d / (d - 2)) for a head of d elements, whatever the length of
+    the sequence is, although the configurations call the scaling `dynamic`.
+    """
+    parameters = _parameters(config, FULL)
+    kind = parameters.get("rope_type") or parameters.get("type")
+    if kind != "dynamic" or not parameters.get("alpha"):
+        return read_rope(config)
+    for key in ("beta_fast", "beta_slow", "factor", "mscale", "mscale_all_dim"):
+        parameters.get(key)  # nobody reads these beside alpha
+    size = config.head_dim
+    stretch = parameters.number("alpha") ** (size / (size - 2))
+    return {"rope_theta": parameters.number("rope_theta") * stretch}
 
 
 def interleaved(rule: Rule) -> Rule:

@@ -99,6 +99,30 @@ def every_nth_full(key: str) -> Callable[[Config], tuple[str, ...]]:
     return read
 
 
+def every_nth_full_if_window(key: str) -> Callable[[Config], tuple[str, ...]]:
+    """Rule: as `every_nth_full`, but all layers have full attention without a window (EXAONE 4)."""
+    read_types = every_nth_full(key)
+
+    def read(config: Config) -> tuple[str, ...]:
+        if config.get("sliding_window") is None:
+            config.get(key)  # only layers with a window follow it
+            return _stated(config) or (FULL,) * config.layers
+        return read_types(config)
+
+    return read
+
+
+def one_full_of(period: int) -> Callable[[Config], tuple[str, ...]]:
+    """Rule: the last of each `period` layers has full attention if no types are stated (OLMo 3)."""
+
+    def read(config: Config) -> tuple[str, ...]:
+        return _stated(config) or tuple(
+            SLIDING if (layer + 1) % period else FULL for layer in range(config.layers)
+        )
+
+    return read
+
+
 def alternating(config: Config) -> tuple[str, ...]:
     """Rule: sliding window and full attention alternate, beginning with a window (Gemma 2)."""
     return _stated(config) or tuple(

@@ -54,6 +54,7 @@ STACKED_GATE_UP = StackRule(
     "model.layers.{layer}.mlp.gate_up_proj.weight", tuple(row.name for row in FEED_FORWARD[:2])
 )
 TWO_NORMS = (norm("input_layernorm"), norm("post_attention_layernorm"))
+POST_NORMS = (norm("post_attention_layernorm"), norm("post_feedforward_layernorm"))
 FOUR_NORMS = (
     *TWO_NORMS,
     norm("pre_feedforward_layernorm"),

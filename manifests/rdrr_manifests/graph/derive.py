@@ -12,6 +12,7 @@ from math import sqrt
 
 from rdrr_format.errors import ManifestError
 
+from rdrr_manifests.graph.layer_norms import layer_norms
 from rdrr_manifests.graph.names import ExpertNames, TensorNames
 from rdrr_manifests.graph.ops import (
     Activation,
@@ -149,41 +150,41 @@ class _Builder:
         """Append a decoder layer; take and return the name of the residual stream's value."""
         if self.blocks.layer_pattern.parallel_residual:
             return self._parallel_layer(layer, stream)
-        norms = self.blocks.normalization
-        sandwich = norms.pre_feedforward_norm
-        branch = self._attention(layer, stream)
-        if sandwich and norms.post_attention_norm:
-            branch = self._norm(layer, "post_attention_layernorm", branch, f"l{layer}.attn_post")
+        norms = layer_norms(self.blocks.normalization, self.names, layer)
+        hidden = self._norm(layer, norms.attention, stream, f"l{layer}.attn_in")
+        branch = self._attention(layer, hidden)
+        branch = self._norm(layer, norms.attention_output, branch, f"l{layer}.attn_post")
         stream = self._residual(stream, branch, f"l{layer}.x_attn")
-        ffn_norm = "pre_feedforward_layernorm" if sandwich else "post_attention_layernorm"
-        hidden = self._norm(layer, ffn_norm, stream, f"l{layer}.ffn_in")
+        hidden = self._norm(layer, norms.feed_forward, stream, f"l{layer}.ffn_in")
         branch = self._feed_forward(layer, hidden)
-        if norms.post_feedforward_norm:
-            branch = self._norm(layer, "post_feedforward_layernorm", branch, f"l{layer}.ffn_post")
+        branch = self._norm(layer, norms.feed_forward_output, branch, f"l{layer}.ffn_post")
         return self._residual(stream, branch, f"l{layer}.x_ffn")
 
     def _parallel_layer(self, layer: int, stream: str) -> str:
         """Append a layer whose attention and feed-forward both read the stream before it."""
-        attended = self._attention(layer, stream)
-        hidden = f"l{layer}.attn_in"
+        hidden = self._norm(layer, "input_layernorm", stream, f"l{layer}.attn_in")
+        attended = self._attention(layer, hidden)
         if self.blocks.normalization.post_attention_norm:
             hidden = self._norm(layer, "post_attention_layernorm", stream, f"l{layer}.ffn_in")
         branch = self._feed_forward(layer, hidden)
         stream = self._residual(stream, branch, f"l{layer}.x_ffn")
         return self._residual(stream, attended, f"l{layer}.x_attn")
 
-    def _attention(self, layer: int, stream: str) -> str:
-        """Append the attention of a layer with its norm and projections; return its output."""
+    def _attention(self, layer: int, hidden: str) -> str:
+        """Append the attention of a layer with its projections; return its output."""
         sizes, attention = self.sizes, self.blocks.attention
-        hidden = self._norm(layer, "input_layernorm", stream, f"l{layer}.attn_in")
         is_global = is_global_layer(self.manifest, layer)
         is_rotated = layer not in (self.blocks.rope.unrotated_layers or ())
         heads = {"q": sizes.num_attention_heads, "k": sizes.num_key_value_heads}
         values = {}
         for kind, count in heads.items():
             value = self._linear(layer, f"self_attn.{kind}_proj", hidden, count * sizes.head_dim)
-            value = self._head_norm(layer, kind, value, count)
-            values[kind] = self._rotated(value, count, is_global) if is_rotated else value
+            if not attention.query_key_norm_after_rope:
+                value = self._head_norm(layer, kind, value, count)
+            value = self._rotated(value, count, is_global) if is_rotated else value
+            if attention.query_key_norm_after_rope:
+                value = self._head_norm(layer, kind, value, count)
+            values[kind] = value
         width = sizes.num_key_value_heads * sizes.head_dim
         values["v"] = self._linear(layer, "self_attn.v_proj", hidden, width)
         out = f"l{layer}.attn"
@@ -206,11 +207,13 @@ class _Builder:
         return self._linear(layer, "self_attn.o_proj", out, sizes.hidden_size, inner)
 
     def _head_norm(self, layer: int, kind: str, value: str, heads: int) -> str:
-        """Append the norm of each head of the queries or keys, if the layer has one."""
-        stem = self.names.layer(layer, f"self_attn.{kind}_norm")
+        """Append the norm of the queries or keys, if the layer has one."""
+        stem = self.names.head_norm(layer, kind)
         attention, width = self.blocks.attention, self.sizes.head_dim
         if not attention.query_key_norm and f"{stem}.weight" not in self.names:
             return value
+        if attention.query_key_norm_spans_heads:
+            return self._append_norm(stem, (heads * width,), value, f"{value}.norm")
         shape = (heads, width) if attention.query_key_norm_per_head else (width,)
         return self._append_norm(stem, shape, value, f"{value}.norm", heads)
 
@@ -300,7 +303,10 @@ class _Builder:
             )
         )
 
-    def _norm(self, layer: int, part: str, x: str, out: str) -> str:
+    def _norm(self, layer: int, part: str | None, x: str, out: str) -> str:
+        """Append a norm of a layer, if it has it; return the output's name."""
+        if part is None:
+            return x
         return self._append_norm(self.names.layer(layer, part), (self.sizes.hidden_size,), x, out)
 
     def _append_norm(

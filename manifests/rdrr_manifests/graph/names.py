@@ -66,6 +66,10 @@ SELECTION_BIASES = (
 Ernie's."""
 
 
+HEAD_NORMS = {"q": ("q_norm", "query_layernorm"), "k": ("k_norm", "key_layernorm")}
+"""The names of the norms of queries and keys: the usual ones, and those of Hunyuan."""
+
+
 class TensorNames:
     """The tensor names of one package.
 
@@ -91,6 +95,16 @@ class TensorNames:
     def layer(self, index: int, part: str) -> str:
         """Return the full name of a tensor of a layer, whether or not it exists."""
         return f"{self._prefix}layers.{index}.{part}"
+
+    def head_norm(self, index: int, kind: str) -> str:
+        """Return the name of the norm of a layer's queries or keys, without `.weight`.
+
+        Args:
+            index: Index of the layer.
+            kind: `q` or `k`.
+        """
+        names = [self.layer(index, f"self_attn.{part}") for part in HEAD_NORMS[kind]]
+        return next((name for name in names if f"{name}.weight" in self), names[0])
 
     def experts(self, layer: int) -> ExpertNames | None:
         """Return the names of a layer's experts; None for a layer without experts."""

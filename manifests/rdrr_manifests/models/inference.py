@@ -23,6 +23,9 @@ class Attention(Block):
         attn_logit_softcapping: Scores become cap*tanh(score/cap); None for no cap.
         sliding_window: Tokens that a token attends to in a local layer, including itself.
         query_key_norm: Whether each head of the queries and keys has an RMSNorm before rope.
+        query_key_norm_after_rope: Whether that norm comes after rope. Written by rdrr only.
+        query_key_norm_spans_heads: Whether one norm spans all heads of the queries, and one all
+            heads of the keys (OLMo 2). Written by rdrr only.
         value_norm: Whether the values have a norm; not supported.
         causal: Whether a token attends only to itself and earlier tokens.
         attention_bias: Whether some of the projections have a bias; the tensors decide which.
@@ -38,6 +41,8 @@ class Attention(Block):
     causal: bool = True
     attention_bias: bool = False
     query_key_norm_per_head: Annotated[bool, WRITTEN_IF_SET] = False
+    query_key_norm_after_rope: Annotated[bool, WRITTEN_IF_SET] = False
+    query_key_norm_spans_heads: Annotated[bool, WRITTEN_IF_SET] = False
 
 
 class Normalization(Block):

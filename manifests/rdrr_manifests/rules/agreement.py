@@ -11,6 +11,7 @@ from rdrr_format.errors import FormatError
 
 from rdrr_manifests.faults import Severity, tensor_field
 from rdrr_manifests.graph import Graph, WeightUse
+from rdrr_manifests.graph.names import HEAD_NORMS
 from rdrr_manifests.models.tensors import Role
 from rdrr_manifests.rules.subject import Finding, Rule, Subject
 
@@ -187,7 +188,7 @@ def other_flags(subject: Subject) -> Iterator[Finding]:
         (
             "attention.queryKeyNorm",
             inference.attention.query_key_norm,
-            "self_attn.q_norm.weight" in parts,
+            any(f"self_attn.{part}.weight" in parts for part in HEAD_NORMS["q"]),
         ),
         (
             "attention.attentionBias",

@@ -208,7 +208,7 @@ def match_projections(body: Body, index: int) -> Projections | None:
         return None
     if [chain[-1] for chain in chains] != [attention.q, attention.k, attention.v]:
         return None
-    are_plain = all(one.is_plain for one in norms)
+    are_plain = all(one.is_plain and one.width == attention.head_dim for one in norms)
     same_norms = are_plain and len({(one.eps, one.unit_offset) for one in norms}) <= 1
     same_ropes = len({(one.table, one.interleaved) for one in ropes}) <= 1
     if not same_norms or not same_ropes or len(chains[2]) > 1:

@@ -1,0 +1,60 @@
+"""GLM-4 9B of 2024: biases on queries, keys and values, rope on neighbours in half of each head."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures._rope import interleaved, read_partial_rope
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.layers import all_full
+from rdrr_converter.architectures.tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    HEAD,
+    STACKED_GATE_UP,
+    TWO_NORMS,
+    attention_biases,
+)
+
+ATTENTION_BIAS = read.flag("attention_bias")
+
+GLM = ArchitectureRule(
+    name="glm",
+    classes=("GlmForCausalLM", "GlmModel"),
+    defaults={
+        "attention_bias": True,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 13696,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 40,
+        "num_key_value_heads": 2,
+        "partial_rotary_factor": 0.5,
+        "rms_norm_eps": 1.5625e-7,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "vocab_size": 151552,
+    },
+    attention={"query_pre_attn_scalar": read.head_dim},
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act")},
+    output={},
+    rope=interleaved(read_partial_rope),
+    layer_types=all_full,
+    stacks=(STACKED_GATE_UP,),
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *ATTENTION,
+        *attention_biases(ATTENTION_BIAS, ATTENTION_BIAS, ATTENTION_BIAS, False),
+        *FEED_FORWARD,
+        FINAL_NORM,
+        HEAD,
+    ),
+)
