@@ -15,9 +15,9 @@ from rdrr_format.errors import SourceError
 from rdrr_manifests.models import Architecture, MoeConfig
 
 from rdrr_converter.architectures import ArchitectureRule, Config, TensorRule
-from rdrr_converter.architectures.base import BODY
+from rdrr_converter.architectures.base import BODY, StackRule
 from rdrr_converter.sources import Source, SourceTensor
-from rdrr_converter.stacks import unstack
+from rdrr_converter.stacks import transposed, unstack, unstack_groups
 
 _MOST_EXTRA_LAYERS = 16
 """Layers for the prediction of further tokens that are looked for; published models have 1."""
@@ -88,7 +88,8 @@ def match(
     rows = max((tensor.rows for tensor in source.tensors.values()), default=0)
     if moe is not None and moe.num_experts > rows:  # a router has one row per expert
         raise config.fault("the number of experts", f"at most {rows}", moe.num_experts)
-    finder = _Finder(source, rule, _dimensions(sizes, moe))
+    more = {name: read(config) for name, read in rule.dimensions.items()}
+    finder = _Finder(source, rule, _dimensions(sizes, moe) | more)
     found: list[ModelTensor] = []
     missing: list[str] = []
     for wanted in _expected_tensors(rule, config, sizes.num_layers, moe):
@@ -97,7 +98,9 @@ def match(
             name = wanted.fill(wanted.rule.name)
             found.append(ModelTensor(name, tensor, wanted.rule.role, wanted.layer, wanted.expert))
         elif _is_required(wanted.rule, config):
-            missing.append(finder.name_in_source(wanted.fill(wanted.rule.name)))
+            missing.append(
+                finder.name_in_source(wanted.fill(rule.published_name(wanted.rule.name)))
+            )
     if missing:
         raise SourceError(
             "a tensor is missing" if len(missing) == 1 else f"{len(missing)} tensors are missing",
@@ -136,6 +139,8 @@ def _dimensions(sizes: Architecture, moe: MoeConfig | None) -> dict[str, int]:
         "q": sizes.num_attention_heads * sizes.head_dim,
         "kv": sizes.num_key_value_heads * sizes.head_dim,
         "head": sizes.head_dim,
+        "heads": sizes.num_attention_heads,
+        "kv_heads": sizes.num_key_value_heads,
         "one": 1,
     }
     if moe is not None:
@@ -169,19 +174,21 @@ class _Finder:
         self, source: Source, rule: ArchitectureRule, dimensions: Mapping[str, int]
     ) -> None:
         self.used: set[str] = set()
+        self._rule = rule
         self._tensors = source.tensors
         self._stacks = rule.stacks
         self._rows = {row.name: row for row in rule.tensors}
         self._dimensions = dimensions
         self._parts: dict[str, SourceTensor] = {}
+        embedding = rule.published_name(f"{BODY}embed_tokens.weight").removeprefix(rule.body)
         self._prefix = next(
-            (p for p in rule.prefixes if f"{p}embed_tokens.weight" in source.tensors),
-            rule.prefixes[0],
+            (p for p in rule.prefixes if f"{p}{embedding}" in source.tensors), rule.prefixes[0]
         )
 
     def name_in_source(self, name: str) -> str:
-        """Return the name that this checkpoint uses for a canonical name."""
-        return self._prefix + name.removeprefix(BODY) if name.startswith(BODY) else name
+        """Return the name that this checkpoint uses for the usual name in checkpoints."""
+        body = self._rule.body
+        return self._prefix + name.removeprefix(body) if name.startswith(body) else name
 
     def find(self, wanted: _ExpectedTensor) -> SourceTensor | None:
         """Find a tensor; return None if the checkpoint does not have it.
@@ -189,37 +196,50 @@ class _Finder:
         Raises:
             SourceError: The tensor, or the stack that contains it, has the wrong shape.
         """
-        for name in (wanted.rule.name, *wanted.rule.aliases):
+        published, canonical = self._rule.published_name(wanted.rule.name), wanted.rule.name
+        # A GGUF is read with canonical names, and in the usual order of rows and columns.
+        for name in dict.fromkeys((published, canonical, *wanted.rule.aliases)):
             tensor = self._tensors.get(self.name_in_source(wanted.fill(name)))
             if tensor is not None:
-                _check_shape(tensor, self._shape(wanted.rule))
                 self.used.add(tensor.name)
+                if name == published and self._rule.is_transposed(canonical):
+                    tensor = transposed(tensor)
+                _check_shape(tensor, self._shape(wanted.rule))
                 return tensor
-        name = wanted.fill(wanted.rule.name)
+        name = wanted.fill(canonical)
         if name not in self._parts:
             for stack in self._stacks:
-                if wanted.rule.name in stack.parts:
-                    self._unstack(stack.name, stack.parts, wanted)
+                if canonical in stack.parts:
+                    self._unstack(stack, wanted)
         return self._parts.get(name)
 
     def _shape(self, rule: TensorRule) -> tuple[int, ...]:
         return tuple(self._dimensions[size] for size in rule.shape)
 
-    def _unstack(self, name: str, parts: Sequence[str], wanted: _ExpectedTensor) -> None:
-        whole = self._tensors.get(self.name_in_source(wanted.fill(name)))
+    def _unstack(self, stack: StackRule, wanted: _ExpectedTensor) -> None:
+        whole = self._tensors.get(self.name_in_source(wanted.fill(stack.name)))
         if whole is None:
             return
+        parts, stored = stack.parts, whole
+        if stack.transposed:
+            whole = transposed(whole)
         is_per_expert = self._rows[parts[0]].is_per_expert
         numbers = range(self._dimensions["experts"]) if is_per_expert else (None,)
         names = [
             part.format(layer=wanted.layer, expert=number) for number in numbers for part in parts
         ]
         shapes = [self._shape(self._rows[part]) for _ in numbers for part in parts]
+        self.used.add(stored.name)
+        groups = self._dimensions["kv_heads"] if stack.by_head else 1
+        if len(shapes[0]) == 1 or groups > 1:
+            total = sum(shape[0] for shape in shapes)
+            _check_shape(whole, (total, *shapes[0][1:]))
+            self._parts |= dict(zip(names, unstack_groups(whole, shapes, groups), strict=True))
+            return
         columns = shapes[0][-1]
         rows = sum(prod(shape[:-1]) for shape in shapes)
         leading = (len(numbers), rows // len(numbers)) if is_per_expert else (rows,)
         _check_shape(whole, (*leading, columns))
-        self.used.add(whole.name)
         matrices = unstack(whole, [(prod(shape[:-1]), columns) for shape in shapes])
         self._parts |= dict(zip(names, matrices, strict=True))
 

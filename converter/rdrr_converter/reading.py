@@ -66,7 +66,7 @@ def read_model(
         ConversionError: The configuration asks for something that the format cannot express, or
             has a key that nothing reads.
     """
-    config = Config(source.text_config, rule.defaults, source.config_path)
+    config = rule.config(source.text_config, source.config_path)
     sizes, moe = _sizes(rule, config), _experts(rule, config)
     tensors, notes = match(source, rule, config, sizes, moe)
     tied, tensors, tie_notes = _decide_head(tensors, config, source)
@@ -204,7 +204,10 @@ def _inference(
         "output": {**read_block(rule.output, config), "tie_word_embeddings": tied},
         "layer_pattern": {
             **layer_pattern(types),
-            **read_block({"residual_branch_scale": rule.branch_scale}, config),
+            **read_block(
+                {"residual_branch_scale": rule.branch_scale, "parallel_residual": rule.parallel},
+                config,
+            ),
         },
         "session": deepcopy(dict(SESSION)),
     }

@@ -26,7 +26,7 @@ _GGML_TAIL: Mapping[str, str] = MappingProxyType({"Q4_K": "Q5_0", "Q5_K": "Q5_1"
 Rows whose length is not a multiple of 32 either are stored as F16.
 """
 
-_SMALL_ROLES = ("norm", "router")
+_SMALL_ROLES = ("norm", "router", "position_embedding")
 
 _OTHER_NAMES: Mapping[str, str] = MappingProxyType({"w2": "down_proj"})
 """Mixtral's names of projections and the usual names."""
@@ -90,7 +90,7 @@ class Recipe:
         upgrades: Larger types by the name of a projection, for some of the layers.
         with_eight_experts: Types by the name of a projection, for models with eight experts.
         embeddings: Type of an embedding that is not the head; None for the type of the weights.
-        small: Type of norms and routers; biases are always F32.
+        small: Type of norms, routers and position embeddings; biases are always F32.
     """
 
     name: str
@@ -172,7 +172,7 @@ def choose_dtype(
     if role == "bias":
         return DTYPES["F32"], "biases stay F32"
     if role in _SMALL_ROLES:
-        return DTYPES[recipe.small], f"{role}s stay {recipe.small}"
+        return DTYPES[recipe.small], f"{role.replace('_', ' ')}s stay {recipe.small}"
     if role == "lm_head" or (role == "embedding" and tied):
         return DTYPES[recipe.head], "output head" if role == "lm_head" else "embedding and head"
     if role == "embedding" and recipe.embeddings is not None:

@@ -38,7 +38,7 @@ class TinyModel:
     @property
     def neutral_norm(self) -> float:
         """Return the norm weight that scales by one: 0 for Gemma, whose norms multiply by 1 + w."""
-        return 0.0 if "gemma" in self.model_type else 1.0
+        return 0.0 if "gemma" in self.model_type or self.model_type == "nemotron" else 1.0
 
 
 TINY_MODELS = (
@@ -164,7 +164,24 @@ LATEST_MODELS = (
     TinyModel("vaultgemma", 256, (("sliding_window", 24), ("query_pre_attn_scalar", 48))),
 )
 """Models that this version does not export as GGUF."""
-ALL_MODELS = TINY_MODELS + MORE_MODELS + LATEST_MODELS
+OLDER_MODELS = (
+    TinyModel("starcoder2", 384, (("sliding_window", 24),)),
+    TinyModel("phi", 256, (("head_dim", 80), ("partial_rotary_factor", 0.4))),
+    TinyModel("gpt_neox", 320, (("num_key_value_heads", 4), ("head_dim", 80))),
+    TinyModel("gpt2", 256, (("num_key_value_heads", 4), ("n_inner", 512))),
+    TinyModel("opt", 256, (("num_key_value_heads", 4), ("ffn_dim", 512))),
+    TinyModel("stablelm", 384, (("head_dim", 96), ("use_qkv_bias", True))),
+    TinyModel("stablelm", 256, (("use_parallel_residual", True),)),
+    TinyModel("nemotron", 256, (("head_dim", 96),)),
+    TinyModel("cohere", 256, (("use_qk_norm", True), ("tie_word_embeddings", True))),
+    TinyModel(
+        "cohere2",
+        256,
+        (("sliding_window", 24), ("sliding_window_pattern", 2), ("tie_word_embeddings", True)),
+    ),
+)
+"""Models with LayerNorm: parallel branches, no gate, learned positions, transposed matrices."""
+ALL_MODELS = TINY_MODELS + MORE_MODELS + LATEST_MODELS + OLDER_MODELS
 
 
 def make_model(tiny: TinyModel, rng: np.random.Generator, **overrides: Any) -> Any:
@@ -281,8 +298,9 @@ _VISION: dict[str, dict[str, Any]] = {
 def _values(
     name: str, shape: tuple[int, ...], rng: np.random.Generator, *, norm: float
 ) -> np.ndarray:
-    if len(shape) == 1:
-        centre = norm if name.endswith("norm.weight") else 0.0
+    is_norm = name.endswith(("norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight"))
+    if len(shape) == 1 or is_norm:
+        centre = norm if is_norm else 0.0
         return (centre + 0.1 * rng.standard_normal(shape)).astype(np.float32)
     # A standard deviation of about 1/sqrt(K) keeps activations near 1 through the layers.
     return (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)

@@ -13,6 +13,8 @@ from rdrr_format.errors import ConversionError, UsageError
 
 from rdrr_converter.architectures._aliases import ALIASES, plain_name
 from rdrr_converter.architectures.base import ArchitectureRule, TensorRule, read_block
+from rdrr_converter.architectures.cohere import COHERE
+from rdrr_converter.architectures.cohere2 import COHERE2
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.dots1 import DOTS1
 from rdrr_converter.architectures.ernie4_5 import ERNIE4_5
@@ -24,14 +26,19 @@ from rdrr_converter.architectures.gemma3 import GEMMA3
 from rdrr_converter.architectures.glm import GLM
 from rdrr_converter.architectures.glm4 import GLM4
 from rdrr_converter.architectures.glm4_moe import GLM4_MOE
+from rdrr_converter.architectures.gpt2 import GPT2
+from rdrr_converter.architectures.gpt_neox import GPT_NEOX
 from rdrr_converter.architectures.granite import GRANITE
 from rdrr_converter.architectures.helium import HELIUM
 from rdrr_converter.architectures.hunyuan_v1_dense import HUNYUAN_V1_DENSE
 from rdrr_converter.architectures.llama import LLAMA
 from rdrr_converter.architectures.mistral import MISTRAL
 from rdrr_converter.architectures.mixtral import MIXTRAL
+from rdrr_converter.architectures.nemotron import NEMOTRON
 from rdrr_converter.architectures.olmo2 import OLMO2
 from rdrr_converter.architectures.olmo3 import OLMO3
+from rdrr_converter.architectures.opt import OPT
+from rdrr_converter.architectures.phi import PHI
 from rdrr_converter.architectures.phi3 import PHI3
 from rdrr_converter.architectures.qwen2 import QWEN2
 from rdrr_converter.architectures.qwen2_moe import QWEN2_MOE
@@ -41,6 +48,8 @@ from rdrr_converter.architectures.qwen3_moe import QWEN3_MOE
 from rdrr_converter.architectures.qwen3_vl import QWEN3_VL
 from rdrr_converter.architectures.seed_oss import SEED_OSS
 from rdrr_converter.architectures.smollm3 import SMOLLM3
+from rdrr_converter.architectures.stablelm import STABLELM
+from rdrr_converter.architectures.starcoder2 import STARCODER2
 from rdrr_converter.architectures.vaultgemma import VAULTGEMMA
 from rdrr_converter.architectures.wedlm import WEDLM
 
@@ -83,6 +92,15 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     OLMO2,
     OLMO3,
     WEDLM,
+    COHERE,
+    COHERE2,
+    GPT2,
+    GPT_NEOX,
+    NEMOTRON,
+    OPT,
+    PHI,
+    STABLELM,
+    STARCODER2,
     GRANITE,
 )
 """Granite comes last: it can describe every Llama too, and an export uses the first match."""

@@ -47,11 +47,18 @@ HARMLESS: frozenset[str] = frozenset(
         # how the same product is split; the result does not change
         "chunk_size_feed_forward",
         "pretraining_tp",
+        "reorder_and_upcast_attn",
+        "use_parallel_embedding",
         # training
         "attention_dropout",
         "attn_pdrop",
         "dropout",
+        "activation_dropout",
+        "classifier_dropout",
         "embd_pdrop",
+        "embedding_dropout",
+        "init_std",
+        "layerdrop",
         "gradient_checkpointing",
         "hidden_dropout",
         "hidden_dropout_prob",
@@ -65,6 +72,7 @@ HARMLESS: frozenset[str] = frozenset(
         "router_jitter_noise",
         # limits of a tokenizer or of training; the context is max_position_embeddings
         "max_sequence_length",
+        "n_ctx",
         "model_max_length",
         # classifiers
         "class_num",  # Hunyuan, as the next two
@@ -74,6 +82,11 @@ HARMLESS: frozenset[str] = frozenset(
         "label2id",
         "num_labels",
         "problem_type",
+        "summary_activation",
+        "summary_first_dropout",
+        "summary_proj_to_labels",
+        "summary_type",
+        "summary_use_proj",
         # tokens; the tokenizer's part of the manifest is made from them
         "bos_token_id",
         "decoder_start_token_id",
@@ -149,17 +162,25 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
         "activation": ("swiglu",),  # beside hidden_act in Falcon 3
         "add_classification_head": (False,),
+        "_remove_final_layer_norm": (False,),  # OPT, as the next
         "add_cross_attention": (False,),
         "attention_bias": (False,),
         "attention_out_bias": (False,),
+        "do_layer_norm_before": (True,),  # OPT, as layer_norm_elementwise_affine
         "full_attn_mod": (1,),  # Phi-4 mini, as interpolate_factor
         "hidden_act": ("gelu", "gelu_pytorch_tanh"),  # unread where it is always the tanh form
         "hidden_activation": ("gelu_pytorch_tanh",),
         "interpolate_factor": (1,),
         "is_decoder": (False, True),
         "is_encoder_decoder": (False,),
+        "layer_norm_bias": (False,),  # Cohere
+        "layer_norm_elementwise_affine": (True,),
         "lm_head_bias": (False,),
         "mlp_bias": (False,),
+        "mlp_type": ("default",),  # StarCoder 2, as norm_type
+        "norm_type": ("layer_norm",),
+        "order_of_interleaved_layers": ("local_attn_first",),  # Cohere 2
+        "position_embedding_type": ("rope_gptj",),  # Cohere
         "mlp_only_layers": ([],),
         "norm_type": ("rms",),
         "num_experts": (0,),  # a dense model
@@ -167,12 +188,18 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "num_local_experts": (0,),
         "partial_rotary_factor": (1.0,),
         "pruned_heads": ({},),
+        "qk_layernorm": (False,),
         "qkv_bias": (False,),
         "rope_interleaved": (False,),  # SmolLM2
+        "rotary_pct": (1.0,),
+        "scale_attn_by_inverse_layer_idx": (False,),  # GPT-2
         "shared_expert_intermediate_size": (0,),
         "tie_encoder_decoder": (False,),
         "use_bidirectional_attention": (False,),
         "use_cla": (False,),  # Hunyuan; no layer shares the cache of another
+        "use_embedding_sharing": (True,),  # Cohere 2, as the next two
+        "use_gated_activation": (True,),
+        "use_parallel_block": (True,),
         "use_mrope": (False,),  # Qwen 2.5
         "use_rotary_pos_emb": (True,),
         "use_sliding_window": (False,),
@@ -183,7 +210,9 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
 HARMLESS_COPIES: Mapping[str, str] = MappingProxyType(
     {
         "attention_head_dim": "head_dim",  # Hunyuan
+        "layer_switch": "sliding_window_pattern",  # Cohere 2
         "sliding_window_size": "sliding_window",  # Gemma 2
+        "word_embed_proj_dim": "hidden_size",  # OPT
     }
 )
 """Keys that are harmless if they have the same value as another key, which is read."""

@@ -48,6 +48,16 @@ def read_partial_rope(config: Config) -> dict[str, object]:
     return {**block, "partial_rotary_factor": None if partial == 1.0 else partial}
 
 
+def read_interleaved_rope(config: Config) -> dict[str, object]:
+    """Rule: the fields of `inference.rope` if neighbouring elements of a head form pairs."""
+    return {**read_rope(config), "rope_interleaved": True}
+
+
+def no_rope(config: Config) -> dict[str, object]:
+    """Rule: the fields of `inference.rope` if no layer has rope; the base is without effect."""
+    return {"rope_theta": 10000.0, "unrotated_layers": tuple(range(config.layers))}
+
+
 def read_dual_rope(config: Config) -> dict[str, object]:
     """Rule: the fields of `inference.rope` if local layers have their own base (Gemma 3)."""
     local = _fields(_parameters(config, SLIDING), config, "local")

@@ -6,8 +6,10 @@ and which tensors it has. It contains no code that converts or computes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from rdrr_converter.architectures._rope import read_rope
 from rdrr_converter.architectures.config import Config
@@ -62,14 +64,21 @@ class StackRule:
         name: Name of the stacked tensor; `{layer}` stands for the index of the layer.
         parts: Names of the `TensorRule`s of its parts, from the top down. If they contain
             `{expert}`, all parts of the first expert come first, then those of the next.
+        by_head: Whether the parts alternate: for each key-value head first its rows of the first
+            part, then those of the next.
+        transposed: Whether a matrix is stored as [inputs, outputs].
     """
 
     name: str
     parts: tuple[str, ...]
+    by_head: bool = False
+    transposed: bool = False
 
 
 BODY = "model."
 """Prefix of the canonical names of all tensors except the head."""
+
+_INDEX = re.compile(r"(?<=\.layers\.)\d+(?=\.)")
 
 
 @dataclass(frozen=True)
@@ -89,13 +98,20 @@ class ArchitectureRule:
         rope: Rule for the block `inference.rope`.
         branch_scale: Factor on the outputs of attention and feed-forward network before they are
             added to the residual stream.
+        parallel: Whether attention and feed-forward both read the input of the layer.
         stacks: Tensors that a checkpoint may store as one.
         experts: Fields of the block `moeConfig`; None if the architecture has no experts.
         mask_token: Configuration key of the mask token's id, for models that fill in masked
             tokens.
         stated_by_tensors: Configuration keys that are not read, since the tensors say the same.
         model_types: Further values of `model_type` and of `--arch` for this architecture.
-        prefixes: Prefixes that checkpoints use in place of the canonical `model.`.
+        prefixes: Prefixes that checkpoints use in place of `body`.
+        body: Prefix of the names of all tensors except the head, in checkpoints of transformers.
+        names: Names of modules in checkpoints of transformers, by canonical name, where they
+            differ; `{layer}` stands for the index of the layer.
+        keys: Names of configuration keys, by the usual names, where they differ.
+        transposed: Canonical names of modules whose matrix checkpoints store as [inputs, outputs].
+        dimensions: Further dimensions for the shapes of tensors, by name.
         ignored: Patterns of tensors that are not weights, since they are computed on loading.
         other_parts: Patterns of tensors that are not part of the text model.
         extra_layers: Configuration key with the number of layers after the last one, which only
@@ -113,6 +129,7 @@ class ArchitectureRule:
     tensors: tuple[TensorRule, ...]
     rope: Callable[[Config], Mapping[str, object]] = read_rope
     branch_scale: Callable[[Config], float] | float = 1.0
+    parallel: Callable[[Config], bool] | bool = False
     stacks: tuple[StackRule, ...] = ()
     experts: Block | None = None
     mask_token: str | None = None
@@ -125,6 +142,32 @@ class ArchitectureRule:
     )
     other_parts: tuple[str, ...] = ()
     extra_layers: str | None = None
+    body: str = BODY
+    names: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    transposed: tuple[str, ...] = ()
+    dimensions: Mapping[str, Callable[[Config], int]] = field(default_factory=dict)
+
+    def config(self, values: Mapping[str, Any], where: object) -> Config:
+        """Return a configuration with the defaults and the key names of this architecture."""
+        return Config(values, self.defaults, where, self.keys)
+
+    def published_name(self, name: str) -> str:
+        """Return the name of a tensor in checkpoints of transformers, given the canonical one.
+
+        The index of the layer may be a number or `{layer}`, which is kept.
+        """
+        index = _INDEX.search(name)
+        stem, _, ending = _INDEX.sub("{layer}", name).rpartition(".")
+        if stem not in self.names:
+            return name
+        found = f"{self.names[stem]}.{ending}"
+        return found.replace("{layer}", index[0]) if index else found
+
+    def is_transposed(self, name: str) -> bool:
+        """Return whether checkpoints of transformers store a tensor as [inputs, outputs]."""
+        stem, _, ending = _INDEX.sub("{layer}", name).rpartition(".")
+        return ending == "weight" and stem in self.transposed
 
 
 def read_block(block: Block, config: Config) -> dict[str, object]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from rdrr_format.errors import ConversionError, SourceError
@@ -16,6 +17,10 @@ ACTIVATIONS = {
     "swish": "silu",
     "gelu_pytorch_tanh": "gelu",
     "gelu_new": "gelu",
+    "gelu_fast": "gelu",
+    "gelu": "gelu_erf",
+    "relu": "relu",
+    "relu2": "relu2",
 }
 """Names of activations in configurations and in the manifest, where `gelu` is the tanh form."""
 
@@ -25,23 +30,37 @@ class Config:
 
     Args:
         values: `config.json`, or the part of it that describes the text model.
-        defaults: Values of absent keys. A key with the value `null` counts as present.
+        defaults: Values of absent keys, or functions of the configuration that return them. A key
+            with the value `null` counts as present, unless its default is a function.
         where: The configuration's file, for messages.
+        names: Names of keys in this configuration, by the usual names, where they differ.
     """
 
     def __init__(
-        self, values: Mapping[str, Any], defaults: Mapping[str, object], where: object
+        self,
+        values: Mapping[str, Any],
+        defaults: Mapping[str, object],
+        where: object,
+        names: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.values = values
         self.where = where
         self._defaults = defaults
+        self._names = names
         self._read: set[str] = set()
         self._parts: dict[str, Config] = {}
 
     def get(self, key: str) -> Any:
         """Return the value of a key, else its default, else None."""
-        self._read.add(key)
-        return self.values.get(key, self._defaults.get(key))
+        default = self._defaults.get(key)
+        stated = key if self._names.get(key) not in self.values else self._names[key]
+        self._read.add(stated)
+        if self.values.get(key) == self.values.get(stated):  # both names may be stated
+            self._read.add(key)
+        if callable(default):
+            value = self.values.get(stated)
+            return default(self) if value is None else value
+        return self.values.get(stated, default)
 
     def part(self, path: str, values: Mapping[str, Any]) -> Config:
         """Return the configuration of an object inside this one, the same one for each path.
@@ -108,7 +127,10 @@ class Config:
         """Return the error for a key whose value is unusable."""
         shown = "nothing" if found is None else repr(found)
         return SourceError(
-            f"{key} cannot be used", where=self.where, expected=expected, found=shown
+            f"{self._names.get(key, key)} cannot be used",
+            where=self.where,
+            expected=expected,
+            found=shown,
         )
 
     @property

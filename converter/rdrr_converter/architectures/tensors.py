@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from rdrr_converter.architectures.base import StackRule, TensorRule
@@ -20,9 +20,11 @@ HEAD = TensorRule(
 )
 
 
-def norm(part: str, size: str = "hidden") -> TensorRule:
-    """Return the rule for a norm's weight in each layer."""
-    return TensorRule(f"model.layers.{{layer}}.{part}.weight", "norm", (size,))
+def norm(part: str, *size: str, required: bool | Callable[[Config], bool] = True) -> TensorRule:
+    """Return the rule for a norm's weight in each layer, [hidden] if no size is given."""
+    return TensorRule(
+        f"model.layers.{{layer}}.{part}.weight", "norm", size or ("hidden",), required
+    )
 
 
 def projection(part: str, outputs: str, inputs: str) -> TensorRule:
@@ -42,6 +44,10 @@ ATTENTION = (
     projection("self_attn.o_proj", "hidden", "q"),
 )
 QUERY_KEY_NORMS = (norm("self_attn.q_norm", "head"), norm("self_attn.k_norm", "head"))
+QUERY_KEY_NORMS_PER_HEAD = (
+    norm("self_attn.q_norm", "heads", "head"),
+    norm("self_attn.k_norm", "kv_heads", "head"),
+)
 FEED_FORWARD = (
     projection("mlp.gate_proj", "inner", "hidden"),
     projection("mlp.up_proj", "inner", "hidden"),
@@ -52,6 +58,17 @@ STACKED_ATTENTION = StackRule(
 )
 STACKED_GATE_UP = StackRule(
     "model.layers.{layer}.mlp.gate_up_proj.weight", tuple(row.name for row in FEED_FORWARD[:2])
+)
+UNGATED_FEED_FORWARD = FEED_FORWARD[1:]
+FINAL_NORM_BIAS = TensorRule("model.norm.bias", "bias", ("hidden",))
+HEAD_BIAS = TensorRule("lm_head.bias", "bias", ("vocab",))
+POSITIONS = TensorRule(
+    "model.embed_positions.weight", "position_embedding", ("positions", "hidden")
+)
+QKV_PROJECTIONS = "model.layers.{layer}.self_attn.qkv_proj"
+STACKED_BIASES = StackRule(
+    f"{QKV_PROJECTIONS}.bias",
+    tuple(row.name.replace(".weight", ".bias") for row in ATTENTION[:3]),
 )
 TWO_NORMS = (norm("input_layernorm"), norm("post_attention_layernorm"))
 POST_NORMS = (norm("post_attention_layernorm"), norm("post_feedforward_layernorm"))
@@ -84,6 +101,28 @@ def feed_forward_biases(required: bool | Callable[[Config], bool]) -> tuple[Tens
         bias("mlp.up_proj", "inner", required),
         bias("mlp.down_proj", "hidden", required),
     )
+
+
+def ungated_biases(required: bool | Callable[[Config], bool]) -> tuple[TensorRule, ...]:
+    """Return the rules for the biases of up and down, where there is no gate."""
+    return feed_forward_biases(required)[1:]
+
+
+def norm_biases(
+    *parts: str, required: bool | Callable[[Config], bool] = True, size: str = "hidden"
+) -> tuple[TensorRule, ...]:
+    """Return the rules for the biases of norms in each layer."""
+    return tuple(bias(part, size, required) for part in parts)
+
+
+def layer_names(layer: str, parts: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of a layer's modules for `ArchitectureRule.names`.
+
+    Args:
+        layer: Name of a layer in checkpoints of transformers, with `{layer}` for its index.
+        parts: Names of modules in the layer, by their canonical names there.
+    """
+    return {f"model.layers.{{layer}}.{ours}": f"{layer}.{own}" for ours, own in parts.items()}
 
 
 def in_layers(

@@ -18,7 +18,7 @@ from rdrr_manifests.logical import HEAD, LogicalTensor
 from rdrr_manifests.models import Manifest
 from rdrr_manifests.package import Package
 
-from rdrr_converter.architectures import ArchitectureRule, Config
+from rdrr_converter.architectures import ArchitectureRule
 from rdrr_converter.export._values import OutgoingTensor
 from rdrr_converter.matching import required_names
 from rdrr_converter.reading import SourceModel, read_model
@@ -95,7 +95,7 @@ def check_described(
     Raises:
         ConversionError: The package has tensors that the configuration does not mention.
     """
-    read = Config(config, rule.defaults, package.where)
+    read = rule.config(config, package.where)
     stated = required_names(rule, read, model.sizes.num_layers, model.moe)
     if not read.flag("tie_word_embeddings"):
         stated |= {HEAD}

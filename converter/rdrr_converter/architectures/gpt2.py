@@ -1,0 +1,112 @@
+"""GPT-2: LayerNorm, learned positions, and matrices that are stored transposed."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures._rope import no_rope
+from rdrr_converter.architectures.base import ArchitectureRule, StackRule
+from rdrr_converter.architectures.config import Config
+from rdrr_converter.architectures.layers import all_full
+from rdrr_converter.architectures.tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FINAL_NORM,
+    FINAL_NORM_BIAS,
+    HEAD,
+    POSITIONS,
+    STACKED_ATTENTION,
+    STACKED_BIASES,
+    TWO_NORMS,
+    UNGATED_FEED_FORWARD,
+    attention_biases,
+    layer_names,
+    norm_biases,
+    ungated_biases,
+)
+
+LAYER = "transformer.h.{layer}"
+
+
+def _scalar(config: Config) -> float:
+    return float(config.head_dim) if config.flag("scale_attn_weights") else 1.0
+
+
+GPT2 = ArchitectureRule(
+    name="gpt2",
+    classes=("GPT2LMHeadModel", "GPT2Model"),
+    defaults={
+        "hidden_act": "gelu_new",
+        "hidden_size": 768,
+        "intermediate_size": lambda config: 4 * config.integer("hidden_size"),
+        "max_position_embeddings": 1024,
+        "num_attention_heads": 12,
+        "num_hidden_layers": 12,
+        "rms_norm_eps": 1e-5,
+        "scale_attn_weights": True,
+        "tie_word_embeddings": True,
+        "vocab_size": 50257,
+    },
+    attention={"query_pre_attn_scalar": _scalar},
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+        "layer_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act"), "gated_activation": False},
+    output={"position_embedding_offset": 0},
+    rope=no_rope,
+    layer_types=all_full,
+    body="transformer.",
+    prefixes=("transformer.", ""),
+    keys={
+        "hidden_act": "activation_function",
+        "hidden_size": "n_embd",
+        "intermediate_size": "n_inner",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+        "num_key_value_heads": "n_head",
+        "rms_norm_eps": "layer_norm_epsilon",
+    },
+    dimensions={"positions": lambda config: config.integer("max_position_embeddings")},
+    names={
+        "model.embed_tokens": "transformer.wte",
+        "model.embed_positions": "transformer.wpe",
+        "model.norm": "transformer.ln_f",
+        **layer_names(
+            LAYER,
+            {
+                "input_layernorm": "ln_1",
+                "post_attention_layernorm": "ln_2",
+                "self_attn.o_proj": "attn.c_proj",
+                "mlp.up_proj": "mlp.c_fc",
+                "mlp.down_proj": "mlp.c_proj",
+            },
+        ),
+    },
+    transposed=(
+        "model.layers.{layer}.self_attn.o_proj",
+        "model.layers.{layer}.mlp.up_proj",
+        "model.layers.{layer}.mlp.down_proj",
+    ),
+    stacks=(
+        StackRule(f"{LAYER}.attn.c_attn.weight", STACKED_ATTENTION.parts, transposed=True),
+        StackRule(f"{LAYER}.attn.c_attn.bias", STACKED_BIASES.parts),
+        STACKED_ATTENTION,
+        STACKED_BIASES,
+    ),
+    ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",),
+    tensors=(
+        EMBEDDING,
+        POSITIONS,
+        *TWO_NORMS,
+        *norm_biases("input_layernorm", "post_attention_layernorm"),
+        *ATTENTION,
+        *attention_biases(*[True] * 4),
+        *UNGATED_FEED_FORWARD,
+        *ungated_biases(True),
+        FINAL_NORM,
+        FINAL_NORM_BIAS,
+        HEAD,
+    ),
+)

@@ -1,0 +1,99 @@
+"""GPT-NeoX and Pythia: LayerNorm, parallel branches, and queries, keys and values in one matrix."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures._rope import read_partial_rope
+from rdrr_converter.architectures.base import ArchitectureRule, StackRule
+from rdrr_converter.architectures.layers import all_full
+from rdrr_converter.architectures.tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FINAL_NORM,
+    FINAL_NORM_BIAS,
+    HEAD,
+    STACKED_ATTENTION,
+    STACKED_BIASES,
+    TWO_NORMS,
+    UNGATED_FEED_FORWARD,
+    attention_biases,
+    layer_names,
+    norm_biases,
+    ungated_biases,
+)
+
+ATTENTION_BIAS = read.flag("attention_bias")
+STACK = "gpt_neox.layers.{layer}.attention.query_key_value"
+
+GPT_NEOX = ArchitectureRule(
+    name="gpt_neox",
+    classes=("GPTNeoXForCausalLM", "GPTNeoXModel"),
+    defaults={
+        "attention_bias": True,
+        "hidden_act": "gelu",
+        "hidden_size": 6144,
+        "intermediate_size": 24576,
+        "max_position_embeddings": 2048,
+        "num_attention_heads": 64,
+        "num_hidden_layers": 44,
+        "partial_rotary_factor": 0.25,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "use_parallel_residual": True,
+        "vocab_size": 50432,
+    },
+    attention={"query_pre_attn_scalar": read.head_dim},
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+        "layer_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act"), "gated_activation": False},
+    output={},
+    rope=read_partial_rope,
+    layer_types=all_full,
+    parallel=read.flag("use_parallel_residual"),
+    body="gpt_neox.",
+    prefixes=("gpt_neox.", ""),
+    keys={
+        "num_key_value_heads": "num_attention_heads",
+        "partial_rotary_factor": "rotary_pct",
+        "rms_norm_eps": "layer_norm_eps",
+        "rope_theta": "rotary_emb_base",
+    },
+    names={
+        "lm_head": "embed_out",
+        "model.embed_tokens": "gpt_neox.embed_in",
+        "model.norm": "gpt_neox.final_layer_norm",
+        **layer_names(
+            "gpt_neox.layers.{layer}",
+            {
+                "input_layernorm": "input_layernorm",
+                "post_attention_layernorm": "post_attention_layernorm",
+                "self_attn.o_proj": "attention.dense",
+                "mlp.up_proj": "mlp.dense_h_to_4h",
+                "mlp.down_proj": "mlp.dense_4h_to_h",
+            },
+        ),
+    },
+    stacks=(
+        StackRule(f"{STACK}.weight", STACKED_ATTENTION.parts, by_head=True),
+        StackRule(f"{STACK}.bias", STACKED_BIASES.parts, by_head=True),
+        STACKED_ATTENTION,
+        STACKED_BIASES,
+    ),
+    ignored=(r".*\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",),
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *norm_biases("input_layernorm", "post_attention_layernorm"),
+        *ATTENTION,
+        *attention_biases(*[ATTENTION_BIAS] * 4),
+        *UNGATED_FEED_FORWARD,
+        *ungated_biases(True),
+        FINAL_NORM,
+        FINAL_NORM_BIAS,
+        HEAD,
+    ),
+)

@@ -1,0 +1,70 @@
+"""StableLM: Llama with LayerNorm and partial rotation, and parallel branches in its 12B size."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures._rope import read_partial_rope
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.layers import all_full
+from rdrr_converter.architectures.tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    FINAL_NORM_BIAS,
+    HEAD,
+    attention_biases,
+    norm,
+    norm_biases,
+)
+
+QKV_BIAS = read.flag("use_qkv_bias")
+SEQUENTIAL = read.negated("use_parallel_residual")
+FFN_NORM = "post_attention_layernorm"
+
+STABLELM = ArchitectureRule(
+    name="stablelm",
+    classes=("StableLmForCausalLM", "StableLmModel", "StableLMEpochForCausalLM"),
+    model_types=("stablelm_epoch",),
+    defaults={
+        "hidden_act": "silu",
+        "hidden_size": 2560,
+        "intermediate_size": 6912,
+        "max_position_embeddings": 4096,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 32,
+        "partial_rotary_factor": 0.25,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "use_parallel_residual": False,
+        "use_qkv_bias": False,
+        "vocab_size": 50304,
+    },
+    attention={"query_pre_attn_scalar": read.head_dim},
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": SEQUENTIAL,
+        "layer_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act")},
+    output={},
+    rope=read_partial_rope,
+    layer_types=all_full,
+    parallel=read.flag("use_parallel_residual"),
+    keys={"rms_norm_eps": "layer_norm_eps"},
+    tensors=(
+        EMBEDDING,
+        norm("input_layernorm"),
+        *norm_biases("input_layernorm"),
+        norm(FFN_NORM, required=SEQUENTIAL),
+        *norm_biases(FFN_NORM, required=SEQUENTIAL),
+        *ATTENTION,
+        *attention_biases(QKV_BIAS, QKV_BIAS, QKV_BIAS, False),
+        *FEED_FORWARD,
+        FINAL_NORM,
+        FINAL_NORM_BIAS,
+        HEAD,
+    ),
+)
