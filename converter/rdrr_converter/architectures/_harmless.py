@@ -177,12 +177,11 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "layer_norm_elementwise_affine": (True,),
         "lm_head_bias": (False,),
         "mlp_bias": (False,),
-        "mlp_type": ("default",),  # StarCoder 2, as norm_type
-        "norm_type": ("layer_norm",),
+        "mlp_type": ("default",),  # StarCoder 2
         "order_of_interleaved_layers": ("local_attn_first",),  # Cohere 2
         "position_embedding_type": ("rope_gptj",),  # Cohere
         "mlp_only_layers": ([],),
-        "norm_type": ("rms",),
+        "norm_type": ("rms", "layer_norm"),  # Hunyuan, StarCoder 2
         "num_experts": (0,),  # a dense model
         "num_experts_per_tok": (0,),
         "num_local_experts": (0,),
