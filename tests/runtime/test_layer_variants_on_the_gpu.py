@@ -36,6 +36,9 @@ VARIANTS = {
     "partial interleaved rotary": Variant(
         64, {"rope": {"partialRotaryFactor": 0.5, "ropeInterleaved": True}}
     ),
+    "queries scaled by position": Variant(
+        64, {"attention": {"temperatureScale": 0.5, "temperatureLength": 7}}
+    ),
     "longrope": Variant(
         128,
         {

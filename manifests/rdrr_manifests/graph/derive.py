@@ -26,6 +26,7 @@ from rdrr_manifests.graph.ops import (
     Norm,
     Op,
     PositionEmbed,
+    PositionScale,
     Residual,
     Rope,
     RopeSpec,
@@ -184,7 +185,7 @@ class _Builder:
             value = self._rotated(value, count, is_global) if is_rotated else value
             if attention.query_key_norm_after_rope:
                 value = self._head_norm(layer, kind, value, count)
-            values[kind] = value
+            values[kind] = self._position_scale(value) if kind == "q" else value
         width = sizes.num_key_value_heads * sizes.head_dim
         values["v"] = self._linear(layer, "self_attn.v_proj", hidden, width)
         out = f"l{layer}.attn"
@@ -205,6 +206,15 @@ class _Builder:
         )
         inner = sizes.num_attention_heads * sizes.head_dim
         return self._linear(layer, "self_attn.o_proj", out, sizes.hidden_size, inner)
+
+    def _position_scale(self, value: str) -> str:
+        """Append the scale of the queries by the position, if the layers have one."""
+        attention = self.blocks.attention
+        scale, length = attention.temperature_scale, attention.temperature_length
+        if scale is None or length is None:
+            return value
+        self.ops.append(PositionScale(value, f"{value}.scaled", scale, length))
+        return f"{value}.scaled"
 
     def _head_norm(self, layer: int, kind: str, value: str, heads: int) -> str:
         """Append the norm of the queries or keys, if the layer has one."""

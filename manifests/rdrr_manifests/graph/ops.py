@@ -171,6 +171,25 @@ class Rope:
 
 
 @dataclass(frozen=True)
+class PositionScale:
+    """out = x * (1 + scale * ln(1 + floor((p + offset) / length))) for the position p of each row.
+
+    Queries scaled in this way keep their attention sharp in contexts longer than `length`.
+
+    Attributes:
+        scale: Factor on the logarithm.
+        length: Positions that share one factor.
+        offset: Added to the position.
+    """
+
+    x: Value
+    out: str
+    scale: float
+    length: int
+    offset: int = 0
+
+
+@dataclass(frozen=True)
 class Attention:
     """Causal attention over the key-value cache of `layer`, to which k and v are added first.
 
@@ -465,6 +484,7 @@ Op = (
     | Norm
     | Linear
     | Rope
+    | PositionScale
     | Attention
     | GatedActivation
     | Activation

@@ -24,6 +24,9 @@ class Attention(Block):
         sliding_window: Tokens that a token attends to in a local layer, including itself.
         query_key_norm: Whether each head of the queries and keys has an RMSNorm before rope.
         query_key_norm_after_rope: Whether that norm comes after rope. Written by rdrr only.
+        temperature_scale: The queries at position p are multiplied by 1 + temperature_scale *
+            ln(1 + floor(p / temperature_length)); None for no such factor. Written by rdrr only.
+        temperature_length: See `temperature_scale`. Written by rdrr only.
         query_key_norm_spans_heads: Whether one norm spans all heads of the queries, and one all
             heads of the keys (OLMo 2). Written by rdrr only.
         value_norm: Whether the values have a norm; not supported.
@@ -43,6 +46,8 @@ class Attention(Block):
     query_key_norm_per_head: Annotated[bool, WRITTEN_IF_SET] = False
     query_key_norm_after_rope: Annotated[bool, WRITTEN_IF_SET] = False
     query_key_norm_spans_heads: Annotated[bool, WRITTEN_IF_SET] = False
+    temperature_scale: Annotated[float | None, WRITTEN_IF_SET] = None
+    temperature_length: Annotated[int | None, WRITTEN_IF_SET] = Field(default=None, gt=0)
 
 
 class Normalization(Block):

@@ -26,7 +26,7 @@ from rdrr_runtime.phases import norm_rope_store as placing
 from rdrr_runtime.phases.attention import SPLITS, AttentionKernel, attention, scratch_size
 from rdrr_runtime.phases.attention_spec import AttentionSpec, SplitTuning
 from rdrr_runtime.phases.fusion import AttentionSplits, Input, Output
-from rdrr_runtime.phases.head_transform import HeadTransform
+from rdrr_runtime.phases.head_transform import HeadTransform, QueryScale
 from rdrr_runtime.phases.kv_store import kv_store
 
 BATCH_SPLIT = SplitTuning(128, 16)
@@ -139,6 +139,9 @@ def _transform(build: PassBuilder, pattern: Projections) -> HeadTransform:
         names = [one.weight.name for one in pattern.head_norms if one.weight is not None]
         gains = build.model.weights.joined(names)
         transform = replace(transform, gains=gains, eps=norm.eps, offset=float(norm.unit_offset))
+    if pattern.query_scale is not None:
+        op = pattern.query_scale
+        transform = replace(transform, query=QueryScale(op.scale, op.length, op.offset))
     return transform
 
 

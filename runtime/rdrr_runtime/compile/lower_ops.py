@@ -25,6 +25,7 @@ from rdrr_manifests.graph.ops import (
     Norm,
     Op,
     PositionEmbed,
+    PositionScale,
     Residual,
     Rope,
     Router,
@@ -48,6 +49,7 @@ from rdrr_runtime.phases.elementwise import residual_add, scale
 from rdrr_runtime.phases.embed import embed
 from rdrr_runtime.phases.gated_activation import gated_activation
 from rdrr_runtime.phases.position_embed import position_embed
+from rdrr_runtime.phases.position_scale import position_scale
 from rdrr_runtime.phases.rope import rope
 
 T = TypeVar("T", bound=Op)
@@ -117,6 +119,22 @@ def _rope(build: PassBuilder, op: Rope) -> None:
     build.values.rename(op.x, op.out)
 
 
+def _position_scale(build: PassBuilder, op: PositionScale) -> None:
+    values = build.values
+    x, width = values.get(op.x), values.live[op.x][0]
+    phases = position_scale(
+        build.ctx,
+        x,
+        width=width,
+        scale=op.scale,
+        length=op.length,
+        offset=op.offset,
+        label=op.out,
+    )
+    build.emit(phases)
+    values.rename(op.x, op.out)
+
+
 def _activation(build: PassBuilder, op: GatedActivation) -> None:
     values = build.values
     out, gate = values.allocate(op.out, op.width), values.get(op.gate)
@@ -175,6 +193,7 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
             ),
             _row(Linear, lower_linear, "x out weight bias"),
             _row(Rope, _rope, "x out heads table interleaved"),
+            _row(PositionScale, _position_scale, "x out scale length offset"),
             _row(
                 Attention,
                 lower_attention,

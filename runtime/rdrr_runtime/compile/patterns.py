@@ -19,6 +19,7 @@ from rdrr_manifests.graph.ops import (
     Linear,
     Norm,
     Op,
+    PositionScale,
     Residual,
     Rope,
     values_read,
@@ -74,6 +75,10 @@ class Branch:
         return 1 if self.residual is None else 2
 
 
+HeadOp = Norm | Rope | PositionScale
+"""An op that changes the heads of queries or keys in place."""
+
+
 @dataclass(frozen=True)
 class NormedLinears:
     """A plain norm and all linears that read it.
@@ -81,13 +86,13 @@ class NormedLinears:
     Attributes:
         norm: The norm.
         linears: The linears that read it, at least one.
-        others: Norms and ropes of heads between the linears; each reads the output of a linear or
-            of another of these.
+        others: Norms, ropes and scales of heads between the linears; each reads the output of a
+            linear or of another of these.
     """
 
     norm: Norm
     linears: tuple[Linear, ...]
-    others: tuple[Norm | Rope, ...]
+    others: tuple[HeadOp, ...]
 
     @property
     def count(self) -> int:
@@ -103,13 +108,14 @@ class Projections:
     linears: tuple[Linear, Linear, Linear]
     head_norms: tuple[Norm, Norm] | None
     ropes: tuple[Rope, Rope] | None
+    query_scale: PositionScale | None
     attention: Attention
 
     @property
     def count(self) -> int:
         """Number of ops."""
         between = (self.head_norms or ()), (self.ropes or ())
-        return 5 + sum(map(len, between))
+        return 5 + sum(map(len, between)) + (self.query_scale is not None)
 
 
 @dataclass(frozen=True)
@@ -172,11 +178,11 @@ def match_normed_linears(body: Body, index: int) -> NormedLinears | None:
     if not isinstance(norm, Norm) or norm.groups != 1 or not norm.is_plain:
         return None
     linears: list[Linear] = []
-    others: list[Norm | Rope] = []
+    others: list[HeadOp] = []
     for op in body.ops[index + 1 :]:
         if isinstance(op, Linear) and op.x == norm.out:
             linears.append(op)
-        elif isinstance(op, Norm | Rope):
+        elif isinstance(op, HeadOp):
             others.append(op)
         elif isinstance(op, Linear):
             return None  # a linear with another input interrupts the run
@@ -193,17 +199,18 @@ def match_normed_linears(body: Body, index: int) -> NormedLinears | None:
 
 
 def match_projections(body: Body, index: int) -> Projections | None:
-    """Match norm, (linear, head norm?, rope?) twice, linear, attention."""
+    """Match norm, (linear, head norm?, rope?, scale of queries?) twice, linear, attention."""
     found = match_normed_linears(body, index)
     if found is None or len(found.linears) != 3:
         return None
     attention = body.at(index + found.count)
     norms = tuple(op for op in found.others if isinstance(op, Norm))
     ropes = tuple(op for op in found.others if isinstance(op, Rope))
+    scales = tuple(op for op in found.others if isinstance(op, PositionScale))
     if not isinstance(attention, Attention) or len(norms) not in (0, 2) or len(ropes) not in (0, 2):
         return None
     q, k, v = found.linears
-    chains = [_chain(one, norms, ropes) for one in (q, k, v)]
+    chains = [_chain(one, (*norms, *ropes, *scales)) for one in (q, k, v)]
     if any(body.readers[name] != 1 for chain in chains for name in chain):
         return None
     if [chain[-1] for chain in chains] != [attention.q, attention.k, attention.v]:
@@ -211,21 +218,22 @@ def match_projections(body: Body, index: int) -> Projections | None:
     are_plain = all(one.is_plain and one.width == attention.head_dim for one in norms)
     same_norms = are_plain and len({(one.eps, one.unit_offset) for one in norms}) <= 1
     same_ropes = len({(one.table, one.interleaved) for one in ropes}) <= 1
-    if not same_norms or not same_ropes or len(chains[2]) > 1:
+    of_query = [one.out for one in scales] == chains[0][len(chains[0]) - len(scales) :]
+    if not same_norms or not same_ropes or not of_query or len(scales) > 1 or len(chains[2]) > 1:
         return None
     return Projections(
         found.norm,
         (q, k, v),
         (norms[0], norms[1]) if norms else None,
         (ropes[0], ropes[1]) if ropes else None,
+        scales[0] if scales else None,
         attention,
     )
 
 
-def _chain(linear: Linear, norms: Sequence[Norm], ropes: Sequence[Rope]) -> list[str]:
-    """Return the successive values of a projection: its output, normed, then rotated."""
+def _chain(linear: Linear, steps: Sequence[HeadOp]) -> list[str]:
+    """Return the successive values of a projection: its output, then that of each step in order."""
     made = [linear.out]
-    steps: tuple[Norm | Rope, ...] = (*norms, *ropes)
     for one in steps:
         if one.x == made[-1]:
             made.append(one.out)

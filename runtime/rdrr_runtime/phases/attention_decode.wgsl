@@ -101,9 +101,8 @@ fn normed(first: u32, vector: u32, i: u32) -> f32 {
 {% endif %}
 }
 
-// Element i of a vector after norm and rope; queries are multiplied by SCALE.
-fn transformed(first: u32, vector: u32, i: u32, angles: u32) -> f32 {
-    let scale = select(SCALE, 1.0, vector == GROUP);
+// Element i of a vector after norm and rope, multiplied by `scale`.
+fn transformed(first: u32, vector: u32, i: u32, angles: u32, scale: f32) -> f32 {
 {% if ROPE %}
     if (i < 2u * PAIRS) {
         let pair = pair_of(i);
@@ -125,15 +124,17 @@ fn load_vectors(row: u32, kv_head: u32, t: u32) {
     compute_inverse_rms(row, kv_head, t);
 {% endif %}
     let angles = current.row[row].position * PAIRS;
+    let query_scale = SCALE * query_factor(current.row[row].position);
     for (var word = t; word < (GROUP + 1u) * WORDS; word += WG) {
         let vector = word / WORDS;
         let first = vector_at(row, kv_head, vector);
         let i = 4u * (word % WORDS);
+        let scale = select(query_scale, 1.0, vector == GROUP);
         query[word] = vec4<f32>(
-            transformed(first, vector, i, angles),
-            transformed(first, vector, i + 1u, angles),
-            transformed(first, vector, i + 2u, angles),
-            transformed(first, vector, i + 3u, angles),
+            transformed(first, vector, i, angles, scale),
+            transformed(first, vector, i + 1u, angles, scale),
+            transformed(first, vector, i + 2u, angles, scale),
+            transformed(first, vector, i + 3u, angles, scale),
         );
     }
     workgroupBarrier();

@@ -1,4 +1,4 @@
-"""RMSNorm and rope of each query and key head before attention, fused into other phases."""
+"""RMSNorm, rope and scale of query and key heads before attention, fused into other phases."""
 
 from __future__ import annotations
 
@@ -9,6 +9,21 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.phase import Record, choice
+
+
+@dataclass(frozen=True)
+class QueryScale:
+    """Factor 1 + query_scale * ln(1 + floor((p + query_offset) / query_length)) at position p.
+
+    Attributes:
+        query_scale: Factor on the logarithm.
+        query_length: Positions that share one factor.
+        query_offset: Added to the position.
+    """
+
+    query_scale: float
+    query_length: int
+    query_offset: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,19 +37,23 @@ class TransformRecord(Record):
         pairs: Rotated pairs of a head.
         eps: Epsilon added to the mean square.
         offset: Number added to the gains.
+        scaled: Whether queries are scaled by their position.
+        query: Parameters of that scale; None without.
     """
 
     norm: bool = choice()
     rope: bool = choice()
     interleaved: bool = choice()
+    scaled: bool = choice()
     pairs: int
     eps: float
     offset: float
+    query: QueryScale | None
 
 
 @dataclass(frozen=True)
 class HeadTransform:
-    """RMSNorm and rope of each query and key head, either of which may be absent.
+    """RMSNorm, rope and scale of query and key heads, each of which may be absent.
 
     Attributes:
         pairs: Rotated pairs of a head; 0 for no rope.
@@ -43,6 +62,7 @@ class HeadTransform:
         eps: Epsilon added to the mean square.
         offset: Number added to the gains.
         interleaved: Whether elements 2i and 2i + 1 form a rotated pair, not i and i + pairs.
+        query: Scale of the queries by their position, after rope; None for none.
     """
 
     pairs: int = 0
@@ -51,6 +71,7 @@ class HeadTransform:
     eps: float = 0.0
     offset: float = 0.0
     interleaved: bool = False
+    query: QueryScale | None = None
 
     @property
     def buffers(self) -> dict[str, BufferSlice]:
@@ -65,6 +86,8 @@ class HeadTransform:
             "norm": self.gains is not None,
             "rope": self.table is not None,
             "interleaved": self.interleaved,
+            "scaled": self.query is not None,
+            "query": self.query,
             "pairs": self.pairs,
             "eps": self.eps,
             "offset": self.offset,

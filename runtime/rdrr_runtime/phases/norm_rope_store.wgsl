@@ -72,8 +72,9 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% endif %}
     workgroupBarrier();
     if (is_query) {
+        let factor = query_factor(current.row[row].position);
         for (var i = t; i < HEAD_DIM; i += WG) {
-            q[first + i] = value(vector[i]);
+            q[first + i] = value(factor * vector[i]);
         }
         return;
     }

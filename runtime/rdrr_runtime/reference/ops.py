@@ -25,6 +25,7 @@ from rdrr_manifests.graph.ops import (
     Norm,
     Op,
     PositionEmbed,
+    PositionScale,
     Residual,
     Rope,
     Router,
@@ -61,6 +62,8 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
             x = values[op.x].unflatten(-1, (op.heads, -1))
             table = run.memory.ropes[op.table]
             return rope(x, run.positions, table, interleaved=op.interleaved).flatten(-2)
+        case PositionScale():
+            return position_scale(values[op.x], run.positions, op.scale, op.length, op.offset)
         case Attention():
             return _attend(run, op)
         case GatedActivation():
@@ -193,6 +196,22 @@ def rope(x: Tensor, positions: Tensor, table: Tensor, *, interleaved: bool = Fal
     made = (a * cos - b * sin, b * cos + a * sin)
     rotated = torch.stack(made, -1).flatten(-2) if interleaved else torch.cat(made, -1)
     return torch.cat([rotated, x[..., 2 * pairs :]], dim=-1)
+
+
+def position_scale(
+    x: Tensor, positions: Tensor, scale: float, length: int, offset: int = 0
+) -> Tensor:
+    """Return x * (1 + scale * ln(1 + floor((position + offset) / length))), row by row.
+
+    Args:
+        x: [rows, width].
+        positions: int [rows].
+        scale: Factor on the logarithm.
+        length: Positions that share one factor.
+        offset: Added to the position.
+    """
+    steps = torch.div(positions + offset, length, rounding_mode="floor")
+    return x * (1.0 + scale * torch.log1p(steps.to(x.dtype))).unsqueeze(1)
 
 
 def attention(

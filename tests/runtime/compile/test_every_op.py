@@ -24,6 +24,7 @@ from rdrr_manifests.graph.ops import (
     Norm,
     Op,
     PositionEmbed,
+    PositionScale,
     Residual,
     Rope,
     Router,
@@ -88,6 +89,7 @@ EXAMPLES = {
     "linear": Example((Linear("x", "y", WeightUse("w", (20, K)), vector("b", 20)),), {"x": K}),
     "rope": Example((Rope("x", "y", HEADS, 0),), {"x": Q}),
     "interleaved rope": Example((Rope("x", "y", HEADS, 0, interleaved=True),), {"x": Q}),
+    "position scale": Example((PositionScale("x", "y", 0.5, 2, offset=3),), {"x": K}),
     "attention": Example(
         (Attention("q", "k", "v", "y", 0, HEADS, KV_HEADS, HEAD_DIM, 0.5, window=2, softcap=2.0),),
         {"q": Q, "k": KV, "v": KV},
@@ -199,7 +201,7 @@ def alternatives(op: Op, name: str) -> Iterator[tuple[str, object]]:
             yield f"{name}.{part.name}", more
     elif isinstance(value, WeightUse) and name in OPTIONAL_WEIGHTS:
         yield name, None
-    elif name in ("window", "top_k", "top_groups"):
+    elif name in ("window", "top_k", "top_groups", "length"):
         yield name, value + 1
     elif name == "offset":
         yield name, value - 1

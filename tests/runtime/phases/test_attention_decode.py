@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ import torch
 from rdrr_device.buffers import BufferSlice
 from rdrr_runtime.phases.attention_decode import SPLIT, attention_decode, refusal
 from rdrr_runtime.phases.attention_spec import AttentionSpec
-from rdrr_runtime.phases.head_transform import HeadTransform
+from rdrr_runtime.phases.head_transform import HeadTransform, QueryScale
 from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.reference import ops
 from support.gpu import Bench, cache_in_q8_0, normal, relative_error
@@ -50,6 +50,7 @@ class Case:
     context: int = CONTEXT
     normed: bool = False
     interleaved: bool = False
+    query: QueryScale | None = None
 
 
 CASES = [
@@ -62,7 +63,7 @@ CASES = [
     Case(80, 3, 3, "f16", 127, 20, window=100),
     Case(80, 3, 3, "f32", CONTEXT - 20, 40, softcap=5.0, normed=True, interleaved=True),
     Case(128, 4, 1, "f32", CONTEXT - 20, 64),
-    Case(128, 4, 1, "f32", CONTEXT - 20, 32, interleaved=True),
+    Case(128, 4, 1, "f32", CONTEXT - 20, 32, interleaved=True, query=QueryScale(0.5, 7, 1)),
     Case(128, 4, 1, "f16", 63, 0, window=100, normed=True),
     Case(128, 4, 1, "f32", LONG - 20, 64, window=100, context=LONG, normed=True),
     Case(256, 2, 2, "f16", CONTEXT - 20, 128, softcap=5.0),
@@ -94,6 +95,7 @@ def test_the_combined_splits_equal_attention(
         eps=1e-5,
         offset=1.0,
         interleaved=case.interleaved,
+        query=case.query,
     )
     caches = LayerCache(stored(bench, keys, dtype), stored(bench, values, dtype))
     partial = (
@@ -125,6 +127,8 @@ def test_the_combined_splits_equal_attention(
         )
     at, angles_of = torch.tensor([base + 7]), torch.from_numpy(table)
     q, k = (ops.rope(x, at, angles_of, interleaved=case.interleaved) for x in (q, k))
+    if case.query is not None:
+        q = ops.position_scale(q.flatten(1), at, *astuple(case.query)).view_as(q)
     keys[:, base], values[:, base] = k[0].numpy(), v[0].numpy()
     if dtype == "f16":
         keys, values = (x.astype(np.float16).astype(np.float32) for x in (keys, values))

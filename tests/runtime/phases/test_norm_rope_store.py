@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from rdrr_format.errors import FormatError
 from rdrr_runtime.exec.traffic import traffic
-from rdrr_runtime.phases.head_transform import HeadTransform
+from rdrr_runtime.phases.head_transform import HeadTransform, QueryScale
 from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.phases.kv_store import kv_store
 from rdrr_runtime.phases.norm_rope_store import norm_rope_store, refusal
 from rdrr_runtime.phases.phase import Phase
+from rdrr_runtime.phases.position_scale import position_scale
 from rdrr_runtime.phases.rmsnorm import rms_norm_in_place
 from rdrr_runtime.phases.rope import rope
 from support.gpu import normal, relative_error
@@ -69,6 +70,7 @@ def test_the_fused_phase_equals_norm_rope_and_store(
             EPS,
             1.0,
             interleaved,
+            QueryScale(0.5, 7, 1) if interleaved else None,
         )
         return norm_rope_store(
             ctx,
@@ -91,6 +93,9 @@ def test_the_fused_phase_equals_norm_rope_and_store(
             rotation = {"heads": count, "head_dim": head_dim, "rotary_dim": 2 * pairs}
             if pairs:
                 made += rope(ctx, x, table, **rotation, interleaved=interleaved, label="t")
+        if interleaved:
+            factors = {"scale": 0.5, "length": 7, "offset": 1}
+            made += position_scale(ctx, q, width=heads * head_dim, **factors, label="t")
         return made + kv_store(ctx, k, v, LayerCache(*caches), cache=cache, label="t")
 
     for ours, theirs in zip(run(fused), run(separate), strict=True):
