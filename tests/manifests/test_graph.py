@@ -245,7 +245,6 @@ def test_names_may_carry_any_known_prefix(prefix: str) -> None:
     ("block", "fields", "where"),
     [
         ("attention", {"causal": False}, "inference.attention.causal"),
-        ("attention", {"valueNorm": True}, "inference.attention.valueNorm"),
         ("attention", {"attentionOutputGate": True}, "inference.attention.attentionOutputGate"),
         ("ffn", {"activation": "mish"}, "inference.ffn.activation"),
         ("rope", {"ropeScalingType": "dynamic"}, "inference.rope.ropeScalingType"),

@@ -87,7 +87,7 @@ def test_a_bare_manifest_can_be_opened_without_its_files_if_asked() -> None:
     package = open_package(path, bare=True)
     assert not package.is_runnable
     assert "W4A16" in [fault.found for fault in package.obstacles]
-    with pytest.raises(ManifestError, match=r"for \d reasons: .*W4A16"):
+    with pytest.raises(ManifestError, match=r"7 tensors of the model cannot be decoded .*W4A16"):
         _ = package.graph
     assert open_package(DATA / "gemma-3-270m-it-q4k-ehf16-af32.json", bare=True).obstacles == ()
 

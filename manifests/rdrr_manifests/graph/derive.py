@@ -13,6 +13,7 @@ from math import sqrt
 from rdrr_format.errors import ManifestError
 
 from rdrr_manifests.graph.layer_norms import layer_norms
+from rdrr_manifests.graph.layer_sizes import LayerSizes, layer_sizes
 from rdrr_manifests.graph.names import ExpertNames, TensorNames
 from rdrr_manifests.graph.ops import (
     Activation,
@@ -30,10 +31,12 @@ from rdrr_manifests.graph.ops import (
     Residual,
     Rope,
     RopeSpec,
+    Scale,
     SigmoidGate,
     WeightKind,
     WeightUse,
 )
+from rdrr_manifests.graph.per_layer_inputs import input_of_layer, inputs_of_layers
 from rdrr_manifests.graph.rotary import rope_spec
 from rdrr_manifests.graph.routing import router_of
 from rdrr_manifests.graph.support import check_supported
@@ -66,22 +69,6 @@ def derive_graph(manifest: Manifest, names: Collection[str] | None = None) -> Gr
     return builder.build()
 
 
-def is_global_layer(manifest: Manifest, layer: int) -> bool:
-    """Return whether a layer attends to all earlier tokens.
-
-    A pattern is respected without a sliding window too, since its local layers may have another
-    rope base.
-    """
-    pattern = manifest.inference.layer_pattern
-    if pattern.layer_types is not None:
-        return pattern.layer_types[layer] == "full_attention"
-    if pattern.type == "every_n" and pattern.period:
-        return layer % pattern.period == (pattern.offset or 0)
-    if pattern.type == "alternating":
-        return layer % 2 == (0 if pattern.global_pattern == "even" else 1)
-    return manifest.inference.attention.sliding_window is None
-
-
 class _Builder:
     """A builder of one graph, which appends the ops layer by layer."""
 
@@ -97,7 +84,9 @@ class _Builder:
     def build(self) -> Graph:
         """Return the graph of the manifest."""
         check_supported(self.manifest, self.names)
+        self.layer_sizes = layer_sizes(self.manifest)
         stream = self._embed()
+        self.ops += inputs_of_layers(self.manifest, self.names, stream)
         for layer in range(self.sizes.num_layers):
             stream = self._layer(layer, stream)
         self._head(stream)
@@ -159,7 +148,17 @@ class _Builder:
         hidden = self._norm(layer, norms.feed_forward, stream, f"l{layer}.ffn_in")
         branch = self._feed_forward(layer, hidden)
         branch = self._norm(layer, norms.feed_forward_output, branch, f"l{layer}.ffn_post")
-        return self._residual(stream, branch, f"l{layer}.x_ffn")
+        stream = self._residual(stream, branch, f"l{layer}.x_ffn")
+        self.ops += input_of_layer(self.manifest, self.names, layer, stream, self.activation)
+        return self._scaled(layer, self.ops[-1].out)
+
+    def _scaled(self, layer: int, stream: str) -> str:
+        """Append the factor on the stream after the layer, if there is one."""
+        weight = WeightUse(self.names.layer(layer, "layer_scalar"), (1,), WeightKind.VECTOR)
+        if weight.name not in self.names:
+            return stream
+        self.ops.append(Scale(stream, f"l{layer}.x", 1.0, weight))
+        return f"l{layer}.x"
 
     def _parallel_layer(self, layer: int, stream: str) -> str:
         """Append a layer whose attention and feed-forward both read the stream before it."""
@@ -173,39 +172,40 @@ class _Builder:
 
     def _attention(self, layer: int, hidden: str) -> str:
         """Append the attention of a layer with its projections; return its output."""
-        sizes, attention = self.sizes, self.blocks.attention
-        is_global = is_global_layer(self.manifest, layer)
+        sizes, attention = self.layer_sizes[layer], self.blocks.attention
         is_rotated = layer not in (self.blocks.rope.unrotated_layers or ())
-        heads = {"q": sizes.num_attention_heads, "k": sizes.num_key_value_heads}
+        heads = {"q": sizes.heads}
+        if sizes.cache == layer:
+            heads["k"] = sizes.kv_heads
         values = {}
         for kind, count in heads.items():
             value = self._linear(layer, f"self_attn.{kind}_proj", hidden, count * sizes.head_dim)
             if not attention.query_key_norm_after_rope:
-                value = self._head_norm(layer, kind, value, count)
-            value = self._rotated(value, count, is_global) if is_rotated else value
+                value = self._head_norm(layer, kind, value, count, sizes.head_dim)
+            value = self._rotated(value, count, sizes.is_global) if is_rotated else value
             if attention.query_key_norm_after_rope:
-                value = self._head_norm(layer, kind, value, count)
+                value = self._head_norm(layer, kind, value, count, sizes.head_dim)
             values[kind] = self._position_scale(value) if kind == "q" else value
-        width = sizes.num_key_value_heads * sizes.head_dim
-        values["v"] = self._linear(layer, "self_attn.v_proj", hidden, width)
+        if "k" in values:
+            values["v"] = self._values(layer, hidden, sizes)
         out = f"l{layer}.attn"
+        assert sizes.cache is not None, "`check_supported` refuses such a layer"
         self.ops.append(
             Attention(
                 q=values["q"],
-                k=values["k"],
-                v=values["v"],
+                k=values.get("k"),
+                v=values.get("v"),
                 out=out,
-                layer=layer,
-                heads=sizes.num_attention_heads,
-                kv_heads=sizes.num_key_value_heads,
+                layer=sizes.cache,
+                heads=sizes.heads,
+                kv_heads=sizes.kv_heads,
                 head_dim=sizes.head_dim,
                 scale=1.0 / sqrt(attention.query_pre_attn_scalar),
-                window=None if is_global else attention.sliding_window,
+                window=None if sizes.is_global else attention.sliding_window,
                 softcap=attention.attn_logit_softcapping,
             )
         )
-        inner = sizes.num_attention_heads * sizes.head_dim
-        return self._linear(layer, "self_attn.o_proj", out, sizes.hidden_size, inner)
+        return self._linear(layer, "self_attn.o_proj", out, self.sizes.hidden_size, sizes.q)
 
     def _position_scale(self, value: str) -> str:
         """Append the scale of the queries by the position, if the layers have one."""
@@ -216,10 +216,25 @@ class _Builder:
         self.ops.append(PositionScale(value, f"{value}.scaled", scale, length))
         return f"{value}.scaled"
 
-    def _head_norm(self, layer: int, kind: str, value: str, heads: int) -> str:
+    def _values(self, layer: int, hidden: str, sizes: LayerSizes) -> str:
+        """Append the values of a layer, which are its projected keys if it has no projection."""
+        norms, attention = self.blocks.normalization, self.blocks.attention
+        shares = attention.value_norm and sizes.is_global
+        own = self.names.layer(layer, "self_attn.v_proj.weight") in self.names
+        if shares and not own:
+            value = f"l{layer}.k_proj"
+        else:
+            value = self._linear(layer, "self_attn.v_proj", hidden, sizes.kv)
+        if not attention.value_norm:
+            return value
+        out, eps = f"l{layer}.v_proj.norm", norms.rms_norm_eps
+        self.ops.append(Norm(value, out, None, eps, False, sizes.kv_heads, elements=sizes.head_dim))
+        return out
+
+    def _head_norm(self, layer: int, kind: str, value: str, heads: int, width: int) -> str:
         """Append the norm of the queries or keys, if the layer has one."""
         stem = self.names.head_norm(layer, kind)
-        attention, width = self.blocks.attention, self.sizes.head_dim
+        attention = self.blocks.attention
         if not attention.query_key_norm and f"{stem}.weight" not in self.names:
             return value
         if attention.query_key_norm_spans_heads:
@@ -232,7 +247,7 @@ class _Builder:
         experts = self.names.experts(layer)
         if experts is not None and self.manifest.moe_config is not None:
             return self._mixture(layer, hidden, experts, self.manifest.moe_config)
-        inner, out = self.sizes.intermediate_size, f"l{layer}.act"
+        inner, out = self.layer_sizes[layer].inner, f"l{layer}.act"
         if not self.blocks.ffn.gated_activation:
             x = self._linear(layer, "mlp.up_proj", hidden, inner)
             self.ops.append(Activation(x, out, self.activation, inner))
@@ -341,7 +356,7 @@ class _Builder:
     def _linear(
         self, layer: int, part: str, x: str, features: int, inputs: int | None = None
     ) -> str:
-        out = f"l{layer}.{part.rsplit('.', 1)[1]}"
+        out = f"l{layer}.{part.rpartition('.')[2]}"
         shape = (features, inputs or self.sizes.hidden_size)
         bias_name = self.names.layer(layer, f"{part}.bias")
         has_bias = bias_name in self.names

@@ -43,6 +43,7 @@ class RopeSpec:
         original_max_pos: Context length before scaling, for llama3, yarn and longrope.
         short_factor: Factors of longrope for short contexts, one for each frequency.
         long_factor: Factors of longrope for long contexts, one for each frequency.
+        rotated_pairs: Leading pairs that are rotated; the others have the angle 0. None for all.
     """
 
     theta: float
@@ -57,6 +58,7 @@ class RopeSpec:
     original_max_pos: int | None = None
     short_factor: tuple[float, ...] | None = None
     long_factor: tuple[float, ...] | None = None
+    rotated_pairs: int | None = None
 
 
 class WeightKind(Enum):
@@ -83,7 +85,7 @@ class WeightUse:
 
 @dataclass(frozen=True)
 class Embed:
-    """out[r] = weight[token[r]] * scale."""
+    """out[r] = weight[token[r]] * scale; a token beyond the table reads row 0."""
 
     out: str
     weight: WeightUse
@@ -245,6 +247,8 @@ class GatedActivation:
         activation: `silu` or `gelu_tanh`.
         width: Elements of a row of `out`.
         clamp: Changes the formula to that of `Clamp`; None for the usual one.
+        up_parts: Parts of `width` elements that a row of `up` consists of.
+        up_part: The part of `up` that is read.
     """
 
     gate: Value
@@ -253,6 +257,8 @@ class GatedActivation:
     activation: str
     width: int
     clamp: Clamp | None = None
+    up_parts: int = 1
+    up_part: int = 0
 
 
 @dataclass(frozen=True)
@@ -464,6 +470,16 @@ class Residual:
 
 
 @dataclass(frozen=True)
+class Scale:
+    """out = factor * weight * x; a weight of one element is the same factor for all of a row."""
+
+    x: Value
+    out: str
+    factor: float = 1.0
+    weight: WeightUse | None = None
+
+
+@dataclass(frozen=True)
 class Head:
     """Logits: out = cap(scale * (x W^T + bias)) with cap(y) = softcap * tanh(y / softcap).
 
@@ -495,6 +511,7 @@ Op = (
     | ShortConvolution
     | DeltaRule
     | Residual
+    | Scale
     | Head
 )
 

@@ -7,6 +7,7 @@ from typing import Any
 from rdrr_format.errors import ManifestError
 
 from rdrr_manifests.faults import Fault, shown
+from rdrr_manifests.graph.layer_sizes import head_dim_of, layer_sizes
 from rdrr_manifests.graph.names import TensorNames
 from rdrr_manifests.graph.routing import has_known_router
 from rdrr_manifests.models.base import ManifestModel
@@ -14,9 +15,6 @@ from rdrr_manifests.models.experts import MoeConfig
 from rdrr_manifests.models.manifest import Manifest
 
 _FOREIGN_SIZES = (
-    "globalHeadDim",
-    "hiddenSizePerLayerInput",
-    "numKvSharedLayers",
     "linearNumKeyHeads",
     "linearNumValueHeads",
 )
@@ -63,14 +61,18 @@ def _unsupported(manifest: Manifest, names: TensorNames) -> dict[str, bool]:
     """Return, for each field that can need an unsupported op, whether it does."""
     blocks, moe = manifest.inference, manifest.moe_config
     scaling = (blocks.rope.rope_scaling_type, blocks.rope.rope_local_scaling_type)
+    bases = (
+        (blocks.rope.rope_frequency_base_dim, head_dim_of(manifest, is_global=True)),
+        (blocks.rope.rope_local_frequency_base_dim, manifest.architecture.head_dim),
+    )
     return {
-        "modelType": manifest.model_type not in ("transformer", "embedding"),
+        "modelType": manifest.model_type not in ("transformer", "embedding", "gemma4"),
         "moeConfig": moe is not None and not _has_known_experts(manifest, moe, names),
         "inference.attention.causal": not blocks.attention.causal,
-        "inference.attention.valueNorm": blocks.attention.value_norm,
         "inference.ffn.gatedActivation": (moe is not None and not blocks.ffn.gated_activation),
-        "inference.ffn.useDoubleWideMlp": blocks.ffn.use_double_wide_mlp,
         "inference.ffn.swigluLimit": blocks.ffn.swiglu_limit is not None,
+        "inference.rope.ropeFrequencyBaseDim": any(base not in (None, dim) for base, dim in bases),
+        "architecture.numKvSharedLayers": any(one.cache is None for one in layer_sizes(manifest)),
         "inference.rope.ropeScalingType": any(kind not in _SCALINGS for kind in scaling),
         "inference.attention.attentionOutputGate": _has_value(
             blocks.attention, "attentionOutputGate"

@@ -20,6 +20,15 @@ class Architecture(ManifestModel):
         head_dim: Width of one head.
         vocab_size: Rows of the token embedding.
         max_seq_len: Longest context that the model was trained for, in tokens.
+        global_head_dim: Width of a head in layers that attend to all earlier tokens; None for
+            `head_dim`.
+        num_global_key_value_heads: Key and value heads of these layers; None for
+            `num_key_value_heads`.
+        hidden_size_per_layer_input: Width of the embedding that each layer has of its own for
+            every token; None or 0 for none.
+        vocab_size_per_layer_input: Rows of the table of these embeddings.
+        num_kv_shared_layers: Last layers that read the keys and values of an earlier layer, the
+            last one of the same type that has its own; None or 0 for none.
     """
 
     num_layers: int = Field(gt=0)
@@ -30,3 +39,8 @@ class Architecture(ManifestModel):
     head_dim: int = Field(gt=0)
     vocab_size: int = Field(gt=0)
     max_seq_len: int = Field(gt=0)
+    global_head_dim: int | None = Field(default=None, gt=0)
+    num_global_key_value_heads: int | None = Field(default=None, gt=0)
+    hidden_size_per_layer_input: int | None = Field(default=None, ge=0)
+    vocab_size_per_layer_input: int | None = Field(default=None, ge=0)
+    num_kv_shared_layers: int | None = Field(default=None, ge=0)

@@ -29,7 +29,7 @@ class Attention(Block):
         temperature_length: See `temperature_scale`. Written by rdrr only.
         query_key_norm_spans_heads: Whether one norm spans all heads of the queries, and one all
             heads of the keys (OLMo 2). Written by rdrr only.
-        value_norm: Whether the values have a norm; not supported.
+        value_norm: Whether each head of the values has an RMSNorm without a weight.
         causal: Whether a token attends only to itself and earlier tokens.
         attention_bias: Whether some of the projections have a bias; the tensors decide which.
         query_key_norm_per_head: Whether each head has a weight of its own for that norm, so that
@@ -77,7 +77,13 @@ class Normalization(Block):
 
 
 class FeedForward(Block):
-    """Feed-forward of a layer: down(activation(gate(x)) * up(x)), or down(activation(up(x)))."""
+    """Feed-forward of a layer: down(activation(gate(x)) * up(x)), or down(activation(up(x))).
+
+    Attributes:
+        branch_mode: `dense_plus_moe` if layers have a dense feed-forward beside their experts.
+        use_double_wide_mlp: Whether layers that read the keys of an earlier layer have twice the
+            `intermediateSize` of `architecture`.
+    """
 
     activation: str
     gated_activation: bool = True
@@ -93,6 +99,11 @@ class Rope(Block):
         rope_theta: Base of the frequencies.
         rope_local_theta: Base in sliding-window layers; None for the same base.
         partial_rotary_factor: Fraction of the head that is rotated; None for the whole head.
+        rope_frequency_base_dim: Head dimension of proportional rope, in which a part of the pairs
+            of the whole head is rotated, with the frequencies of the whole head; None if
+            `partial_rotary_factor` shortens what is rotated. If it is given, local layers
+            have a factor of their own, or rotate the whole head.
+        rope_local_frequency_base_dim: The same for sliding-window layers.
         rope_scaling_type: None, `linear`, `llama3`, `yarn` or `longrope`.
         mrope_section: Pairs of each head that are rotated by the time, height and width of a part
             of an image. For text all three are the position of the token, so the field has no

@@ -29,6 +29,7 @@ from rdrr_manifests.graph.ops import (
     Residual,
     Rope,
     Router,
+    Scale,
     ShortConvolution,
     SigmoidGate,
     Slice,
@@ -39,6 +40,7 @@ from rdrr_runtime.compile.lower_attention import lower_attention
 from rdrr_runtime.compile.lower_experts import lower_experts, lower_router, lower_sigmoid_gate
 from rdrr_runtime.compile.lower_norm import lower_norm
 from rdrr_runtime.compile.lower_products import lower_linear
+from rdrr_runtime.compile.lower_scale import lower_scale
 from rdrr_runtime.compile.lower_states import (
     lower_delta_rule,
     lower_short_convolution,
@@ -147,6 +149,8 @@ def _activation(build: PassBuilder, op: GatedActivation) -> None:
         width=op.width,
         activation=op.activation,
         clamp=op.clamp,
+        up_parts=op.up_parts,
+        up_part=op.up_part,
         label=op.out,
     )
     build.emit(phases)
@@ -199,7 +203,11 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
                 lower_attention,
                 "q k v out layer heads kv_heads head_dim scale window softcap sinks",
             ),
-            _row(GatedActivation, _activation, "gate up out activation width clamp"),
+            _row(
+                GatedActivation,
+                _activation,
+                "gate up out activation width clamp up_parts up_part",
+            ),
             _row(
                 Router,
                 lower_router,
@@ -226,6 +234,7 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
                 "eps",
             ),
             _row(Residual, _residual, "x branch out scale"),
+            _row(Scale, lower_scale, "x out factor weight"),
             _row(Head, _head, "x out weight scale softcap bias"),
         )
     )

@@ -25,8 +25,7 @@ from rdrr_runtime.phases.attention_tiled import attention_tiled, tiled_refusal
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.kv_cache import MAX_HEAD_DIM, LayerCache
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
-
-COMBINE_THREADS = MAX_HEAD_DIM // 4  # each thread combines 4 elements
+from rdrr_runtime.phases.weight_checks import power_of_two
 
 
 class AttentionKernel(StrEnum):
@@ -227,7 +226,7 @@ def _combine(
     tuning_keys: tuple[AnyTuningKey, ...],
 ) -> Phase:
     record = AttentionCombine(
-        threads=COMBINE_THREADS,
+        threads=power_of_two(spec.cache.head_dim // 4, 64, MAX_HEAD_DIM // 4),
         value=ctx.values,
         heads=spec.heads,
         head_dim=spec.cache.head_dim,

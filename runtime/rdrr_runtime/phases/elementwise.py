@@ -1,4 +1,4 @@
-"""In-place elementwise ops: residual addition, softcap of logits, multiplication by a constant."""
+"""In-place elementwise ops: residual addition, softcap of logits, multiplication by constants."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ class Elementwise(Record):
     """Parameters of elementwise.wgsl.
 
     Attributes:
-        op: `add`, `softcap` or `scale`.
+        op: `add`, `softcap`, `scale` or `gain`.
         value: Type of the activations, `f32` or `f16`.
         x_value: Type of x: the type of the activations, or f32 for logits.
         width: Elements of a row.
-        factor: The cap for `softcap`, the factor for `scale`, None for `add`.
+        factor: The cap for `softcap`, the factor for `scale` and `gain`, None for `add`.
+        gains: For `gain`: elements of the weight, 1 or `width`.
     """
 
     shader = "elementwise"
@@ -31,6 +32,7 @@ class Elementwise(Record):
     x_value: str = choice()
     width: int
     factor: float | None
+    gains: int | None = None
 
 
 def residual_add(
@@ -68,6 +70,45 @@ def scale(
     return _in_place(
         ctx, "scale", {"x": x}, width, factor, single_row=single_row, logits=logits, label=label
     )
+
+
+def gain(
+    ctx: OpContext,
+    x: BufferSlice,
+    weight: BufferSlice,
+    *,
+    width: int,
+    count: int,
+    factor: float,
+    label: str,
+) -> list[Phase]:
+    """Multiply by a weight and a constant, x = factor * weight * x.
+
+    Args:
+        ctx: Lowering context.
+        x: [rows, width].
+        weight: f32 [count].
+        width: Elements of a row.
+        count: Elements of the weight: `width`, or 1 for the same factor on all elements.
+        factor: Further factor.
+        label: Name of the op, for messages and profiles.
+
+    Raises:
+        FormatError: A buffer is too small.
+    """
+    ctx.need_values(f"{label}: x", x, ctx.max_rows * width)
+    need_floats(f"{label}: weight", weight, count)
+    record = Elementwise(
+        threads=THREADS,
+        variant="gain",
+        op="gain",
+        value=ctx.values,
+        x_value=ctx.values,
+        width=width,
+        factor=factor,
+        gains=count,
+    )
+    return [Phase(record, {"x": x, "weight": weight}, Work(-(-width // THREADS), 1), label)]
 
 
 def _in_place(

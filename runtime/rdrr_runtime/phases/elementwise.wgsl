@@ -2,6 +2,8 @@
 // x = x + r
 {% elif OP == "softcap" %}
 // x = FACTOR tanh(x / FACTOR)
+{% elif OP == "gain" %}
+// x = FACTOR weight x
 {% else %}
 // x = FACTOR x
 {% endif %}
@@ -9,6 +11,8 @@
 // x  {{ X_VALUE }} [rows, WIDTH]
 {% if OP == "add" %}
 // r  {{ VALUE }} [rows, WIDTH]
+{% elif OP == "gain" %}
+// weight  f32 [GAINS], where GAINS is WIDTH, or 1 for the same factor on all elements
 {% endif %}
 //
 // An item is WG elements of a row, one for each thread.
@@ -16,11 +20,16 @@
 var<storage, read_write> x: array<{{ X_VALUE }}>;
 {% if OP == "add" %}
 var<storage, read> r: array<{{ VALUE }}>;
+{% elif OP == "gain" %}
+var<storage, read> weight: array<f32>;
 {% endif %}
 
 override WIDTH: u32;
 {% if OP != "add" %}
 override FACTOR: f32;
+{% endif %}
+{% if OP == "gain" %}
+override GAINS: u32;
 {% endif %}
 
 fn phase(item: u32, row: u32, thread: Thread) {
@@ -34,6 +43,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let out = v + f32(r[at]);
 {% elif OP == "softcap" %}
     let out = FACTOR * tanh(clamp(v / FACTOR, -15.0, 15.0));
+{% elif OP == "gain" %}
+    let out = FACTOR * weight[i % GAINS] * v;
 {% else %}
     let out = FACTOR * v;
 {% endif %}

@@ -35,6 +35,7 @@ class EmbedRecord(WeightsRecord):
         units: Half units (32 weights) of a row.
         outputs: Rows of the bound part of the table.
         first: Index of the part's first row in the table.
+        rows: Rows of the whole table.
         scale: Factor on every value.
     """
 
@@ -45,6 +46,7 @@ class EmbedRecord(WeightsRecord):
     units: int
     outputs: int
     first: int
+    rows: int
     scale: float
 
 
@@ -55,6 +57,8 @@ def embed(
     ctx: OpContext, table: GpuWeight, x: BufferSlice, *, scale: float = 1.0, label: str
 ) -> list[Phase]:
     """Embed tokens: x[r, :] = scale * table[t, :], where t is the token of row r.
+
+    A token beyond the table reads row 0.
 
     Args:
         ctx: Lowering context; its state holds the tokens.
@@ -88,6 +92,7 @@ def embed(
             units=units,
             outputs=table.outputs(part),
             first=part.first_row,
+            rows=table.n,
             scale=scale,
             **bound.fields,
         )

@@ -1,4 +1,4 @@
-// x[r, :] = SCALE * table[t, :], where t is the token of row r
+// x[r, :] = SCALE * table[t, :], where t is the token of row r, or 0 if it is beyond the table
 //
 // current  Step
 // weight0  rows FIRST to FIRST + OUTPUTS - 1 of the table, layout as in formats.py
@@ -17,6 +17,7 @@ override K: u32;
 override UNITS: u32;             // half units (32 weights) of a row
 override OUTPUTS: u32;           // rows of this part
 override FIRST: u32;             // index of the first of them in the table
+override ROWS: u32;              // rows of the whole table
 override SCALE: f32;
 
 {% set DEQUANTIZED = true %}
@@ -24,7 +25,8 @@ override SCALE: f32;
 
 fn phase(item: u32, row: u32, thread: Thread) {
     let unit = item * WG + thread.index;
-    let token = current.row[row].token;
+    let stated = current.row[row].token;
+    let token = select(0u, stated, stated < ROWS);
     if (unit >= UNITS || token < FIRST || token - FIRST >= OUTPUTS) {
         return;
     }

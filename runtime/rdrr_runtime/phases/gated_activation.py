@@ -31,6 +31,8 @@ class GatedActivationRecord(Record):
         experts: With `bias`: number of experts.
         top_k: With `bias`: routes of a row.
         clamp: For the clamped SwiGLU: its constants.
+        up_parts: Parts of `width` elements of a row of up.
+        up_part: The part that is read.
     """
 
     shader = "gated_activation"
@@ -43,6 +45,8 @@ class GatedActivationRecord(Record):
     experts: int | None = None
     top_k: int | None = None
     clamp: Clamp | None = None
+    up_parts: int | None = None
+    up_part: int | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ def gated_activation(
     activation: str,
     clamp: Clamp | None = None,
     biases: ExpertBiases | None = None,
+    up_parts: int = 1,
+    up_part: int = 0,
     label: str,
 ) -> list[Phase]:
     """Compute y = activation(gate) * up, or the clamped SwiGLU.
@@ -75,12 +81,14 @@ def gated_activation(
     Args:
         ctx: Lowering context.
         gate: [rows, width], or [rows, 2 width] with gate then up if `up` is None.
-        up: [rows, width], or None.
+        up: [rows, up_parts, width], or None.
         y: [rows, width]; not the same buffer as the inputs.
         width: Intermediate size, a multiple of 4.
         activation: One of `rdrr_runtime.phases.activation.ACTIVATIONS`.
         clamp: Constants of the clamped SwiGLU, or None for the usual formula.
         biases: Biases to add to gate and up first; None for none.
+        up_parts: Parts that a row of up consists of.
+        up_part: The part that is read.
         label: Name of the op, for messages and profiles.
 
     Raises:
@@ -94,7 +102,7 @@ def gated_activation(
     if up is None:
         inputs = {"gate_up": gate}
     else:
-        ctx.need_values(f"{label}: up", up, ctx.max_rows * width)
+        ctx.need_values(f"{label}: up", up, ctx.max_rows * width * up_parts)
         inputs = {"gate": gate, "up": up}
     counts = {}
     if biases is not None:
@@ -116,6 +124,8 @@ def gated_activation(
         bias=biases is not None,
         clamp=clamp,
         **counts,
+        up_parts=None if up is None else up_parts,
+        up_part=None if up is None else up_part,
     )
     work = Work(-(-width // (4 * THREADS)), 1)
     return [Phase(record, {"y": y, **inputs}, work, label)]

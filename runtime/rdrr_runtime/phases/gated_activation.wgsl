@@ -5,7 +5,8 @@
 {% if FUSED %}
 // gate_up   {{ VALUE }} [rows, 2 WIDTH]: gate, then up
 {% else %}
-// gate, up  {{ VALUE }} [rows, WIDTH]
+// gate      {{ VALUE }} [rows, WIDTH]
+// up        {{ VALUE }} [rows, UP_PARTS, WIDTH], of which part UP_PART is read
 {% endif %}
 // y         {{ VALUE }} [rows, WIDTH]
 {% if BIAS %}
@@ -32,6 +33,10 @@ override TOP_K: u32;
 {% endif %}
 
 override WIDTH: u32;
+{% if not FUSED %}
+override UP_PARTS: u32;
+override UP_PART: u32;
+{% endif %}
 
 {% include "snippets/activate.wgsl" %}
 
@@ -47,7 +52,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     var u = vec4<f32>(gate_up[first + words]);
 {% else %}
     var g = vec4<f32>(gate[row * words + i]);
-    var u = vec4<f32>(up[row * words + i]);
+    var u = vec4<f32>(up[(row * UP_PARTS + UP_PART) * words + i]);
 {% endif %}
 {% if BIAS %}
     let own = words / TOP_K;

@@ -30,7 +30,7 @@ from rdrr_runtime.phases.state_cache import StateCache
 U8 = npt.NDArray[np.uint8]
 
 
-MAX_HEAD_DIM = 256
+MAX_HEAD_DIM = 512
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,10 @@ def frequencies(spec: RopeSpec, context: int) -> F64:
     """Return the radians per position of each rotated pair, float64 [rotary_dim / 2]."""
     exponents = np.arange(0, spec.rotary_dim, 2, dtype=np.float64) / spec.rotary_dim
     plain = spec.theta**-exponents
-    scale = _SCALINGS[spec.scaling]
-    return scale(spec, plain, context)
+    scaled = _SCALINGS[spec.scaling](spec, plain, context)
+    if spec.rotated_pairs is not None:
+        scaled[spec.rotated_pairs :] = 0.0
+    return scaled
 
 
 def attention_factor(spec: RopeSpec) -> float:

@@ -29,6 +29,7 @@ from rdrr_manifests.graph.ops import (
     Residual,
     Rope,
     Router,
+    Scale,
     ShortConvolution,
     SigmoidGate,
     Slice,
@@ -71,6 +72,7 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
                 gate, up = values[op.gate].split(op.width, dim=-1)
             else:
                 gate, up = values[op.gate], values[op.up]
+                up = up.unflatten(-1, (op.up_parts, op.width))[:, op.up_part]
             return gated_activation(gate, up, op.activation, op.clamp)
         case Activation():
             return ACTIVATIONS[op.activation](values[op.x])
@@ -93,6 +95,9 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
             return compute_delta_rule(run, op)
         case Residual():
             return values[op.x] + values[op.branch] * op.scale
+        case Scale():
+            factor = 1.0 if op.weight is None else weight(op.weight)
+            return values[op.x] * factor * op.factor
         case Head():
             x = values[op.x] if run.all_rows else values[op.x][-1:]
             bias = None if op.bias is None else weight(op.bias)
@@ -155,8 +160,17 @@ def _mixture(run: ReferencePass, op: Experts) -> Tensor:
 
 
 def embed(tokens: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
-    """Return scale * table[tokens]: int [rows], [vocab, hidden] -> [rows, hidden]."""
-    return table[tokens] * scale
+    """Return scale * table[tokens], with row 0 for tokens beyond the table.
+
+    Args:
+        tokens: int [rows].
+        table: [vocab, hidden].
+        scale: Factor on every value.
+
+    Returns:
+        [rows, hidden].
+    """
+    return table[torch.where(tokens < len(table), tokens, 0)] * scale
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

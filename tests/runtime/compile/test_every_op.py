@@ -28,6 +28,7 @@ from rdrr_manifests.graph.ops import (
     Residual,
     Rope,
     Router,
+    Scale,
     ShortConvolution,
     SigmoidGate,
     Slice,
@@ -101,6 +102,10 @@ EXAMPLES = {
         (GatedActivation("gate", "up", "y", "silu", INNER, Clamp(0.8, 1.7, 0.5)),),
         {"gate": INNER, "up": INNER},
     ),
+    "activation of a part": Example(
+        (GatedActivation("gate", "up", "y", "silu", INNER, up_parts=3, up_part=1),),
+        {"gate": INNER, "up": 3 * INNER},
+    ),
     "activation of one value": Example(
         (GatedActivation("gate", None, "y", "silu", INNER),), {"gate": 2 * INNER}
     ),
@@ -169,6 +174,17 @@ EXAMPLES = {
         {"qkv": 80, "decay": 4, "strength": 4},
     ),
     "residual": Example((Residual("x", "branch", "y", 0.5),), {"x": K, "branch": K}),
+    "scale": Example((Scale("x", "y", 0.5, vector("w", K)),), {"x": K}),
+    "scale of a whole row": Example((Scale("x", "y", 0.5, vector("w", 1)),), {"x": K}),
+    "scale by a constant": Example((Scale("x", "s", 0.5), Residual("x", "s", "y")), {"x": K}),
+    "attention over older keys": Example(
+        (
+            Attention("q", "k", "v", "a", 0, HEADS, KV_HEADS, HEAD_DIM, 0.5, window=2),
+            Attention("r", None, None, "y", 0, HEADS, KV_HEADS, HEAD_DIM, 0.25, 3, 4.0),
+            Residual("a", "y", "z"),
+        ),
+        {"q": Q, "k": KV, "v": KV, "r": Q},
+    ),
     "head": Example(
         (replace(NORM, out="final"), Head("final", "y", WeightUse("w", (VOCAB, K)), 0.5, 2.0)),
         {"x": K},
@@ -201,7 +217,7 @@ def alternatives(op: Op, name: str) -> Iterator[tuple[str, object]]:
             yield f"{name}.{part.name}", more
     elif isinstance(value, WeightUse) and name in OPTIONAL_WEIGHTS:
         yield name, None
-    elif name in ("window", "top_k", "top_groups", "length"):
+    elif name in ("window", "top_k", "top_groups", "length", "up_part"):
         yield name, value + 1
     elif name == "offset":
         yield name, value - 1
@@ -217,6 +233,8 @@ def changed(example: Example) -> Iterator[tuple[str, Example]]:
                 continue  # without effect
             if one.name == "unit_offset" and getattr(op, "weight", None) is None:
                 continue  # nothing to which it could be added
+            if one.name == "up_part" and getattr(op, "up_parts", 0) == 1:
+                continue  # there is no other part
             for what, value in alternatives(op, one.name):
                 ops = (*example.ops[:at], replace(op, **{one.name: value}), *example.ops[at + 1 :])
                 yield f"{type(op).__name__}.{what}", replace(example, ops=ops)

@@ -77,7 +77,7 @@ def check(
 
 
 @pytest.mark.parametrize("which", list(AttentionKernel))
-@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256, 512])
 def test_every_head_dimension_equals_torch(bench, rng, head_dim, which) -> None:
     spec = AttentionSpec(4, KvSpec(2, head_dim, CONTEXT), head_dim**-0.5)
     check(bench, rng, spec, rows=1, base=401, which=which)
@@ -314,7 +314,7 @@ def test_a_q8_0_cache_has_34_bytes_for_32_elements() -> None:
 @pytest.mark.parametrize(
     ("heads", "cache", "message"),
     [
-        (2, KvSpec(1, 260, 4), "too large"),
+        (2, KvSpec(1, 516, 4), "too large"),
         (2, KvSpec(1, 62, 4), "multiple of 4"),
         (3, KvSpec(2, 64, 4), "divide evenly"),
         (2, KvSpec(1, 64, 4), "scratch"),
