@@ -26,7 +26,6 @@ from rdrr_manifests.graph import derive_graph
 from rdrr_manifests.models import MANIFEST_NAME, Manifest
 from rdrr_manifests.models.conversion_report import REPORT_NAME
 
-from rdrr_converter.architectures import find_architecture
 from rdrr_converter.backend_notes import backend_notes
 from rdrr_converter.check_manifest import check_manifest, check_tokenizer
 from rdrr_converter.check_options import check_options
@@ -39,6 +38,7 @@ from rdrr_converter.importance_notes import importance_notes
 from rdrr_converter.lora import merge_adapter
 from rdrr_converter.manifest import build_manifest
 from rdrr_converter.measure import ErrorStats
+from rdrr_converter.nearest import choose_architecture
 from rdrr_converter.options import ConvertKeywords, ConvertOptions, PackageOptions
 from rdrr_converter.output import PackageOutput, Target, open_output
 from rdrr_converter.pack import write_shards
@@ -162,7 +162,7 @@ def _convert(
     if adapter is not None:
         opened = merge_adapter(opened, adapter)
     options = settle_quantization(options, opened)
-    rule = find_architecture(opened.config, options.arch, opened.config_path)
+    rule = choose_architecture(opened, options.arch)
     model = read_model(opened, rule, options.allow_unread)
     matrix = None if options.imatrix is None else load_importance(local_path(options.imatrix))
     magnitudes = scan(model, max(threads, settings.fetchers), counter)

@@ -46,7 +46,7 @@ def check_unread(
             hint="models of another family usually compute something else, even if all tensors "
             f"fit; if this one is known to compute the same, add {family} to `allow_unread`",
         )
-    unread = _unread(config, rule)
+    unread = unread_keys(config, rule)
     refused = {name: value for name, value in unread.items() if name not in allowed}
     if refused:
         raise ConversionError(
@@ -62,7 +62,7 @@ def check_unread(
     return tuple(f"{name} is ignored, as `allow_unread` says" for name in ignored)
 
 
-def _unread(config: Config, rule: ArchitectureRule) -> dict[str, Any]:
+def unread_keys(config: Config, rule: ArchitectureRule) -> dict[str, Any]:
     """Return the values of the keys that were not read and are not harmless, by their paths."""
     return {
         f"{path}.{key}" if path else key: value

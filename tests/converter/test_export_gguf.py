@@ -21,7 +21,7 @@ from support.checkpoints import (
     make_checkpoint,
     write_tokenizer,
 )
-from support.gguf_files import q4_k_m, write_gguf
+from support.gguf_files import LIKE_LLAMA_CPP, q4_k_m, write_gguf
 from support.safetensor_files import llama_tensors, write_llama
 
 LAYERS = 2
@@ -61,15 +61,6 @@ def test_a_round_trip_keeps_every_payload(tmp_path, llama, dtype, options):
     assert result.is_lossless
     # The tokenizer of these tests has no merges, which llama.cpp needs.
     assert ["without merges" in note for note in result.notes] == [True]
-
-
-LIKE_LLAMA_CPP = {
-    "gemma2": {"query_pre_attn_scalar": 64},
-    "qwen2_moe": {"mlp_only_layers": []},
-    "qwen3_moe": {"decoder_sparse_step": 1},
-    "smollm3": {"no_rope_layer_interval": 4, "num_hidden_layers": 4},
-}
-"""Configuration values that llama.cpp fixes for an architecture, without metadata keys."""
 
 
 @pytest.mark.parametrize("tiny", TINY_MODELS + MORE_MODELS, ids=lambda tiny: tiny.name)

@@ -16,7 +16,7 @@ from rdrr_converter.sources._gguf_file import read_gguf
 from rdrr_format.errors import ConversionError, RdrrError, SourceError
 from rdrr_manifests.package import open_package
 from support.checkpoints import MORE_MODELS, TINY_MODELS, make_checkpoint, write_tokenizer
-from support.gguf_files import write_gguf
+from support.gguf_files import LIKE_LLAMA_CPP, write_gguf
 from support.safetensor_files import llama_tensors, to_stored, write_llama
 
 SMALL = {"num_hidden_layers": 2}
@@ -38,18 +38,9 @@ def payloads(folder):
     return {name: bytes(package.read(name)) for name in package.manifest.tensors}
 
 
-AS_LLAMA_CPP_HAS_THEM: dict[str, dict[str, object]] = {
-    "gemma2": {"query_pre_attn_scalar": 64},
-    "qwen2_moe": {"mlp_only_layers": []},
-    "qwen3_moe": {"decoder_sparse_step": 1},
-    "smollm3": {"num_hidden_layers": 4, "no_rope_layer_interval": 4},
-}
-"""What it does not let vary."""
-
-
 @pytest.mark.parametrize("tiny", TINY_MODELS + MORE_MODELS, ids=lambda tiny: tiny.name)
 def test_a_gguf_gives_the_package_of_its_checkpoint(tiny, tmp_path, rng):
-    settings = SMALL | AS_LLAMA_CPP_HAS_THEM.get(tiny.model_type, {})
+    settings = SMALL | LIKE_LLAMA_CPP.get(tiny.model_type, {})
     checkpoint = make_checkpoint(tiny, tmp_path / "model", rng, **settings)
     gguf = write_gguf(checkpoint, tmp_path / "model.gguf")
     convert(checkpoint, tmp_path / "a")

@@ -355,3 +355,23 @@ def test_an_empty_path_is_not_taken_for_this_folder(words, made_package, monkeyp
     done = rdrr(*words)
     assert done.code == 2
     assert "the path is empty" in error_line(done)
+
+
+def test_architectures_lists_all_that_convert_and_claims_what_was_recorded():
+    from rdrr_converter.architectures import ARCHITECTURES
+    from rdrr_converter.architectures.checked import read_checked
+
+    checked = read_checked()
+    rows = rdrr("architectures", "--json").json()["architectures"]
+    assert {row["name"] for row in rows} == {rule.name for rule in ARCHITECTURES}
+    for row in rows:
+        errors = dict(checked[row["name"]].errors) if row["name"] in checked else {}
+        assert row["errors"] == errors
+        assert ("to GGUF" in row["forms"]) == ("gguf_out" in errors)
+    text = rdrr("architectures").out
+    assert all(rule.name in text for rule in ARCHITECTURES)
+    one = rdrr("architectures", "Qwen2ForCausalLM")
+    assert "deepseek-r1-distill-qwen" in one.out
+    wrong = rdrr("architectures", "quen3")
+    assert wrong.code == 2
+    assert "did you mean qwen3?" in wrong.err

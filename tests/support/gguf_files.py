@@ -33,6 +33,13 @@ ARCHITECTURES = {
     "seed_oss": "seed_oss",
     "smollm3": "smollm3",
 }
+LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
+    "gemma2": {"query_pre_attn_scalar": 64},
+    "qwen2_moe": {"mlp_only_layers": []},
+    "qwen3_moe": {"decoder_sparse_step": 1},
+    "smollm3": {"no_rope_layer_interval": 4, "num_hidden_layers": 4},
+}
+"""Configuration values that llama.cpp fixes for an architecture, without metadata keys."""
 GEMMAS = ("gemma2", "gemma3")
 WITH_POST_NORMS = (*GEMMAS, "seed_oss")
 PARTS = {

@@ -21,6 +21,7 @@ from rdrr_format.errors import RdrrError, StoreError, UsageError
 from rdrr_runtime.decode.strategies import STRATEGIES
 
 from rdrr.cli import (
+    architectures,
     bench,
     chat,
     convert,
@@ -71,6 +72,7 @@ _MAKE, _INSPECT = "Make packages", "Inspect packages"
 _RUN, _MEASURE, _HELP = "Run models", "Measure models", "Help"
 COMMANDS = (
     Command("convert", convert.convert, _MAKE),
+    Command("architectures", architectures.architectures, _MAKE),
     Command("imatrix", imatrix.imatrix, _MAKE),
     Command("hints", hints.hints, _MAKE),
     Command("export", export.export, _MAKE),

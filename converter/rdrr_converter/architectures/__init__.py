@@ -11,7 +11,7 @@ from typing import Any
 
 from rdrr_format.errors import ConversionError, UsageError
 
-from rdrr_converter.architectures._aliases import ALIASES, plain_name
+from rdrr_converter.architectures._aliases import ALIASES, FAMILIES, plain_name
 from rdrr_converter.architectures.base import ArchitectureRule, TensorRule, read_block
 from rdrr_converter.architectures.cohere import COHERE
 from rdrr_converter.architectures.cohere2 import COHERE2
@@ -58,8 +58,11 @@ __all__ = [
     "ArchitectureRule",
     "Config",
     "TensorRule",
+    "families_of",
     "find_architecture",
+    "find_by_name",
     "read_block",
+    "stated_names",
     "states_another_family",
 ]
 
@@ -121,30 +124,34 @@ def find_architecture(
         UsageError: `override` names no supported architecture.
     """
     if override is not None:
-        found = _by_name(override)
+        found = find_by_name(override)
         if found is None:
             raise UsageError("unknown architecture", expected=_known(), found=override)
         return found
-    classes = config.get("architectures")
-    listed = classes if isinstance(classes, list) else []
-    names = [name for name in listed if isinstance(name, str)]
-    model_type = config.get("model_type")
-    # If a class is stated, the model_type is ignored, because a classifier or a multimodal model
-    # has the same model_type as the plain language model.
-    candidates = names or ([model_type] if isinstance(model_type, str) else [])
+    candidates = stated_names(config)
     for name in candidates:
-        found = _by_name(name)
+        found = find_by_name(name)
         if found is not None:
             return found
     raise ConversionError(
         "unknown architecture",
         where=where,
-        expected=_known(),
+        expected="one that `rdrr architectures` lists",
         found=", ".join(candidates) or "no architectures and no model_type",
-        hint="another architecture can be forced with `arch`, but a model that does not compute "
-        "exactly the same then gives wrong results; docs/ADDING_AN_ARCHITECTURE.md says how to add "
-        "one",
+        hint="`arch` forces another one, but a model that does not compute exactly the same then "
+        "gives wrong results",
     )
+
+
+def stated_names(config: Mapping[str, Any]) -> list[str]:
+    """Return the classes that a configuration states, or its `model_type` if it states none.
+
+    If a class is stated, the model_type is ignored, because a classifier or a multimodal model has
+    the same model_type as the plain language model.
+    """
+    classes, model_type = config.get("architectures"), config.get("model_type")
+    names = [name for name in classes if isinstance(name, str)] if isinstance(classes, list) else []
+    return names or ([model_type] if isinstance(model_type, str) else [])
 
 
 def states_another_family(config: Mapping[str, Any], rule: ArchitectureRule) -> str | None:
@@ -159,13 +166,19 @@ def states_another_family(config: Mapping[str, Any], rule: ArchitectureRule) -> 
     """
     model_type = config.get("model_type")
     if isinstance(model_type, str):
-        return None if _by_name(model_type) is rule else "model_type"
+        return None if find_by_name(model_type) is rule else "model_type"
     listed = config.get("architectures")
     names = [name for name in (listed if isinstance(listed, list) else ()) if isinstance(name, str)]
-    return "architectures" if names and rule not in map(_by_name, names) else None
+    return "architectures" if names and rule not in map(find_by_name, names) else None
 
 
-def _by_name(name: str) -> ArchitectureRule | None:
+def families_of(rule: ArchitectureRule) -> tuple[str, ...]:
+    """Return the popular names of families that have an architecture, for `--arch`."""
+    return FAMILIES.get(rule.name, ())
+
+
+def find_by_name(name: str) -> ArchitectureRule | None:
+    """Return the architecture of a name, an alias, a class or a `model_type`; None if unknown."""
     plain = plain_name(ALIASES.get(plain_name(name), name))
     for rule in ARCHITECTURES:
         own = (rule.name, *rule.model_types)

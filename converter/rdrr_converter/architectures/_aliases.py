@@ -16,7 +16,7 @@ def plain_name(name: str) -> str:
     return re.sub(r"[-._ ]", "", name.lower())
 
 
-_FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "gemma2": ("shieldgemma",),
         "gemma3": ("medgemma", "translategemma"),
@@ -42,8 +42,9 @@ _FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "qwen3_moe": ("qwen3-coder",),
     }
 )
+"""Names of families by architecture."""
 
 ALIASES: Mapping[str, str] = MappingProxyType(
-    {plain_name(alias): name for name, aliases in _FAMILIES.items() for alias in aliases}
+    {plain_name(alias): name for name, aliases in FAMILIES.items() for alias in aliases}
 )
 """Architecture of each family, by its name in the form of `plain_name`."""

@@ -1,0 +1,332 @@
+"""The check of one architecture: a tiny random model in transformers, converted and run here.
+
+Every number is max|ours - reference| / max|reference| over the logits of a prompt that is longer
+than the sliding windows of the models. Where a model has experts, it is a quantile over the rows,
+as in the tests: where two experts are almost equally probable, rounding decides between them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.errors import RdrrError
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))  # `support` makes the models
+
+F32 = npt.NDArray[np.float32]
+
+TOKENS, PREFILL, CONTEXT = 56, 48, 64
+LAYERS = 2
+LIMITS: Mapping[str, float] = {
+    "cpu": 1e-4,
+    "cpu_cached": 1e-4,
+    "wgpu": 1e-4,
+    "wgpu_cached": 1e-4,
+    "wgpu_batch": 1e-4,
+    "f16": 5e-3,
+    "q4_k_m": 1e-3,
+    "gguf_in": 1e-4,
+    "gguf_out": 1e-4,
+}
+"""Largest error of each check. In f16 the weights of the package and its cache are rounded."""
+
+REQUIRED = ("cpu", "cpu_cached", "wgpu", "wgpu_cached", "wgpu_batch", "f16", "q4_k_m")
+"""Checks that every architecture must pass; a GGUF exists only where llama.cpp has it."""
+
+_USUAL = {"f32": 0.97, "f16": 0.5}
+"""Quantile over the rows that is compared for models with experts, by the type of the weights."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model to check.
+
+    Attributes:
+        name: Name of the model.
+        model_type: transformers' name of its configuration.
+        build: Builds the model in transformers from a generator and configuration keys.
+    """
+
+    name: str
+    model_type: str
+    build: Callable[..., Any] = field(repr=False)
+
+
+@dataclass
+class Outcome:
+    """What was found for one model.
+
+    Attributes:
+        subject: Name of the model.
+        model_type: transformers' name of its configuration.
+        seed: Seed of the weights and ids.
+        architecture: Name of the architecture that it was converted as.
+        classes: Its class in transformers.
+        errors: Error of each check that ran.
+        refusals: Why a check did not run, or failed with an error.
+    """
+
+    subject: str
+    model_type: str
+    seed: int
+    architecture: str = ""
+    classes: tuple[str, ...] = ()
+    errors: dict[str, float] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """The checks that failed."""
+        needed = {*REQUIRED, *({"gguf_in"} & set(self.refusals))}
+        return tuple(
+            name
+            for name, limit in LIMITS.items()
+            if not self.errors.get(name, 0.0) <= limit
+            or (name in needed and name not in self.errors)
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the outcome as JSON values."""
+        return {**asdict(self), "faults": list(self.faults)}
+
+
+def subjects() -> tuple[Subject, ...]:
+    """Return every tiny model of the tests, those of text and image models at the end."""
+    from support import checkpoints
+
+    lists = [value for value in vars(checkpoints).values() if isinstance(value, tuple)]
+    tiny = [one for models in lists for one in models if isinstance(one, checkpoints.TinyModel)]
+    text = {repr(one): Subject(one.name, one.model_type, partial(_text_model, one)) for one in tiny}
+    return (
+        *_with_numbers(text.values()),
+        *(Subject(kind, kind, partial(_multimodal, kind)) for kind in _multimodals()),
+    )
+
+
+def _with_numbers(found: Iterable[Subject]) -> Iterator[Subject]:
+    """Yield the models; where several have one name, the later ones get a number."""
+    seen: Counter[str] = Counter()
+    for one in found:
+        seen[one.name] += 1
+        count = seen[one.name]
+        yield one if count == 1 else replace(one, name=f"{one.name}-{count}")
+
+
+def _multimodals() -> tuple[str, ...]:
+    from support import checkpoints
+
+    return tuple(checkpoints._VISION)
+
+
+def _text_model(tiny: Any, rng: np.random.Generator, **options: Any) -> Any:
+    from support.checkpoints import make_model
+
+    stated = dict(tiny.options)
+    layers = {} if {"num_hidden_layers", "layer_types"} & set(stated) else {"num_hidden_layers": 2}
+    return make_model(tiny, rng, **{**layers, **options})
+
+
+def _multimodal(kind: str, rng: np.random.Generator, **options: Any) -> Any:
+    from support.checkpoints import make_multimodal
+
+    # This kind has heads of hidden size over heads, and sections that add up to half of a head.
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+    text = {"rope_parameters": rope, "head_dim": 16} if kind == "qwen2_5_vl" else {}
+    return make_multimodal(kind, rng, **{**text, **options})
+
+
+def check(subject: Subject, seed: int) -> Outcome:
+    """Convert and run one model in every form; errors of rdrr become refusals of the outcome."""
+    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+
+    os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+    disable_progress_bar()
+    set_verbosity_error()
+    found = Outcome(subject.name, subject.model_type, seed)
+    with tempfile.TemporaryDirectory(prefix="rdrr-check-") as work:
+        try:
+            _check(subject, found, Path(work))
+        except Exception as error:
+            found.refusals["model"] = _reason(error)
+    return found
+
+
+def _check(subject: Subject, found: Outcome, work: Path) -> None:
+    from rdrr_converter.convert import convert
+
+    one = _Model.make(subject, found.seed, work / "model")
+    found.classes = one.classes
+    found.architecture = convert(one.folder, work / "f32", quantize="f32").architecture
+    convert(one.folder, work / "f16", quantize="f16")
+    convert(one.folder, work / "q4", quantize="q4_k_m")
+    parts: tuple[tuple[str, Callable[[], Iterator[tuple[str, float]]]], ...] = (
+        ("cpu", partial(_on_cpu, one, work / "f32")),
+        ("wgpu", partial(_on_wgpu, one, work / "f32")),
+        ("f16", partial(_in_f16, one, work / "f16")),
+        ("q4_k_m", partial(_in_blocks, one, work / "q4")),
+        ("gguf_in", partial(_from_gguf, subject, found.seed, work / "in")),
+        ("gguf_out", partial(_to_gguf, subject, found.seed, work / "out")),
+    )
+    for name, run in parts:
+        try:
+            found.errors.update(run())
+        except Exception as error:
+            found.refusals[name] = _reason(error)
+
+
+def _reason(error: Exception) -> str:
+    text = error.line() if isinstance(error, RdrrError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:400]
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A saved model, ids, and the logits of transformers after each of them."""
+
+    folder: Path
+    classes: tuple[str, ...]
+    ids: list[int]
+    reference: F32
+    has_experts: bool
+
+    @classmethod
+    def make(cls, subject: Subject, seed: int, folder: Path, **options: Any) -> _Model:
+        """Build a model in transformers, save it, and compute its logits."""
+        from support.checkpoints import VOCAB, save_checkpoint
+        from support.comparison import transformers_logits
+
+        rng = np.random.default_rng(seed)
+        model = subject.build(rng, **options)
+        ids = rng.integers(3, VOCAB, TOKENS).tolist()
+        reference = transformers_logits(model, ids)
+        keys = vars(model.config.get_text_config())
+        experts = any(keys.get(key) for key in ("num_experts_per_tok", "top_k_experts"))
+        save_checkpoint(model, folder, dtype="float32")
+        return cls(folder, (type(model).__name__,), ids, reference, experts)
+
+    def error(self, found: F32, expected: F32, weights: str = "f32") -> float:
+        """Return the error of logits, over all rows or over the usual ones."""
+        rows = np.abs(found - expected).max(axis=1)
+        worst = np.quantile(rows, _USUAL[weights]) if self.has_experts else rows.max()
+        return float(worst / np.abs(expected).max())
+
+    def passes(self, backend: Any, expected: F32, weights: str = "f32") -> tuple[float, float]:
+        """Return the errors of one pass over all ids, and of decoding the last ones singly."""
+        from support.comparison import scored, stepped
+
+        single = stepped(backend, self.ids, PREFILL)
+        whole = self.error(scored(backend, self.ids), expected, weights)
+        return whole, self.error(single, expected[PREFILL - 1 :], weights)
+
+
+def _cpu_logits(folder: Path, ids: Sequence[int]) -> F32:
+    from rdrr_manifests.package import open_package
+    from rdrr_runtime.reference.backend import CpuBackend
+
+    logits: F32 = CpuBackend(open_package(folder), context=CONTEXT).logits(ids, 0, all_rows=True)
+    return logits
+
+
+def _on_cpu(one: _Model, folder: Path) -> Iterator[tuple[str, float]]:
+    from rdrr_manifests.package import open_package
+    from rdrr_runtime.reference.backend import CpuBackend
+
+    whole, cached = one.passes(CpuBackend(open_package(folder), context=CONTEXT), one.reference)
+    yield "cpu", whole
+    yield "cpu_cached", cached
+
+
+def _gpu(folder: Path, kv_dtype: str) -> Any:
+    from rdrr_manifests.package import open_package
+    from rdrr_runtime.compile.hints import resolve
+    from rdrr_runtime.gpu import GpuBackend
+
+    # Arithmetic in int8 has a tolerance of its own, stated as perplexity.
+    exact = resolve({"run flag": {"computePrecision": "f32"}})
+    return GpuBackend(open_package(folder), context=CONTEXT, kv_dtype=kv_dtype, policy=exact)
+
+
+def _on_wgpu(one: _Model, folder: Path) -> Iterator[tuple[str, float]]:
+    backend = _gpu(folder, "f32")
+    try:
+        whole, cached = one.passes(backend, one.reference)
+        yield "wgpu", whole
+        yield "wgpu_cached", cached
+        yield "wgpu_batch", _batch_error(one, backend)
+    finally:
+        backend.close()
+
+
+def _batch_error(one: _Model, backend: Any) -> float:
+    """Decode beginnings of the ids as sequences of one batch, and return the error of its rows."""
+    from rdrr_runtime.backend import Row
+
+    batch, lengths = backend.batch(3, CONTEXT), (7, TOKENS, 29)
+    batch.fill(
+        [
+            Row(token, sequence, slot)
+            for sequence, length in enumerate(lengths)
+            for slot, token in enumerate(one.ids[: length - 1])
+        ]
+    )
+    rows = [Row(one.ids[length - 1], index, length - 1) for index, length in enumerate(lengths)]
+    expected = one.reference[[length - 1 for length in lengths]]
+    return one.error(batch.logits(rows), expected)
+
+
+def _in_f16(one: _Model, folder: Path) -> Iterator[tuple[str, float]]:
+    backend = _gpu(folder, "f16")
+    try:
+        yield "f16", max(one.passes(backend, one.reference, "f16"))
+    finally:
+        backend.close()
+
+
+def _in_blocks(one: _Model, folder: Path) -> Iterator[tuple[str, float]]:
+    """Compare wgpu with the CPU on the same blocks; quantization itself changes random models."""
+    backend = _gpu(folder, "f32")
+    try:
+        yield "q4_k_m", max(one.passes(backend, _cpu_logits(folder, one.ids)))
+    finally:
+        backend.close()
+
+
+def _as_llama_cpp_has_it(subject: Subject, seed: int, work: Path) -> _Model:
+    """Return a model without what llama.cpp does not let vary in this architecture."""
+    from support.gguf_files import LIKE_LLAMA_CPP
+
+    return _Model.make(subject, seed, work / "model", **LIKE_LLAMA_CPP.get(subject.model_type, {}))
+
+
+def _from_gguf(subject: Subject, seed: int, work: Path) -> Iterator[tuple[str, float]]:
+    """Read a GGUF that gguf-py has written as llama.cpp's converter does."""
+    from rdrr_converter.convert import convert
+    from support.gguf_files import ARCHITECTURES, write_gguf
+
+    if subject.model_type not in ARCHITECTURES:
+        return
+    one = _as_llama_cpp_has_it(subject, seed, work)
+    convert(write_gguf(one.folder, work / "m.gguf", "F32"), work / "package", quantize="f32")
+    yield "gguf_in", one.error(_cpu_logits(work / "package", one.ids), one.reference)
+
+
+def _to_gguf(subject: Subject, seed: int, work: Path) -> Iterator[tuple[str, float]]:
+    """Export a package as GGUF and read that back."""
+    from rdrr_converter.convert import convert
+    from rdrr_converter.export import export
+
+    one = _as_llama_cpp_has_it(subject, seed, work)
+    convert(one.folder, work / "package", quantize="f32")
+    export(work / "package", work / "m.gguf", to="gguf")
+    convert(work / "m.gguf", work / "again", quantize="f32")
+    yield "gguf_out", one.error(_cpu_logits(work / "again", one.ids), one.reference)
