@@ -60,6 +60,22 @@ LONGROPE = {
     "short_factor": [round(1.0 + 0.01 * pair, 2) for pair in range(24)],
     "long_factor": [1.0 + 0.5 * pair for pair in range(24)],
 }
+OLMO3_ROPE = {
+    "full_attention": {
+        "rope_type": "yarn",
+        "rope_theta": 500000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 128,
+    },
+    "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0},
+}
+HUNYUAN_ROPE = {
+    "rope_type": "dynamic",
+    "alpha": 1000.0,
+    "factor": 1.0,
+    "rope_theta": 8002.502278161051,
+}
+"""With this base, the one that `alpha` stretches it to is 1e7, which a GGUF holds exactly."""
 MORE_MODELS = (
     TinyModel("gemma2", 256, (("sliding_window", 24), ("query_pre_attn_scalar", 48))),
     TinyModel("mixtral", 256, (("num_local_experts", 4), ("sliding_window", 24))),
@@ -97,6 +113,21 @@ MORE_MODELS = (
     ),
     TinyModel("seed_oss"),
     TinyModel("smollm3", 256, (("no_rope_layer_interval", 2),)),
+    TinyModel("glm", 256, (("partial_rotary_factor", 0.75),)),
+    TinyModel("glm4", 256, (("num_attention_heads", 6),)),
+    TinyModel("olmo2", 256, (("num_attention_heads", 6),)),
+    TinyModel(
+        "olmo3",
+        256,
+        (
+            ("layer_types", ["sliding_attention", "full_attention"] * 2),
+            ("rope_parameters", OLMO3_ROPE),
+            ("sliding_window", 24),
+        ),
+    ),
+    TinyModel("exaone4", 256, (("sliding_window", 24), ("sliding_window_pattern", 2))),
+    TinyModel("ernie4_5", 256, (("tie_word_embeddings", True),)),
+    TinyModel("hunyuan_v1_dense", 256, (("rope_parameters", HUNYUAN_ROPE),)),
 )
 """Models for features that the dense ones lack: soft caps, stacks, longrope, experts, NoPE."""
 SIGMOID_EXPERTS = (
@@ -111,16 +142,6 @@ SIGMOID_EXPERTS = (
     ("topk_group", 2),
 )
 """12 experts in 4 groups, of which 5 in 2 groups are selected."""
-OLMO3_ROPE = {
-    "full_attention": {
-        "rope_type": "yarn",
-        "rope_theta": 500000.0,
-        "factor": 4.0,
-        "original_max_position_embeddings": 128,
-    },
-    "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0},
-}
-HUNYUAN_ROPE = {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0, "rope_theta": 10000.0}
 LATEST_MODELS = (
     TinyModel("gemma", 256, (("tie_word_embeddings", True),)),
     TinyModel(
@@ -145,21 +166,6 @@ LATEST_MODELS = (
             ("moe_num_shared_experts", 2),
         ),
     ),
-    TinyModel("glm", 256, (("partial_rotary_factor", 0.75),)),
-    TinyModel("glm4", 256, (("num_attention_heads", 6),)),
-    TinyModel("olmo2", 256, (("num_attention_heads", 6),)),
-    TinyModel(
-        "olmo3",
-        256,
-        (
-            ("layer_types", ["sliding_attention", "full_attention"] * 2),
-            ("rope_parameters", OLMO3_ROPE),
-            ("sliding_window", 24),
-        ),
-    ),
-    TinyModel("exaone4", 256, (("sliding_window", 24), ("sliding_window_pattern", 2))),
-    TinyModel("ernie4_5", 256, (("tie_word_embeddings", True),)),
-    TinyModel("hunyuan_v1_dense", 256, (("rope_parameters", HUNYUAN_ROPE),)),
     TinyModel("helium", 256, (("attention_bias", True),)),
     TinyModel("vaultgemma", 256, (("sliding_window", 24), ("query_pre_attn_scalar", 48))),
 )

@@ -32,6 +32,13 @@ ARCHITECTURES = {
     "qwen3_moe": "qwen3moe",
     "seed_oss": "seed_oss",
     "smollm3": "smollm3",
+    "glm": "chatglm",
+    "glm4": "glm4",
+    "olmo2": "olmo2",
+    "olmo3": "olmo2",
+    "exaone4": "exaone4",
+    "ernie4_5": "ernie4_5",
+    "hunyuan_v1_dense": "hunyuan-dense",
 }
 LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 64},
@@ -41,7 +48,8 @@ LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
 }
 """Configuration values that llama.cpp fixes for an architecture, without metadata keys."""
 GEMMAS = ("gemma2", "gemma3")
-WITH_POST_NORMS = (*GEMMAS, "seed_oss")
+WITH_POST_NORMS = (*GEMMAS, "seed_oss", "olmo2", "exaone4")
+WITH_WINDOWS = ("olmo3", "exaone4")
 PARTS = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
@@ -50,6 +58,10 @@ PARTS = {
     "self_attn.o_proj": "attn_output",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
+    "self_attn.query_layernorm": "attn_q_norm",
+    "self_attn.key_layernorm": "attn_k_norm",
+    "post_self_attn_layernorm": "post_attention_norm",
+    "post_mlp_layernorm": "post_ffw_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
@@ -194,6 +206,8 @@ def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def _entries(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     rope = _rope(config)
     theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
+    if "alpha" in rope:
+        theta *= rope["alpha"] ** (_head_dim(config) / (_head_dim(config) - 2))
     entries: dict[str, Any] = {
         "block_count": config["num_hidden_layers"],
         "context_length": config["max_position_embeddings"],
@@ -209,6 +223,10 @@ def _entries(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
     if name in (*GEMMAS, "phi3") or config["model_type"] in ("mistral", "mixtral"):
         entries["attention.sliding_window"] = config["sliding_window"] or 0
+    if config["model_type"] in WITH_WINDOWS:
+        types = config["layer_types"]
+        entries["attention.sliding_window"] = config["sliding_window"]
+        entries["attention.sliding_window_pattern"] = [kind != "full_attention" for kind in types]
     for key, theirs in EXPERT_KEYS.items():
         if key in config:
             entries[theirs] = config[key]

@@ -153,7 +153,8 @@ def rebuild_config(
     optional = {
         "attn_logit_softcapping": blocks.attention.attn_logit_softcapping,
         "final_logit_softcapping": blocks.output.final_logit_softcapping,
-        "partial_rotary_factor": blocks.rope.partial_rotary_factor,
+        "partial_rotary_factor": blocks.rope.partial_rotary_factor
+        or (1.0 if "partial_rotary_factor" in known else None),
     }
     return config | {
         key: value for key, value in optional.items() if value is not None or key in known

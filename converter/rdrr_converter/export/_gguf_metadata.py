@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rdrr_converter.architectures.layers import SLIDING
+from rdrr_converter.export._gguf_rms import every_fourth_full
 from rdrr_converter.sources.gguf_config import KEYS
 from rdrr_converter.sources.gguf_names import GgufArchitecture
 
@@ -135,5 +136,14 @@ def _period(slides: list[bool]) -> int | None:
 
 
 _SPECIFIC_KEYS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, tuple[str, ...]]]] = (
-    MappingProxyType({"llama": _llama, "gemma2": _gemma2, "gemma3": _gemma3, "phi3": _phi3})
+    MappingProxyType(
+        {
+            "llama": _llama,
+            "gemma2": _gemma2,
+            "gemma3": _gemma3,
+            "phi3": _phi3,
+            "olmo2": every_fourth_full,
+            "exaone4": every_fourth_full,
+        }
+    )
 )

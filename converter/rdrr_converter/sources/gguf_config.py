@@ -13,6 +13,7 @@ from typing import Any
 from rdrr_format.errors import ConversionError, SourceError
 
 from rdrr_converter.architectures.layers import FULL, SLIDING
+from rdrr_converter.sources import _gguf_rms
 from rdrr_converter.sources.gguf_names import GgufArchitecture
 
 KEYS: Mapping[str, str] = MappingProxyType(
@@ -261,6 +262,10 @@ _ARCHITECTURE_SETTINGS: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], di
             "gemma2": _gemma2,
             "gemma3": _gemma3,
             "phi3": _phi3,
+            "chatglm": _gguf_rms.glm,
+            "glm4": _gguf_rms.glm,
+            "olmo2": _gguf_rms.olmo2,
+            "exaone4": _gguf_rms.exaone4,
         }
     )
 )

@@ -73,6 +73,29 @@ _STACKED: Mapping[str, str] = MappingProxyType(
 _SEED_OSS: Mapping[str, str] = MappingProxyType(
     {"post_attention_norm": "post_attention_layernorm", **_LAYER}
 )
+_GLM4: Mapping[str, str] = MappingProxyType(
+    {
+        **_STACKED,
+        "post_attention_norm": "post_self_attn_layernorm",
+        "post_ffw_norm": "post_mlp_layernorm",
+    }
+)
+_POST_NORMS: Mapping[str, str] = MappingProxyType(
+    {
+        **{theirs: ours for theirs, ours in _LAYER.items() if not theirs.endswith("_norm")},
+        "attn_q_norm": "self_attn.q_norm",
+        "attn_k_norm": "self_attn.k_norm",
+        "post_attention_norm": "post_attention_layernorm",
+        "post_ffw_norm": "post_feedforward_layernorm",
+    }
+)
+_HUNYUAN: Mapping[str, str] = MappingProxyType(
+    {
+        **_LAYER,
+        "attn_q_norm": "self_attn.query_layernorm",
+        "attn_k_norm": "self_attn.key_layernorm",
+    }
+)
 _QUERIES_KEYS = ("q_proj", "k_proj")
 
 
@@ -147,6 +170,14 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             GgufArchitecture("gemma3", "Gemma3ForCausalLM", _FOUR_NORMS, norm_offset=-1.0),
             GgufArchitecture("phi3", "Phi3ForCausalLM", _STACKED),
             GgufArchitecture("seed_oss", "SeedOssForCausalLM", _SEED_OSS),
+            GgufArchitecture("chatglm", "GlmForCausalLM", _STACKED),
+            GgufArchitecture("glm4", "Glm4ForCausalLM", _GLM4),
+            GgufArchitecture(
+                "olmo2", "Olmo2ForCausalLM", _POST_NORMS, classes=("Olmo3ForCausalLM",)
+            ),
+            GgufArchitecture("exaone4", "Exaone4ForCausalLM", _POST_NORMS),
+            GgufArchitecture("ernie4_5", "Ernie4_5ForCausalLM"),
+            GgufArchitecture("hunyuan-dense", "HunYuanDenseV1ForCausalLM", _HUNYUAN),
             GgufArchitecture("smollm3", "SmolLM3ForCausalLM", _LAYER, _QUERIES_KEYS),
         )
     }

@@ -1,0 +1,30 @@
+"""Metadata of models whose layers alternate between a window and full attention as OLMo 3's do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rdrr_converter.architectures.layers import SLIDING
+
+_PERIOD = 4
+
+
+def every_fourth_full(config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """State the window and which layers have it, and a note where llama.cpp assumes others."""
+    window = config.get("sliding_window")
+    if not window:
+        return {}, ()
+    layers = config["num_hidden_layers"]
+    types = config.get("layer_types") or [SLIDING] * layers
+    slides = [kind == SLIDING for kind in types]
+    entries = {
+        "attention.sliding_window": window,
+        "attention.sliding_window_pattern": slides,
+    }
+    if slides == [(layer + 1) % _PERIOD != 0 for layer in range(layers)]:
+        return entries, ()
+    return entries, (
+        "llama.cpp gives every fourth layer of this architecture full attention, and the others a "
+        "window, whatever the file states",
+    )
