@@ -232,6 +232,11 @@ def _outputs(model: SourceModel, *, fuse: bool) -> Iterator[tuple[tuple[ModelTen
             "gate and up of experts are not fused, because no kernel reads them that way",
             hint="convert without `fuse_gate_up`",
         )
+    if fuse and not any(name.endswith("mlp.gate_proj.weight") for name in by_name):
+        raise ConversionError(
+            "the feed-forward network has no gate to be fused",
+            hint="convert without `fuse_gate_up`",
+        )
     for tensor in model.tensors:
         if fuse and tensor.name.endswith("mlp.gate_proj.weight"):
             up = by_name[tensor.name.replace("gate_proj", "up_proj")]

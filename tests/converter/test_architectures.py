@@ -176,7 +176,7 @@ def test_absent_keys_have_the_defaults_of_transformers(name, model_type):
         assert bare.get(key) == (full.get(key) or False)
     if name != "llama":  # as many key/value heads as query heads, stated or not
         assert bare.head_dim == full.head_dim
-    assert bare.integer("num_attention_heads") == whole["num_attention_heads"]
+    assert bare.integer("num_attention_heads") == full.integer("num_attention_heads")
 
 
 LLAMA3 = {

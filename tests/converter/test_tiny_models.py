@@ -11,6 +11,7 @@ import pytest
 from rdrr_converter.convert import convert
 from rdrr_manifests.package import open_package, validate
 from support.checkpoints import ALL_MODELS, TINY_MODELS, make_model, save_checkpoint
+from support.older_names import canonical_name, is_conv1d, split_projections
 
 
 @pytest.mark.parametrize("tiny", ALL_MODELS, ids=lambda tiny: tiny.name)
@@ -30,7 +31,7 @@ def test_every_weight_of_a_saved_model_is_in_the_package(tmp_path, rng, tiny):
 
 
 def saved_tensors(path: Path, config: Any) -> dict[str, np.ndarray]:
-    """Return the tensors that transformers saved, with Phi-3's stacks split."""
+    """Return the tensors that transformers saved, with stacks split."""
     from safetensors.numpy import load_file
 
     state = load_file(path)
@@ -46,59 +47,10 @@ def saved_tensors(path: Path, config: Any) -> dict[str, np.ndarray]:
             gate, up = np.split(state.pop(name), 2)
             state |= {f"{stem}.gate_proj.weight": gate, f"{stem}.up_proj.weight": up}
         elif part in ("c_attn", "query_key_value"):
-            whole, ending = state.pop(name), name.rpartition(".")[2]
-            if part == "c_attn":
-                parts = np.split(whole, 3, axis=-1)
-                parts = [np.ascontiguousarray(one.T) for one in parts]
-            else:
-                heads = whole.reshape(config.num_attention_heads, 3, -1, *whole.shape[1:])
-                parts = [heads[:, at].reshape(-1, *whole.shape[1:]) for at in range(3)]
-            stem = f"model.layers.{stem.split('.')[2]}.self_attn"
-            state |= {
-                f"{stem}.{kind}_proj.{ending}": one for kind, one in zip("qkv", parts, strict=True)
-            }
-        elif ".h." in name and part in ("c_fc", "c_proj") and name.endswith(".weight"):
-            state[name] = state[name].T  # Conv1D of GPT-2
+            state |= split_projections(name, state.pop(name), config.num_attention_heads)
+        elif is_conv1d(name):
+            state[name] = state[name].T
     return state
-
-
-RENAMED = (
-    ("transformer.h.", "model.layers."),
-    ("transformer.wte", "model.embed_tokens"),
-    ("transformer.wpe", "model.embed_positions"),
-    ("transformer.ln_f", "model.norm"),
-    ("gpt_neox.embed_in", "model.embed_tokens"),
-    ("gpt_neox.final_layer_norm", "model.norm"),
-    ("gpt_neox.", "model."),
-    ("embed_out", "lm_head"),
-    ("model.decoder.final_layer_norm", "model.norm"),
-    ("model.decoder.", "model."),
-    ("model.final_layernorm", "model.norm"),
-    (".ln_1.", ".input_layernorm."),
-    (".ln_2.", ".post_attention_layernorm."),
-    (".self_attn_layer_norm.", ".input_layernorm."),
-    (".final_layer_norm.", ".post_attention_layernorm."),
-    (".attn.c_proj.", ".self_attn.o_proj."),
-    (".attention.dense.", ".self_attn.o_proj."),
-    (".self_attn.dense.", ".self_attn.o_proj."),
-    (".self_attn.out_proj.", ".self_attn.o_proj."),
-    (".mlp.c_fc.", ".mlp.up_proj."),
-    (".mlp.c_proj.", ".mlp.down_proj."),
-    (".mlp.dense_h_to_4h.", ".mlp.up_proj."),
-    (".mlp.dense_4h_to_h.", ".mlp.down_proj."),
-    (".mlp.fc1.", ".mlp.up_proj."),
-    (".mlp.fc2.", ".mlp.down_proj."),
-    (".fc1.", ".mlp.up_proj."),
-    (".fc2.", ".mlp.down_proj."),
-)
-"""Parts of names in checkpoints of transformers, and in packages."""
-
-
-def canonical_name(name: str) -> str:
-    """Return the name in a package of a tensor that transformers saved."""
-    for theirs, ours in RENAMED:
-        name = name.replace(theirs, ours)
-    return name
 
 
 def test_a_sharded_checkpoint_gives_the_same_package_as_a_single_file(tmp_path, rng):

@@ -47,8 +47,8 @@ def loaded(folder, **options):
 
 @pytest.mark.parametrize("tiny", ALL_MODELS, ids=lambda tiny: tiny.name)
 def test_transformers_loads_the_directory_and_computes_the_same(tmp_path, rng, tiny):
-    mixture = any("experts" in key for key, _ in tiny.options)
-    model, package = made(tmp_path, rng, tiny, transpose_weights=True, fuse_gate_up=not mixture)
+    fused = {"transpose_weights": True, "fuse_gate_up": tiny.can_fuse}
+    model, package = made(tmp_path, rng, tiny, **fused)
     export(package, tmp_path / "out", lossless=True)
     wanted = transformers_logits(model, IDS)
     assert relative_error(transformers_logits(loaded(tmp_path / "out"), IDS), wanted) < 1e-6

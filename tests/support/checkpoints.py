@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 VOCAB = 384
+UNGATED = ("gpt2", "gpt_neox", "nemotron", "opt", "phi", "starcoder2")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,13 @@ class TinyModel:
     @property
     def name(self) -> str:
         return f"{self.model_type}-{self.hidden}"
+
+    @property
+    def can_fuse(self) -> bool:
+        """Return whether gate and up can be fused: there is a gate, and there are no experts."""
+        return self.model_type not in UNGATED and not any(
+            "expert" in key for key, _ in self.options
+        )
 
     @property
     def neutral_norm(self) -> float:

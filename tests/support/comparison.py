@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_manifests.package import Package
 from rdrr_runtime.backend import Backend
+from support.older_names import published_value
 
 F32 = npt.NDArray[np.float32]
 
@@ -61,6 +62,9 @@ def load_stored_weights(model: Any, package: Package) -> None:
             state[name] = values
     for name in model.state_dict():
         _stack(name, state)
+        if name not in state:
+            values = published_value(name, state, model.config.num_attention_heads)
+            state |= {} if values is None else {name: values}
     missing, unexpected = model.load_state_dict(state, strict=False)
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
     assert set(missing) <= tied, missing

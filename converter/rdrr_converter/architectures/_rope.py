@@ -55,6 +55,7 @@ def read_interleaved_rope(config: Config) -> dict[str, object]:
 
 def no_rope(config: Config) -> dict[str, object]:
     """Rule: the fields of `inference.rope` if no layer has rope; the base is without effect."""
+    config.get("rope_theta")  # a GGUF has it for every architecture
     return {"rope_theta": 10000.0, "unrotated_layers": tuple(range(config.layers))}
 
 

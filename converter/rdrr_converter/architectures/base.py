@@ -67,12 +67,14 @@ class StackRule:
         by_head: Whether the parts alternate: for each key-value head first its rows of the first
             part, then those of the next.
         transposed: Whether a matrix is stored as [inputs, outputs].
+        is_published: Whether checkpoints of transformers have it; others are only in GGUF files.
     """
 
     name: str
     parts: tuple[str, ...]
     by_head: bool = False
     transposed: bool = False
+    is_published: bool = True
 
 
 BODY = "model."

@@ -12,6 +12,7 @@ from rdrr_converter.architectures.tensors import (
     EMBEDDING,
     FINAL_NORM,
     FINAL_NORM_BIAS,
+    GGUF_STACKS,
     HEAD,
     POSITIONS,
     STACKED_ATTENTION,
@@ -92,8 +93,7 @@ GPT2 = ArchitectureRule(
     stacks=(
         StackRule(f"{LAYER}.attn.c_attn.weight", STACKED_ATTENTION.parts, transposed=True),
         StackRule(f"{LAYER}.attn.c_attn.bias", STACKED_BIASES.parts),
-        STACKED_ATTENTION,
-        STACKED_BIASES,
+        *GGUF_STACKS,
     ),
     ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",),
     tensors=(

@@ -11,6 +11,7 @@ from rdrr_converter.architectures.tensors import (
     EMBEDDING,
     FINAL_NORM,
     FINAL_NORM_BIAS,
+    GGUF_STACKS,
     HEAD,
     STACKED_ATTENTION,
     STACKED_BIASES,
@@ -80,8 +81,7 @@ GPT_NEOX = ArchitectureRule(
     stacks=(
         StackRule(f"{STACK}.weight", STACKED_ATTENTION.parts, by_head=True),
         StackRule(f"{STACK}.bias", STACKED_BIASES.parts, by_head=True),
-        STACKED_ATTENTION,
-        STACKED_BIASES,
+        *GGUF_STACKS,
     ),
     ignored=(r".*\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",),
     tensors=(

@@ -11,6 +11,7 @@ from rdrr_converter.architectures.tensors import (
     EMBEDDING,
     FINAL_NORM,
     FINAL_NORM_BIAS,
+    GGUF_STACKS,
     HEAD,
     HEAD_BIAS,
     QUERY_KEY_NORMS,
@@ -49,6 +50,7 @@ PHI = ArchitectureRule(
     rope=read_partial_rope,
     layer_types=all_full,
     parallel=True,
+    stacks=GGUF_STACKS,
     keys={"rms_norm_eps": "layer_norm_eps"},
     names={
         "model.norm": "model.final_layernorm",

@@ -70,6 +70,9 @@ STACKED_BIASES = StackRule(
     f"{QKV_PROJECTIONS}.bias",
     tuple(row.name.replace(".weight", ".bias") for row in ATTENTION[:3]),
 )
+GGUF_STACKS = tuple(replace(one, is_published=False) for one in (STACKED_ATTENTION, STACKED_BIASES))
+"""Queries, keys and values as llama.cpp stores them for models that it read early."""
+
 TWO_NORMS = (norm("input_layernorm"), norm("post_attention_layernorm"))
 POST_NORMS = (norm("post_attention_layernorm"), norm("post_feedforward_layernorm"))
 FOUR_NORMS = (

@@ -39,7 +39,9 @@ _SIZES: Mapping[str, str] = MappingProxyType(
         "max_position_embeddings": "max_seq_len",
     }
 )
-_ACTIVATIONS: Mapping[str, str] = MappingProxyType({"silu": "silu", "gelu": "gelu_pytorch_tanh"})
+_ACTIVATIONS: Mapping[str, str] = MappingProxyType(
+    {"silu": "silu", "gelu": "gelu_pytorch_tanh", "gelu_erf": "gelu"}
+)
 _SCALINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "linear": {},
@@ -148,6 +150,8 @@ def rebuild_config(
     scalar = blocks.attention.query_pre_attn_scalar
     if "attention_multiplier" in known:
         config |= _multipliers(blocks)
+    elif "scale_attn_weights" in known and scalar == 1.0:
+        config["scale_attn_weights"] = False
     elif "query_pre_attn_scalar" in known or scalar != manifest.architecture.head_dim:
         config["query_pre_attn_scalar"] = int(scalar) if scalar == int(scalar) else scalar
     optional = {
@@ -156,9 +160,36 @@ def rebuild_config(
         "partial_rotary_factor": blocks.rope.partial_rotary_factor
         or (1.0 if "partial_rotary_factor" in known else None),
     }
-    return config | {
+    return _of_older_families(config, blocks, known) | {
         key: value for key, value in optional.items() if value is not None or key in known
     }
+
+
+def _of_older_families(
+    config: dict[str, Any], blocks: Inference, known: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return a configuration with the keys of families with LayerNorm, and without those of Llama.
+
+    Args:
+        config: The configuration so far.
+        blocks: The manifest's blocks.
+        known: Keys of the architecture that have a default.
+    """
+    stated = {
+        "use_parallel_residual": blocks.layer_pattern.parallel_residual,
+        "logit_scale": blocks.output.logit_input_scale,
+    }
+    found = config | {key: value for key, value in stated.items() if key in known}
+    if blocks.output.position_embedding_offset is not None:
+        found.pop("rope_theta")
+    if blocks.normalization.layer_norm and "rms_norm_eps" not in known:
+        found.pop("rms_norm_eps")
+    return found
+
+
+def published_keys(config: Mapping[str, Any], rule: ArchitectureRule) -> dict[str, Any]:
+    """Return a configuration with the names of keys that transformers writes."""
+    return {rule.keys.get(key, key): value for key, value in config.items()}
 
 
 def _tensor_flags(rule: ArchitectureRule, names: Collection[str], layers: int) -> dict[str, bool]:

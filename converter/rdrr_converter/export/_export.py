@@ -11,16 +11,17 @@ from typing import Literal, get_args
 from rdrr_format.errors import ConversionError, StoreError, UsageError
 from rdrr_format.locations import is_url, local_path
 from rdrr_manifests.logical import LogicalTensor, logical_tensors
+from rdrr_manifests.models import Manifest
 from rdrr_manifests.package import open_package
 
 from rdrr_converter.architectures import ArchitectureRule
 from rdrr_converter.destination import atomic_folder
 from rdrr_converter.export._check import check_complete, norm_shift
-from rdrr_converter.export._config import find_rule
+from rdrr_converter.export._config import find_rule, published_keys
 from rdrr_converter.export._gguf import plan_gguf, write_gguf
 from rdrr_converter.export._result import ExportedTensor, ExportResult
 from rdrr_converter.export._safetensors import SHARD_SIZE, write_directory
-from rdrr_converter.export._stacks import stacked
+from rdrr_converter.export._stacks import arrangement, stacked, transpose
 from rdrr_converter.export._values import OutgoingTensor
 from rdrr_converter.report import Progress, ProgressCallback
 
@@ -98,9 +99,9 @@ def export(
             errors, notes = write_gguf(package, tensors, outgoing, rule, config, path, counter)
         else:
             kind = _scalar(tensors, dtype, lossless)
-            outgoing = _plan_directory(tensors, rule, kind, norm_shift(rule, package.manifest))
+            outgoing = _plan_directory(tensors, rule, kind, package.manifest)
             check_complete(package, tensors, outgoing)
-            stated = {**config, "torch_dtype": _TORCH[kind]}
+            stated = {**published_keys(config, rule), "torch_dtype": _TORCH[kind]}
             with atomic_folder(path) as staging:
                 folder = staging.package
                 errors = write_directory(package, outgoing, stated, folder, shard_size, counter)
@@ -148,16 +149,29 @@ def _scalar(tensors: Sequence[LogicalTensor], dtype: str | None, lossless: bool)
 
 
 def _plan_directory(
-    tensors: Sequence[LogicalTensor], rule: ArchitectureRule, dtype: str, shift: float
+    tensors: Sequence[LogicalTensor], rule: ArchitectureRule, dtype: str, manifest: Manifest
 ) -> list[OutgoingTensor]:
-    """Plan the tensors with the names and the stacks of published checkpoints."""
+    """Plan the tensors with the names, stacks and order of published checkpoints."""
     outgoing: list[OutgoingTensor] = []
-    for name, parts in stacked(tensors, rule.stacks):
+    shift = norm_shift(rule, manifest)
+    stacks = [one for one in rule.stacks if one.is_published]
+    for name, parts in stacked(tensors, stacks):
         shape = parts[0].shape
         if len(parts) > 1:
             shape = (sum(one.shape[0] for one in parts), *shape[1:])
+        arrange = arrangement(name, stacks, manifest.architecture.num_key_value_heads)
+        arrange = transpose if rule.is_transposed(name) else arrange
         own_shift = shift if parts[0].role == "norm" else 0.0
-        outgoing.append(OutgoingTensor(name, parts, shape, dtype, shift=own_shift))
+        outgoing.append(
+            OutgoingTensor(
+                rule.published_name(name),
+                parts,
+                shape[::-1] if arrange is transpose else shape,
+                dtype,
+                shift=own_shift,
+                arrange=arrange,
+            )
+        )
     return outgoing
 
 

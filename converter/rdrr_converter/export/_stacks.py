@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from rdrr_manifests.logical import LogicalTensor
 
 from rdrr_converter.architectures.base import StackRule
+from rdrr_converter.export._values import Arrange
 
 Stack = tuple[str, tuple[LogicalTensor, ...]]
 """A name in the checkpoint, and the tensors that are stacked under it, from the top down."""
@@ -48,6 +53,33 @@ def stacked(tensors: Sequence[LogicalTensor], rules: Sequence[StackRule]) -> Ite
         name, parts = _stack_of(tensor.name, rules)
         done.update(parts)
         yield name, tuple(by_name[part] for part in parts)
+
+
+def arrangement(name: str, rules: Sequence[StackRule], kv_heads: int) -> Arrange | None:
+    """Return how the parts of a stack are arranged; None if they are only concatenated.
+
+    Args:
+        name: Name of the stack, or of any other tensor.
+        rules: The stacks of the architecture.
+        kv_heads: Number of key-value heads, by which the parts may alternate.
+    """
+    for rule in rules:
+        if re.fullmatch(re.escape(rule.name).replace(r"\{layer\}", r"\d+"), name):
+            if rule.by_head:
+                return partial(_alternate, groups=kv_heads)
+            return transpose if rule.transposed else None
+    return None
+
+
+def transpose(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Return the concatenated rows of all parts, transposed."""
+    return np.concatenate(parts).T
+
+
+def _alternate(parts: Sequence[npt.NDArray[Any]], groups: int) -> npt.NDArray[Any]:
+    """Return the rows of all parts group by group; those of vectors are their elements."""
+    columns = 1 if parts[0].shape[0] == 1 else parts[0].shape[1]
+    return np.concatenate([one.reshape(groups, -1, columns) for one in parts], axis=1)
 
 
 def _stack_of(name: str, rules: Sequence[StackRule]) -> tuple[str, tuple[str, ...]]:

@@ -6,9 +6,10 @@ their type.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,9 @@ Bytes = npt.NDArray[np.uint8]
 RowOrder = Callable[[int, int], npt.NDArray[np.intp]]
 """A function from (first, count) to the model's indices of the checkpoint rows `first` to
 `first + count`."""
+
+Arrange = Callable[[Sequence[npt.NDArray[Any]]], npt.NDArray[Any]]
+"""A function of the scalars of all parts, each [rows, columns], that returns the stored matrix."""
 
 CHUNK_WEIGHTS = 1 << 20
 
@@ -40,6 +44,8 @@ class OutgoingTensor:
         order: Order of the rows of a tensor with one part; None for the order of the model.
         row_step: Number of consecutive rows within which `order` permutes rows.
         vector_order: Order of the values of a vector in F32.
+        arrange: Function that makes the stored matrix from the scalars of all parts, each
+            [rows, columns], where it is not their concatenation; all are in memory for it.
     """
 
     name: str
@@ -51,6 +57,7 @@ class OutgoingTensor:
     order: RowOrder | None = None
     row_step: int = 1
     vector_order: npt.NDArray[np.intp] | None = None
+    arrange: Arrange | None = None
 
     @property
     def is_as_stored(self) -> bool:
@@ -65,13 +72,13 @@ class OutgoingTensor:
     @property
     def weights(self) -> int:
         """Number of values."""
-        return sum(one.rows for one in self.parts) * self.columns
+        return sum(one.rows * one.columns for one in self.parts)
 
     @property
     def size(self) -> int:
         """Size in the checkpoint in bytes."""
-        row_bytes = CODECS[self.dtype].row_bytes(self.columns)
-        return sum(one.rows for one in self.parts) * row_bytes
+        codec = CODECS[self.dtype]
+        return sum(one.rows * codec.row_bytes(one.columns) for one in self.parts)
 
 
 class Encoder:
@@ -102,12 +109,18 @@ class Encoder:
             ShardError: A shard is missing or too short.
             ConversionError: A value does not fit the type.
         """
-        for part in self._outgoing.parts:
-            yield from self._chunks(part)
+        out = self._outgoing
+        if out.arrange is None:
+            for part in out.parts:
+                yield from self._chunks(part)
+            return
+        width = "<u4" if out.dtype == "F32" else "<u2"
+        read = [np.concatenate(list(self._chunks(part))).view(width) for part in out.parts]
+        yield np.ascontiguousarray(out.arrange(read)).view(np.uint8)
 
     def _chunks(self, part: LogicalTensor) -> Iterator[Bytes]:
         out, reader = self._outgoing, RowReader(self._package, part)
-        step = max(1, CHUNK_WEIGHTS // max(1, out.columns) // out.row_step) * out.row_step
+        step = max(1, CHUNK_WEIGHTS // max(1, part.columns) // out.row_step) * out.row_step
         for first in range(0, part.rows, step):
             count = min(step, part.rows - first)
             raw = (

@@ -1,0 +1,90 @@
+"""How transformers names and stores tensors of families with LayerNorm, and packages do.
+
+This is written independently of the converter's tables, which it tests.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+RENAMED = (
+    ("transformer.h.", "model.layers."),
+    ("transformer.wte", "model.embed_tokens"),
+    ("transformer.wpe", "model.embed_positions"),
+    ("transformer.ln_f", "model.norm"),
+    ("gpt_neox.embed_in", "model.embed_tokens"),
+    ("gpt_neox.final_layer_norm", "model.norm"),
+    ("gpt_neox.", "model."),
+    ("embed_out", "lm_head"),
+    ("model.decoder.final_layer_norm", "model.norm"),
+    ("model.decoder.", "model."),
+    ("model.final_layernorm", "model.norm"),
+    (".ln_1.", ".input_layernorm."),
+    (".ln_2.", ".post_attention_layernorm."),
+    (".self_attn_layer_norm.", ".input_layernorm."),
+    (".final_layer_norm.", ".post_attention_layernorm."),
+    (".attn.c_proj.", ".self_attn.o_proj."),
+    (".attention.dense.", ".self_attn.o_proj."),
+    (".self_attn.dense.", ".self_attn.o_proj."),
+    (".self_attn.out_proj.", ".self_attn.o_proj."),
+    (".mlp.c_fc.", ".mlp.up_proj."),
+    (".mlp.c_proj.", ".mlp.down_proj."),
+    (".mlp.dense_h_to_4h.", ".mlp.up_proj."),
+    (".mlp.dense_4h_to_h.", ".mlp.down_proj."),
+    (".mlp.fc1.", ".mlp.up_proj."),
+    (".mlp.fc2.", ".mlp.down_proj."),
+    (".fc1.", ".mlp.up_proj."),
+    (".fc2.", ".mlp.down_proj."),
+)
+"""Parts of names in checkpoints of transformers, and in packages."""
+
+
+def canonical_name(name: str) -> str:
+    """Return the name in a package of a tensor that transformers saved."""
+    for theirs, ours in RENAMED:
+        name = name.replace(theirs, ours)
+    return name
+
+
+def is_conv1d(name: str) -> bool:
+    """Return whether transformers stores a tensor as [inputs, outputs], as GPT-2 does."""
+    return (
+        ".h." in name and name.split(".")[-2] in ("c_attn", "c_fc", "c_proj") and "weight" in name
+    )
+
+
+def split_projections(name: str, whole: np.ndarray, heads: int) -> dict[str, np.ndarray]:
+    """Return queries, keys and values of GPT-2 or GPT-NeoX by their names in a package."""
+    if "c_attn" in name:
+        parts = [np.ascontiguousarray(one.T) for one in np.split(whole, 3, axis=-1)]
+    else:
+        by_head = whole.reshape(heads, 3, -1, *whole.shape[1:])
+        parts = [by_head[:, at].reshape(-1, *whole.shape[1:]) for at in range(3)]
+    stem, ending = f"model.layers.{name.split('.')[2]}.self_attn", name.rpartition(".")[2]
+    return {f"{stem}.{kind}_proj.{ending}": one for kind, one in zip("qkv", parts, strict=True)}
+
+
+def published_value(name: str, state: dict[str, Any], heads: int) -> Any:
+    """Remove from `state` what transformers stores under a name, and return it as it is stored.
+
+    Args:
+        name: Name of a tensor in transformers.
+        state: Torch tensors by their names in a package.
+        heads: Number of attention heads.
+
+    Returns:
+        The tensor, or None if the package has no such tensor.
+    """
+    import torch
+
+    if name.split(".")[-2] in ("c_attn", "query_key_value"):
+        stem, ending = f"model.layers.{name.split('.')[2]}.self_attn", name.rpartition(".")[2]
+        parts = [state.pop(f"{stem}.{kind}_proj.{ending}") for kind in "qkv"]
+        if "c_attn" in name:
+            return torch.cat([one.T for one in parts], dim=-1)
+        by_head = [one.reshape(heads, 1, -1, *one.shape[1:]) for one in parts]
+        return torch.cat(by_head, dim=1).reshape(-1, *parts[0].shape[1:])
+    values = state.pop(canonical_name(name), None)
+    return values.T if values is not None and is_conv1d(name) else values
