@@ -143,11 +143,27 @@ def _dimensions(sizes: Architecture, moe: MoeConfig | None) -> dict[str, int]:
         "kv_heads": sizes.num_key_value_heads,
         "one": 1,
     }
+    if sizes.linear_num_value_heads is not None:
+        found |= _linear_dimensions(sizes)
     if moe is not None:
         width = moe.expert_intermediate_size or sizes.intermediate_size
         shared = moe.shared_expert_intermediate_size or width
         found |= {"experts": moe.num_experts, "width": width, "shared": shared}
     return found
+
+
+def _linear_dimensions(sizes: Architecture) -> dict[str, int]:
+    """Return the dimensions of linear attention, and of queries with output gates beside them."""
+    heads, key_heads = sizes.linear_num_value_heads or 0, sizes.linear_num_key_heads or 0
+    value_dim, key_dim = sizes.linear_value_head_dim or 0, sizes.linear_key_head_dim or 0
+    return {
+        "gated_q": 2 * sizes.num_attention_heads * sizes.head_dim,
+        "linear_heads": heads,
+        "linear_head": value_dim,
+        "linear_v": heads * value_dim,
+        "linear_qkv": 2 * key_heads * key_dim + heads * value_dim,
+        "taps": sizes.linear_conv_kernel_dim or 0,
+    }
 
 
 def _expected_tensors(

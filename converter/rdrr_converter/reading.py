@@ -125,6 +125,7 @@ def _sizes(rule: ArchitectureRule, config: Config) -> Architecture:
         head_dim=config.head_dim,
         vocab_size=config.integer("vocab_size"),
         max_seq_len=_context(rule, config),
+        **read_block(rule.sizes, config),
     )
     if sizes.num_attention_heads % sizes.num_key_value_heads:
         raise config.fault(

@@ -26,7 +26,10 @@ _GGML_TAIL: Mapping[str, str] = MappingProxyType({"Q4_K": "Q5_0", "Q5_K": "Q5_1"
 Rows whose length is not a multiple of 32 either are stored as F16.
 """
 
-_SMALL_ROLES = ("norm", "router", "position_embedding")
+_SMALL_ROLES = ("norm", "router", "position_embedding", "conv", "other")
+
+_STATE_GATES = ("in_proj_a", "in_proj_b")
+"""Projections to one decay and one strength for each head of linear attention, which are small."""
 
 _OTHER_NAMES: Mapping[str, str] = MappingProxyType({"w2": "down_proj"})
 """Mixtral's names of projections and the usual names."""
@@ -179,6 +182,8 @@ def choose_dtype(
         return DTYPES[recipe.embeddings], recipe.name
     part = name.split(".")[-2]
     part = _OTHER_NAMES.get(part, part)
+    if part in _STATE_GATES and DTYPES[recipe.weights].is_block:
+        return DTYPES["F16"], f"{part} stays F16"
     if layer is None:
         return DTYPES[recipe.weights], recipe.name
     if experts == _MIXTRAL and part in recipe.with_eight_experts:

@@ -133,6 +133,8 @@ WITHOUT_DEFAULTS = {
         ("qwen2_moe", "qwen2_moe"),
         ("qwen3_moe", "qwen3_moe"),
         ("qwen2_vl", "qwen2_5_vl_text"),
+        ("qwen3_5", "qwen3_5_text"),
+        ("qwen3_5_moe", "qwen3_5_moe_text"),
         ("qwen3_vl", "qwen3_vl_text"),
         ("seed_oss", "seed_oss"),
         ("smollm3", "smollm3"),

@@ -245,11 +245,10 @@ def test_names_may_carry_any_known_prefix(prefix: str) -> None:
     ("block", "fields", "where"),
     [
         ("attention", {"causal": False}, "inference.attention.causal"),
-        ("attention", {"attentionOutputGate": True}, "inference.attention.attentionOutputGate"),
         ("ffn", {"activation": "mish"}, "inference.ffn.activation"),
         ("rope", {"ropeScalingType": "dynamic"}, "inference.rope.ropeScalingType"),
         ("output", {"embeddingTranspose": True}, "inference.output.embeddingTranspose"),
-        ("layerPattern", {"layerTypes": ["conv", "conv"]}, "inference.layerPattern.layerTypes"),
+        ("layerPattern", {"layerTypes": ["mamba", "mamba"]}, "inference.layerPattern.layerTypes"),
     ],
 )
 def test_a_block_that_no_op_computes_needs_a_newer_rdrr(

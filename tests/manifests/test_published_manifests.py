@@ -24,6 +24,17 @@ def test_a_current_manifest_is_valid_without_a_warning_and_has_a_graph(name: str
     assert (report.level, report.generation, report.runnable) == ("structure", "current", True)
 
 
+def test_a_manifest_with_linear_attention_has_a_graph_with_states() -> None:
+    report = validate(DATA / "qwen-3-5-0-8b-q4k-ehaf16.json")
+    assert report.ok(), [fault.line() for fault in report.errors]
+    assert report.runnable
+    # The manifest says that the head is tied, and has a second copy of it in another type.
+    assert [fault.rule for fault in report.warnings] == ["tensor-flags"]
+    graph = open_package(DATA / "qwen-3-5-0-8b-q4k-ehaf16.json", bare=True).graph
+    assert graph.states == ((4, 6144), (16, 128, 128)) * 3
+    assert list(graph.caches) == [3]
+
+
 def test_flat_tensors_are_recognised_by_size_and_an_unknown_model_is_not_runnable() -> None:
     report = validate(DATA / "lfm2-5-1-2b-instruct-q4k-ehf16-af32.json")
     assert report.ok()

@@ -338,8 +338,8 @@ CASES = (
     ),
     case(
         "graph-support",
-        "inference.attention.attentionOutputGate",
-        put("inference.attention.attentionOutputGate", True),
+        "architecture.linearNormMode",
+        put("architecture.linearNormMode", "per_head"),
         severity="warning",
     ),
     case("graph-weights", f'tensors["{NORM}"]', drop(f"tensors/{NORM}/")),

@@ -49,6 +49,22 @@ class TinyModel:
         return 0.0 if "gemma" in self.model_type or self.model_type == "nemotron" else 1.0
 
 
+LINEAR_ATTENTION = (
+    ("full_attention_interval", 2),
+    ("linear_conv_kernel_dim", 4),
+    ("linear_key_head_dim", 24),
+    ("linear_num_key_heads", 2),
+    ("linear_num_value_heads", 6),
+    ("linear_value_head_dim", 20),
+)
+GATED_MIXTURE = (
+    ("moe_intermediate_size", 96),
+    ("num_experts", 6),
+    ("num_experts_per_tok", 2),
+    ("shared_expert_intermediate_size", 160),
+)
+
+
 TINY_MODELS = (
     TinyModel("llama"),
     TinyModel("llama", 576),
@@ -151,6 +167,8 @@ SIGMOID_EXPERTS = (
 )
 """12 experts in 4 groups, of which 5 in 2 groups are selected."""
 LATEST_MODELS = (
+    TinyModel("qwen3_5_text", 256, LINEAR_ATTENTION),
+    TinyModel("qwen3_5_moe_text", 256, (*LINEAR_ATTENTION, *GATED_MIXTURE)),
     TinyModel("gemma", 256, (("tie_word_embeddings", True),)),
     TinyModel(
         "granite",

@@ -44,6 +44,8 @@ from rdrr_converter.architectures.qwen2 import QWEN2
 from rdrr_converter.architectures.qwen2_moe import QWEN2_MOE
 from rdrr_converter.architectures.qwen2_vl import QWEN2_VL
 from rdrr_converter.architectures.qwen3 import QWEN3
+from rdrr_converter.architectures.qwen3_5 import QWEN3_5
+from rdrr_converter.architectures.qwen3_5_moe import QWEN3_5_MOE
 from rdrr_converter.architectures.qwen3_moe import QWEN3_MOE
 from rdrr_converter.architectures.qwen3_vl import QWEN3_VL
 from rdrr_converter.architectures.seed_oss import SEED_OSS
@@ -81,6 +83,8 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     QWEN2_MOE,
     QWEN2_VL,
     QWEN3,
+    QWEN3_5,
+    QWEN3_5_MOE,
     QWEN3_MOE,
     QWEN3_VL,
     SEED_OSS,

@@ -49,6 +49,7 @@ HARMLESS: frozenset[str] = frozenset(
         "pretraining_tp",
         "reorder_and_upcast_attn",
         "use_parallel_embedding",
+        "mamba_ssm_dtype",  # states are float32
         # training
         "attention_dropout",
         "attn_pdrop",
@@ -150,6 +151,9 @@ HARMLESS: frozenset[str] = frozenset(
         "vision_feature_select_strategy",
         "vision_start_token_id",
         "vision_token_id",
+        # heads that predict further tokens, which are left out
+        "mtp_num_hidden_layers",
+        "mtp_use_dedicated_embeddings",
         # read, or compared with a harmless value, if what they belong to is in use
         "cla_share_factor",  # use_cla
         "max_window_layers",  # use_sliding_window

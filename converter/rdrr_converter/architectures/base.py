@@ -95,7 +95,8 @@ class ArchitectureRule:
         normalization: Fields of the block `inference.normalization`.
         ffn: Fields of the block `inference.ffn`.
         output: Fields of the block `inference.output`.
-        layer_types: Rule for the type of each layer, `full_attention` or `sliding_attention`.
+        layer_types: Rule for the type of each layer: `full_attention`, `sliding_attention`, or a
+            type with a recurrent state.
         tensors: The tensors in storage order.
         rope: Rule for the block `inference.rope`.
         branch_scale: Factor on the outputs of attention and feed-forward network before they are
@@ -116,6 +117,7 @@ class ArchitectureRule:
         dimensions: Further dimensions for the shapes of tensors, by name.
         ignored: Patterns of tensors that are not weights, since they are computed on loading.
         other_parts: Patterns of tensors that are not part of the text model.
+        sizes: Further fields of the block `architecture`.
         extra_layers: Configuration key with the number of layers after the last one, which only
             predict further tokens (multi-token prediction). They are left out.
     """
@@ -143,6 +145,7 @@ class ArchitectureRule:
         r".*\.self_attn\.(bias|masked_bias)$",
     )
     other_parts: tuple[str, ...] = ()
+    sizes: Block = field(default_factory=dict)
     extra_layers: str | None = None
     body: str = BODY
     names: Mapping[str, str] = field(default_factory=dict)

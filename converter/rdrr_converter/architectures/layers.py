@@ -188,6 +188,8 @@ def _stated(config: Config) -> tuple[str, ...] | None:
 
 def layer_pattern(types: tuple[str, ...]) -> Mapping[str, object]:
     """Return the shortest `inference.layerPattern` that describes the layer types."""
+    if not set(types) <= {FULL, SLIDING}:
+        return {"type": "custom", "layer_types": types}
     if len(set(types)) == 1:
         return {"type": "uniform"}
     period = types.index(FULL) + 1

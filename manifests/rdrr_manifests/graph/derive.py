@@ -18,6 +18,7 @@ from rdrr_manifests.graph.names import ExpertNames, TensorNames
 from rdrr_manifests.graph.ops import (
     Activation,
     Attention,
+    DeltaRule,
     Embed,
     Experts,
     GatedActivation,
@@ -32,11 +33,14 @@ from rdrr_manifests.graph.ops import (
     Rope,
     RopeSpec,
     Scale,
+    ShortConvolution,
     SigmoidGate,
+    Slice,
     WeightKind,
     WeightUse,
 )
 from rdrr_manifests.graph.per_layer_inputs import input_of_layer, inputs_of_layers
+from rdrr_manifests.graph.recurrent_layers import is_recurrent, recurrent_ops
 from rdrr_manifests.graph.rotary import rope_spec
 from rdrr_manifests.graph.routing import router_of
 from rdrr_manifests.graph.support import check_supported
@@ -142,7 +146,7 @@ class _Builder:
             return self._parallel_layer(layer, stream)
         norms = layer_norms(self.blocks.normalization, self.names, layer)
         hidden = self._norm(layer, norms.attention, stream, f"l{layer}.attn_in")
-        branch = self._attention(layer, hidden)
+        branch = self._mixer(layer, hidden)
         branch = self._norm(layer, norms.attention_output, branch, f"l{layer}.attn_post")
         stream = self._residual(stream, branch, f"l{layer}.x_attn")
         hidden = self._norm(layer, norms.feed_forward, stream, f"l{layer}.ffn_in")
@@ -170,6 +174,14 @@ class _Builder:
         stream = self._residual(stream, branch, f"l{layer}.x_ffn")
         return self._residual(stream, attended, f"l{layer}.x_attn")
 
+    def _mixer(self, layer: int, hidden: str) -> str:
+        """Append what mixes the tokens of a layer: attention, or ops with recurrent states."""
+        if not is_recurrent(self.manifest, layer):
+            return self._attention(layer, hidden)
+        states = sum(isinstance(op, ShortConvolution | DeltaRule) for op in self.ops)
+        self.ops += recurrent_ops(self.manifest, self.names, layer, hidden, states)
+        return self.ops[-1].out
+
     def _attention(self, layer: int, hidden: str) -> str:
         """Append the attention of a layer with its projections; return its output."""
         sizes, attention = self.layer_sizes[layer], self.blocks.attention
@@ -179,7 +191,7 @@ class _Builder:
             heads["k"] = sizes.kv_heads
         values = {}
         for kind, count in heads.items():
-            value = self._linear(layer, f"self_attn.{kind}_proj", hidden, count * sizes.head_dim)
+            value = self._projected(layer, kind, hidden, count * sizes.head_dim)
             if not attention.query_key_norm_after_rope:
                 value = self._head_norm(layer, kind, value, count, sizes.head_dim)
             value = self._rotated(value, count, sizes.is_global) if is_rotated else value
@@ -205,7 +217,26 @@ class _Builder:
                 softcap=attention.attn_logit_softcapping,
             )
         )
+        if attention.attention_output_gate:
+            gate = self._gated_half(layer, "gate", sizes.head_dim)
+            self.ops.append(GatedActivation(gate, out, f"{out}.gated", "sigmoid", sizes.q))
+            out = f"{out}.gated"
         return self._linear(layer, "self_attn.o_proj", out, self.sizes.hidden_size, sizes.q)
+
+    def _projected(self, layer: int, kind: str, hidden: str, width: int) -> str:
+        """Append a projection of queries or keys; with an output gate, that of queries is wider."""
+        part = f"self_attn.{kind}_proj"
+        if kind != "q" or not self.blocks.attention.attention_output_gate:
+            return self._linear(layer, part, hidden, width)
+        self._linear(layer, part, hidden, 2 * width)
+        return self._gated_half(layer, "query", width // self.sizes.num_attention_heads)
+
+    def _gated_half(self, layer: int, half: str, width: int) -> str:
+        """Append the queries, or the gates, of a projection to both, head by head."""
+        whole, heads = f"l{layer}.q_proj", self.sizes.num_attention_heads
+        first = 0 if half == "query" else width
+        self.ops.append(Slice(whole, f"{whole}.{half}", heads, 2 * width, first, width))
+        return f"{whole}.{half}"
 
     def _position_scale(self, value: str) -> str:
         """Append the scale of the queries by the position, if the layers have one."""

@@ -9,16 +9,10 @@ from rdrr_format.errors import ManifestError
 from rdrr_manifests.faults import Fault, shown
 from rdrr_manifests.graph.layer_sizes import head_dim_of, layer_sizes
 from rdrr_manifests.graph.names import TensorNames
+from rdrr_manifests.graph.recurrent_layers import RECURRENT_LAYERS
 from rdrr_manifests.graph.routing import has_known_router
-from rdrr_manifests.models.base import ManifestModel
 from rdrr_manifests.models.experts import MoeConfig
 from rdrr_manifests.models.manifest import Manifest
-
-_FOREIGN_SIZES = (
-    "linearNumKeyHeads",
-    "linearNumValueHeads",
-)
-"""Sizes of parts that no op computes; they are null or 0 in models without these parts."""
 
 _SCALINGS = (None, "linear", "llama3", "yarn", "longrope")
 
@@ -74,13 +68,11 @@ def _unsupported(manifest: Manifest, names: TensorNames) -> dict[str, bool]:
         "inference.rope.ropeFrequencyBaseDim": any(base not in (None, dim) for base, dim in bases),
         "architecture.numKvSharedLayers": any(one.cache is None for one in layer_sizes(manifest)),
         "inference.rope.ropeScalingType": any(kind not in _SCALINGS for kind in scaling),
-        "inference.attention.attentionOutputGate": _has_value(
-            blocks.attention, "attentionOutputGate"
-        ),
-        **{f"architecture.{key}": _has_value(manifest.architecture, key) for key in _FOREIGN_SIZES},
+        "architecture.linearNormMode": manifest.architecture.linear_norm_mode
+        not in (None, "shared"),
         "inference.output.embeddingTranspose": blocks.output.embedding_transpose,
         "inference.layerPattern.layerTypes": any(
-            kind not in ("full_attention", "sliding_attention")
+            kind not in ("full_attention", "sliding_attention", *RECURRENT_LAYERS)
             for kind in blocks.layer_pattern.layer_types or ()
         ),
     }
@@ -94,8 +86,3 @@ def _has_known_experts(manifest: Manifest, moe: MoeConfig, names: TensorNames) -
     is_stored = with_experts * moe.num_experts <= len(names)
     is_sound = 1 <= moe.num_experts_per_token <= moe.num_experts and has_known_router(moe)
     return bool(with_experts) and is_stored and is_sound and moe.expert_format == "mixtral"
-
-
-def _has_value(block: ManifestModel, key: str) -> bool:
-    """Return whether a block has an unknown field with a value other than null, 0 or false."""
-    return bool((block.model_extra or {}).get(key))

@@ -29,6 +29,12 @@ class Architecture(ManifestModel):
         vocab_size_per_layer_input: Rows of the table of these embeddings.
         num_kv_shared_layers: Last layers that read the keys and values of an earlier layer, the
             last one of the same type that has its own; None or 0 for none.
+        linear_num_key_heads: Query and key heads of linear attention.
+        linear_num_value_heads: Value heads of linear attention, a multiple of the key heads.
+        linear_key_head_dim: Width of a query or key head of linear attention.
+        linear_value_head_dim: Width of a value head of linear attention.
+        linear_conv_kernel_dim: Taps of the convolution before linear attention.
+        linear_norm_mode: `shared` if all heads of linear attention share the weight of their norm.
     """
 
     num_layers: int = Field(gt=0)
@@ -44,3 +50,9 @@ class Architecture(ManifestModel):
     hidden_size_per_layer_input: int | None = Field(default=None, ge=0)
     vocab_size_per_layer_input: int | None = Field(default=None, ge=0)
     num_kv_shared_layers: int | None = Field(default=None, ge=0)
+    linear_num_key_heads: int | None = Field(default=None, gt=0)
+    linear_num_value_heads: int | None = Field(default=None, gt=0)
+    linear_key_head_dim: int | None = Field(default=None, gt=0)
+    linear_value_head_dim: int | None = Field(default=None, gt=0)
+    linear_conv_kernel_dim: int | None = Field(default=None, gt=0)
+    linear_norm_mode: str | None = None

@@ -34,6 +34,8 @@ class Attention(Block):
         attention_bias: Whether some of the projections have a bias; the tensors decide which.
         query_key_norm_per_head: Whether each head has a weight of its own for that norm, so that
             the weight is [heads, head dimension]. Written by rdrr only.
+        attention_output_gate: Whether `q_proj` holds, for each head, a query and then a gate, whose
+            sigmoid multiplies the head's output.
     """
 
     query_pre_attn_scalar: float = Field(gt=0)
@@ -48,6 +50,7 @@ class Attention(Block):
     query_key_norm_spans_heads: Annotated[bool, WRITTEN_IF_SET] = False
     temperature_scale: Annotated[float | None, WRITTEN_IF_SET] = None
     temperature_length: Annotated[int | None, WRITTEN_IF_SET] = Field(default=None, gt=0)
+    attention_output_gate: Annotated[bool, WRITTEN_IF_SET] = False
 
 
 class Normalization(Block):
@@ -180,7 +183,8 @@ class LayerPattern(Block):
         global_pattern: For `alternating`: whether the `odd` or the `even` layers are global.
         period: For `every_n`: layer i is global if i % period == offset.
         offset: For `every_n`: see `period`.
-        layer_types: For `custom`: `full_attention` or `sliding_attention` for each layer.
+        layer_types: For `custom`: `full_attention`, `sliding_attention` or `linear_attention` (the
+            gated delta rule) for each layer.
         residual_branch_scale: Factor on a branch before it is added to the residual stream.
         parallel_residual: Whether the feed-forward reads the input of the layer, as the attention
             does, instead of the stream after attention. Without `post_attention_norm` both share

@@ -12,8 +12,10 @@ from rdrr_format.layouts import Geometry, Layout, geometry, parse_layout
 
 from rdrr_manifests.models.base import ManifestModel
 
-Role = Literal["embedding", "lm_head", "norm", "matmul", "expert", "router", "bias", "other"]
-"""The roles that rdrr writes; other writers have further ones (conv, vision, audio...)."""
+Role = Literal[
+    "embedding", "lm_head", "norm", "matmul", "expert", "router", "bias", "conv", "other"
+]
+"""The roles that rdrr writes; other writers have further ones (vision, audio...)."""
 
 
 class Span(ManifestModel):

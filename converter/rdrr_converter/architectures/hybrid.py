@@ -1,0 +1,115 @@
+"""Rules that architectures with gated delta-rule attention share: Qwen 3 Next, 3.5 and 3.6."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures.base import Block, TensorRule
+from rdrr_converter.architectures.config import Config
+from rdrr_converter.architectures.layers import FULL
+from rdrr_converter.architectures.tensors import (
+    QUERY_KEY_NORMS,
+    bias,
+    in_layers,
+    norm,
+    projection,
+)
+
+LINEAR = "linear_attention"
+
+LINEAR_SIZES: Block = {
+    key: read.integer(key)
+    for key in (
+        "linear_num_key_heads",
+        "linear_num_value_heads",
+        "linear_key_head_dim",
+        "linear_value_head_dim",
+        "linear_conv_kernel_dim",
+    )
+} | {"linear_norm_mode": "shared"}
+"""Fields of the block `architecture` for layers with linear attention."""
+
+LINEAR_DEFAULTS: Mapping[str, object] = {
+    "full_attention_interval": 4,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+}
+
+_GATES = ("silu", "swish")
+"""Names of the only output gate of linear attention that transformers computes."""
+
+
+def output_gate(config: Config) -> bool:
+    """Rule: attention has an output gate, as it always has in transformers.
+
+    Raises:
+        SourceError: `attn_output_gate` denies it.
+    """
+    if config.get("attn_output_gate") not in (None, True):
+        raise config.fault("attn_output_gate", "true", config.get("attn_output_gate"))
+    return True
+
+
+def linear_and_full(config: Config) -> tuple[str, ...]:
+    """Rule: `layer_types`, else every n-th layer has full attention and the others linear.
+
+    Raises:
+        SourceError: `layer_types` is no list of these two types, or linear attention has a gate of
+            another kind.
+    """
+    gate = config.get("output_gate_type")
+    if gate is not None and gate not in _GATES:
+        raise config.fault("output_gate_type", " or ".join(_GATES), gate)
+    stated, period = config.get("layer_types"), config.integer("full_attention_interval")
+    if stated is None:
+        return tuple(LINEAR if (layer + 1) % period else FULL for layer in range(config.layers))
+    known = isinstance(stated, list) and all(kind in (FULL, LINEAR) for kind in stated)
+    if not known or len(stated) < config.layers:
+        raise config.fault("layer_types", f"{config.layers} of {FULL} or {LINEAR}", stated)
+    return tuple(stated[: config.layers])
+
+
+def of_type(kind: str) -> Callable[[Config], Collection[int]]:
+    """Return the rule for the layers of one type."""
+    return lambda config: [at for at, own in enumerate(linear_and_full(config)) if own == kind]
+
+
+def linear_attention() -> tuple[TensorRule, ...]:
+    """Return the rules for the tensors of layers with linear attention."""
+    stem = "model.layers.{layer}.linear_attn"
+    return in_layers(
+        of_type(LINEAR),
+        projection("linear_attn.in_proj_qkv", "linear_qkv", "hidden"),
+        projection("linear_attn.in_proj_z", "linear_v", "hidden"),
+        projection("linear_attn.in_proj_b", "linear_heads", "hidden"),
+        projection("linear_attn.in_proj_a", "linear_heads", "hidden"),
+        TensorRule(f"{stem}.conv1d.weight", "conv", ("linear_qkv", "one", "taps")),
+        TensorRule(f"{stem}.A_log", "other", ("linear_heads",)),
+        TensorRule(f"{stem}.dt_bias", "other", ("linear_heads",)),
+        norm("linear_attn.norm", "linear_head"),
+        projection("linear_attn.out_proj", "hidden", "linear_v"),
+    )
+
+
+def gated_attention(required: bool | Callable[[Config], bool]) -> tuple[TensorRule, ...]:
+    """Return the rules for attention whose query projection also holds the output gates.
+
+    Args:
+        required: Whether the four projections have biases.
+    """
+    return in_layers(
+        of_type(FULL),
+        projection("self_attn.q_proj", "gated_q", "hidden"),
+        projection("self_attn.k_proj", "kv", "hidden"),
+        projection("self_attn.v_proj", "kv", "hidden"),
+        projection("self_attn.o_proj", "hidden", "q"),
+        bias("self_attn.q_proj", "gated_q", required),
+        bias("self_attn.k_proj", "kv", required),
+        bias("self_attn.v_proj", "kv", required),
+        bias("self_attn.o_proj", "hidden", required),
+        *QUERY_KEY_NORMS,
+    )

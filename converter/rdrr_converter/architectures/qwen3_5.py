@@ -1,0 +1,74 @@
+"""The text model of Qwen 3.5 and 3.6: gated attention in every fourth layer, else linear attention.
+
+Linear attention is the gated delta rule, which has a recurrent state.
+"""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures._rope import read_partial_rope
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.hybrid import (
+    LINEAR_DEFAULTS,
+    LINEAR_SIZES,
+    gated_attention,
+    linear_and_full,
+    linear_attention,
+    output_gate,
+)
+from rdrr_converter.architectures.tensors import (
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    HEAD,
+    TWO_NORMS,
+)
+
+QWEN3_5 = ArchitectureRule(
+    name="qwen3_5",
+    classes=(
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5ForCausalLM",
+        "Qwen3_5Model",
+        "Qwen3_5TextModel",
+    ),
+    model_types=("qwen3_5_text",),
+    defaults={
+        **LINEAR_DEFAULTS,
+        "head_dim": 256,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "max_position_embeddings": 32768,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 4,
+        "partial_rotary_factor": 0.25,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "vocab_size": 248320,
+    },
+    sizes=LINEAR_SIZES,
+    attention={"query_pre_attn_scalar": read.head_dim, "attention_output_gate": output_gate},
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "rms_norm_weight_offset": True,
+        "post_attention_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act")},
+    output={},
+    rope=read_partial_rope,
+    layer_types=linear_and_full,
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *gated_attention(read.flag("attention_bias")),
+        *linear_attention(),
+        *FEED_FORWARD,
+        FINAL_NORM,
+        HEAD,
+    ),
+    prefixes=("model.language_model.", "language_model.model.", "language_model.", "model.", ""),
+    other_parts=(r"(model\.)?visual\..*", r"mtp\..*"),
+)

@@ -1,0 +1,63 @@
+"""The text model of Qwen 3.5 and 3.6 with experts in every layer, beside a gated shared expert."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures.hybrid import gated_attention, linear_attention
+from rdrr_converter.architectures.qwen3_5 import QWEN3_5
+from rdrr_converter.architectures.tensors import (
+    EMBEDDING,
+    FINAL_NORM,
+    HEAD,
+    QWEN_EXPERTS,
+    SHARED_EXPERT,
+    TWO_NORMS,
+    router,
+    stacked_experts,
+)
+
+QWEN3_5_MOE = replace(
+    QWEN3_5,
+    name="qwen3_5_moe",
+    classes=(
+        "Qwen3_5MoeForConditionalGeneration",
+        "Qwen3_5MoeForCausalLM",
+        "Qwen3_5MoeModel",
+        "Qwen3_5MoeTextModel",
+    ),
+    model_types=("qwen3_5_moe_text",),
+    defaults={
+        **QWEN3_5.defaults,
+        "hidden_size": 2048,
+        "intermediate_size": 512,  # of no layer; configurations do not state it
+        "moe_intermediate_size": 512,
+        "norm_topk_prob": True,
+        "num_experts": 256,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 40,
+        "num_key_value_heads": 2,
+        "shared_expert_intermediate_size": 512,
+    },
+    experts={
+        "num_experts": read.integer("num_local_experts", "num_experts"),
+        "num_experts_per_token": read.integer("num_experts_per_tok"),
+        "expert_format": "mixtral",
+        "expert_intermediate_size": read.integer("moe_intermediate_size"),
+        "shared_expert_intermediate_size": read.integer("shared_expert_intermediate_size"),
+        "normalize_weights": True,
+    },
+    stacks=stacked_experts(*QWEN_EXPERTS),
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *gated_attention(read.flag("attention_bias")),
+        *linear_attention(),
+        router("mlp.gate"),
+        *QWEN_EXPERTS,
+        *SHARED_EXPERT,
+        FINAL_NORM,
+        HEAD,
+    ),
+)

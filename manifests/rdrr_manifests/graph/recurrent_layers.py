@@ -1,0 +1,172 @@
+"""Layers whose tokens are mixed by a recurrent state instead of attention over a cache.
+
+Each function returns the ops between the norm before such a layer's branch and the residual after
+it; the value of the last op is the branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from rdrr_format.errors import ManifestError
+
+from rdrr_manifests.graph.names import TensorNames
+from rdrr_manifests.graph.ops import (
+    DeltaRule,
+    GatedActivation,
+    Linear,
+    Norm,
+    Op,
+    ShortConvolution,
+    WeightKind,
+    WeightUse,
+)
+from rdrr_manifests.models.architecture import Architecture
+from rdrr_manifests.models.manifest import Manifest
+
+LINEAR_ATTENTION = "linear_attention"
+
+_LINEAR_SIZES = (
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "linear_conv_kernel_dim",
+)
+
+
+class _Layer:
+    """The tensors of one layer.
+
+    Args:
+        manifest: The manifest.
+        names: Names of the tensors.
+        layer: Index of the layer.
+    """
+
+    def __init__(self, manifest: Manifest, names: TensorNames, layer: int) -> None:
+        self.manifest = manifest
+        self.stem = f"l{layer}"
+        self._names = names
+        self._layer = layer
+
+    def vector(self, part: str, *shape: int) -> WeightUse:
+        """Return a tensor that is read element by element."""
+        return WeightUse(self._names.layer(self._layer, part), shape, WeightKind.VECTOR)
+
+    def optional(self, part: str, *shape: int) -> WeightUse | None:
+        """Return such a tensor if it exists."""
+        found = self.vector(part, *shape)
+        return found if found.name in self._names else None
+
+    def linear(self, part: str, x: str, features: int, inputs: int) -> Linear:
+        """Return a projection, with its bias if there is one."""
+        name = self._names.layer(self._layer, f"{part}.weight")
+        bias = self.optional(f"{part}.bias", features)
+        out = f"{self.stem}.{part.rpartition('.')[2]}"
+        return Linear(x, out, WeightUse(name, (features, inputs)), bias)
+
+
+def linear_attention(
+    manifest: Manifest, names: TensorNames, layer: int, hidden: str, state: int
+) -> tuple[Op, ...]:
+    """Return a gated delta rule behind a short convolution, with a gated norm of its output.
+
+    Args:
+        manifest: The manifest.
+        names: Names of the tensors.
+        layer: Index of the layer.
+        hidden: The normed residual stream.
+        state: Index of the layer's first state.
+
+    Raises:
+        ManifestError: A size of the layer is missing or impossible.
+    """
+    sizes, own = manifest.architecture, _Layer(manifest, names, layer)
+    key_heads, heads, key_dim, value_dim, kernel = _linear_sizes(sizes)
+    width, stem = sizes.hidden_size, own.stem
+    keys, values = key_heads * key_dim, heads * value_dim
+    channels = 2 * keys + values
+    qkv = own.linear("linear_attn.in_proj_qkv", hidden, channels, width)
+    gate = own.linear("linear_attn.in_proj_z", hidden, values, width)
+    strength = own.linear("linear_attn.in_proj_b", hidden, heads, width)
+    decay = own.linear("linear_attn.in_proj_a", hidden, heads, width)
+    mixed, normed, gated = f"{stem}.conv", f"{stem}.delta.norm", f"{stem}.gated"
+    return (
+        qkv,
+        gate,
+        strength,
+        decay,
+        ShortConvolution(
+            qkv.out,
+            mixed,
+            own.vector("linear_attn.conv1d.weight", channels, 1, kernel),
+            own.optional("linear_attn.conv1d.bias", channels),
+            state,
+            "silu",
+        ),
+        DeltaRule(
+            qkv=mixed,
+            decay=decay.out,
+            strength=strength.out,
+            out=f"{stem}.delta",
+            rate=own.vector("linear_attn.A_log", heads),
+            decay_bias=own.vector("linear_attn.dt_bias", heads),
+            state=state + 1,
+            key_heads=key_heads,
+            heads=heads,
+            key_dim=key_dim,
+            value_dim=value_dim,
+        ),
+        Norm(
+            f"{stem}.delta",
+            normed,
+            own.vector("linear_attn.norm.weight", value_dim),
+            manifest.inference.normalization.rms_norm_eps,
+            unit_offset=False,
+            groups=heads,
+        ),
+        GatedActivation(gate.out, normed, gated, "silu", values),
+        own.linear("linear_attn.out_proj", gated, width, values),
+    )
+
+
+RecurrentLayer = Callable[[Manifest, TensorNames, int, str, int], tuple[Op, ...]]
+
+RECURRENT_LAYERS: Mapping[str, RecurrentLayer] = MappingProxyType(
+    {LINEAR_ATTENTION: linear_attention}
+)
+"""The ops of each layer type that has a state, see `linear_attention`."""
+
+
+def is_recurrent(manifest: Manifest, layer: int) -> bool:
+    """Return whether a layer has a recurrent state instead of a key-value cache."""
+    kinds = manifest.inference.layer_pattern.layer_types
+    return kinds is not None and kinds[layer] in RECURRENT_LAYERS
+
+
+def recurrent_ops(
+    manifest: Manifest, names: TensorNames, layer: int, hidden: str, state: int
+) -> tuple[Op, ...]:
+    """Return the ops of a layer with a state, see `linear_attention`."""
+    kinds = manifest.inference.layer_pattern.layer_types
+    assert kinds is not None, "only stated layer types are recurrent"
+    return RECURRENT_LAYERS[kinds[layer]](manifest, names, layer, hidden, state)
+
+
+def _linear_sizes(sizes: Architecture) -> tuple[int, ...]:
+    found = tuple(getattr(sizes, name) for name in _LINEAR_SIZES)
+    for name, value in zip(_LINEAR_SIZES, found, strict=True):
+        if value is None:
+            where = f"architecture.{Architecture.model_fields[name].alias}"
+            raise ManifestError("layers with linear attention need this size", where=where)
+    key_heads, heads = found[:2]
+    if heads % key_heads:
+        raise ManifestError(
+            "the value heads of linear attention do not share its key heads evenly",
+            where="architecture.linearNumValueHeads",
+            expected=f"a multiple of {key_heads}",
+            found=heads,
+        )
+    return found
