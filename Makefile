@@ -6,6 +6,7 @@
 #   HASHES=no         install by version only, for an index that has files of its own (PIP_INDEX_URL)
 #   PYTHON=python3.12 interpreter to make the environment with (3.11 or newer)
 #   VENV=folder       folder of the environment
+#   SAMPLE=N          kernel tests of each file that `make test-dawn` runs (default: all)
 #   DIST=folder       folder of the archives that `make wheel` builds
 
 PYTHON ?= python3
@@ -22,13 +23,14 @@ DEMO_PACKAGE := demo/small-llama-rdrr
 PROMPT ?= And it came to pass
 MINUTES ?= 60
 CASES ?= 100000
+SAMPLE ?=
 # Folders of tests that take less than a minute together on two idle cores.
 FAST := tests/format tests/manifests tests/api tests/imports
 # What `make coverage` measures.
 TESTS ?= $(FAST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast coverage fmt lint types check wheel docs fuzz soak adapter dawn clean
+.PHONY: help setup demo test test-fast coverage fmt lint types check wheel docs fuzz soak adapter dawn test-dawn clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -112,6 +114,9 @@ soak: $(VENV)/installed-dev adapter ## Load, generate and close for MINUTES=60; 
 
 dawn: ## Set up Dawn for Node, so that tests compile shaders with Tint.
 	@.ci/dawn
+
+test-dawn: $(VENV)/installed-dev dawn ## Run the tests of the kernels on Dawn (SAMPLE=N: N of each file).
+	RDRR_TEST_DEVICE=dawn RDRR_TEST_SAMPLE=$(SAMPLE) $(BIN)/python -m pytest -q tests/runtime/phases
 
 clean: ## Remove .venv, the archives and what the demo made.
 	rm -rf $(VENV) $(DIST) demo

@@ -1,7 +1,7 @@
 """Adapters with small limits: matrices beyond the binding size are split, the logits stay.
 
-A test model has about a thousandth of the bytes of a real one, so the binding size is limited to
-128 KiB instead of WebGPU's default of 128 MiB. The other limits are the defaults.
+The limits are those of `support.devices`; `tests/end_to_end/test_default_limits.py` runs every
+architecture within them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,10 @@ from rdrr_manifests.package import open_package
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.sampling.params import SamplingParams
 from support.comparison import relative_error, stepped
-from support.devices import PLAIN
+from support.devices import PLAIN, SMALL_LIMITS
 from support.manifests import write_manifest
 from support.packages import VOCAB, llama_manifest, write_random_package
 
-BINDING = 128 << 10
-LIMITS = {
-    "max-storage-buffer-binding-size": BINDING,
-    "max-storage-buffers-per-shader-stage": 8,
-    "max-compute-workgroup-storage-size": 16_384,
-    "max-compute-invocations-per-workgroup": 256,
-    "max-compute-workgroup-size-x": 256,
-    "max-compute-workgroup-size-y": 256,
-    "max-compute-workgroup-size-z": 64,
-}
 CONTEXT, PREFILL, IDS = 32, 20, 24
 EXACT, IN_INT8 = 1e-5, 3e-2
 EXPERTS = {
@@ -75,7 +65,7 @@ FAMILIES = {
 
 @pytest.fixture(scope="module")
 def small_device() -> Iterator[Device]:
-    opened = open_device(limits=LIMITS)
+    opened = open_device(limits=SMALL_LIMITS)
     opened.info = replace(opened.info, software=True)
     yield opened
     opened.close()
@@ -84,7 +74,7 @@ def small_device() -> Iterator[Device]:
 @pytest.fixture(scope="module")
 def smallest_device() -> Iterator[Device]:
     """Open a device with small limits and without optional features."""
-    opened = open_device(without=PLAIN, limits=LIMITS)
+    opened = open_device(without=PLAIN, limits=SMALL_LIMITS)
     opened.info = replace(opened.info, software=True)
     yield opened
     opened.close()
@@ -112,11 +102,10 @@ def run(package, device, ids, kv_dtype="f32"):
 
 
 def test_the_device_has_the_limits_that_were_asked_for(device, small_device):
-    assert {name: small_device.limits[name] for name in LIMITS} == LIMITS
-    assert small_device.max_binding == BINDING
-    assert device.max_binding > BINDING
+    assert {name: small_device.limits[name] for name in SMALL_LIMITS} == SMALL_LIMITS
+    assert device.max_binding > small_device.max_binding
     with pytest.raises(DeviceError, match="larger than the adapter can bind"):
-        small_device.create_buffer("large", BINDING + 256)
+        small_device.create_buffer("large", small_device.max_binding + 256)
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)

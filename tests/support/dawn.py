@@ -25,6 +25,7 @@ from rdrr_device.shaders import Target, for_target
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".dawn"
+NOT_SET_UP = "Dawn is not set up: run .ci/dawn"
 COMPILER = ROOT / "tests" / "dawn" / "compile.mjs"
 
 
@@ -41,6 +42,11 @@ class Compiled:
     adapter: str
     count: int
     refused: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def is_set_up() -> bool:
+    """Return whether `.ci/dawn` has finished here."""
+    return (FOLDER / "installed").is_file()
 
 
 def request_of(kernel: Kernel) -> dict[str, Any]:

@@ -5,19 +5,35 @@ A `conftest.py` imports the fixtures that its folder needs.
 The devices use the best adapter, so tests run on the GPU where there is one. They use the exact
 kernels by default, as software adapters do: on hardware the default is to multiply in int8, for
 which the bounds of whole models are too tight. Tests of int8 ask for it.
+
+With `RDRR_TEST_DEVICE=dawn` in the environment the devices are those of Dawn in Node.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from rdrr_device.arena import arena
 from rdrr_device.device import Device, open_device
+from support.dawn_device import open_dawn_device
 from support.gpu import Bench
 
 PLAIN = frozenset({"subgroup", "shader-f16", "timestamp-query"})
+
+SMALL_LIMITS = {
+    "max-storage-buffer-binding-size": 128 << 10,
+    "max-storage-buffers-per-shader-stage": 8,
+    "max-compute-workgroup-storage-size": 16_384,
+    "max-compute-invocations-per-workgroup": 256,
+    "max-compute-workgroup-size-x": 256,
+    "max-compute-workgroup-size-y": 256,
+    "max-compute-workgroup-size-z": 64,
+}
+"""The default limits of WebGPU, but a binding of 128 KiB instead of 128 MiB: the models of tests
+have about a thousandth of the bytes of real ones, and their matrices must be split as well."""
 
 
 @pytest.fixture(scope="session")
@@ -30,9 +46,14 @@ def plain_device() -> Iterator[Device]:
     yield from exact_device(PLAIN)
 
 
+def on_dawn() -> bool:
+    """Return whether the fixtures open devices on Dawn."""
+    return os.environ.get("RDRR_TEST_DEVICE") == "dawn"
+
+
 def exact_device(without: frozenset[str]) -> Iterator[Device]:
     """Open a device that selects kernels as on a software adapter."""
-    opened = open_device(without=without)
+    opened = open_dawn_device(without) if on_dawn() else open_device(without=without)
     opened.info = replace(opened.info, software=True)
     yield opened
     opened.close()

@@ -15,7 +15,7 @@ from rdrr_converter.devices.webgpu import SHADERS
 from rdrr_device.kernels import Kernel
 from rdrr_device.shaders import Access, Binding
 from rdrr_runtime.compile.hints import Policy, resolve
-from support.dawn import FOLDER, Compiled, compile_requests, request_of
+from support.dawn import NOT_SET_UP, Compiled, compile_requests, is_set_up, request_of
 from support.lowered import (
     ATTENTIONS,
     HINTS,
@@ -29,10 +29,9 @@ from support.packages import llama_manifest
 
 @pytest.fixture(autouse=True)
 def dawn() -> None:
-    if not (FOLDER / "installed").is_file():
-        reason = "Dawn is not set up: run .ci/dawn"
+    if not is_set_up():
         # CI must not skip the check.
-        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+        pytest.fail(NOT_SET_UP) if os.environ.get("CI") else pytest.skip(NOT_SET_UP)
 
 
 def compiled(kernels: Iterable[Kernel]) -> Compiled:
