@@ -15,7 +15,8 @@ from rdrr_format.errors import SourceError
 from rdrr_manifests.models import Architecture, MoeConfig
 
 from rdrr_converter.architectures import ArchitectureRule, Config, TensorRule
-from rdrr_converter.architectures.base import BODY, StackRule
+from rdrr_converter.architectures.base import BODY, Arrangement, StackRule
+from rdrr_converter.arrangements import stacked_shape, take_apart
 from rdrr_converter.sources import Source, SourceTensor
 from rdrr_converter.stacks import transposed, unstack, unstack_groups
 
@@ -236,6 +237,9 @@ class _Finder:
         whole = self._tensors.get(self.name_in_source(wanted.fill(stack.name)))
         if whole is None:
             return
+        if stack.arrangement is not None:
+            self._parts |= self._arranged(stack, stack.arrangement, whole, wanted)
+            return
         parts, stored = stack.parts, whole
         if stack.transposed:
             whole = transposed(whole)
@@ -258,6 +262,28 @@ class _Finder:
         _check_shape(whole, (*leading, columns))
         matrices = unstack(whole, [(prod(shape[:-1]), columns) for shape in shapes])
         self._parts |= dict(zip(names, matrices, strict=True))
+
+    def _arranged(
+        self,
+        stack: StackRule,
+        arrangement: Arrangement,
+        whole: SourceTensor,
+        wanted: _ExpectedTensor,
+    ) -> dict[str, SourceTensor]:
+        """Return the parts of a stack by their names."""
+        is_per_expert = self._rows[stack.parts[0]].is_per_expert
+        experts = self._dimensions["experts"] if is_per_expert else None
+        names = [
+            part.format(layer=wanted.layer, expert=number)
+            for number in range(experts or 1)
+            for part in stack.parts
+        ]
+        shapes = [self._shape(self._rows[part]) for part in stack.parts]
+        matrices = [(prod(shape[:-1]), shape[-1]) for shape in shapes]
+        _check_shape(whole, stacked_shape(arrangement, matrices, experts))
+        self.used.add(whole.name)
+        parts = take_apart(whole, matrices, arrangement, experts or 1)
+        return dict(zip(names, parts, strict=True))
 
 
 def _is_required(rule: TensorRule, config: Config) -> bool:

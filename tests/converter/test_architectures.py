@@ -127,6 +127,7 @@ WITHOUT_DEFAULTS = {
         ("gemma", "gemma"),
         ("gemma2", "gemma2"),
         ("glm4_moe", "glm4_moe"),
+        ("gpt_oss", "gpt_oss"),
         ("granite", "granite"),
         ("mixtral", "mixtral"),
         ("phi3", "phi3"),

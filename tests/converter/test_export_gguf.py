@@ -97,6 +97,7 @@ def test_every_architecture_survives_a_round_trip(tmp_path, rng, tiny):
     ("name", "words"),
     [
         ("gemma2", "cannot describe this model"),
+        ("gpt_oss", "cannot describe this model"),
         ("qwen2_moe", "experts in every layer"),
         ("smollm3", "cannot describe this model"),
     ],

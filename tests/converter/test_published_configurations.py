@@ -21,6 +21,7 @@ from rdrr_manifests.graph.ops import Attention, Residual, Router
 from rdrr_manifests.models import Manifest
 from rdrr_runtime.phases.rope_tables import attention_factor, frequencies
 from support.published import MORE_PUBLISHED
+from support.published_mixtures import PUBLISHED_MIXTURES
 
 SHORT = [round(1.0 + 0.02 * pair, 2) for pair in range(48)]
 LONG = [round(1.0 + 1.25 * pair, 2) for pair in range(48)]
@@ -379,6 +380,7 @@ _PUBLISHED: Mapping[str, dict[str, Any]] = {
 PUBLISHED: Mapping[str, dict[str, Any]] = {
     **_PUBLISHED,
     **MORE_PUBLISHED,
+    **PUBLISHED_MIXTURES,
 }
 
 

@@ -6,10 +6,13 @@ from functools import partial
 
 import numpy as np
 import pytest
+from rdrr_converter.architectures.base import Arrangement
+from rdrr_converter.arrangements import arrange, stacked_shape, take_apart
 from rdrr_converter.convert import convert
 from rdrr_converter.sources import SourceTensor
 from rdrr_converter.stacks import unstack
 from rdrr_format.codecs import CODECS
+from rdrr_format.errors import SourceError
 from rdrr_manifests.package import open_package
 from safetensors.numpy import load_file
 from support.checkpoints import MORE_MODELS, make_checkpoint
@@ -48,6 +51,45 @@ def test_the_parts_of_a_stack_are_its_rows(rng, kind):
         np.testing.assert_array_equal(part.read_transposed(slice(32, 64)), rows[:, 32:64].T)
         assert part.magnitude() == np.abs(rows).max()
         assert part.is_block == whole.is_block
+
+
+ARRANGEMENTS = {
+    "alternating": Arrangement(alternating=True),
+    "transposed": Arrangement(transposed=True),
+    "alternating and transposed": Arrangement(alternating=True, transposed=True),
+    "columns": Arrangement(columns=True),
+    "alternating columns": Arrangement(alternating=True, columns=True),
+}
+
+
+@pytest.mark.parametrize("kind", ["F32", "decoded"])
+@pytest.mark.parametrize("name", ARRANGEMENTS)
+def test_the_parts_of_an_arranged_stack_are_those_it_was_made_of(rng, name, kind):
+    how, shape, experts = ARRANGEMENTS[name], (48, 32), 3
+    parts = rng.standard_normal((experts, 2, *shape)).astype(np.float32)
+    values = np.concatenate([arrange(list(own), how) for own in parts])
+    whole = stack_of(kind, values)
+    assert stacked_shape(how, [shape] * 2, experts) == (
+        experts,
+        *values[: len(values) // 3].shape,
+    )
+    found = list(take_apart(whole, [shape] * 2, how, experts))
+    for part, expected in zip(found, parts.reshape(-1, *shape), strict=True):
+        assert part.shape == shape
+        np.testing.assert_array_equal(part.read(), expected)
+        np.testing.assert_array_equal(part.read(slice(8, 24), slice(5, 30)), expected[8:24, 5:30])
+        np.testing.assert_array_equal(part.read_transposed(slice(7, 20)), expected[:, 7:20].T)
+        assert part.magnitude() == np.abs(expected).max()
+
+
+def test_alternating_rows_keep_their_blocks_and_other_arrangements_cannot(rng):
+    values = rng.standard_normal((192, 64)).astype(np.float32)
+    whole = stack_of("Q8_0", values)
+    first, second = take_apart(whole, [(96, 64)] * 2, ARRANGEMENTS["alternating"])
+    assert first.is_block
+    np.testing.assert_array_equal(second.stored(), whole.stored()[1::2])
+    with pytest.raises(SourceError, match="cannot be split"):
+        next(take_apart(whole, [(64, 96)] * 2, ARRANGEMENTS["transposed"]))
 
 
 def test_the_experts_of_a_three_dimensional_tensor_are_matrices(rng):

@@ -36,6 +36,8 @@ def saved_tensors(path: Path, config: Any) -> dict[str, np.ndarray]:
 
     state = load_file(path)
     for name in list(state):
+        if config.model_type == "gpt_oss" and ".experts." in name:
+            state |= separate_experts(name, state.pop(name))
         stem, _, part = name.rpartition(".")[0].rpartition(".")
         if part == "qkv_proj":
             q, kv = (config.head_dim * n for n in (4, 2))
@@ -51,6 +53,21 @@ def saved_tensors(path: Path, config: Any) -> dict[str, np.ndarray]:
         elif is_conv1d(name):
             state[name] = state[name].T
     return state
+
+
+def separate_experts(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the tensors of a package that gpt-oss stores in one."""
+    stem, _, part = name.rpartition(".")
+    kinds = ("gate", "up") if part.startswith("gate_up") else ("down",)
+    found = {}
+    for first, kind in enumerate(kinds):
+        own = values[..., first :: len(kinds)]
+        if part.endswith("_bias"):
+            found[f"{stem}.{kind}_proj.bias"] = own
+            continue
+        for expert, matrix in enumerate(own):
+            found[f"{stem}.{expert}.{kind}_proj.weight"] = matrix.T
+    return found
 
 
 def test_a_sharded_checkpoint_gives_the_same_package_as_a_single_file(tmp_path, rng):

@@ -352,7 +352,7 @@ CASES = (
     case(
         "graph-unused",
         "tensors",
-        rename(EMBED, "model.layers.0.self_attn.sinks"),
+        rename(EMBED, "model.layers.0.self_attn.unheard"),
         "graph-weights",
         severity="warning",
     ),

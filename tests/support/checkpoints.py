@@ -100,6 +100,15 @@ HUNYUAN_ROPE = {
     "rope_theta": 8002.502278161051,
 }
 """With this base, the one that `alpha` stretches it to is 1e7, which a GGUF holds exactly."""
+YARN_UNROUNDED = {
+    "rope_type": "yarn",
+    "rope_theta": 150000.0,
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 64,
+}
 MORE_MODELS = (
     TinyModel("gemma2", 256, (("sliding_window", 24), ("query_pre_attn_scalar", 48))),
     TinyModel("mixtral", 256, (("num_local_experts", 4), ("sliding_window", 24))),
@@ -133,6 +142,19 @@ MORE_MODELS = (
             ("norm_topk_prob", True),
             ("num_experts", 6),
             ("num_experts_per_tok", 2),
+        ),
+    ),
+    TinyModel(
+        "gpt_oss",
+        288,
+        (
+            ("intermediate_size", 160),
+            ("max_position_embeddings", 2048),
+            ("num_experts_per_tok", 3),
+            ("num_local_experts", 6),
+            ("rope_parameters", YARN_UNROUNDED),
+            ("sliding_window", 24),
+            ("swiglu_limit", 0.75),
         ),
     ),
     TinyModel("seed_oss"),
@@ -331,6 +353,8 @@ def _values(
     name: str, shape: tuple[int, ...], rng: np.random.Generator, *, norm: float
 ) -> np.ndarray:
     is_norm = name.endswith(("norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight"))
+    if name.endswith("sinks"):
+        return rng.standard_normal(shape).astype(np.float32)
     if len(shape) == 1 or is_norm:
         centre = norm if is_norm else 0.0
         return (centre + 0.1 * rng.standard_normal(shape)).astype(np.float32)

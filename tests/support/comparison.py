@@ -61,7 +61,7 @@ def load_stored_weights(model: Any, package: Package) -> None:
         else:
             state[name] = values
     for name in model.state_dict():
-        _stack(name, state)
+        _stack(name, state, transposed=model.config.model_type == "gpt_oss")
         if name not in state:
             values = published_value(name, state, model.config.num_attention_heads)
             state |= {} if values is None else {name: values}
@@ -72,8 +72,11 @@ def load_stored_weights(model: Any, package: Package) -> None:
     model.tie_weights()
 
 
-def _stack(name: str, state: dict[str, Any]) -> None:
-    """Build a stacked tensor of transformers from the separate tensors of a package."""
+def _stack(name: str, state: dict[str, Any], *, transposed: bool = False) -> None:
+    """Build a stacked tensor of transformers from the separate tensors of a package.
+
+    With `transposed`, the matrices of an expert are transposed, and gate and up alternate.
+    """
     import torch
 
     stem, _, part = name.rpartition("mlp.")
@@ -96,5 +99,12 @@ def _stack(name: str, state: dict[str, Any]) -> None:
         stacked = []
         while f"{of}.{len(stacked)}.{chosen[0]}.weight" in state:
             names = [f"{of}.{len(stacked)}.{kind}.weight" for kind in chosen]
-            stacked.append(torch.cat([state.pop(one) for one in names]))
+            matrices = [state.pop(one) for one in names]
+            joined = torch.stack(matrices, 1).flatten(0, 1).T if transposed else torch.cat(matrices)
+            stacked.append(joined)
         state[name] = torch.stack(stacked)
+    elif part == "experts.gate_up_proj_bias":
+        biases = [state.pop(f"{stem}mlp.experts.{kind}_proj.bias") for kind in ("gate", "up")]
+        state[name] = torch.stack(biases, -1).flatten(1)
+    elif part == "experts.down_proj_bias":
+        state[name] = state.pop(f"{stem}mlp.experts.down_proj.bias")

@@ -22,6 +22,7 @@ from rdrr_format.encoding import encode_tensor
 ARCHITECTURES = {
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
+    "gpt_oss": "gpt-oss",
     "llama": "llama",
     "mistral": "llama",
     "mixtral": "llama",
@@ -42,13 +43,14 @@ ARCHITECTURES = {
 }
 LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 64},
+    "gpt_oss": {"swiglu_limit": 7.0},
     "qwen2_moe": {"mlp_only_layers": []},
     "qwen3_moe": {"decoder_sparse_step": 1},
     "smollm3": {"no_rope_layer_interval": 4, "num_hidden_layers": 4},
 }
 """Configuration values that llama.cpp fixes for an architecture, without metadata keys."""
 GEMMAS = ("gemma2", "gemma3")
-WITH_POST_NORMS = (*GEMMAS, "seed_oss", "olmo2", "exaone4")
+WITH_POST_NORMS = (*GEMMAS, "seed_oss", "gpt-oss", "olmo2", "exaone4")
 WITH_WINDOWS = ("olmo3", "exaone4")
 PARTS = {
     "input_layernorm": "attn_norm",
@@ -71,6 +73,7 @@ PARTS = {
     "mlp.gate_up_proj": "ffn_up",
     "mlp.gate": "ffn_gate_inp",
     "block_sparse_moe.gate": "ffn_gate_inp",
+    "mlp.router": "ffn_gate_inp",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
     "mlp.shared_expert.up_proj": "ffn_up_shexp",
@@ -134,6 +137,11 @@ def write_gguf(
     experts: dict[str, dict[int, np.ndarray]] = {}
     for ours, tensor in source.tensors.items():
         values = tensor.read().reshape(tensor.shape)
+        parts = gpt_oss_parts(ours, values)
+        for theirs, part in parts.items():
+            _add_tensor(writer, theirs, part, "F32" if part.ndim < 3 else choose(theirs))
+        if parts:
+            continue
         expert = EXPERT.fullmatch(ours)
         if expert and not stack:
             part = EXPERT_PARTS[expert[3]].removesuffix("_exps")
@@ -187,6 +195,25 @@ def gguf_name(name: str, *, post_norms: bool) -> str:
     return f"blk.{layer}.{theirs}.{ending}"
 
 
+def gpt_oss_parts(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    """Return llama.cpp's tensors of what gpt-oss stores in another form; none for other tensors."""
+    match = re.fullmatch(r"model\.layers\.(\d+)\.(?:self_attn|mlp\.experts)\.(\w+)", name)
+    if match is None:
+        return {}
+    block, kind = f"blk.{match[1]}", match[2]
+    if kind == "sinks":
+        return {f"{block}.attn_sinks.weight": values}
+    ending = "bias" if kind.endswith("_bias") else "weight"
+    if ending == "weight":
+        values = values.swapaxes(1, 2)
+    if kind.startswith("down"):
+        return {f"{block}.ffn_down_exps.{ending}": np.ascontiguousarray(values)}
+    return {
+        f"{block}.ffn_{part}_exps.{ending}": np.ascontiguousarray(values[:, first::2])
+        for first, part in enumerate(("gate", "up"))
+    }
+
+
 def interleave(values: np.ndarray, head_dim: int) -> np.ndarray:
     """Permute the rows of each head to llama.cpp's order: 0, d/2, 1, d/2 + 1, ..."""
     heads = values.shape[0] // head_dim
@@ -230,6 +257,9 @@ def _entries(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     for key, theirs in EXPERT_KEYS.items():
         if key in config:
             entries[theirs] = config[key]
+    if name == "gpt-oss":
+        entries["attention.sliding_window"] = config["sliding_window"]
+        entries["expert_feed_forward_length"] = config["intermediate_size"]
     if name == "gemma2":
         entries["attn_logit_softcapping"] = config["attn_logit_softcapping"]
         entries["final_logit_softcapping"] = config["final_logit_softcapping"]

@@ -28,6 +28,7 @@ from rdrr_converter.architectures.glm4 import GLM4
 from rdrr_converter.architectures.glm4_moe import GLM4_MOE
 from rdrr_converter.architectures.gpt2 import GPT2
 from rdrr_converter.architectures.gpt_neox import GPT_NEOX
+from rdrr_converter.architectures.gpt_oss import GPT_OSS
 from rdrr_converter.architectures.granite import GRANITE
 from rdrr_converter.architectures.helium import HELIUM
 from rdrr_converter.architectures.hunyuan_v1_dense import HUNYUAN_V1_DENSE
@@ -75,6 +76,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     GEMMA2,
     GEMMA3,
     GLM4_MOE,
+    GPT_OSS,
     LLAMA,
     MISTRAL,
     MIXTRAL,

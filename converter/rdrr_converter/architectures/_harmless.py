@@ -157,6 +157,7 @@ HARMLESS: frozenset[str] = frozenset(
         # read, or compared with a harmless value, if what they belong to is in use
         "cla_share_factor",  # use_cla
         "max_window_layers",  # use_sliding_window
+        "initial_context_length",  # rope_scaling, of gpt-oss
         "original_max_position_embeddings",  # rope_scaling
     )
 )

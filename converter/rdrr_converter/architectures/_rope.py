@@ -99,6 +99,18 @@ def read_stretched_rope(config: Config) -> dict[str, object]:
     return {"rope_theta": parameters.number("rope_theta") * stretch}
 
 
+def read_rope_with_default(scaling: Mapping[str, object]) -> Rule:
+    """Return a rule for one embedding in all layers, with a scaling where none is stated."""
+
+    def rule(config: Config) -> dict[str, object]:
+        if config.get("rope_parameters") or config.get("rope_scaling"):
+            return read_rope(config)
+        assumed = {"rope_theta": config.get("rope_theta"), **scaling}
+        return _fields(config.part("rope_scaling", assumed), config, "global")
+
+    return rule
+
+
 def interleaved(rule: Rule) -> Rule:
     """Return a rule for the fields that `rule` reads where neighbouring elements form a pair."""
     return lambda config: {**rule(config), "rope_interleaved": True}
@@ -169,6 +181,7 @@ _NAMES = {
     "factor": ("rope_scaling_factor", "rope_local_scaling_factor"),
     "beta_fast": ("yarn_beta_fast", "rope_local_yarn_beta_fast"),
     "beta_slow": ("yarn_beta_slow", "rope_local_yarn_beta_slow"),
+    "truncate": ("yarn_truncate", "yarn_truncate"),
     "yarn_context": ("yarn_original_max_pos", "rope_local_yarn_original_max_pos"),
     "sections": ("mrope_section", ""),
     "interleaved": ("mrope_interleaved", ""),
@@ -222,13 +235,13 @@ def _yarn(parameters: Config, config: Config) -> dict[str, object]:
     factor = parameters.number("factor")
     usual = 0.1 * log(factor) + 1.0 if factor > 1 else 1.0
     unusual = [key for key in ("mscale", "mscale_all_dim") if parameters.get(key)]
-    if parameters.get("truncate") is False:
-        unusual.append("truncate")
+    truncate = {"truncate": False} if parameters.get("truncate") is False else {}
     _check_usual("yarn", usual, unusual, parameters, config)
     return {
         "beta_fast": parameters.optional_number("beta_fast") or 32.0,
         "beta_slow": parameters.optional_number("beta_slow") or 1.0,
         "yarn_context": _original_context(parameters, config),
+        **truncate,
     }
 
 

@@ -29,8 +29,9 @@ class TensorRule:
         name: Canonical (Hugging Face) name; `{layer}` and `{expert}` stand for their indices.
         role: Role in the manifest.
         shape: Names of dimensions: vocab, hidden, inner (intermediate size), q and kv (heads times
-            head dimension), head (head dimension), experts (their number), width (intermediate
-            size of an expert), shared (that of the shared expert), one (1).
+            head dimension), head (head dimension), heads (number of query heads), experts (their
+            number), width (intermediate size of an expert), shared (that of the shared expert),
+            one (1).
         required: Whether the checkpoint must have the tensor, or a rule that reads this from the
             configuration. A tensor that exists is used in any case. An export writes the key of a
             `Flag`; for a tensor that is never required, no configuration can say that it exists.
@@ -57,6 +58,25 @@ class TensorRule:
 
 
 @dataclass(frozen=True)
+class Arrangement:
+    """How the parts of a stack are arranged where their rows do not follow each other.
+
+    Attributes:
+        alternating: Whether the rows of the parts alternate.
+        transposed: Whether an expert's matrices are stored transposed, [inputs, rows of all parts].
+        columns: Whether the parts are concatenated along their columns instead, like biases that
+            have a row for each expert.
+        written: Whether an exported checkpoint has the stack, because readers of the architecture
+            accept nothing else.
+    """
+
+    alternating: bool = False
+    transposed: bool = False
+    columns: bool = False
+    written: bool = False
+
+
+@dataclass(frozen=True)
 class StackRule:
     """Tensors of a layer that a checkpoint may store as one tensor, concatenated along the rows.
 
@@ -68,6 +88,7 @@ class StackRule:
             part, then those of the next.
         transposed: Whether a matrix is stored as [inputs, outputs].
         is_published: Whether checkpoints of transformers have it; others are only in GGUF files.
+        arrangement: Another arrangement of the parts; None if their rows follow each other.
     """
 
     name: str
@@ -75,6 +96,7 @@ class StackRule:
     by_head: bool = False
     transposed: bool = False
     is_published: bool = True
+    arrangement: Arrangement | None = None
 
 
 BODY = "model."

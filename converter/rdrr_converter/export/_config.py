@@ -143,6 +143,9 @@ def rebuild_config(
     if "no_rope_layer_interval" in known:
         plain = blocks.rope.unrotated_layers or ()
         config["no_rope_layers"] = [int(layer not in plain) for layer in range(len(windows))]
+    if "swiglu_limit" in known:
+        config["swiglu_limit"] = blocks.ffn.swiglu_limit
+        config["swiglu_alpha"] = blocks.ffn.swiglu_alpha
     if rule.mask_token is not None:
         config[rule.mask_token] = manifest.mask_token_id
     if manifest.moe_config is not None:
@@ -250,6 +253,8 @@ def _rope(block: Rope) -> dict[str, Any]:
             "factor": block.rope_scaling_factor,
             **{key: _as_list(value) for key, value in stated.items() if value is not None},
         }
+        if not block.yarn_truncate:
+            config["rope_scaling"]["truncate"] = False
         if kind == "longrope":  # Phi-3 states the original context length outside of rope_scaling
             context = config["rope_scaling"].pop("original_max_position_embeddings", None)
             config["original_max_position_embeddings"] = context

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import prod
 from types import MappingProxyType
 from typing import Literal, get_args
@@ -15,13 +16,21 @@ from rdrr_manifests.models import Manifest
 from rdrr_manifests.package import open_package
 
 from rdrr_converter.architectures import ArchitectureRule
+from rdrr_converter.architectures.base import StackRule
+from rdrr_converter.arrangements import arrange, stacked_shape
 from rdrr_converter.destination import atomic_folder
 from rdrr_converter.export._check import check_complete, norm_shift
 from rdrr_converter.export._config import find_rule, published_keys
 from rdrr_converter.export._gguf import plan_gguf, write_gguf
 from rdrr_converter.export._result import ExportedTensor, ExportResult
 from rdrr_converter.export._safetensors import SHARD_SIZE, write_directory
-from rdrr_converter.export._stacks import arrangement, stacked, transpose
+from rdrr_converter.export._stacks import (
+    Stack,
+    arrangement,
+    stacked,
+    transpose,
+    written_stacks,
+)
 from rdrr_converter.export._values import OutgoingTensor
 from rdrr_converter.report import Progress, ProgressCallback
 
@@ -152,27 +161,39 @@ def _plan_directory(
     tensors: Sequence[LogicalTensor], rule: ArchitectureRule, dtype: str, manifest: Manifest
 ) -> list[OutgoingTensor]:
     """Plan the tensors with the names, stacks and order of published checkpoints."""
-    outgoing: list[OutgoingTensor] = []
+    outgoing = [_arranged(one, stack, dtype) for one, stack in written_stacks(tensors, rule.stacks)]
+    done = {part.name for one in outgoing for part in one.parts}
     shift = norm_shift(rule, manifest)
     stacks = [one for one in rule.stacks if one.is_published]
-    for name, parts in stacked(tensors, stacks):
+    for name, parts in stacked([one for one in tensors if one.name not in done], stacks):
         shape = parts[0].shape
         if len(parts) > 1:
             shape = (sum(one.shape[0] for one in parts), *shape[1:])
-        arrange = arrangement(name, stacks, manifest.architecture.num_key_value_heads)
-        arrange = transpose if rule.is_transposed(name) else arrange
+        join = arrangement(name, stacks, manifest.architecture.num_key_value_heads)
+        join = transpose if rule.is_transposed(name) else join
         own_shift = shift if parts[0].role == "norm" else 0.0
         outgoing.append(
             OutgoingTensor(
                 rule.published_name(name),
                 parts,
-                shape[::-1] if arrange is transpose else shape,
+                shape[::-1] if join is transpose else shape,
                 dtype,
                 shift=own_shift,
-                arrange=arrange,
+                arrange=join,
             )
         )
     return outgoing
+
+
+def _arranged(rule: StackRule, stack: Stack, dtype: str) -> OutgoingTensor:
+    """Plan a stack of experts that readers of the architecture expect."""
+    assert rule.arrangement is not None, "only such stacks are arranged"
+    (name, parts), count = stack, len(rule.parts)
+    experts = len(parts) // count if "{expert}" in rule.parts[0] else None
+    shapes = [(one.rows, one.columns) for one in parts[:count]]
+    shape = stacked_shape(rule.arrangement, shapes, experts)
+    join = partial(arrange, arrangement=rule.arrangement)
+    return OutgoingTensor(name, parts, shape, dtype, arrange=join, at_a_time=count)
 
 
 def _check_lossless(errors: Mapping[str, float], dtype: str) -> None:

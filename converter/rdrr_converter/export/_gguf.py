@@ -137,7 +137,7 @@ def _plan(
         return OutgoingTensor(
             gguf_name, parts, (first.columns,), "F32", shift=own_shift, vector_order=order
         )
-    dtype, why = ("F32", "") if first.role == "router" else _storage(package, parts)
+    dtype, why = ("F32", "") if first.role in ("router", "bias") else _storage(package, parts)
     if row.is_interleaved(name):
         ordered = partial(_interleaved, head)
         return OutgoingTensor(

@@ -101,6 +101,15 @@ def _phi3(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
     )
 
 
+def _gpt_oss(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
+    """State the window, which llama.cpp applies to every other layer, and the experts."""
+    return {
+        "attention.sliding_window": config["sliding_window"] or 0,
+        "expert_count": config["num_local_experts"],
+        "expert_feed_forward_length": config["intermediate_size"],
+    }, ()
+
+
 def _gemma3(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
     entries: Entries = {"rope.freq_base_swa": float(config["rope_local_base_freq"])}
     notes: list[str] = []
@@ -141,6 +150,7 @@ _SPECIFIC_KEYS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, tuple[
             "llama": _llama,
             "gemma2": _gemma2,
             "gemma3": _gemma3,
+            "gpt-oss": _gpt_oss,
             "phi3": _phi3,
             "olmo2": every_fourth_full,
             "exaone4": every_fourth_full,

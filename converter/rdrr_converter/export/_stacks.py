@@ -23,7 +23,7 @@ _EXPERT = re.compile(r"(?P<stem>.+\.experts)\.(?P<number>\d+)\.(?P<part>.+)")
 
 def is_expert_stack(name: str) -> bool:
     """Return whether a name from `join_experts` stands for all experts of a layer."""
-    return ".experts." in name
+    return ".experts." in name and name.endswith(".weight")
 
 
 def join_experts(stacks: Iterable[Stack]) -> list[Stack]:
@@ -43,7 +43,7 @@ def stacked(tensors: Sequence[LogicalTensor], rules: Sequence[StackRule]) -> Ite
     """Yield every tensor or the stack that it belongs to, in the order of their first parts.
 
     Experts are not stacked, because published checkpoints store them separately and every reader
-    accepts that.
+    accepts that; `written_stacks` has the exceptions.
     """
     by_name = {tensor.name: tensor for tensor in tensors}
     done: set[str] = set()
@@ -53,6 +53,38 @@ def stacked(tensors: Sequence[LogicalTensor], rules: Sequence[StackRule]) -> Ite
         name, parts = _stack_of(tensor.name, rules)
         done.update(parts)
         yield name, tuple(by_name[part] for part in parts)
+
+
+def written_stacks(
+    tensors: Sequence[LogicalTensor], rules: Sequence[StackRule]
+) -> Iterator[tuple[StackRule, Stack]]:
+    """Yield the stacks that an exported checkpoint must have, in the order of their rules.
+
+    The parts of the first expert come first, then those of the next.
+    """
+    by_name = {tensor.name: tensor for tensor in tensors}
+    for rule in rules:
+        if rule.arrangement is None or not rule.arrangement.written:
+            continue
+        found: dict[str, list[tuple[int, int, str]]] = {}
+        for index, part in enumerate(rule.parts):
+            pattern = _pattern(part)
+            for name in by_name:
+                match = pattern.fullmatch(name)
+                if match is not None:
+                    own = match.groupdict()
+                    place = (int(own.get("expert") or 0), index, name)
+                    found.setdefault(rule.name.format(layer=own["layer"]), []).append(place)
+        for stack, places in found.items():
+            yield rule, (stack, tuple(by_name[name] for _, _, name in sorted(places)))
+
+
+def _pattern(part: str) -> re.Pattern[str]:
+    """Return the pattern of the names of a part in all layers, and of all experts."""
+    text = re.escape(part)
+    for word in ("layer", "expert"):
+        text = text.replace(rf"\{{{word}\}}", rf"(?P<{word}>\d+)")
+    return re.compile(text)
 
 
 def arrangement(name: str, rules: Sequence[StackRule], kv_heads: int) -> Arrange | None:
@@ -84,7 +116,7 @@ def _alternate(parts: Sequence[npt.NDArray[Any]], groups: int) -> npt.NDArray[An
 
 def _stack_of(name: str, rules: Sequence[StackRule]) -> tuple[str, tuple[str, ...]]:
     for rule in rules:
-        if any("{expert}" in part for part in rule.parts):
+        if rule.arrangement is not None or any("{expert}" in part for part in rule.parts):
             continue
         for part in rule.parts:
             match = re.fullmatch(re.escape(part).replace(r"\{layer\}", r"(\d+)"), name)

@@ -46,6 +46,8 @@ class OutgoingTensor:
         vector_order: Order of the values of a vector in F32.
         arrange: Function that makes the stored matrix from the scalars of all parts, each
             [rows, columns], where it is not their concatenation; all are in memory for it.
+        at_a_time: Number of parts that `arrange` takes at a time, such as those of one expert;
+            None for all.
     """
 
     name: str
@@ -58,6 +60,7 @@ class OutgoingTensor:
     row_step: int = 1
     vector_order: npt.NDArray[np.intp] | None = None
     arrange: Arrange | None = None
+    at_a_time: int | None = None
 
     @property
     def is_as_stored(self) -> bool:
@@ -114,9 +117,11 @@ class Encoder:
             for part in out.parts:
                 yield from self._chunks(part)
             return
-        width = "<u4" if out.dtype == "F32" else "<u2"
-        read = [np.concatenate(list(self._chunks(part))).view(width) for part in out.parts]
-        yield np.ascontiguousarray(out.arrange(read)).view(np.uint8)
+        width, step = "<u4" if out.dtype == "F32" else "<u2", out.at_a_time or len(out.parts)
+        for first in range(0, len(out.parts), step):
+            some = out.parts[first : first + step]
+            read = [np.concatenate(list(self._chunks(part))).view(width) for part in some]
+            yield np.ascontiguousarray(out.arrange(read)).view(np.uint8)
 
     def _chunks(self, part: LogicalTensor) -> Iterator[Bytes]:
         out, reader = self._outgoing, RowReader(self._package, part)

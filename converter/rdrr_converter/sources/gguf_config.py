@@ -39,7 +39,7 @@ KEYS: Mapping[str, str] = MappingProxyType(
 
 _WIDTHS = ("moe_intermediate_size", "shared_expert_intermediate_size")
 _ROPE_THETA = 10000.0
-_WITH_EXPERTS = ("llama", "qwen2moe", "qwen3moe")
+_WITH_EXPERTS = ("llama", "qwen2moe", "qwen3moe", "gpt-oss")
 _GEMMA2_27B_LAYERS = 46
 _GEMMA3_PERIOD = 6
 _GEMMA3_27B_LAYERS = 62
@@ -253,6 +253,18 @@ def _gemma3(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _gpt_oss(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the window and the width of the experts; YaRN's ramp is not rounded to whole pairs."""
+    scaling = config.get("rope_scaling")
+    return {
+        "attention_bias": True,
+        "intermediate_size": read.size("expert_feed_forward_length"),
+        "num_local_experts": read.size("expert_count"),
+        "rope_scaling": {**scaling, "truncate": False} if scaling else {"rope_type": "default"},
+        "sliding_window": read.get("attention.sliding_window"),
+    }
+
+
 _ARCHITECTURE_SETTINGS: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], dict[str, Any]]] = (
     MappingProxyType(
         {
@@ -261,6 +273,7 @@ _ARCHITECTURE_SETTINGS: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], di
             "qwen3moe": _qwen3moe,
             "gemma2": _gemma2,
             "gemma3": _gemma3,
+            "gpt-oss": _gpt_oss,
             "phi3": _phi3,
             "chatglm": _gguf_rms.glm,
             "glm4": _gguf_rms.glm,

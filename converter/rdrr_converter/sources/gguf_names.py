@@ -73,6 +73,16 @@ _STACKED: Mapping[str, str] = MappingProxyType(
 _SEED_OSS: Mapping[str, str] = MappingProxyType(
     {"post_attention_norm": "post_attention_layernorm", **_LAYER}
 )
+_GPT_OSS: Mapping[str, str] = MappingProxyType(
+    {
+        **_SEED_OSS,
+        "attn_sinks": "self_attn.sinks",
+        "ffn_gate_inp": "mlp.router",
+        "ffn_gate_exps": "mlp.experts.gate_proj",
+        "ffn_up_exps": "mlp.experts.up_proj",
+        "ffn_down_exps": "mlp.experts.down_proj",
+    }
+)
 _GLM4: Mapping[str, str] = MappingProxyType(
     {
         **_STACKED,
@@ -131,6 +141,8 @@ class GgufArchitecture:
     def llama_name(self, name: str) -> str | None:
         """Return llama.cpp's name of a tensor, given its Hugging Face name; None if it has none."""
         stem, _, ending = name.rpartition(".")
+        if ending not in ("weight", "bias"):  # the sinks have no such ending
+            stem, ending = name, "weight"
         match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
         names, part = (_OUTSIDE, stem) if match is None else (self.layer, match[2])
         found = next((theirs for theirs, ours in names.items() if ours == part), None)
@@ -168,6 +180,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             GgufArchitecture("qwen3moe", "Qwen3MoeForCausalLM", _EXPERTS),
             GgufArchitecture("gemma2", "Gemma2ForCausalLM", _FOUR_NORMS, norm_offset=-1.0),
             GgufArchitecture("gemma3", "Gemma3ForCausalLM", _FOUR_NORMS, norm_offset=-1.0),
+            GgufArchitecture("gpt-oss", "GptOssForCausalLM", _GPT_OSS),
             GgufArchitecture("phi3", "Phi3ForCausalLM", _STACKED),
             GgufArchitecture("seed_oss", "SeedOssForCausalLM", _SEED_OSS),
             GgufArchitecture("chatglm", "GlmForCausalLM", _STACKED),

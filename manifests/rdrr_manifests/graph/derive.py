@@ -12,6 +12,7 @@ from math import sqrt
 
 from rdrr_format.errors import ManifestError
 
+from rdrr_manifests.graph.experts import clamp_of, expert_width, experts_of
 from rdrr_manifests.graph.layer_norms import layer_norms
 from rdrr_manifests.graph.layer_sizes import LayerSizes, layer_sizes
 from rdrr_manifests.graph.names import ExpertNames, TensorNames
@@ -20,7 +21,6 @@ from rdrr_manifests.graph.ops import (
     Attention,
     DeltaRule,
     Embed,
-    Experts,
     GatedActivation,
     Graph,
     Head,
@@ -84,6 +84,7 @@ class _Builder:
         self.ops: list[Op] = []
         self.ropes: list[RopeSpec] = []
         self.activation = self._activation()
+        self.clamp = clamp_of(self.blocks.ffn)
 
     def build(self) -> Graph:
         """Return the graph of the manifest."""
@@ -215,6 +216,7 @@ class _Builder:
                 scale=1.0 / sqrt(attention.query_pre_attn_scalar),
                 window=None if sizes.is_global else attention.sliding_window,
                 softcap=attention.attn_logit_softcapping,
+                sinks=self._sinks(layer),
             )
         )
         if attention.attention_output_gate:
@@ -237,6 +239,11 @@ class _Builder:
         first = 0 if half == "query" else width
         self.ops.append(Slice(whole, f"{whole}.{half}", heads, 2 * width, first, width))
         return f"{whole}.{half}"
+
+    def _sinks(self, layer: int) -> WeightUse | None:
+        name = self.names.layer(layer, "self_attn.sinks")
+        shape = (self.sizes.num_attention_heads,)
+        return WeightUse(name, shape, WeightKind.VECTOR) if name in self.names else None
 
     def _position_scale(self, value: str) -> str:
         """Append the scale of the queries by the position, if the layers have one."""
@@ -290,34 +297,21 @@ class _Builder:
         else:
             gate = self._linear(layer, "mlp.gate_proj", hidden, inner)
             up = self._linear(layer, "mlp.up_proj", hidden, inner)
-        self.ops.append(GatedActivation(gate, up, out, self.activation, inner))
+        self.ops.append(GatedActivation(gate, up, out, self.activation, inner, self.clamp))
         return self._linear(layer, "mlp.down_proj", out, self.sizes.hidden_size, inner)
 
     def _mixture(self, layer: int, hidden: str, names: ExpertNames, moe: MoeConfig) -> str:
         """Append the experts of a layer, and the shared expert if there is one."""
-        width, size = moe.expert_intermediate_size, self.sizes.hidden_size
-        width = width or self.sizes.intermediate_size
         router, out = f"l{layer}.router", f"l{layer}.experts"
-        weight = self._use(layer, names.router, (moe.num_experts, size))
+        weight = self._use(layer, names.router, (moe.num_experts, self.sizes.hidden_size))
         self.ops.append(router_of(moe, self.names, layer, hidden, router, weight))
-        expert = WeightKind.EXPERT
-        gates, ups, downs = zip(*map(names.expert, range(moe.num_experts)), strict=True)
         self.ops.append(
-            Experts(
-                x=hidden,
-                router=router,
-                out=out,
-                gates=tuple(self._use(layer, part, (width, size), expert) for part in gates),
-                ups=tuple(self._use(layer, part, (width, size), expert) for part in ups),
-                downs=tuple(self._use(layer, part, (size, width), expert) for part in downs),
-                activation=self.activation,
-                width=width,
-            )
+            experts_of(self.manifest, self.names, layer, hidden, router, out, self.activation)
         )
         part = self.names.shared_expert(layer)
         if part is None:
             return out
-        width = moe.shared_expert_intermediate_size or width
+        width = moe.shared_expert_intermediate_size or expert_width(self.manifest, moe)
         shared = self._shared_expert(layer, part, hidden, width)
         self.ops.append(Residual(out, shared, f"l{layer}.ffn"))
         return f"l{layer}.ffn"
@@ -327,7 +321,7 @@ class _Builder:
         gate = self._linear(layer, f"{part}.gate_proj", hidden, width)
         up = self._linear(layer, f"{part}.up_proj", hidden, width)
         act, out = f"l{layer}.act", f"l{layer}.shared"
-        self.ops.append(GatedActivation(gate, up, act, self.activation, width))
+        self.ops.append(GatedActivation(gate, up, act, self.activation, width, self.clamp))
         branch = self._linear(layer, f"{part}.down_proj", act, size, width)
         weight = self._use(layer, "mlp.shared_expert_gate", (1, size), WeightKind.VECTOR)
         if weight.name not in self.names:

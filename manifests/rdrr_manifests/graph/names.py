@@ -52,8 +52,14 @@ EXPERT_NAMES = (
         "block_sparse_moe.experts.{expert}.w3",
         "block_sparse_moe.experts.{expert}.w2",
     ),
+    ExpertNames(
+        "mlp.router",
+        "mlp.experts.{expert}.gate_proj",
+        "mlp.experts.{expert}.up_proj",
+        "mlp.experts.{expert}.down_proj",
+    ),
 )
-"""The names in Qwen's checkpoints and in Mixtral's."""
+"""The names in Qwen's checkpoints, in Mixtral's, and in those of gpt-oss."""
 
 SHARED_EXPERTS = ("mlp.shared_expert", "mlp.shared_experts")
 """Names of the expert that every token uses, or of several that are stored as a wider one."""

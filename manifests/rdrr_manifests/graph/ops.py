@@ -40,6 +40,7 @@ class RopeSpec:
         high_freq_factor: `high_freq_factor` of llama3 scaling.
         beta_fast: `beta_fast` of yarn scaling.
         beta_slow: `beta_slow` of yarn scaling.
+        truncate: For yarn: whether the ends of the ramp are rounded to whole pairs.
         original_max_pos: Context length before scaling, for llama3, yarn and longrope.
         short_factor: Factors of longrope for short contexts, one for each frequency.
         long_factor: Factors of longrope for long contexts, one for each frequency.
@@ -55,6 +56,7 @@ class RopeSpec:
     high_freq_factor: float | None = None
     beta_fast: float | None = None
     beta_slow: float | None = None
+    truncate: bool = True
     original_max_pos: int | None = None
     short_factor: tuple[float, ...] | None = None
     long_factor: tuple[float, ...] | None = None

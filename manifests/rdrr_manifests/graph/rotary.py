@@ -33,6 +33,7 @@ def rope_spec(manifest: Manifest, *, is_global: bool) -> RopeSpec:
             factor=rope.rope_local_scaling_factor,
             beta_fast=rope.rope_local_yarn_beta_fast,
             beta_slow=rope.rope_local_yarn_beta_slow,
+            truncate=rope.yarn_truncate,
             original_max_pos=rope.rope_local_yarn_original_max_pos,
             rotated_pairs=rotated,
         )
@@ -46,6 +47,7 @@ def rope_spec(manifest: Manifest, *, is_global: bool) -> RopeSpec:
         high_freq_factor=rope.llama3_high_freq_factor,
         beta_fast=rope.yarn_beta_fast,
         beta_slow=rope.yarn_beta_slow,
+        truncate=rope.yarn_truncate,
         original_max_pos=(
             rope.llama3_original_max_pos
             or rope.yarn_original_max_pos

@@ -17,7 +17,7 @@ def router_of(
 
     Args:
         moe: Settings of all layers with experts.
-        names: Names of the tensors, which say whether there is a selection bias.
+        names: Names of the tensors, which say which biases there are.
         layer: Index of the layer.
         x: Value that is routed.
         out: Name of the router's value.
@@ -25,6 +25,7 @@ def router_of(
     """
     biases = (names.layer(layer, one) for one in SELECTION_BIASES)
     added = next((name for name in biases if name in names), None)
+    bias = f"{weight.name.removesuffix('.weight')}.bias"
     groups = moe.expert_groups or 1
     return Router(
         x,
@@ -32,6 +33,7 @@ def router_of(
         weight,
         moe.num_experts_per_token,
         moe.normalize_weights,
+        None if bias not in names else _vector(bias, moe.num_experts),
         scoring=moe.score_function or "softmax",
         selection_bias=None if added is None else _vector(added, moe.num_experts),
         groups=groups,

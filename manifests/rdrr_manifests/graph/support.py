@@ -7,6 +7,7 @@ from typing import Any
 from rdrr_format.errors import ManifestError
 
 from rdrr_manifests.faults import Fault, shown
+from rdrr_manifests.graph.experts import has_known_clamp
 from rdrr_manifests.graph.layer_sizes import head_dim_of, layer_sizes
 from rdrr_manifests.graph.names import TensorNames
 from rdrr_manifests.graph.recurrent_layers import RECURRENT_LAYERS
@@ -64,7 +65,7 @@ def _unsupported(manifest: Manifest, names: TensorNames) -> dict[str, bool]:
         "moeConfig": moe is not None and not _has_known_experts(manifest, moe, names),
         "inference.attention.causal": not blocks.attention.causal,
         "inference.ffn.gatedActivation": (moe is not None and not blocks.ffn.gated_activation),
-        "inference.ffn.swigluLimit": blocks.ffn.swiglu_limit is not None,
+        "inference.ffn.swigluLimit": not has_known_clamp(blocks.ffn),
         "inference.rope.ropeFrequencyBaseDim": any(base not in (None, dim) for base, dim in bases),
         "architecture.numKvSharedLayers": any(one.cache is None for one in layer_sizes(manifest)),
         "inference.rope.ropeScalingType": any(kind not in _SCALINGS for kind in scaling),

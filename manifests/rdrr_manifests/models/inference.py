@@ -86,6 +86,10 @@ class FeedForward(Block):
         branch_mode: `dense_plus_moe` if layers have a dense feed-forward beside their experts.
         use_double_wide_mlp: Whether layers that read the keys of an earlier layer have twice the
             `intermediateSize` of `architecture`.
+        swiglu_limit: Limit of the clamped SwiGLU, which is g / (1 + exp(-alpha g)) (u + offset) of
+            the gate g, limited from above, and the up u, limited on both sides; None for SwiGLU.
+        swiglu_alpha: alpha of the clamped SwiGLU. Written by rdrr only.
+        swiglu_up_offset: offset of the clamped SwiGLU. Written by rdrr only.
     """
 
     activation: str
@@ -93,6 +97,8 @@ class FeedForward(Block):
     branch_mode: str = "auto"
     use_double_wide_mlp: bool = False
     swiglu_limit: float | None = None
+    swiglu_alpha: Annotated[float | None, WRITTEN_IF_SET] = None
+    swiglu_up_offset: Annotated[float, WRITTEN_IF_SET] = 0.0
 
 
 class Rope(Block):
@@ -114,6 +120,8 @@ class Rope(Block):
         llama3_low_freq_factor: Parameter of llama3 scaling. Written by rdrr only.
         llama3_high_freq_factor: Parameter of llama3 scaling. Written by rdrr only.
         llama3_original_max_pos: Context length before llama3 scaling. Written by rdrr only.
+        yarn_truncate: Whether yarn rounds the ends of its ramp to whole pairs. Written by rdrr
+            only.
         unrotated_layers: Layers whose queries and keys are not rotated; None if all are rotated.
             Written by rdrr only.
         rope_interleaved: Whether elements 2i and 2i + 1 of a head form a pair, instead of i and
@@ -145,6 +153,7 @@ class Rope(Block):
     llama3_high_freq_factor: float | None = None
     llama3_original_max_pos: int | None = None
     unrotated_layers: tuple[int, ...] | None = None
+    yarn_truncate: Annotated[bool, WRITTEN_IF_SET] = True
     rope_interleaved: Annotated[bool, WRITTEN_IF_SET] = False
 
 

@@ -105,12 +105,16 @@ def _yarn(spec: RopeSpec, plain: F64, context: int) -> F64:
     def pair_with_turns(turns: float) -> float:
         return spec.rotary_dim * log(original / (turns * 2 * pi)) / (2 * log(spec.theta))
 
-    low = max(floor(pair_with_turns(spec.beta_fast or 32.0)), 0)
-    high = min(ceil(pair_with_turns(spec.beta_slow or 1.0)), spec.rotary_dim - 1)
+    low = pair_with_turns(spec.beta_fast or 32.0)
+    high = pair_with_turns(spec.beta_slow or 1.0)
+    if spec.truncate:
+        low, high = floor(low), ceil(high)
+    low, high = max(float(low), 0.0), min(float(high), spec.rotary_dim - 1.0)
     # The paper guards against a ramp of zero width in this way.
     width = max(high - low, 0.001)
     ramp = np.clip((np.arange(len(plain)) - low) / width, 0.0, 1.0)
-    return plain / spec.factor * ramp + plain * (1 - ramp)
+    blended: F64 = plain / spec.factor * ramp + plain * (1 - ramp)
+    return blended
 
 
 def _longrope(spec: RopeSpec, plain: F64, context: int) -> F64:

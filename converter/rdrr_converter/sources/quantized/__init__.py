@@ -1,9 +1,9 @@
 """Dequantize checkpoints that other programs quantized.
 
 The tensors of a quantized module (packed values, scales, zero points) become one tensor that is
-decoded when it is read. To support another method, add a module with a `Method` and a row in
-`_METHODS`. Values are computed exactly from the stored numbers, in float32; programs that compute
-in half precision round them further.
+decoded when it is read; only the blocks of MXFP4 are kept. To support another method, add a module
+with a `Method` and a row in `_METHODS`. Values are computed exactly from the stored numbers, in
+float32; programs that compute in half precision round them further.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from rdrr_format.errors import SourceError
 
 from rdrr_converter.sources.base import Source, parse_json_object
-from rdrr_converter.sources.quantized import awq, compressed, fp8, gptq
+from rdrr_converter.sources.quantized import awq, compressed, fp8, gptq, mxfp4
 from rdrr_converter.sources.quantized.modules import Method, decode_modules
 
 __all__ = ["dequantized"]
@@ -51,12 +51,14 @@ def dequantized(source: Source) -> Source:
     if settings is None:
         return source
     name = settings.get("quant_method")
+    if name == mxfp4.METHOD:
+        return replace(source, tensors=mxfp4.join_blocks(source.tensors))
     method = _METHODS.get(name) if isinstance(name, str) else None
     if method is None:
         raise SourceError(
             "the checkpoint is quantized by an unknown method",
             where=source.config_path,
-            expected=f"quant_method {', '.join(_METHODS)}",
+            expected=f"quant_method {', '.join((*_METHODS, mxfp4.METHOD))}",
             found="none" if name is None else name,
             hint="convert the original, unquantized model",
         )

@@ -1,0 +1,83 @@
+"""Translate the blocks `moeConfig` and `ffn` into the experts of a layer."""
+
+from __future__ import annotations
+
+from rdrr_manifests.graph.names import TensorNames
+from rdrr_manifests.graph.ops import Clamp, Experts, WeightKind, WeightUse
+from rdrr_manifests.models.experts import MoeConfig
+from rdrr_manifests.models.inference import FeedForward
+from rdrr_manifests.models.manifest import Manifest
+
+
+def experts_of(
+    manifest: Manifest,
+    names: TensorNames,
+    layer: int,
+    x: str,
+    router: str,
+    out: str,
+    activation: str,
+) -> Experts:
+    """Return the experts of a layer that has some.
+
+    Args:
+        manifest: The manifest, with a `moeConfig`.
+        names: Names of the tensors, which say whether there are biases.
+        layer: Index of the layer.
+        x: Value that the experts read.
+        router: Value of the router.
+        out: Name of the experts' value.
+        activation: Name of the activation in the graph.
+    """
+    moe, parts = manifest.moe_config, names.experts(layer)
+    assert moe is not None, "the layer has experts"
+    assert parts is not None, "the layer has experts"
+    size, width = manifest.architecture.hidden_size, expert_width(manifest, moe)
+
+    def matrices(part: str, shape: tuple[int, int]) -> tuple[WeightUse, ...]:
+        stems = (part.format(expert=number) for number in range(moe.num_experts))
+        return tuple(
+            WeightUse(names.layer(layer, f"{stem}.weight"), shape, WeightKind.EXPERT)
+            for stem in stems
+        )
+
+    def bias(part: str, outputs: int) -> WeightUse | None:
+        name = names.layer(layer, f"{part.replace('.{expert}', '')}.bias")
+        shape = (moe.num_experts, outputs)
+        return WeightUse(name, shape, WeightKind.VECTOR) if name in names else None
+
+    return Experts(
+        x=x,
+        router=router,
+        out=out,
+        gates=matrices(parts.gate, (width, size)),
+        ups=matrices(parts.up, (width, size)),
+        downs=matrices(parts.down, (size, width)),
+        activation=activation,
+        width=width,
+        clamp=clamp_of(manifest.inference.ffn),
+        gate_bias=bias(parts.gate, width),
+        up_bias=bias(parts.up, width),
+        down_bias=bias(parts.down, size),
+    )
+
+
+def expert_width(manifest: Manifest, moe: MoeConfig) -> int:
+    """Return the width of an expert's inner layer."""
+    return moe.expert_intermediate_size or manifest.architecture.intermediate_size
+
+
+def clamp_of(ffn: FeedForward) -> Clamp | None:
+    """Return the constants of the clamped SwiGLU; None for the usual formula."""
+    if ffn.swiglu_limit is None or ffn.swiglu_alpha is None:
+        return None
+    return Clamp(ffn.swiglu_limit, ffn.swiglu_alpha, ffn.swiglu_up_offset)
+
+
+def has_known_clamp(ffn: FeedForward) -> bool:
+    """Return whether the graph can express the limit that the block states, if it states one."""
+    if ffn.swiglu_limit is None:
+        return True
+    # What other writers multiply the gate by within the sigmoid is not stated.
+    is_swiglu = ffn.gated_activation and ffn.activation in ("silu", "swiglu")
+    return is_swiglu and ffn.swiglu_alpha is not None
