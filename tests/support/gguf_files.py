@@ -132,7 +132,7 @@ def write_gguf(
     if (checkpoint / "tokenizer_config.json").is_file():
         entries |= tokenizer_entries(checkpoint)
     for key, value in {**entries, **(metadata or {})}.items():
-        _add(writer, key, value)
+        add_entry(writer, key, value)
     choose = dtype if callable(dtype) else lambda _: dtype
     experts: dict[str, dict[int, np.ndarray]] = {}
     for ours, tensor in source.tensors.items():
@@ -146,7 +146,7 @@ def write_gguf(
         if expert and not stack:
             part = EXPERT_PARTS[expert[3]].removesuffix("_exps")
             theirs = f"blk.{expert[1]}.{part}.{expert[2]}.weight"
-            _add_tensor(writer, theirs, values, choose(theirs))
+            add_tensor(writer, theirs, values, choose(theirs))
             continue
         if expert:
             theirs = f"blk.{expert[1]}.{EXPERT_PARTS[expert[3]]}.weight"
@@ -160,12 +160,12 @@ def write_gguf(
         if theirs.endswith("ffn_gate_inp_shexp.weight"):
             values = values[0]
         is_small = values.ndim == 1 or any(one in theirs for one in ROUTERS)
-        _add_tensor(writer, theirs, values, "F32" if is_small else choose(theirs))
+        add_tensor(writer, theirs, values, "F32" if is_small else choose(theirs))
     for theirs, parts in experts.items():
         values = np.stack([parts[number] for number in range(len(parts))])
-        _add_tensor(writer, theirs, values, choose(theirs))
+        add_tensor(writer, theirs, values, choose(theirs))
     for theirs, divisors in _divisors(config).items():
-        _add_tensor(writer, theirs, divisors, "F32")
+        add_tensor(writer, theirs, divisors, "F32")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -348,7 +348,8 @@ def _merges(tokenizer: Mapping[str, Any]) -> list[Any]:
     return tokenizer["model"]["merges"]
 
 
-def _add(writer: Any, key: str, value: Any) -> None:
+def add_entry(writer: Any, key: str, value: Any) -> None:
+    """Add a metadata entry; None omits it."""
     if value is None:
         return
     if key.startswith("general."):
@@ -365,7 +366,8 @@ def _add(writer: Any, key: str, value: Any) -> None:
         writer.add_uint32(key, value)
 
 
-def _add_tensor(writer: Any, name: str, values: np.ndarray, dtype: str) -> None:
+def add_tensor(writer: Any, name: str, values: np.ndarray, dtype: str) -> None:
+    """Add a tensor in one of the types of ggml."""
     kind = gguf.GGMLQuantizationType[dtype]
     if dtype in ("F32", "F16"):
         writer.add_tensor(name, values.astype(DTYPES[dtype].numpy))

@@ -87,7 +87,7 @@ def plan_gguf(
     """
     row = find_gguf_architecture(rule, package.where)
     shift = norm_shift(rule, package.manifest) - row.norm_offset
-    stacks = join_experts(stacked(tensors, rule.stacks))
+    stacks = join_experts(stacked(tensors, [one for one in rule.stacks if row.stores(one)]))
     _check_experts([name for name, _ in stacks], package)
     outgoing = [_plan(package, name, parts, row, shift) for name, parts in stacks]
     lost = next((one for one in outgoing if one.why), None)
@@ -131,6 +131,9 @@ def _plan(
             "llama.cpp has no name for this tensor", where=f"{package.where}, {first.name}"
         )
     head = package.manifest.architecture.head_dim
+    if len(parts) > 1 and len(first.shape) == 1:
+        total = sum(one.columns for one in parts)
+        return OutgoingTensor(gguf_name, parts, (total,), "F32")
     if first.rows == 1 and not is_expert_stack(name):
         order = _interleaved(head, 0, first.columns) if row.is_interleaved(name) else None
         own_shift = shift if first.role == "norm" else 0.0
@@ -260,6 +263,7 @@ def _check_metadata(
         tied=HEAD not in names,
         where=package.where,
     )
+    read |= row.stated_by(names)
     values = {name: array.astype(np.float64) for name, array in extra.items()}
     read |= from_metadata(values.get(ROPE_FREQS), read, package.where)
     read |= from_factors(values.get(ROPE_SHORT), values.get(ROPE_LONG), package.where)

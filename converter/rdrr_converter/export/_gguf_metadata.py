@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rdrr_converter.architectures.layers import SLIDING
+from rdrr_converter.export._gguf_layer_norms import KEYS_OF
 from rdrr_converter.export._gguf_rms import every_fourth_full
 from rdrr_converter.sources.gguf_config import KEYS
 from rdrr_converter.sources.gguf_names import GgufArchitecture
@@ -20,6 +21,9 @@ Entries = dict[str, Any]
 
 _SCALINGS = ("linear", "yarn")
 """Types of rope scaling that have metadata keys; llama3 scaling is a tensor of divisors."""
+
+LAYER_NORM_EPS = 1e-5
+"""Epsilon of LayerNorm in torch, for configurations that state none."""
 
 _GEMMA3_PERIOD = 6
 
@@ -43,6 +47,9 @@ def metadata(
         "rope.dimension_count": int(head * (config.get("partial_rotary_factor") or 1.0)),
         **_scaling(config.get("rope_scaling") or {}),
     }
+    if architecture.layer_norm:
+        eps = entries.pop("attention.layer_norm_rms_epsilon", LAYER_NORM_EPS)
+        entries["attention.layer_norm_epsilon"] = eps
     more, notes = _SPECIFIC_KEYS.get(architecture.name, _window)(config)
     return {f"{architecture.name}.{key}": value for key, value in (entries | more).items()}, notes
 
@@ -154,6 +161,7 @@ _SPECIFIC_KEYS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, tuple[
             "phi3": _phi3,
             "olmo2": every_fourth_full,
             "exaone4": every_fourth_full,
+            **KEYS_OF,
         }
     )
 )

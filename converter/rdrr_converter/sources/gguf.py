@@ -97,6 +97,7 @@ def open_file(path: Path) -> Source:
     tensors = [
         _source_tensor(tensor, architecture, config["head_dim"]) for tensor in stored.values()
     ]
+    config |= architecture.stated_by(tensor.name for tensor in tensors)
     return Source(
         path=path,
         kind=KIND,

@@ -14,6 +14,7 @@ from rdrr_format.errors import ConversionError, SourceError
 
 from rdrr_converter.architectures.layers import FULL, SLIDING
 from rdrr_converter.sources import _gguf_rms
+from rdrr_converter.sources._gguf_layer_norms import SETTINGS
 from rdrr_converter.sources.gguf_names import GgufArchitecture
 
 KEYS: Mapping[str, str] = MappingProxyType(
@@ -86,6 +87,8 @@ def read_config(
     config |= {
         ours: value for key, ours in KEYS.items() if (value := read.uniform(key)) is not None
     }
+    if architecture.layer_norm:
+        config["rms_norm_eps"] = read.number("attention.layer_norm_epsilon")
     heads, hidden = read.size("attention.head_count"), read.size("embedding_length")
     config.setdefault("num_key_value_heads", heads)
     head_dim = config.setdefault("head_dim", hidden // heads)
@@ -279,6 +282,7 @@ _ARCHITECTURE_SETTINGS: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], di
             "glm4": _gguf_rms.glm,
             "olmo2": _gguf_rms.olmo2,
             "exaone4": _gguf_rms.exaone4,
+            **SETTINGS,
         }
     )
 )

@@ -7,11 +7,13 @@ what is read through it has the names, order and values of Hugging Face.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from rdrr_format.errors import ConversionError
+
+from rdrr_converter.architectures.base import StackRule
 
 ROPE_FREQS = "rope_freqs.weight"
 """Divisors of the rope frequencies, which is how a GGUF states llama3 scaling."""
@@ -20,7 +22,12 @@ ROPE_SHORT, ROPE_LONG = "rope_factors_short.weight", "rope_factors_long.weight"
 """Divisors of the rope frequencies of longrope scaling, for short and long contexts."""
 
 _OUTSIDE: Mapping[str, str] = MappingProxyType(
-    {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+    {
+        "token_embd": "model.embed_tokens",
+        "position_embd": "model.embed_positions",
+        "output_norm": "model.norm",
+        "output": "lm_head",
+    }
 )
 _LAYER: Mapping[str, str] = MappingProxyType(
     {
@@ -106,6 +113,14 @@ _HUNYUAN: Mapping[str, str] = MappingProxyType(
         "attn_k_norm": "self_attn.key_layernorm",
     }
 )
+_PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+_ONE_STACK: Mapping[str, str] = MappingProxyType(
+    {
+        **{theirs: ours for theirs, ours in _LAYER.items() if ours not in _PROJECTIONS},
+        "attn_qkv": "self_attn.qkv_proj",
+    }
+)
+_PHI2: Mapping[str, str] = MappingProxyType({**_LAYER, "attn_qkv": "self_attn.qkv_proj"})
 _QUERIES_KEYS = ("q_proj", "k_proj")
 
 
@@ -120,6 +135,9 @@ class GgufArchitecture:
         layer: Hugging Face's names of the modules of a layer, by llama.cpp's.
         interleaved: Modules whose rows alternate between the two halves of an attention head.
         norm_offset: Added to norm weights on reading; -1 where llama.cpp stores 1 + w.
+        layer_norm: Whether the norms are LayerNorm, whose epsilon has a key of its own.
+        flags: Keys of the configuration that follow from the tensors: the key, the last part of a
+            tensor's Hugging Face name, and the value if there is such a tensor.
     """
 
     name: str
@@ -128,6 +146,22 @@ class GgufArchitecture:
     interleaved: tuple[str, ...] = ()
     norm_offset: float = 0.0
     classes: tuple[str, ...] = ()
+    layer_norm: bool = False
+    flags: tuple[tuple[str, str, bool], ...] = ()
+
+    def stated_by(self, names: Iterable[str]) -> dict[str, bool]:
+        """Return the keys of the configuration that follow from the tensors' Hugging Face names."""
+        known = tuple(names)
+        return {
+            key: value == any(name.endswith(part) for name in known)
+            for key, part, value in self.flags
+        }
+
+    def stores(self, stack: StackRule) -> bool:
+        """Return whether llama.cpp stores a stack, and not its parts."""
+        names = (stack.name, stack.parts[0])
+        whole, part = (self.llama_name(name.format(layer=0, expert=0)) for name in names)
+        return whole is not None and (part is None or stack.is_published)
 
     def translate(self, name: str) -> str:
         """Return the Hugging Face name of a tensor; an unknown name is returned unchanged."""
@@ -191,6 +225,27 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             GgufArchitecture("exaone4", "Exaone4ForCausalLM", _POST_NORMS),
             GgufArchitecture("ernie4_5", "Ernie4_5ForCausalLM"),
             GgufArchitecture("hunyuan-dense", "HunYuanDenseV1ForCausalLM", _HUNYUAN),
+            GgufArchitecture("starcoder2", "Starcoder2ForCausalLM", layer_norm=True),
+            GgufArchitecture("phi2", "PhiForCausalLM", _PHI2, layer_norm=True),
+            GgufArchitecture("gptneox", "GPTNeoXForCausalLM", _ONE_STACK, layer_norm=True),
+            GgufArchitecture("gpt2", "GPT2LMHeadModel", _ONE_STACK, layer_norm=True),
+            GgufArchitecture(
+                "stablelm",
+                "StableLmForCausalLM",
+                layer_norm=True,
+                flags=(
+                    ("qk_layernorm", ".q_norm.weight", True),
+                    ("use_parallel_residual", ".post_attention_layernorm.weight", False),
+                ),
+            ),
+            GgufArchitecture("nemotron", "NemotronForCausalLM", norm_offset=-1.0, layer_norm=True),
+            GgufArchitecture(
+                "command-r",
+                "CohereForCausalLM",
+                layer_norm=True,
+                flags=(("use_qk_norm", ".q_norm.weight", True),),
+            ),
+            GgufArchitecture("cohere2", "Cohere2ForCausalLM", layer_norm=True),
             GgufArchitecture("smollm3", "SmolLM3ForCausalLM", _LAYER, _QUERIES_KEYS),
         )
     }
