@@ -139,7 +139,7 @@ def write_gguf(
         values = tensor.read().reshape(tensor.shape)
         parts = gpt_oss_parts(ours, values)
         for theirs, part in parts.items():
-            _add_tensor(writer, theirs, part, "F32" if part.ndim < 3 else choose(theirs))
+            add_tensor(writer, theirs, part, "F32" if part.ndim < 3 else choose(theirs))
         if parts:
             continue
         expert = EXPERT.fullmatch(ours)
