@@ -149,6 +149,8 @@ WITHOUT_DEFAULTS = {
         ("ernie4_5", "ernie4_5"),
         ("hunyuan_v1_dense", "hunyuan_v1_dense"),
         ("helium", "helium"),
+        ("apertus", "apertus"),
+        ("arcee", "arcee"),
     ],
 )
 def test_absent_keys_have_the_defaults_of_transformers(name, model_type):

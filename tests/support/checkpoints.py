@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 VOCAB = 384
-UNGATED = ("gpt2", "gpt_neox", "nemotron", "opt", "phi", "starcoder2")
+UNGATED = ("apertus", "arcee", "gpt2", "gpt_neox", "nemotron", "opt", "phi", "starcoder2")
 
 
 @dataclass(frozen=True)
@@ -214,6 +214,8 @@ LATEST_MODELS = (
             ("moe_num_shared_experts", 2),
         ),
     ),
+    TinyModel("apertus", 256, (("num_attention_heads", 6),)),
+    TinyModel("arcee", 384, (("mlp_bias", True),)),
     TinyModel("helium", 256, (("attention_bias", True),)),
     TinyModel("vaultgemma", 256, (("sliding_window", 24), ("query_pre_attn_scalar", 48))),
 )
@@ -352,6 +354,9 @@ _VISION: dict[str, dict[str, Any]] = {
 def _values(
     name: str, shape: tuple[int, ...], rng: np.random.Generator, *, norm: float
 ) -> np.ndarray:
+    if not shape:  # beta and eps of xIELU
+        value = -1e-4 if name.endswith("eps") else 0.5  # the activation jumps by about eps at 0
+        return np.array(value * (1.0 + 0.1 * rng.standard_normal()), np.float32)
     is_norm = name.endswith(("norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight"))
     if name.endswith("sinks"):
         return rng.standard_normal(shape).astype(np.float32)

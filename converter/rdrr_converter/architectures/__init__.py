@@ -12,6 +12,8 @@ from typing import Any
 from rdrr_format.errors import ConversionError, UsageError
 
 from rdrr_converter.architectures._aliases import ALIASES, FAMILIES, plain_name
+from rdrr_converter.architectures.apertus import APERTUS
+from rdrr_converter.architectures.arcee import ARCEE
 from rdrr_converter.architectures.base import ArchitectureRule, TensorRule, read_block
 from rdrr_converter.architectures.cohere import COHERE
 from rdrr_converter.architectures.cohere2 import COHERE2
@@ -92,6 +94,8 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     SEED_OSS,
     SMOLLM3,
     VAULTGEMMA,
+    APERTUS,
+    ARCEE,
     ERNIE4_5,
     EXAONE4,
     GLM,

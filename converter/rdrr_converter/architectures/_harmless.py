@@ -191,6 +191,7 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "num_experts_per_tok": (0,),
         "num_local_experts": (0,),
         "partial_rotary_factor": (1.0,),
+        "post_norm": (False,),  # Apertus
         "pruned_heads": ({},),
         "qk_layernorm": (False,),
         "qkv_bias": (False,),

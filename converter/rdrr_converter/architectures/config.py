@@ -21,6 +21,7 @@ ACTIVATIONS = {
     "gelu": "gelu_erf",
     "relu": "relu",
     "relu2": "relu2",
+    "xielu": "xielu",
 }
 """Names of activations in configurations and in the manifest, where `gelu` is the tanh form."""
 

@@ -55,8 +55,12 @@ ACTIVATIONS = {
     "gelu_erf": "gelu_erf",
     "relu": "relu",
     "relu2": "relu2",
+    "xielu": "xielu",
 }
 """The activation for each spelling; `gelu` has always meant the tanh form in this format."""
+
+XIELU_PARAMETERS = {"alpha_p": (1,), "alpha_n": (1,), "beta": (), "eps": ()}
+"""The tensors with the parameters of xIELU and their shapes, in the order of the op."""
 
 
 def derive_graph(manifest: Manifest, names: Collection[str] | None = None) -> Graph:
@@ -288,7 +292,8 @@ class _Builder:
         inner, out = self.layer_sizes[layer].inner, f"l{layer}.act"
         if not self.blocks.ffn.gated_activation:
             x = self._linear(layer, "mlp.up_proj", hidden, inner)
-            self.ops.append(Activation(x, out, self.activation, inner))
+            parameters = self._activation_parameters(layer)
+            self.ops.append(Activation(x, out, self.activation, inner, parameters))
             return self._linear(layer, "mlp.down_proj", out, self.sizes.hidden_size, inner)
         fused = self.names.layer(layer, "mlp.gate_up_proj.weight")
         if fused in self.names:
@@ -299,6 +304,14 @@ class _Builder:
             up = self._linear(layer, "mlp.up_proj", hidden, inner)
         self.ops.append(GatedActivation(gate, up, out, self.activation, inner, self.clamp))
         return self._linear(layer, "mlp.down_proj", out, self.sizes.hidden_size, inner)
+
+    def _activation_parameters(self, layer: int) -> tuple[WeightUse, ...]:
+        """Return the tensors that hold the parameters of the activation of a layer."""
+        shapes = XIELU_PARAMETERS if self.activation == "xielu" else {}
+        return tuple(
+            WeightUse(self.names.layer(layer, f"mlp.act_fn.{name}"), shape, WeightKind.VECTOR)
+            for name, shape in shapes.items()
+        )
 
     def _mixture(self, layer: int, hidden: str, names: ExpertNames, moe: MoeConfig) -> str:
         """Append the experts of a layer, and the shared expert if there is one."""

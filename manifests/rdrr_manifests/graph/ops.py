@@ -265,12 +265,20 @@ class GatedActivation:
 
 @dataclass(frozen=True)
 class Activation:
-    """out = activation(x), for a feed-forward without a gate."""
+    """out = activation(x), for a feed-forward without a gate.
+
+    Attributes:
+        activation: Name of the activation.
+        width: Elements of a row.
+        parameters: Four numbers of `xielu`, each a tensor with one element: alpha_p and alpha_n
+            before softplus, beta and eps. Other activations have none.
+    """
 
     x: Value
     out: str
     activation: str
     width: int
+    parameters: tuple[WeightUse, ...] = ()
 
 
 @dataclass(frozen=True)

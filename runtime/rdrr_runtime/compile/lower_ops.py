@@ -159,7 +159,16 @@ def _activation(build: PassBuilder, op: GatedActivation) -> None:
 
 def _ungated_activation(build: PassBuilder, op: Activation) -> None:
     x = build.values.get(op.x)
-    build.emit(activate(build.ctx, x, width=op.width, activation=op.activation, label=op.out))
+    names = [one.name for one in op.parameters]
+    phases = activate(
+        build.ctx,
+        x,
+        width=op.width,
+        activation=op.activation,
+        parameters=build.model.weights.joined(names) if names else None,
+        label=op.out,
+    )
+    build.emit(phases)
     build.values.rename(op.x, op.out)
 
 
@@ -219,7 +228,7 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
                 lower_experts,
                 "x router out gates ups downs activation width clamp gate_bias up_bias down_bias",
             ),
-            _row(Activation, _ungated_activation, "x out activation width"),
+            _row(Activation, _ungated_activation, "x out activation width parameters"),
             _row(SigmoidGate, lower_sigmoid_gate, "x branch out weight"),
             _row(Slice, lower_slice, "x out groups size first width"),
             _row(

@@ -70,7 +70,7 @@ class Weights:
         """Return the concatenation of several vectors, uploaded once."""
         key = tuple(names)
         if key not in self._joined:
-            data = np.concatenate([self._host_vectors[one] for one in names])
+            data = np.concatenate([self._host_vectors[one].ravel() for one in names])
             self._joined[key] = self.others.upload("+".join(names), data)
         return self._joined[key]
 

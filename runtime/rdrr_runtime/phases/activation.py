@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.errors import FormatError
 
-from rdrr_runtime.phases.context import OpContext, need_multiple
+from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 
 ACTIVATIONS = ("silu", "gelu_tanh", "gelu_erf", "relu", "relu2", "sigmoid")
 """The activations of `snippets/activate.wgsl`."""
+
+XIELU = "xielu"
+"""The activation that has parameters."""
 
 THREADS = 64
 
@@ -21,7 +24,7 @@ class ActivationRecord(Record):
     """Parameters of activation.wgsl.
 
     Attributes:
-        act: One of `ACTIVATIONS`.
+        act: One of `ACTIVATIONS`, or `XIELU`.
         value: Type of the activations, `f32` or `f16`.
         width: Elements of a row.
     """
@@ -46,7 +49,13 @@ def check_activation(name: str, label: str) -> None:
 
 
 def activate(
-    ctx: OpContext, x: BufferSlice, *, width: int, activation: str, label: str
+    ctx: OpContext,
+    x: BufferSlice,
+    *,
+    width: int,
+    activation: str,
+    parameters: BufferSlice | None = None,
+    label: str,
 ) -> list[Phase]:
     """Compute x = activation(x).
 
@@ -54,17 +63,23 @@ def activate(
         ctx: Lowering context.
         x: [rows, width].
         width: Elements of a row, a multiple of 4.
-        activation: One of `ACTIVATIONS`.
+        activation: One of `ACTIVATIONS`, or `XIELU`.
+        parameters: f32 [4], alpha_p and alpha_n before softplus, beta and eps of xIELU; None for
+            another activation.
         label: Name of the op, for messages and profiles.
 
     Raises:
         FormatError: The activation is unknown, the kernel does not support a size, or a buffer is
             too small.
     """
-    check_activation(activation, label)
+    if parameters is None:
+        check_activation(activation, label)
+    else:
+        need_floats(f"{label}: parameters", parameters, 4)
     need_multiple(f"{label}: width", width, 4)
     ctx.need_values(f"{label}: x", x, ctx.max_rows * width)
     record = ActivationRecord(
         threads=THREADS, variant=activation, act=activation, value=ctx.values, width=width
     )
-    return [Phase(record, {"x": x}, Work(-(-width // (4 * THREADS)), 1), label)]
+    buffers = {"x": x} if parameters is None else {"x": x, "parameters": parameters}
+    return [Phase(record, buffers, Work(-(-width // (4 * THREADS)), 1), label)]

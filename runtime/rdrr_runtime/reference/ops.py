@@ -75,6 +75,8 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
                 up = up.unflatten(-1, (op.up_parts, op.width))[:, op.up_part]
             return gated_activation(gate, up, op.activation, op.clamp)
         case Activation():
+            if op.parameters:
+                return xielu(values[op.x], *map(weight, op.parameters))
             return ACTIVATIONS[op.activation](values[op.x])
         case Router():
             bias = None if op.bias is None else weight(op.bias)
@@ -318,6 +320,19 @@ def relu(x: Tensor) -> Tensor:
 def relu2(x: Tensor) -> Tensor:
     """Return max(x, 0)^2 (So et al. 2021, arXiv 2109.08668)."""
     return relu(x).square()
+
+
+def xielu(x: Tensor, alpha_p: Tensor, alpha_n: Tensor, beta: Tensor, eps: Tensor) -> Tensor:
+    """Return xIELU (Huang and Schlag 2024, arXiv 2411.13010), whose parameters are trained.
+
+    With a = softplus(alpha_p) and b = beta + softplus(alpha_n), it is a x^2 + beta x for x > 0, and
+    b (e^min(x, eps) - 1 - x) + beta x otherwise.
+    """
+    above = torch.nn.functional.softplus(alpha_p) * x * x
+    below = (beta + torch.nn.functional.softplus(alpha_n)) * (
+        torch.expm1(torch.minimum(x, eps)) - x
+    )
+    return torch.where(x > 0, above, below) + beta * x
 
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(

@@ -68,6 +68,7 @@ def routed(router: Router) -> Example:
     return Example((router, Experts("x", "routes", "y", *stacks, "gelu_tanh", INNER)), {"x": K})
 
 
+XIELU = (vector("alpha_p", 1), vector("alpha_n", 1), vector("beta", 1), vector("eps", 1))
 NORM = Norm("x", "y", vector("gain", K), eps=0.5, unit_offset=True)
 EXAMPLES = {
     "embed": Example((Embed("y", WeightUse("w", (VOCAB, K), WeightKind.TABLE), 0.5),), {}),
@@ -135,6 +136,9 @@ EXAMPLES = {
             ),
         ),
         {"x": K},
+    ),
+    "activation with parameters": Example(
+        (Activation("x", "y", "xielu", INNER, XIELU),), {"x": INNER}
     ),
     "activation without a gate": Example((Activation("x", "y", "relu2", INNER),), {"x": INNER}),
     "experts": routed(Router("x", "routes", WeightUse("router", (EXPERTS, K)), 2, normalize=True)),

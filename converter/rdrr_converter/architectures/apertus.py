@@ -1,0 +1,69 @@
+"""Apertus: Llama without gates, with the activation xIELU and norms on queries and keys."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures.base import ArchitectureRule, TensorRule
+from rdrr_converter.architectures.layers import all_full
+from rdrr_converter.architectures.tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FINAL_NORM,
+    HEAD,
+    QUERY_KEY_NORMS,
+    UNGATED_FEED_FORWARD,
+    attention_biases,
+    norm,
+)
+
+ATTENTION_BIAS = read.flag("attention_bias")
+
+
+def _parameter(name: str, *shape: str) -> TensorRule:
+    return TensorRule(f"model.layers.{{layer}}.mlp.act_fn.{name}", "bias", shape)
+
+
+APERTUS = ArchitectureRule(
+    name="apertus",
+    classes=("ApertusForCausalLM", "ApertusModel"),
+    defaults={
+        "hidden_act": "xielu",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "max_position_embeddings": 65536,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "rms_norm_eps": 1e-5,
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 12000000.0,
+            "factor": 8.0,
+            "original_max_position_embeddings": 8192,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+        },
+        "tie_word_embeddings": False,
+        "vocab_size": 131072,
+    },
+    attention={"query_pre_attn_scalar": read.head_dim},
+    normalization={"rms_norm_eps": read.number("rms_norm_eps")},
+    ffn={"activation": read.activation("hidden_act"), "gated_activation": False},
+    output={},
+    layer_types=all_full,
+    stated_by_tensors=("qk_norm",),
+    tensors=(
+        EMBEDDING,
+        norm("attention_layernorm"),
+        norm("feedforward_layernorm"),
+        *ATTENTION,
+        *attention_biases(*[ATTENTION_BIAS] * 4),
+        *QUERY_KEY_NORMS,
+        *UNGATED_FEED_FORWARD,
+        _parameter("alpha_p", "one"),
+        _parameter("alpha_n", "one"),
+        _parameter("beta"),
+        _parameter("eps"),
+        FINAL_NORM,
+        HEAD,
+    ),
+)
