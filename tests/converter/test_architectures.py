@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from rdrr_converter.architectures import ARCHITECTURES, Config, find_architecture, read_block
 from rdrr_converter.architectures._aliases import ALIASES, plain_name
@@ -321,8 +323,6 @@ FACTORS = {"factor": 2.0, "short_factor": [1.0, 1.0], "long_factor": [2.0, 3.5]}
         {"type": "dynamic", "factor": 2.0},
         {"rope_type": "longrope", **FACTORS, "attention_factor": 3.0},
         {"rope_type": "longrope", **FACTORS, "short_mscale": 1.1},
-        {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0.5},
-        {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.0},
         {"rope_type": "yarn", "factor": 4.0, "truncate": False},
     ],
 )
@@ -335,6 +335,29 @@ def test_yarn_with_the_papers_attention_factor_is_accepted():
     scaling = {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.138629436111989}
     values = {"rope_scaling": scaling, "max_position_embeddings": 4096}
     assert rope_of("llama", values)["rope_scaling_type"] == "yarn"
+    assert "yarn_attention_factor" not in rope_of("llama", values)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"mscale": 1.0, "mscale_all_dim": 0.5},
+        {"mscale": 0.707, "mscale_all_dim": 0.707},
+        {"mscale": 0.707},
+        {"mscale": 0.707, "mscale_all_dim": 0},
+        {"attention_factor": 1.25, "mscale": 1.0, "mscale_all_dim": 0.5},
+    ],
+)
+def test_the_attention_factor_of_yarn_is_that_of_transformers(more):
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaling = {"rope_type": "yarn", "factor": 40.0, **more}
+    scaling |= {"rope_theta": 1e4, "original_max_position_embeddings": 4096}
+    found = rope_of("llama", {"rope_parameters": scaling})
+    whole = transformers_config("llama", rope_parameters=dict(scaling))
+    _, factor = ROPE_INIT_FUNCTIONS["yarn"](whole, "cpu")
+    usual = 0.1 * math.log(40.0) + 1.0
+    assert found.get("yarn_attention_factor", usual) == pytest.approx(factor)
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,8 @@ def _fields(parameters: Config, config: Config, scope: str) -> dict[str, object]
         values["type"] = kind
         values["factor"] = _factor(kind, parameters, config)
         values.update(_SCALINGS[kind](parameters, config))
+        if scope == "local" and "yarn_attention" in values:
+            raise _refusal("yarn of local layers", ["attention_factor"], config)
     return {_NAMES[name][scope == "local"]: value for name, value in values.items()}
 
 
@@ -182,6 +184,7 @@ _NAMES = {
     "beta_fast": ("yarn_beta_fast", "rope_local_yarn_beta_fast"),
     "beta_slow": ("yarn_beta_slow", "rope_local_yarn_beta_slow"),
     "truncate": ("yarn_truncate", "yarn_truncate"),
+    "yarn_attention": ("yarn_attention_factor", ""),
     "yarn_context": ("yarn_original_max_pos", "rope_local_yarn_original_max_pos"),
     "sections": ("mrope_section", ""),
     "interleaved": ("mrope_interleaved", ""),
@@ -231,18 +234,28 @@ def _llama3(parameters: Config, config: Config) -> dict[str, object]:
 
 
 def _yarn(parameters: Config, config: Config) -> dict[str, object]:
-    """Read YaRN, whose attention factor must be the paper's, 0.1 ln(factor) + 1."""
+    """Read YaRN, with the attention factor if it differs from the paper's, 0.1 ln(factor) + 1."""
     factor = parameters.number("factor")
-    usual = 0.1 * log(factor) + 1.0 if factor > 1 else 1.0
-    unusual = [key for key in ("mscale", "mscale_all_dim") if parameters.get(key)]
+    usual = yarn_mscale(factor, 1.0)
+    found = parameters.optional_number("attention_factor")
+    scale, all_dim = parameters.get("mscale"), parameters.get("mscale_all_dim")
+    if found is None and scale and all_dim:
+        scale, all_dim = parameters.number("mscale"), parameters.number("mscale_all_dim")
+        found = yarn_mscale(factor, scale) / yarn_mscale(factor, all_dim)
+    is_usual = found is None or isclose(found, usual, rel_tol=1e-6)
     truncate = {"truncate": False} if parameters.get("truncate") is False else {}
-    _check_usual("yarn", usual, unusual, parameters, config)
     return {
         "beta_fast": parameters.optional_number("beta_fast") or 32.0,
         "beta_slow": parameters.optional_number("beta_slow") or 1.0,
         "yarn_context": _original_context(parameters, config),
         **truncate,
+        **({} if is_usual else {"yarn_attention": found}),
     }
+
+
+def yarn_mscale(factor: float, scale: float) -> float:
+    """Return the correction of the softmax temperature for a context that is `factor` longer."""
+    return 0.1 * scale * log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _longrope(parameters: Config, config: Config) -> dict[str, object]:
@@ -278,11 +291,16 @@ def _check_usual(
     if stated is not None and not isclose(stated, usual, rel_tol=1e-6):
         unusual = [*unusual, "attention_factor"]
     if unusual:
-        raise ConversionError(
-            f"{kind} with these parameters cannot be converted",
-            where=config.where,
-            found=", ".join(unusual),
-        )
+        raise _refusal(kind, unusual, config)
+
+
+def _refusal(kind: str, parameters: list[str], config: Config) -> ConversionError:
+    """Return the error for parameters of a scaling that the format cannot express."""
+    return ConversionError(
+        f"{kind} with these parameters cannot be converted",
+        where=config.where,
+        found=", ".join(parameters),
+    )
 
 
 def _original_context(parameters: Config, config: Config) -> int:

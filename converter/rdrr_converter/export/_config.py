@@ -53,6 +53,7 @@ _SCALINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "yarn": {
             "beta_fast": "yarn_beta_fast",
             "beta_slow": "yarn_beta_slow",
+            "attention_factor": "yarn_attention_factor",
             "original_max_position_embeddings": "yarn_original_max_pos",
         },
         "longrope": {

@@ -11,6 +11,7 @@ from math import log, sqrt
 from types import MappingProxyType
 from typing import Any
 
+from rdrr_converter.architectures._rope import yarn_mscale
 from rdrr_converter.architectures.layers import SLIDING
 from rdrr_converter.export._gguf_layer_norms import KEYS_OF
 from rdrr_converter.export._gguf_rms import every_fourth_full
@@ -65,6 +66,9 @@ def _scaling(scaling: Mapping[str, Any]) -> Entries:
         "rope.scaling.yarn_beta_fast": scaling.get("beta_fast"),
         "rope.scaling.yarn_beta_slow": scaling.get("beta_slow"),
     }
+    if scaling.get("attention_factor") is not None:  # llama.cpp multiplies the usual one by this
+        usual = yarn_mscale(float(scaling["factor"]), 1.0)
+        stated["rope.scaling.attn_factor"] = scaling["attention_factor"] / usual
     return {key: value for key, value in stated.items() if value is not None}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from rdrr_format.errors import ConversionError, SourceError
 
+from rdrr_converter.architectures._rope import yarn_mscale
 from rdrr_converter.architectures.layers import FULL, SLIDING
 from rdrr_converter.sources import _gguf_rms
 from rdrr_converter.sources._gguf_layer_norms import SETTINGS
@@ -176,7 +177,8 @@ def _rope_scaling(read: _Metadata) -> dict[str, Any]:
     # Both multiply the attention factor that llama.cpp computes from the scaling factor.
     for key in ("attn_factor", "yarn_attn_factor"):
         if read.get(f"rope.scaling.{key}") not in (None, 1.0):
-            stated["mscale"] = read.get(f"rope.scaling.{key}")
+            scale = read.number(f"rope.scaling.{key}") or 1.0
+            stated["attention_factor"] = scale * yarn_mscale(float(factor or 1.0), 1.0)
     return {key: value for key, value in stated.items() if value is not None}
 
 

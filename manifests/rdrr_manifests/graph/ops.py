@@ -45,6 +45,7 @@ class RopeSpec:
         short_factor: Factors of longrope for short contexts, one for each frequency.
         long_factor: Factors of longrope for long contexts, one for each frequency.
         rotated_pairs: Leading pairs that are rotated; the others have the angle 0. None for all.
+        attention_factor: Factor of yarn on cosines and sines; None for the one of the paper.
     """
 
     theta: float
@@ -61,6 +62,7 @@ class RopeSpec:
     short_factor: tuple[float, ...] | None = None
     long_factor: tuple[float, ...] | None = None
     rotated_pairs: int | None = None
+    attention_factor: float | None = None
 
 
 class WeightKind(Enum):

@@ -56,4 +56,5 @@ def rope_spec(manifest: Manifest, *, is_global: bool) -> RopeSpec:
         short_factor=rope.longrope_short_factor,
         long_factor=rope.longrope_long_factor,
         rotated_pairs=rotated,
+        attention_factor=rope.yarn_attention_factor,
     )

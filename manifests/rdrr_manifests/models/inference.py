@@ -124,6 +124,8 @@ class Rope(Block):
             only.
         unrotated_layers: Layers whose queries and keys are not rotated; None if all are rotated.
             Written by rdrr only.
+        yarn_attention_factor: Factor of yarn on cosines and sines; None for the one of the paper,
+            0.1 ln(factor) + 1. Written by rdrr only.
         rope_interleaved: Whether elements 2i and 2i + 1 of a head form a pair, instead of i and
             i + half of the rotated elements. Written by rdrr only.
     """
@@ -154,6 +156,7 @@ class Rope(Block):
     llama3_original_max_pos: int | None = None
     unrotated_layers: tuple[int, ...] | None = None
     yarn_truncate: Annotated[bool, WRITTEN_IF_SET] = True
+    yarn_attention_factor: Annotated[float | None, WRITTEN_IF_SET] = None
     rope_interleaved: Annotated[bool, WRITTEN_IF_SET] = False
 
 

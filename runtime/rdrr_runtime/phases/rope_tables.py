@@ -72,6 +72,8 @@ def attention_factor(spec: RopeSpec) -> float:
 
     Only yarn and longrope have one; it is 1 for other scalings.
     """
+    if spec.scaling == "yarn" and spec.attention_factor is not None:
+        return spec.attention_factor
     if spec.scaling == "yarn":
         return 0.1 * log(spec.factor) + 1.0 if spec.factor > 1 else 1.0
     if spec.scaling == "longrope" and spec.factor > 1:
