@@ -204,7 +204,7 @@ def estimate_memory(
         kv_f32=package.graph.kv_bytes(context, 4),
         # The number of slots is even, because two scales share a 32-bit word.
         kv_q8_0=None
-        if any(one.head_dim % 32 for one in package.graph.caches.values())
+        if not all(one.holds_blocks(32) for one in package.graph.caches.values())
         else package.graph.kv_bytes(context + context % 2, 1) // 32 * 34,
         activations=4 * (rows * width + sizes.vocab_size),
         loaded=_loaded(package, policy, context, adapter),

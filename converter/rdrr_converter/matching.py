@@ -146,6 +146,8 @@ def _dimensions(sizes: Architecture, moe: MoeConfig | None) -> dict[str, int]:
     }
     if sizes.linear_num_value_heads is not None:
         found |= _linear_dimensions(sizes)
+    if sizes.kv_lora_rank is not None:
+        found |= _latent_dimensions(sizes, sizes.kv_lora_rank)
     if moe is not None:
         width = moe.expert_intermediate_size or sizes.intermediate_size
         shared = moe.shared_expert_intermediate_size or width
@@ -164,6 +166,20 @@ def _linear_dimensions(sizes: Architecture) -> dict[str, int]:
         "linear_v": heads * value_dim,
         "linear_qkv": 2 * key_heads * key_dim + heads * value_dim,
         "taps": sizes.linear_conv_kernel_dim or 0,
+    }
+
+
+def _latent_dimensions(sizes: Architecture, latent: int) -> dict[str, int]:
+    """Return the dimensions of multi-head latent attention."""
+    heads, rope = sizes.num_attention_heads, sizes.qk_rope_head_dim or 0
+    key, value = sizes.qk_nope_head_dim or 0, sizes.v_head_dim or 0
+    return {
+        "latent": latent,
+        "latent_and_key": latent + rope,
+        "q_latent": sizes.q_lora_rank or 0,
+        "q": heads * (key + rope),
+        "values": heads * value,
+        "keys_and_values": heads * (key + value),
     }
 
 

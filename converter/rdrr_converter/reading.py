@@ -116,17 +116,19 @@ def _experts(rule: ArchitectureRule, config: Config) -> MoeConfig | None:
 
 
 def _sizes(rule: ArchitectureRule, config: Config) -> Architecture:
-    sizes = Architecture(
-        num_layers=config.layers,
-        hidden_size=config.integer("hidden_size"),
-        intermediate_size=config.integer("intermediate_size"),
-        num_attention_heads=config.integer("num_attention_heads"),
-        num_key_value_heads=config.kv_heads,
-        head_dim=config.head_dim,
-        vocab_size=config.integer("vocab_size"),
-        max_seq_len=_context(rule, config),
-        **read_block(rule.sizes, config),
-    )
+    more = read_block(rule.sizes, config)
+    usual: dict[str, object] = {
+        "num_layers": config.layers,
+        "hidden_size": config.integer("hidden_size"),
+        "intermediate_size": config.integer("intermediate_size"),
+        "num_attention_heads": config.integer("num_attention_heads"),
+        "num_key_value_heads": config.kv_heads,
+        "vocab_size": config.integer("vocab_size"),
+        "max_seq_len": _context(rule, config),
+    }
+    if "head_dim" not in more:  # by default it is that of attention with keys of each head
+        more["head_dim"] = config.head_dim
+    sizes = Architecture.model_validate(usual | more)
     if sizes.num_attention_heads % sizes.num_key_value_heads:
         raise config.fault(
             "num_key_value_heads",

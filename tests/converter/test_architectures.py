@@ -111,6 +111,7 @@ def test_files_are_named_after_their_architecture():
 
 
 WITHOUT_DEFAULTS = {
+    "deepseek_v2": {"num_experts_per_tok": 3},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 3},
 }
 """Keys for which transformers has no default."""
@@ -124,12 +125,15 @@ WITHOUT_DEFAULTS = {
         ("qwen2", "qwen2"),
         ("qwen3", "qwen3"),
         ("gemma3", "gemma3_text"),
+        ("deepseek_v2", "deepseek_v2"),
+        ("deepseek_v3", "deepseek_v3"),
         ("dots1", "dots1"),
         ("ernie4_5_moe", "ernie4_5_moe"),
         ("gemma", "gemma"),
         ("gemma2", "gemma2"),
         ("glm4_moe", "glm4_moe"),
         ("gpt_oss", "gpt_oss"),
+        ("glm4_moe_lite", "glm4_moe_lite"),
         ("granite", "granite"),
         ("mixtral", "mixtral"),
         ("phi3", "phi3"),

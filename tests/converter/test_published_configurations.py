@@ -7,6 +7,7 @@ They are in the older form that most checkpoints have: defaults left out, `rope_
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from rdrr_converter.architectures import find_architecture
 from rdrr_converter.reading import SourceModel, read_model
 from rdrr_converter.sources import Source, SourceTensor
 from rdrr_manifests.graph import Graph, derive_graph
-from rdrr_manifests.graph.ops import Attention, Residual, Router
+from rdrr_manifests.graph.ops import Attention, LatentAttention, Residual, Router
 from rdrr_manifests.models import Manifest
 from rdrr_runtime.phases.rope_tables import attention_factor, frequencies
 from support.published import MORE_PUBLISHED
@@ -64,6 +65,54 @@ SMOLLM2 = {
     "transformers_version": "4.42.3",
     "use_cache": True,
     "vocab_size": 49152,
+}
+DEEPSEEK_V3: dict[str, Any] = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "attention_bias": False,
+    "aux_loss_alpha": 0.001,
+    "ep_size": 1,
+    "first_k_dense_replace": 3,
+    "hidden_act": "silu",
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "moe_intermediate_size": 2048,
+    "moe_layer_freq": 1,
+    "n_group": 8,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_attention_heads": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 128,
+    "num_nextn_predict_layers": 1,
+    "pretraining_tp": 1,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": {
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "factor": 40,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 4096,
+        "type": "yarn",
+    },
+    "rope_theta": 10000,
+    "routed_scaling_factor": 2.5,
+    "scoring_func": "sigmoid",
+    "seq_aux": True,
+    "tie_word_embeddings": False,
+    "topk_group": 4,
+    "topk_method": "noaux_tc",
+    "v_head_dim": 128,
+    "vocab_size": 129280,
 }
 _PUBLISHED: Mapping[str, dict[str, Any]] = {
     "SmolLM2-135M": SMOLLM2,
@@ -112,6 +161,104 @@ _PUBLISHED: Mapping[str, dict[str, Any]] = {
         "rope_theta": 5000000.0,
         "tie_word_embeddings": True,
         "vocab_size": 49155,
+    },
+    "DeepSeek-V2-Lite": {
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "model_type": "deepseek_v2",
+        "attention_bias": False,
+        "aux_loss_alpha": 0.001,
+        "ep_size": 1,
+        "first_k_dense_replace": 1,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 10944,
+        "kv_lora_rank": 512,
+        "max_position_embeddings": 163840,
+        "moe_intermediate_size": 1408,
+        "moe_layer_freq": 1,
+        "n_group": 1,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
+        "norm_topk_prob": False,
+        "num_attention_heads": 16,
+        "num_experts_per_tok": 6,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 16,
+        "pretraining_tp": 1,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": {
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "factor": 40,
+            "mscale": 0.707,
+            "mscale_all_dim": 0.707,
+            "original_max_position_embeddings": 4096,
+            "type": "yarn",
+        },
+        "rope_theta": 10000,
+        "routed_scaling_factor": 1.0,
+        "scoring_func": "softmax",
+        "seq_aux": True,
+        "tie_word_embeddings": False,
+        "topk_group": 1,
+        "topk_method": "greedy",
+        "v_head_dim": 128,
+        "vocab_size": 102400,
+    },
+    "DeepSeek-V3": DEEPSEEK_V3,
+    "Kimi-K2": {
+        **DEEPSEEK_V3,
+        "first_k_dense_replace": 1,
+        "max_position_embeddings": 131072,
+        "model_type": "kimi_k2",
+        "n_group": 1,
+        "n_routed_experts": 384,
+        "num_attention_heads": 64,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 64,
+        "num_nextn_predict_layers": 0,
+        "rope_scaling": {**DEEPSEEK_V3["rope_scaling"], "beta_fast": 1.0, "factor": 32.0},
+        "rope_theta": 50000.0,
+        "routed_scaling_factor": 2.827,
+        "topk_group": 1,
+        "vocab_size": 163840,
+    },
+    "GLM-4.7-Flash": {
+        "architectures": ["Glm4MoeLiteForCausalLM"],
+        "model_type": "glm4_moe_lite",
+        "attention_bias": False,
+        "first_k_dense_replace": 1,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 10240,
+        "kv_lora_rank": 512,
+        "max_position_embeddings": 202752,
+        "moe_intermediate_size": 1536,
+        "n_group": 1,
+        "n_routed_experts": 64,
+        "n_shared_experts": 1,
+        "norm_topk_prob": True,
+        "num_attention_heads": 20,
+        "num_experts_per_tok": 4,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 20,
+        "num_nextn_predict_layers": 1,
+        "partial_rotary_factor": 1.0,
+        "q_lora_rank": 768,
+        "qk_nope_head_dim": 192,
+        "qk_rope_head_dim": 64,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 1000000,
+        "routed_scaling_factor": 1.8,
+        "tie_word_embeddings": False,
+        "topk_group": 1,
+        "topk_method": "noaux_tc",
+        "v_head_dim": 256,
+        "vocab_size": 154880,
     },
     "GLM-4.5-Air": {
         "architectures": ["Glm4MoeForCausalLM"],
@@ -384,12 +531,17 @@ PUBLISHED: Mapping[str, dict[str, Any]] = {
 }
 
 
+RENAMED = {"kimi_k2": "deepseek_v3"}
+"""Types of models whose code is that of another type, which transformers does not know."""
+
+
 def their_config(config: Mapping[str, Any]) -> Any:
     """Return the configuration in transformers, from a copy since transformers modifies it."""
     from transformers import AutoConfig
 
     values = copy.deepcopy({**config})
-    return AutoConfig.for_model(values.pop("model_type"), **values)
+    kind = values.pop("model_type")
+    return AutoConfig.for_model(RENAMED.get(kind, kind), **values)
 
 
 def theirs(config: Mapping[str, Any]) -> Any:
@@ -498,6 +650,21 @@ def test_the_peculiarities_of_published_models_are_in_their_graphs():
     routers = [op for op in graph("dots.llm1").ops if isinstance(op, Router)]
     assert [(op.scoring, op.top_k, op.scale, op.groups) for op in routers] == [
         ("sigmoid", 6, 2.5, 1)
+    ]
+    latents = {
+        name: next(op for op in graph(name).ops if isinstance(op, LatentAttention))
+        for name in ("DeepSeek-V2-Lite", "DeepSeek-V3", "GLM-4.7-Flash")
+    }
+    scales = {name: op.scale for name, op in latents.items()}
+    usual = (128 + 64) ** -0.5
+    assert scales["DeepSeek-V2-Lite"] == pytest.approx(usual * (0.0707 * math.log(40) + 1) ** 2)
+    assert scales["DeepSeek-V3"] == pytest.approx(usual * (0.1 * math.log(40) + 1) ** 2)
+    assert scales["GLM-4.7-Flash"] == pytest.approx(256**-0.5)
+    assert {op.eps for op in latents.values()} == {1e-6}
+    assert graph("DeepSeek-V3").caches[0].elements == 512 + 64
+    routers = [op for op in graph("DeepSeek-V3").ops if isinstance(op, Router)]
+    assert [(op.groups, op.top_groups, op.group_score, op.scale) for op in routers] == [
+        (8, 4, "top2", 2.5)
     ]
     assert graph("Phi-4-mini").ropes[0].rotary_dim == 96
     assert graph("Qwen2.5-7B with yarn").context == 131072

@@ -188,6 +188,22 @@ SIGMOID_EXPERTS = (
     ("topk_group", 2),
 )
 """12 experts in 4 groups, of which 5 in 2 groups are selected."""
+LATENTS = (
+    ("head_dim", 32),
+    ("kv_lora_rank", 72),
+    ("num_key_value_heads", 4),
+    ("q_lora_rank", 88),
+    ("qk_nope_head_dim", 48),
+    ("qk_rope_head_dim", 32),
+    ("v_head_dim", 40),
+)
+"""Latent attention whose sizes are all different."""
+LATENT_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 128,
+}
 LATEST_MODELS = (
     TinyModel("qwen3_5_text", 256, LINEAR_ATTENTION),
     TinyModel("qwen3_5_moe_text", 256, (*LINEAR_ATTENTION, *GATED_MIXTURE)),
@@ -217,6 +233,33 @@ LATEST_MODELS = (
     TinyModel("apertus", 256, (("num_attention_heads", 6),)),
     TinyModel("arcee", 384, (("mlp_bias", True),)),
     TinyModel("helium", 256, (("attention_bias", True),)),
+    TinyModel(
+        "deepseek_v2",
+        256,
+        (
+            *SIGMOID_EXPERTS,
+            *LATENTS,
+            ("norm_topk_prob", False),
+            ("q_lora_rank", None),
+            ("rope_parameters", {**LATENT_YARN, "mscale": 0.707, "mscale_all_dim": 0.707}),
+            ("topk_method", "group_limited_greedy"),
+        ),
+    ),
+    TinyModel(
+        "deepseek_v3",
+        256,
+        (
+            *SIGMOID_EXPERTS,
+            *LATENTS,
+            ("attention_bias", True),
+            ("rope_parameters", {**LATENT_YARN, "mscale": 1.0, "mscale_all_dim": 0.8}),
+        ),
+    ),
+    TinyModel(
+        "glm4_moe_lite",
+        256,
+        (*SIGMOID_EXPERTS[1:], *LATENTS, ("num_attention_heads", 6), ("num_key_value_heads", 6)),
+    ),
     TinyModel("vaultgemma", 256, (("sliding_window", 24), ("query_pre_attn_scalar", 48))),
 )
 """Models that this version does not export as GGUF."""

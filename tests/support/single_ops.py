@@ -23,6 +23,7 @@ from rdrr_runtime.compile.values import Values, Workspace
 from rdrr_runtime.compile.weights import load_weights
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.rope_tables import rope_table
+from rdrr_runtime.reference.forward import empty_cache
 from rdrr_runtime.reference.ops import compute
 from rdrr_runtime.reference.run import ReferenceMemory, ReferencePass
 from support.gpu import F32, Bench, normal
@@ -130,8 +131,9 @@ def by_reference(example: Example, operands: Operands) -> F32:
     """Return the value of the last op, [rows, width], computed in float64."""
     weights = {name: torch.from_numpy(one).double() for name, one in operands.weights.items()}
     ropes = [torch.from_numpy(rope_table(ROPE, CONTEXT))]
-    cache = {0: torch.zeros(2, KV_HEADS, CONTEXT, HEAD_DIM, dtype=torch.float64)}
-    states = [torch.zeros(shape, dtype=torch.float64) for shape in example.graph.states]
+    graph, double = example.graph, torch.float64
+    cache = {at: empty_cache(shape, CONTEXT, double) for at, shape in graph.caches.items()}
+    states = [torch.zeros(shape, dtype=double) for shape in graph.states]
     rows = torch.arange(BASE, BASE + len(operands.tokens))
     run = ReferencePass(
         ReferenceMemory(weights, ropes, cache, states=states),

@@ -18,6 +18,8 @@ from rdrr_converter.architectures.base import ArchitectureRule, TensorRule, read
 from rdrr_converter.architectures.cohere import COHERE
 from rdrr_converter.architectures.cohere2 import COHERE2
 from rdrr_converter.architectures.config import Config
+from rdrr_converter.architectures.deepseek_v2 import DEEPSEEK_V2
+from rdrr_converter.architectures.deepseek_v3 import DEEPSEEK_V3
 from rdrr_converter.architectures.dots1 import DOTS1
 from rdrr_converter.architectures.ernie4_5 import ERNIE4_5
 from rdrr_converter.architectures.ernie4_5_moe import ERNIE4_5_MOE
@@ -28,6 +30,7 @@ from rdrr_converter.architectures.gemma3 import GEMMA3
 from rdrr_converter.architectures.glm import GLM
 from rdrr_converter.architectures.glm4 import GLM4
 from rdrr_converter.architectures.glm4_moe import GLM4_MOE
+from rdrr_converter.architectures.glm4_moe_lite import GLM4_MOE_LITE
 from rdrr_converter.architectures.gpt2 import GPT2
 from rdrr_converter.architectures.gpt_neox import GPT_NEOX
 from rdrr_converter.architectures.gpt_oss import GPT_OSS
@@ -72,6 +75,8 @@ __all__ = [
 ]
 
 ARCHITECTURES: tuple[ArchitectureRule, ...] = (
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
     DOTS1,
     ERNIE4_5_MOE,
     GEMMA,
@@ -79,6 +84,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     GEMMA3,
     GLM4_MOE,
     GPT_OSS,
+    GLM4_MOE_LITE,
     LLAMA,
     MISTRAL,
     MIXTRAL,

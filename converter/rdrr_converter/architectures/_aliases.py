@@ -18,6 +18,8 @@ def plain_name(name: str) -> str:
 
 FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
+        "deepseek_v2": ("deepseek-coder-v2",),
+        "deepseek_v3": ("deepseek-r1", "kimi-k2", "moonlight"),
         "gemma2": ("shieldgemma",),
         "gemma3": ("medgemma", "translategemma"),
         "llama": (

@@ -50,7 +50,10 @@ HARMLESS: frozenset[str] = frozenset(
         "reorder_and_upcast_attn",
         "use_parallel_embedding",
         "mamba_ssm_dtype",  # states are float32
+        "ep_size",
         # training
+        "aux_loss_alpha",
+        "seq_aux",
         "attention_dropout",
         "attn_pdrop",
         "dropout",
@@ -186,6 +189,7 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "order_of_interleaved_layers": ("local_attn_first",),  # Cohere 2
         "position_embedding_type": ("rope_gptj",),  # Cohere
         "mlp_only_layers": ([],),
+        "moe_layer_freq": (1,),  # DeepSeek
         "norm_type": ("rms", "layer_norm"),  # Hunyuan, StarCoder 2
         "num_experts": (0,),  # a dense model
         "num_experts_per_tok": (0,),

@@ -104,3 +104,39 @@ SIGMOID_EXPERTS: Mapping[str, object] = {
     "routed_scaling_factor": read.number("routed_scaling_factor"),
 }
 """Fields of `moeConfig` where the scores are sigmoids (DeepSeek V3 and its successors)."""
+
+
+def never_normalized(config: Config) -> bool:
+    """Rule: routing weights are not normalized.
+
+    Raises:
+        SourceError: The configuration says that they are, on which readers differ: DeepSeek's own
+            code then does not scale them, and transformers does not read the key.
+    """
+    if config.flag("norm_topk_prob"):
+        raise config.fault("norm_topk_prob", "false", found=True)
+    return False
+
+
+def limited_groups(key: str) -> Callable[[Config], int | None]:
+    """Rule: a number of groups, where `topk_method` says that experts are grouped (DeepSeek V2)."""
+    grouped = optional_groups(key)
+
+    def rule(config: Config) -> int | None:
+        method, found = config.get("topk_method"), grouped(config)
+        if method not in ("greedy", "group_limited_greedy"):
+            raise config.fault("topk_method", "greedy or group_limited_greedy", method)
+        return found if method == "group_limited_greedy" else None
+
+    return rule
+
+
+SOFTMAX_EXPERTS: Mapping[str, object] = {
+    **SIGMOID_EXPERTS,
+    "normalize_weights": never_normalized,
+    "score_function": stated_as("scoring_func", None, "softmax"),
+    "expert_groups": limited_groups("n_group"),
+    "expert_groups_per_token": limited_groups("topk_group"),
+    "expert_group_score": None,
+}
+"""Fields of `moeConfig` where the scores are probabilities (DeepSeek V2)."""

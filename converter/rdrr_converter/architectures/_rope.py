@@ -116,6 +116,11 @@ def interleaved(rule: Rule) -> Rule:
     return lambda config: {**rule(config), "rope_interleaved": True}
 
 
+def interleaved_if(key: str, rule: Rule) -> Rule:
+    """Return a rule for the fields that `rule` reads where a flag says whether neighbours pair."""
+    return lambda config: {**rule(config), "rope_interleaved": config.flag(key)}
+
+
 def _parameters(config: Config, layer_type: str) -> Config:
     """Return the newer form's object for a layer type, built from the older keys if necessary."""
     stated = config.get("rope_parameters") or {}
@@ -251,6 +256,15 @@ def _yarn(parameters: Config, config: Config) -> dict[str, object]:
         **truncate,
         **({} if is_usual else {"yarn_attention": found}),
     }
+
+
+def softmax_correction(config: Config) -> float:
+    """Return DeepSeek's factor on the softmax scale for longer contexts, before it is squared."""
+    parameters = _parameters(config, FULL)
+    kind = parameters.get("rope_type") or parameters.get("type") or "default"
+    if kind == "default" or not parameters.get("mscale_all_dim"):
+        return 1.0
+    return yarn_mscale(parameters.number("factor"), parameters.number("mscale_all_dim"))
 
 
 def yarn_mscale(factor: float, scale: float) -> float:

@@ -22,6 +22,7 @@ from rdrr_converter.architectures import ARCHITECTURES, ArchitectureRule, find_a
 from rdrr_converter.architectures.config import Flag
 from rdrr_converter.architectures.layers import FULL, SLIDING
 from rdrr_converter.export._check import check_config, check_described
+from rdrr_converter.export._latent import with_latents
 from rdrr_converter.export._mixtures import further_keys
 
 _MODEL_TYPES: Mapping[str, str] = MappingProxyType({"gemma3": "gemma3_text"})
@@ -150,7 +151,7 @@ def rebuild_config(
     if rule.mask_token is not None:
         config[rule.mask_token] = manifest.mask_token_id
     if manifest.moe_config is not None:
-        config |= _experts(manifest.moe_config, known, names, len(windows))
+        config |= _experts(manifest.moe_config, known, names, manifest.architecture.num_layers)
     scalar = blocks.attention.query_pre_attn_scalar
     if "attention_multiplier" in known:
         config |= _multipliers(blocks)
@@ -164,9 +165,8 @@ def rebuild_config(
         "partial_rotary_factor": blocks.rope.partial_rotary_factor
         or (1.0 if "partial_rotary_factor" in known else None),
     }
-    return _of_older_families(config, blocks, known) | {
-        key: value for key, value in optional.items() if value is not None or key in known
-    }
+    config |= {key: value for key, value in optional.items() if value is not None or key in known}
+    return _of_older_families(with_latents(config, manifest, known), blocks, known)
 
 
 def _of_older_families(

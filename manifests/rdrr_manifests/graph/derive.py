@@ -13,6 +13,13 @@ from math import sqrt
 from rdrr_format.errors import ManifestError
 
 from rdrr_manifests.graph.experts import clamp_of, expert_width, experts_of
+from rdrr_manifests.graph.latent import (
+    LatentSizes,
+    latent_attention,
+    latent_norm,
+    latent_rope,
+    latent_sizes,
+)
 from rdrr_manifests.graph.layer_norms import layer_norms
 from rdrr_manifests.graph.layer_sizes import LayerSizes, layer_sizes
 from rdrr_manifests.graph.names import ExpertNames, TensorNames
@@ -189,6 +196,9 @@ class _Builder:
 
     def _attention(self, layer: int, hidden: str) -> str:
         """Append the attention of a layer with its projections; return its output."""
+        latent = latent_sizes(self.manifest)
+        if latent is not None:
+            return self._latent_attention(layer, hidden, latent)
         sizes, attention = self.layer_sizes[layer], self.blocks.attention
         is_rotated = layer not in (self.blocks.rope.unrotated_layers or ())
         heads = {"q": sizes.heads}
@@ -272,6 +282,30 @@ class _Builder:
         out, eps = f"l{layer}.v_proj.norm", norms.rms_norm_eps
         self.ops.append(Norm(value, out, None, eps, False, sizes.kv_heads, elements=sizes.head_dim))
         return out
+
+    def _latent_attention(self, layer: int, hidden: str, latent: LatentSizes) -> str:
+        """Append the attention of a layer that caches latents, without its norm."""
+        heads, size = self.sizes.num_attention_heads, self.sizes.hidden_size
+        width, part = heads * latent.query_dim, "self_attn.kv_a_proj_with_mqa"
+        if latent.queries is None:
+            q = self._linear(layer, "self_attn.q_proj", hidden, width)
+            kv = self._linear(layer, part, hidden, latent.latent + latent.rope_dim)
+        else:
+            q = self._linear(layer, "self_attn.q_a_proj", hidden, latent.queries)
+            kv = self._linear(layer, part, hidden, latent.latent + latent.rope_dim)
+            stem, out = self.names.layer(layer, "self_attn.q_a_layernorm"), f"{q}.norm"
+            self.ops.append(latent_norm(self.manifest, stem, latent.queries, q, out))
+            q = self._linear(layer, "self_attn.q_b_proj", out, width, latent.queries)
+        table = self._table(latent_rope(self.manifest, latent))
+        op = latent_attention(self.manifest, self.names, layer, q, kv, table)
+        self.ops.append(op)
+        return self._linear(layer, "self_attn.o_proj", op.out, size, heads * latent.value_dim)
+
+    def _table(self, spec: RopeSpec) -> int:
+        """Return the index of a rotary embedding, which is added to those of the graph."""
+        if spec not in self.ropes:
+            self.ropes.append(spec)
+        return self.ropes.index(spec)
 
     def _head_norm(self, layer: int, kind: str, value: str, heads: int, width: int) -> str:
         """Append the norm of the queries or keys, if the layer has one."""

@@ -244,6 +244,54 @@ class Clamp:
 
 
 @dataclass(frozen=True)
+class LatentAttention:
+    """Causal attention whose keys and values are made of one compressed latent of each token (MLA).
+
+    A row of kv is a latent c, of which the norm is taken, and a key k_r that all heads share. With
+    the matrices U (`key_dim` rows) and V (`value_dim` rows) of a head, in `up`:
+
+        key(token) = [U c, rotated k_r]   value(token) = V c   query = [q_1, rotated q_2]
+
+    The cache of `layer` holds c and the rotated k_r. Source: DeepSeek-AI 2024, arXiv 2405.04434,
+    section 2.1.
+
+    Attributes:
+        q: Queries, [heads * (key_dim + rope_dim)].
+        kv: Latent and shared key of the new token, [latent + rope_dim].
+        norm: Weight of the RMSNorm of the latent, [latent].
+        up: U and V of each head, one head after the other, [heads * (key_dim + value_dim), latent].
+        layer: Layer that owns the cache.
+        key_dim: Elements of a head's key that are made of the latent.
+        rope_dim: Elements of a head's key that are rotated and shared by all heads.
+        value_dim: Elements of a head's value.
+        table: Index into `Graph.ropes`, whose head is the rotated part.
+        interleaved: Which elements form a rotated pair, see `Rope`.
+        eps: Epsilon of the norm.
+        scale: Factor on the scores q.k.
+    """
+
+    q: Value
+    kv: Value
+    out: str
+    norm: WeightUse
+    up: WeightUse
+    layer: int
+    heads: int
+    key_dim: int
+    rope_dim: int
+    value_dim: int
+    table: int
+    interleaved: bool
+    eps: float
+    scale: float
+
+    @property
+    def latent(self) -> int:
+        """Elements of the latent."""
+        return self.norm.shape[0]
+
+
+@dataclass(frozen=True)
 class GatedActivation:
     """out = activation(gate) * up; if `up` is None, each row of `gate` is the gate, then the up.
 
@@ -514,6 +562,7 @@ Op = (
     | Rope
     | PositionScale
     | Attention
+    | LatentAttention
     | GatedActivation
     | Activation
     | Router
@@ -555,17 +604,37 @@ class CacheShape:
     """Sizes of the keys, and of the values, of a layer.
 
     Attributes:
-        kv_heads: Key-value heads.
+        kv_heads: Key-value heads; 1 in the cache of latents, whose two parts are the latent and the
+            rotated key.
         head_dim: Width of a head.
+        second_dim: Width of a head of the second part; None if it is that of the first.
     """
 
     kv_heads: int
     head_dim: int
+    second_dim: int | None = None
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Widths of a head of the two parts."""
+        return self.head_dim, self.head_dim if self.second_dim is None else self.second_dim
 
     @property
     def elements(self) -> int:
         """Elements of the keys and values of one token."""
-        return 2 * self.kv_heads * self.head_dim
+        return self.kv_heads * sum(self.widths)
+
+    def holds_blocks(self, size: int) -> bool:
+        """Return whether heads consist of whole blocks, or of pairs of them where they differ."""
+        step = size if self.second_dim is None else 2 * size
+        return all(width % step == 0 for width in self.widths)
+
+
+def _cache_shape(op: Attention | LatentAttention) -> CacheShape | None:
+    """Return the shape of the cache that an op adds to; None if it only reads one."""
+    if isinstance(op, LatentAttention):
+        return CacheShape(1, op.latent, op.rope_dim)
+    return None if op.k is None else CacheShape(op.kv_heads, op.head_dim)
 
 
 @dataclass(frozen=True)
@@ -611,9 +680,9 @@ class Graph:
         """The shapes of the key-value caches, by the layer that owns them."""
         return MappingProxyType(
             {
-                op.layer: CacheShape(op.kv_heads, op.head_dim)
+                op.layer: shape
                 for op in self.ops
-                if isinstance(op, Attention) and op.k is not None
+                if isinstance(op, Attention | LatentAttention) and (shape := _cache_shape(op))
             }
         )
 

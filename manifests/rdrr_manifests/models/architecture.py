@@ -35,6 +35,13 @@ class Architecture(ManifestModel):
         linear_value_head_dim: Width of a value head of linear attention.
         linear_conv_kernel_dim: Taps of the convolution before linear attention.
         linear_norm_mode: `shared` if all heads of linear attention share the weight of their norm.
+        kv_lora_rank: Width of the latent from which keys and values are made (multi-head latent
+            attention); None for other attention. This and the following are written by rdrr only.
+        q_lora_rank: Width of the latent from which queries are made; None if they are projected
+            from the hidden state.
+        qk_nope_head_dim: Elements of a head's key that are made of the latent.
+        qk_rope_head_dim: Elements of a head's key that are rotated and shared by all heads.
+        v_head_dim: Elements of a head's value.
     """
 
     num_layers: int = Field(gt=0)
@@ -56,3 +63,8 @@ class Architecture(ManifestModel):
     linear_value_head_dim: int | None = Field(default=None, gt=0)
     linear_conv_kernel_dim: int | None = Field(default=None, gt=0)
     linear_norm_mode: str | None = None
+    kv_lora_rank: int | None = Field(default=None, gt=0)
+    q_lora_rank: int | None = Field(default=None, gt=0)
+    qk_nope_head_dim: int | None = Field(default=None, gt=0)
+    qk_rope_head_dim: int | None = Field(default=None, gt=0)
+    v_head_dim: int | None = Field(default=None, gt=0)

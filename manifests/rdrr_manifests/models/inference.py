@@ -31,6 +31,8 @@ class Attention(Block):
             heads of the keys (OLMo 2). Written by rdrr only.
         value_norm: Whether each head of the values has an RMSNorm without a weight.
         causal: Whether a token attends only to itself and earlier tokens.
+        latent_norm_eps: Epsilon of the norms of latents; None for the one of other norms. Written
+            by rdrr only.
         attention_bias: Whether some of the projections have a bias; the tensors decide which.
         query_key_norm_per_head: Whether each head has a weight of its own for that norm, so that
             the weight is [heads, head dimension]. Written by rdrr only.
@@ -45,6 +47,7 @@ class Attention(Block):
     value_norm: bool = False
     causal: bool = True
     attention_bias: bool = False
+    latent_norm_eps: Annotated[float | None, WRITTEN_IF_SET] = Field(default=None, gt=0)
     query_key_norm_per_head: Annotated[bool, WRITTEN_IF_SET] = False
     query_key_norm_after_rope: Annotated[bool, WRITTEN_IF_SET] = False
     query_key_norm_spans_heads: Annotated[bool, WRITTEN_IF_SET] = False

@@ -21,6 +21,7 @@ from rdrr_manifests.graph.ops import (
     Experts,
     GatedActivation,
     Head,
+    LatentAttention,
     Linear,
     Norm,
     Op,
@@ -38,6 +39,7 @@ from rdrr_manifests.graph.ops import (
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.lower_attention import lower_attention
 from rdrr_runtime.compile.lower_experts import lower_experts, lower_router, lower_sigmoid_gate
+from rdrr_runtime.compile.lower_latent import lower_latent_attention
 from rdrr_runtime.compile.lower_norm import lower_norm
 from rdrr_runtime.compile.lower_products import lower_linear
 from rdrr_runtime.compile.lower_scale import lower_scale
@@ -211,6 +213,12 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
                 Attention,
                 lower_attention,
                 "q k v out layer heads kv_heads head_dim scale window softcap sinks",
+            ),
+            _row(
+                LatentAttention,
+                lower_latent_attention,
+                "q kv out norm up layer heads key_dim rope_dim value_dim table interleaved eps "
+                "scale",
             ),
             _row(
                 GatedActivation,

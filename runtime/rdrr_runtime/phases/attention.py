@@ -166,14 +166,14 @@ def attention(
         if obstacle is not None:
             raise DeviceError(f"{which} cannot run: {obstacle}", where=label, hint="use streaming")
         return [attention_tiled(ctx, spec, {**buffers, "out": out}, rows, label)]
-    partial = _partial(spec, ctx.max_rows, scratch, label)
+    partial = partial_buffers(spec, ctx.max_rows, scratch, label)
     return [
         _scan(ctx, spec, {**buffers, **partial}, label, tuning_keys),
         _combine(ctx, spec, {**partial, "out": out}, label, tuning_keys),
     ]
 
 
-def _partial(
+def partial_buffers(
     spec: AttentionSpec, max_rows: int, scratch: BufferSlice | None, label: str
 ) -> dict[str, BufferSlice]:
     """Return the two ranges of the scratch, for the sums and the statistics of the splits."""

@@ -10,7 +10,7 @@ slots up to its own, so rewinding a sequence costs nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -61,13 +61,15 @@ class KvConstants:
         kv_heads: Key-value heads.
         head_dim: Elements of a head.
         context: Slots of a sequence.
-        scales_at: Offset of the scales in 32-bit words; None for a cache without scales.
+        scales_at: Offset of the keys' scales in 32-bit words; None for a cache without scales.
+        second_scales_at: Offset of the scales of the values, likewise.
     """
 
     kv_heads: int
     head_dim: int
     context: int
     scales_at: int | None
+    second_scales_at: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +112,7 @@ class KvSpec:
         context: Slots of a sequence.
         dtype: Storage type, a key of `KV_TYPES`.
         sequences: Number of sequences, each with its own slots.
+        second_dim: Head dimension of the second cache; None if it is that of the first.
     """
 
     kv_heads: int
@@ -117,6 +120,13 @@ class KvSpec:
     context: int
     dtype: str = "f16"
     sequences: int = 1
+    second_dim: int | None = None
+
+    @property
+    def parts(self) -> tuple[KvSpec, KvSpec]:
+        """The specifications of the first and of the second cache, each as if it were both."""
+        first = replace(self, second_dim=None)
+        return first, first if self.second_dim is None else replace(first, head_dim=self.second_dim)
 
     def max_keys(self, window: int) -> int:
         """Return the most keys that a row attends to; a `window` of 0 means no sliding window."""
@@ -138,17 +148,18 @@ class KvSpec:
         if dtype not in KV_TYPES:
             raise UsageError("unknown KV dtype", expected=" or ".join(KV_TYPES), found=dtype)
         kind = KV_TYPES[dtype]
-        if shape.head_dim % kind.block:
+        if kind.block > 1 and not shape.holds_blocks(kind.block):
+            step = kind.block if shape.second_dim is None else 2 * kind.block
             raise UsageError(
                 f"the key-value cache of this model cannot be stored as {dtype}",
-                expected=f"a head dimension that is a multiple of {kind.block}",
-                found=shape.head_dim,
+                expected=f"a head dimension that is a multiple of {step}",
+                found=shape.head_dim if shape.second_dim is None else shape.widths,
                 hint="use `kv_dtype` f16",
             )
         if kind.block > 1:
             # Two scales share a word; an even number of slots keeps two heads from sharing one.
             context += context % 2
-        return KvSpec(shape.kv_heads, shape.head_dim, context, dtype, sequences)
+        return KvSpec(shape.kv_heads, shape.head_dim, context, dtype, sequences, shape.second_dim)
 
     @property
     def supports_batches(self) -> bool:
@@ -168,8 +179,10 @@ class KvSpec:
 
     def parameters(self, ctx: OpContext) -> dict[str, Any]:
         """Return the fields of a `CacheRecord`."""
-        scales_at = None if self.supports_batches else self.elements // 4
-        constants = KvConstants(self.kv_heads, self.head_dim, self.context, scales_at)
+        first, second = (
+            None if self.supports_batches else part.elements // 4 for part in self.parts
+        )
+        constants = KvConstants(self.kv_heads, self.head_dim, self.context, first, second)
         return {"kv": self.dtype, "value": ctx.values, "cache": constants}
 
     def check(self, label: str, caches: LayerCache) -> None:
@@ -273,12 +286,15 @@ class KvCache:
         scales = 2 if kind.block > 1 else 0
         element = (kind.block_bytes - scales) // kind.block
         for index, layer in self.layers.items():
-            spec = self.specs[index]
-            planes = [_Plane("", 0, element * spec.head_dim)]
-            if scales:
-                per_slot = scales * spec.head_dim // kind.block
-                planes.append(_Plane(".scales", element * spec.elements, per_slot))
-            for name, buffer in (("keys", layer.keys), ("values", layer.values)):
+            first, second = self.specs[index].parts
+            for name, spec, buffer in (
+                ("keys", first, layer.keys),
+                ("values", second, layer.values),
+            ):
+                planes = [_Plane("", 0, element * spec.head_dim)]
+                if scales:
+                    per_slot = scales * spec.head_dim // kind.block
+                    planes.append(_Plane(".scales", element * spec.elements, per_slot))
                 for plane in planes:
                     yield f"{name}.{index}{plane.suffix}", spec, buffer, plane
 
@@ -307,7 +323,7 @@ class KvCache:
             DeviceError: The keys of a layer exceed what the device can bind or allocate.
         """
         specs = KvCache.plan(graph, context, dtype, sequences)
-        largest = max((spec.size for spec in specs.values()), default=0)
+        largest = max((part.size for spec in specs.values() for part in spec.parts), default=0)
         if largest > arena.max_binding and not isinstance(arena, DryRunArena):
             raise DeviceError(
                 "the keys of a layer are larger than the adapter can bind",
@@ -317,10 +333,10 @@ class KvCache:
             )
         layers = {
             layer: LayerCache(
-                arena.empty(f"keys.{layer}", spec.size),
-                arena.empty(f"values.{layer}", spec.size),
+                arena.empty(f"keys.{layer}", first.size),
+                arena.empty(f"values.{layer}", second.size),
             )
-            for layer, spec in specs.items()
+            for layer, (first, second) in ((layer, spec.parts) for layer, spec in specs.items())
         }
         states = StateCache.allocate(arena, graph.states, sequences)
         return KvCache(context, dtype, specs, layers, states)

@@ -8,13 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from rdrr_manifests.graph import Graph
+from rdrr_manifests.graph import CacheShape, Graph
 from torch import Tensor
 
 from rdrr_runtime.phases.rope_tables import rope_table
 from rdrr_runtime.reference.ops import compute
 from rdrr_runtime.reference.run import Observer, ReferenceMemory, ReferencePass
 from rdrr_runtime.reference.threads import limited_threads
+
+
+def empty_cache(shape: CacheShape, context: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the two parts of a layer's cache, zeroed, each [kv_heads, context, width]."""
+    first, second = (
+        torch.zeros(shape.kv_heads, context, width, dtype=dtype) for width in shape.widths
+    )
+    return first, second
 
 
 class ReferenceModel:
@@ -39,16 +47,13 @@ class ReferenceModel:
         self._typical_weight = sum(sizes) // max(1, len(sizes))
         ropes = [torch.from_numpy(rope_table(spec, context)) for spec in graph.ropes]
         dtype = next(iter(weights.values())).dtype
-        cache = {
-            layer: torch.zeros(2, one.kv_heads, context, one.head_dim, dtype=dtype)
-            for layer, one in graph.caches.items()
-        }
+        cache = {layer: empty_cache(one, context, dtype) for layer, one in graph.caches.items()}
         states = [torch.zeros(shape, dtype=dtype) for shape in graph.states]
         self._memory = ReferenceMemory(weights, ropes, cache, observe, states)
 
     @property
-    def cache(self) -> Mapping[int, Tensor]:
-        """Keys and values by layer, each [2, kv_heads, context, head_dim]."""
+    def cache(self) -> Mapping[int, tuple[Tensor, Tensor]]:
+        """The two parts of the cache by layer, each [kv_heads, context, width]."""
         return self._memory.cache
 
     def forward(

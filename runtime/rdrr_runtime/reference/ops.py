@@ -21,6 +21,7 @@ from rdrr_manifests.graph.ops import (
     Experts,
     GatedActivation,
     Head,
+    LatentAttention,
     Linear,
     Norm,
     Op,
@@ -37,6 +38,7 @@ from rdrr_manifests.graph.ops import (
 )
 from torch import Tensor
 
+from rdrr_runtime.reference.latent import attend_to_latents
 from rdrr_runtime.reference.recurrence import compute_convolution, compute_delta_rule
 from rdrr_runtime.reference.routing import route
 from rdrr_runtime.reference.run import ReferencePass
@@ -67,6 +69,8 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
             return position_scale(values[op.x], run.positions, op.scale, op.length, op.offset)
         case Attention():
             return _attend(run, op)
+        case LatentAttention():
+            return attend_to_latents(run, op, rms_norm, rope, attention)
         case GatedActivation():
             if op.up is None:
                 gate, up = values[op.gate].split(op.width, dim=-1)
@@ -124,11 +128,11 @@ def _attend(run: ReferencePass, op: Attention) -> Tensor:
         if name is None:
             continue
         heads = run.values[name].unflatten(-1, (op.kv_heads, op.head_dim))
-        cache[index, :, run.base : end] = heads.transpose(0, 1)
+        cache[index][:, run.base : end] = heads.transpose(0, 1)
     return attention(
         run.values[op.q].unflatten(-1, (op.heads, op.head_dim)),
-        cache[0, :, :end],
-        cache[1, :, :end],
+        cache[0][:, :end],
+        cache[1][:, :end],
         op.scale,
         base=run.base,
         window=op.window or 0,

@@ -19,14 +19,14 @@ class ReferenceMemory:
     Attributes:
         weights: Tensors by name, in their logical shapes, all of one floating-point type.
         ropes: The graph's rope tables, each [context, pairs, 2].
-        cache: Keys and values by layer, each [2, kv_heads, context, head_dim].
+        cache: Keys and values by layer, each [kv_heads, context, width].
         observe: Called before every product of a linear layer or expert.
         states: The recurrent states, see `Graph.states`.
     """
 
     weights: Mapping[str, Tensor]
     ropes: Sequence[Tensor]
-    cache: Mapping[int, Tensor]
+    cache: Mapping[int, tuple[Tensor, Tensor]]
     observe: Observer | None = None
     states: Sequence[Tensor] = ()
 

@@ -20,6 +20,7 @@ from rdrr_manifests.graph.ops import (
     Experts,
     GatedActivation,
     Head,
+    LatentAttention,
     Linear,
     Norm,
     Op,
@@ -95,6 +96,21 @@ EXAMPLES = {
     "attention": Example(
         (Attention("q", "k", "v", "y", 0, HEADS, KV_HEADS, HEAD_DIM, 0.5, window=2, softcap=2.0),),
         {"q": Q, "k": KV, "v": KV},
+    ),
+    "latent attention": Example(
+        (
+            LatentAttention(
+                *("q", "kv", "y", vector("gain", 48), WeightUse("up", (5 * (24 + 20), 48)), 0, 5),
+                key_dim=24,
+                rope_dim=HEAD_DIM,
+                value_dim=20,
+                table=0,
+                interleaved=True,
+                eps=0.5,
+                scale=0.5,
+            ),
+        ),
+        {"q": 5 * (24 + HEAD_DIM), "kv": 48 + HEAD_DIM},
     ),
     "activation": Example(
         (GatedActivation("gate", "up", "y", "gelu_tanh", INNER),), {"gate": INNER, "up": INNER}

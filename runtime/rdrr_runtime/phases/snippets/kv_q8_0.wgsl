@@ -1,9 +1,10 @@
-// A Q8_0 cache: the codes of all elements, 4 in a word, and from word SCALES_AT on an f16 scale for each
-// 32 elements, 2 in a word. element = scale * code.
+// A Q8_0 cache: the codes of all elements, 4 in a word, and from word SCALES_AT of the keys, or
+// SECOND_SCALES_AT of the values, on an f16 scale for each 32 elements, 2 in a word. element = scale * code.
 alias KvWord = u32;
 alias TileWord = vec4<f32>;
 
 override SCALES_AT: u32;
+override SECOND_SCALES_AT: u32;
 
 {% include "snippets/half_scale.wgsl" %}
 
@@ -13,7 +14,7 @@ fn tile_unpack(word: TileWord) -> vec4<f32> {
 {% for cache in ("k", "v") %}
 
 fn {{ cache }}_at(i: u32) -> vec4<f32> {
-    let pair = {{ cache }}_cache[SCALES_AT + i / 16u];
+    let pair = {{ cache }}_cache[{{ "SECOND_" if cache == "v" }}SCALES_AT + i / 16u];
     let scale = half_scale((pair >> (2u * (i & 8u))) & 0xffffu);
     return scale * vec4<f32>(unpack4xI8({{ cache }}_cache[i]));
 }

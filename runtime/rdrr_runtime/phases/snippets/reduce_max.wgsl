@@ -1,8 +1,10 @@
+{# Shaders may set MAX_TYPE, for example to vec4<f32> for a maximum of each component. #}
+{% set T = MAX_TYPE | default("f32") %}
 // Maximum over the workgroup of WG threads (a power of two); valid in every thread.
-var<workgroup> reduce_max_shared: array<f32, WG>;
+var<workgroup> reduce_max_shared: array<{{ T }}, WG>;
 
 {% if SUBGROUPS %}
-fn reduce_max(v: f32, thread: Thread) -> f32 {
+fn reduce_max(v: {{ T }}, thread: Thread) -> {{ T }} {
     let most = subgroupMax(v);
     workgroupBarrier();  // other threads may still be reading the result of an earlier call
     if (thread.lane == 0u) {
@@ -16,7 +18,7 @@ fn reduce_max(v: f32, thread: Thread) -> f32 {
     return total;
 }
 {% else %}
-fn reduce_max(v: f32, thread: Thread) -> f32 {
+fn reduce_max(v: {{ T }}, thread: Thread) -> {{ T }} {
     workgroupBarrier();  // other threads may still be reading the result of an earlier call
     reduce_max_shared[thread.index] = v;
     for (var half = WG / 2u; half > 0u; half /= 2u) {

@@ -1,0 +1,107 @@
+"""GLM 4.7 Flash: latent attention like that of DeepSeek V3, and mixtures with sigmoid scores."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures._latent import ATTENTION, SIZES, TENSORS
+from rdrr_converter.architectures._mixtures import SELECTION_BIAS, SHARED_EXPERTS, SIGMOID_EXPERTS
+from rdrr_converter.architectures._rope import interleaved_if, read_rope
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.config import Config
+from rdrr_converter.architectures.layers import all_full
+from rdrr_converter.architectures.tensors import (
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    HEAD,
+    QWEN_EXPERTS,
+    TWO_NORMS,
+    in_layers,
+    router,
+    stacked_experts,
+)
+
+
+def sparse_layers(config: Config) -> tuple[int, ...]:
+    """Rule: the layers that `mlp_layer_types` calls sparse, else all but the first, have experts.
+
+    Raises:
+        SourceError: It is no list with the type of each layer, or `first_k_dense_replace` says
+            something else.
+    """
+    types = config.get("mlp_layer_types")
+    if types is None:
+        types = ["dense"] + ["sparse"] * (config.layers - 1)
+    known = isinstance(types, list) and set(map(str, types)) <= {"dense", "sparse"}
+    if not known or len(types) < config.layers:
+        raise config.fault("mlp_layer_types", f"{config.layers} of dense or sparse", types)
+    found = tuple(layer for layer in range(config.layers) if types[layer] == "sparse")
+    first = config.get("first_k_dense_replace")  # transformers does not read it
+    if first is not None and found != tuple(range(first, config.layers)):
+        raise config.fault("first_k_dense_replace", "the layers of mlp_layer_types", first)
+    return found
+
+
+def dense_layers(config: Config) -> tuple[int, ...]:
+    """Rule: all other layers have a dense feed-forward network."""
+    sparse = sparse_layers(config)
+    return tuple(layer for layer in range(config.layers) if layer not in sparse)
+
+
+GLM4_MOE_LITE = ArchitectureRule(
+    name="glm4_moe_lite",
+    classes=("Glm4MoeLiteForCausalLM", "Glm4MoeLiteModel"),
+    defaults={
+        "attention_bias": False,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 10240,
+        "kv_lora_rank": 512,
+        "max_position_embeddings": 202752,
+        "mlp_layer_types": None,
+        "moe_intermediate_size": 1536,
+        "n_group": 1,
+        "n_routed_experts": 64,
+        "n_shared_experts": 1,
+        "norm_topk_prob": True,
+        "num_attention_heads": 20,
+        "num_experts_per_tok": 4,
+        "num_hidden_layers": 47,
+        "num_key_value_heads": 20,
+        "q_lora_rank": 768,
+        "qk_nope_head_dim": 192,
+        "qk_rope_head_dim": 64,
+        "rms_norm_eps": 1e-05,
+        "rope_interleave": True,
+        "rope_theta": 10000.0,
+        "routed_scaling_factor": 1.8,
+        "tie_word_embeddings": False,
+        "topk_group": 1,
+        "v_head_dim": 256,
+        "vocab_size": 154880,
+    },
+    sizes=SIZES,
+    attention=ATTENTION,
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act")},
+    output={},
+    experts=SIGMOID_EXPERTS,
+    rope=interleaved_if("rope_interleave", read_rope),
+    layer_types=all_full,
+    stacks=stacked_experts(*QWEN_EXPERTS),
+    extra_layers="num_nextn_predict_layers",
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *TENSORS,
+        *in_layers(dense_layers, *FEED_FORWARD),
+        *in_layers(
+            sparse_layers, router("mlp.gate"), SELECTION_BIAS, *QWEN_EXPERTS, *SHARED_EXPERTS
+        ),
+        FINAL_NORM,
+        HEAD,
+    ),
+)
