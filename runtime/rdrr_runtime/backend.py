@@ -2,7 +2,8 @@
 
 Positions are slots of the key-value cache. `base` is the number of tokens already in the cache, and
 a pass over n tokens fills the slots base to base + n - 1. A smaller `base` than before rewinds the
-cache: entries beyond it are never read, and later passes overwrite them.
+cache: entries beyond it are never read, and later passes overwrite them. Models with recurrent
+states can be rewound only to some positions, see `resumable`.
 """
 
 from __future__ import annotations
@@ -132,6 +133,20 @@ class StoringBackend(Protocol):
             FormatError: The names or shapes are those of another model.
         """
         ...
+
+
+@runtime_checkable
+class ResumingBackend(Protocol):
+    """A backend that may not be able to rewind to every position, because the model has states."""
+
+    def resumable(self, base: int) -> int:
+        """Return the last position up to `base` at which a pass may begin."""
+        ...
+
+
+def resumable(backend: Backend, base: int) -> int:
+    """Return the last position up to `base` at which a pass of a backend may begin."""
+    return backend.resumable(base) if isinstance(backend, ResumingBackend) else base
 
 
 @runtime_checkable

@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import GenerationError, UsageError
 from rdrr_format.options import check_count
 
-from rdrr_runtime.backend import Backend, BatchingBackend, StoringBackend
+from rdrr_runtime.backend import Backend, BatchingBackend, StoringBackend, resumable
 from rdrr_runtime.decode.autoregressive import Autoregressive
 from rdrr_runtime.decode.base import Counts, Job
 from rdrr_runtime.decode.batch import BatchSequence, run_batch
@@ -79,7 +80,7 @@ class Engine:
         if not isinstance(self.backend, StoringBackend):
             return 0, {}
         with self.turns.exclusive():
-            slots = self._cached_ids.shared(ids)
+            slots = resumable(self.backend, self._cached_ids.shared(ids))
             return slots, self.backend.read_cache(slots)
 
     def load_cache(
@@ -266,7 +267,7 @@ class Engine:
                 ids, more = shift_context(ids, request.keep, longest)
                 dropped += more
                 stats.context_shifts += 1
-            cached = self._cached_ids.reuse(ids)
+            cached = self._cached_ids.reuse(ids, partial(resumable, self.backend))
             if left == request.max_tokens:
                 stats.cached_tokens = cached
             room = min(left, longest - len(ids) + 1)

@@ -24,6 +24,7 @@ from rdrr_runtime.exec.executor import DispatchExecutor, Executor, Prepared
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.program import PreparedPass, Program
 from rdrr_runtime.phases.kv_cache import KvCache
+from rdrr_runtime.phases.state_positions import StatePosition
 from rdrr_runtime.sampling.logprobs import TokenLogprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.feed import GpuFeed
@@ -34,6 +35,7 @@ from rdrr_runtime.sequences.gpu_sequences import (
     PassPart,
     submit_and_collect,
 )
+from rdrr_runtime.sequences.gpu_states import GpuStateCopies
 from rdrr_runtime.sequences.passes import SinglePasses
 from rdrr_runtime.sequences.sampler import GpuSampler
 from rdrr_runtime.sequences.windows import GpuWindows
@@ -100,8 +102,16 @@ class GpuBackend:
             self._program = Program(plan, self._executor)
             vocabulary = plan.graph.vocab_size
             sampler = partial(GpuSampler, self._executor, self._arena, plan.state, vocabulary)
+            states = plan.cache.states
+            copies = GpuStateCopies(self._executor, states) if states.shapes else None
+            self._position = StatePosition(copies)
             self._sequence = GpuSequences(
-                self._executor, plan.state, SinglePasses(self._program), vocabulary, sampler
+                self._executor,
+                plan.state,
+                SinglePasses(self._program),
+                vocabulary,
+                sampler,
+                self._position,
             )
             self._windows = GpuWindows(self._sequence, self._program)
             decisions = plan.decisions()
@@ -195,12 +205,18 @@ class GpuBackend:
 
     def read_cache(self, slots: int) -> dict[str, npt.NDArray[np.uint8]]:
         """Return the first slots of the cache, see `StoringBackend.read_cache`."""
-        return self._plan.cache.read(self.device, slots)
+        copy = self._position.index(slots)
+        return self._plan.cache.read(self.device, slots, copy)
+
+    def resumable(self, base: int) -> int:
+        """Return the last position up to `base` at which a pass may begin."""
+        return self._position.resumable(base)
 
     def write_cache(self, cache: Mapping[str, npt.NDArray[np.uint8]], slots: int) -> None:
         """Restore what `read_cache` returned."""
         self._sequence.step.invalidate()
         self._plan.cache.write(self.device, cache, slots)
+        self._position.reset(slots)
 
     def batch(self, sequences: int, context: int) -> GpuBatch:
         """Return a batch with at least these sequences and slots; it is kept for the next call.

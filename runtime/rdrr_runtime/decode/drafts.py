@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from rdrr_runtime.backend import resumable
+
 if TYPE_CHECKING:
     from rdrr_runtime.backend import Backend
     from rdrr_runtime.decode.probabilities import F64, ProbabilitySampler
@@ -111,7 +113,7 @@ class ModelDraft:
         count = min(count, self.backend.info.context - len(ids) + 1)
         if count < 1:
             return Proposal()
-        base = self._shared(ids)
+        base = resumable(self.backend, self._shared(ids))
         pending = list(ids[base:])
         # Two ids are pending after all draft tokens were accepted. Two decode passes are faster
         # than one prefill pass.

@@ -2,7 +2,8 @@
 
 Leviathan et al. 2023, arXiv 2211.17192. The result is that of the target model alone: the same ids
 under greedy decoding, the same distribution under sampling. The cache entries of rejected tokens
-are overwritten by the next pass.
+are overwritten by the next pass. Recurrent states absorb no draft tokens, so the next pass runs the
+accepted ones again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from rdrr_format.options import check_fields, documented, option
 
+from rdrr_runtime.backend import resumable
 from rdrr_runtime.decode.base import Counts, Job
 from rdrr_runtime.decode.drafts import Draft, ModelDraft, NgramDraft, Proposal
 from rdrr_runtime.decode.strategy import Models, Strategy, StrategyOptions
@@ -89,8 +91,10 @@ class SpeculativeDecoding(Strategy):
             yield delivered
             if chooser.ended or left < 1:
                 return
-            pending = chosen.ids[-1:]
             most = min(self.tokens, left - 1, chooser.context - base - 1)
+            # States have absorbed no draft token, so the accepted ones run again.
+            base = resumable(chooser.backend, base)
+            pending = chooser.ids[base:]
             proposal = Proposal()
             if most > 0:
                 proposal = self.draft.propose(chooser.ids, most, chooser.draft_sampler)

@@ -227,7 +227,7 @@ def _mask_of(package: Package) -> int:
     """Return the mask token of a model whose masks can be filled in place.
 
     Raises:
-        UsageError: The model has no mask token, or has layers with sliding windows.
+        UsageError: The model has no mask token, or has layers with sliding windows or states.
     """
     from rdrr_manifests.graph.ops import Attention
 
@@ -243,6 +243,12 @@ def _mask_of(package: Package) -> int:
     if any(isinstance(op, Attention) and op.window for op in package.graph.ops):
         raise UsageError(
             "wedlm cannot decode models with sliding windows",
+            where=package.where,
+            hint="omit `decode`",
+        )
+    if package.graph.states:
+        raise UsageError(
+            "wedlm cannot decode models with recurrent states, which absorb tokens in their order",
             where=package.where,
             hint="omit `decode`",
         )

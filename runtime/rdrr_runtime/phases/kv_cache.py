@@ -25,7 +25,8 @@ from rdrr_manifests.graph import CacheShape, Graph
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.phase import Record, choice
-from rdrr_runtime.phases.state_cache import StateCache
+from rdrr_runtime.phases.state_cache import StateCache, is_state
+from rdrr_runtime.phases.state_positions import COPIES
 
 U8 = npt.NDArray[np.uint8]
 
@@ -255,12 +256,20 @@ class KvCache:
         caches = sum(layer.keys.size + layer.values.size for layer in self.layers.values())
         return caches + self.states.size
 
-    def read(self, device: Device, slots: int) -> dict[str, U8]:
-        """Read the first `slots` slots of every layer, see `StoringBackend.read_cache`."""
-        return {
+    def read(self, device: Device, slots: int, copy: int | None = None) -> dict[str, U8]:
+        """Read the first `slots` slots of every layer, and the states after them.
+
+        Args:
+            device: The device.
+            slots: Number of slots.
+            copy: Which copy of the states to read; None for the states themselves.
+        """
+        states = self.states if copy is None else self.states.copies[copy]
+        caches = {
             name: self._head_parts(device, spec, buffer, plane, slots)
             for name, spec, buffer, plane in self._planes()
         }
+        return {**caches, **states.read(device)}
 
     def write(self, device: Device, parts: Mapping[str, U8], slots: int) -> None:
         """Restore slots that `read` returned.
@@ -268,6 +277,9 @@ class KvCache:
         Raises:
             FormatError: The names or shapes are those of another model.
         """
+        held = {name: part for name, part in parts.items() if is_state(name)}
+        self.states.write(device, held)
+        parts = {name: part for name, part in parts.items() if name not in held}
         planes = list(self._planes())
         shapes = {
             name: (spec.kv_heads, self._whole(slots), plane.slot_bytes)
@@ -338,7 +350,8 @@ class KvCache:
             )
             for layer, (first, second) in ((layer, spec.parts) for layer, spec in specs.items())
         }
-        states = StateCache.allocate(arena, graph.states, sequences)
+        copies = COPIES if sequences == 1 else 0  # a batch never resumes a sequence
+        states = StateCache.allocate(arena, graph.states, sequences, copies)
         return KvCache(context, dtype, specs, layers, states)
 
     @staticmethod

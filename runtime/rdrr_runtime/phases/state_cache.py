@@ -1,8 +1,8 @@
 """The recurrent states of sequences on the GPU, which take the place of a key-value cache.
 
 The state of an op is a tensor of fixed size, f32, that summarizes all tokens so far. Unlike the
-slots of a key-value cache it cannot be cut back to fewer tokens: `rdrr_runtime.sequences.positions`
-decides which copies of it are kept for that.
+slots of a key-value cache it cannot be cut back to fewer tokens: `state_positions` decides which
+copies of it are kept for that.
 """
 
 from __future__ import annotations
@@ -33,15 +33,25 @@ class StateCache:
         buffers: The states of all sequences, f32 [sequences, ...] each.
         whole: Memory that holds `buffers` without anything else; there are several if one would be
             larger than the device can bind.
+        copies: Memory for copies of the states.
     """
 
     shapes: Sequence[tuple[int, ...]] = ()
     buffers: Sequence[BufferSlice] = ()
     whole: Sequence[BufferSlice] = ()
+    copies: Sequence[StateCache] = ()
 
     @staticmethod
-    def allocate(arena: Arena, shapes: Sequence[tuple[int, ...]], sequences: int = 1) -> StateCache:
+    def allocate(
+        arena: Arena, shapes: Sequence[tuple[int, ...]], sequences: int = 1, copies: int = 0
+    ) -> StateCache:
         """Allocate zeroed states of some sequences.
+
+        Args:
+            arena: Owner of the buffers.
+            shapes: Shape of each state of one sequence.
+            sequences: Number of sequences.
+            copies: Number of copies of all states to allocate.
 
         Raises:
             DeviceError: A state exceeds what the device can bind or allocate.
@@ -50,18 +60,20 @@ class StateCache:
         places = [-(-size // OFFSET_ALIGNMENT) * OFFSET_ALIGNMENT for size in sizes]
         if not shapes:
             return StateCache()
+        kept = [StateCache.allocate(arena, shapes, sequences) for _ in range(copies)]
         if sum(places) > arena.max_binding:
             own = [arena.empty(f"state.{at}", size) for at, size in enumerate(places)]
-            return StateCache(shapes, _heads(own, sizes), own)
+            return StateCache(shapes, _heads(own, sizes), own, kept)
         memory = arena.empty("states", sum(places))
         starts = [sum(places[:at]) for at in range(len(places))]
         own = [memory.range(at, size) for at, size in zip(starts, places, strict=True)]
-        return StateCache(shapes, _heads(own, sizes), (memory,))
+        return StateCache(shapes, _heads(own, sizes), (memory,), kept)
 
     @property
     def size(self) -> int:
-        """Bytes of GPU memory."""
-        return sum(one.size for one in self.whole)
+        """Bytes of GPU memory, including the copies."""
+        own = sum(one.size for one in self.whole)
+        return own + sum(one.size for one in self.copies)
 
     def copy_to(self, other: StateCache, label: str) -> list[Phase]:
         """Return the phases that copy all states into another cache of the same shapes."""

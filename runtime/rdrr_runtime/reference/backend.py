@@ -11,6 +11,8 @@ from rdrr_format.errors import FormatError, GenerationError
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import BackendInfo
+from rdrr_runtime.phases.state_cache import state_name
+from rdrr_runtime.phases.state_positions import StatePosition
 from rdrr_runtime.reference import ops
 from rdrr_runtime.reference.forward import ReferenceModel
 from rdrr_runtime.reference.run import Observer
@@ -20,6 +22,27 @@ F32 = npt.NDArray[np.float32]
 
 PREFILL_ROWS = 256
 """Most prompt tokens of one pass; bounds the memory of the attention scores."""
+
+
+class TensorCopies:
+    """Recurrent states with copies of them, see `StateCopies`.
+
+    Args:
+        states: The states.
+    """
+
+    def __init__(self, states: Sequence[torch.Tensor]) -> None:
+        self._states = states
+        self.kept: dict[int, list[torch.Tensor]] = {}
+
+    def save(self, index: int) -> None:
+        """Copy the states into the copy `index`."""
+        self.kept[index] = [one.clone() for one in self._states]
+
+    def restore(self, index: int) -> None:
+        """Copy the copy `index` into the states."""
+        for state, kept in zip(self._states, self.kept[index], strict=True):
+            state.copy_(kept)
 
 
 class CpuBackend:
@@ -38,8 +61,12 @@ class CpuBackend:
             for use in graph.weights()
         }
         self._model = ReferenceModel(graph, weights, context, observe)
+        self._copies = TensorCopies(self._model.states) if graph.states else None
+        self._position = StatePosition(self._copies)
         size = sum(4 * weight.numel() for weight in weights.values())
-        self._info = BackendInfo("cpu", None, context, size, graph.kv_bytes(context, 4))
+        self._info = BackendInfo(
+            "cpu", None, context, size, graph.kv_bytes(context, 4) + graph.state_bytes()
+        )
 
     @property
     def info(self) -> BackendInfo:
@@ -57,12 +84,16 @@ class CpuBackend:
         Returns:
             float32 [1, vocab], or [len(ids), vocab] with `all_rows`.
         """
+        self._position.begin(base)
         parts = [
             self._model.forward(
                 ids[start : start + PREFILL_ROWS], base + start, all_rows=all_rows
             ).numpy()
             for start in range(0, len(ids), PREFILL_ROWS)
         ]
+        self._position.advance(len(ids))
+        if len(ids) > 1:
+            self._position.keep()
         return np.concatenate(parts) if all_rows else parts[-1]
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
@@ -97,7 +128,12 @@ class CpuBackend:
         positions: Sequence[int] | None = None,
     ) -> F32:
         """Return the logits of the last `wanted` of `ids`, see `Backend.window_logits`."""
-        rows = self._model.forward(ids, base, positions=positions, all_rows=True)
+        self._position.begin(base)
+        uncertain = max(wanted - 1, 0)
+        rows = self._model.forward(
+            ids, base, positions=positions, all_rows=True, uncertain=uncertain
+        )
+        self._position.advance(len(ids) - uncertain)
         return rows[len(ids) - wanted :].numpy()
 
     def window_picks(
@@ -114,10 +150,19 @@ class CpuBackend:
 
     def read_cache(self, slots: int) -> dict[str, npt.NDArray[np.uint8]]:
         """Return the first `slots` slots of the cache, see `StoringBackend.read_cache`."""
+        states = self._model.states
+        index = self._position.index(slots)
+        if index is not None and self._copies is not None:
+            states = self._copies.kept[index]
+        parts = {name: layer[:, :slots] for name, layer in self._caches().items()}
+        parts |= {state_name(at): one for at, one in enumerate(states)}
         return {
-            name: np.ascontiguousarray(layer[:, :slots].numpy()).view(np.uint8)
-            for name, layer in self._caches().items()
+            name: np.ascontiguousarray(one.numpy()).view(np.uint8) for name, one in parts.items()
         }
+
+    def resumable(self, base: int) -> int:
+        """Return the last position up to `base` at which a pass may begin."""
+        return self._position.resumable(base)
 
     def write_cache(self, cache: Mapping[str, npt.NDArray[np.uint8]], slots: int) -> None:
         """Restore the slots that `read_cache` returned.
@@ -126,13 +171,15 @@ class CpuBackend:
             FormatError: The names or shapes are those of another model.
         """
         targets = {name: layer[:, :slots] for name, layer in self._caches().items()}
-        shapes = {name: (*one.shape[:2], 4 * one.shape[2]) for name, one in targets.items()}
+        targets |= {state_name(at): one for at, one in enumerate(self._model.states)}
+        shapes = {name: (*one.shape[:-1], 4 * one.shape[-1]) for name, one in targets.items()}
         if shapes != {name: part.shape for name, part in cache.items()}:
             raise FormatError(
                 "the saved cache belongs to another model", expected=f"{len(shapes)} parts"
             )
         for name, target in targets.items():
             target.copy_(torch.from_numpy(cache[name].view(np.float32)))
+        self._position.reset(slots)
 
     def _caches(self) -> dict[str, torch.Tensor]:
         names = ("keys", "values")

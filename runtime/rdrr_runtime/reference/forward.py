@@ -56,6 +56,11 @@ class ReferenceModel:
         """The two parts of the cache by layer, each [kv_heads, context, width]."""
         return self._memory.cache
 
+    @property
+    def states(self) -> Sequence[Tensor]:
+        """The recurrent states, see `Graph.states`."""
+        return self._memory.states
+
     def forward(
         self,
         ids: Sequence[int],
@@ -63,6 +68,7 @@ class ReferenceModel:
         *,
         positions: Sequence[int] | None = None,
         all_rows: bool = False,
+        uncertain: int = 0,
     ) -> Tensor:
         """Run a pass and return the logits of its last row, or of every row.
 
@@ -71,19 +77,25 @@ class ReferenceModel:
             base: Valid slots before this pass.
             positions: Position of each row for rope; base, base + 1... when None.
             all_rows: Return the logits of every row.
+            uncertain: Number of last rows that recurrent states do not absorb.
 
         Returns:
             [1, vocab], or [len(ids), vocab] with `all_rows`.
         """
         macs = len(ids) * self._typical_weight
         with torch.no_grad(), limited_threads(macs):
-            return self._forward(ids, base, positions, all_rows)
+            rows = range(base, base + len(ids)) if positions is None else positions
+            run = ReferencePass(
+                self._memory,
+                torch.tensor(ids),
+                base,
+                torch.tensor(rows),
+                all_rows,
+                uncertain=uncertain,
+            )
+            return self._forward(run)
 
-    def _forward(
-        self, ids: Sequence[int], base: int, positions: Sequence[int] | None, all_rows: bool
-    ) -> Tensor:
-        rows = torch.arange(base, base + len(ids)) if positions is None else torch.tensor(positions)
-        run = ReferencePass(self._memory, torch.tensor(ids), base, rows, all_rows)
+    def _forward(self, run: ReferencePass) -> Tensor:
         for op in self._graph.ops:
             run.values[op.out] = compute(run, op)
         return run.values["logits"]

@@ -6,7 +6,7 @@ Both are plain lists of ids. Entries of the cache beyond them are never read, se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rdrr_format.options import check_count
 
@@ -17,12 +17,16 @@ class CachedIds:
     def __init__(self) -> None:
         self.ids: list[int] = []
 
-    def reuse(self, ids: Sequence[int]) -> int:
+    def reuse(self, ids: Sequence[int], resumable: Callable[[int], int] = int) -> int:
         """Return how many leading `ids` need not run again, and forget all other cached ids.
 
         The last of `ids` always runs, because its logits are needed.
+
+        Args:
+            ids: Ids of the sequence.
+            resumable: Returns the last position up to a given one at which a pass may begin.
         """
-        common = min(self.shared(ids), len(ids) - 1)
+        common = resumable(min(self.shared(ids), len(ids) - 1))
         del self.ids[common:]
         return common
 

@@ -72,6 +72,7 @@ class FeedRun:
         further_step: Returns the phases of every further step.
         ring: Layout of the ring in which the steps leave their ids.
         per_submission: Largest number of steps in one submission.
+        submitted: Called with the number of further steps that have been submitted.
     """
 
     rows: Sequence[Row]
@@ -79,6 +80,7 @@ class FeedRun:
     further_step: Callable[[], Prepared]
     ring: Ring
     per_submission: int = 1
+    submitted: Callable[[int], None] | None = None
 
 
 @dataclass
@@ -154,6 +156,8 @@ class GpuFeed:
             steps = min(self._run.per_submission, most, room)
             step.invalidate()
             self._executor.run(self._run.further_step(), len(self._rows), steps)
+            if self._run.submitted is not None:
+                self._run.submitted(steps)
         step.recorded += steps
         return steps
 

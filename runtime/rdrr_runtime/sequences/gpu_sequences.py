@@ -15,6 +15,7 @@ from rdrr_runtime.backend import Row
 from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.program import PreparedPass
 from rdrr_runtime.phases.state import State
+from rdrr_runtime.phases.state_positions import StatePosition
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.feed import FeedRun, GpuFeed
 from rdrr_runtime.sequences.passes import Passes
@@ -39,6 +40,8 @@ class GpuSequences:
         passes: The passes that run the rows.
         vocabulary: Number of logits per row.
         new_sampler: Makes the sampler.
+        position: Position of the recurrent states of a single sequence; None for a batch, whose
+            sequences are never rewound.
     """
 
     def __init__(
@@ -48,7 +51,9 @@ class GpuSequences:
         passes: Passes,
         vocabulary: int,
         new_sampler: Callable[[], GpuSampler],
+        position: StatePosition | None = None,
     ) -> None:
+        self.position = position if position is not None else StatePosition()
         self.step = Step(executor.device, state)
         self._executor, self._passes = executor, passes
         self.vocabulary, self._new_sampler = vocabulary, new_sampler
@@ -112,6 +117,7 @@ class GpuSequences:
             lambda: to_token(self._passes.decode(count)),
             self._passes.ring(count),
             per_submission,
+            self.position.advance,
         )
         recorder = sampler if sampler is not None and sampler.has_records else None
         return GpuFeed(self._executor, self.step, run, recorder)
@@ -138,6 +144,7 @@ class GpuSequences:
         prepared = self._passes.consecutive(len(ids), sequence)
         if prepared is None:
             return None
+        self.position.begin(base)
         resumes = len(ids) == 1 and self.step.resume((Row(ids[0], sequence, base),))
         for start in range(0, len(ids), prepared.rows):
             some = ids[start : start + prepared.rows]
@@ -145,6 +152,9 @@ class GpuSequences:
                 self.step.write(some, base + start, sequence=sequence)
             is_last = start + len(some) == len(ids)
             self._executor.run(part(prepared) if is_last else prepared.body, len(some))
+        self.position.advance(len(ids))
+        if len(ids) > 1:
+            self.position.keep()
         return prepared
 
     def read_logits(self, prepared: PreparedPass, rows: int) -> F32:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from rdrr_format.errors import UsageError
 
 from rdrr_runtime.compile.pass_spec import SCORE, SMALL_WINDOW, WINDOW
 from rdrr_runtime.exec.program import PreparedPass, Program
@@ -31,11 +32,14 @@ class GpuWindows:
     def __init__(self, sequence: GpuSequences, program: Program) -> None:
         self._executor = program.executor
         self._sequence, self._step = sequence, sequence.step
+        self._position = sequence.position
         self._program = program
 
     def score(self, ids: Sequence[int], base: int) -> F32:
         """Return the logits of all rows, f32 [len(ids), vocab]."""
         prepared = self._program.get(SCORE)
+        self._position.begin(base)
+        self._position.advance(len(ids))
         out = np.empty((len(ids), self._sequence.vocabulary), np.float32)
         for start in range(0, len(ids), prepared.rows):
             part = ids[start : start + prepared.rows]
@@ -73,12 +77,38 @@ class GpuWindows:
     ) -> Iterator[tuple[PreparedPass, int]]:
         """Run the bodies in order; yield each pass with wanted rows, and how many it has."""
         prepared = self._program.get(SMALL_WINDOW if len(ids) <= SMALL_WINDOW.rows else WINDOW)
-        for start in range(0, len(ids), prepared.rows):
-            part = ids[start : start + prepared.rows]
-            end = start + len(part)
+        self._position.begin(base)
+        for start, end in self._parts(len(ids), wanted, prepared.rows):
+            part = ids[start:end]
             own = None if positions is None else positions[start:end]
             rows = max(0, min(len(part), end - (len(ids) - wanted)))
             self._step.write(part, base + start, own, wanted=rows)
             self._executor.run(prepared.body, len(part))
+            self._position.advance(len(part) - max(rows - 1, 0))
             if rows:
                 yield prepared, rows
+        if len(ids) > 1 and wanted <= 1:
+            self._position.keep()
+
+    def _parts(self, count: int, wanted: int, most: int) -> Iterator[tuple[int, int]]:
+        """Yield the rows of each pass, from the first to behind the last.
+
+        A pass takes states only up to its first wanted row, so all wanted rows share a pass where
+        there are states.
+
+        Raises:
+            UsageError: They do not fit.
+        """
+        last = 0
+        if self._position.has_states and count > most and wanted > 1:
+            last = wanted
+        if last > most:
+            raise UsageError(
+                "too many draft tokens for a model with recurrent states",
+                expected=f"at most {most - 1}",
+                found=wanted - 1,
+            )
+        for start in range(0, count - last, most):
+            yield start, min(start + most, count - last)
+        if last:
+            yield count - last, count

@@ -1,0 +1,249 @@
+"""Sequences of models with recurrent states: resuming, rewinding, sessions and batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rdrr_format.errors import GenerationError, UsageError
+from rdrr_runtime.decode.autoregressive import Autoregressive
+from rdrr_runtime.decode.drafts import ModelDraft, Proposal
+from rdrr_runtime.decode.speculative import SpeculativeDecoding
+from rdrr_runtime.decode.stats import GenerationStats
+from rdrr_runtime.decode.wedlm import Wedlm
+from rdrr_runtime.engine import Engine
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.phases.state_positions import StatePosition
+from rdrr_runtime.reference.backend import CpuBackend
+from support.comparison import relative_error
+from support.hybrids import VOCAB, write_hybrid
+
+CONTEXT = 160
+
+
+class Log:
+    """Copies that only record what happens."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+
+    def save(self, index: int) -> None:
+        self.calls.append(("save", index))
+
+    def restore(self, index: int) -> None:
+        self.calls.append(("restore", index))
+
+
+def test_a_sequence_resumes_at_its_start_at_its_position_or_at_a_copy():
+    log = Log()
+    position = StatePosition(log, count=2)
+    for length in (10, 5, 4):
+        position.advance(length)
+        position.keep()
+    position.advance(3)
+    assert [position.resumable(at) for at in (9, 14, 15, 18, 19, 21, 22, 99)] == [
+        *(0, 0, 15, 15, 19, 19, 22, 22)
+    ]
+    assert log.calls == [("save", 0), ("save", 1), ("save", 0)]
+    with pytest.raises(GenerationError, match="cannot resume"):
+        position.begin(16)
+    position.begin(15)
+    assert log.calls[-1] == ("restore", 1)
+    assert position.resumable(99) == 15, "the copy behind the position is discarded"
+    position.begin(0)
+    assert log.calls[-1] == ("restore", 1), "a state counts as zero at the first slot"
+    assert position.resumable(99) == 0
+
+
+def test_a_model_without_states_resumes_everywhere():
+    position = StatePosition()
+    position.begin(7)
+    position.keep()
+    assert position.resumable(5) == 5
+    assert position.index(3) is None
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    return write_hybrid(tmp_path_factory.mktemp("hybrid"), np.random.default_rng())
+
+
+def opened(package, device, kind: str):
+    if kind == "cpu":
+        return CpuBackend(package, context=CONTEXT)
+    return GpuBackend(package, context=CONTEXT, kv_dtype=kind, device=device)
+
+
+@pytest.fixture(params=["cpu", "f32"])
+def backend(request, package, device):
+    made = opened(package, device, request.param)
+    yield made
+    made.close()
+
+
+def prompt(rng, length: int) -> list[int]:
+    return rng.integers(0, VOCAB, length).tolist()
+
+
+def fresh(backend, ids, count: int, strategy=None) -> list[int]:
+    """Return new ids of an engine that has cached nothing."""
+    return continued(Engine(backend, [], VOCAB), ids, count, strategy=strategy)
+
+
+def continued(engine, ids, count: int, strategy=None, stats=None) -> list[int]:
+    runs = engine.generate(ids, max_tokens=count, strategy=strategy, stats=stats)
+    return [one for run in runs for one in run]
+
+
+def test_every_kind_of_pass_gives_the_logits_of_one_pass(backend, rng):
+    ids = prompt(rng, 75)
+    whole = backend.logits(ids, 0, all_rows=True)
+    backend.fill(ids[:40], 0)
+    parts = [backend.window_logits(ids[40:45], 40, wanted=1)]
+    parts += [backend.logits([one], at) for at, one in enumerate(ids[45:50], start=45)]
+    parts += [backend.logits(ids[50:], 50)]
+    rows = [44, *range(45, 50), 74]
+    assert relative_error(np.concatenate(parts), whole[rows]) < 1e-4
+
+
+def test_a_window_over_draft_tokens_leaves_the_states_at_the_certain_rows(backend, rng):
+    ids = prompt(rng, 60)
+    whole = backend.logits(ids, 0, all_rows=True)
+    backend.fill(ids[:20], 0)
+    wrong = prompt(rng, 4)
+    found = backend.window_logits([*ids[20:23], *wrong], 20, wanted=5)
+    assert relative_error(found[:1], whole[22:23]) < 1e-4
+    assert backend.resumable(27) == 23
+    # More rows than a window has: only the certain ones are split.
+    found = backend.window_logits(ids[23:60], 23, wanted=6)
+    assert relative_error(found, whole[54:60]) < 1e-4
+    assert backend.resumable(99) == 55
+    with pytest.raises(GenerationError, match="cannot resume"):
+        backend.logits(ids[57:], 57)
+
+
+def test_a_window_of_more_drafts_than_a_pass_has_rows_is_refused(package, device, rng):
+    backend = opened(package, device, "f32")
+    with pytest.raises(UsageError, match="too many draft tokens"):
+        backend.window_logits(prompt(rng, 50), 0, wanted=40)
+    backend.close()
+
+
+def test_a_longer_prompt_reuses_the_states_of_the_shorter_one(backend, rng):
+    first, more = prompt(rng, 12), prompt(rng, 9)
+    engine, stats = Engine(backend, [], VOCAB), GenerationStats()
+    ids = first + continued(engine, first, 10, strategy=Autoregressive(4))
+    longer = [*ids, *more]
+    found = continued(engine, longer, 6, stats=stats)
+    assert stats.cached_tokens in (12, len(ids) - 1)  # the GPU has run ahead of the reply
+    assert found == fresh(backend, longer, 6)
+
+
+def test_an_edited_prompt_resumes_at_the_end_of_an_earlier_one(backend, rng):
+    system, turn, other = prompt(rng, 20), prompt(rng, 7), prompt(rng, 8)
+    engine, stats = Engine(backend, [], VOCAB), GenerationStats()
+    continued(engine, system, 1)
+    continued(engine, [*system, *turn], 5)
+    found = continued(engine, [*system, *other], 6, stats=stats)
+    assert stats.cached_tokens == 20
+    assert found == fresh(backend, [*system, *other], 6)
+    unrelated = prompt(rng, 11)
+    assert continued(engine, unrelated, 6) == fresh(backend, unrelated, 6)
+
+
+class Guesses:
+    """A draft that knows the tokens to come, and makes every third of them wrong."""
+
+    def __init__(self, ids: list[int]) -> None:
+        self.ids = ids
+
+    def begin(self) -> None:
+        pass
+
+    def propose(self, ids, count, sampler) -> Proposal:
+        del sampler
+        at = len(ids)
+        return Proposal(
+            [(one + (place % 3 == 0)) % VOCAB for place, one in enumerate(self.ids[at:], start=at)][
+                :count
+            ]
+        )
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 9])
+def test_speculative_decoding_gives_the_ids_of_plain_decoding(backend, rng, tokens):
+    ids = prompt(rng, 15)
+    plain = fresh(backend, ids, 40)
+    assert len(set(plain)) > 5, "the model repeats itself too much to show a mistake"
+    strategy = SpeculativeDecoding(Guesses(ids + plain), tokens)
+    stats = GenerationStats()
+    engine = Engine(backend, [], VOCAB)
+    assert continued(engine, ids, 40, strategy, stats) == plain
+    assert 0 < stats.counts.accepted < stats.counts.drafted
+    more = [*ids, *plain, *prompt(rng, 5)]
+    assert continued(engine, more, 8) == fresh(backend, more, 8)
+
+
+def test_a_hybrid_can_be_the_draft_of_another(package, tmp_path, device, rng):
+    draft = opened(write_hybrid(tmp_path, rng), device, "f32")
+    target, same = opened(package, device, "f32"), opened(package, device, "f32")
+    ids = prompt(rng, 10)
+    plain = fresh(target, ids, 24)
+    assert fresh(target, ids, 24, SpeculativeDecoding(ModelDraft(draft), 3)) == plain
+    assert fresh(target, ids, 24, SpeculativeDecoding(ModelDraft(same), 3)) == plain
+    for one in (draft, target, same):
+        one.close()
+
+
+@pytest.mark.parametrize("kind", ["cpu", "f32", "q8_0"])
+def test_a_saved_sequence_continues_in_another_backend(package, device, rng, kind):
+    first, other = opened(package, device, kind), opened(package, device, kind)
+    ids = prompt(rng, 14)
+    engine = Engine(first, [], VOCAB)
+    sequence = ids + continued(engine, ids, 9)
+    slots, cache = engine.save_cache(sequence)
+    assert slots in (14, len(sequence) - 1)
+    loaded, stats = Engine(other, [], VOCAB), GenerationStats()
+    loaded.load_cache(sequence, slots, cache)
+    found = continued(loaded, sequence, 7, stats=stats)
+    assert stats.cached_tokens == slots
+    assert found == continued(engine, sequence, 7)
+    first.close()
+    other.close()
+
+
+def test_a_batch_gives_the_ids_of_each_prompt_alone(package, device, rng):
+    backend = opened(package, device, "f32")
+    prompts = [prompt(rng, length) for length in (3, 40, 1, 17, 2, 70, 5)]
+    alone = [fresh(backend, ids, 9) for ids in prompts]
+    # Three sequences serve seven prompts, so each is used again, with the states of the one before.
+    batch = Engine(backend, [], VOCAB).generate_batch(prompts, max_tokens=9, sequences=3)
+    assert [one.new for one in batch] == alone
+    backend.close()
+
+
+def test_a_context_shift_runs_the_rest_again(backend, rng):
+    ids = prompt(rng, 30)
+    engine = Engine(backend, [], VOCAB)
+    runs = engine.generate(ids, max_tokens=CONTEXT, context_shift=4)
+    assert len([one for run in runs for one in run]) == CONTEXT
+
+
+def test_wedlm_is_refused(package):
+    class Models:
+        def __init__(self, package):
+            self.package = package
+
+    package.manifest.__dict__["mask_token_id"] = 5
+    with pytest.raises(UsageError, match="recurrent states"):
+        Wedlm().strategy(Models(package))
+    package.manifest.__dict__["mask_token_id"] = None
+
+
+def test_the_memory_of_states_is_reported(package, device):
+    backend = opened(package, device, "f32")
+    graph = package.graph
+    caches = graph.kv_bytes(CONTEXT, 4)
+    # The states and two copies, each state with at most 255 bytes of padding.
+    padding = backend.info.kv_bytes - caches - 3 * graph.state_bytes()
+    assert 0 <= padding < 3 * 2 * 256
+    backend.close()
