@@ -39,6 +39,9 @@ from rdrr_converter.tokenizer import TOKENIZER_JSON, describe_tokenizer, eos_tok
 COMPUTE = "f32"
 """`quantizationInfo.compute`: the data type of activations unless a hint says otherwise."""
 
+PER_LAYER_TABLE = "embed_tokens_per_layer.weight"
+"""The end of the name of the table of embeddings that each layer has of its own."""
+
 
 def build_manifest(
     source: Source,
@@ -123,7 +126,9 @@ def default_model_id(source: Source) -> str:
 def quantization_info(plan: ConversionPlan, options: PackageOptions) -> QuantizationInfo:
     """Summarize the storage types of the weights in the short names of the public format."""
     _, weights = _type_labels(plan.tensors, options)
-    by_role = {tensor.role: _short_name(tensor) for tensor in plan.tensors}
+    # The first embedding is that of the tokens; some models have a table for the layers after it.
+    by_role = {tensor.role: _short_name(tensor) for tensor in reversed(plan.tensors)}
+    of_layers = (one for one in plan.tensors if one.name.endswith(PER_LAYER_TABLE))
     embeddings, head = by_role["embedding"], by_role.get("lm_head")
     layout = "col" if _is_column(plan, options) else "row"
     parts = [weights]
@@ -139,6 +144,7 @@ def quantization_info(plan: ConversionPlan, options: PackageOptions) -> Quantiza
         weights=weights,
         embeddings=embeddings,
         lm_head=head,
+        per_layer_embeddings=next((_short_name(one) for one in of_layers), None),
         compute=COMPUTE,
         layout=layout,
         variant_tag=tag,

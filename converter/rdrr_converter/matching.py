@@ -6,8 +6,9 @@ Every tensor of the checkpoint is either used, left out with a note, or an error
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from math import prod
 
@@ -51,7 +52,8 @@ class ModelTensor:
     def group(self) -> str:
         """Group in the manifest: embed, layer.N, layer.N.expert.M, layer.N.shared_expert, head."""
         if self.layer is None:
-            return "embed" if self.role == "embedding" else "head"
+            is_input = self.role == "embedding" or ".per_layer_" in self.name
+            return "embed" if is_input else "head"
         if self.expert is not None:
             return f"layer.{self.layer}.expert.{self.expert}"
         part = ".shared_expert" if ".shared_expert" in self.name else ""
@@ -90,7 +92,8 @@ def match(
     if moe is not None and moe.num_experts > rows:  # a router has one row per expert
         raise config.fault("the number of experts", f"at most {rows}", moe.num_experts)
     more = {name: read(config) for name, read in rule.dimensions.items()}
-    finder = _Finder(source, rule, _dimensions(sizes, moe) | more)
+    of_layer = None if rule.layer_dimensions is None else partial(rule.layer_dimensions, config)
+    finder = _Finder(source, rule, _dimensions(sizes, moe) | more, of_layer)
     found: list[ModelTensor] = []
     missing: list[str] = []
     for wanted in _expected_tensors(rule, config, sizes.num_layers, moe):
@@ -110,7 +113,8 @@ def match(
             found=f"{len(source.tensors)} tensors, for example {_first_few(list(source.tensors))}",
         )
     others = (*rule.other_parts, *_extra_layers(rule, config))
-    return tuple(found), _check_leftovers(source, rule, finder.used, others)
+    notes = _check_leftovers(source, rule, finder.used, others, config)
+    return tuple(found), notes
 
 
 def required_names(
@@ -204,7 +208,11 @@ class _Finder:
     """A lookup of tensors by canonical name that also finds parts of stacked tensors."""
 
     def __init__(
-        self, source: Source, rule: ArchitectureRule, dimensions: Mapping[str, int]
+        self,
+        source: Source,
+        rule: ArchitectureRule,
+        dimensions: Mapping[str, int],
+        of_layer: Callable[[int], Mapping[str, int]] | None,
     ) -> None:
         self.used: set[str] = set()
         self._rule = rule
@@ -212,6 +220,7 @@ class _Finder:
         self._stacks = rule.stacks
         self._rows = {row.name: row for row in rule.tensors}
         self._dimensions = dimensions
+        self._of_layer = of_layer
         self._parts: dict[str, SourceTensor] = {}
         embedding = rule.published_name(f"{BODY}embed_tokens.weight").removeprefix(rule.body)
         self._prefix = next(
@@ -237,7 +246,7 @@ class _Finder:
                 self.used.add(tensor.name)
                 if name == published and self._rule.is_transposed(canonical):
                     tensor = transposed(tensor)
-                _check_shape(tensor, self._shape(wanted.rule))
+                _check_shape(tensor, self._shape(wanted.rule, wanted.layer))
                 return tensor
         name = wanted.fill(canonical)
         if name not in self._parts:
@@ -246,8 +255,9 @@ class _Finder:
                     self._unstack(stack, wanted)
         return self._parts.get(name)
 
-    def _shape(self, rule: TensorRule) -> tuple[int, ...]:
-        return tuple(self._dimensions[size] for size in rule.shape)
+    def _shape(self, rule: TensorRule, layer: int | None) -> tuple[int, ...]:
+        own = {} if self._of_layer is None or layer is None else self._of_layer(layer)
+        return tuple(own.get(size) or self._dimensions[size] for size in rule.shape)
 
     def _unstack(self, stack: StackRule, wanted: _ExpectedTensor) -> None:
         whole = self._tensors.get(self.name_in_source(wanted.fill(stack.name)))
@@ -264,7 +274,7 @@ class _Finder:
         names = [
             part.format(layer=wanted.layer, expert=number) for number in numbers for part in parts
         ]
-        shapes = [self._shape(self._rows[part]) for _ in numbers for part in parts]
+        shapes = [self._shape(self._rows[part], wanted.layer) for _ in numbers for part in parts]
         self.used.add(stored.name)
         groups = self._dimensions["kv_heads"] if stack.by_head else 1
         if len(shapes[0]) == 1 or groups > 1:
@@ -294,7 +304,7 @@ class _Finder:
             for number in range(experts or 1)
             for part in stack.parts
         ]
-        shapes = [self._shape(self._rows[part]) for part in stack.parts]
+        shapes = [self._shape(self._rows[part], wanted.layer) for part in stack.parts]
         matrices = [(prod(shape[:-1]), shape[-1]) for shape in shapes]
         _check_shape(whole, stacked_shape(arrangement, matrices, experts))
         self.used.add(whole.name)
@@ -327,13 +337,19 @@ def _extra_layers(rule: ArchitectureRule, config: Config) -> Iterator[str]:
 
 
 def _check_leftovers(
-    source: Source, rule: ArchitectureRule, used: set[str], other_parts: Sequence[str]
+    source: Source,
+    rule: ArchitectureRule,
+    used: set[str],
+    other_parts: Sequence[str],
+    config: Config,
 ) -> list[str]:
     """Return notes on tensors that are left out on purpose, and refuse unknown ones."""
     extra = [name for name in source.tensors if name not in used]
     others = [name for name in extra if _fits(name, other_parts)]
     computed = [name for name in extra if _fits(name, rule.ignored)]
-    known = {*others, *computed}
+    patterns = () if rule.unused is None else tuple(rule.unused(config))
+    unread = [name for name in extra if _fits(name, patterns)]
+    known = {*others, *computed, *unread}
     unknown = [name for name in extra if name not in known]
     if unknown:
         raise SourceError(
@@ -349,6 +365,10 @@ def _check_leftovers(
         notes.append(
             f"{len(others)} tensors that are not part of the text model are left out: "
             f"{_first_few(others)}"
+        )
+    if unread:
+        notes.append(
+            f"{len(unread)} tensors that the model never reads are left out: {_first_few(unread)}"
         )
     return notes
 

@@ -14,7 +14,7 @@ from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DType, parse_dtype
 from rdrr_format.errors import FormatError, UsageError
 
-_NO_BLOCKS = ("norm", "bias", "router")
+_NO_BLOCKS = ("norm", "bias", "router", "other")
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def _mask_token(rule: ArchitectureRule, config: Config) -> tuple[int | None, lis
 
 
 def _experts(rule: ArchitectureRule, config: Config) -> MoeConfig | None:
-    if rule.experts is None:
+    if rule.experts is None or not (rule.has_experts is None or rule.has_experts(config)):
         return None
     moe = MoeConfig.model_validate(read_block(rule.experts, config))
     if moe.num_experts_per_token > moe.num_experts:

@@ -176,7 +176,7 @@ def choose_dtype(
         return DTYPES["F32"], "biases stay F32"
     if role in _SMALL_ROLES:
         return DTYPES[recipe.small], f"{role.replace('_', ' ')}s stay {recipe.small}"
-    if role == "lm_head" or (role == "embedding" and tied):
+    if role == "lm_head" or (role == "embedding" and tied and not _is_of_layers(name)):
         return DTYPES[recipe.head], "output head" if role == "lm_head" else "embedding and head"
     if role == "embedding" and recipe.embeddings is not None:
         return DTYPES[recipe.embeddings], recipe.name
@@ -192,6 +192,11 @@ def choose_dtype(
     if dtype == "Q4_K" and part in ("v_proj", "qkv_proj") and grouped and layers == _DEEP:
         return DTYPES["Q5_K"], f"{part} shared by many heads"
     return DTYPES[dtype], why
+
+
+def _is_of_layers(name: str) -> bool:
+    """Return whether a table holds the embeddings of single layers, which the head never uses."""
+    return name.endswith("embed_tokens_per_layer.weight")
 
 
 def _by_layer(recipe: Recipe, part: str, layer: int, layers: int) -> tuple[str, str]:

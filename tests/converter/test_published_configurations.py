@@ -608,12 +608,16 @@ def test_rope_of_a_published_model_has_the_frequencies_of_transformers(name):
     stated = whole.rope_parameters
     layers = stated if "full_attention" in stated else {None: stated}
     assert len(graph.ropes) == len(layers)
-    head_dim = getattr(whole, "head_dim", None) or whole.hidden_size // whole.num_attention_heads
     for spec, (layer_type, rope) in zip(
         sorted(graph.ropes, key=lambda spec: spec.theta),
         sorted(layers.items(), key=lambda item: item[1]["rope_theta"]),
         strict=True,
     ):
+        # Some models have other heads in layers of another type.
+        is_mixed = "gemma4" in whole.model_type
+        sizes = whole.per_layer_config[layer_type] if is_mixed else whole
+        heads = whole.num_attention_heads
+        head_dim = getattr(sizes, "head_dim", None) or whole.hidden_size // heads
         for context in (2048, 65536):
             if rope["rope_type"] == "default":
                 rotated = int(head_dim * (rope.get("partial_rotary_factor") or 1.0))
@@ -624,7 +628,7 @@ def test_rope_of_a_published_model_has_the_frequencies_of_transformers(name):
                 expected = found.double().numpy()
             else:
                 init = ROPE_INIT_FUNCTIONS[rope["rope_type"]]
-                found, factor = init(whole, "cpu", seq_len=context, layer_type=layer_type)
+                found, factor = init(sizes, "cpu", seq_len=context, layer_type=layer_type)
                 expected = found.double().numpy()
             np.testing.assert_allclose(frequencies(spec, context), expected, rtol=2e-6)
             assert attention_factor(spec) == pytest.approx(factor)

@@ -45,6 +45,15 @@ def saved_tensors(path: Path, config: Any) -> dict[str, np.ndarray]:
             state |= {
                 f"{stem}.{kind}_proj.weight": one for kind, one in zip("qkv", parts, strict=True)
             }
+        elif name.endswith((".experts.gate_up_proj", ".experts.down_proj")) and "mlp" not in name:
+            stem, _, kind = name.rpartition(".")
+            kinds = ("gate_proj", "up_proj") if kind == "gate_up_proj" else (kind,)
+            for number, whole in enumerate(state.pop(name)):
+                parts = np.split(whole, len(kinds))
+                state |= {
+                    f"{stem}.{number}.{kind}.weight": one
+                    for kind, one in zip(kinds, parts, strict=True)
+                }
         elif part == "gate_up_proj":
             gate, up = np.split(state.pop(name), 2)
             state |= {f"{stem}.gate_proj.weight": gate, f"{stem}.up_proj.weight": up}

@@ -26,11 +26,13 @@ class TinyModel:
         model_type: transformers' name of the configuration.
         hidden: Hidden size, which is the inner dimension K of most matrix products.
         options: Further configuration keys.
+        least_layers: Fewest layers that show all of the architecture's features.
     """
 
     model_type: str
     hidden: int = 256
     options: tuple[tuple[str, Any], ...] = ()
+    least_layers: int = 1
 
     @property
     def name(self) -> str:
@@ -46,6 +48,8 @@ class TinyModel:
     @property
     def neutral_norm(self) -> float:
         """Return the norm weight that scales by one: 0 for Gemma, whose norms multiply by 1 + w."""
+        if self.model_type.startswith(("gemma4", "gemma3n")):
+            return 1.0
         return 0.0 if "gemma" in self.model_type or self.model_type == "nemotron" else 1.0
 
 
@@ -280,7 +284,54 @@ OLDER_MODELS = (
     ),
 )
 """Models with LayerNorm: parallel branches, no gate, learned positions, transposed matrices."""
-ALL_MODELS = TINY_MODELS + MORE_MODELS + LATEST_MODELS + OLDER_MODELS
+_GEMMA4 = (
+    ("final_logit_softcapping", 30.0),
+    ("global_head_dim", 96),
+    ("sliding_window", 24),
+    ("tie_word_embeddings", True),
+)
+GEMMA4_MODELS = (
+    TinyModel(
+        "gemma4_text",
+        256,
+        (
+            *_GEMMA4,
+            ("attention_k_eq_v", True),
+            ("hidden_size_per_layer_input", 0),
+            ("layer_types", ["sliding_attention", "full_attention"] * 2),
+            ("num_global_key_value_heads", 1),
+        ),
+    ),
+    TinyModel(
+        "gemma4_text",
+        384,
+        (
+            *_GEMMA4,
+            ("hidden_size_per_layer_input", 32),
+            ("layer_types", ["sliding_attention", "full_attention"] * 2),
+            ("num_kv_shared_layers", 2),
+            ("use_double_wide_mlp", True),
+            ("vocab_size_per_layer_input", VOCAB),
+        ),
+        least_layers=4,
+    ),
+    TinyModel(
+        "gemma4_text",
+        320,
+        (
+            *_GEMMA4,
+            ("enable_moe_block", True),
+            ("hidden_size_per_layer_input", 0),
+            ("layer_types", ["sliding_attention", "full_attention"] * 2),
+            ("moe_intermediate_size", 96),
+            ("num_experts", 6),
+            ("top_k_experts", 2),
+        ),
+    ),
+)
+"""Gemma 4: dense with shared projections of keys and values; with inputs for each layer and shared
+keys; with experts."""
+ALL_MODELS = TINY_MODELS + MORE_MODELS + LATEST_MODELS + OLDER_MODELS + GEMMA4_MODELS
 
 
 def make_model(tiny: TinyModel, rng: np.random.Generator, **overrides: Any) -> Any:
@@ -310,6 +361,7 @@ def make_model(tiny: TinyModel, rng: np.random.Generator, **overrides: Any) -> A
         **dict(tiny.options),
         **overrides,
     }
+    settings["num_hidden_layers"] = max(settings["num_hidden_layers"], tiny.least_layers)
     if "layer_types" in settings:
         settings["layer_types"] = settings["layer_types"][: settings["num_hidden_layers"]]
     config = AutoConfig.for_model(tiny.model_type, **copy.deepcopy(settings))
@@ -403,6 +455,9 @@ def _values(
     is_norm = name.endswith(("norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight"))
     if name.endswith("sinks"):
         return rng.standard_normal(shape).astype(np.float32)
+    is_norm |= name.endswith((*("_1.weight", "_2.weight"), "router.scale", "per_expert_scale"))
+    if name.endswith("layer_scalar"):
+        return (1.0 + 0.1 * rng.standard_normal(shape)).astype(np.float32)
     if len(shape) == 1 or is_norm:
         centre = norm if is_norm else 0.0
         return (centre + 0.1 * rng.standard_normal(shape)).astype(np.float32)

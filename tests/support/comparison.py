@@ -91,9 +91,12 @@ def _stack(name: str, state: dict[str, Any], *, transposed: bool = False) -> Non
         state[name] = state.pop(f"{mixtral}gate.weight")
     elif part.startswith("gate.moe_statics."):
         state[name] = state.pop(name.replace("gate.moe_statics", "moe_statics"))
-    elif part in ("experts.gate_up_proj", "experts.down_proj"):
+    elif name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        stem, _, kind = name.rpartition("experts.")
+        part = f"experts.{kind}"
+        mixtral = stem.replace("mlp.", "block_sparse_moe.")
         is_mixtral = any(f"{mixtral}experts.0.{kind}.weight" in state for kind in ("w1", "w2"))
-        of = f"{mixtral}experts" if is_mixtral else f"{stem}mlp.experts"
+        of = f"{mixtral}experts" if is_mixtral else f"{stem}experts"
         kinds = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
         chosen = kinds[:2] if part == "experts.gate_up_proj" else kinds[2:]
         stacked = []

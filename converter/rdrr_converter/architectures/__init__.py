@@ -27,6 +27,8 @@ from rdrr_converter.architectures.exaone4 import EXAONE4
 from rdrr_converter.architectures.gemma import GEMMA
 from rdrr_converter.architectures.gemma2 import GEMMA2
 from rdrr_converter.architectures.gemma3 import GEMMA3
+from rdrr_converter.architectures.gemma4 import GEMMA4
+from rdrr_converter.architectures.gemma4_unified import GEMMA4_UNIFIED
 from rdrr_converter.architectures.glm import GLM
 from rdrr_converter.architectures.glm4 import GLM4
 from rdrr_converter.architectures.glm4_moe import GLM4_MOE
@@ -82,6 +84,8 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     GEMMA,
     GEMMA2,
     GEMMA3,
+    GEMMA4,
+    GEMMA4_UNIFIED,
     GLM4_MOE,
     GPT_OSS,
     GLM4_MOE_LITE,

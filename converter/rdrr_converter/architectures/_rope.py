@@ -65,6 +65,33 @@ def read_dual_rope(config: Config) -> dict[str, object]:
     return {**_fields(_parameters(config, FULL), config, "global"), **local}
 
 
+def read_proportional_rope(global_head_dim: Callable[[Config], int]) -> Rule:
+    """Return a rule for `inference.rope` if global layers rotate a part of the pairs (Gemma 4).
+
+    The pairs are those of the whole head, and so are their frequencies.
+
+    Args:
+        global_head_dim: Rule for the head dimension of global layers.
+    """
+
+    def read(config: Config) -> dict[str, object]:
+        local = _fields(_parameters(config, SLIDING), config, "local")
+        parameters = _parameters(config, FULL)
+        if parameters.get("rope_type") != "proportional":
+            return {**_fields(parameters, config, "global"), **local}
+        block: dict[str, object] = {"rope_theta": parameters.number("rope_theta")}
+        factor = parameters.optional_number("factor")
+        if factor not in (None, 1.0):
+            block |= {"rope_scaling_type": "linear", "rope_scaling_factor": factor}
+        part = parameters.optional_number("partial_rotary_factor")
+        if part not in (None, 1.0):
+            block["partial_rotary_factor"] = part
+            block["rope_frequency_base_dim"] = global_head_dim(config)
+        return {**block, **local}
+
+    return read
+
+
 def read_rope_of_some_layers(config: Config) -> dict[str, object]:
     """Rule: the fields of `inference.rope` if some layers have no rope (SmolLM3)."""
     return {**read_rope(config), "unrotated_layers": unrotated_layers(config) or None}

@@ -140,6 +140,10 @@ class ArchitectureRule:
         ignored: Patterns of tensors that are not weights, since they are computed on loading.
         other_parts: Patterns of tensors that are not part of the text model.
         sizes: Further fields of the block `architecture`.
+        layer_dimensions: Rule for dimensions that differ between layers, by the words of
+            `TensorRule.shape`.
+        has_experts: Whether a model has the experts that `experts` describes.
+        unused: Rule for patterns of tensors that checkpoints have and the model does not read.
         extra_layers: Configuration key with the number of layers after the last one, which only
             predict further tokens (multi-token prediction). They are left out.
     """
@@ -174,6 +178,9 @@ class ArchitectureRule:
     keys: Mapping[str, str] = field(default_factory=dict)
     transposed: tuple[str, ...] = ()
     dimensions: Mapping[str, Callable[[Config], int]] = field(default_factory=dict)
+    layer_dimensions: Callable[[Config, int], Mapping[str, int]] | None = None
+    has_experts: Callable[[Config], bool] | None = None
+    unused: Callable[[Config], Collection[str]] | None = None
 
     def config(self, values: Mapping[str, Any], where: object) -> Config:
         """Return a configuration with the defaults and the key names of this architecture."""

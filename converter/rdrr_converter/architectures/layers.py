@@ -29,7 +29,7 @@ def window_above(key: str) -> Callable[[Config], tuple[str, ...]]:
     """Rule: layers from index `key` on have a sliding window if `use_sliding_window` (Qwen)."""
 
     def read(config: Config) -> tuple[str, ...]:
-        stated = _stated(config)
+        stated = stated_types(config)
         if not config.flag("use_sliding_window") or not config.get("sliding_window"):
             return (FULL,) * config.layers
         if stated is not None:
@@ -46,7 +46,7 @@ def window_from(key: str) -> Callable[[Config], tuple[str, ...]]:
     """Rule: layers from index `key` on have the sliding window, if one is stated (dots.llm1)."""
 
     def read(config: Config) -> tuple[str, ...]:
-        stated, first = _stated(config), config.get(key)
+        stated, first = stated_types(config), config.get(key)
         if config.get("sliding_window") is None:
             return (FULL,) * config.layers
         if stated is not None:
@@ -62,7 +62,7 @@ def alternating_below(key: str) -> Callable[[Config], tuple[str, ...]]:
     """Rule: even layers below index `key` have a window if `use_sliding_window` (Qwen 2 MoE)."""
 
     def read(config: Config) -> tuple[str, ...]:
-        stated = _stated(config)
+        stated = stated_types(config)
         if not config.flag("use_sliding_window") or not config.get("sliding_window"):
             return (FULL,) * config.layers
         if stated is not None:
@@ -85,7 +85,7 @@ def every_nth_full(key: str) -> Callable[[Config], tuple[str, ...]]:
     """
 
     def read(config: Config) -> tuple[str, ...]:
-        stated, written = _stated(config), config.get(f"_{key}")
+        stated, written = stated_types(config), config.get(f"_{key}")
         config.get(key)  # transformers reads it only if there is no layer_types
         if stated is not None:
             return stated
@@ -106,7 +106,7 @@ def every_nth_full_if_window(key: str) -> Callable[[Config], tuple[str, ...]]:
     def read(config: Config) -> tuple[str, ...]:
         if config.get("sliding_window") is None:
             config.get(key)  # only layers with a window follow it
-            return _stated(config) or (FULL,) * config.layers
+            return stated_types(config) or (FULL,) * config.layers
         return read_types(config)
 
     return read
@@ -116,7 +116,7 @@ def one_full_of(period: int) -> Callable[[Config], tuple[str, ...]]:
     """Rule: the last of each `period` layers has full attention if no types are stated (OLMo 3)."""
 
     def read(config: Config) -> tuple[str, ...]:
-        return _stated(config) or tuple(
+        return stated_types(config) or tuple(
             SLIDING if (layer + 1) % period else FULL for layer in range(config.layers)
         )
 
@@ -125,14 +125,14 @@ def one_full_of(period: int) -> Callable[[Config], tuple[str, ...]]:
 
 def alternating(config: Config) -> tuple[str, ...]:
     """Rule: sliding window and full attention alternate, beginning with a window (Gemma 2)."""
-    return _stated(config) or tuple(
+    return stated_types(config) or tuple(
         FULL if layer % 2 else SLIDING for layer in range(config.layers)
     )
 
 
 def window_without_rope(config: Config) -> tuple[str, ...]:
     """Rule: layers without rope have a sliding window if `use_sliding_window` (SmolLM3)."""
-    stated = _stated(config)
+    stated = stated_types(config)
     if not config.flag("use_sliding_window") or not config.get("sliding_window"):
         return (FULL,) * config.layers
     plain = unrotated_layers(config)
@@ -176,7 +176,12 @@ def layers_without_experts(config: Config) -> tuple[int, ...]:
     return tuple(layer for layer in range(config.layers) if layer not in sparse)
 
 
-def _stated(config: Config) -> tuple[str, ...] | None:
+def stated_types(config: Config) -> tuple[str, ...] | None:
+    """Return the layer types that the configuration states; None if it states none.
+
+    Raises:
+        SourceError: They do not cover every layer, or one of them is unknown.
+    """
     types = config.get("layer_types")
     if types is None:
         return None

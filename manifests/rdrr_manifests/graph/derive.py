@@ -68,6 +68,8 @@ ACTIVATIONS = {
 
 XIELU_PARAMETERS = {"alpha_p": (1,), "alpha_n": (1,), "beta": (), "eps": ()}
 """The tensors with the parameters of xIELU and their shapes, in the order of the op."""
+BESIDE_DENSE = "dense_plus_moe"
+"""Value of `ffn.branchMode` for experts beside a dense feed-forward."""
 
 
 def derive_graph(manifest: Manifest, names: Collection[str] | None = None) -> Graph:
@@ -163,6 +165,7 @@ class _Builder:
         stream = self._residual(stream, branch, f"l{layer}.x_attn")
         hidden = self._norm(layer, norms.feed_forward, stream, f"l{layer}.ffn_in")
         branch = self._feed_forward(layer, hidden)
+        branch = self._add_experts(layer, stream, branch)
         branch = self._norm(layer, norms.feed_forward_output, branch, f"l{layer}.ffn_post")
         stream = self._residual(stream, branch, f"l{layer}.x_ffn")
         self.ops += input_of_layer(self.manifest, self.names, layer, stream, self.activation)
@@ -321,8 +324,9 @@ class _Builder:
     def _feed_forward(self, layer: int, hidden: str) -> str:
         """Append the dense feed-forward or the experts of a layer; return the output's name."""
         experts = self.names.experts(layer)
-        if experts is not None and self.manifest.moe_config is not None:
-            return self._mixture(layer, hidden, experts, self.manifest.moe_config)
+        moe, is_beside = self.manifest.moe_config, self.blocks.ffn.branch_mode == BESIDE_DENSE
+        if experts is not None and moe is not None and not is_beside:
+            return self._mixture(layer, hidden, experts, moe)
         inner, out = self.layer_sizes[layer].inner, f"l{layer}.act"
         if not self.blocks.ffn.gated_activation:
             x = self._linear(layer, "mlp.up_proj", hidden, inner)
@@ -347,11 +351,41 @@ class _Builder:
             for name, shape in shapes.items()
         )
 
-    def _mixture(self, layer: int, hidden: str, names: ExpertNames, moe: MoeConfig) -> str:
-        """Append the experts of a layer, and the shared expert if there is one."""
+    def _add_experts(self, layer: int, stream: str, dense: str) -> str:
+        """Append the experts beside the dense feed-forward, if the layer has both, and their sum.
+
+        Both branches read the stream through norms of their own, and so does the router.
+        """
+        names, moe = self.names.experts(layer), self.manifest.moe_config
+        if names is None or moe is None or self.blocks.ffn.branch_mode != BESIDE_DENSE:
+            return dense
+        size, stem = self.sizes.hidden_size, f"l{layer}.router"
+        gain = WeightUse(self.names.layer(layer, "router.scale"), (size,), WeightKind.VECTOR)
+        eps = self.blocks.normalization.rms_norm_eps
+        self.ops.append(Norm(stream, f"{stem}_in", gain, eps, False))
+        self.ops.append(Scale(f"{stem}_in", f"{stem}_scaled", 1.0 / sqrt(size)))
+        hidden = self._norm(layer, "pre_feedforward_layernorm_2", stream, f"l{layer}.experts_in")
+        mixed = self._mixture(layer, hidden, names, moe, routed=f"{stem}_scaled")
+        mixed = self._norm(layer, "post_feedforward_layernorm_2", mixed, f"l{layer}.experts_post")
+        dense = self._norm(layer, "post_feedforward_layernorm_1", dense, f"l{layer}.dense_post")
+        self.ops.append(Residual(dense, mixed, f"l{layer}.ffn"))
+        return f"l{layer}.ffn"
+
+    def _mixture(
+        self,
+        layer: int,
+        hidden: str,
+        names: ExpertNames,
+        moe: MoeConfig,
+        routed: str | None = None,
+    ) -> str:
+        """Append the experts of a layer, and the shared expert if there is one.
+
+        The router reads `routed`, or what the experts read if it is None.
+        """
         router, out = f"l{layer}.router", f"l{layer}.experts"
         weight = self._use(layer, names.router, (moe.num_experts, self.sizes.hidden_size))
-        self.ops.append(router_of(moe, self.names, layer, hidden, router, weight))
+        self.ops.append(router_of(moe, self.names, layer, routed or hidden, router, weight))
         self.ops.append(
             experts_of(self.manifest, self.names, layer, hidden, router, out, self.activation)
         )

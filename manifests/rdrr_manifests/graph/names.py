@@ -58,8 +58,14 @@ EXPERT_NAMES = (
         "mlp.experts.{expert}.up_proj",
         "mlp.experts.{expert}.down_proj",
     ),
+    ExpertNames(
+        "router.proj",
+        "experts.{expert}.gate_proj",
+        "experts.{expert}.up_proj",
+        "experts.{expert}.down_proj",
+    ),
 )
-"""The names in Qwen's checkpoints, in Mixtral's, and in those of gpt-oss."""
+"""The names in Qwen's checkpoints, in Mixtral's, in those of gpt-oss and in Gemma's."""
 
 SHARED_EXPERTS = ("mlp.shared_expert", "mlp.shared_experts")
 """Names of the expert that every token uses, or of several that are stored as a wider one."""

@@ -340,6 +340,7 @@ class Router:
         score(e)   softmax(x W^T + bias)[e] or sigmoid(x W^T + bias)[e], as `scoring` says
         choice(e)  score(e) + selection_bias[e], only in the `top_groups` best groups
         weight(e)  score(e), with `normalize` divided by their sum over the selected, times `scale`
+                   and expert_scale[e]
 
     The `top_k` experts of largest choice are selected, in falling order, ties to the lower expert.
     With `normalize`, a softmax over all experts gives the same as one over the selected ones.
@@ -355,6 +356,7 @@ class Router:
         top_groups: Groups of which experts may be selected, those of the largest group score.
         group_score: `max`, the largest choice of a group, or `top2`, the sum of its largest two.
         scale: Factor on the routing weights.
+        expert_scale: Further factor on the routing weight of each expert, [experts].
     """
 
     x: Value
@@ -369,6 +371,7 @@ class Router:
     top_groups: int = 1
     group_score: str = "max"
     scale: float = 1.0
+    expert_scale: WeightUse | None = None
 
     @property
     def experts(self) -> int:

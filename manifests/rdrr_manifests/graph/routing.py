@@ -26,6 +26,7 @@ def router_of(
     biases = (names.layer(layer, one) for one in SELECTION_BIASES)
     added = next((name for name in biases if name in names), None)
     bias = f"{weight.name.removesuffix('.weight')}.bias"
+    factors = names.layer(layer, "router.per_expert_scale")
     groups = moe.expert_groups or 1
     return Router(
         x,
@@ -40,6 +41,7 @@ def router_of(
         top_groups=moe.expert_groups_per_token or groups,
         group_score=moe.expert_group_score or "max",
         scale=1.0 if moe.routed_scaling_factor is None else moe.routed_scaling_factor,
+        expert_scale=_vector(factors, moe.num_experts) if factors in names else None,
     )
 
 

@@ -14,6 +14,7 @@ class QuantizationInfo(ManifestModel):
         weights: Type of the matmul weights, such as `q4k`, `q8_0` or `f16`.
         embeddings: Type of the token embedding.
         lm_head: Type of the output head if it is a separate tensor.
+        per_layer_embeddings: Type of the table of embeddings of each layer, if there is one.
         compute: Type of the activations at run time, `f16` or `f32`.
         layout: Layout of the block-quantized matmul weights, `row` or `col`.
         variant_tag: The names above as one tag, such as `q4k-ehf16-af32`.
@@ -22,6 +23,7 @@ class QuantizationInfo(ManifestModel):
     weights: str
     embeddings: str | None = None
     lm_head: str | None = None
+    per_layer_embeddings: str | None = None
     compute: str | None = None
     layout: str | None = None
     variant_tag: str | None = None

@@ -50,7 +50,18 @@ def lower_router(build: PassBuilder, op: Router) -> None:
         scale=op.scale,
     )
     added = None if op.selection_bias is None else build.vector(op.selection_bias)
-    build.emit(router_topk(build.ctx, logits, routes, spec, selection_bias=added, label=op.out))
+    factors = None if op.expert_scale is None else build.vector(op.expert_scale)
+    build.emit(
+        router_topk(
+            build.ctx,
+            logits,
+            routes,
+            spec,
+            selection_bias=added,
+            expert_scale=factors,
+            label=op.out,
+        )
+    )
     build.values.mark_read(op.x)
     build.routed[op.out] = Routed(routes, experts, op.top_k)
 

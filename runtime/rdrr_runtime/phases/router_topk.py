@@ -71,6 +71,7 @@ class RouterTopK(Record):
         scoring: `softmax` or `sigmoid`.
         normalize: Whether the routing weights of a row are normalised to sum to one.
         biased: Whether a bias is added to the scores by which experts are selected.
+        scaled: Whether the routing weights are multiplied by a factor of each expert.
         group_score: `max` or `top2`; empty if experts are not grouped.
         experts: Number of experts.
         top_k: Experts selected for a row.
@@ -84,6 +85,7 @@ class RouterTopK(Record):
     scoring: str = choice()
     normalize: bool = choice()
     biased: bool = choice()
+    scaled: bool = choice()
     group_score: str = choice()
     experts: int
     top_k: int
@@ -99,6 +101,7 @@ def router_topk(
     spec: RouterSpec,
     *,
     selection_bias: BufferSlice | None = None,
+    expert_scale: BufferSlice | None = None,
     label: str,
 ) -> list[Phase]:
     """Select the experts of each row and compute their routing weights.
@@ -110,6 +113,7 @@ def router_topk(
             scores by which experts are selected; ties go to the lower index.
         spec: How experts are selected and weighted.
         selection_bias: f32 [experts], added to the scores by which experts are selected.
+        expert_scale: f32 [experts], factors on the routing weights of each expert.
         label: Name of the op, for messages and profiles.
 
     Raises:
@@ -122,12 +126,16 @@ def router_topk(
     if selection_bias is not None:
         need_floats(f"{label}: selection bias", selection_bias, spec.experts)
         buffers["selection_bias"] = selection_bias
+    if expert_scale is not None:
+        need_floats(f"{label}: expert scale", expert_scale, spec.experts)
+        buffers["expert_scale"] = expert_scale
     is_grouped = spec.top_groups < spec.groups
     record = RouterTopK(
         threads=power_of_two(spec.experts, 32, 256),
         scoring=spec.scoring,
         normalize=spec.normalize,
         biased=selection_bias is not None,
+        scaled=expert_scale is not None,
         group_score=spec.group_score if is_grouped else "",
         experts=spec.experts,
         top_k=spec.top_k,

@@ -4,11 +4,14 @@
 //     score(e)   {{ "sigmoid(logit)" if SCORING == "sigmoid" else "softmax(logits)[e]" }}
 //     choice(e)  score(e){{ " + selection_bias[e]" if BIASED }}{% if GROUP_SCORE %}, only in the TOP_GROUPS groups of consecutive experts with the
 //                largest {{ "sums of their two largest choice scores" if GROUP_SCORE == "top2" else "choice scores" }}{% endif %}
-//     weight     SCALE * score(e){% if NORMALIZE %} / sum of the scores of the selected experts{% endif %}
+//     weight     SCALE * score(e){% if NORMALIZE %} / sum of the scores of the selected experts{% endif %}{{ " * expert_scale[e]" if SCALED }}
 //
 // logits          f32 [rows, EXPERTS]
 {% if BIASED %}
 // selection_bias  f32 [EXPERTS]
+{% endif %}
+{% if SCALED %}
+// expert_scale    f32 [EXPERTS]
 {% endif %}
 // routes          Route [rows, TOP_K]
 //
@@ -20,6 +23,9 @@
 var<storage, read> logits: array<f32>;
 {% if BIASED %}
 var<storage, read> selection_bias: array<f32>;
+{% endif %}
+{% if SCALED %}
+var<storage, read> expert_scale: array<f32>;
 {% endif %}
 var<storage, read_write> routes: array<Route>;
 
@@ -164,6 +170,6 @@ fn phase(row: u32, thread: Thread) {
     workgroupBarrier();
     for (var s = thread.index; s < TOP_K; s += WG) {
         let expert = chosen[s];
-        routes[row * TOP_K + s] = Route(expert, routing_weight(expert));
+        routes[row * TOP_K + s] = Route(expert, routing_weight(expert){{ " * expert_scale[expert]" if SCALED }});
     }
 }

@@ -85,7 +85,8 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
         case Router():
             bias = None if op.bias is None else weight(op.bias)
             added = None if op.selection_bias is None else weight(op.selection_bias)
-            ids, factors = route(op, linear(values[op.x], weight(op.weight), bias), added)
+            scale = None if op.expert_scale is None else weight(op.expert_scale)
+            ids, factors = route(op, linear(values[op.x], weight(op.weight), bias), added, scale)
             return torch.stack((ids.to(factors.dtype), factors))
         case Experts():
             return _mixture(run, op)

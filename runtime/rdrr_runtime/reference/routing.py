@@ -8,7 +8,10 @@ from torch import Tensor
 
 
 def route(
-    op: Router, logits: Tensor, selection_bias: Tensor | None = None
+    op: Router,
+    logits: Tensor,
+    selection_bias: Tensor | None = None,
+    expert_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Select the experts of each row and compute their routing weights.
 
@@ -16,6 +19,7 @@ def route(
         op: How experts are selected and weighted.
         logits: [rows, experts].
         selection_bias: Added to the scores for the selection only, [experts].
+        expert_scale: Factors on the routing weights of each expert, [experts].
 
     Returns:
         Experts, int [rows, top_k], the first choice first and ties to the lower number; and their
@@ -36,6 +40,8 @@ def route(
         factors = _softmax(logits.gather(1, ids))  # also where all of them are nearly zero
     elif op.normalize:
         factors = factors / factors.sum(dim=-1, keepdim=True).clamp(min=1e-20)
+    if expert_scale is not None:
+        factors = factors * expert_scale[ids]
     return ids, factors * op.scale
 
 

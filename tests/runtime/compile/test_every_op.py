@@ -157,6 +157,13 @@ EXAMPLES = {
         (Activation("x", "y", "xielu", INNER, XIELU),), {"x": INNER}
     ),
     "activation without a gate": Example((Activation("x", "y", "relu2", INNER),), {"x": INNER}),
+    "experts with factors": routed(
+        Router(
+            *("x", "routes", WeightUse("router", (EXPERTS, K)), 2),
+            normalize=True,
+            expert_scale=vector("factors", EXPERTS),
+        )
+    ),
     "experts": routed(Router("x", "routes", WeightUse("router", (EXPERTS, K)), 2, normalize=True)),
     "experts of sigmoid scores": routed(
         Router(
@@ -219,7 +226,7 @@ EXAMPLES = {
 }
 
 
-OPTIONAL_WEIGHTS = ("sinks", "bias", "down_bias")
+OPTIONAL_WEIGHTS = ("sinks", "bias", "down_bias", "expert_scale")
 OTHERS = {"silu": "gelu_tanh", "gelu_tanh": "silu", "softmax": "sigmoid", "sigmoid": "softmax"}
 OTHERS |= {"max": "top2", "top2": "max", "relu2": "relu"}
 
