@@ -160,6 +160,7 @@ WITHOUT_DEFAULTS = {
         ("ernie4_5", "ernie4_5"),
         ("hunyuan_v1_dense", "hunyuan_v1_dense"),
         ("helium", "helium"),
+        ("olmo", "olmo"),
         ("apertus", "apertus"),
         ("arcee", "arcee"),
     ],

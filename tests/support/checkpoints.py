@@ -234,6 +234,7 @@ LATEST_MODELS = (
             ("moe_num_shared_experts", 2),
         ),
     ),
+    TinyModel("olmo"),
     TinyModel("apertus", 256, (("num_attention_heads", 6),)),
     TinyModel("arcee", 384, (("mlp_bias", True),)),
     TinyModel("helium", 256, (("attention_bias", True),)),

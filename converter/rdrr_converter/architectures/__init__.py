@@ -43,6 +43,7 @@ from rdrr_converter.architectures.llama import LLAMA
 from rdrr_converter.architectures.mistral import MISTRAL
 from rdrr_converter.architectures.mixtral import MIXTRAL
 from rdrr_converter.architectures.nemotron import NEMOTRON
+from rdrr_converter.architectures.olmo import OLMO
 from rdrr_converter.architectures.olmo2 import OLMO2
 from rdrr_converter.architectures.olmo3 import OLMO3
 from rdrr_converter.architectures.opt import OPT
@@ -112,6 +113,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     GLM4,
     HELIUM,
     HUNYUAN_V1_DENSE,
+    OLMO,
     OLMO2,
     OLMO3,
     WEDLM,

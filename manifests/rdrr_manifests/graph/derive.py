@@ -445,16 +445,18 @@ class _Builder:
     ) -> str:
         """Append a norm, given the name of its tensors without `.weight`; return its output."""
         norms, bias = self.blocks.normalization, f"{stem}.bias"
+        weight = WeightUse(f"{stem}.weight", shape, WeightKind.VECTOR)
         self.ops.append(
             Norm(
                 x,
                 out,
-                WeightUse(f"{stem}.weight", shape, WeightKind.VECTOR),
+                weight if norms.norm_weights else None,
                 norms.rms_norm_eps,
                 norms.rms_norm_weight_offset,
                 groups,
                 norms.layer_norm,
                 WeightUse(bias, shape, WeightKind.VECTOR) if bias in self.names else None,
+                None if norms.norm_weights else shape[-1],
             )
         )
         return out

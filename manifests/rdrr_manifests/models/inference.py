@@ -72,6 +72,8 @@ class Normalization(Block):
             feed-forward's output.
         layer_norm: Whether all norms are LayerNorm, which subtracts the mean, instead of RMSNorm;
             the tensors decide which have a bias. Written by rdrr only.
+        norm_weights: Whether norms have weights; without, every factor is 1 (OLMo 1). Written by
+            rdrr only.
     """
 
     rms_norm_eps: float = Field(gt=0)
@@ -80,6 +82,7 @@ class Normalization(Block):
     pre_feedforward_norm: bool = False
     post_feedforward_norm: bool = False
     layer_norm: Annotated[bool, WRITTEN_IF_SET] = False
+    norm_weights: Annotated[bool, WRITTEN_IF_SET] = True
 
 
 class FeedForward(Block):

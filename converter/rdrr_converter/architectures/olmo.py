@@ -1,0 +1,44 @@
+"""OLMo 1 without `clip_qkv`: Llama with LayerNorm that has neither weights nor biases."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.layers import all_full
+from rdrr_converter.architectures.tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FEED_FORWARD,
+    HEAD,
+    attention_biases,
+)
+
+ATTENTION_BIAS = read.flag("attention_bias")
+
+OLMO = ArchitectureRule(
+    name="olmo",
+    classes=("OlmoForCausalLM", "OlmoModel"),
+    defaults={
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "max_position_embeddings": 2048,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "vocab_size": 50304,
+    },
+    attention={"query_pre_attn_scalar": read.head_dim},
+    normalization={"rms_norm_eps": 1e-5, "layer_norm": True, "norm_weights": False},
+    ffn={"activation": read.activation("hidden_act")},
+    output={},
+    layer_types=all_full,
+    tensors=(
+        EMBEDDING,
+        *ATTENTION,
+        *attention_biases(*[ATTENTION_BIAS] * 4),
+        *FEED_FORWARD,
+        HEAD,
+    ),
+)
