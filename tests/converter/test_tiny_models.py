@@ -36,6 +36,8 @@ def saved_tensors(path: Path, config: Any) -> dict[str, np.ndarray]:
 
     state = load_file(path)
     for name in list(state):
+        if "granitemoe" in config.model_type and name.endswith("put_linear.weight"):
+            state |= granite_parts(name, state.pop(name))
         if config.model_type == "gpt_oss" and ".experts." in name:
             state |= separate_experts(name, state.pop(name))
         stem, _, part = name.rpartition(".")[0].rpartition(".")
@@ -62,6 +64,21 @@ def saved_tensors(path: Path, config: Any) -> dict[str, np.ndarray]:
         elif is_conv1d(name):
             state[name] = state[name].T
     return state
+
+
+def granite_parts(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the tensors of a package that Granite's mixtures store in one."""
+    stem, part, _ = name.rsplit(".", 2)
+    kinds = ("gate", "up") if part == "input_linear" else ("down",)
+    parts = dict(zip(kinds, np.split(values, len(kinds), axis=-2), strict=True))
+    if stem.endswith("shared_mlp"):
+        own = stem.replace("shared_mlp", "mlp.shared_expert")
+        return {f"{own}.{kind}_proj.weight": one for kind, one in parts.items()}
+    return {
+        f"{stem}.experts.{expert}.{kind}_proj.weight": matrix
+        for kind, one in parts.items()
+        for expert, matrix in enumerate(one)
+    }
 
 
 def separate_experts(name: str, values: np.ndarray) -> dict[str, np.ndarray]:

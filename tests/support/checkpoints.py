@@ -113,6 +113,15 @@ YARN_UNROUNDED = {
     "truncate": False,
     "original_max_position_embeddings": 64,
 }
+GRANITE_EXPERTS = (
+    ("attention_multiplier", 0.09375),
+    ("embedding_multiplier", 12.0),
+    ("intermediate_size", 96),
+    ("logits_scaling", 8.0),
+    ("num_experts_per_tok", 3),
+    ("num_local_experts", 6),
+    ("residual_multiplier", 0.22),
+)
 MORE_MODELS = (
     TinyModel("gemma2", 256, (("sliding_window", 24), ("query_pre_attn_scalar", 48))),
     TinyModel("mixtral", 256, (("num_local_experts", 4), ("sliding_window", 24))),
@@ -159,6 +168,27 @@ MORE_MODELS = (
             ("rope_parameters", YARN_UNROUNDED),
             ("sliding_window", 24),
             ("swiglu_limit", 0.75),
+        ),
+    ),
+    TinyModel(
+        "granite",
+        256,
+        (
+            ("attention_multiplier", 0.09375),
+            ("embedding_multiplier", 12.0),
+            ("logits_scaling", 8.0),
+            ("residual_multiplier", 0.22),
+        ),
+    ),
+    TinyModel("granitemoe", 256, GRANITE_EXPERTS),
+    TinyModel("granitemoeshared", 256, (*GRANITE_EXPERTS, ("shared_intermediate_size", 160))),
+    TinyModel(
+        "olmoe",
+        256,
+        (
+            ("intermediate_size", 96),
+            ("num_experts", 6),
+            ("num_experts_per_tok", 3),
         ),
     ),
     TinyModel("seed_oss"),
@@ -212,16 +242,6 @@ LATEST_MODELS = (
     TinyModel("qwen3_5_text", 256, LINEAR_ATTENTION),
     TinyModel("qwen3_5_moe_text", 256, (*LINEAR_ATTENTION, *GATED_MIXTURE)),
     TinyModel("gemma", 256, (("tie_word_embeddings", True),)),
-    TinyModel(
-        "granite",
-        256,
-        (
-            ("attention_multiplier", 0.09375),
-            ("embedding_multiplier", 12.0),
-            ("logits_scaling", 8.0),
-            ("residual_multiplier", 0.22),
-        ),
-    ),
     TinyModel("glm4_moe", 256, (*SIGMOID_EXPERTS, ("attention_bias", True), ("use_qk_norm", True))),
     TinyModel("dots1", 256, (*SIGMOID_EXPERTS, ("max_window_layers", 1), ("sliding_window", 24))),
     TinyModel(

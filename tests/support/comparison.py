@@ -79,6 +79,9 @@ def _stack(name: str, state: dict[str, Any], *, transposed: bool = False) -> Non
     """
     import torch
 
+    if "block_sparse_moe" in name or "shared_mlp" in name:
+        _stack_granite(name, state)
+        return
     stem, _, part = name.rpartition("mlp.")
     mixtral = f"{stem}block_sparse_moe."
     if name.endswith("self_attn.qkv_proj.weight"):
@@ -111,3 +114,23 @@ def _stack(name: str, state: dict[str, Any], *, transposed: bool = False) -> Non
         state[name] = torch.stack(biases, -1).flatten(1)
     elif part == "experts.down_proj_bias":
         state[name] = state.pop(f"{stem}mlp.experts.down_proj.bias")
+
+
+def _stack_granite(name: str, state: dict[str, Any]) -> None:
+    """Build a stacked tensor of one of Granite's mixtures from the tensors of a package."""
+    import torch
+
+    stem, _, part = name.removesuffix(".weight").rpartition(".")
+    if part == "router":
+        state[name] = state.pop(f"{stem}.router.layer.weight")
+        return
+    kinds = ("gate", "up") if part in ("input_linear", "gate_up_proj") else ("down",)
+    if stem.endswith("shared_mlp"):
+        own = stem.replace("shared_mlp", "mlp.shared_expert")
+        state[name] = torch.cat([state.pop(f"{own}.{kind}_proj.weight") for kind in kinds])
+        return
+    stacked = []
+    while f"{stem}.{len(stacked)}.{kinds[0]}_proj.weight" in state:
+        names = [f"{stem}.{len(stacked)}.{kind}_proj.weight" for kind in kinds]
+        stacked.append(torch.cat([state.pop(one) for one in names]))
+    state[name] = torch.stack(stacked)

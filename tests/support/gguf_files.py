@@ -23,6 +23,10 @@ ARCHITECTURES = {
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
     "gpt_oss": "gpt-oss",
+    "granite": "granite",
+    "granitemoe": "granitemoe",
+    "granitemoeshared": "granitemoe",
+    "olmoe": "olmoe",
     "llama": "llama",
     "mistral": "llama",
     "mixtral": "llama",
@@ -51,6 +55,7 @@ LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
 """Configuration values that llama.cpp fixes for an architecture, without metadata keys."""
 GEMMAS = ("gemma2", "gemma3")
 WITH_POST_NORMS = (*GEMMAS, "seed_oss", "gpt-oss", "olmo2", "exaone4")
+INTERLEAVED = ("llama", "smollm3", "granite", "granitemoe")
 WITH_WINDOWS = ("olmo3", "exaone4")
 PARTS = {
     "input_layernorm": "attn_norm",
@@ -137,9 +142,10 @@ def write_gguf(
     experts: dict[str, dict[int, np.ndarray]] = {}
     for ours, tensor in source.tensors.items():
         values = tensor.read().reshape(tensor.shape)
-        parts = gpt_oss_parts(ours, values)
+        parts = gpt_oss_parts(ours, values) or granite_parts(ours, values)
         for theirs, part in parts.items():
-            add_tensor(writer, theirs, part, "F32" if part.ndim < 3 else choose(theirs))
+            is_small = part.ndim < 2 or "bias" in theirs or "ffn_gate_inp" in theirs
+            add_tensor(writer, theirs, part, "F32" if is_small else choose(theirs))
         if parts:
             continue
         expert = EXPERT.fullmatch(ours)
@@ -155,7 +161,9 @@ def write_gguf(
         theirs = gguf_name(ours, post_norms=name in WITH_POST_NORMS)
         if name in GEMMAS and ours.endswith("norm.weight"):
             values = values + np.float32(1.0)
-        if name in ("llama", "smollm3") and ("q_proj" in ours or "k_proj" in ours):
+        if name in ("llama", "smollm3", "granite", "granitemoe") and (
+            "q_proj" in ours or "k_proj" in ours
+        ):
             values = interleave(values, _head_dim(config))
         if theirs.endswith("ffn_gate_inp_shexp.weight"):
             values = values[0]
@@ -214,6 +222,23 @@ def gpt_oss_parts(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
+def granite_parts(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    """Return llama.cpp's tensors of the parts of Granite's mixtures; none for other tensors."""
+    match = re.fullmatch(r"model\.layers\.(\d+)\.(block_sparse_moe|shared_mlp)\.(.+)\.weight", name)
+    if match is None or match[3] not in ("input_linear", "output_linear", "router.layer"):
+        return {}
+    block, ending = f"blk.{match[1]}", "exps" if match[2] == "block_sparse_moe" else "shexp"
+    if match[3] == "router.layer":
+        return {f"{block}.ffn_gate_inp.weight": values}
+    if match[3] == "output_linear":
+        return {f"{block}.ffn_down_{ending}.weight": values}
+    gate, up = np.split(values, 2, axis=-2)
+    return {
+        f"{block}.ffn_gate_{ending}.weight": np.ascontiguousarray(gate),
+        f"{block}.ffn_up_{ending}.weight": np.ascontiguousarray(up),
+    }
+
+
 def interleave(values: np.ndarray, head_dim: int) -> np.ndarray:
     """Permute the rows of each head to llama.cpp's order: 0, d/2, 1, d/2 + 1, ..."""
     heads = values.shape[0] // head_dim
@@ -257,6 +282,12 @@ def _entries(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     for key, theirs in EXPERT_KEYS.items():
         if key in config:
             entries[theirs] = config[key]
+    if name.startswith("granite"):
+        for key, theirs in GRANITE_KEYS.items():
+            entries[theirs] = float(config[key])
+        if config.get("shared_intermediate_size"):
+            shared = config["shared_intermediate_size"]
+            entries["expert_shared_feed_forward_length"] = shared
     if name == "gpt-oss":
         entries["attention.sliding_window"] = config["sliding_window"]
         entries["expert_feed_forward_length"] = config["intermediate_size"]
@@ -282,6 +313,12 @@ def _entries(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {f"{name}.{key}": value for key, value in entries.items()}
 
 
+GRANITE_KEYS = {
+    "attention_multiplier": "attention.scale",
+    "embedding_multiplier": "embedding_scale",
+    "logits_scaling": "logit_scale",
+    "residual_multiplier": "residual_scale",
+}
 EXPERT_KEYS = {
     "num_experts": "expert_count",
     "num_local_experts": "expert_count",

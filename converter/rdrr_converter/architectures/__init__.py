@@ -37,6 +37,8 @@ from rdrr_converter.architectures.gpt2 import GPT2
 from rdrr_converter.architectures.gpt_neox import GPT_NEOX
 from rdrr_converter.architectures.gpt_oss import GPT_OSS
 from rdrr_converter.architectures.granite import GRANITE
+from rdrr_converter.architectures.granitemoe import GRANITEMOE
+from rdrr_converter.architectures.granitemoeshared import GRANITEMOESHARED
 from rdrr_converter.architectures.helium import HELIUM
 from rdrr_converter.architectures.hunyuan_v1_dense import HUNYUAN_V1_DENSE
 from rdrr_converter.architectures.llama import LLAMA
@@ -46,6 +48,7 @@ from rdrr_converter.architectures.nemotron import NEMOTRON
 from rdrr_converter.architectures.olmo import OLMO
 from rdrr_converter.architectures.olmo2 import OLMO2
 from rdrr_converter.architectures.olmo3 import OLMO3
+from rdrr_converter.architectures.olmoe import OLMOE
 from rdrr_converter.architectures.opt import OPT
 from rdrr_converter.architectures.phi import PHI
 from rdrr_converter.architectures.phi3 import PHI3
@@ -90,6 +93,8 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     GLM4_MOE,
     GPT_OSS,
     GLM4_MOE_LITE,
+    GRANITEMOE,
+    GRANITEMOESHARED,
     LLAMA,
     MISTRAL,
     MIXTRAL,
@@ -116,6 +121,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     OLMO,
     OLMO2,
     OLMO3,
+    OLMOE,
     WEDLM,
     COHERE,
     COHERE2,

@@ -156,9 +156,14 @@ def expert_projections(part: str, gate: str, up: str, down: str) -> tuple[Tensor
     )
 
 
-def stacked_experts(gate: TensorRule, up: TensorRule, down: TensorRule) -> tuple[StackRule, ...]:
-    """Return the stacks of experts: two per layer in transformers 5, three per layer in a GGUF."""
-    stem = "model.layers.{layer}.mlp.experts"
+def stacked_experts(
+    gate: TensorRule, up: TensorRule, down: TensorRule, *, part: str = "mlp.experts"
+) -> tuple[StackRule, ...]:
+    """Return the stacks of experts: two per layer in transformers 5, three per layer in a GGUF.
+
+    `part` names the experts in transformers.
+    """
+    stem = f"model.layers.{{layer}}.{part}"
     return (
         StackRule(f"{stem}.gate_up_proj", (gate.name, up.name)),
         StackRule(f"{stem}.down_proj", (down.name,)),

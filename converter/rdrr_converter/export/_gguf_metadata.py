@@ -15,7 +15,7 @@ from rdrr_converter.architectures._rope import yarn_mscale
 from rdrr_converter.architectures.layers import SLIDING
 from rdrr_converter.export._gguf_layer_norms import KEYS_OF
 from rdrr_converter.export._gguf_rms import every_fourth_full
-from rdrr_converter.sources.gguf_config import KEYS
+from rdrr_converter.sources.gguf_config import GRANITE_KEYS, KEYS
 from rdrr_converter.sources.gguf_names import GgufArchitecture
 
 Entries = dict[str, Any]
@@ -112,6 +112,16 @@ def _phi3(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
     )
 
 
+def _granite(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
+    """State Granite's factors, and the sizes of its experts."""
+    entries: Entries = {key: float(config[ours]) for key, ours in GRANITE_KEYS.items()}
+    if config.get("num_local_experts"):
+        entries["expert_count"] = config["num_local_experts"]
+    if config.get("shared_intermediate_size"):
+        entries["expert_shared_feed_forward_length"] = config["shared_intermediate_size"]
+    return entries, ()
+
+
 def _gpt_oss(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
     """State the window, which llama.cpp applies to every other layer, and the experts."""
     return {
@@ -162,6 +172,8 @@ _SPECIFIC_KEYS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, tuple[
             "gemma2": _gemma2,
             "gemma3": _gemma3,
             "gpt-oss": _gpt_oss,
+            "granite": _granite,
+            "granitemoe": _granite,
             "phi3": _phi3,
             "olmo2": every_fourth_full,
             "exaone4": every_fourth_full,

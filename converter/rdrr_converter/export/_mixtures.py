@@ -33,6 +33,7 @@ def further_keys(moe: MoeConfig, names: Collection[str], layers: int) -> dict[st
             1.0 if moe.routed_scaling_factor is None else moe.routed_scaling_factor
         ),
         "num_nextn_predict_layers": 0,
+        "shared_intermediate_size": shared or 0,
         "mlp_layer_types": ["sparse" if layer in sparse else "dense" for layer in range(layers)],
         "moe_k": moe.num_experts_per_token,
         "moe_num_experts": moe.num_experts,

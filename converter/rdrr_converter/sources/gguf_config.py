@@ -41,7 +41,7 @@ KEYS: Mapping[str, str] = MappingProxyType(
 
 _WIDTHS = ("moe_intermediate_size", "shared_expert_intermediate_size")
 _ROPE_THETA = 10000.0
-_WITH_EXPERTS = ("llama", "qwen2moe", "qwen3moe", "gpt-oss")
+_WITH_EXPERTS = ("llama", "qwen2moe", "qwen3moe", "gpt-oss", "granitemoe", "olmoe")
 _GEMMA2_27B_LAYERS = 46
 _GEMMA3_PERIOD = 6
 _GEMMA3_27B_LAYERS = 62
@@ -270,6 +270,34 @@ def _gpt_oss(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+GRANITE_KEYS: Mapping[str, str] = MappingProxyType(
+    {
+        "attention.scale": "attention_multiplier",
+        "embedding_scale": "embedding_multiplier",
+        "logit_scale": "logits_scaling",
+        "residual_scale": "residual_multiplier",
+    }
+)
+"""Granite's factors in Hugging Face's configuration, by GGUF's keys."""
+
+
+def _granite(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return Granite's factors, and the sizes of its experts under its own names."""
+    # Seven digits undo the rounding to float32.
+    found: dict[str, Any] = {
+        ours: float(f"{value:.7g}")
+        for theirs, ours in GRANITE_KEYS.items()
+        if (value := read.number(theirs)) is not None
+    }
+    shared = config.get("shared_expert_intermediate_size")
+    if read.get("expert_count"):
+        found["num_local_experts"] = read.size("expert_count")
+    if shared:
+        found["architectures"] = ["GraniteMoeSharedForCausalLM"]
+        found["shared_intermediate_size"] = shared
+    return found
+
+
 _ARCHITECTURE_SETTINGS: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], dict[str, Any]]] = (
     MappingProxyType(
         {
@@ -279,6 +307,8 @@ _ARCHITECTURE_SETTINGS: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], di
             "gemma2": _gemma2,
             "gemma3": _gemma3,
             "gpt-oss": _gpt_oss,
+            "granite": _granite,
+            "granitemoe": _granite,
             "phi3": _phi3,
             "chatglm": _gguf_rms.glm,
             "glm4": _gguf_rms.glm,

@@ -80,6 +80,15 @@ _STACKED: Mapping[str, str] = MappingProxyType(
 _SEED_OSS: Mapping[str, str] = MappingProxyType(
     {"post_attention_norm": "post_attention_layernorm", **_LAYER}
 )
+_GRANITE: Mapping[str, str] = MappingProxyType(
+    {
+        **_EXPERTS,
+        "ffn_gate_inp": "block_sparse_moe.router.layer",
+        "ffn_gate_exps": "block_sparse_moe.experts.gate_proj",
+        "ffn_up_exps": "block_sparse_moe.experts.up_proj",
+        "ffn_down_exps": "block_sparse_moe.experts.down_proj",
+    }
+)
 _GPT_OSS: Mapping[str, str] = MappingProxyType(
     {
         **_SEED_OSS,
@@ -214,6 +223,15 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             GgufArchitecture("qwen3moe", "Qwen3MoeForCausalLM", _EXPERTS),
             GgufArchitecture("gemma2", "Gemma2ForCausalLM", _FOUR_NORMS, norm_offset=-1.0),
             GgufArchitecture("gemma3", "Gemma3ForCausalLM", _FOUR_NORMS, norm_offset=-1.0),
+            GgufArchitecture("granite", "GraniteForCausalLM", interleaved=_QUERIES_KEYS),
+            GgufArchitecture(
+                "granitemoe",
+                "GraniteMoeForCausalLM",
+                _GRANITE,
+                _QUERIES_KEYS,
+                classes=("GraniteMoeSharedForCausalLM",),
+            ),
+            GgufArchitecture("olmoe", "OlmoeForCausalLM", _EXPERTS),
             GgufArchitecture("gpt-oss", "GptOssForCausalLM", _GPT_OSS),
             GgufArchitecture("phi3", "Phi3ForCausalLM", _STACKED),
             GgufArchitecture("seed_oss", "SeedOssForCausalLM", _SEED_OSS),

@@ -64,8 +64,14 @@ EXPERT_NAMES = (
         "experts.{expert}.up_proj",
         "experts.{expert}.down_proj",
     ),
+    ExpertNames(
+        "block_sparse_moe.router.layer",
+        "block_sparse_moe.experts.{expert}.gate_proj",
+        "block_sparse_moe.experts.{expert}.up_proj",
+        "block_sparse_moe.experts.{expert}.down_proj",
+    ),
 )
-"""The names in Qwen's checkpoints, in Mixtral's, in those of gpt-oss and in Gemma's."""
+"""The names in Qwen's checkpoints, in Mixtral's, in those of gpt-oss, of Gemma and of Granite."""
 
 SHARED_EXPERTS = ("mlp.shared_expert", "mlp.shared_experts")
 """Names of the expert that every token uses, or of several that are stored as a wider one."""

@@ -1,0 +1,69 @@
+"""OLMoE: experts in every layer, and norms on the queries and the keys as a whole."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.layers import all_full
+from rdrr_converter.architectures.tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FINAL_NORM,
+    HEAD,
+    QWEN_EXPERTS,
+    TWO_NORMS,
+    attention_biases,
+    norm,
+    router,
+    stacked_experts,
+)
+
+ATTENTION_BIAS = read.flag("attention_bias")
+
+OLMOE = ArchitectureRule(
+    name="olmoe",
+    classes=("OlmoeForCausalLM", "OlmoeModel"),
+    defaults={
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 2048,
+        "max_position_embeddings": 4096,
+        "norm_topk_prob": False,
+        "num_attention_heads": 16,
+        "num_experts": 64,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 16,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "vocab_size": 50304,
+    },
+    attention={"query_pre_attn_scalar": read.head_dim, "query_key_norm_spans_heads": True},
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act")},
+    output={},
+    experts={
+        "num_experts": read.integer("num_experts", "num_local_experts"),
+        "num_experts_per_token": read.integer("num_experts_per_tok"),
+        "expert_format": "mixtral",
+        "expert_intermediate_size": read.integer("intermediate_size"),
+        "normalize_weights": read.flag("norm_topk_prob"),
+    },
+    layer_types=all_full,
+    stacks=stacked_experts(*QWEN_EXPERTS),
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *ATTENTION,
+        *attention_biases(*[ATTENTION_BIAS] * 4),
+        norm("self_attn.q_norm", "q"),
+        norm("self_attn.k_norm", "kv"),
+        router("mlp.gate"),
+        *QWEN_EXPERTS,
+        FINAL_NORM,
+        HEAD,
+    ),
+)
