@@ -23,8 +23,9 @@ from support.gpu import Bench
 
 PLAIN = frozenset({"subgroup", "shader-f16", "timestamp-query"})
 
-SMALL_LIMITS = {
-    "max-storage-buffer-binding-size": 128 << 10,
+DEFAULT_LIMITS = {
+    "max-buffer-size": 256 << 20,
+    "max-storage-buffer-binding-size": 128 << 20,
     "max-storage-buffers-per-shader-stage": 8,
     "max-compute-workgroup-storage-size": 16_384,
     "max-compute-invocations-per-workgroup": 256,
@@ -32,8 +33,11 @@ SMALL_LIMITS = {
     "max-compute-workgroup-size-y": 256,
     "max-compute-workgroup-size-z": 64,
 }
-"""The default limits of WebGPU, but a binding of 128 KiB instead of 128 MiB: the models of tests
-have about a thousandth of the bytes of real ones, and their matrices must be split as well."""
+"""The limits that every WebGPU device supports."""
+
+SMALL_LIMITS = DEFAULT_LIMITS | {"max-storage-buffer-binding-size": 128 << 10}
+"""A binding of 128 KiB instead of 128 MiB: the models of tests have about a thousandth of the bytes
+of real ones, and their matrices must be split as well."""
 
 
 @pytest.fixture(scope="session")

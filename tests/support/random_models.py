@@ -34,13 +34,25 @@ _SIZES = {
 }
 
 
-def save_model(name: str, folder: Path, *, tokenizer_from: Path, seed: int = 7) -> Path:
-    """Write a random checkpoint in float16, with the tokenizer of another one."""
+def save_model(
+    name: str, folder: Path, *, tokenizer_from: Path, seed: int = 7, **sizes: Any
+) -> Path:
+    """Write a random checkpoint in float16, with the tokenizer of another one.
+
+    Args:
+        name: One of `MODELS`.
+        folder: Folder to create.
+        tokenizer_from: Checkpoint with the tokenizer.
+        seed: Random seed of the weights.
+        sizes: Keys of the configuration that replace the usual ones.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **_SIZES, **MODELS[name]))
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(name, **_SIZES | MODELS[name] | sizes)
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:  # norms and biases, so that a test sees one that is forgotten

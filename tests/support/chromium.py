@@ -1,0 +1,144 @@
+"""Run a JavaScript module in a headless Chromium, served from this machine.
+
+Debian's Chromium has the software adapter SwiftShader, so no GPU is needed. The module gets its
+result out by `report(value)`; no driver of the browser is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+NOT_INSTALLED = "Chromium is not installed: apt-get install chromium"
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--no-first-run",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--enable-unsafe-webgpu",
+    "--use-webgpu-adapter=swiftshader",
+)
+TIMEOUT_SECONDS = 240
+PAGE = """<!doctype html><script type="module">
+globalThis.report = (value) => fetch('/report', {method: 'POST', body: JSON.stringify(value)});
+const failed = (error) => report({error: String(error?.stack ?? error)});
+globalThis.addEventListener('unhandledrejection', (event) => failed(event.reason));
+import('/module').catch(failed);
+</script>"""
+
+
+def find_chromium() -> str | None:
+    """Return the program, or None if there is none."""
+    return shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+def run_module(module: Path, folders: Mapping[str, Path]) -> Any:
+    """Run a module in a new Chromium and return what it reports.
+
+    Args:
+        module: File of the module.
+        folders: Folders and files that are served, by the first part of their URL.
+
+    Raises:
+        RuntimeError: The module failed, or did not report in time.
+    """
+    reports: SimpleQueue[Any] = SimpleQueue()
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+        _serving({"module": module, **folders}, reports) as url,
+        _chromium(profile, url) as log,
+    ):
+        try:
+            found = reports.get(timeout=TIMEOUT_SECONDS)
+        except Empty:
+            text = f"no report within {TIMEOUT_SECONDS} s: {log.read_text()[-2000:]}"
+            raise RuntimeError(text) from None
+    if isinstance(found, dict) and "error" in found:
+        raise RuntimeError(found["error"])
+    return found
+
+
+@contextmanager
+def _chromium(profile: str, url: str) -> Iterator[Path]:
+    program, log = find_chromium(), Path(profile, "stderr.txt")
+    assert program is not None, NOT_INSTALLED
+    command = [program, *FLAGS, f"--user-data-dir={profile}", url]
+    with log.open("w") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+        try:
+            yield log
+        finally:
+            process.terminate()
+            process.wait()
+
+
+@contextmanager
+def _serving(folders: Mapping[str, Path], reports: SimpleQueue[Any]) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, folders, reports))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    """Serves the page, the folders, and takes reports.
+
+    Args:
+        folders: What is served, by the first part of its URL.
+        reports: Where reports go.
+        rest: The arguments of the base class.
+    """
+
+    def __init__(
+        self, folders: Mapping[str, Path], reports: SimpleQueue[Any], *rest: Any, **names: Any
+    ) -> None:
+        self._folders, self._reports = folders, reports
+        super().__init__(*rest, **names)
+
+    def do_GET(self) -> None:
+        if self.path != "/":
+            super().do_GET()
+            return
+        body = PAGE.encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self._reports.put(json.loads(body))
+        self.send_response(204)
+        self.end_headers()
+
+    def translate_path(self, path: str) -> str:
+        first, _, rest = path.split("?")[0].lstrip("/").partition("/")
+        if first not in self._folders or ".." in rest.split("/"):
+            return "/nonexistent"
+        return str(self._folders[first] / rest if rest else self._folders[first])
+
+    def guess_type(self, path: Any) -> str:
+        """Return JavaScript for files without a type, which are modules under a short name."""
+        found = super().guess_type(path)
+        return "text/javascript" if found == "application/octet-stream" else found
+
+    def log_message(self, *words: Any) -> None:
+        pass
