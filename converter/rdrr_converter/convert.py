@@ -27,6 +27,7 @@ from rdrr_manifests.models import MANIFEST_NAME, Manifest
 from rdrr_manifests.models.conversion_report import REPORT_NAME
 
 from rdrr_converter.backend_notes import backend_notes
+from rdrr_converter.built_tokenizer import with_tokenizer
 from rdrr_converter.check_manifest import check_manifest, check_tokenizer
 from rdrr_converter.check_options import check_options
 from rdrr_converter.devices import CPU, PendingDevice, check_device, open_device
@@ -158,7 +159,7 @@ def _convert(
     counter: Progress,
 ) -> ConversionResult:
     threads = settings.threads
-    opened = open_source(source)
+    opened = with_tokenizer(open_source(source))
     if adapter is not None:
         opened = merge_adapter(opened, adapter)
     options = settle_quantization(options, opened)

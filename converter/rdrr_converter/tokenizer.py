@@ -26,8 +26,9 @@ COPIED = (
 """Files of a checkpoint that are copied into the package if they exist."""
 
 MISSING = (
-    "no tokenizer.json in the checkpoint: the package has none either and cannot turn text "
-    "into tokens; save one with transformers' AutoTokenizer(...).save_pretrained"
+    "no tokenizer that can be loaded: the checkpoint has no tokenizer.json, and none can be built "
+    "from its other files, so the package cannot turn text into tokens; save one with "
+    "transformers' AutoTokenizer(...).save_pretrained"
 )
 
 

@@ -263,6 +263,7 @@ def test_a_missing_or_unusable_tokenizer_is_noted_or_refused(llama):
     path.write_text(json.dumps({**content, "model": {**content["model"], "type": "Unheard"}}))
     with pytest.raises(ConversionError, match="cannot be read as a tokenizer"):
         dry(llama)
-    path.rename(llama / "tokenizer.model")  # no reader of it is part of the runtime
-    (note,) = dry(llama).notes
-    assert "no tokenizer.json" in note
+    path.rename(llama / "tokenizer.model")  # which is no SentencePiece model
+    reason, note = dry(llama).notes
+    assert "not a SentencePiece model" in reason
+    assert "no tokenizer that can be loaded" in note

@@ -17,7 +17,7 @@ from rdrr_format.errors import FormatError
 from rdrr_converter.sources import gguf, safetensors, torch_pickle
 from rdrr_converter.sources._directories import INDEX_BOUNDS
 
-AUXILIARY_PATTERNS = ("*.json", "*.jinja", "*.model")
+AUXILIARY_PATTERNS = ("*.json", "*.jinja", "*.model", "merges.txt")
 """Patterns of small files: configurations, indices, tokenizers, chat templates."""
 
 ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
@@ -31,6 +31,9 @@ PROBED_NAMES = (
     "tokenizer.model",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
     "chat_template.jinja",
     safetensors.INDEX,
     safetensors.SINGLE,
