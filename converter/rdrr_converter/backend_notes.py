@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rdrr_manifests.graph import Graph
-from rdrr_manifests.graph.ops import Router
+from rdrr_manifests.graph.ops import WeightKind
+from rdrr_manifests.graph.padding import LANES, pad_widths
 from rdrr_manifests.models import Manifest
-
-LANES = 4
-"""The kernels of the backend `wgpu` read this many values at a time, as one vector."""
 
 
 def backend_notes(graph: Graph, manifest: Manifest) -> tuple[str, ...]:
@@ -19,7 +17,7 @@ def backend_notes(graph: Graph, manifest: Manifest) -> tuple[str, ...]:
         graph: The model's graph.
         manifest: The planned manifest.
     """
-    found = next(_odd_sizes(graph, manifest), None)
+    found = next(_odd_sizes(pad_widths(graph).graph, manifest), None)
     if found is None:
         return ()
     return (
@@ -32,8 +30,7 @@ def _odd_sizes(graph: Graph, manifest: Manifest) -> Iterator[str]:
     head_dim = manifest.architecture.head_dim
     if head_dim % LANES:
         yield f"the head dimension is {head_dim}"
-    # Kernels read these value by value, whatever their shape.
-    biases = {op.selection_bias for op in graph.ops if isinstance(op, Router)}
     for use in graph.weights():
-        if use not in biases and len(use.shape) > 1 and use.shape[-1] % LANES:
+        is_matrix = use.kind is not WeightKind.VECTOR and len(use.shape) > 1
+        if is_matrix and use.shape[-1] % LANES:
             yield f"a row of {use.name} has {use.shape[-1]} values"

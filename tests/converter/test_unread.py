@@ -240,7 +240,7 @@ def test_no_key_is_in_the_table_twice_and_a_flag_is_no_number():
 def test_a_model_that_the_gpu_cannot_run_is_noted(tmp_path, rng):
     for name, sizes, note in (
         ("control", {}, None),
-        ("inner", {"intermediate_size": 510}, "a row of model.layers.0.mlp.down_proj.weight has"),
+        ("inner", {"intermediate_size": 510}, None),
         ("head", {"head_dim": 30}, "the head dimension is 30"),
     ):
         result = dry(write_llama(tmp_path / name, llama_tensors(rng, **sizes), **sizes))

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from rdrr_manifests.graph import Graph, RopeSpec
 from rdrr_manifests.graph.ops import Head, Op, uses
+from rdrr_manifests.graph.padding import PaddedGraph
 from rdrr_manifests.models import Tensor
 from rdrr_runtime.compile.builder import LoadedModel, PassBuilder
 from rdrr_runtime.compile.hints import resolve
@@ -100,7 +101,9 @@ def by_phases(bench: Bench, example: Example, operands: Operands) -> F32:
     rows, graph = len(operands.tokens), example.graph
     check_fields(example.ops)
     preferences = Preferences(resolve({}), software=True)
-    weights = load_weights(bench.arena, cast(Any, _Weights(operands.weights)), graph, preferences)
+    weights = load_weights(
+        bench.arena, cast(Any, _Weights(operands.weights)), PaddedGraph(graph), preferences
+    )
     workspace, body = Workspace(bench.arena, rows), Body.of(example.ops)
     ropes = tuple(bench.upload(rope_table(spec, CONTEXT)) for spec in graph.ropes)
     model = LoadedModel(graph, weights, ropes, workspace, preferences, bench.device.max_binding)

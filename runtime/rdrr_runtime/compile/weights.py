@@ -7,7 +7,7 @@ it wants row-major are transposed. Which kernel reads a matrix is not decided he
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 
@@ -22,10 +22,17 @@ from rdrr_format.dtypes import DTYPES, DType
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 from rdrr_manifests.graph.ops import Experts, Graph, Linear, WeightKind, WeightUse
+from rdrr_manifests.graph.padding import LANES, PaddedGraph, VectorScale
 from rdrr_manifests.models import Tensor
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.compile.decision import Decision
+from rdrr_runtime.compile.padded_weights import (
+    is_padded,
+    padded_dtype,
+    padded_matrix,
+    padded_vector,
+)
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.storage import Storage, choose_storage, has_row_scales
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
@@ -86,13 +93,15 @@ class Weights:
         return sum(one.size for one in matrices) + sum(one.size for one in vectors)
 
 
-def load_weights(arena: Arena, package: Package, graph: Graph, preferences: Preferences) -> Weights:
+def load_weights(
+    arena: Arena, package: Package, padded: PaddedGraph, preferences: Preferences
+) -> Weights:
     """Upload every tensor that the graph reads.
 
     Args:
         arena: Owner of the buffers; in a `DryRunArena` no bytes are read or written.
         package: The package with the tensors.
-        graph: The graph whose ops read them.
+        padded: The graph whose ops read them.
         preferences: Hints and defaults.
 
     Raises:
@@ -102,7 +111,8 @@ def load_weights(arena: Arena, package: Package, graph: Graph, preferences: Pref
     """
     dry_run = arena if isinstance(arena, DryRunArena) else DryRunArena(arena.device)
     planned = Weights(dry_run.pool("weights", 0), dry_run.pool("vectors", 0))
-    _load(_Loader(planned, package, preferences, None), graph)
+    graph, scales = padded.graph, padded.scales
+    _load(_Loader(planned, package, preferences, None, scales), graph)
     if dry_run is arena:
         return planned
     weights = Weights(
@@ -110,7 +120,7 @@ def load_weights(arena: Arena, package: Package, graph: Graph, preferences: Pref
     )
     with arena.temporary() as passing:
         uploader = Uploader(arena, passing)
-        _load(_Loader(weights, package, preferences, uploader), graph)
+        _load(_Loader(weights, package, preferences, uploader, scales), graph)
     return weights
 
 
@@ -143,11 +153,14 @@ class _Loader:
     package: Package
     preferences: Preferences
     uploader: Uploader | None  # None in a dry run, which only allocates and decides
+    scales: Mapping[str, VectorScale]
 
     def vector(self, use: WeightUse) -> npt.NDArray[np.float32]:
         """Return a norm weight or a bias."""
         if self.uploader is None:
             return np.zeros(use.shape, np.float32)
+        if is_padded(self.package, use):
+            return padded_vector(self.package, use, self.scales.get(use.name))
         return np.ascontiguousarray(self.package.dequantize(use.name), dtype=np.float32)
 
     def matrix(self, use: WeightUse, *, matmul: bool) -> GpuWeight:
@@ -157,6 +170,9 @@ class _Loader:
     def _storage(self, use: WeightUse, *, matmul: bool = True, experts: bool = False) -> Storage:
         tensor, k = self.package.tensor(use.name), use.shape[1]
         dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
+        if is_padded(self.package, use):
+            note = f"{dtype} padded with zeros to a multiple of {LANES} at load"
+            return Storage(padded_dtype(dtype), Layout.ROW, note)
         return choose_storage(self.preferences, dtype, layout, k, matmul=matmul, experts=experts)
 
     def scaled(self, matrix: GpuWeight, use: WeightUse) -> GpuWeight:
@@ -195,6 +211,8 @@ class _Loader:
 
 def _kept_rows(package: Package, use: WeightUse, kept: Storage) -> Iterator[Bytes]:
     """Yield the rows of a tensor in the type and layout in which they are kept."""
+    if is_padded(package, use):
+        return _encoded(padded_matrix(package, use), kept.dtype, use.name)
     tensor = package.tensor(use.name)
     dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
     if dtype == kept.dtype:

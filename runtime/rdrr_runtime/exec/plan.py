@@ -12,6 +12,7 @@ from rdrr_device.arena import Arena
 from rdrr_device.device import Device
 from rdrr_device.dry_run import DryRunArena
 from rdrr_device.tuning import Tuning
+from rdrr_manifests.graph.padding import pad_widths
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.compile.builder import LoadedModel
@@ -63,13 +64,14 @@ class Plan:
         tuning: Tuning | None = None,
     ) -> None:
         self.tuning = tuning or Tuning()
-        self.graph = package.graph
+        padded = pad_widths(package.graph)
+        self.graph = padded.graph
         self.device = device
         preferences = Preferences(policy, device.info.software)
         self._values, why = preferences.activations(device.features)
         self._activations = Decision("load", "activations", self._values, why.text, why.unmet)
         chunk = PREFILL.within(context).rows
-        self.weights = load_weights(arena, package, self.graph, preferences)
+        self.weights = load_weights(arena, package, padded, preferences)
         self.cache = KvCache.allocate(arena, self.graph, context, kv_dtype)
         self.state = State.create(arena, chunk, RING)
         self._context = context

@@ -1,0 +1,100 @@
+"""Models whose sizes are not multiples of 4 run on the GPU, which reads four values at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rdrr_converter.convert import convert
+from rdrr_device.device import open_device
+from rdrr_manifests.graph.padding import pad_widths
+from rdrr_manifests.package import open_package
+from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.reference.backend import CpuBackend
+from support.checkpoints import VOCAB, TinyModel, make_model, save_checkpoint
+from support.comparison import relative_error, scored, stepped, transformers_logits
+
+TOKENS, PREFILL = 40, 36
+LLAMA = TinyModel(
+    "llama", 250, (("intermediate_size", 511), ("mlp_bias", True), ("num_attention_heads", 2))
+)
+GEMMA = TinyModel(
+    "gemma3_text",
+    190,
+    (
+        ("intermediate_size", 301),
+        ("num_attention_heads", 2),
+        ("sliding_window", 24),
+        ("query_pre_attn_scalar", 48),
+        ("sliding_window_pattern", 2),
+        ("tie_word_embeddings", True),
+    ),
+)
+EXPERTS = TinyModel(
+    "qwen2_moe",
+    254,
+    (
+        ("moe_intermediate_size", 97),
+        ("mlp_only_layers", [1]),
+        ("num_experts", 6),
+        ("num_experts_per_tok", 3),
+        ("shared_expert_intermediate_size", 161),
+        ("num_attention_heads", 2),
+        ("intermediate_size", 131),
+    ),
+)
+CASES = [
+    (LLAMA, "f32", {}),
+    (LLAMA, "f16", {"transpose_weights": True}),
+    (LLAMA, "q4_k_m", {}),
+    (GEMMA, "f32", {}),
+    (EXPERTS, "f32", {}),
+    (EXPERTS, "q8_0", {}),
+]
+
+
+@pytest.fixture(scope="module")
+def device():
+    opened = open_device()
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize(("tiny", "quantize", "options"), CASES)
+def test_odd_sizes_run_on_the_gpu_as_on_the_cpu(tiny, quantize, options, device, tmp_path, rng):
+    model = make_model(tiny, rng, num_hidden_layers=2)
+    ids = rng.integers(3, VOCAB, TOKENS).tolist()
+    save_checkpoint(model, tmp_path / "source", dtype="float32")
+    result = convert(tmp_path / "source", tmp_path / "package", quantize=quantize, **options)
+    assert not any("only the backend" in note for note in result.notes)
+    package = open_package(tmp_path / "package")
+    assert any(use.shape[-1] % 4 for use in package.graph.weights())
+    expected = scored(CpuBackend(package, context=64), ids)
+    if quantize == "f32" and tiny is not EXPERTS:  # torch needs multiples of 4 for experts
+        assert relative_error(expected, transformers_logits(model, ids)) <= 1e-4
+    exact = resolve({"run flag": {"computePrecision": "f32"}})
+    backend = GpuBackend(package, context=64, kv_dtype="f32", device=device, policy=exact)
+    rows = np.abs(scored(backend, ids) - expected).max(axis=1) / np.abs(expected).max()
+    single = np.abs(stepped(backend, ids, PREFILL) - expected[PREFILL - 1 :]).max(axis=1)
+    backend.close()
+    # Rounding decides between two experts that are almost equally probable.
+    share = 0.9 if tiny is EXPERTS else 1.0
+    assert np.quantile(rows, share) <= 1e-4
+    assert np.quantile(single / np.abs(expected).max(), share) <= 1e-4
+
+
+def test_only_odd_widths_are_padded(tmp_path, rng):
+    for tiny, is_odd in ((LLAMA, True), (TinyModel("llama"), False)):
+        folder = tmp_path / tiny.name
+        save_checkpoint(make_model(tiny, rng, num_hidden_layers=2), folder / "source")
+        convert(folder / "source", folder / "package")
+        graph = open_package(folder / "package").graph
+        padded = pad_widths(graph)
+        assert (padded.graph is not graph) == is_odd
+        assert all(use.shape[-1] % 4 == 0 for use in padded.graph.weights())
+        shapes = {use.name: use.shape for use in padded.graph.weights()}
+        for use in graph.weights():
+            more = [new - old for new, old in zip(shapes[use.name], use.shape, strict=True)]
+            assert all(0 <= one < 4 for one in more)
+        norms = {use.name for use in graph.weights() if use.name.endswith("norm.weight")}
+        assert set(padded.scales) == (norms if is_odd else set())
