@@ -19,7 +19,7 @@ from rdrr_converter.architectures import ArchitectureRule, Config, TensorRule
 from rdrr_converter.architectures.base import BODY, Arrangement, StackRule
 from rdrr_converter.arrangements import stacked_shape, take_apart
 from rdrr_converter.sources import Source, SourceTensor
-from rdrr_converter.stacks import transposed, unstack, unstack_groups
+from rdrr_converter.stacks import join_rows, transposed, unstack, unstack_groups
 
 _MOST_EXTRA_LAYERS = 16
 """Layers for the prediction of further tokens that are looked for; published models have 1."""
@@ -215,6 +215,7 @@ class _Finder:
         of_layer: Callable[[int], Mapping[str, int]] | None,
     ) -> None:
         self.used: set[str] = set()
+        self._path = source.path
         self._rule = rule
         self._tensors = source.tensors
         self._stacks = rule.stacks
@@ -253,11 +254,30 @@ class _Finder:
             for stack in self._stacks:
                 if canonical in stack.parts:
                     self._unstack(stack, wanted)
+        if name not in self._parts:
+            self._join_rows(wanted)
         return self._parts.get(name)
 
     def _shape(self, rule: TensorRule, layer: int | None) -> tuple[int, ...]:
         own = {} if self._of_layer is None or layer is None else self._of_layer(layer)
         return tuple(own.get(size) or self._dimensions[size] for size in rule.shape)
+
+    def _join_rows(self, wanted: _ExpectedTensor) -> None:
+        """Join the tensors that are the rows of a tensor, if the checkpoint has the first."""
+        name, shape = wanted.fill(wanted.rule.name), self._shape(wanted.rule)
+        names = [self.name_in_source(one) for one in self._rule.row_names(name, shape[0])]
+        if not names or names[0] not in self._tensors:
+            return
+        missing = [one for one in names if one not in self._tensors]
+        if missing:
+            raise SourceError(
+                "a tensor is missing", where=self._path, expected=missing[0], found=names[0]
+            )
+        parts = [self._tensors[one] for one in names]
+        for part in parts:
+            _check_shape(part, shape[1:])
+        self.used.update(names)
+        self._parts[name] = join_rows(name, parts)
 
     def _unstack(self, stack: StackRule, wanted: _ExpectedTensor) -> None:
         whole = self._tensors.get(self.name_in_source(wanted.fill(stack.name)))

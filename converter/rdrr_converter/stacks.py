@@ -69,6 +69,17 @@ def _decoded_transposed(decode: Decode, rows: slice, columns: slice) -> F32Array
     return decode(columns, rows).T
 
 
+def join_rows(name: str, parts: Sequence[SourceTensor]) -> SourceTensor:
+    """Return the matrix whose rows are some vectors of the same size and type."""
+    shape = (len(parts), parts[0].columns)
+    return replace(parts[0], name=name, shape=shape, decode=partial(_joined, tuple(parts)))
+
+
+def _joined(parts: Sequence[SourceTensor], rows: slice, columns: slice) -> F32Array:
+    found = [part.read(columns=columns) for part in parts[rows]]
+    return np.concatenate(found) if found else parts[0].read(slice(0, 0), columns)
+
+
 def unstack_groups(
     whole: SourceTensor, shapes: Sequence[tuple[int, ...]], groups: int
 ) -> Iterator[SourceTensor]:

@@ -11,7 +11,7 @@ import pytest
 from rdrr_converter.convert import convert
 from rdrr_manifests.package import open_package, validate
 from support.checkpoints import ALL_MODELS, TINY_MODELS, make_model, save_checkpoint
-from support.older_names import canonical_name, is_conv1d, split_projections
+from support.older_names import canonical_name, is_conv1d, joined_norms, split_projections
 
 
 @pytest.mark.parametrize("tiny", ALL_MODELS, ids=lambda tiny: tiny.name)
@@ -63,7 +63,7 @@ def saved_tensors(path: Path, config: Any) -> dict[str, np.ndarray]:
             state |= split_projections(name, state.pop(name), config.num_attention_heads)
         elif is_conv1d(name):
             state[name] = state[name].T
-    return state
+    return joined_norms(state)
 
 
 def granite_parts(name: str, values: np.ndarray) -> dict[str, np.ndarray]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 VOCAB = 384
+NORMS = ("norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight")
 UNGATED = ("apertus", "arcee", "gpt2", "gpt_neox", "nemotron", "opt", "phi", "starcoder2")
 
 
@@ -295,7 +296,7 @@ OLDER_MODELS = (
     TinyModel("gpt2", 256, (("num_key_value_heads", 4), ("n_inner", 512))),
     TinyModel("opt", 256, (("num_key_value_heads", 4), ("ffn_dim", 512))),
     TinyModel("stablelm", 384, (("head_dim", 96), ("use_qkv_bias", True))),
-    TinyModel("stablelm", 256, (("use_parallel_residual", True),)),
+    TinyModel("stablelm", 256, (("use_parallel_residual", True), ("qk_layernorm", True))),
     TinyModel("nemotron", 256, (("head_dim", 96),)),
     TinyModel("cohere", 256, (("use_qk_norm", True), ("tie_word_embeddings", True))),
     TinyModel(
@@ -473,7 +474,7 @@ def _values(
     if not shape:  # beta and eps of xIELU
         value = -1e-4 if name.endswith("eps") else 0.5  # the activation jumps by about eps at 0
         return np.array(value * (1.0 + 0.1 * rng.standard_normal()), np.float32)
-    is_norm = name.endswith(("norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight"))
+    is_norm = ".norms." in name or name.endswith(NORMS)
     if name.endswith("sinks"):
         return rng.standard_normal(shape).astype(np.float32)
     is_norm |= name.endswith((*("_1.weight", "_2.weight"), "router.scale", "per_expert_scale"))

@@ -66,6 +66,17 @@ def split_projections(name: str, whole: np.ndarray, heads: int) -> dict[str, np.
     return {f"{stem}.{kind}_proj.{ending}": one for kind, one in zip("qkv", parts, strict=True)}
 
 
+def joined_norms(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the tensors with the norms of StableLM's heads joined, as a package has them."""
+    norms: dict[str, list[np.ndarray]] = {}
+    for name in sorted(state, key=lambda name: (len(name), name)):
+        if ".norms." in name:
+            stem = name.partition("_layernorm.norms.")[0]
+            norms.setdefault(f"{stem}_norm.weight", []).append(state[name])
+    others = {name: values for name, values in state.items() if ".norms." not in name}
+    return others | {name: np.stack(parts) for name, parts in norms.items()}
+
+
 def published_value(name: str, state: dict[str, Any], heads: int) -> Any:
     """Remove from `state` what transformers stores under a name, and return it as it is stored.
 
@@ -86,5 +97,12 @@ def published_value(name: str, state: dict[str, Any], heads: int) -> Any:
             return torch.cat([one.T for one in parts], dim=-1)
         by_head = [one.reshape(heads, 1, -1, *one.shape[1:]) for one in parts]
         return torch.cat(by_head, dim=1).reshape(-1, *parts[0].shape[1:])
+    if ".norms." in name:  # one vector for each head
+        stem, _, rest = name.partition("_layernorm.norms.")
+        row = int(rest.split(".")[0])
+        whole = state[f"{stem}_norm.weight"]
+        if row == len(whole) - 1:
+            state.pop(f"{stem}_norm.weight")
+        return whole[row]
     values = state.pop(canonical_name(name), None)
     return values.T if values is not None and is_conv1d(name) else values

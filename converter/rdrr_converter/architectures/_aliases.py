@@ -18,10 +18,13 @@ def plain_name(name: str) -> str:
 
 FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
+        "cohere": ("aya-23", "aya-expanse-32b", "command-r", "command-r-plus"),
+        "cohere2": ("command-a", "command-r7b"),
         "deepseek_v2": ("deepseek-coder-v2",),
         "deepseek_v3": ("deepseek-r1", "kimi-k2", "moonlight"),
         "gemma2": ("shieldgemma",),
         "gemma3": ("medgemma", "translategemma"),
+        "gpt_neox": ("pythia",),
         "llama": (
             "code-llama",
             "deepseek-coder",
@@ -38,6 +41,8 @@ FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "yi",
         ),
         "mistral": ("ministral", "mistral3", "mistral-nemo", "mistral-small", "zephyr"),
+        "nemotron": ("minitron", "nemotron-4", "nemotron-mini"),
+        "phi": ("phi-1", "phi-1.5", "phi-2"),
         "phi3": ("phi-3.5", "phi-4", "phi-4-mini"),
         "qwen2": ("deepseek-r1-distill-qwen", "qwen2.5", "qwen2.5-coder", "qwq"),
         "qwen2_moe": ("qwen1.5-moe",),

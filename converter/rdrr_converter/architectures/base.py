@@ -135,6 +135,8 @@ class ArchitectureRule:
         names: Names of modules in checkpoints of transformers, by canonical name, where they
             differ; `{layer}` stands for the index of the layer.
         keys: Names of configuration keys, by the usual names, where they differ.
+        rows: Names in checkpoints of transformers of the rows of a tensor, by its canonical name,
+            where each row is a tensor of its own; `{row}` stands for the index of the row.
         transposed: Canonical names of modules whose matrix checkpoints store as [inputs, outputs].
         dimensions: Further dimensions for the shapes of tensors, by name.
         ignored: Patterns of tensors that are not weights, since they are computed on loading.
@@ -176,6 +178,7 @@ class ArchitectureRule:
     body: str = BODY
     names: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
+    rows: Mapping[str, str] = field(default_factory=dict)
     transposed: tuple[str, ...] = ()
     dimensions: Mapping[str, Callable[[Config], int]] = field(default_factory=dict)
     layer_dimensions: Callable[[Config, int], Mapping[str, int]] | None = None
@@ -197,6 +200,20 @@ class ArchitectureRule:
             return name
         found = f"{self.names[stem]}.{ending}"
         return found.replace("{layer}", index[0]) if index else found
+
+    def row_names(self, name: str, count: int) -> tuple[str, ...]:
+        """Return the names of the rows of a tensor in checkpoints; empty if it is one tensor.
+
+        Args:
+            name: Canonical name, with the index of the layer or with `{layer}`, which is kept.
+            count: Number of rows.
+        """
+        index = _INDEX.search(name)
+        found = self.rows.get(_INDEX.sub("{layer}", name))
+        if found is None:
+            return ()
+        layer = index[0] if index else "{layer}"
+        return tuple(found.format(layer=layer, row=row) for row in range(count))
 
     def is_transposed(self, name: str) -> bool:
         """Return whether checkpoints of transformers store a tensor as [inputs, outputs]."""

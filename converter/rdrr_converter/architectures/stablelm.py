@@ -13,10 +13,15 @@ from rdrr_converter.architectures.tensors import (
     FINAL_NORM,
     FINAL_NORM_BIAS,
     HEAD,
+    QUERY_KEY_NORMS_PER_HEAD,
     attention_biases,
     norm,
     norm_biases,
+    required_if,
 )
+
+LAYER = "model.layers.{layer}.self_attn"
+QK_NORM = read.flag("qk_layernorm")
 
 QKV_BIAS = read.flag("use_qkv_bias")
 SEQUENTIAL = read.negated("use_parallel_residual")
@@ -35,6 +40,7 @@ STABLELM = ArchitectureRule(
         "num_hidden_layers": 32,
         "num_key_value_heads": 32,
         "partial_rotary_factor": 0.25,
+        "qk_layernorm": False,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "tie_word_embeddings": False,
@@ -42,7 +48,7 @@ STABLELM = ArchitectureRule(
         "use_qkv_bias": False,
         "vocab_size": 50304,
     },
-    attention={"query_pre_attn_scalar": read.head_dim},
+    attention={"query_pre_attn_scalar": read.head_dim, "query_key_norm_per_head": QK_NORM},
     normalization={
         "rms_norm_eps": read.number("rms_norm_eps"),
         "post_attention_norm": SEQUENTIAL,
@@ -54,12 +60,17 @@ STABLELM = ArchitectureRule(
     layer_types=all_full,
     parallel=read.flag("use_parallel_residual"),
     keys={"rms_norm_eps": "layer_norm_eps"},
+    rows={
+        f"{LAYER}.{kind}_norm.weight": f"{LAYER}.{kind}_layernorm.norms.{{row}}.weight"
+        for kind in "qk"
+    },
     tensors=(
         EMBEDDING,
         norm("input_layernorm"),
         *norm_biases("input_layernorm"),
         norm(FFN_NORM, required=SEQUENTIAL),
         *norm_biases(FFN_NORM, required=SEQUENTIAL),
+        *required_if(QK_NORM, *QUERY_KEY_NORMS_PER_HEAD),
         *ATTENTION,
         *attention_biases(QKV_BIAS, QKV_BIAS, QKV_BIAS, False),
         *FEED_FORWARD,

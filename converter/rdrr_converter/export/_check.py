@@ -6,6 +6,7 @@ from it equals the graph of the package.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import isclose
@@ -119,9 +120,12 @@ def check_complete(
     Raises:
         ConversionError: A tensor would be lost or written twice.
     """
-    planned = sorted(part.name for one in outgoing for part in one.parts)
+    planned: Counter[str] = Counter()
+    for one in outgoing:
+        for part in one.parts:
+            planned[part.name] += part.rows
     names = {one.name for one in outgoing}
-    expected = sorted(tensor.name for tensor in tensors)
+    expected = {tensor.name: tensor.rows for tensor in tensors}
     if planned != expected or len(names) != len(outgoing):
         lost = sorted(set(expected) - set(planned))
         raise ConversionError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from types import MappingProxyType
@@ -166,6 +167,10 @@ def _plan_directory(
     shift = norm_shift(rule, manifest)
     stacks = [one for one in rule.stacks if one.is_published]
     for name, parts in stacked([one for one in tensors if one.name not in done], stacks):
+        rows = rule.row_names(name, parts[0].rows)
+        if rows:
+            outgoing += [_row(one, parts[0], at, dtype, shift) for at, one in enumerate(rows)]
+            continue
         shape = parts[0].shape
         if len(parts) > 1:
             shape = (sum(one.shape[0] for one in parts), *shape[1:])
@@ -183,6 +188,12 @@ def _plan_directory(
             )
         )
     return outgoing
+
+
+def _row(name: str, whole: LogicalTensor, at: int, dtype: str, shift: float) -> OutgoingTensor:
+    """Plan a row of a norm's weight as a tensor of its own."""
+    part = replace(whole, shape=whole.shape[1:], first=whole.first + at)
+    return OutgoingTensor(name, (part,), part.shape, dtype, shift=shift)
 
 
 def _arranged(rule: StackRule, stack: Stack, dtype: str) -> OutgoingTensor:

@@ -50,6 +50,9 @@ _FILE_TYPES: Mapping[str, int] = MappingProxyType(
 )  # fmt: skip
 """Values of `general.file_type`, by the type of most of the weights."""
 
+_F32_ROLES = ("router", "bias", "norm")
+"""Roles of tensors that llama.cpp reads as F32, also those with several rows."""
+
 _QUANTIZATION_VERSION = 2
 _MOST = 2**32 - 1
 """Maximum of an integer in the metadata, which is a uint32."""
@@ -140,7 +143,9 @@ def _plan(
         return OutgoingTensor(
             gguf_name, parts, (first.columns,), "F32", shift=own_shift, vector_order=order
         )
-    dtype, why = ("F32", "") if first.role in ("router", "bias") else _storage(package, parts)
+    dtype, why = (
+        ("F32", "") if first.role in ("router", "bias", "norm") else _storage(package, parts)
+    )
     if row.is_interleaved(name):
         ordered = partial(_interleaved, head)
         return OutgoingTensor(
