@@ -264,7 +264,7 @@ class _Finder:
 
     def _join_rows(self, wanted: _ExpectedTensor) -> None:
         """Join the tensors that are the rows of a tensor, if the checkpoint has the first."""
-        name, shape = wanted.fill(wanted.rule.name), self._shape(wanted.rule)
+        name, shape = wanted.fill(wanted.rule.name), self._shape(wanted.rule, wanted.layer)
         names = [self.name_in_source(one) for one in self._rule.row_names(name, shape[0])]
         if not names or names[0] not in self._tensors:
             return
