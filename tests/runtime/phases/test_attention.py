@@ -49,8 +49,11 @@ def check(
     rows: int,
     base: int,
     which: AttentionKernel,
+    sinks: F32 | None = None,
 ) -> None:
     cache = spec.cache
+    if sinks is not None:
+        spec = replace(spec, sinks=bench.upload(sinks))
     (k, v), caches = filled_cache(bench, rng, cache, base + rows)
     q = normal(rng, rows, spec.heads, cache.head_dim)
     out = bench.poisoned(*q.shape)
@@ -72,6 +75,7 @@ def check(
         base=base,
         window=spec.window,
         softcap=spec.softcap,
+        sinks=None if sinks is None else torch.from_numpy(sinks).double(),
     )
     assert relative_error(bench.download(out, *q.shape), expected) < TOLERANCE
 
@@ -100,6 +104,16 @@ def test_attention_over_a_q8_0_cache_equals_torch_on_its_dequantized_values(
 ) -> None:
     spec = AttentionSpec(6, KvSpec(2, head_dim, CONTEXT, "q8_0"), 0.2)
     check(any_bench, rng, spec, rows=5, base=250, which=which)
+
+
+@pytest.mark.parametrize("which", list(AttentionKernel))
+@pytest.mark.parametrize(("rows", "base", "window"), [(1, 401, 0), (5, 250, 100), (3, 0, 0)])
+def test_sinks_enlarge_the_denominator(any_bench, rng, which, rows, base, window) -> None:
+    """One sink is far above all scores, and one far below."""
+    cache = KvSpec(2, 64, CONTEXT, "f32")
+    sinks = np.array([0.3, 30.0, -30.0, 2.0, 0.0, -1.0], np.float32)
+    spec = AttentionSpec(6, cache, 0.2, window=window)
+    check(any_bench, rng, spec, rows=rows, base=base, which=which, sinks=sinks)
 
 
 @pytest.mark.parametrize("which", list(AttentionKernel))

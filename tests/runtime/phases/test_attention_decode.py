@@ -51,9 +51,13 @@ class Case:
     normed: bool = False
     interleaved: bool = False
     query: QueryScale | None = None
+    sinks: bool = False
 
 
 CASES = [
+    Case(64, 8, 2, "f32", 63, 16, sinks=True),
+    Case(64, 8, 1, "f16", LONG - 20, 32, context=LONG, window=100, sinks=True),
+    Case(128, 4, 1, "f32", CONTEXT - 20, 0, normed=True, sinks=True),
     Case(64, 8, 2, "f16", 0, 32),
     Case(64, 8, 2, "f32", 63, 16, normed=True),
     Case(64, 8, 2, "q8_0", 64, 32, window=100),
@@ -81,7 +85,10 @@ def test_the_combined_splits_equal_attention(
     ctx = bench.context(1, base=base, positions=[base + 7])
     cache = KvSpec(kv_heads, head_dim, context, dtype)
     spec = AttentionSpec(heads, cache, 0.3, case.window, case.softcap, SPLIT)
-    assert refusal(ctx, spec) is None
+    sinks = 2 * normal(rng, heads)
+    if case.sinks:
+        spec = replace(spec, sinks=bench.upload(sinks))
+    assert refusal(ctx, spec, norm_and_rope=case.normed and pairs > 0) is None
     projected = normal(rng, heads + 2 * kv_heads, head_dim)
     angles = rng.uniform(0, 6.28, (context + 8, pairs))
     table = np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)
@@ -142,6 +149,7 @@ def test_the_combined_splits_equal_attention(
         base=base,
         window=case.window,
         softcap=case.softcap,
+        sinks=torch.from_numpy(sinks) if case.sinks else None,
     )
     # A rounding difference in f32 may change how the new key is rounded to f16 or to a code, so
     # these types have a larger tolerance.

@@ -11,11 +11,13 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
+from rdrr_manifests.graph import Clamp
 from rdrr_manifests.graph.ops import Router, WeightUse
 from rdrr_runtime.phases.expert_int8 import expert_int8
 from rdrr_runtime.phases.expert_linear import expert_linear
 from rdrr_runtime.phases.expert_tiled import expert_tiled
 from rdrr_runtime.phases.fusion import Output
+from rdrr_runtime.phases.gated_activation import ExpertBiases, gated_activation
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
 from rdrr_runtime.phases.matvec_rows import weights_refusal
 from rdrr_runtime.phases.packing import Uploader
@@ -397,3 +399,91 @@ def test_rows_of_an_expert_in_int8_equal_the_product_of_quantized_rows(
     found = bench.download(y, held, top_k, n)
     assert relative_error(found[:rows], expected[:rows]) < 10 * TOLERANCE
     assert np.isnan(found[rows:]).all()
+
+
+CLAMP = Clamp(0.8, 1.7, 0.5)
+
+
+def clamped(gate: F32, up: F32) -> F32:
+    """Return the clamped SwiGLU."""
+    gate, up = np.minimum(gate, CLAMP.limit), np.clip(up, -CLAMP.limit, CLAMP.limit)
+    return gate / (1 + np.exp(-CLAMP.alpha * gate)) * (up + CLAMP.up_offset)
+
+
+@pytest.mark.parametrize(("dtype", "rows", "k"), [*INT8_CASES, ("MXFP4", 3, 96)])
+def test_biases_of_experts_are_added_in_int8(any_bench, rng, dtype, rows, k):
+    experts, top_k, n = 5, 2, 64
+    gates, gate_values = stacked(any_bench, rng, dtype, experts, (n, k))
+    ups, up_values = stacked(any_bench, rng, dtype, experts, (n, k))
+    downs, down_values = stacked(any_bench, rng, dtype, experts, (k, n))
+    routes, ids, factors = routed(any_bench, rng, rows, experts, top_k)
+    biases, down_bias = normal(rng, 2, experts, n), normal(rng, experts, k)
+    x, inner = normal(rng, rows, k), any_bench.poisoned(rows, top_k, n)
+    y = any_bench.poisoned(rows, k)
+    ctx = any_bench.context(rows)
+    wide = any_bench.poisoned(small_batch_bytes(rows, k) // 4)
+    narrow = any_bench.poisoned(small_batch_bytes(rows * top_k, n) // 4)
+    gated = Output((inner,), "gate", any_bench.upload(biases), activation="silu", clamp=CLAMP)
+    made = [
+        *quantize_small_batch(ctx, any_bench.upload(x), wide, k=k, label="t"),
+        *expert_int8(ctx, (gates, ups), routes, wide, gated, label="t"),
+        *quantize_small_batch(ctx, inner, narrow, k=n, per_row=top_k, label="t"),
+        *expert_int8(
+            ctx,
+            (downs,),
+            routes,
+            narrow,
+            Output((y,), "store", any_bench.upload(down_bias)),
+            label="t",
+        ),
+    ]
+    any_bench.run(made, rows)
+    near = in_int8(x).astype(np.float64)
+    gate, up = (
+        np.einsum("rsnk,rk->rsn", values[ids], near) + bias[ids]
+        for values, bias in zip((gate_values, up_values), biases, strict=True)
+    )
+    found = any_bench.download(inner, rows, top_k, n)
+    assert relative_error(found, clamped(gate, up)) < 10 * TOLERANCE
+    near = in_int8(found.reshape(-1, n)).reshape(found.shape).astype(np.float64)
+    out = np.einsum("rskn,rsn->rsk", down_values[ids], near) + down_bias[ids]
+    expected = np.einsum("rsk,rs->rk", out, factors)
+    assert relative_error(any_bench.download(y, rows, k), expected) < 10 * TOLERANCE
+
+
+def test_biases_of_experts_are_added_before_the_activation_and_to_the_sum(any_bench, rng):
+    """The input of a part ends within an expert, whose bias is added once."""
+    rows, experts, top_k, n, k = 4, 6, 3, 64, 36
+    routes, ids, factors = routed(any_bench, rng, rows, experts, top_k)
+    gate, up = normal(rng, rows, top_k, n), normal(rng, rows, top_k, n)
+    biases, down_bias = normal(rng, 2, experts, n), normal(rng, experts, k)
+    downs, values = stacked(any_bench, rng, "F32", experts, (k, n))
+    inner, summed = any_bench.poisoned(rows, top_k, n), any_bench.poisoned(rows, k)
+    results, combined = any_bench.upload(normal(rng, rows, top_k, k)), any_bench.poisoned(rows, k)
+    ctx, bias = any_bench.context(rows), any_bench.upload(down_bias)
+    added = ExpertBiases(routes, any_bench.upload(biases))
+    made = [
+        *gated_activation(
+            ctx,
+            any_bench.upload(gate),
+            any_bench.upload(up),
+            inner,
+            width=top_k * n,
+            activation="silu",
+            clamp=CLAMP,
+            biases=added,
+            label="t",
+        ),
+        *expert_linear(ctx, downs, routes, inner, summed, bias=bias, **BY_ROUTE),
+        *expert_combine(ctx, routes, results, combined, width=k, bias=bias, label="t"),
+    ]
+    any_bench.run(made, rows)
+    expected = clamped(gate + biases[0][ids], up + biases[1][ids]).astype(np.float64)
+    found = any_bench.download(inner, rows, top_k, n)
+    assert relative_error(found, expected) < TOLERANCE
+    out = np.einsum("rskn,rsn->rsk", values[ids], expected) + down_bias[ids]
+    expected = np.einsum("rsk,rs->rk", out, factors)
+    assert relative_error(any_bench.download(summed, rows, k), expected) < TOLERANCE
+    out = any_bench.download(results, rows, top_k, k) + down_bias[ids]
+    expected = np.einsum("rsk,rs->rk", out, factors)
+    assert relative_error(any_bench.download(combined, rows, k), expected) < TOLERANCE
