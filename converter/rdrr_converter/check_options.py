@@ -10,10 +10,11 @@ from rdrr_format.layouts import Layout
 from rdrr_format.shards import ALIGNMENT
 from rdrr_manifests.doppler import TYPES as DOPPLER_TYPES
 from rdrr_manifests.models import parse_hint
+from rdrr_manifests.profiles import DOPPLER
 
 from rdrr_converter.options import PackageOptions
 from rdrr_converter.overrides import parse_overrides
-from rdrr_converter.profiles import DOPPLER, PROFILES
+from rdrr_converter.profiles import PROFILES
 
 
 def check_options(options: PackageOptions) -> None:

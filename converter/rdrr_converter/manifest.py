@@ -25,12 +25,13 @@ from rdrr_manifests.models import (
     Span,
     Tensor,
 )
+from rdrr_manifests.profiles import DOPPLER
 
 import rdrr_converter
 from rdrr_converter.groups import describe_experts
 from rdrr_converter.options import PackageOptions
 from rdrr_converter.plan import ConversionPlan, PlannedTensor
-from rdrr_converter.profiles import DOPPLER, PROFILES
+from rdrr_converter.profiles import PROFILES
 from rdrr_converter.reading import SourceModel
 from rdrr_converter.recorded_options import recorded_options
 from rdrr_converter.sources import Source

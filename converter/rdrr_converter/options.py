@@ -20,8 +20,9 @@ from rdrr_format.integrity import ALGORITHMS, HashAlgorithm
 from rdrr_format.layouts import Layout, LayoutName
 from rdrr_format.options import check_fields, documented, option, split_pairs
 from rdrr_format.shards import ALIGNMENT, DEFAULT_SHARD_SIZE
+from rdrr_manifests.profiles import ProfileName
 
-from rdrr_converter.profiles import PROFILES, ProfileName
+from rdrr_converter.profiles import PROFILES
 from rdrr_converter.recipes import DEFAULT_RECIPE, RECIPES, TAILS, Recipe, RecipeName, RowTail
 
 _MODEL_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")

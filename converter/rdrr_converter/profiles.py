@@ -11,16 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal
+
+from rdrr_manifests.profiles import DOPPLER, ProfileName
 
 from rdrr_converter.recipes import RECIPES, Recipe
 
-DOPPLER = "doppler"
-
-ProfileName = Literal["rdrr", "doppler"]
-"""The keys of `PROFILES`, for annotations."""
-
-PROFILES: Mapping[str, Mapping[str, Recipe]] = MappingProxyType(
+PROFILES: Mapping[ProfileName, Mapping[str, Recipe]] = MappingProxyType(
     {
         "rdrr": RECIPES,
         DOPPLER: MappingProxyType(

@@ -14,9 +14,9 @@ from typing import TypeVar
 from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES, DType
 from rdrr_format.layouts import Layout
+from rdrr_manifests.profiles import DOPPLER
 
 from rdrr_converter.options import PackageOptions
-from rdrr_converter.profiles import DOPPLER
 from rdrr_converter.recipes import DEFAULT_RECIPE
 from rdrr_converter.sources import Source, SourceTensor
 from rdrr_converter.sources.gguf import KIND

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from rdrr_format.errors import ManifestError, StoreError, UsageError
 from rdrr_format.hub import fetch_files
@@ -17,13 +17,9 @@ from rdrr_format.stores import LocalStore
 from rdrr_manifests.faults import Fault, Level, ValidationReport
 from rdrr_manifests.graph import Graph
 from rdrr_manifests.locate import Location, locate
+from rdrr_manifests.profiles import DOPPLER, PROFILE_NAMES, ProfileName
 from rdrr_manifests.reading import read_manifest, read_object
 from rdrr_manifests.rules import Examination, examine
-
-Profile = Literal["rdrr", "doppler"]
-"""A runtime that packages are made for."""
-
-PROFILES: tuple[Profile, ...] = get_args(Profile)
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ def validate(
     deep: bool = False,
     strict: bool = False,
     follow_links: bool = False,
-    profile: Profile = "rdrr",
+    profile: ProfileName = "rdrr",
 ) -> ValidationReport:
     """Validate a package or a bare manifest.
 
@@ -83,8 +79,9 @@ def validate(
         StoreError: The path or URL cannot be read at all.
     """
     where = os.fspath(location)
-    if profile not in PROFILES:
-        raise UsageError("`profile` has no such value", expected=", ".join(PROFILES), found=profile)
+    if profile not in PROFILE_NAMES:
+        known = ", ".join(PROFILE_NAMES)
+        raise UsageError("`profile` has no such value", expected=known, found=profile)
     try:
         opened = open_manifest(location, follow_links=follow_links)
     except ManifestError as error:
@@ -98,7 +95,7 @@ def validate(
         level = "deep" if deep else "files"
         if subject is not None:
             faults += _file_faults(opened, deep)
-    if subject is not None and profile == "doppler":
+    if subject is not None and profile == DOPPLER:
         from rdrr_manifests.doppler.check import profile_faults
 
         faults += profile_faults(subject.manifest)

@@ -9,12 +9,13 @@ import rdrr
 from rdrr._load_options import LoadKeywords
 from rdrr_converter.export import DTYPES, ExportDtype
 from rdrr_converter.options import ConvertKeywords
-from rdrr_converter.profiles import PROFILES, ProfileName
+from rdrr_converter.profiles import PROFILES
 from rdrr_converter.recipes import RECIPES, RecipeName
 from rdrr_format.errors import UsageError
 from rdrr_format.integrity import ALGORITHMS, HashAlgorithm
 from rdrr_format.layouts import Layout, LayoutName
 from rdrr_format.options import options_of
+from rdrr_manifests.profiles import ProfileName
 from rdrr_runtime.decode.strategies import AUTOREGRESSIVE, STRATEGIES, StrategyName, options_named
 from rdrr_runtime.sampling.params import SamplingKeywords
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rdrr_manifests.profiles import ProfileName
 
 from rdrr._load_options import LoadOptions
 from rdrr._units import format_size
@@ -30,7 +31,7 @@ def validate(
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     profile: Annotated[
-        Literal["rdrr", "doppler"],
+        ProfileName,
         typer.Option("--profile", help="Also apply the rules of this runtime."),
     ] = "rdrr",
     follow_links: FollowLinksFlag = False,
