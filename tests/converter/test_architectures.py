@@ -163,6 +163,7 @@ WITHOUT_DEFAULTS = {
         ("ernie4_5", "ernie4_5"),
         ("hunyuan_v1_dense", "hunyuan_v1_dense"),
         ("helium", "helium"),
+        ("ministral3", "ministral3"),
         ("olmo", "olmo"),
         ("apertus", "apertus"),
         ("arcee", "arcee"),

@@ -14,6 +14,7 @@ from rdrr_manifests.package import open_package, validate
 from rdrr_runtime.reference.backend import CpuBackend
 from safetensors.numpy import load_file, save_file
 from support.checkpoints import (
+    MINISTRAL3_ROPE,
     VOCAB,
     TinyModel,
     make_checkpoint,
@@ -34,6 +35,11 @@ MULTIMODAL = (
     ("qwen2_5_vl", QWEN2, ("model.", "model.language_model.")),
     ("gemma3", GEMMA, ("language_model.model.", "model.language_model.")),
     ("mistral3", {"model_type": "mistral"}, ("language_model.model.", "model.language_model.")),
+    (
+        "mistral3",
+        {"model_type": "ministral3", "rope_parameters": MINISTRAL3_ROPE},
+        ("language_model.model.", "model.language_model."),
+    ),
     ("qwen3_vl", {"rope_scaling": SECTIONS}, ("model.language_model.", "language_model.model.")),
 )
 

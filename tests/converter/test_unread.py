@@ -22,7 +22,13 @@ from support.gguf_files import write_gguf
 from support.safetensor_files import llama_tensors, write_llama
 
 RULES = {rule.name: rule for rule in ARCHITECTURES}
-LLAMA_4 = {"rope_theta": 1e4, "rope_type": "default", "llama_4_scaling_beta": 0.1}
+LLAMA_4 = {
+    "rope_theta": 1e4,
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 128,
+    "llama_4_scaling_beta": 0.1,
+}
 
 
 def edited(folder, **values):
@@ -113,12 +119,13 @@ def test_ministral_3_inside_the_wrapper_of_mistral_3_is_not_taken_for_mistral(tm
         model = make_multimodal("mistral3", rng, model_type=kind, rope_parameters=parameters)
         model.save_pretrained(tmp_path / kind)
         write_tokenizer(tmp_path / kind)
-    assert dry(tmp_path / "mistral").architecture == "mistral"
+    for kind in ("mistral", "ministral3"):
+        assert dry(tmp_path / kind).architecture == kind
     with pytest.raises(ConversionError, match=r'not that of a mistral model.*model_type: "minis'):
-        dry(tmp_path / "ministral3")
+        dry(tmp_path / "ministral3", arch="mistral")
     # Its scaling of the queries by position is found even if the family is allowed.
     with pytest.raises(ConversionError, match="llama_4_scaling_beta"):
-        dry(tmp_path / "ministral3", allow_unread=("model_type",))
+        dry(tmp_path / "ministral3", arch="mistral", allow_unread=("model_type",))
 
 
 @pytest.mark.parametrize(

@@ -239,6 +239,15 @@ LATENT_YARN = {
     "factor": 4.0,
     "original_max_position_embeddings": 128,
 }
+MINISTRAL3_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 16.0,
+    "original_max_position_embeddings": 32,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.3,
+}
 LATEST_MODELS = (
     TinyModel("qwen3_5_text", 256, LINEAR_ATTENTION),
     TinyModel("qwen3_5_moe_text", 256, (*LINEAR_ATTENTION, *GATED_MIXTURE)),
@@ -255,6 +264,7 @@ LATEST_MODELS = (
             ("moe_num_shared_experts", 2),
         ),
     ),
+    TinyModel("ministral3", 256, (("rope_parameters", MINISTRAL3_ROPE),)),
     TinyModel("olmo"),
     TinyModel("apertus", 256, (("num_attention_heads", 6),)),
     TinyModel("arcee", 384, (("mlp_bias", True),)),

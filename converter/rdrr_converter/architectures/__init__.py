@@ -42,6 +42,7 @@ from rdrr_converter.architectures.granitemoeshared import GRANITEMOESHARED
 from rdrr_converter.architectures.helium import HELIUM
 from rdrr_converter.architectures.hunyuan_v1_dense import HUNYUAN_V1_DENSE
 from rdrr_converter.architectures.llama import LLAMA
+from rdrr_converter.architectures.ministral3 import MINISTRAL3
 from rdrr_converter.architectures.mistral import MISTRAL
 from rdrr_converter.architectures.mixtral import MIXTRAL
 from rdrr_converter.architectures.nemotron import NEMOTRON
@@ -97,6 +98,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     GRANITEMOESHARED,
     LLAMA,
     MISTRAL,
+    MINISTRAL3,
     MIXTRAL,
     PHI3,
     QWEN2,
@@ -157,8 +159,10 @@ def find_architecture(
             raise UsageError("unknown architecture", expected=_known(), found=override)
         return found
     candidates = stated_names(config)
+    inner = config.get("text_config")
+    text_type = inner.get("model_type") if isinstance(inner, Mapping) else None
     for name in candidates:
-        found = find_by_name(name)
+        found = find_by_name(name, text_type)
         if found is not None:
             return found
     raise ConversionError(
@@ -205,14 +209,27 @@ def families_of(rule: ArchitectureRule) -> tuple[str, ...]:
     return FAMILIES.get(rule.name, ())
 
 
-def find_by_name(name: str) -> ArchitectureRule | None:
-    """Return the architecture of a name, an alias, a class or a `model_type`; None if unknown."""
+def find_by_name(name: str, text_type: object = None) -> ArchitectureRule | None:
+    """Return the architecture of a name, an alias, a class or a `model_type`; None if unknown.
+
+    Args:
+        name: The name.
+        text_type: `model_type` of the text model inside a multimodal one, which decides between
+            architectures that have the same class.
+    """
     plain = plain_name(ALIASES.get(plain_name(name), name))
-    for rule in ARCHITECTURES:
-        own = (rule.name, *rule.model_types)
-        if name in rule.classes or plain in map(plain_name, own):
-            return rule
-    return None
+    found = [
+        rule
+        for rule in ARCHITECTURES
+        if name in rule.classes or plain in map(plain_name, _own(rule))
+    ]
+    inner = (rule for rule in found if text_type in _own(rule))
+    return next(inner, next(iter(found), None))
+
+
+def _own(rule: ArchitectureRule) -> tuple[str, ...]:
+    """Return the values of `model_type` that name an architecture."""
+    return (rule.name, *rule.model_types)
 
 
 def _known() -> str:

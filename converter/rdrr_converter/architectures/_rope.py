@@ -152,6 +152,8 @@ def _parameters(config: Config, layer_type: str) -> Config:
     """Return the newer form's object for a layer type, built from the older keys if necessary."""
     stated = config.get("rope_parameters") or {}
     scaling = config.get("rope_scaling") or {}
+    if scaling and config.values.get("rope_parameters") is None:
+        stated = {}  # the default of the newer form gives way to the older form
     if not isinstance(stated, dict):
         raise config.fault("rope_parameters", "an object", stated)
     if not isinstance(scaling, dict):
@@ -283,6 +285,18 @@ def _yarn(parameters: Config, config: Config) -> dict[str, object]:
         **truncate,
         **({} if is_usual else {"yarn_attention": found}),
     }
+
+
+def temperature_scale(config: Config) -> float | None:
+    """Rule: the factor on the logarithm by which queries are scaled with their position."""
+    return _parameters(config, FULL).optional_number("llama_4_scaling_beta")
+
+
+def temperature_length(config: Config) -> int | None:
+    """Rule: the number of positions whose queries are scaled by the same factor."""
+    if temperature_scale(config) is None:
+        return None
+    return _parameters(config, FULL).integer("original_max_position_embeddings")
 
 
 def softmax_correction(config: Config) -> float:

@@ -42,6 +42,7 @@ APERTUS = ArchitectureRule(
             "low_freq_factor": 1.0,
             "high_freq_factor": 4.0,
         },
+        "rope_theta": 12000000.0,
         "tie_word_embeddings": False,
         "vocab_size": 131072,
     },

@@ -15,6 +15,7 @@ from rdrr_format.errors import ConversionError
 from rdrr_manifests.graph.ops import Attention
 from rdrr_manifests.logical import HEAD, LogicalTensor
 from rdrr_manifests.models import Manifest, MoeConfig
+from rdrr_manifests.models.inference import Attention as AttentionBlock
 from rdrr_manifests.models.inference import Inference, Rope
 from rdrr_manifests.package import Package
 
@@ -130,7 +131,7 @@ def rebuild_config(
         "hidden_act": activation,
         **_tensor_flags(rule, names, manifest.architecture.num_layers),
         "tie_word_embeddings": HEAD not in names,
-        **_rope(blocks.rope),
+        **_rope(blocks.rope, blocks.attention),
         **_special_tokens(manifest),
     }
     known = rule.defaults
@@ -241,7 +242,7 @@ def _experts(
     return {key: value for key, value in stated.items() if stated_with.get(key, key) in known}
 
 
-def _rope(block: Rope) -> dict[str, Any]:
+def _rope(block: Rope, attention: AttentionBlock) -> dict[str, Any]:
     config: dict[str, Any] = {"rope_theta": block.rope_theta}
     if block.rope_local_theta is not None:
         config["rope_local_base_freq"] = block.rope_local_theta
@@ -254,6 +255,8 @@ def _rope(block: Rope) -> dict[str, Any]:
             "factor": block.rope_scaling_factor,
             **{key: _as_list(value) for key, value in stated.items() if value is not None},
         }
+        if attention.temperature_scale is not None:
+            config["rope_scaling"]["llama_4_scaling_beta"] = attention.temperature_scale
         if not block.yarn_truncate:
             config["rope_scaling"]["truncate"] = False
         if kind == "longrope":  # Phi-3 states the original context length outside of rope_scaling

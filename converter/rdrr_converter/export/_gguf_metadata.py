@@ -14,7 +14,7 @@ from typing import Any
 from rdrr_converter.architectures._rope import yarn_mscale
 from rdrr_converter.architectures.layers import SLIDING
 from rdrr_converter.export._gguf_layer_norms import KEYS_OF
-from rdrr_converter.export._gguf_rms import every_fourth_full
+from rdrr_converter.export._gguf_rms import every_fourth_full, ministral3
 from rdrr_converter.sources.gguf_config import GRANITE_KEYS, KEYS
 from rdrr_converter.sources.gguf_names import GgufArchitecture
 
@@ -177,6 +177,7 @@ _SPECIFIC_KEYS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, tuple[
             "phi3": _phi3,
             "olmo2": every_fourth_full,
             "exaone4": every_fourth_full,
+            "mistral3": ministral3,
             **KEYS_OF,
         }
     )

@@ -1,4 +1,4 @@
-"""Metadata of models whose layers alternate between a window and full attention as OLMo 3's do."""
+"""Metadata of Ministral 3, and of models whose layers alternate as OLMo 3's do."""
 
 from __future__ import annotations
 
@@ -8,6 +8,19 @@ from typing import Any
 from rdrr_converter.architectures.layers import SLIDING
 
 _PERIOD = 4
+
+
+def ministral3(config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """State the scale of the queries by position, and the attention factor as llama.cpp does."""
+    scaling = config.get("rope_scaling") or {}
+    beta, factor = scaling.get("llama_4_scaling_beta"), scaling.get("attention_factor")
+    entries: dict[str, Any] = {}
+    if beta is not None:
+        length = scaling["original_max_position_embeddings"]
+        entries |= {"attention.temperature_scale": beta, "attention.temperature_length": length}
+    if factor == 1.0:
+        entries |= {"rope.scaling.attn_factor": 1.0, "rope.scaling.yarn_log_multiplier": 1.0}
+    return entries, ()
 
 
 def every_fourth_full(config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

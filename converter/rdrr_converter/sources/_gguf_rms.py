@@ -40,13 +40,33 @@ def olmo2(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
         "rope_local_base_freq": config["rope_theta"],
         "sliding_window": read.size("attention.sliding_window"),
     }
-    scaling = dict(config.get("rope_scaling") or {})
+    scaling = config.get("rope_scaling") or {}
     usual = 0.1 * log(scaling.get("factor") or 1.0) + 1.0
-    if "mscale" in scaling and isclose(scaling["mscale"], usual, rel_tol=1e-6):
-        # Some files state the factor of the whole, not one on top of what llama.cpp computes.
-        scaling["attention_factor"] = scaling.pop("mscale")
-        found["rope_scaling"] = scaling
+    if isclose(scaling.get("attention_factor") or 1.0, usual**2, rel_tol=1e-6):
+        # Some files state the whole factor instead of one on top of what llama.cpp computes.
+        found["rope_scaling"] = {**scaling, "attention_factor": usual}
     return found
+
+
+def mistral3(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the scale of the queries by position, which only Ministral 3 has.
+
+    Without it the file is that of a Mistral 3, which computes what Mistral does.
+    """
+    beta = read.get("attention.temperature_scale")
+    scaling = config.get("rope_scaling") or {}
+    if not beta:
+        return {"architectures": ["MistralForCausalLM"], "sliding_window": None}
+    stated = {
+        **scaling,
+        "llama_4_scaling_beta": float(f"{beta:.6g}"),
+        "original_max_position_embeddings": read.get("attention.temperature_length")
+        or scaling.get("original_max_position_embeddings"),
+    }
+    all_dim = read.get("rope.scaling.yarn_log_multiplier")
+    if all_dim:
+        stated |= {"mscale": 1.0, "mscale_all_dim": all_dim}
+    return {"rope_scaling": stated, "sliding_window": None}
 
 
 def exaone4(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:

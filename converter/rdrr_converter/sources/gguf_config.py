@@ -314,6 +314,7 @@ _ARCHITECTURE_SETTINGS: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], di
             "glm4": _gguf_rms.glm,
             "olmo2": _gguf_rms.olmo2,
             "exaone4": _gguf_rms.exaone4,
+            "mistral3": _gguf_rms.mistral3,
             **SETTINGS,
         }
     )
