@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rdrr._execution_graph import ServedStep, served_steps
 from rdrr._tuned import TunedProfile, read_profile
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Explanation:
         passes: The phases of each pass, in the order in which they run.
         unhonoured: One line for each hint that some op does not honour.
         tuned: The tuned profile of the adapter.
+        served: The steps of the manifest's execution graph, if it has one, and what serves them.
     """
 
     adapter: AdapterInfo
@@ -39,6 +41,7 @@ class Explanation:
     passes: tuple[Pass, ...]
     unhonoured: tuple[str, ...]
     tuned: TunedProfile
+    served: tuple[ServedStep, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the explanation as JSON values."""
@@ -66,6 +69,7 @@ class Explanation:
                 for one in self.choices
             ],
             "passes": [one.as_data() for one in self.passes],
+            "execution_graph": [one.as_dict() for one in self.served],
         }
 
 
@@ -117,6 +121,7 @@ def explain(
         FormatError: No kernel can read one of the tensors.
     """
     from rdrr_device.device import open_device
+    from rdrr_manifests.doppler import execution_steps
     from rdrr_runtime.compile.decision import unhonoured
     from rdrr_runtime.compile.pass_spec import EXPLAINED
     from rdrr_runtime.exec.plan import dry_run_plan
@@ -126,7 +131,9 @@ def explain(
         stored = read_profile(device.info)
         plan = dry_run_plan(package, device, policy, context, kv_dtype, stored.tuning)
         choices, passes = plan.decisions(EXPLAINED), plan.passes(EXPLAINED)
-        return Explanation(device.info, policy, choices, passes, unhonoured(choices), stored)
+        served = served_steps(execution_steps(package.manifest), choices)
+        missed = unhonoured(choices)
+        return Explanation(device.info, policy, choices, passes, missed, stored, served)
     finally:
         device.close()
 

@@ -41,7 +41,8 @@ def explain(
 ) -> int:
     """Show which kernel serves each op of decoding, of small batches and of prefill, and why.
 
-    No weights are read.
+    No weights are read, so a manifest without its shards is enough. If it has an execution graph,
+    which the public runtime DOPPLER runs, the kernel that serves each of its steps is shown too.
     """
     from rdrr_manifests.package import open_package
 
@@ -49,7 +50,7 @@ def explain(
     from rdrr._backends import resolve_hints
     from rdrr._load import context_of
 
-    package = open_package(path, follow_links=load.follow_links)
+    package = open_package(path, follow_links=load.follow_links, bare=True)
     found = _explanation.explain(
         package,
         resolve_hints(package, load.kernel_hints),
@@ -80,6 +81,13 @@ def _show(found: Explanation, every: bool) -> None:
         out.print(f"\n[bold cyan]{group.title}[/]", markup=True)
         cells = [(row.op, row.kernel, row.reason) for row in group.rows]
         out.print(table(("op", "kernel", "why"), cells))
+    if found.served:
+        out.print("\n[bold cyan]execution graph of the manifest[/]", markup=True)
+        rows = [
+            (one.step.stage, one.step.name, one.kernel, " or ".join(one.kernels) or "nothing")
+            for one in found.served
+        ]
+        out.print(table(("stage", "step", "its kernel", "served by"), rows))
     for line in found.unhonoured:
         note(f"warning: {line}")
 

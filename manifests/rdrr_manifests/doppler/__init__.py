@@ -9,13 +9,16 @@ from rdrr_manifests.doppler.execution import SCHEMA, execution_graph
 from rdrr_manifests.doppler.limits import TYPES, Obstacle, obstacles
 from rdrr_manifests.doppler.manifest import with_execution_graph
 from rdrr_manifests.doppler.session import SESSION
+from rdrr_manifests.doppler.steps import ExecutionStep, execution_steps
 
 __all__ = [
     "SCHEMA",
     "SESSION",
     "TYPES",
+    "ExecutionStep",
     "Obstacle",
     "execution_graph",
+    "execution_steps",
     "obstacles",
     "with_execution_graph",
 ]

@@ -15,10 +15,10 @@ from rdrr_manifests.doppler.execution import SCHEMA
 from rdrr_manifests.doppler.kernels import KERNELS, VERSION
 from rdrr_manifests.doppler.limits import obstacles
 from rdrr_manifests.doppler.session import SESSION
+from rdrr_manifests.doppler.steps import STAGES
 from rdrr_manifests.faults import Fault, shown
 from rdrr_manifests.models import Manifest
 
-_STAGES = ("preLayer", "decode", "prefill", "postLayer")
 _GRAPH = "inference.execution"
 
 
@@ -54,7 +54,7 @@ def _graph_faults(manifest: Manifest) -> Iterator[Fault]:
         return
     kernels = graph.get("kernels")
     names = kernels if isinstance(kernels, Mapping) else {}
-    for stage in _STAGES:
+    for stage in STAGES:
         steps = graph.get(stage)
         for number, step in enumerate(steps if isinstance(steps, list | tuple) else ()):
             if not (isinstance(step, list | tuple) and len(step) > 1 and step[1] in names):
