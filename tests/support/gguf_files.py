@@ -19,7 +19,19 @@ from rdrr_converter.sources import open_source
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.encoding import encode_tensor
 
+OLDER = {
+    "starcoder2": "starcoder2",
+    "phi": "phi2",
+    "gpt_neox": "gptneox",
+    "gpt2": "gpt2",
+    "stablelm": "stablelm",
+    "nemotron": "nemotron",
+    "cohere": "command-r",
+    "cohere2": "cohere2",
+}
+"""Families with LayerNorm, which `support.gguf_older` writes."""
 ARCHITECTURES = {
+    **OLDER,
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
     "gpt_oss": "gpt-oss",
@@ -131,6 +143,11 @@ def write_gguf(
     """
     source = open_source(checkpoint)
     config = source.config
+    if config["model_type"] in OLDER:
+        from support.gguf_older import write_older_gguf
+
+        assert isinstance(dtype, str), "these are written with one type"
+        return write_older_gguf(checkpoint, path, dtype)
     name = ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, name, split_max_tensors=split)
     entries = _entries(config, name)

@@ -13,26 +13,16 @@ from typing import Any
 import gguf
 import numpy as np
 from safetensors.numpy import load_file
-from support.gguf_files import add_entry, add_tensor, tokenizer_entries
+from support.gguf_files import OLDER, add_entry, add_tensor, tokenizer_entries
 
-OLDER = {
-    "starcoder2": gguf.MODEL_ARCH.STARCODER2,
-    "phi": gguf.MODEL_ARCH.PHI2,
-    "gpt_neox": gguf.MODEL_ARCH.GPTNEOX,
-    "gpt2": gguf.MODEL_ARCH.GPT2,
-    "stablelm": gguf.MODEL_ARCH.STABLELM,
-    "nemotron": gguf.MODEL_ARCH.NEMOTRON,
-    "cohere": gguf.MODEL_ARCH.COMMAND_R,
-    "cohere2": gguf.MODEL_ARCH.COHERE2,
-}
 EPS = ("norm_epsilon", "layer_norm_eps", "layer_norm_epsilon", "norm_eps")
 
 
 def write_older_gguf(checkpoint: Path, path: Path, dtype: str = "F32") -> Path:
     """Write a checkpoint in float32 as GGUF, with matrices in one type."""
     config = json.loads((checkpoint / "config.json").read_text())
-    arch = OLDER[config["model_type"]]
-    name = gguf.MODEL_ARCH_NAMES[arch]
+    name = OLDER[config["model_type"]]
+    arch = next(one for one, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
     layers = _first(config, "num_hidden_layers", "n_layer")
     names = gguf.get_tensor_name_map(arch, layers)
     writer = gguf.GGUFWriter(path, name)
