@@ -120,7 +120,7 @@ def _sizes(rule: ArchitectureRule, config: Config) -> Architecture:
     usual: dict[str, object] = {
         "num_layers": config.layers,
         "hidden_size": config.integer("hidden_size"),
-        "intermediate_size": config.integer("intermediate_size"),
+        "intermediate_size": (rule.inner or _inner)(config),
         "num_attention_heads": config.integer("num_attention_heads"),
         "num_key_value_heads": config.kv_heads,
         "vocab_size": config.integer("vocab_size"),
@@ -136,6 +136,11 @@ def _sizes(rule: ArchitectureRule, config: Config) -> Architecture:
             sizes.num_key_value_heads,
         )
     return sizes
+
+
+def _inner(config: Config) -> int:
+    """Return the intermediate size under the usual key."""
+    return config.integer("intermediate_size")
 
 
 def _context(rule: ArchitectureRule, config: Config) -> int:
@@ -207,6 +212,7 @@ def _inference(
         "output": {**read_block(rule.output, config), "tie_word_embeddings": tied},
         "layer_pattern": {
             **layer_pattern(types),
+            **read_block(rule.pattern, config),
             **read_block(
                 {"residual_branch_scale": rule.branch_scale, "parallel_residual": rule.parallel},
                 config,

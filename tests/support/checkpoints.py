@@ -363,7 +363,28 @@ GEMMA4_MODELS = (
 )
 """Gemma 4: dense with shared projections of keys and values; with inputs for each layer and shared
 keys; with experts."""
-ALL_MODELS = TINY_MODELS + MORE_MODELS + LATEST_MODELS + OLDER_MODELS + GEMMA4_MODELS
+GEMMA3N_MODELS = (
+    TinyModel(
+        "gemma3n_text",
+        256,
+        (
+            ("activation_sparsity_pattern", [0.6, 0.0, 0.9, 0.0]),
+            ("altup_active_idx", 1),
+            ("hidden_size_per_layer_input", 32),
+            ("laurel_rank", 24),
+            ("layer_types", ["sliding_attention", "full_attention"] * 2),
+            ("num_kv_shared_layers", 2),
+            ("sliding_window", 24),
+            ("tie_word_embeddings", True),
+            ("vocab_size_per_layer_input", 300),
+        ),
+        least_layers=4,
+    ),
+)
+"""Gemma 3n, with fewer rows in the table of the layers than tokens in the vocabulary."""
+ALL_MODELS = (
+    TINY_MODELS + MORE_MODELS + LATEST_MODELS + OLDER_MODELS + GEMMA4_MODELS + GEMMA3N_MODELS
+)
 
 
 def make_model(tiny: TinyModel, rng: np.random.Generator, **overrides: Any) -> Any:

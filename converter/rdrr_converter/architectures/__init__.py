@@ -27,6 +27,7 @@ from rdrr_converter.architectures.exaone4 import EXAONE4
 from rdrr_converter.architectures.gemma import GEMMA
 from rdrr_converter.architectures.gemma2 import GEMMA2
 from rdrr_converter.architectures.gemma3 import GEMMA3
+from rdrr_converter.architectures.gemma3n import GEMMA3N
 from rdrr_converter.architectures.gemma4 import GEMMA4
 from rdrr_converter.architectures.gemma4_unified import GEMMA4_UNIFIED
 from rdrr_converter.architectures.glm import GLM
@@ -89,6 +90,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     GEMMA,
     GEMMA2,
     GEMMA3,
+    GEMMA3N,
     GEMMA4,
     GEMMA4_UNIFIED,
     GLM4_MOE,

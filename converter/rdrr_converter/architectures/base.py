@@ -144,6 +144,8 @@ class ArchitectureRule:
         sizes: Further fields of the block `architecture`.
         layer_dimensions: Rule for dimensions that differ between layers, by the words of
             `TensorRule.shape`.
+        inner: Rule for the intermediate size; None for the usual key.
+        pattern: Further fields of the block `inference.layerPattern`.
         has_experts: Whether a model has the experts that `experts` describes.
         unused: Rule for patterns of tensors that checkpoints have and the model does not read.
         extra_layers: Configuration key with the number of layers after the last one, which only
@@ -182,6 +184,8 @@ class ArchitectureRule:
     transposed: tuple[str, ...] = ()
     dimensions: Mapping[str, Callable[[Config], int]] = field(default_factory=dict)
     layer_dimensions: Callable[[Config, int], Mapping[str, int]] | None = None
+    inner: Callable[[Config], int] | None = None
+    pattern: Block = field(default_factory=dict)
     has_experts: Callable[[Config], bool] | None = None
     unused: Callable[[Config], Collection[str]] | None = None
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from math import sqrt
+from statistics import NormalDist
 
 from rdrr_format.errors import ManifestError
 
+from rdrr_manifests.graph.altup import AltUp
 from rdrr_manifests.graph.experts import clamp_of, expert_width, experts_of
 from rdrr_manifests.graph.latent import (
     LatentSizes,
@@ -25,6 +27,7 @@ from rdrr_manifests.graph.layer_sizes import LayerSizes, layer_sizes
 from rdrr_manifests.graph.names import ExpertNames, TensorNames
 from rdrr_manifests.graph.ops import (
     Activation,
+    AddToStreams,
     Attention,
     DeltaRule,
     Embed,
@@ -43,10 +46,11 @@ from rdrr_manifests.graph.ops import (
     ShortConvolution,
     SigmoidGate,
     Slice,
+    Sparsify,
     WeightKind,
     WeightUse,
 )
-from rdrr_manifests.graph.per_layer_inputs import input_of_layer, inputs_of_layers
+from rdrr_manifests.graph.per_layer_inputs import input_of_layer, inputs_of_layers, layer_update
 from rdrr_manifests.graph.recurrent_layers import is_recurrent, recurrent_ops
 from rdrr_manifests.graph.rotary import rope_spec
 from rdrr_manifests.graph.routing import router_of
@@ -105,8 +109,18 @@ class _Builder:
         self.layer_sizes = layer_sizes(self.manifest)
         stream = self._embed()
         self.ops += inputs_of_layers(self.manifest, self.names, stream)
+        altup = AltUp(self.manifest, self.names) if self.sizes.altup_num_inputs else None
+        if altup is not None:
+            self.ops += altup.begin(stream)
+            stream = self.ops[-1].out
         for layer in range(self.sizes.num_layers):
-            stream = self._layer(layer, stream)
+            if altup is None:
+                stream = self._layer(layer, stream)
+            else:
+                stream = self._layer_of_streams(layer, stream, altup)
+        if altup is not None:
+            self.ops += altup.end(stream)
+            stream = self.ops[-1].out
         self._head(stream)
         sizes = self.sizes
         return Graph(
@@ -170,6 +184,51 @@ class _Builder:
         stream = self._residual(stream, branch, f"l{layer}.x_ffn")
         self.ops += input_of_layer(self.manifest, self.names, layer, stream, self.activation)
         return self._scaled(layer, self.ops[-1].out)
+
+    def _layer_of_streams(self, layer: int, streams: str, altup: AltUp) -> str:
+        """Append a layer with parallel residual streams; return the name of their new value."""
+        stem, norms = f"l{layer}", layer_norms(self.blocks.normalization, self.names, layer)
+        self.ops += altup.predict(layer, streams)
+        predicted = self.ops[-1].out
+        self.ops.append(altup.activate(predicted, f"{stem}.active"))
+        hidden = self._norm(layer, norms.attention, f"{stem}.active", f"{stem}.attn_in")
+        branch = self._attention(layer, hidden)
+        branch = self._norm(layer, norms.attention_output, branch, f"{stem}.attn_post")
+        stream = self._residual(f"{stem}.active", branch, f"{stem}.x_attn")
+        stream = self._add_low_rank(layer, hidden, stream)
+        hidden = self._norm(layer, norms.feed_forward, stream, f"{stem}.ffn_in")
+        branch = self._feed_forward(layer, hidden)
+        branch = self._norm(layer, norms.feed_forward_output, branch, f"{stem}.ffn_post")
+        stream = self._residual(stream, branch, f"{stem}.x_ffn")
+        self.ops += altup.correct(layer, predicted, stream)
+        corrected, gated = self.ops[-1].out, f"{stem}.first"
+        self.ops.append(altup.activate(corrected, gated))
+        if self.blocks.layer_pattern.altup_correct_scale:
+            name = self.names.layer(layer, "altup.correct_output_scale")
+            weight = WeightUse(name, (self.sizes.hidden_size,), WeightKind.VECTOR)
+            self.ops.append(Scale(gated, f"{gated}.scaled", 1.0, weight))
+            gated = f"{gated}.scaled"
+        self.ops += layer_update(self.manifest, self.names, layer, gated, self.activation)
+        update, out = self.ops[-1].out, f"{stem}.x"
+        self.ops.append(AddToStreams(corrected, update, out, altup.count, 1))
+        return out
+
+    def _add_low_rank(self, layer: int, hidden: str, stream: str) -> str:
+        """Append the low-rank branch beside the attention, if there is one, and the mean of both.
+
+        The branch adds a normed product of two small matrices to its input. The sum of stream and
+        branch is divided by the square root of 2.
+        """
+        rank = self.sizes.laurel_rank
+        if rank is None:
+            return stream
+        low = self._linear(layer, "laurel.linear_left", hidden, rank)
+        branch = self._linear(layer, "laurel.linear_right", low, self.sizes.hidden_size, rank)
+        branch = self._norm(layer, "laurel.post_laurel_norm", branch, f"l{layer}.laurel_post")
+        branch = self._residual(branch, hidden, f"l{layer}.laurel")
+        stream = self._residual(stream, branch, f"l{layer}.x_laurel")
+        self.ops.append(Scale(stream, f"l{layer}.x_both", sqrt(0.5)))
+        return f"l{layer}.x_both"
 
     def _scaled(self, layer: int, stream: str) -> str:
         """Append the factor on the stream after the layer, if there is one."""
@@ -339,9 +398,18 @@ class _Builder:
             up = None
         else:
             gate = self._linear(layer, "mlp.gate_proj", hidden, inner)
+            gate = self._sparsified(layer, gate)
             up = self._linear(layer, "mlp.up_proj", hidden, inner)
         self.ops.append(GatedActivation(gate, up, out, self.activation, inner, self.clamp))
         return self._linear(layer, "mlp.down_proj", out, self.sizes.hidden_size, inner)
+
+    def _sparsified(self, layer: int, gate: str) -> str:
+        """Append the cutoff of a gate, if the layer has one."""
+        shares = self.blocks.ffn.activation_sparsity
+        if shares is None or not shares[layer]:
+            return gate
+        self.ops.append(Sparsify(gate, f"{gate}.sparse", NormalDist().inv_cdf(shares[layer])))
+        return f"{gate}.sparse"
 
     def _activation_parameters(self, layer: int) -> tuple[WeightUse, ...]:
         """Return the tensors that hold the parameters of the activation of a layer."""

@@ -71,10 +71,26 @@ def input_of_layer(
         stream: Value of the residual stream, which the last op replaces.
         activation: Activation of the gate, as in `GatedActivation`.
     """
-    sizes, norms = manifest.architecture, manifest.inference.normalization
-    width, hidden = sizes.hidden_size_per_layer_input, sizes.hidden_size
-    if not width:
+    if not manifest.architecture.hidden_size_per_layer_input:
         return ()
+    update = layer_update(manifest, names, layer, stream, activation)
+    return (*update, Residual(stream, update[-1].out, f"l{layer}.x_ple"))
+
+
+def layer_update(
+    manifest: Manifest, names: TensorNames, layer: int, x: str, activation: str
+) -> tuple[Op, ...]:
+    """Return the ops that compute what a layer's input adds to the stream.
+
+    Args:
+        manifest: A manifest with `hiddenSizePerLayerInput`.
+        names: Names of the tensors.
+        layer: Index of the layer.
+        x: Value that the gate reads.
+        activation: Activation of the gate, as in `GatedActivation`.
+    """
+    sizes, norms = manifest.architecture, manifest.inference.normalization
+    width, hidden = sizes.hidden_size_per_layer_input or 0, sizes.hidden_size
 
     def weight(part: str, *shape: int, kind: WeightKind = WeightKind.MATRIX) -> WeightUse:
         return WeightUse(names.layer(layer, f"{part}.weight"), shape, kind)
@@ -83,7 +99,7 @@ def input_of_layer(
     gain = weight("post_per_layer_input_norm", hidden, kind=WeightKind.VECTOR)
     eps, offset = norms.rms_norm_eps, norms.rms_norm_weight_offset
     return (
-        Linear(stream, f"{stem}.gate", weight("per_layer_input_gate", width, hidden)),
+        Linear(x, f"{stem}.gate", weight("per_layer_input_gate", width, hidden)),
         GatedActivation(
             f"{stem}.gate",
             INPUTS,
@@ -95,5 +111,4 @@ def input_of_layer(
         ),
         Linear(stem, f"{stem}.projected", weight("per_layer_projection", hidden, width)),
         Norm(f"{stem}.projected", f"{stem}.normed", gain, eps, offset),
-        Residual(stream, f"{stem}.normed", f"l{layer}.x_ple"),
     )

@@ -66,6 +66,11 @@ def _unsupported(manifest: Manifest, names: TensorNames) -> dict[str, bool]:
         "inference.attention.causal": not blocks.attention.causal,
         "inference.ffn.gatedActivation": (moe is not None and not blocks.ffn.gated_activation),
         "inference.ffn.swigluLimit": not has_known_clamp(blocks.ffn),
+        "inference.ffn.activationSparsity": not _has_sound_sparsity(manifest),
+        "architecture.altupActiveIndex": (manifest.architecture.altup_active_index or 0)
+        >= (manifest.architecture.altup_num_inputs or 1),
+        "architecture.altupNumInputs": bool(manifest.architecture.altup_num_inputs)
+        and not manifest.architecture.hidden_size_per_layer_input,
         "inference.rope.ropeFrequencyBaseDim": any(base not in (None, dim) for base, dim in bases),
         "architecture.numKvSharedLayers": any(one.cache is None for one in layer_sizes(manifest)),
         "inference.rope.ropeScalingType": any(kind not in _SCALINGS for kind in scaling),
@@ -77,6 +82,13 @@ def _unsupported(manifest: Manifest, names: TensorNames) -> dict[str, bool]:
             for kind in blocks.layer_pattern.layer_types or ()
         ),
     }
+
+
+def _has_sound_sparsity(manifest: Manifest) -> bool:
+    """Return whether every layer has a share of zeros for which a cutoff exists, or none has."""
+    shares = manifest.inference.ffn.activation_sparsity
+    layers = manifest.architecture.num_layers
+    return shares is None or (len(shares) == layers and all(0 <= one < 1 for one in shares))
 
 
 def _has_known_experts(manifest: Manifest, moe: MoeConfig, names: TensorNames) -> bool:

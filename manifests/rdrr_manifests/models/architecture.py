@@ -27,6 +27,10 @@ class Architecture(ManifestModel):
         hidden_size_per_layer_input: Width of the embedding that each layer has of its own for
             every token; None or 0 for none.
         vocab_size_per_layer_input: Rows of the table of these embeddings.
+        altup_num_inputs: Parallel residual streams (AltUp); None for one. Written by rdrr only.
+        altup_active_index: The stream that the layers read. Written by rdrr only.
+        laurel_rank: Rank of the low-rank branch beside the attention; None for none. Written by
+            rdrr only.
         num_kv_shared_layers: Last layers that read the keys and values of an earlier layer, the
             last one of the same type that has its own; None or 0 for none.
         linear_num_key_heads: Query and key heads of linear attention.
@@ -56,6 +60,9 @@ class Architecture(ManifestModel):
     num_global_key_value_heads: int | None = Field(default=None, gt=0)
     hidden_size_per_layer_input: int | None = Field(default=None, ge=0)
     vocab_size_per_layer_input: int | None = Field(default=None, ge=0)
+    altup_num_inputs: int | None = Field(default=None, gt=1, le=8)
+    altup_active_index: int | None = Field(default=None, ge=0)
+    laurel_rank: int | None = Field(default=None, gt=0)
     num_kv_shared_layers: int | None = Field(default=None, ge=0)
     linear_num_key_heads: int | None = Field(default=None, gt=0)
     linear_num_value_heads: int | None = Field(default=None, gt=0)

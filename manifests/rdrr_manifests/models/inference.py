@@ -96,6 +96,9 @@ class FeedForward(Block):
             the gate g, limited from above, and the up u, limited on both sides; None for SwiGLU.
         swiglu_alpha: alpha of the clamped SwiGLU. Written by rdrr only.
         swiglu_up_offset: offset of the clamped SwiGLU. Written by rdrr only.
+        activation_sparsity: For each layer the share of the gate's elements that a cutoff sets to
+            zero before the activation, if they follow a normal law; None or 0 for no cutoff.
+            Written by rdrr only.
     """
 
     activation: str
@@ -103,6 +106,7 @@ class FeedForward(Block):
     branch_mode: str = "auto"
     use_double_wide_mlp: bool = False
     swiglu_limit: float | None = None
+    activation_sparsity: Annotated[tuple[float, ...] | None, WRITTEN_IF_SET] = None
     swiglu_alpha: Annotated[float | None, WRITTEN_IF_SET] = None
     swiglu_up_offset: Annotated[float, WRITTEN_IF_SET] = 0.0
 
@@ -207,6 +211,8 @@ class LayerPattern(Block):
         parallel_residual: Whether the feed-forward reads the input of the layer, as the attention
             does, instead of the stream after attention. Without `post_attention_norm` both share
             the input norm. Written by rdrr only.
+        altup_correct_scale: Whether the gate of a layer's own input reads the corrected stream
+            multiplied by a weight (AltUp). Written by rdrr only.
     """
 
     type: str = "uniform"
@@ -215,6 +221,7 @@ class LayerPattern(Block):
     offset: int | None = None
     layer_types: tuple[str, ...] | None = None
     residual_branch_scale: float = 1.0
+    altup_correct_scale: Annotated[bool, WRITTEN_IF_SET] = False
     parallel_residual: Annotated[bool, WRITTEN_IF_SET] = False
 
 

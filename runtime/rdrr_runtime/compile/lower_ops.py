@@ -15,7 +15,10 @@ from typing import TypeVar
 from rdrr_format.errors import FormatError
 from rdrr_manifests.graph.ops import (
     Activation,
+    AddToStreams,
+    AppendStream,
     Attention,
+    CorrectStreams,
     DeltaRule,
     Embed,
     Experts,
@@ -23,6 +26,8 @@ from rdrr_manifests.graph.ops import (
     Head,
     LatentAttention,
     Linear,
+    MeanOfStreams,
+    MixStreams,
     Norm,
     Op,
     PositionEmbed,
@@ -34,8 +39,11 @@ from rdrr_manifests.graph.ops import (
     ShortConvolution,
     SigmoidGate,
     Slice,
+    Sparsify,
+    StreamCoefficients,
 )
 
+from rdrr_runtime.compile import lower_streams as of_streams
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.lower_attention import lower_attention
 from rdrr_runtime.compile.lower_experts import lower_experts, lower_router, lower_sigmoid_gate
@@ -252,6 +260,19 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
             ),
             _row(Residual, _residual, "x branch out scale"),
             _row(Scale, lower_scale, "x out factor weight"),
+            _row(Sparsify, of_streams.lower_sparsify, "x out multiplier"),
+            _row(AppendStream, of_streams.lower_append_stream, "x y out floor"),
+            _row(MeanOfStreams, of_streams.lower_mean, "x out count"),
+            _row(
+                StreamCoefficients,
+                of_streams.lower_stream_coefficients,
+                "x out router weight factor",
+            ),
+            _row(MixStreams, of_streams.lower_mix, "x coefficients out count"),
+            _row(
+                CorrectStreams, of_streams.lower_correct, "x update coefficients out count active"
+            ),
+            _row(AddToStreams, of_streams.lower_add, "x update out count first"),
             _row(Head, _head, "x out weight scale softcap bias"),
         )
     )

@@ -14,8 +14,11 @@ from types import MappingProxyType
 import torch
 from rdrr_manifests.graph.ops import (
     Activation,
+    AddToStreams,
+    AppendStream,
     Attention,
     Clamp,
+    CorrectStreams,
     DeltaRule,
     Embed,
     Experts,
@@ -23,6 +26,8 @@ from rdrr_manifests.graph.ops import (
     Head,
     LatentAttention,
     Linear,
+    MeanOfStreams,
+    MixStreams,
     Norm,
     Op,
     PositionEmbed,
@@ -34,10 +39,13 @@ from rdrr_manifests.graph.ops import (
     ShortConvolution,
     SigmoidGate,
     Slice,
+    Sparsify,
+    StreamCoefficients,
     WeightUse,
 )
 from torch import Tensor
 
+from rdrr_runtime.reference import streams
 from rdrr_runtime.reference.latent import attend_to_latents
 from rdrr_runtime.reference.recurrence import compute_convolution, compute_delta_rule
 from rdrr_runtime.reference.routing import route
@@ -105,6 +113,22 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
         case Scale():
             factor = 1.0 if op.weight is None else weight(op.weight)
             return values[op.x] * factor * op.factor
+        case Sparsify():
+            return streams.sparsify(values[op.x], op.multiplier)
+        case AppendStream():
+            return streams.append_stream(values[op.x], values[op.y], op.floor)
+        case MeanOfStreams():
+            return streams.mean_of_streams(values[op.x], op.count)
+        case StreamCoefficients():
+            router = weight(op.router)
+            return streams.stream_coefficients(values[op.x], router, weight(op.weight), op.factor)
+        case MixStreams():
+            return streams.mix_streams(values[op.x], values[op.coefficients], op.count)
+        case CorrectStreams():
+            x, update, factors = values[op.x], values[op.update], values[op.coefficients]
+            return streams.correct_streams(x, update, factors, op.count, op.active)
+        case AddToStreams():
+            return streams.add_to_streams(values[op.x], values[op.update], op.count, op.first)
         case Head():
             x = values[op.x] if run.all_rows else values[op.x][-1:]
             bias = None if op.bias is None else weight(op.bias)

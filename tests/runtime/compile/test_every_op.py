@@ -13,8 +13,11 @@ from typing import get_args
 import pytest
 from rdrr_manifests.graph.ops import (
     Activation,
+    AddToStreams,
+    AppendStream,
     Attention,
     Clamp,
+    CorrectStreams,
     DeltaRule,
     Embed,
     Experts,
@@ -22,6 +25,8 @@ from rdrr_manifests.graph.ops import (
     Head,
     LatentAttention,
     Linear,
+    MeanOfStreams,
+    MixStreams,
     Norm,
     Op,
     PositionEmbed,
@@ -33,6 +38,8 @@ from rdrr_manifests.graph.ops import (
     ShortConvolution,
     SigmoidGate,
     Slice,
+    Sparsify,
+    StreamCoefficients,
     WeightKind,
     WeightUse,
     values_read,
@@ -212,6 +219,22 @@ EXAMPLES = {
         ),
         {"q": Q, "k": KV, "v": KV, "r": Q},
     ),
+    "sparse activation": Example((Sparsify("x", "y", 0.7),), {"x": K}),
+    "streams": Example(
+        (
+            AppendStream("x", "u", "xx", 4.0),
+            StreamCoefficients("x", "c", vector("r", 2, K), vector("p", 4, 2), 3.0),
+            MixStreams("xx", "c", "mixed", 2),
+            StreamCoefficients("u", "d", vector("r", 2, K), vector("q", 2, 2), 3.0),
+            CorrectStreams("mixed", "u", "d", "corrected", 2, active=0),
+            AddToStreams("corrected", "x", "y", 2, first=1),
+        ),
+        {"x": K, "u": K},
+    ),
+    "a small stream": Example(
+        (Scale("u", "s", 1e-3), AppendStream("x", "s", "y", 1e-5)), {"x": K, "u": K}
+    ),
+    "mean of streams": Example((MeanOfStreams("x", "y", 4),), {"x": 4 * K}),
     "head": Example(
         (replace(NORM, out="final"), Head("final", "y", WeightUse("w", (VOCAB, K)), 0.5, 2.0)),
         {"x": K},
@@ -244,9 +267,9 @@ def alternatives(op: Op, name: str) -> Iterator[tuple[str, object]]:
             yield f"{name}.{part.name}", more
     elif isinstance(value, WeightUse) and name in OPTIONAL_WEIGHTS:
         yield name, None
-    elif name in ("window", "top_k", "top_groups", "length", "up_part"):
+    elif name in ("window", "top_k", "top_groups", "length", "up_part", "active"):
         yield name, value + 1
-    elif name == "offset":
+    elif name == "offset" or (name == "first" and isinstance(op, AddToStreams)):
         yield name, value - 1
     elif value in OTHERS and getattr(op, "clamp", None) is None:
         yield name, OTHERS[value]

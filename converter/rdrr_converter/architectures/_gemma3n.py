@@ -1,0 +1,101 @@
+"""Rules of Gemma 3n: parallel residual streams, low-rank branches and sparse activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from rdrr_converter.architectures._gemma4 import count
+from rdrr_converter.architectures.base import TensorRule
+from rdrr_converter.architectures.config import Config
+from rdrr_converter.architectures.tensors import norm, projection
+
+MOST_STREAMS = 4
+"""Streams for which there are rules for the tensors; published models have this number."""
+
+SPARSE_LAYERS, SPARSITY = 10, 0.95
+"""Layers that are sparse by default, and the share of zeros in them."""
+
+
+def streams(config: Config) -> int:
+    """Rule: the number of parallel residual streams."""
+    found = config.integer("altup_num_inputs")
+    if not 2 <= found <= MOST_STREAMS:
+        raise config.fault("altup_num_inputs", f"2 to {MOST_STREAMS}", found)
+    config.get("altup_coef_clip")  # only training clips
+    return found
+
+
+def active_stream(config: Config) -> int:
+    """Rule: the stream that the layers read."""
+    found = count("altup_active_idx")(config)
+    if found >= streams(config):
+        raise config.fault("altup_active_idx", f"less than {streams(config)}", found)
+    return found
+
+
+def sparsity(config: Config) -> tuple[float, ...] | None:
+    """Rule: the share of zeros in the gate of each layer; None if no layer is sparse."""
+    stated, layers = config.get("activation_sparsity_pattern"), config.layers
+    if stated is None:
+        sparse = SPARSE_LAYERS if layers > SPARSE_LAYERS else 0
+        stated = [SPARSITY] * sparse + [0.0] * (layers - sparse)
+    is_sound = isinstance(stated, list) and all(
+        type(one) in (int, float) and 0 <= one < 1 for one in stated
+    )
+    if not is_sound or len(stated) < layers:
+        raise config.fault("activation_sparsity_pattern", f"{layers} shares below 1", stated)
+    found = tuple(float(one) for one in stated[:layers])
+    return found if any(found) else None
+
+
+def inner(config: Config) -> int:
+    """Return the width of the feed-forward networks, which must be the same in all layers."""
+    stated = config.get("intermediate_size")
+    if not isinstance(stated, list):
+        return config.integer("intermediate_size")
+    if not stated or any(one != stated[0] or type(one) is not int for one in stated):
+        raise config.fault("intermediate_size", "the same size in all layers", stated)
+    return int(stated[0])
+
+
+def _stream_tensor(name: str, index: int) -> TensorRule:
+    def required(config: Config) -> bool:
+        return index + 1 < streams(config)
+
+    return TensorRule(
+        f"model.{name}.{index}.weight", "matmul", ("hidden", "hidden"), required=required
+    )
+
+
+STREAM_PROJECTIONS = tuple(
+    _stream_tensor(name, index)
+    for name in ("altup_projections", "altup_unembed_projections")
+    for index in range(MOST_STREAMS - 1)
+)
+ALTUP = (
+    TensorRule("model.layers.{layer}.altup.correct_output_scale", "router", ("hidden",)),
+    TensorRule(
+        "model.layers.{layer}.altup.correction_coefs.weight", "router", ("streams", "streams")
+    ),
+    TensorRule(
+        "model.layers.{layer}.altup.prediction_coefs.weight", "router", ("mixtures", "streams")
+    ),
+    TensorRule(
+        "model.layers.{layer}.altup.modality_router.weight", "router", ("streams", "hidden")
+    ),
+    norm("altup.router_norm"),
+)
+LAUREL = (
+    projection("laurel.linear_left", "rank", "hidden"),
+    projection("laurel.linear_right", "hidden", "rank"),
+    norm("laurel.post_laurel_norm"),
+)
+DIMENSIONS: Mapping[str, Callable[[Config], int]] = MappingProxyType(
+    {
+        "streams": streams,
+        "mixtures": lambda config: streams(config) ** 2,
+        "rank": lambda config: config.integer("laurel_rank"),
+    }
+)
+"""Dimensions of the tensors of the streams and of the low-rank branches."""
