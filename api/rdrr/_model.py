@@ -1,4 +1,4 @@
-"""A loaded model, which joins a package, a backend and a tokenizer."""
+"""A loaded model that generates text: single sequences, batches, sessions and conversations."""
 
 from __future__ import annotations
 
@@ -7,86 +7,54 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakKeyDictionary
 
-from rdrr_format.errors import GenerationError, ManifestError, UsageError
-from rdrr_format.html_tables import facts_table
+from rdrr_format.errors import UsageError
 from rdrr_format.locations import local_path
 from rdrr_format.options import fill
-from rdrr_format.printing import printable
 from rdrr_runtime.sampling.params import SamplingKeywords, SamplingParams
 
 from rdrr._arguments import prompt_ids, stop_strings, token_ids
 from rdrr._arguments import prompts as read_prompts
 from rdrr._async_generation import AsyncGeneration, TaskQueue
 from rdrr._backends import OpenedBackend
-from rdrr._chat_template import open_template
 from rdrr._decoding import DraftModels
 from rdrr._generation import Completion, Generation
 from rdrr._load_options import LoadOptions
-from rdrr._probabilities import Loglikelihood, loglikelihood
 from rdrr._response_format import read_response_format
+from rdrr._scoring_model import ScoringModel
 from rdrr._session import Session, restore
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     from rdrr_manifests.package import Package
-    from rdrr_runtime.backend import Backend, BackendInfo
     from rdrr_runtime.decode.interval import Interval
     from rdrr_runtime.decode.strategies import StrategyName
     from rdrr_runtime.decode.strategy import Strategy, StrategyOptions
-    from rdrr_runtime.text.chat_template import ChatTemplate
     from rdrr_runtime.text.grammar import GrammarConstraint, GrammarTokenizer
-    from rdrr_runtime.text.tokenizer import TextCodec
-
-_LOGITS_BYTES = 1 << 28
-"""Bytes of logits that are fetched from a backend at once."""
 
 
-class Model:
+class Model(ScoringModel):
     """A package on a backend; made by `rdrr.load`. Use it in a `with` block or call `close`.
 
     Any thread may call it. One generation runs at a time: a call from another thread waits until
     the one before it has ended, been closed or been collected; a call from the same thread ends the
     generation that the thread left unfinished. See docs/THREADS.md. In a coroutine use `agenerate`
     and `achat`, which do not block the event loop.
-
-    Attributes:
-        package: The package that was loaded.
-        reason: One line that says which backend runs it, why, and how to choose the other one.
-        unhonoured_hints: One line for each kernel hint that the backend does not honour.
-        unchecked: One line for each check of the shards that could not be done; usually none.
     """
 
     def __init__(
         self, package: Package, opened: OpenedBackend, options: LoadOptions | None = None
     ) -> None:
-        from rdrr_runtime.decode.turns import Turns
-        from rdrr_runtime.engine import Engine
-
-        self.package = package
-        self.reason = opened.reason
-        self.unhonoured_hints = opened.unhonoured
-        self.unchecked = opened.unchecked
-        self._opened = opened
-        self._codec = _codec(package)
-        self._templates: dict[tuple[str | None, bool], ChatTemplate] = {}
-        manifest = package.manifest
-        vocabulary = manifest.architecture.vocab_size
+        super().__init__(package, opened, options)
         chosen = options or LoadOptions()
-        turns = Turns(chosen.busy_timeout)
-        self._queues: WeakKeyDictionary[AbstractEventLoop, TaskQueue] = WeakKeyDictionary()
         self._busy_timeout = chosen.busy_timeout
-        self._engine = Engine(opened.backend, manifest.eos_token_ids, vocabulary, turns)
-        self._drafts = DraftModels(package, opened, turns, chosen.follow_links)
+        self._queues: WeakKeyDictionary[AbstractEventLoop, TaskQueue] = WeakKeyDictionary()
+        self._drafts = DraftModels(package, opened, self._engine.turns, chosen.follow_links)
 
-    @property
-    def info(self) -> BackendInfo:
-        """The backend, its adapter, the context length and the memory in use."""
-        return self._opened.backend.info
+    def _release(self) -> None:
+        self._drafts.close()
+        super()._release()
 
     def generate(
         self,
@@ -316,80 +284,6 @@ class Model:
             ) from None
         return self._queues.setdefault(loop, TaskQueue(self._busy_timeout))
 
-    def chat_template(self, file: str | Path | None = None, *, tools: bool = False) -> ChatTemplate:
-        """Return the chat template of `file`, or of the package when None; see `chat`."""
-        key = (None if file is None else str(file), tools)
-        if key not in self._templates:
-            self._templates[key] = open_template(self.package, file=file, tools=tools)
-        return self._templates[key]
-
-    def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text, with the special tokens that a prompt begins with."""
-        return self._codec.encode(text)
-
-    def encode_as_is(self, text: str) -> list[int]:
-        """Return the token ids of a text to which no special tokens are added."""
-        return self._codec.encode_as_is(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, without special tokens."""
-        return self._codec.decode(ids)
-
-    def logits(self, ids: Sequence[int], *, stepwise: bool = False) -> npt.NDArray[np.float32]:
-        """Return the logits after each of `ids` (teacher forcing), float32 [len(ids), vocab].
-
-        Args:
-            ids: Token ids of a sequence, from its beginning.
-            stepwise: Run one token per pass, with the kernels of decode, instead of many per pass,
-                with the kernels of prefill.
-
-        Raises:
-            GenerationError: There are no ids, or more than the context holds.
-        """
-        import numpy as np
-
-        context = self.info.context
-        if not 0 < len(ids) <= context:
-            raise GenerationError(
-                "the ids do not fit the context",
-                expected=f"1 to {context} ids",
-                found=len(ids),
-                hint="load the model with a larger context",
-            )
-        with self._engine.lend() as backend:
-            if not stepwise:
-                return backend.logits(ids, 0, all_rows=True)
-            return np.concatenate([backend.logits([one], base) for base, one in enumerate(ids)])
-
-    def loglikelihoods(
-        self, prompt: str | Sequence[int], continuations: Sequence[Sequence[int]]
-    ) -> list[Loglikelihood]:
-        """Return how probable each continuation of a prompt is; the prompt is run once for all.
-
-        Args:
-            prompt: Text, or token ids.
-            continuations: Token ids of each continuation.
-
-        Raises:
-            GenerationError: The prompt is empty, or the prompt and a continuation do not fit the
-                context.
-            UsageError: The prompt or a continuation is not made of token ids.
-        """
-        from rdrr_runtime.decode.request import check_prompt
-
-        ids = prompt_ids(prompt, self.encode)
-        wanted = [token_ids(one, "a continuation") for one in continuations]
-        vocab_size = self.package.manifest.architecture.vocab_size
-        check_prompt(ids, context=self.info.context, vocab_size=vocab_size)
-        for one in wanted:  # the last token of a sequence is not run, so it takes no slot
-            check_prompt([*ids, *one], context=self.info.context + 1, vocab_size=vocab_size)
-        # Rows of logits are float32, so this many of them take `_LOGITS_BYTES`.
-        rows = max(1, _LOGITS_BYTES // (4 * vocab_size))
-        with self._engine.lend() as backend:
-            if len(ids) > 1:
-                backend.fill(ids[:-1], 0)
-            return [_loglikelihood(backend, ids, one, rows) for one in wanted]
-
     def _strategy(self, decode: StrategyOptions | str | None) -> Strategy | None:
         if isinstance(decode, str):
             from rdrr_runtime.decode.strategies import options_named
@@ -409,81 +303,6 @@ class Model:
         content = self.package.tokenizer_bytes() or b""
         return GrammarTokenizer(content, manifest.architecture.vocab_size, manifest.eos_token_ids)
 
-    def close(self) -> None:
-        """Free the memory of the model. A running generation ends after its current pass.
-
-        Raises:
-            GenerationError: The pass took too long, or this is called from within it.
-        """
-        if self._engine.turns.close():
-            self._drafts.close()
-            self._opened.close()
-
-    def __repr__(self) -> str:
-        return f"Model({self.package.manifest.model_id!r}, {self.reason!r})"
-
-    def _repr_html_(self) -> str:
-        """Return a table of the model for notebooks."""
-        info = self.info
-        return facts_table(
-            f"Model {printable(self.package.manifest.model_id)}",
-            {
-                "location": printable(self.package.where),
-                "runs on": printable(self.reason),
-                "context": f"{info.context:,} tokens",
-                "key-value cache": f"{info.kv_bytes:,} bytes, {info.kv_dtype}",
-                "weights": f"{info.weights_bytes:,} bytes",
-            },
-        )
-
-    def __enter__(self) -> Model:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
 
 def _sampling(given: SamplingParams | None, keywords: Mapping[str, Any]) -> SamplingParams:
     return fill(SamplingParams, given, keywords, parameter="sampling")
-
-
-def _loglikelihood(
-    backend: Backend, prompt: Sequence[int], continuation: Sequence[int], rows: int
-) -> Loglikelihood:
-    """Return the log-likelihood of a continuation whose prompt, but for its last id, is cached.
-
-    Args:
-        backend: Holds the keys and values of the prompt.
-        prompt: Token ids, at least one.
-        continuation: Token ids.
-        rows: Rows of logits that are fetched at once.
-    """
-    ids, first = [prompt[-1], *continuation[:-1]], len(prompt) - 1
-    parts = []
-    for start in range(0, len(continuation), rows):
-        logits = backend.logits(ids[start : start + rows], first + start, all_rows=True)
-        parts.append(loglikelihood(logits, continuation[start : start + rows]))
-    return Loglikelihood(sum(one.total for one in parts), all(one.is_greedy for one in parts))
-
-
-def _codec(package: Package) -> TextCodec:
-    """Return the tokenizer of a package.
-
-    Raises:
-        ManifestError: The package has no tokenizer.
-    """
-    from rdrr_runtime.text.tokenizer import TextCodec
-
-    content, stated = package.tokenizer_bytes(), package.manifest.tokenizer
-    if content is None or stated is None:
-        raise ManifestError(
-            "the package has no tokenizer",
-            where=package.where,
-            hint="convert the checkpoint again, with its tokenizer",
-        )
-    return TextCodec(content, bos_token_id=stated.bos_token_id, add_bos=stated.add_bos_token)

@@ -131,10 +131,16 @@ def python_page() -> Iterator[str]:
         yield f"## {heading}\n"
         for name in members:
             kind = "autofunction" if heading == "Functions" else "autoclass"
-            options = "" if heading == "Functions" else ":members:\n"
+            options = "" if heading == "Functions" else _members(getattr(rdrr, name))
             yield f"```{{eval-rst}}\n.. {kind}:: rdrr.{name}\n" + (
                 f"   {options}```\n" if options else "```\n"
             )
+
+
+def _members(kind: type) -> str:
+    """Return the option of `autoclass` for the members, with those of a base class of rdrr."""
+    is_ours = kind.__mro__[1].__module__.startswith("rdrr._")
+    return ":members:\n" + ("   :inherited-members:\n" if is_ours else "")
 
 
 def _paragraphs(text: str) -> str:

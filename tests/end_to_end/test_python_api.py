@@ -236,7 +236,7 @@ def test_loglikelihoods_are_sums_over_the_teacher_forced_logits(model):
 def test_loglikelihoods_do_not_depend_on_how_many_logits_are_fetched_at_once(model, monkeypatch):
     continuation = model.encode(", and he said unto them")
     whole = model.loglikelihoods(PROMPT, [continuation])
-    monkeypatch.setattr("rdrr._model._LOGITS_BYTES", 1)
+    monkeypatch.setattr("rdrr._scoring_model._LOGITS_BYTES", 1)
     assert model.loglikelihoods(PROMPT, [continuation])[0].total == pytest.approx(
         whole[0].total, abs=1e-4
     )
