@@ -52,7 +52,7 @@ between two experts that are almost equally probable.
 | cpu, wgpu | f32 package, all tokens in one pass | {cpu:g} |
 | cached | the last tokens one by one, after a prefill | {cpu:g} |
 | batch | three sequences of different lengths in one pass | {cpu:g} |
-| f16 | f16 package and f16 cache on wgpu | {f16:g} |
+| f16 | f16 package, wgpu with an f16 cache and cpu on the same weights | {f16:g} |
 | Q4_K_M | Q4_K_M package, wgpu and cpu on the same blocks | {q4:g} |
 | GGUF in | a GGUF made with gguf-py, converted | {cpu:g} |
 | GGUF out | a package exported as GGUF, and that converted again | {cpu:g} |
