@@ -123,6 +123,15 @@ GRANITE_EXPERTS = (
     ("num_local_experts", 6),
     ("residual_multiplier", 0.22),
 )
+MINISTRAL3_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 16.0,
+    "original_max_position_embeddings": 32,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.3,
+}
 MORE_MODELS = (
     TinyModel("gemma2", 256, (("sliding_window", 24), ("query_pre_attn_scalar", 48))),
     TinyModel("mixtral", 256, (("num_local_experts", 4), ("sliding_window", 24))),
@@ -209,6 +218,9 @@ MORE_MODELS = (
     TinyModel("exaone4", 256, (("sliding_window", 24), ("sliding_window_pattern", 2))),
     TinyModel("ernie4_5", 256, (("tie_word_embeddings", True),)),
     TinyModel("hunyuan_v1_dense", 256, (("rope_parameters", HUNYUAN_ROPE),)),
+    TinyModel("ministral3", 256, (("rope_parameters", MINISTRAL3_ROPE),)),
+    TinyModel("olmo"),
+    TinyModel("arcee", 384, (("mlp_bias", True),)),
 )
 """Models for features that the dense ones lack: soft caps, stacks, longrope, experts, NoPE."""
 SIGMOID_EXPERTS = (
@@ -239,15 +251,6 @@ LATENT_YARN = {
     "factor": 4.0,
     "original_max_position_embeddings": 128,
 }
-MINISTRAL3_ROPE = {
-    "rope_type": "yarn",
-    "rope_theta": 10000.0,
-    "factor": 16.0,
-    "original_max_position_embeddings": 32,
-    "mscale": 1.0,
-    "mscale_all_dim": 1.0,
-    "llama_4_scaling_beta": 0.3,
-}
 LATEST_MODELS = (
     TinyModel("qwen3_5_text", 256, LINEAR_ATTENTION),
     TinyModel("qwen3_5_moe_text", 256, (*LINEAR_ATTENTION, *GATED_MIXTURE)),
@@ -264,10 +267,7 @@ LATEST_MODELS = (
             ("moe_num_shared_experts", 2),
         ),
     ),
-    TinyModel("ministral3", 256, (("rope_parameters", MINISTRAL3_ROPE),)),
-    TinyModel("olmo"),
     TinyModel("apertus", 256, (("num_attention_heads", 6),)),
-    TinyModel("arcee", 384, (("mlp_bias", True),)),
     TinyModel("helium", 256, (("attention_bias", True),)),
     TinyModel(
         "deepseek_v2",

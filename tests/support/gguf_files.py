@@ -56,6 +56,9 @@ ARCHITECTURES = {
     "exaone4": "exaone4",
     "ernie4_5": "ernie4_5",
     "hunyuan_v1_dense": "hunyuan-dense",
+    "ministral3": "mistral3",
+    "olmo": "olmo",
+    "arcee": "arcee",
 }
 LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 64},
@@ -67,7 +70,7 @@ LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
 """Configuration values that llama.cpp fixes for an architecture, without metadata keys."""
 GEMMAS = ("gemma2", "gemma3")
 WITH_POST_NORMS = (*GEMMAS, "seed_oss", "gpt-oss", "olmo2", "exaone4")
-INTERLEAVED = ("llama", "smollm3", "granite", "granitemoe")
+INTERLEAVED = ("llama", "smollm3", "granite", "granitemoe", "mistral3", "olmo", "arcee")
 WITH_WINDOWS = ("olmo3", "exaone4")
 PARTS = {
     "input_layernorm": "attn_norm",
@@ -178,9 +181,7 @@ def write_gguf(
         theirs = gguf_name(ours, post_norms=name in WITH_POST_NORMS)
         if name in GEMMAS and ours.endswith("norm.weight"):
             values = values + np.float32(1.0)
-        if name in ("llama", "smollm3", "granite", "granitemoe") and (
-            "q_proj" in ours or "k_proj" in ours
-        ):
+        if name in INTERLEAVED and ("q_proj" in ours or "k_proj" in ours):
             values = interleave(values, _head_dim(config))
         if theirs.endswith("ffn_gate_inp_shexp.weight"):
             values = values[0]
@@ -286,7 +287,7 @@ def _entries(config: Mapping[str, Any], name: str) -> dict[str, Any]:
         "attention.head_count_kv": config["num_key_value_heads"],
         "attention.key_length": _head_dim(config),
         "attention.value_length": _head_dim(config),
-        "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
+        "attention.layer_norm_rms_epsilon": float(config.get("rms_norm_eps", 1e-5)),
         "rope.freq_base": float(theta),
         "rope.dimension_count": int(_head_dim(config) * rope.get("partial_rotary_factor", 1.0)),
     }
@@ -305,6 +306,14 @@ def _entries(config: Mapping[str, Any], name: str) -> dict[str, Any]:
         if config.get("shared_intermediate_size"):
             shared = config["shared_intermediate_size"]
             entries["expert_shared_feed_forward_length"] = shared
+    if name == "olmo":
+        eps = entries.pop("attention.layer_norm_rms_epsilon")
+        entries["attention.layer_norm_epsilon"] = eps
+    if name == "mistral3":
+        length = rope["original_max_position_embeddings"]
+        entries["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
+        entries["attention.temperature_length"] = length
+        entries["rope.scaling.yarn_log_multiplier"] = rope["mscale_all_dim"]
     if name == "gpt-oss":
         entries["attention.sliding_window"] = config["sliding_window"]
         entries["expert_feed_forward_length"] = config["intermediate_size"]

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 from rdrr_converter.architectures.layers import FULL, SLIDING
 
+_OLMO_EPS = 1e-5
+
 
 class Metadata(Protocol):
     """The metadata of one architecture."""
@@ -46,6 +48,13 @@ def olmo2(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
         # Some files state the whole factor instead of one on top of what llama.cpp computes.
         found["rope_scaling"] = {**scaling, "attention_factor": usual}
     return found
+
+
+def olmo(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return no epsilon, which is no key of OLMo's: another than its own is refused as unread."""
+    del read
+    is_usual = isclose(config["rms_norm_eps"] or _OLMO_EPS, _OLMO_EPS, rel_tol=1e-6)
+    return {"rms_norm_eps": None} if is_usual else {}
 
 
 def mistral3(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:

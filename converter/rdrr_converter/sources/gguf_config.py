@@ -315,6 +315,7 @@ _ARCHITECTURE_SETTINGS: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], di
             "olmo2": _gguf_rms.olmo2,
             "exaone4": _gguf_rms.exaone4,
             "mistral3": _gguf_rms.mistral3,
+            "olmo": _gguf_rms.olmo,
             **SETTINGS,
         }
     )

@@ -241,6 +241,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                 "olmo2", "Olmo2ForCausalLM", _POST_NORMS, classes=("Olmo3ForCausalLM",)
             ),
             GgufArchitecture("mistral3", "Ministral3ForCausalLM", _LAYER, _QUERIES_KEYS),
+            GgufArchitecture("olmo", "OlmoForCausalLM", _LAYER, _QUERIES_KEYS, layer_norm=True),
             GgufArchitecture("arcee", "ArceeForCausalLM", _LAYER, _QUERIES_KEYS),
             GgufArchitecture("exaone4", "Exaone4ForCausalLM", _POST_NORMS),
             GgufArchitecture("ernie4_5", "Ernie4_5ForCausalLM"),
