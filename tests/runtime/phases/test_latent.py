@@ -1,0 +1,186 @@
+"""Tests of multi-head latent attention against keys and values that are expanded in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from rdrr_device.buffers import BufferSlice
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.errors import DeviceError, FormatError, UsageError
+from rdrr_format.layouts import Layout
+from rdrr_manifests.graph import CacheShape
+from rdrr_runtime.phases.attention import scratch_size
+from rdrr_runtime.phases.attention_spec import SplitTuning
+from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
+from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
+from rdrr_runtime.phases.latent import (
+    LatentSpec,
+    latent_attention,
+    latent_queries,
+    latent_store,
+    latent_values,
+)
+from rdrr_runtime.phases.packing import Uploader
+from rdrr_runtime.reference import ops
+from support.gpu import F32, TOLERANCE, Bench, cache_in_q8_0, normal, random_tensor, relative_error
+
+CONTEXT, EPS = 320, 1e-2
+SIZES = LatentSpec(6, 24, 20, KvSpec(1, 96, CONTEXT, second_dim=32), interleaved=True, scale=0.3)
+BLOCKS = replace(SIZES, heads=3, cache=KvSpec(1, 128, CONTEXT, second_dim=64), interleaved=False)
+ONE, MANY = ([0], [299]), ([0] * 6, [297, 298, 299, 300, 301, 302])
+MAPPED = ([2, 0, 1], [9, 0, 319])
+STORED = {"f32": 1e-6, "f16": 1e-3, "q8_0": 1e-2}
+"""Largest error of what is stored, relative to the largest value."""
+
+
+def matrix(
+    bench: Bench, rng: np.random.Generator, dtype: str, layout: Layout, shape: tuple[int, int]
+) -> tuple[GpuWeight, F32]:
+    raw, values = random_tensor(rng, dtype, layout, shape)
+    weight = allocate_weight(bench.arena, DTYPES[dtype], layout, shape, "up")
+    with bench.arena.temporary() as temporary:
+        Uploader(bench.arena, temporary).fill(weight, layout, shape, iter([raw]), "up")
+    return weight, values
+
+
+def uploaded(bench: Bench, values: F32, dtype: str) -> tuple[BufferSlice, F32]:
+    """Return a cache on the device, and the values that it holds."""
+    if dtype == "q8_0":
+        raw, held = cache_in_q8_0(values)
+        return bench.upload(raw), held
+    kind = np.float16 if dtype == "f16" else np.float32
+    return bench.upload(values.astype(kind)), values.astype(kind).astype(np.float32)
+
+
+def downloaded(bench: Bench, buffer: BufferSlice, dtype: str, shape: tuple[int, ...]) -> F32:
+    """Return the values that a cache on the device holds."""
+    stored, count = bench.device.read(buffer), int(np.prod(shape))
+    if dtype != "q8_0":
+        kind = np.float16 if dtype == "f16" else np.float32
+        return stored.view(kind)[:count].astype(np.float32).reshape(shape)
+    codes = stored[:count].view(np.int8).astype(np.float32)
+    scales = stored[count : count + count // 32 * 2].view("<f2").astype(np.float32)
+    return (codes * scales.repeat(32)).reshape(shape)
+
+
+@pytest.mark.parametrize(
+    ("kv", "dtype", "layout", "rows_of", "split"),
+    [
+        ("f32", "F32", Layout.ROW, ONE, True),
+        ("f16", "Q4_K", Layout.ROW, MANY, False),
+        ("q8_0", "Q6_K", Layout.ROW, MANY, False),
+        ("q8_0", "F16", Layout.ROW, ONE, True),
+        ("f16", "Q4_K", Layout.COLUMN, MAPPED, True),
+        ("f32", "Q8_0", Layout.ROW, MAPPED, False),
+    ],
+)
+def test_latent_attention_equals_the_expanded_form(
+    any_bench, rng, kv, dtype, layout, rows_of, split
+):
+    bench, (sequences, slots) = any_bench, rows_of
+    spec, count, rows = BLOCKS if kv == "q8_0" else SIZES, max(sequences) + 1, len(slots)
+    spec = replace(spec, cache=replace(spec.cache, dtype=kv, sequences=count))
+    latent, rope, heads = spec.latent, spec.rope_dim, spec.heads
+    up, matrices = matrix(
+        bench, rng, dtype, layout, (heads * (spec.key_dim + spec.value_dim), latent)
+    )
+    # Random blocks are small; scaled scores and values make all terms count.
+    spec = replace(spec, scale=spec.scale / float(np.abs(matrices).max()))
+    q = normal(rng, rows, heads, spec.key_dim + rope)
+    q[..., spec.key_dim :] *= np.abs(matrices).max()
+    kv_rows, gain = normal(rng, rows, latent + rope), 1 + 0.1 * normal(rng, latent)
+    angles = rng.uniform(0, 6.28, (CONTEXT, rope // 2))
+    table = np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)
+    shapes = [(count, CONTEXT, latent), (count, CONTEXT, rope)]
+    caches, held = zip(*(uploaded(bench, normal(rng, *one), kv) for one in shapes), strict=True)
+    layer, table_on_gpu = LayerCache(*caches), bench.upload(table)
+    ctx = bench.context(rows, slots=slots, sequences=sequences, positions=slots)
+    ctx = replace(ctx, mapped=count > 1)
+    queries, latents = bench.poisoned(rows, heads, spec.query_dim), bench.poisoned(q.size * 8)
+    out = bench.poisoned(rows, heads, spec.value_dim)
+    attended = spec.attention(split=SplitTuning(64, 4))
+    scratch = bench.poisoned(scratch_size(attended, rows) // 4) if split else None
+    norm = bench.upload(gain), EPS
+    made = [
+        *latent_store(ctx, bench.upload(kv_rows), layer, spec, norm, table_on_gpu, label="t"),
+        *latent_queries(ctx, bench.upload(q), up, queries, spec, table_on_gpu, label="t"),
+        *latent_attention(ctx, queries, layer, latents, spec, attended, scratch=scratch, label="t"),
+        *latent_values(ctx, latents, up, out, spec, label="t"),
+    ]
+    bench.run(made, rows)
+
+    def rotated(x: F32) -> torch.Tensor:
+        turned = torch.from_numpy(x).double()
+        return ops.rope(
+            turned, torch.tensor(slots), torch.from_numpy(table), interleaved=spec.interleaved
+        )
+
+    new = (
+        ops.rms_norm(
+            torch.from_numpy(kv_rows[:, :latent]).double(), torch.from_numpy(gain).double(), EPS
+        ),
+        rotated(kv_rows[:, None, latent:])[:, 0],
+    )
+    found = [downloaded(bench, one, kv, shape) for one, shape in zip(caches, shapes, strict=True)]
+    for before, after, rows_stored in zip(held, found, new, strict=True):
+        assert relative_error(after[sequences, slots], rows_stored) < STORED[kv]
+        expected_cache = before.copy()
+        expected_cache[sequences, slots] = after[sequences, slots]
+        assert np.array_equal(after, expected_cache)  # other slots are unchanged
+    own, turned = q[..., : spec.key_dim], rotated(q[..., spec.key_dim :])
+    query = torch.cat([torch.from_numpy(own).double(), turned], -1)
+    parts = torch.from_numpy(matrices).double().reshape(heads, -1, latent)
+    keys_of, values_of = parts.split((spec.key_dim, spec.value_dim), dim=1)
+    wanted = []
+    for row, (sequence, slot) in enumerate(zip(sequences, slots, strict=True)):
+        c, k = (torch.from_numpy(one[sequence, : slot + 1]).double() for one in found)
+        keys = torch.cat([c @ keys_of.transpose(1, 2), k.expand(heads, -1, -1)], -1)
+        values = c @ values_of.transpose(1, 2)
+        wanted.append(ops.attention(query[row : row + 1], keys, values, spec.scale, base=slot))
+    result = bench.download(out, rows, heads, spec.value_dim)
+    assert relative_error(result, torch.cat(wanted)) < TOLERANCE
+
+
+def test_latents_beyond_the_context_are_dropped(bench, rng):
+    cache = KvSpec(1, 96, 8, "f32", second_dim=32)
+    spec = replace(SIZES, cache=cache)
+    before = [np.full((8, width), -1, np.float32) for width in (96, 32)]
+    layer = LayerCache(*(bench.upload(one) for one in before))
+    ctx, table = (
+        bench.context(2, slots=[7, 8], positions=[0, 0]),
+        bench.upload(np.ones((1, 16, 2), "f4")),
+    )
+    norm = bench.upload(np.ones(96, np.float32)), EPS
+    made = latent_store(ctx, bench.upload(normal(rng, 2, 128)), layer, spec, norm, table, label="t")
+    bench.run(made, 2)
+    for one, buffer in zip(before, (layer.keys, layer.values), strict=True):
+        stored = bench.download(buffer, *one.shape)
+        assert np.array_equal(stored[:7], one[:7])
+        assert not (stored[7] == -1).any()
+
+
+def test_what_the_kernels_do_not_support_is_refused(bench, rng):
+    up, _ = matrix(bench, rng, "F16", Layout.COLUMN, (6 * 44, 96))
+    x, ctx = bench.poisoned(1 << 16), bench.context(1)
+    with pytest.raises(FormatError, match="no kernel reads"):
+        latent_values(ctx, x, up, x, SIZES, label="t")
+    narrow = replace(ctx, workgroup_storage=1024)
+    with pytest.raises(DeviceError, match="more workgroup memory"):
+        latent_attention(narrow, x, LayerCache(x, x), x, SIZES, SIZES.attention(), label="t")
+    odd = replace(SIZES, cache=replace(SIZES.cache, head_dim=98))
+    with pytest.raises(FormatError, match="multiple of 4"):
+        latent_attention(ctx, x, LayerCache(x, x), x, odd, odd.attention(), label="t")
+    for widths, holds in (((512, 64), True), ((512, 32), False), ((96, 64), False)):
+        shape = CacheShape(1, *widths)
+        assert shape.holds_blocks(32) is holds
+        if not holds:  # two scales share a word
+            with pytest.raises(UsageError, match="multiple of 64"):
+                KvSpec.make(shape, 10, "q8_0")
+
+
+def test_the_cache_holds_one_latent_and_one_key_for_each_token():
+    spec = KvSpec.make(CacheShape(1, 512, 64), 100, "f16")
+    assert [part.size for part in spec.parts] == [2 * 100 * 512, 2 * 100 * 64]
