@@ -91,7 +91,8 @@ def plan_gguf(
     row = find_gguf_architecture(rule, package.where)
     shift = norm_shift(rule, package.manifest) - row.norm_offset
     stacks = join_experts(stacked(tensors, [one for one in rule.stacks if row.stores(one)]))
-    _check_experts([name for name, _ in stacks], package)
+    if not row.dense_layers:
+        _check_experts([name for name, _ in stacks], package)
     outgoing = [_plan(package, name, parts, row, shift) for name, parts in stacks]
     lost = next((one for one in outgoing if one.why), None)
     if lost is not None and lossless:

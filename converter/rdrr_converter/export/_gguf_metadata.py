@@ -13,6 +13,7 @@ from typing import Any
 
 from rdrr_converter.architectures._rope import yarn_mscale
 from rdrr_converter.architectures.layers import SLIDING
+from rdrr_converter.export import _gguf_mixtures
 from rdrr_converter.export._gguf_layer_norms import KEYS_OF
 from rdrr_converter.export._gguf_rms import every_fourth_full, ministral3
 from rdrr_converter.sources.gguf_config import GRANITE_KEYS, KEYS
@@ -41,7 +42,7 @@ def metadata(
     entries: Entries = {
         key: config[ours] for key, ours in KEYS.items() if config.get(ours) is not None
     }
-    head = config["head_dim"]
+    head = config.get("head_dim") or 0  # latent attention states its sizes itself
     entries |= {
         "vocab_size": config["vocab_size"],
         "attention.value_length": head,
@@ -179,6 +180,7 @@ _SPECIFIC_KEYS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, tuple[
             "exaone4": every_fourth_full,
             "mistral3": ministral3,
             **KEYS_OF,
+            **_gguf_mixtures.KEYS_OF,
         }
     )
 )

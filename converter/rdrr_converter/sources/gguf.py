@@ -22,6 +22,7 @@ from rdrr_format.errors import SourceError
 from rdrr_format.regular_files import map_regular
 
 from rdrr_converter.sources._gguf_file import GgufFile, GgufTensor, read_gguf
+from rdrr_converter.sources._gguf_latents import joined_latents
 from rdrr_converter.sources._gguf_types import DECODE_ONLY_TYPES, BlockDecoder
 from rdrr_converter.sources._sparse_files import ensure_fetched
 from rdrr_converter.sources.base import Source, SourceTensor
@@ -94,9 +95,12 @@ def open_file(path: Path) -> Source:
     config |= from_metadata(factors[0], config, path)
     config |= from_factors(factors[1], factors[2], path)
     made, generation, notes = tokenizer_files(metadata, path)
-    tensors = [
-        _source_tensor(tensor, architecture, config["head_dim"]) for tensor in stored.values()
-    ]
+    tensors = list(
+        joined_latents(
+            _source_tensor(tensor, architecture, config["head_dim"] or 0)
+            for tensor in stored.values()
+        )
+    )
     config |= architecture.stated_by(tensor.name for tensor in tensors)
     return Source(
         path=path,
@@ -196,7 +200,7 @@ def _in_hf_order(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: i
     read = _tensor(tensor, name)
     if name.endswith("norm.weight"):
         return replace(read, offset=architecture.norm_offset)
-    if name.endswith("shared_expert_gate.weight"):
+    if name.endswith(("shared_expert_gate.weight", "moe_statics.e_score_correction_bias")):
         return replace(read, shape=(read.rows, read.columns))  # stored as a vector
     if not architecture.is_interleaved(name):
         return read

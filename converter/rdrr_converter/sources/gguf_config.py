@@ -14,7 +14,7 @@ from rdrr_format.errors import ConversionError, SourceError
 
 from rdrr_converter.architectures._rope import yarn_mscale
 from rdrr_converter.architectures.layers import FULL, SLIDING
-from rdrr_converter.sources import _gguf_rms
+from rdrr_converter.sources import _gguf_mixtures, _gguf_rms
 from rdrr_converter.sources._gguf_layer_norms import SETTINGS
 from rdrr_converter.sources.gguf_names import GgufArchitecture
 
@@ -41,7 +41,15 @@ KEYS: Mapping[str, str] = MappingProxyType(
 
 _WIDTHS = ("moe_intermediate_size", "shared_expert_intermediate_size")
 _ROPE_THETA = 10000.0
-_WITH_EXPERTS = ("llama", "qwen2moe", "qwen3moe", "gpt-oss", "granitemoe", "olmoe")
+_WITH_EXPERTS = (
+    "llama",
+    "qwen2moe",
+    "qwen3moe",
+    "gpt-oss",
+    "granitemoe",
+    "olmoe",
+    *_gguf_mixtures.SETTINGS,
+)
 _GEMMA2_27B_LAYERS = 46
 _GEMMA3_PERIOD = 6
 _GEMMA3_27B_LAYERS = 62
@@ -317,6 +325,7 @@ _ARCHITECTURE_SETTINGS: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], di
             "mistral3": _gguf_rms.mistral3,
             "olmo": _gguf_rms.olmo,
             **SETTINGS,
+            **_gguf_mixtures.SETTINGS,
         }
     )
 )

@@ -130,6 +130,53 @@ _ONE_STACK: Mapping[str, str] = MappingProxyType(
     }
 )
 _PHI2: Mapping[str, str] = MappingProxyType({**_LAYER, "attn_qkv": "self_attn.qkv_proj"})
+_NEXTN: Mapping[str, str] = MappingProxyType(
+    {
+        f"nextn.{theirs}": ours
+        for theirs, ours in {
+            "eh_proj": "eh_proj",
+            "embed_tokens": "embed_tokens",
+            "enorm": "enorm",
+            "hnorm": "hnorm",
+            "shared_head_head": "shared_head.head",
+            "shared_head_norm": "shared_head.norm",
+        }.items()
+    }
+)
+"""Modules of layers that only predict further tokens."""
+_SHARED_EXPERTS: Mapping[str, str] = MappingProxyType(
+    {
+        **_LAYER,
+        **_NEXTN,
+        "ffn_gate_inp": "mlp.gate",
+        "exp_probs_b": "mlp.gate.e_score_correction_bias",
+        "ffn_gate_exps": "mlp.experts.gate_proj",
+        "ffn_up_exps": "mlp.experts.up_proj",
+        "ffn_down_exps": "mlp.experts.down_proj",
+        "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+        "ffn_up_shexp": "mlp.shared_experts.up_proj",
+        "ffn_down_shexp": "mlp.shared_experts.down_proj",
+    }
+)
+_GLM4_MOE: Mapping[str, str] = MappingProxyType(
+    {"post_attention_norm": "post_attention_layernorm", **_SHARED_EXPERTS}
+)
+_ERNIE_MOE: Mapping[str, str] = MappingProxyType(
+    {**_SHARED_EXPERTS, "exp_probs_b": "mlp.moe_statics.e_score_correction_bias"}
+)
+_DEEPSEEK: Mapping[str, str] = MappingProxyType(
+    {
+        **_SHARED_EXPERTS,
+        "attn_q_a": "self_attn.q_a_proj",
+        "attn_q_a_norm": "self_attn.q_a_layernorm",
+        "attn_q_b": "self_attn.q_b_proj",
+        "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+        "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+        "attn_kv_b": "self_attn.kv_b_proj",
+        "attn_k_b": "self_attn.k_b_proj",
+        "attn_v_b": "self_attn.v_b_proj",
+    }
+)
 _QUERIES_KEYS = ("q_proj", "k_proj")
 
 
@@ -145,6 +192,7 @@ class GgufArchitecture:
         interleaved: Modules whose rows alternate between the two halves of an attention head.
         norm_offset: Added to norm weights on reading; -1 where llama.cpp stores 1 + w.
         layer_norm: Whether the norms are LayerNorm, whose epsilon has a key of its own.
+        dense_layers: Whether llama.cpp loads models in which only some layers have experts.
         flags: Keys of the configuration that follow from the tensors: the key, the last part of a
             tensor's Hugging Face name, and the value if there is such a tensor.
     """
@@ -157,6 +205,7 @@ class GgufArchitecture:
     classes: tuple[str, ...] = ()
     layer_norm: bool = False
     flags: tuple[tuple[str, str, bool], ...] = ()
+    dense_layers: bool = False
 
     def stated_by(self, names: Iterable[str]) -> dict[str, bool]:
         """Return the keys of the configuration that follow from the tensors' Hugging Face names."""
@@ -179,13 +228,15 @@ class GgufArchitecture:
         if match is None:
             return f"{_OUTSIDE[stem]}.{ending}" if stem in _OUTSIDE else name
         part = self._part(match[2])
+        if part is not None and part.endswith("_bias"):  # a name without ending
+            return f"model.layers.{match[1]}.{part}"
         return name if part is None else f"model.layers.{match[1]}.{part}.{ending}"
 
     def llama_name(self, name: str) -> str | None:
         """Return llama.cpp's name of a tensor, given its Hugging Face name; None if it has none."""
         stem, _, ending = name.rpartition(".")
-        if ending not in ("weight", "bias"):  # the sinks have no such ending
-            stem, ending = name, "weight"
+        if ending not in ("weight", "bias"):  # sinks and biases of routers have no such ending
+            stem, ending = name, "bias" if name.endswith("_bias") else "weight"
         match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
         names, part = (_OUTSIDE, stem) if match is None else (self.layer, match[2])
         found = next((theirs for theirs, ours in names.items() if ours == part), None)
@@ -267,6 +318,24 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                 flags=(("use_qk_norm", ".q_norm.weight", True),),
             ),
             GgufArchitecture("cohere2", "Cohere2ForCausalLM", layer_norm=True),
+            GgufArchitecture(
+                "deepseek2",
+                "DeepseekV2ForCausalLM",
+                _DEEPSEEK,
+                classes=("DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"),
+                dense_layers=True,
+            ),
+            GgufArchitecture(
+                "glm4moe",
+                "Glm4MoeForCausalLM",
+                _GLM4_MOE,
+                flags=(("use_qk_norm", ".q_norm.weight", True),),
+                dense_layers=True,
+            ),
+            GgufArchitecture("dots1", "Dots1ForCausalLM", _SHARED_EXPERTS, dense_layers=True),
+            GgufArchitecture(
+                "ernie4_5-moe", "Ernie4_5_MoeForCausalLM", _ERNIE_MOE, dense_layers=True
+            ),
             GgufArchitecture("smollm3", "SmolLM3ForCausalLM", _LAYER, _QUERIES_KEYS),
         )
     }

@@ -74,7 +74,7 @@ def downloaded(bench: Bench, buffer: BufferSlice, dtype: str, shape: tuple[int, 
         ("q8_0", "Q6_K", Layout.ROW, MANY, False),
         ("q8_0", "F16", Layout.ROW, ONE, True),
         ("f16", "Q4_K", Layout.COLUMN, MAPPED, True),
-        ("f32", "Q8_0", Layout.ROW, MAPPED, False),
+        ("f32", "F16", Layout.ROW, MAPPED, False),
     ],
 )
 def test_latent_attention_equals_the_expanded_form(

@@ -1,0 +1,84 @@
+"""Metadata of mixtures with shared experts, the inverse of `sources._gguf_mixtures`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from rdrr_converter.sources._gguf_mixtures import SCORES
+
+Entries = dict[str, Any]
+Keys = tuple[Entries, tuple[str, ...]]
+
+_GATING: Mapping[str, int] = MappingProxyType({name: number for number, name in SCORES.items()})
+
+
+def _shared(config: Mapping[str, Any], scores: str) -> Entries:
+    return {
+        "expert_count": config["n_routed_experts"],
+        "expert_shared_count": config["n_shared_experts"],
+        "leading_dense_block_count": config["first_k_dense_replace"],
+        "expert_weights_scale": float(config["routed_scaling_factor"]),
+        "expert_weights_norm": bool(config["norm_topk_prob"]),
+        "expert_gating_func": _GATING[scores],
+        "expert_group_count": config["n_group"],
+        "expert_group_used_count": config["topk_group"],
+    }
+
+
+def _sigmoid(config: Mapping[str, Any]) -> Keys:
+    """State the experts of GLM 4.5 and of dots.llm1."""
+    return _shared(config, "sigmoid"), ()
+
+
+def _ernie(config: Mapping[str, Any]) -> Keys:
+    """State the experts of Ernie 4.5."""
+    width, count = config["moe_intermediate_size"], config["moe_num_shared_experts"]
+    return {
+        "expert_count": config["moe_num_experts"],
+        "expert_used_count": config["moe_k"],
+        "expert_shared_count": count,
+        "expert_shared_feed_forward_length": width * count,
+        "leading_dense_block_count": config["moe_layer_start_index"],
+        "interleave_moe_layer_step": config["moe_layer_interval"],
+    }, ()
+
+
+def _deepseek(config: Mapping[str, Any]) -> Keys:
+    """State the sizes of latent attention, in the form in which one tensor makes keys and values.
+
+    llama.cpp expands keys and values of such a file for its cache. The blocks of the tensor are
+    copied, which the newer form with a transposed part does not allow.
+    """
+    is_sigmoid = config["architectures"] != ["DeepseekV2ForCausalLM"]
+    if "mlp_layer_types" in config:
+        config = {**config, "first_k_dense_replace": config["mlp_layer_types"].index("sparse")}
+    key, rope = config["qk_nope_head_dim"], config["qk_rope_head_dim"]
+    entries = {
+        **_shared(config, "sigmoid" if is_sigmoid else "softmax"),
+        "attention.kv_lora_rank": config["kv_lora_rank"],
+        "attention.key_length": key + rope,
+        "attention.value_length": config["v_head_dim"],
+        "rope.dimension_count": rope,
+    }
+    notes = ["llama.cpp caches the keys and values of this file expanded, not as latents"]
+    if config["q_lora_rank"] is not None:
+        entries["attention.q_lora_rank"] = config["q_lora_rank"]
+    correction = (config.get("rope_scaling") or {}).get("mscale_all_dim")
+    if correction:
+        entries["rope.scaling.yarn_log_multiplier"] = 0.1 * correction
+    if config["n_group"] > 1 and not is_sigmoid:
+        notes.append("llama.cpp selects groups by their two best experts, not by the best one")
+    return entries, tuple(notes)
+
+
+KEYS_OF: Mapping[str, Callable[[Mapping[str, Any]], Keys]] = MappingProxyType(
+    {
+        "deepseek2": _deepseek,
+        "dots1": _sigmoid,
+        "ernie4_5-moe": _ernie,
+        "glm4moe": _sigmoid,
+    }
+)
+"""The functions by the names of their architectures in llama.cpp."""

@@ -1,0 +1,107 @@
+"""GGUF files of DeepSeek, GLM, dots and Ernie with experts are read and written as by llama.cpp."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rdrr_converter.convert import convert
+from rdrr_converter.export import export
+from rdrr_converter.sources._gguf_file import read_gguf
+from rdrr_format.errors import ConversionError, SourceError
+from rdrr_manifests.package import open_package
+from support.checkpoints import ALL_MODELS, LATENT_YARN, TinyModel, make_checkpoint
+from support.gguf_files import add_entry, add_tensor
+from support.gguf_mixtures import ARCHITECTURES, write_mixture_gguf
+
+MODELS = [tiny for tiny in ALL_MODELS if tiny.model_type in ARCHITECTURES]
+LATENT = [tiny for tiny in MODELS if ARCHITECTURES[tiny.model_type] == "deepseek2"]
+LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
+    "deepseek_v3": {"rope_parameters": {**LATENT_YARN, "mscale": 0.8, "mscale_all_dim": 0.8}},
+    "dots1": {"sliding_window": None},
+    "ernie4_5_moe": {"tie_word_embeddings": True},
+}
+"""Values that llama.cpp fixes for an architecture, without metadata keys."""
+
+
+WITH_FURTHER_LAYERS = ("deepseek_v3", "glm4_moe", "glm4_moe_lite")
+"""Models with layers that predict further tokens."""
+
+
+def saved(tiny: TinyModel, folder: Path, rng: np.random.Generator) -> Path:
+    options = {"num_hidden_layers": 2, **LIKE_LLAMA_CPP.get(tiny.model_type, {})}
+    return make_checkpoint(tiny, folder, rng, dtype="float32", **options)
+
+
+def assert_same(first: Path, second: Path) -> None:
+    with open_package(first) as one, open_package(second) as two:
+        assert one.graph == two.graph
+        assert set(one.manifest.tensors) == set(two.manifest.tensors)
+        for name in one.manifest.tensors:
+            np.testing.assert_array_equal(one.dequantize(name), two.dequantize(name), err_msg=name)
+
+
+@pytest.mark.parametrize("tiny", MODELS, ids=lambda tiny: tiny.name)
+def test_a_gguf_gives_the_package_of_its_checkpoint(tiny, tmp_path, rng):
+    checkpoint = saved(tiny, tmp_path / "model", rng)
+    convert(checkpoint, tmp_path / "a", quantize="f32")
+    more = int(tiny.model_type in WITH_FURTHER_LAYERS)
+    for form, options in {"new": {"further": more}, "older": {"split": False}}.items():
+        path = write_mixture_gguf(checkpoint, tmp_path / f"{form}.gguf", **options)
+        result = convert(path, tmp_path / form, quantize="f32")
+        further = [note for note in result.notes if "left out" in note]
+        assert len(further) == options.get("further", 0)
+        assert_same(tmp_path / form, tmp_path / "a")
+
+
+@pytest.mark.parametrize("tiny", MODELS, ids=lambda tiny: tiny.name)
+def test_an_export_has_the_tensors_and_the_metadata_of_llama_cpp(tiny, tmp_path, rng):
+    checkpoint = saved(tiny, tmp_path / "model", rng)
+    written = write_mixture_gguf(checkpoint, tmp_path / "m.gguf", split=False)
+    convert(checkpoint, tmp_path / "package", quantize="f32")
+    result = export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
+    assert any("expanded" in note for note in result.notes) == (tiny in LATENT)
+    mine, other = (read_gguf(one) for one in (tmp_path / "out.gguf", written))
+    shapes = [{name: one.shape for name, one in file.tensors.items()} for file in (mine, other)]
+    assert shapes[0] == shapes[1]
+    for key, value in other.metadata.items():
+        expected = pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
+        assert mine.metadata.get(key) == expected, key
+    convert(tmp_path / "out.gguf", tmp_path / "again", quantize="f32")
+    assert_same(tmp_path / "again", tmp_path / "package")
+
+
+def test_a_model_with_corrections_that_llama_cpp_does_not_have_is_refused(tmp_path, rng):
+    tiny = next(one for one in LATENT if one.model_type == "deepseek_v3")
+    make_checkpoint(tiny, tmp_path / "model", rng, num_hidden_layers=2)
+    convert(tmp_path / "model", tmp_path / "package", quantize="f32")
+    with pytest.raises(ConversionError, match="cannot describe this model"):
+        export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
+
+
+def test_parts_of_latent_attention_that_do_not_fit_are_refused(tmp_path, rng):
+    import gguf
+
+    checkpoint = saved(LATENT[0], tmp_path / "model", rng)
+    whole = read_gguf(write_mixture_gguf(checkpoint, tmp_path / "m.gguf"))
+    for name, values, said in (
+        ("attn_v_b", None, "incomplete"),
+        ("attn_v_b", np.ones((4, 40, 71), np.float32), "do not fit"),
+    ):
+        writer = gguf.GGUFWriter(tmp_path / "bad.gguf", "deepseek2")
+        for key, value in whole.metadata.items():
+            if not key.startswith(("general.", "GGUF.")):
+                add_entry(writer, key, value)
+        for other, tensor in whole.tensors.items():
+            if name not in other:
+                add_tensor(writer, other, np.ones(tensor.shape, np.float32), "F32")
+            elif values is not None:
+                add_tensor(writer, other, values, "F32")
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        with pytest.raises(SourceError, match=said):
+            convert(tmp_path / "bad.gguf", tmp_path / "package", dry_run=True)
