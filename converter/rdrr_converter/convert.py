@@ -160,10 +160,10 @@ def _convert(
 ) -> ConversionResult:
     threads = settings.threads
     opened = with_tokenizer(open_source(source))
-    if adapter is not None:
-        opened = merge_adapter(opened, adapter)
-    options = settle_quantization(options, opened)
     rule = choose_architecture(opened, options.arch)
+    if adapter is not None:
+        opened = merge_adapter(opened, adapter, rule.is_stored_transposed)
+    options = settle_quantization(options, opened)
     model = read_model(opened, rule, options.allow_unread)
     matrix = None if options.imatrix is None else load_importance(local_path(options.imatrix))
     magnitudes = scan(model, max(threads, settings.fetchers), counter)

@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model
 from rdrr_converter.convert import convert
 from rdrr_manifests.package import open_package
 from rdrr_runtime.reference.backend import CpuBackend
-from support.checkpoints import TINY_MODELS, VOCAB, make_model, save_checkpoint
+from support.checkpoints import OLDER_MODELS, TINY_MODELS, VOCAB, make_model, save_checkpoint
 from support.commands import rdrr
 from support.comparison import relative_error, scored, transformers_logits
 from support.gguf_files import write_gguf
@@ -87,6 +87,28 @@ def test_logits_are_those_of_peft(case, tmp_path, rng):
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert str(tmp_path) not in json.dumps(manifest)
     assert manifest["inference"]["output"]["tieWordEmbeddings"] is (case == "stays-tied")
+
+
+OLDER_TARGETS = {
+    "gpt2": ["c_attn", "c_proj", "c_fc"],
+    "gpt_neox": ["query_key_value", "dense"],
+    "phi": ["q_proj", "dense", "fc1"],
+}
+
+
+@pytest.mark.parametrize("name", OLDER_TARGETS)
+def test_adapters_of_renamed_and_transposed_weights_are_merged(name, tmp_path, rng):
+    tiny = next(one for one in OLDER_MODELS if one.model_type == name)
+    model = make_model(tiny, rng, num_hidden_layers=1)
+    base = save_checkpoint(model, tmp_path / "base", dtype="float32")
+    ids = rng.integers(3, VOCAB, 40).tolist()
+    before = transformers_logits(model, ids)
+    options = {"target_modules": OLDER_TARGETS[name], "fan_in_fan_out": name == "gpt2"}
+    tuned = adapted(model, options, tmp_path / "adapter", rng)
+    reference = transformers_logits(tuned, ids)
+    assert relative_error(before, reference) > 100 * CPU
+    found = ours(base, tmp_path / "out", ids, lora=tmp_path / "adapter")
+    assert relative_error(found, reference) <= CPU
 
 
 @pytest.mark.parametrize("kind", ["gguf", "gptq", "half"])

@@ -219,6 +219,18 @@ class ArchitectureRule:
         layer = index[0] if index else "{layer}"
         return tuple(found.format(layer=layer, row=row) for row in range(count))
 
+    def is_stored_transposed(self, name: str) -> bool:
+        """Return whether a tensor of this name in a checkpoint is stored as [inputs, outputs].
+
+        Args:
+            name: Name in a checkpoint of transformers, with any of the prefixes.
+        """
+        matrices = (self.published_name(f"{one}.weight") for one in self.transposed)
+        stacks = (one.name for one in self.stacks if one.transposed)
+        own = {one.removeprefix(self.body) for one in (*matrices, *stacks)}
+        plain = re.sub(r"(?<=\.)\d+(?=\.)", "{layer}", f".{name}")[1:]
+        return any(plain.removeprefix(prefix) in own for prefix in self.prefixes)
+
     def is_transposed(self, name: str) -> bool:
         """Return whether checkpoints of transformers store a tensor as [inputs, outputs]."""
         stem, _, ending = _INDEX.sub("{layer}", name).rpartition(".")

@@ -1,7 +1,7 @@
 """Reading an adapter's configuration: rank and scale of each module, for LoRA adapters only.
 
 `fan_in_fan_out`, which says that the base stores weights as [inputs, outputs], is ignored. PEFT
-ignores it for linear layers, and the supported architectures have no other layers.
+ignores it for linear layers, and the architecture says which layers of the base are others.
 """
 
 from __future__ import annotations

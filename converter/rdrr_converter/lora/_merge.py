@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,18 +14,23 @@ from rdrr_converter.lora._weights import read_adapter_weights
 from rdrr_converter.sources.base import Source, SourceTensor
 
 _EMBEDDING = {"embedding_A", "embedding_B"}
-_WRAPPERS = ("model", "language_model", "text_model")
+_WRAPPERS = ("model", "language_model", "text_model", "transformer")
 """Optional first components of the name of a module, which are ignored in comparisons."""
 
-_HEAD, _EMBED = "lm_head.weight", "embed_tokens.weight"
+_HEAD, _HEADS = "lm_head.weight", ("lm_head.weight", "embed_out.weight")
+_EMBEDS = ("embed_tokens.weight", "embed_in.weight", "wte.weight")
 
 
-def merge_adapter(source: Source, folder: Path) -> Source:
+def merge_adapter(
+    source: Source, folder: Path, is_transposed: Callable[[str], bool] | None = None
+) -> Source:
     """Return the checkpoint with a LoRA adapter merged into it.
 
     Args:
         source: The checkpoint of the base.
         folder: Folder of the adapter, with its configuration and weights.
+        is_transposed: Returns whether the base stores a weight as [inputs, outputs], given its
+            name; None if it stores none like that.
 
     Raises:
         SourceError: The folder holds no adapter, or one that cannot be merged or that belongs to
@@ -41,10 +46,10 @@ def merge_adapter(source: Source, folder: Path) -> Source:
         changed.add(known)
     names = _Names(tensors, folder)
     for module, parts in weights.parts.items():
-        merged = _merged(module, parts, config, tensors, names)
+        merged = _merged(module, parts, config, tensors, names, is_transposed)
         tensors |= merged
         changed |= set(merged)
-    if not config.ties_head and not any(name.endswith(_HEAD) for name in tensors):
+    if not config.ties_head and not any(name.endswith(_HEADS) for name in tensors):
         _refuse_change_of_tied_embedding(changed, config)
     plural = "tensors" if len(changed) != 1 else "tensor"
     note = f"LoRA adapter of rank {config.rank}: {len(changed)} {plural} changed"
@@ -57,12 +62,13 @@ def _merged(
     config: AdapterConfig,
     tensors: Mapping[str, SourceTensor],
     names: _Names,
+    is_transposed: Callable[[str], bool] | None,
 ) -> dict[str, SourceTensor]:
     """Return the merged tensors of one module, by their names in the checkpoint."""
-    transposed = set(parts) >= _EMBEDDING
-    pair = ("embedding_A", "embedding_B") if transposed else ("B", "A")
-    allowed = {*pair, "magnitude_vector"} if config.uses_dora and not transposed else {*pair}
-    extra = set(parts) - allowed - ({"B.bias"} if not transposed else set())
+    embeds = set(parts) >= _EMBEDDING
+    pair = ("embedding_A", "embedding_B") if embeds else ("B", "A")
+    allowed = {*pair, "magnitude_vector"} if config.uses_dora and not embeds else {*pair}
+    extra = set(parts) - allowed - ({"B.bias"} if not embeds else set())
     if (
         extra
         or not set(pair) <= set(parts)
@@ -75,10 +81,17 @@ def _merged(
             + (", and the magnitude vector of a linear layer" * config.uses_dora),
             found=", ".join(sorted(parts)),
         )
-    left, right = (parts[part] for part in pair)
+    known = names.find(f"{module}.weight")
+    swapped = not embeds and is_transposed is not None and is_transposed(known)
+    if swapped and config.uses_dora:
+        raise SourceError(
+            "DoRA cannot be merged into a weight that is stored as [inputs, outputs]",
+            where=f"{config.where.parent}, {module}",
+        )
+    left, right = (parts[part] for part in (pair[::-1] if swapped else pair))
+    transposed = embeds or swapped
     _check_rank(left.shape[0] if transposed else left.shape[-1], module, config)
     scale = config.scale_of(module)
-    known = names.find(f"{module}.weight")
     weight = merged_weight(
         tensors[known],
         left,
@@ -105,7 +118,7 @@ def _check_rank(rank: int, module: str, config: AdapterConfig) -> None:
 
 def _refuse_change_of_tied_embedding(changed: set[str], config: AdapterConfig) -> None:
     """Refuse a changed embedding that is tied to a head, which was not trained with the change."""
-    embeddings = [name for name in changed if name.endswith(_EMBED)]
+    embeddings = [name for name in changed if name.endswith(_EMBEDS)]
     if embeddings:
         raise SourceError(
             "the adapter changes the embedding, but not the head that is tied to it",
