@@ -150,6 +150,8 @@ WITHOUT_DEFAULTS = {
         ("qwen2_moe", "qwen2_moe"),
         ("qwen3_moe", "qwen3_moe"),
         ("qwen2_vl", "qwen2_5_vl_text"),
+        ("lfm2", "lfm2"),
+        ("lfm2_moe", "lfm2_moe"),
         ("qwen3_5", "qwen3_5_text"),
         ("qwen3_5_moe", "qwen3_5_moe_text"),
         ("qwen3_vl", "qwen3_vl_text"),

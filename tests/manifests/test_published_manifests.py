@@ -35,11 +35,12 @@ def test_a_manifest_with_linear_attention_has_a_graph_with_states() -> None:
     assert list(graph.caches) == [3]
 
 
-def test_flat_tensors_are_recognised_by_size_and_an_unknown_model_is_not_runnable() -> None:
-    report = validate(DATA / "lfm2-5-1-2b-instruct-q4k-ehf16-af32.json")
-    assert report.ok()
-    assert not report.runnable
-    assert {fault.rule for fault in report.warnings} == {"graph-support", "tensor-flags"}
+def test_flat_tensors_are_recognised_by_size_and_names_of_lfm2_are_known() -> None:
+    report = validate(DATA / "lfm2-5-1-2b-instruct-q4k-ehf16-af32.json", strict=True)
+    assert report.ok(), [fault.line() for fault in report.faults]
+    assert report.runnable
+    graph = open_package(DATA / "lfm2-5-1-2b-instruct-q4k-ehf16-af32.json", bare=True).graph
+    assert graph.states == ((3, 2048),) * 2, "the shape of the weight gives the number of taps"
 
 
 def reasons(name: str) -> dict[str, str | None]:

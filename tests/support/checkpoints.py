@@ -251,7 +251,36 @@ LATENT_YARN = {
     "factor": 4.0,
     "original_max_position_embeddings": 128,
 }
+MINISTRAL3_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 16.0,
+    "original_max_position_embeddings": 32,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.3,
+}
+CONVOLUTIONS = (
+    ("conv_bias", True),
+    ("conv_L_cache", 3),
+    ("full_attn_idxs", [1, 3]),
+    ("tie_word_embeddings", True),
+)
 LATEST_MODELS = (
+    TinyModel("lfm2", 256, CONVOLUTIONS),
+    TinyModel(
+        "lfm2_moe",
+        256,
+        (
+            *CONVOLUTIONS,
+            ("layer_types", ["conv", "full_attention"]),
+            ("moe_intermediate_size", 96),
+            ("num_dense_layers", 1),
+            ("num_experts", 6),
+            ("num_experts_per_tok", 3),
+            ("num_hidden_layers", 2),
+        ),
+    ),
     TinyModel("qwen3_5_text", 256, LINEAR_ATTENTION),
     TinyModel("qwen3_5_moe_text", 256, (*LINEAR_ATTENTION, *GATED_MIXTURE)),
     TinyModel("gemma", 256, (("tie_word_embeddings", True),)),

@@ -10,6 +10,11 @@ from typing import Any
 import numpy as np
 
 RENAMED = (
+    (".operator_norm.", ".input_layernorm."),
+    (".ffn_norm.", ".post_attention_layernorm."),
+    ("model.embedding_norm.", "model.norm."),
+    ("q_layernorm.weight", "q_norm.weight"),
+    ("k_layernorm.weight", "k_norm.weight"),
     ("transformer.h.", "model.layers."),
     ("transformer.wte", "model.embed_tokens"),
     ("transformer.wpe", "model.embed_positions"),
@@ -41,8 +46,20 @@ RENAMED = (
 """Parts of names in checkpoints of transformers, and in packages."""
 
 
+LFM2_FEED_FORWARD = (
+    (".w1.", ".gate_proj."),
+    (".w3.", ".up_proj."),
+    (".w2.", ".down_proj."),
+    ("feed_forward.expert_bias", "mlp.gate.e_score_correction_bias"),
+    ("feed_forward.", "mlp."),
+)
+
+
 def canonical_name(name: str) -> str:
     """Return the name in a package of a tensor that transformers saved."""
+    if ".feed_forward." in name:  # LFM2, with or without experts
+        for theirs, ours in LFM2_FEED_FORWARD:
+            name = name.replace(theirs, ours)
     for theirs, ours in RENAMED:
         name = name.replace(theirs, ours)
     return name

@@ -42,6 +42,8 @@ from rdrr_converter.architectures.granitemoe import GRANITEMOE
 from rdrr_converter.architectures.granitemoeshared import GRANITEMOESHARED
 from rdrr_converter.architectures.helium import HELIUM
 from rdrr_converter.architectures.hunyuan_v1_dense import HUNYUAN_V1_DENSE
+from rdrr_converter.architectures.lfm2 import LFM2
+from rdrr_converter.architectures.lfm2_moe import LFM2_MOE
 from rdrr_converter.architectures.llama import LLAMA
 from rdrr_converter.architectures.ministral3 import MINISTRAL3
 from rdrr_converter.architectures.mistral import MISTRAL
@@ -98,6 +100,8 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     GLM4_MOE_LITE,
     GRANITEMOE,
     GRANITEMOESHARED,
+    LFM2,
+    LFM2_MOE,
     LLAMA,
     MISTRAL,
     MINISTRAL3,

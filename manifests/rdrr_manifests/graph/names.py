@@ -84,8 +84,23 @@ SELECTION_BIASES = (
 Ernie's."""
 
 
-HEAD_NORMS = {"q": ("q_norm", "query_layernorm"), "k": ("k_norm", "key_layernorm")}
-"""The names of the norms of queries and keys: the usual ones, and those of Hunyuan."""
+HEAD_NORMS = {
+    "q": ("q_norm", "query_layernorm", "q_layernorm"),
+    "k": ("k_norm", "key_layernorm", "k_layernorm"),
+}
+"""The names of the norms of queries and keys: the usual ones, those of Hunyuan and of LFM2."""
+
+
+LFM2_MODULES = {
+    "input_layernorm": "operator_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "norm": "embedding_norm",
+    "mlp.gate_proj": "feed_forward.w1",
+    "mlp.up_proj": "feed_forward.w3",
+    "mlp.down_proj": "feed_forward.w2",
+    "self_attn.o_proj": "self_attn.out_proj",
+}
+"""The names of modules in LFM2's checkpoints, which other writers of packages keep."""
 
 
 class TensorNames:
@@ -101,6 +116,9 @@ class TensorNames:
             (p for p in PREFIXES if f"{p}embed_tokens.weight" in self._names), PREFIXES[0]
         )
 
+        is_lfm2 = f"{self._prefix}embedding_norm.weight" in self._names
+        self._modules = LFM2_MODULES if is_lfm2 else {}
+
     @property
     def prefix(self) -> str:
         """The prefix of `layers.0...` in this package."""
@@ -108,11 +126,18 @@ class TensorNames:
 
     def body(self, part: str) -> str:
         """Return the full name of a tensor outside the layers, whether or not it exists."""
-        return f"{self._prefix}{part}"
+        return f"{self._prefix}{self._own(part)}"
+
+    def _own(self, part: str) -> str:
+        """Return the name that this package has for a module, or for a tensor of a module."""
+        for usual, own in self._modules.items():
+            if part == usual or part.startswith(f"{usual}."):
+                return own + part.removeprefix(usual)
+        return part
 
     def layer(self, index: int, part: str) -> str:
         """Return the full name of a tensor of a layer, whether or not it exists."""
-        return f"{self._prefix}layers.{index}.{part}"
+        return f"{self._prefix}layers.{index}.{self._own(part)}"
 
     def head_norm(self, index: int, kind: str) -> str:
         """Return the name of the norm of a layer's queries or keys, without `.weight`.

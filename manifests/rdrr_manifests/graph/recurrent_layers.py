@@ -25,7 +25,7 @@ from rdrr_manifests.graph.ops import (
 from rdrr_manifests.models.architecture import Architecture
 from rdrr_manifests.models.manifest import Manifest
 
-LINEAR_ATTENTION = "linear_attention"
+LINEAR_ATTENTION, CONVOLUTION = "linear_attention", "conv"
 
 _LINEAR_SIZES = (
     "linear_num_key_heads",
@@ -132,10 +132,42 @@ def linear_attention(
     )
 
 
+def gated_convolution(
+    manifest: Manifest, names: TensorNames, layer: int, hidden: str, state: int
+) -> tuple[Op, ...]:
+    """Return a short convolution between two gates (LFM2); the arguments are as above.
+
+    Raises:
+        ManifestError: Neither the tensors nor the sizes say how many taps it has.
+    """
+    own, width = _Layer(manifest, names, layer), manifest.architecture.hidden_size
+    parts = own.linear("conv.in_proj", hidden, 3 * width, width)
+    name = names.layer(layer, "conv.conv.weight")
+    stored = manifest.tensors.get(name)
+    kernel = manifest.architecture.linear_conv_kernel_dim
+    kernel = stored.shape[-1] if stored is not None and stored.shape else kernel
+    if kernel is None:
+        where = "architecture.linearConvKernelDim"
+        raise ManifestError("layers with a convolution need this size", where=where)
+    return (
+        parts,
+        ShortConvolution(
+            parts.out,
+            f"{own.stem}.conv",
+            own.vector("conv.conv.weight", width, 1, kernel),
+            own.optional("conv.conv.bias", width),
+            state,
+            None,
+            3,
+        ),
+        own.linear("conv.out_proj", f"{own.stem}.conv", width, width),
+    )
+
+
 RecurrentLayer = Callable[[Manifest, TensorNames, int, str, int], tuple[Op, ...]]
 
 RECURRENT_LAYERS: Mapping[str, RecurrentLayer] = MappingProxyType(
-    {LINEAR_ATTENTION: linear_attention}
+    {LINEAR_ATTENTION: linear_attention, CONVOLUTION: gated_convolution}
 )
 """The ops of each layer type that has a state, see `linear_attention`."""
 

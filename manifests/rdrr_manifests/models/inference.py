@@ -205,8 +205,8 @@ class LayerPattern(Block):
         global_pattern: For `alternating`: whether the `odd` or the `even` layers are global.
         period: For `every_n`: layer i is global if i % period == offset.
         offset: For `every_n`: see `period`.
-        layer_types: For `custom`: `full_attention`, `sliding_attention` or `linear_attention` (the
-            gated delta rule) for each layer.
+        layer_types: For `custom`: `full_attention`, `sliding_attention`, `linear_attention` (the
+            gated delta rule) or `conv` (a short convolution between two gates) for each layer.
         residual_branch_scale: Factor on a branch before it is added to the residual stream.
         parallel_residual: Whether the feed-forward reads the input of the layer, as the attention
             does, instead of the stream after attention. Without `post_attention_norm` both share

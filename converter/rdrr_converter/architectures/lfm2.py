@@ -1,0 +1,140 @@
+"""LFM2 and 2.5: short convolutions with gates in most layers, attention in the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures.base import ArchitectureRule, TensorRule
+from rdrr_converter.architectures.config import Config
+from rdrr_converter.architectures.layers import FULL
+from rdrr_converter.architectures.tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    HEAD,
+    QUERY_KEY_NORMS,
+    TWO_NORMS,
+    bias,
+    in_layers,
+    layer_names,
+    projection,
+)
+
+CONV = "conv"
+CONV_BIAS = read.flag("conv_bias")
+LAYER = "model.layers.{layer}"
+
+
+def convolutions_and_full(config: Config) -> tuple[str, ...]:
+    """Rule: `layer_types`, else the layers in `full_attn_idxs` have attention.
+
+    Raises:
+        SourceError: Either is invalid.
+    """
+    stated, full = config.get("layer_types"), config.get("full_attn_idxs")
+    if stated is None:
+        if full is not None and not isinstance(full, list):
+            raise config.fault("full_attn_idxs", "a list of layers", full)
+        own = range(config.layers) if full is None else full
+        return tuple(FULL if layer in own else CONV for layer in range(config.layers))
+    known = isinstance(stated, list) and all(kind in (FULL, CONV) for kind in stated)
+    if not known or len(stated) < config.layers:
+        raise config.fault("layer_types", f"{config.layers} of {FULL} or {CONV}", stated)
+    return tuple(stated[: config.layers])
+
+
+def layers_of(kind: str) -> Callable[[Config], Collection[int]]:
+    """Return the rule for the layers of one type."""
+    return lambda config: [
+        at for at, own in enumerate(convolutions_and_full(config)) if own == kind
+    ]
+
+
+def inner_size(config: Config) -> int:
+    """Rule: the width of the feed-forward, of which the configuration may state 3/2.
+
+    transformers takes two thirds of it, then a factor, rounded up to a multiple.
+
+    Raises:
+        SourceError: A number is invalid.
+    """
+    key = "block_ff_dim" if config.get("block_ff_dim") is not None else "intermediate_size"
+    config.get("intermediate_size")  # `block_ff_dim` takes precedence over it
+    stated, factor = config.integer(key), config.optional_number("block_ffn_dim_multiplier")
+    multiple = config.integer("block_multiple_of")
+    if not config.flag("block_auto_adjust_ff_dim"):
+        return stated
+    width = int(2 * stated / 3)
+    return width if factor is None else -(-int(factor * width) // multiple) * multiple
+
+
+CONVOLUTIONS = in_layers(
+    layers_of(CONV),
+    projection("conv.in_proj", "three_hidden", "hidden"),
+    bias("conv.in_proj", "three_hidden", CONV_BIAS),
+    TensorRule(f"{LAYER}.conv.conv.weight", "conv", ("hidden", "one", "taps")),
+    bias("conv.conv", "hidden", CONV_BIAS),
+    projection("conv.out_proj", "hidden", "hidden"),
+    bias("conv.out_proj", "hidden", CONV_BIAS),
+)
+GATED_BRANCHES = (*in_layers(layers_of(FULL), *ATTENTION, *QUERY_KEY_NORMS), *CONVOLUTIONS)
+
+LFM2 = ArchitectureRule(
+    name="lfm2",
+    classes=("Lfm2ForCausalLM", "Lfm2Model"),
+    defaults={
+        "block_auto_adjust_ff_dim": True,
+        "block_ffn_dim_multiplier": 1.0,
+        "block_multiple_of": 256,
+        "conv_L_cache": 3,
+        "hidden_size": 2560,
+        "intermediate_size": 12288,
+        "max_position_embeddings": 128000,
+        "norm_eps": 1e-5,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "rope_theta": 1000000.0,
+        "tie_word_embeddings": True,
+        "vocab_size": 65536,
+    },
+    sizes={
+        "intermediate_size": inner_size,
+        "linear_conv_kernel_dim": read.integer("conv_L_cache"),
+    },
+    attention={"query_pre_attn_scalar": read.head_dim},
+    normalization={"rms_norm_eps": read.number("norm_eps"), "post_attention_norm": True},
+    ffn={"activation": "silu"},
+    output={},
+    layer_types=convolutions_and_full,
+    dimensions={
+        "taps": read.integer("conv_L_cache"),
+        "three_hidden": lambda config: 3 * config.integer("hidden_size"),
+    },
+    names={
+        "model.norm": "model.embedding_norm",
+        **layer_names(
+            LAYER,
+            {
+                "input_layernorm": "operator_norm",
+                "post_attention_layernorm": "ffn_norm",
+                "mlp.gate_proj": "feed_forward.w1",
+                "mlp.up_proj": "feed_forward.w3",
+                "mlp.down_proj": "feed_forward.w2",
+                "self_attn.o_proj": "self_attn.out_proj",
+                "self_attn.q_norm": "self_attn.q_layernorm",
+                "self_attn.k_norm": "self_attn.k_layernorm",
+            },
+        ),
+    },
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *GATED_BRANCHES,
+        *FEED_FORWARD,
+        FINAL_NORM,
+        HEAD,
+    ),
+)

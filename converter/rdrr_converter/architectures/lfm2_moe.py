@@ -1,0 +1,105 @@
+"""LFM2 with experts: the layers of LFM2, of which all but the first few have experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures._mixtures import SELECTION_BIAS
+from rdrr_converter.architectures.base import StackRule
+from rdrr_converter.architectures.config import Config
+from rdrr_converter.architectures.lfm2 import GATED_BRANCHES, LAYER, LFM2
+from rdrr_converter.architectures.tensors import (
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    HEAD,
+    QWEN_EXPERTS,
+    TWO_NORMS,
+    in_layers,
+    layer_names,
+    required_if,
+    router,
+)
+
+_SOURCE = f"{LAYER}.feed_forward"
+_EXPERTS = tuple(
+    replace(row, aliases=(f"{_SOURCE}.experts.{{expert}}.{own}.weight",))
+    for row, own in zip(QWEN_EXPERTS, ("w1", "w3", "w2"), strict=True)
+)
+
+
+def dense_layers(config: Config) -> tuple[int, ...]:
+    """Rule: the first `num_dense_layers` layers have a dense feed-forward network.
+
+    Raises:
+        SourceError: The value is not a number of layers.
+    """
+    count = config.get("num_dense_layers")
+    if type(count) is not int or count < 0:
+        raise config.fault("num_dense_layers", "a number of layers", count)
+    return tuple(range(min(count, config.layers)))
+
+
+def sparse_layers(config: Config) -> tuple[int, ...]:
+    """Rule: the other layers have experts."""
+    return tuple(range(len(dense_layers(config)), config.layers))
+
+
+LFM2_MOE = replace(
+    LFM2,
+    name="lfm2_moe",
+    classes=("Lfm2MoeForCausalLM", "Lfm2MoeModel"),
+    defaults={
+        "conv_L_cache": 3,
+        "hidden_size": 2048,
+        "intermediate_size": 7168,
+        "max_position_embeddings": 128000,
+        "moe_intermediate_size": 1792,
+        "norm_eps": 1e-5,
+        "norm_topk_prob": True,
+        "num_attention_heads": 32,
+        "num_dense_layers": 2,
+        "num_experts": 32,
+        "num_experts_per_tok": 4,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "rope_theta": 1000000.0,
+        "routed_scaling_factor": 1.0,
+        "tie_word_embeddings": True,
+        "use_expert_bias": True,
+        "vocab_size": 65536,
+    },
+    sizes={"linear_conv_kernel_dim": read.integer("conv_L_cache")},
+    experts={
+        "num_experts": read.integer("num_experts"),
+        "num_experts_per_token": read.integer("num_experts_per_tok"),
+        "expert_format": "mixtral",
+        "expert_intermediate_size": read.integer("moe_intermediate_size"),
+        "normalize_weights": read.flag("norm_topk_prob"),
+        "score_function": "sigmoid",
+        "routed_scaling_factor": read.number("routed_scaling_factor"),
+    },
+    names={**LFM2.names, **layer_names(LAYER, {"mlp.gate": "feed_forward.gate"})},
+    stacks=(
+        StackRule(f"{_SOURCE}.experts.gate_up_proj", tuple(row.name for row in _EXPERTS[:2])),
+        StackRule(f"{_SOURCE}.experts.down_proj", (_EXPERTS[2].name,)),
+    ),
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *GATED_BRANCHES,
+        *in_layers(dense_layers, *FEED_FORWARD),
+        *in_layers(
+            sparse_layers,
+            router("mlp.gate"),
+            *required_if(
+                read.flag("use_expert_bias"),
+                replace(SELECTION_BIAS, aliases=(f"{_SOURCE}.expert_bias",)),
+            ),
+            *_EXPERTS,
+        ),
+        FINAL_NORM,
+        HEAD,
+    ),
+)
