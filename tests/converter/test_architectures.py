@@ -144,6 +144,7 @@ WITHOUT_DEFAULTS = {
         ("granite", "granite"),
         ("granitemoe", "granitemoe"),
         ("granitemoeshared", "granitemoeshared"),
+        ("llama4_text", "llama4_text"),
         ("mixtral", "mixtral"),
         ("olmoe", "olmoe"),
         ("phi3", "phi3"),

@@ -38,6 +38,14 @@ def saved_tensors(path: Path, config: Any) -> dict[str, np.ndarray]:
     for name in list(state):
         if "granitemoe" in config.model_type and name.endswith("put_linear.weight"):
             state |= granite_parts(name, state.pop(name))
+        if config.model_type == "llama4_text" and ".experts." in name:
+            whole = np.swapaxes(state.pop(name), 1, 2)
+            stem, _, kind = name.replace("feed_forward", "mlp").rpartition(".")
+            kinds = ("gate_proj", "up_proj") if kind == "gate_up_proj" else (kind,)
+            for number, matrix in enumerate(whole):
+                parts = zip(kinds, np.split(matrix, len(kinds)), strict=True)
+                state |= {f"{stem}.{number}.{kind}.weight": part for kind, part in parts}
+            continue
         if config.model_type == "gpt_oss" and ".experts." in name:
             state |= separate_experts(name, state.pop(name))
         stem, _, part = name.rpartition(".")[0].rpartition(".")

@@ -325,6 +325,20 @@ LATEST_MODELS = (
         256,
         (*SIGMOID_EXPERTS[1:], *LATENTS, ("num_attention_heads", 6), ("num_key_value_heads", 6)),
     ),
+    TinyModel(
+        "llama4_text",
+        256,
+        (
+            ("attention_chunk_size", 24),
+            ("floor_scale", 40),
+            ("interleave_moe_layer_step", 2),
+            ("intermediate_size", 96),
+            ("intermediate_size_mlp", 160),
+            ("no_rope_layer_interval", 2),
+            ("num_experts_per_tok", 2),
+            ("num_local_experts", 6),
+        ),
+    ),
     TinyModel("vaultgemma", 256, (("sliding_window", 24), ("query_pre_attn_scalar", 48))),
 )
 """Models that this version does not export as GGUF."""

@@ -79,6 +79,9 @@ def _stack(name: str, state: dict[str, Any], *, transposed: bool = False) -> Non
     """
     import torch
 
+    if "feed_forward.experts" in name:
+        _stack_transposed(name, state)
+        return
     if "block_sparse_moe" in name or "shared_mlp" in name:
         _stack_granite(name, state)
         return
@@ -133,4 +136,17 @@ def _stack_granite(name: str, state: dict[str, Any]) -> None:
     while f"{stem}.{len(stacked)}.{kinds[0]}_proj.weight" in state:
         names = [f"{stem}.{len(stacked)}.{kind}_proj.weight" for kind in kinds]
         stacked.append(torch.cat([state.pop(one) for one in names]))
+    state[name] = torch.stack(stacked)
+
+
+def _stack_transposed(name: str, state: dict[str, Any]) -> None:
+    """Build a stacked tensor of Llama 4, in which the matrices of experts are transposed."""
+    import torch
+
+    stem = name.rpartition(".")[0].replace("feed_forward", "mlp")
+    kinds = ("gate", "up") if name.endswith("gate_up_proj") else ("down",)
+    stacked = []
+    while f"{stem}.{len(stacked)}.{kinds[0]}_proj.weight" in state:
+        names = [f"{stem}.{len(stacked)}.{kind}_proj.weight" for kind in kinds]
+        stacked.append(torch.cat([state.pop(one) for one in names]).T)
     state[name] = torch.stack(stacked)

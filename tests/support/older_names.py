@@ -42,6 +42,7 @@ RENAMED = (
     (".mlp.fc2.", ".mlp.down_proj."),
     (".fc1.", ".mlp.up_proj."),
     (".fc2.", ".mlp.down_proj."),
+    (".feed_forward.", ".mlp."),
 )
 """Parts of names in checkpoints of transformers, and in packages."""
 

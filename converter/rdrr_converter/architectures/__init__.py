@@ -45,6 +45,7 @@ from rdrr_converter.architectures.hunyuan_v1_dense import HUNYUAN_V1_DENSE
 from rdrr_converter.architectures.lfm2 import LFM2
 from rdrr_converter.architectures.lfm2_moe import LFM2_MOE
 from rdrr_converter.architectures.llama import LLAMA
+from rdrr_converter.architectures.llama4_text import LLAMA4_TEXT
 from rdrr_converter.architectures.ministral3 import MINISTRAL3
 from rdrr_converter.architectures.mistral import MISTRAL
 from rdrr_converter.architectures.mixtral import MIXTRAL
@@ -103,6 +104,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     LFM2,
     LFM2_MOE,
     LLAMA,
+    LLAMA4_TEXT,
     MISTRAL,
     MINISTRAL3,
     MIXTRAL,

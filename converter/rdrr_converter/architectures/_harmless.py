@@ -25,6 +25,7 @@ HARMLESS: frozenset[str] = frozenset(
         "compression_config",  # read with the weights, as quantization_config
         "dtype",
         "finetuning_task",
+        "for_llm_compressor",
         "is_llama_config",
         "language",
         "model_name",

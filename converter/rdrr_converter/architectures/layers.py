@@ -147,12 +147,27 @@ def unrotated_layers(config: Config) -> tuple[int, ...]:
     """
     marks = config.get("no_rope_layers")
     config.get("no_rope_layer_interval")  # transformers reads it only if there is no such list
-    if marks is None:
+    if marks is None or marks == []:  # Llama 4 publishes an empty list
         period = config.integer("no_rope_layer_interval")
         return tuple(range(period - 1, config.layers, period))
     if not isinstance(marks, list) or len(marks) < config.layers or not set(marks) <= {0, 1}:
         raise config.fault("no_rope_layers", f"{config.layers} of 0 or 1", marks)
     return tuple(layer for layer in range(config.layers) if not marks[layer])
+
+
+def chunked_with_rope(config: Config) -> tuple[str, ...]:
+    """Rule: layers with rope attend within chunks, if there are chunks (Llama 4).
+
+    Raises:
+        SourceError: `layer_types` states other layers.
+    """
+    plain = unrotated_layers(config)
+    types = tuple(FULL if layer in plain else SLIDING for layer in range(config.layers))
+    stated = config.get("layer_types")
+    named = [kind if kind == FULL else "chunked_attention" for kind in types]
+    if stated is not None and list(stated)[: config.layers] != named:
+        raise config.fault("layer_types", "chunked_attention exactly in layers with rope", stated)
+    return types if config.get("attention_chunk_size") else (FULL,) * config.layers
 
 
 def layers_with_experts(config: Config) -> tuple[int, ...]:

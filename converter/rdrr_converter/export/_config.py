@@ -24,7 +24,7 @@ from rdrr_converter.architectures.config import Flag
 from rdrr_converter.architectures.layers import FULL, SLIDING
 from rdrr_converter.export._check import check_config, check_described
 from rdrr_converter.export._latent import with_latents
-from rdrr_converter.export._mixtures import further_keys
+from rdrr_converter.export._mixtures import chunk_keys, further_keys
 
 _MODEL_TYPES: Mapping[str, str] = MappingProxyType({"gemma3": "gemma3_text"})
 """`model_type` in transformers if it differs from the name of the architecture's file."""
@@ -153,6 +153,8 @@ def rebuild_config(
         config[rule.mask_token] = manifest.mask_token_id
     if manifest.moe_config is not None:
         config |= _experts(manifest.moe_config, known, names, manifest.architecture.num_layers)
+    if "attention_chunk_size" in known:
+        config |= chunk_keys(manifest, names)
     scalar = blocks.attention.query_pre_attn_scalar
     if "attention_multiplier" in known:
         config |= _multipliers(blocks)

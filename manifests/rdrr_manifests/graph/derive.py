@@ -274,7 +274,9 @@ class _Builder:
             value = self._rotated(value, count, sizes.is_global) if is_rotated else value
             if attention.query_key_norm_after_rope:
                 value = self._head_norm(layer, kind, value, count, sizes.head_dim)
-            values[kind] = self._position_scale(value) if kind == "q" else value
+            if is_rotated and attention.query_key_unit_norm:
+                value = self._unit_norm(value, count, sizes.head_dim)
+            values[kind] = self._position_scale(value, is_rotated) if kind == "q" else value
         if "k" in values:
             values["v"] = self._values(layer, hidden, sizes)
         out = f"l{layer}.attn"
@@ -293,6 +295,7 @@ class _Builder:
                 window=None if sizes.is_global else attention.sliding_window,
                 softcap=attention.attn_logit_softcapping,
                 sinks=self._sinks(layer),
+                chunk=None if sizes.is_global else attention.attention_chunk_size,
             )
         )
         if attention.attention_output_gate:
@@ -321,13 +324,21 @@ class _Builder:
         shape = (self.sizes.num_attention_heads,)
         return WeightUse(name, shape, WeightKind.VECTOR) if name in self.names else None
 
-    def _position_scale(self, value: str) -> str:
-        """Append the scale of the queries by the position, if the layers have one."""
+    def _unit_norm(self, value: str, heads: int, width: int) -> str:
+        """Append a norm of each head without a weight."""
+        out, eps = f"{value}.unit", self.blocks.normalization.rms_norm_eps
+        self.ops.append(Norm(value, out, None, eps, False, heads, elements=width))
+        return out
+
+    def _position_scale(self, value: str, is_rotated: bool) -> str:
+        """Append the scale of the queries by the position, if the layer has one."""
         attention = self.blocks.attention
         scale, length = attention.temperature_scale, attention.temperature_length
-        if scale is None or length is None:
+        is_other_kind = attention.temperature_without_rope and is_rotated
+        if scale is None or length is None or is_other_kind:
             return value
-        self.ops.append(PositionScale(value, f"{value}.scaled", scale, length))
+        offset = int(attention.temperature_without_rope)
+        self.ops.append(PositionScale(value, f"{value}.scaled", scale, length, offset))
         return f"{value}.scaled"
 
     def _values(self, layer: int, hidden: str, sizes: LayerSizes) -> str:

@@ -59,6 +59,7 @@ def experts_of(
         gate_bias=bias(parts.gate, width),
         up_bias=bias(parts.up, width),
         down_bias=bias(parts.down, size),
+        scales_inputs=bool(moe.weights_scale_inputs),
     )
 
 

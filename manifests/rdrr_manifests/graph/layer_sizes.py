@@ -52,7 +52,8 @@ def is_global_layer(manifest: Manifest, layer: int) -> bool:
         return layer % pattern.period == (pattern.offset or 0)
     if pattern.type == "alternating":
         return layer % 2 == (0 if pattern.global_pattern == "even" else 1)
-    return manifest.inference.attention.sliding_window is None
+    attention = manifest.inference.attention
+    return attention.sliding_window is None and attention.attention_chunk_size is None
 
 
 def head_dim_of(manifest: Manifest, *, is_global: bool) -> int:

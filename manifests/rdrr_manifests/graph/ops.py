@@ -207,6 +207,8 @@ class Attention:
         scale: Factor on the scores q.k.
         window: Tokens that a token attends to, including itself; None for all up to itself.
         softcap: Scores become softcap*tanh(score/softcap); None for no cap.
+        chunk: Length of the chunks that the context is cut into; a token attends only to its own.
+            None for none.
         sinks: A logit for each head, [heads], that only enlarges the denominator of the softmax;
             None for none (Xiao et al. 2023, arXiv 2309.17453, with a learned logit).
     """
@@ -223,6 +225,7 @@ class Attention:
     window: int | None = None
     softcap: float | None = None
     sinks: WeightUse | None = None
+    chunk: int | None = None
 
 
 @dataclass(frozen=True)
@@ -394,6 +397,8 @@ class Experts:
         gate_bias: Biases of the gate projections, [experts, width]; None for none.
         up_bias: Biases of the up projections, [experts, width]; None exactly if `gate_bias` is.
         down_bias: Biases of the down projections, [experts, features of x]; None for none.
+        scales_inputs: Whether the routing weight multiplies the input of an expert, and not its
+            output.
     """
 
     x: Value
@@ -408,6 +413,7 @@ class Experts:
     gate_bias: WeightUse | None = None
     up_bias: WeightUse | None = None
     down_bias: WeightUse | None = None
+    scales_inputs: bool = False
 
 
 @dataclass(frozen=True)

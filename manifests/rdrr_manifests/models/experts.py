@@ -32,6 +32,8 @@ class MoeConfig(ManifestModel):
         expert_group_score: What the groups are selected by: `max`, the score of the best expert,
             or `top2`, the sum of the best two; None for `max`. Written by rdrr only.
         routed_scaling_factor: Factor on the routing weights; None for 1. Written by rdrr only.
+        weights_scale_inputs: Whether routing weights multiply the inputs of experts instead of
+            their outputs; None for no. Written by rdrr only.
         expert_tensors: Names of each expert's tensors; the keys are `LAYER_EXPERT`.
         expert_shard_map: Shards that contain each expert's tensors, under the same keys.
         expert_bytes: Bytes of the largest expert.
@@ -48,6 +50,7 @@ class MoeConfig(ManifestModel):
     expert_groups_per_token: int | None = Field(default=None, gt=0)
     expert_group_score: str | None = None
     routed_scaling_factor: float | None = None
+    weights_scale_inputs: bool | None = None
     expert_tensors: dict[str, tuple[str, ...]] | None = None
     expert_shard_map: object = None
     expert_bytes: int | None = None

@@ -27,6 +27,12 @@ class Attention(Block):
         temperature_scale: The queries at position p are multiplied by 1 + temperature_scale *
             ln(1 + floor(p / temperature_length)); None for no such factor. Written by rdrr only.
         temperature_length: See `temperature_scale`. Written by rdrr only.
+        temperature_without_rope: Whether only layers without rope have that factor, with p + 1 in
+            place of p (Llama 4). Written by rdrr only.
+        attention_chunk_size: Length of the chunks within which a token attends in a local layer,
+            instead of a sliding window (Llama 4). Written by rdrr only.
+        query_key_unit_norm: Whether the queries and keys of layers with rope have an RMSNorm
+            without a weight (Llama 4). Written by rdrr only.
         query_key_norm_spans_heads: Whether one norm spans all heads of the queries, and one all
             heads of the keys (OLMo 2). Written by rdrr only.
         value_norm: Whether each head of the values has an RMSNorm without a weight.
@@ -53,6 +59,9 @@ class Attention(Block):
     query_key_norm_spans_heads: Annotated[bool, WRITTEN_IF_SET] = False
     temperature_scale: Annotated[float | None, WRITTEN_IF_SET] = None
     temperature_length: Annotated[int | None, WRITTEN_IF_SET] = Field(default=None, gt=0)
+    temperature_without_rope: Annotated[bool, WRITTEN_IF_SET] = False
+    attention_chunk_size: Annotated[int | None, WRITTEN_IF_SET] = Field(default=None, gt=0)
+    query_key_unit_norm: Annotated[bool, WRITTEN_IF_SET] = False
     attention_output_gate: Annotated[bool, WRITTEN_IF_SET] = False
 
 

@@ -123,6 +123,7 @@ def attention_spec(
         softcap=op.softcap or 0.0,
         split=split,
         sinks=None if op.sinks is None else build.vector(op.sinks),
+        chunk=op.chunk or 0,
     )
 
 

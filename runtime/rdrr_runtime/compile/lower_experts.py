@@ -5,7 +5,7 @@ The choice of experts stays on the GPU: kernels read the expert indices from the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph.ops import Experts, Residual, Router, SigmoidGate
@@ -18,7 +18,7 @@ from rdrr_runtime.phases.expert_int8 import expert_int8
 from rdrr_runtime.phases.expert_linear import expert_linear
 from rdrr_runtime.phases.expert_tiled import expert_tiled
 from rdrr_runtime.phases.fusion import Output
-from rdrr_runtime.phases.gated_activation import ExpertBiases, gated_activation
+from rdrr_runtime.phases.gated_activation import ExpertGates, gated_activation
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.quantize_rows import QuantizedRows
 from rdrr_runtime.phases.quantize_small_batch import quantize_small_batch, small_batch_bytes
@@ -130,7 +130,7 @@ class _Mixture:
 
     def activate(self, gate: BufferSlice, up: BufferSlice) -> BufferSlice:
         """Emit the gated activation; return its output."""
-        act, biases = self.scratch("act", self.inner), self.inner_biases
+        act = self.scratch("act", self.inner)
         phases = gated_activation(
             self.build.ctx,
             gate,
@@ -139,7 +139,7 @@ class _Mixture:
             width=self.inner,
             activation=self.op.activation,
             clamp=self.op.clamp,
-            biases=None if biases is None else ExpertBiases(self.routed, biases),
+            gates=ExpertGates(self.routed, self.inner_biases),
             label=f"{self.op.out}.act",
         )
         self.build.emit(phases)
@@ -149,6 +149,7 @@ class _Mixture:
 def lower_experts(build: PassBuilder, op: Experts, residual: Residual | None = None) -> None:
     """Emit the weighted sum of the routed experts, added to the residual stream if one follows."""
     routed, width = build.routed[op.router], op.downs[0].shape[0]
+    routed = replace(routed, scales_inputs=op.scales_inputs)
     x, out = build.values.get(op.x), build.target(op.out, width, residual)
     stacks = tuple(build.model.weights.stack(group) for group in (op.gates, op.ups, op.downs))
     gates, ups, downs = (

@@ -220,7 +220,7 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
             _row(
                 Attention,
                 lower_attention,
-                "q k v out layer heads kv_heads head_dim scale window softcap sinks",
+                "q k v out layer heads kv_heads head_dim scale window softcap sinks chunk",
             ),
             _row(
                 LatentAttention,
@@ -242,7 +242,8 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
             _row(
                 Experts,
                 lower_experts,
-                "x router out gates ups downs activation width clamp gate_bias up_bias down_bias",
+                "x router out gates ups downs activation width clamp gate_bias up_bias down_bias "
+                "scales_inputs",
             ),
             _row(Activation, _ungated_activation, "x out activation width parameters"),
             _row(SigmoidGate, lower_sigmoid_gate, "x branch out weight"),

@@ -240,7 +240,7 @@ def _mask_of(package: Package) -> int:
             hint="omit `decode`, or convert a WeDLM checkpoint",
         )
     # A sliding window counts slots, and masks are not stored in the order of the sequence.
-    if any(isinstance(op, Attention) and op.window for op in package.graph.ops):
+    if any(isinstance(op, Attention) and (op.window or op.chunk) for op in package.graph.ops):
         raise UsageError(
             "wedlm cannot decode models with sliding windows",
             where=package.where,

@@ -160,7 +160,7 @@ def attention_decode(
 
 def _threads(ctx: OpContext, spec: AttentionSpec) -> int:
     """Return the default threads of a workgroup, or 0 if no workgroup fits the device."""
-    is_long = spec.cache.max_keys(spec.window) > SPLIT.most * SPLIT.keys
+    is_long = spec.cache.max_keys(spec.reach) > SPLIT.most * SPLIT.keys
     fitting = (one for one in WORKGROUPS[not is_long :] if _fits(ctx, spec, one))
     return next(fitting, 0)
 

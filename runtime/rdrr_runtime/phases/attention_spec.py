@@ -37,6 +37,7 @@ class AttentionRecord(CacheRecord):
         window: Size of the sliding window in slots, the row's own slot included; 0 for none.
         softcap: Bound that tanh puts on the scores; 0 for none.
         sinks: Whether the softmax of each head includes a sink.
+        chunk: Length of the chunks of slots that a row attends within; None for none.
     """
 
     heads: int
@@ -44,6 +45,7 @@ class AttentionRecord(CacheRecord):
     window: int
     softcap: float
     sinks: bool = choice(default=False)
+    chunk: int | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class AttentionSpec:
         split: How the keys are split, for kernels that split them.
         sinks: f32 [heads], a logit for each head that the softmax includes without a value; None
             for none.
+        chunk: Length of the chunks of slots that a row attends within; 0 for none.
     """
 
     heads: int
@@ -68,6 +71,7 @@ class AttentionSpec:
     softcap: float = 0.0
     split: SplitTuning = SplitTuning(256, 32)
     sinks: BufferSlice | None = None
+    chunk: int = 0
 
     @property
     def group(self) -> int:
@@ -75,14 +79,20 @@ class AttentionSpec:
         return self.heads // self.cache.kv_heads
 
     @property
+    def reach(self) -> int:
+        """Most slots that a row attends to, if a window or chunks limit them; otherwise 0."""
+        limits = [one for one in (self.window, self.chunk) if one]
+        return min(limits, default=0)
+
+    @property
     def splits(self) -> int:
         """Number of splits, chosen for a full context."""
-        return max(1, min(self.split.most, -(-self.cache.max_keys(self.window) // self.split.keys)))
+        return max(1, min(self.split.most, -(-self.cache.max_keys(self.reach) // self.split.keys)))
 
     @property
     def shape(self) -> str:
         """Cache type, heads and number of keys, as they appear in tuning keys."""
-        return self.cache.shape(self.heads, self.window)
+        return self.cache.shape(self.heads, self.reach)
 
     def sums_bytes(self, rows: int) -> int:
         """Bytes of the partial sums of all splits, f32 [rows, heads, splits, head_dim]."""
@@ -101,6 +111,7 @@ class AttentionSpec:
             "window": self.window,
             "softcap": self.softcap,
             "sinks": self.sinks is not None,
+            "chunk": self.chunk or None,
         }
 
     @property

@@ -1,5 +1,5 @@
-// y[r, n] = sum_s w[r, s] (inner[r, s, n] (+ bias[e, n])) (+ y), where w[r, s] is the weight of the s-th
-// route of row r and e its expert
+// y[r, n] = sum_s w[r, s] (inner[r, s, n] (+ bias[e, n])) (+ y), where w[r, s] is {{ "1" if SCALED else "the weight of the s-th
+// route of row r" }} and e {{ "the s-th expert of row r" if SCALED else "its expert" }}
 //
 // routes   Route [rows, TOP_K]
 // inner    {{ VALUE }} [rows, TOP_K, N]
@@ -29,7 +29,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     var sum = vec4<f32>(0.0);
     for (var route = row * TOP_K; route < (row + 1u) * TOP_K; route++) {
         let own = vec4<f32>(inner[route * words + i]){{ " + bias[routes[route].expert * words + i]" if BIAS }};
-        sum += routes[route].weight * own;
+        sum += {{ "" if SCALED else "routes[route].weight * " }}own;
     }
     let at = row * words + i;
     if (ACCUMULATE) {

@@ -74,6 +74,7 @@ def expert_int8(
         matrices=(RowsMatrix(outputs, 0),) * len(stacks),
         expert_count=routed.experts,
         top_k=routed.top_k,
+        scaled=routed.scales_inputs,
         **bound.fields,
     )
     buffers = {"routes": routed.routes, "x": x, "y0": output.ys[0], **bound.buffers}

@@ -74,6 +74,7 @@ def expert_linear(
             expert_count=routed.experts,
             expert_rows=weight.stride,
             top_k=routed.top_k,
+            scaled=routed.scales_inputs,
             **float_fields(ctx, bound),
         )
         buffers = {"x": x, "y": y, "routes": routed.routes, **bound.buffers}

@@ -28,8 +28,9 @@ class GatedActivationRecord(Record):
         value: Type of the activations, `f32` or `f16`.
         width: Elements of a row of y, the intermediate size.
         bias: Whether the biases of each route's expert are added first.
-        experts: With `bias`: number of experts.
-        top_k: With `bias`: routes of a row.
+        scaled: Whether gate and up are multiplied by the weight of each route first.
+        experts: With `bias` or `scaled`: number of experts.
+        top_k: With `bias` or `scaled`: routes of a row.
         clamp: For the clamped SwiGLU: its constants.
         up_parts: Parts of `width` elements of a row of up.
         up_part: The part that is read.
@@ -42,6 +43,7 @@ class GatedActivationRecord(Record):
     value: str = choice()
     width: int
     bias: bool = choice(default=False)
+    scaled: bool = choice(default=False)
     experts: int | None = None
     top_k: int | None = None
     clamp: Clamp | None = None
@@ -50,16 +52,21 @@ class GatedActivationRecord(Record):
 
 
 @dataclass(frozen=True)
-class ExpertBiases:
-    """Biases of the gates and ups of experts.
+class ExpertGates:
+    """What is added to the gates and ups of experts, or multiplied by them, before the activation.
 
     Attributes:
         routed: The routes, in whose order a row holds the elements of its experts.
-        bias: f32 [2, experts, width of an expert]: of the gates, then of the ups.
+        bias: f32 [2, experts, width of an expert]: of the gates, then of the ups; None for none.
     """
 
     routed: Routed
-    bias: BufferSlice
+    bias: BufferSlice | None = None
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether gates and ups are used as they are."""
+        return self.bias is None and not self.routed.scales_inputs
 
 
 def gated_activation(
@@ -71,7 +78,7 @@ def gated_activation(
     width: int,
     activation: str,
     clamp: Clamp | None = None,
-    biases: ExpertBiases | None = None,
+    gates: ExpertGates | None = None,
     up_parts: int = 1,
     up_part: int = 0,
     label: str,
@@ -86,7 +93,7 @@ def gated_activation(
         width: Intermediate size, a multiple of 4.
         activation: One of `rdrr_runtime.phases.activation.ACTIVATIONS`.
         clamp: Constants of the clamped SwiGLU, or None for the usual formula.
-        biases: Biases to add to gate and up first; None for none.
+        gates: What to do with gate and up of experts first; None for nothing.
         up_parts: Parts that a row of up consists of.
         up_part: The part that is read.
         label: Name of the op, for messages and profiles.
@@ -104,15 +111,18 @@ def gated_activation(
     else:
         ctx.need_values(f"{label}: up", up, ctx.max_rows * width * up_parts)
         inputs = {"gate": gate, "up": up}
-    counts = {}
-    if biases is not None:
-        routed = biases.routed
+    counts: dict[str, int] = {}
+    gates = None if gates is None or gates.changes_nothing else gates
+    if gates is not None:
+        routed = gates.routed
         need_multiple(f"{label}: width", width, 4 * routed.top_k)
         need_routes(ctx, routed, label)
-        own = width // routed.top_k
-        need_floats(f"{label}: bias", biases.bias, 2 * routed.experts * own)
-        inputs |= {"routes": routed.routes, "bias": biases.bias}
+        inputs["routes"] = routed.routes
         counts = {"experts": routed.experts, "top_k": routed.top_k}
+        if gates.bias is not None:
+            own = width // routed.top_k
+            need_floats(f"{label}: bias", gates.bias, 2 * routed.experts * own)
+            inputs["bias"] = gates.bias
     act = activation if clamp is None else CLAMPED
     record = GatedActivationRecord(
         threads=THREADS,
@@ -121,7 +131,8 @@ def gated_activation(
         fused=up is None,
         value=ctx.values,
         width=width,
-        bias=biases is not None,
+        bias=gates is not None and gates.bias is not None,
+        scaled=gates is not None and gates.routed.scales_inputs,
         clamp=clamp,
         **counts,
         up_parts=None if up is None else up_parts,

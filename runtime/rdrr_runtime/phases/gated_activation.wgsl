@@ -1,5 +1,6 @@
-// y = f(gate, up), where f is {{ ACT }} (snippets/activate.wgsl){% if BIAS %}, after the biases of each route's expert are
-// added to gate and up{% endif %}
+{% set ROUTED = BIAS or SCALED %}
+// y = f(gate, up), where f is {{ ACT }} (snippets/activate.wgsl){% if SCALED %}, after gate and up were multiplied by
+// the weight of each route{% endif %}{% if BIAS %}, after the biases of each route's expert were added to gate and up{% endif %}
 
 //
 {% if FUSED %}
@@ -9,8 +10,10 @@
 // up        {{ VALUE }} [rows, UP_PARTS, WIDTH], of which part UP_PART is read
 {% endif %}
 // y         {{ VALUE }} [rows, WIDTH]
-{% if BIAS %}
+{% if ROUTED %}
 // routes    Route [rows, TOP_K]; a row holds WIDTH / TOP_K elements of each route
+{% endif %}
+{% if BIAS %}
 // bias      f32 [2, EXPERTS, WIDTH / TOP_K]: of the gates, then of the ups
 {% endif %}
 //
@@ -23,10 +26,12 @@ var<storage, read> gate_up: array<vec4<{{ VALUE }}>>;
 var<storage, read> gate: array<vec4<{{ VALUE }}>>;
 var<storage, read> up: array<vec4<{{ VALUE }}>>;
 {% endif %}
-{% if BIAS %}
+{% if ROUTED %}
 {% include "snippets/route.wgsl" %}
 var<storage, read> routes: array<Route>;
+{% if BIAS %}
 var<storage, read> bias: array<vec4<f32>>;
+{% endif %}
 
 override EXPERTS: u32;
 override TOP_K: u32;
@@ -54,9 +59,16 @@ fn phase(item: u32, row: u32, thread: Thread) {
     var g = vec4<f32>(gate[row * words + i]);
     var u = vec4<f32>(up[(row * UP_PARTS + UP_PART) * words + i]);
 {% endif %}
-{% if BIAS %}
+{% if ROUTED %}
     let own = words / TOP_K;
-    let at = routes[row * TOP_K + i / own].expert * own + i % own;
+    let route = routes[row * TOP_K + i / own];
+{% endif %}
+{% if SCALED %}
+    g *= route.weight;
+    u *= route.weight;
+{% endif %}
+{% if BIAS %}
+    let at = route.expert * own + i % own;
     g += bias[at];
     u += bias[EXPERTS * own + at];
 {% endif %}

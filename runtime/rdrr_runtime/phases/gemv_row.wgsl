@@ -1,8 +1,8 @@
 {% if EXPERTS == "each" %}
 // y[r, s, n] = sum_k x[r, k] W[e, n, k], where e is the s-th expert of row r.
 {% elif EXPERTS == "sum" %}
-// y[r, n] = sum_s w (sum_k x[r, s, k] W[e, n, k] (+ bias[e, n])) (+ y), where e is the s-th expert of row r and w its
-// routing weight.
+// y[r, n] = sum_s w (sum_k x[r, s, k] W[e, n, k] (+ bias[e, n])) (+ y), where e is the s-th expert of row r and w {{ "1" if SCALED else "its
+// routing weight" }}.
 {% else %}
 // y[r, FIRST + n] = sum_k x[r, k] W[n, k] (+ bias) (+ y).
 {% endif %}
@@ -145,7 +145,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
                 acc0 += vec4<f32>(bias[at.x], bias[at.y], bias[at.z], bias[at.w]);
             }
 {% endif %}
-            sum += routes[route].weight * select(vec4<f32>(0.0), acc0, live);
+            sum += {{ "" if SCALED else "routes[route].weight * " }}select(vec4<f32>(0.0), acc0, live);
         }
     }
     let total = reduce_sum(sum, thread);

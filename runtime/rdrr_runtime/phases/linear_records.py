@@ -65,6 +65,7 @@ class GemvRow(FloatRecord):
         subgroups: Whether reductions use subgroup operations.
         k_padded: Whether the last half unit of a row reaches beyond K.
         expert_count: With experts: number of experts in the stack.
+        scaled: With experts: whether routing weights have multiplied their inputs already.
     """
 
     shader = "gemv_row"
@@ -73,6 +74,7 @@ class GemvRow(FloatRecord):
     subgroups: bool = choice()
     k_padded: bool
     expert_count: int | None = None
+    scaled: bool = choice(default=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,6 +114,7 @@ class MatvecRows(WeightsRecord):
         matrices: The matrices of the product.
         expert_count: With experts: number of experts in a stack.
         top_k: With experts: routes of a row.
+        scaled: With experts: whether routing weights multiply the inputs of experts.
         clamp: For `gate` with clamped SwiGLU: its constants.
     """
 
@@ -136,4 +137,5 @@ class MatvecRows(WeightsRecord):
     matrices: tuple[RowsMatrix, ...]
     expert_count: int | None = None
     top_k: int | None = None
+    scaled: bool = choice(default=False)
     clamp: Clamp | None = None

@@ -1,10 +1,10 @@
 {% if EXPERTS == "each" %}
 // Int8 product of a small batch with its experts: y[r, s, n] = f(v), v = sum_k W[e, n, k] x[r, k] (+ bias[e, n]),
-// where e is the s-th expert of row r.
+// where e is the s-th expert of row r{{ ", whose input is multiplied by the routing weight" if SCALED }}.
 {% elif EXPERTS == "sum" %}
 // Int8 product of a small batch with its experts: y[r, n] = f(v),
-// v = sum_s w (sum_k W[e, n, k] x[r, s, k] (+ bias[e, n])), where e is the s-th expert of row r and w its
-// routing weight.
+// v = sum_s w (sum_k W[e, n, k] x[r, s, k] (+ bias[e, n])), where e is the s-th expert of row r and w {{ "1" if SCALED else "its
+// routing weight" }}.
 {% else %}
 // Int8 product of a small batch of token rows with one or several matrices, reading each weight once:
 // y[r, n] = f(v), v = sum_k W[n, k] x[r, k].
@@ -183,7 +183,7 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
             }
 {% endfor %}
 {% if EXPERTS == "sum" %}
-            acc0 += routes[route].weight * of_route;
+            acc0 += {{ "" if SCALED else "routes[route].weight * " }}of_route;
 {% endif %}
         }
     }
@@ -313,10 +313,14 @@ fn store(item: u32, team: u32, row: u32, sums: Sums) {
 {% endif %}
 {% for p in range(OUTPUTS // 2) %}
     if (first + {{ p }}u < OUTPUT_ROWS) {
-{% if EXPERTS and BIAS %}
+{% if EXPERTS %}
+        var gate = sums[{{ 2 * p }}]{{ " * routes[row].weight" if SCALED }};
+        var up = sums[{{ 2 * p + 1 }}]{{ " * routes[row].weight" if SCALED }};
+{% if BIAS %}
         let at = bias_row + first + {{ p }}u;
-        let gate = sums[{{ 2 * p }}] + bias[at];
-        let up = sums[{{ 2 * p + 1 }}] + bias[EXPERT_COUNT * OUTPUT_ROWS + at];
+        gate += bias[at];
+        up += bias[EXPERT_COUNT * OUTPUT_ROWS + at];
+{% endif %}
         y0[row * OUTPUT_ROWS + first + {{ p }}u] = gated_activation(gate, up);
 {% else %}
         y0[row * OUTPUT_ROWS + first + {{ p }}u] = gated_activation(sums[{{ 2 * p }}], sums[{{ 2 * p + 1 }}]);
@@ -336,7 +340,7 @@ fn store(item: u32, team: u32, row: u32, sums: Sums) {
             var biases = 0.0;
             for (var route = row * TOP_K; route < (row + 1u) * TOP_K; route++) {
                 let expert = min(routes[route].expert, EXPERT_COUNT - 1u);
-                biases += routes[route].weight * bias[expert * N0 + first + {{ o }}u];
+                biases += {{ "" if SCALED else "routes[route].weight * " }}bias[expert * N0 + first + {{ o }}u];
             }
 {% endif %}
             y{{ 0 if JOINED else s }}[at] = sums{{ "[" ~ o ~ "]" if OUTPUTS > 1 }}{{ (" + biases" if EXPERTS else " + bias[" ~ before.outputs ~ "first + " ~ o ~ "u]") if BIAS }}{{ " + y" ~ s ~ "[at]" if KIND == "add" }};

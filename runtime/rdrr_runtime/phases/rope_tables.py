@@ -96,7 +96,9 @@ def _llama3(spec: RopeSpec, plain: F64, context: int) -> F64:
     del context
     low, high = _required(spec, "low_freq_factor"), _required(spec, "high_freq_factor")
     turns = _required(spec, "original_max_pos") * plain / (2 * pi)
-    blend = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    # Llama 4 gives both bounds the same value, so nothing lies between them.
+    width = max(high - low, 1e-9)
+    blend = np.clip((turns - low) / width, 0.0, 1.0)
     return (1 - blend) * plain / spec.factor + blend * plain
 
 

@@ -32,11 +32,14 @@ class Routed:
         routes: (u32 expert, f32 routing weight) [rows, top_k].
         experts: Number of experts.
         top_k: Routes of a row.
+        scales_inputs: Whether the routing weight multiplies the inputs of an expert, and not its
+            outputs.
     """
 
     routes: BufferSlice
     experts: int
     top_k: int
+    scales_inputs: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +67,14 @@ class ExpertCombine(Record):
         top_k: Routes of a row.
         accumulate: Whether to add to y.
         bias: Whether each expert has a bias.
+        scaled: Whether routing weights have multiplied the inputs of experts already.
     """
 
     shader = "expert_combine"
 
     value: str = choice()
     bias: bool = choice(default=False)
+    scaled: bool = choice(default=False)
     n: int
     top_k: int
     accumulate: bool
@@ -158,6 +163,7 @@ def expert_combine(
         threads=THREADS,
         value=ctx.values,
         bias=bias is not None,
+        scaled=routed.scales_inputs,
         n=width,
         top_k=routed.top_k,
         accumulate=accumulate,

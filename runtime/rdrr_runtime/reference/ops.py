@@ -163,6 +163,7 @@ def _attend(run: ReferencePass, op: Attention) -> Tensor:
         window=op.window or 0,
         softcap=op.softcap or 0.0,
         sinks=None if op.sinks is None else run.weight(op.sinks),
+        chunk=op.chunk or 0,
     ).flatten(-2)
 
 
@@ -187,7 +188,15 @@ def _mixture(run: ReferencePass, op: Experts) -> Tensor:
         return gated_activation(gate, up, op.activation, op.clamp)
 
     ids, factors = run.values[op.router]
-    return experts(run.values[op.x], ids.long(), factors, expert, activate, observe)
+    return experts(
+        run.values[op.x],
+        ids.long(),
+        factors,
+        expert,
+        activate,
+        observe,
+        scales_inputs=op.scales_inputs,
+    )
 
 
 def embed(tokens: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
@@ -269,6 +278,7 @@ def attention(
     window: int = 0,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
+    chunk: int = 0,
 ) -> Tensor:
     """Compute causal attention with grouped queries.
 
@@ -281,6 +291,7 @@ def attention(
         window: Number of slots that a row attends to, including its own; 0 for all up to its own.
         softcap: Scores become softcap * tanh(score / softcap); 0 for no cap.
         sinks: [heads], a logit for each head that takes part in the softmax without a value.
+        chunk: Slots of a chunk, to which a row's keys are limited; 0 for no chunks.
 
     Returns:
         [rows, heads, head_dim].
@@ -297,6 +308,8 @@ def attention(
     visible = slots <= own
     if window:
         visible = visible & (slots > own - window)
+    if chunk:
+        visible = visible & (slots >= own // chunk * chunk)
     scores = scores.masked_fill(~visible, float("-inf"))
     if sinks is not None:
         scores = torch.cat((scores, sinks.view(-1, 1, 1).expand(-1, rows, 1)), dim=-1)
@@ -388,6 +401,8 @@ def experts(
     expert: Callable[[int], tuple[Projection, Projection, Projection]],
     activate: Callable[[Tensor, Tensor], Tensor],
     observe: Callable[[int, Tensor, Tensor], None] | None = None,
+    *,
+    scales_inputs: bool = False,
 ) -> Tensor:
     """Return the weighted sum of the outputs of each row's experts: [rows, K] -> [rows, K].
 
@@ -400,15 +415,19 @@ def experts(
         activate: Returns the inner activations of some rows, given their gates and ups.
         observe: Called with the number of each expert that is used, the rows that enter its gate
             and up projections, and the rows that enter its down projection.
+        scales_inputs: Multiply the inputs of an expert by the routing weight, not its outputs.
     """
     out = torch.zeros_like(x)
     for number in ids.unique().tolist():
         gate, up, down = expert(number)
         rows, rank = (ids == number).nonzero(as_tuple=True)
-        inner = activate(linear(x[rows], *gate), linear(x[rows], *up))
+        weight = factors[rows, rank].unsqueeze(1)
+        outer = x[rows] * weight if scales_inputs else x[rows]
+        inner = activate(linear(outer, *gate), linear(outer, *up))
         if observe is not None:
-            observe(number, x[rows], inner)
-        out[rows] += linear(inner, *down) * factors[rows, rank].unsqueeze(1)
+            observe(number, outer, inner)
+        result = linear(inner, *down)
+        out[rows] += result if scales_inputs else result * weight
     return out
 
 

@@ -139,6 +139,7 @@ EXAMPLES = {
                 *("q", "k", "v", "y", 0, HEADS, KV_HEADS, HEAD_DIM, 0.5),
                 window=2,
                 sinks=vector("sinks", HEADS),
+                chunk=3,
             ),
         ),
         {"q": Q, "k": KV, "v": KV},
@@ -267,6 +268,8 @@ def alternatives(op: Op, name: str) -> Iterator[tuple[str, object]]:
             yield f"{name}.{part.name}", more
     elif isinstance(value, WeightUse) and name in OPTIONAL_WEIGHTS:
         yield name, None
+    elif name == "chunk" and value:
+        yield name, value - 1
     elif name in ("window", "top_k", "top_groups", "length", "up_part", "active"):
         yield name, value + 1
     elif name == "offset" or (name == "first" and isinstance(op, AddToStreams)):

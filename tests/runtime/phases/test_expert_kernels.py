@@ -17,7 +17,7 @@ from rdrr_runtime.phases.expert_int8 import expert_int8
 from rdrr_runtime.phases.expert_linear import expert_linear
 from rdrr_runtime.phases.expert_tiled import expert_tiled
 from rdrr_runtime.phases.fusion import Output
-from rdrr_runtime.phases.gated_activation import ExpertBiases, gated_activation
+from rdrr_runtime.phases.gated_activation import ExpertGates, gated_activation
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
 from rdrr_runtime.phases.matvec_rows import weights_refusal
 from rdrr_runtime.phases.packing import Uploader
@@ -461,7 +461,7 @@ def test_biases_of_experts_are_added_before_the_activation_and_to_the_sum(any_be
     inner, summed = any_bench.poisoned(rows, top_k, n), any_bench.poisoned(rows, k)
     results, combined = any_bench.upload(normal(rng, rows, top_k, k)), any_bench.poisoned(rows, k)
     ctx, bias = any_bench.context(rows), any_bench.upload(down_bias)
-    added = ExpertBiases(routes, any_bench.upload(biases))
+    added = ExpertGates(routes, any_bench.upload(biases))
     made = [
         *gated_activation(
             ctx,
@@ -471,7 +471,7 @@ def test_biases_of_experts_are_added_before_the_activation_and_to_the_sum(any_be
             width=top_k * n,
             activation="silu",
             clamp=CLAMP,
-            biases=added,
+            gates=added,
             label="t",
         ),
         *expert_linear(ctx, downs, routes, inner, summed, bias=bias, **BY_ROUTE),

@@ -4,6 +4,7 @@ override HEADS: u32;
 override SCALE: f32;
 override WINDOW: u32;   // sliding window: slots that a row attends to, its own included; 0 for all
 override SOFTCAP: f32;  // 0 for none
+override CHUNK: u32 = 0u;  // length of the chunks of slots that a row attends within; 0 for none
 
 {% if SINKS %}
 var<storage, read> sinks: array<f32>;  // [HEADS]
@@ -21,7 +22,8 @@ const INITIAL_SUM = {{ "1.0" if SINKS else "0.0" }};
 // The slots that a row at `slot` attends to: from x up to, but not including, y.
 fn attended_slots(slot: u32) -> vec2<u32> {
     let end = min(slot + 1u, CONTEXT);
-    return vec2<u32>(select(0u, end - min(end, WINDOW), WINDOW > 0u), end);
+    let first = select(0u, end - min(end, WINDOW), WINDOW > 0u);
+    return vec2<u32>(max(first, select(0u, (end - 1u) / max(CHUNK, 1u) * CHUNK, CHUNK > 0u)), end);
 }
 
 // SOFTCAP tanh(score / SOFTCAP), or the score where SOFTCAP is 0.

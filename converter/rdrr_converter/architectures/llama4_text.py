@@ -1,0 +1,151 @@
+"""Llama 4 (text): experts beside a shared one, attention in chunks, and layers without rope.
+
+The routing weight of an expert is the sigmoid of its logit and multiplies its input. Layers with
+rope attend within chunks; those without attend to all and scale their queries by the position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures._rope import interleaved, read_rope_of_some_layers
+from rdrr_converter.architectures.base import ArchitectureRule, Arrangement, StackRule
+from rdrr_converter.architectures.config import Config
+from rdrr_converter.architectures.layers import chunked_with_rope
+from rdrr_converter.architectures.tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    HEAD,
+    QWEN_EXPERTS,
+    SHARED_EXPERT,
+    TWO_NORMS,
+    attention_biases,
+    in_layers,
+    layer_names,
+    router,
+)
+
+ATTENTION_BIAS = read.flag("attention_bias")
+EXPERTS = "model.layers.{layer}.feed_forward.experts"
+GATE, UP, DOWN = QWEN_EXPERTS
+SHARED = SHARED_EXPERT[:3]
+TRANSPOSED = Arrangement(transposed=True, written=True)
+PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
+
+
+def sparse_layers(config: Config) -> tuple[int, ...]:
+    """Rule: the layers in `moe_layers`, else every `interleave_moe_layer_step`-th.
+
+    Raises:
+        SourceError: A value is not what it should be.
+    """
+    stated, step = config.get("moe_layers"), config.integer("interleave_moe_layer_step")
+    if stated is None:
+        return tuple(range(step - 1, config.layers, step))
+    if not isinstance(stated, list) or not all(type(one) is int for one in stated):
+        raise config.fault("moe_layers", "a list of layers", stated)
+    return tuple(sorted(one for one in set(stated) if 0 <= one < config.layers))
+
+
+def dense_layers(config: Config) -> tuple[int, ...]:
+    """Rule: all other layers."""
+    sparse = sparse_layers(config)
+    return tuple(layer for layer in range(config.layers) if layer not in sparse)
+
+
+def temperature(key: str) -> Callable[[Config], float | None]:
+    """Return a rule for a parameter of the scale of queries; None if there is no such scale."""
+
+    def rule(config: Config) -> float | None:
+        value = config.number(key)
+        return value if config.get("attn_temperature_tuning") else None
+
+    return rule
+
+
+LLAMA4_TEXT = ArchitectureRule(
+    name="llama4_text",
+    classes=("Llama4ForCausalLM", "Llama4ForConditionalGeneration", "Llama4TextModel"),
+    model_types=("llama4",),
+    defaults={
+        "attention_chunk_size": 8192,
+        "attn_scale": 0.1,
+        "attn_temperature_tuning": True,
+        "floor_scale": 8192,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 5120,
+        "interleave_moe_layer_step": 1,
+        "intermediate_size": 8192,
+        "intermediate_size_mlp": 16384,
+        "max_position_embeddings": 131072,
+        "no_rope_layer_interval": 4,
+        "num_attention_heads": 40,
+        "num_experts_per_tok": 1,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 8,
+        "num_local_experts": 16,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": False,
+        "use_qk_norm": True,
+        "vocab_size": 202048,
+    },
+    attention={
+        "query_pre_attn_scalar": read.head_dim,
+        "attention_chunk_size": read.window("attention_chunk_size"),
+        "query_key_unit_norm": read.flag("use_qk_norm"),
+        "temperature_scale": temperature("attn_scale"),
+        "temperature_length": temperature("floor_scale"),
+        "temperature_without_rope": True,
+    },
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act")},
+    output={},
+    experts={
+        "num_experts": read.integer("num_local_experts"),
+        "num_experts_per_token": read.integer("num_experts_per_tok"),
+        "expert_format": "mixtral",
+        "expert_intermediate_size": read.integer("intermediate_size"),
+        "shared_expert_intermediate_size": read.integer("intermediate_size"),
+        "normalize_weights": False,
+        "score_function": "sigmoid",
+        "weights_scale_inputs": True,
+    },
+    rope=interleaved(read_rope_of_some_layers),
+    layer_types=chunked_with_rope,
+    sizes={"intermediate_size": read.integer("intermediate_size_mlp")},
+    prefixes=("model.", "language_model.model.", ""),
+    other_parts=(r"(model\.)?(vision_model|multi_modal_projector)\..*",),
+    names=layer_names(
+        "model.layers.{layer}",
+        {
+            "mlp.router": "feed_forward.router",
+            **{f"mlp.{part}": f"feed_forward.{part}" for part in PROJECTIONS},
+            **{
+                f"mlp.shared_expert.{part}": f"feed_forward.shared_expert.{part}"
+                for part in PROJECTIONS
+            },
+        },
+    ),
+    stacks=(
+        StackRule(f"{EXPERTS}.gate_up_proj", (GATE.name, UP.name), arrangement=TRANSPOSED),
+        StackRule(f"{EXPERTS}.down_proj", (DOWN.name,), arrangement=TRANSPOSED),
+    ),
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *ATTENTION,
+        *attention_biases(*[ATTENTION_BIAS] * 4),
+        *in_layers(dense_layers, *FEED_FORWARD),
+        *in_layers(sparse_layers, router("mlp.router"), *QWEN_EXPERTS, *SHARED),
+        FINAL_NORM,
+        HEAD,
+    ),
+)
