@@ -26,7 +26,9 @@ from rdrr_device.readback import Fetch, Readback
 from rdrr_device.submission import PassSubmitter, Submitter
 from rdrr_device.wgpu_errors import device_errors
 
-WANTED_FEATURES = frozenset({"shader-f16", "subgroup", "timestamp-query"})
+WANTED_FEATURES = frozenset(
+    {"memory-decoration-coherent", "shader-f16", "subgroup", "timestamp-query"}
+)
 RAISED_LIMITS = (
     "max-buffer-size",
     "max-storage-buffer-binding-size",

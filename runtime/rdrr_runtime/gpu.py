@@ -21,6 +21,7 @@ from rdrr_manifests.package import Package
 from rdrr_runtime.backend import BackendInfo, Mask, Row
 from rdrr_runtime.compile.hints import Policy
 from rdrr_runtime.exec.executor import DispatchExecutor, Executor, Prepared
+from rdrr_runtime.exec.persistent.choice import Persistence, persistent_executor
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.program import PreparedPass, Program
 from rdrr_runtime.phases.kv_cache import KvCache
@@ -60,6 +61,8 @@ class GpuBackend:
         fused: Whether one kernel may serve several ops.
         tuning: Tuned parameters of kernels; the defaults when None.
         executor: Makes the executor that runs the passes on the device.
+        persistence: How to run the decode pass in one dispatch, if the device can; None to launch
+            each phase by itself.
 
     Raises:
         DeviceError: There is no adapter, or too little memory.
@@ -77,6 +80,7 @@ class GpuBackend:
         fused: bool = True,
         tuning: Tuning | None = None,
         executor: Callable[[Device], Executor] = DispatchExecutor,
+        persistence: Persistence | None = None,
     ) -> None:
         KvCache.plan(package.graph, context, kv_dtype)
         self.device = device if device is not None else open_device()
@@ -98,7 +102,11 @@ class GpuBackend:
             self.ahead = SOFTWARE_AHEAD if self.device.info.software else AHEAD
             self._plan = plan
             self._new_executor = executor
-            self._executor = executor(self.device)
+            made, chosen = None, []
+            if persistence is not None:
+                made, decision = persistent_executor(plan, self._arena, persistence)
+                chosen.append(decision)
+            self._executor = made or executor(self.device)
             self._program = Program(plan, self._executor)
             vocabulary = plan.graph.vocab_size
             sampler = partial(GpuSampler, self._executor, self._arena, plan.state, vocabulary)
@@ -114,7 +122,7 @@ class GpuBackend:
                 self._position,
             )
             self._windows = GpuWindows(self._sequence, self._program)
-            decisions = plan.decisions()
+            decisions = (*chosen, *plan.decisions())
             self._info = BackendInfo(
                 "wgpu",
                 self.device.info.name,

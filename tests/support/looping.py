@@ -68,6 +68,7 @@ class LoopingExecutor:
 
     def __init__(self, device: Device, groups: int = 3) -> None:
         self.device = device
+        self.gave_up = None
         self._groups = groups
         self._bound: dict[tuple[int, int], Any] = {}
 

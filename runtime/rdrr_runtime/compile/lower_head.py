@@ -135,8 +135,9 @@ def sample(build: PassBuilder, lowered: LoweredHead, vocab: int) -> Sequence[Pha
     """Return the phases of the next token: an argmax that advances the step, or picks per row."""
     if build.spec.logits is Logits.ALL:
         return ()
+    threads = build.ctx.grid_threads
     if lowered.best is not None:
-        return [choose_best(build.ctx.state, lowered.best, label="argmax")]
+        return [choose_best(build.ctx.state, lowered.best, threads=threads, label="argmax")]
     if build.spec.logits is Logits.LAST_N:
         rows = build.ctx.max_rows
         return argmax_entropy(
@@ -148,7 +149,14 @@ def sample(build: PassBuilder, lowered: LoweredHead, vocab: int) -> Sequence[Pha
             label="argmax and entropy",
         )
     scratch = build.workspace.named("argmax", SCRATCH_BYTES)
-    return argmax(build.ctx.state, lowered.logits, scratch, vocabulary=vocab, label="argmax")
+    return argmax(
+        build.ctx.state,
+        lowered.logits,
+        scratch,
+        vocabulary=vocab,
+        threads=threads,
+        label="argmax",
+    )
 
 
 def picks_of(workspace: Workspace, rows: int) -> BufferSlice:

@@ -1,6 +1,7 @@
 """Executors, which run a list of phases on a device.
 
-All executors run the same phases. `DispatchExecutor` launches each phase as its own dispatch.
+All executors run the same phases. `DispatchExecutor` launches each phase as its own dispatch;
+`rdrr_runtime.exec.persistent` has one that runs a whole pass in a single dispatch.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
+from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import Device
 from rdrr_device.kernels import Kernel
 from rdrr_device.pipelines import BoundDispatch
@@ -32,8 +34,31 @@ class Executor(Protocol):
 
     device: Device
 
+    @property
+    def gave_up(self) -> BufferSlice | None:
+        """A word that is not 0 after a watched pass did not end; None if every pass ends."""
+        ...
+
+    def recover(self) -> None:
+        """Make passes run again after one did not end; such a pass changed no token."""
+        ...
+
     def prepare(self, phases: Sequence[Phase]) -> Prepared:
         """Return the phases ready to run, in order.
+
+        Raises:
+            DeviceError: The device does not support a shader, or cannot bind a buffer.
+        """
+        ...
+
+    def prepare_whole(self, whole: Sequence[Phase], parts: Sequence[Phase]) -> Prepared:
+        """Return a pass ready to run, in one dispatch if the executor can.
+
+        The caller reads `gave_up` after each run, and runs passes again that did not end.
+
+        Args:
+            whole: The phases of the pass, for the workgroups of one dispatch.
+            parts: Phases that compute the same, to be launched one by one.
 
         Raises:
             DeviceError: The device does not support a shader, or cannot bind a buffer.
@@ -63,6 +88,19 @@ class DispatchExecutor:
         # The phase is kept as well: Python could otherwise reuse its id for another phase.
         self._bound: dict[int, tuple[Phase, BoundDispatch]] = {}
         self._compiled: set[Kernel] = set()
+
+    @property
+    def gave_up(self) -> BufferSlice | None:
+        """See `Executor.gave_up`; every dispatch ends."""
+        return None
+
+    def recover(self) -> None:
+        """See `Executor.recover`; there is nothing to do."""
+
+    def prepare_whole(self, whole: Sequence[Phase], parts: Sequence[Phase]) -> Prepared:
+        """See `Executor.prepare_whole`; the parts are launched."""
+        del whole
+        return self.prepare(parts)
 
     def prepare(self, phases: Sequence[Phase]) -> Prepared:
         """See `Executor.prepare`."""

@@ -19,11 +19,11 @@ from rdrr_runtime.compile.builder import LoadedModel
 from rdrr_runtime.compile.decision import Decision
 from rdrr_runtime.compile.hints import Policy
 from rdrr_runtime.compile.lower import Pass, lower
-from rdrr_runtime.compile.pass_spec import LOADED, PREFILL, PassSpec
+from rdrr_runtime.compile.pass_spec import DECODE, LOADED, PREFILL, PassSpec
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.values import Workspace
 from rdrr_runtime.compile.weights import load_weights
-from rdrr_runtime.phases.context import VALUE_BYTES, OpContext
+from rdrr_runtime.phases.context import VALUE_BYTES, Grid, OpContext
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.rope_tables import rope_bytes, rope_table
 from rdrr_runtime.phases.state import State
@@ -45,6 +45,9 @@ class Plan:
         fused: Whether ops may be fused or reordered; otherwise they are lowered one by one.
         tuning: Tuned parameters of kernels; the defaults when None.
 
+    Attributes:
+        whole: The decode pass as it runs in one dispatch; None if it is launched phase by phase.
+
     Raises:
         ShardError: Bytes of a tensor are missing.
         FormatError: No kernel can read a matrix.
@@ -64,6 +67,7 @@ class Plan:
         tuning: Tuning | None = None,
     ) -> None:
         self.tuning = tuning or Tuning()
+        self.whole: Pass | None = None
         padded = pad_widths(package.graph)
         self.graph = padded.graph
         self.device = device
@@ -93,6 +97,11 @@ class Plan:
             max_binding=device.max_binding,
             may_fuse=fused,
         )
+
+    def use_grid(self, grid: Grid) -> Pass:
+        """Lower the decode pass a second time, for the workgroups of a grid, and return it."""
+        self.whole = self.lower(DECODE, grid=grid)
+        return self.whole
 
     @property
     def value_bytes(self) -> int:
@@ -149,6 +158,7 @@ class Plan:
         *,
         state: State | None = None,
         cache: KvCache | None = None,
+        grid: Grid | None = None,
     ) -> Pass:
         """Lower a pass.
 
@@ -157,6 +167,7 @@ class Plan:
             tuning: Tuned parameters of kernels; the plan's own when None.
             state: Buffers of the step; the plan's own when None.
             cache: Keys and values; the plan's own when None.
+            grid: The workgroups that all phases share, if they run in one dispatch.
         """
         limits = self.device.limits
         ctx = OpContext(
@@ -169,6 +180,7 @@ class Plan:
             self.tuning if tuning is None else tuning,
             self.device.info.software,
             spec.is_mapped,
+            grid,
         )
         return lower(self._model, spec, ctx, cache or self.cache)
 

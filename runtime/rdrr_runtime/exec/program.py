@@ -10,7 +10,7 @@ from functools import cached_property
 from rdrr_device.buffers import BufferSlice
 
 from rdrr_runtime.compile.lower import Pass
-from rdrr_runtime.compile.pass_spec import PassSpec
+from rdrr_runtime.compile.pass_spec import DECODE, PassSpec
 from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.plan import Plan
 
@@ -21,11 +21,13 @@ class PreparedPass:
     Args:
         lowered: The pass as lists of phases.
         executor: Prepares and runs the phases.
+        whole: The same pass, lowered to run in one dispatch; None to launch its phases.
     """
 
-    def __init__(self, lowered: Pass, executor: Executor) -> None:
+    def __init__(self, lowered: Pass, executor: Executor, whole: Pass | None = None) -> None:
         self.lowered = lowered
         self._executor = executor
+        self._whole = whole
 
     @property
     def rows(self) -> int:
@@ -64,8 +66,10 @@ class PreparedPass:
 
     @cached_property
     def to_token(self) -> Prepared:
-        """The whole pass, up to the next token."""
-        return self._executor.prepare(self.lowered.phases)
+        """The whole pass, up to the next token; feeds run it."""
+        if self._whole is None:
+            return self._executor.prepare(self.lowered.phases)
+        return self._executor.prepare_whole(self._whole.phases, self.lowered.phases)
 
 
 class Program:
@@ -84,5 +88,6 @@ class Program:
     def get(self, spec: PassSpec) -> PreparedPass:
         """Return a pass; the same object each time."""
         if spec not in self._passes:
-            self._passes[spec] = PreparedPass(self._plan.lowered(spec), self.executor)
+            whole = self._plan.whole if spec == DECODE else None
+            self._passes[spec] = PreparedPass(self._plan.lowered(spec), self.executor, whole)
         return self._passes[spec]

@@ -64,7 +64,13 @@ class ChooseBest(Record):
 
 
 def argmax(
-    state: State, logits: BufferSlice, scratch: BufferSlice, *, vocabulary: int, label: str
+    state: State,
+    logits: BufferSlice,
+    scratch: BufferSlice,
+    *,
+    vocabulary: int,
+    threads: int | None = None,
+    label: str,
 ) -> list[Phase]:
     """Select the most probable token (argmax) as the next one, and advance the step.
 
@@ -73,6 +79,7 @@ def argmax(
         logits: f32 [vocabulary].
         scratch: At least `SCRATCH_BYTES` bytes.
         vocabulary: Vocabulary size.
+        threads: Threads of all workgroups, a power of two; each phase's own number when None.
         label: Name of the op, for messages and profiles.
 
     Raises:
@@ -80,9 +87,9 @@ def argmax(
     """
     need_floats(f"{label}: logits", logits, vocabulary)
     need_floats(f"{label}: scratch", scratch, SCRATCH_BYTES // 4)
-    record = Argmax(threads=THREADS, width=vocabulary, groups=GROUPS)
+    record = Argmax(threads=threads or THREADS, width=vocabulary, groups=GROUPS)
     scan = Phase(record, {"logits": logits, "best": scratch}, Work(GROUPS), label)
-    return [scan, choose_best(state, scan, label=f"{label}.finish")]
+    return [scan, choose_best(state, scan, threads=threads, label=f"{label}.finish")]
 
 
 def choose_best(
@@ -91,6 +98,7 @@ def choose_best(
     *,
     picks: BufferSlice | None = None,
     sampler: SampleBuffers | None = None,
+    threads: int | None = None,
     label: str,
 ) -> Phase:
     """Select the best candidate of each row as its next token.
@@ -104,10 +112,11 @@ def choose_best(
         picks: (u32 id, f32 zero) [rows], the result for rows of several sequences; None for one
             sequence.
         sampler: Sampler whose token counts and step counts to update; None for greedy decoding.
+        threads: Threads of the workgroup, a power of two; `CHOOSE_THREADS` when None.
         label: Name of the op, for messages and profiles.
     """
     record = ChooseBest(
-        threads=CHOOSE_THREADS,
+        threads=threads or CHOOSE_THREADS,
         variant="" if sampler is None else "sampled",
         sampled=sampler is not None,
         advances=picks is None,

@@ -132,7 +132,7 @@ def attention_decode(
     rows = f", {ctx.max_rows} rows" if ctx.max_rows > 1 else ""
     tuning_key = ctx.tuning_key(
         f"attention attention_decode.{spec.shape}{rows}",
-        DecodeTuning(_threads(ctx, spec)),
+        DecodeTuning(ctx.threads(_threads(ctx, spec))),
         (one for one in CANDIDATES if _fits(ctx, spec, one.workgroup)),
     )
     record = AttentionDecode(
@@ -177,4 +177,4 @@ def _memory(spec: AttentionSpec, threads: int) -> int:
     group, head_dim = spec.group, spec.cache.head_dim
     lanes = threads // max(1, head_dim // 4)
     vectors = 4 * (group + 1) * (head_dim + 1)
-    return vectors + group * (threads * (4 + 16) + 4 + 4 * lanes)
+    return vectors + 16 * threads + group * (4 * threads + 4 + 4 * lanes)

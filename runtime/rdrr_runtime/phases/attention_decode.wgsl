@@ -47,7 +47,7 @@ var<workgroup> inverse_rms: array<f32, GROUP + 1u>;            // 1 / root mean 
 {% endif %}
 var<workgroup> weights: array<f32, GROUP * WG>;                // exp(score - maximum) of each key
 var<workgroup> max_bits: array<atomic<u32>, GROUP>;            // maximum score, as `ordered` bits
-var<workgroup> partial: array<vec4<f32>, GROUP * WG>;
+var<workgroup> partial: array<vec4<f32>, WG>;
 var<workgroup> partial_weights: array<f32, GROUP * LANES>;
 
 // Map a float to an unsigned integer that sorts like it, for atomicMax; `from_ordered` is the inverse.
@@ -194,6 +194,23 @@ fn store_new(row: u32, kv_head: u32, first: u32, t: u32) {
 }
 {% endif %}
 
+// Add up the sums of all threads for head `g` of the group, and store them as result `at`.
+fn store_head(at: u32, g: u32, t: u32) {
+    if (t >= WORDS) {
+        return;
+    }
+    var sum = vec4<f32>(0.0);
+    var total = 0.0;
+    for (var lane = 0u; lane < LANES; lane++) {
+        sum += partial[lane * WORDS + t];
+        total += partial_weights[g * LANES + lane];
+    }
+    sums[at * WORDS + t] = sum;
+    if (t == 0u) {
+        stats[at] = vec2<f32>(weights[g], total);
+    }
+}
+
 fn phase(item: u32, row: u32, thread: Thread) {
     let kv_head = item % KV_HEADS;
     let split = item / KV_HEADS;
@@ -285,7 +302,6 @@ fn phase(item: u32, row: u32, thread: Thread) {
         workgroupBarrier();
     }
 {% for g in HEADS_OF_GROUP %}
-    partial[{{ g }}u * WG + t] = acc{{ g }};
     if (t % WORDS == 0u && t < LANES * WORDS) {
         partial_weights[{{ g }}u * LANES + t / WORDS] = weight_sum{{ g }};
     }
@@ -294,20 +310,11 @@ fn phase(item: u32, row: u32, thread: Thread) {
         weights[{{ g }}] = running_max{{ g }};
     }
 {% endfor %}
+    // One head after the other, so that the sums of all threads take little workgroup memory.
+{% for g in HEADS_OF_GROUP %}
+    partial[t] = acc{{ g }};
     workgroupBarrier();
-    for (var work = t; work < GROUP * WORDS; work += WG) {
-        let g = work / WORDS;
-        let i = work % WORDS;
-        let at = (row * HEADS + kv_head * GROUP + g) * SPLITS + split;
-        var sum = vec4<f32>(0.0);
-        var total = 0.0;
-        for (var lane = 0u; lane < LANES; lane++) {
-            sum += partial[g * WG + lane * WORDS + i];
-            total += partial_weights[g * LANES + lane];
-        }
-        sums[at * WORDS + i] = sum;
-        if (i == 0u) {
-            stats[at] = vec2<f32>(weights[g], total);
-        }
-    }
+    store_head((row * HEADS + kv_head * GROUP + {{ g }}u) * SPLITS + split, {{ g }}u, t);
+    workgroupBarrier();
+{% endfor %}
 }

@@ -16,6 +16,19 @@ VALUE_BYTES: Mapping[str, int] = MappingProxyType({"f32": 4, "f16": 2})
 
 
 @dataclass(frozen=True)
+class Grid:
+    """The workgroups of a pass that runs in a single dispatch.
+
+    Attributes:
+        threads: Threads of every workgroup, a power of two; all phases of the pass share it.
+        groups: Number of workgroups, all of which are resident on the device together.
+    """
+
+    threads: int
+    groups: int
+
+
+@dataclass(frozen=True)
 class OpContext:
     """What lowering an op needs to know besides the op's own operands.
 
@@ -31,6 +44,8 @@ class OpContext:
         software: Whether the adapter is a software one, whose subgroups are narrow.
         mapped: Whether the rows of a pass may belong to different sequences (a slot mapping gives
             the sequence and KV slot of each row).
+        grid: The workgroups that all phases of the pass share; None if each phase is launched by
+            itself.
     """
 
     state: State
@@ -42,6 +57,16 @@ class OpContext:
     tuning: Tuning = field(default_factory=Tuning)
     software: bool = False
     mapped: bool = False
+    grid: Grid | None = None
+
+    @property
+    def grid_threads(self) -> int | None:
+        """Threads of a workgroup of the grid; None without one."""
+        return None if self.grid is None else self.grid.threads
+
+    def threads(self, default: int) -> int:
+        """Return the threads of a workgroup: those of the grid, or else a phase's own number."""
+        return self.grid_threads or default
 
     @property
     def subgroups(self) -> bool:

@@ -126,8 +126,9 @@ def _in_place(
     need = need_floats if logits else ctx.need_values
     for name, buffer in operands.items():
         need(f"{label}: {name}", buffer, rows * width)
+    threads = ctx.threads(THREADS)
     record = Elementwise(
-        threads=THREADS,
+        threads=threads,
         variant=op,
         op=op,
         value=ctx.values,
@@ -135,5 +136,5 @@ def _in_place(
         width=width,
         factor=factor,
     )
-    work = Work(-(-width // THREADS), None if single_row else 1)
+    work = Work(-(-width // threads), None if single_row else 1)
     return [Phase(record, operands, work, label)]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from rdrr_device.arena import Arena
-from rdrr_device.buffers import BufferSlice
+from rdrr_device.buffers import BufferSlice, align
 from rdrr_device.device import Device
 from rdrr_device.dry_run import DryRunArena
 from rdrr_format.errors import DeviceError, FormatError, UsageError
@@ -343,10 +343,14 @@ class KvCache:
                 found=f"{largest} bytes for a context of {context}",
                 hint="use a smaller `context`, `kv_dtype` q8_0, or a smaller batch",
             )
+        # Pools, so that a kernel can reach the caches of all layers through few bindings.
+        sizes = [[align(part.size) for part in spec.parts] for spec in specs.values()]
+        keys = arena.pool("keys", sum(first for first, _ in sizes))
+        values = arena.pool("values", sum(second for _, second in sizes))
         layers = {
             layer: LayerCache(
-                arena.empty(f"keys.{layer}", first.size),
-                arena.empty(f"values.{layer}", second.size),
+                keys.empty(f"keys.{layer}", first.size),
+                values.empty(f"values.{layer}", second.size),
             )
             for layer, (first, second) in ((layer, spec.parts) for layer, spec in specs.items())
         }

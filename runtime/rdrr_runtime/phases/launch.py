@@ -33,7 +33,7 @@ def as_dispatch(phase: Phase) -> Dispatch:
 
 
 @cache
-def _parameters(source: str) -> tuple[str, ...]:
+def parameters(source: str) -> tuple[str, ...]:
     """Return the parameter names of the function `phase` in a shader."""
     found = _FUNCTION.search(source)
     if found is None:
@@ -42,18 +42,18 @@ def _parameters(source: str) -> tuple[str, ...]:
 
 
 def _takes_row(source: str) -> bool:
-    return "row" in _parameters(source)
+    return "row" in parameters(source)
 
 
 @cache
 def _shader(source: str, has_subgroups: bool, is_flat: bool) -> str:
     """Return the WGSL module: the executor's declarations, the phase and the entry point."""
-    parameters = _parameters(source)
+    names = parameters(source)
     enable, source = source.split("\n", 1) if source.startswith("enable ") else ("", source)
     text = FOLDER.render(
         "launch.wgsl",
         PHASE=with_binding_numbers(source),
-        PARAMETERS=parameters,
+        PARAMETERS=names,
         SUBGROUPS=has_subgroups,
         FLAT=is_flat,
     )

@@ -108,15 +108,15 @@ var<workgroup> gated: array<f32, ROWS>;
 {% set KEPT = "vec3<f32>" if COLUMN else "f32" %}
 var<workgroup> shared_totals: array<{{ KEPT }}, WG>;  // sums of squares{{ ", and of the minimums of gate and of up" if COLUMN }}
 
-// Publish sums that `workgroup_totals` adds up after a barrier.
-fn publish_totals(sums: {{ KEPT }}, thread: Thread) {
+// Publish a thread's sums, which `workgroup_totals` adds up after a barrier.
+fn publish_totals(own: {{ KEPT }}, thread: Thread) {
 {% if SUBGROUPS %}
-    let total = subgroupAdd(sums);
+    let total = subgroupAdd(own);
     if (thread.lane == 0u) {
         shared_totals[thread.subgroup] = total;
     }
 {% else %}
-    shared_totals[thread.index] = sums;
+    shared_totals[thread.index] = own;
     workgroupBarrier();
     if (thread.index < 16u) {
         var total = {{ KEPT }}(0.0);

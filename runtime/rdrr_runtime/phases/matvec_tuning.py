@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rdrr_device.tuning import Params, TuningKey
 
@@ -126,9 +126,20 @@ def column_tuning(ctx: OpContext, variant: str, outputs: int, k: int) -> TuningK
     """Return the tuning key of a product with blocks along N, with the parameters to use."""
     return ctx.tuning_key(
         f"matmul matvec.{variant} {outputs}x{k}",
-        SOFTWARE if ctx.software else MatvecTuning(),
+        _default(ctx, WORKGROUP),
         (SOFTWARE, *COLUMN_CANDIDATES),
     )
+
+
+def _default(ctx: OpContext, workgroup: int) -> MatvecTuning:
+    """Return the parameters to use if none were tuned, for workgroups of `workgroup` threads.
+
+    The workgroups of a grid are given, and each takes one item.
+    """
+    chosen = SOFTWARE if ctx.software else MatvecTuning(workgroup)
+    if ctx.grid is None:
+        return chosen
+    return replace(chosen, workgroup=ctx.grid.threads, groups=ctx.grid.groups)
 
 
 def row_tuning(
@@ -144,6 +155,6 @@ def row_tuning(
 
     return ctx.tuning_key(
         f"matmul matvec.{variant} {outputs}x{k}{' to int8' if int8_out else ''}",
-        SOFTWARE if ctx.software else MatvecTuning(min(most, ctx.max_threads)),
+        _default(ctx, min(most, ctx.max_threads)),
         filter(fits, CANDIDATES),
     )

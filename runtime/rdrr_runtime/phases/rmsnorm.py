@@ -143,7 +143,7 @@ def _lower(
         (need_floats if name == "weight" else ctx.need_values)(f"{label}: {name}", buffer, count)
     tuning_key = ctx.tuning_key(
         f"norm rmsnorm.{mode} {per_row}x{width}, {rows} rows",
-        NormTuning(power_of_two(width // 4, 32, 256)),
+        NormTuning(ctx.threads(power_of_two(width // 4, 32, 256))),
         (one for one in CANDIDATES if one.workgroup <= ctx.max_threads),
     )
     record = RmsNorm(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -88,13 +89,14 @@ class _Copy:
     """A copy of ids from the ring to the host that has been started.
 
     Attributes:
+        start: Number of the first step.
         count: Number of steps.
-        ranges: Number of ranges of the ring that they take, 1 or 2.
-        fetch: The ranges of the ids, then those of the records if there are any.
+        fetch: The ranges of the ids, then those of the records if there are any, then the word that
+            says whether a pass gave up, if the executor has one.
     """
 
+    start: int
     count: int
-    ranges: int
     fetch: Fetch
 
 
@@ -134,7 +136,8 @@ class GpuFeed:
 
     def collect(self) -> list[list[int]]:
         """Wait for the oldest fence and return the ids of each row."""
-        copies = [self._read(one) for one in self._fenced.popleft()]
+        copies = [self._read(one) for one in self._fenced[0]]
+        self._fenced.popleft()
         ids: list[list[int]] = np.concatenate(copies)[:, : len(self._rows)].T.tolist()
         self._rows = tuple(
             Row(new[-1], row.sequence, row.slot + len(new))
@@ -165,18 +168,43 @@ class GpuFeed:
         start, count = self._copied, self._step.recorded - self._copied
         if not count:
             return
+        self._open.append(_Copy(start, count, self._fetch(start, count)))
+        self._copied += count
+
+    def _fetch(self, start: int, count: int) -> Fetch:
+        """Start copying the ids of some steps, see `_Copy.fetch`."""
         ring = self._run.ring
         ranges = ring.ranges(start, count)
         parts = [ring.slice(self._step.state.ring, at, size) for at, size in ranges]
         if self._recorder is not None:
             parts += [self._recorder.records(at, size) for at, size in ranges]
-        self._open.append(_Copy(count, len(ranges), self._executor.device.fetch(*parts)))
-        self._copied += count
+        gave_up = self._executor.gave_up
+        return self._executor.device.fetch(*parts, *([] if gave_up is None else [gave_up]))
 
     def _read(self, one: _Copy) -> npt.NDArray[np.uint32]:
         """Wait for a copy and return its ids, u32 [steps, width]."""
         parts = one.fetch.collect()
-        ids = np.concatenate(parts[: one.ranges]).view(np.uint32).reshape(one.count, -1)
+        ranges = len(self._run.ring.ranges(one.start, one.count))
+        expected = ranges * (1 if self._recorder is None else 2)
+        if len(parts) > expected and parts[expected].view(np.uint32)[0]:
+            self._repeat()
+            parts = one.fetch.collect()
+        ids = np.concatenate(parts[:ranges]).view(np.uint32).reshape(one.count, -1)
         if self._recorder is not None:
-            self._recorder.receive(ids[:, 0].tolist(), np.concatenate(parts[one.ranges :]))
+            self._recorder.receive(ids[:, 0].tolist(), np.concatenate(parts[ranges:expected]))
         return ids
+
+    def _repeat(self) -> None:
+        """Run the passes again that did not end, and copy anew all ids that were not read.
+
+        A pass that gives up leaves the step as it was, and those after it do nothing. So the step
+        still tells how many of the passes have ended.
+        """
+        executor, step = self._executor, self._step
+        executor.recover()
+        ended = int(executor.device.read(step.state.step, 4, 4).view(np.uint32)[0])
+        if step.recorded > ended:
+            again = self._run.further_step()
+            executor.run(again, len(self._rows), step.recorded - ended)
+        for one in (*chain.from_iterable(self._fenced), *self._open):
+            one.fetch = self._fetch(one.start, one.count)

@@ -1,0 +1,57 @@
+"""The choice of the executor of a model: the first grid on which its decode pass has been tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rdrr_device.arena import Arena
+
+from rdrr_runtime.compile.decision import Decision
+from rdrr_runtime.exec.executor import Executor
+from rdrr_runtime.exec.persistent.executor import POLLS, PersistentExecutor
+from rdrr_runtime.exec.plan import Plan
+from rdrr_runtime.phases.context import Grid
+
+OP = "decode pass"
+
+
+@dataclass(frozen=True)
+class Persistence:
+    """Whether and how to run the decode pass of a model in one dispatch.
+
+    Attributes:
+        grids: Grids to try, in order of preference.
+        reason: Why the decode pass is to run so.
+        polls: Looks at the other workgroups before a workgroup gives up.
+    """
+
+    grids: Sequence[Grid]
+    reason: str
+    polls: int = POLLS
+
+
+def persistent_executor(
+    plan: Plan, arena: Arena, wanted: Persistence
+) -> tuple[Executor | None, Decision]:
+    """Return an executor of one dispatch for a plan, whose decode pass is then lowered for it.
+
+    Args:
+        plan: The model.
+        arena: Owner of the executor's buffers.
+        wanted: The grids to try.
+
+    Returns:
+        The executor, or None if no grid works; and the decision with its reason.
+    """
+    why = "there is no grid to try"
+    for grid in wanted.grids:
+        whole = plan.use_grid(grid)
+        executor = PersistentExecutor(plan.device, arena, grid, wanted.polls)
+        refused = executor.refusal(whole.phases)
+        if refused is None:
+            kernel = f"one dispatch, {grid.groups} workgroups of {grid.threads} threads"
+            return executor, Decision("load", OP, kernel, wanted.reason)
+        why = refused
+    plan.whole = None
+    return None, Decision("load", OP, "dispatches", f"one dispatch does not work: {why}")

@@ -1,0 +1,148 @@
+"""The executor of whole decode passes in one dispatch each; all other phases are dispatches.
+
+The workgroups of such a pass wait for each other, and a wait may run out. From then on the executor
+launches phase by phase.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rdrr_device.arena import Arena
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.device import Device
+from rdrr_device.kernels import Dispatch, Kernel, Work
+from rdrr_device.shaders import storage_bindings, with_binding_numbers
+from rdrr_format.errors import DeviceError
+
+from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
+from rdrr_runtime.exec.persistent.declarations import UnlinkableError
+from rdrr_runtime.exec.persistent.linking import Linked, link
+from rdrr_runtime.phases.context import Grid
+from rdrr_runtime.phases.phase import Phase
+
+_LOG = logging.getLogger(__name__)
+
+POLLS = 1 << 20
+"""Looks at the other workgroups before a workgroup gives up: about half a second on an H200."""
+
+TRIAL_POLLS = 1 << 14
+"""The same for a trial without work, in which the workgroups arrive within microseconds."""
+
+GATE_BYTES = 16
+FAILED_OFFSET = 8
+
+
+@dataclass
+class _Whole:
+    """A pass in one dispatch, with the phases that replace it after it has given up.
+
+    Attributes:
+        prepared: The pass in one dispatch, kept because it is known by its id.
+        parts: The phases that compute the same.
+        launched: These phases, ready to run, once they are needed.
+    """
+
+    prepared: Prepared
+    parts: tuple[Phase, ...]
+    launched: Prepared | None = None
+
+
+class PersistentExecutor(DispatchExecutor):
+    """An executor of passes in one dispatch; see the module docstring.
+
+    Args:
+        device: The device.
+        arena: Owner of the gate and of the tables of calls.
+        grid: The workgroups.
+        polls: Looks at the other workgroups before a workgroup gives up.
+    """
+
+    def __init__(self, device: Device, arena: Arena, grid: Grid, polls: int = POLLS) -> None:
+        super().__init__(device)
+        self.grid = grid
+        self._arena, self._polls = arena, polls
+        self._gate = arena.empty("gate", GATE_BYTES)
+        self._whole: dict[int, _Whole] = {}
+        self._one_dispatch = True
+
+    @property
+    def gave_up(self) -> BufferSlice | None:
+        """See `Executor.gave_up`."""
+        return self._gate.range(FAILED_OFFSET, 4) if self._one_dispatch else None
+
+    def prepare_whole(self, whole: Sequence[Phase], parts: Sequence[Phase]) -> Prepared:
+        """See `Executor.prepare_whole`."""
+        if not self._one_dispatch:
+            return self.prepare(parts)
+        try:
+            linked = self._linked(whole, self._polls)
+        except UnlinkableError as error:
+            _LOG.debug("a pass of %d phases is launched phase by phase: %s", len(parts), error)
+            return self.prepare(parts)
+        prepared = (self.device.bind(self._dispatch(linked, linked.table)),)
+        self._whole[id(prepared)] = _Whole(prepared, tuple(parts))
+        return prepared
+
+    def run(self, prepared: Prepared, rows: int, times: int = 1) -> None:
+        """See `Executor.run`."""
+        found = self._whole.get(id(prepared))
+        if found is not None and not self._one_dispatch:
+            if found.launched is None:
+                found.launched = self.prepare(found.parts)
+            prepared = found.launched
+        super().run(prepared, rows, times)
+
+    def recover(self) -> None:
+        """See `Executor.recover`."""
+        if self._one_dispatch:
+            _LOG.warning(
+                "workgroups of a pass gave up waiting for each other; "
+                "from now on each phase is launched by itself, which may be slower"
+            )
+        self._one_dispatch = False
+        self.device.clear(self._gate)
+
+    def refusal(self, phases: Sequence[Phase]) -> str | None:
+        """Return why phases cannot run in one dispatch; None if a trial has shown that they can.
+
+        The trial runs the kernel of these phases without their work: all its workgroups must meet
+        at each wait, with the registers and the workgroup memory that the work takes.
+        """
+        try:
+            linked = self._linked(phases, TRIAL_POLLS)
+            idle = linked.table.copy()
+            idle[:, 1] = 0
+            super().run((self.device.bind(self._dispatch(linked, idle)),), 1)
+        except (UnlinkableError, DeviceError) as error:
+            return str(error)
+        failed = self.device.read(self._gate, FAILED_OFFSET, 4).view(np.uint32)[0]
+        self.device.clear(self._gate)
+        if failed:
+            return f"its {self.grid.groups} workgroups are not resident on the device together"
+        return None
+
+    def _linked(self, phases: Sequence[Phase], polls: int) -> Linked:
+        linked = link(phases, threads=self.grid.threads, polls=polls)
+        most = self.device.limits["max-compute-workgroup-storage-size"]
+        if linked.workgroup_bytes > most:
+            needed = linked.workgroup_bytes
+            raise UnlinkableError(f"the pass needs {needed} bytes of workgroup memory of {most}")
+        if len(linked.buffers) + 2 > self.device.limits["max-storage-buffers-per-shader-stage"]:
+            raise UnlinkableError(f"the pass binds {len(linked.buffers) + 2} buffers")
+        return linked
+
+    def _dispatch(self, linked: Linked, table: np.ndarray) -> Dispatch:
+        buffers = {
+            **linked.buffers,
+            "table": self._arena.upload("calls", np.ascontiguousarray(table)),
+            "gate": self._gate,
+        }
+        bindings = storage_bindings(linked.source)
+        source = with_binding_numbers(linked.source)
+        kernel = Kernel("persistent", source, "main", (), bindings, trusted=True)
+        slices = tuple(buffers[one.name] for one in bindings)
+        return Dispatch(kernel, slices, Work(self.grid.groups), "whole pass")

@@ -1,0 +1,56 @@
+// The barrier across all workgroups of a dispatch. It needs all of them to be resident on the device at
+// the same time, so each wait is bounded.
+//
+// gate  arrived: workgroups that have arrived, over all waits of the dispatch; left: workgroups that are
+//       done; failed: whether one gave up, after which dispatches do nothing until it is cleared
+struct Gate {
+    arrived: atomic<u32>,
+    left: atomic<u32>,
+    failed: atomic<u32>,
+    pad: u32,
+}
+var<storage, read_write> gate: Gate;
+
+var<workgroup> gave_up: u32;
+
+// Whether an earlier dispatch failed; valid in all threads.
+fn has_failed(index: u32) -> bool {
+    if (index == 0u) {
+        gave_up = atomicLoad(&gate.failed);
+    }
+    return workgroupUniformLoad(&gave_up) != 0u;
+}
+
+// Wait until the workgroups have arrived `goal` times in all; false, in all threads, if they have not
+// after `polls` looks.
+fn all_arrived(index: u32, goal: u32, polls: u32) -> bool {
+    storageBarrier();
+    workgroupBarrier();
+    if (index == 0u) {
+        atomicAdd(&gate.arrived, 1u);
+        var looks = 0u;
+        var late = 0u;
+        loop {
+            if (atomicLoad(&gate.arrived) >= goal) {
+                break;
+            }
+            looks++;
+            if (looks >= polls) {
+                atomicStore(&gate.failed, 1u);
+                late = 1u;
+                break;
+            }
+        }
+        gave_up = late;
+    }
+    storageBarrier();
+    return workgroupUniformLoad(&gave_up) == 0u;
+}
+
+// The last of `groups` workgroups to leave prepares the gate for the next dispatch.
+fn leave(index: u32, groups: u32) {
+    if (index == 0u && atomicAdd(&gate.left, 1u) == groups - 1u) {
+        atomicStore(&gate.arrived, 0u);
+        atomicStore(&gate.left, 0u);
+    }
+}

@@ -1,0 +1,146 @@
+"""The text of a phase's WGSL with names of its own, so that it can share a module with others.
+
+All module-scope names get a suffix, override constants become constants with their values, and
+accesses to arrays go to the module's variables. Structs of which storage buffers consist keep their
+names, since the buffers are shared.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from math import isfinite
+
+from rdrr_runtime.exec.persistent.declarations import Declaration, Names, UnlinkableError
+
+
+class Renaming:
+    """The renaming of one unit's declarations.
+
+    Args:
+        number: Suffix of the names.
+        declared: Declarations of the shader.
+        names: Its constants and types.
+
+    Attributes:
+        declared: Declarations of the shader.
+        plain: The module's variable for each storage buffer that is no array.
+        indexed: The module's variable for each array in storage or workgroup memory, and what to
+            add to an index, which is empty for nothing.
+    """
+
+    def __init__(self, number: int, declared: tuple[Declaration, ...], names: Names) -> None:
+        self.declared = declared
+        self.plain: dict[str, str] = {}
+        self.indexed: dict[str, tuple[str, str]] = {}
+        self._number, self._names = number, names
+
+    @cached_property
+    def shared_structs(self) -> tuple[Declaration, ...]:
+        """The structs of which storage buffers consist; all units have them under one name."""
+        structs = {one.name: one for one in self.declared if one.kind == "struct"}
+        needed = " ".join(one.type for one in self.declared if one.kind == "storage")
+        found: dict[str, Declaration] = {}
+        for _ in structs:  # a struct may contain others
+            for name, one in structs.items():
+                if name not in found and re.search(rf"\b{name}\b", needed):
+                    found[name] = one
+                    needed += one.text
+        return tuple(found.values())
+
+    @cached_property
+    def own(self) -> tuple[Declaration, ...]:
+        """The declarations of which each unit has its own copy."""
+        shared = set(self.shared_structs)
+        variables = ("storage", "workgroup")
+        return tuple(
+            one for one in self.declared if one.kind not in variables and one not in shared
+        )
+
+    def text(self, one: Declaration) -> str:
+        """Return a declaration with the names and constants of the module.
+
+        Raises:
+            UnlinkableError: It uses an array in a way that cannot be rewritten.
+        """
+        if one.kind == "override":
+            type_ = f": {one.type}" if one.type else ""
+            return f"const {one.name}_{self._number}{type_} = {self._literal(one)};"
+        if one.kind == "struct":
+            return self._struct(one)
+        if one.kind == "fn":
+            self._check_shadowing(one)
+        text = one.text
+        for name, (variable, offset) in self.indexed.items():
+            text = _indexed(text, name, variable, offset)
+        return self.renamed(text)
+
+    def renamed(self, text: str) -> str:
+        """Return a text with the suffix on every name of the unit."""
+        return self._own_names.sub(
+            lambda found: self.plain.get(found[0], f"{found[0]}_{self._number}"), text
+        )
+
+    @cached_property
+    def _own_names(self) -> re.Pattern[str]:
+        shared = {one.name for one in self.shared_structs}
+        names = {one.name for one in self.declared} - shared - set(self.indexed)
+        longest_first = sorted(map(re.escape, names), key=len, reverse=True)
+        return re.compile(rf"(?<![.\w])(?:{'|'.join(longest_first)})\b")
+
+    def _struct(self, one: Declaration) -> str:
+        """Return a struct with its name and the types of its members renamed, but no member."""
+        head, _, body = one.text.partition("{")
+        members = (member.partition(":") for member in body.rstrip("}, \n").split(",\n"))
+        texts = [f"{name}:{self.renamed(type_)}," for name, _, type_ in members]
+        return "\n".join((f"{self.renamed(head)}{{", *texts, "}"))
+
+    def _literal(self, one: Declaration) -> str:
+        """Return the value of an override constant as WGSL."""
+        value = self._names.constants.get(one.name)
+        if value is None:
+            return self.renamed(one.value or "")
+        if not isfinite(value):
+            raise UnlinkableError(f"the constant {one.name} is not finite")
+        if one.type == "bool":
+            return "true" if value else "false"
+        if one.type == "f32":
+            return f"f32({float(value)!r})"
+        return f"{int(value)}{'u' if one.type == 'u32' else 'i'}"
+
+    def _check_shadowing(self, one: Declaration) -> None:
+        """Refuse a function in which a local name hides an array that would be rewritten."""
+        for name in self.indexed:
+            if re.search(rf"\b(?:let|var|const)\s+{name}\b|[(,]\s*{name}\s*:", one.text):
+                raise UnlinkableError(f"{name} is also a local name of {one.name}")
+
+
+def _indexed(text: str, name: str, variable: str, offset: str) -> str:
+    """Replace each `name[index]` by `variable[offset + (index)]`.
+
+    Raises:
+        UnlinkableError: The array is used in another way than by an element.
+    """
+    parts: list[str] = []
+    end = 0
+    for found in re.finditer(rf"(?<![.\w]){re.escape(name)}\b", text):
+        if found.start() < end:  # inside an index that has been rewritten
+            continue
+        if text[found.end() : found.end() + 1] != "[":
+            raise UnlinkableError(f"{name} is used as a whole")
+        close = _closing(text, found.end())
+        index = _indexed(text[found.end() + 1 : close], name, variable, offset)
+        inner = f"{offset} + ({index})" if offset else index
+        parts += [text[end : found.start()], f"{variable}[{inner}]"]
+        end = close + 1
+    return "".join((*parts, text[end:]))
+
+
+def _closing(text: str, at: int) -> int:
+    """Return the position of the bracket that closes the one at `at`."""
+    depth = 0
+    for position in range(at, len(text)):
+        depth += {"[": 1, "]": -1}.get(text[position], 0)
+        if depth == 0:
+            return position
+    raise UnlinkableError("an index has no end")
