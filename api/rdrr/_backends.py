@@ -12,6 +12,7 @@ from rdrr_format.errors import DeviceError, UsageError
 from rdrr_format.extras import import_extra
 
 from rdrr._configuration import configured_hints
+from rdrr._executor import persistence
 from rdrr._load_options import LoadOptions
 from rdrr._memory_limit import refuse_beyond_limit
 from rdrr._tuned import read_profile
@@ -109,6 +110,8 @@ def open_backend(
         raise UsageError(
             "`max_vram` is only for GPUs, and the backend is cpu", found=options.max_vram
         )
+    if backend == "cpu" and options.executor == "persistent":
+        raise UsageError("`executor` is only for GPUs, and the backend is cpu", found="persistent")
     device: Device | None = None
     missing: DeviceError | None = None
     if backend != "cpu":
@@ -204,6 +207,7 @@ def _wgpu(
                 device=device,
                 policy=policy,
                 tuning=tuning,
+                persistence=persistence(device, options.executor),
             ),
         )
     except BaseException:

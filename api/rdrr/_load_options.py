@@ -16,10 +16,12 @@ from rdrr_runtime.decode.turns import DEFAULT_TIMEOUT
 BackendName = Literal["auto", "wgpu", "cpu"]
 VerifyMode = Literal["cached", "full", "none"]
 KvDtype = Literal["f16", "f32", "q8_0"]
+ExecutorName = Literal["auto", "dispatches", "persistent"]
 
 BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 VERIFY: tuple[VerifyMode, ...] = get_args(VerifyMode)
 KV_DTYPES: tuple[KvDtype, ...] = get_args(KvDtype)
+EXECUTORS: tuple[ExecutorName, ...] = get_args(ExecutorName)
 
 DEFAULT_CONTEXT = 8192
 """Largest number of slots of the key-value cache unless a larger context is asked for."""
@@ -49,6 +51,13 @@ class LoadOptions:
     strict_hints: bool = option(False, "Treat a kernel hint that is not honoured as an error.")
     kv_dtype: KvDtype = option(
         "f16", "Data type of the key-value cache on the GPU.", choices=KV_DTYPES
+    )
+    executor: ExecutorName = option(
+        "auto",
+        "How greedy decoding reaches the GPU. dispatches: each phase of a token is launched by "
+        "itself. persistent: a whole token in one dispatch, if a test shows that the adapter can "
+        "do it. auto: dispatches.",
+        choices=EXECUTORS,
     )
     context: int | None = option(
         None,
@@ -96,6 +105,7 @@ class LoadKeywords(TypedDict, total=False):
     kernel_hints: Mapping[str, str]
     strict_hints: bool
     kv_dtype: KvDtype
+    executor: ExecutorName
     context: int | None
     follow_links: bool
     verify: VerifyMode

@@ -59,12 +59,18 @@ class TunedProfile:
 
 def profile_path(info: AdapterInfo) -> Path:
     """Return the path of the profile of an adapter and its driver."""
+    return adapter_file("tuning", info)
+
+
+def adapter_file(folder: str, info: AdapterInfo) -> Path:
+    """Return the path of an adapter's file in a folder of the user's cache."""
     name = re.sub(r"[^a-z0-9]+", "-", info.name.lower()).strip("-") or "adapter"
-    digest = hashlib.sha256(json.dumps(_adapter(info), sort_keys=True).encode()).hexdigest()
-    return cache_folder() / "tuning" / f"{name[:40]}-{digest[:12]}.json"
+    digest = hashlib.sha256(json.dumps(adapter_key(info), sort_keys=True).encode()).hexdigest()
+    return cache_folder() / folder / f"{name[:40]}-{digest[:12]}.json"
 
 
-def _adapter(info: AdapterInfo) -> dict[str, str]:
+def adapter_key(info: AdapterInfo) -> dict[str, str]:
+    """Return what tells an adapter and its driver from others."""
     return {"name": info.name, "backend": info.backend, "driver": info.driver}
 
 
@@ -81,7 +87,7 @@ def read_profile(info: AdapterInfo) -> TunedProfile:
         return TunedProfile(path, note="it cannot be read")
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         return TunedProfile(path, note="it is not a tuned profile")
-    if data.get("adapter") != _adapter(info):
+    if data.get("adapter") != adapter_key(info):
         return TunedProfile(path, note="it was made for another adapter or driver")
     if data.get("kernels") != FOLDER.digest():
         return TunedProfile(path, note="it was made for other kernels")
@@ -107,7 +113,7 @@ def write_profile(info: AdapterInfo, entries: Mapping[str, Mapping[str, Any]]) -
     path = profile_path(info)
     data = {
         "format": FORMAT,
-        "adapter": _adapter(info),
+        "adapter": adapter_key(info),
         "kernels": FOLDER.digest(),
         "entries": {key: entries[key] for key in sorted(entries)},
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from rdrr._executor import describe
 from rdrr._units import format_size
 from rdrr.cli._console import console, facts, print_json
 from rdrr.cli._options import JsonFlag
@@ -50,6 +51,7 @@ def adapter_facts(one: AdapterInfo) -> dict[str, Any]:
         "software": one.software,
         "features": sorted(one.features),
         "limits": dict(one.limits),
+        "oneDispatch": describe(one),
     }
 
 
@@ -67,6 +69,7 @@ def _show(adapters: Sequence[AdapterInfo]) -> None:
             if name in one.limits
         ]
         rows.append(("features", ", ".join(_relevant(one.features))))
+        rows.append(("token in one dispatch", describe(one)))
         out.print(facts(rows))
 
 

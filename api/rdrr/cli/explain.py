@@ -68,11 +68,13 @@ def explain(
 
 
 def _show(found: Explanation, every: bool) -> None:
+    from rdrr._executor import describe
     from rdrr._explanation import grouped, hint_lines
 
     out = console()
     software = ", a software adapter" if found.adapter.software else ""
     out.print(facts([("adapter", f"{found.adapter.name}{software}")]))
+    out.print(facts([("token in one dispatch", describe(found.adapter))]))
     if found.tuned.entries or found.tuned.note:
         out.print(facts([("tuned profile", found.tuned.summary)]))
     hints = hint_lines(found.policy)

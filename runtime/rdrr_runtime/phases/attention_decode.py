@@ -61,6 +61,7 @@ class AttentionDecode(AttentionRecord, TransformRecord):
 
     Attributes:
         group: Query heads that share a key-value head.
+        at_once: Query heads whose sums are in workgroup memory at a time.
         subgroups: Whether the maximum score is reduced with subgroup operations.
         splits: Number of splits of the keys.
         min_keys: Fewest keys of a split.
@@ -70,6 +71,7 @@ class AttentionDecode(AttentionRecord, TransformRecord):
     trusted = True
 
     group: int = choice()
+    at_once: int = choice()
     subgroups: bool = choice()
     splits: int
     min_keys: int
@@ -97,8 +99,9 @@ def refusal(ctx: OpContext, spec: AttentionSpec, *, norm_and_rope: bool = False)
     if head_dim % WHOLE_WORDS[dtype]:
         return f"the head dimension is {head_dim}, not a multiple of {WHOLE_WORDS[dtype]}"
     if not _threads(ctx, spec):
+        fewest = WORKGROUPS[-1]
         return (
-            f"{WORKGROUPS[-1]} threads need {_memory(spec, WORKGROUPS[-1])} bytes of workgroup "
+            f"{fewest} threads need {_memory(ctx, spec, fewest)} bytes of workgroup "
             f"memory, and the device has {ctx.workgroup_storage} for at most {ctx.max_threads}"
         )
     return None
@@ -139,6 +142,7 @@ def attention_decode(
         threads=tuning_key.used.workgroup,
         variant=spec.cache.dtype,
         group=spec.group,
+        at_once=_at_once(ctx, spec),
         subgroups=ctx.subgroups,
         splits=spec.splits,
         min_keys=spec.split.keys,
@@ -158,6 +162,15 @@ def attention_decode(
     return [Phase(record, buffers, work, label, (tuning_key, *tuning_keys))]
 
 
+def _at_once(ctx: OpContext, spec: AttentionSpec) -> int:
+    """Return the heads whose sums are in workgroup memory at a time.
+
+    The phases of a grid share its memory, so they save it; else all heads take two barriers fewer
+    each.
+    """
+    return spec.group if ctx.grid is None else 1
+
+
 def _threads(ctx: OpContext, spec: AttentionSpec) -> int:
     """Return the default threads of a workgroup, or 0 if no workgroup fits the device."""
     is_long = spec.cache.max_keys(spec.reach) > SPLIT.most * SPLIT.keys
@@ -169,12 +182,12 @@ def _fits(ctx: OpContext, spec: AttentionSpec, threads: int) -> bool:
     """Return whether a workgroup of `threads` threads can run the phase on the device."""
     words = spec.cache.head_dim // 4
     enough = 8 * (spec.group + 1) <= threads and words <= threads <= ctx.max_threads
-    return enough and _memory(spec, threads) <= ctx.workgroup_storage
+    return enough and _memory(ctx, spec, threads) <= ctx.workgroup_storage
 
 
-def _memory(spec: AttentionSpec, threads: int) -> int:
+def _memory(ctx: OpContext, spec: AttentionSpec, threads: int) -> int:
     """Return the bytes of workgroup memory that attention_decode.wgsl declares."""
     group, head_dim = spec.group, spec.cache.head_dim
     lanes = threads // max(1, head_dim // 4)
     vectors = 4 * (group + 1) * (head_dim + 1)
-    return vectors + 16 * threads + group * (4 * threads + 4 + 4 * lanes)
+    return vectors + 16 * threads * _at_once(ctx, spec) + group * (4 * threads + 4 + 4 * lanes)

@@ -47,7 +47,7 @@ var<workgroup> inverse_rms: array<f32, GROUP + 1u>;            // 1 / root mean 
 {% endif %}
 var<workgroup> weights: array<f32, GROUP * WG>;                // exp(score - maximum) of each key
 var<workgroup> max_bits: array<atomic<u32>, GROUP>;            // maximum score, as `ordered` bits
-var<workgroup> partial: array<vec4<f32>, WG>;
+var<workgroup> partial: array<vec4<f32>, {{ AT_ONCE }}u * WG>;  // of {{ AT_ONCE }} heads
 var<workgroup> partial_weights: array<f32, GROUP * LANES>;
 
 // Map a float to an unsigned integer that sorts like it, for atomicMax; `from_ordered` is the inverse.
@@ -194,19 +194,17 @@ fn store_new(row: u32, kv_head: u32, first: u32, t: u32) {
 }
 {% endif %}
 
-// Add up the sums of all threads for head `g` of the group, and store them as result `at`.
-fn store_head(at: u32, g: u32, t: u32) {
-    if (t >= WORDS) {
-        return;
-    }
+// Add up word `i` of the sums of all threads for head `g` of the group, which is number `at_once` of the
+// heads in `partial`, and store it in result `at`.
+fn store_head(at: u32, g: u32, at_once: u32, i: u32) {
     var sum = vec4<f32>(0.0);
     var total = 0.0;
     for (var lane = 0u; lane < LANES; lane++) {
-        sum += partial[lane * WORDS + t];
+        sum += partial[at_once * WG + lane * WORDS + i];
         total += partial_weights[g * LANES + lane];
     }
-    sums[at * WORDS + t] = sum;
-    if (t == 0u) {
+    sums[at * WORDS + i] = sum;
+    if (i == 0u) {
         stats[at] = vec2<f32>(weights[g], total);
     }
 }
@@ -310,11 +308,20 @@ fn phase(item: u32, row: u32, thread: Thread) {
         weights[{{ g }}] = running_max{{ g }};
     }
 {% endfor %}
-    // One head after the other, so that the sums of all threads take little workgroup memory.
-{% for g in HEADS_OF_GROUP %}
-    partial[t] = acc{{ g }};
+{% for first in range(0, GROUP, AT_ONCE) %}
+{% set HEADS_NOW = [AT_ONCE, GROUP - first] | min %}
+{% for h in range(HEADS_NOW) %}
+    partial[{{ h }}u * WG + t] = acc{{ first + h }};
+{% endfor %}
     workgroupBarrier();
-    store_head((row * HEADS + kv_head * GROUP + {{ g }}u) * SPLITS + split, {{ g }}u, t);
+    for (var work = t; work < {{ HEADS_NOW }}u * WORDS; work += WG) {
+        let at_once = work / WORDS;
+        let g = {{ first }}u + at_once;
+        let at = (row * HEADS + kv_head * GROUP + g) * SPLITS + split;
+        store_head(at, g, at_once, work % WORDS);
+    }
+{% if first + AT_ONCE < GROUP %}
     workgroupBarrier();
+{% endif %}
 {% endfor %}
 }

@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"\b(\d+)[ui]\b")
 _MEMBER = re.compile(r"(\w+)\s*:\s*([\w<>]+)\s*,?")
 
 SCALAR_BYTES: Mapping[str, int] = MappingProxyType({"f32": 4, "u32": 4, "i32": 4, "f16": 2})
-_VECTOR = re.compile(r"vec([24])<(\w+)>")
+_VECTOR = re.compile(r"vec([234])<(\w+)>")
 
 _OPERATORS: Mapping[type, Callable[[int, int], int]] = MappingProxyType(
     {
@@ -166,7 +166,8 @@ class Names:
             return SCALAR_BYTES[atomic]
         vector = _VECTOR.fullmatch(type_)
         if vector is not None:
-            return int(vector[1]) * SCALAR_BYTES[vector[2]]
+            width = 4 if vector[1] == "3" else int(vector[1])  # a vec3 is aligned like a vec4
+            return width * SCALAR_BYTES[vector[2]]
         if type_ in self._structs:
             body = self._structs[type_].partition("{")[2].rstrip("} \n")
             sizes = [self.size_of(member) for _, member in _MEMBER.findall(body)]

@@ -79,7 +79,7 @@ class PersistentExecutor(DispatchExecutor):
         if not self._one_dispatch:
             return self.prepare(parts)
         try:
-            linked = self._linked(whole, self._polls)
+            linked = self._linked(whole)
         except UnlinkableError as error:
             _LOG.debug("a pass of %d phases is launched phase by phase: %s", len(parts), error)
             return self.prepare(parts)
@@ -104,7 +104,7 @@ class PersistentExecutor(DispatchExecutor):
                 "from now on each phase is launched by itself, which may be slower"
             )
         self._one_dispatch = False
-        self.device.clear(self._gate)
+        self._open_gate(self._polls)
 
     def refusal(self, phases: Sequence[Phase]) -> str | None:
         """Return why phases cannot run in one dispatch; None if a trial has shown that they can.
@@ -113,20 +113,25 @@ class PersistentExecutor(DispatchExecutor):
         at each wait, with the registers and the workgroup memory that the work takes.
         """
         try:
-            linked = self._linked(phases, TRIAL_POLLS)
+            linked = self._linked(phases)
             idle = linked.table.copy()
             idle[:, 1] = 0
+            self._open_gate(TRIAL_POLLS)
             super().run((self.device.bind(self._dispatch(linked, idle)),), 1)
         except (UnlinkableError, DeviceError) as error:
             return str(error)
         failed = self.device.read(self._gate, FAILED_OFFSET, 4).view(np.uint32)[0]
-        self.device.clear(self._gate)
+        self._open_gate(self._polls)
         if failed:
             return f"its {self.grid.groups} workgroups are not resident on the device together"
         return None
 
-    def _linked(self, phases: Sequence[Phase], polls: int) -> Linked:
-        linked = link(phases, threads=self.grid.threads, polls=polls)
+    def _open_gate(self, polls: int) -> None:
+        """Prepare the gate for the next pass; a workgroup gives up after `polls` looks."""
+        self.device.write(self._gate, np.array([0, 0, 0, polls], np.uint32))
+
+    def _linked(self, phases: Sequence[Phase]) -> Linked:
+        linked = link(phases, threads=self.grid.threads)
         most = self.device.limits["max-compute-workgroup-storage-size"]
         if linked.workgroup_bytes > most:
             needed = linked.workgroup_bytes

@@ -2,12 +2,13 @@
 // the same time, so each wait is bounded.
 //
 // gate  arrived: workgroups that have arrived, over all waits of the dispatch; left: workgroups that are
-//       done; failed: whether one gave up, after which dispatches do nothing until it is cleared
+//       done; failed: whether one gave up, after which dispatches do nothing until it is cleared;
+//       polls: how often a workgroup looks whether the others have arrived before it gives up
 struct Gate {
     arrived: atomic<u32>,
     left: atomic<u32>,
     failed: atomic<u32>,
-    pad: u32,
+    polls: u32,
 }
 var<storage, read_write> gate: Gate;
 
@@ -22,8 +23,8 @@ fn has_failed(index: u32) -> bool {
 }
 
 // Wait until the workgroups have arrived `goal` times in all; false, in all threads, if they have not
-// after `polls` looks.
-fn all_arrived(index: u32, goal: u32, polls: u32) -> bool {
+// after `gate.polls` looks.
+fn all_arrived(index: u32, goal: u32) -> bool {
     storageBarrier();
     workgroupBarrier();
     if (index == 0u) {
@@ -35,7 +36,7 @@ fn all_arrived(index: u32, goal: u32, polls: u32) -> bool {
                 break;
             }
             looks++;
-            if (looks >= polls) {
+            if (looks >= gate.polls) {
                 atomicStore(&gate.failed, 1u);
                 late = 1u;
                 break;

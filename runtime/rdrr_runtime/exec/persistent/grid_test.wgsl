@@ -12,7 +12,6 @@ var<storage, read_write> wrong: array<atomic<u32>>;
 
 override WG: u32;
 override ROUNDS: u32;
-override POLLS: u32;
 
 @compute @workgroup_size(WG)
 fn main(
@@ -26,7 +25,7 @@ fn main(
             values[group.x] = round * 65536u + group.x;
         }
         goal += groups.x;
-        if (!all_arrived(index, goal, POLLS)) {
+        if (!all_arrived(index, goal)) {
             break;
         }
         let other = (group.x + round * 37u + index) % groups.x;
@@ -34,7 +33,7 @@ fn main(
             atomicAdd(&wrong[0], 1u);
         }
         goal += groups.x;
-        if (!all_arrived(index, goal, POLLS)) {
+        if (!all_arrived(index, goal)) {
             break;
         }
     }

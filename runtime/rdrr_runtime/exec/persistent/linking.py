@@ -60,13 +60,12 @@ class Linked:
     workgroup_bytes: int
 
 
-def link(phases: Sequence[Phase], *, threads: int, polls: int) -> Linked:
+def link(phases: Sequence[Phase], *, threads: int) -> Linked:
     """Join phases in one module.
 
     Args:
         phases: The phases, in order; all have workgroups of `threads` threads.
         threads: Threads of a workgroup.
-        polls: How often a workgroup looks whether the others have arrived before it gives up.
 
     Raises:
         UnlinkableError: A phase has another number of threads, or a form that cannot be joined.
@@ -74,7 +73,7 @@ def link(phases: Sequence[Phase], *, threads: int, polls: int) -> Linked:
     linker = _Linker(threads, handed_over(phases))
     calls = zip(phases, waits(phases), strict=True)
     rows = [linker.call(one, must_wait=must_wait) for one, must_wait in calls]
-    return linker.finish(rows, polls)
+    return linker.finish(rows)
 
 
 @dataclass
@@ -165,7 +164,7 @@ class _Linker:
                 offsets[index] = memory.offset // unit.names.size_of(array.element)
         return [unit.number, phase.work.items, phase.work.rows or 0, int(must_wait), *offsets]
 
-    def finish(self, rows: list[list[int]], polls: int) -> Linked:
+    def finish(self, rows: list[list[int]]) -> Linked:
         """Return the module with the calls `rows`."""
         units = list(self._units.values())
         step = next((one.name for one in self._buffers.values() if one.type == "Step"), None)
@@ -185,7 +184,6 @@ class _Linker:
             STEP=step,
             SUBGROUPS=has_subgroups,
             WG=self._threads,
-            POLLS=polls,
             CALLS=len(rows),
             WORDS=CALL_WORDS,
         )

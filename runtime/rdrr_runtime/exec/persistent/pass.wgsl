@@ -8,7 +8,6 @@
    Everything that one phase leaves for another is in buffers that are declared @coherent. #}
 const WG = {{ WG }}u;
 const CALLS = {{ CALLS }}u;
-const POLLS = {{ POLLS }}u;
 
 {{ THREAD }}
 {% include "gate.wgsl" %}
@@ -66,7 +65,7 @@ fn main(
     for (var number = 0u; number < CALLS; number++) {
         if (call.waits) {
             goal += groups.x;
-            if (!all_arrived(thread.index, goal, POLLS)) {
+            if (!all_arrived(thread.index, goal)) {
                 break;
             }
         }

@@ -1,0 +1,92 @@
+"""The option `executor`, and what is known of an adapter's workgroups."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rdrr import _executor
+from rdrr._executor import describe, persistence
+from rdrr._load_options import LoadOptions
+from rdrr._tuned import adapter_file
+from rdrr_device.adapters import AdapterInfo
+from rdrr_format.errors import DeviceError, UsageError
+from rdrr_runtime.exec.persistent.residency import COHERENT
+from rdrr_runtime.phases.context import Grid
+
+
+class FakeDevice:
+    def __init__(self, info):
+        self.info = info
+
+
+def _info(*, features=(COHERENT,), software=False, driver="1.2"):
+    return AdapterInfo(
+        "Test GPU", "Vulkan", "DiscreteGPU", driver, frozenset(features), {}, software
+    )
+
+
+@pytest.fixture(autouse=True)
+def tests_of_adapters(monkeypatch, tmp_path):
+    """Count the tests of adapters, and keep their results in a folder of this test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    done = []
+
+    def find_grid(device):
+        done.append(device.info.driver)
+        return Grid(512, 132)
+
+    monkeypatch.setattr("rdrr_runtime.exec.persistent.residency.find_grid", find_grid)
+    return done
+
+
+@pytest.mark.parametrize("executor", ["auto", "dispatches"])
+def test_phases_are_launched_unless_one_dispatch_is_asked_for(executor, tests_of_adapters):
+    assert persistence(FakeDevice(_info()), executor) is None
+    assert not tests_of_adapters
+
+
+def test_an_adapter_is_tested_once_for_each_driver(tests_of_adapters):
+    for driver in ("1.2", "1.2", "1.3", "1.2"):
+        found = persistence(FakeDevice(_info(driver=driver)), "persistent")
+        assert found.grids == (Grid(512, 132),)
+    assert tests_of_adapters == ["1.2", "1.3"]
+
+
+def test_a_damaged_result_is_tested_again(tests_of_adapters):
+    persistence(FakeDevice(_info()), "persistent")
+    path = adapter_file("grids", _info())
+    for damaged in ("{", "[]", json.dumps({**json.loads(path.read_text()), "grid": [0, "x"]})):
+        path.write_text(damaged)
+        assert persistence(FakeDevice(_info()), "persistent").grids == (Grid(512, 132),)
+    assert len(tests_of_adapters) == 4
+
+
+def test_an_adapter_that_fails_the_test_is_refused(monkeypatch):
+    monkeypatch.setattr("rdrr_runtime.exec.persistent.residency.find_grid", lambda _: None)
+    with pytest.raises(DeviceError, match="cannot run a decode pass in one dispatch"):
+        persistence(FakeDevice(_info()), "persistent")
+    assert describe(_info()) == "no: the test of the adapter failed"
+
+
+def test_a_software_adapter_gets_one_workgroup(tests_of_adapters):
+    found = persistence(FakeDevice(_info(software=True)), "persistent")
+    assert [one.groups for one in found.grids] == [1]
+    assert not tests_of_adapters
+
+
+def test_what_is_known_of_an_adapter_is_described():
+    assert "not tested yet" in describe(_info())
+    assert "lacks the feature" in describe(_info(features=()))
+    assert "software" in describe(_info(software=True))
+    persistence(FakeDevice(_info()), "persistent")
+    assert describe(_info()) == "yes: 132 workgroups of 512 threads"
+
+
+def test_the_cpu_backend_has_no_executor():
+    from rdrr._backends import open_backend
+
+    options = LoadOptions(backend="cpu", executor="persistent")
+    with pytest.raises(UsageError, match="only for GPUs"):
+        open_backend(None, None, options, context=8)
+    assert _executor.FORMAT.startswith("rdrr-grid")

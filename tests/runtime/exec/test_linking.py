@@ -1,0 +1,163 @@
+"""Shaders of several phases share a module without disturbing each other."""
+
+from __future__ import annotations
+
+import pytest
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.kernels import Work
+from rdrr_device.shaders import Access, Binding
+from rdrr_runtime.exec.persistent.declarations import (
+    Names,
+    UnlinkableError,
+    declarations,
+)
+from rdrr_runtime.exec.persistent.linking import link
+from rdrr_runtime.exec.persistent.renaming import Renaming
+from rdrr_runtime.exec.persistent.schedule import handed_over, waits
+
+SHADER = """// a comment with var<storage, read> fake: array<u32>;
+enable f16;
+alias Pair = vec2<f32>;
+struct Entry {
+    value: f32,
+    index: u32,
+}
+struct Local {
+    sums: Pair,
+}
+override K: u32;
+override HALF = K / 2u;
+var<storage, read> x: array<Pair>;
+var<storage, read_write> best: array<Entry>;
+var<workgroup> partial: array<vec4<f32>, (HALF + 1u) * 2u>;
+fn helper(i: u32) -> f32 {
+    var mine = Local(x[x_index(i) + x_index(x_index(1u))]);
+    return mine.sums.x + f32(HALF);
+}
+fn x_index(i: u32) -> u32 { return i % K; }
+"""
+
+
+def _names(**constants):
+    return Names(declarations(SHADER), {"K": 64, **constants})
+
+
+def _renaming():
+    made = Renaming(3, declarations(SHADER), _names())
+    made.indexed = {
+        "x": ("buffer_0", "at_3_0"),
+        "best": ("buffer_1", "at_3_1"),
+        "partial": ("pool", ""),
+    }
+    return made
+
+
+def _text(name):
+    made = _renaming()
+    return made.text(next(one for one in made.declared if one.name == name))
+
+
+def test_declarations_are_read_without_comments_and_directives():
+    found = {one.name: one.kind for one in declarations(SHADER)}
+    assert found == {
+        "Pair": "alias",
+        "Entry": "struct",
+        "Local": "struct",
+        "K": "override",
+        "HALF": "override",
+        "x": "storage",
+        "best": "storage",
+        "partial": "workgroup",
+        "helper": "fn",
+        "x_index": "fn",
+    }
+
+
+def test_sizes_follow_from_constants_and_aliases():
+    names = _names()
+    array = names.array("array<vec4<f32>, (HALF + 1u) * 2u>")
+    assert (array.element, names.evaluate(array.count)) == ("vec4<f32>", 66)
+    sizes = [names.size_of(one) for one in ("Pair", "vec3<f32>", "vec4<f16>", "Entry", "f16")]
+    assert sizes == [8, 16, 8, 8, 2]
+
+
+@pytest.mark.parametrize("expression", ["K << 1u", "select(1u, 2u, true)", "UNKNOWN"])
+def test_an_unknown_expression_is_refused(expression):
+    with pytest.raises(UnlinkableError, match="cannot compute"):
+        _names().evaluate(expression)
+
+
+def test_only_structs_of_buffers_keep_their_names():
+    assert [one.name for one in _renaming().shared_structs] == ["Entry"]
+    assert _text("Local") == "struct Local_3 {\n\n    sums: Pair_3,\n}"
+
+
+def test_overrides_become_constants():
+    assert _text("K") == "const K_3: u32 = 64u;"
+    assert _text("HALF") == "const HALF_3 = K_3 / 2u;"
+
+
+def test_accesses_go_to_the_variables_of_the_module():
+    index = "buffer_0[at_3_0 + (x_index_3(i) + x_index_3(x_index_3(1u)))]"
+    assert index in _text("helper")
+    assert "mine.sums.x" in _text("helper")
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        ("fn f(x: f32) -> f32 { return x; }", "x is also a local name of f"),
+        ("fn f() -> f32 { let x = 1.0; return x; }", "x is also a local name of f"),
+        ("fn f() -> u32 { return arrayLength(&x); }", "x is used as a whole"),
+    ],
+)
+def test_a_use_that_cannot_be_rewritten_is_refused(function, why):
+    declared = declarations(f"{SHADER}{function}")
+    made = Renaming(0, declared, Names(declared, {"K": 64}))
+    made.indexed = {"x": ("buffer_0", "at_0_0")}
+    with pytest.raises(UnlinkableError, match=why):
+        made.text(declared[-1])
+
+
+class FakePhase:
+    """The parts of a phase that the schedule reads: ranges of buffers and how they are used."""
+
+    def __init__(self, *ranges):
+        self.slices = [memory for memory, _ in ranges]
+        self.bindings = [
+            Binding("b", Access.READ_WRITE if writes else Access.READ) for _, writes in ranges
+        ]
+
+
+A, B = object(), object()
+
+
+def _range(buffer, offset, size, writes):
+    return BufferSlice(buffer, offset, size), writes
+
+
+def test_a_phase_waits_only_for_what_it_depends_on():
+    first = FakePhase(_range(A, 0, 16, True))
+    beside = FakePhase(_range(A, 16, 16, True), _range(B, 0, 16, False))
+    reader = FakePhase(_range(A, 0, 4, False), _range(B, 0, 16, False))
+    writer = FakePhase(_range(B, 8, 8, True))
+    assert waits([first, beside, reader, writer]) == [False, False, True, True]
+    assert waits([beside, reader]) == [False, False]
+
+
+def test_only_ranges_that_two_phases_touch_are_handed_over():
+    own = [FakePhase(_range(A, at, 16, True)) for at in (0, 16)]
+    assert handed_over(own) == set()
+    assert handed_over([*own, FakePhase(_range(A, 8, 16, False))]) == {id(A)}
+
+
+def test_phases_of_other_sizes_are_refused(bench):
+    from rdrr_runtime.phases.copy import copy
+
+    phases = copy(bench.poisoned(64), bench.poisoned(64), label="copy")
+    threads = phases[0].record.threads
+    with pytest.raises(UnlinkableError, match=f"copy has {threads} threads"):
+        link(phases, threads=2 * threads)
+    assert phases[0].work == Work(phases[0].work.items)
+    with pytest.raises(UnlinkableError, match="no phase reads the step"):
+        link(phases, threads=threads)
