@@ -265,7 +265,9 @@ class _Finder:
     def _join_rows(self, wanted: _ExpectedTensor) -> None:
         """Join the tensors that are the rows of a tensor, if the checkpoint has the first."""
         name, shape = wanted.fill(wanted.rule.name), self._shape(wanted.rule, wanted.layer)
-        names = [self.name_in_source(one) for one in self._rule.row_names(name, shape[0])]
+        names = [
+            self.name_in_source(one) for one in self._rule.row_names(name, shape[0] if shape else 1)
+        ]
         if not names or names[0] not in self._tensors:
             return
         missing = [one for one in names if one not in self._tensors]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from rdrr_converter.architectures.base import StackRule, TensorRule
+from rdrr_converter.architectures.base import Arrangement, StackRule, TensorRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import FULL, SLIDING, stated_types
 from rdrr_converter.architectures.tensors import norm, projection
@@ -36,10 +36,16 @@ EXPERTS = tuple(
         ("down_proj", ("hidden", "width")),
     )
 )
+_WRITTEN = Arrangement(written=True)
 EXPERT_STACKS = (
-    StackRule("model.layers.{layer}.experts.gate_up_proj", tuple(row.name for row in EXPERTS[:2])),
-    StackRule("model.layers.{layer}.experts.down_proj", (EXPERTS[2].name,)),
+    StackRule(
+        "model.layers.{layer}.experts.gate_up_proj",
+        tuple(row.name for row in EXPERTS[:2]),
+        arrangement=_WRITTEN,
+    ),
+    StackRule("model.layers.{layer}.experts.down_proj", (EXPERTS[2].name,), arrangement=_WRITTEN),
 )
+"""The only form in which checkpoints of transformers have the experts."""
 
 
 Types = Callable[[Config], tuple[str, ...]]

@@ -131,7 +131,7 @@ GEMMA4 = ArchitectureRule(
             *rules.EXPERTS,
         ),
         *in_layers(rules.layers_with_inputs, *rules.LAYER_INPUTS),
-        TensorRule("model.layers.{layer}.layer_scalar", "other", ("one",), required=False),
+        TensorRule("model.layers.{layer}.layer_scalar", "other", ("one",)),
         FINAL_NORM,
         HEAD,
     ),

@@ -23,10 +23,18 @@ from rdrr_converter.architectures import ARCHITECTURES, ArchitectureRule, find_a
 from rdrr_converter.architectures.config import Flag
 from rdrr_converter.architectures.layers import FULL, SLIDING
 from rdrr_converter.export._check import check_config, check_described
+from rdrr_converter.export._gemma import of_gemma
 from rdrr_converter.export._latent import with_latents
 from rdrr_converter.export._mixtures import chunk_keys, further_keys
 
-_MODEL_TYPES: Mapping[str, str] = MappingProxyType({"gemma3": "gemma3_text"})
+_MODEL_TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "gemma3": "gemma3_text",
+        "gemma3n": "gemma3n_text",
+        "gemma4": "gemma4_text",
+        "gemma4_unified": "gemma4_unified_text",
+    }
+)
 """`model_type` in transformers if it differs from the name of the architecture's file."""
 
 _SIZES: Mapping[str, str] = MappingProxyType(
@@ -169,6 +177,7 @@ def rebuild_config(
         or (1.0 if "partial_rotary_factor" in known else None),
     }
     config |= {key: value for key, value in optional.items() if value is not None or key in known}
+    config = of_gemma(rule.name, config, manifest, names)
     return _of_older_families(with_latents(config, manifest, known), blocks, known)
 
 
