@@ -22,6 +22,7 @@ from rdrr_runtime.text.tokenizer import TextCodec
 from support.checkpoints import (
     ALL_MODELS,
     MORE_MODELS,
+    OLDER_MODELS,
     TINY_MODELS,
     VOCAB,
     TinyModel,
@@ -140,6 +141,23 @@ def test_logits_of_quantized_models_are_those_of_their_dequantized_weights(
     # Were nothing quantized, the comparison would say nothing about block types.
     assert relative_error(unquantized, reference) > EXACT
     _check(package, device, ids, reference, PATHS if has_experts else _path(tiny, rng))
+
+
+@pytest.mark.parametrize("tiny", OLDER_MODELS, ids=lambda tiny: tiny.name)
+def test_quantized_models_with_layer_norm_compute_what_transformers_does(
+    tiny, device, tmp_path, rng
+):
+    model = make_model(tiny, rng, num_hidden_layers=2)
+    ids = rng.integers(3, VOCAB, 40).tolist()
+    unquantized = transformers_logits(model, ids)
+    package = _packaged(model, tmp_path)
+    load_stored_weights(model, package)
+    reference = transformers_logits(model, ids)
+    assert relative_error(unquantized, reference) > EXACT
+    backend = _gpu(package, device, "f32")
+    assert relative_error(scored(backend, ids), reference) <= EXACT
+    assert relative_error(stepped(backend, ids, 36), reference[35:]) <= EXACT
+    backend.close()
 
 
 @pytest.mark.parametrize("transpose", [False, True], ids=["row", "column"])

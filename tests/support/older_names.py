@@ -112,7 +112,7 @@ def published_value(name: str, state: dict[str, Any], heads: int) -> Any:
         stem, ending = f"model.layers.{name.split('.')[2]}.self_attn", name.rpartition(".")[2]
         parts = [state.pop(f"{stem}.{kind}_proj.{ending}") for kind in "qkv"]
         if "c_attn" in name:
-            return torch.cat([one.T for one in parts], dim=-1)
+            return torch.cat([one.T if one.dim() > 1 else one for one in parts], dim=-1)
         by_head = [one.reshape(heads, 1, -1, *one.shape[1:]) for one in parts]
         return torch.cat(by_head, dim=1).reshape(-1, *parts[0].shape[1:])
     if ".norms." in name:  # one vector for each head
