@@ -76,6 +76,7 @@ def check(
         window=spec.window,
         softcap=spec.softcap,
         sinks=None if sinks is None else torch.from_numpy(sinks).double(),
+        chunk=spec.chunk,
     )
     assert relative_error(bench.download(out, *q.shape), expected) < TOLERANCE
 
@@ -104,6 +105,13 @@ def test_attention_over_a_q8_0_cache_equals_torch_on_its_dequantized_values(
 ) -> None:
     spec = AttentionSpec(6, KvSpec(2, head_dim, CONTEXT, "q8_0"), 0.2)
     check(any_bench, rng, spec, rows=5, base=250, which=which)
+
+
+@pytest.mark.parametrize("which", list(AttentionKernel))
+@pytest.mark.parametrize(("rows", "base"), [(1, 399), (1, 400), (5, 197), (3, 0)])
+def test_a_row_attends_within_its_chunk(any_bench, rng, which, rows, base) -> None:
+    spec = AttentionSpec(6, KvSpec(2, 64, CONTEXT, "f32"), 0.2, chunk=100)
+    check(any_bench, rng, spec, rows=rows, base=base, which=which)
 
 
 @pytest.mark.parametrize("which", list(AttentionKernel))

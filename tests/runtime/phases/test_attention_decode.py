@@ -52,9 +52,12 @@ class Case:
     interleaved: bool = False
     query: QueryScale | None = None
     sinks: bool = False
+    chunk: int = 0
 
 
 CASES = [
+    Case(64, 8, 2, "f32", 399, 32, chunk=100),
+    Case(64, 8, 2, "f32", 400, 32, chunk=100),
     Case(64, 8, 2, "f32", 63, 16, sinks=True),
     Case(64, 8, 1, "f16", LONG - 20, 32, context=LONG, window=100, sinks=True),
     Case(128, 4, 1, "f32", CONTEXT - 20, 0, normed=True, sinks=True),
@@ -86,6 +89,7 @@ def test_the_combined_splits_equal_attention(
     cache = KvSpec(kv_heads, head_dim, context, dtype)
     spec = AttentionSpec(heads, cache, 0.3, case.window, case.softcap, SPLIT)
     sinks = 2 * normal(rng, heads)
+    spec = replace(spec, chunk=case.chunk)
     if case.sinks:
         spec = replace(spec, sinks=bench.upload(sinks))
     assert refusal(ctx, spec, norm_and_rope=case.normed and pairs > 0) is None
@@ -150,6 +154,7 @@ def test_the_combined_splits_equal_attention(
         window=case.window,
         softcap=case.softcap,
         sinks=torch.from_numpy(sinks) if case.sinks else None,
+        chunk=case.chunk,
     )
     # A rounding difference in f32 may change how the new key is rounded to f16 or to a code, so
     # these types have a larger tolerance.

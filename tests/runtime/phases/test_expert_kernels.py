@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -401,6 +401,7 @@ def test_rows_of_an_expert_in_int8_equal_the_product_of_quantized_rows(
     assert np.isnan(found[rows:]).all()
 
 
+MXFP4_CASE = ("MXFP4", 3, 96)
 CLAMP = Clamp(0.8, 1.7, 0.5)
 
 
@@ -410,13 +411,15 @@ def clamped(gate: F32, up: F32) -> F32:
     return gate / (1 + np.exp(-CLAMP.alpha * gate)) * (up + CLAMP.up_offset)
 
 
-@pytest.mark.parametrize(("dtype", "rows", "k"), [*INT8_CASES, ("MXFP4", 3, 96)])
-def test_biases_of_experts_are_added_in_int8(any_bench, rng, dtype, rows, k):
+@pytest.mark.parametrize("scales_inputs", [False, True])
+@pytest.mark.parametrize(("dtype", "rows", "k"), [("Q4_K", 5, 36), ("Q6_K", 3, 320), MXFP4_CASE])
+def test_biases_of_experts_are_added_in_int8(any_bench, rng, dtype, rows, k, scales_inputs):
     experts, top_k, n = 5, 2, 64
     gates, gate_values = stacked(any_bench, rng, dtype, experts, (n, k))
     ups, up_values = stacked(any_bench, rng, dtype, experts, (n, k))
     downs, down_values = stacked(any_bench, rng, dtype, experts, (k, n))
     routes, ids, factors = routed(any_bench, rng, rows, experts, top_k)
+    routes = replace(routes, scales_inputs=scales_inputs)
     biases, down_bias = normal(rng, 2, experts, n), normal(rng, experts, k)
     x, inner = normal(rng, rows, k), any_bench.poisoned(rows, top_k, n)
     y = any_bench.poisoned(rows, k)
@@ -438,16 +441,17 @@ def test_biases_of_experts_are_added_in_int8(any_bench, rng, dtype, rows, k):
         ),
     ]
     any_bench.run(made, rows)
-    near = in_int8(x).astype(np.float64)
+    near, ones = in_int8(x).astype(np.float64), np.ones_like(factors)
+    before, after = (factors, ones) if scales_inputs else (ones, factors)
     gate, up = (
-        np.einsum("rsnk,rk->rsn", values[ids], near) + bias[ids]
+        np.einsum("rsnk,rk,rs->rsn", values[ids], near, before) + bias[ids]
         for values, bias in zip((gate_values, up_values), biases, strict=True)
     )
     found = any_bench.download(inner, rows, top_k, n)
     assert relative_error(found, clamped(gate, up)) < 10 * TOLERANCE
     near = in_int8(found.reshape(-1, n)).reshape(found.shape).astype(np.float64)
     out = np.einsum("rskn,rsn->rsk", down_values[ids], near) + down_bias[ids]
-    expected = np.einsum("rsk,rs->rk", out, factors)
+    expected = np.einsum("rsk,rs->rk", out, after)
     assert relative_error(any_bench.download(y, rows, k), expected) < 10 * TOLERANCE
 
 
