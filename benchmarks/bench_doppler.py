@@ -1,0 +1,225 @@
+"""Compare the speed of rdrr and of DOPPLER, the public runtime, on the same packages.
+
+    python benchmarks/bench_doppler.py --pack FILE
+    python benchmarks/bench_doppler.py --peer FILE [--shapes llama-1b,gemma3-1b]
+
+The first form packs Node, Dawn and DOPPLER, which `.ci/dawn` sets up, into one archive; the second
+unpacks and runs them. For each shape a package with random weights is made with the profile
+`doppler`; rdrr runs it through wgpu, DOPPLER through Dawn in Node. Both decode greedily, one round
+after the other. DOPPLER runs as the package asks (it reads every token back), and with tokens read
+back in batches of 8, as rdrr does. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
+
+from _prepared import Clock, package
+from _runners import INTERVAL, rates
+from _script import add_workload, finish, keep_busy, table, workload
+from peers.doppler import Doppler, DopplerError, Generation, pack, unpacked
+from rdrr.bench.runs import LoadedAs, Workload, generate, load, open_device
+from rdrr_format.errors import DeviceError
+from shapes import SHAPES
+
+BUSY_SECONDS = 0.4
+OURS, THEIRS = "rdrr (wgpu)", "DOPPLER (Dawn)"
+
+
+class Runtime(Protocol):
+    """A loaded package that generates greedily."""
+
+    def generate(self, prompt: Sequence[int], tokens: int) -> Generation:
+        """Generate and return the ids and the seconds."""
+        ...
+
+    def close(self) -> None:
+        """Free the model."""
+        ...
+
+
+class Rdrr:
+    """A package on rdrr's GPU backend.
+
+    Args:
+        folder: The package.
+        adapter: Part of the adapter's name; the best adapter when None.
+        work: The workload, which sets the size of the cache.
+        stack: What closes the device.
+    """
+
+    def __init__(self, folder: Path, adapter: str | None, work: Workload, stack: ExitStack) -> None:
+        from rdrr_manifests.package import open_package
+
+        device = stack.enter_context(open_device(adapter))
+        self.adapter = device.info.name
+        self._backend = load(open_package(folder), device, work, LoadedAs())
+
+    def generate(self, prompt: Sequence[int], tokens: int) -> Generation:
+        """See `Runtime.generate`."""
+        from rdrr_runtime.decode.autoregressive import Autoregressive
+
+        run = generate(self._backend, Autoregressive(INTERVAL), prompt, tokens)
+        return Generation(run.ids, run.first_seconds + run.decode_seconds)
+
+    def close(self) -> None:
+        """See `Runtime.close`."""
+        self._backend.close()
+
+
+@dataclass
+class Measured:
+    """A runtime and its measurements.
+
+    Attributes:
+        runtime: The runtime.
+        adapter: Name of its adapter.
+        ids: The ids of the last round.
+        prefill: Seconds to the first id, one element per round.
+        decode: Seconds per further id, one element per round.
+    """
+
+    runtime: Runtime
+    adapter: str
+    ids: tuple[int, ...] = ()
+    prefill: list[float] = field(default_factory=list)
+    decode: list[float] = field(default_factory=list)
+
+    def round(self, prompt: Sequence[int], tokens: int) -> None:
+        """Generate one id and then `tokens`, and keep the figures.
+
+        Decoding is the difference of the two, since DOPPLER reports several ids at once.
+        """
+        first = self.runtime.generate(prompt, 1).seconds
+        found = self.runtime.generate(prompt, tokens)
+        self.ids = found.ids
+        self.prefill.append(first)
+        self.decode.append((found.seconds - first) / max(len(found.ids) - 1, 1))
+
+
+def with_batches(folder: Path, into: Path, size: int) -> Path:
+    """Return a copy of a package whose manifest lets DOPPLER decode `size` tokens at a time.
+
+    The weights are linked, not copied.
+    """
+    into.mkdir()
+    for one in folder.iterdir():
+        if one.name != "manifest.json":
+            (into / one.name).symlink_to(one.resolve())
+    manifest = json.loads((folder / "manifest.json").read_text())
+    loop = manifest["inference"]["session"]["decodeLoop"]
+    loop |= {"batchSize": size, "readbackInterval": size}
+    (into / "manifest.json").write_text(json.dumps(manifest))
+    return into
+
+
+def measure_shape(shape: str, options: argparse.Namespace, peer: Path) -> dict[str, Any]:
+    """Measure both runtimes on one shape and return the figures."""
+    work = workload(options)
+    folder = package(options.work, shape, "doppler", Clock(), quantize="q4_k_m", profile="doppler")
+    prompt = work.ids(SHAPES[shape].vocab)
+    obstacles: dict[str, str] = {}
+    with ExitStack() as stack:
+        found: dict[str, Measured] = {}
+        ours = Rdrr(folder, options.adapter, work, stack)
+        stack.callback(ours.close)
+        found[OURS] = Measured(ours, ours.adapter)
+        scratch = Path(stack.enter_context(TemporaryDirectory(prefix="doppler-package-")))
+        variants = {
+            f"{THEIRS}, as the package asks": folder,
+            f"{THEIRS}, {INTERVAL} tokens at a time": with_batches(
+                folder, scratch / "batches", INTERVAL
+            ),
+        }
+        for name, where in variants.items():
+            try:
+                theirs = Doppler(peer, where)
+                stack.callback(theirs.close)
+                theirs.generate(prompt, work.tokens)  # compiles the kernels
+                found[name] = Measured(theirs, theirs.adapter)
+            except DopplerError as error:
+                obstacles[name] = str(error)
+        ours.generate(prompt, work.tokens)
+        for _ in range(work.repeat):
+            for one in found.values():
+                keep_busy(partial(one.runtime.generate, prompt[:8], 8), options.busy)
+                one.round(prompt, work.tokens)
+        return {
+            "shape": shape,
+            "runtimes": {name: _figures(one, work, found[OURS].ids) for name, one in found.items()},
+            "not_run": obstacles,
+        }
+
+
+def _figures(one: Measured, work: Workload, ours: Sequence[int]) -> dict[str, Any]:
+    return {
+        "adapter": one.adapter,
+        "ids_equal": _equal_at_the_start(one.ids, ours),
+        "ids": len(one.ids),
+        "prefill_tokens_per_second": rates(work.prompt_tokens, one.prefill).as_dict(),
+        "decode_tokens_per_second": rates(1, one.decode).as_dict(),
+    }
+
+
+def _equal_at_the_start(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return the number of ids before the first difference."""
+    return next(
+        (at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure every shape, print the table and return the figures."""
+    options.work.mkdir(parents=True, exist_ok=True)
+    try:
+        with unpacked(options.peer) as peer:
+            found = [measure_shape(one, options, peer) for one in options.shapes.split(",")]
+    except DopplerError as error:
+        raise DeviceError("DOPPLER does not run here", found=error) from error
+    headings = ("shape, runtime", "prefill tokens/s", "decode tokens/s", "ids equal", "adapter")
+    table(headings, [row for one in found for row in _rows(one)])
+    return {"schema": 1, **workload(options).as_dict(), "shapes": found}
+
+
+def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    for name, one in found["runtimes"].items():
+        speeds = [
+            f"{one[f'{key}_tokens_per_second']['median']:,.1f}" for key in ("prefill", "decode")
+        ]
+        equal = f"{one['ids_equal']} of {one['ids']}"
+        yield (f"{found['shape']}, {name}", *speeds, equal, one["adapter"])
+    for name, why in found["not_run"].items():
+        yield (f"{found['shape']}, {name}", "not run", "not run", "", why.splitlines()[0][:120])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--pack", type=Path, metavar="FILE", help="write the archive and stop")
+    what.add_argument("--peer", type=Path, metavar="PATH", help="archive, or the folder .dawn")
+    add("--dawn", type=Path, default=Path(".dawn"), help="what .ci/dawn has set up, for --pack")
+    add("--shapes", default="llama-1b,gemma3-1b", metavar="NAMES", help="shapes of shapes.py")
+    add("--work", type=Path, default=Path("bench-work"), metavar="DIR", help="folder of packages")
+    add("--busy", type=float, default=BUSY_SECONDS, metavar="S", help="warm up for so long")
+    add_workload(parser)
+    options = parser.parse_args(arguments)
+    if options.pack is not None:
+        pack(options.dawn, options.pack)
+        size = options.pack.stat().st_size
+        return finish(lambda: {"archive": str(options.pack), "bytes": size})
+    return finish(lambda: measure(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""A driver that runs DOPPLER on Dawn in Node, for measurements only.
+
+`pack` puts everything that it needs into one archive: Node, Dawn for Node and DOPPLER. So it also
+runs on machines without Node and without internet.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+PROGRAM = Path(__file__).with_name("doppler.mjs")
+MODULES = (
+    "webgpu/index.js",
+    "webgpu/package.json",
+    "webgpu/dist/linux-x64",
+    "debug",
+    "ms",
+    "doppler-gpu/package.json",
+    "doppler-gpu/src",
+)
+"""What of node_modules is needed to run."""
+
+PREFIX = "RESULT "
+
+
+class DopplerError(Exception):
+    """DOPPLER cannot be started, or fails."""
+
+
+def pack(dawn: Path, archive: Path) -> None:
+    """Write an archive with Node, Dawn and DOPPLER.
+
+    Args:
+        dawn: The folder that `.ci/dawn` has set up.
+        archive: The file to write, a tar compressed with xz.
+
+    Raises:
+        DopplerError: Something of it is not installed.
+    """
+    node = shutil.which("node")
+    modules = dawn / "node_modules"
+    missing = [one for one in MODULES if not (modules / one).exists()]
+    if node is None or missing:
+        raise DopplerError(f"run .ci/dawn first: {missing or 'node'} is missing")
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive, "w:xz") as made:
+        made.add(Path(node).resolve(), "bin/node")
+        for one in MODULES:
+            made.add(modules / one, f"node_modules/{one}")
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[Path]:
+    """Yield the folder with Node and the modules, of a folder or an archive that `pack` wrote.
+
+    Raises:
+        DopplerError: There is no such folder or archive.
+    """
+    if path.is_dir():
+        yield path
+        return
+    if not path.is_file():
+        raise DopplerError(f"{path} does not exist; `--pack {path}` writes it")
+    with TemporaryDirectory(prefix="doppler-") as scratch:
+        with tarfile.open(path) as archive:
+            archive.extractall(scratch, filter="data")
+        yield Path(scratch)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One measured generation.
+
+    Attributes:
+        ids: The new token ids.
+        seconds: Seconds from the start to the last of them.
+    """
+
+    ids: tuple[int, ...]
+    seconds: float
+
+
+class Doppler:
+    """A package that DOPPLER has loaded, in a process of its own.
+
+    Args:
+        folder: The folder that `unpacked` yields, or that `.ci/dawn` has set up.
+        package: The package.
+
+    Raises:
+        DopplerError: DOPPLER does not load the package; the message is its own.
+    """
+
+    def __init__(self, folder: Path, package: Path) -> None:
+        own = folder / "bin" / "node"
+        node = str(own) if own.is_file() else "node"
+        self._process = subprocess.Popen(
+            [node, str(PROGRAM), str(folder), str(package)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._said: list[str] = []
+        loaded = self._answer()
+        self.adapter = str(loaded["adapter"])
+        self.load_seconds = float(loaded["seconds"])
+
+    def generate(self, prompt: Sequence[int], tokens: int) -> Generation:
+        """Generate greedily and return the ids and the seconds.
+
+        Raises:
+            DopplerError: DOPPLER fails; the message is its own.
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"prompt": list(prompt), "tokens": tokens}) + "\n")
+        self._process.stdin.flush()
+        found = self._answer()
+        if found["error"] is not None:
+            raise DopplerError(found["error"])
+        return Generation(tuple(found["ids"]), found["seconds"])
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+    def _answer(self) -> dict[str, Any]:
+        """Return the next answer; what DOPPLER prints before it is kept for messages."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(PREFIX):
+                answer: dict[str, Any] = json.loads(line.removeprefix(PREFIX))
+                return answer
+            self._said = [*self._said, line.rstrip()][-12:]
+        raise DopplerError(f"DOPPLER ended with code {self._process.wait()}: {self._said}")
