@@ -75,7 +75,7 @@ class SmallPassModel:
         parts = [ids[start : start + SMALL_PASS] for start in range(0, len(ids), SMALL_PASS)]
         return np.concatenate(
             [
-                self._backend.window_logits(part, SMALL_PASS * at, wanted=len(part))
+                self._backend.window_logits(part, SMALL_PASS * at, last_n=len(part))
                 for at, part in enumerate(parts)
             ]
         )

@@ -147,7 +147,7 @@ def measure_passes(backend: Backend, prompt: Sequence[int], rounds: int) -> dict
     for rows in ROWS:
         ids = [prompt[at % len(prompt)] for at in range(rows)]
         passes[str(rows)] = lambda ids=ids: backend.window_picks(  # type: ignore[misc]
-            ids, base, wanted=-(-len(ids) // 2)
+            ids, base, last_n=-(-len(ids) // 2)
         )
     times: dict[str, list[float]] = {name: [] for name in passes}
     for index in range(rounds + 1):

@@ -79,17 +79,17 @@ class Backend(Protocol):
         ids: Sequence[int],
         base: int,
         *,
-        wanted: int,
+        last_n: int,
         positions: Sequence[int] | None = None,
     ) -> F32:
-        """Return the logits of the last `wanted` rows, f32 [wanted, vocab].
+        """Return the logits of the last `last_n` rows, f32 [last_n, vocab].
 
         Up to 32 rows run in one pass, which reads each weight once.
 
         Args:
             ids: Token ids; row r is stored in slot base + r and attends to the slots up to it.
             base: Tokens already in the cache.
-            wanted: Number of last rows to compute logits for; 0 computes none.
+            last_n: Number of last rows to compute logits for; 0 computes none.
             positions: Position of each row in the sequence, for rope; its slot when None.
         """
         ...
@@ -99,10 +99,10 @@ class Backend(Protocol):
         ids: Sequence[int],
         base: int,
         *,
-        wanted: int,
+        last_n: int,
         positions: Sequence[int] | None = None,
     ) -> tuple[list[int], F32]:
-        """Return the most probable id and the entropy in nats of each of the last `wanted` rows.
+        """Return the most probable id and the entropy in nats of each of the last `last_n` rows.
 
         The arguments are those of `window_logits`.
         """

@@ -194,22 +194,22 @@ class GpuBackend:
         ids: Sequence[int],
         base: int,
         *,
-        wanted: int,
+        last_n: int,
         positions: Sequence[int] | None = None,
     ) -> F32:
-        """Return the logits of the last `wanted` rows, see `Backend.window_logits`."""
-        return self._windows.logits(ids, base, wanted, positions)
+        """Return the logits of the last `last_n` rows, see `Backend.window_logits`."""
+        return self._windows.logits(ids, base, last_n, positions)
 
     def window_picks(
         self,
         ids: Sequence[int],
         base: int,
         *,
-        wanted: int,
+        last_n: int,
         positions: Sequence[int] | None = None,
     ) -> tuple[list[int], F32]:
         """Return most probable ids, the lowest among equals, and entropies of the last rows."""
-        return self._windows.picks(ids, base, wanted, positions)
+        return self._windows.picks(ids, base, last_n, positions)
 
     def read_cache(self, slots: int) -> dict[str, npt.NDArray[np.uint8]]:
         """Return the first slots of the cache, see `StoringBackend.read_cache`."""

@@ -73,7 +73,7 @@ class Bench:
             self.device.features,
             self.device.limits["max-compute-workgroup-storage-size"],
             values=values,
-            mapped=sequences is not None,
+            multi_sequence=sequences is not None,
         )
 
     def upload(self, array: npt.NDArray[np.generic]) -> BufferSlice:

@@ -80,10 +80,10 @@ def choose_attention(
 
 def _useful(request: AttentionRequest) -> frozenset[AttentionKernel]:
     """Return the kernels that are fast for the rows of a pass, whether or not they can run."""
-    rows, mapped = request.ctx.max_rows, request.ctx.mapped
-    if rows > 1 and not mapped:
+    rows, multi_sequence = request.ctx.max_rows, request.ctx.multi_sequence
+    if rows > 1 and not multi_sequence:
         tiles = {AttentionKernel.TILED_LARGE, AttentionKernel.TILED_SMALL}
         return frozenset({*tiles, AttentionKernel.STREAMING})
-    is_small = rows <= (SMALL_BATCH if mapped else 1)
+    is_small = rows <= (SMALL_BATCH if multi_sequence else 1)
     splits = {AttentionKernel.SPLIT_KV} if is_small and request.spec.splits > 1 else set()
     return frozenset({*splits, AttentionKernel.STREAMING})

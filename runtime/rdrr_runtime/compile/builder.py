@@ -113,7 +113,7 @@ class PassBuilder:
     def joined_bias(self, linears: Sequence[Linear]) -> BufferSlice | None:
         """Return the concatenated biases of some linears; None if they have no bias."""
         names = [one.bias.name for one in linears if one.bias is not None]
-        return self.model.weights.joined(names) if names else None
+        return self.model.weights.concatenated(names) if names else None
 
     def product(self, weights: Sequence[GpuWeight], ctx: OpContext | None = None) -> Product:
         """Return the request for a product with some matrices."""

@@ -138,7 +138,7 @@ def _transform(build: PassBuilder, pattern: Projections) -> HeadTransform:
     if pattern.head_norms is not None:
         norm = pattern.head_norms[0]
         names = [one.weight.name for one in pattern.head_norms if one.weight is not None]
-        gains = build.model.weights.joined(names)
+        gains = build.model.weights.concatenated(names)
         transform = replace(transform, gains=gains, eps=norm.eps, offset=float(norm.unit_offset))
     if pattern.query_scale is not None:
         op = pattern.query_scale

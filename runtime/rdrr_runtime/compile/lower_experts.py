@@ -115,7 +115,7 @@ class _Mixture:
         assert (gate is None) == (up is None), "gates and ups have biases together"
         if gate is None or up is None:
             return None
-        return self.build.model.weights.joined([gate.name, up.name])
+        return self.build.model.weights.concatenated([gate.name, up.name])
 
     @property
     def down_biases(self) -> BufferSlice | None:

@@ -75,7 +75,7 @@ def _rows_of_head(build: PassBuilder, norm: Norm, head: Head, rows: int) -> Buff
     """
     x, hidden = build.values.get(norm.x), head.weight.shape[1]
     last_n = build.spec.logits is Logits.LAST_N
-    has_all = build.spec.logits is Logits.ALL or build.spec.is_mapped
+    has_all = build.spec.logits is Logits.ALL or build.spec.is_multi_sequence
     if has_all or (build.ctx.max_rows == 1 and not last_n):
         return x
     last = build.workspace.named(f"last.{rows}", build.ctx.value_bytes * rows * hidden)

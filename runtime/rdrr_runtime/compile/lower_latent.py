@@ -68,7 +68,7 @@ def lower_latent_attention(build: PassBuilder, op: LatentAttention) -> None:
 
 def _may_split(build: PassBuilder) -> bool:
     """Return whether the rows of the pass alone would leave a GPU underused."""
-    return build.ctx.max_rows <= (FEW_ROWS if build.ctx.mapped else 1)
+    return build.ctx.max_rows <= (FEW_ROWS if build.ctx.multi_sequence else 1)
 
 
 def _splits(build: PassBuilder, spec: LatentSpec) -> tuple[AttentionSpec, tuple[AnyTuningKey, ...]]:

@@ -175,7 +175,7 @@ def _ungated_activation(build: PassBuilder, op: Activation) -> None:
         x,
         width=op.width,
         activation=op.activation,
-        parameters=build.model.weights.joined(names) if names else None,
+        parameters=build.model.weights.concatenated(names) if names else None,
         label=op.out,
     )
     build.emit(phases)

@@ -58,7 +58,7 @@ def lower_delta_rule(build: PassBuilder, op: DeltaRule) -> None:
         values.get(op.qkv),
         values.get(op.decay),
         values.get(op.strength),
-        build.model.weights.joined([op.rate.name, op.decay_bias.name]),
+        build.model.weights.concatenated([op.rate.name, op.decay_bias.name]),
         build.cache.states.buffers[op.state],
         values.allocate(op.out, spec.outputs),
     )

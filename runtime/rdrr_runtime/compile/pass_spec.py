@@ -56,7 +56,7 @@ class PassSpec:
         return self.logits is Logits.LAST_N
 
     @property
-    def is_mapped(self) -> bool:
+    def is_multi_sequence(self) -> bool:
         """Whether each row names the sequence and slot that it belongs to."""
         return self.slots is not Slots.CONSECUTIVE
 

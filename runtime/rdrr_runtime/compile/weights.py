@@ -69,11 +69,11 @@ class Weights:
     _host_vectors: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
 
     def add_vector(self, name: str, data: npt.NDArray[np.float32]) -> None:
-        """Upload a vector, and keep it on the host for `joined`."""
+        """Upload a vector, and keep it on the host for `concatenated`."""
         self.vectors[name] = self.others.upload(name, data)
         self._host_vectors[name] = data
 
-    def joined(self, names: Sequence[str]) -> BufferSlice:
+    def concatenated(self, names: Sequence[str]) -> BufferSlice:
         """Return the concatenation of several vectors, uploaded once."""
         key = tuple(names)
         if key not in self._joined:

@@ -150,11 +150,11 @@ class Chooser:
         ids: Sequence[int],
         base: int,
         *,
-        wanted: int,
+        last_n: int,
         positions: Sequence[int],
         scaled: bool = False,
     ) -> Picks:
-        """Choose a token for each of the last `wanted` rows of one pass.
+        """Choose a token for each of the last `last_n` rows of one pass.
 
         The tokens are chosen independently: penalties count only the sequence so far, not the
         other rows.
@@ -162,16 +162,16 @@ class Chooser:
         Args:
             ids: Token ids; row r is stored in slot base + r and attends to the slots up to it.
             base: Tokens already in the cache.
-            wanted: Number of last rows to choose a token for.
+            last_n: Number of last rows to choose a token for.
             positions: Position of each row in the sequence, for rope.
             scaled: Whether to compute the entropies after dividing the logits by the temperature.
         """
         if self.rules.on_device:
             found, entropy = self.backend.window_picks(
-                ids, base, wanted=wanted, positions=positions
+                ids, base, last_n=last_n, positions=positions
             )
             return Picks(found, entropy.tolist())
-        logits = self.backend.window_logits(ids, base, wanted=wanted, positions=positions)
+        logits = self.backend.window_logits(ids, base, last_n=last_n, positions=positions)
         seen = self._seen()
         chosen = [self._by_noise().choose(row, seen) for row in logits]
         logprobs = [
@@ -179,7 +179,7 @@ class Chooser:
         ]
         if scaled:
             logits = logits / np.float32(self.rules.sampling.temperature)
-        return Picks(chosen, entropies(logits).tolist() if wanted else [], logprobs)
+        return Picks(chosen, entropies(logits).tolist() if last_n else [], logprobs)
 
     def deliver(self, chosen: ChosenTokens) -> list[int]:
         """Append chosen tokens to the sequence and return the ids that were appended.
@@ -198,7 +198,7 @@ class Chooser:
     def _verify_on_device(self, ids: Sequence[int], base: int, draft: list[int]) -> list[int]:
         if not draft:
             return self.backend.greedy(ids, base, 1)
-        own, _ = self.backend.window_picks([*ids, *draft], base, wanted=len(draft) + 1)
+        own, _ = self.backend.window_picks([*ids, *draft], base, last_n=len(draft) + 1)
         pairs = enumerate(zip(draft, own, strict=False))
         wrong = next((at for at, (proposed, best) in pairs if proposed != best), len(draft))
         return own[: wrong + 1]
@@ -207,7 +207,7 @@ class Chooser:
         """Return the logits after `ids` and after each draft token, f32 [len(draft) + 1, vocab]."""
         if not draft:
             return self.backend.logits(ids, base)
-        return self.backend.window_logits([*ids, *draft], base, wanted=len(draft) + 1)
+        return self.backend.window_logits([*ids, *draft], base, last_n=len(draft) + 1)
 
     def _choose(self, row: F32, seen: Sequence[int], draft: Proposal, at: int) -> tuple[int, bool]:
         """Return the token chosen for a row, and whether it is the draft token of that row."""

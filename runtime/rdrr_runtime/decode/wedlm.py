@@ -210,14 +210,14 @@ class WedlmDecoding(Strategy):
 
     def _pick_masks(self, window: Window, base: int, chooser: Chooser, counts: Counts) -> Picks:
         """Run the window from slot `base` on, and choose a token for each mask."""
-        order, wanted = window.order, len(window.masks)
+        order, last_n = window.order, len(window.masks)
         tokens = [window.tokens[at] for at in order]
         counts.forwards += 1
-        counts.readbacks += wanted > 0
+        counts.readbacks += last_n > 0
         return chooser.pick(
             [self.mask_id if token is None else token for token in tokens],
             base,
-            wanted=wanted,
+            last_n=last_n,
             positions=[base + at for at in order],
             scaled=self.options.entropy == "scaled",
         )

@@ -119,11 +119,15 @@ class Plan:
 
     def passes(self, specs: Sequence[PassSpec] = LOADED) -> tuple[Pass, ...]:
         """Return these passes lowered, leaving out those that the type of the cache rules out."""
-        possible = [one for one in specs if not one.is_mapped or self.cache.supports_batches]
-        return tuple(self._dry_run(one) if one.is_mapped else self.lowered(one) for one in possible)
+        possible = [
+            one for one in specs if not one.is_multi_sequence or self.cache.supports_batches
+        ]
+        return tuple(
+            self._dry_run(one) if one.is_multi_sequence else self.lowered(one) for one in possible
+        )
 
     def _dry_run(self, spec: PassSpec) -> Pass:
-        """Return a mapped pass, lowered once in a dry run: a batch has its own caches."""
+        """Return a pass over several sequences, lowered in a dry run: a batch has own caches."""
         if spec not in self._mapped:
             state, cache = self.memory(spec, DryRunArena(self.device))
             self._mapped[spec] = self.lower(spec, state=state, cache=cache)
@@ -132,14 +136,14 @@ class Plan:
     def memory(self, spec: PassSpec, arena: Arena) -> tuple[State, KvCache]:
         """Return the step and the caches on which a pass runs.
 
-        These are the plan's own, except for a mapped pass: it gets new ones, with as many sequences
-        as it has rows.
+        These are the plan's own, except for a pass over several sequences: it gets new ones, with
+        as many sequences as it has rows.
 
         Args:
             spec: The kind of pass.
-            arena: Owner of the buffers of a mapped pass.
+            arena: Owner of the buffers of a pass over several sequences.
         """
-        if not spec.is_mapped:
+        if not spec.is_multi_sequence:
             return self.state, self.cache
         rows, kind = self.rows(spec), self.cache
         state = State.create(arena, rows, RING)
@@ -163,7 +167,7 @@ class Plan:
         """Lower a pass.
 
         Args:
-            spec: The kind of pass; a mapped pass needs both `state` and `cache`.
+            spec: The kind of pass; a pass over several sequences needs both `state` and `cache`.
             tuning: Tuned parameters of kernels; the plan's own when None.
             state: Buffers of the step; the plan's own when None.
             cache: Keys and values; the plan's own when None.
@@ -179,7 +183,7 @@ class Plan:
             self._values,
             self.tuning if tuning is None else tuning,
             self.device.info.software,
-            spec.is_mapped,
+            spec.is_multi_sequence,
             grid,
         )
         return lower(self._model, spec, ctx, cache or self.cache)

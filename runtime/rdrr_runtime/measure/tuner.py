@@ -95,7 +95,9 @@ def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> T
     """
     timer = Timer(setting.device)
     dry_run = setting.plan(DryRunArena(setting.device))
-    wanted = [one for one in setting.passes if not one.is_mapped or dry_run.cache.supports_batches]
+    wanted = [
+        one for one in setting.passes if not one.is_multi_sequence or dry_run.cache.supports_batches
+    ]
     tuning_keys: dict[str, tuple[PassSpec, AnyTuningKey]] = {}
     for step in wanted:
         for key, pair in _tuning_keys(dry_run, step, setting.ops).items():
@@ -189,7 +191,7 @@ class _Tuner:
         """Prepare the tuning of a pass, and run it until the GPU has reached its full clock."""
         self.spec, self.memory = step, self.plan.memory(step, self.buffers)
         filled = self.plan.rows(PREFILL)
-        rows = 1 if step.is_mapped else self.plan.rows(step)
+        rows = 1 if step.is_multi_sequence else self.plan.rows(step)
         self.base = 0 if step == PREFILL else min(filled, self.setting.context - rows)
         self.ids = tuple(
             (at * 7919 + 1) % self.plan.graph.vocab_size for at in range(self.plan.rows(step))
@@ -298,7 +300,7 @@ class _Tuner:
     def _reset(self) -> None:
         assert self.memory is not None, "a step has begun"
         step = Step(self.setting.device, self.memory[0])
-        if self.spec.is_mapped:
+        if self.spec.is_multi_sequence:
             step.write_rows([Row(one, at, self.base) for at, one in enumerate(self.ids)])
         else:
             step.write(self.ids, self.base)

@@ -88,9 +88,9 @@ def refusal(ctx: OpContext, spec: AttentionSpec, *, norm_and_rope: bool = False)
     dtype, head_dim = spec.cache.dtype, spec.cache.head_dim
     if spec.sinks is not None and norm_and_rope:
         return f"norm, rope and sinks together need more than {MAX_BUFFERS} buffers"
-    if ctx.max_rows > 1 and not ctx.mapped:
+    if ctx.max_rows > 1 and not ctx.multi_sequence:
         return f"the pass has {ctx.max_rows} rows of one sequence"
-    if ctx.mapped and KV_TYPES[dtype].block > 1:
+    if ctx.multi_sequence and KV_TYPES[dtype].block > 1:
         return f"a cache in {dtype} holds one sequence only"
     if spec.group > MAX_GROUP:
         return f"{spec.group} query heads share a key-value head, and at most {MAX_GROUP} can"

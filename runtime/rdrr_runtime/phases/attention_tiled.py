@@ -80,7 +80,7 @@ def attention_tiled(
 
 def tiled_refusal(ctx: OpContext, spec: AttentionSpec, rows: int) -> str | None:
     """Return why tiles of `rows` rows cannot compute an attention, or None if they can."""
-    if ctx.mapped:
+    if ctx.multi_sequence:
         return "rows of different sequences cannot share a tile of keys"
     if not tile_keys(spec, rows, ctx.workgroup_storage):
         return (

@@ -42,8 +42,8 @@ class OpContext:
             are always f32.
         tuning: Stored tuning parameters of kernels.
         software: Whether the adapter is a software one, whose subgroups are narrow.
-        mapped: Whether the rows of a pass may belong to different sequences (a slot mapping gives
-            the sequence and KV slot of each row).
+        multi_sequence: Whether the rows of a pass may belong to different sequences (a slot mapping
+            gives the sequence and KV slot of each row).
         grid: The workgroups that all phases of the pass share; None if each phase is launched by
             itself.
     """
@@ -56,7 +56,7 @@ class OpContext:
     values: str = "f32"
     tuning: Tuning = field(default_factory=Tuning)
     software: bool = False
-    mapped: bool = False
+    multi_sequence: bool = False
     grid: Grid | None = None
 
     @property

@@ -22,7 +22,7 @@ class CopyRow(Record):
     Attributes:
         value: Type of the activations, `f32` or `f16`.
         width: Elements of a row.
-        several: Whether to copy the last n rows, n being `wanted` of the step, or only the last.
+        several: Whether to copy the last n rows, n being `last_n` of the step, or only the last.
     """
 
     shader = "copy_row"
@@ -53,7 +53,7 @@ def copy_row(
 ) -> list[Phase]:
     """Copy the last row, y[0, :] = x[rows - 1, :], so that the head computes only its logits.
 
-    With `several`, copy the last n rows, where n is `wanted` of the step; the executor then runs
+    With `several`, copy the last n rows, where n is `last_n` of the step; the executor then runs
     the phase for n rows.
     """
     ctx.need_values(f"{label}: x", x, ctx.max_rows * width)

@@ -1,4 +1,4 @@
-// y[r, :] = x[rows - n + r, :], the last n rows of a pass: n = current.wanted with SEVERAL, else n = 1.
+// y[r, :] = x[rows - n + r, :], the last n rows of a pass: n = current.last_n with SEVERAL, else n = 1.
 //
 // current  Step
 // x        {{ VALUE }} [rows, WIDTH]
@@ -16,7 +16,7 @@ override SEVERAL: bool;
 fn phase(item: u32, row: u32, thread: Thread) {
     let i = item * WG + thread.index;
     if (i < WIDTH) {
-        let first = current.rows - select(1u, current.wanted, SEVERAL);
+        let first = current.rows - select(1u, current.last_n, SEVERAL);
         y[row * WIDTH + i] = x[(first + row) * WIDTH + i];
     }
 }

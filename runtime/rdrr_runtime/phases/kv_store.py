@@ -52,7 +52,7 @@ def kv_store(
     cache.check(label, caches)
     ctx.need_values(f"{label}: k", k, ctx.max_rows * width)
     ctx.need_values(f"{label}: v", v, ctx.max_rows * width)
-    if block > 1 and (ctx.mapped or cache.sequences > 1):
+    if block > 1 and (ctx.multi_sequence or cache.sequences > 1):
         raise FormatError(
             "a quantized cache holds one sequence only", where=label, found=cache.dtype
         )

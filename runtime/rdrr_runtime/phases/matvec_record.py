@@ -102,7 +102,7 @@ class MatvecRows(WeightsRecord):
         kind: Fused output op, `store`, `add` or `gate`, see `Output.kind`.
         act: For `gate`: the formula, see snippets/activate.wgsl.
         bias: Whether a bias is added.
-        joined: Whether the outputs of several matrices lie side by side in one y.
+        concatenated: Whether the outputs of several matrices lie side by side in one y.
         rows: Token rows of an item, a power of two; 1 with experts.
         staged: Whether the inputs of these rows are staged in workgroup memory.
         t: Threads of a team; the threads of a team share the sum of an output.
@@ -125,7 +125,7 @@ class MatvecRows(WeightsRecord):
     kind: str = choice()
     act: str = choice()
     bias: bool = choice()
-    joined: bool = choice(default=False)
+    concatenated: bool = choice(default=False)
     rows: int = choice()
     staged: bool = choice(default=False)
     t: int = choice()

@@ -109,8 +109,8 @@ def matvec_rows(
     """
     gate, rows, k = output.kind == "gate", ctx.max_rows, weights[0].k
     sizes = [sum(one.n for one in weights) // 2] if gate else [one.n for one in weights]
-    joined = len(output.ys) < len(sizes)
-    _need_room(ctx, x, output, [sum(sizes)] if joined else sizes, k, label)
+    concatenated = len(output.ys) < len(sizes)
+    _need_room(ctx, x, output, [sum(sizes)] if concatenated else sizes, k, label)
     bound = bind_whole(weights)
     variant = f"{bound.types}.{output.kind}"
     tuning_key = rows_tuning(ctx, variant, sum(sizes), k, gate=gate, int8_out=output.int8)
@@ -124,7 +124,7 @@ def matvec_rows(
         act=output.act,
         clamp=output.clamp,
         bias=output.bias is not None,
-        joined=joined,
+        concatenated=concatenated,
         rows=at_a_time(rows, used.rows),
         staged=used.staged > 0,
         t=used.team,

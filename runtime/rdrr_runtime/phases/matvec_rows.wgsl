@@ -57,7 +57,7 @@ var<storage, read> weight{{ loop.index0 }}: array<vec4<u32>>;
 {% if BIAS %}
 var<storage, read> bias: array<f32>;
 {% endif %}
-{% for s in range(1 if JOINED else TARGETS) %}
+{% for s in range(1 if CONCATENATED else TARGETS) %}
 var<storage, read_write> y{{ s }}: array<{{ "u32" if WIDTH else "f32" }}>;
 {% endfor %}
 
@@ -335,7 +335,7 @@ fn store(item: u32, team: u32, row: u32, sums: Sums) {
         let first = ((item - FIRST{{ s }}) * TEAMS + team) * {{ OUTPUTS }}u;
 {% for o in range(OUTPUTS) %}
         if (first + {{ o }}u < N{{ s }}) {
-            let at = row * {{ ALL if JOINED else "N" ~ s }} + {{ before.outputs if JOINED }}first + {{ o }}u;
+            let at = row * {{ ALL if CONCATENATED else "N" ~ s }} + {{ before.outputs if CONCATENATED }}first + {{ o }}u;
 {% if EXPERTS and BIAS %}
             var biases = 0.0;
             for (var route = row * TOP_K; route < (row + 1u) * TOP_K; route++) {
@@ -343,7 +343,7 @@ fn store(item: u32, team: u32, row: u32, sums: Sums) {
                 biases += {{ "" if SCALED else "routes[route].weight * " }}bias[expert * N0 + first + {{ o }}u];
             }
 {% endif %}
-            y{{ 0 if JOINED else s }}[at] = sums{{ "[" ~ o ~ "]" if OUTPUTS > 1 }}{{ (" + biases" if EXPERTS else " + bias[" ~ before.outputs ~ "first + " ~ o ~ "u]") if BIAS }}{{ " + y" ~ s ~ "[at]" if KIND == "add" }};
+            y{{ 0 if CONCATENATED else s }}[at] = sums{{ "[" ~ o ~ "]" if OUTPUTS > 1 }}{{ (" + biases" if EXPERTS else " + bias[" ~ before.outputs ~ "first + " ~ o ~ "u]") if BIAS }}{{ " + y" ~ s ~ "[at]" if KIND == "add" }};
         }
 {% endfor %}
     }

@@ -46,7 +46,7 @@ def pack_step(
     *,
     positions: Numbers | None = None,
     sequences: Numbers | int = 0,
-    wanted: int = 1,
+    last_n: int = 1,
 ) -> npt.NDArray[np.uint32]:
     """Return the words of a `Step` before its first sampled token, u32 [4 + 4 rows].
 
@@ -55,10 +55,10 @@ def pack_step(
         slots: KV slot of each row (the slot mapping).
         positions: Position of each row; None means that it equals the slot.
         sequences: Sequence of each row, or one sequence for all rows.
-        wanted: Number of last rows whose logits a window computes.
+        last_n: Number of last rows whose logits a window computes.
     """
     table = np.zeros((1 + len(tokens), ROW_WORDS), np.uint32)
-    table[0, 0], table[0, 2] = len(tokens), wanted
+    table[0, 0], table[0, 2] = len(tokens), last_n
     table[1:, 0] = tokens
     table[1:, 1] = slots if positions is None else positions
     table[1:, 2] = sequences

@@ -124,28 +124,28 @@ class CpuBackend:
         ids: Sequence[int],
         base: int,
         *,
-        wanted: int,
+        last_n: int,
         positions: Sequence[int] | None = None,
     ) -> F32:
-        """Return the logits of the last `wanted` of `ids`, see `Backend.window_logits`."""
+        """Return the logits of the last `last_n` of `ids`, see `Backend.window_logits`."""
         self._position.begin(base)
-        uncertain = max(wanted - 1, 0)
+        uncertain = max(last_n - 1, 0)
         rows = self._model.forward(
             ids, base, positions=positions, all_rows=True, uncertain=uncertain
         )
         self._position.advance(len(ids) - uncertain)
-        return rows[len(ids) - wanted :].numpy()
+        return rows[len(ids) - last_n :].numpy()
 
     def window_picks(
         self,
         ids: Sequence[int],
         base: int,
         *,
-        wanted: int,
+        last_n: int,
         positions: Sequence[int] | None = None,
     ) -> tuple[list[int], F32]:
         """Return the argmax of each of these rows, ties to the lower id, and the row's entropy."""
-        rows = self.window_logits(ids, base, wanted=wanted, positions=positions)
+        rows = self.window_logits(ids, base, last_n=last_n, positions=positions)
         return [int(one) for one in rows.argmax(axis=1)], entropies(rows)
 
     def read_cache(self, slots: int) -> dict[str, npt.NDArray[np.uint8]]:

@@ -82,7 +82,7 @@ class GpuBatch(GpuSequences):
             if self.run(ids, own[0].slot, _to_cache, sequence) is None:
                 shared += own
         while shared:
-            prepared = self._batch_passes.mapped(len(shared))
+            prepared = self._batch_passes.multi_sequence(len(shared))
             part, shared = shared[: prepared.rows], shared[prepared.rows :]
             self.step.write_rows(part)
             self._executor.run(prepared.body, len(part))

@@ -47,7 +47,7 @@ class Passes(Protocol):
         ...
 
     def consecutive(self, ids: int, sequence: int) -> PreparedPass | None:
-        """Return the pass over this many ids of one sequence; None if they share a mapped pass."""
+        """Return the pass over this many ids of one sequence; None if others share it."""
         ...
 
 
@@ -109,7 +109,7 @@ class BatchPasses:
         del sequence
         return None if ids <= MOST_SEQUENCES else self._get(PREFILL)
 
-    def mapped(self, rows: int) -> PreparedPass:
+    def multi_sequence(self, rows: int) -> PreparedPass:
         """Return the pass that stores the keys and values of rows of any sequences."""
         return self._get(batch_fill(self._most if rows > MOST_SEQUENCES else self._size(rows)))
 

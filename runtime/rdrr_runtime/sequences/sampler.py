@@ -151,7 +151,7 @@ class GpuSampler:
 
     def records(self, start: int, count: int) -> BufferSlice:
         """Return the records of consecutive steps of the ring."""
-        assert self._logprobs is not None, "mapped rows have no records"
+        assert self._logprobs is not None, "rows of several sequences have no records"
         size = record_bytes(self._top or 0)
         return self._logprobs.records.range(start * size, count * size)
 

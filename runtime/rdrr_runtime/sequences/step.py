@@ -41,7 +41,7 @@ class Step:
         base: int,
         positions: Sequence[int] | None = None,
         sequence: int = 0,
-        wanted: int = 1,
+        last_n: int = 1,
     ) -> None:
         """Write ids of one sequence, to be stored in consecutive slots.
 
@@ -50,10 +50,10 @@ class Step:
             base: Slot of the first id.
             positions: Position of each id in the sequence; its slot when None.
             sequence: Index of the sequence.
-            wanted: Number of last rows whose logits a window pass computes.
+            last_n: Number of last rows whose logits a window pass computes.
         """
         slots = np.arange(base, base + len(ids))
-        packed = pack_step(ids, slots, positions=positions, sequences=sequence, wanted=wanted)
+        packed = pack_step(ids, slots, positions=positions, sequences=sequence, last_n=last_n)
         self._write(packed)
 
     def write_rows(self, rows: Sequence[Row]) -> None:

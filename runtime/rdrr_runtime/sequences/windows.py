@@ -49,22 +49,22 @@ class GpuWindows:
         return out
 
     def logits(
-        self, ids: Sequence[int], base: int, wanted: int, positions: Sequence[int] | None
+        self, ids: Sequence[int], base: int, last_n: int, positions: Sequence[int] | None
     ) -> F32:
-        """Return the logits of the last `wanted` rows, see `Backend.window_logits`."""
+        """Return the logits of the last `last_n` rows, see `Backend.window_logits`."""
         parts = [np.empty((0, self._sequence.vocabulary), np.float32)]
-        for prepared, rows in self._passes(ids, base, wanted, positions):
+        for prepared, rows in self._passes(ids, base, last_n, positions):
             self._executor.run(prepared.head, rows)
             parts.append(self._sequence.read_logits(prepared, rows))
         return np.concatenate(parts)
 
     def picks(
-        self, ids: Sequence[int], base: int, wanted: int, positions: Sequence[int] | None
+        self, ids: Sequence[int], base: int, last_n: int, positions: Sequence[int] | None
     ) -> tuple[list[int], F32]:
         """Return most probable ids and entropies of the last rows, see `Backend.window_picks`."""
         found: list[int] = []
         entropies = [np.empty(0, np.float32)]
-        for prepared, rows in self._passes(ids, base, wanted, positions):
+        for prepared, rows in self._passes(ids, base, last_n, positions):
             assert prepared.picks is not None, "window passes have picks"
             self._executor.run(prepared.to_picks, rows)
             some, entropy = unpack(self._executor.device.read(prepared.picks, 0, PICK_BYTES * rows))
@@ -73,40 +73,40 @@ class GpuWindows:
         return found, np.concatenate(entropies)
 
     def _passes(
-        self, ids: Sequence[int], base: int, wanted: int, positions: Sequence[int] | None
+        self, ids: Sequence[int], base: int, last_n: int, positions: Sequence[int] | None
     ) -> Iterator[tuple[PreparedPass, int]]:
-        """Run the bodies in order; yield each pass with wanted rows, and how many it has."""
+        """Run the bodies in order; yield each pass with some of the last n rows, and how many."""
         prepared = self._program.get(SMALL_WINDOW if len(ids) <= SMALL_WINDOW.rows else WINDOW)
         self._position.begin(base)
-        for start, end in self._parts(len(ids), wanted, prepared.rows):
+        for start, end in self._parts(len(ids), last_n, prepared.rows):
             part = ids[start:end]
             own = None if positions is None else positions[start:end]
-            rows = max(0, min(len(part), end - (len(ids) - wanted)))
-            self._step.write(part, base + start, own, wanted=rows)
+            rows = max(0, min(len(part), end - (len(ids) - last_n)))
+            self._step.write(part, base + start, own, last_n=rows)
             self._executor.run(prepared.body, len(part))
             self._position.advance(len(part) - max(rows - 1, 0))
             if rows:
                 yield prepared, rows
-        if len(ids) > 1 and wanted <= 1:
+        if len(ids) > 1 and last_n <= 1:
             self._position.keep()
 
-    def _parts(self, count: int, wanted: int, most: int) -> Iterator[tuple[int, int]]:
+    def _parts(self, count: int, last_n: int, most: int) -> Iterator[tuple[int, int]]:
         """Yield the rows of each pass, from the first to behind the last.
 
-        A pass takes states only up to its first wanted row, so all wanted rows share a pass where
-        there are states.
+        A pass takes states only up to the first of its last n rows, so all of these share a pass
+        where there are states.
 
         Raises:
             UsageError: They do not fit.
         """
         last = 0
-        if self._position.has_states and count > most and wanted > 1:
-            last = wanted
+        if self._position.has_states and count > most and last_n > 1:
+            last = last_n
         if last > most:
             raise UsageError(
                 "too many draft tokens for a model with recurrent states",
                 expected=f"at most {most - 1}",
-                found=wanted - 1,
+                found=last_n - 1,
             )
         for start in range(0, count - last, most):
             yield start, min(start + most, count - last)

@@ -45,12 +45,12 @@ class Table:
     def logits(self, ids: Sequence[int], base: int) -> np.ndarray:
         return self._run(ids, base)[-1:]
 
-    def window_logits(self, ids: Sequence[int], base: int, *, wanted: int) -> np.ndarray:
-        return self._run(ids, base)[-wanted:]
+    def window_logits(self, ids: Sequence[int], base: int, *, last_n: int) -> np.ndarray:
+        return self._run(ids, base)[-last_n:]
 
-    def window_picks(self, ids, base, *, wanted):
-        rows = self.window_logits(ids, base, wanted=wanted)
-        return rows.argmax(axis=1).tolist(), np.zeros(wanted, np.float32)
+    def window_picks(self, ids, base, *, last_n):
+        rows = self.window_logits(ids, base, last_n=last_n)
+        return rows.argmax(axis=1).tolist(), np.zeros(last_n, np.float32)
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         out = [int(self.logits(ids, base).argmax())]

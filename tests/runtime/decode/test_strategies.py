@@ -36,20 +36,20 @@ class Hashing:
         self.cache: list[int] = []
         self.ran = 0
 
-    def window_logits(self, ids: Sequence[int], base: int, *, wanted: int) -> np.ndarray:
+    def window_logits(self, ids: Sequence[int], base: int, *, last_n: int) -> np.ndarray:
         assert base <= len(self.cache), "a pass may not leave a gap in the cache"
         assert base + len(ids) <= self.info.context, "a pass beyond the context"
         self.cache[base:] = ids
         self.ran += len(ids)
-        ends = range(base + len(ids) - wanted + 1, base + len(ids) + 1)
+        ends = range(base + len(ids) - last_n + 1, base + len(ids) + 1)
         return np.array([logits_after(self.cache[:end]) for end in ends])
 
-    def window_picks(self, ids, base, *, wanted):
-        rows = self.window_logits(ids, base, wanted=wanted)
-        return rows.argmax(axis=1).tolist(), np.zeros(wanted, np.float32)
+    def window_picks(self, ids, base, *, last_n):
+        rows = self.window_logits(ids, base, last_n=last_n)
+        return rows.argmax(axis=1).tolist(), np.zeros(last_n, np.float32)
 
     def logits(self, ids: Sequence[int], base: int) -> np.ndarray:
-        return self.window_logits(ids, base, wanted=1)
+        return self.window_logits(ids, base, last_n=1)
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         out: list[int] = []

@@ -161,10 +161,10 @@ class Confident:
     def fill(self, ids: Sequence[int], base: int) -> None:
         self.slots = base + len(ids)
 
-    def window_picks(self, ids, base, *, wanted, positions):
+    def window_picks(self, ids, base, *, last_n, positions):
         assert base <= self.slots, "a pass may not leave a gap in the cache"
         assert base + len(ids) <= self.info.context
-        known = len(ids) - wanted
+        known = len(ids) - last_n
         halves = [*positions[:known]], [*positions[known:]]
         assert all(part == sorted(part) for part in halves)
         assert [ids[at] for at in range(known)] == [self.sequence[at] for at in halves[0]]

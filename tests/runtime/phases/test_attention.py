@@ -169,7 +169,7 @@ def test_a_row_attends_to_its_own_sequence(any_bench, rng, which, rows_of, windo
         ]
     )
     ctx = bench.context(rows, slots=slots, sequences=sequences)
-    ctx = replace(ctx, mapped=rows_of is THREE_SEQUENCES)
+    ctx = replace(ctx, multi_sequence=rows_of is THREE_SEQUENCES)
     out = bench.poisoned(*q.shape)
     made = attention(
         ctx,
@@ -189,7 +189,7 @@ def test_a_row_attends_to_its_own_sequence(any_bench, rng, which, rows_of, windo
 def test_tiled_kernels_refuse_rows_of_different_sequences(bench, which) -> None:
     spec, x = AttentionSpec(2, KvSpec(1, 64, 8, "f32"), 1.0), bench.poisoned(4096)
     alone = bench.context(1)
-    mapped = replace(alone, mapped=True)
+    mapped = replace(alone, multi_sequence=True)
     assert refusal(which, alone, spec, MAX_BINDING) is None
     found = refusal(which, mapped, spec, MAX_BINDING)
     assert (found is not None) == (which in TILED)
@@ -304,7 +304,7 @@ def test_a_quantized_cache_of_several_sequences_is_refused(bench, mapped, sequen
     x, cache = bench.poisoned(4096), KvSpec(1, 32, 16, "q8_0")
     ctx = bench.context(1)
     assert kv_store(ctx, x, x, LayerCache(x, x), cache=cache, label="t")
-    cache, ctx = replace(cache, sequences=sequences), replace(ctx, mapped=mapped)
+    cache, ctx = replace(cache, sequences=sequences), replace(ctx, multi_sequence=mapped)
     with pytest.raises(FormatError, match="one sequence only"):
         kv_store(ctx, x, x, LayerCache(x, x), cache=cache, label="t")
 

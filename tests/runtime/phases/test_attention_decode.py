@@ -222,7 +222,7 @@ def test_a_batch_gives_the_same_results_as_each_sequence_alone(
         ({"heads": 32}, {}, "16 query heads share"),
         ({"head_dim": 1024}, {}, "head dimension is 1024, and at most"),
         ({"head_dim": 96, "dtype": "q8_0"}, {}, "head dimension is 96, not a multiple of 64"),
-        ({"dtype": "q8_0"}, {"mapped": True}, "one sequence only"),
+        ({"dtype": "q8_0"}, {"multi_sequence": True}, "one sequence only"),
         ({}, {"max_rows": 2}, "2 rows of one sequence"),
         ({}, {"workgroup_storage": 8192}, "the device has 8192"),
         ({}, {"max_threads": 64}, "at most 64"),
@@ -242,4 +242,4 @@ def test_a_refusal_gives_the_reason(bench: Bench, changed, of_device, message) -
 
 def test_rows_of_different_sequences_are_accepted(bench: Bench) -> None:
     spec = AttentionSpec(8, KvSpec(2, 64, CONTEXT), 1.0, split=SPLIT)
-    assert refusal(replace(bench.context(1), max_rows=2, mapped=True), spec) is None
+    assert refusal(replace(bench.context(1), max_rows=2, multi_sequence=True), spec) is None

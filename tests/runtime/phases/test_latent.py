@@ -98,7 +98,7 @@ def test_latent_attention_equals_the_expanded_form(
     caches, held = zip(*(uploaded(bench, normal(rng, *one), kv) for one in shapes), strict=True)
     layer, table_on_gpu = LayerCache(*caches), bench.upload(table)
     ctx = bench.context(rows, slots=slots, sequences=sequences, positions=slots)
-    ctx = replace(ctx, mapped=count > 1)
+    ctx = replace(ctx, multi_sequence=count > 1)
     queries, latents = bench.poisoned(rows, heads, spec.query_dim), bench.poisoned(q.size * 8)
     out = bench.poisoned(rows, heads, spec.value_dim)
     attended = spec.attention(split=SplitTuning(64, 4))

@@ -196,7 +196,7 @@ def test_the_last_n_rows_are_copied(bench, rng, wanted) -> None:
     x = normal(rng, 8, 100)
     y = bench.poisoned(8, 100)
     ctx = bench.context(5, max_rows=8)
-    bench.device.write(ctx.state.step, pack_step([0] * 5, range(5), wanted=wanted))
+    bench.device.write(ctx.state.step, pack_step([0] * 5, range(5), last_n=wanted))
     bench.run(copy_row(ctx, bench.upload(x), y, width=100, several=True, label="t"), wanted)
     got = bench.download(y, 8, 100)
     assert np.array_equal(got[:wanted], x[5 - wanted : 5])

@@ -84,7 +84,7 @@ def test_delta_rule_row_by_row_equals_torch(any_bench, rng, base, wanted) -> Non
     case = Delta(rng, SPEC, rows)
     operands, ctx = case.upload(any_bench), any_bench.context(rows)
     slots = range(base, base + rows)
-    any_bench.device.write(ctx.state.step, pack_step([0] * rows, slots, wanted=wanted))
+    any_bench.device.write(ctx.state.step, pack_step([0] * rows, slots, last_n=wanted))
     any_bench.run(delta_rule(ctx, operands, spec=SPEC, single=False, label="t"), rows)
     y, state = case.downloaded(any_bench, operands)
     assert relative_error(y, case.expected(slice(0, rows), 0, base)[0]) < TOLERANCE
@@ -150,7 +150,7 @@ def test_short_convolution_equals_torch(bench, rng, gated, sequences, slots, wan
     weight, bias = normal(rng, channels, kernel), normal(rng, channels)
     state = normal(rng, 3, kernel, channels)
     ctx = bench.context(rows, slots=slots, sequences=sequences)
-    packed = pack_step([0] * rows, slots, sequences=sequences, wanted=wanted)
+    packed = pack_step([0] * rows, slots, sequences=sequences, last_n=wanted)
     bench.device.write(ctx.state.step, packed)
     y, held = bench.poisoned(rows, channels), bench.upload(state)
     operands = (bench.upload(x), y, bench.upload(weight), bench.upload(bias), held)

@@ -98,7 +98,7 @@ def test_every_kind_of_pass_gives_the_logits_of_one_pass(backend, rng):
     ids = prompt(rng, 75)
     whole = backend.logits(ids, 0, all_rows=True)
     backend.fill(ids[:40], 0)
-    parts = [backend.window_logits(ids[40:45], 40, wanted=1)]
+    parts = [backend.window_logits(ids[40:45], 40, last_n=1)]
     parts += [backend.logits([one], at) for at, one in enumerate(ids[45:50], start=45)]
     parts += [backend.logits(ids[50:], 50)]
     rows = [44, *range(45, 50), 74]
@@ -110,11 +110,11 @@ def test_a_window_over_draft_tokens_leaves_the_states_at_the_certain_rows(backen
     whole = backend.logits(ids, 0, all_rows=True)
     backend.fill(ids[:20], 0)
     wrong = prompt(rng, 4)
-    found = backend.window_logits([*ids[20:23], *wrong], 20, wanted=5)
+    found = backend.window_logits([*ids[20:23], *wrong], 20, last_n=5)
     assert relative_error(found[:1], whole[22:23]) < 1e-4
     assert backend.resumable(27) == 23
     # More rows than a window has: only the certain ones are split.
-    found = backend.window_logits(ids[23:60], 23, wanted=6)
+    found = backend.window_logits(ids[23:60], 23, last_n=6)
     assert relative_error(found, whole[54:60]) < 1e-4
     assert backend.resumable(99) == 55
     with pytest.raises(GenerationError, match="cannot resume"):
@@ -124,7 +124,7 @@ def test_a_window_over_draft_tokens_leaves_the_states_at_the_certain_rows(backen
 def test_a_window_of_more_drafts_than_a_pass_has_rows_is_refused(package, device, rng):
     backend = opened(package, device, "f32")
     with pytest.raises(UsageError, match="too many draft tokens"):
-        backend.window_logits(prompt(rng, 50), 0, wanted=40)
+        backend.window_logits(prompt(rng, 50), 0, last_n=40)
     backend.close()
 
 

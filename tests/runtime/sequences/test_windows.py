@@ -41,25 +41,25 @@ def test_rows_use_their_given_positions_and_attend_to_the_slots_before_theirs(
     prompt = rng.integers(0, VOCAB, 11).tolist()
     for one in (backend, reference):
         one.fill(prompt, 0)
-    for rows, wanted in ((1, 1), (6, 2), (21, 21), (40, 37)):
+    for rows, last_n in ((1, 1), (6, 2), (21, 21), (40, 37)):
         ids = rng.integers(0, VOCAB, rows).tolist()
         positions = (11 + rng.permutation(rows)).tolist()
-        asked = {"wanted": wanted, "positions": positions}
+        asked = {"last_n": last_n, "positions": positions}
         ours = backend.window_logits(ids, 11, **asked)
-        assert ours.shape == (wanted, VOCAB)
+        assert ours.shape == (last_n, VOCAB)
         expected = reference.window_logits(ids, 11, **asked)
         assert relative_error(ours, expected) < CLOSE
         found, entropy = backend.window_picks(ids, 11, **asked)
         assert np.allclose(entropy, picks(ours.astype(np.float64))[1], atol=1e-4)
         assert found == ours.argmax(axis=1).tolist()
-    in_order = backend.window_logits(ids, 11, wanted=wanted)
+    in_order = backend.window_logits(ids, 11, last_n=last_n)
     assert relative_error(in_order, expected) > APART  # the control: positions matter
 
 
 def test_a_window_in_sequence_order_equals_the_sequence(backend, rng):
     ids = rng.integers(0, VOCAB, 30).tolist()
     backend.fill(ids[:9], 0)
-    ahead = backend.window_logits(ids[9:], 9, wanted=21)
+    ahead = backend.window_logits(ids[9:], 9, last_n=21)
     assert relative_error(ahead, backend.logits(ids, 0, all_rows=True)[9:]) < CLOSE
     after = backend.greedy([ids[-1]], 29, 3)  # continues from the cache that the window filled
     assert after == backend.greedy(ids, 0, 3)
@@ -92,7 +92,7 @@ def test_a_window_in_int8_is_close_to_torch(device, tmp_path, rng, count):
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
     ids = rng.integers(0, VOCAB, 40).tolist()
     backend.fill(ids[: 40 - count], 0)
-    found = backend.window_logits(ids[40 - count :], 40 - count, wanted=3)
+    found = backend.window_logits(ids[40 - count :], 40 - count, last_n=3)
     expected = CpuBackend(package, context=CONTEXT).logits(ids, 0, all_rows=True)[-3:]
     assert 1e-5 < relative_error(found, expected) < IN_INT8  # so large only with int8
     backend.close()
@@ -100,9 +100,9 @@ def test_a_window_in_int8_is_close_to_torch(device, tmp_path, rng, count):
 
 def test_picks_take_one_readback_of_8_bytes_per_row(backend, rng):
     ids = rng.integers(0, VOCAB, 24).tolist()
-    backend.window_picks(ids, 0, wanted=10)
+    backend.window_picks(ids, 0, last_n=10)
     before = backend.device.counters.copy()
-    backend.window_picks(ids, 0, wanted=10)
+    backend.window_picks(ids, 0, last_n=10)
     work = backend.device.counters.since(before)
     assert (work.bytes_read, work.maps) == (8 * 10, 1)
     assert (work.buffer_creates, work.bind_group_creates, work.pipeline_creates) == (0, 0, 0)

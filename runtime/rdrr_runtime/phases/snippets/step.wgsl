@@ -9,7 +9,7 @@ struct Row {
 struct Step {
     rows: u32,     // token rows of this pass
     sampled: u32,  // tokens sampled so far
-    wanted: u32,   // number of last rows whose logits are computed, in passes with last-n logits
+    last_n: u32,   // number of last rows whose logits are computed, in passes with last-n logits
     pad: u32,
     row: array<Row>,
 }
