@@ -18,6 +18,7 @@ from rdrr_manifests.models import Architecture, MoeConfig
 from rdrr_converter.architectures import ArchitectureRule, Config, TensorRule
 from rdrr_converter.architectures.base import BODY, Arrangement, StackRule
 from rdrr_converter.arrangements import stacked_shape, take_apart
+from rdrr_converter.grouped_rows import Piece, rows_of_parts, with_rows
 from rdrr_converter.sources import Source, SourceTensor
 from rdrr_converter.stacks import join_rows, transposed, unstack, unstack_groups
 
@@ -166,6 +167,10 @@ def _linear_dimensions(sizes: Architecture) -> dict[str, int]:
     return {
         "gated_q": 2 * sizes.num_attention_heads * sizes.head_dim,
         "linear_heads": heads,
+        "linear_heads_per_key": heads // max(key_heads, 1),
+        "linear_key_heads": key_heads,
+        "linear_key_head": key_dim,
+        "linear_v_per_key": heads * value_dim // max(key_heads, 1),
         "linear_head": value_dim,
         "linear_v": heads * value_dim,
         "linear_qkv": 2 * key_heads * key_dim + heads * value_dim,
@@ -285,6 +290,9 @@ class _Finder:
         whole = self._tensors.get(self.name_in_source(wanted.fill(stack.name)))
         if whole is None:
             return
+        if stack.pieces:
+            self._parts |= self._in_pieces(stack, whole, wanted)
+            return
         if stack.arrangement is not None:
             self._parts |= self._arranged(stack, stack.arrangement, whole, wanted)
             return
@@ -310,6 +318,20 @@ class _Finder:
         _check_shape(whole, (*leading, columns))
         matrices = unstack(whole, [(prod(shape[:-1]), columns) for shape in shapes])
         self._parts |= dict(zip(names, matrices, strict=True))
+
+    def _in_pieces(
+        self, stack: StackRule, whole: SourceTensor, wanted: _ExpectedTensor
+    ) -> dict[str, SourceTensor]:
+        """Return the parts of a stack whose rows alternate in pieces, by their names."""
+        shapes = [self._shape(self._rows[part], wanted.layer) for part in stack.parts]
+        _check_shape(whole, (sum(shape[0] for shape in shapes), shapes[0][-1]))
+        self.used.add(whole.name)
+        pieces = [Piece(part, self._dimensions[size]) for part, size in stack.pieces]
+        rows = rows_of_parts(pieces, self._dimensions[stack.groups])
+        return {
+            wanted.fill(part): with_rows(whole, own, part.rpartition(".")[0].rpartition(".")[2])
+            for part, own in zip(stack.parts, rows, strict=True)
+        }
 
     def _arranged(
         self,

@@ -155,6 +155,7 @@ WITHOUT_DEFAULTS = {
         ("lfm2_moe", "lfm2_moe"),
         ("qwen3_5", "qwen3_5_text"),
         ("qwen3_5_moe", "qwen3_5_moe_text"),
+        ("qwen3_next", "qwen3_next"),
         ("qwen3_vl", "qwen3_vl_text"),
         ("seed_oss", "seed_oss"),
         ("smollm3", "smollm3"),

@@ -69,9 +69,28 @@ def saved_tensors(path: Path, config: Any) -> dict[str, np.ndarray]:
             state |= {f"{stem}.gate_proj.weight": gate, f"{stem}.up_proj.weight": up}
         elif part in ("c_attn", "query_key_value"):
             state |= split_projections(name, state.pop(name), config.num_attention_heads)
+        elif part in ("in_proj_qkvz", "in_proj_ba"):
+            state |= linear_projections(name, state.pop(name), config)
         elif is_conv1d(name):
             state[name] = state[name].T
     return joined_norms(state)
+
+
+def linear_projections(name: str, whole: np.ndarray, config: Any) -> dict[str, np.ndarray]:
+    """Return the projections of linear attention that Qwen 3 Next stores key head by key head."""
+    share = config.linear_num_value_heads // config.linear_num_key_heads
+    values = share * config.linear_value_head_dim
+    key, is_gates = config.linear_key_head_dim, "in_proj_ba" in name
+    sizes = [share, share] if is_gates else [key, key, values, values]
+    heads = whole.reshape(config.linear_num_key_heads, sum(sizes), -1)
+    parts = [
+        one.reshape(-1, whole.shape[1]) for one in np.split(heads, np.cumsum(sizes)[:-1], axis=1)
+    ]
+    if not is_gates:
+        parts = [np.concatenate(parts[:3]), parts[3]]
+    stem = name.partition("in_proj_")[0]
+    kinds = "ba" if is_gates else ("qkv", "z")
+    return {f"{stem}in_proj_{kind}.weight": one for kind, one in zip(kinds, parts, strict=True)}
 
 
 def granite_parts(name: str, values: np.ndarray) -> dict[str, np.ndarray]:

@@ -283,6 +283,11 @@ LATEST_MODELS = (
     ),
     TinyModel("qwen3_5_text", 256, LINEAR_ATTENTION),
     TinyModel("qwen3_5_moe_text", 256, (*LINEAR_ATTENTION, *GATED_MIXTURE)),
+    TinyModel(
+        "qwen3_next",
+        256,
+        (*LINEAR_ATTENTION, *GATED_MIXTURE, ("decoder_sparse_step", 2)),
+    ),
     TinyModel("gemma", 256, (("tie_word_embeddings", True),)),
     TinyModel("glm4_moe", 256, (*SIGMOID_EXPERTS, ("attention_bias", True), ("use_qk_norm", True))),
     TinyModel("dots1", 256, (*SIGMOID_EXPERTS, ("max_window_layers", 1), ("sliding_window", 24))),

@@ -64,6 +64,7 @@ from rdrr_converter.architectures.qwen3 import QWEN3
 from rdrr_converter.architectures.qwen3_5 import QWEN3_5
 from rdrr_converter.architectures.qwen3_5_moe import QWEN3_5_MOE
 from rdrr_converter.architectures.qwen3_moe import QWEN3_MOE
+from rdrr_converter.architectures.qwen3_next import QWEN3_NEXT
 from rdrr_converter.architectures.qwen3_vl import QWEN3_VL
 from rdrr_converter.architectures.seed_oss import SEED_OSS
 from rdrr_converter.architectures.smollm3 import SMOLLM3
@@ -116,6 +117,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     QWEN3_5,
     QWEN3_5_MOE,
     QWEN3_MOE,
+    QWEN3_NEXT,
     QWEN3_VL,
     SEED_OSS,
     SMOLLM3,

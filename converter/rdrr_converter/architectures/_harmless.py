@@ -51,6 +51,10 @@ HARMLESS: frozenset[str] = frozenset(
         "reorder_and_upcast_attn",
         "use_parallel_embedding",
         "mamba_ssm_dtype",  # states are float32
+        "block_mlp_init_scale",
+        "block_out_init_scale",
+        "block_use_xavier_init",
+        "conv_use_xavier_init",
         "ep_size",
         # training
         "aux_loss_alpha",
@@ -181,6 +185,7 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "hidden_activation": ("gelu_pytorch_tanh",),
         "interpolate_factor": (1,),
         "is_decoder": (False, True),
+        "block_use_swiglu": (True,),
         "is_encoder_decoder": (False,),
         "layer_norm_bias": (False,),  # Cohere
         "layer_norm_elementwise_affine": (True,),
@@ -210,6 +215,7 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "use_embedding_sharing": (True,),  # Cohere 2, as the next two
         "use_gated_activation": (True,),
         "use_parallel_block": (True,),
+        "use_pos_enc": (True,),  # LFM2
         "use_mrope": (False,),  # Qwen 2.5
         "use_rotary_pos_emb": (True,),
         "use_sliding_window": (False,),
@@ -220,6 +226,12 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
 HARMLESS_COPIES: Mapping[str, str] = MappingProxyType(
     {
         "attention_head_dim": "head_dim",  # Hunyuan
+        "block_dim": "hidden_size",  # LFM2, as the next five
+        "block_norm_eps": "norm_eps",
+        "conv_dim": "hidden_size",
+        "conv_dim_out": "hidden_size",
+        "num_heads": "num_attention_heads",
+        "theta": "rope_theta",
         "layer_switch": "sliding_window_pattern",  # Cohere 2
         "sliding_window_size": "sliding_window",  # Gemma 2
         "word_embed_proj_dim": "hidden_size",  # OPT

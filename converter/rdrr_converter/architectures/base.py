@@ -89,6 +89,9 @@ class StackRule:
         transposed: Whether a matrix is stored as [inputs, outputs].
         is_published: Whether checkpoints of transformers have it; others are only in GGUF files.
         arrangement: Another arrangement of the parts; None if their rows follow each other.
+        groups: Dimension that says how many groups of rows there are, if each has `pieces`.
+        pieces: For each piece of a group, the index of its part and the dimension that is its
+            number of rows.
     """
 
     name: str
@@ -97,6 +100,8 @@ class StackRule:
     transposed: bool = False
     is_published: bool = True
     arrangement: Arrangement | None = None
+    groups: str = ""
+    pieces: tuple[tuple[int, str], ...] = ()
 
 
 BODY = "model."

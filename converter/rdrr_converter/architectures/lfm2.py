@@ -109,6 +109,7 @@ LFM2 = ArchitectureRule(
     ffn={"activation": "silu"},
     output={},
     layer_types=convolutions_and_full,
+    stated_by_tensors=("tie_embedding",),
     dimensions={
         "taps": read.integer("conv_L_cache"),
         "three_hidden": lambda config: 3 * config.integer("hidden_size"),
