@@ -9,6 +9,7 @@ import pytest
 from rdrr_converter.convert import convert
 from rdrr_converter.export import export
 from rdrr_converter.sources._gguf_file import read_gguf
+from rdrr_format.errors import ConversionError
 from rdrr_manifests.package import open_package
 from support.checkpoints import OLDER_MODELS, make_model, save_checkpoint
 from support.gguf_older import OLDER, payloads, write_older_gguf
@@ -54,6 +55,21 @@ def test_an_export_has_the_tensors_and_the_metadata_of_llama_cpp(tiny, tmp_path,
     convert(tmp_path / "out.gguf", tmp_path / "again", quantize="f32")
     with open_package(tmp_path / "package") as first, open_package(tmp_path / "again") as second:
         assert first.graph == second.graph
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"word_embed_proj_dim": 128},
+        {"do_layer_norm_before": False},
+        {"_remove_final_layer_norm": True},
+    ],
+)
+def test_forms_of_opt_that_no_op_computes_are_refused_by_the_key(tmp_path, rng, change):
+    tiny = next(one for one in OLDER_MODELS if one.model_type == "opt")
+    save_checkpoint(make_model(tiny, rng, num_hidden_layers=1, **change), tmp_path / "model")
+    with pytest.raises(ConversionError, match=next(iter(change))):
+        convert(tmp_path / "model", tmp_path / "out")
 
 
 @pytest.mark.parametrize("tiny", MODELS[2:4], ids=lambda tiny: tiny.name)

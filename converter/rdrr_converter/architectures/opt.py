@@ -5,9 +5,14 @@ OPT-350M projects its embeddings and normalises after each branch, which no op h
 
 from __future__ import annotations
 
+import json
+
+from rdrr_format.errors import ConversionError
+
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures._rope import no_rope
 from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import all_full
 from rdrr_converter.architectures.tensors import (
     ATTENTION,
@@ -27,6 +32,28 @@ from rdrr_converter.architectures.tensors import (
 OFFSET = 2
 BIAS = read.flag("enable_bias")
 
+
+def _rope(config: Config) -> dict[str, object]:
+    """Rule: no rope; refuse OPT-350M, whose parts no op computes, before its tensors are read."""
+    hidden = config.integer("hidden_size")
+    computed = {
+        "word_embed_proj_dim": (None, hidden),
+        "do_layer_norm_before": (None, True),
+        "_remove_final_layer_norm": (None, False),
+    }
+    for key, values in computed.items():
+        found = config.get(key)
+        if found not in values:
+            raise ConversionError(
+                "OPT with projected embeddings, or with norms elsewhere than before each branch, "
+                "cannot be converted",
+                where=config.where,
+                expected=f"{key}: {json.dumps(values[1])}",
+                found=json.dumps(found),
+            )
+    return no_rope(config)
+
+
 OPT = ArchitectureRule(
     name="opt",
     classes=("OPTForCausalLM", "OPTModel"),
@@ -45,7 +72,7 @@ OPT = ArchitectureRule(
     normalization={"rms_norm_eps": 1e-5, "post_attention_norm": True, "layer_norm": True},
     ffn={"activation": read.activation("hidden_act"), "gated_activation": False},
     output={"position_embedding_offset": OFFSET},
-    rope=no_rope,
+    rope=_rope,
     layer_types=all_full,
     body="model.decoder.",
     prefixes=("model.decoder.", "decoder."),
