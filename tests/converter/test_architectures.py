@@ -70,11 +70,9 @@ def test_an_architecture_is_found_by_its_class_or_else_by_its_model_type(config,
         {"model_type": 3},
     ],
 )
-def test_an_unknown_architecture_is_refused_with_the_list_of_supported_ones(config):
-    with pytest.raises(ConversionError) as caught:
+def test_an_unknown_architecture_is_refused_with_the_command_that_lists_them(config):
+    with pytest.raises(ConversionError, match="`rdrr architectures` lists"):
         find_architecture(config)
-    for name in BY_NAME:
-        assert name in str(caught.value)
 
 
 def test_an_override_wins_and_must_be_known():
@@ -169,6 +167,8 @@ WITHOUT_DEFAULTS = {
         ("ernie4_5", "ernie4_5"),
         ("hunyuan_v1_dense", "hunyuan_v1_dense"),
         ("helium", "helium"),
+        ("internlm3", "internlm3"),
+        ("ministral", "ministral"),
         ("ministral3", "ministral3"),
         ("olmo", "olmo"),
         ("apertus", "apertus"),
@@ -348,15 +348,19 @@ FACTORS = {"factor": 2.0, "short_factor": [1.0, 1.0], "long_factor": [2.0, 3.5]}
 @pytest.mark.parametrize(
     "scaling",
     [
-        {"type": "dynamic", "factor": 2.0},
+        {"type": "spiral", "factor": 2.0},
         {"rope_type": "longrope", **FACTORS, "attention_factor": 3.0},
         {"rope_type": "longrope", **FACTORS, "short_mscale": 1.1},
-        {"rope_type": "yarn", "factor": 4.0, "truncate": False},
     ],
 )
 def test_rope_scaling_that_the_format_cannot_express_is_refused(scaling):
     with pytest.raises(ConversionError):
         rope_of("llama", {"rope_scaling": scaling})
+
+
+def test_dynamic_scaling_is_none_within_the_context_of_the_package():
+    block = rope_of("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}})
+    assert block == rope_of("llama", {})
 
 
 def test_yarn_with_the_papers_attention_factor_is_accepted():

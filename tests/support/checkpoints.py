@@ -266,6 +266,7 @@ CONVOLUTIONS = (
     ("full_attn_idxs", [1, 3]),
     ("tie_word_embeddings", True),
 )
+DYNAMIC = {"rope_type": "dynamic", "factor": 6.0, "rope_theta": 50000.0}
 LATEST_MODELS = (
     TinyModel("lfm2", 256, CONVOLUTIONS),
     TinyModel(
@@ -299,6 +300,15 @@ LATEST_MODELS = (
             ("moe_k", 3),
             ("moe_num_experts", 6),
             ("moe_num_shared_experts", 2),
+        ),
+    ),
+    TinyModel("internlm3", 256, (("rope_parameters", DYNAMIC),)),
+    TinyModel(
+        "ministral",
+        256,
+        (
+            ("layer_types", ["sliding_attention", "full_attention"] * 2),
+            ("sliding_window", 24),
         ),
     ),
     TinyModel("apertus", 256, (("num_attention_heads", 6),)),

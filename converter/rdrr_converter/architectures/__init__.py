@@ -42,10 +42,12 @@ from rdrr_converter.architectures.granitemoe import GRANITEMOE
 from rdrr_converter.architectures.granitemoeshared import GRANITEMOESHARED
 from rdrr_converter.architectures.helium import HELIUM
 from rdrr_converter.architectures.hunyuan_v1_dense import HUNYUAN_V1_DENSE
+from rdrr_converter.architectures.internlm3 import INTERNLM3
 from rdrr_converter.architectures.lfm2 import LFM2
 from rdrr_converter.architectures.lfm2_moe import LFM2_MOE
 from rdrr_converter.architectures.llama import LLAMA
 from rdrr_converter.architectures.llama4_text import LLAMA4_TEXT
+from rdrr_converter.architectures.ministral import MINISTRAL
 from rdrr_converter.architectures.ministral3 import MINISTRAL3
 from rdrr_converter.architectures.mistral import MISTRAL
 from rdrr_converter.architectures.mixtral import MIXTRAL
@@ -107,7 +109,9 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     LLAMA,
     LLAMA4_TEXT,
     MISTRAL,
+    MINISTRAL,
     MINISTRAL3,
+    INTERNLM3,
     MIXTRAL,
     PHI3,
     QWEN2,
@@ -170,7 +174,7 @@ def find_architecture(
         return found
     candidates = stated_names(config)
     inner = config.get("text_config")
-    text_type = inner.get("model_type") if isinstance(inner, Mapping) else None
+    text_type = (inner if isinstance(inner, Mapping) else config).get("model_type")
     for name in candidates:
         found = find_by_name(name, text_type)
         if found is not None:
@@ -224,8 +228,8 @@ def find_by_name(name: str, text_type: object = None) -> ArchitectureRule | None
 
     Args:
         name: The name.
-        text_type: `model_type` of the text model inside a multimodal one, which decides between
-            architectures that have the same class.
+        text_type: `model_type` of the text model, which decides between architectures that have the
+            same class.
     """
     plain = plain_name(ALIASES.get(plain_name(name), name))
     found = [
@@ -243,4 +247,5 @@ def _own(rule: ArchitectureRule) -> tuple[str, ...]:
 
 
 def _known() -> str:
-    return ", ".join(f"{rule.name} ({rule.classes[0]})" for rule in ARCHITECTURES)
+    """Return the names of all architectures; with their classes, the list would be cut."""
+    return ", ".join(rule.name for rule in ARCHITECTURES)

@@ -40,7 +40,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "vicuna",
             "yi",
         ),
-        "mistral": ("ministral", "mistral3", "mistral-nemo", "mistral-small", "zephyr"),
+        "mistral": ("mistral3", "mistral-nemo", "mistral-small", "zephyr"),
         "nemotron": ("minitron", "nemotron-4", "nemotron-mini"),
         "phi": ("phi-1", "phi-1.5", "phi-2"),
         "phi3": ("phi-3.5", "phi-4", "phi-4-mini"),

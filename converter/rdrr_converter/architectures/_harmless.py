@@ -178,6 +178,7 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "_remove_final_layer_norm": (False,),  # OPT, as the next
         "add_cross_attention": (False,),
         "attention_bias": (False,),
+        "bias": (False,),  # InternLM 3
         "attention_out_bias": (False,),
         "do_layer_norm_before": (True,),  # OPT, as layer_norm_elementwise_affine
         "full_attn_mod": (1,),  # Phi-4 mini, as interpolate_factor

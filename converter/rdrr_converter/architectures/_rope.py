@@ -187,6 +187,10 @@ def _fields(parameters: Config, config: Config, scope: str) -> dict[str, object]
     older_kind, kind = parameters.get("type"), parameters.get("rope_type")
     kind = kind or older_kind or "default"
     kind = _OLDER_KINDS.get(kind, kind) if isinstance(kind, str) else kind
+    if kind == "dynamic":
+        # It changes the base only beyond max_position_embeddings, the context of the package.
+        parameters.number("factor")
+        kind = "default"
     if (
         not isinstance(kind, str)
         or kind not in _SCALINGS

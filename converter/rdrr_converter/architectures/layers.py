@@ -19,6 +19,11 @@ def window_everywhere(config: Config) -> tuple[str, ...]:
     return (FULL if config.get("sliding_window") is None else SLIDING,) * config.layers
 
 
+def window_where_stated(config: Config) -> tuple[str, ...]:
+    """Rule: the stated layer types, else a sliding window in every layer if there is one."""
+    return stated_types(config) or window_everywhere(config)
+
+
 def window_if_used(config: Config) -> tuple[str, ...]:
     """Rule: every layer has a sliding window if `use_sliding_window` (Qwen 3 with experts)."""
     is_used = config.flag("use_sliding_window") and bool(config.get("sliding_window"))
