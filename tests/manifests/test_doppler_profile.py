@@ -66,6 +66,18 @@ def with_llama3_rope(manifest):
     }
 
 
+def with_field(block, field, value):
+    """Return a change that sets a field of one of the typed blocks."""
+
+    def change(manifest):
+        where = (
+            manifest["architecture"] if block == "architecture" else manifest["inference"][block]
+        )
+        where[field] = value
+
+    return change
+
+
 def with_bias(projection, dtype):
     """Return a change that adds a bias to a projection of the first layer."""
 
@@ -93,6 +105,12 @@ def with_a_field_of_ours(manifest):
         (without_a_stage, {"doppler-execution"}),
         (with_another_digest, {"doppler-kernel"}),
         (with_llama3_rope, {"doppler-support"}),
+        (with_field("attention", "slidingWindow", 64), set()),
+        (with_field("attention", "attnLogitSoftcapping", 30.0), {"doppler-support"}),
+        (with_field("normalization", "layerNorm", True), {"doppler-support"}),
+        (with_field("rope", "partialRotaryFactor", 0.5), {"doppler-support"}),
+        (with_field("layerPattern", "parallelResidual", True), {"doppler-support"}),
+        (with_field("architecture", "kvLoraRank", 64), {"doppler-support"}),
         (with_bias("self_attn.q_proj", "F32"), set()),
         (with_bias("self_attn.q_proj", "F16"), {"doppler-support"}),
         (with_bias("mlp.up_proj", "F32"), {"doppler-support"}),

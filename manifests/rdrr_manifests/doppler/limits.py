@@ -154,6 +154,32 @@ LIMITS = (
 )
 
 
+TRIED = frozenset(
+    {
+        "sliding_window",
+        "query_key_norm",
+        "attention_bias",
+        "rms_norm_weight_offset",
+        "post_attention_norm",
+        "pre_feedforward_norm",
+        "post_feedforward_norm",
+        "rope_local_theta",
+        "rope_scaling_factor",
+        "tie_word_embeddings",
+        "scale_embeddings",
+        "type",
+        "global_pattern",
+        "period",
+        "offset",
+        "layer_types",
+    }
+)
+"""Optional fields of the typed blocks that DOPPLER honours, whatever their value.
+
+Every other one must have its default, unless `LIMITS` says which values it may have.
+"""
+
+
 def obstacles(manifest: Manifest) -> Iterator[Obstacle]:
     """Yield every reason why DOPPLER does not run this model as rdrr does."""
     for limit in LIMITS:
@@ -165,6 +191,7 @@ def obstacles(manifest: Manifest) -> Iterator[Obstacle]:
         for name, value in block.set_own_fields().items() if isinstance(block, Block) else ():
             field = f"inference.{info.alias}.{name}"
             yield Obstacle(field, "DOPPLER does not read this field", "no such field", value)
+    yield from _untried_fields(manifest)
     for name, tensor in manifest.tensors.items():
         yield from _tensor_obstacles(name, tensor)
     for shard in manifest.shards:
@@ -172,6 +199,27 @@ def obstacles(manifest: Manifest) -> Iterator[Obstacle]:
             field = f"shards.{shard.index}.compression"
             message = "DOPPLER does not read compressed shards"
             yield Obstacle(field, message, "no compression", shard.compression)
+
+
+def _untried_fields(manifest: Manifest) -> Iterator[Obstacle]:
+    """Yield the optional fields that ask for something that was not tried."""
+    limited = {limit.field for limit in LIMITS}
+    inference = manifest.inference
+    blocks = {
+        "architecture": manifest.architecture,
+        "inference.attention": inference.attention,
+        "inference.normalization": inference.normalization,
+        "inference.ffn": inference.ffn,
+        "inference.rope": inference.rope,
+        "inference.output": inference.output,
+        "inference.layerPattern": inference.layer_pattern,
+    }
+    for path, block in blocks.items():
+        for name, field in type(block).model_fields.items():
+            where, value = f"{path}.{field.alias or name}", getattr(block, name)
+            may_differ = name in TRIED or where in limited or field.is_required()
+            if not may_differ and value != field.default:
+                yield Obstacle(where, _UNTRIED, str(field.default), value)
 
 
 def _tensor_obstacles(name: str, tensor: Tensor) -> Iterator[Obstacle]:
