@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from rdrr_converter.architectures._gemma4 import count
-from rdrr_converter.architectures.base import TensorRule
+from rdrr_converter.architectures.base import StackRule, TensorRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.tensors import norm, projection
 
@@ -73,8 +73,21 @@ STREAM_PROJECTIONS = tuple(
     for name in ("altup_projections", "altup_unembed_projections")
     for index in range(MOST_STREAMS - 1)
 )
+STREAM_STACKS = tuple(
+    StackRule(
+        f"model.{name}.weight",
+        tuple(f"model.{name}.{index}.weight" for index in range(MOST_STREAMS - 1)),
+        is_published=False,
+    )
+    for name in ("altup_projections", "altup_unembed_projections")
+)
 ALTUP = (
-    TensorRule("model.layers.{layer}.altup.correct_output_scale", "router", ("hidden",)),
+    TensorRule(
+        "model.layers.{layer}.altup.correct_output_scale",
+        "router",
+        ("hidden",),
+        aliases=("model.layers.{layer}.altup.correct_output_scale.weight",),
+    ),
     TensorRule(
         "model.layers.{layer}.altup.correction_coefs.weight", "router", ("streams", "streams")
     ),

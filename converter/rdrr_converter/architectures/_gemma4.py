@@ -47,6 +47,10 @@ EXPERT_STACKS = (
 )
 """The only form in which checkpoints of transformers have the experts."""
 
+GGUF_EXPERT_STACKS = tuple(
+    StackRule(f"{rule.name}.weight", rule.parts, is_published=False) for rule in EXPERT_STACKS
+)
+
 
 Types = Callable[[Config], tuple[str, ...]]
 """A rule for the type of each layer."""
@@ -140,6 +144,12 @@ def layer_input(config: Config) -> int:
     return count("hidden_size_per_layer_input")(config)
 
 
+def layer_vocab(config: Config) -> int:
+    """Rule: the rows of the table of the layers' own inputs; 0 if there is none."""
+    rows = count("vocab_size_per_layer_input")(config)
+    return rows if layer_input(config) else 0
+
+
 def layers_with_inputs(config: Config) -> range:
     """Rule: the layers with an input of their own, which are all or none."""
     return range(config.layers if layer_input(config) else 0)
@@ -188,7 +198,7 @@ DIMENSIONS: Mapping[str, Callable[[Config], int]] = MappingProxyType(
     {
         "layer_input": layer_input,
         "layer_inputs": lambda config: config.layers * layer_input(config),
-        "layer_vocab": count("vocab_size_per_layer_input"),
+        "layer_vocab": layer_vocab,
     }
 )
 """Dimensions of the tensors for the layers' own inputs."""

@@ -58,7 +58,7 @@ GEMMA3N = ArchitectureRule(
     },
     sizes={
         "hidden_size_per_layer_input": rules.layer_input,
-        "vocab_size_per_layer_input": rules.count("vocab_size_per_layer_input"),
+        "vocab_size_per_layer_input": rules.layer_vocab,
         "num_kv_shared_layers": rules.shared_layers,
         "altup_num_inputs": own.streams,
         "altup_active_index": own.active_stream,
@@ -89,6 +89,7 @@ GEMMA3N = ArchitectureRule(
     inner=own.inner,
     dimensions={**rules.DIMENSIONS, **own.DIMENSIONS},
     unused=rules.unread_keys,
+    stacks=own.STREAM_STACKS,
     tensors=(
         EMBEDDING,
         rules.LAYER_TABLE,

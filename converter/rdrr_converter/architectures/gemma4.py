@@ -63,7 +63,7 @@ GEMMA4 = ArchitectureRule(
         "global_head_dim": rules.global_head_dim,
         "num_global_key_value_heads": rules.global_kv_heads,
         "hidden_size_per_layer_input": rules.layer_input,
-        "vocab_size_per_layer_input": rules.count("vocab_size_per_layer_input"),
+        "vocab_size_per_layer_input": rules.layer_vocab,
         "num_kv_shared_layers": rules.shared_layers,
     },
     attention={
@@ -100,7 +100,7 @@ GEMMA4 = ArchitectureRule(
     dimensions=rules.DIMENSIONS,
     layer_dimensions=rules.dimensions_of_layers(TYPES),
     unused=rules.unread_keys,
-    stacks=rules.EXPERT_STACKS,
+    stacks=(*rules.EXPERT_STACKS, *rules.GGUF_EXPERT_STACKS),
     tensors=(
         EMBEDDING,
         *rules.required_with_inputs(
@@ -123,15 +123,30 @@ GEMMA4 = ArchitectureRule(
         *in_layers(
             rules.layers_with_experts,
             router("router.proj"),
-            TensorRule("model.layers.{layer}.router.scale", "router", ("hidden",)),
-            TensorRule("model.layers.{layer}.router.per_expert_scale", "router", ("experts",)),
+            TensorRule(
+                "model.layers.{layer}.router.scale",
+                "router",
+                ("hidden",),
+                aliases=("model.layers.{layer}.router.proj.scale",),
+            ),
+            TensorRule(
+                "model.layers.{layer}.router.per_expert_scale",
+                "router",
+                ("experts",),
+                aliases=("model.layers.{layer}.experts.down_proj.scale",),
+            ),
             norm("pre_feedforward_layernorm_2"),
             norm("post_feedforward_layernorm_1"),
             norm("post_feedforward_layernorm_2"),
             *rules.EXPERTS,
         ),
         *in_layers(rules.layers_with_inputs, *rules.LAYER_INPUTS),
-        TensorRule("model.layers.{layer}.layer_scalar", "other", ("one",)),
+        TensorRule(
+            "model.layers.{layer}.layer_scalar",
+            "other",
+            ("one",),
+            aliases=("model.layers.{layer}.layer_scalar.weight",),
+        ),
         FINAL_NORM,
         HEAD,
     ),

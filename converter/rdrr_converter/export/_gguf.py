@@ -65,12 +65,12 @@ def find_gguf_architecture(rule: ArchitectureRule, where: object) -> GgufArchite
         ConversionError: This version does not know them.
     """
     for row in GGUF_ARCHITECTURES.values():
-        if {row.hf_class, *row.classes} & set(rule.classes):
+        if row.is_written and {row.hf_class, *row.classes} & set(rule.classes):
             return row
     raise ConversionError(
         f"this version of rdrr cannot export {rule.name} as GGUF",
         where=where,
-        expected=", ".join(GGUF_ARCHITECTURES),
+        expected=", ".join(name for name, row in GGUF_ARCHITECTURES.items() if row.is_written),
         hint="export it with `to` safetensors",
     )
 

@@ -202,6 +202,8 @@ def _in_hf_order(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: i
         return replace(read, offset=architecture.norm_offset)
     if name.endswith(("shared_expert_gate.weight", "moe_statics.e_score_correction_bias")):
         return replace(read, shape=(read.rows, read.columns))  # stored as a vector
+    if len(read.shape) == 3 and name.startswith("model.altup_"):
+        return replace(read, shape=(read.rows, read.columns))  # stored as a stack of matrices
     if not architecture.is_interleaved(name):
         return read
     if len(tensor.shape) == 1:

@@ -14,7 +14,7 @@ from rdrr_format.errors import ConversionError, SourceError
 
 from rdrr_converter.architectures._rope import yarn_mscale
 from rdrr_converter.architectures.layers import FULL, SLIDING
-from rdrr_converter.sources import _gguf_mixtures, _gguf_rms
+from rdrr_converter.sources import _gguf_gemma, _gguf_mixtures, _gguf_rms
 from rdrr_converter.sources._gguf_layer_norms import SETTINGS
 from rdrr_converter.sources.gguf_names import GgufArchitecture
 
@@ -48,6 +48,7 @@ _WITH_EXPERTS = (
     "gpt-oss",
     "granitemoe",
     "olmoe",
+    "gemma4",
     *_gguf_mixtures.SETTINGS,
 )
 _GEMMA2_27B_LAYERS = 46
@@ -78,7 +79,7 @@ def read_config(
         SourceError: A size is missing or impossible.
         ConversionError: The model cannot be converted.
     """
-    read = _Metadata(metadata, architecture.name, where)
+    read = _Metadata(metadata, architecture.name, where, architecture.per_layer)
     if read.get("expert_count") and architecture.name not in _WITH_EXPERTS:
         raise ConversionError(
             f"a mixture of experts of architecture {architecture.name} cannot be converted",
@@ -94,7 +95,7 @@ def read_config(
         "tie_word_embeddings": tied,
     }
     config |= {
-        ours: value for key, ours in KEYS.items() if (value := read.uniform(key)) is not None
+        ours: value for key, ours in KEYS.items() if (value := read.of_layers(key)) is not None
     }
     if architecture.layer_norm:
         config["rms_norm_eps"] = read.number("attention.layer_norm_epsilon")
@@ -122,8 +123,15 @@ def read_config(
 class _Metadata:
     """The metadata keys of one architecture."""
 
-    def __init__(self, values: Mapping[str, Any], name: str, where: object) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        name: str,
+        where: object,
+        per_layer: tuple[str, ...] = (),
+    ) -> None:
         self._values, self._name, self._where = values, name, where
+        self._per_layer = per_layer
 
     def get(self, key: str) -> Any:
         """Return a value, or None if the key is missing."""
@@ -142,6 +150,12 @@ class _Metadata:
                 found=value[:8],
             )
         return value[0]
+
+    def of_layers(self, key: str) -> Any:
+        """Return a value, the first one of a key whose value may differ between layers."""
+        value = self.get(key)
+        is_list = key in self._per_layer and isinstance(value, list) and bool(value)
+        return value[0] if is_list else self.uniform(key)
 
     def size(self, key: str, maximum: int = 2**31) -> int:
         """Return a positive integer of at most `maximum`."""
@@ -314,6 +328,8 @@ _ARCHITECTURE_SETTINGS: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], di
             "qwen3moe": _qwen3moe,
             "gemma2": _gemma2,
             "gemma3": _gemma3,
+            "gemma3n": _gguf_gemma.gemma3n,
+            "gemma4": _gguf_gemma.gemma4,
             "gpt-oss": _gpt_oss,
             "granite": _granite,
             "granitemoe": _granite,

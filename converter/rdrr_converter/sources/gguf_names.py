@@ -14,6 +14,8 @@ from types import MappingProxyType
 from rdrr_format.errors import ConversionError
 
 from rdrr_converter.architectures.base import StackRule
+from rdrr_converter.sources import _gguf_gemma
+from rdrr_converter.sources._gguf_gemma import shares_values
 
 ROPE_FREQS = "rope_freqs.weight"
 """Divisors of the rope frequencies, which is how a GGUF states llama3 scaling."""
@@ -27,6 +29,7 @@ _OUTSIDE: Mapping[str, str] = MappingProxyType(
         "position_embd": "model.embed_positions",
         "output_norm": "model.norm",
         "output": "lm_head",
+        **_gguf_gemma.OUTSIDE,
     }
 )
 _LAYER: Mapping[str, str] = MappingProxyType(
@@ -52,6 +55,7 @@ _FOUR_NORMS: Mapping[str, str] = MappingProxyType(
         "post_ffw_norm": "post_feedforward_layernorm",
     }
 )
+_GEMMA4: Mapping[str, str] = MappingProxyType({**_FOUR_NORMS, **_gguf_gemma.LAYER})
 _MIXTRAL: Mapping[str, str] = MappingProxyType(
     {
         **_LAYER,
@@ -195,6 +199,9 @@ class GgufArchitecture:
         dense_layers: Whether llama.cpp loads models in which only some layers have experts.
         flags: Keys of the configuration that follow from the tensors: the key, the last part of a
             tensor's Hugging Face name, and the value if there is such a tensor.
+        per_layer: Metadata keys of sizes that may differ between layers.
+        shares_values: Whether the values of some layers may be their projected keys.
+        is_written: Whether rdrr exports such files, and does not only read them.
     """
 
     name: str
@@ -205,12 +212,16 @@ class GgufArchitecture:
     classes: tuple[str, ...] = ()
     layer_norm: bool = False
     flags: tuple[tuple[str, str, bool], ...] = ()
+    per_layer: tuple[str, ...] = ()
+    shares_values: bool = False
+    is_written: bool = True
     dense_layers: bool = False
 
     def stated_by(self, names: Iterable[str]) -> dict[str, bool]:
         """Return the keys of the configuration that follow from the tensors' Hugging Face names."""
         known = tuple(names)
-        return {
+        shared = {"attention_k_eq_v": shares_values(known)} if self.shares_values else {}
+        return shared | {
             key: value == any(name.endswith(part) for name in known)
             for key, part, value in self.flags
         }
@@ -274,6 +285,21 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             GgufArchitecture("qwen3moe", "Qwen3MoeForCausalLM", _EXPERTS),
             GgufArchitecture("gemma2", "Gemma2ForCausalLM", _FOUR_NORMS, norm_offset=-1.0),
             GgufArchitecture("gemma3", "Gemma3ForCausalLM", _FOUR_NORMS, norm_offset=-1.0),
+            GgufArchitecture(
+                "gemma3n",
+                "Gemma3nForCausalLM",
+                _GEMMA4,
+                per_layer=("feed_forward_length",),
+                is_written=False,
+            ),
+            GgufArchitecture(
+                "gemma4",
+                "Gemma4ForCausalLM",
+                _GEMMA4,
+                per_layer=("feed_forward_length", "attention.head_count_kv"),
+                shares_values=True,
+                is_written=False,
+            ),
             GgufArchitecture("granite", "GraniteForCausalLM", interleaved=_QUERIES_KEYS),
             GgufArchitecture(
                 "granitemoe",

@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import ConversionError
 
+from rdrr_converter.sources._gguf_gemma import proportional, with_part
+
 F64Array = npt.NDArray[np.float64]
 
 LOW = 1.0
@@ -106,6 +108,8 @@ def from_metadata(
     """
     if values is None:
         return {}
+    if "global_head_dim" in config:  # only the global layers of Gemma 4 have divisors
+        return with_part(config, proportional(values, where))
     scaling = read_divisors(values, float(config["rope_theta"]), where)
     if scaling and config.get("rope_scaling"):
         raise ConversionError("rope scaling is stated twice", where=where)

@@ -1,0 +1,110 @@
+"""Write checkpoints of Gemma 4 and Gemma 3n as GGUF, the way llama.cpp's converter does.
+
+The names are those of gguf-py's own tables, so that they do not come from the tables under test.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import gguf
+import numpy as np
+from safetensors.numpy import load_file
+from support.gguf_files import add_entry, add_tensor, tokenizer_entries
+
+UNROTATED = 1e30
+
+
+def write_gemma_gguf(checkpoint: Path, path: Path, config: Any) -> Path:
+    """Write a checkpoint of transformers in float32 as GGUF, given its configuration."""
+    name = "gemma4" if config.model_type.startswith("gemma4") else "gemma3n"
+    arch = next(one for one, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
+    names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
+    stored = load_file(checkpoint / "model.safetensors")
+    writer = gguf.GGUFWriter(path, name)
+    own = _gemma4(config) if name == "gemma4" else _gemma3n(config)
+    entries = {f"{name}.{key}": value for key, value in {**_common(config), **own}.items()}
+    for key, value in {**entries, **tokenizer_entries(checkpoint)}.items():
+        add_entry(writer, key, value)
+    for part in ("altup_projections", "altup_unembed_projections"):
+        parts = [stored.pop(f"model.{part}.{i}.weight", None) for i in range(3)]
+        if parts[0] is not None:
+            stored[f"model.{part}.weight"] = np.stack([one for one in parts if one is not None])
+    for ours, values in stored.items():
+        if ours.endswith("router.scale"):
+            theirs = f"blk.{ours.split('.')[2]}.ffn_gate_inp.scale"
+        elif ours.endswith("per_expert_scale"):
+            theirs = f"blk.{ours.split('.')[2]}.ffn_down_exps.scale"
+        else:
+            whole = ours if ours.endswith(".weight") else f"{ours}.weight"
+            found = names.get_name(whole, try_suffixes=(".weight",))
+            assert found is not None, ours
+            theirs = found
+        add_tensor(writer, theirs, values, "F32")
+    if name == "gemma4":
+        rotated = int(config.rope_parameters["full_attention"]["partial_rotary_factor"] * 48)
+        divisors = np.full(48, UNROTATED, np.float32)
+        divisors[:rotated] = 1.0
+        add_tensor(writer, "rope_freqs.weight", divisors, "F32")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _common(config: Any) -> dict[str, Any]:
+    return {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+        "attention.head_count": config.num_attention_heads,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "attention.shared_kv_layers": config.num_kv_shared_layers,
+        "attention.sliding_window": config.sliding_window,
+        "attention.sliding_window_pattern": [
+            one == "sliding_attention" for one in config.layer_types
+        ],
+        "final_logit_softcapping": config.final_logit_softcapping,
+        "rope.freq_base": config.rope_parameters["full_attention"]["rope_theta"],
+        "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
+    }
+
+
+def _gemma4(config: Any) -> dict[str, Any]:
+    layers = [config.per_layer_config[layer] for layer in range(config.num_hidden_layers)]
+    types = list(config.layer_types)
+    full = layers[types.index("full_attention")].head_dim
+    first = config.num_hidden_layers - config.num_kv_shared_layers
+    wide = [layer >= first and config.use_double_wide_mlp for layer in range(len(layers))]
+    found = {
+        "attention.head_count_kv": [one.num_key_value_heads for one in layers],
+        "attention.key_length": full,
+        "attention.key_length_swa": layers[types.index("sliding_attention")].head_dim,
+        "attention.value_length": full,
+        "feed_forward_length": [config.intermediate_size * (1 + one) for one in wide],
+        "rope.dimension_count": full,
+    }
+    if config.enable_moe_block:
+        found |= {
+            "expert_count": config.num_experts,
+            "expert_used_count": config.top_k_experts,
+            "expert_feed_forward_length": config.moe_intermediate_size,
+        }
+    return found
+
+
+def _gemma3n(config: Any) -> dict[str, Any]:
+    pattern = config.activation_sparsity_pattern
+    scales = [NormalDist().inv_cdf(one) if one else float("-inf") for one in pattern]
+    return {
+        "activation_sparsity_scale": [float(np.float32(one)) for one in scales],
+        "altup.active_idx": config.altup_active_idx,
+        "altup.num_inputs": config.altup_num_inputs,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.key_length": config.head_dim,
+        "feed_forward_length": list(config.intermediate_size),
+    }
