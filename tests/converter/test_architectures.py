@@ -111,6 +111,8 @@ def test_files_are_named_after_their_architecture():
 _GEMMA4_EXPERTS = {"moe_intermediate_size": 64, "num_experts": 8, "top_k_experts": 2}
 WITHOUT_DEFAULTS = {
     "deepseek_v2": {"num_experts_per_tok": 3},
+    "deepseek_v3": {"num_key_value_heads": 4},
+    "glm4_moe_lite": {"num_key_value_heads": 4},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 3},
     "gemma3n": {"num_kv_shared_layers": 4},
     "gemma4": _GEMMA4_EXPERTS,
@@ -139,6 +141,7 @@ WITHOUT_DEFAULTS = {
         ("glm4_moe", "glm4_moe"),
         ("gpt_oss", "gpt_oss"),
         ("glm4_moe_lite", "glm4_moe_lite"),
+        ("hunyuan_v1_moe", "hunyuan_v1_moe"),
         ("granite", "granite"),
         ("granitemoe", "granitemoe"),
         ("granitemoeshared", "granitemoeshared"),

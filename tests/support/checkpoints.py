@@ -314,6 +314,11 @@ LATEST_MODELS = (
     TinyModel("apertus", 256, (("num_attention_heads", 6),)),
     TinyModel("helium", 256, (("attention_bias", True),)),
     TinyModel(
+        "hunyuan_v1_moe",
+        256,
+        (("moe_topk", 3), ("num_experts", 6), ("rope_parameters", HUNYUAN_ROPE)),
+    ),
+    TinyModel(
         "deepseek_v2",
         256,
         (

@@ -82,7 +82,7 @@ def _stack(name: str, state: dict[str, Any], *, transposed: bool = False) -> Non
     if "feed_forward.experts" in name:
         _stack_transposed(name, state)
         return
-    if "block_sparse_moe" in name or "shared_mlp" in name:
+    if "block_sparse_moe" in name or (".shared_mlp" in name and ".mlp.shared_mlp" not in name):
         _stack_granite(name, state)
         return
     stem, _, part = name.rpartition("mlp.")

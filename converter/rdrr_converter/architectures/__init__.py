@@ -42,6 +42,7 @@ from rdrr_converter.architectures.granitemoe import GRANITEMOE
 from rdrr_converter.architectures.granitemoeshared import GRANITEMOESHARED
 from rdrr_converter.architectures.helium import HELIUM
 from rdrr_converter.architectures.hunyuan_v1_dense import HUNYUAN_V1_DENSE
+from rdrr_converter.architectures.hunyuan_v1_moe import HUNYUAN_V1_MOE
 from rdrr_converter.architectures.internlm3 import INTERNLM3
 from rdrr_converter.architectures.lfm2 import LFM2
 from rdrr_converter.architectures.lfm2_moe import LFM2_MOE
@@ -134,6 +135,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     GLM4,
     HELIUM,
     HUNYUAN_V1_DENSE,
+    HUNYUAN_V1_MOE,
     OLMO,
     OLMO2,
     OLMO3,

@@ -176,6 +176,12 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "activation": ("swiglu",),  # beside hidden_act in Falcon 3
         "add_classification_head": (False,),
         "_remove_final_layer_norm": (False,),  # OPT, as the next
+        "group_limited_greedy": (False,),
+        "moe_drop_tokens": (False,),
+        "moe_layer_num_skipped": (0,),
+        "moe_random_routing_dropped_token": (False,),
+        "position_embedding_xdrope": (False,),
+        "use_mla": (False,),
         "add_cross_attention": (False,),
         "attention_bias": (False,),
         "bias": (False,),  # InternLM 3

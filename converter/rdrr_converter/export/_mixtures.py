@@ -35,6 +35,7 @@ def further_keys(moe: MoeConfig, names: Collection[str], layers: int) -> dict[st
         "num_nextn_predict_layers": 0,
         "shared_intermediate_size": shared or 0,
         "mlp_layer_types": ["sparse" if layer in sparse else "dense" for layer in range(layers)],
+        "moe_topk": moe.num_experts_per_token,
         "moe_k": moe.num_experts_per_token,
         "moe_num_experts": moe.num_experts,
         "moe_num_shared_experts": count,

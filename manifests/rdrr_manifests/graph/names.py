@@ -41,6 +41,12 @@ class ExpertNames:
 
 EXPERT_NAMES = (
     ExpertNames(
+        "mlp.gate.wg",
+        "mlp.experts.{expert}.gate_proj",
+        "mlp.experts.{expert}.up_proj",
+        "mlp.experts.{expert}.down_proj",
+    ),
+    ExpertNames(
         "mlp.gate",
         "mlp.experts.{expert}.gate_proj",
         "mlp.experts.{expert}.up_proj",
@@ -73,7 +79,7 @@ EXPERT_NAMES = (
 )
 """The names in Qwen's checkpoints, in Mixtral's, in those of gpt-oss, of Gemma and of Granite."""
 
-SHARED_EXPERTS = ("mlp.shared_expert", "mlp.shared_experts")
+SHARED_EXPERTS = ("mlp.shared_expert", "mlp.shared_experts", "mlp.shared_mlp")
 """Names of the expert that every token uses, or of several that are stored as a wider one."""
 
 SELECTION_BIASES = (
