@@ -27,8 +27,8 @@ from rdrr_converter.architectures.tensors import (
 QWEN3_5 = ArchitectureRule(
     name="qwen3_5",
     classes=(
-        "Qwen3_5ForConditionalGeneration",
         "Qwen3_5ForCausalLM",
+        "Qwen3_5ForConditionalGeneration",
         "Qwen3_5Model",
         "Qwen3_5TextModel",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.hybrid import gated_attention, linear_attention
 from rdrr_converter.architectures.qwen3_5 import QWEN3_5
 from rdrr_converter.architectures.tensors import (
@@ -18,12 +19,24 @@ from rdrr_converter.architectures.tensors import (
     stacked_experts,
 )
 
+
+def always_normalized(config: Config) -> bool:
+    """Rule: the routing weights are normalized, as they always are in transformers.
+
+    Raises:
+        SourceError: `norm_topk_prob` denies it.
+    """
+    if config.get("norm_topk_prob") not in (None, True):
+        raise config.fault("norm_topk_prob", "true", config.get("norm_topk_prob"))
+    return True
+
+
 QWEN3_5_MOE = replace(
     QWEN3_5,
     name="qwen3_5_moe",
     classes=(
-        "Qwen3_5MoeForConditionalGeneration",
         "Qwen3_5MoeForCausalLM",
+        "Qwen3_5MoeForConditionalGeneration",
         "Qwen3_5MoeModel",
         "Qwen3_5MoeTextModel",
     ),
@@ -46,7 +59,7 @@ QWEN3_5_MOE = replace(
         "expert_format": "mixtral",
         "expert_intermediate_size": read.integer("moe_intermediate_size"),
         "shared_expert_intermediate_size": read.integer("shared_expert_intermediate_size"),
-        "normalize_weights": True,
+        "normalize_weights": always_normalized,
     },
     stacks=stacked_experts(*QWEN_EXPERTS),
     tensors=(

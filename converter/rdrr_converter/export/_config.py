@@ -26,6 +26,7 @@ from rdrr_converter.export._check import check_config, check_described
 from rdrr_converter.export._gemma import of_gemma
 from rdrr_converter.export._latent import with_latents
 from rdrr_converter.export._mixtures import chunk_keys, further_keys
+from rdrr_converter.export._states import check_exportable, with_states
 
 _MODEL_TYPES: Mapping[str, str] = MappingProxyType(
     {
@@ -33,6 +34,8 @@ _MODEL_TYPES: Mapping[str, str] = MappingProxyType(
         "gemma3n": "gemma3n_text",
         "gemma4": "gemma4_text",
         "gemma4_unified": "gemma4_unified_text",
+        "qwen3_5": "qwen3_5_text",
+        "qwen3_5_moe": "qwen3_5_moe_text",
     }
 )
 """`model_type` in transformers if it differs from the name of the architecture's file."""
@@ -127,6 +130,7 @@ def rebuild_config(
         ConversionError: The model has a factor that no configuration can express.
         ManifestError: The model needs a feature that this version does not support.
     """
+    check_exportable(rule)
     manifest, blocks = package.manifest, package.manifest.inference
     names = {tensor.name for tensor in tensors}
     windows = [op.window for op in package.graph.ops if isinstance(op, Attention)]
@@ -178,7 +182,8 @@ def rebuild_config(
     }
     config |= {key: value for key, value in optional.items() if value is not None or key in known}
     config = of_gemma(rule.name, config, manifest, names)
-    return _of_older_families(with_latents(config, manifest, known), blocks, known)
+    config = with_states(with_latents(config, manifest, known), manifest, known)
+    return _of_older_families(config, blocks, known)
 
 
 def _of_older_families(
