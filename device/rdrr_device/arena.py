@@ -13,6 +13,9 @@ from rdrr_device.buffers import BufferSlice, align
 from rdrr_device.device import Device
 from rdrr_device.kernels import Dispatch
 
+MORE_BYTES = 1 << 16
+"""Fewest bytes of a page of a pool that holds more than was expected."""
+
 
 class Arena:
     """An owner of storage buffers, which are freed together.
@@ -118,7 +121,9 @@ class _Pool(Arena):
         del label
         needed = align(max(size, 4))
         if self._free.size < needed:
-            page = max(min(self._left, self.max_binding), needed)
+            # What comes beyond the expected bytes is small and shares pages, too.
+            more = MORE_BYTES if self._left <= 0 else 0
+            page = max(min(max(self._left, more), self.max_binding), needed)
             name = f"{self._label}.{len(self._slices)}"
             self._free = BufferSlice(self._device.create_buffer(name, page), 0, page)
             self._slices.append(self._free)

@@ -13,6 +13,12 @@ struct Gate {
 var<storage, read_write> gate: Gate;
 
 var<workgroup> gave_up: u32;
+var<private> most_looks: u32;
+
+// Read from the gate how often to look; called once, because a read at each look would delay it.
+fn enter() {
+    most_looks = gate.polls;
+}
 
 // Whether an earlier dispatch failed; valid in all threads.
 fn has_failed(index: u32) -> bool {
@@ -36,7 +42,7 @@ fn all_arrived(index: u32, goal: u32) -> bool {
                 break;
             }
             looks++;
-            if (looks >= gate.polls) {
+            if (looks >= most_looks) {
                 atomicStore(&gate.failed, 1u);
                 late = 1u;
                 break;

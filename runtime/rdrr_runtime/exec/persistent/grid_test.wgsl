@@ -19,6 +19,7 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) index: u32,
 ) {
+    enter();
     var goal = 0u;
     for (var round = 1u; round <= ROUNDS; round++) {
         if (index == 0u) {

@@ -38,6 +38,10 @@ CALL_WORDS = 4 + MAX_BUFFERS
 """Words of a call in the table: unit, items, token rows of a call (0 if the items do not depend on
 them), whether to wait first, and the offset of each buffer in elements."""
 
+MOST_UNITS = 16
+"""Most units of a module. Compilers inline them all: NVIDIA's took 1 s for 10 units on an H200, and
+more than 38 s for 24."""
+
 OTHER_BYTES = 64
 """Workgroup memory of the variables that are not arrays, and of alignment; an upper bound."""
 
@@ -167,6 +171,8 @@ class _Linker:
     def finish(self, rows: list[list[int]]) -> Linked:
         """Return the module with the calls `rows`."""
         units = list(self._units.values())
+        if len(units) > MOST_UNITS:
+            raise UnlinkableError(f"it has {len(units)} different phases, at most {MOST_UNITS}")
         step = next((one.name for one in self._buffers.values() if one.type == "Step"), None)
         if step is None:
             raise UnlinkableError("no phase reads the step")

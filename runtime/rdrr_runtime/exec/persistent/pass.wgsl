@@ -55,6 +55,7 @@ fn main(
 {% endif %}
     thread: Thread,
 ) {
+    enter();
     if (has_failed(thread.index)) {
         leave(thread.index, groups.x);
         return;
