@@ -7,7 +7,7 @@ launches phase by phase.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,11 +113,9 @@ class PersistentExecutor(DispatchExecutor):
         at each wait, with the registers and the workgroup memory that the work takes.
         """
         try:
-            linked = self._linked(phases)
-            idle = linked.table.copy()
-            idle[:, 1] = 0
+            idle = self.prepare_without(phases, phases)
             self._open_gate(TRIAL_POLLS)
-            super().run((self.device.bind(self._dispatch(linked, idle)),), 1)
+            super().run(idle, 1)
         except (UnlinkableError, DeviceError) as error:
             return str(error)
         failed = self.device.read(self._gate, FAILED_OFFSET, 4).view(np.uint32)[0]
@@ -125,6 +123,22 @@ class PersistentExecutor(DispatchExecutor):
         if failed:
             return f"its {self.grid.groups} workgroups are not resident on the device together"
         return None
+
+    def prepare_without(self, whole: Sequence[Phase], omitted: Collection[Phase]) -> Prepared:
+        """Return a pass in one dispatch that does not compute some of its phases.
+
+        It still waits where they would wait, so that the time of the rest shows theirs: a shader
+        has no clock.
+
+        Raises:
+            UnlinkableError: The phases cannot run in one dispatch.
+            DeviceError: The device does not support the shader, or cannot bind a buffer.
+        """
+        linked = self._linked(whole)
+        left_out = {id(one) for one in omitted}
+        table = linked.table.copy()
+        table[[id(one) in left_out for one in whole], 1] = 0
+        return (self.device.bind(self._dispatch(linked, table)),)
 
     def _open_gate(self, polls: int) -> None:
         """Prepare the gate for the next pass; a workgroup gives up after `polls` looks."""
