@@ -11,7 +11,9 @@ from rdrr_runtime.decode.speculative import SpeculativeDecoding
 from rdrr_runtime.decode.stats import GenerationStats
 from rdrr_runtime.decode.wedlm import Wedlm
 from rdrr_runtime.engine import Engine
+from rdrr_runtime.exec.persistent.choice import Persistence
 from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.state_positions import StatePosition
 from rdrr_runtime.reference.backend import CpuBackend
 from support.comparison import relative_error
@@ -237,6 +239,15 @@ def test_wedlm_is_refused(package):
     with pytest.raises(UsageError, match="recurrent states"):
         Wedlm().strategy(Models(package))
     package.manifest.__dict__["mask_token_id"] = None
+
+
+def test_a_decode_pass_that_could_not_be_repeated_is_not_run_in_one_dispatch(package, device):
+    wanted = Persistence((Grid(128, 1),), "a test asks for it")
+    backend = GpuBackend(package, context=CONTEXT, device=device, persistence=wanted)
+    (found,) = (one for one in backend.info.decisions if one.op == "decode pass")
+    assert "recurrent states" in found.reason
+    assert found.kernel == "dispatches"
+    backend.close()
 
 
 def test_the_memory_of_states_is_reported(package, device):

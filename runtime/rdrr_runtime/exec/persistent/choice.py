@@ -44,6 +44,10 @@ def persistent_executor(
     Returns:
         The executor, or None if no grid works; and the decision with its reason.
     """
+    if plan.graph.states:
+        # A pass that is given up runs again, and states would absorb its token twice.
+        reason = "one dispatch does not work for models with recurrent states"
+        return None, Decision("load", OP, "dispatches", reason)
     why = "there is no grid to try"
     for grid in wanted.grids:
         whole = plan.use_grid(grid)
