@@ -27,7 +27,7 @@ from support.dawn import NOT_SET_UP, is_set_up
 from support.dawn_device import open_dawn_device
 from support.devices import PLAIN, SMALL_LIMITS
 
-CONTEXT, TOKENS, PREFILL, WINDOW = 24, 22, 18, 8
+CONTEXT, TOKENS, PREFILL, WINDOW = 20, 19, 16, 8
 EXACT = 1e-3
 
 
