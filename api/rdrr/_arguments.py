@@ -61,6 +61,21 @@ def prompts(given: Any) -> list[Any]:
     return _items(given, "`prompts`", "a list of prompts")
 
 
+def text_list(given: Any) -> list[str]:
+    """Return texts as a list; a single string is one text.
+
+    Raises:
+        UsageError: `given` is neither a string nor an iterable of strings.
+    """
+    found = [given] if isinstance(given, str) else _items(given, "`texts`", "strings")
+    for one in found:
+        if not isinstance(one, str):
+            raise UsageError(
+                "`texts` has an item that is not a string", expected="strings", found=shown(one)
+            )
+    return found
+
+
 def stop_strings(given: Any) -> tuple[str, ...]:
     """Return the stop strings as a tuple; a single string is one stop string.
 

@@ -105,6 +105,7 @@ class Model(ScoringModel):
         from rdrr_runtime.decode.stats import GenerationStats
         from rdrr_runtime.sampling.logprobs import Logprobs
 
+        self._check_head()
         ids = prompt_ids(prompt, self.encode)
         stops, ending = stop_strings(stop), token_ids(stop_ids, "`stop_ids`")
         chosen = _sampling(sampling, keywords)
@@ -145,6 +146,7 @@ class Model(ScoringModel):
         """
         from rdrr_runtime.sampling.randomness import fresh_seed
 
+        self._check_head()
         chosen = _sampling(sampling, keywords)
         if chosen.seed is None:
             chosen = replace(chosen, seed=fresh_seed())
@@ -193,6 +195,7 @@ class Model(ScoringModel):
             GenerationError: A prompt is empty or does not fit the context.
             UsageError: An option is wrong, or the data type of the key-value cache is q8_0.
         """
+        self._check_head()
         chosen = _sampling(sampling, keywords)
         ids = [prompt_ids(one, self.encode) for one in read_prompts(prompts)]
         texts = self._engine.generate_batch(

@@ -14,7 +14,7 @@ from rdrr_format.errors import GenerationError, ManifestError
 from rdrr_format.html_tables import facts_table
 from rdrr_format.printing import printable
 
-from rdrr._arguments import prompt_ids, token_ids
+from rdrr._arguments import prompt_ids, text_list, token_ids
 from rdrr._backends import OpenedBackend
 from rdrr._chat_template import open_template
 from rdrr._load_options import LoadOptions
@@ -97,6 +97,7 @@ class ScoringModel:
         """
         import numpy as np
 
+        self._check_head()
         context = self.info.context
         if not 0 < len(ids) <= context:
             raise GenerationError(
@@ -109,6 +110,59 @@ class ScoringModel:
             if not stepwise:
                 return backend.logits(ids, 0, all_rows=True)
             return np.concatenate([backend.logits([one], base) for base, one in enumerate(ids)])
+
+    def embed(
+        self, texts: str | Sequence[str], *, prompt: str | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Return the embeddings of texts, float32 [number of texts, width].
+
+        Args:
+            texts: One text or several.
+            prompt: Name of a prompt of the package that is put before each text, like `query`; the
+                default one of the package, if it has one, when None.
+
+        Raises:
+            ManifestError: The package is no embedding model.
+            GenerationError: A text has no tokens, or more than the context holds.
+            UsageError: There is no such prompt, or `texts` are no strings.
+        """
+        import numpy as np
+
+        from rdrr._embedding import Pooling
+
+        pooling = Pooling(self.package)
+        before = pooling.prompt(prompt)
+        ids = [self._ids_of_text(before + text) for text in text_list(texts)]
+        skipped = pooling.skipped(before, self.encode, self._codec.tokens_after_text())
+        with self._engine.lend() as backend:
+            rows = [pooling.pool(backend.hidden(one), skipped) for one in ids]
+        width = self.package.manifest.architecture.hidden_size
+        return np.stack(rows) if rows else np.empty((0, width), np.float32)
+
+    def _check_head(self) -> None:
+        """Check that the model predicts tokens.
+
+        Raises:
+            ManifestError: It is an embedding model without an output head.
+        """
+        if not has_head(self.package):
+            raise ManifestError(
+                "this embedding model has no output head, so it predicts no tokens",
+                where=self.package.where,
+                hint="use `embed`",
+            )
+
+    def _ids_of_text(self, text: str) -> list[int]:
+        """Return the token ids of a text that is run as a whole."""
+        ids, context = self.encode(text), self.info.context
+        if not 0 < len(ids) <= context:
+            raise GenerationError(
+                "a text does not fit the context",
+                expected=f"1 to {context} tokens",
+                found=f"{len(ids)} tokens",
+                hint="split the text" if ids else "leave empty texts out",
+            )
+        return ids
 
     def loglikelihoods(
         self, prompt: str | Sequence[int], continuations: Sequence[Sequence[int]]
@@ -126,6 +180,7 @@ class ScoringModel:
         """
         from rdrr_runtime.decode.request import check_prompt
 
+        self._check_head()
         ids = prompt_ids(prompt, self.encode)
         wanted = [token_ids(one, "a continuation") for one in continuations]
         vocab_size = self.package.manifest.architecture.vocab_size
@@ -198,6 +253,14 @@ def _loglikelihood(
         logits = backend.logits(ids[start : start + rows], first + start, all_rows=True)
         parts.append(loglikelihood(logits, continuation[start : start + rows]))
     return Loglikelihood(sum(one.total for one in parts), all(one.is_greedy for one in parts))
+
+
+def has_head(package: Package) -> bool:
+    """Return whether a model has an output head; published language models always do."""
+    manifest = package.manifest
+    is_tied = manifest.inference.output.tie_word_embeddings
+    roles = (tensor.role for tensor in manifest.tensors.values())
+    return manifest.model_type != "embedding" or is_tied or "lm_head" in roles
 
 
 def _codec(package: Package) -> TextCodec:

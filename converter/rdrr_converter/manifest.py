@@ -73,6 +73,7 @@ def build_manifest(
         notes = (*notes, "no eos_token_id: generation stops only at its limit")
     manifest = Manifest(
         model_id=options.model_id or default_model_id(source),
+        model_type=_model_type(model),
         quantization=_type_labels(plan.tensors, options)[0],
         quantization_info=quantization_info(plan, options),
         hash_algorithm=options.hash_algorithm,
@@ -111,6 +112,12 @@ def _for_profile(manifest: Manifest, profile: str) -> Manifest:
             hint=f"omit the profile {DOPPLER}" + (f" ({more} more reasons)" if more else ""),
         )
     return with_execution_graph(manifest)
+
+
+def _model_type(model: SourceModel) -> str:
+    """Return what the model computes, in the words of the public format."""
+    is_embedding = model.inference.output.embedding_postprocessor is not None
+    return "embedding" if is_embedding else "transformer"
 
 
 def default_model_id(source: Source) -> str:

@@ -18,6 +18,7 @@ from rdrr_manifests.models import Architecture, Inference, MoeConfig
 from rdrr_converter.architectures import ArchitectureRule, Config, read_block
 from rdrr_converter.architectures.layers import SLIDING, layer_pattern
 from rdrr_converter.matching import ModelTensor, match
+from rdrr_converter.sentence_modules import read_postprocessor
 from rdrr_converter.sources import Source
 from rdrr_converter.sources.base import same_values
 from rdrr_converter.unread import check_unread
@@ -69,9 +70,13 @@ def read_model(
     config = rule.config(source.text_config, source.config_path)
     sizes, moe = _sizes(rule, config), _experts(rule, config)
     tensors, notes = match(source, rule, config, sizes, moe)
-    tied, tensors, tie_notes = _decide_head(tensors, config, source)
+    embedding = read_postprocessor(source, sizes.hidden_size)
+    tied, tensors, tie_notes = _decide_head(tensors, config, source, has_head=embedding is None)
     mask, mask_notes = _mask_token(rule, config)
     inference = _inference(rule, config, tensors, tied)
+    if embedding is not None:
+        output = inference.output.model_copy(update={"embedding_postprocessor": embedding})
+        inference = inference.model_copy(update={"output": output})
     _read_flags(rule, config)
     unread_notes = check_unread(config, rule, allow_unread)
     return SourceModel(
@@ -154,9 +159,15 @@ def _context(rule: ArchitectureRule, config: Config) -> int:
 
 
 def _decide_head(
-    tensors: tuple[ModelTensor, ...], config: Config, source: Source
+    tensors: tuple[ModelTensor, ...], config: Config, source: Source, *, has_head: bool
 ) -> tuple[bool, tuple[ModelTensor, ...], list[str]]:
     """Decide whether the head is the embedding, by the tensors rather than by the configuration.
+
+    Args:
+        tensors: The tensors of the model.
+        config: The configuration.
+        source: The checkpoint.
+        has_head: Whether the model needs a head; embedding models have none.
 
     Returns:
         Whether the head is tied, the tensors to store, and notes.
@@ -168,7 +179,8 @@ def _decide_head(
     head = next((tensor for tensor in tensors if tensor.role == "lm_head"), None)
     if head is None:
         # A multimodal model states it beside `text_config`.
-        if not (claimed or source.config.get("tie_word_embeddings") is True):
+        is_tied = claimed or source.config.get("tie_word_embeddings") is True
+        if has_head and not is_tied:
             raise SourceError(
                 "there is no lm_head.weight, and the embedding is not the head either",
                 where=config.where,
@@ -177,7 +189,7 @@ def _decide_head(
                 hint="the checkpoint is incomplete, or is no language model; state "
                 "tie_word_embeddings: true only if it was trained with the embedding as head",
             )
-        return True, tensors, []
+        return is_tied, tensors, []
     if not claimed:
         return False, tensors, []
     embedding = next(tensor for tensor in tensors if tensor.role == "embedding")

@@ -63,6 +63,13 @@ class Backend(Protocol):
         """
         ...
 
+    def hidden(self, ids: Sequence[int]) -> F32:
+        """Return the hidden states of a sequence after the final norm, f32 [len(ids), hidden size].
+
+        The sequence begins at slot 0 of the cache.
+        """
+        ...
+
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, feed back the most probable token of each pass, and return `count` new ids.
 

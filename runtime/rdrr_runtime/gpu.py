@@ -37,6 +37,7 @@ from rdrr_runtime.sequences.gpu_sequences import (
     submit_and_collect,
 )
 from rdrr_runtime.sequences.gpu_states import GpuStateCopies
+from rdrr_runtime.sequences.hidden import GpuHidden
 from rdrr_runtime.sequences.passes import SinglePasses
 from rdrr_runtime.sequences.sampler import GpuSampler
 from rdrr_runtime.sequences.windows import GpuWindows
@@ -122,6 +123,9 @@ class GpuBackend:
                 self._position,
             )
             self._windows = GpuWindows(self._sequence, self._program)
+            self._hidden = GpuHidden(
+                self._sequence, self._program, package.graph.hidden_size, plan.value_bytes
+            )
             decisions = (*chosen, *plan.decisions())
             self._info = BackendInfo(
                 "wgpu",
@@ -144,6 +148,10 @@ class GpuBackend:
         if all_rows:
             return self._windows.score(ids, base)
         return self._sequence.read_logits(self._run(ids, base, _to_logits), 1)
+
+    def hidden(self, ids: Sequence[int]) -> F32:
+        """Return the hidden states of a sequence after the final norm, see `Backend.hidden`."""
+        return self._hidden.read(ids)
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, feed back each most probable token, and return `count` new ids."""

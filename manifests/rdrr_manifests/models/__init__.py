@@ -1,6 +1,7 @@
 """Pydantic models of all blocks of a manifest; `Manifest` is the root."""
 
 from rdrr_manifests.models.architecture import Architecture
+from rdrr_manifests.models.embedding import EmbeddingPostprocessor
 from rdrr_manifests.models.experts import MoeConfig
 from rdrr_manifests.models.hints import HINT_VALUES, KernelHints, Optimizations, parse_hint
 from rdrr_manifests.models.identity import Conversion, QuantizationInfo, Shard
@@ -25,6 +26,7 @@ __all__ = [
     "Attention",
     "ChatTemplate",
     "Conversion",
+    "EmbeddingPostprocessor",
     "FeedForward",
     "Inference",
     "KernelHints",

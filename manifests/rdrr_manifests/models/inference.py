@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rdrr_manifests.models.base import WRITTEN_IF_SET, Block, ManifestModel
+from rdrr_manifests.models.embedding import EmbeddingPostprocessor
 
 
 class Attention(Block):
@@ -191,6 +192,7 @@ class Output(Block):
         logit_input_scale: Factor on the hidden state before the head.
         embedding_vocab_size: Rows of the embedding if they differ from the `vocabSize` of
             `architecture`.
+        embedding_postprocessor: How the embedding of a text is made; None for other models.
         position_embedding_offset: Row of position 0 in `embed_positions`, a learned embedding that
             is added to that of the token; None if there is none. Written by rdrr only.
     """
@@ -202,7 +204,7 @@ class Output(Block):
     logit_input_scale: float = 1.0
     embedding_transpose: bool = False
     embedding_vocab_size: int | None = Field(default=None, gt=0)
-    embedding_postprocessor: Any = None
+    embedding_postprocessor: EmbeddingPostprocessor | None = None
     position_embedding_offset: Annotated[int | None, WRITTEN_IF_SET] = Field(default=None, ge=0)
 
 

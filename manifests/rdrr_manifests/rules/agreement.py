@@ -198,7 +198,7 @@ def other_flags(subject: Subject) -> Iterator[Finding]:
         (
             "output.tieWordEmbeddings",
             inference.output.tie_word_embeddings,
-            subject.names.head() is None,
+            _is_tied(subject),
         ),
     )
     for field, stated, exists in facts:
@@ -209,6 +209,14 @@ def other_flags(subject: Subject) -> Iterator[Finding]:
                 exists,
                 stated,
             )
+
+
+def _is_tied(subject: Subject) -> bool:
+    """Return whether the head is the embedding, which embedding models without a head state."""
+    manifest = subject.manifest
+    if manifest.model_type == "embedding" and subject.names.head() is None:
+        return manifest.inference.output.tie_word_embeddings
+    return subject.names.head() is None
 
 
 def _listed(names: Sequence[str]) -> str:

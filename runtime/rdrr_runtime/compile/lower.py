@@ -46,7 +46,8 @@ class Pass:
         head: The phases of the final norm and the logits.
         sample: The phases of the argmax, which also advances the step. In a pass with picks: the
             phases of the most probable id and the entropy of each row.
-        logits: Buffer of the logits, f32 [1 or rows, vocab].
+        logits: Buffer of the logits, f32 [1 or rows, vocab]; in a pass without logits, that of the
+            hidden states after the final norm, [rows, hidden size].
         picks: Buffer of the picks, (u32 id, f32 entropy) [rows]; None in a pass without picks.
         decisions: The kernel that serves each op and why, in order.
     """

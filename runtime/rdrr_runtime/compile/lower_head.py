@@ -33,7 +33,8 @@ class LoweredHead:
     """The lowered head of a pass.
 
     Attributes:
-        logits: Buffer of the logits, f32 [1 or rows, vocab].
+        logits: Buffer of the logits, f32 [1 or rows, vocab]; in a pass without logits, that of the
+            hidden states after the final norm, [rows, hidden size].
         best: The phase that also left the largest logit of each of its workgroups; None if there is
             none.
     """
@@ -44,6 +45,8 @@ class LoweredHead:
 
 def lower_head(build: PassBuilder, norm: Norm, head: Head) -> LoweredHead:
     """Emit the final norm and the logits of the rows for which the pass computes them."""
+    if build.spec.logits is Logits.NONE:
+        return LoweredHead(_hidden_states(build, norm))
     single = build.spec.logits is Logits.LAST
     rows = 1 if single else build.ctx.max_rows
     x = _rows_of_head(build, norm, head, rows)
@@ -60,6 +63,14 @@ def lower_head(build: PassBuilder, norm: Norm, head: Head) -> LoweredHead:
         _general_head(build, norm, head, x, logits, single=single)
     _finish_logits(build, head, logits, single=single)
     return LoweredHead(logits)
+
+
+def _hidden_states(build: PassBuilder, norm: Norm) -> BufferSlice:
+    """Emit the final norm of every row, and return its buffer."""
+    rows, x = build.ctx.max_rows, build.values.get(norm.x)
+    y = build.workspace.named(f"final.{rows}", build.ctx.value_bytes * rows * norm.width)
+    emit_norm(build, norm, x, y, label="final norm")
+    return y
 
 
 def _normed(build: PassBuilder, norm: Norm, x: BufferSlice) -> Input:
@@ -133,7 +144,7 @@ def _finish_logits(build: PassBuilder, head: Head, logits: BufferSlice, *, singl
 
 def sample(build: PassBuilder, lowered: LoweredHead, vocab: int) -> Sequence[Phase]:
     """Return the phases of the next token: an argmax that advances the step, or picks per row."""
-    if build.spec.logits is Logits.ALL:
+    if build.spec.logits in (Logits.ALL, Logits.NONE):
         return ()
     threads = build.ctx.grid_threads
     if lowered.best is not None:

@@ -17,6 +17,8 @@ class Logits(Enum):
     ALL = "all"
     LAST_N = "last n"
     """The last n rows, where n is given with each run; each of them gets a pick."""
+    NONE = "none"
+    """No rows: the pass ends with the final norm of every row."""
 
 
 class Slots(Enum):
@@ -65,6 +67,9 @@ DECODE = PassSpec("decode", 1)
 PREFILL = PassSpec("prefill", 512)
 SCORE = PassSpec("score", 64, Logits.ALL)
 """The rows are few because the logits of all of them are kept, and a vocabulary can be large."""
+
+HIDDEN = PassSpec("hidden", 512, Logits.NONE)
+"""The rows are the hidden states of a text, from which its embedding is made."""
 
 SMALL_WINDOW = PassSpec("small window", 8, Logits.LAST_N)
 WINDOW = PassSpec("window", 32, Logits.LAST_N)

@@ -36,7 +36,7 @@ class PreparedPass:
 
     @property
     def logits(self) -> BufferSlice:
-        """Buffer of the logits, f32 [1 or rows, vocab]."""
+        """Buffer of the logits, or of the hidden states in a pass without logits, see `Pass`."""
         return self.lowered.logits
 
     @property

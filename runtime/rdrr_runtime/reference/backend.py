@@ -96,6 +96,16 @@ class CpuBackend:
             self._position.keep()
         return np.concatenate(parts) if all_rows else parts[-1]
 
+    def hidden(self, ids: Sequence[int]) -> F32:
+        """Return the hidden states of a sequence after the final norm, see `Backend.hidden`."""
+        self._position.begin(0)
+        parts = [
+            self._model.hidden(ids[start : start + PREFILL_ROWS], start).numpy()
+            for start in range(0, len(ids), PREFILL_ROWS)
+        ]
+        self._position.advance(len(ids))
+        return np.concatenate(parts)
+
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, feed back the most probable token each time, and return `count` new ids.
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from rdrr_manifests.graph import CacheShape, Graph
+from rdrr_manifests.graph.ops import Op
 from torch import Tensor
 
 from rdrr_runtime.phases.rope_tables import rope_table
@@ -82,20 +83,27 @@ class ReferenceModel:
         Returns:
             [1, vocab], or [len(ids), vocab] with `all_rows`.
         """
-        macs = len(ids) * self._typical_weight
-        with torch.no_grad(), limited_threads(macs):
-            rows = range(base, base + len(ids)) if positions is None else positions
-            run = ReferencePass(
-                self._memory,
-                torch.tensor(ids),
-                base,
-                torch.tensor(rows),
-                all_rows,
-                uncertain=uncertain,
-            )
-            return self._forward(run)
+        rows = range(base, base + len(ids)) if positions is None else positions
+        run = ReferencePass(
+            self._memory,
+            torch.tensor(ids),
+            base,
+            torch.tensor(rows),
+            all_rows,
+            uncertain=uncertain,
+        )
+        return self._compute(run, self._graph.ops)
 
-    def _forward(self, run: ReferencePass) -> Tensor:
-        for op in self._graph.ops:
-            run.values[op.out] = compute(run, op)
-        return run.values["logits"]
+    def hidden(self, ids: Sequence[int], base: int) -> Tensor:
+        """Run a pass without the head and return the hidden states, [len(ids), hidden size]."""
+        positions = torch.arange(base, base + len(ids))
+        run = ReferencePass(self._memory, torch.tensor(ids), base, positions)
+        return self._compute(run, self._graph.ops[:-1])
+
+    def _compute(self, run: ReferencePass, ops: Sequence[Op]) -> Tensor:
+        """Compute ops in order and return the value of the last one."""
+        macs = len(run.ids) * self._typical_weight
+        with torch.no_grad(), limited_threads(macs):
+            for op in ops:
+                run.values[op.out] = compute(run, op)
+        return run.values[ops[-1].out]

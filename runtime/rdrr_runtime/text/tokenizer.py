@@ -52,6 +52,12 @@ class TextCodec:
         """
         return self._tokenizer.encode(text, special=False)
 
+    def tokens_after_text(self) -> int:
+        """Return how many special tokens the post-processor adds after a text."""
+        plain, whole = self.encode_as_is("a"), self.encode("a")
+        first = next((at for at in range(len(whole)) if whole[at:][: len(plain)] == plain), 0)
+        return len(whole) - first - len(plain)
+
     def is_special(self, token_id: int) -> bool:
         """Return whether an id is that of a special token."""
         return self._tokenizer.is_special(token_id)

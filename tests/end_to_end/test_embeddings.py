@@ -1,0 +1,129 @@
+"""Embedding models against hidden states of transformers, pooled as sentence-transformers does."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import rdrr
+import torch
+from rdrr_converter.convert import convert
+from rdrr_format.errors import ConversionError, ManifestError, SourceError, UsageError
+from rdrr_manifests.validation import validate
+from support.checkpoints import TinyModel, make_model, write_tokenizer
+from support.commands import EXAMPLE
+from support.commands import rdrr as run_rdrr
+from support.sentence_checkpoints import PROMPTS, add_modules, expected_embedding
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+
+TEXTS = ["a", "The quick brown fox", "It was the best of times, it was the worst of times. " * 12]
+BOUNDS = {"cpu": 1e-4, "wgpu": 1e-3}
+END = 2
+
+
+def make_source(folder, rng, pooling, **options):
+    """Save a tiny Qwen 3 as Qwen3-Embedding is saved: the body alone, with an untied head stated.
+
+    Its tokenizer ends each text with `</s>`.
+    """
+    model = make_model(
+        TinyModel("qwen3", 256), rng, num_hidden_layers=2, head_dim=48, max_position_embeddings=1024
+    )
+    model.model.save_pretrained(folder)
+    write_tokenizer(folder)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", END)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    add_modules(folder, 256, pooling, **options)
+    return model
+
+
+def hidden_states(model, ids):
+    with torch.no_grad():
+        return model.model(torch.tensor([ids]), use_cache=False).last_hidden_state[0]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "wgpu"])
+@pytest.mark.parametrize(
+    ("pooling", "normalize", "include_prompt"),
+    [("last", True, True), ("mean", True, False), ("cls", False, True)],
+)
+def test_embeddings_are_those_of_the_formula(
+    backend, pooling, normalize, include_prompt, rng, tmp_path
+):
+    options = {"normalize": normalize, "include_prompt": include_prompt}
+    model = make_source(tmp_path / "source", rng, pooling, **options)
+    convert(tmp_path / "source", tmp_path / "package", quantize="f32")
+    hints = {"computePrecision": "f32"} if backend == "wgpu" else {}
+    with rdrr.load(tmp_path / "package", backend=backend, kernel_hints=hints) as loaded:
+        for prompt in (None, "query"):
+            before = PROMPTS[prompt] if prompt else ""
+            found = loaded.embed(TEXTS, prompt=prompt)
+            assert found.dtype == np.float32
+            assert found.shape == (len(TEXTS), 256)
+            skipped = 0 if include_prompt else len(before.encode())
+            for text, row in zip(TEXTS, found, strict=True):
+                ids = loaded.encode(before + text)
+                assert ids[-1] == END
+                wanted = expected_embedding(
+                    hidden_states(model, ids), pooling, normalize=normalize, skipped=skipped
+                )
+                assert np.abs(row - wanted).max() <= BOUNDS[backend] * np.abs(wanted).max()
+            one = loaded.embed(TEXTS[1], prompt=prompt)
+            assert np.abs(one[0] - found[1]).max() <= 1e-6
+
+
+def test_a_quantized_embedding_model_runs_on_the_gpu(rng, tmp_path):
+    model = make_source(tmp_path / "source", rng, "last", default="query")
+    convert(tmp_path / "source", tmp_path / "package", quantize="q4_k_m")
+    package = rdrr.open_package(tmp_path / "package")
+    assert package.manifest.model_type == "embedding"
+    assert validate(tmp_path / "package").ok
+    stored = {
+        name: torch.from_numpy(np.array(package.dequantize(name)))
+        for name in package.manifest.tensors
+    }
+    assert not model.load_state_dict(stored, strict=False).unexpected_keys
+    with rdrr.load(tmp_path / "package", backend="wgpu") as loaded:
+        found = loaded.embed(TEXTS)
+        for text, row in zip(TEXTS, found, strict=True):
+            ids = loaded.encode(PROMPTS["query"] + text)
+            wanted = expected_embedding(hidden_states(model, ids), "last")
+            assert float(row @ wanted) > 0.998
+
+
+def test_the_command_prints_and_saves_them(rng, tmp_path):
+    make_source(tmp_path / "source", rng, "last")
+    convert(tmp_path / "source", tmp_path / "package", quantize="f16")
+    command = ["embed", tmp_path / "package", "one", "two", "--backend", "cpu", "--prompt", "query"]
+    printed = json.loads(run_rdrr(*command, "--json").out)
+    run_rdrr(*command, "--out", tmp_path / "found.npy")
+    saved = np.load(tmp_path / "found.npy")
+    assert saved.shape == (2, 256)
+    assert np.array_equal(saved, np.array(printed["embeddings"], np.float32))
+
+
+def test_what_is_no_embedding_model_or_cannot_be_one_says_so(rng, tmp_path):
+    convert(EXAMPLE, tmp_path / "plain")
+    with (
+        rdrr.load(tmp_path / "plain", backend="cpu") as loaded,
+        pytest.raises(ManifestError, match="no embedding model"),
+    ):
+        loaded.embed("text")
+    make_source(tmp_path / "source", rng, "last")
+    convert(tmp_path / "source", tmp_path / "package")
+    with rdrr.load(tmp_path / "package", backend="cpu") as loaded:
+        with pytest.raises(UsageError, match="no such prompt"):
+            loaded.embed("text", prompt="title")
+        with pytest.raises(ManifestError, match="has no output head"):
+            loaded.generate("text")
+    pooling = tmp_path / "source" / "1_Pooling" / "config.json"
+    settings = json.loads(pooling.read_text())
+    pooling.write_text(json.dumps(settings | {"pooling_mode_max_tokens": True}))
+    with pytest.raises(ConversionError, match="pooling cannot be converted"):
+        convert(tmp_path / "source", tmp_path / "other")
+    pooling.unlink()
+    with pytest.raises(SourceError, match="configuration of a module is missing"):
+        convert(tmp_path / "source", tmp_path / "other")

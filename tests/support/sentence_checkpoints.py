@@ -1,0 +1,64 @@
+"""Checkpoints of sentence-transformers: a tiny language model with modules after it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PROMPTS = {"query": "Instruct: find\nQuery:", "document": ""}
+
+FLAGS = {"cls": "cls_token", "last": "lasttoken", "mean": "mean_tokens"}
+
+
+def add_modules(
+    folder: Path,
+    hidden: int,
+    pooling: str,
+    *,
+    normalize: bool = True,
+    include_prompt: bool = True,
+    default: str | None = None,
+) -> None:
+    """Write the files that turn a checkpoint of a language model into an embedding model."""
+    kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    kinds += [("Normalize", "2_Normalize")] if normalize else []
+    _write(
+        folder / "modules.json",
+        [
+            {
+                "idx": index,
+                "name": str(index),
+                "path": path,
+                "type": f"sentence_transformers.models.{kind}",
+            }
+            for index, (kind, path) in enumerate(kinds)
+        ],
+    )
+    flags = {f"pooling_mode_{flag}": name == pooling for name, flag in FLAGS.items()}
+    settings = {"word_embedding_dimension": hidden, **flags, "include_prompt": include_prompt}
+    _write(folder / "1_Pooling" / "config.json", settings)
+    _write(
+        folder / "config_sentence_transformers.json",
+        {"prompts": PROMPTS, "default_prompt_name": default},
+    )
+
+
+def expected_embedding(
+    rows: Any, pooling: str, *, normalize: bool = True, skipped: int = 0
+) -> np.ndarray:
+    """Return what sentence-transformers makes of hidden states [tokens, hidden], by its formula."""
+    import torch
+
+    rows = rows.detach().double()
+    made = {"cls": rows[0], "last": rows[-1], "mean": rows[skipped:].mean(0)}[pooling]
+    if normalize:
+        made = torch.nn.functional.normalize(made, p=2, dim=0)
+    return made.numpy()
+
+
+def _write(path: Path, content: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
