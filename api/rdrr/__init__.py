@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from rdrr._load_options import LoadOptions
     from rdrr._model import Model
     from rdrr._push import Pushed, push
+    from rdrr._ranking import RankPrompt
     from rdrr._session import Session
     from rdrr._weights import TensorSlice, Weights
     from rdrr._weights import open_weights as open
@@ -78,6 +79,7 @@ _HOMES = {
     "Model": "rdrr._model",
     "Package": "rdrr_manifests.package",
     "Pushed": "rdrr._push",
+    "RankPrompt": "rdrr._ranking",
     "ValidationReport": "rdrr_manifests.faults",
     "Speculative": "rdrr_runtime.decode.speculative",
     "TensorSlice": "rdrr._weights",
@@ -110,6 +112,7 @@ __all__ = [
     "Model",
     "Package",
     "Pushed",
+    "RankPrompt",
     "RdrrError",
     "SamplingParams",
     "Session",

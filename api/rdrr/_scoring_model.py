@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from rdrr_runtime.text.chat_template import ChatTemplate
     from rdrr_runtime.text.tokenizer import TextCodec
 
+    from rdrr._ranking import RankPrompt
+
 _LOGITS_BYTES = 1 << 28
 """Bytes of logits that are fetched from a backend at once."""
 
@@ -139,6 +141,40 @@ class ScoringModel:
         width = self.package.manifest.architecture.hidden_size
         return np.stack(rows) if rows else np.empty((0, width), np.float32)
 
+    def rank(
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        instruction: str | None = None,
+        prompt: RankPrompt | None = None,
+    ) -> list[float]:
+        """Return how well each text answers a query, from 0 to 1, with a reranking model.
+
+        Args:
+            query: The query.
+            texts: The texts, in any order.
+            instruction: What a text must do to answer a query; that of the prompt when None.
+            prompt: The question that the model was trained to answer; the one of Qwen3-Reranker
+                when None.
+
+        Raises:
+            ManifestError: The model has no output head, or no tokens for the two answers.
+            GenerationError: A question does not fit the context.
+            UsageError: `query` or `texts` are no strings.
+        """
+        from rdrr._ranking import RankPrompt, scores
+
+        self._check_head()
+        asked, (wanted,) = prompt or RankPrompt(), text_list([query])
+        encode = self.encode_as_is
+        answers = asked.answers(encode)
+        questions = [asked.ids(encode, wanted, text, instruction) for text in text_list(texts)]
+        for ids in questions:
+            self._check_length(ids)
+        with self._engine.lend() as backend:
+            return scores(backend, questions, answers)
+
     def _check_head(self) -> None:
         """Check that the model predicts tokens.
 
@@ -154,7 +190,12 @@ class ScoringModel:
 
     def _ids_of_text(self, text: str) -> list[int]:
         """Return the token ids of a text that is run as a whole."""
-        ids, context = self.encode(text), self.info.context
+        ids = self.encode(text)
+        self._check_length(ids)
+        return ids
+
+    def _check_length(self, ids: Sequence[int]) -> None:
+        context = self.info.context
         if not 0 < len(ids) <= context:
             raise GenerationError(
                 "a text does not fit the context",
@@ -162,7 +203,6 @@ class ScoringModel:
                 found=f"{len(ids)} tokens",
                 hint="split the text" if ids else "leave empty texts out",
             )
-        return ids
 
     def loglikelihoods(
         self, prompt: str | Sequence[int], continuations: Sequence[Sequence[int]]
