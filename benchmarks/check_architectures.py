@@ -44,7 +44,7 @@ This page is written by `benchmarks/check_architectures.py --markdown`. Every mo
 one, built by transformers {transformers} in float32 with the configuration of the tests, converted,
 and run on `{adapter}` and by the CPU backend. A number is max|a - b| / max|b| over the logits of a
 prompt of {tokens} tokens, the largest over the models of an architecture, where b is from
-transformers unless the table below says otherwise. Where there are experts it is a quantile over the
+transformers unless the table below says otherwise. With experts it is a quantile over the
 tokens, because rounding decides between two experts that are almost equally probable.
 
 | column | what is compared | limit |
