@@ -69,6 +69,7 @@ def test_the_check_finds_a_flag_a_command_a_script_and_a_target_that_do_not_exis
     assert [*faults_of(["rdrr", "converts", "SRC", "DST"])]
     assert not [*faults_of(["python", "benchmarks/bench_decode.py", "--peer", "PATH"])]
     assert [*faults_of(["python", "benchmarks/bench_decode.py", "--peers", "PATH"])]
+    assert not [*faults_of(["python", "benchmarks/bench_decode.py", "--prompt-tokens", "4"])]
     assert [*faults_of(["python", "benchmarks/no_such.py"])]
     assert not [*faults_of(["make", "test"])]
     assert [*faults_of(["make", "no-such-target"])]
@@ -132,10 +133,18 @@ def faults_of(words: list[str]):
             if not path.exists():
                 yield f"there is no file {file}"
             elif program == "python" and path.is_file():
-                source = path.read_text()
+                source = source_of(path)
                 yield from (
                     f"{file} has no flag {one}" for one in flags if f'"{one}"' not in source
                 )
+
+
+def source_of(script: Path) -> str:
+    """Return the text of a script and of the modules beside it that it imports."""
+    text = script.read_text()
+    modules = re.findall(r"^from (\w+) import", text, re.MULTILINE)
+    beside = (script.with_name(f"{one}.py") for one in modules)
+    return "\n".join([text, *(one.read_text() for one in beside if one.is_file())])
 
 
 @cache

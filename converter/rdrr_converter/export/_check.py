@@ -49,12 +49,7 @@ def check_config(
     try:
         model = read_model(source, rule)
     except RdrrError as error:
-        raise ConversionError(
-            f"the package cannot be exported as {rule.name}: {error.message}",
-            where=error.where,
-            expected=error.expected,
-            found=error.found,
-        ) from error
+        raise _not_exportable(rule, error) from error
     names = [tensor.name for tensor in tensors]
     read: dict[str, object] = {
         "architecture": model.sizes,
@@ -63,9 +58,11 @@ def check_config(
         "mask_token_id": model.mask_token_id,
     }
     rebuilt = package.manifest.model_copy(update=read)
-    differing = _first_difference(
-        derive_graph(_as_stored_by(rule, package.manifest), names), derive_graph(rebuilt, names)
-    )
+    own = derive_graph(_as_stored_by(rule, package.manifest), names)
+    try:
+        differing = _first_difference(own, derive_graph(rebuilt, names))
+    except RdrrError as error:  # For example: all models of this architecture have experts.
+        raise _not_exportable(rule, error) from error
     if differing is not None:
         where, expected, found = differing
         raise ConversionError(
@@ -75,6 +72,15 @@ def check_config(
             found=found,
         )
     return model
+
+
+def _not_exportable(rule: ArchitectureRule, error: RdrrError) -> ConversionError:
+    return ConversionError(
+        f"the package cannot be exported as {rule.name}: {error.message}",
+        where=error.where,
+        expected=error.expected,
+        found=error.found,
+    )
 
 
 def check_described(

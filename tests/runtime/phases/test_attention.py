@@ -85,6 +85,12 @@ def check(
 @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256, 512])
 def test_every_head_dimension_equals_torch(bench, rng, head_dim, which) -> None:
     spec = AttentionSpec(4, KvSpec(2, head_dim, CONTEXT), head_dim**-0.5)
+    if refusal(which, bench.context(1), spec, MAX_BINDING) is not None:
+        # 16 queries of 512 elements take 32 KiB, which is all the memory of some devices.
+        assert (which, head_dim) == (AttentionKernel.TILED_LARGE, 512)
+        with pytest.raises(DeviceError, match="workgroup memory"):
+            check(bench, rng, spec, rows=1, base=401, which=which)
+        return
     check(bench, rng, spec, rows=1, base=401, which=which)
     check(bench, rng, spec, rows=3, base=0, which=which)
 
