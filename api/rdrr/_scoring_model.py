@@ -183,7 +183,8 @@ class ScoringModel:
         """
         if not has_head(self.package):
             raise ManifestError(
-                "this embedding model has no output head, so it predicts no tokens",
+                "this embedding model has no output head or no causal attention, so it predicts no "
+                "tokens",
                 where=self.package.where,
                 hint="use `embed`",
             )
@@ -296,8 +297,10 @@ def _loglikelihood(
 
 
 def has_head(package: Package) -> bool:
-    """Return whether a model has an output head; published language models always do."""
+    """Return whether a model predicts tokens; published language models always do."""
     manifest = package.manifest
+    if not manifest.inference.attention.causal:
+        return False
     is_tied = manifest.inference.output.tie_word_embeddings
     roles = (tensor.role for tensor in manifest.tensors.values())
     return manifest.model_type != "embedding" or is_tied or "lm_head" in roles

@@ -94,6 +94,25 @@ def test_a_quantized_embedding_model_runs_on_the_gpu(rng, tmp_path):
             assert float(row @ wanted) > 0.998
 
 
+@pytest.mark.parametrize(("backend", "bound"), [("cpu", 1e-4), ("wgpu", 1e-3)])
+def test_bidirectional_attention_sees_later_tokens_within_the_window(backend, bound, rng, tmp_path):
+    tiny = TinyModel("gemma3_text", 256, (("sliding_window", 24), ("sliding_window_pattern", 2)))
+    options = {"num_hidden_layers": 3, "use_bidirectional_attention": True}
+    model = make_model(tiny, rng, max_position_embeddings=1024, **options)
+    model.model.save_pretrained(tmp_path / "source")
+    write_tokenizer(tmp_path / "source")
+    add_modules(tmp_path / "source", 256, "mean")
+    convert(tmp_path / "source", tmp_path / "package", quantize="f32")
+    hints = {"computePrecision": "f32"} if backend == "wgpu" else {}
+    with rdrr.load(tmp_path / "package", backend=backend, kernel_hints=hints) as loaded:
+        found = loaded.embed(TEXTS)
+        for text, row in zip(TEXTS, found, strict=True):
+            wanted = expected_embedding(hidden_states(model, loaded.encode(text)), "mean")
+            assert np.abs(row - wanted).max() <= bound * np.abs(wanted).max()
+        with pytest.raises(ManifestError, match="no causal attention"):
+            loaded.generate("text")
+
+
 def test_the_command_prints_and_saves_them(rng, tmp_path):
     make_source(tmp_path / "source", rng, "last")
     convert(tmp_path / "source", tmp_path / "package", quantize="f16")

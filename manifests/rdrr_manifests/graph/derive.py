@@ -56,6 +56,7 @@ from rdrr_manifests.graph.rotary import rope_spec
 from rdrr_manifests.graph.routing import router_of
 from rdrr_manifests.graph.support import check_supported
 from rdrr_manifests.models.experts import MoeConfig
+from rdrr_manifests.models.inference import Attention as AttentionBlock
 from rdrr_manifests.models.manifest import Manifest
 
 ACTIVATIONS = {
@@ -74,6 +75,12 @@ XIELU_PARAMETERS = {"alpha_p": (1,), "alpha_n": (1,), "beta": (), "eps": ()}
 """The tensors with the parameters of xIELU and their shapes, in the order of the op."""
 BESIDE_DENSE = "dense_plus_moe"
 """Value of `ffn.branchMode` for experts beside a dense feed-forward."""
+
+
+def window_of(attention: AttentionBlock) -> int | None:
+    """Return the window of local layers; half of it lies on each side of a token if not causal."""
+    size = attention.sliding_window
+    return size if size is None or attention.causal else size // 2 + 1
 
 
 def derive_graph(manifest: Manifest, names: Collection[str] | None = None) -> Graph:
@@ -292,10 +299,11 @@ class _Builder:
                 kv_heads=sizes.kv_heads,
                 head_dim=sizes.head_dim,
                 scale=1.0 / sqrt(attention.query_pre_attn_scalar),
-                window=None if sizes.is_global else attention.sliding_window,
+                window=None if sizes.is_global else window_of(attention),
                 softcap=attention.attn_logit_softcapping,
                 sinks=self._sinks(layer),
                 chunk=None if sizes.is_global else attention.attention_chunk_size,
+                causal=attention.causal,
             )
         )
         if attention.attention_output_gate:

@@ -197,7 +197,7 @@ class PositionScale:
 
 @dataclass(frozen=True)
 class Attention:
-    """Causal attention over the key-value cache of `layer`, to which k and v are added first.
+    """Attention over the key-value cache of `layer`, to which k and v are added first.
 
     Attributes:
         k: New keys; None if an earlier op of the pass has added those of its own layer to the
@@ -211,6 +211,9 @@ class Attention:
             None for none.
         sinks: A logit for each head, [heads], that only enlarges the denominator of the softmax;
             None for none (Xiao et al. 2023, arXiv 2309.17453, with a learned logit).
+        causal: Whether a token attends only to itself and earlier tokens. If not, it also attends
+            to the later tokens of its pass, and window and chunk limit it on both sides: with a
+            window, the distance of two tokens is less than `window`.
     """
 
     q: Value
@@ -226,6 +229,7 @@ class Attention:
     softcap: float | None = None
     sinks: WeightUse | None = None
     chunk: int | None = None
+    causal: bool = True
 
 
 @dataclass(frozen=True)
@@ -796,6 +800,11 @@ class Graph:
                 if isinstance(op, Attention | LatentAttention) and (shape := _cache_shape(op))
             }
         )
+
+    @cached_property
+    def is_causal(self) -> bool:
+        """Whether no token attends to later ones, so that a text can run in several passes."""
+        return all(op.causal for op in self.ops if isinstance(op, Attention))
 
     @cached_property
     def states(self) -> tuple[tuple[int, ...], ...]:

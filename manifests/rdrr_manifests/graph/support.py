@@ -63,7 +63,8 @@ def _unsupported(manifest: Manifest, names: TensorNames) -> dict[str, bool]:
     return {
         "modelType": manifest.model_type not in ("transformer", "embedding", "gemma4"),
         "moeConfig": moe is not None and not _has_known_experts(manifest, moe, names),
-        "inference.attention.causal": not blocks.attention.causal,
+        "inference.attention.causal": not blocks.attention.causal
+        and (blocks.output.embedding_postprocessor is None or not _is_plain(manifest)),
         "inference.ffn.gatedActivation": (moe is not None and not blocks.ffn.gated_activation),
         "inference.ffn.swigluLimit": not has_known_clamp(blocks.ffn),
         "inference.ffn.activationSparsity": not _has_sound_sparsity(manifest),
@@ -82,6 +83,13 @@ def _unsupported(manifest: Manifest, names: TensorNames) -> dict[str, bool]:
             for kind in blocks.layer_pattern.layer_types or ()
         ),
     }
+
+
+def _is_plain(manifest: Manifest) -> bool:
+    """Return whether every layer has attention with keys of each head."""
+    kinds = manifest.inference.layer_pattern.layer_types or ()
+    has_latents = manifest.architecture.kv_lora_rank is not None
+    return not has_latents and not any(kind in RECURRENT_LAYERS for kind in kinds)
 
 
 def _has_sound_sparsity(manifest: Manifest) -> bool:

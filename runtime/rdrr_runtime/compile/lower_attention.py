@@ -124,6 +124,7 @@ def attention_spec(
         split=split,
         sinks=None if op.sinks is None else build.vector(op.sinks),
         chunk=op.chunk or 0,
+        causal=op.causal,
     )
 
 

@@ -220,7 +220,7 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
             _row(
                 Attention,
                 lower_attention,
-                "q k v out layer heads kv_heads head_dim scale window softcap sinks chunk",
+                "q k v out layer heads kv_heads head_dim scale window softcap sinks chunk causal",
             ),
             _row(
                 LatentAttention,

@@ -19,7 +19,14 @@ from rdrr_runtime.compile.builder import LoadedModel
 from rdrr_runtime.compile.decision import Decision
 from rdrr_runtime.compile.hints import Policy
 from rdrr_runtime.compile.lower import Pass, lower
-from rdrr_runtime.compile.pass_spec import DECODE, LOADED, PREFILL, PassSpec
+from rdrr_runtime.compile.pass_spec import (
+    DECODE,
+    HIDDEN,
+    LOADED,
+    PREFILL,
+    Logits,
+    PassSpec,
+)
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.values import Workspace
 from rdrr_runtime.compile.weights import load_weights
@@ -74,11 +81,11 @@ class Plan:
         preferences = Preferences(policy, device.info.software)
         self._values, why = preferences.activations(device.features)
         self._activations = Decision("load", "activations", self._values, why.text, why.unmet)
-        chunk = PREFILL.within(context).rows
+        self._context = context
+        chunk = max(self.rows(PREFILL), self.rows(HIDDEN))
         self.weights = load_weights(arena, package, padded, preferences)
         self.cache = KvCache.allocate(arena, self.graph, context, kv_dtype)
         self.state = State.create(arena, chunk, RING)
-        self._context = context
         self._workspace = Workspace(arena, chunk, VALUE_BYTES[self._values])
         self._lowered: dict[PassSpec, Pass] = {}
         self._mapped: dict[PassSpec, Pass] = {}
@@ -109,7 +116,12 @@ class Plan:
         return VALUE_BYTES[self._values]
 
     def rows(self, spec: PassSpec) -> int:
-        """Return the largest number of token rows of a pass in this context."""
+        """Return the largest number of token rows of a pass in this context.
+
+        Where attention is not causal, a text runs in one pass.
+        """
+        if spec.logits is Logits.NONE and not self.graph.is_causal:
+            return self._context
         return spec.within(self._context).rows
 
     def decisions(self, specs: Sequence[PassSpec] = LOADED) -> tuple[Decision, ...]:

@@ -88,6 +88,8 @@ def refusal(ctx: OpContext, spec: AttentionSpec, *, norm_and_rope: bool = False)
     dtype, head_dim = spec.cache.dtype, spec.cache.head_dim
     if spec.sinks is not None and norm_and_rope:
         return f"norm, rope and sinks together need more than {MAX_BUFFERS} buffers"
+    if not spec.causal:
+        return "the attention is not causal, so a key is needed before its row runs"
     if ctx.max_rows > 1 and not ctx.multi_sequence:
         return f"the pass has {ctx.max_rows} rows of one sequence"
     if ctx.multi_sequence and KV_TYPES[dtype].block > 1:

@@ -37,6 +37,7 @@ class AttentionRecord(CacheRecord):
         window: Size of the sliding window in slots, the row's own slot included; 0 for none.
         softcap: Bound that tanh puts on the scores; 0 for none.
         sinks: Whether the softmax of each head includes a sink.
+        bidirectional: Whether rows also attend to later rows of the pass.
         chunk: Length of the chunks of slots that a row attends within; None for none.
     """
 
@@ -45,6 +46,7 @@ class AttentionRecord(CacheRecord):
     window: int
     softcap: float
     sinks: bool = choice(default=False)
+    bidirectional: bool = choice(default=False)
     chunk: int | None = None
 
 
@@ -62,6 +64,8 @@ class AttentionSpec:
         sinks: f32 [heads], a logit for each head that the softmax includes without a value; None
             for none.
         chunk: Length of the chunks of slots that a row attends within; 0 for none.
+        causal: Whether a row attends only to slots up to its own. If not, it also attends to those
+            of later rows of the pass, and the window lies on both sides of its slot.
     """
 
     heads: int
@@ -72,6 +76,7 @@ class AttentionSpec:
     split: SplitTuning = SplitTuning(256, 32)
     sinks: BufferSlice | None = None
     chunk: int = 0
+    causal: bool = True
 
     @property
     def group(self) -> int:
@@ -81,7 +86,8 @@ class AttentionSpec:
     @property
     def reach(self) -> int:
         """Most slots that a row attends to, if a window or chunks limit them; otherwise 0."""
-        limits = [one for one in (self.window, self.chunk) if one]
+        window = self.window if self.causal else 2 * self.window
+        limits = [one for one in (window, self.chunk) if one]
         return min(limits, default=0)
 
     @property
@@ -112,6 +118,7 @@ class AttentionSpec:
             "softcap": self.softcap,
             "sinks": self.sinks is not None,
             "chunk": self.chunk or None,
+            "bidirectional": not self.causal,
         }
 
     @property

@@ -60,6 +60,7 @@ class CpuBackend:
             use.name: torch.from_numpy(np.ascontiguousarray(package.dequantize(use.name)))
             for use in graph.weights()
         }
+        self._is_causal = graph.is_causal
         self._model = ReferenceModel(graph, weights, context, observe)
         self._copies = TensorCopies(self._model.states) if graph.states else None
         self._position = StatePosition(self._copies)
@@ -99,9 +100,10 @@ class CpuBackend:
     def hidden(self, ids: Sequence[int]) -> F32:
         """Return the hidden states of a sequence after the final norm, see `Backend.hidden`."""
         self._position.begin(0)
+        most = PREFILL_ROWS if self._is_causal else len(ids)
         parts = [
-            self._model.hidden(ids[start : start + PREFILL_ROWS], start).numpy()
-            for start in range(0, len(ids), PREFILL_ROWS)
+            self._model.hidden(ids[start : start + most], start).numpy()
+            for start in range(0, len(ids), most)
         ]
         self._position.advance(len(ids))
         return np.concatenate(parts)

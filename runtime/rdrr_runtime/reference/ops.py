@@ -164,6 +164,7 @@ def _attend(run: ReferencePass, op: Attention) -> Tensor:
         softcap=op.softcap or 0.0,
         sinks=None if op.sinks is None else run.weight(op.sinks),
         chunk=op.chunk or 0,
+        causal=op.causal,
     ).flatten(-2)
 
 
@@ -279,8 +280,9 @@ def attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     chunk: int = 0,
+    causal: bool = True,
 ) -> Tensor:
-    """Compute causal attention with grouped queries.
+    """Compute attention with grouped queries.
 
     Args:
         q: Queries, [rows, heads, head_dim]; row r is in slot base + r.
@@ -292,6 +294,8 @@ def attention(
         softcap: Scores become softcap * tanh(score / softcap); 0 for no cap.
         sinks: [heads], a logit for each head that takes part in the softmax without a value.
         chunk: Slots of a chunk, to which a row's keys are limited; 0 for no chunks.
+        causal: Whether a row attends only to slots up to its own. If not, it attends to all, and a
+            window limits the distance on both sides to less than its size.
 
     Returns:
         [rows, heads, head_dim].
@@ -305,11 +309,11 @@ def attention(
         scores = softcap * torch.tanh(scores / softcap)
     slots = torch.arange(k.shape[1])
     own = base + torch.arange(rows).unsqueeze(1)
-    visible = slots <= own
+    visible = (slots <= own) | (not causal)
     if window:
-        visible = visible & (slots > own - window)
+        visible = visible & ((slots - own).abs() < window)
     if chunk:
-        visible = visible & (slots >= own // chunk * chunk)
+        visible = visible & (slots // chunk == own // chunk)
     scores = scores.masked_fill(~visible, float("-inf"))
     if sinks is not None:
         scores = torch.cat((scores, sinks.view(-1, 1, 1).expand(-1, rows, 1)), dim=-1)

@@ -20,11 +20,22 @@ fn initial_max(head: u32) -> f32 {
 const INITIAL_SUM = {{ "1.0" if SINKS else "0.0" }};
 
 // The slots that a row at `slot` attends to: from x up to, but not including, y.
+{% if BIDIRECTIONAL %}
+// They end with the slot of the last row of the pass, and the window lies on both sides.
+fn attended_slots(slot: u32) -> vec2<u32> {
+    let last = min(current.row[current.rows - 1u].slot + 1u, CONTEXT);
+    let chunk = slot / max(CHUNK, 1u) * CHUNK;
+    let first = max(chunk, select(0u, slot + 1u - min(slot + 1u, WINDOW), WINDOW > 0u));
+    let end = min(select(last, slot + WINDOW, WINDOW > 0u), select(last, chunk + CHUNK, CHUNK > 0u));
+    return vec2<u32>(first, min(last, end));
+}
+{% else %}
 fn attended_slots(slot: u32) -> vec2<u32> {
     let end = min(slot + 1u, CONTEXT);
     let first = select(0u, end - min(end, WINDOW), WINDOW > 0u);
     return vec2<u32>(max(first, select(0u, (end - 1u) / max(CHUNK, 1u) * CHUNK, CHUNK > 0u)), end);
 }
+{% endif %}
 
 // SOFTCAP tanh(score / SOFTCAP), or the score where SOFTCAP is 0.
 fn softcapped(score: f32) -> f32 {
