@@ -40,6 +40,16 @@ class Pooling:
 
     def __init__(self, package: Package) -> None:
         self._block = _block(package)
+        self._layers = [
+            (_tensor(package, one.weight_tensor), _tensor(package, one.bias_tensor))
+            for one in self._block.projections
+        ]
+
+    @property
+    def width(self) -> int | None:
+        """Elements of an embedding; None for the hidden size."""
+        layers = self._block.projections
+        return layers[-1].output_size if layers else None
 
     def prompt(self, name: str | None) -> str:
         """Return the prompt of this name; that of the default name, or no prompt, when None.
@@ -72,7 +82,7 @@ class Pooling:
         return max(0, len(encode(prompt)) - own)
 
     def pool(self, rows: F32, skipped: int = 0) -> F32:
-        """Return the embedding of one text, float32 [hidden size].
+        """Return the embedding of one text, float32 [width].
 
         Args:
             rows: Hidden states, [tokens, hidden size].
@@ -83,9 +93,19 @@ class Pooling:
             found: F32 = rows[skipped:].mean(axis=0, dtype=np.float64).astype(np.float32)
         else:
             found = rows[0 if mode == "cls" else -1].copy()
+        for weight, bias in self._layers:
+            assert weight is not None, "a projection has a weight"
+            found = weight @ found
+            if bias is not None:
+                found = found + bias
         if self._block.normalize == "l2":
             found /= max(float(np.linalg.norm(found)), _SMALLEST)
         return found
+
+
+def _tensor(package: Package, name: str | None) -> F32 | None:
+    """Return a tensor of a projection as float32; None where there is none."""
+    return None if name is None else np.asarray(package.dequantize(name), np.float32)
 
 
 def _block(package: Package) -> EmbeddingPostprocessor:
@@ -100,7 +120,10 @@ def _block(package: Package) -> EmbeddingPostprocessor:
         )
     known: dict[str, tuple[Any, bool]] = {
         "poolingMode": (block.pooling_mode, block.pooling_mode in POOLINGS),
-        "projections": (f"{len(block.projections)} layers", not block.projections),
+        "projections": (
+            ", ".join(one.activation for one in block.projections),
+            all(one.activation == "identity" for one in block.projections),
+        ),
         "normalize": (block.normalize, block.normalize in NORMS),
     }
     for field, (value, is_known) in known.items():

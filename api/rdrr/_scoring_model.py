@@ -138,7 +138,7 @@ class ScoringModel:
         skipped = pooling.skipped(before, self.encode, self._codec.tokens_after_text())
         with self._engine.lend() as backend:
             rows = [pooling.pool(backend.hidden(one), skipped) for one in ids]
-        width = self.package.manifest.architecture.hidden_size
+        width = pooling.width or self.package.manifest.architecture.hidden_size
         return np.stack(rows) if rows else np.empty((0, width), np.float32)
 
     def rank(

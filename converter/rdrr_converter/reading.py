@@ -18,7 +18,7 @@ from rdrr_manifests.models import Architecture, Inference, MoeConfig
 from rdrr_converter.architectures import ArchitectureRule, Config, read_block
 from rdrr_converter.architectures.layers import SLIDING, layer_pattern
 from rdrr_converter.matching import ModelTensor, match
-from rdrr_converter.sentence_modules import read_postprocessor
+from rdrr_converter.sentence_modules import read_modules
 from rdrr_converter.sources import Source
 from rdrr_converter.sources.base import same_values
 from rdrr_converter.unread import check_unread
@@ -70,13 +70,14 @@ def read_model(
     config = rule.config(source.text_config, source.config_path)
     sizes, moe = _sizes(rule, config), _experts(rule, config)
     tensors, notes = match(source, rule, config, sizes, moe)
-    embedding = read_postprocessor(source, sizes.hidden_size)
-    tied, tensors, tie_notes = _decide_head(tensors, config, source, has_head=embedding is None)
+    modules = read_modules(source, sizes.hidden_size)
+    tied, tensors, tie_notes = _decide_head(tensors, config, source, has_head=modules is None)
     mask, mask_notes = _mask_token(rule, config)
     inference = _inference(rule, config, tensors, tied)
-    if embedding is not None:
-        output = inference.output.model_copy(update={"embedding_postprocessor": embedding})
+    if modules is not None:
+        output = inference.output.model_copy(update={"embedding_postprocessor": modules.block})
         inference = inference.model_copy(update={"output": output})
+        tensors = (*tensors, *modules.tensors)
     _read_flags(rule, config)
     unread_notes = check_unread(config, rule, allow_unread)
     return SourceModel(

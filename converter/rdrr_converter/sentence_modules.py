@@ -7,6 +7,7 @@ order; each has a folder with a `config.json`. What the manifest cannot express 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from rdrr_format.errors import ConversionError, SourceError
 from rdrr_format.file_names import is_plain_name
 from rdrr_manifests.models import EmbeddingPostprocessor
 
+from rdrr_converter.dense_modules import read_layers, read_module
+from rdrr_converter.matching import ModelTensor
 from rdrr_converter.sources import Source
 from rdrr_converter.sources.base import parse_json_object
 
@@ -36,10 +39,23 @@ _ALL_FLAGS = (
 _MODES = {"cls": "cls", "lasttoken": "last", "mean": "mean"}
 """The pooling of each value of `pooling_mode`, which newer files have instead of the flags."""
 
-_NORMALIZE, _POOLING, _TRANSFORMER = "Normalize", "Pooling", "Transformer"
+_DENSE, _NORMALIZE, _POOLING, _TRANSFORMER = "Dense", "Normalize", "Pooling", "Transformer"
 
 
-def read_postprocessor(source: Source, hidden_size: int) -> EmbeddingPostprocessor | None:
+@dataclass(frozen=True)
+class SentenceModules:
+    """What follows the language model of an embedding model.
+
+    Attributes:
+        block: The block of the manifest.
+        tensors: The tensors of the linear layers, in order.
+    """
+
+    block: EmbeddingPostprocessor
+    tensors: tuple[ModelTensor, ...]
+
+
+def read_modules(source: Source, hidden_size: int) -> SentenceModules | None:
     """Return how the checkpoint makes embeddings; None if it is no embedding model.
 
     Args:
@@ -56,11 +72,12 @@ def read_postprocessor(source: Source, hidden_size: int) -> EmbeddingPostprocess
     modules = _modules(content, source.path / MODULES)
     kinds = [kind for kind, _ in modules]
     ending = [_NORMALIZE] if kinds[-1] == _NORMALIZE else []
-    if kinds != [_TRANSFORMER, _POOLING, *ending]:
+    dense = [path for kind, path in modules if kind == _DENSE]
+    if kinds != [_TRANSFORMER, _POOLING, *[_DENSE] * len(dense), *ending]:
         raise ConversionError(
             "the modules of this embedding model cannot be converted",
             where=source.path / MODULES,
-            expected="Transformer, Pooling, and Normalize or nothing",
+            expected="Transformer, Pooling, any number of Dense, and Normalize or nothing",
             found=", ".join(kinds),
         )
     where = source.path / modules[1][1] / "config.json"
@@ -69,12 +86,15 @@ def read_postprocessor(source: Source, hidden_size: int) -> EmbeddingPostprocess
     include = pooling.get("include_prompt", True)
     if not isinstance(include, bool):
         raise SourceError("include_prompt is no flag", where=where, found=include)
-    return EmbeddingPostprocessor(
+    layers = read_layers(source, dense, hidden_size)
+    block = EmbeddingPostprocessor(
         pooling_mode=_pooling_mode(pooling, where),
         include_prompt=include,
+        projections=tuple(layer for layer, _ in layers),
         normalize="l2" if ending else None,
         **_prompts(source),
     )
+    return SentenceModules(block, tuple(tensor for _, own in layers for tensor in own))
 
 
 def _modules(content: bytes, where: Path) -> list[tuple[str, str]]:
@@ -97,15 +117,7 @@ def _modules(content: bytes, where: Path) -> list[tuple[str, str]]:
 def _object(source: Source, folder: str) -> Mapping[str, Any]:
     """Return the configuration of a module."""
     name = f"{folder}/config.json" if folder else "config.json"
-    content = source.content(name)
-    if content is None:
-        raise SourceError(
-            "the configuration of a module is missing",
-            where=source.path,
-            expected=name,
-            hint="download the whole checkpoint, with its folders",
-        )
-    return parse_json_object(content, source.path / name)
+    return read_module(source, name)
 
 
 def _check_width(pooling: Mapping[str, Any], hidden_size: int, where: Path) -> None:

@@ -101,16 +101,28 @@ def test_bidirectional_attention_sees_later_tokens_within_the_window(backend, bo
     model = make_model(tiny, rng, max_position_embeddings=1024, **options)
     model.model.save_pretrained(tmp_path / "source")
     write_tokenizer(tmp_path / "source")
-    add_modules(tmp_path / "source", 256, "mean")
+    layers = [rng.normal(0, 0.1, (320, 256)), rng.normal(0, 0.1, (96, 320))]
+    biases = [rng.normal(0, 0.1, 320), None]
+    add_modules(tmp_path / "source", 256, "mean", layers=layers, biases=biases)
     convert(tmp_path / "source", tmp_path / "package", quantize="f32")
     hints = {"computePrecision": "f32"} if backend == "wgpu" else {}
     with rdrr.load(tmp_path / "package", backend=backend, kernel_hints=hints) as loaded:
         found = loaded.embed(TEXTS)
         for text, row in zip(TEXTS, found, strict=True):
-            wanted = expected_embedding(hidden_states(model, loaded.encode(text)), "mean")
+            states = hidden_states(model, loaded.encode(text))
+            wanted = expected_embedding(states, "mean", layers=layers, biases=biases)
+            assert row.shape == (96,)
             assert np.abs(row - wanted).max() <= bound * np.abs(wanted).max()
         with pytest.raises(ManifestError, match="no causal attention"):
             loaded.generate("text")
+
+
+def test_embedding_models_are_not_exported_without_their_modules(rng, tmp_path):
+    make_source(tmp_path / "source", rng, "last")
+    convert(tmp_path / "source", tmp_path / "package", quantize="f32")
+    for to in ("safetensors", "gguf"):
+        with pytest.raises(ConversionError, match="embedding model cannot be exported yet"):
+            rdrr.export(tmp_path / "package", tmp_path / to, to=to)
 
 
 def test_the_command_prints_and_saves_them(rng, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,15 @@ def add_modules(
     normalize: bool = True,
     include_prompt: bool = True,
     default: str | None = None,
+    layers: Sequence[np.ndarray] = (),
+    biases: Sequence[np.ndarray | None] = (),
 ) -> None:
     """Write the files that turn a checkpoint of a language model into an embedding model."""
     kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
-    kinds += [("Normalize", "2_Normalize")] if normalize else []
+    for index, (weight, bias) in enumerate(zip(layers, biases, strict=True), 2):
+        kinds.append(("Dense", f"{index}_Dense"))
+        _write_dense(folder / f"{index}_Dense", weight, bias)
+    kinds += [("Normalize", f"{len(kinds)}_Normalize")] if normalize else []
     _write(
         folder / "modules.json",
         [
@@ -46,14 +52,35 @@ def add_modules(
     )
 
 
+def _write_dense(folder: Path, weight: np.ndarray, bias: np.ndarray | None) -> None:
+    from safetensors.numpy import save_file
+
+    settings = {"in_features": weight.shape[1], "out_features": weight.shape[0]}
+    identity = "torch.nn.modules.linear.Identity"
+    settings |= {"bias": bias is not None, "activation_function": identity}
+    _write(folder / "config.json", settings)
+    tensors = {"linear.weight": weight.astype(np.float32)}
+    tensors |= {} if bias is None else {"linear.bias": bias.astype(np.float32)}
+    save_file(tensors, folder / "model.safetensors")
+
+
 def expected_embedding(
-    rows: Any, pooling: str, *, normalize: bool = True, skipped: int = 0
+    rows: Any,
+    pooling: str,
+    *,
+    normalize: bool = True,
+    skipped: int = 0,
+    layers: Sequence[np.ndarray] = (),
+    biases: Sequence[np.ndarray | None] = (),
 ) -> np.ndarray:
     """Return what sentence-transformers makes of hidden states [tokens, hidden], by its formula."""
     import torch
 
     rows = rows.detach().double()
     made = {"cls": rows[0], "last": rows[-1], "mean": rows[skipped:].mean(0)}[pooling]
+    for weight, bias in zip(layers, biases, strict=True):
+        own = None if bias is None else torch.from_numpy(bias)
+        made = torch.nn.functional.linear(made, torch.from_numpy(weight), own)
     if normalize:
         made = torch.nn.functional.normalize(made, p=2, dim=0)
     return made.numpy()

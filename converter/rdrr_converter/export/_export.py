@@ -14,7 +14,7 @@ from rdrr_format.errors import ConversionError, StoreError, UsageError
 from rdrr_format.locations import is_url, local_path
 from rdrr_manifests.logical import LogicalTensor, logical_tensors
 from rdrr_manifests.models import Manifest
-from rdrr_manifests.package import open_package
+from rdrr_manifests.package import Package, open_package
 
 from rdrr_converter.architectures import ArchitectureRule
 from rdrr_converter.architectures.base import StackRule
@@ -98,6 +98,7 @@ def export(
     if os.path.lexists(path):
         raise StoreError("exists already", where=path, hint="choose another destination")
     with open_package(location, follow_links=follow_links) as package:
+        _check_not_embedding(package)
         tensors = logical_tensors(package)
         rule, config = find_rule(package, tensors, arch)
         counter = Progress(progress)
@@ -124,6 +125,16 @@ def export(
         tensors=tuple(_exported(one, errors[one.name]) for one in outgoing),
         notes=notes,
     )
+
+
+def _check_not_embedding(package: Package) -> None:
+    """Refuse an embedding model, whose modules after the language model would be lost."""
+    if package.manifest.inference.output.embedding_postprocessor is not None:
+        raise ConversionError(
+            "an embedding model cannot be exported yet: its pooling and prompts would be lost",
+            where=package.where,
+            hint="use the checkpoint that the package was converted from",
+        )
 
 
 def _checked(to: str, dtype: str | None) -> tuple[ExportKind, ExportDtype | None]:

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from rdrr_manifests.models.base import WRITTEN_IF_SET, Block
+
+
+class Projection(Block):
+    """A linear layer that follows the pooling.
+
+    Attributes:
+        input_size: Elements of the vector that it reads.
+        output_size: Elements of the vector that it returns.
+        weight_tensor: Name of its weight, [output size, input size].
+        bias_tensor: Name of its bias, [output size]; None for none.
+        activation: What is applied to the result; `identity` is the only one that is known.
+    """
+
+    input_size: int = Field(gt=0)
+    output_size: int = Field(gt=0)
+    weight_tensor: str
+    bias_tensor: str | None = None
+    activation: str = "identity"
 
 
 class EmbeddingPostprocessor(Block):
@@ -24,7 +42,7 @@ class EmbeddingPostprocessor(Block):
 
     pooling_mode: str
     include_prompt: bool = True
-    projections: tuple[Any, ...] = ()
+    projections: tuple[Projection, ...] = ()
     normalize: str | None = None
     prompts: Annotated[dict[str, str], WRITTEN_IF_SET] = Field(default={})
     default_prompt_name: Annotated[str | None, WRITTEN_IF_SET] = None
