@@ -126,7 +126,8 @@ def launch_errors(operands: Operands, name: str, case: Case, *, int8: bool) -> E
     assert refusal(ctx, weights, int8=int8, partials=partials, gate=gated) is None
     y = bench.upload(before if output == "add" else np.full(len(exact), np.nan, np.float32))
     best = bench.poisoned(2 * MAX_OUTPUT_GROUPS) if output == "best" else None
-    target = Output((y,), output, bench.upload(bias) if output == "store" else None, "silu", best)
+    added = bench.upload(bias) if output == "store" else None
+    target = Output((y,), output, bias=added, activation="silu", best=best)
     launches = matvec(ctx, weights, source.operand, target, int8=int8, label="case")
     bench.run(launches, 1)
     found = bench.download(y, len(expected(exact)))
