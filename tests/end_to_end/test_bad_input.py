@@ -115,12 +115,15 @@ def test_a_file_that_is_not_a_checkpoint(tmp_path):
     assert "notes.txt" in _refused(path, tmp_path)
 
 
-def test_an_unknown_architecture_is_answered_with_the_known_ones(checkpoint, tmp_path):
+def test_an_unknown_architecture_is_answered_with_the_list_of_the_known_ones(checkpoint, tmp_path):
     _edit_config(checkpoint, architectures=["AbacusForCausalLM"], model_type="abacus")
     line = _refused(checkpoint, tmp_path)
     assert "abacus" in line.lower()
+    assert "`rdrr architectures` lists" in line
+    listed = rdrr("architectures").out
+    assert "abacus" not in listed
     for known in ("llama", "mistral", "qwen2", "qwen3", "gemma3"):
-        assert known in line.lower()
+        assert known in listed
 
 
 @pytest.mark.parametrize("value", [[], {}, 7, "tanh"])

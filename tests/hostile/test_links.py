@@ -234,9 +234,9 @@ def test_every_command_that_opens_a_package_has_the_flag():
     flags = {name: {flag for one in command.params for flag in one.opts}
              for name, command in commands.items()}  # fmt: skip
     having = {name for name, own in flags.items() if "--follow-links" in own}
-    assert having == set(commands) - {"convert", "devices", "help", "schema"}
+    assert having == set(commands) - {"architectures", "convert", "devices", "help", "schema"}
     run_above = {words[0] for _, words in COMMANDS.values()}
-    assert having == run_above | {"chat", "push", "tune", "validate"}
+    assert having == run_above | {"chat", "embed", "push", "tune", "validate"}
 
 
 def test_a_store_opened_by_itself_follows_links_only_when_asked_to(tmp_path):

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from rdrr_runtime.backend import resumable
-
 if TYPE_CHECKING:
     from rdrr_runtime.backend import Backend
     from rdrr_runtime.decode.probabilities import F64, ProbabilitySampler
@@ -110,6 +108,8 @@ class ModelDraft:
         self, ids: Sequence[int], count: int, sampler: ProbabilitySampler | None
     ) -> Proposal:
         """Return the tokens that the draft model generates; none once its context is full."""
+        from rdrr_runtime.backend import resumable  # imports numpy, which --help needs not load
+
         count = min(count, self.backend.info.context - len(ids) + 1)
         if count < 1:
             return Proposal()

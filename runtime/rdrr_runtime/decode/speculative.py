@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from rdrr_format.options import check_fields, documented, option
 
-from rdrr_runtime.backend import resumable
 from rdrr_runtime.decode.base import Counts, Job
 from rdrr_runtime.decode.drafts import Draft, ModelDraft, NgramDraft, Proposal
 from rdrr_runtime.decode.strategy import Models, Strategy, StrategyOptions
@@ -72,6 +71,8 @@ class SpeculativeDecoding(Strategy):
 
     def run(self, job: Job, chooser: Chooser, counts: Counts) -> Iterator[list[int]]:
         """Yield groups of ids: the accepted draft tokens and the model's own token after them."""
+        from rdrr_runtime.backend import resumable  # imports numpy, which --help needs not load
+
         pending, base, left = list(job.prompt), job.base, job.max_tokens
         proposal = Proposal()  # the pass over the prompt has no draft tokens
         self.draft.begin()
