@@ -45,7 +45,13 @@ def loaded(folder, **options):
     return model.eval()
 
 
-@pytest.mark.parametrize("tiny", ALL_MODELS, ids=lambda tiny: tiny.name)
+NOT_EXPORTED = {"lfm2_moe", "qwen3_next"}
+"""Their checkpoints arrange weights in a way that cannot be rebuilt; test_hybrids.py tests that."""
+
+EXPORTED = [tiny for tiny in ALL_MODELS if tiny.model_type not in NOT_EXPORTED]
+
+
+@pytest.mark.parametrize("tiny", EXPORTED, ids=lambda tiny: tiny.name)
 def test_transformers_loads_the_directory_and_computes_the_same(tmp_path, rng, tiny):
     fused = {"transpose_weights": True, "fuse_gate_up": tiny.can_fuse}
     model, package = made(tmp_path, rng, tiny, **fused)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph import Graph, RopeSpec
 from rdrr_manifests.graph.ops import Head, Op, uses
 from rdrr_manifests.graph.padding import PaddedGraph
@@ -23,6 +24,7 @@ from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.values import Values, Workspace
 from rdrr_runtime.compile.weights import load_weights
 from rdrr_runtime.phases.kv_cache import KvCache
+from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.rope_tables import rope_table
 from rdrr_runtime.reference.forward import empty_cache
 from rdrr_runtime.reference.ops import compute
@@ -96,8 +98,8 @@ class _Weights:
         return self._weights[name][first : first + count].view(np.uint8)
 
 
-def by_phases(bench: Bench, example: Example, operands: Operands) -> F32:
-    """Return the value of the last op, [rows, width], computed on the device by phases."""
+def lowered(bench: Bench, example: Example, operands: Operands) -> tuple[list[Phase], BufferSlice]:
+    """Return the phases of an example, and the buffer of the value of its last op."""
     rows, graph = len(operands.tokens), example.graph
     check_fields(example.ops)
     preferences = Preferences(resolve({}), software=True)
@@ -124,7 +126,14 @@ def by_phases(bench: Bench, example: Example, operands: Operands) -> F32:
         for op in example.ops:
             lower_op(build, op)
         out = build.values.get(last.out)
-    bench.run(build.phases, rows)
+    return build.phases, out
+
+
+def by_phases(bench: Bench, example: Example, operands: Operands) -> F32:
+    """Return the value of the last op, [rows, width], computed on the device by phases."""
+    phases, out = lowered(bench, example, operands)
+    rows = len(operands.tokens)
+    bench.run(phases, rows)
     found = bench.device.read(out).view(np.float32)
     width = len(found) // rows
     return found.reshape(rows, width)

@@ -12,11 +12,14 @@ from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rdrr_converter.devices.webgpu import SHADERS
 from rdrr_device.device import Device
 from rdrr_device.kernels import Kernel
 from rdrr_runtime.compile.hints import Policy, resolve
+from rdrr_runtime.phases.launch import as_dispatch
+from support.gpu import Bench
 from support.lowered import (
     ATTENTIONS,
     HINTS,
@@ -26,8 +29,10 @@ from support.lowered import (
     kernels_of_loading,
     kernels_of_sampling,
 )
+from support.op_examples import EXAMPLES
 from support.packages import llama_manifest
 from support.shader_text import component_writes
+from support.single_ops import Operands, lowered
 
 DECLARED = """
 struct Pair { a: vec2<f32>, b: array<vec4<u32>, 2u> }
@@ -91,7 +96,16 @@ def kernels_of_hints(device: Device, folder: Path) -> Iterator[Kernel]:
             yield from kernels_of(package, device, policy, kv_dtype, fused)
 
 
-def test_no_kernel_writes_a_component(request, tmp_path, monkeypatch) -> None:
+def kernels_of_ops(bench: Bench) -> Iterator[Kernel]:
+    """Yield the kernels of every op of the graph, lowered by itself."""
+    for example in EXAMPLES.values():
+        for rows in (1, 5, 40):
+            operands = Operands.random(example, rows, np.random.default_rng(rows))
+            for phase in lowered(bench, example, operands)[0]:
+                yield as_dispatch(phase).kernel
+
+
+def test_no_kernel_writes_a_component(request, bench, tmp_path, monkeypatch) -> None:
     found: dict[str, str] = {}
     for features in ("device", "plain_device"):
         device = request.getfixturevalue(features)
@@ -103,6 +117,7 @@ def test_no_kernel_writes_a_component(request, tmp_path, monkeypatch) -> None:
             found |= {one.source: one.label for one in chain(*made)}
         others = (kernels_of_sampling(device), kernels_of_loading(device))
         found |= {one.source: one.label for one in chain(*others)}
+    found |= {one.source: one.label for one in kernels_of_ops(bench)}
     racing = {label: writes for text, label in found.items() if (writes := component_writes(text))}
     assert racing == {}
     assert {label.partition(".")[0] for label in found.values()} == SHADERS_OF_PHASES
