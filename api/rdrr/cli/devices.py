@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rdrr._executor import describe
 from rdrr._units import format_size
 from rdrr.cli._console import console, facts, print_json
 from rdrr.cli._options import JsonFlag
@@ -43,6 +42,8 @@ def devices(
 
 def adapter_facts(one: AdapterInfo) -> dict[str, Any]:
     """Return an adapter as JSON values."""
+    from rdrr._executor import describe  # imports numpy, which --help needs not load
+
     return {
         "name": one.name,
         "backend": one.backend,
@@ -56,6 +57,8 @@ def adapter_facts(one: AdapterInfo) -> dict[str, Any]:
 
 
 def _show(adapters: Sequence[AdapterInfo]) -> None:
+    from rdrr._executor import describe
+
     out = console()
     for index, one in enumerate(adapters):
         if index:
