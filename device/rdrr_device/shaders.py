@@ -115,10 +115,7 @@ def for_target(source: str, target: Target) -> str:
     """Return a rendered source in the form that a compiler accepts.
 
     Tint requires `enable subgroups;` where subgroup operations are used; naga rejects that line.
-    Tint has no attribute `@coherent`: it makes all storage buffers coherent itself.
     """
-    if target is Target.TINT:
-        source = source.replace("@coherent\n", "")
     if target is Target.TINT and _SUBGROUPS.search(_COMMENT.sub("", source)):
         return f"enable subgroups;\n{source}"
     return source

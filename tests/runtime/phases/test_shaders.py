@@ -50,12 +50,6 @@ def test_subgroups_are_enabled_for_tint_alone(subgroups, enabled) -> None:
     assert for_target(source, Target.NAGA) == source
 
 
-def test_coherent_buffers_are_declared_for_naga_alone() -> None:
-    plain = "@group(0) @binding(0) var<storage, read_write> x: array<u32>;"
-    assert for_target(f"@coherent\n{plain}", Target.TINT) == plain
-    assert for_target(f"@coherent\n{plain}", Target.NAGA) == f"@coherent\n{plain}"
-
-
 def test_bindings_are_read_from_the_rendered_text() -> None:
     declared = (
         Binding("current", Access.READ),
