@@ -95,8 +95,8 @@ def dawn_environment() -> dict[str, str]:
 
 
 COHERENT = "@coherent"
-"""An attribute of naga alone. The executor that needs it runs only where the adapter has its feature,
-which no other implementation of WebGPU offers, so its modules are not shown to Tint."""
+"""An attribute of naga alone. The executor that needs it runs only where the adapter has its
+feature, which no other implementation of WebGPU offers, so its modules are not shown to Tint."""
 
 
 @contextmanager
