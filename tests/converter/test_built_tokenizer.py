@@ -117,8 +117,8 @@ def test_a_sentencepiece_bpe_model_encodes_as_in_transformers(tmp_path, bpe_piec
     assert ours.get_vocab_size() == len(vocab)
     assert differences(ours, theirs) == []
     # The control: another order of the vocabulary gives other merges.
-    turned = [*bpe_pieces[:259], *bpe_pieces[259:][::-1]]
-    other = built(tmp_path, settings, tokenizer__model=sentencepiece_model(turned, BPE))
+    reversed_pieces = [*bpe_pieces[:259], *bpe_pieces[259:][::-1]]
+    other = built(tmp_path, settings, tokenizer__model=sentencepiece_model(reversed_pieces, BPE))
     assert other.encode(TEXTS[0]).tokens != ours.encode(TEXTS[0]).tokens
 
 

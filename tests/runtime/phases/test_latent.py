@@ -113,9 +113,9 @@ def test_latent_attention_equals_the_expanded_form(
     bench.run(made, rows)
 
     def rotated(x: F32) -> torch.Tensor:
-        turned = torch.from_numpy(x).double()
+        unrotated = torch.from_numpy(x).double()
         return ops.rope(
-            turned, torch.tensor(slots), torch.from_numpy(table), interleaved=spec.interleaved
+            unrotated, torch.tensor(slots), torch.from_numpy(table), interleaved=spec.interleaved
         )
 
     new = (
@@ -130,8 +130,8 @@ def test_latent_attention_equals_the_expanded_form(
         expected_cache = before.copy()
         expected_cache[sequences, slots] = after[sequences, slots]
         assert np.array_equal(after, expected_cache)  # other slots are unchanged
-    own, turned = q[..., : spec.key_dim], rotated(q[..., spec.key_dim :])
-    query = torch.cat([torch.from_numpy(own).double(), turned], -1)
+    own, rope_part = q[..., : spec.key_dim], rotated(q[..., spec.key_dim :])
+    query = torch.cat([torch.from_numpy(own).double(), rope_part], -1)
     parts = torch.from_numpy(matrices).double().reshape(heads, -1, latent)
     keys_of, values_of = parts.split((spec.key_dim, spec.value_dim), dim=1)
     wanted = []

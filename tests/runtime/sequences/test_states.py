@@ -152,7 +152,7 @@ def test_an_edited_prompt_resumes_at_the_end_of_an_earlier_one(backend, rng):
     assert continued(engine, unrelated, 6) == fresh(backend, unrelated, 6)
 
 
-class Guesses:
+class FixedDrafts:
     """A draft that knows the tokens to come, and makes every third of them wrong."""
 
     def __init__(self, ids: list[int]) -> None:
@@ -176,7 +176,7 @@ def test_speculative_decoding_gives_the_ids_of_plain_decoding(backend, rng, toke
     ids = prompt(rng, 15)
     plain = fresh(backend, ids, 40)
     assert len(set(plain)) > 5, "the model repeats itself too much to show a mistake"
-    strategy = SpeculativeDecoding(Guesses(ids + plain), tokens)
+    strategy = SpeculativeDecoding(FixedDrafts(ids + plain), tokens)
     stats = GenerationStats()
     engine = Engine(backend, [], VOCAB)
     assert continued(engine, ids, 40, strategy, stats) == plain
