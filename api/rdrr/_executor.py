@@ -48,7 +48,7 @@ class TestedGrid:
 def persistence(device: Device, executor: ExecutorName) -> Persistence | None:
     """Return how to run decode passes in one dispatch, or None to launch their phases.
 
-    `auto` launches the phases: on the GPUs measured so far that is as fast (docs/PERFORMANCE.md).
+    `auto` launches the phases, which is as fast on the GPU measured (docs/PERFORMANCE_LOG.md).
 
     Raises:
         DeviceError: `persistent` is asked for, and the adapter cannot do it.

@@ -36,7 +36,7 @@ class Executor(Protocol):
 
     @property
     def gave_up(self) -> BufferSlice | None:
-        """A word that is not 0 after a watched pass did not end; None if every pass ends."""
+        """A word that is not 0 after a pass of `prepare_whole` gave up; None if none can."""
         ...
 
     def recover(self) -> None:

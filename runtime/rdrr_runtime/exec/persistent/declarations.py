@@ -49,7 +49,6 @@ class Declaration:
         text: The whole declaration, without comments.
         type: Type of a variable, alias, constant or override; empty for others.
         value: Value of a constant or override as WGSL; None if it has none.
-        writes: For `storage`: whether the shader may write it.
     """
 
     kind: str
@@ -57,7 +56,6 @@ class Declaration:
     text: str
     type: str = ""
     value: str | None = None
-    writes: bool = False
 
 
 @cache
@@ -97,8 +95,8 @@ def _declaration(text: str) -> Declaration:
     type_ = declared.strip().removeprefix(":").strip()
     if kind is not None:
         return Declaration(kind, name, text, type_, value.strip() or None)
-    space, _, access = head["space"].partition(",")
-    return Declaration(space, name, text, type_, writes=access.strip() == "read_write")
+    space = head["space"].partition(",")[0]
+    return Declaration(space, name, text, type_)
 
 
 @dataclass(frozen=True)

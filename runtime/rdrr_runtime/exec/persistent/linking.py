@@ -108,7 +108,8 @@ class _Unit:
         record: Shader and constants.
         by_rows: Whether the function is called for each group of token rows.
         names: Constants and types of the shader.
-        offsets: Numbers of the buffers that are arrays, whose offset each call gives.
+        offsets: For the number of each buffer that is an array, whose offset each call gives, the
+            bytes of its elements.
         texts: Declarations with the names of the module.
     """
 
@@ -116,7 +117,7 @@ class _Unit:
     record: Record
     by_rows: bool
     names: Names
-    offsets: list[int] = field(default_factory=list)
+    offsets: dict[int, int] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
 
     @property
@@ -158,14 +159,12 @@ class _Linker:
         if record.threads != self._threads:
             raise UnlinkableError(f"{phase.label} has {record.threads} threads")
         unit = self._unit(phase)
-        types = {one.name: one.type for one in declarations(record.source)}
         offsets = [0] * MAX_BUFFERS
         for index, (binding, memory) in enumerate(zip(phase.bindings, phase.slices, strict=True)):
-            array = unit.names.array(types[binding.name])
-            if array is None and memory.offset:
+            if index in unit.offsets:
+                offsets[index] = memory.offset // unit.offsets[index]
+            elif memory.offset:
                 raise UnlinkableError(f"{binding.name} of {phase.label} is not at offset 0")
-            if array is not None:
-                offsets[index] = memory.offset // unit.names.size_of(array.element)
         return [unit.number, phase.work.items, phase.work.rows or 0, int(must_wait), *offsets]
 
     def finish(self, rows: list[list[int]]) -> Linked:
@@ -237,12 +236,13 @@ class _Linker:
             variable = self._buffer(unit.names, storage[binding.name], memory)
             if binding.access is Access.READ_WRITE:
                 self._written.add(id(memory.buffer))
-            if unit.names.array(storage[binding.name].type) is None:
+            array = unit.names.array(storage[binding.name].type)
+            if array is None:
                 renaming.plain[binding.name] = variable.name
             else:
                 offset = f"at_{unit.number}_{index}"
                 renaming.indexed[binding.name] = (variable.name, offset)
-                unit.offsets.append(index)
+                unit.offsets[index] = unit.names.size_of(array.element)
                 unit.texts.append(f"var<private> {offset}: u32;")
         self._overlay(unit, renaming)
         unit.texts += map(renaming.text, renaming.own)
