@@ -19,7 +19,9 @@ const seconds = () => performance.now() / 1000;
 
 const { create, globals } = await module('webgpu/index.js');
 Object.assign(globalThis, globals);
-const gpu = create(['backend=vulkan']);
+// Without this, Dawn offers no shader-f16 on NVIDIA, and DOPPLER computes embeddings on the CPU.
+const features = 'enable-dawn-features=vulkan_enable_f16_on_nvidia';
+const gpu = create(['backend=vulkan', features]);
 Object.defineProperty(globalThis, 'navigator', { value: { gpu }, configurable: true });
 const { load } = await module('doppler-gpu/src/index.js');
 
