@@ -3,28 +3,54 @@
 from __future__ import annotations
 
 import os
+import time
 
+import pytest
+from rdrr_format.errors import DeviceError
 from support.hashing import count_hashing
 from support.scripts import script
 
 ROUNDS = 2
+MODES = {"none", "sha256", "blake3", "cached"}
 
 
 def test_every_mode_is_timed_and_hashes_as_often_as_it_should(made_package, monkeypatch):
     cache = os.environ["XDG_CACHE_HOME"]
     hashed = count_hashing(monkeypatch)
-    words = ("--package", made_package, "--backend", "cpu", "--rounds", ROUNDS)
+    words = ("--package", made_package, "--backend", "cpu", "--rounds", ROUNDS, "--cold", 0)
     found = script("bench_load", *words).json()
-    assert {mode: len(times) for mode, times in found["seconds"].items()} == {
-        "none": ROUNDS,
-        "full": ROUNDS,
-        "cached": ROUNDS,
-    }
+    assert {mode: len(times) for mode, times in found["seconds"].items()} == dict.fromkeys(
+        MODES, ROUNDS
+    )
     assert found["over_none"]["none"] == 1
-    # The first load, each load with `full`, and each check with `full` alone.
-    assert set(hashed.values()) == {1 + ROUNDS + ROUNDS}
+    # The first check, each load with `sha256` and with `blake3`, and each check with `full` alone.
+    assert set(hashed.values()) == {1 + 2 * ROUNDS + ROUNDS}
     assert os.environ["XDG_CACHE_HOME"] == cache
     assert found["check_seconds"]["full"] > found["check_seconds"]["cached"] > 0
+
+
+def test_the_stages_of_a_load_are_timed_and_lie_within_it(made_package):
+    words = ("--package", made_package, "--rounds", 1, "--cold", 0)
+    found = script("bench_load", *words).json()
+    for mode in MODES:
+        (times,) = found["warm"][mode]
+        for stage in ("device", "package", "upload", "lower", "compile"):
+            assert times[stage] > 0, stage
+        assert times["load"] + times["first token"] <= times["total"]
+        assert (times["hashes"] == 0) == (mode == "none")
+    assert found["alone"]["write_buffer"] > 0
+
+
+def test_a_cold_load_runs_in_a_process_of_its_own_and_imports_everything(made_package):
+    import bench_load
+
+    options = bench_load.parse(["--package", str(made_package), "--backend", "cpu"])
+    cold = bench_load.in_new_process(made_package, "sha256", options)
+    warm = bench_load.loaded(made_package, "sha256", options, time.perf_counter())
+    assert cold["imports"] > warm["imports"]
+    assert cold["load"] + cold["imports"] < cold["total"]
+    with pytest.raises(DeviceError, match="new process"):
+        bench_load.in_new_process(made_package / "none", "sha256", options)
 
 
 def test_a_missing_package_is_reported_in_one_line(tmp_path):
