@@ -130,8 +130,15 @@ class ScoringModel:
         """
         import numpy as np
 
+        from rdrr._classification import classifier_of
         from rdrr._embedding import Pooling
 
+        if classifier_of(self.package) is not None:
+            raise ManifestError(
+                "this model classifies texts and makes no embeddings",
+                where=self.package.where,
+                hint="use `classify`",
+            )
         pooling = Pooling(self.package)
         before = pooling.prompt(prompt)
         ids = [self._ids_of_text(before + text) for text in text_list(texts)]
@@ -140,6 +147,27 @@ class ScoringModel:
             rows = [pooling.pool(backend.hidden(one), skipped) for one in ids]
         width = pooling.width or self.package.manifest.architecture.hidden_size
         return np.stack(rows) if rows else np.empty((0, width), np.float32)
+
+    def classify(self, texts: str | Sequence[str]) -> list[dict[str, float]]:
+        """Return the probability of each label for each text, by the names of the labels.
+
+        The probabilities of a text add up to 1 if it has exactly one of the labels. A model that
+        was trained for a regression gives its plain values.
+
+        Args:
+            texts: One text or several.
+
+        Raises:
+            ManifestError: The package does not classify texts.
+            GenerationError: A text has no tokens, or more than the context holds.
+            UsageError: `texts` are no strings.
+        """
+        from rdrr._classification import Classification
+
+        head = Classification(self.package)
+        ids = [self._ids_of_text(text) for text in text_list(texts)]
+        with self._engine.lend() as backend:
+            return [head.probabilities(backend.hidden(one)) for one in ids]
 
     def rank(
         self,
@@ -151,20 +179,28 @@ class ScoringModel:
     ) -> list[float]:
         """Return how well each text answers a query, from 0 to 1, with a reranking model.
 
+        A model with a classification head reads the query and the text as the pair that its
+        tokenizer makes of them, or as the question of `prompt`; its score is that of its one label.
+        Other models answer the question with a token.
+
         Args:
             query: The query.
             texts: The texts, in any order.
             instruction: What a text must do to answer a query; that of the prompt when None.
             prompt: The question that the model was trained to answer; the one of Qwen3-Reranker
-                when None.
+                when None, unless the model has a classification head and no instruction is given.
 
         Raises:
-            ManifestError: The model has no output head, or no tokens for the two answers.
+            ManifestError: The model has no output head, no tokens for the two answers, or a
+                classification head with several labels.
             GenerationError: A question does not fit the context.
             UsageError: `query` or `texts` are no strings.
         """
+        from rdrr._classification import classifier_of
         from rdrr._ranking import RankPrompt, scores
 
+        if classifier_of(self.package) is not None:
+            return self._rank_by_head(query, texts, instruction, prompt)
         self._check_head()
         asked, (wanted,) = prompt or RankPrompt(), text_list([query])
         encode = self.encode_as_is
@@ -174,6 +210,29 @@ class ScoringModel:
             self._check_length(ids)
         with self._engine.lend() as backend:
             return scores(backend, questions, answers)
+
+    def _rank_by_head(
+        self,
+        query: str,
+        texts: Sequence[str],
+        instruction: str | None,
+        prompt: RankPrompt | None,
+    ) -> list[float]:
+        """Return the scores of a model with a classification head, see `rank`."""
+        from rdrr._classification import Classification
+        from rdrr._ranking import RankPrompt
+
+        head, (wanted,) = Classification(self.package), text_list([query])
+        head.check_ranks()
+        if prompt is None and instruction is None:
+            ids = [self._codec.encode_pair(wanted, text) for text in text_list(texts)]
+        else:
+            asked, encode = prompt or RankPrompt(), self.encode_as_is
+            ids = [asked.ids(encode, wanted, text, instruction) for text in text_list(texts)]
+        for one in ids:
+            self._check_length(one)
+        with self._engine.lend() as backend:
+            return [head.score(backend.hidden(one)) for one in ids]
 
     def _check_head(self) -> None:
         """Check that the model predicts tokens.
@@ -186,7 +245,7 @@ class ScoringModel:
                 "this embedding model has no output head or no causal attention, so it predicts no "
                 "tokens",
                 where=self.package.where,
-                hint="use `embed`",
+                hint="use `embed`, or `classify` if it has labels",
             )
 
     def _ids_of_text(self, text: str) -> list[int]:
@@ -297,9 +356,9 @@ def _loglikelihood(
 
 
 def has_head(package: Package) -> bool:
-    """Return whether a model predicts tokens; published language models always do."""
+    """Return whether a model predicts tokens; one that classifies texts does not."""
     manifest = package.manifest
-    if not manifest.inference.attention.causal:
+    if not manifest.inference.attention.causal or manifest.inference.output.classifier:
         return False
     is_tied = manifest.inference.output.tie_word_embeddings
     roles = (tensor.role for tensor in manifest.tensors.values())

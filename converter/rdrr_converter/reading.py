@@ -17,6 +17,7 @@ from rdrr_manifests.models import Architecture, Inference, MoeConfig
 
 from rdrr_converter.architectures import ArchitectureRule, Config, read_block
 from rdrr_converter.architectures.layers import SLIDING, layer_pattern
+from rdrr_converter.classification import read_head, without_head
 from rdrr_converter.matching import ModelTensor, match
 from rdrr_converter.sentence_modules import read_modules
 from rdrr_converter.sources import Source
@@ -69,13 +70,18 @@ def read_model(
     """
     config = rule.config(source.text_config, source.config_path)
     sizes, moe = _sizes(rule, config), _experts(rule, config)
-    tensors, notes = match(source, rule, config, sizes, moe)
-    modules = read_modules(source, sizes.hidden_size)
+    tensors, notes = match(without_head(source), rule, config, sizes, moe)
+    head = read_head(source, config, sizes.hidden_size)
+    modules = head or read_modules(source, sizes.hidden_size)
     tied, tensors, tie_notes = _decide_head(tensors, config, source, has_head=modules is None)
     mask, mask_notes = _mask_token(rule, config)
     inference = _inference(rule, config, tensors, tied)
     if modules is not None:
-        output = inference.output.model_copy(update={"embedding_postprocessor": modules.block})
+        update = {
+            "embedding_postprocessor": modules.block,
+            "classifier": None if head is None else head.classifier,
+        }
+        output = inference.output.model_copy(update=update)
         inference = inference.model_copy(update={"output": output})
         tensors = (*tensors, *modules.tensors)
     _read_flags(rule, config)

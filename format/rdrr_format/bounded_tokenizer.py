@@ -68,7 +68,7 @@ class BoundedTokenizer:
                 normalizer = _description(self._tokenizer.normalizer)
                 decoder = _description(self._tokenizer.decoder)
                 post_processor = _description(self._tokenizer.post_processor)
-                added = self._tokenizer.num_special_tokens_to_add(False)
+                added = max(map(self._tokenizer.num_special_tokens_to_add, (False, True)))
             self._encoding_growth = normalizer_growth(normalizer)
             self._decoding_growth = decoder_growth(decoder)
             check_post_processor(post_processor, added)
@@ -77,20 +77,22 @@ class BoundedTokenizer:
                 error.message, where=where, expected=error.expected, found=error.found, hint=_HINT
             ) from error
 
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Return the token ids of a text.
+    def encode(self, text: str, second: str | None = None, *, special: bool = True) -> list[int]:
+        """Return the token ids of a text, or of a pair of texts.
 
         Args:
             text: The text.
+            second: The second text of a pair; None for a single text.
             special: Whether the post-processor adds special tokens.
 
         Raises:
             UsageError: The text cannot be written in UTF-8, or is too long.
             GenerationError: The tokenizer fails on the text, or takes too long.
         """
-        size = _utf8_size(text)
+        size = _utf8_size(text) + (0 if second is None else _utf8_size(second))
         check_text_size(size, self._encoding_growth, "the text is too long to be encoded")
-        return list(self._encode_in_time(text, special, SECONDS + size / BYTES_PER_SECOND))
+        given = text if second is None else (text, second)
+        return list(self._encode_in_time(given, special, SECONDS + size / BYTES_PER_SECOND))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, without special tokens.
@@ -144,7 +146,9 @@ class BoundedTokenizer:
             )
         return size
 
-    def _encode_in_time(self, text: str, special: bool, seconds: float) -> Sequence[int]:
+    def _encode_in_time(
+        self, text: str | tuple[str, str], special: bool, seconds: float
+    ) -> Sequence[int]:
         """Encode in a thread, which is abandoned when it exceeds the time limit.
 
         `encode_batch` is the only encoding call of the library that releases the GIL.

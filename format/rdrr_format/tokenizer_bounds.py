@@ -125,9 +125,10 @@ def _repetitions(state: Any) -> int:
     """Return how often a post-processor puts the text into its result."""
     times = 1
     for step in _steps(state):
-        template = step.get("single")
-        if isinstance(template, list):
-            times *= max(1, sum("Sequence" in entry for entry in template))
+        for kind, texts in (("single", 1), ("pair", 2)):
+            template = step.get(kind)
+            if isinstance(template, list):
+                times *= max(1, sum("Sequence" in entry for entry in template) - texts + 1)
     return times
 
 

@@ -54,6 +54,12 @@ def transformers_config(model_type: str, **values):
         ({"model_type": "qwen3_vl_text"}, "qwen3_vl"),
         ({"architectures": ["Qwen2_5_VLForConditionalGeneration"]}, "qwen2_vl"),
         ({"model_type": "TinyLlama"}, "llama"),
+        ({"architectures": ["Qwen3ForSequenceClassification"], "model_type": "qwen3"}, "qwen3"),
+        ({"architectures": ["GPT2ForSequenceClassification"], "model_type": "gpt2"}, "gpt2"),
+        (
+            {"architectures": ["Gemma3TextForSequenceClassification"]},
+            "gemma3",
+        ),
     ],
 )
 def test_an_architecture_is_found_by_its_class_or_else_by_its_model_type(config, name):
@@ -65,7 +71,7 @@ def test_an_architecture_is_found_by_its_class_or_else_by_its_model_type(config,
     [
         {},
         {"architectures": ["BertModel"], "model_type": "bert"},
-        {"architectures": ["LlamaForSequenceClassification"], "model_type": "llama"},
+        {"architectures": ["LlamaForTokenClassification"], "model_type": "llama"},
         {"architectures": "LlamaForCausalLM"},
         {"model_type": 3},
     ],

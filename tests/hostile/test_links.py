@@ -236,7 +236,7 @@ def test_every_command_that_opens_a_package_has_the_flag():
     having = {name for name, own in flags.items() if "--follow-links" in own}
     assert having == set(commands) - {"architectures", "convert", "devices", "help", "schema"}
     run_above = {words[0] for _, words in COMMANDS.values()}
-    assert having == run_above | {"chat", "embed", "push", "tune", "validate"}
+    assert having == run_above | {"chat", "classify", "embed", "push", "rank", "tune", "validate"}
 
 
 def test_a_store_opened_by_itself_follows_links_only_when_asked_to(tmp_path):

@@ -78,6 +78,7 @@ from rdrr_converter.architectures.wedlm import WEDLM
 
 __all__ = [
     "ARCHITECTURES",
+    "CLASSIFIER",
     "ArchitectureRule",
     "Config",
     "TensorRule",
@@ -153,6 +154,11 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     GRANITE,
 )
 """Granite comes last: it can describe every Llama too, and an export uses the first match."""
+
+CLASSIFIER = "ForSequenceClassification"
+"""How the names of classes end that classify texts by a linear layer on the last token."""
+
+_BODIES = ("ForCausalLM", "LMHeadModel", "Model", "ForConditionalGeneration")
 
 
 def find_architecture(
@@ -233,14 +239,21 @@ def find_by_name(name: str, text_type: object = None) -> ArchitectureRule | None
         text_type: `model_type` of the text model, which decides between architectures that have the
             same class.
     """
-    plain = plain_name(ALIASES.get(plain_name(name), name))
+    plain, classes = plain_name(ALIASES.get(plain_name(name), name)), _with_same_body(name)
     found = [
         rule
         for rule in ARCHITECTURES
-        if name in rule.classes or plain in map(plain_name, _own(rule))
+        if not classes.isdisjoint(rule.classes) or plain in map(plain_name, _own(rule))
     ]
     inner = (rule for rule in found if text_type in _own(rule))
     return next(inner, next(iter(found), None))
+
+
+def _with_same_body(name: str) -> frozenset[str]:
+    """Return a class, and those that have the same language model with another head."""
+    stem = name.removesuffix(CLASSIFIER)
+    others = (f"{stem}{ending}" for ending in _BODIES) if stem != name else ()
+    return frozenset((name, *others))
 
 
 def _own(rule: ArchitectureRule) -> tuple[str, ...]:

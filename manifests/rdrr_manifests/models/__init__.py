@@ -1,6 +1,7 @@
 """Pydantic models of all blocks of a manifest; `Manifest` is the root."""
 
 from rdrr_manifests.models.architecture import Architecture
+from rdrr_manifests.models.classifier import Classifier
 from rdrr_manifests.models.embedding import EmbeddingPostprocessor
 from rdrr_manifests.models.experts import MoeConfig
 from rdrr_manifests.models.hints import HINT_VALUES, KernelHints, Optimizations, parse_hint
@@ -25,6 +26,7 @@ __all__ = [
     "Architecture",
     "Attention",
     "ChatTemplate",
+    "Classifier",
     "Conversion",
     "EmbeddingPostprocessor",
     "FeedForward",

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rdrr_manifests.models.base import WRITTEN_IF_SET, Block, ManifestModel
+from rdrr_manifests.models.classifier import Classifier
 from rdrr_manifests.models.embedding import EmbeddingPostprocessor
 
 
@@ -193,6 +194,8 @@ class Output(Block):
         embedding_vocab_size: Rows of the embedding if they differ from the `vocabSize` of
             `architecture`.
         embedding_postprocessor: How the embedding of a text is made; None for other models.
+        classifier: What the elements of that embedding mean in a model that classifies texts; None
+            for other models. Written by rdrr only.
         position_embedding_offset: Row of position 0 in `embed_positions`, a learned embedding that
             is added to that of the token; None if there is none. Written by rdrr only.
     """
@@ -205,6 +208,7 @@ class Output(Block):
     embedding_transpose: bool = False
     embedding_vocab_size: int | None = Field(default=None, gt=0)
     embedding_postprocessor: EmbeddingPostprocessor | None = None
+    classifier: Annotated[Classifier | None, WRITTEN_IF_SET] = None
     position_embedding_offset: Annotated[int | None, WRITTEN_IF_SET] = Field(default=None, ge=0)
 
 

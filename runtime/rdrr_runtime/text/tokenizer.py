@@ -36,7 +36,19 @@ class TextCodec:
             UsageError: The text cannot be encoded in UTF-8, or is too long.
             GenerationError: The tokenizer fails on the text, or takes too long.
         """
-        ids = self._tokenizer.encode(text)
+        return self._begun(self._tokenizer.encode(text))
+
+    def encode_pair(self, text: str, second: str) -> list[int]:
+        """Return the ids of a pair of texts, as the post-processor joins them.
+
+        Raises:
+            UsageError: A text cannot be encoded in UTF-8, or both are too long.
+            GenerationError: The tokenizer fails on the texts, or takes too long.
+        """
+        return self._begun(self._tokenizer.encode(text, second))
+
+    def _begun(self, ids: list[int]) -> list[int]:
+        """Return ids with the token that every prompt begins with, if it is not there."""
         if self._bos is not None and ids[:1] != [self._bos]:
             ids.insert(0, self._bos)
         return ids

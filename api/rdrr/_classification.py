@@ -1,0 +1,91 @@
+"""Classification: the probabilities of a text's labels, from the head of a classifying model.
+
+The logits are those of transformers' `ForSequenceClassification`: a linear layer on the hidden
+state of the last token. A reranking model of this kind has one label, whose probability is a score.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.errors import ManifestError
+
+from rdrr._embedding import Pooling
+
+if TYPE_CHECKING:
+    from rdrr_manifests.models import Classifier
+    from rdrr_manifests.package import Package
+
+F32 = npt.NDArray[np.float32]
+
+
+def classifier_of(package: Package) -> Classifier | None:
+    """Return the labels of a model that classifies texts; None for other models."""
+    return package.manifest.inference.output.classifier
+
+
+class Classification:
+    """The head of a package that classifies texts.
+
+    Args:
+        package: The package.
+
+    Raises:
+        ManifestError: It does not classify texts.
+    """
+
+    def __init__(self, package: Package) -> None:
+        found = classifier_of(package)
+        if found is None:
+            raise ManifestError(
+                "this package does not classify texts: it has no labels",
+                where=package.where,
+                expected="inference.output.classifier",
+                hint="convert a checkpoint of a class ForSequenceClassification",
+            )
+        self._pooling, self._found, self._where = Pooling(package), found, package.where
+        if self._pooling.width != len(found.labels):
+            raise ManifestError(
+                "the labels do not fit the classification head",
+                where=f"{package.where}, inference.output.classifier.labels",
+                expected=f"{self._pooling.width} labels",
+                found=len(found.labels),
+            )
+
+    def probabilities(self, rows: F32) -> dict[str, float]:
+        """Return the probability of each label of one text, or its logits in a regression.
+
+        Args:
+            rows: Hidden states, [tokens, hidden size].
+        """
+        logits = self._pooling.pool(rows).astype(np.float64)
+        if self._found.activation == "softmax":
+            powers = np.exp(logits - logits.max())
+            values = powers / powers.sum()
+        elif self._found.activation == "sigmoid":
+            values = np.exp(-np.logaddexp(0.0, -logits))
+        else:
+            values = logits
+        return dict(zip(self._found.labels, map(float, values), strict=True))
+
+    def check_ranks(self) -> None:
+        """Check that the head gives one score for a text.
+
+        Raises:
+            ManifestError: It has several labels.
+        """
+        if len(self._found.labels) != 1:
+            raise ManifestError(
+                "this model cannot rank: its classification head has several labels",
+                where=self._where,
+                expected="1 label",
+                found=", ".join(self._found.labels),
+                hint="use `classify`",
+            )
+
+    def score(self, rows: F32) -> float:
+        """Return the one score of a text."""
+        (found,) = self.probabilities(rows).values()
+        return found

@@ -1,0 +1,44 @@
+"""`rdrr rank`: how well texts answer a query."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rdrr._load_options import LoadOptions
+from rdrr.cli._console import announce, console, facts, print_json
+from rdrr.cli._flags import with_flags
+from rdrr.cli._options import JsonFlag, PackagePath
+from rdrr.cli._progress import status
+
+
+@with_flags
+def rank(
+    path: PackagePath,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="The query.", show_default=False)],
+    texts: Annotated[
+        list[str], typer.Argument(metavar="TEXT...", help="The texts.", show_default=False)
+    ],
+    *,
+    instruction: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="What a text must do to answer the query."),
+    ] = None,
+    load: LoadOptions,
+    json: JsonFlag = False,
+) -> int:
+    """Score how well texts answer a query with a reranking model, the best text first."""
+    import rdrr
+
+    with status("loading the model", hidden=json):
+        opened = rdrr.load(path, options=load)
+    with opened as model:
+        announce(model, path)
+        scores = model.rank(query, texts, instruction=instruction)
+    if json:
+        print_json({"texts": len(scores), "scores": scores})
+    else:
+        best = sorted(zip(texts, scores, strict=True), key=lambda one: -one[1])
+        console().print(facts([(text, f"{score:.4f}") for text, score in best]))
+    return 0

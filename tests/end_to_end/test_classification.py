@@ -1,0 +1,175 @@
+"""Models that classify texts, against transformers' `AutoModelForSequenceClassification`."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import rdrr
+import torch
+from rdrr_converter.convert import convert
+from rdrr_format.errors import ConversionError, ManifestError, SourceError, UsageError
+from rdrr_manifests.validation import validate
+from support.checkpoints import TinyModel, make_model, save_checkpoint
+from support.classifiers import make_classifier
+from support.commands import rdrr as run_rdrr
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+
+QWEN3 = TinyModel("qwen3", 256, (("tie_word_embeddings", True),))
+GEMMA3 = TinyModel(
+    "gemma3_text",
+    384,
+    (("sliding_window", 24), ("query_pre_attn_scalar", 48), ("sliding_window_pattern", 2)),
+)
+GPT2 = TinyModel("gpt2", 256, (("num_key_value_heads", 4), ("n_inner", 512)))
+TEXTS = ["a", "The quick brown fox", "It was the best of times, it was the worst of times. " * 4]
+BOUNDS = {"cpu": 1e-4, "wgpu": 1e-3}
+HINTS = {"cpu": {}, "wgpu": {"computePrecision": "f32"}}
+
+
+def logits_of(model, ids):
+    with torch.no_grad():
+        return model(torch.tensor([ids]), use_cache=False).logits[0].double().numpy()
+
+
+def converted(tmp_path, **options):
+    package = tmp_path / "package"
+    convert(tmp_path / "source", package, quantize="f32", **options)
+    return package
+
+
+@pytest.mark.parametrize("backend", ["cpu", "wgpu"])
+@pytest.mark.parametrize(
+    "tiny", [QWEN3, TinyModel("llama"), GEMMA3, GPT2], ids=lambda one: one.name
+)
+def test_probabilities_are_those_of_transformers(backend, tiny, rng, tmp_path):
+    names = {0: "bad", 1: "fair", 2: "good"}
+    model = make_classifier(tiny, rng, tmp_path / "source", 3, id2label=names)
+    package = converted(tmp_path)
+    assert validate(package).ok
+    with rdrr.load(package, backend=backend, kernel_hints=HINTS[backend]) as loaded:
+        found = loaded.classify(TEXTS)
+        for text, row in zip(TEXTS, found, strict=True):
+            logits = torch.from_numpy(logits_of(model, loaded.encode(text)))
+            wanted = torch.softmax(logits, 0).numpy()
+            assert list(row) == list(names.values())
+            assert np.abs(np.array(list(row.values())) - wanted).max() <= BOUNDS[backend]
+        assert np.ptp([row["good"] for row in found]) > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "softmax"),
+        ({"problem_type": "single_label_classification"}, "softmax"),
+        ({"problem_type": "multi_label_classification"}, "sigmoid"),
+        ({"problem_type": "regression"}, "identity"),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.Identity"}}, "identity"),
+        ({"sbert_ce_default_activation_function": "torch.nn.Sigmoid"}, "sigmoid"),
+    ],
+)
+def test_the_kind_of_problem_decides_what_follows_the_logits(options, expected, rng, tmp_path):
+    model = make_classifier(QWEN3, rng, tmp_path / "source", 2, **options)
+    follow = {"identity": lambda x: x, "sigmoid": torch.sigmoid, "softmax": lambda x: x.softmax(0)}
+    with rdrr.load(converted(tmp_path), backend="cpu") as loaded:
+        assert loaded.package.manifest.inference.output.classifier.activation == expected
+        row = loaded.classify(TEXTS[1])[0]
+        logits = torch.from_numpy(logits_of(model, loaded.encode(TEXTS[1])))
+        assert list(row) == ["LABEL_0", "LABEL_1"]
+        assert np.allclose(list(row.values()), follow[expected](logits).numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "wgpu"])
+def test_a_head_with_one_label_ranks_the_pairs_of_the_tokenizer(backend, rng, tmp_path):
+    model = make_classifier(QWEN3, rng, tmp_path / "source", 1)
+    path = str(tmp_path / "source" / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(path)
+    tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> $B </s>",
+        special_tokens=[("<s>", 1), ("</s>", 2)],
+    )
+    tokenizer.save(path)
+    with rdrr.load(converted(tmp_path), backend=backend, kernel_hints=HINTS[backend]) as loaded:
+        scores = loaded.rank("which?", TEXTS)
+        asked = rdrr.RankPrompt(before="[", pair="{query}|{document}|{instruction}", after="]")
+        by_question = loaded.rank("which?", TEXTS, prompt=asked, instruction="find")
+        for text, score, answer in zip(TEXTS, scores, by_question, strict=True):
+            pair = tokenizer.encode("which?", text).ids
+            question = loaded.encode_as_is(f"[which?|{text}|find]")
+            for ids, found in ((pair, score), (question, answer)):
+                wanted = 1 / (1 + np.exp(-logits_of(model, ids)[0]))
+                assert abs(found - wanted) <= BOUNDS[backend]
+        assert max(scores) - min(scores) > 1e-2
+
+
+def test_the_commands_print_probabilities_and_scores(rng, tmp_path):
+    make_classifier(QWEN3, rng, tmp_path / "source", 1, id2label={0: "relevant"})
+    package = converted(tmp_path)
+    found = json.loads(run_rdrr("classify", package, *TEXTS[:2], "--backend", "cpu", "--json").out)
+    ranked = json.loads(
+        run_rdrr("rank", package, "q", *TEXTS[:2], "--backend", "cpu", "--json").out
+    )
+    with rdrr.load(package, backend="cpu") as loaded:
+        assert found["probabilities"] == loaded.classify(TEXTS[:2])
+        assert ranked["scores"] == loaded.rank("q", TEXTS[:2])
+    assert "relevant 0." in run_rdrr("classify", package, "a", "--backend", "cpu").out
+    shown = run_rdrr("rank", package, "q", *TEXTS[:2], "--backend", "cpu").out
+    best = TEXTS[int(np.argmax(ranked["scores"]))]
+    assert shown.strip().startswith(best)
+
+
+def test_what_a_classifier_cannot_do_says_so(rng, tmp_path):
+    make_classifier(QWEN3, rng, tmp_path / "source", 2)
+    with rdrr.load(converted(tmp_path), backend="cpu") as loaded:
+        with pytest.raises(ManifestError, match="makes no embeddings"):
+            loaded.embed("text")
+        with pytest.raises(ManifestError, match="no output head"):
+            loaded.generate("text")
+        with pytest.raises(ManifestError, match="has several labels"):
+            loaded.rank("query", ["text"])
+        with pytest.raises(UsageError, match="wrong type"):
+            loaded.classify(3)
+    save_checkpoint(make_model(QWEN3, rng, num_hidden_layers=1), tmp_path / "plain")
+    convert(tmp_path / "plain", tmp_path / "other")
+    with (
+        rdrr.load(tmp_path / "other", backend="cpu") as loaded,
+        pytest.raises(ManifestError, match="does not classify"),
+    ):
+        loaded.classify("text")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"id2label": {"0": "a"}}, SourceError, "2 different names"),
+        ({"id2label": {"0": "a", "1": "a"}}, SourceError, "2 different names"),
+        ({"id2label": ["a", "b"]}, SourceError, "an object of names"),
+        ({"problem_type": "guess"}, SourceError, "problem_type"),
+        (
+            {"sentence_transformers": {"activation_fn": "torch.nn.ReLU"}},
+            ConversionError,
+            "activation",
+        ),
+    ],
+)
+def test_a_configuration_that_does_not_describe_the_head_is_refused(
+    changes, error, message, rng, tmp_path
+):
+    make_classifier(QWEN3, rng, tmp_path / "source", 2)
+    path = tmp_path / "source" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(error, match=message):
+        converted(tmp_path)
+
+
+def test_a_checkpoint_without_the_head_is_refused(rng, tmp_path):
+    make_classifier(QWEN3, rng, tmp_path / "source", 2)
+    config = json.loads((tmp_path / "source" / "config.json").read_text())
+    model = make_model(QWEN3, rng, num_hidden_layers=2)
+    model.model.save_pretrained(tmp_path / "source")
+    (tmp_path / "source" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SourceError, match="classification head is missing"):
+        converted(tmp_path)
