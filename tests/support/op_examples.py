@@ -31,6 +31,7 @@ from rdrr_manifests.graph.ops import (
     SigmoidGate,
     Slice,
     Sparsify,
+    StateSpace,
     StreamCoefficients,
     WeightKind,
     WeightUse,
@@ -187,6 +188,21 @@ EXAMPLES = {
             ),
         ),
         {"qkv": 80, "decay": 4, "strength": 4},
+    ),
+    "norm of groups with a long weight": Example(
+        (replace(NORM, weight=vector("gain", K), groups=4, elements=16),), {"x": K}
+    ),
+    "state space": Example(
+        (
+            StateSpace(
+                *("xbc", "step", "y"),
+                *(vector("rate", 6), vector("bias", 6), vector("skip", 6), 0),
+                *(6, 8, 2, 12),
+                least_step=0.4,
+                most_step=0.9,
+            ),
+        ),
+        {"xbc": 96, "step": 6},
     ),
     "residual": Example((Residual("x", "branch", "y", 0.5),), {"x": K, "branch": K}),
     "scale": Example((Scale("x", "y", 0.5, vector("w", K)),), {"x": K}),

@@ -29,7 +29,6 @@ from rdrr_manifests.graph.ops import (
     Activation,
     AddToStreams,
     Attention,
-    DeltaRule,
     Embed,
     GatedActivation,
     Graph,
@@ -43,10 +42,10 @@ from rdrr_manifests.graph.ops import (
     Rope,
     RopeSpec,
     Scale,
-    ShortConvolution,
     SigmoidGate,
     Slice,
     Sparsify,
+    Stateful,
     WeightKind,
     WeightUse,
 )
@@ -54,7 +53,7 @@ from rdrr_manifests.graph.per_layer_inputs import input_of_layer, inputs_of_laye
 from rdrr_manifests.graph.recurrent_layers import is_recurrent, recurrent_ops
 from rdrr_manifests.graph.rotary import rope_spec
 from rdrr_manifests.graph.routing import router_of
-from rdrr_manifests.graph.support import check_supported
+from rdrr_manifests.graph.support import FEED_FORWARD, check_supported
 from rdrr_manifests.models.experts import MoeConfig
 from rdrr_manifests.models.inference import Attention as AttentionBlock
 from rdrr_manifests.models.manifest import Manifest
@@ -179,6 +178,8 @@ class _Builder:
         """Append a decoder layer; take and return the name of the residual stream's value."""
         if self.blocks.layer_pattern.parallel_residual:
             return self._parallel_layer(layer, stream)
+        if self.blocks.layer_pattern.single_branch:
+            return self._single_branch(layer, stream)
         norms = layer_norms(self.blocks.normalization, self.names, layer)
         hidden = self._norm(layer, norms.attention, stream, f"l{layer}.attn_in")
         branch = self._mixer(layer, hidden)
@@ -255,11 +256,21 @@ class _Builder:
         stream = self._residual(stream, branch, f"l{layer}.x_ffn")
         return self._residual(stream, attended, f"l{layer}.x_attn")
 
+    def _single_branch(self, layer: int, stream: str) -> str:
+        """Append a layer that only mixes the tokens, or only has a feed-forward."""
+        hidden = self._norm(layer, "input_layernorm", stream, f"l{layer}.in")
+        kinds = self.blocks.layer_pattern.layer_types
+        if kinds is not None and kinds[layer] == FEED_FORWARD:
+            branch = self._feed_forward(layer, hidden)
+        else:
+            branch = self._mixer(layer, hidden)
+        return self._residual(stream, branch, f"l{layer}.x")
+
     def _mixer(self, layer: int, hidden: str) -> str:
         """Append what mixes the tokens of a layer: attention, or ops with recurrent states."""
         if not is_recurrent(self.manifest, layer):
             return self._attention(layer, hidden)
-        states = sum(isinstance(op, ShortConvolution | DeltaRule) for op in self.ops)
+        states = sum(isinstance(op, Stateful) for op in self.ops)
         self.ops += recurrent_ops(self.manifest, self.names, layer, hidden, states)
         return self.ops[-1].out
 

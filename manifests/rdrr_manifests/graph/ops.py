@@ -120,13 +120,14 @@ class Norm:
     or keys.
 
     Attributes:
-        weight: [width], or [groups, width] if each group has its own; None for a factor of 1.
+        weight: [width], or [groups, width] if each group has its own; None for a factor of 1. With
+            `elements` it may also be [groups * elements].
         eps: Epsilon added to s.
         unit_offset: Whether the factor is 1 + w.
         groups: Groups of a row.
         centred: Whether it is LayerNorm.
         bias: Of the shape of the weight; None for 0.
-        elements: Elements of a group, if there is no weight.
+        elements: Elements of a group; None if the last dimension of the weight says it.
     """
 
     x: Value
@@ -142,12 +143,14 @@ class Norm:
     @property
     def width(self) -> int:
         """Elements of a group, which share one mean."""
-        return self.weight.shape[-1] if self.weight is not None else self.elements or 0
+        if self.elements is not None:
+            return self.elements
+        return self.weight.shape[-1] if self.weight is not None else 0
 
     @property
     def is_plain(self) -> bool:
         """Whether it is RMSNorm with one weight for all groups, which kernels can fuse."""
-        has_one = self.weight is not None and len(self.weight.shape) == 1
+        has_one = self.weight is not None and self.weight.shape == (self.width,)
         return has_one and not self.centred and self.bias is None
 
 
@@ -533,6 +536,48 @@ class DeltaRule:
 
 
 @dataclass(frozen=True)
+class StateSpace:
+    """The selective state space of Mamba 2 (Dao and Gu 2024, arXiv 2405.21060): a state S per head.
+
+    With the length of a step d = softplus(step + step_bias), limited to the range from `least_step`
+    to `most_step`, and the decay g = exp(-exp(rate) * d):
+
+        S = g S + d B x^T, then out = S^T C + skip * x
+
+    S is zero before the first token. Head h uses B and C of group h // (heads // groups).
+
+    Attributes:
+        xbc: Inputs x, [heads, head_dim], then B and C, [groups, state_dim] each.
+        step: [heads].
+        rate: Logarithm of the rate of decay, [heads].
+        step_bias: [heads].
+        skip: [heads].
+        state: Index of the op's state, see `Graph.states`.
+        heads: Heads, a multiple of `groups`.
+        most_step: None for no upper limit.
+    """
+
+    xbc: Value
+    step: Value
+    out: str
+    rate: WeightUse
+    step_bias: WeightUse
+    skip: WeightUse
+    state: int
+    heads: int
+    head_dim: int
+    groups: int
+    state_dim: int
+    least_step: float = 0.0
+    most_step: float | None = None
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        """Shape of the state of one sequence."""
+        return self.heads, self.state_dim, self.head_dim
+
+
+@dataclass(frozen=True)
 class Residual:
     """out = x + branch * scale."""
 
@@ -679,6 +724,7 @@ Op = (
     | Slice
     | ShortConvolution
     | DeltaRule
+    | StateSpace
     | Residual
     | Scale
     | Sparsify
@@ -690,6 +736,10 @@ Op = (
     | AddToStreams
     | Head
 )
+
+
+Stateful = ShortConvolution | DeltaRule | StateSpace
+"""The ops that have a recurrent state."""
 
 
 def values_read(op: Op) -> tuple[str, ...]:
@@ -809,7 +859,7 @@ class Graph:
     @cached_property
     def states(self) -> tuple[tuple[int, ...], ...]:
         """The shapes of the recurrent states of one sequence; an op names its own by its index."""
-        holders = [op for op in self.ops if isinstance(op, ShortConvolution | DeltaRule)]
+        holders = [op for op in self.ops if isinstance(op, Stateful)]
         assert [op.state for op in holders] == list(range(len(holders))), "states are in order"
         return tuple(op.state_shape for op in holders)
 

@@ -11,17 +11,16 @@ from types import MappingProxyType
 
 from rdrr_format.errors import ManifestError
 
+from rdrr_manifests.graph.layer_parts import LayerParts
 from rdrr_manifests.graph.names import TensorNames
 from rdrr_manifests.graph.ops import (
     DeltaRule,
     GatedActivation,
-    Linear,
     Norm,
     Op,
     ShortConvolution,
-    WeightKind,
-    WeightUse,
 )
+from rdrr_manifests.graph.state_space import STATE_SPACE, state_space
 from rdrr_manifests.models.architecture import Architecture
 from rdrr_manifests.models.manifest import Manifest
 
@@ -34,38 +33,6 @@ _LINEAR_SIZES = (
     "linear_value_head_dim",
     "linear_conv_kernel_dim",
 )
-
-
-class _Layer:
-    """The tensors of one layer.
-
-    Args:
-        manifest: The manifest.
-        names: Names of the tensors.
-        layer: Index of the layer.
-    """
-
-    def __init__(self, manifest: Manifest, names: TensorNames, layer: int) -> None:
-        self.manifest = manifest
-        self.stem = f"l{layer}"
-        self._names = names
-        self._layer = layer
-
-    def vector(self, part: str, *shape: int) -> WeightUse:
-        """Return a tensor that is read element by element."""
-        return WeightUse(self._names.layer(self._layer, part), shape, WeightKind.VECTOR)
-
-    def optional(self, part: str, *shape: int) -> WeightUse | None:
-        """Return such a tensor if it exists."""
-        found = self.vector(part, *shape)
-        return found if found.name in self._names else None
-
-    def linear(self, part: str, x: str, features: int, inputs: int) -> Linear:
-        """Return a projection, with its bias if there is one."""
-        name = self._names.layer(self._layer, f"{part}.weight")
-        bias = self.optional(f"{part}.bias", features)
-        out = f"{self.stem}.{part.rpartition('.')[2]}"
-        return Linear(x, out, WeightUse(name, (features, inputs)), bias)
 
 
 def linear_attention(
@@ -83,7 +50,7 @@ def linear_attention(
     Raises:
         ManifestError: A size of the layer is missing or impossible.
     """
-    sizes, own = manifest.architecture, _Layer(manifest, names, layer)
+    sizes, own = manifest.architecture, LayerParts(manifest, names, layer)
     key_heads, heads, key_dim, value_dim, kernel = _linear_sizes(sizes)
     width, stem = sizes.hidden_size, own.stem
     keys, values = key_heads * key_dim, heads * value_dim
@@ -140,7 +107,7 @@ def gated_convolution(
     Raises:
         ManifestError: Neither the tensors nor the sizes say how many taps it has.
     """
-    own, width = _Layer(manifest, names, layer), manifest.architecture.hidden_size
+    own, width = LayerParts(manifest, names, layer), manifest.architecture.hidden_size
     parts = own.linear("conv.in_proj", hidden, 3 * width, width)
     name = names.layer(layer, "conv.conv.weight")
     stored = manifest.tensors.get(name)
@@ -167,7 +134,11 @@ def gated_convolution(
 RecurrentLayer = Callable[[Manifest, TensorNames, int, str, int], tuple[Op, ...]]
 
 RECURRENT_LAYERS: Mapping[str, RecurrentLayer] = MappingProxyType(
-    {LINEAR_ATTENTION: linear_attention, CONVOLUTION: gated_convolution}
+    {
+        LINEAR_ATTENTION: linear_attention,
+        CONVOLUTION: gated_convolution,
+        STATE_SPACE: state_space,
+    }
 )
 """The ops of each layer type that has a state, see `linear_attention`."""
 

@@ -16,7 +16,8 @@ from rdrr_manifests.models.experts import MoeConfig
 from rdrr_manifests.models.manifest import Manifest
 
 _SCALINGS = (None, "linear", "llama3", "yarn", "longrope")
-
+FEED_FORWARD = "feed_forward"
+"""The type of layers without attention or state, if each layer has a single branch."""
 
 NEEDS_NEWER = "this package needs a newer rdrr: no op computes what this field asks for"
 
@@ -79,10 +80,15 @@ def _unsupported(manifest: Manifest, names: TensorNames) -> dict[str, bool]:
         not in (None, "shared"),
         "inference.output.embeddingTranspose": blocks.output.embedding_transpose,
         "inference.layerPattern.layerTypes": any(
-            kind not in ("full_attention", "sliding_attention", *RECURRENT_LAYERS)
-            for kind in blocks.layer_pattern.layer_types or ()
+            kind not in _known_types(manifest) for kind in blocks.layer_pattern.layer_types or ()
         ),
     }
+
+
+def _known_types(manifest: Manifest) -> tuple[str, ...]:
+    """Return the layer types that the layers of a model may have."""
+    alone = (FEED_FORWARD,) if manifest.inference.layer_pattern.single_branch else ()
+    return ("full_attention", "sliding_attention", *RECURRENT_LAYERS, *alone)
 
 
 def _is_plain(manifest: Manifest) -> bool:

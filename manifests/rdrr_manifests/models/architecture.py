@@ -39,6 +39,12 @@ class Architecture(ManifestModel):
         linear_value_head_dim: Width of a value head of linear attention.
         linear_conv_kernel_dim: Taps of the convolution before linear attention.
         linear_norm_mode: `shared` if all heads of linear attention share the weight of their norm.
+        ssm_num_heads: Heads of a state space (Mamba 2); None if no layer has one. This and the
+            following four are written by rdrr only.
+        ssm_head_dim: Inputs and outputs of a head of the state space.
+        ssm_num_groups: Groups of consecutive heads that share B and C.
+        ssm_state_size: Elements of B and C.
+        ssm_conv_kernel_dim: Taps of the convolution before the state space.
         kv_lora_rank: Width of the latent from which keys and values are made (multi-head latent
             attention); None for other attention. This and the following are written by rdrr only.
         q_lora_rank: Width of the latent from which queries are made; None if they are projected
@@ -70,6 +76,11 @@ class Architecture(ManifestModel):
     linear_value_head_dim: int | None = Field(default=None, gt=0)
     linear_conv_kernel_dim: int | None = Field(default=None, gt=0)
     linear_norm_mode: str | None = None
+    ssm_num_heads: int | None = Field(default=None, gt=0)
+    ssm_head_dim: int | None = Field(default=None, gt=0)
+    ssm_num_groups: int | None = Field(default=None, gt=0)
+    ssm_state_size: int | None = Field(default=None, gt=0)
+    ssm_conv_kernel_dim: int | None = Field(default=None, gt=0)
     kv_lora_rank: int | None = Field(default=None, gt=0)
     q_lora_rank: int | None = Field(default=None, gt=0)
     qk_nope_head_dim: int | None = Field(default=None, gt=0)

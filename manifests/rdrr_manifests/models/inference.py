@@ -14,6 +14,7 @@ from pydantic import Field
 from rdrr_manifests.models.base import WRITTEN_IF_SET, Block, ManifestModel
 from rdrr_manifests.models.classifier import Classifier
 from rdrr_manifests.models.embedding import EmbeddingPostprocessor
+from rdrr_manifests.models.state_space import StateSpace
 
 
 class Attention(Block):
@@ -221,13 +222,16 @@ class LayerPattern(Block):
         period: For `every_n`: layer i is global if i % period == offset.
         offset: For `every_n`: see `period`.
         layer_types: For `custom`: `full_attention`, `sliding_attention`, `linear_attention` (the
-            gated delta rule) or `conv` (a short convolution between two gates) for each layer.
+            gated delta rule), `conv` (a short convolution between two gates), `state_space` (Mamba
+            2) or `feed_forward` (no attention, with `single_branch`) for each layer.
         residual_branch_scale: Factor on a branch before it is added to the residual stream.
         parallel_residual: Whether the feed-forward reads the input of the layer, as the attention
             does, instead of the stream after attention. Without `post_attention_norm` both share
             the input norm. Written by rdrr only.
         altup_correct_scale: Whether the gate of a layer's own input reads the corrected stream
             multiplied by a weight (AltUp). Written by rdrr only.
+        single_branch: Whether each layer has one branch behind one norm: what mixes the tokens, or
+            a feed-forward. Written by rdrr only.
     """
 
     type: str = "uniform"
@@ -238,6 +242,7 @@ class LayerPattern(Block):
     residual_branch_scale: float = 1.0
     altup_correct_scale: Annotated[bool, WRITTEN_IF_SET] = False
     parallel_residual: Annotated[bool, WRITTEN_IF_SET] = False
+    single_branch: Annotated[bool, WRITTEN_IF_SET] = False
 
 
 class ChatTemplate(ManifestModel):
@@ -258,6 +263,7 @@ class Inference(ManifestModel):
     Attributes:
         schema_name: `doppler.execution/v1` if an execution graph is given, else None.
         session: Session defaults of the public runtime; rdrr keeps them without using them.
+        state_space: Layers with a state space; None if there are none.
     """
 
     schema_name: str | None = Field(default=None, alias="schema")
@@ -269,3 +275,4 @@ class Inference(ManifestModel):
     layer_pattern: LayerPattern = LayerPattern()
     chat_template: ChatTemplate = ChatTemplate()
     session: dict[str, Any] | None = None
+    state_space: StateSpace | None = None

@@ -90,5 +90,5 @@ def _form(build: PassBuilder, op: Norm) -> NormForm:
         weight=None if op.weight is None else build.vector(op.weight),
         bias=None if op.bias is None else build.vector(op.bias),
         offset=float(op.unit_offset),
-        per_vector=op.weight is not None and len(op.weight.shape) > 1,
+        per_vector=op.weight is not None and op.weight.shape != (op.width,),
     )

@@ -40,6 +40,7 @@ from rdrr_manifests.graph.ops import (
     SigmoidGate,
     Slice,
     Sparsify,
+    StateSpace,
     StreamCoefficients,
 )
 
@@ -55,6 +56,7 @@ from rdrr_runtime.compile.lower_states import (
     lower_delta_rule,
     lower_short_convolution,
     lower_slice,
+    lower_state_space,
 )
 from rdrr_runtime.phases.activation import activate
 from rdrr_runtime.phases.elementwise import residual_add, scale
@@ -258,6 +260,12 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
                 lower_delta_rule,
                 "qkv decay strength out rate decay_bias state key_heads heads key_dim value_dim "
                 "eps",
+            ),
+            _row(
+                StateSpace,
+                lower_state_space,
+                "xbc step out rate step_bias skip state heads head_dim groups state_dim "
+                "least_step most_step",
             ),
             _row(Residual, _residual, "x branch out scale"),
             _row(Scale, lower_scale, "x out factor weight"),

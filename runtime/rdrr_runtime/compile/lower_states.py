@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_manifests.graph.ops import DeltaRule, ShortConvolution, Slice
+from rdrr_manifests.graph.ops import DeltaRule, ShortConvolution, Slice, StateSpace
 
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Reason
@@ -18,6 +18,17 @@ from rdrr_runtime.phases.delta_rule import (
 )
 from rdrr_runtime.phases.short_convolution import ConvolutionSpec, short_convolution
 from rdrr_runtime.phases.slice import Part, copy_part
+from rdrr_runtime.phases.state_space import CHUNK as STATE_SPACE_CHUNK
+from rdrr_runtime.phases.state_space import (
+    UNLIMITED,
+    StateSpaceOperands,
+    StateSpaceSizes,
+    StateSpaceSpec,
+    StepLimits,
+    state_space,
+    state_space_in_chunks,
+)
+from rdrr_runtime.phases.state_space import chunk_refusal as state_space_chunk_refusal
 
 IN_CHUNKS = Reason(f"in chunks of {CHUNK} rows (auto)")
 ONE_BY_ONE = Reason("row by row (auto)")
@@ -62,7 +73,7 @@ def lower_delta_rule(build: PassBuilder, op: DeltaRule) -> None:
         build.cache.states.buffers[op.state],
         values.allocate(op.out, spec.outputs),
     )
-    refusal = _chunks_refusal(build) or chunk_refusal(ctx, spec)
+    refusal = _chunks_refusal(build, CHUNK) or chunk_refusal(ctx, spec)
     if refusal is None:
         scratch = _scratch(build, spec)
         phases = delta_rule_in_chunks(ctx, operands, scratch, spec=spec, label=op.out)
@@ -74,18 +85,45 @@ def lower_delta_rule(build: PassBuilder, op: DeltaRule) -> None:
     values.mark_read(op.qkv, op.decay, op.strength)
 
 
+def lower_state_space(build: PassBuilder, op: StateSpace) -> None:
+    """Emit the state space: in chunks for many rows of a sequence, else row by row."""
+    values, ctx = build.values, build.ctx
+    sizes = StateSpaceSizes(op.heads, op.head_dim, op.groups, op.state_dim)
+    most = UNLIMITED if op.most_step is None else op.most_step
+    spec = StateSpaceSpec(sizes, StepLimits(op.least_step, most))
+    names = [use.name for use in (op.rate, op.step_bias, op.skip)]
+    operands = StateSpaceOperands(
+        values.get(op.xbc),
+        values.get(op.step),
+        build.model.weights.concatenated(names),
+        build.cache.states.buffers[op.state],
+        values.allocate(op.out, sizes.outputs),
+    )
+    refusal = _chunks_refusal(build, STATE_SPACE_CHUNK) or state_space_chunk_refusal(ctx, sizes)
+    if refusal is None:
+        size = sizes.product_bytes(ctx.max_rows)
+        products = build.workspace.named("state space products", size)
+        phases = state_space_in_chunks(ctx, operands, products, spec=spec, label=op.out)
+        build.emit(phases, IN_CHUNKS)
+    else:
+        single = _has_single_rows(build)
+        phases = state_space(ctx, operands, spec=spec, single=single, label=op.out)
+        build.emit(phases, ONE_BY_ONE)
+    values.mark_read(op.xbc, op.step)
+
+
 def _has_single_rows(build: PassBuilder) -> bool:
     """Return whether no sequence has more than one row in a pass."""
     return build.ctx.max_rows == 1 or build.spec.slots is Slots.DISTINCT
 
 
-def _chunks_refusal(build: PassBuilder) -> str | None:
+def _chunks_refusal(build: PassBuilder, chunk: int) -> str | None:
     """Return why the rows of a pass cannot be computed in chunks; None if they can."""
     if build.spec.slots is not Slots.CONSECUTIVE:
         return "the rows belong to several sequences"
     if build.spec.logits is Logits.LAST_N:
         return "some rows may be draft tokens, which the state must not absorb"
-    return None if build.ctx.max_rows >= CHUNK else f"there are fewer than {CHUNK} rows"
+    return None if build.ctx.max_rows >= chunk else f"there are fewer than {chunk} rows"
 
 
 def _scratch(build: PassBuilder, spec: DeltaSpec) -> tuple[BufferSlice, BufferSlice, BufferSlice]:

@@ -40,6 +40,7 @@ from rdrr_manifests.graph.ops import (
     SigmoidGate,
     Slice,
     Sparsify,
+    StateSpace,
     StreamCoefficients,
     WeightUse,
 )
@@ -50,6 +51,7 @@ from rdrr_runtime.reference.latent import attend_to_latents
 from rdrr_runtime.reference.recurrence import compute_convolution, compute_delta_rule
 from rdrr_runtime.reference.routing import route
 from rdrr_runtime.reference.run import ReferencePass
+from rdrr_runtime.reference.state_space import compute_state_space
 
 
 def compute(run: ReferencePass, op: Op) -> Tensor:
@@ -108,6 +110,8 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
             return y * gate if op.activation is None else gated_activation(y, gate, op.activation)
         case DeltaRule():
             return compute_delta_rule(run, op)
+        case StateSpace():
+            return compute_state_space(run, op)
         case Residual():
             return values[op.x] + values[op.branch] * op.scale
         case Scale():
@@ -140,9 +144,10 @@ def _norm(run: ReferencePass, op: Norm) -> Tensor:
     """Normalise each group of a value's rows."""
     x = run.values[op.x].unflatten(-1, (op.groups, op.width))
     gain = torch.ones(op.width, dtype=x.dtype) if op.weight is None else run.weight(op.weight)
+    gain = gain.reshape(-1, op.width)
     offset = 1.0 if op.unit_offset and op.weight is not None else 0.0
     y = (layer_norm if op.centred else rms_norm)(x, gain, op.eps, offset)
-    return (y if op.bias is None else y + run.weight(op.bias)).flatten(-2)
+    return (y if op.bias is None else y + run.weight(op.bias).reshape(-1, op.width)).flatten(-2)
 
 
 def _attend(run: ReferencePass, op: Attention) -> Tensor:

@@ -1,0 +1,58 @@
+"""The selective state space of Mamba 2 in plain torch, row by row."""
+
+from __future__ import annotations
+
+import torch
+from rdrr_manifests.graph.ops import StateSpace
+from torch import Tensor
+
+from rdrr_runtime.reference.recurrence import softplus
+from rdrr_runtime.reference.run import ReferencePass
+
+
+def selective_scan(
+    x: Tensor, b: Tensor, c: Tensor, step: Tensor, rate: Tensor, state: Tensor
+) -> Tensor:
+    """Return S^T C of each row, without the skip; see `StateSpace` for the formula.
+
+    Args:
+        x: [rows, heads, head_dim].
+        b: [rows, heads, state_dim].
+        c: [rows, heads, state_dim].
+        step: Lengths of the steps, [rows, heads].
+        rate: Logarithm of the rate of decay, [heads].
+        state: [heads, state_dim, head_dim]; updated in place.
+
+    Returns:
+        [rows, heads, head_dim].
+    """
+    out = torch.empty_like(x)
+    decay = torch.exp(-torch.exp(rate) * step)
+    for row in range(len(x)):
+        state *= decay[row][:, None, None]
+        state += b[row].unsqueeze(-1) * (step[row].unsqueeze(-1) * x[row]).unsqueeze(1)
+        out[row] = (state * c[row].unsqueeze(-1)).sum(dim=1)
+    return out
+
+
+def compute_state_space(run: ReferencePass, op: StateSpace) -> Tensor:
+    """Compute the state space of a pass, [rows, heads * head_dim], and keep its state."""
+    inner, shared = op.heads * op.head_dim, op.groups * op.state_dim
+    x, b, c = run.values[op.xbc].split((inner, shared, shared), dim=-1)
+    x = x.unflatten(-1, (op.heads, op.head_dim))
+    b, c = (
+        one.unflatten(-1, (op.groups, op.state_dim)).repeat_interleave(op.heads // op.groups, dim=1)
+        for one in (b, c)
+    )
+    step = softplus(run.values[op.step] + run.weight(op.step_bias))
+    step = step.clamp(op.least_step, op.most_step)
+    rate, state = run.weight(op.rate), run.memory.states[op.state]
+    if run.base == 0:
+        state.zero_()
+    parts, own = [], state.clone()
+    for rows in (slice(0, run.kept), slice(run.kept, len(x))):
+        parts.append(selective_scan(x[rows], b[rows], c[rows], step[rows], rate, own))
+        if rows.start == 0:
+            state.copy_(own)
+    out: Tensor = torch.cat(parts) + run.weight(op.skip).unsqueeze(-1) * x
+    return out.flatten(-2)
