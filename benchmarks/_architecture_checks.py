@@ -304,7 +304,7 @@ def _in_blocks(one: _Model, folder: Path) -> Iterator[tuple[str, float]]:
 
 def _as_llama_cpp_has_it(subject: Subject, seed: int, work: Path) -> _Model:
     """Return a model without what llama.cpp does not let vary in this architecture."""
-    from support.gguf_files import LIKE_LLAMA_CPP
+    from support.gguf_writers import LIKE_LLAMA_CPP
 
     return _Model.make(subject, seed, work / "model", **LIKE_LLAMA_CPP.get(subject.model_type, {}))
 
@@ -312,12 +312,15 @@ def _as_llama_cpp_has_it(subject: Subject, seed: int, work: Path) -> _Model:
 def _from_gguf(subject: Subject, seed: int, work: Path) -> Iterator[tuple[str, float]]:
     """Read a GGUF that gguf-py has written as llama.cpp's converter does."""
     from rdrr_converter.convert import convert
-    from support.gguf_files import ARCHITECTURES, write_gguf
+    from support.gguf_writers import writer_of
+    from transformers import AutoConfig
 
-    if subject.model_type not in ARCHITECTURES:
+    if writer_of(subject.model_type, None) is None:
         return
     one = _as_llama_cpp_has_it(subject, seed, work)
-    convert(write_gguf(one.folder, work / "m.gguf", "F32"), work / "package", quantize="f32")
+    write = writer_of(subject.model_type, AutoConfig.from_pretrained(one.folder))
+    assert write is not None, "the model is written"
+    convert(write(one.folder, work / "m.gguf"), work / "package", quantize="f32")
     yield "gguf_in", one.error(_cpu_logits(work / "package", one.ids), one.reference)
 
 

@@ -10,18 +10,15 @@ from rdrr_converter.convert import convert
 from rdrr_converter.export import export
 from rdrr_format.errors import ConversionError
 from rdrr_manifests.package import open_package
-from support.checkpoints import GEMMA3N_MODELS, GEMMA4_MODELS, VOCAB, make_model, save_checkpoint
-from support.gguf_gemma import write_gemma_gguf
+from support.checkpoints import GEMMA3N_MODELS, GEMMA4_MODELS, make_model, save_checkpoint
+from support.gguf_gemma import LIKE_LLAMA_CPP, write_gemma_gguf
 
 BLOCKS = ("attention", "ffn", "layerPattern", "normalization", "output", "rope")
 
 
 @pytest.mark.parametrize("tiny", GEMMA4_MODELS + GEMMA3N_MODELS, ids=lambda tiny: tiny.name)
 def test_a_gguf_gives_the_package_of_its_checkpoint(tmp_path, rng, tiny):
-    # llama.cpp pads the table of the layers to the vocabulary, and knows one rank of LAuReL.
-    like_llama = {"laurel_rank": 64, "vocab_size_per_layer_input": VOCAB}
-    stated = {key: value for key, value in like_llama.items() if key in dict(tiny.options)}
-    model = make_model(tiny, rng, **stated)
+    model = make_model(tiny, rng, **LIKE_LLAMA_CPP.get(tiny.model_type, {}))
     save_checkpoint(model, tmp_path / "source", dtype="float32")
     path = write_gemma_gguf(tmp_path / "source", tmp_path / "m.gguf", model.config)
     convert(tmp_path / "source", tmp_path / "theirs", quantize="f32")

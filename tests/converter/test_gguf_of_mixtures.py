@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,20 +11,12 @@ from rdrr_converter.export import export
 from rdrr_converter.sources._gguf_file import read_gguf
 from rdrr_format.errors import ConversionError, SourceError
 from rdrr_manifests.package import open_package
-from support.checkpoints import ALL_MODELS, LATENT_YARN, TinyModel, make_checkpoint
+from support.checkpoints import ALL_MODELS, TinyModel, make_checkpoint
 from support.gguf_files import add_entry, add_tensor
-from support.gguf_mixtures import ARCHITECTURES, write_mixture_gguf
+from support.gguf_mixtures import ARCHITECTURES, LIKE_LLAMA_CPP, write_mixture_gguf
 
 MODELS = [tiny for tiny in ALL_MODELS if tiny.model_type in ARCHITECTURES]
 LATENT = [tiny for tiny in MODELS if ARCHITECTURES[tiny.model_type] == "deepseek2"]
-LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
-    "deepseek_v3": {"rope_parameters": {**LATENT_YARN, "mscale": 0.8, "mscale_all_dim": 0.8}},
-    "dots1": {"sliding_window": None},
-    "ernie4_5_moe": {"tie_word_embeddings": True},
-}
-"""Values that llama.cpp fixes for an architecture, without metadata keys."""
-
-
 WITH_FURTHER_LAYERS = ("deepseek_v3", "glm4_moe", "glm4_moe_lite")
 """Models with layers that predict further tokens."""
 

@@ -12,9 +12,15 @@ from typing import Any
 import gguf
 import numpy as np
 from safetensors.numpy import load_file
+from support.checkpoints import VOCAB
 from support.gguf_files import add_entry, add_tensor, tokenizer_entries
 
 UNROTATED = 1e30
+ARCHITECTURES = ("gemma3n_text", "gemma4_text")
+LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
+    "gemma3n_text": {"laurel_rank": 64, "vocab_size_per_layer_input": VOCAB},
+}
+"""llama.cpp pads the table of the layers to the vocabulary, and knows one rank of LAuReL."""
 
 
 def write_gemma_gguf(checkpoint: Path, path: Path, config: Any) -> Path:

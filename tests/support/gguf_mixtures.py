@@ -10,6 +10,7 @@ from typing import Any
 import gguf
 import numpy as np
 from rdrr_converter.sources import open_source
+from support.checkpoints import LATENT_YARN
 from support.gguf_files import add_entry, add_tensor, tokenizer_entries
 
 ARCHITECTURES = {
@@ -20,6 +21,12 @@ ARCHITECTURES = {
     "glm4_moe": "glm4moe",
     "glm4_moe_lite": "deepseek2",
 }
+LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
+    "deepseek_v3": {"rope_parameters": {**LATENT_YARN, "mscale": 0.8, "mscale_all_dim": 0.8}},
+    "dots1": {"sliding_window": None},
+    "ernie4_5_moe": {"tie_word_embeddings": True},
+}
+"""Values that llama.cpp fixes for an architecture, without metadata keys."""
 PARTS = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",

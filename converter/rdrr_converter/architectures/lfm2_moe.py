@@ -84,6 +84,10 @@ LFM2_MOE = replace(
     stacks=(
         StackRule(f"{_SOURCE}.experts.gate_up_proj", tuple(row.name for row in _EXPERTS[:2])),
         StackRule(f"{_SOURCE}.experts.down_proj", (_EXPERTS[2].name,)),
+        *(
+            StackRule(row.name.replace(".{expert}", ""), (row.name,), is_published=False)
+            for row in _EXPERTS
+        ),
     ),
     tensors=(
         EMBEDDING,

@@ -159,13 +159,14 @@ def expert_projections(part: str, gate: str, up: str, down: str) -> tuple[Tensor
 def stacked_experts(
     gate: TensorRule, up: TensorRule, down: TensorRule, *, part: str = "mlp.experts"
 ) -> tuple[StackRule, ...]:
-    """Return the stacks of experts: two per layer in transformers 5, three per layer in a GGUF.
+    """Return the stacks of experts: two per layer in transformers 5, two or three in a GGUF.
 
     `part` names the experts in transformers.
     """
     stem = f"model.layers.{{layer}}.{part}"
     return (
         StackRule(f"{stem}.gate_up_proj", (gate.name, up.name)),
+        StackRule(f"{stem}.gate_up_proj.weight", (gate.name, up.name), is_published=False),
         StackRule(f"{stem}.down_proj", (down.name,)),
         *(StackRule(row.name.replace(".{expert}", ""), (row.name,)) for row in (gate, up, down)),
     )

@@ -80,7 +80,7 @@ _SCALINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 
 def find_rule(
-    package: Package, tensors: Sequence[LogicalTensor], arch: str | None
+    package: Package, tensors: Sequence[LogicalTensor], arch: str | None, *, to: str
 ) -> tuple[ArchitectureRule, dict[str, Any]]:
     """Find the architecture of a package, and build a configuration of the package's model.
 
@@ -89,6 +89,7 @@ def find_rule(
         tensors: Its tensors.
         arch: Name of the architecture to use; None for the one that the package names, else the
             first one whose configuration can describe the model.
+        to: Kind of checkpoint to write.
 
     Raises:
         UsageError: `arch` names no supported architecture.
@@ -96,13 +97,13 @@ def find_rule(
         ManifestError: The model needs a feature that this version does not support.
     """
     if arch is not None:
-        return _try(find_architecture({}, arch, package.where), package, tensors)
+        return _try(find_architecture({}, arch, package.where), package, tensors, to)
     named = package.manifest.metadata.get("sourceArchitecture")
     own = [rule for rule in ARCHITECTURES if rule.name == named]
     refusal: ConversionError | None = None
     for rule in (*own, *ARCHITECTURES):
         try:
-            return _try(rule, package, tensors)
+            return _try(rule, package, tensors, to)
         except ConversionError as error:
             refusal = refusal or (error if own else None)
     raise refusal or ConversionError(
@@ -113,8 +114,10 @@ def find_rule(
 
 
 def _try(
-    rule: ArchitectureRule, package: Package, tensors: Sequence[LogicalTensor]
+    rule: ArchitectureRule, package: Package, tensors: Sequence[LogicalTensor], to: str
 ) -> tuple[ArchitectureRule, dict[str, Any]]:
+    if to == "safetensors":
+        check_exportable(rule)
     config = rebuild_config(package, rule, tensors)
     model = check_config(config, package, rule, tensors)
     check_described(config, package, rule, tensors, model)
@@ -130,7 +133,6 @@ def rebuild_config(
         ConversionError: The model has a factor that no configuration can express.
         ManifestError: The model needs a feature that this version does not support.
     """
-    check_exportable(rule)
     manifest, blocks = package.manifest, package.manifest.inference
     names = {tensor.name for tensor in tensors}
     windows = [op.window for op in package.graph.ops if isinstance(op, Attention)]

@@ -100,7 +100,7 @@ def export(
     with open_package(location, follow_links=follow_links) as package:
         _check_not_embedding(package)
         tensors = logical_tensors(package)
-        rule, config = find_rule(package, tensors, arch)
+        rule, config = find_rule(package, tensors, arch, to=to)
         counter = Progress(progress)
         counter.start("export", sum(prod(tensor.shape) for tensor in tensors))
         notes: tuple[str, ...] = ()

@@ -19,18 +19,18 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.durable import flush_file, make_folder, rename_durably
 from rdrr_format.errors import ConversionError
-from rdrr_format.layouts import Layout
 from rdrr_format.stores import store_errors
-from rdrr_manifests.logical import EMBEDDING, HEAD, LogicalTensor, RowReader
+from rdrr_manifests.logical import EMBEDDING, HEAD, LogicalTensor
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures import ArchitectureRule, find_architecture
 from rdrr_converter.export._check import check_config, norm_shift
 from rdrr_converter.export._gguf_metadata import metadata
+from rdrr_converter.export._gguf_states import plan_state
 from rdrr_converter.export._gguf_tokenizer import tokenizer_metadata
+from rdrr_converter.export._gguf_types import storage_type
 from rdrr_converter.export._stacks import is_expert_stack, join_experts, stacked
 from rdrr_converter.export._values import Encoder, OutgoingTensor
-from rdrr_converter.plan import F16_OVERFLOW
 from rdrr_converter.report import Progress
 from rdrr_converter.sources.gguf_config import read_config
 from rdrr_converter.sources.gguf_names import (
@@ -135,18 +135,20 @@ def _plan(
             "llama.cpp has no name for this tensor", where=f"{package.where}, {first.name}"
         )
     head = package.manifest.architecture.head_dim
+    if row.has_states:
+        planned = plan_state(package, name, gguf_name, parts, alternating=row.alternating_heads)
+        if planned is not None:
+            return planned
     if len(parts) > 1 and len(first.shape) == 1:
         total = sum(one.columns for one in parts)
         return OutgoingTensor(gguf_name, parts, (total,), "F32")
     if first.rows == 1 and not is_expert_stack(name):
         order = _interleaved(head, 0, first.columns) if row.is_interleaved(name) else None
-        own_shift = shift if first.role == "norm" else 0.0
+        own_shift = shift if first.role == "norm" and not row.is_plain_norm(name) else 0.0
         return OutgoingTensor(
             gguf_name, parts, (first.columns,), "F32", shift=own_shift, vector_order=order
         )
-    dtype, why = (
-        ("F32", "") if first.role in ("router", "bias", "norm") else _storage(package, parts)
-    )
+    dtype, why = ("F32", "") if first.role in _F32_ROLES else storage_type(package, parts)
     if row.is_interleaved(name):
         ordered = partial(_interleaved, head)
         return OutgoingTensor(
@@ -158,31 +160,6 @@ def _plan(
     elif len(parts) > 1:
         shape = (sum(one.shape[0] for one in parts), *first.shape[1:])
     return OutgoingTensor(gguf_name, parts, shape, dtype, why)
-
-
-def _storage(package: Package, parts: Sequence[LogicalTensor]) -> tuple[str, str]:
-    """Choose the type of a matrix, and return it with the reason if it is not the stored type."""
-    dtypes = sorted({one.dtype.name for one in parts})
-    dtype, columns = parts[0].dtype, parts[0].columns
-    if len(dtypes) > 1:
-        why = f"{' and '.join(dtypes)} in one tensor"
-    elif not dtype.is_block:
-        return dtype.name, ""
-    elif columns % dtype.block_elements:
-        why = f"row length {columns} is not a multiple of the {dtype} block size"
-    elif any(one.layout is Layout.COLUMN for one in parts):
-        why = f"{dtype} blocks in the column layout contain weights of several rows"
-    else:
-        return dtype.name, ""
-    if any(one.dtype.name == "F32" for one in parts):
-        return "F32", why
-    readers = [RowReader(package, one) for one in parts]
-    largest = max(
-        float(np.abs(reader.values(*chunk)).max())
-        for reader in readers
-        for chunk in reader.chunks()
-    )
-    return "F16" if largest < F16_OVERFLOW else "F32", why
 
 
 def _interleaved(head: int, first: int, count: int) -> npt.NDArray[np.intp]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from rdrr_converter.architectures._rope import yarn_mscale
 from rdrr_converter.architectures.layers import SLIDING
-from rdrr_converter.export import _gguf_mixtures
+from rdrr_converter.export import _gguf_mixtures, _gguf_states
 from rdrr_converter.export._gguf_layer_norms import KEYS_OF
 from rdrr_converter.export._gguf_rms import every_fourth_full, ministral3
 from rdrr_converter.sources.gguf_config import GRANITE_KEYS, KEYS
@@ -181,6 +181,7 @@ _SPECIFIC_KEYS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, tuple[
             "mistral3": ministral3,
             **KEYS_OF,
             **_gguf_mixtures.KEYS_OF,
+            **_gguf_states.KEYS_OF,
         }
     )
 )

@@ -26,6 +26,7 @@ def further_keys(moe: MoeConfig, names: Collection[str], layers: int) -> dict[st
         "n_routed_experts": moe.num_experts,
         "n_shared_experts": count,
         "first_k_dense_replace": first,
+        "num_dense_layers": first,
         "n_group": groups,
         "topk_group": moe.expert_groups_per_token or groups,
         "topk_method": "greedy" if moe.expert_groups is None else "group_limited_greedy",

@@ -52,5 +52,7 @@ def with_states(
         return found | {key: getattr(sizes, key) for key in _SIZES}
     found["norm_eps"] = found.pop("rms_norm_eps")
     del found["hidden_act"], found["head_dim"]
-    found |= {"conv_L_cache": sizes.linear_conv_kernel_dim, "block_auto_adjust_ff_dim": False}
+    found |= {"conv_L_cache": sizes.linear_conv_kernel_dim}
+    if "block_auto_adjust_ff_dim" in known:
+        found["block_auto_adjust_ff_dim"] = False
     return found

@@ -6,9 +6,10 @@ their type.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,12 @@ RowOrder = Callable[[int, int], npt.NDArray[np.intp]]
 Arrange = Callable[[Sequence[npt.NDArray[Any]]], npt.NDArray[Any]]
 """A function of the scalars of all parts, each [rows, columns], that returns the stored matrix."""
 
+Transform = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
+
 CHUNK_WEIGHTS = 1 << 20
+
+_VIEWS: Mapping[str, str] = MappingProxyType({"F32": "<u4", "F16": "<u2", "BF16": "<u2"})
+"""How `arrange` sees the values of each scalar type; those of block types are bytes."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +51,11 @@ class OutgoingTensor:
         row_step: Number of consecutive rows within which `order` permutes rows.
         vector_order: Order of the values of a vector in F32.
         arrange: Function that makes the stored matrix from the scalars of all parts, each
-            [rows, columns], where it is not their concatenation; all are in memory for it.
+            [rows, columns], where it is not their concatenation; all are in memory for it. Rows
+            of blocks are given as bytes.
         at_a_time: Number of parts that `arrange` takes at a time, such as those of one expert;
             None for all.
+        transform: Function that is applied to every value, in float64.
     """
 
     name: str
@@ -61,11 +69,13 @@ class OutgoingTensor:
     vector_order: npt.NDArray[np.intp] | None = None
     arrange: Arrange | None = None
     at_a_time: int | None = None
+    transform: Transform | None = None
 
     @property
     def is_as_stored(self) -> bool:
         """Whether the stored bytes are copied."""
-        return not self.shift and all(one.dtype.name == self.dtype for one in self.parts)
+        is_changed = self.shift or self.transform is not None
+        return not is_changed and all(one.dtype.name == self.dtype for one in self.parts)
 
     @property
     def columns(self) -> int:
@@ -117,7 +127,7 @@ class Encoder:
             for part in out.parts:
                 yield from self._chunks(part)
             return
-        width, step = "<u4" if out.dtype == "F32" else "<u2", out.at_a_time or len(out.parts)
+        width, step = _VIEWS.get(out.dtype, "u1"), out.at_a_time or len(out.parts)
         for first in range(0, len(out.parts), step):
             some = out.parts[first : first + step]
             read = [np.concatenate(list(self._chunks(part))).view(width) for part in some]
@@ -143,10 +153,13 @@ class Encoder:
         if out.shift:
             values = values + np.float32(out.shift)
             exact += out.shift
+        if out.transform is not None:
+            exact = out.transform(exact)
+            values = exact.astype(np.float32)
         codec = CODECS[out.dtype]
         with np.errstate(over="ignore"):
             raw = codec.quantize(values)
-        if out.dtype == "F32" and not out.shift:
+        if out.dtype == "F32" and not out.shift and out.transform is None:
             return raw
         written = codec.dequantize(raw, values.shape[1])
         if not np.isfinite(written).all():

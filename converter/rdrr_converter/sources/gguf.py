@@ -23,6 +23,12 @@ from rdrr_format.regular_files import map_regular
 
 from rdrr_converter.sources._gguf_file import GgufFile, GgufTensor, read_gguf
 from rdrr_converter.sources._gguf_latents import joined_latents
+from rdrr_converter.sources._gguf_states import (
+    ValueHeads,
+    further_name,
+    in_hf_form,
+    value_heads,
+)
 from rdrr_converter.sources._gguf_types import DECODE_ONLY_TYPES, BlockDecoder
 from rdrr_converter.sources._sparse_files import ensure_fetched
 from rdrr_converter.sources.base import Source, SourceTensor
@@ -95,12 +101,13 @@ def open_file(path: Path) -> Source:
     config |= from_metadata(factors[0], config, path)
     config |= from_factors(factors[1], factors[2], path)
     made, generation, notes = tokenizer_files(metadata, path)
-    tensors = list(
-        joined_latents(
-            _source_tensor(tensor, architecture, config["head_dim"] or 0)
-            for tensor in stored.values()
-        )
+    read = (
+        _source_tensor(tensor, architecture, config["head_dim"] or 0) for tensor in stored.values()
     )
+    tensors = list(joined_latents(read))
+    if architecture.has_states:
+        heads = value_heads(config) if architecture.alternating_heads else None
+        tensors = [_of_states(tensor, heads, config["num_hidden_layers"]) for tensor in tensors]
     config |= architecture.stated_by(tensor.name for tensor in tensors)
     return Source(
         path=path,
@@ -111,6 +118,11 @@ def open_file(path: Path) -> Source:
         generated=made,
         notes=notes,
     )
+
+
+def _of_states(tensor: SourceTensor, heads: ValueHeads | None, layers: int) -> SourceTensor:
+    changed = in_hf_form(tensor, heads)
+    return replace(changed, name=further_name(tensor.name, layers))
 
 
 def part_names(name: str) -> tuple[str, ...]:
@@ -199,7 +211,7 @@ def _in_hf_order(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: i
     name = architecture.translate(tensor.name)
     read = _tensor(tensor, name)
     if name.endswith("norm.weight"):
-        return replace(read, offset=architecture.norm_offset)
+        return replace(read, offset=architecture.offset_of(name))
     if name.endswith(("shared_expert_gate.weight", "moe_statics.e_score_correction_bias")):
         return replace(read, shape=(read.rows, read.columns))  # stored as a vector
     if len(read.shape) == 3 and name.startswith("model.altup_"):

@@ -14,7 +14,7 @@ from rdrr_format.errors import ConversionError, SourceError
 
 from rdrr_converter.architectures._rope import yarn_mscale
 from rdrr_converter.architectures.layers import FULL, SLIDING
-from rdrr_converter.sources import _gguf_gemma, _gguf_mixtures, _gguf_rms
+from rdrr_converter.sources import _gguf_gemma, _gguf_mixtures, _gguf_rms, _gguf_states
 from rdrr_converter.sources._gguf_layer_norms import SETTINGS
 from rdrr_converter.sources.gguf_names import GgufArchitecture
 
@@ -49,6 +49,9 @@ _WITH_EXPERTS = (
     "granitemoe",
     "olmoe",
     "gemma4",
+    "qwen35moe",
+    "qwen3next",
+    "lfm2moe",
     *_gguf_mixtures.SETTINGS,
 )
 _GEMMA2_27B_LAYERS = 46
@@ -342,6 +345,7 @@ _ARCHITECTURE_SETTINGS: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], di
             "olmo": _gguf_rms.olmo,
             **SETTINGS,
             **_gguf_mixtures.SETTINGS,
+            **_gguf_states.SETTINGS,
         }
     )
 )

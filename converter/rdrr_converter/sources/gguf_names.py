@@ -14,8 +14,9 @@ from types import MappingProxyType
 from rdrr_format.errors import ConversionError
 
 from rdrr_converter.architectures.base import StackRule
-from rdrr_converter.sources import _gguf_gemma
+from rdrr_converter.sources import _gguf_gemma, _gguf_states
 from rdrr_converter.sources._gguf_gemma import shares_values
+from rdrr_converter.sources._gguf_states import WITHOUT_ENDING
 
 ROPE_FREQS = "rope_freqs.weight"
 """Divisors of the rope frequencies, which is how a GGUF states llama3 scaling."""
@@ -181,7 +182,26 @@ _DEEPSEEK: Mapping[str, str] = MappingProxyType(
         "attn_v_b": "self_attn.v_b_proj",
     }
 )
+_QWEN35: Mapping[str, str] = MappingProxyType(
+    {**_gguf_states.LINEAR_ATTENTION, **_EXPERTS, **_NEXTN}
+)
+_QWEN3_NEXT: Mapping[str, str] = MappingProxyType({**_gguf_states.JOINED_GATES, **_EXPERTS})
+_LFM2: Mapping[str, str] = MappingProxyType({**_SHARED_EXPERTS, **_gguf_states.SHORT_CONVOLUTION})
+_LFM2_OUTSIDE: Mapping[str, str] = MappingProxyType(
+    {
+        "token_embd": "model.embed_tokens",
+        "token_embd_norm": "model.norm",
+        "output": "lm_head",
+    }
+)
 _QUERIES_KEYS = ("q_proj", "k_proj")
+_NO_FORMS: Mapping[str, str] = MappingProxyType({})
+_QWEN_FORMS: Mapping[str, str] = MappingProxyType(
+    {
+        "ffn_gate_up_exps": "mlp.experts.gate_up_proj",
+        "ssm_in": "linear_attn.in_proj_qkvz",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -201,6 +221,11 @@ class GgufArchitecture:
             tensor's Hugging Face name, and the value if there is such a tensor.
         per_layer: Metadata keys of sizes that may differ between layers.
         shares_values: Whether the values of some layers may be their projected keys.
+        plain_norms: Modules of norms to which `norm_offset` does not apply.
+        outside: Hugging Face's names of the modules outside the layers, by llama.cpp's.
+        alternating_heads: Whether the value heads of linear attention alternate between key heads.
+        biases: Whether llama.cpp loads biases of projections and convolutions.
+        other_forms: Further names of modules, of stacks that only some files have.
         is_written: Whether rdrr exports such files, and does not only read them.
     """
 
@@ -216,6 +241,11 @@ class GgufArchitecture:
     shares_values: bool = False
     is_written: bool = True
     dense_layers: bool = False
+    plain_norms: tuple[str, ...] = ()
+    outside: Mapping[str, str] = field(default_factory=lambda: _OUTSIDE)
+    alternating_heads: bool = False
+    biases: bool = True
+    other_forms: Mapping[str, str] = field(default_factory=lambda: _NO_FORMS)
 
     def stated_by(self, names: Iterable[str]) -> dict[str, bool]:
         """Return the keys of the configuration that follow from the tensors' Hugging Face names."""
@@ -237,7 +267,10 @@ class GgufArchitecture:
         stem, _, ending = name.rpartition(".")
         match = re.fullmatch(r"blk\.(\d+)\.(.+)", stem)
         if match is None:
-            return f"{_OUTSIDE[stem]}.{ending}" if stem in _OUTSIDE else name
+            bare = re.fullmatch(r"blk\.(\d+)\.(\w+)", name)
+            if bare and self.layer.get(bare[2]) in WITHOUT_ENDING:
+                return f"model.layers.{bare[1]}.{self.layer[bare[2]]}"
+            return f"{self.outside[stem]}.{ending}" if stem in self.outside else name
         part = self._part(match[2])
         if part is not None and part.endswith("_bias"):  # a name without ending
             return f"model.layers.{match[1]}.{part}"
@@ -249,19 +282,35 @@ class GgufArchitecture:
         if ending not in ("weight", "bias"):  # sinks and biases of routers have no such ending
             stem, ending = name, "bias" if name.endswith("_bias") else "weight"
         match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
-        names, part = (_OUTSIDE, stem) if match is None else (self.layer, match[2])
+        names, part = (self.outside, stem) if match is None else (self.layer, match[2])
         found = next((theirs for theirs, ours in names.items() if ours == part), None)
-        if found is None:
+        if found is None or (name.endswith(".bias") and not self.biases):
             return None
+        if part in WITHOUT_ENDING and match is not None:
+            return f"blk.{match[1]}.{found}"
         return f"{found}.{ending}" if match is None else f"blk.{match[1]}.{found}.{ending}"
 
     def _part(self, theirs: str) -> str | None:
         """Return Hugging Face's name of a module; the oldest files have one tensor per expert."""
         alone = re.fullmatch(r"(ffn_(?:gate|up|down))\.(\d+)", theirs)
         if alone is None:
-            return self.layer.get(theirs)
+            return self.layer.get(theirs) or self.other_forms.get(theirs)
         stem, _, kind = self.layer.get(f"{alone[1]}_exps", "").rpartition(".")
         return f"{stem}.{alone[2]}.{kind}" if stem else None
+
+    def offset_of(self, name: str) -> float:
+        """Return what is added on reading to a tensor of this Hugging Face name."""
+        is_norm = name.endswith("norm.weight") and not self.is_plain_norm(name)
+        return self.norm_offset if is_norm else 0.0
+
+    def is_plain_norm(self, name: str) -> bool:
+        """Return whether `norm_offset` does not apply to the norm of this Hugging Face name."""
+        return name.removesuffix(".weight").endswith(self.plain_norms)
+
+    @property
+    def has_states(self) -> bool:
+        """Whether some layers have a recurrent state."""
+        return not self.layer.keys().isdisjoint(("ssm_conv1d", "shortconv.conv"))
 
     def is_interleaved(self, name: str) -> bool:
         """Return whether llama.cpp interleaves the rows of a tensor of this Hugging Face name."""
@@ -363,6 +412,50 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                 "ernie4_5-moe", "Ernie4_5_MoeForCausalLM", _ERNIE_MOE, dense_layers=True
             ),
             GgufArchitecture("smollm3", "SmolLM3ForCausalLM", _LAYER, _QUERIES_KEYS),
+            GgufArchitecture(
+                "qwen35",
+                "Qwen3_5ForCausalLM",
+                _QWEN35,
+                norm_offset=-1.0,
+                plain_norms=(_gguf_states.PLAIN_NORM,),
+                alternating_heads=True,
+                other_forms=_QWEN_FORMS,
+            ),
+            GgufArchitecture(
+                "qwen35moe",
+                "Qwen3_5MoeForCausalLM",
+                _QWEN35,
+                norm_offset=-1.0,
+                plain_norms=(_gguf_states.PLAIN_NORM,),
+                alternating_heads=True,
+                other_forms=_QWEN_FORMS,
+            ),
+            GgufArchitecture(
+                "qwen3next",
+                "Qwen3NextForCausalLM",
+                _QWEN3_NEXT,
+                norm_offset=-1.0,
+                plain_norms=(_gguf_states.PLAIN_NORM,),
+                other_forms=_QWEN_FORMS,
+            ),
+            GgufArchitecture(
+                "lfm2",
+                "Lfm2ForCausalLM",
+                _LFM2,
+                outside=_LFM2_OUTSIDE,
+                biases=False,
+                per_layer=("attention.head_count_kv",),
+            ),
+            GgufArchitecture(
+                "lfm2moe",
+                "Lfm2MoeForCausalLM",
+                _LFM2,
+                outside=_LFM2_OUTSIDE,
+                biases=False,
+                per_layer=("attention.head_count_kv",),
+                dense_layers=True,
+                flags=(("use_expert_bias", ".e_score_correction_bias", True),),
+            ),
         )
     }
 )
