@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from configured_shapes import ALL_SHAPES, CONFIGURED
 from rdrr_converter.recipes import RecipeName
-from shapes import SHAPES
 from synthesize import synthesize
 
 
@@ -42,7 +42,7 @@ def checkpoint(work: Path, shape: str, clock: Clock) -> Path:
     made = work / shape
     if not (made / "model.safetensors.index.json").is_file():
         with clock.step(f"synthesize {shape}"):
-            synthesize(SHAPES[shape], made)
+            synthesize(ALL_SHAPES[shape], made)
     return made
 
 
@@ -53,7 +53,7 @@ def package(
 
     Args:
         work: Working folder, which holds all files.
-        shape: Name of the shape, a key of `SHAPES`.
+        shape: Name of the shape, a key of `ALL_SHAPES`.
         name: Name that tells apart packages of the same shape and quantization.
         clock: Stopwatch of the preparation.
         quantize: Quantization of the weights, as in `rdrr convert --quantize`.
@@ -74,18 +74,26 @@ def gguf_file(work: Path, shape: str, quantize: RecipeName, clock: Clock) -> Pat
 
     It holds the same blocks as the package `row`. The exception is Q4_K_M of a shape whose row
     lengths are not multiples of 256: the checkpoint is then converted again, to the types that
-    llama.cpp falls back to.
+    llama.cpp falls back to. A shape that its configuration describes is exported as by
+    `rdrr export`.
+
+    Raises:
+        ConversionError: This version exports no GGUF of the architecture.
     """
     from _gguf import write_gguf
+    from rdrr_converter.export import export
     from rdrr_manifests.package import open_package
 
     made = work / f"{shape}-{quantize}.gguf"
     if not made.is_file():
-        matrices = SHAPES[shape].tensors()
+        matrices = ALL_SHAPES[shape].tensors()
         uneven = any(len(size) == 2 and size[1] % 256 for _, size in matrices)
         falls_back = uneven and quantize == "q4_k_m"
         name, options = ("ggml", {"k_tail": "ggml"}) if falls_back else ("row", {})
         folder = package(work, shape, name, clock, quantize=quantize, **options)
         with clock.step(f"gguf {shape} {quantize}"):
-            write_gguf(open_package(folder), made)
+            if shape in CONFIGURED:
+                export(folder, made, to="gguf")
+            else:
+                write_gguf(open_package(folder), made)
     return made

@@ -30,9 +30,10 @@ import numpy as np
 from _prepared import Clock, gguf_file, package
 from _runners import LlamaCppRunner, RdrrRunner, Runner, rates
 from _script import keep_busy, prepare_environment, table
+from configured_shapes import ALL_SHAPES
 from rdrr.bench.figures import Spread
 from rdrr.bench.runs import Workload
-from shapes import SHAPES
+from rdrr_format.errors import RdrrError
 
 LAYOUTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -110,7 +111,7 @@ def open_peers(
             )  # fmt: skip
             stack.callback(runner.close)
             runners.append(runner)
-    except (UnavailableError, ImportError, ValueError) as error:
+    except (UnavailableError, ImportError, ValueError, RdrrError) as error:
         return [], f"not run: {error}"
     return runners, f"llama.cpp {library.version} on {device.name} ({device.description})"
 
@@ -214,15 +215,20 @@ def show_batches(name: str, found: dict[str, dict[str, Any]]) -> None:
 def bytes_per_token(folder: Path) -> int:
     """Return the bytes of weights that one token reads.
 
-    These are all weights except an embedding that is not also the output head.
+    These are all weights outside embeddings, an embedding that is also the output head, and of the
+    experts those that a token selects.
     """
+    from rdrr_manifests.logical import EMBEDDING
     from rdrr_manifests.package import open_package
 
     manifest = open_package(folder).manifest
-    tied = manifest.inference.output.tie_word_embeddings
-    return sum(
-        tensor.size for tensor in manifest.tensors.values() if tied or tensor.role != "embedding"
-    )
+    tied, moe = manifest.inference.output.tie_word_embeddings, manifest.moe_config
+    selected = 1.0 if moe is None else moe.num_experts_per_token / moe.num_experts
+    size = 0.0
+    for name, tensor in manifest.tensors.items():
+        if tensor.role != "embedding" or (tied and name == EMBEDDING):
+            size += tensor.size * (selected if tensor.role == "expert" else 1.0)
+    return round(size)
 
 
 def ratios(rows: dict[str, dict[str, Any]], ours: set[str]) -> dict[str, dict[str, float]]:
@@ -271,7 +277,7 @@ def run(options: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, 
         for layout in options.layouts.split(",")
     }
     size = Workload(max(options.prompt, options.context), options.tokens)
-    ids = np.random.default_rng(0).integers(3, SHAPES[shape].vocab, size.context).tolist()
+    ids = np.random.default_rng(0).integers(3, ALL_SHAPES[shape].vocab, size.context).tolist()
     with clock.step("load"):
         ours = open_rdrr(options, packages, size, stack)
     peers, peer = open_peers(options, work, size.context, stack, clock)
@@ -332,7 +338,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--shape", choices=tuple(SHAPES), default="llama-1b")
+    add("--shape", choices=tuple(ALL_SHAPES), default="llama-1b")
     add("--quantize", choices=("q4_k_m", "q8_0", "f16", "f32"), default="q4_k_m")
     add("--layouts", default="row", help=f"packages to measure: {', '.join(LAYOUTS)}")
     add("--peer", type=Path, help="llama.cpp's libraries: the npm tarball or a folder")

@@ -98,6 +98,11 @@ class Shape:
         if not self.tied:
             yield "lm_head.weight", (self.vocab, self.hidden)
 
+    def centre(self, name: str, dims: tuple[int, ...]) -> float:
+        """Return the mean of a tensor's weights: 1 for norms that scale by their weight, else 0."""
+        del name
+        return 1.0 if len(dims) == 1 and not self.norm_offset else 0.0
+
     def matrices(self) -> tuple[Matrix, ...]:
         """Return the distinct weight matrices, with q, k, v and gate, up fused."""
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim

@@ -22,7 +22,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from shapes import SHAPES, Shape
+from configured_shapes import ALL_SHAPES, ConfiguredShape
+from shapes import Shape
 
 DEVIATION = 0.02
 PIECE = 1 << 22  # weights that a thread samples at a time
@@ -51,7 +52,7 @@ class TensorSpan:
         return 2 * prod(self.shape)
 
 
-def shards(shape: Shape) -> Iterator[list[TensorSpan]]:
+def shards(shape: Shape | ConfiguredShape) -> Iterator[list[TensorSpan]]:
     """Yield the tensors of each shard, in the order of the model."""
     shard: list[TensorSpan] = []
     offset = 0
@@ -100,7 +101,9 @@ def sample_weights(
     return (bits >> 16).astype(np.uint16)
 
 
-def synthesize(shape: Shape, folder: Path, *, seed: int = 0, workers: int | None = None) -> int:
+def synthesize(
+    shape: Shape | ConfiguredShape, folder: Path, *, seed: int = 0, workers: int | None = None
+) -> int:
     """Write the checkpoint and return the bytes of its weights.
 
     Args:
@@ -129,7 +132,11 @@ def synthesize(shape: Shape, folder: Path, *, seed: int = 0, workers: int | None
 
 
 def _write_shard(
-    path: Path, tensors: list[TensorSpan], shape: Shape, seed: int, pool: ThreadPoolExecutor
+    path: Path,
+    tensors: list[TensorSpan],
+    shape: Shape | ConfiguredShape,
+    seed: int,
+    pool: ThreadPoolExecutor,
 ) -> None:
     head = header(tensors)
     with path.open("wb") as file:
@@ -141,8 +148,7 @@ def _write_shard(
             tensor, piece = work
             first = piece * PIECE
             count = min(PIECE, prod(tensor.shape) - first)
-            is_norm = len(tensor.shape) == 1
-            centre = 1.0 if is_norm and not shape.norm_offset else 0.0
+            centre = shape.centre(tensor.name, tensor.shape)
             data = sample_weights(tensor, piece, count, centre, seed)
             os.pwrite(file.fileno(), data.data, len(head) + tensor.offset + 2 * first)
 
@@ -156,7 +162,10 @@ def _write_shard(
 
 
 def _write_tokenizer(folder: Path) -> None:
-    """Write a byte-level tokenizer without merges: three special tokens and one per byte."""
+    """Write a byte-level tokenizer: three special tokens, one per byte and one merged from two.
+
+    llama.cpp refuses a byte-level tokenizer without merges.
+    """
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     # The byte-level alphabet maps bytes that are not printable to characters from 256 on.
@@ -181,8 +190,8 @@ def _write_tokenizer(folder: Path) -> None:
         "decoder": {**byte_level, "use_regex": True},
         "model": {
             "type": "BPE",
-            "vocab": {token: index for index, token in enumerate([*special, *alphabet])},
-            "merges": [],
+            "vocab": {token: index for index, token in enumerate([*special, *alphabet, "!!"])},
+            "merges": ["! !"],
         },
     }
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
@@ -193,12 +202,12 @@ def _write_tokenizer(folder: Path) -> None:
 def main() -> None:
     """Run the command line; print the bytes of the weights and the seconds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("shape", choices=tuple(SHAPES))
+    parser.add_argument("shape", choices=tuple(ALL_SHAPES))
     parser.add_argument("out", type=Path, help="folder to create")
     parser.add_argument("--seed", type=int, default=0, help="random seed of the weights")
     options = parser.parse_args()
     start = time.perf_counter()
-    size = synthesize(SHAPES[options.shape], options.out, seed=options.seed)
+    size = synthesize(ALL_SHAPES[options.shape], options.out, seed=options.seed)
     seconds = round(time.perf_counter() - start, 2)
     print(json.dumps({"shape": options.shape, "bytes": size, "seconds": seconds}))
 

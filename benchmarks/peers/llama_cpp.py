@@ -224,6 +224,7 @@ class PeerContext:
         if not self.handle:
             reason = "; ".join(model.library.messages[-3:])
             raise UnavailableError(f"llama.cpp refuses the context: {reason}")
+        self._prompt: tuple[int, ...] = ()
 
     def rewind(self, length: int) -> None:
         """Remove everything from position `length` on from the cache.
@@ -238,14 +239,21 @@ class PeerContext:
     def prefill(self, ids: Sequence[int]) -> float:
         """Run a prompt from an empty cache; return the seconds until its logits are on the host."""
         self.rewind(0)
+        self._prompt = tuple(ids)
         start = time.perf_counter()
         self._run(ids)
         self._llama.llama_synchronize(self.handle)
         return time.perf_counter() - start
 
     def decode(self, ids: Sequence[int], length: int) -> float:
-        """Run `ids` one after another after `length` cached tokens; return the seconds."""
-        self.rewind(length)
+        """Run `ids` one after another after `length` cached tokens; return the seconds.
+
+        A recurrent state cannot be rewound: the prompt is then run again, which is not timed.
+
+        Raises:
+            UnavailableError: The cache cannot be rewound, and the prompt has another length.
+        """
+        self._return_to(length)
         llama, handle = self._llama, self.handle
         tokens = (c.c_int32 * 1)()
         batch = llama.llama_batch_get_one(tokens, 1)
@@ -256,6 +264,15 @@ class PeerContext:
                 raise UnavailableError("llama_decode failed")
             llama.llama_synchronize(handle)
         return time.perf_counter() - start
+
+    def _return_to(self, length: int) -> None:
+        """Rewind to a position; where that is impossible, run the prompt of that length again."""
+        try:
+            self.rewind(length)
+        except UnavailableError:
+            if len(self._prompt) != length:
+                raise
+            self.prefill(self._prompt)
 
     def logits(self) -> npt.NDArray[np.float32]:
         """Return the logits after the last token, float32 [vocab]."""

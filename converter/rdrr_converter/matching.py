@@ -92,9 +92,7 @@ def match(
     rows = max((tensor.rows for tensor in source.tensors.values()), default=0)
     if moe is not None and moe.num_experts > rows:  # a router has one row per expert
         raise config.fault("the number of experts", f"at most {rows}", moe.num_experts)
-    more = {name: read(config) for name, read in rule.dimensions.items()}
-    of_layer = None if rule.layer_dimensions is None else partial(rule.layer_dimensions, config)
-    finder = _Finder(source, rule, _dimensions(sizes, moe) | more, of_layer)
+    finder = _Finder(source, rule, _Shapes.of(rule, config, sizes, moe))
     found: list[ModelTensor] = []
     missing: list[str] = []
     for wanted in _expected_tensors(rule, config, sizes.num_layers, moe):
@@ -135,6 +133,66 @@ def required_names(
         for wanted in expected_tensors
         if _is_required(wanted.rule, config)
     )
+
+
+@dataclass(frozen=True)
+class RequiredTensor:
+    """A tensor that a configuration requires.
+
+    Attributes:
+        name: Canonical name.
+        role: Role in the manifest.
+        shape: Its shape.
+    """
+
+    name: str
+    role: str
+    shape: tuple[int, ...]
+
+
+def required_tensors(
+    rule: ArchitectureRule, config: Config, sizes: Architecture, moe: MoeConfig | None
+) -> Iterator[RequiredTensor]:
+    """Yield all tensors that a configuration requires in storage order, without the head.
+
+    Args:
+        rule: The architecture.
+        config: The configuration.
+        sizes: The sizes that the configuration states.
+        moe: The experts that the configuration describes, or None.
+    """
+    shapes = _Shapes.of(rule, config, sizes, moe)
+    for wanted in _expected_tensors(rule, config, sizes.num_layers, moe):
+        if _is_required(wanted.rule, config):
+            name, role = wanted.fill(wanted.rule.name), wanted.rule.role
+            yield RequiredTensor(name, role, shapes.shape(wanted.rule, wanted.layer))
+
+
+@dataclass(frozen=True)
+class _Shapes:
+    """The sizes of the dimensions that rules name.
+
+    Attributes:
+        dimensions: Size of each dimension.
+        of_layer: Returns the dimensions of a layer that differ from those; None if none do.
+    """
+
+    dimensions: Mapping[str, int]
+    of_layer: Callable[[int], Mapping[str, int]] | None
+
+    @staticmethod
+    def of(
+        rule: ArchitectureRule, config: Config, sizes: Architecture, moe: MoeConfig | None
+    ) -> _Shapes:
+        """Return the sizes of a configuration."""
+        more = {name: read(config) for name, read in rule.dimensions.items()}
+        layer = None if rule.layer_dimensions is None else partial(rule.layer_dimensions, config)
+        return _Shapes(_dimensions(sizes, moe) | more, layer)
+
+    def shape(self, rule: TensorRule, layer: int | None) -> tuple[int, ...]:
+        """Return the shape of a tensor in a layer."""
+        own = {} if self.of_layer is None or layer is None else self.of_layer(layer)
+        return tuple(own.get(size) or self.dimensions[size] for size in rule.shape)
 
 
 def _dimensions(sizes: Architecture, moe: MoeConfig | None) -> dict[str, int]:
@@ -212,21 +270,15 @@ def _expected_tensors(
 class _Finder:
     """A lookup of tensors by canonical name that also finds parts of stacked tensors."""
 
-    def __init__(
-        self,
-        source: Source,
-        rule: ArchitectureRule,
-        dimensions: Mapping[str, int],
-        of_layer: Callable[[int], Mapping[str, int]] | None,
-    ) -> None:
+    def __init__(self, source: Source, rule: ArchitectureRule, shapes: _Shapes) -> None:
         self.used: set[str] = set()
         self._path = source.path
         self._rule = rule
         self._tensors = source.tensors
         self._stacks = rule.stacks
         self._rows = {row.name: row for row in rule.tensors}
-        self._dimensions = dimensions
-        self._of_layer = of_layer
+        self._dimensions = shapes.dimensions
+        self._shape = shapes.shape
         self._parts: dict[str, SourceTensor] = {}
         embedding = rule.published_name(f"{BODY}embed_tokens.weight").removeprefix(rule.body)
         self._prefix = next(
@@ -262,10 +314,6 @@ class _Finder:
         if name not in self._parts:
             self._join_rows(wanted)
         return self._parts.get(name)
-
-    def _shape(self, rule: TensorRule, layer: int | None) -> tuple[int, ...]:
-        own = {} if self._of_layer is None or layer is None else self._of_layer(layer)
-        return tuple(own.get(size) or self._dimensions[size] for size in rule.shape)
 
     def _join_rows(self, wanted: _ExpectedTensor) -> None:
         """Join the tensors that are the rows of a tensor, if the checkpoint has the first."""

@@ -69,7 +69,7 @@ def read_model(
             has a key that nothing reads.
     """
     config = rule.config(source.text_config, source.config_path)
-    sizes, moe = _sizes(rule, config), _experts(rule, config)
+    sizes, moe = read_sizes(rule, config), read_experts(rule, config)
     tensors, notes = match(without_head(source), rule, config, sizes, moe)
     head = read_head(source, config, sizes.hidden_size)
     modules = head or read_modules(source, sizes.hidden_size)
@@ -116,7 +116,8 @@ def _mask_token(rule: ArchitectureRule, config: Config) -> tuple[int | None, lis
     return token, [] if is_stated else [f"{rule.mask_token} is not stated: {token} is assumed"]
 
 
-def _experts(rule: ArchitectureRule, config: Config) -> MoeConfig | None:
+def read_experts(rule: ArchitectureRule, config: Config) -> MoeConfig | None:
+    """Return the experts that a configuration describes; None if it describes none."""
     if rule.experts is None or not (rule.has_experts is None or rule.has_experts(config)):
         return None
     moe = MoeConfig.model_validate(read_block(rule.experts, config))
@@ -127,7 +128,8 @@ def _experts(rule: ArchitectureRule, config: Config) -> MoeConfig | None:
     return moe
 
 
-def _sizes(rule: ArchitectureRule, config: Config) -> Architecture:
+def read_sizes(rule: ArchitectureRule, config: Config) -> Architecture:
+    """Return the sizes that a configuration states."""
     more = read_block(rule.sizes, config)
     usual: dict[str, object] = {
         "num_layers": config.layers,

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import rdrr
 from _gguf import ggml_name, write_gguf
+from _prepared import Clock, gguf_file
+from configured_shapes import CONFIGURED
 from peers import llama_abi, llama_cpp
 from shapes import SHAPES
 from synthesize import synthesize
@@ -72,6 +74,19 @@ def test_a_gguf_file_states_the_sizes_and_has_no_vocabulary(packages, tmp_path):
     assert found["gemma3.vocab_size"] == SHAPES["tiny-gemma3"].vocab
     assert found["gemma3.attention.sliding_window"] == 512
     assert found["gemma3.rope.freq_base"] == 1e6
+
+
+@pytest.mark.parametrize("name", ["tiny-gpt-oss", "tiny-deepseek-v2"])
+def test_a_configured_shape_is_exported_with_its_vocabulary(name, tmp_path):
+    path = gguf_file(tmp_path, name, "q8_0", Clock())
+    shape = CONFIGURED[name]
+    assert tuple(_read(path)["token_embd.weight"].shape[::-1]) == (
+        shape.vocab,
+        shape.values["hidden_size"],
+    )
+    fields = gguf.GGUFReader(path).fields
+    assert len(fields["tokenizer.ggml.tokens"].contents()) == shape.vocab
+    assert fields["tokenizer.ggml.merges"].contents()  # llama.cpp refuses a file without merges
 
 
 def test_padded_rows_cannot_be_written(packages, tmp_path):

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import rdrr
 import synthesize
+from configured_shapes import ALL_SHAPES, CONFIGURED
 from rdrr_converter.sources import open_source
 from safetensors import safe_open
 from shapes import SHAPES, Shape
 
-TINY = [name for name in SHAPES if name.startswith("tiny")]
+TINY = [name for name in ALL_SHAPES if name.startswith("tiny")]
 
 
 def _digests(folder):
@@ -56,12 +57,12 @@ def test_large_checkpoints_are_split_into_shards_that_belong_together(tmp_path, 
 
 @pytest.mark.parametrize("name", TINY)
 def test_the_converter_takes_every_kind_of_checkpoint_and_the_package_runs(name, tmp_path):
-    synthesize.synthesize(SHAPES[name], tmp_path / "source")
+    synthesize.synthesize(ALL_SHAPES[name], tmp_path / "source")
     rdrr.convert(tmp_path / "source", tmp_path / "package", quantize="q8_0")
     assert rdrr.validate(tmp_path / "package", deep=True).ok
     with rdrr.load(tmp_path / "package", backend="cpu", context=16) as model:
         logits = model.logits(model.encode("abc"))
-    assert logits.shape == (3, SHAPES[name].vocab)
+    assert logits.shape == (3, ALL_SHAPES[name].vocab)
     assert np.isfinite(logits).all()
     assert logits.std() > 0
 
@@ -75,4 +76,30 @@ def test_the_converter_takes_every_kind_of_checkpoint_and_the_package_runs(name,
 def test_shapes_have_the_parameters_of_the_models_they_are_named_after(name, millions):
     shape: Shape = SHAPES[name]
     count = sum(int(np.prod(dims)) for _, dims in shape.tensors())
+    assert count / 1e6 == pytest.approx(millions, rel=0.01)
+
+
+def test_norms_of_configured_shapes_scale_by_about_one():
+    """Norms with an offset have a mean of 0, except that of linear attention, which has none."""
+    hybrid, plain = CONFIGURED["tiny-qwen3.5"], CONFIGURED["tiny-gpt-oss"]
+    layer = "model.layers.0"
+    for shape, name, centre in (
+        (hybrid, f"{layer}.input_layernorm.weight", 0.0),
+        (hybrid, f"{layer}.linear_attn.norm.weight", 1.0),
+        (hybrid, f"{layer}.linear_attn.in_proj_z.weight", 0.0),
+        (plain, f"{layer}.input_layernorm.weight", 1.0),
+        (plain, f"{layer}.self_attn.sinks", 0.0),
+        (plain, "lm_head.weight", 0.0),
+    ):
+        assert shape.centre(name, dict(shape.tensors())[name]) == centre, name
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    # Qwen3.5-0.8B without its vision tower, and per layer of gpt-oss-20b (20,915 million in 24
+    # layers with 1,158 million in the embedding and the head).
+    [("qwen3.5-0.8b", 752), ("gpt-oss-20b-4-layers", 1158 + 4 * 823)],
+)
+def test_configured_shapes_have_the_parameters_of_the_models(name, millions):
+    count = sum(int(np.prod(dims)) for _, dims in CONFIGURED[name].tensors())
     assert count / 1e6 == pytest.approx(millions, rel=0.01)
