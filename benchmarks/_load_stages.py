@@ -19,7 +19,8 @@ from unittest.mock import patch
 STAGES = (
     ("device", "rdrr_device.device", "open_device"),
     ("package", "rdrr_manifests.package", "open_package"),
-    ("upload", "rdrr_runtime.exec.plan", "load_weights"),
+    ("allocate", "rdrr_runtime.exec.plan", "allocate_weights"),
+    ("upload", "rdrr_runtime.exec.plan", "Plan.upload"),
     ("lower", "rdrr_runtime.exec.plan", "Plan.lower"),
     ("compile", "rdrr_device.pipelines", "Pipelines._build"),
     ("hashes", "rdrr_manifests.loading", "_Check.finish"),

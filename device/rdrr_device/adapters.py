@@ -8,6 +8,8 @@ from typing import Any
 
 from rdrr_format.errors import DeviceError
 
+from rdrr_device.c_types import parse_types_of_wgpu
+
 NO_ADAPTER_HINT = (
     "install a Vulkan driver (Debian's software one: apt-get install mesa-vulkan-drivers) "
     "or use `backend` cpu"
@@ -55,6 +57,7 @@ def list_adapters() -> list[AdapterInfo]:
             found=error,
             hint="use the CPU: `backend` cpu, or `device` cpu for a conversion",
         ) from None
+    parse_types_of_wgpu()
     found = [_describe(adapter) for adapter in wgpu.gpu.enumerate_adapters_sync()]
     return sorted(found, key=_preference)
 

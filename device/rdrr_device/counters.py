@@ -32,7 +32,7 @@ class Counters(_Sums):
         submits: Command buffers submitted to the queue.
         buffer_creates: Buffers created.
         bind_group_creates: Bind groups created.
-        pipeline_creates: Compute pipelines created.
+        pipeline_creates: Compute pipelines that were asked for, each counted once.
         bytes_written: Bytes copied to the device.
         bytes_read: Bytes copied to the host.
         maps: Buffers mapped for reading.

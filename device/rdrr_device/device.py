@@ -6,7 +6,7 @@ in `rdrr_device.pipelines`, so the counters are exact. The caller decides what r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
@@ -228,6 +228,10 @@ class Device:
             DeviceError: The shader does not compile, or the device does not support it.
         """
         return self._pipelines.get(kernel)
+
+    def build_ahead(self, kernels: Iterable[Kernel]) -> None:
+        """Start building the pipelines of kernels in other threads, see `Pipelines.build_ahead`."""
+        self._pipelines.build_ahead(kernels)
 
     def bind(self, dispatch: Dispatch) -> BoundDispatch:
         """Create the pipeline and bind group of a dispatch.

@@ -104,7 +104,14 @@ class Native:
         return float(self._lib.wgpuQueueGetTimestampPeriod(device.queue._internal))
 
     def trusted_module(self, device: Any, label: str, code: str) -> Any:
-        """Create a shader module without naga's runtime checks; `code` must be validated before."""
+        """Create a shader module without naga's runtime checks.
+
+        naga validates the source as it does that of other modules; what it leaves out are the
+        checks of indices and loops that it otherwise adds to the compiled shader.
+
+        Raises:
+            GPUValidationError: The source is not valid.
+        """
         ffi, lib, api = self._ffi, self._lib, self._api
         source = ffi.new("WGPUShaderSourceWGSL *")
         text = ffi.new("char[]", code.encode())
@@ -116,7 +123,7 @@ class Native:
         descriptor.nextInChain = ffi.cast("WGPUChainedStruct *", source)
         descriptor.label.data = name
         descriptor.label.length = len(name) - 1
-        handle = lib.wgpuDeviceCreateShaderModuleTrusted(device._internal, descriptor, 0)
+        handle = api.libf.wgpuDeviceCreateShaderModuleTrusted(device._internal, descriptor, 0)
         return api.GPUShaderModule(label, handle, device)
 
 

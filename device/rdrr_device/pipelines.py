@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 from rdrr_device.buffers import bind_group_entries
@@ -32,6 +35,13 @@ class BoundDispatch:
     dispatch: Dispatch
 
 
+MAX_BUILDERS = 8
+"""Most threads that build pipelines ahead, on a machine with as many processors."""
+
+Built = tuple[Any, Any]
+"""A compute pipeline and its explicit bind group layout."""
+
+
 class Pipelines:
     """The compute pipelines of one device, each created once.
 
@@ -46,10 +56,29 @@ class Pipelines:
         self._gpu = gpu
         self._native = native
         self._counters = counters
-        self._made: dict[Kernel, tuple[Any, Any]] = {}
-        self._modules: dict[str, Any] = {}
+        self._made: dict[Kernel, Built] = {}
+        self._ahead: dict[Kernel, Future[Built]] = {}
+        self._modules: dict[str, Future[Any]] = {}
+        self._lock = Lock()
 
-    def get(self, kernel: Kernel) -> tuple[Any, Any]:
+    def build_ahead(self, kernels: Iterable[Kernel]) -> None:
+        """Start building pipelines in other threads, in this order.
+
+        wgpu compiles outside of Python's lock. `get` waits for a pipeline that is being built, and
+        raises the error of one that cannot be built.
+        """
+        if self._native is None:
+            return  # only wgpu-native is known to take calls from several threads
+        new = [one for one in dict.fromkeys(kernels) if one not in self._made]
+        if not new:
+            return
+        pool = ThreadPoolExecutor(min(len(new), os.cpu_count() or 1, MAX_BUILDERS), "compile")
+        for kernel in new:
+            if kernel not in self._ahead:
+                self._ahead[kernel] = pool.submit(self._build, kernel)
+        pool.shutdown(wait=False)  # its threads end when all pipelines are built
+
+    def get(self, kernel: Kernel) -> Built:
         """Return the compute pipeline of a kernel and its explicit bind group layout.
 
         Raises:
@@ -58,7 +87,7 @@ class Pipelines:
         made = self._made.get(kernel)
         if made is None:
             with device_errors(f"building kernel {kernel.label}"):
-                made = self._made[kernel] = self._build(kernel)
+                made = self._made[kernel] = self._take(kernel)
             self._counters.pipeline_creates += 1
         return made
 
@@ -78,21 +107,44 @@ class Pipelines:
         return BoundDispatch(pipeline, layout, group, dispatch.work, label, kernel, dispatch)
 
     def clear(self) -> None:
-        """Drop all pipelines and shader modules."""
+        """Drop all pipelines and shader modules, once none is being built any more."""
+        started = [one for one in self._ahead.values() if not one.cancel()]
+        wait(started)
+        self._ahead.clear()
         self._made.clear()
         self._modules.clear()
 
-    def _build(self, kernel: Kernel) -> tuple[Any, Any]:
-        """Create the pipeline and bind group layout; kernels with one source share a module."""
+    def _take(self, kernel: Kernel) -> Built:
+        """Return the pipeline that was built ahead; build it here if no thread has begun to."""
+        started = self._ahead.pop(kernel, None)
+        if started is None or started.cancel():
+            return self._build(kernel)
+        return started.result()
+
+    def _module(self, kernel: Kernel) -> Any:
+        """Return the shader module of a kernel, which kernels with the same source share."""
+        with self._lock:
+            found = self._modules.get(kernel.source)
+            is_new = found is None
+            if found is None:
+                found = self._modules[kernel.source] = Future()
+        if is_new:
+            try:
+                found.set_result(self._compile(kernel))
+            except BaseException as error:
+                found.set_exception(error)
+        return found.result()
+
+    def _compile(self, kernel: Kernel) -> Any:
+        if kernel.trusted and self._native is not None:
+            return self._native.trusted_module(self._gpu, kernel.label, kernel.source)
+        return self._gpu.create_shader_module(label=kernel.label, code=kernel.source)
+
+    def _build(self, kernel: Kernel) -> Built:
+        """Create the pipeline and bind group layout of a kernel."""
         import wgpu
 
-        module = self._modules.get(kernel.source)
-        if module is None:
-            module = self._gpu.create_shader_module(label=kernel.label, code=kernel.source)
-            if kernel.trusted and self._native is not None:
-                # The module above was created to validate the source; this one has no checks.
-                module = self._native.trusted_module(self._gpu, kernel.label, kernel.source)
-            self._modules[kernel.source] = module
+        module = self._module(kernel)
         layout = self._gpu.create_bind_group_layout(
             label=kernel.label,
             entries=[

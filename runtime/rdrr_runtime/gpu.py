@@ -20,11 +20,13 @@ from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import BackendInfo, Mask, Row
 from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.compile.pass_spec import DECODE, PREFILL
 from rdrr_runtime.exec.executor import DispatchExecutor, Executor, Prepared
 from rdrr_runtime.exec.persistent.choice import Persistence, persistent_executor
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.program import PreparedPass, Program
 from rdrr_runtime.phases.kv_cache import KvCache
+from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.state_positions import StatePosition
 from rdrr_runtime.sampling.logprobs import TokenLogprobs
 from rdrr_runtime.sampling.params import SamplingParams
@@ -99,6 +101,7 @@ class GpuBackend:
                 kv_dtype=kv_dtype,
                 fused=fused,
                 tuning=tuning,
+                upload=False,
             )
             self.ahead = SOFTWARE_AHEAD if self.device.info.software else AHEAD
             self._plan = plan
@@ -127,6 +130,8 @@ class GpuBackend:
                 self._sequence, self._program, package.graph.hidden_size, plan.value_bytes
             )
             decisions = (*chosen, *plan.decisions())
+            build_ahead(plan)
+            plan.upload()
             self._info = BackendInfo(
                 "wgpu",
                 self.device.info.name,
@@ -276,6 +281,17 @@ class GpuBackend:
         prepared = self._sequence.run(ids, base, part)
         assert prepared is not None, "a single sequence has passes of its own"
         return prepared
+
+
+def build_ahead(plan: Plan) -> None:
+    """Start to compile the shaders of the passes that every generation runs, in their order.
+
+    They are compiled beside the upload of the weights. A decode pass that runs in one dispatch has
+    a shader of its own, which has been compiled when it was tried.
+    """
+    specs = (PREFILL,) if plan.whole is not None else (PREFILL, DECODE)
+    phases = [phase for spec in specs for phase in plan.lowered(spec).phases]
+    plan.device.build_ahead(as_dispatch(phase).kernel for phase in phases)
 
 
 def _last_row(ids: Sequence[int], base: int) -> tuple[Row]:

@@ -1,5 +1,8 @@
 """The upload of a package's tensors to GPU memory, in the form that kernels read.
 
+All matrices are allocated before the first is filled, so that passes can be lowered and shaders
+compiled beside the upload.
+
 Matrices keep their stored type unless `rdrr_runtime.compile.storage` decides otherwise. Matrices
 that it wants expanded are decoded here once, a few rows at a time, and column-major matrices that
 it wants row-major are transposed. Which kernel reads a matrix is not decided here.
@@ -7,43 +10,34 @@ it wants row-major are transposed. Which kernel reads a matrix is not decided he
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import gcd
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.dry_run import DryRunArena
-from rdrr_format.codecs import CODECS
-from rdrr_format.codecs.f16 import f16_overflow_count
-from rdrr_format.dtypes import DTYPES, DType
-from rdrr_format.errors import FormatError
+from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
 from rdrr_manifests.graph.ops import Experts, Graph, Linear, WeightKind, WeightUse
 from rdrr_manifests.graph.padding import LANES, PaddedGraph, VectorScale
-from rdrr_manifests.models import Tensor
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.compile.decision import Decision
 from rdrr_runtime.compile.padded_weights import (
     is_padded,
     padded_dtype,
-    padded_matrix,
     padded_vector,
 )
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.storage import Storage, choose_storage, has_row_scales
+from rdrr_runtime.compile.weight_rows import kept_rows
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.packing import Uploader
 from rdrr_runtime.phases.row_scales import row_scales
-
-CHUNK_BYTES = 16 << 20
-"""Bytes read or decoded at a time, so that loading does not double host memory."""
-
-Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass
@@ -57,6 +51,7 @@ class Weights:
         vectors: Norm weights and biases in f32, by tensor name.
         stacks: The concatenated matrices of all experts of a layer, by the name of the first.
         decisions: Which matrices were changed at load, and why.
+        fills: What fills the matrices, which are allocated first, in this order.
     """
 
     blocks: Arena
@@ -65,6 +60,7 @@ class Weights:
     vectors: dict[str, BufferSlice] = field(default_factory=dict)
     stacks: dict[str, GpuWeight] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
+    fills: list[Callable[[Uploader], None]] = field(default_factory=list)
     _joined: dict[tuple[str, ...], BufferSlice] = field(default_factory=dict)
     _host_vectors: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
 
@@ -85,6 +81,22 @@ class Weights:
         """Return the concatenated matrices of all experts."""
         return self.stacks[uses[0].name]
 
+    def fill(self) -> None:
+        """Upload the matrices, once; the vectors have been uploaded before.
+
+        Raises:
+            ShardError: Bytes of a tensor are missing.
+            FormatError: The values of a tensor that must be expanded do not fit the wider type.
+            DeviceError: The device is lost.
+        """
+        fills, self.fills = self.fills, []
+        if not fills:
+            return
+        with self.blocks.temporary() as passing:
+            uploader = Uploader(self.blocks, passing)
+            for one in fills:
+                one(uploader)
+
     @property
     def size(self) -> int:
         """Bytes of GPU memory."""
@@ -96,7 +108,18 @@ class Weights:
 def load_weights(
     arena: Arena, package: Package, padded: PaddedGraph, preferences: Preferences
 ) -> Weights:
-    """Upload every tensor that the graph reads.
+    """Upload every tensor that the graph reads; see `allocate_weights` and `Weights.fill`."""
+    weights = allocate_weights(arena, package, padded, preferences)
+    weights.fill()
+    return weights
+
+
+def allocate_weights(
+    arena: Arena, package: Package, padded: PaddedGraph, preferences: Preferences
+) -> Weights:
+    """Allocate every matrix that the graph reads and upload every vector.
+
+    Phases can refer to the matrices before `Weights.fill` has uploaded them.
 
     Args:
         arena: Owner of the buffers; in a `DryRunArena` no bytes are read or written.
@@ -106,21 +129,19 @@ def load_weights(
 
     Raises:
         ShardError: Bytes of a tensor are missing.
-        FormatError: The values of a tensor that must be expanded do not fit the wider type.
         DeviceError: The adapter has too little memory, or cannot bind a row.
     """
+    is_dry_run = isinstance(arena, DryRunArena)
     dry_run = arena if isinstance(arena, DryRunArena) else DryRunArena(arena.device)
     planned = Weights(dry_run.pool("weights", 0), dry_run.pool("vectors", 0))
     graph, scales = padded.graph, padded.scales
-    _load(_Loader(planned, package, preferences, None, scales), graph)
-    if dry_run is arena:
+    _load(_Loader(planned, package, preferences, scales, is_dry_run=True), graph)
+    if is_dry_run:
         return planned
     weights = Weights(
         arena.pool("weights", planned.blocks.size), arena.pool("vectors", planned.others.size)
     )
-    with arena.temporary() as passing:
-        uploader = Uploader(arena, passing)
-        _load(_Loader(weights, package, preferences, uploader, scales), graph)
+    _load(_Loader(weights, package, preferences, scales), graph)
     return weights
 
 
@@ -147,25 +168,25 @@ def _expert_groups(graph: Graph) -> Iterator[tuple[WeightUse, ...]]:
 
 @dataclass(frozen=True)
 class _Loader:
-    """The upload of a package's tensors, which also records what is changed."""
+    """The allocation of a package's tensors, which also records what is changed at load."""
 
     weights: Weights
     package: Package
     preferences: Preferences
-    uploader: Uploader | None  # None in a dry run, which only allocates and decides
     scales: Mapping[str, VectorScale]
+    is_dry_run: bool = False  # only allocate and decide
 
     def vector(self, use: WeightUse) -> npt.NDArray[np.float32]:
         """Return a norm weight or a bias."""
-        if self.uploader is None:
+        if self.is_dry_run:
             return np.zeros(use.shape, np.float32)
         if is_padded(self.package, use):
             return padded_vector(self.package, use, self.scales.get(use.name))
         return np.ascontiguousarray(self.package.dequantize(use.name), dtype=np.float32)
 
     def matrix(self, use: WeightUse, *, matmul: bool) -> GpuWeight:
-        """Upload one matrix; `matmul` is False if it is only looked up."""
-        return self._upload((use,), self._storage(use, matmul=matmul), use.name)
+        """Allocate one matrix; `matmul` is False if it is only looked up."""
+        return self._allocate((use,), self._storage(use, matmul=matmul), use.name)
 
     def _storage(self, use: WeightUse, *, matmul: bool = True, experts: bool = False) -> Storage:
         tensor, k = self.package.tensor(use.name), use.shape[1]
@@ -181,21 +202,27 @@ class _Loader:
             return matrix
         # In another buffer than the matrix, since a launch cannot read and write the same buffer.
         scales = self.weights.others.empty(f"{use.name}.scales", 4 * matrix.n)
-        if self.uploader is not None:
-            for one in row_scales(matrix, scales, label=use.name):
-                self.weights.others.run(as_dispatch(one))
+        if not self.is_dry_run:
+            self.weights.fills.append(partial(self._scale, matrix, scales, use.name))
         return replace(matrix, row_scales=scales)
 
+    def _scale(
+        self, matrix: GpuWeight, scales: BufferSlice, label: str, uploader: Uploader
+    ) -> None:
+        del uploader
+        for one in row_scales(matrix, scales, label=label):
+            self.weights.others.run(as_dispatch(one))
+
     def stack(self, uses: tuple[WeightUse, ...]) -> GpuWeight:
-        """Upload the matrices of all experts as one."""
+        """Allocate the matrices of all experts as one."""
         wanted = dict.fromkeys(self._storage(use, experts=True) for use in uses)
         kept = next(iter(wanted))
         if len(wanted) > 1:
             note = "experts of different types expanded to F32 at load"
             kept = Storage(DTYPES["F32"], Layout.ROW, note)
-        return self._upload(uses, kept, f"{uses[0].name} and {len(uses) - 1} more")
+        return self._allocate(uses, kept, f"{uses[0].name} and {len(uses) - 1} more")
 
-    def _upload(self, uses: Sequence[WeightUse], kept: Storage, label: str) -> GpuWeight:
+    def _allocate(self, uses: Sequence[WeightUse], kept: Storage, label: str) -> GpuWeight:
         if kept.note:
             made_of = Decision("load", label, str(kept.dtype), kept.note, kept.unmet)
             self.weights.decisions.append(made_of)
@@ -203,88 +230,18 @@ class _Loader:
         made = allocate_weight(
             self.weights.blocks, kept.dtype, kept.layout, (n, k), label, count=len(uses)
         )
-        if self.uploader is not None:
-            matrices = (_kept_rows(self.package, use, kept) for use in uses)
-            self.uploader.fill(made, kept.layout, (n, k), matrices, label)
+        if not self.is_dry_run:
+            self.weights.fills.append(partial(self._fill, made, uses, kept, label))
         return replace(made, note=kept.note)
 
-
-def _kept_rows(package: Package, use: WeightUse, kept: Storage) -> Iterator[Bytes]:
-    """Yield the rows of a tensor in the type and layout in which they are kept."""
-    if is_padded(package, use):
-        return _encoded(padded_matrix(package, use), kept.dtype, use.name)
-    tensor = package.tensor(use.name)
-    dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
-    if dtype == kept.dtype:
-        rows = _stored_rows(package, use.name, tensor)
-    elif layout is Layout.FLAT:
-        rows = _encoded(_flat_values(package, use, dtype), kept.dtype, use.name)
-    else:
-        rows = _encoded(_row_values(package, use.name, tensor), kept.dtype, use.name)
-    if layout is Layout.COLUMN and kept.layout is Layout.ROW:
-        return _transposed(rows, kept.dtype, use.shape)
-    return rows
-
-
-def _transposed(
-    columns: Iterator[Bytes], dtype: DType, shape: tuple[int, ...], limit: int = CHUNK_BYTES
-) -> Iterator[Bytes]:
-    """Yield rows of K scalars from columns of N; the whole matrix is held in host memory."""
-    n, k = shape
-    rows_of_k = np.empty((n, k), f"V{dtype.block_bytes}")
-    at = 0
-    for some in columns:
-        values = some.reshape(len(some), -1).view(rows_of_k.dtype)
-        rows_of_k[:, at : at + len(values)] = values[:, :n].T
-        at += len(values)
-    rows = rows_of_k.view(np.uint8)
-    step = max(1, limit // max(rows.shape[1], 1))
-    for first in range(0, n, step):
-        yield rows[first : first + step]
-
-
-def _stored_rows(
-    package: Package, name: str, tensor: Tensor, limit: int = CHUNK_BYTES
-) -> Iterator[Bytes]:
-    stored = tensor.geometry()
-    if tensor.parsed_layout() is Layout.FLAT:
-        yield package.read(name)
-        return
-    step = max(1, limit // max(stored.row_bytes, 1))
-    for first in range(0, stored.rows, step):
-        yield package.read_rows(name, first, min(step, stored.rows - first))
-
-
-def _row_values(package: Package, name: str, tensor: Tensor) -> Iterator[npt.NDArray[np.float32]]:
-    """Yield decoded rows of a layout whose rows begin with a block, f32 [rows, elements]."""
-    elements = tensor.geometry().row_elements
-    # Decoding to f32 enlarges a block type up to eightfold.
-    for rows in _stored_rows(package, name, tensor, CHUNK_BYTES // 8):
-        yield CODECS[tensor.parsed_dtype().name].dequantize(rows, elements)
-
-
-def _flat_values(
-    package: Package, use: WeightUse, dtype: DType
-) -> Iterator[npt.NDArray[np.float32]]:
-    """Yield decoded rows of a flat layout, whose blocks may cross rows, f32 [rows, K]."""
-    n, k = use.shape
-    blocks = package.read(use.name).reshape(-1, dtype.block_bytes)
-    whole = dtype.block_elements // gcd(dtype.block_elements, k)  # rows that end with a block
-    step = max(1, CHUNK_BYTES // (4 * k * whole)) * whole
-    for first in range(0, n, step):
-        rows = min(step, n - first)
-        start = first * k // dtype.block_elements
-        end = -(-(first + rows) * k // dtype.block_elements)
-        values = CODECS[dtype.name].dequantize(blocks[start:end], dtype.block_elements)
-        yield values.reshape(-1)[: rows * k].reshape(rows, k)
-
-
-def _encoded(values: Iterator[npt.NDArray[np.float32]], dtype: DType, name: str) -> Iterator[Bytes]:
-    for rows in values:
-        if dtype.name == "F16" and f16_overflow_count(rows):
-            raise FormatError(
-                "the tensor has values that are too large for F16",
-                where=name,
-                hint="use `kernel_hints` q4kMatmul=dequant_f32",
-            )
-        yield CODECS[dtype.name].quantize(rows)
+    def _fill(
+        self,
+        made: GpuWeight,
+        uses: Sequence[WeightUse],
+        kept: Storage,
+        label: str,
+        uploader: Uploader,
+    ) -> None:
+        n, k = uses[0].shape
+        matrices = (kept_rows(self.package, use, kept) for use in uses)
+        uploader.fill(made, kept.layout, (n, k), matrices, label)

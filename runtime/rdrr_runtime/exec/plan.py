@@ -29,7 +29,7 @@ from rdrr_runtime.compile.pass_spec import (
 )
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.values import Workspace
-from rdrr_runtime.compile.weights import load_weights
+from rdrr_runtime.compile.weights import allocate_weights
 from rdrr_runtime.phases.context import VALUE_BYTES, Grid, OpContext
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.rope_tables import rope_bytes, rope_table
@@ -51,6 +51,7 @@ class Plan:
         kv_dtype: Type of the cache's elements: `f16`, `f32` or `q8_0`.
         fused: Whether ops may be fused or reordered; otherwise they are lowered one by one.
         tuning: Tuned parameters of kernels; the defaults when None.
+        upload: Whether to upload the matrices now; otherwise the caller calls `upload`.
 
     Attributes:
         whole: The decode pass as it runs in one dispatch; None if it is launched phase by phase.
@@ -72,6 +73,7 @@ class Plan:
         kv_dtype: str,
         fused: bool = True,
         tuning: Tuning | None = None,
+        upload: bool = True,
     ) -> None:
         self.tuning = tuning or Tuning()
         self.whole: Pass | None = None
@@ -83,7 +85,7 @@ class Plan:
         self._activations = Decision("load", "activations", self._values, why.text, why.unmet)
         self._context = context
         chunk = max(self.rows(PREFILL), self.rows(HIDDEN))
-        self.weights = load_weights(arena, package, padded, preferences)
+        self.weights = allocate_weights(arena, package, padded, preferences)
         self.cache = KvCache.allocate(arena, self.graph, context, kv_dtype)
         self.state = State.create(arena, chunk, RING)
         self._workspace = Workspace(arena, chunk, VALUE_BYTES[self._values])
@@ -104,6 +106,18 @@ class Plan:
             max_binding=device.max_binding,
             may_fuse=fused,
         )
+        if upload:
+            self.upload()
+
+    def upload(self) -> None:
+        """Upload the matrices, once; passes can be lowered before, but not run.
+
+        Raises:
+            ShardError: Bytes of a tensor are missing.
+            FormatError: The values of a tensor do not fit the type that it is expanded to.
+            DeviceError: The device is lost.
+        """
+        self.weights.fill()
 
     def use_grid(self, grid: Grid) -> Pass:
         """Lower the decode pass a second time, for the workgroups of a grid, and return it."""

@@ -216,15 +216,17 @@ def _regrouped(chunks: Iterator[Bytes], most: int, step: int) -> Iterator[Bytes]
     kept: list[Bytes] = []
     count = 0
     for chunk in chunks:
-        kept.append(chunk)
-        count += len(chunk)
+        if len(chunk):
+            kept.append(chunk)
+            count += len(chunk)
         whole = count // step * step
         if not whole:
             continue
         rows = kept[0] if len(kept) == 1 else np.concatenate(kept)
         for first in range(0, whole, most):
             yield rows[first : min(first + most, whole)]
-        kept, count = [rows[whole:]], count - whole
+        count -= whole
+        kept = [rows[whole:]] if count else []
     if count:
         yield np.concatenate(kept)
 

@@ -18,7 +18,7 @@ from rdrr_runtime.compile.hints import Policy, resolve
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, SMALL_WINDOW
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.storage import choose_storage, has_row_scales
-from rdrr_runtime.compile.weights import _transposed
+from rdrr_runtime.compile.weight_rows import _transposed
 from rdrr_runtime.exec.plan import Plan, decisions_for
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.attention import AttentionKernel
