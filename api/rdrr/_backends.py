@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,6 +16,7 @@ from rdrr._configuration import configured_hints
 from rdrr._executor import persistence
 from rdrr._load_options import LoadOptions
 from rdrr._memory_limit import refuse_beyond_limit
+from rdrr._opening import DeviceOpening
 from rdrr._tuned import read_profile
 
 if TYPE_CHECKING:
@@ -86,6 +88,7 @@ def open_backend(
     options: LoadOptions,
     *,
     context: int,
+    opening: DeviceOpening | None = None,
 ) -> OpenedBackend:
     """Load a package on the backend that `options` names; `auto` means a GPU if there is one.
 
@@ -95,6 +98,7 @@ def open_backend(
         options: Backend, adapter, type of the cache, whether a hint that is not honoured is an
             error, and how shards are checked.
         context: Number of slots of the key-value cache.
+        opening: The device of the options, which is being opened; opened here when None.
 
     Raises:
         UsageError: Two options contradict each other, or the CPU backend was asked for and torch is
@@ -115,10 +119,10 @@ def open_backend(
     device: Device | None = None
     missing: DeviceError | None = None
     if backend != "cpu":
-        from rdrr_device.device import open_device
-
+        opening = opening or DeviceOpening(adapter)
+        import_module("rdrr_runtime.gpu")  # while the device is opened
         try:
-            device = open_device(adapter)
+            device = opening.take()
         except DeviceError as error:
             # Who names an adapter wants that one, so only `auto` without a name may fall back.
             if backend == "wgpu" or adapter:

@@ -11,6 +11,7 @@ from rdrr_format.options import fill
 from rdrr._backends import open_backend, resolve_hints
 from rdrr._load_options import DEFAULT_CONTEXT, LoadKeywords, LoadOptions
 from rdrr._model import Model
+from rdrr._opening import opening_device
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
@@ -33,13 +34,14 @@ def load(
         DeviceError: There is no adapter or too little memory, or a hint cannot be honoured.
         UsageError: An option is wrong.
     """
-    from rdrr_manifests.package import open_package
-
     chosen = fill(LoadOptions, options, keywords, parameter="options")
-    package = open_package(path, follow_links=chosen.follow_links)
-    slots = context_of(package, chosen.context)
-    hints = resolve_hints(package, chosen.kernel_hints)
-    opened = open_backend(package, hints, chosen, context=slots)
+    with opening_device(chosen) as opening:
+        from rdrr_manifests.package import open_package
+
+        package = open_package(path, follow_links=chosen.follow_links)
+        slots = context_of(package, chosen.context)
+        hints = resolve_hints(package, chosen.kernel_hints)
+        opened = open_backend(package, hints, chosen, context=slots, opening=opening)
     return Model(package, opened, chosen)
 
 

@@ -1,0 +1,67 @@
+"""Opening the GPU device of a load in a thread of its own, while the package is opened.
+
+Drivers take some 0.1 to 0.4 s to open a device, mostly outside of Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rdrr_device.device import Device
+
+    from rdrr._load_options import LoadOptions
+
+
+class DeviceOpening:
+    """A device that is being opened.
+
+    Args:
+        adapter: Part of an adapter's name, backend or driver; None for the best adapter.
+    """
+
+    def __init__(self, adapter: str | None) -> None:
+        self._is_taken = False
+        pool = ThreadPoolExecutor(1, "open device")
+        self._opened: Future[Device] = pool.submit(_open, adapter)
+        pool.shutdown(wait=False)
+
+    def take(self) -> Device:
+        """Wait for the device and return it; from then on the caller closes it.
+
+        Raises:
+            DeviceError: There is no adapter, none matches, or the adapter does not open a device.
+        """
+        self._is_taken = True
+        return self._opened.result()
+
+    def close(self) -> None:
+        """Close the device unless it was taken."""
+        if not self._is_taken and self._opened.exception() is None:
+            self._opened.result().close()
+
+
+@contextmanager
+def opening_device(options: LoadOptions) -> Iterator[DeviceOpening | None]:
+    """Open a device beside a `with` block, which closes it at its end unless it was taken.
+
+    Args:
+        options: Backend and adapter. With the backend `cpu` nothing is opened and None is yielded.
+    """
+    if options.backend == "cpu":
+        yield None
+        return
+    opening = DeviceOpening(options.adapter)
+    try:
+        yield opening
+    finally:
+        opening.close()
+
+
+def _open(adapter: str | None) -> Device:
+    from rdrr_device.device import open_device
+
+    return open_device(adapter)
