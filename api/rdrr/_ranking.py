@@ -82,14 +82,19 @@ def scores(
         backend: The model; its cache counts as empty.
         questions: Token ids of each question. What one shares with the one before is not run again.
         answers: Ids of `yes` and `no`.
+
+    Raises:
+        GenerationError: The logits are not finite.
     """
     from rdrr_runtime.backend import resumable
+    from rdrr_runtime.sampling.finite import check_logits
 
     found: list[float] = []
     before: Sequence[int] = ()
     for ids in questions:
         base = resumable(backend, min(_shared(before, ids), len(ids) - 1))
         logits = backend.logits(ids[base:], base)[0]
+        check_logits(logits)
         difference = float(logits[answers[1]]) - float(logits[answers[0]])
         found.append(1.0 / (1.0 + exp(min(difference, _LARGEST_EXPONENT))))
         before = ids

@@ -125,10 +125,12 @@ class ScoringModel:
 
         Raises:
             ManifestError: The package is no embedding model.
-            GenerationError: A text has no tokens, or more than the context holds.
+            GenerationError: A text has no tokens, or more than the context holds; or a hidden
+                state is not a finite number.
             UsageError: There is no such prompt, or `texts` are no strings.
         """
         import numpy as np
+        from rdrr_runtime.sampling.finite import check_hidden
 
         from rdrr._classification import classifier_of
         from rdrr._embedding import Pooling
@@ -144,7 +146,7 @@ class ScoringModel:
         ids = [self._ids_of_text(before + text) for text in text_list(texts)]
         skipped = pooling.skipped(before, self.encode, self._codec.tokens_after_text())
         with self._engine.lend() as backend:
-            rows = [pooling.pool(backend.hidden(one), skipped) for one in ids]
+            rows = [pooling.pool(check_hidden(backend.hidden(one)), skipped) for one in ids]
         width = pooling.width or self.package.manifest.architecture.hidden_size
         return np.stack(rows) if rows else np.empty((0, width), np.float32)
 

@@ -351,7 +351,7 @@ def test_a_model_whose_logits_are_not_numbers(package):
     (package / "manifest.json").write_text(json.dumps(manifest))
     done = rdrr(*words)
     assert done.code == 1
-    assert done.err.splitlines()[-1].startswith("error: the model computes no numbers")
+    assert done.err.splitlines()[-1].startswith("error: the model's logits are not finite numbers")
 
 
 def test_without_an_adapter_wgpu_is_refused_and_auto_falls_back(package):

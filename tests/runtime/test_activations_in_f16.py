@@ -228,11 +228,14 @@ def test_logits_and_operations_on_them_stay_in_f32(bench, rng):
     assert relative_error(bench.download(y, ROWS, 70), expected) < TOLERANCE
 
 
-def test_values_beyond_the_range_of_f16_saturate(bench):
-    x, r = (bench.upload(np.full((1, 4), 60000.0, F16)) for _ in range(2))
+def test_values_beyond_the_range_of_f16_become_infinite(bench):
+    x = bench.upload(np.array([[60000.0, -60000.0, 60000.0, np.nan]], F16))
+    r = bench.upload(np.array([[60000.0, -60000.0, 5504.0, 1.0]], F16))
     ctx = bench.context(1, values="f16")
     bench.run(residual_add(ctx, x, r, width=4, label="t"), 1)
-    assert bench.device.read(x).view(F16)[:4].tolist() == [65504.0] * 4
+    found = bench.device.read(x).view(F16)[:4]
+    assert found[:3].tolist() == [np.inf, -np.inf, 65504.0]
+    assert np.isnan(found[3])
 
 
 def hinted(**hints: str):

@@ -15,7 +15,7 @@ override GROUPS: u32;
 fn phase(item: u32, thread: Thread) {
     var mine = Candidate(LOWEST, WIDTH - 1u);
     for (var i = item * WG + thread.index; i < WIDTH; i += GROUPS * WG) {
-        mine = better(mine, Candidate(logits[i], i));
+        mine = better(mine, Candidate(ranked(logits[i]), i));
     }
     let winner = best_of_workgroup(mine, thread.index);
     if (thread.index == 0u) {

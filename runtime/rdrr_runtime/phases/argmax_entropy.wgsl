@@ -15,7 +15,7 @@ override GROUPS: u32;
 fn phase(item: u32, row: u32, thread: Thread) {
     var mine = Partial(LOWEST, WIDTH - 1u, 0.0, 0.0);
     for (var i = item * WG + thread.index; i < WIDTH; i += GROUPS * WG) {
-        mine = join(mine, Partial(logits[row * WIDTH + i], i, 1.0, 0.0));
+        mine = join(mine, Partial(ranked(logits[row * WIDTH + i]), i, 1.0, 0.0));
     }
     let all = join_workgroup(mine, thread.index);
     if (thread.index == 0u) {

@@ -2,7 +2,7 @@
 // entropy H = ln z - s / z of softmax(logits[r]) in nats.
 //
 // partials  Partial [rows, WG], see argmax_entropy.wgsl
-// picks     (u32, f32) [rows]: index and entropy
+// picks     (u32, f32) [rows]: index, marked if the logits are not finite, and entropy
 //
 // One call for each row; each thread reads one partial result.
 {% include "snippets/partial_softmax.wgsl" %}
@@ -17,6 +17,6 @@ fn phase(row: u32, thread: Thread) {
     let all = join_workgroup(partials[row * WG + thread.index], thread.index);
     if (thread.index == 0u) {
         let z = max(all.z, 1.0);
-        picks[row] = Pick(all.index, log(z) - all.s / z);
+        picks[row] = Pick(marked(all.index, all.value), log(z) - all.s / z);
     }
 }

@@ -3,9 +3,10 @@
 // The token count of the sequence and its number of sampled tokens are incremented.
 {% endif %}
 {% if ADVANCES %}
-// The token of the only row is written to the step and to the ring, and the step advances.
+// The token of the only row is written to the step and to the ring, where it is marked if the logits are
+// not finite, and the step advances.
 {% else %}
-// picks[r] = (id, 0), which `batch_advance` reads.
+// picks[r] = (id, 0), which `batch_advance` reads. Ids are marked if the logits are not finite.
 {% endif %}
 //
 // best     (f32, u32) [rows, CANDIDATES]
@@ -64,9 +65,9 @@ fn phase(row: u32, thread: Thread) {
         params[sequence].sampled += 1u;
 {% endif %}
 {% if ADVANCES %}
-        advance(winner.index);
+        advance(marked(winner.index, winner.value));
 {% else %}
-        picks[row] = vec2<u32>(winner.index, 0u);
+        picks[row] = vec2<u32>(marked(winner.index, winner.value), 0u);
 {% endif %}
     }
 }

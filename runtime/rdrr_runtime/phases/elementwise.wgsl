@@ -1,7 +1,7 @@
 {% if OP == "add" %}
 // x = x + r
 {% elif OP == "softcap" %}
-// x = FACTOR tanh(x / FACTOR)
+// x = FACTOR tanh(x / FACTOR); NaN and infinity stay as they are, so that they are found
 {% elif OP == "gain" %}
 // x = FACTOR weight x
 {% else %}
@@ -17,6 +17,9 @@
 //
 // An item is WG elements of a row, one for each thread.
 {% include "snippets/value.wgsl" %}
+{% if OP == "softcap" %}
+{% include "snippets/finite.wgsl" %}
+{% endif %}
 var<storage, read_write> x: array<{{ X_VALUE }}>;
 {% if OP == "add" %}
 var<storage, read> r: array<{{ VALUE }}>;
@@ -42,7 +45,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% if OP == "add" %}
     let out = v + f32(r[at]);
 {% elif OP == "softcap" %}
-    let out = FACTOR * tanh(clamp(v / FACTOR, -15.0, 15.0));
+    let out = select(v, FACTOR * tanh(clamp(v / FACTOR, -15.0, 15.0)), is_finite(v));
 {% elif OP == "gain" %}
     let out = FACTOR * weight[i % GAINS] * v;
 {% else %}

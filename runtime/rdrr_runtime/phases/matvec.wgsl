@@ -267,7 +267,7 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
 {% endif %}
 {% else %}
 {% if OUTPUT == "best" %}
-            top = better(top, Candidate(product, n));
+            top = better(top, Candidate(ranked(product), n));
 {% endif %}
             let result = product{{ " + bias[n]" if BIAS }}{{ " + f32(y[n])" if OUTPUT == "add" }};
             y[n] = {{ "value(result)" if Y == VALUE else "result" }};

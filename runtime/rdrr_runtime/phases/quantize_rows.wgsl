@@ -25,9 +25,11 @@ fn load(row: u32, i: u32) -> vec4<f32> {
     return select(vec4<f32>(0.0), x[(row * K + select(0u, i, inside)) / 4u], inside);
 }
 
-fn abs_max(v: vec4<f32>) -> f32 {
-    let amax = max(abs(v.xy), abs(v.zw));
-    return max(amax.x, amax.y);
+// The bits of max|v|. As integers they have the order of the numbers, and NaN is the largest, so the scale
+// of a group that holds NaN is NaN.
+fn bits_of_abs_max(v: vec4<f32>) -> u32 {
+    let a = bitcast<vec4<u32>>(abs(v));
+    return max(max(a.x, a.y), max(a.z, a.w));
 }
 
 fn phase(item: u32, row: u32, thread: Thread) {
@@ -37,11 +39,12 @@ fn phase(item: u32, row: u32, thread: Thread) {
     if (own >= current.rows * PER_ROW) {
         return;
     }
-    var amax = 0.0;
+    var bits = 0u;
 {% for i in range(8) %}
     let v{{ i }} = load(own, group * 32u + {{ 4 * i }}u);
-    amax = max(amax, abs_max(v{{ i }}));
+    bits = max(bits, bits_of_abs_max(v{{ i }}));
 {% endfor %}
+    let amax = bitcast<f32>(bits);
     let inverse = select(0.0, 127.0 / amax, amax > 0.0);
     var sums = vec4<i32>(0);
 {% for i in range(8) %}

@@ -39,11 +39,16 @@ override HEAD_DIM: u32;
 {% if INPUT == "norm" %}
 {% include "snippets/reduce_sum.wgsl" %}
 {% endif %}
-var<workgroup> chunk_max: array<f32, WG>;
+var<workgroup> chunk_max: array<u32, WG>;  // as bits
 var<workgroup> sums: array<i32, WG>;
 
 {% if INPUT == "combine" %}
 const LOWEST = -3.0e38;
+
+// Whether a split has keys: its sum is not 0. Bits are compared, so that a sum that is NaN counts too.
+fn has_keys(sum: f32) -> bool {
+    return bitcast<u32>(sum) != 0u;
+}
 
 {% endif %}
 fn load(vector: u32, i: u32) -> vec4<f32> {
@@ -51,8 +56,10 @@ fn load(vector: u32, i: u32) -> vec4<f32> {
     return select(vec4<f32>(0.0), x[(vector * K + select(0u, i, inside)) / 4u], inside);
 }
 
-fn abs_max(v: vec4<f32>) -> f32 {
-    let a = abs(v);
+// The bits of max|v|. As integers they have the order of the numbers, and NaN is the largest, so the scale
+// of a group that holds NaN is NaN.
+fn bits_of_abs_max(v: vec4<f32>) -> u32 {
+    let a = bitcast<vec4<u32>>(abs(v));
     return max(max(a.x, a.y), max(a.z, a.w));
 }
 
@@ -80,12 +87,12 @@ fn phase(item: u32, row: u32, thread: Thread) {
             var max_score = LOWEST;
             for (var s = 0u; s < SPLITS; s++) {
                 let split = stats[head + s];
-                max_score = max(max_score, select(LOWEST, split.x, split.y > 0.0));
+                max_score = max(max_score, select(LOWEST, split.x, has_keys(split.y)));
             }
             var denominator = 0.0;
             for (var s = 0u; s < SPLITS; s++) {
                 let split = stats[head + s];
-                if (split.y > 0.0) {  // the sums of a split without keys are uninitialised
+                if (has_keys(split.y)) {  // the sums of a split without keys are uninitialised
                     let weight = exp(split.x - max_score);
                     let at = (head + s) * words + 4u * chunk % words;
                     denominator += weight * split.y;
@@ -107,9 +114,11 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% endfor %}
 {% endif %}
         workgroupBarrier();  // the previous iteration may still be reading
-        chunk_max[t] = max(max(abs_max(v0), abs_max(v1)), max(abs_max(v2), abs_max(v3)));
+        chunk_max[t] =
+            max(max(bits_of_abs_max(v0), bits_of_abs_max(v1)), max(bits_of_abs_max(v2), bits_of_abs_max(v3)));
         workgroupBarrier();
-        let amax = max(chunk_max[t], chunk_max[t ^ 1u]);
+        let bits = max(chunk_max[t], chunk_max[t ^ 1u]);
+        let amax = bitcast<f32>(bits);
         let inverse = select(0.0, 127.0 / amax, amax > 0.0);
 {% for i in range(4) %}
         let q{{ i }} = vec4<i32>(round(v{{ i }} * inverse));
@@ -123,7 +132,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
             y[at + chunk % 4u * UNITS] =
                 vec4<u32>(pack4xI8(q0), pack4xI8(q1), pack4xI8(q2), pack4xI8(q3));
             if (t % 4u == 0u) {
-                let scale = vec2<f32>(amax, max(chunk_max[t + 2u], chunk_max[t + 3u])) / 127.0;
+                let second = max(chunk_max[t + 2u], chunk_max[t + 3u]);
+                let scale = vec2<f32>(amax, bitcast<f32>(second)) / 127.0;
                 let sum = vec2<f32>(vec2<i32>(sums[t] + sums[t + 1u], sums[t + 2u] + sums[t + 3u]));
                 y[at + 4u * UNITS] =
                     bitcast<vec4<u32>>(vec4<f32>(scale.x, scale.x * sum.x, scale.y, scale.y * sum.y));

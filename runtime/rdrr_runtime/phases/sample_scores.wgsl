@@ -18,6 +18,7 @@
 {% include "snippets/step.wgsl" %}
 {% include "snippets/sampling_params.wgsl" %}
 {% include "snippets/selection.wgsl" %}
+{% include "snippets/finite.wgsl" %}
 var<storage, read> current: Step;
 var<storage, read> params: array<Params>;
 var<storage, read> logits: array<f32>;
@@ -51,7 +52,9 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let sequence = current.row[row].sequence;
     var max_key = 0u;
     for (var i = first; i < WIDTH; i += GROUPS * WG) {
-        var key = key_of(adjusted(logits[row * WIDTH + i], i, sequence));
+        let logit = ranked(logits[row * WIDTH + i]);
+        // The key of infinity excludes all others, so that `choose_best` marks the token.
+        var key = key_of(select(logit, adjusted(logit, i, sequence), bitcast<u32>(logit) != INFINITY_BITS));
         if (params[sequence].masked == 1u && ((mask[i / 32u] >> (i % 32u)) & 1u) == 0u) {
             key = 0u;
         }

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
-from rdrr_format.errors import FormatError, GenerationError
+from rdrr_format.errors import FormatError
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import BackendInfo
@@ -17,6 +17,7 @@ from rdrr_runtime.reference import ops
 from rdrr_runtime.reference.forward import ReferenceModel
 from rdrr_runtime.reference.run import Observer
 from rdrr_runtime.sampling.entropy import entropies
+from rdrr_runtime.sampling.finite import check_logits
 
 F32 = npt.NDArray[np.float32]
 
@@ -112,16 +113,12 @@ class CpuBackend:
         """Run `ids`, feed back the most probable token each time, and return `count` new ids.
 
         Raises:
-            GenerationError: A logit is NaN.
+            GenerationError: The logits are not finite.
         """
         out: list[int] = []
         for _ in range(count):
             logits = self.logits(ids, base)
-            if np.isnan(logits[0]).any():
-                raise GenerationError(
-                    "the model computes no numbers",
-                    hint="validate the package with `deep` to check its weights",
-                )
+            check_logits(logits)
             base += len(ids)
             out.append(ops.argmax(torch.from_numpy(logits[0])))
             ids = out[-1:]

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from rdrr_runtime.sampling.finite import check_logits
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import fresh_seed, gumbel, random_words
 
@@ -46,6 +47,9 @@ class Sampler:
             logits: float32 [vocab].
             seen: Ids that the penalties apply to, each as often as it occurred.
             allowed: bool [vocab], tokens that may be sampled; all when None.
+
+        Raises:
+            GenerationError: The logits are not finite.
         """
         options = self._options
         scores = _with_penalties_and_bias(logits, seen, options)
@@ -63,6 +67,7 @@ class Sampler:
 
 def _with_penalties_and_bias(logits: F32, seen: Sequence[int], options: SamplingParams) -> F32:
     """Return the logits after penalties and bias, float32 [vocab]."""
+    check_logits(logits)
     scores = logits.astype(np.float32)
     if options.penalizes and len(seen):
         ids, counts = np.unique(np.asarray(seen), return_counts=True)

@@ -21,6 +21,7 @@ from rdrr_device.readback import Bytes, Fetch
 
 from rdrr_runtime.backend import Row
 from rdrr_runtime.exec.executor import Executor, Prepared
+from rdrr_runtime.sampling.finite import check_ids
 from rdrr_runtime.sequences.step import Step
 
 
@@ -135,7 +136,11 @@ class GpuFeed:
         self._open = []
 
     def collect(self) -> list[list[int]]:
-        """Wait for the oldest fence and return the ids of each row."""
+        """Wait for the oldest fence and return the ids of each row.
+
+        Raises:
+            GenerationError: The logits of a row are not finite.
+        """
         copies = [self._read(one) for one in self._fenced[0]]
         self._fenced.popleft()
         ids: list[list[int]] = np.concatenate(copies)[:, : len(self._rows)].T.tolist()
@@ -190,6 +195,7 @@ class GpuFeed:
             self._repeat()
             parts = one.fetch.collect()
         ids = np.concatenate(parts[:ranges]).view(np.uint32).reshape(one.count, -1)
+        check_ids(ids[:, : len(self._rows)])
         if self._recorder is not None:
             self._recorder.receive(ids[:, 0].tolist(), np.concatenate(parts[ranges:expected]))
         return ids

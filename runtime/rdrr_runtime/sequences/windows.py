@@ -16,6 +16,7 @@ from rdrr_format.errors import UsageError
 from rdrr_runtime.compile.pass_spec import SCORE, SMALL_WINDOW, WINDOW
 from rdrr_runtime.exec.program import PreparedPass, Program
 from rdrr_runtime.phases.argmax_entropy import PICK_BYTES, unpack
+from rdrr_runtime.sampling.finite import check_ids
 from rdrr_runtime.sequences.gpu_sequences import GpuSequences
 
 F32 = npt.NDArray[np.float32]
@@ -61,13 +62,18 @@ class GpuWindows:
     def picks(
         self, ids: Sequence[int], base: int, last_n: int, positions: Sequence[int] | None
     ) -> tuple[list[int], F32]:
-        """Return most probable ids and entropies of the last rows, see `Backend.window_picks`."""
+        """Return most probable ids and entropies of the last rows, see `Backend.window_picks`.
+
+        Raises:
+            GenerationError: The logits of a row are not finite.
+        """
         found: list[int] = []
         entropies = [np.empty(0, np.float32)]
         for prepared, rows in self._passes(ids, base, last_n, positions):
             assert prepared.picks is not None, "window passes have picks"
             self._executor.run(prepared.to_picks, rows)
             some, entropy = unpack(self._executor.device.read(prepared.picks, 0, PICK_BYTES * rows))
+            check_ids(some)
             found += some
             entropies.append(entropy)
         return found, np.concatenate(entropies)

@@ -1,11 +1,11 @@
+{% include "snippets/finite.wgsl" %}
+
 // A logit and its index. Equal logits are ordered by index, so the result does not depend on how the work
 // is divided.
 struct Candidate {
     value: f32,
     index: u32,
 }
-
-const LOWEST = -3.4028234663852886e38;
 
 fn better(a: Candidate, b: Candidate) -> Candidate {
     if (b.value > a.value || (b.value == a.value && b.index < a.index)) {

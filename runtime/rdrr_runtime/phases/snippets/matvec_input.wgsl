@@ -7,6 +7,11 @@ var<workgroup> split_sum: array<f32, PARTIALS>;
 var<workgroup> split_factor: array<f32, PARTIALS>;
 var<workgroup> live_splits: u32;  // splits that have keys; the same number for all heads of a token
 
+// Whether a split has keys: its sum is not 0. Bits are compared, so that a sum that is NaN counts too.
+fn has_keys(sum: f32) -> bool {
+    return bitcast<u32>(sum) != 0u;
+}
+
 // Compute the factor of each split. The whole workgroup waits for this, so each thread makes few reads of
 // memory and the only loop is over the splits of a head.
 fn load_split_factors(t: u32) {
@@ -20,16 +25,16 @@ fn load_split_factors(t: u32) {
         let first = i / SPLITS * SPLITS;
         var max_score = -3.0e38;
         for (var s = 0u; s < SPLITS; s++) {
-            max_score = max(max_score, select(-3.0e38, split_max[first + s], split_sum[first + s] > 0.0));
+            max_score = max(max_score, select(-3.0e38, split_max[first + s], has_keys(split_sum[first + s])));
         }
         var sum = 0.0;
         var count = 0u;
         for (var s = 0u; s < SPLITS; s++) {
-            let has_keys = split_sum[first + s] > 0.0;
-            sum += select(0.0, exp(split_max[first + s] - max_score) * split_sum[first + s], has_keys);
-            count = select(count, s + 1u, has_keys);
+            let is_live = has_keys(split_sum[first + s]);
+            sum += select(0.0, exp(split_max[first + s] - max_score) * split_sum[first + s], is_live);
+            count = select(count, s + 1u, is_live);
         }
-        split_factor[i] = select(0.0, exp(split_max[i] - max_score) / sum, split_sum[i] > 0.0);
+        split_factor[i] = select(0.0, exp(split_max[i] - max_score) / sum, has_keys(split_sum[i]));
         if (i == 0u) {
             live_splits = count;
         }
@@ -71,8 +76,10 @@ fn input(i: u32, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
 {% endif %}
 }
 
-fn abs_max(v: vec4<f32>) -> f32 {
-    let a = abs(v);
+// The bits of max|v|. As integers they have the order of the numbers, and NaN is the largest, so the scale
+// of a group that holds NaN is NaN.
+fn bits_of_abs_max(v: vec4<f32>) -> u32 {
+    let a = bitcast<vec4<u32>>(abs(v));
     return max(max(a.x, a.y), max(a.z, a.w));
 }
 {% endif %}

@@ -1,3 +1,5 @@
+{% include "snippets/finite.wgsl" %}
+
 // A partial result of softmax and its entropy over some logits: the largest logit and its index (the lower
 // one in a tie), and with d = logit - largest, z = sum exp(d) and s = sum d exp(d). No exponential exceeds
 // 1, so none overflows.
@@ -7,8 +9,6 @@ struct Partial {
     z: f32,
     s: f32,
 }
-
-const LOWEST = -3.4028234663852886e38;
 
 fn join(a: Partial, b: Partial) -> Partial {
     let b_first = b.value > a.value || (b.value == a.value && b.index < a.index);

@@ -68,7 +68,7 @@ fn stage16(at: u32, codes: vec4<u32>, amax: f32) {
 {% endif %}
 }
 
-var<workgroup> shared_max: array<f32, WG>;
+var<workgroup> shared_max: array<u32, WG>;  // as bits
 var<workgroup> shared_codes: array<u32, WG>;
 {% endif %}
 
@@ -92,9 +92,10 @@ fn stage(thread: Thread, subgroup_size: u32, matrix: u32, row: u32, number: u32)
             if (i < end) {
                 v = scaled_input(i, matrix, group, &totals);
             }
-            var amax = abs_max(v);
-            amax = max(amax, subgroupShuffleXor(amax, 1u));
-            amax = max(amax, subgroupShuffleXor(amax, 2u));
+            var bits = bits_of_abs_max(v);
+            bits = max(bits, subgroupShuffleXor(bits, 1u));
+            bits = max(bits, subgroupShuffleXor(bits, 2u));
+            let amax = bitcast<f32>(bits);
             let own = codes_of(v, amax);
             let codes = vec4<u32>(
                 own, subgroupShuffleXor(own, 1u), subgroupShuffleXor(own, 2u), subgroupShuffleXor(own, 3u)
@@ -114,11 +115,12 @@ fn stage(thread: Thread, subgroup_size: u32, matrix: u32, row: u32, number: u32)
             v = scaled_input(i, matrix, group, &totals);
         }
         workgroupBarrier();
-        shared_max[t] = abs_max(v);
+        shared_max[t] = bits_of_abs_max(v);
         workgroupBarrier();
         let at = t & ~3u;
-        let amax = max(max(shared_max[at], shared_max[at + 1u]),
+        let bits = max(max(shared_max[at], shared_max[at + 1u]),
                        max(shared_max[at + 2u], shared_max[at + 3u]));
+        let amax = bitcast<f32>(bits);
         shared_codes[t] = codes_of(v, amax);
         workgroupBarrier();
         if (i < end && i % 4u == 0u) {

@@ -1,0 +1,238 @@
+"""Logits that are no finite numbers end a generation, on every path that chooses tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rdrr_format.errors import GenerationError
+from rdrr_manifests.package import Package, open_package
+from rdrr_runtime.backend import Row
+from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.phases.argmax import SCRATCH_BYTES, argmax
+from rdrr_runtime.phases.argmax_entropy import PICK_BYTES, argmax_entropy, unpack
+from rdrr_runtime.phases.argmax_entropy import SCRATCH_BYTES as ENTROPY_SCRATCH_BYTES
+from rdrr_runtime.phases.batch_advance import batch_advance
+from rdrr_runtime.phases.elementwise import softcap
+from rdrr_runtime.phases.sample import sample
+from rdrr_runtime.phases.sample_buffers import SampleBuffers, pack_params
+from rdrr_runtime.phases.state import HEADER_WORDS, ROW_WORDS, State, pack_step
+from rdrr_runtime.sampling.finite import NOT_FINITE, check_ids, check_logits
+from rdrr_runtime.sampling.params import SamplingParams
+from rdrr_runtime.sampling.sampler import Sampler
+from support.gpu import Bench, normal
+from support.packages import VOCAB, llama_manifest, write_random_package
+
+CONTEXT, WIDTH = 64, 5000
+MESSAGE = "logits are not finite numbers"
+POLICIES = {
+    "f32": {"computePrecision": "f32"},
+    "f16": {"computePrecision": "f16"},
+    "int8": {"q4kMatmul": "fused_q4k_int8"},
+}
+
+
+def _one_nan(logits: np.ndarray) -> None:
+    logits[WIDTH - 3] = np.nan
+
+
+def _one_negative_nan(logits: np.ndarray) -> None:
+    logits[7] = -np.float32(np.nan)
+
+
+def _one_infinity(logits: np.ndarray) -> None:
+    logits[1234] = np.inf
+
+
+def _all_nan(logits: np.ndarray) -> None:
+    logits[:] = np.nan
+
+
+def _all_ruled_out(logits: np.ndarray) -> None:
+    logits[:] = -np.inf
+
+
+BROKEN = (_one_nan, _one_negative_nan, _one_infinity, _all_nan, _all_ruled_out)
+
+
+def ring_after_argmax(bench: Bench, logits: np.ndarray) -> tuple[int, int]:
+    """Return the id in the ring and the token of the next row."""
+    state = bench.context(1).state
+    scratch = bench.arena.empty("scratch", SCRATCH_BYTES)
+    bench.run(argmax(state, bench.upload(logits), scratch, vocabulary=WIDTH, label="t"), 1)
+    return bench.words(state.ring)[0], bench.words(state.step)[HEADER_WORDS]
+
+
+@pytest.mark.parametrize("break_logits", BROKEN)
+def test_the_argmax_marks_its_id_only_in_the_ring(bench, rng, break_logits):
+    logits = normal(rng, WIDTH)
+    assert ring_after_argmax(bench, logits) == (logits.argmax(), logits.argmax())
+    break_logits(logits)
+    marked, token = ring_after_argmax(bench, logits)
+    assert marked >= NOT_FINITE
+    assert token == marked - NOT_FINITE < WIDTH
+
+
+@pytest.mark.parametrize("break_logits", BROKEN)
+@pytest.mark.parametrize("options", [{}, {"top_k": 40, "top_p": 0.9}, {"min_p": 0.1}])
+def test_a_sample_is_marked(bench, rng, break_logits, options):
+    if break_logits is _all_ruled_out:
+        pytest.skip("the sampler bounds scores from below, so that masks cannot rule out all")
+    params = SamplingParams(temperature=0.8, seed=3, **options)
+    state, buffers = State.create(bench.arena, 1, 4), SampleBuffers.create(bench.arena, WIDTH)
+    logits = normal(rng, WIDTH)
+    for is_broken in (False, True):
+        if is_broken:
+            break_logits(logits)
+        bench.device.write(state.step, pack_step([0], [0]))
+        bench.device.write(buffers.params, pack_params(params, 3, masked=False))
+        bench.run(sample(buffers, state, bench.upload(logits), params, "t"), 1)
+        assert (bench.words(state.ring)[0] >= NOT_FINITE) is is_broken
+        assert bench.words(state.step)[HEADER_WORDS] < WIDTH
+
+
+@pytest.mark.parametrize("break_logits", BROKEN)
+def test_only_the_rows_of_a_batch_that_are_broken_are_marked(bench, rng, break_logits):
+    logits = normal(rng, 3, WIDTH)
+    break_logits(logits[1])
+    ctx = bench.context(3, tokens=[0] * 3, slots=[4, 5, 6], sequences=[0, 1, 2])
+    scratch = bench.arena.empty("scratch", 3 * ENTROPY_SCRATCH_BYTES)
+    picks = bench.arena.empty("picks", 3 * PICK_BYTES)
+    state = State(ctx.state.step, bench.arena.empty("ring", 4 * 32 * 4))
+    phases = argmax_entropy(
+        bench.upload(logits), scratch, picks, rows=3, vocabulary=WIDTH, label="t"
+    )
+    phases += batch_advance(state, picks, rows=3, steps=4, label="t")
+    bench.run(phases, 3)
+    ids, _ = unpack(bench.device.read(picks))
+    assert [one >= NOT_FINITE for one in ids] == [False, True, False]
+    assert bench.words(state.ring)[:3] == ids
+    tokens = bench.words(state.step)[HEADER_WORDS::ROW_WORDS]
+    assert tokens[:3] == [one % NOT_FINITE for one in ids]
+    check_ids(ids[::2])
+    with pytest.raises(GenerationError, match=MESSAGE):
+        check_ids(ids)
+
+
+def test_a_soft_cap_keeps_what_is_not_finite(bench):
+    x = bench.upload(np.array([[np.nan, np.inf, -np.inf, 1e9]], np.float32))
+    bench.run(softcap(bench.context(1), x, width=4, cap=30.0, label="t"), 1)
+    found = bench.download(x, 4)
+    assert np.isnan(found[0])
+    assert found[1:].tolist() == [np.inf, -np.inf, 30.0]
+
+
+def _with(manifest: dict, folder: Path, rng: np.random.Generator, values: dict) -> Package:
+    """Write a random package in which the first element of some vectors has another value."""
+    written = write_random_package(folder, manifest, rng)
+    data = np.fromfile(folder / manifest["shards"][0]["filename"], np.uint8)
+    for name, value in values.items():
+        at = manifest["tensors"][name]["offset"]
+        data[at : at + 4] = np.float32(value).reshape(1).view(np.uint8)
+    data.tofile(folder / manifest["shards"][0]["filename"])
+    return open_package(written.where)
+
+
+def _greedy(backend: GpuBackend, ids: list[int]) -> None:
+    backend.greedy(ids, 0, 1)
+
+
+def _decode(backend: GpuBackend, ids: list[int]) -> None:
+    feed = backend.feed(ids[:1], 0)
+    feed.submit(3)
+    feed.fence()
+    feed.collect()
+
+
+def _sample(backend: GpuBackend, ids: list[int]) -> None:
+    backend.begin(SamplingParams(temperature=1.0, top_k=20, seed=1), ids)
+    backend.sample(ids, 0, 2)
+
+
+def _sample_masked(backend: GpuBackend, ids: list[int]) -> None:
+    backend.begin(SamplingParams(temperature=1.0, seed=1), ids, masked=True)
+    mask = np.full(-(-VOCAB // 32), 0xFFFFFFFF, np.uint32)
+    backend.sample_masked(ids, 0, lambda: mask)
+
+
+def _window(backend: GpuBackend, ids: list[int]) -> None:
+    backend.window_picks(ids, 0, last_n=2)
+
+
+def _batch(backend: GpuBackend, ids: list[int], *, sampled: bool = False) -> None:
+    batch = backend.batch(2, CONTEXT)
+    rows = [Row(ids[0], 0, 0), Row(ids[1], 1, 0)]
+    if sampled:
+        for sequence in (0, 1):
+            batch.begin(sequence, SamplingParams(temperature=1.0, seed=1), ids[:1])
+    (batch.sample if sampled else batch.greedy)(rows, 2)
+
+
+CALLS: dict[str, Callable[[GpuBackend, list[int]], None]] = {
+    "prompt": _greedy,
+    "feed": _decode,
+    "sampled": _sample,
+    "masked": _sample_masked,
+    "window": _window,
+    "batch": _batch,
+    "sampled batch": partial(_batch, sampled=True),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_broken_weight_ends_every_way_of_choosing_tokens(device, tmp_path, rng, policy):
+    ids = rng.integers(0, VOCAB, 12).tolist()
+    backend = _backend(
+        device, policy, tmp_path, rng, {"model.layers.1.input_layernorm.weight": np.nan}
+    )
+    assert [name for name, call in CALLS.items() if not _refuses(call, backend, ids)] == []
+    backend.close()
+
+
+def test_a_sound_model_is_never_refused(device, tmp_path, rng):
+    ids = rng.integers(0, VOCAB, 12).tolist()
+    backend = _backend(device, "f32", tmp_path, rng, {})
+    assert [name for name, call in CALLS.items() if _refuses(call, backend, ids)] == []
+    backend.close()
+
+
+def _backend(
+    device, policy: str, folder: Path, rng: np.random.Generator, values: dict
+) -> GpuBackend:
+    package = _with(llama_manifest(), folder, rng, values)
+    hints = resolve({"run flag": POLICIES[policy]})
+    return GpuBackend(package, context=CONTEXT, device=device, policy=hints)
+
+
+def _refuses(call: Callable[[GpuBackend, list[int]], None], backend: GpuBackend, ids: list[int]):
+    try:
+        call(backend, ids)
+    except GenerationError as error:
+        return MESSAGE in str(error)
+    return False
+
+
+@pytest.mark.parametrize(("policy", "is_refused"), [("f16", True), ("f32", False)])
+def test_a_model_that_overflows_is_refused_in_f16_only(device, tmp_path, rng, policy, is_refused):
+    vectors = [f"model.layers.{one}.post_attention_layernorm.weight" for one in (0, 1)]
+    backend = _backend(device, policy, tmp_path, rng, dict.fromkeys(vectors, 1e9))
+    ids = rng.integers(0, VOCAB, 9).tolist()
+    assert all(_refuses(one, backend, ids) is is_refused for one in (_greedy, _decode))
+    backend.close()
+
+
+@pytest.mark.parametrize("break_logits", BROKEN)
+def test_the_host_refuses_them_too(rng, break_logits):
+    logits = normal(rng, 2, WIDTH)
+    logits[0, 5] = -np.inf
+    check_logits(logits)
+    Sampler(SamplingParams(temperature=1.0, seed=1)).choose(logits[1])
+    break_logits(logits[1])
+    with pytest.raises(GenerationError, match=MESSAGE):
+        check_logits(logits)
+    with pytest.raises(GenerationError, match=MESSAGE):
+        Sampler(SamplingParams(temperature=1.0, seed=1)).choose(logits[1])
