@@ -240,6 +240,7 @@ def _inference(
             ),
         },
         "session": deepcopy(dict(SESSION)),
+        "state_space": rule.state_space and read_block(rule.state_space, config),
     }
     try:
         return Inference.model_validate(blocks)

@@ -24,6 +24,8 @@ from rdrr_runtime.phases.rope_tables import attention_factor, frequencies
 from support.published import MORE_PUBLISHED
 from support.published_mixtures import PUBLISHED_MIXTURES
 from support.published_older import PUBLISHED_OLDER, WITHOUT_ROPE
+from support.published_state_spaces import PUBLISHED_STATE_SPACES
+from support.published_state_spaces import WITHOUT_ROPE as STATE_SPACES_WITHOUT_ROPE
 
 SHORT = [round(1.0 + 0.02 * pair, 2) for pair in range(48)]
 LONG = [round(1.0 + 1.25 * pair, 2) for pair in range(48)]
@@ -562,8 +564,11 @@ PUBLISHED: Mapping[str, dict[str, Any]] = {
     **MORE_PUBLISHED,
     **PUBLISHED_MIXTURES,
     **PUBLISHED_OLDER,
+    **PUBLISHED_STATE_SPACES,
 }
 
+NO_ROPE = (*WITHOUT_ROPE, *STATE_SPACES_WITHOUT_ROPE)
+WITH_ROPE = [name for name in PUBLISHED if name not in NO_ROPE]
 
 RENAMED = {"kimi_k2": "deepseek_v3"}
 """Types of models whose code is that of another type, which transformers does not know."""
@@ -629,7 +634,7 @@ def test_every_tensor_of_a_published_model_has_the_expected_shape(name):
     assert bool(vision) == any("left out" in note for note in ours.notes)
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLISHED if name not in WITHOUT_ROPE])
+@pytest.mark.parametrize("name", WITH_ROPE)
 def test_rope_of_a_published_model_has_the_frequencies_of_transformers(name):
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
     from transformers.models.hunyuan_v1_dense import modeling_hunyuan_v1_dense as hunyuan

@@ -12,6 +12,7 @@ from rdrr_converter.convert import convert
 from rdrr_manifests.package import open_package, validate
 from support.checkpoints import ALL_MODELS, TINY_MODELS, make_model, save_checkpoint
 from support.older_names import canonical_name, is_conv1d, joined_norms, split_projections
+from support.state_space_names import is_input_projection, split_inputs
 
 
 @pytest.mark.parametrize("tiny", ALL_MODELS, ids=lambda tiny: tiny.name)
@@ -36,6 +37,9 @@ def saved_tensors(path: Path, config: Any) -> dict[str, np.ndarray]:
 
     state = load_file(path)
     for name in list(state):
+        if is_input_projection(name):
+            state |= split_inputs(name, state.pop(name), config)
+            continue
         if "granitemoe" in config.model_type and name.endswith("put_linear.weight"):
             state |= granite_parts(name, state.pop(name))
         if config.model_type == "llama4_text" and ".experts." in name:

@@ -16,7 +16,7 @@ import numpy as np
 
 VOCAB = 384
 NORMS = ("norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight")
-UNGATED = ("apertus", "arcee", "gpt2", "gpt_neox", "nemotron", "opt", "phi", "starcoder2")
+UNGATED = ("mamba2", "apertus", "arcee", "gpt2", "gpt_neox", "nemotron", "opt", "phi", "starcoder2")
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,14 @@ class TinyModel:
         hidden: Hidden size, which is the inner dimension K of most matrix products.
         options: Further configuration keys.
         least_layers: Fewest layers that show all of the architecture's features.
+        omitted: Usual configuration keys that the architecture lacks.
     """
 
     model_type: str
     hidden: int = 256
     options: tuple[tuple[str, Any], ...] = ()
     least_layers: int = 1
+    omitted: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -445,8 +447,34 @@ GEMMA3N_MODELS = (
     ),
 )
 """Gemma 3n, with fewer rows in the table of the layers than tokens in the vocabulary."""
+STATE_SPACE_MODELS = (
+    TinyModel(
+        "mamba2",
+        256,
+        (
+            ("head_dim", 32),
+            ("n_groups", 2),
+            ("num_heads", 16),
+            ("state_size", 40),
+            ("use_bias", True),
+        ),
+        omitted=(
+            "intermediate_size",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "max_position_embeddings",
+        ),
+    ),
+)
+"""Models with state spaces, alone or beside attention."""
 ALL_MODELS = (
-    TINY_MODELS + MORE_MODELS + LATEST_MODELS + OLDER_MODELS + GEMMA4_MODELS + GEMMA3N_MODELS
+    TINY_MODELS
+    + MORE_MODELS
+    + LATEST_MODELS
+    + OLDER_MODELS
+    + GEMMA4_MODELS
+    + GEMMA3N_MODELS
+    + STATE_SPACE_MODELS
 )
 
 
@@ -477,6 +505,7 @@ def make_model(tiny: TinyModel, rng: np.random.Generator, **overrides: Any) -> A
         **dict(tiny.options),
         **overrides,
     }
+    settings = {key: value for key, value in settings.items() if key not in tiny.omitted}
     settings["num_hidden_layers"] = max(settings["num_hidden_layers"], tiny.least_layers)
     if "layer_types" in settings:
         settings["layer_types"] = settings["layer_types"][: settings["num_hidden_layers"]]

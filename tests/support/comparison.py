@@ -63,7 +63,7 @@ def load_stored_weights(model: Any, package: Package) -> None:
     for name in model.state_dict():
         _stack(name, state, transposed=model.config.model_type == "gpt_oss")
         if name not in state:
-            values = published_value(name, state, model.config.num_attention_heads)
+            values = published_value(name, state, getattr(model.config, "num_attention_heads", 0))
             state |= {} if values is None else {name: values}
     missing, unexpected = model.load_state_dict(state, strict=False)
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from support.state_space_names import is_input_projection, joined_inputs, state_space_name
 
 RENAMED = (
     (".operator_norm.", ".input_layernorm."),
@@ -63,7 +64,7 @@ def canonical_name(name: str) -> str:
             name = name.replace(theirs, ours)
     for theirs, ours in RENAMED:
         name = name.replace(theirs, ours)
-    return name
+    return state_space_name(name)
 
 
 def is_conv1d(name: str) -> bool:
@@ -108,6 +109,8 @@ def published_value(name: str, state: dict[str, Any], heads: int) -> Any:
     """
     import torch
 
+    if is_input_projection(name):
+        return joined_inputs(name, state)
     if name.split(".")[-2] in ("c_attn", "query_key_value"):
         stem, ending = f"model.layers.{name.split('.')[2]}.self_attn", name.rpartition(".")[2]
         parts = [state.pop(f"{stem}.{kind}_proj.{ending}") for kind in "qkv"]

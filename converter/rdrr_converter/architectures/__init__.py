@@ -48,6 +48,7 @@ from rdrr_converter.architectures.lfm2 import LFM2
 from rdrr_converter.architectures.lfm2_moe import LFM2_MOE
 from rdrr_converter.architectures.llama import LLAMA
 from rdrr_converter.architectures.llama4_text import LLAMA4_TEXT
+from rdrr_converter.architectures.mamba2 import MAMBA2
 from rdrr_converter.architectures.ministral import MINISTRAL
 from rdrr_converter.architectures.ministral3 import MINISTRAL3
 from rdrr_converter.architectures.mistral import MISTRAL
@@ -110,6 +111,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     LFM2_MOE,
     LLAMA,
     LLAMA4_TEXT,
+    MAMBA2,
     MISTRAL,
     MINISTRAL,
     MINISTRAL3,

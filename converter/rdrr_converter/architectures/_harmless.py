@@ -51,12 +51,24 @@ HARMLESS: frozenset[str] = frozenset(
         "reorder_and_upcast_attn",
         "use_parallel_embedding",
         "mamba_ssm_dtype",  # states are float32
+        "mamba_ssm_cache_dtype",
+        "chunk_size",  # of state spaces, as the next two
+        "mamba_chunk_size",
+        "use_mamba_kernels",
+        "residual_in_fp32",
         "block_mlp_init_scale",
         "block_out_init_scale",
         "block_use_xavier_init",
         "conv_use_xavier_init",
         "ep_size",
         # training
+        "rescale_prenorm_residual",
+        "time_step_floor",  # of state spaces, as the next five
+        "time_step_init_scheme",
+        "time_step_max",
+        "time_step_min",
+        "time_step_rank",
+        "time_step_scale",
         "aux_loss_alpha",
         "seq_aux",
         "attention_dropout",
@@ -212,6 +224,7 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "pruned_heads": ({},),
         "qk_layernorm": (False,),
         "qkv_bias": (False,),
+        "rms_norm": (True,),  # Mamba 2
         "rope_interleaved": (False,),  # SmolLM2
         "rotary_pct": (1.0,),
         "scale_attn_by_inverse_layer_idx": (False,),  # GPT-2

@@ -153,6 +153,7 @@ class ArchitectureRule:
         pattern: Further fields of the block `inference.layerPattern`.
         has_experts: Whether a model has the experts that `experts` describes.
         unused: Rule for patterns of tensors that checkpoints have and the model does not read.
+        state_space: Fields of the block `inference.stateSpace`; None if no layer has one.
         extra_layers: Configuration key with the number of layers after the last one, which only
             predict further tokens (multi-token prediction). They are left out.
     """
@@ -182,6 +183,7 @@ class ArchitectureRule:
     other_parts: tuple[str, ...] = ()
     sizes: Block = field(default_factory=dict)
     extra_layers: str | None = None
+    state_space: Block | None = None
     body: str = BODY
     names: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)

@@ -26,6 +26,7 @@ from rdrr_converter.export._check import check_config, check_described
 from rdrr_converter.export._gemma import of_gemma
 from rdrr_converter.export._latent import with_latents
 from rdrr_converter.export._mixtures import chunk_keys, further_keys
+from rdrr_converter.export._state_space import with_state_space
 from rdrr_converter.export._states import check_exportable, with_states
 
 _MODEL_TYPES: Mapping[str, str] = MappingProxyType(
@@ -185,6 +186,7 @@ def rebuild_config(
     config |= {key: value for key, value in optional.items() if value is not None or key in known}
     config = of_gemma(rule.name, config, manifest, names)
     config = with_states(with_latents(config, manifest, known), manifest, known)
+    config = with_state_space(rule.name, config, manifest)
     return _of_older_families(config, blocks, known)
 
 
