@@ -22,7 +22,7 @@ BLOCKS = (
     "state_space",
     "dimensions",
 )
-NAMES = ("mamba2",)
+NAMES = ("granitemoehybrid", "mamba2")
 
 
 @pytest.mark.parametrize("name", NAMES)

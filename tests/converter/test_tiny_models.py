@@ -41,7 +41,8 @@ def saved_tensors(path: Path, config: Any) -> dict[str, np.ndarray]:
             state |= split_inputs(name, state.pop(name), config)
             continue
         if "granitemoe" in config.model_type and name.endswith("put_linear.weight"):
-            state |= granite_parts(name, state.pop(name))
+            shared = "mlp.shared_expert" if getattr(config, "num_local_experts", 1) else "mlp"
+            state |= granite_parts(name, state.pop(name), shared)
         if config.model_type == "llama4_text" and ".experts." in name:
             whole = np.swapaxes(state.pop(name), 1, 2)
             stem, _, kind = name.replace("feed_forward", "mlp").rpartition(".")
@@ -97,13 +98,13 @@ def linear_projections(name: str, whole: np.ndarray, config: Any) -> dict[str, n
     return {f"{stem}in_proj_{kind}.weight": one for kind, one in zip(kinds, parts, strict=True)}
 
 
-def granite_parts(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+def granite_parts(name: str, values: np.ndarray, shared: str) -> dict[str, np.ndarray]:
     """Return the tensors of a package that Granite's mixtures store in one."""
     stem, part, _ = name.rsplit(".", 2)
     kinds = ("gate", "up") if part == "input_linear" else ("down",)
     parts = dict(zip(kinds, np.split(values, len(kinds), axis=-2), strict=True))
     if stem.endswith("shared_mlp"):
-        own = stem.replace("shared_mlp", "mlp.shared_expert")
+        own = stem.replace("shared_mlp", shared)
         return {f"{own}.{kind}_proj.weight": one for kind, one in parts.items()}
     return {
         f"{stem}.experts.{expert}.{kind}_proj.weight": matrix

@@ -447,7 +447,28 @@ GEMMA3N_MODELS = (
     ),
 )
 """Gemma 3n, with fewer rows in the table of the layers than tokens in the vocabulary."""
+GRANITE_HYBRID = (
+    ("layer_types", ["linear_attention", "full_attention", "linear_attention", "linear_attention"]),
+    ("mamba_d_head", 32),
+    ("mamba_d_state", 40),
+    ("mamba_expand", 1),
+    ("mamba_n_groups", 2),
+    ("mamba_n_heads", 8),
+    ("shared_intermediate_size", 160),
+)
 STATE_SPACE_MODELS = (
+    TinyModel("granitemoehybrid", 256, (*GRANITE_EXPERTS, *GRANITE_HYBRID)),
+    TinyModel(
+        "granitemoehybrid",
+        256,
+        (
+            *GRANITE_EXPERTS,
+            *GRANITE_HYBRID,
+            ("num_experts_per_tok", 0),
+            ("num_local_experts", 0),
+            ("position_embedding_type", "rope"),
+        ),
+    ),
     TinyModel(
         "mamba2",
         256,

@@ -130,6 +130,8 @@ def _stack_granite(name: str, state: dict[str, Any]) -> None:
     kinds = ("gate", "up") if part in ("input_linear", "gate_up_proj") else ("down",)
     if stem.endswith("shared_mlp"):
         own = stem.replace("shared_mlp", "mlp.shared_expert")
+        if f"{own}.{kinds[0]}_proj.weight" not in state:  # a model without experts
+            own = stem.replace("shared_mlp", "mlp")
         state[name] = torch.cat([state.pop(f"{own}.{kind}_proj.weight") for kind in kinds])
         return
     stacked = []

@@ -39,6 +39,7 @@ from rdrr_converter.architectures.gpt_neox import GPT_NEOX
 from rdrr_converter.architectures.gpt_oss import GPT_OSS
 from rdrr_converter.architectures.granite import GRANITE
 from rdrr_converter.architectures.granitemoe import GRANITEMOE
+from rdrr_converter.architectures.granitemoehybrid import GRANITEMOEHYBRID
 from rdrr_converter.architectures.granitemoeshared import GRANITEMOESHARED
 from rdrr_converter.architectures.helium import HELIUM
 from rdrr_converter.architectures.hunyuan_v1_dense import HUNYUAN_V1_DENSE
@@ -106,6 +107,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     GPT_OSS,
     GLM4_MOE_LITE,
     GRANITEMOE,
+    GRANITEMOEHYBRID,
     GRANITEMOESHARED,
     LFM2,
     LFM2_MOE,

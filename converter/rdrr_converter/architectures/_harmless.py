@@ -78,6 +78,7 @@ HARMLESS: frozenset[str] = frozenset(
         "classifier_dropout",
         "embd_pdrop",
         "embedding_dropout",
+        "init_method",
         "init_std",
         "layerdrop",
         "gradient_checkpointing",
@@ -215,6 +216,7 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "position_embedding_type": ("rope_gptj",),  # Cohere
         "mlp_only_layers": ([],),
         "moe_layer_freq": (1,),  # DeepSeek
+        "normalization_function": ("rmsnorm",),  # Granite 4
         "norm_type": ("rms", "layer_norm"),  # Hunyuan, StarCoder 2
         "num_experts": (0,),  # a dense model
         "num_experts_per_tok": (0,),

@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from rdrr_manifests.models import Manifest
 
-from rdrr_converter.architectures._state_space import StateSpaceKeys
+from rdrr_converter.architectures._state_space import STATE_SPACE, StateSpaceKeys
+from rdrr_converter.architectures.granitemoehybrid import KEYS as GRANITE
 from rdrr_converter.architectures.mamba2 import KEYS as MAMBA2
 
-_KEYS: Mapping[str, StateSpaceKeys] = MappingProxyType({"mamba2": MAMBA2})
+_KEYS: Mapping[str, StateSpaceKeys] = MappingProxyType(
+    {"granitemoehybrid": GRANITE, "mamba2": MAMBA2}
+)
 """The keys of the state space, by the name of the architecture."""
 
 _LACKING: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"mamba2": ("intermediate_size", "num_attention_heads", "num_key_value_heads", "rope_theta")}
 )
 """Usual keys that configurations of an architecture do not have."""
+
+
+def _granite(manifest: Manifest) -> dict[str, Any]:
+    """Return the keys of Granite's hybrids, whose layers may also have no experts."""
+    sizes, moe, blocks = manifest.architecture, manifest.moe_config, manifest.inference
+    kinds = blocks.layer_pattern.layer_types or ("full_attention",) * sizes.num_layers
+    plain = blocks.rope.unrotated_layers or ()
+    found: dict[str, Any] = {
+        "layer_types": ["mamba" if one == STATE_SPACE else "attention" for one in kinds],
+        "position_embedding_type": None if plain else "rope",
+    }
+    if moe is None:
+        width = sizes.intermediate_size
+        return found | {"num_local_experts": 0, "shared_intermediate_size": width}
+    return found | {"shared_intermediate_size": moe.shared_expert_intermediate_size}
+
+
+_FURTHER: Mapping[str, Callable[[Manifest], dict[str, Any]]] = MappingProxyType(
+    {"granitemoehybrid": _granite}
+)
+"""Further keys of architectures."""
 
 
 def with_state_space(name: str, config: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
@@ -28,11 +52,18 @@ def with_state_space(name: str, config: dict[str, Any], manifest: Manifest) -> d
         config: The configuration so far.
         manifest: The manifest.
     """
+    lacking, further = _LACKING.get(name, ()), _FURTHER.get(name)
+    found = {key: value for key, value in config.items() if key not in lacking}
+    return found | _state_space(name, manifest) | ({} if further is None else further(manifest))
+
+
+def _state_space(name: str, manifest: Manifest) -> dict[str, Any]:
+    """Return the keys of the state space; none if no layer has one."""
     keys, sizes, block = _KEYS.get(name), manifest.architecture, manifest.inference.state_space
     if keys is None or block is None or sizes.ssm_num_heads is None or sizes.ssm_head_dim is None:
-        return config
+        return {}
     width = sizes.ssm_num_heads * sizes.ssm_head_dim
-    stated: dict[str, Any] = {
+    found: dict[str, Any] = {
         keys.heads: sizes.ssm_num_heads,
         keys.head_dim: sizes.ssm_head_dim,
         keys.groups: sizes.ssm_num_groups,
@@ -41,9 +72,8 @@ def with_state_space(name: str, config: dict[str, Any], manifest: Manifest) -> d
     }
     if block.least_step or block.most_step is not None:  # JSON has no infinity
         most = {"__float__": "Infinity"} if block.most_step is None else block.most_step
-        stated["time_step_limit"] = [block.least_step, most]
+        found["time_step_limit"] = [block.least_step, most]
     if keys.expand:
         factor = width / sizes.hidden_size
-        stated[keys.expand] = int(factor) if factor == int(factor) else factor
-    lacking = _LACKING.get(name, ())
-    return {key: value for key, value in config.items() if key not in lacking} | stated
+        found[keys.expand] = int(factor) if factor == int(factor) else factor
+    return found
