@@ -9,6 +9,7 @@ from rdrr_manifests.graph.ops import (
     AddToStreams,
     AppendStream,
     Attention,
+    ChannelFactors,
     Clamp,
     CorrectStreams,
     DeltaRule,
@@ -178,6 +179,19 @@ EXAMPLES = {
     "gated short convolution": Example(
         (ShortConvolution("x", "y", vector("w", 12, 1, 4), None, 0, "silu", 3),), {"x": 36}
     ),
+    "short convolution with factors": Example(
+        (
+            ShortConvolution(
+                *("x", "y", vector("w", 36, 1, 3), vector("b", 36), 0, "silu"),
+                factors=ChannelFactors((10, 20, 6), (0.5, 3.0, 1e-05)),
+            ),
+        ),
+        {"x": 36},
+    ),
+    "activation of a scaled gate": Example(
+        (GatedActivation("gate", "up", "y", "silu", INNER, gate_scale=0.3),),
+        {"gate": INNER, "up": INNER},
+    ),
     "delta rule": Example(
         (
             DeltaRule(
@@ -200,6 +214,7 @@ EXAMPLES = {
                 *(6, 8, 2, 12),
                 least_step=0.4,
                 most_step=0.9,
+                step_scale=0.7,
             ),
         ),
         {"xbc": 96, "step": 6},

@@ -303,7 +303,7 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class GatedActivation:
-    """out = activation(gate) * up; if `up` is None, each row of `gate` is the gate, then the up.
+    """out = activation(gate * gate_scale) * up; if `up` is None, a row of `gate` is gate, then up.
 
     Attributes:
         activation: `silu` or `gelu_tanh`.
@@ -311,6 +311,7 @@ class GatedActivation:
         clamp: Changes the formula to that of `Clamp`; None for the usual one.
         up_parts: Parts of `width` elements that a row of `up` consists of.
         up_part: The part of `up` that is read.
+        gate_scale: Factor on the gate before the activation.
     """
 
     gate: Value
@@ -321,6 +322,7 @@ class GatedActivation:
     clamp: Clamp | None = None
     up_parts: int = 1
     up_part: int = 0
+    gate_scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -453,11 +455,24 @@ class Slice:
 
 
 @dataclass(frozen=True)
+class ChannelFactors:
+    """Factors on consecutive runs of channels.
+
+    Attributes:
+        counts: Number of channels of each run.
+        factors: Factor on each run.
+    """
+
+    counts: tuple[int, ...]
+    factors: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class ShortConvolution:
     """Causal convolution along the tokens, with taps of its own for each channel.
 
     u[r] is the row r of x. If a row of x consists of three parts b, c and v of equal width, then
-    u[r] = b * v. With y[r] = sum over j of w[:, 0, j] * u[r - kernel + 1 + j] + bias, out[r] is
+    u[r] = b * v. With y[r] = f * sum over j of w[:, 0, j] * u[r - kernel + 1 + j] + bias, out[r] is
     activation(y[r]), or c * activation(y[r]) if there are three parts. Inputs before the first
     token of the sequence are zero. The state holds the latest `kernel` inputs u; that of slot s is
     entry s mod `kernel`.
@@ -467,6 +482,7 @@ class ShortConvolution:
         state: Index of the op's state, see `Graph.states`.
         activation: Activation, as in `GatedActivation`; None for none.
         parts: Parts of a row of x: 3 if it holds the gates b and c beside the values, else 1.
+        factors: The factors f on the channels; None for 1.
     """
 
     x: Value
@@ -476,6 +492,7 @@ class ShortConvolution:
     state: int
     activation: str | None
     parts: int = 1
+    factors: ChannelFactors | None = None
 
     @property
     def channels(self) -> int:
@@ -539,8 +556,8 @@ class DeltaRule:
 class StateSpace:
     """The selective state space of Mamba 2 (Dao and Gu 2024, arXiv 2405.21060): a state S per head.
 
-    With the length of a step d = softplus(step + step_bias), limited to the range from `least_step`
-    to `most_step`, and the decay g = exp(-exp(rate) * d):
+    With the length of a step d = softplus(step_scale * step + step_bias), limited to the range from
+    `least_step` to `most_step`, and the decay g = exp(-exp(rate) * d):
 
         S = g S + d B x^T, then out = S^T C + skip * x
 
@@ -570,6 +587,7 @@ class StateSpace:
     state_dim: int
     least_step: float = 0.0
     most_step: float | None = None
+    step_scale: float = 1.0
 
     @property
     def state_shape(self) -> tuple[int, ...]:

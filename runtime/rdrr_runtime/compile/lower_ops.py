@@ -59,7 +59,7 @@ from rdrr_runtime.compile.lower_states import (
     lower_state_space,
 )
 from rdrr_runtime.phases.activation import activate
-from rdrr_runtime.phases.elementwise import residual_add, scale
+from rdrr_runtime.phases.elementwise import residual_add
 from rdrr_runtime.phases.embed import embed
 from rdrr_runtime.phases.gated_activation import gated_activation
 from rdrr_runtime.phases.position_embed import position_embed
@@ -163,6 +163,7 @@ def _activation(build: PassBuilder, op: GatedActivation) -> None:
         clamp=op.clamp,
         up_parts=op.up_parts,
         up_part=op.up_part,
+        gate_scale=op.gate_scale,
         label=op.out,
     )
     build.emit(phases)
@@ -187,10 +188,8 @@ def _ungated_activation(build: PassBuilder, op: Activation) -> None:
 def _residual(build: PassBuilder, op: Residual) -> None:
     values = build.values
     width = values.live[op.x][0]
-    branch = values.get(op.branch)
-    if op.scale != 1.0:
-        build.emit(scale(build.ctx, branch, width=width, factor=op.scale, label=op.out))
-    build.emit(residual_add(build.ctx, values.get(op.x), branch, width=width, label=op.out))
+    x, branch = values.get(op.x), values.get(op.branch)
+    build.emit(residual_add(build.ctx, x, branch, width=width, factor=op.scale, label=op.out))
     values.mark_read(op.branch)
     values.rename(op.x, op.out)
 
@@ -233,7 +232,7 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
             _row(
                 GatedActivation,
                 _activation,
-                "gate up out activation width clamp up_parts up_part",
+                "gate up out activation width clamp up_parts up_part gate_scale",
             ),
             _row(
                 Router,
@@ -253,7 +252,7 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
             _row(
                 ShortConvolution,
                 lower_short_convolution,
-                "x out weight bias state activation parts",
+                "x out weight bias state activation parts factors",
             ),
             _row(
                 DeltaRule,
@@ -265,7 +264,7 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
                 StateSpace,
                 lower_state_space,
                 "xbc step out rate step_bias skip state heads head_dim groups state_dim "
-                "least_step most_step",
+                "least_step most_step step_scale",
             ),
             _row(Residual, _residual, "x branch out scale"),
             _row(Scale, lower_scale, "x out factor weight"),

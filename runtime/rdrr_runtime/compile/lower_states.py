@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from rdrr_device.buffers import BufferSlice
-from rdrr_manifests.graph.ops import DeltaRule, ShortConvolution, Slice, StateSpace
+from rdrr_manifests.graph.ops import ChannelFactors, DeltaRule, ShortConvolution, Slice, StateSpace
 
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Reason
@@ -24,7 +26,7 @@ from rdrr_runtime.phases.state_space import (
     StateSpaceOperands,
     StateSpaceSizes,
     StateSpaceSpec,
-    StepLimits,
+    StepForm,
     state_space,
     state_space_in_chunks,
 )
@@ -53,7 +55,9 @@ def lower_short_convolution(build: PassBuilder, op: ShortConvolution) -> None:
         build.vector(op.weight),
         None if op.bias is None else build.vector(op.bias),
         build.cache.states.buffers[op.state],
-        spec=ConvolutionSpec(op.channels, op.kernel, op.activation, op.parts == 3),
+        spec=ConvolutionSpec(
+            op.channels, op.kernel, op.activation, op.parts == 3, _ends(op.factors)
+        ),
         single=_has_single_rows(build),
         label=op.out,
     )
@@ -90,7 +94,7 @@ def lower_state_space(build: PassBuilder, op: StateSpace) -> None:
     values, ctx = build.values, build.ctx
     sizes = StateSpaceSizes(op.heads, op.head_dim, op.groups, op.state_dim)
     most = UNLIMITED if op.most_step is None else op.most_step
-    spec = StateSpaceSpec(sizes, StepLimits(op.least_step, most))
+    spec = StateSpaceSpec(sizes, StepForm(op.least_step, most, op.step_scale))
     names = [use.name for use in (op.rate, op.step_bias, op.skip)]
     operands = StateSpaceOperands(
         values.get(op.xbc),
@@ -110,6 +114,14 @@ def lower_state_space(build: PassBuilder, op: StateSpace) -> None:
         phases = state_space(ctx, operands, spec=spec, single=single, label=op.out)
         build.emit(phases, ONE_BY_ONE)
     values.mark_read(op.xbc, op.step)
+
+
+def _ends(factors: ChannelFactors | None) -> tuple[tuple[int, float], ...]:
+    """Return the end of each run of channels with its factor."""
+    if factors is None:
+        return ()
+    ends = accumulate(factors.counts)
+    return tuple((end, float(one)) for end, one in zip(ends, factors.factors, strict=True))
 
 
 def _has_single_rows(build: PassBuilder) -> bool:

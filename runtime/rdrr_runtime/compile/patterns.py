@@ -258,7 +258,7 @@ def match_gated_feed_forward(body: Body, index: int) -> GatedFeedForward | None:
         return None
     end = index + found.count
     activation = body.at(end)
-    if not isinstance(activation, GatedActivation):
+    if not isinstance(activation, GatedActivation) or activation.gate_scale != 1.0:
         return None
     operands = [name for name in (activation.gate, activation.up) if name is not None]
     if [one.out for one in found.linears] != operands or any(one.bias for one in found.linears):

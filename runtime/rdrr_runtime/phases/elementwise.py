@@ -21,7 +21,7 @@ class Elementwise(Record):
         value: Type of the activations, `f32` or `f16`.
         x_value: Type of x: the type of the activations, or f32 for logits.
         width: Elements of a row.
-        factor: The cap for `softcap`, the factor for `scale` and `gain`, None for `add`.
+        factor: The cap for `softcap`, else the factor.
         gains: For `gain`: elements of the weight, 1 or `width`.
     """
 
@@ -31,16 +31,23 @@ class Elementwise(Record):
     value: str = choice()
     x_value: str = choice()
     width: int
-    factor: float | None
+    factor: float
     gains: int | None = None
 
 
 def residual_add(
-    ctx: OpContext, x: BufferSlice, r: BufferSlice, *, width: int, label: str
+    ctx: OpContext,
+    x: BufferSlice,
+    r: BufferSlice,
+    *,
+    width: int,
+    factor: float = 1.0,
+    label: str,
 ) -> list[Phase]:
-    """Add a residual, x = x + r; both are [rows, width] in two different buffers."""
-    operands = {"x": x, "r": r}
-    return _in_place(ctx, "add", operands, width, None, single_row=False, logits=False, label=label)
+    """Add a residual, x = x + factor * r; both are [rows, width] in two different buffers."""
+    return _in_place(
+        ctx, "add", {"x": x, "r": r}, width, factor, single_row=False, logits=False, label=label
+    )
 
 
 def softcap(
@@ -116,7 +123,7 @@ def _in_place(
     op: str,
     operands: dict[str, BufferSlice],
     width: int,
-    factor: float | None,
+    factor: float,
     *,
     single_row: bool,
     logits: bool,

@@ -1,5 +1,5 @@
 {% if OP == "add" %}
-// x = x + r
+// x = x + FACTOR r
 {% elif OP == "softcap" %}
 // x = FACTOR tanh(x / FACTOR); NaN and infinity stay as they are, so that they are found
 {% elif OP == "gain" %}
@@ -28,9 +28,7 @@ var<storage, read> weight: array<f32>;
 {% endif %}
 
 override WIDTH: u32;
-{% if OP != "add" %}
 override FACTOR: f32;
-{% endif %}
 {% if OP == "gain" %}
 override GAINS: u32;
 {% endif %}
@@ -43,7 +41,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let at = row * WIDTH + i;
     let v = f32(x[at]);
 {% if OP == "add" %}
-    let out = v + f32(r[at]);
+    let out = v + FACTOR * f32(r[at]);
 {% elif OP == "softcap" %}
     let out = select(v, FACTOR * tanh(clamp(v / FACTOR, -15.0, 15.0)), is_finite(v));
 {% elif OP == "gain" %}

@@ -34,6 +34,7 @@ class GatedActivationRecord(Record):
         clamp: For the clamped SwiGLU: its constants.
         up_parts: Parts of `width` elements of a row of up.
         up_part: The part that is read.
+        gate_scale: Factor on the gate.
     """
 
     shader = "gated_activation"
@@ -49,6 +50,7 @@ class GatedActivationRecord(Record):
     clamp: Clamp | None = None
     up_parts: int | None = None
     up_part: int | None = None
+    gate_scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,10 @@ def gated_activation(
     gates: ExpertGates | None = None,
     up_parts: int = 1,
     up_part: int = 0,
+    gate_scale: float = 1.0,
     label: str,
 ) -> list[Phase]:
-    """Compute y = activation(gate) * up, or the clamped SwiGLU.
+    """Compute y = activation(gate_scale * gate) * up, or the clamped SwiGLU.
 
     Args:
         ctx: Lowering context.
@@ -96,6 +99,7 @@ def gated_activation(
         gates: What to do with gate and up of experts first; None for nothing.
         up_parts: Parts that a row of up consists of.
         up_part: The part that is read.
+        gate_scale: Factor on the gate.
         label: Name of the op, for messages and profiles.
 
     Raises:
@@ -137,6 +141,7 @@ def gated_activation(
         **counts,
         up_parts=None if up is None else up_parts,
         up_part=None if up is None else up_part,
+        gate_scale=gate_scale,
     )
     work = Work(-(-width // (4 * THREADS)), 1)
     return [Phase(record, {"y": y, **inputs}, work, label)]

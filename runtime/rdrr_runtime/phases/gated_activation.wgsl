@@ -1,5 +1,5 @@
 {% set ROUTED = BIAS or SCALED %}
-// y = f(gate, up), where f is {{ ACT }} (snippets/activate.wgsl){% if SCALED %}, after gate and up were multiplied by
+// y = f(GATE_SCALE gate, up), where f is {{ ACT }} (snippets/activate.wgsl){% if SCALED %}, after gate and up were multiplied by
 // the weight of each route{% endif %}{% if BIAS %}, after the biases of each route's expert were added to gate and up{% endif %}
 
 //
@@ -38,6 +38,7 @@ override TOP_K: u32;
 {% endif %}
 
 override WIDTH: u32;
+override GATE_SCALE: f32;
 {% if not FUSED %}
 override UP_PARTS: u32;
 override UP_PART: u32;
@@ -53,10 +54,10 @@ fn phase(item: u32, row: u32, thread: Thread) {
     }
 {% if FUSED %}
     let first = row * 2u * words + i;
-    var g = vec4<f32>(gate_up[first]);
+    var g = GATE_SCALE * vec4<f32>(gate_up[first]);
     var u = vec4<f32>(gate_up[first + words]);
 {% else %}
-    var g = vec4<f32>(gate[row * words + i]);
+    var g = GATE_SCALE * vec4<f32>(gate[row * words + i]);
     var u = vec4<f32>(up[(row * UP_PARTS + UP_PART) * words + i]);
 {% endif %}
 {% if ROUTED %}

@@ -21,12 +21,15 @@ class ConvolutionSpec:
         kernel: Taps of a channel.
         activation: Activation of the result, as in snippets/activate.wgsl; None for none.
         gated: Whether a row of the input consists of inner gates, outer gates and values.
+        factors: Factors on the sums of runs of channels: the end of each run, and its factor.
+            Further channels have the factor 1.
     """
 
     channels: int
     kernel: int
     activation: str | None = None
     gated: bool = False
+    factors: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,7 @@ class ShortConvolutionRecord(Record):
         act: Activation; empty for none.
         bias: Whether each channel has a bias.
         gated: See `ConvolutionSpec`.
+        factors: See `ConvolutionSpec`.
         single: Whether no sequence has more than one row in a pass, so that the same phase can
             write the state.
         store: Whether the phase writes the state of the last rows, and nothing else.
@@ -50,6 +54,7 @@ class ShortConvolutionRecord(Record):
     act: str = choice()
     bias: bool = choice()
     gated: bool = choice()
+    factors: tuple[tuple[int, float], ...] = choice()
     single: bool = choice()
     store: bool = choice()
     value: str = choice()
@@ -100,6 +105,7 @@ def short_convolution(
             act="" if store else spec.activation or "",
             bias=bias is not None and not store,
             gated=spec.gated,
+            factors=() if store else spec.factors,
             single=single and not store,
             store=store,
             value=ctx.values,

@@ -1,7 +1,7 @@
 // A causal convolution along the tokens, with KERNEL taps for each channel:
 //
 //   u[r, c] = {{ "b[r, c] v[r, c], where a row of x is b, g, v" if GATED else "x[r, c]" }}
-//   y[r, c] = {{ "g[r, c] " if GATED }}{{ ACT + "(" if ACT else "" }}sum_j weight[c, j] u[r - KERNEL + 1 + j, c]{{ " + bias[c]" if BIAS }}{{ ")" if ACT }}
+//   y[r, c] = {{ "g[r, c] " if GATED }}{{ ACT + "(" if ACT else "" }}{{ "factor(c) " if FACTORS }}sum_j weight[c, j] u[r - KERNEL + 1 + j, c]{{ " + bias[c]" if BIAS }}{{ ")" if ACT }}
 //
 // Earlier rows of the same sequence come from the pass if they are in it, else from the state, and are
 // zero before slot 0.
@@ -42,6 +42,17 @@ override KERNEL: u32;
 {% include "snippets/activate.wgsl" %}
 {% endif %}
 
+{% if FACTORS %}
+fn factor(channel: u32) -> f32 {
+{% for end, number in FACTORS %}
+    if (channel < {{ end }}u) {
+        return {{ number }};
+    }
+{% endfor %}
+    return 1.0;
+}
+
+{% endif %}
 fn input(row: u32, channel: u32) -> f32 {
 {% if GATED %}
     let first = row * 3u * CHANNELS + channel;
@@ -82,6 +93,9 @@ fn phase(item: u32, row: u32, thread: Thread) {
         }
         sum += u * weight[channel * KERNEL + KERNEL - 1u - back];
     }
+{% if FACTORS %}
+    sum *= factor(channel);
+{% endif %}
 {% if BIAS %}
     sum += bias[channel];
 {% endif %}

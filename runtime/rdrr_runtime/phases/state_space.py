@@ -75,19 +75,20 @@ class StateSpaceSizes:
 
 
 @dataclass(frozen=True)
-class StepLimits:
-    """Limits of the lengths of steps, as override constants."""
+class StepForm:
+    """Limits of the lengths of steps and the factor before softplus, as override constants."""
 
     least_step: float = 0.0
     most_step: float = UNLIMITED
+    step_scale: float = 1.0
 
 
 @dataclass(frozen=True)
 class StateSpaceSpec:
-    """A state space: its sizes, and the limits of its steps."""
+    """A state space: its sizes, and the form of its steps."""
 
     sizes: StateSpaceSizes
-    limits: StepLimits = StepLimits()
+    form: StepForm = StepForm()
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ class StateSpaceRecord(Record):
         steps: Rows of the state that a thread holds.
         value: Type of the activations, `f32` or `f16`.
         sizes: Sizes of the op.
-        limits: Limits of the steps.
+        form: Form of the steps.
         rows: Token rows of a call.
     """
 
@@ -155,7 +156,7 @@ class StateSpaceRecord(Record):
     steps: int = choice()
     value: str = choice()
     sizes: StateSpaceSizes
-    limits: StepLimits
+    form: StepForm
     rows: int
 
 
@@ -186,7 +187,7 @@ class StateSpaceScan(Record):
         state_dim: Elements of B and C.
         value: Type of the activations, `f32` or `f16`.
         sizes: Sizes of the op.
-        limits: Limits of the steps.
+        form: Form of the steps.
     """
 
     shader = "state_space_scan"
@@ -196,7 +197,7 @@ class StateSpaceScan(Record):
     state_dim: int = choice()
     value: str = choice()
     sizes: StateSpaceSizes
-    limits: StepLimits
+    form: StepForm
 
 
 def state_space(
@@ -226,7 +227,7 @@ def state_space(
         steps=sizes.state_dim // lanes,
         value=ctx.values,
         sizes=sizes,
-        limits=spec.limits,
+        form=spec.form,
         rows=rows,
     )
     return [Phase(record, operands.named(ctx), Work(sizes.outputs // columns, rows), label)]
@@ -266,7 +267,7 @@ def state_space_in_chunks(
         state_dim=sizes.state_dim,
         value=ctx.values,
         sizes=sizes,
-        limits=spec.limits,
+        form=spec.form,
     )
     buffers = operands.named(ctx) | {"products": products}
     shared = {name: buffers[name] for name in ("current", "xbc", "products")}

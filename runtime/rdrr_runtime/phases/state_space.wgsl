@@ -1,6 +1,6 @@
 // The selective state space of Mamba 2, row by row. For each head with its state S [STATE_DIM, HEAD_DIM]:
 //
-//   d = clamp(softplus(step + step_bias), LEAST_STEP, MOST_STEP), g = exp(-exp(rate) d)
+//   d = clamp(softplus(STEP_SCALE step + step_bias), LEAST_STEP, MOST_STEP), g = exp(-exp(rate) d)
 //   S = g S + d B x^T;  y = S^T C + skip x
 //
 // current  Step; the rows of a sequence are consecutive and in slot order. S is zero at slot 0, and absorbs
@@ -28,6 +28,7 @@ override GROUPS: u32;
 override STATE_DIM: u32;
 override LEAST_STEP: f32;
 override MOST_STEP: f32;
+override STEP_SCALE: f32;
 override ROWS: u32;
 
 const QUADS = {{ COLUMNS // 4 }}u;  // vectors of 4 columns of an item

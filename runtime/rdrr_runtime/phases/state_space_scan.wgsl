@@ -31,6 +31,7 @@ override GROUPS: u32;
 override STATE_DIM: u32;
 override LEAST_STEP: f32;
 override MOST_STEP: f32;
+override STEP_SCALE: f32;
 
 const CHUNK = {{ CHUNK }}u;
 const QUADS = {{ COLUMNS // 4 }}u;  // vectors of 4 columns of an item; WG = CHUNK QUADS

@@ -87,7 +87,7 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
             else:
                 gate, up = values[op.gate], values[op.up]
                 up = up.unflatten(-1, (op.up_parts, op.width))[:, op.up_part]
-            return gated_activation(gate, up, op.activation, op.clamp)
+            return gated_activation(gate * op.gate_scale, up, op.activation, op.clamp)
         case Activation():
             if op.parameters:
                 return xielu(values[op.x], *map(weight, op.parameters))

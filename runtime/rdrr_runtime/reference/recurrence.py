@@ -90,9 +90,12 @@ def compute_convolution(run: ReferencePass, op: ShortConvolution) -> tuple[Tenso
     if op.parts == 3:
         inner, gate, values = x.split(op.channels, dim=-1)
         x = inner * values
-    state = run.memory.states[op.state]
+    state, weight = run.memory.states[op.state], run.weight(op.weight)[:, 0]
     bias = None if op.bias is None else run.weight(op.bias)
-    y = short_convolution(x, run.weight(op.weight)[:, 0], bias, state, run.base)
+    if op.factors is not None:
+        factors = torch.tensor(op.factors.factors, dtype=weight.dtype)
+        weight = weight * factors.repeat_interleave(torch.tensor(op.factors.counts)).unsqueeze(1)
+    y = short_convolution(x, weight, bias, state, run.base)
     keep_inputs(state, x[: run.kept], run.base)
     return y, gate
 

@@ -44,7 +44,7 @@ def compute_state_space(run: ReferencePass, op: StateSpace) -> Tensor:
         one.unflatten(-1, (op.groups, op.state_dim)).repeat_interleave(op.heads // op.groups, dim=1)
         for one in (b, c)
     )
-    step = softplus(run.values[op.step] + run.weight(op.step_bias))
+    step = softplus(run.values[op.step] * op.step_scale + run.weight(op.step_bias))
     step = step.clamp(op.least_step, op.most_step)
     rate, state = run.weight(op.rate), run.memory.states[op.state]
     if run.base == 0:

@@ -13,6 +13,7 @@ from typing import get_args
 import pytest
 from rdrr_manifests.graph.ops import (
     AddToStreams,
+    ChannelFactors,
     Clamp,
     Op,
     WeightUse,
@@ -35,6 +36,8 @@ def alternatives(op: Op, name: str) -> Iterator[tuple[str, object]]:
         for part in fields(value):
             more = replace(value, **{part.name: getattr(value, part.name) * 1.5})
             yield f"{name}.{part.name}", more
+    elif isinstance(value, ChannelFactors):
+        yield name, replace(value, factors=tuple(one * 1.5 for one in value.factors))
     elif isinstance(value, WeightUse) and name in OPTIONAL_WEIGHTS:
         yield name, None
     elif name == "chunk" and value:

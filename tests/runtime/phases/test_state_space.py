@@ -14,7 +14,7 @@ from rdrr_runtime.phases.state_space import (
     StateSpaceOperands,
     StateSpaceSizes,
     StateSpaceSpec,
-    StepLimits,
+    StepForm,
     chunk_refusal,
     state_space,
     state_space_in_chunks,
@@ -24,7 +24,7 @@ from support.gpu import TOLERANCE, normal, relative_error
 
 SMALL = StateSpaceSpec(StateSpaceSizes(heads=6, head_dim=20, groups=2, state_dim=24))
 LARGE = StateSpaceSpec(
-    StateSpaceSizes(heads=3, head_dim=64, groups=1, state_dim=256), StepLimits(0.3, 1.1)
+    StateSpaceSizes(heads=3, head_dim=64, groups=1, state_dim=256), StepForm(0.3, 1.1, 0.6)
 )
 
 
@@ -42,7 +42,7 @@ class Case:
 
     def expected(self, rows, sequence, slot):
         """Return the output of some rows of a sequence, and its state afterwards."""
-        sizes, limits = self.spec.sizes, self.spec.limits
+        sizes, form = self.spec.sizes, self.spec.form
         shared = sizes.groups * sizes.state_dim
         x, b, c = (
             torch.from_numpy(self.xbc[rows]).double().split((sizes.outputs, shared, shared), 1)
@@ -53,8 +53,10 @@ class Case:
             for one in (b, c)
         )
         rate, bias, skip = torch.from_numpy(self.rates).double()
-        step = torch.nn.functional.softplus(torch.from_numpy(self.step[rows]).double() + bias)
-        step = step.clamp(limits.least_step, limits.most_step)
+        step = torch.nn.functional.softplus(
+            form.step_scale * torch.from_numpy(self.step[rows]).double() + bias
+        )
+        step = step.clamp(form.least_step, form.most_step)
         state = torch.from_numpy(self.state[sequence]).double() * (slot > 0)
         y = selective_scan(x, b, c, step, rate, state) + skip[:, None] * x
         return y.flatten(1).numpy(), state.numpy()

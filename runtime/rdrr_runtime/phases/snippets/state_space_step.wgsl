@@ -1,8 +1,8 @@
-// The length of a step of the state space, softplus(step + step_bias) within its limits, for a row and head.
+// The length of a step of the state space, softplus(STEP_SCALE step + step_bias) within its limits, for a row and head.
 // ln(1 + u) is computed as 2 artanh(u / (2 + u)), because `log` has a large relative error near 1, and most
 // steps are short.
 fn step_length(row: u32, head: u32) -> f32 {
-    let v = f32(step[row * HEADS + head]) + rates[HEADS + head];
+    let v = STEP_SCALE * f32(step[row * HEADS + head]) + rates[HEADS + head];
     let u = exp(max(-abs(v), -80.0));
     let s = u / (2.0 + u);
     let q = s * s;
