@@ -7,9 +7,11 @@ measured: `plain`, and `low-entropy`, whose continuation a model trained on manu
 memorized. `--prompt` takes one of these names or any text.
 
 The strategies alternate in one process. Each gets the same prompt and generates the same number of
-tokens; no stop token ends a sequence early. There are two baselines: greedy decoding with a
-key-value cache and eight tokens per readback (`ar`), and greedy decoding without a cache
-(`uncached`), which the published speed-up of WeDLM refers to. Times include the prefill.
+tokens; no stop token ends a sequence early. A time ends with the last ids. A strategy that submits
+passes ahead may have submitted some in vain; the next generation waits until they are done. There
+are two baselines: greedy decoding with a key-value cache and eight tokens per readback (`ar`), and
+greedy decoding without a cache (`uncached`), which the published speed-up of WeDLM refers to. Times
+include the prefill.
 
 Passes over several rows are timed as well and compared with the pass of one token, both with their
 readbacks: a strategy pays off if its tokens per pass exceed that ratio. WeDLM needs a package of a
@@ -105,12 +107,23 @@ def measure_strategies(
     prompt: Sequence[int],
     tokens: int,
     rounds: int,
+    settle: Callable[[], object] = lambda: None,
 ) -> dict[str, Any]:
-    """Measure all strategies alternately, after one round of warm-up; return their figures."""
+    """Measure all strategies alternately, after one round of warm-up; return their figures.
+
+    Args:
+        engine: The package.
+        strategies: Strategies by name, among them `ar` and `uncached`.
+        prompt: Ids of the prompt.
+        tokens: Tokens to generate.
+        rounds: Rounds to measure.
+        settle: Waits until the device is idle.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in strategies}
     last: dict[str, tuple[list[int], dict[str, Any]]] = {}
     for index in range(rounds + 1):
         for name, strategy in strategies.items():
+            settle()
             last[name] = generate(engine, strategy, prompt, tokens)
             if index:
                 seconds[name].append(last[name][1]["total_ms"] / 1e3)
@@ -122,7 +135,16 @@ def measure_strategies(
             )
             for base in ("ar", "uncached")
         }
-        counted = ("forwards", "tokens_per_forward", "rows", "wasted_rows", "drafted", "accepted")
+        counted = (
+            "forwards",
+            "wasted_forwards",
+            "tokens_per_forward",
+            "rows",
+            "wasted_rows",
+            "drafted",
+            "accepted",
+            "readbacks",
+        )
         found[name] = {
             "tokens": len(ids),
             "seconds": [min(seconds[name]), median(seconds[name]), max(seconds[name])],
@@ -311,7 +333,9 @@ def main() -> None:
         strategies |= draft_strategies(package, device, options.draft, context, stack)
         engine = Engine(backend, (), package.manifest.architecture.vocab_size)
         found = {
-            name: measure_strategies(engine, strategies, ids[name], one.tokens, options.rounds)
+            name: measure_strategies(
+                engine, strategies, ids[name], one.tokens, options.rounds, device.wait
+            )
             for name, one in prompts.items()
         }
         passes = measure_passes(backend, next(iter(ids.values())), options.rounds)

@@ -48,10 +48,13 @@ class Work:
         items: Items, a number that does not depend on the token rows of the pass.
         rows: Token rows that one workgroup processes; None if the number of workgroups does not
             depend on the token rows.
+        most_rows: Largest number of token rows to launch for, where a part of a pass has fewer rows
+            than the rest; None for those of the pass.
     """
 
     items: int = 1
     rows: int | None = None
+    most_rows: int | None = None
 
     def count(self, rows: int) -> int:
         """Return the number of workgroups for a pass over `rows` token rows."""
@@ -74,7 +77,9 @@ class Work:
         return -(-self.items // y), y, z
 
     def _groups(self, rows: int) -> int:
-        return 1 if self.rows is None else -(-rows // self.rows)
+        if self.rows is None:
+            return 1
+        return -(-(rows if self.most_rows is None else min(rows, self.most_rows)) // self.rows)
 
 
 @dataclass(frozen=True)

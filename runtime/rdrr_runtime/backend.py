@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rdrr_runtime.sampling.logprobs import TokenLogprobs
+from rdrr_runtime.sampling.masks import FilledTokens, MaskRules
 from rdrr_runtime.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -241,6 +242,44 @@ class FeedingBackend(Protocol):
             base: Tokens already in the cache.
             sampled: Whether tokens are sampled as the last `SamplingBackend.begin` says, which may
                 also record log-probabilities; otherwise the most probable tokens are taken.
+        """
+        ...
+
+
+class MaskFeed(Protocol):
+    """A chain of passes over a window of masks, in which each pass fills masks for the next one.
+
+    Like a `Feed`, it may be abandoned.
+
+    Attributes:
+        ahead: Recommended number of passes to submit before earlier ones are collected.
+    """
+
+    ahead: int
+
+    def submit(self) -> None:
+        """Submit one more pass, without waiting for it."""
+        ...
+
+    def collect(self) -> FilledTokens:
+        """Wait for the oldest pass that was not collected, and return what it has added."""
+        ...
+
+
+@runtime_checkable
+class MaskFillingBackend(Protocol):
+    """A backend that can fill masks on its device, so that passes need not wait for the host."""
+
+    def mask_feed(self, base: int, rules: MaskRules, count: int) -> MaskFeed | None:
+        """Return a feed that fills masks after the sequence; only one may be in use at a time.
+
+        Args:
+            base: Tokens already in the cache, which are the whole sequence.
+            rules: The window, and which masks a pass fills.
+            count: Number of tokens that the sequence may still get.
+
+        Returns:
+            The feed; None if the window needs more than one pass.
         """
         ...
 

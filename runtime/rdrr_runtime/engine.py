@@ -280,7 +280,7 @@ class Engine:
                 for run in runs:
                     ids += run
                     left -= len(run)
-                    self._cached_ids.extend(ids[:-1])
+                    self._cached_ids.extend(ids[: len(ids) - chooser.uncached])
                     if chooser.ended:
                         stats.finish = "stop"
                     yield run

@@ -29,6 +29,7 @@ from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.state_positions import StatePosition
 from rdrr_runtime.sampling.logprobs import TokenLogprobs
+from rdrr_runtime.sampling.masks import MaskRules
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.feed import GpuFeed
 from rdrr_runtime.sequences.gpu_batch import GpuBatch
@@ -40,6 +41,7 @@ from rdrr_runtime.sequences.gpu_sequences import (
 )
 from rdrr_runtime.sequences.gpu_states import GpuStateCopies
 from rdrr_runtime.sequences.hidden import GpuHidden
+from rdrr_runtime.sequences.mask_feed import GpuMaskFeed, GpuMasks
 from rdrr_runtime.sequences.passes import SinglePasses
 from rdrr_runtime.sequences.sampler import GpuSampler
 from rdrr_runtime.sequences.windows import GpuWindows
@@ -126,6 +128,14 @@ class GpuBackend:
                 self._position,
             )
             self._windows = GpuWindows(self._sequence, self._program)
+            # A software adapter gains nothing from passes ahead, for which more rows are launched.
+            self._masks = GpuMasks(
+                plan,
+                self._executor,
+                self._arena,
+                self._sequence.step,
+                0 if self.device.info.software else AHEAD,
+            )
             self._hidden = GpuHidden(
                 self._sequence, self._program, package.graph.hidden_size, plan.value_bytes
             )
@@ -223,6 +233,10 @@ class GpuBackend:
     ) -> tuple[list[int], F32]:
         """Return most probable ids, the lowest among equals, and entropies of the last rows."""
         return self._windows.picks(ids, base, last_n, positions)
+
+    def mask_feed(self, base: int, rules: MaskRules, count: int) -> GpuMaskFeed | None:
+        """Return a feed that fills masks after the sequence, see `MaskFillingBackend.mask_feed`."""
+        return self._masks.feed(base, rules, count)
 
     def read_cache(self, slots: int) -> dict[str, npt.NDArray[np.uint8]]:
         """Return the first slots of the cache, see `StoringBackend.read_cache`."""

@@ -26,6 +26,7 @@ from rdrr_runtime.compile.pass_spec import (
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.phases.batch_advance import batch_advance
 from rdrr_runtime.phases.copy import copy
+from rdrr_runtime.phases.fill_masks import fill_masks, record_bytes, rules_bytes
 from rdrr_runtime.phases.formats import FORMATS
 from rdrr_runtime.phases.gpu_weight import allocate_weight
 from rdrr_runtime.phases.kv_cache import KvCache
@@ -111,11 +112,13 @@ def kernels_of_sampling(device: Device) -> Iterator[Kernel]:
     options = SamplingParams(temperature=1.0, top_k=5, top_p=0.9)
     logits, picks = arena.empty("logits", 16 * VOCAB), arena.empty("picks", 32)
     buffers = SampleBuffers.create(arena, VOCAB, rows=4, sequences=4)
+    rules, record = arena.empty("rules", rules_bytes(2)), arena.empty("record", record_bytes(2))
     made = [
         scatter_entries(buffers, "set"),
         *sample(buffers, state, logits, options, "sample"),
         *sample(buffers, state, logits, options, "sample", picks),
         *batch_advance(state, picks, rows=4, steps=4, label="advance"),
+        *fill_masks(state, picks, rules, record, window=2, label="fill masks"),
         *logprobs(LogprobBuffers.create(arena, 8), state, logits, vocabulary=VOCAB, top=5),
     ]
     return (as_dispatch(one).kernel for one in made)

@@ -101,11 +101,11 @@ def picks(logits):
 
 @dataclass
 class Result:
-    """The decoded ids, and for each pass its rows, the ids it committed and the masks it filled."""
+    """The decoded ids, and for each pass its rows, the ids it added and the masks it filled."""
 
     ids: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
-    committed: list[list[int]] = field(default_factory=list)
+    added: list[list[int]] = field(default_factory=list)
     filled: list[int] = field(default_factory=list)
     closest: float = np.inf
     """Smallest distance of an entropy from a decision, or of the second logit from the first."""
@@ -139,17 +139,9 @@ def decode(
         positions = [length + at for at in order]
         logits = model.forward([tokens[at] for at in order], positions, length)
         result.rows.append(len(order))
-        result.committed.append([])
-        for token in tokens[:ready]:
-            result.ids.append(token)
-            result.committed[-1].append(token)
-            length += 1
-            if token in stops or len(result.ids) == max_tokens:
-                return result
+        length += ready
         tokens, masked = tokens[ready:], masked[ready:]
         open_slots = [at for at, one in enumerate(masked) if one]
-        if not open_slots:
-            continue
         ids, entropy = picks(logits[len(known) :])
         raised = entropy + slope * (np.array(open_slots) - open_slots[0])
         chosen = [] if tau is None else np.flatnonzero(raised < tau)[:cap].tolist()
@@ -159,6 +151,12 @@ def decode(
         for index in chosen:
             tokens[open_slots[index]] = int(ids[index])
             masked[open_slots[index]] = False
+        result.added.append([])
+        for token in tokens[: [*masked, True].index(True)]:
+            result.ids.append(token)
+            result.added[-1].append(token)
+            if token in stops or len(result.ids) == max_tokens:
+                return result
 
 
 def _margin(logits, raised, tau: float | None) -> float:

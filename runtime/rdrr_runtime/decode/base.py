@@ -62,6 +62,21 @@ class ChosenTokens:
     logprobs: Sequence[TokenLogprobs] = field(default=())
 
 
+@dataclass(frozen=True)
+class Picks:
+    """Independently chosen tokens, one per row; the rows need not follow each other.
+
+    Attributes:
+        ids: The token id of each row.
+        entropies: The entropy of each row's distribution, in nats.
+        logprobs: Log-probabilities recorded for each token; empty where none are requested.
+    """
+
+    ids: list[int]
+    entropies: list[float]
+    logprobs: Sequence[TokenLogprobs] = field(default=())
+
+
 def until_stop(ids: list[int], stop_ids: frozenset[int]) -> tuple[list[int], bool]:
     """Return the ids up to and including the first stop id, and whether there was one."""
     for index, token_id in enumerate(ids):

@@ -8,40 +8,26 @@ wanted, the logits never leave the device.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import GenerationError
 
-from rdrr_runtime.backend import Backend, FeedingBackend
-from rdrr_runtime.decode.base import ChosenTokens, until_stop
+from rdrr_runtime.backend import Backend, FeedingBackend, MaskFillingBackend
+from rdrr_runtime.decode.base import ChosenTokens, Picks, until_stop
 from rdrr_runtime.decode.drafts import Proposal
 from rdrr_runtime.decode.host_sampling import HostSampling, sampling_backend
 from rdrr_runtime.decode.interval import Interval
+from rdrr_runtime.decode.mask_stream import DeviceMasks, HostMasks, MaskStream
 from rdrr_runtime.decode.probabilities import Allowed, ProbabilitySampler
 from rdrr_runtime.decode.rules import TokenRules
 from rdrr_runtime.decode.stream import BlockingFeed, Stream
 from rdrr_runtime.sampling.entropy import entropies
 from rdrr_runtime.sampling.logprobs import TokenLogprobs, token_logprobs
+from rdrr_runtime.sampling.masks import MaskRules
 from rdrr_runtime.sampling.sampler import Sampler
 
 F32 = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Picks:
-    """Independently chosen tokens, one per row; the rows need not follow each other.
-
-    Attributes:
-        ids: The token id of each row.
-        entropies: The entropy of each row's distribution, in nats.
-        logprobs: Log-probabilities recorded for each token; empty where none are requested.
-    """
-
-    ids: list[int]
-    entropies: list[float]
-    logprobs: Sequence[TokenLogprobs] = field(default=())
 
 
 class Chooser:
@@ -58,6 +44,7 @@ class Chooser:
         rules: How tokens are chosen.
         ids: The sequence in the context, which grows as tokens are delivered.
         ended: Whether a delivered token has ended the sequence.
+        uncached: Last ids of the sequence that the cache does not hold yet.
     """
 
     def __init__(
@@ -66,6 +53,7 @@ class Chooser:
         self.backend, self.rules = backend, rules
         self.ids = list(ids)
         self.ended = False
+        self.uncached = 1
         self._dropped = list(dropped)
         self._sampler: Sampler | None = None
         self._probabilities: ProbabilitySampler | None = None
@@ -180,6 +168,21 @@ class Chooser:
         if scaled:
             logits = logits / np.float32(self.rules.sampling.temperature)
         return Picks(chosen, entropies(logits).tolist() if last_n else [], logprobs)
+
+    def masks(self, base: int, rules: MaskRules, count: int, *, scaled: bool = False) -> MaskStream:
+        """Return passes that fill masks after the sequence, which is in the cache.
+
+        Args:
+            base: Tokens in the cache.
+            rules: The window, and which masks a pass fills.
+            count: Number of tokens that the sequence may still get, at least one.
+            scaled: Whether to compute the entropies after dividing the logits by the temperature.
+        """
+        if self.rules.on_device and isinstance(self.backend, MaskFillingBackend):
+            feed = self.backend.mask_feed(base, rules, count)
+            if feed is not None:
+                return DeviceMasks(feed, rules.window)
+        return HostMasks(self.pick, rules, base, count, scaled=scaled)
 
     def deliver(self, chosen: ChosenTokens) -> list[int]:
         """Append chosen tokens to the sequence and return the ids that were appended.

@@ -25,7 +25,7 @@ class Strategy(ABC):
     """An order of forward passes that continues a prompt.
 
     Attributes:
-        slots_of_last: Cache slots that the last new token takes; 0 if the strategy never runs it.
+        slots_of_last: Cache slots that the last new token takes; 0 if no row runs at its position.
     """
 
     slots_of_last: ClassVar[int] = 0
@@ -39,7 +39,8 @@ class Strategy(ABC):
     def run(self, job: Job, chooser: Chooser, counts: Counts) -> Iterator[list[int]]:
         """Yield groups of new ids until the job ends, each as soon as it is known.
 
-        When a group is yielded, the cache holds the whole sequence except its last id.
+        When a group is yielded, the cache holds the whole sequence except its last ids, of which
+        `Chooser.uncached` gives the number.
 
         Args:
             job: The prompt and the largest number of new tokens.

@@ -7,29 +7,33 @@ masks in place and uses causal attention.
 A window of positions follows the sequence; each is either filled or a mask. A pass runs the filled
 positions before the masks, so that under causal attention every mask attends to all known tokens.
 Rope uses the true positions in the sequence. The filled positions at the start of the window then
-have the keys and values that the finished sequence has, so they are committed. The logits of a mask
-predict the token at its own position. A mask is filled if the entropy of its logits, plus a penalty
-that grows with the distance from the first mask, is below a threshold.
+have the keys and values that the finished sequence has, so they leave the window. The logits of a
+mask predict the token at its own position. A mask is filled if the entropy of its logits, plus a
+penalty that grows with the distance from the first mask, is below a threshold.
+
+A token is delivered as soon as no mask precedes it, although only the next pass stores its keys and
+values; after the last tokens there is no such pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import ceil
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from rdrr_format.errors import UsageError
 from rdrr_format.options import check_fields, documented, option
 
-from rdrr_runtime.decode.base import ChosenTokens, Counts, Job
+from rdrr_runtime.decode.base import Counts, Job
 from rdrr_runtime.decode.strategy import Models, Strategy, StrategyOptions
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
 
-    from rdrr_runtime.decode.chooser import Chooser, Picks
+    from rdrr_runtime.decode.chooser import Chooser
     from rdrr_runtime.decode.rules import TokenRules
-    from rdrr_runtime.sampling.logprobs import TokenLogprobs
+    from rdrr_runtime.sampling.masks import MaskRules
 
 
 EntropyKind = Literal["raw", "scaled"]
@@ -87,80 +91,13 @@ class Wedlm(StrategyOptions):
         """
         return WedlmDecoding(_mask_of(models.package), self)
 
-    def select(self, entropies: Sequence[float], positions: Sequence[int]) -> list[int]:
-        """Return the indices of the masks to fill, at least one.
+    def rules(self, mask_id: int) -> MaskRules:
+        """Return the rules by which a model's masks are filled."""
+        from rdrr_runtime.sampling.masks import (
+            MaskRules,
+        )  # imports numpy, which --help needs not load
 
-        Args:
-            entropies: Entropy of each mask, in nats.
-            positions: Position of each mask in the window, ascending.
-        """
-        raised = [
-            entropy + self.slope * (position - positions[0])
-            for entropy, position in zip(entropies, positions, strict=True)
-        ]
-        tau = self.tau
-        sure = [] if tau is None else [at for at, value in enumerate(raised) if value < tau]
-        return sure[: self.max_per_step] or [raised.index(min(raised))]
-
-
-@dataclass
-class Window:
-    """Positions after the committed sequence, each a token or, as None, a mask.
-
-    Attributes:
-        budget: Number of positions that may still be added.
-        tokens: Tokens and masks, from the first position that is not committed yet.
-        logprobs: Log-probabilities recorded for the tokens, by index in `tokens`.
-    """
-
-    budget: int
-    tokens: list[int | None] = field(default_factory=list)
-    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
-
-    def extend(self, count: int) -> None:
-        """Append up to `count` masks, as many as the budget allows."""
-        added = min(count, self.budget)
-        self.tokens += [None] * added
-        self.budget -= added
-
-    @property
-    def masks(self) -> list[int]:
-        """Indices of the masks, ascending."""
-        return [at for at, token in enumerate(self.tokens) if token is None]
-
-    @property
-    def order(self) -> list[int]:
-        """Indices of the filled positions, then of the masks, each ascending."""
-        return sorted(range(len(self.tokens)), key=lambda at: self.tokens[at] is None)
-
-    def prefix(self) -> list[int]:
-        """Return the tokens before the first mask."""
-        run: list[int] = []
-        for token in self.tokens:
-            if token is None:
-                break
-            run.append(token)
-        return run
-
-    def fill(self, picks: Picks, options: Wedlm) -> None:
-        """Fill the masks whose tokens are confident enough.
-
-        Args:
-            picks: A token and an entropy for each mask, in order.
-            options: The thresholds that decide which masks are filled.
-        """
-        masks = self.masks
-        for index in options.select(picks.entropies, masks) if masks else ():
-            self.tokens[masks[index]] = picks.ids[index]
-            if picks.logprobs:
-                self.logprobs[masks[index]] = picks.logprobs[index]
-
-    def commit(self, count: int) -> list[TokenLogprobs]:
-        """Remove the first `count` tokens and return the log-probabilities recorded for them."""
-        recorded = [self.logprobs[at] for at in range(count) if at in self.logprobs]
-        del self.tokens[:count]
-        self.logprobs = {at - count: one for at, one in self.logprobs.items() if at >= count}
-        return recorded
+        return MaskRules(mask_id, self.window, self.tau, self.slope, self.max_per_step)
 
 
 @dataclass(frozen=True)
@@ -186,41 +123,35 @@ class WedlmDecoding(Strategy):
         return None
 
     def run(self, job: Job, chooser: Chooser, counts: Counts) -> Iterator[list[int]]:
-        """Yield groups of committed ids."""
+        """Yield groups of ids, each as soon as no mask precedes it."""
         base, left = job.base + len(job.prompt), job.max_tokens
         chooser.backend.fill(job.prompt, job.base)
-        window = Window(left)
-        window.extend(self.options.window)
-        while left > 0:
-            ready = window.prefix()
-            window.extend(len(ready))
-            rows = len(window.tokens)
-            picks = self._pick_masks(window, base, chooser, counts)
-            window_logprobs = window.commit(len(ready))
-            delivered = chooser.deliver(ChosenTokens(ready, window_logprobs))
-            base += len(ready)
-            left -= len(ready)
-            counts.rows += rows
-            counts.wasted_rows += rows - len(delivered)
-            if delivered:
-                yield delivered
-            if chooser.ended:
-                return
-            window.fill(picks, self.options)
-
-    def _pick_masks(self, window: Window, base: int, chooser: Chooser, counts: Counts) -> Picks:
-        """Run the window from slot `base` on, and choose a token for each mask."""
-        order, last_n = window.order, len(window.masks)
-        tokens = [window.tokens[at] for at in order]
-        counts.forwards += 1
-        counts.readbacks += last_n > 0
-        return chooser.pick(
-            [self.mask_id if token is None else token for token in tokens],
-            base,
-            last_n=last_n,
-            positions=[base + at for at in order],
-            scaled=self.options.entropy == "scaled",
-        )
+        scaled = self.options.entropy == "scaled"
+        stream = chooser.masks(base, self.options.rules(self.mask_id), left, scaled=scaled)
+        submitted = collected = 0
+        try:
+            while left > 0:
+                # The fewest passes at first, then as many as the tokens of a pass so far suggest.
+                rate = max(1.0, (job.max_tokens - left) / collected) if collected else stream.window
+                goal = collected + min(1 + stream.ahead, ceil(left / rate))
+                while submitted < goal:
+                    stream.submit()
+                    submitted += 1
+                    counts.forwards += 1
+                filled = stream.collect()
+                collected += 1
+                delivered = chooser.deliver(filled.tokens)
+                left -= len(delivered)
+                counts.readbacks += 1
+                counts.rows += filled.rows
+                counts.wasted_rows += filled.rows - len(delivered)
+                if delivered:
+                    chooser.uncached = len(delivered)  # the next pass runs them
+                    yield delivered
+                if chooser.ended:
+                    return
+        finally:
+            counts.wasted += submitted - collected
 
 
 def _mask_of(package: Package) -> int:

@@ -175,7 +175,7 @@ class Phase:
             "threads": self.record.threads,
             "choices": {name: _plain(one) for name, one in self.record.choices.items()},
             "constants": dict(self.record.constants),
-            "work": asdict(self.work),
+            "work": _work(self.work),
             "buffers": [
                 {
                     "name": binding.name,
@@ -187,6 +187,11 @@ class Phase:
                 for binding, one in zip(self.bindings, self.slices, strict=True)
             ],
         }
+
+
+def _work(work: Work) -> dict[str, int | None]:
+    limit = {} if work.most_rows is None else {"most_rows": work.most_rows}
+    return {"items": work.items, "rows": work.rows, **limit}
 
 
 def _plain(value: Any) -> Any:

@@ -25,6 +25,9 @@ Numbers = Sequence[int] | npt.NDArray[np.int64]
 HEADER_WORDS = 4
 ROW_WORDS = 4
 
+NO_SLOT = 0xFFFFFFFF
+"""Slot of a row that has no effect: nothing is stored for it, and it attends to no slot."""
+
 
 @dataclass(frozen=True)
 class State:
@@ -47,6 +50,7 @@ def pack_step(
     positions: Numbers | None = None,
     sequences: Numbers | int = 0,
     last_n: int = 1,
+    launched: int = 0,
 ) -> npt.NDArray[np.uint32]:
     """Return the words of a `Step` before its first sampled token, u32 [4 + 4 rows].
 
@@ -56,11 +60,16 @@ def pack_step(
         positions: Position of each row; None means that it equals the slot.
         sequences: Sequence of each row, or one sequence for all rows.
         last_n: Number of last rows whose logits a window computes.
+        launched: Number of rows that the pass is launched for, if it is more than there are; the
+            further rows have no effect.
     """
-    table = np.zeros((1 + len(tokens), ROW_WORDS), np.uint32)
-    table[0, 0], table[0, 2] = len(tokens), last_n
-    table[1:, 0] = tokens
-    table[1:, 1] = slots if positions is None else positions
-    table[1:, 2] = sequences
-    table[1:, 3] = slots
+    count = len(tokens)
+    table = np.zeros((1 + max(count, launched), ROW_WORDS), np.uint32)
+    table[0, 0], table[0, 2] = count, last_n
+    rows = table[1 : 1 + count]
+    rows[:, 0] = tokens
+    rows[:, 1] = slots if positions is None else positions
+    rows[:, 2] = sequences
+    rows[:, 3] = slots
+    table[1 + count :, 3] = NO_SLOT
     return table.reshape(-1)

@@ -42,6 +42,7 @@ class Step:
         positions: Sequence[int] | None = None,
         sequence: int = 0,
         last_n: int = 1,
+        launched: int = 0,
     ) -> None:
         """Write ids of one sequence, to be stored in consecutive slots.
 
@@ -51,9 +52,16 @@ class Step:
             positions: Position of each id in the sequence; its slot when None.
             sequence: Index of the sequence.
             last_n: Number of last rows whose logits a window pass computes.
+            launched: Number of rows that the pass is launched for, if it is more than `ids`.
         """
-        slots = np.arange(base, base + len(ids))
-        packed = pack_step(ids, slots, positions=positions, sequences=sequence, last_n=last_n)
+        packed = pack_step(
+            ids,
+            np.arange(base, base + len(ids)),
+            positions=positions,
+            sequences=sequence,
+            last_n=last_n,
+            launched=launched,
+        )
         self._write(packed)
 
     def write_rows(self, rows: Sequence[Row]) -> None:

@@ -11,7 +11,7 @@ from rdrr_runtime.backend import Backend, BackendInfo
 from rdrr_runtime.decode.stats import GenerationStats
 from rdrr_runtime.decode.wedlm import Wedlm, WedlmDecoding
 from rdrr_runtime.engine import Engine
-from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.gpu import AHEAD, GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.params import SamplingParams
 from support.comparison import relative_error
@@ -45,6 +45,7 @@ def on_cpu(package) -> CpuBackend:
 @pytest.fixture(scope="module")
 def on_gpu(device, package) -> Iterator[GpuBackend]:
     made = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    made._masks.ahead = AHEAD  # as on a GPU
     yield made
     made.close()
 
@@ -90,7 +91,8 @@ def defined(package, rng, setting, max_tokens: int, stops=()) -> tuple[list[int]
     raise AssertionError("rounding would decide the result of every prompt")
 
 
-CASES = [*(("on_cpu", one) for one in SETTINGS), ("on_gpu", SETTINGS[2]), ("on_gpu", SETTINGS[5])]
+CASES = [(where, one) for where in ("on_cpu", "on_gpu") for one in SETTINGS]
+"""Backends and settings; on the GPU, passes run ahead of readback."""
 
 
 @pytest.mark.parametrize(("where", "setting"), CASES)
@@ -99,29 +101,79 @@ def test_every_pass_equals_that_of_the_definition(request, package, rng, where, 
     prompt, expected = defined(package, rng, setting, 16)
     strategy = WedlmDecoding(MASK, Wedlm(window, tau, slope, cap))
     runs, stats = run(request.getfixturevalue(where), strategy, prompt, 16)
-    assert [one for one in expected.committed if one] == runs
-    assert stats.counts.forwards == len(expected.rows)
-    assert stats.counts.rows == sum(expected.rows) <= 2 * window * stats.counts.forwards
-    assert stats.counts.wasted_rows == stats.counts.rows - 16
-    assert stats.tokens_per_forward == pytest.approx(16 / len(expected.rows))
+    assert [one for one in expected.added if one] == runs
+    counts = stats.counts
+    assert counts.forwards - counts.wasted == len(expected.rows)
+    assert counts.rows == sum(expected.rows) <= 2 * window * len(expected.rows)
+    assert counts.wasted_rows == counts.rows - 16
+    assert stats.tokens_per_forward == pytest.approx(16 / counts.forwards)
+    assert counts.wasted <= (AHEAD if where == "on_gpu" else 0)
     assert stats.finish == "length"
     if tau is None:
         assert set(expected.filled) == {1}
-        assert stats.counts.forwards == 16 + 1  # one mask per pass, and the last commit
+        assert len(expected.rows) == 16  # one mask per pass
 
 
 @pytest.mark.parametrize("where", ["on_cpu", "on_gpu"])
-def test_committed_tokens_are_cached_as_if_they_were_part_of_the_prompt(request, rng, where):
+def test_tokens_are_cached_as_if_they_were_part_of_the_prompt(request, rng, where):
     backend = request.getfixturevalue(where)
     prompt = rng.integers(0, VOCAB, 6).tolist()
-    runs, _ = run(backend, WedlmDecoding(MASK, Wedlm(tau=4.2)), prompt, 20)
-    sequence = [*prompt, *(one for ids in runs for one in ids)]
+    strategy = WedlmDecoding(MASK, Wedlm(4, tau=4.2))
+    engine = Engine(backend, (), VOCAB)
+    new = flat(list(engine.generate(prompt, max_tokens=20, strategy=strategy)))
+    sequence = [*prompt, *new]
     assert len(sequence) == 26
-    left = backend.logits([3], 26)
+    stats = GenerationStats()
+    list(engine.generate([*sequence, 3], max_tokens=1, stats=stats))
+    cached = stats.cached_tokens
+    assert 26 - 4 <= cached < 26  # the last pass ran all but the tokens that it filled
+    list(engine.generate(prompt, max_tokens=20, strategy=strategy))
+    left = backend.logits([*sequence[cached:], 3], cached)
     fresh = backend.logits([*sequence, 3], 0)
     assert relative_error(left, fresh) < CLOSE
     swapped = [*sequence[:10], sequence[10] ^ 1, *sequence[11:], 3]
     assert relative_error(left, backend.logits(swapped, 0)) > CLOSE  # the control
+
+
+def test_passes_submitted_in_vain_do_not_disturb_the_next_generation(on_gpu, rng):
+    prompt = rng.integers(0, VOCAB, 6).tolist()
+    before = on_gpu.greedy(prompt, 0, 8)
+    engine = Engine(on_gpu, (), VOCAB)
+    runs = engine.generate(prompt, max_tokens=40, strategy=WedlmDecoding(MASK, Wedlm(8, 4.1)))
+    some = next(runs)
+    runs.close()
+    assert flat(list(engine.generate(prompt, max_tokens=8))) == before
+    again = flat(run(on_gpu, WedlmDecoding(MASK, Wedlm(8, 4.1)), prompt, 40)[0])
+    assert again[: len(some)] == some
+
+
+def test_passes_that_do_not_run_ahead_are_launched_for_their_own_rows(on_gpu, package, rng):
+    prompt, expected = defined(package, rng, SETTINGS[2], 16)
+    on_gpu._masks.ahead, launched = 0, []
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(on_gpu._executor, "run", recording(on_gpu._executor.run, launched))
+            runs, stats = run(on_gpu, WedlmDecoding(MASK, Wedlm(8, 4.1)), prompt, 16)
+    finally:
+        on_gpu._masks.ahead = AHEAD
+    assert flat(runs) == expected.ids
+    assert stats.counts.wasted == 0
+    assert launched == [len(prompt), *expected.rows]
+
+
+def recording(run, launched: list[int]):
+    def recorded(prepared, rows, times=1):
+        launched.append(rows)
+        run(prepared, rows, times)
+
+    return recorded
+
+
+def test_a_window_too_large_for_a_pass_is_filled_on_the_host(on_gpu, package, rng):
+    prompt, expected = defined(package, rng, (17, 4.2, 0.02, None), 20)
+    runs, stats = run(on_gpu, WedlmDecoding(MASK, Wedlm(17, 4.2, 0.02)), prompt, 20)
+    assert runs == [one for one in expected.added if one]
+    assert (stats.counts.forwards, stats.counts.wasted) == (len(expected.rows), 0)
 
 
 def test_sampling_at_a_tiny_temperature_takes_the_most_probable_tokens(on_cpu, package, rng):
@@ -178,7 +230,7 @@ SEQUENCE = list(range(40, 60)) + list(range(20, 40))
 
 @pytest.mark.parametrize("window", [1, 2, 5, 16])
 @pytest.mark.parametrize("ends_at", [3, 4, 9, 10])
-def test_a_sequence_ends_at_a_stop_id_anywhere_in_a_commit(window: int, ends_at: int) -> None:
+def test_a_sequence_ends_at_a_stop_id_anywhere_in_a_pass(window: int, ends_at: int) -> None:
     runs, stats = run(
         Confident(SEQUENCE, uncertain=[5, 8]),
         WedlmDecoding(MASK, Wedlm(window)),
@@ -190,13 +242,13 @@ def test_a_sequence_ends_at_a_stop_id_anywhere_in_a_commit(window: int, ends_at:
     assert stats.finish == "stop"
 
 
-def test_a_stop_id_that_is_not_committed_yet_does_not_end_the_sequence() -> None:
+def test_a_stop_id_behind_a_mask_does_not_end_the_sequence() -> None:
     """A stop id after a gap is filled first; it only counts once the gap is filled."""
     backend = Confident(SEQUENCE, uncertain=[4])
     runs, stats = run(backend, WedlmDecoding(MASK, Wedlm(4)), SEQUENCE[:3], 30, stops=[SEQUENCE[5]])
     assert runs == [[SEQUENCE[3]], [SEQUENCE[4], SEQUENCE[5]]]
     # The order of filling: the last of the first four, the position added after it, then the gap.
-    assert stats.counts.forwards == 4
+    assert stats.counts.forwards == 3
 
 
 def test_a_generated_mask_token_does_not_end_the_sequence() -> None:
@@ -211,7 +263,7 @@ def test_no_pass_goes_beyond_max_tokens_or_the_context() -> None:
     )
     assert flat(runs) == SEQUENCE[3:12]
     assert stats.finish == "context"
-    assert stats.counts.rows == 2 * 9  # each position once as a mask and once filled
+    assert stats.counts.rows == 9  # each position once, as a mask
     with pytest.raises(GenerationError, match="no room"):
         run(Confident(SEQUENCE, context=3), WedlmDecoding(MASK), SEQUENCE[:3], 30)
 

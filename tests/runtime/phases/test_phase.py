@@ -55,7 +55,14 @@ def test_the_fields_of_a_record_become_constants_and_template_variables():
 
 @pytest.mark.parametrize(
     ("work", "rows", "calls"),
-    [(Work(), 5, 1), (Work(7), 5, 7), (Work(7, 1), 5, 35), (Work(7, 4), 5, 14)],
+    [
+        (Work(), 5, 1),
+        (Work(7), 5, 7),
+        (Work(7, 1), 5, 35),
+        (Work(7, 4), 5, 14),
+        (Work(7, 2, 3), 5, 14),
+        (Work(7, 2, 9), 5, 21),
+    ],
 )
 def test_work_gives_the_number_of_calls(work, rows, calls):
     assert work.count(rows) == calls
