@@ -15,7 +15,7 @@ from rdrr_format.block_fields import BLOCK_FIELDS
 from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
-from rdrr_runtime.phases.fusion import AttentionSplits, Input, RowNorm
+from rdrr_runtime.phases.fusion import AttentionSplits, GatedNorm, HeadGates, Input, RowNorm
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.packing import upload_weight
 from support.gpu import F32, Bench, in_int8, normal, random_tensor
@@ -110,10 +110,14 @@ class Operands:
     def source(self, kind: str, k: int, matrices: list[Matrix]) -> Source:
         """Return an input that is `plain`, before its `norm`, or in splits to `combine`.
 
-        No code of it is near a tie, whichever of the matrices it is rounded for.
+        Heads to combine may have gates (`gated combine`), or be normed before their gates
+        (`gated`). No code of it is near a tie, whichever of the matrices it is rounded for.
         """
-        if kind == "combine":
-            return self.combined(k, matrices, head_dim=32, splits=5, live=3)
+        if kind in ("combine", "gated combine"):
+            gates = self.gates(k, 32, "sigmoid") if kind != "combine" else None
+            return self.combined(k, matrices, head_dim=32, splits=5, live=3, gates=gates)
+        if kind == "gated":
+            return self.gated(k, matrices, head_dim=24, blocks=3)
         x, gain = normal(self.rng, k), normal(self.rng, k)
         scale = 1 + gain if kind == "norm" else np.float32(1)
         x *= self.away_from_ties(x * scale, matrices)
@@ -124,8 +128,42 @@ class Operands:
         norm = RowNorm(upload(gain), EPS, 1.0)
         return Source(Input(upload(x), norm), x * scale, 1 / root)
 
+    def gates(self, k: int, head_dim: int, activation: str) -> tuple[HeadGates, F32]:
+        """Return gates that lie beside other values, and their activations, f32 [K]."""
+        first, stride = 5, head_dim + 9
+        held = normal(self.rng, first + k // head_dim * stride)
+        at = first + np.arange(k) // head_dim * stride + np.arange(k) % head_dim
+        opened = 1 / (1 + np.exp(-held[at].astype(np.float64)))
+        factors = opened * held[at] if activation == "silu" else opened
+        gates = HeadGates(self.bench.upload(held), activation, stride, first)
+        return gates, factors.astype(np.float32)
+
+    def gated(self, k: int, matrices: list[Matrix], *, head_dim: int, blocks: int) -> Source:
+        """Return heads before their norm and SiLU gates, with sums of squares in blocks."""
+        gates, factors = self.gates(k, head_dim, "silu")
+        x, gain = normal(self.rng, k // head_dim, head_dim), normal(self.rng, head_dim)
+        squares = (x.astype(np.float64) ** 2).reshape(len(x), blocks, -1).sum(2)
+        squares = squares.astype(np.float32)
+
+        def normed() -> F32:
+            root = np.sqrt(squares.sum(1, dtype=np.float64) / head_dim + EPS)[:, None]
+            return ((x / root * (0.5 + gain)).reshape(-1) * factors).astype(np.float32)
+
+        # The sums stay as they are: they are operands of the launch, too.
+        x *= self.away_from_ties(normed(), matrices).reshape(x.shape)
+        upload = self.bench.upload
+        before = GatedNorm(upload(squares), blocks, head_dim, upload(gain), EPS, gates, 0.5)
+        return Source(Input(upload(x), before), normed())
+
     def combined(
-        self, k: int, matrices: list[Matrix], *, head_dim: int, splits: int, live: int
+        self,
+        k: int,
+        matrices: list[Matrix],
+        *,
+        head_dim: int,
+        splits: int,
+        live: int,
+        gates: tuple[HeadGates, F32] | None = None,
     ) -> Source:
         heads = k // head_dim
         parts = normal(self.rng, heads, splits, head_dim)
@@ -137,13 +175,15 @@ class Operands:
             fade = np.exp(stats[:, :live, 0].astype(np.float64) - most)
             mass = (fade * stats[:, :live, 1]).sum(1)
             whole = (parts[:, :live] * fade[..., None]).sum(1) / mass[:, None]
-            return whole.reshape(-1).astype(np.float32)
+            opened = 1.0 if gates is None else gates[1]
+            return (whole.reshape(-1) * opened).astype(np.float32)
 
         parts *= self.away_from_ties(joined(), matrices).reshape(heads, 1, head_dim)
         x = joined()
         parts[:, live:] = np.nan  # stale contents must not matter
         upload = self.bench.upload
-        return Source(Input(upload(parts), AttentionSplits(upload(stats), splits, head_dim)), x)
+        joins = AttentionSplits(upload(stats), splits, head_dim, gates and gates[0])
+        return Source(Input(upload(parts), joins), x)
 
     def away_from_ties(self, x: F32, matrices: list[Matrix]) -> F32:
         """Return a factor for each input [K], 1 for most, after which no code is near a tie."""

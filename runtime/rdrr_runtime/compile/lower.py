@@ -19,6 +19,7 @@ from rdrr_runtime.compile.decision import Decision
 from rdrr_runtime.compile.lower_attention import serve_attention_block
 from rdrr_runtime.compile.lower_head import lower_head, picks_of, sample
 from rdrr_runtime.compile.lower_layers import serve_gated, serve_normed_linears
+from rdrr_runtime.compile.lower_linear_attention import serve_linear_attention
 from rdrr_runtime.compile.lower_ops import check_fields, lower_op
 from rdrr_runtime.compile.pass_spec import PassSpec
 from rdrr_runtime.compile.patterns import (
@@ -29,6 +30,7 @@ from rdrr_runtime.compile.patterns import (
     match_normed_linears,
     match_projections,
 )
+from rdrr_runtime.compile.patterns_states import match_linear_attention
 from rdrr_runtime.compile.values import Values
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.kv_cache import KvCache
@@ -134,6 +136,9 @@ def _serve_pattern(build: PassBuilder, index: int) -> int:
     block = match_attention_block(build.body, index)
     if block is not None and serve_attention_block(build, block):
         return block.count
+    linear = match_linear_attention(build.body, index)
+    if linear is not None and serve_linear_attention(build, linear):
+        return linear.count
     gated = match_gated_feed_forward(build.body, index)
     served = serve_gated(build, gated) if gated is not None else 0
     if served:

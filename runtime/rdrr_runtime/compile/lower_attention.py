@@ -25,7 +25,7 @@ from rdrr_runtime.phases import attention_decode as decode
 from rdrr_runtime.phases import norm_rope_store as placing
 from rdrr_runtime.phases.attention import SPLITS, AttentionKernel, attention, scratch_size
 from rdrr_runtime.phases.attention_spec import AttentionSpec, SplitTuning
-from rdrr_runtime.phases.fusion import AttentionSplits, Input, Output
+from rdrr_runtime.phases.fusion import AttentionSplits, HeadGates, Input, Output
 from rdrr_runtime.phases.head_transform import HeadTransform, QueryScale
 from rdrr_runtime.phases.kv_store import kv_store
 
@@ -55,6 +55,7 @@ def serve_attention_block(build: PassBuilder, pattern: AttentionBlock) -> bool:
     same_biases = len({one.bias is None for one in linears}) == 1
     can_run = (
         build.model.preferences.hint("attentionDecode") is None
+        and (one_row or not pattern.is_gated)
         and (one_row or build.spec.slots is Slots.DISTINCT)
         and decode.refusal(build.ctx, spec, norm_and_rope=both) is None
     )
@@ -94,7 +95,9 @@ def _emit_block(
     emit_product(build, projected, norm_input(build, norm), output, f"{layer} qkv")
     build.values.mark_read(norm.x)
     sums, stats = _emit_attention(build, pattern.projections, spec, y, depends)
-    joins = AttentionSplits(stats, spec.splits, spec.cache.head_dim)
+    size = spec.cache.head_dim
+    gates = HeadGates(y, "sigmoid", 2 * size, size) if pattern.is_gated else None
+    joins = AttentionSplits(stats, spec.splits, size, gates)
     source = Input(sums, joins, name=f"{layer} attention")
     emit_branch(build, out, pattern.output, source, depends)
 
@@ -166,6 +169,7 @@ def _emit_attention(
         spec=spec,
         transform=_transform(build, pattern),
         label=f"layer {pattern.attention.layer} attention",
+        gated=pattern.queries is not None,
         tuning_keys=depends,
     )
     build.emit(phases, FUSED)

@@ -72,7 +72,7 @@ def fused_product(
 
     Args:
         build: The pass under construction.
-        weights: One to three matrices [N, K] with the same K.
+        weights: One to four matrices [N, K] with the same K.
         ctx: Rows, features and limits of the product; those of the pass when None.
         wanted: Further fields of `Product`.
     """

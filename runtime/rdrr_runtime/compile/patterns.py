@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rdrr_manifests.graph.ops import (
     Attention,
@@ -22,6 +22,7 @@ from rdrr_manifests.graph.ops import (
     PositionScale,
     Residual,
     Rope,
+    Slice,
     values_read,
 )
 
@@ -75,8 +76,9 @@ class Branch:
         return 1 if self.residual is None else 2
 
 
-HeadOp = Norm | Rope | PositionScale
-"""An op that changes the heads of queries or keys in place."""
+HeadOp = Norm | Rope | PositionScale | Slice
+"""An op that changes the heads of queries or keys in place, or takes the queries out of heads that
+also hold gates."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,17 @@ class NormedLinears:
 
 @dataclass(frozen=True)
 class Projections:
-    """The ops from a layer's first norm to its attention."""
+    """The ops from a layer's first norm to its attention.
+
+    Attributes:
+        norm: The norm before the projections.
+        linears: The projections to queries, keys and values.
+        head_norms: The norms of queries and of keys; None for none.
+        ropes: Likewise the rotations.
+        query_scale: The scale of the queries by their position; None for none.
+        attention: The attention.
+        queries: The slice that separates the queries from gates beside them; None without gates.
+    """
 
     norm: Norm
     linears: tuple[Linear, Linear, Linear]
@@ -110,25 +122,32 @@ class Projections:
     ropes: tuple[Rope, Rope] | None
     query_scale: PositionScale | None
     attention: Attention
+    queries: Slice | None = None
 
     @property
     def count(self) -> int:
         """Number of ops."""
         between = (self.head_norms or ()), (self.ropes or ())
-        return 5 + sum(map(len, between)) + (self.query_scale is not None)
+        single = (self.query_scale, self.queries)
+        return 5 + sum(map(len, between)) + sum(one is not None for one in single)
 
 
 @dataclass(frozen=True)
 class AttentionBlock:
-    """Projections, attention, and the projection of its output."""
+    """Projections, attention, its gate if there is one, and the projection of its output."""
 
     projections: Projections
     output: Branch
 
     @property
+    def is_gated(self) -> bool:
+        """Whether gates beside the queries multiply the output of attention."""
+        return self.projections.queries is not None
+
+    @property
     def count(self) -> int:
         """Number of ops."""
-        return self.projections.count + self.output.count
+        return self.projections.count + self.output.count + (2 if self.is_gated else 0)
 
 
 @dataclass(frozen=True)
@@ -169,10 +188,15 @@ def match_branch(body: Body, index: int) -> Branch | None:
     return Branch(op, following if alone and apart else None)
 
 
-def match_normed_linears(body: Body, index: int) -> NormedLinears | None:
+def match_normed_linears(body: Body, index: int, *, sliced: bool = False) -> NormedLinears | None:
     """Match a norm and all linears that read it, if only norms and ropes stand between them.
 
     No kernel fuses other norms than plain RMSNorm with the product after it.
+
+    Args:
+        body: The ops.
+        index: Index of the norm.
+        sliced: Whether slices may stand between the linears too.
     """
     norm = body.at(index)
     if not isinstance(norm, Norm) or norm.groups != 1 or not norm.is_plain:
@@ -182,7 +206,7 @@ def match_normed_linears(body: Body, index: int) -> NormedLinears | None:
     for op in body.ops[index + 1 :]:
         if isinstance(op, Linear) and op.x == norm.out:
             linears.append(op)
-        elif isinstance(op, HeadOp):
+        elif isinstance(op, HeadOp) and (sliced or not isinstance(op, Slice)):
             others.append(op)
         elif isinstance(op, Linear):
             return None  # a linear with another input interrupts the run
@@ -198,20 +222,30 @@ def match_normed_linears(body: Body, index: int) -> NormedLinears | None:
     return NormedLinears(norm, tuple(linears), tuple(others))
 
 
-def match_projections(body: Body, index: int) -> Projections | None:
-    """Match norm, (linear, head norm?, rope?, scale of queries?) twice, linear, attention."""
-    found = match_normed_linears(body, index)
+def match_projections(body: Body, index: int, *, sliced: bool = False) -> Projections | None:
+    """Match norm, (linear, head norm?, rope?, scale of queries?) twice, linear, attention.
+
+    Args:
+        body: The ops.
+        index: Index of the norm.
+        sliced: Whether a slice takes the queries out of heads that also hold gates.
+    """
+    found = match_normed_linears(body, index, sliced=sliced)
     if found is None or len(found.linears) != 3:
         return None
     attention = body.at(index + found.count)
     norms = tuple(op for op in found.others if isinstance(op, Norm))
     ropes = tuple(op for op in found.others if isinstance(op, Rope))
     scales = tuple(op for op in found.others if isinstance(op, PositionScale))
+    slices = tuple(op for op in found.others if isinstance(op, Slice))
     if not isinstance(attention, Attention) or len(norms) not in (0, 2) or len(ropes) not in (0, 2):
         return None
     q, k, v = found.linears
-    chains = [_chain(one, (*norms, *ropes, *scales)) for one in (q, k, v)]
-    if any(body.readers[name] != 1 for chain in chains for name in chain):
+    if len(slices) != int(sliced) or not all(_takes_queries(one, q, attention) for one in slices):
+        return None
+    chains = [_chain(one, (*slices, *norms, *ropes, *scales)) for one in (q, k, v)]
+    twice = {q.out} if sliced else set()  # the gates are read after attention
+    if any(body.readers[name] != 1 + (name in twice) for chain in chains for name in chain):
         return None
     if [chain[-1] for chain in chains] != [attention.q, attention.k, attention.v]:
         return None
@@ -228,6 +262,18 @@ def match_projections(body: Body, index: int) -> Projections | None:
         (ropes[0], ropes[1]) if ropes else None,
         scales[0] if scales else None,
         attention,
+        slices[0] if slices else None,
+    )
+
+
+def _takes_queries(op: Slice, q: Linear, attention: Attention) -> bool:
+    """Return whether a slice takes the first half of each head, the other half being gates."""
+    size = attention.head_dim
+    return op.x == q.out and (op.groups, op.size, op.first, op.width) == (
+        attention.heads,
+        2 * size,
+        0,
+        size,
     )
 
 
@@ -241,14 +287,34 @@ def _chain(linear: Linear, steps: Sequence[HeadOp]) -> list[str]:
 
 
 def match_attention_block(body: Body, index: int) -> AttentionBlock | None:
-    """Match projections, attention and the projection of its output."""
-    found = match_projections(body, index)
+    """Match projections, attention, its gate if there is one, and the projection of its output."""
+    found = match_projections(body, index) or match_projections(body, index, sliced=True)
     if found is None:
         return None
-    output = match_branch(body, index + found.count)
-    if output is None or not isinstance(output.op, Linear):
+    end, value = index + found.count, found.attention.out
+    if found.queries is not None:
+        gated = _match_gate(body, end, found)
+        if gated is None:
+            return None
+        end, value = end + 2, gated
+    output = match_branch(body, end)
+    if output is None or not isinstance(output.op, Linear) or body.readers[value] != 1:
         return None
-    return AttentionBlock(found, output) if output.op.x == found.attention.out else None
+    return AttentionBlock(found, output) if output.op.x == value else None
+
+
+def _match_gate(body: Body, index: int, projections: Projections) -> str | None:
+    """Match the gates beside the queries and their product; return the name of its value."""
+    gates, product, queries = body.at(index), body.at(index + 1), projections.queries
+    attention = projections.attention
+    if queries is None or not isinstance(gates, Slice) or not isinstance(product, GatedActivation):
+        return None
+    size = attention.head_dim
+    beside = replace(queries, out=gates.out, first=size) == gates and body.readers[gates.out] == 1
+    is_plain = product.activation == "sigmoid" and product.clamp is None and product.up_parts == 1
+    reads = (product.gate, product.up) == (gates.out, attention.out)
+    alone = body.readers[attention.out] == 1
+    return product.out if beside and is_plain and reads and alone else None
 
 
 def match_gated_feed_forward(body: Body, index: int) -> GatedFeedForward | None:

@@ -59,7 +59,7 @@ class Product:
 
     Attributes:
         ctx: Rows of the product, and features and limits of the device.
-        weights: One to three matrices [N, K] with the same K.
+        weights: One to four matrices [N, K] with the same K.
         fused: Whether several matrices, or the ops before or after them, share the launch.
         gate: Whether an activation joins the outputs of gate and up.
         partials: Number of partial results of attention to join before the product; 0 for none.

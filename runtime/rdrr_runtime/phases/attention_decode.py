@@ -61,6 +61,7 @@ class AttentionDecode(AttentionRecord, TransformRecord):
 
     Attributes:
         group: Query heads that share a key-value head.
+        gated: Whether a gate follows each query.
         at_once: Query heads whose sums are in workgroup memory at a time.
         subgroups: Whether the maximum score is reduced with subgroup operations.
         splits: Number of splits of the keys.
@@ -71,6 +72,7 @@ class AttentionDecode(AttentionRecord, TransformRecord):
     trusted = True
 
     group: int = choice()
+    gated: bool = choice(default=False)
     at_once: int = choice()
     subgroups: bool = choice()
     splits: int
@@ -118,6 +120,7 @@ def attention_decode(
     spec: AttentionSpec,
     transform: HeadTransform,
     label: str,
+    gated: bool = False,
     tuning_keys: tuple[AnyTuningKey, ...] = (),
 ) -> list[Phase]:
     """Lower decode attention to one phase; `refusal` must return None for it.
@@ -132,6 +135,8 @@ def attention_decode(
         spec: Specification of the attention.
         transform: Norm and rope of queries and keys.
         label: Name of the op, for messages and profiles.
+        gated: Whether a gate follows each query, so that a row of `projected` has 2 heads +
+            2 kv_heads vectors; the output projection applies it.
         tuning_keys: Tuning keys that the splits depend on.
     """
     rows = f", {ctx.max_rows} rows" if ctx.max_rows > 1 else ""
@@ -144,6 +149,7 @@ def attention_decode(
         threads=tuning_key.used.workgroup,
         variant=spec.cache.dtype,
         group=spec.group,
+        gated=gated,
         at_once=_at_once(ctx, spec),
         subgroups=ctx.subgroups,
         splits=spec.splits,

@@ -10,7 +10,12 @@
 // sinks             f32 [HEADS]: logits that the softmax of a head includes, without a value
 {% endif %}
 // table, gains      snippets/head_transform.wgsl
+{% if GATED %}
+// projected         {{ VALUE }} [rows, 2 HEADS + 2 KV_HEADS, HEAD_DIM]: a query and its gate, which is not read
+//                   here, for each head; then keys and values
+{% else %}
 // projected         {{ VALUE }} [rows, HEADS + 2 KV_HEADS, HEAD_DIM]: queries, keys, values
+{% endif %}
 // k_cache, v_cache  {{ KV }} [sequences, KV_HEADS, CONTEXT, HEAD_DIM]
 // sums              f32 [rows, HEADS, SPLITS, HEAD_DIM]
 // stats             f32 [rows, HEADS, SPLITS, 2]
@@ -37,6 +42,7 @@ override WORDS = HEAD_DIM / 4u;
 override LANES = WG / WORDS;  // threads that share one vector of 4 output elements
 
 const GROUP = {{ GROUP }}u;
+const QUERY_STEP = {{ "2u" if GATED else "1u" }};  // vectors of a head in the projected queries
 
 // The template unrolls the loops over the query heads of the group: compilers do not keep arrays in
 // registers that are indexed by a variable.
@@ -63,8 +69,9 @@ fn from_ordered(u: u32) -> f32 {
 // Index of the first element of a vector of a row and key-value head: the queries of the group are
 // vectors 0 to GROUP - 1, the new key is vector GROUP.
 fn vector_at(row: u32, kv_head: u32, vector: u32) -> u32 {
-    let head = select(kv_head * GROUP + vector, HEADS + kv_head, vector == GROUP);
-    return (row * (HEADS + 2u * KV_HEADS) + head) * HEAD_DIM;
+    let query_at = QUERY_STEP * (kv_head * GROUP + vector);
+    let head = select(query_at, QUERY_STEP * HEADS + kv_head, vector == GROUP);
+    return (row * (QUERY_STEP * HEADS + 2u * KV_HEADS) + head) * HEAD_DIM;
 }
 
 {% if NORM %}
@@ -145,8 +152,8 @@ fn new_key(row: u32, kv_head: u32, i: u32) -> vec4<f32> {
 }
 
 fn new_value(row: u32, kv_head: u32, i: u32) -> vec4<f32> {
-    let head = HEADS + KV_HEADS + kv_head;
-    let first = (row * (HEADS + 2u * KV_HEADS) + head) * HEAD_DIM + 4u * i;
+    let head = QUERY_STEP * HEADS + KV_HEADS + kv_head;
+    let first = (row * (QUERY_STEP * HEADS + 2u * KV_HEADS) + head) * HEAD_DIM + 4u * i;
     return vec4<f32>(
         f32(projected[first]),
         f32(projected[first + 1u]),

@@ -21,14 +21,89 @@ class InputRecord(Record):
         eps: For `norm`: epsilon added to the mean square.
         offset: For `norm`: number added to the gain.
         splits: For `combine`: partial results of each head.
-        head_dim: For `combine`: head dimension.
+        head_dim: For `combine` and `gated`: head dimension.
+        blocks: For `gated`: sums of squares of each head.
+        input_gate: Activation of the gates that multiply the input; empty without gates.
+        gate_stride: Elements from the gates of a head to those of the next.
+        gate_first: Index of the first gate.
     """
 
     input: str = choice()
+    input_gate: str = choice("")
     eps: float | None = None
     offset: float | None = None
     splits: int | None = None
     head_dim: int | None = None
+    blocks: int | None = None
+    gate_stride: int | None = None
+    gate_first: int | None = None
+
+
+@dataclass(frozen=True)
+class HeadGates:
+    """Gates that multiply the elements of heads before a product.
+
+    Attributes:
+        gates: Buffer that holds them, of the type of activations.
+        activation: Activation of the gates, `sigmoid` or `silu`.
+        stride: Elements from the gates of a head to those of the next.
+        first: Index of the first gate.
+    """
+
+    gates: BufferSlice
+    activation: str
+    stride: int
+    first: int
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Field values of an `InputRecord`."""
+        return {
+            "input_gate": self.activation,
+            "gate_stride": self.stride,
+            "gate_first": self.first,
+        }
+
+
+@dataclass(frozen=True)
+class GatedNorm:
+    """The norm of each head of a recurrent layer's output, and its gates, before a product.
+
+    Attributes:
+        squares: f32 [heads, blocks], whose sum over a head is that of the squares of its elements.
+        blocks: Sums of each head.
+        head_dim: Elements of a head, a multiple of 4.
+        gain: Norm weight, f32 [head_dim].
+        eps: Epsilon added to the mean square.
+        gates: The gates.
+        offset: Number added to the gain.
+    """
+
+    kind: ClassVar[str] = "gated"
+
+    squares: BufferSlice
+    blocks: int
+    head_dim: int
+    gain: BufferSlice
+    eps: float
+    gates: HeadGates
+    offset: float = 0.0
+
+    @property
+    def buffers(self) -> dict[str, BufferSlice]:
+        """Operands by the names under which shaders declare them."""
+        return {"squares": self.squares, "gain": self.gain, "gates": self.gates.gates}
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Field values of an `InputRecord`."""
+        return {
+            "eps": self.eps,
+            "offset": self.offset,
+            "head_dim": self.head_dim,
+            "blocks": self.blocks,
+            **self.gates.fields,
+        }
 
 
 @dataclass(frozen=True)
@@ -66,6 +141,7 @@ class AttentionSplits:
         stats: f32 [rows, heads, splits, 2], maximum score and exp sum, as attention writes it.
         splits: Partial results of each head.
         head_dim: Head dimension, a multiple of 16.
+        gates: Gates of the combined results, for one row only; None for none.
     """
 
     kind: ClassVar[str] = "combine"
@@ -73,16 +149,19 @@ class AttentionSplits:
     stats: BufferSlice
     splits: int
     head_dim: int
+    gates: HeadGates | None = None
 
     @property
     def buffers(self) -> dict[str, BufferSlice]:
         """Operands by the names under which shaders declare them."""
-        return {"stats": self.stats}
+        gates = {} if self.gates is None else {"gates": self.gates.gates}
+        return {"stats": self.stats, **gates}
 
     @property
     def fields(self) -> dict[str, Any]:
         """Field values of an `InputRecord`."""
-        return {"splits": self.splits, "head_dim": self.head_dim}
+        gates = {} if self.gates is None else self.gates.fields
+        return {"splits": self.splits, "head_dim": self.head_dim, **gates}
 
 
 @dataclass(frozen=True)
@@ -93,20 +172,21 @@ class Input:
         x: [rows, K]; with `AttentionSplits` the partial results, f32
             [rows, heads, splits, head_dim].
         before: The norm to apply first, or the partial results to combine first; None for neither.
+            A `GatedNorm` is for one row only.
         int8: Whether x is already in int8, as a gated product writes it, see `Output`.
         scales: For one row in int8: (f32 scale, i32 sum of the codes) [K / 16]; None otherwise.
         name: Name of the value, for the label of the phase that quantizes a small batch to int8.
     """
 
     x: BufferSlice
-    before: RowNorm | AttentionSplits | None = None
+    before: RowNorm | AttentionSplits | GatedNorm | None = None
     int8: bool = False
     scales: BufferSlice | None = None
     name: str = ""
 
     @property
     def kind(self) -> str:
-        """The fused op: `plain` (none), `norm`, `combine`, or `quantized` for an int8 input."""
+        """The fused op: `plain` (none), `norm`, `combine`, `gated`, or `quantized` for int8."""
         if self.before is not None:
             return self.before.kind
         return "quantized" if self.int8 else "plain"

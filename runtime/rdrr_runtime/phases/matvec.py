@@ -1,7 +1,7 @@
 """Fused matrix-vector products with one token row, the main kernel of decode.
 
 The phase normalises its input (or combines the partial results of split attention), multiplies it
-by up to three matrices, and stores the outputs, adds them to the residual stream, gates them, or
+by up to four matrices, and stores the outputs, adds them to the residual stream, gates them, or
 also finds the largest one. Every matrix must have a single part, and all matrices of a phase have
 their blocks along the same axis. With blocks along N neither input nor output can be passed on in
 int8, because the input is scaled for each group of outputs before it is quantized.
@@ -32,6 +32,10 @@ from rdrr_runtime.phases.matvec_tuning import (
 from rdrr_runtime.phases.phase import Phase, Work
 from rdrr_runtime.phases.weight_checks import unreadable_reason
 
+MAX_UNQUANTIZED = 1024
+"""Most outputs of unquantized matrices beside quantized ones in an int8 product, since each of
+these outputs reads the whole input again."""
+
 MAX_OUTPUT_GROUPS = 4 * MAX_WORKGROUPS
 """Most entries of `best` that a phase with the output `best` writes."""
 
@@ -51,9 +55,10 @@ def refusal(
 
     Args:
         ctx: Lowering context.
-        weights: One to three matrices [N, K] with the same K; for `gate`, gate and up, or one
+        weights: One to four matrices [N, K] with the same K; for `gate`, gate and up, or one
             matrix with both.
-        int8: Whether the input is quantized to int8.
+        int8: Whether the input is quantized to int8. The outputs of unquantized matrices, which
+            may stand beside quantized ones, read it unrounded.
         partials: Number of partial results of attention that are combined into the input.
         gate: Whether the output is activation(gate) * up.
     """
@@ -63,8 +68,18 @@ def refusal(
         return f"K is {weights[0].k}, not a multiple of 4"
     if len({one.by_column for one in weights}) > 1:
         return "some of its matrices are row-major, others column-major"
-    found = next(filter(None, (unreadable_reason(one, int8=int8) for one in weights)), None)
+    beside = int8 and not gate and _are_few(weights)
+    readable = (
+        unreadable_reason(one, int8=int8 and not (beside and one.form.values)) for one in weights
+    )
+    found = next(filter(None, readable), None)
     return found or _too_large(ctx, weights, int8=int8, partials=partials, gate=gate)
+
+
+def _are_few(weights: tuple[GpuWeight, ...]) -> bool:
+    """Return whether unquantized matrices stand beside larger quantized ones."""
+    few = sum(one.n for one in weights if one.form.values)
+    return few <= MAX_UNQUANTIZED and any(not one.form.values for one in weights)
 
 
 def _too_large(
@@ -112,7 +127,7 @@ def matvec(
 
     Args:
         ctx: Lowering context.
-        weights: One to three matrices [N, K] with the same K; for `gate`, gate and up, or one
+        weights: One to four matrices [N, K] with the same K; for `gate`, gate and up, or one
             matrix with both.
         source: Input of the product, with the op fused before it.
         output: Output of the product, with the op fused after it.

@@ -5,7 +5,9 @@
 //      norm       in(x) = x / sqrt(mean(x^2) + EPS) * (OFFSET + gain)
 //      combine    in(x)[h] = sum_s e^(m_s - m) x[h, s] / sum_s e^(m_s - m) l_s, which combines the
 //                 partial results of split attention, with (m_s, l_s) = stats[h, s] and m = max_s m_s;
-//                 splits without keys are the last ones
+//                 splits without keys are the last ones; with INPUT_GATE, times activate(gates[h])
+//      gated      in(x)[h] = x[h] / sqrt(sum_b squares[h, b] / HEAD_DIM + EPS) * (OFFSET + gain)
+//                 * activate(gates[h]) for each head h
 // f    store      y[n] = v[n] (+ bias[n]); the outputs of several matrices lie side by side in y
 //      add        y[n] += v[n] (+ bias[n])
 //      gate       y[n] = activate(v_gate[n]) v_up[n]; gate and up are one matrix of 2 N rows or two of N;
@@ -15,6 +17,9 @@
 //
 // x         {{ VALUE }} [K], or f32 [heads, SPLITS, HEAD_DIM] for combine
 // x_scales  vec2<f32> [K / 16], only for quantized: scale, and bits of the i32 sum of the codes
+// gain      f32 [K] for norm, f32 [HEAD_DIM] for gated
+// squares   f32 [K / HEAD_DIM, BLOCKS], only for gated
+// gates     {{ VALUE }}; those of head h begin at GATE_FIRST + h GATE_STRIDE
 // weight    one buffer for each matrix, layout as in formats.py
 // bias      f32 [N], only with BIAS
 // y         {{ VALUE }} [N], f32 for best
@@ -44,6 +49,12 @@ var<storage, read> x_scales: array<vec2<f32>>;
 var<storage, read> gain: array<vec4<f32>>;
 {% elif INPUT == "combine" %}
 var<storage, read> stats: array<vec2<f32>>;
+{% elif INPUT == "gated" %}
+var<storage, read> squares: array<f32>;
+var<storage, read> gain: array<vec4<f32>>;
+{% endif %}
+{% if INPUT_GATE %}
+var<storage, read> gates: array<{{ VALUE }}>;
 {% endif %}
 {% for F in FORMATS %}
 var<storage, read> weight{{ loop.index0 }}: array<vec4<u32>>;
@@ -79,6 +90,15 @@ override OFFSET: f32;
 override SPLITS: u32;
 override HEAD_DIM: u32;
 override PARTIALS: u32;          // heads times SPLITS
+{% elif INPUT == "gated" %}
+override EPS: f32;
+override OFFSET: f32;
+override HEAD_DIM: u32;
+override BLOCKS: u32;            // sums of squares of a head
+{% endif %}
+{% if INPUT_GATE %}
+override GATE_STRIDE: u32;
+override GATE_FIRST: u32;
 {% endif %}
 
 {% include "snippets/weights.wgsl" %}

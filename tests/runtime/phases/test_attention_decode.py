@@ -53,12 +53,15 @@ class Case:
     query: QueryScale | None = None
     sinks: bool = False
     chunk: int = 0
+    gated: bool = False
 
 
 CASES = [
     Case(64, 8, 2, "f32", 399, 32, chunk=100),
     Case(64, 8, 2, "f32", 400, 32, chunk=100),
     Case(64, 8, 2, "f32", 63, 16, sinks=True),
+    Case(64, 8, 2, "f32", 63, 16, normed=True, gated=True),
+    Case(256, 4, 1, "q8_0", CONTEXT - 20, 32, normed=True, gated=True),
     Case(64, 8, 1, "f16", LONG - 20, 32, context=LONG, window=100, sinks=True),
     Case(128, 4, 1, "f32", CONTEXT - 20, 0, normed=True, sinks=True),
     Case(64, 8, 2, "f16", 0, 32),
@@ -113,13 +116,19 @@ def test_the_combined_splits_equal_attention(
         bench.poisoned(heads, spec.splits, head_dim),
         bench.poisoned(heads, spec.splits, 2),
     )
+    held = projected
+    if case.gated:  # a gate follows each query
+        gates = np.full((heads, head_dim), POISON, np.float32)
+        queries = np.stack([projected[:heads], gates], 1).reshape(2 * heads, head_dim)
+        held = np.concatenate([queries, projected[heads:]])
     phases = attention_decode(
         ctx,
-        bench.upload(projected),
+        bench.upload(held),
         caches,
         partial,
         spec=spec,
         transform=transform,
+        gated=case.gated,
         label="attention",
     )
     bench.run(phases, 1)

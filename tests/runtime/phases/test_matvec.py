@@ -137,6 +137,37 @@ def launch_errors(operands: Operands, name: str, case: Case, *, int8: bool) -> E
     return Errors(relative_error(found, expected(staged)), relative_error(found, expected(exact)))
 
 
+@pytest.mark.parametrize("int8", [False, True], ids=["f32", "int8"])
+@pytest.mark.parametrize("source", ["gated", "gated combine"])
+@pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
+def test_the_inputs_of_a_product_may_have_gates(
+    any_bench: Bench, rng: np.random.Generator, layout: Layout, source: str, int8: bool
+) -> None:
+    check(Operands(any_bench, rng, layout), "Q4_K", Case("add", source, 384, 34), int8=int8)
+
+
+@pytest.mark.parametrize("values", ["F32", "F16", "BF16"])
+def test_unquantized_matrices_beside_int8_products_read_the_unrounded_input(
+    any_bench: Bench, rng: np.random.Generator, values: str
+) -> None:
+    """The inputs are no multiple of the 64 that quantized rows are padded to."""
+    operands, k = Operands(any_bench, rng), 416
+    sizes = (("Q8_0", 70), (values, 6), ("Q5_0", 12), (values, 9))
+    matrices = [operands.matrix(name, n, k) for name, n in sizes]
+    source = operands.source("norm", k, [one for one in matrices if not one.weight.form.values])
+    weights = tuple(one.weight for one in matrices)
+    ctx = any_bench.context(1)
+    assert refusal(ctx, weights, int8=True) is None
+    y = any_bench.poisoned(97)
+    any_bench.run(matvec(ctx, weights, source.operand, Output((y,)), int8=True, label="t"), 1)
+    found = np.split(any_bench.download(y, 97), np.cumsum([n for _, n in sizes])[:-1])
+    for part, one, (name, _) in zip(found, matrices, sizes, strict=True):
+        expected = source.products([one], int8=name != values)
+        assert relative_error(part, expected) < 1e-4, name
+        if name != values:
+            assert relative_error(part, source.products([one], int8=False)) > 1e-5
+
+
 def _require_best(bench: Bench, best: BufferSlice, groups: int, found: np.ndarray) -> None:
     values = bench.download(best, groups, 2)[:, 0]
     ids = bench.words(best)[1 : 2 * groups : 2]
@@ -265,6 +296,8 @@ def test_a_refusal_gives_the_reason(bench: Bench, rng: np.random.Generator) -> N
         return refusal(ctx, weights, int8=True, **wanted) or "not refused"
 
     assert refused(half) == "F16 has no codes that could be multiplied in int8"
+    assert refused(weight, half, gate=True) == refused(half)
+    assert refused(weight, replace(half, n=2000)) == refused(half)  # too many to read the input
     assert "others column-major" in refused(weight, column)
     assert "8 outputs, not a multiple of the 32" in refused(column, column, gate=True)
     assert "Q4_K and Q8_0" in refused(column, other, gate=True)

@@ -2,7 +2,16 @@
 {% if F.values %}
 fn dot_unit{{ S }}(row: u32, unit: u32, stage: u32) -> f32 {
     let w = weight{{ S }}[row * ROW_UNITS{{ S }} + unit];
+{% if INT8 %}
+    // The staged input is int8; the few outputs of an unquantized matrix read the input itself.
+    var ignored = vec2<f32>(0.0);
 {% if F.values == "f32" %}
+    return dot(bitcast<vec4<f32>>(w), input(unit, &ignored));
+{% else %}
+    return dot(quad_{{ F.values }}(w.xy), input(2u * unit, &ignored))
+         + dot(quad_{{ F.values }}(w.zw), input(2u * unit + 1u, &ignored));
+{% endif %}
+{% elif F.values == "f32" %}
     return dot(bitcast<vec4<f32>>(w), staged[unit]);
 {% else %}
     return dot(quad_{{ F.values }}(w.xy), staged[2u * unit]) + dot(quad_{{ F.values }}(w.zw), staged[2u * unit + 1u]);

@@ -1,6 +1,6 @@
 // The input of a product with one token row, four elements at a time: unchanged, or multiplied by the gain
 // of its norm (the inverse root mean square is applied to the sums), or combined from the partial results
-// of attention.
+// of attention, or normed head by head; the latter two may be multiplied by gates.
 {% if INPUT == "combine" %}
 var<workgroup> split_max: array<f32, PARTIALS>;  // maximum score of each split of each head
 var<workgroup> split_sum: array<f32, PARTIALS>;
@@ -43,6 +43,19 @@ fn load_split_factors(t: u32) {
 }
 {% endif %}
 
+{% if INPUT_GATE %}
+// Activated gates of inputs 4 i to 4 i + 3.
+fn gates_of(i: u32) -> vec4<f32> {
+    let width = HEAD_DIM / 4u;
+    let first = GATE_FIRST + i / width * GATE_STRIDE + 4u * (i % width);
+    let g = vec4<f32>(
+        f32(gates[first]), f32(gates[first + 1u]), f32(gates[first + 2u]), f32(gates[first + 3u])
+    );
+    let s = vec4<f32>(1.0) / (vec4<f32>(1.0) + exp(-clamp(g, vec4<f32>(-80.0), vec4<f32>(80.0))));
+    return {{ "g * s" if INPUT_GATE == "silu" else "s" }};
+}
+{% endif %}
+
 {% if INPUT != "quantized" %}
 // Inputs 4 i to 4 i + 3. With a norm, adds their squares to totals.x and does not apply the inverse root
 // mean square.
@@ -70,7 +83,15 @@ fn input(i: u32, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
         }
 {% endfor %}
     }
-    return sum;
+    return {{ "sum * gates_of(i)" if INPUT_GATE else "sum" }};
+{% elif INPUT == "gated" %}
+    let width = HEAD_DIM / 4u;
+    var sum = 0.0;
+    for (var block = 0u; block < BLOCKS; block++) {
+        sum += squares[i / width * BLOCKS + block];
+    }
+    let scale = inverseSqrt(sum / f32(HEAD_DIM) + EPS);
+    return vec4<f32>(x[i]) * scale * (OFFSET + gain[i % width]) * gates_of(i);
 {% else %}
     return vec4<f32>(x[i]);
 {% endif %}

@@ -1,0 +1,75 @@
+"""Lowering of a layer's linear attention for one row, in three phases.
+
+They are the norm with all four projections; convolution, gates and delta rule; and the norm of the
+heads with their gates and the output projection.
+"""
+
+from __future__ import annotations
+
+from rdrr_runtime.compile.builder import PassBuilder
+from rdrr_runtime.compile.decision import Reason
+from rdrr_runtime.compile.lower_products import (
+    emit_branch,
+    emit_product,
+    fused_product,
+    norm_input,
+)
+from rdrr_runtime.compile.patterns_states import LinearAttention
+from rdrr_runtime.phases.delta_rule import DeltaSpec
+from rdrr_runtime.phases.delta_step import StepOperands, StepSpec, delta_step, refusal
+from rdrr_runtime.phases.fusion import GatedNorm, HeadGates, Input, Output
+
+FUSED = Reason("convolution, gates and delta rule in one phase (auto)")
+
+
+def serve_linear_attention(build: PassBuilder, pattern: LinearAttention) -> bool:
+    """Emit linear attention from the norm to the output projection with fused kernels, if possible.
+
+    Returns:
+        Whether it was possible; if not, nothing has been emitted.
+    """
+    output = pattern.output.op
+    if build.ctx.max_rows != 1 or any(one.bias is not None for one in pattern.linears):
+        return False
+    spec = _spec(pattern)
+    projected = fused_product(build, [build.matrix(one.weight) for one in pattern.linears])
+    out = fused_product(build, (build.matrix(output.weight),))
+    if projected is None or out is None or refusal(build.ctx, spec) is not None:
+        return False
+    ctx, rule, states = build.ctx, pattern.rule, build.cache.states.buffers
+    named, label = build.workspace.named, pattern.rule.out
+    row = named("linear attention projected", ctx.value_bytes * spec.stride)
+    y = named("linear attention y", ctx.value_bytes * spec.delta.outputs)
+    squares = named("linear attention squares", 4 * rule.heads * spec.blocks)
+    norm = pattern.norm
+    emit_product(build, projected, norm_input(build, norm), Output((row,)), f"{label}.projections")
+    build.values.mark_read(norm.x)
+    vectors = (pattern.convolution.weight, rule.rate, rule.decay_bias)
+    operands = StepOperands(
+        projected=row,
+        taps=build.model.weights.concatenated([one.name for one in vectors]),
+        recent=states[pattern.convolution.state],
+        state=states[rule.state],
+        y=y,
+        squares=squares,
+    )
+    build.emit(delta_step(ctx, operands, spec=spec, label=label), FUSED)
+    gain, eps, offset = build.gain(pattern.head_norm)
+    gates = HeadGates(row, "silu", rule.value_dim, spec.delta.inputs)
+    before = GatedNorm(squares, spec.blocks, rule.value_dim, gain, eps, gates, offset)
+    emit_branch(build, out, pattern.output, Input(y, before, name=label))
+    return True
+
+
+def _spec(pattern: LinearAttention) -> StepSpec:
+    """Return the sizes of the step; a row holds the outputs of the linears in their order."""
+    rule = pattern.rule
+    widths = [one.weight.shape[0] for one in pattern.linears]
+    strength = sum(widths[:2])
+    return StepSpec(
+        DeltaSpec(rule.heads, rule.key_heads, rule.key_dim, rule.value_dim, rule.eps),
+        pattern.convolution.kernel,
+        stride=sum(widths),
+        strength=strength,
+        decay=strength + widths[2],
+    )
