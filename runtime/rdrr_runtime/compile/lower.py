@@ -20,6 +20,7 @@ from rdrr_runtime.compile.lower_attention import serve_attention_block
 from rdrr_runtime.compile.lower_head import lower_head, picks_of, sample
 from rdrr_runtime.compile.lower_layers import serve_gated, serve_normed_linears
 from rdrr_runtime.compile.lower_linear_attention import serve_linear_attention
+from rdrr_runtime.compile.lower_mixture import serve_mixture
 from rdrr_runtime.compile.lower_ops import check_fields, lower_op
 from rdrr_runtime.compile.pass_spec import PassSpec
 from rdrr_runtime.compile.patterns import (
@@ -30,6 +31,7 @@ from rdrr_runtime.compile.patterns import (
     match_normed_linears,
     match_projections,
 )
+from rdrr_runtime.compile.patterns_mixtures import match_mixture
 from rdrr_runtime.compile.patterns_states import match_linear_attention
 from rdrr_runtime.compile.values import Values
 from rdrr_runtime.phases.context import OpContext
@@ -139,6 +141,9 @@ def _serve_pattern(build: PassBuilder, index: int) -> int:
     linear = match_linear_attention(build.body, index)
     if linear is not None and serve_linear_attention(build, linear):
         return linear.count
+    mixture = match_mixture(build.body, index)
+    if mixture is not None and serve_mixture(build, mixture):
+        return mixture.count
     gated = match_gated_feed_forward(build.body, index)
     served = serve_gated(build, gated) if gated is not None else 0
     if served:

@@ -17,11 +17,12 @@ from rdrr_runtime.compile.lower_products import exact_product
 from rdrr_runtime.phases.expert_int8 import expert_int8
 from rdrr_runtime.phases.expert_linear import expert_linear
 from rdrr_runtime.phases.expert_tiled import expert_tiled
-from rdrr_runtime.phases.fusion import Output
+from rdrr_runtime.phases.fusion import Input, Output, RowNorm
 from rdrr_runtime.phases.gated_activation import ExpertGates, gated_activation
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.quantize_rows import QuantizedRows
 from rdrr_runtime.phases.quantize_small_batch import quantize_small_batch, small_batch_bytes
+from rdrr_runtime.phases.rmsnorm import rms_norm
 from rdrr_runtime.phases.router_topk import RouterSpec, router_topk
 from rdrr_runtime.phases.routing import (
     ROUTE_WORDS,
@@ -37,8 +38,15 @@ def lower_router(build: PassBuilder, op: Router) -> None:
     """Emit the router, whose output is the routes of all rows: expert indices and weights."""
     rows, experts = build.ctx.max_rows, op.experts
     logits = build.workspace.named(f"router.{rows}", 4 * rows * experts)
-    routes = build.workspace.named(f"routes.{rows}", 4 * ROUTE_WORDS * rows * op.top_k)
     exact_product(build, op, logits)
+    emit_routes(build, op, logits)
+    build.values.mark_read(op.x)
+
+
+def emit_routes(build: PassBuilder, op: Router, logits: BufferSlice) -> None:
+    """Emit the selection of experts by the logits of a router, f32 [rows, experts]."""
+    rows, experts = build.ctx.max_rows, op.experts
+    routes = build.workspace.named(f"routes.{rows}", 4 * ROUTE_WORDS * rows * op.top_k)
     spec = RouterSpec(
         experts=experts,
         top_k=op.top_k,
@@ -62,7 +70,6 @@ def lower_router(build: PassBuilder, op: Router) -> None:
             label=op.out,
         )
     )
-    build.values.mark_read(op.x)
     build.routed[op.out] = Routed(routes, experts, op.top_k)
 
 
@@ -91,12 +98,17 @@ class _Mixture:
     build: PassBuilder
     op: Experts
     routed: Routed
-    x: BufferSlice
+    source: Input
     gates: _Stack
     ups: _Stack
     downs: _Stack
     out: BufferSlice
     accumulate: bool
+
+    @property
+    def x(self) -> BufferSlice:
+        """Buffer of the input."""
+        return self.source.x
 
     @property
     def inner(self) -> int:
@@ -148,15 +160,33 @@ class _Mixture:
 
 def lower_experts(build: PassBuilder, op: Experts, residual: Residual | None = None) -> None:
     """Emit the weighted sum of the routed experts, added to the residual stream if one follows."""
-    routed, width = build.routed[op.router], op.downs[0].shape[0]
-    routed = replace(routed, scales_inputs=op.scales_inputs)
-    x, out = build.values.get(op.x), build.target(op.out, width, residual)
+    x = Input(build.values.get(op.x), name=op.x)
+    out = build.target(op.out, op.downs[0].shape[0], residual)
+    emit_experts(build, op, x, out, accumulate=residual is not None)
+    build.values.mark_read(op.x)
+
+
+def emit_experts(
+    build: PassBuilder, op: Experts, source: Input, out: BufferSlice, *, accumulate: bool
+) -> None:
+    """Emit the weighted sum of the routed experts.
+
+    Args:
+        build: The pass under construction.
+        op: The experts.
+        source: Their input, possibly with the norm before it.
+        out: Buffer of the result.
+        accumulate: Whether the result is added to what the buffer holds.
+    """
+    routed = replace(build.routed[op.router], scales_inputs=op.scales_inputs)
     stacks = tuple(build.model.weights.stack(group) for group in (op.gates, op.ups, op.downs))
     gates, ups, downs = (
         _Stack(one, choose_experts(ExpertRequest(build.ctx, one, stacks), build.model.preferences))
         for one in stacks
     )
-    mixture = _Mixture(build, op, routed, x, gates, ups, downs, out, residual is not None)
+    if source.before is not None and (downs.kernel.tiled or not downs.kernel.int8):
+        source = _normed(build, source, op.gates[0].shape[1])
+    mixture = _Mixture(build, op, routed, source, gates, ups, downs, out, accumulate)
     kinds = {(one.kernel.tiled, one.kernel.int8) for one in (gates, ups, downs)}
     assert len(kinds) == 1, "refusals depend on the pass and on all three stacks"
     if downs.kernel.tiled:
@@ -165,7 +195,26 @@ def lower_experts(build: PassBuilder, op: Experts, residual: Residual | None = N
         _int8_routes(mixture)
     else:
         _routes(mixture)
-    build.values.mark_read(op.x)
+
+
+def _normed(build: PassBuilder, source: Input, width: int) -> Input:
+    """Emit the norm before an input, for kernels that do not apply it themselves."""
+    norm = source.before
+    assert isinstance(norm, RowNorm), "experts have no other op before them"
+    size = build.ctx.value_bytes * build.ctx.max_rows * width
+    y = build.workspace.named(f"experts.normed.{build.ctx.max_rows}", size)
+    phases = rms_norm(
+        build.ctx,
+        source.x,
+        norm.gain,
+        y,
+        width=width,
+        eps=norm.eps,
+        offset=norm.offset,
+        label=source.name,
+    )
+    build.emit(phases)
+    return Input(y, name=source.name)
 
 
 def _routes(mixture: _Mixture) -> None:
@@ -203,7 +252,14 @@ def _int8_routes(mixture: _Mixture) -> None:
     inner = build.workspace.named(f"experts.act.int8.{ctx.max_rows}", narrow)
     label = f"{op.out}.act"
     build.emit(
-        quantize_small_batch(ctx, mixture.x, x, k=gates.weight.k, label=f"{op.x}.int8"),
+        quantize_small_batch(
+            ctx,
+            mixture.x,
+            x,
+            k=gates.weight.k,
+            before=mixture.source.before,
+            label=f"{op.x}.int8",
+        ),
         gates.reason,
     )
     output = Output((act,), "gate", mixture.inner_biases, activation=op.activation, clamp=op.clamp)

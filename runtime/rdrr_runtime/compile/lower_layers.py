@@ -59,16 +59,30 @@ def _down_in_int8(build: PassBuilder, pattern: GatedFeedForward, gated: Served) 
     if not isinstance(op, Linear):
         return None
     down = fused_product(build, (build.matrix(op.weight),))
-    if down is None or down.family is not gated.family or down.by_column or gated.by_column:
+    if down is None:
         return None
+    return down if can_hand_over(build, gated, down, pattern.activation.width) else None
+
+
+def can_hand_over(build: PassBuilder, gated: Served, down: Served, width: int) -> bool:
+    """Return whether a gated product can leave its output in int8 for the next product.
+
+    Args:
+        build: The pass under construction.
+        gated: The gated product.
+        down: The product that reads its output.
+        width: Elements of that output.
+    """
+    if down.family is not gated.family or down.by_column or gated.by_column:
+        return False
     if not (gated.int8 and down.int8):
-        return None
+        return False
     leaves = (
         matvec.can_quantize_output
         if gated.family is Family.ONE_ROW
         else matvec_rows.can_quantize_output
     )
-    return down if leaves(build.ctx, pattern.activation.width) else None
+    return leaves(build.ctx, width)
 
 
 def serve_normed_linears(

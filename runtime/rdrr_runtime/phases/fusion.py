@@ -198,6 +198,19 @@ class Input:
 
 
 @dataclass(frozen=True)
+class OutputScore:
+    """A logit whose sigmoid multiplies all outputs of a product with one row.
+
+    Attributes:
+        logits: f32, a buffer that holds the logit.
+        at: Its index.
+    """
+
+    logits: BufferSlice
+    at: int
+
+
+@dataclass(frozen=True)
 class Output:
     """The output of a product, with the op that is fused after it.
 
@@ -214,6 +227,8 @@ class Output:
         int8: For `gate`: quantize the gated pairs to int8; a small batch gets the layout that
             `quantize_small_batch` writes.
         scales: For one row in int8: buffer for the scales, see `Input.scales`; None otherwise.
+        score: For `store` and `add` of one row: a logit whose sigmoid multiplies the products
+            before they are added; None for none.
     """
 
     ys: tuple[BufferSlice, ...]
@@ -224,6 +239,7 @@ class Output:
     best: BufferSlice | None = None
     int8: bool = False
     scales: BufferSlice | None = None
+    score: OutputScore | None = None
 
     @property
     def act(self) -> str:

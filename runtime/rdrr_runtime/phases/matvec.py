@@ -176,6 +176,8 @@ def matvec(
         matrices=tuple(map(_matrix, weights, tiles, [team] * len(weights))),
         **bound.fields,
         partials=source.partials(k) or None,
+        scored=output.score is not None,
+        score_at=None if output.score is None else output.score.at,
         **(source.before.fields if source.before else {}),
     )
     buffers = {**_operands(source, output), **bound.buffers}
@@ -191,6 +193,7 @@ def _operands(source: Input, output: Output) -> dict[str, BufferSlice]:
         "y_scales": output.scales,
         "bias": output.bias,
         "best": output.best,
+        "score": None if output.score is None else output.score.logits,
     }
     found = {name: one for name, one in operands.items() if one is not None}
     return found | (source.before.buffers if source.before else {})

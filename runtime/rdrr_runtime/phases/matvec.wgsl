@@ -22,6 +22,7 @@
 // gates     {{ VALUE }}; those of head h begin at GATE_FIRST + h GATE_STRIDE
 // weight    one buffer for each matrix, layout as in formats.py
 // bias      f32 [N], only with BIAS
+// score     f32, only with SCORED: the sigmoid of entry SCORE_AT multiplies v
 // y         {{ VALUE }} [N], f32 for best
 //
 // A tile is ROWS outputs of one matrix (for gate, ROWS outputs of gate and of up). An item computes
@@ -62,6 +63,9 @@ var<storage, read> weight{{ loop.index0 }}: array<vec4<u32>>;
 {% if BIAS %}
 var<storage, read> bias: array<f32>;
 {% endif %}
+{% if SCORED %}
+var<storage, read> score: array<f32>;
+{% endif %}
 var<storage, read_write> y: array<{{ Y }}>;
 {% if INT8_OUT %}
 var<storage, read_write> y_scales: array<vec2<f32>>;
@@ -76,6 +80,9 @@ override K_STAGED: u32;          // K rounded up to whole units, a multiple of 6
 override ROWS: u32;              // outputs of a tile
 override STRIDE: u32;            // number of items
 override STEPS: u32;             // tiles of each item
+{% if SCORED %}
+override SCORE_AT: u32;
+{% endif %}
 {% for F in FORMATS %}
 override N{{ loop.index0 }}: u32;
 override TILES{{ loop.index0 }}: u32;
@@ -289,7 +296,7 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
 {% if OUTPUT == "best" %}
             top = better(top, Candidate(ranked(product), n));
 {% endif %}
-            let result = product{{ " + bias[n]" if BIAS }}{{ " + f32(y[n])" if OUTPUT == "add" }};
+            let result = product{{ " / (1.0 + exp(-clamp(score[SCORE_AT], -80.0, 80.0)))" if SCORED }}{{ " + bias[n]" if BIAS }}{{ " + f32(y[n])" if OUTPUT == "add" }};
             y[n] = {{ "value(result)" if Y == VALUE else "result" }};
 {% endif %}
         }

@@ -54,6 +54,8 @@ class Matvec(WeightsRecord, InputRecord):
         matrices: The matrices of the product.
         partials: For `combine`: partial results of all heads together.
         clamp: For `gate` with clamped SwiGLU: its constants.
+        scored: Whether the sigmoid of a logit multiplies the products.
+        score_at: Index of that logit.
     """
 
     shader = "matvec"
@@ -77,6 +79,8 @@ class Matvec(WeightsRecord, InputRecord):
     matrices: tuple[MatvecMatrix, ...]
     partials: int | None = None
     clamp: Clamp | None = None
+    scored: bool = choice(default=False)
+    score_at: int | None = None
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from rdrr_manifests.graph.ops import Linear, Norm, Op, Residual, Rope, SigmoidGate, WeightUse
+from rdrr_manifests.graph.ops import (
+    Experts,
+    GatedActivation,
+    Linear,
+    Norm,
+    Op,
+    Residual,
+    Rope,
+    Router,
+    SigmoidGate,
+    WeightUse,
+)
 from rdrr_runtime.compile.patterns import Body, match_branch, match_normed_linears
+from rdrr_runtime.compile.patterns_mixtures import match_mixture
 
 K = 8
 GAIN, MATRIX = WeightUse("gain", (K,)), WeightUse("w", (K, K))
@@ -40,3 +52,39 @@ def test_an_op_that_no_pattern_knows_ends_a_run(between: Op, matches: bool) -> N
     linears = Linear("n", "q", MATRIX), Linear("n", "k", MATRIX)
     found = match_normed_linears(Body.of((norm, linears[0], between, linears[1])), 0)
     assert (found is not None) is matches
+
+
+MIXTURE: tuple[Op, ...] = (
+    Norm("stream", "n", GAIN, 1e-6, unit_offset=False),
+    Router("n", "r", MATRIX, 2, normalize=True),
+    Experts("n", "r", "e", (MATRIX,), (MATRIX,), (MATRIX,), "silu", K),
+    Linear("n", "g", MATRIX),
+    Linear("n", "u", MATRIX),
+    GatedActivation("g", "u", "a", "silu", K),
+    Linear("a", "d", MATRIX),
+    SigmoidGate("n", "d", "s", GAIN),
+    Residual("e", "s", "both"),
+    Residual("stream", "both", "next"),
+)
+
+
+def test_a_mixture_with_a_shared_expert_is_matched_as_a_whole() -> None:
+    found = match_mixture(Body.of(MIXTURE), 0)
+    assert found is not None
+    assert found.count == len(MIXTURE)
+    assert found.shared is not None
+    assert found.shared.score == MIXTURE[7]
+
+
+@pytest.mark.parametrize("value", ["stream", "n", "r", "e", "d", "both"])
+def test_a_mixture_whose_inner_values_are_read_again_is_not_matched(value: str) -> None:
+    again = Residual("next", value, "again")
+    assert match_mixture(Body.of((*MIXTURE, again)), 0) is None
+
+
+def test_a_mixture_without_its_sum_or_with_a_scaled_one_is_not_matched() -> None:
+    scaled = Residual("stream", "both", "next", 0.5)
+    assert match_mixture(Body.of((*MIXTURE[:-1], scaled)), 0) is None
+    assert match_mixture(Body.of(MIXTURE[:8]), 0) is None
+    alone = (*MIXTURE[:3], Residual("stream", "e", "next"))
+    assert match_mixture(Body.of(alone), 0) is not None

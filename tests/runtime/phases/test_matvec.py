@@ -9,7 +9,7 @@ import pytest
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.formats import FORMATS
-from rdrr_runtime.phases.fusion import Input, Output
+from rdrr_runtime.phases.fusion import Input, Output, OutputScore
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec import (
     MAX_OUTPUT_GROUPS,
@@ -166,6 +166,28 @@ def test_unquantized_matrices_beside_int8_products_read_the_unrounded_input(
         assert relative_error(part, expected) < 1e-4, name
         if name != values:
             assert relative_error(part, source.products([one], int8=False)) > 1e-5
+
+
+@pytest.mark.parametrize("int8", [False, True], ids=["f32", "int8"])
+@pytest.mark.parametrize("kind", ["store", "add"])
+def test_the_sigmoid_of_a_logit_multiplies_the_products_but_neither_bias_nor_sum(
+    any_bench: Bench, rng: np.random.Generator, kind: str, int8: bool
+) -> None:
+    operands, n = Operands(any_bench, rng), 38
+    matrix = operands.matrix("Q5_K", n, 256)
+    source, upload = operands.source("plain", 256, [matrix]), any_bench.upload
+    products = source.products([matrix], int8=int8)
+    scale = np.float32(np.abs(products).max())
+    before, bias = scale * normal(rng, n), scale * normal(rng, n)
+    logits = np.array([9.0, -1.25, 9.0], np.float32)
+    y = upload(before)
+    score = OutputScore(upload(logits), 1)
+    output = Output((y,), kind, bias=upload(bias), score=score)
+    ctx = any_bench.context(1)
+    launches = matvec(ctx, (matrix.weight,), source.operand, output, int8=int8, label="t")
+    any_bench.run(launches, 1)
+    expected = products / (1 + np.exp(1.25)) + bias + (before if kind == "add" else 0)
+    assert relative_error(any_bench.download(y, n), expected) < 1e-4
 
 
 def _require_best(bench: Bench, best: BufferSlice, groups: int, found: np.ndarray) -> None:

@@ -1,0 +1,101 @@
+"""Lowering of a mixture of experts for one row, with the norm before it and the residual after it.
+
+The norm is computed by each phase that reads it, the score of the shared expert is one more output
+of the router, and both the routed experts and the shared one add to the residual stream.
+"""
+
+from __future__ import annotations
+
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.layouts import Layout
+from rdrr_manifests.graph.ops import SigmoidGate
+
+from rdrr_runtime.compile.builder import PassBuilder
+from rdrr_runtime.compile.lower_experts import emit_experts, emit_routes
+from rdrr_runtime.compile.lower_layers import can_hand_over
+from rdrr_runtime.compile.lower_products import (
+    Served,
+    emit_product,
+    fused_product,
+    int8_handover,
+    norm_input,
+)
+from rdrr_runtime.compile.patterns_mixtures import Mixture, SharedExpert
+from rdrr_runtime.phases.fusion import Input, Output, OutputScore
+from rdrr_runtime.phases.gpu_weight import GpuWeight, Part
+
+
+def serve_mixture(build: PassBuilder, pattern: Mixture) -> bool:
+    """Emit a mixture of experts from its norm to the residual with fused kernels, if possible.
+
+    Returns:
+        Whether it was possible; if not, nothing has been emitted.
+    """
+    if build.ctx.max_rows != 1 or build.ctx.values != "f32":  # logits must not be rounded to f16
+        return False
+    shared, router = pattern.shared, pattern.router
+    score = None if shared is None else shared.score
+    if score is not None and router.bias is not None:
+        return False
+    matrices = [build.matrix(router.weight), *_score_row(build, score)]
+    logits = fused_product(build, matrices, exact=True)
+    inner = None if shared is None else _shared_products(build, shared)
+    if logits is None or (shared is not None and inner is None):
+        return False
+    scores = build.workspace.named("router.scored", 4 * sum(one.n for one in matrices))
+    stream, source = build.values.get(pattern.norm.x), norm_input(build, pattern.norm)
+    bias = None if router.bias is None else build.vector(router.bias)
+    emit_product(build, logits, source, Output((scores,), bias=bias), router.out)
+    handed = None
+    if shared is not None and inner is not None:
+        handed = _emit_inner(build, shared, *inner, source)
+    emit_routes(build, router, scores)
+    emit_experts(build, pattern.experts, source, stream, accumulate=True)
+    if shared is not None and inner is not None and handed is not None:
+        scored = None if score is None else OutputScore(scores, router.experts)
+        output = Output((stream,), "add", score=scored)
+        emit_product(build, inner[1], handed, output, shared.out)
+    build.values.mark_read(pattern.norm.x)
+    build.values.rename(pattern.norm.x, pattern.residual.out)
+    return True
+
+
+def _score_row(build: PassBuilder, score: SigmoidGate | None) -> list[GpuWeight]:
+    """Return the weight of the shared expert's score as a matrix with one row, if there is one."""
+    if score is None:
+        return []
+    k, vector = score.weight.shape[1], build.vector(score.weight)
+    part = Part(vector, 0, 1)
+    return [GpuWeight(DTYPES["F32"], Layout.ROW, 1, k, k // 4, 1, (part,))]
+
+
+def _shared_products(build: PassBuilder, shared: SharedExpert) -> tuple[Served, Served] | None:
+    """Return the products of the shared expert, gate and up in one; None if they are not served."""
+    gated = fused_product(build, [build.matrix(one.weight) for one in shared.linears], gate=True)
+    down = fused_product(build, (build.matrix(shared.down.weight),))
+    return None if gated is None or down is None else (gated, down)
+
+
+def _emit_inner(
+    build: PassBuilder, shared: SharedExpert, gated: Served, down: Served, source: Input
+) -> Input:
+    """Emit gate, up and activation of the shared expert; return the input of its down."""
+    activation = shared.activation
+    if can_hand_over(build, gated, down, activation.width):
+        handed = int8_handover(build, down)
+        output = Output(
+            (handed.x,),
+            "gate",
+            activation=activation.activation,
+            clamp=activation.clamp,
+            int8=True,
+            scales=handed.scales,
+        )
+    else:
+        size = build.ctx.value_bytes * activation.width
+        handed = Input(build.workspace.named("shared expert", size), name=activation.out)
+        output = Output(
+            (handed.x,), "gate", activation=activation.activation, clamp=activation.clamp
+        )
+    emit_product(build, gated, source, output, activation.out)
+    return handed
