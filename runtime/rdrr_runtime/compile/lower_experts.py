@@ -250,14 +250,15 @@ def _int8_routes(mixture: _Mixture) -> None:
     narrow = small_batch_bytes(ctx.max_rows * routed.top_k, downs.weight.k)
     x = build.workspace.named(f"experts.int8.{ctx.max_rows}", wide)
     inner = build.workspace.named(f"experts.act.int8.{ctx.max_rows}", narrow)
-    label = f"{op.out}.act"
+    label, before = f"{op.out}.act", mixture.source.before
+    assert before is None or isinstance(before, RowNorm), "experts have no other op before them"
     build.emit(
         quantize_small_batch(
             ctx,
             mixture.x,
             x,
             k=gates.weight.k,
-            before=mixture.source.before,
+            before=before,
             label=f"{op.x}.int8",
         ),
         gates.reason,

@@ -6,6 +6,8 @@ heads with their gates and the output projection.
 
 from __future__ import annotations
 
+from rdrr_manifests.graph.ops import Linear
+
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Reason
 from rdrr_runtime.compile.lower_products import (
@@ -29,6 +31,7 @@ def serve_linear_attention(build: PassBuilder, pattern: LinearAttention) -> bool
         Whether it was possible; if not, nothing has been emitted.
     """
     output = pattern.output.op
+    assert isinstance(output, Linear), "the pattern's output is a linear"
     if build.ctx.max_rows != 1 or any(one.bias is not None for one in pattern.linears):
         return False
     spec = _spec(pattern)

@@ -19,7 +19,7 @@ from rdrr_runtime.compile.decision import Chosen, Reason
 from rdrr_runtime.compile.patterns import Branch
 from rdrr_runtime.compile.products import Family, Product, ProductKernel, choose_fused
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.fusion import Input, Output, RowNorm
+from rdrr_runtime.phases.fusion import AttentionSplits, Input, Output, RowNorm
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.linear import linear
 from rdrr_runtime.phases.matmul_int8 import matmul_int8
@@ -171,9 +171,10 @@ def emit_branch(
 def _small_batch_in_int8(build: PassBuilder, served: Served, source: Input) -> BufferSlice:
     """Emit the quantization of a small batch to int8, including the norm or join before it."""
     target = _small_batch_rows(build, "int8 rows", served.k)
-    label = f"{source.name}.int8"
+    label, before = f"{source.name}.int8", source.before
+    assert before is None or isinstance(before, RowNorm | AttentionSplits), "others are of one row"
     phases = quantize_small_batch(
-        build.ctx, source.x, target, k=served.k, before=source.before, label=label
+        build.ctx, source.x, target, k=served.k, before=before, label=label
     )
     build.emit(phases, served.reason)
     return target
