@@ -6,6 +6,7 @@ in `rdrr_device.pipelines`, so the counters are exact. The caller decides what r
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
@@ -39,8 +40,12 @@ RAISED_LIMITS = (
     "max-compute-workgroup-size-y",
     "max-compute-workgroup-size-z",
 )
-UNSUBMITTED_BYTES = 64 << 20
-"""Most bytes of written data that wgpu holds on the host before the device waits for the queue."""
+FENCE_BYTES = 32 << 20
+"""Bytes of written data after which the device can be waited for."""
+
+IN_FLIGHT_BYTES = 4 * FENCE_BYTES
+"""Most bytes of written data that wgpu holds on the host before the device is waited for. The host
+goes on to copy the newer bytes while the device reads the older ones."""
 
 
 class Device:
@@ -70,7 +75,8 @@ class Device:
         self._recorder = Recorder(self.handle.native)
         self._readback = Readback(self.handle)
         self._submitter: Submitter = PassSubmitter(self.handle, self._recorder)
-        self._unsubmitted = 0
+        self._unfenced = 0
+        self._fences: deque[Fetch] = deque()
         self._freed: WeakSet[Any] = WeakSet()
 
     @property
@@ -160,14 +166,14 @@ class Device:
             )
         if not size:
             return
+        if self._unfenced + size > FENCE_BYTES:
+            self._fence()
         start = perf_counter()
         with device_errors("writing a buffer"):
             self.wgpu.queue.write_buffer(target.buffer, target.offset + offset, data)
         self.host.write += perf_counter() - start
         self.counters.bytes_written += size
-        self._unsubmitted += size
-        if self._unsubmitted > UNSUBMITTED_BYTES:
-            self.wait()
+        self._unfenced += size
 
     def clear(self, target: BufferSlice) -> None:
         """Fill a slice with zeros, in queue order with writes and submissions.
@@ -188,7 +194,18 @@ class Device:
             # wgpu 0.32 cannot wait for the queue itself (its callback has the wrong C type), so
             # submit a small copy and wait for that.
             self._readback.begin(()).collect()
-        self._unsubmitted = 0
+        self._fences.clear()
+        self._unfenced = 0
+
+    def _fence(self) -> None:
+        """Submit what was written since the last fence, and bound what is in flight."""
+        if not self._unfenced:
+            return
+        with device_errors("writing a buffer"):
+            self._fences.append(self._readback.begin(()))
+        self._unfenced = 0
+        if len(self._fences) * FENCE_BYTES >= IN_FLIGHT_BYTES:
+            self._fences.popleft().collect()
 
     def fetch(self, *parts: BufferSlice) -> Fetch:
         """Start copying slices to the host once all work submitted so far is done.
@@ -261,7 +278,6 @@ class Device:
             start = perf_counter()
             self._submitter.run(bound, rows, times)
             self.host.submit += perf_counter() - start
-        self._unsubmitted = 0
 
     @contextmanager
     def submitting(self, submitter: Submitter) -> Iterator[None]:

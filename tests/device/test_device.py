@@ -10,6 +10,7 @@ from rdrr_device.arena import arena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import open_device
 from rdrr_device.kernels import Dispatch, Work
+from rdrr_device.readback import Fetch, Readback
 from rdrr_format.errors import DeviceError
 from rdrr_runtime.phases.copy import copy
 from rdrr_runtime.phases.elementwise import scale
@@ -166,3 +167,30 @@ def test_a_dispatch_beyond_the_workgroup_limit_is_refused() -> None:
     assert Work(1, 1).counts(65_535) == (1, 1, 65_535)
     with pytest.raises(DeviceError, match="dispatch is too large"):
         Work(1, 1).counts(65_536)
+
+
+def test_large_writes_wait_for_the_oldest_bytes_in_flight_and_not_for_all(bench, monkeypatch):
+    device = bench.device
+    monkeypatch.setattr("rdrr_device.device.FENCE_BYTES", 1024)
+    monkeypatch.setattr("rdrr_device.device.IN_FLIGHT_BYTES", 4096)
+    log: list[str] = []
+    begin, collect = Readback.begin, Fetch.collect
+
+    def beginning(self, parts, **options):
+        log.append("fence")
+        return begin(self, parts, **options)
+
+    def collecting(self):
+        log.append("wait")
+        return collect(self)
+
+    device.wait()
+    monkeypatch.setattr(Readback, "begin", beginning)
+    monkeypatch.setattr(Fetch, "collect", collecting)
+    x = bench.upload(np.zeros(256, np.float32))
+    log.clear()
+    for number in range(1, 8):
+        device.write(x, np.full(256, number, np.float32))
+    assert log == ["fence"] * 4 + ["wait", "fence"] * 3 + ["wait"]
+    monkeypatch.undo()
+    np.testing.assert_array_equal(device.read(x).view(np.float32), np.full(256, 7.0))

@@ -6,6 +6,7 @@ Rows are read, decoded or transposed a few at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from math import gcd
 
 import numpy as np
@@ -20,6 +21,7 @@ from rdrr_manifests.models import Tensor
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.compile.padded_weights import is_padded, padded_matrix
+from rdrr_runtime.compile.read_ahead import Read
 from rdrr_runtime.compile.storage import Storage
 
 CHUNK_BYTES = 16 << 20
@@ -28,8 +30,20 @@ CHUNK_BYTES = 16 << 20
 Bytes = npt.NDArray[np.uint8]
 
 
-def kept_rows(package: Package, use: WeightUse, kept: Storage) -> Iterator[Bytes]:
-    """Yield the rows of a tensor in the type and layout in which they are kept."""
+def reads_as_stored(package: Package, use: WeightUse, kept: Storage) -> list[Read]:
+    """Return functions that read the rows of a tensor which is kept as it is stored.
+
+    There are none if the tensor is decoded or transposed: then `changed_rows` reads it.
+    """
+    tensor = package.tensor(use.name)
+    is_turned = tensor.parsed_layout() is Layout.COLUMN and kept.layout is Layout.ROW
+    if is_padded(package, use) or tensor.parsed_dtype() != kept.dtype or is_turned:
+        return []
+    return _reads(package, use.name, tensor, CHUNK_BYTES)
+
+
+def changed_rows(package: Package, use: WeightUse, kept: Storage) -> Iterator[Bytes]:
+    """Yield the rows of a tensor that is kept in another type or layout than it is stored in."""
     if is_padded(package, use):
         return _encoded(padded_matrix(package, use), kept.dtype, use.name)
     tensor = package.tensor(use.name)
@@ -65,13 +79,19 @@ def _transposed(
 def _stored_rows(
     package: Package, name: str, tensor: Tensor, limit: int = CHUNK_BYTES
 ) -> Iterator[Bytes]:
+    return (read() for read in _reads(package, name, tensor, limit))
+
+
+def _reads(package: Package, name: str, tensor: Tensor, limit: int) -> list[Read]:
+    """Return functions that read the stored rows of a tensor, some after the other."""
     stored = tensor.geometry()
     if tensor.parsed_layout() is Layout.FLAT:
-        yield package.read(name)
-        return
+        return [partial(package.read, name)]
     step = max(1, limit // max(stored.row_bytes, 1))
-    for first in range(0, stored.rows, step):
-        yield package.read_rows(name, first, min(step, stored.rows - first))
+    return [
+        partial(package.read_rows, name, first, min(step, stored.rows - first))
+        for first in range(0, stored.rows, step)
+    ]
 
 
 def _row_values(package: Package, name: str, tensor: Tensor) -> Iterator[npt.NDArray[np.float32]]:

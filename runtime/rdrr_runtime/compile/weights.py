@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, islice
 
 import numpy as np
 import numpy.typing as npt
@@ -32,12 +33,27 @@ from rdrr_runtime.compile.padded_weights import (
     padded_vector,
 )
 from rdrr_runtime.compile.preferences import Preferences
+from rdrr_runtime.compile.read_ahead import Bytes, Read, reading_ahead
 from rdrr_runtime.compile.storage import Storage, choose_storage, has_row_scales
-from rdrr_runtime.compile.weight_rows import kept_rows
+from rdrr_runtime.compile.weight_rows import changed_rows, reads_as_stored
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.packing import Uploader
 from rdrr_runtime.phases.row_scales import row_scales
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A step of an upload.
+
+    Attributes:
+        run: Uploads to a matrix; it takes the results of its own reads from an iterator over those
+            of all steps.
+        reads: Functions that read stored bytes, and may be called earlier in other threads.
+    """
+
+    run: Callable[[Uploader, Iterator[Bytes]], None]
+    reads: tuple[Read, ...] = ()
 
 
 @dataclass
@@ -51,7 +67,7 @@ class Weights:
         vectors: Norm weights and biases in f32, by tensor name.
         stacks: The concatenated matrices of all experts of a layer, by the name of the first.
         decisions: Which matrices were changed at load, and why.
-        fills: What fills the matrices, which are allocated first, in this order.
+        fills: What fills the matrices once all are allocated, in this order.
     """
 
     blocks: Arena
@@ -60,7 +76,7 @@ class Weights:
     vectors: dict[str, BufferSlice] = field(default_factory=dict)
     stacks: dict[str, GpuWeight] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
-    fills: list[Callable[[Uploader], None]] = field(default_factory=list)
+    fills: list[Fill] = field(default_factory=list)
     _joined: dict[tuple[str, ...], BufferSlice] = field(default_factory=dict)
     _host_vectors: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
 
@@ -92,10 +108,11 @@ class Weights:
         fills, self.fills = self.fills, []
         if not fills:
             return
-        with self.blocks.temporary() as passing:
+        reads = (read for fill in fills for read in fill.reads)
+        with self.blocks.temporary() as passing, reading_ahead(reads) as contents:
             uploader = Uploader(self.blocks, passing)
             for one in fills:
-                one(uploader)
+                one.run(uploader, contents)
 
     @property
     def size(self) -> int:
@@ -203,13 +220,10 @@ class _Loader:
         # In another buffer than the matrix, since a launch cannot read and write the same buffer.
         scales = self.weights.others.empty(f"{use.name}.scales", 4 * matrix.n)
         if not self.is_dry_run:
-            self.weights.fills.append(partial(self._scale, matrix, scales, use.name))
+            self.weights.fills.append(Fill(partial(self._scale, matrix, scales, use.name)))
         return replace(matrix, row_scales=scales)
 
-    def _scale(
-        self, matrix: GpuWeight, scales: BufferSlice, label: str, uploader: Uploader
-    ) -> None:
-        del uploader
+    def _scale(self, matrix: GpuWeight, scales: BufferSlice, label: str, *_: object) -> None:
         for one in row_scales(matrix, scales, label=label):
             self.weights.others.run(as_dispatch(one))
 
@@ -231,17 +245,14 @@ class _Loader:
             self.weights.blocks, kept.dtype, kept.layout, (n, k), label, count=len(uses)
         )
         if not self.is_dry_run:
-            self.weights.fills.append(partial(self._fill, made, uses, kept, label))
-        return replace(made, note=kept.note)
+            reads = [reads_as_stored(self.package, use, kept) for use in uses]
 
-    def _fill(
-        self,
-        made: GpuWeight,
-        uses: Sequence[WeightUse],
-        kept: Storage,
-        label: str,
-        uploader: Uploader,
-    ) -> None:
-        n, k = uses[0].shape
-        matrices = (kept_rows(self.package, use, kept) for use in uses)
-        uploader.fill(made, kept.layout, (n, k), matrices, label)
+            def fill(uploader: Uploader, contents: Iterator[Bytes]) -> None:
+                matrices = (
+                    islice(contents, len(own)) if own else changed_rows(self.package, use, kept)
+                    for use, own in zip(uses, reads, strict=True)
+                )
+                uploader.fill(made, kept.layout, (n, k), matrices, label)
+
+            self.weights.fills.append(Fill(fill, tuple(chain(*reads))))
+        return replace(made, note=kept.note)

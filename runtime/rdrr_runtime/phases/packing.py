@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
+from rdrr_device.device import IN_FLIGHT_BYTES
 from rdrr_format.dtypes import DType
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Geometry, Layout, geometry
@@ -25,10 +26,7 @@ from rdrr_runtime.phases.repack import TARGET_BYTES, Chunk, RepackStep, repack_c
 Bytes = npt.NDArray[np.uint8]
 
 CHUNK_BYTES = 32 << 20
-"""Most bytes of stored blocks in the staging buffer on the device."""
-
-IN_FLIGHT_BYTES = 128 << 20
-"""Most bytes of stored blocks that may be in flight to the device before the host waits."""
+"""Most bytes of stored blocks in the staging buffer on the device, and of one write to it."""
 
 _HOST_BYTES = 16 << 20  # host memory for the rows that are padded at a time
 
@@ -84,7 +82,6 @@ class Uploader:
         self._arena = arena
         self._temporary = temporary
         self._staging: BufferSlice | None = None
-        self._in_flight = 0
         self._max_bytes = min(CHUNK_BYTES, arena.max_binding)
         self._target = temporary.empty("chunk", TARGET_BYTES)
 
@@ -172,10 +169,6 @@ class Uploader:
             data = np.concatenate([data, np.zeros(-data.size % 4, np.uint8)])
         if self._staging is None or self._staging.size < data.size:
             self._staging = self._temporary.empty("blocks", data.size)
-        self._in_flight += data.size
-        if self._in_flight > IN_FLIGHT_BYTES:  # the device is slower than the host
-            self._temporary.wait()
-            self._in_flight = data.size
         self._temporary.write(self._staging, data)
         return self._staging
 
