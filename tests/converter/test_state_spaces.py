@@ -22,7 +22,7 @@ BLOCKS = (
     "state_space",
     "dimensions",
 )
-NAMES = ("granitemoehybrid", "mamba2")
+NAMES = ("falcon_h1", "granitemoehybrid", "mamba2")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -41,6 +41,22 @@ def test_absent_keys_have_the_defaults_of_transformers(name):
     assert {key: bare.flag(key) for key in flags} == {key: full.flag(key) for key in flags}
     for key in ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size"):
         assert bare.integer(key) == full.integer(key)
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"attention_in_multiplier": 0.5, "attention_bias": True},
+        {"ssm_in_multiplier": 0.5, "mamba_proj_bias": True},
+        {"ssm_multipliers": [1.0, 2.0]},
+        {"mlp_multipliers": [1.0, "2"]},
+    ],
+)
+def test_factors_that_the_blocks_cannot_hold_are_refused(stated):
+    rule = BY_NAME["falcon_h1"]
+    config = rule.config(stated, "config.json")
+    with pytest.raises(SourceError, match="multiplier"):
+        [read_block(getattr(rule, name), config) for name in ("attention", "ffn", "state_space")]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,9 @@ class TinyModel:
 
     @property
     def can_fuse(self) -> bool:
-        """Return whether gate and up can be fused: there is a gate, and there are no experts."""
+        """Return whether gate and up can be fused: there is a gate, no bias and no expert."""
+        if dict(self.options).get("mlp_bias"):
+            return False
         return self.model_type not in UNGATED and not any(
             "expert" in key for key, _ in self.options
         )
@@ -456,7 +458,43 @@ GRANITE_HYBRID = (
     ("mamba_n_heads", 8),
     ("shared_intermediate_size", 160),
 )
+FALCON_H1 = (
+    ("mamba_d_head", 32),
+    ("mamba_d_ssm", 192),
+    ("mamba_d_state", 40),
+    ("mamba_n_groups", 2),
+    ("mamba_n_heads", 6),
+    ("mlp_multipliers", [0.88, 0.22]),
+    ("embedding_multiplier", 5.6),
+    ("lm_head_multiplier", 0.04),
+)
 STATE_SPACE_MODELS = (
+    TinyModel(
+        "falcon_h1",
+        256,
+        (
+            *FALCON_H1,
+            ("attention_in_multiplier", 0.5),
+            ("attention_out_multiplier", 0.94),
+            ("key_multiplier", 1.7),
+            ("projectors_bias", True),
+            ("ssm_in_multiplier", 2.0),
+            ("ssm_multipliers", [0.35, 2.0, 1.3, 0.5, 1.7]),
+            ("ssm_out_multiplier", 0.6),
+        ),
+    ),
+    TinyModel(
+        "falcon_h1",
+        320,
+        (
+            *FALCON_H1,
+            ("attention_bias", True),
+            ("mamba_norm_before_gate", True),
+            ("mamba_proj_bias", True),
+            ("mamba_rms_norm", True),
+            ("mlp_bias", True),
+        ),
+    ),
     TinyModel("granitemoehybrid", 256, (*GRANITE_EXPERTS, *GRANITE_HYBRID)),
     TinyModel(
         "granitemoehybrid",

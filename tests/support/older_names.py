@@ -26,6 +26,7 @@ RENAMED = (
     ("embed_out", "lm_head"),
     ("model.decoder.final_layer_norm", "model.norm"),
     ("model.decoder.", "model."),
+    (".pre_ff_layernorm.", ".post_attention_layernorm."),
     ("model.final_layernorm", "model.norm"),
     (".ln_1.", ".input_layernorm."),
     (".ln_2.", ".post_attention_layernorm."),

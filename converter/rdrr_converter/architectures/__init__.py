@@ -24,6 +24,7 @@ from rdrr_converter.architectures.dots1 import DOTS1
 from rdrr_converter.architectures.ernie4_5 import ERNIE4_5
 from rdrr_converter.architectures.ernie4_5_moe import ERNIE4_5_MOE
 from rdrr_converter.architectures.exaone4 import EXAONE4
+from rdrr_converter.architectures.falcon_h1 import FALCON_H1
 from rdrr_converter.architectures.gemma import GEMMA
 from rdrr_converter.architectures.gemma2 import GEMMA2
 from rdrr_converter.architectures.gemma3 import GEMMA3
@@ -97,6 +98,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     DEEPSEEK_V3,
     DOTS1,
     ERNIE4_5_MOE,
+    FALCON_H1,
     GEMMA,
     GEMMA2,
     GEMMA3,

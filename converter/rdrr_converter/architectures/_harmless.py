@@ -52,6 +52,7 @@ HARMLESS: frozenset[str] = frozenset(
         "use_parallel_embedding",
         "mamba_ssm_dtype",  # states are float32
         "mamba_ssm_cache_dtype",
+        "mlp_expansion_factor",  # Falcon-H1; the width is intermediate_size
         "chunk_size",  # of state spaces, as the next two
         "mamba_chunk_size",
         "use_mamba_kernels",
@@ -144,6 +145,7 @@ HARMLESS: frozenset[str] = frozenset(
         "num_beam_groups",
         "num_beams",
         "num_return_sequences",
+        "num_logits_to_keep",
         "output_scores",
         "prefix",
         "remove_invalid_values",
@@ -210,6 +212,7 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "layer_norm_bias": (False,),  # Cohere
         "layer_norm_elementwise_affine": (True,),
         "lm_head_bias": (False,),
+        "mamba_use_mlp": (True,),  # Falcon-H1
         "mlp_bias": (False,),
         "mlp_type": ("default",),  # StarCoder 2
         "order_of_interleaved_layers": ("local_attn_first",),  # Cohere 2

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import sqrt
 from types import MappingProxyType
 from typing import Any
 
 from rdrr_manifests.models import Manifest
+from rdrr_manifests.models.state_space import StateSpace
 
 from rdrr_converter.architectures._state_space import STATE_SPACE, StateSpaceKeys
+from rdrr_converter.architectures.falcon_h1 import KEYS as FALCON_H1
 from rdrr_converter.architectures.granitemoehybrid import KEYS as GRANITE
 from rdrr_converter.architectures.mamba2 import KEYS as MAMBA2
 
 _KEYS: Mapping[str, StateSpaceKeys] = MappingProxyType(
-    {"granitemoehybrid": GRANITE, "mamba2": MAMBA2}
+    {"falcon_h1": FALCON_H1, "granitemoehybrid": GRANITE, "mamba2": MAMBA2}
 )
 """The keys of the state space, by the name of the architecture."""
 
@@ -38,8 +41,28 @@ def _granite(manifest: Manifest) -> dict[str, Any]:
     return found | {"shared_intermediate_size": moe.shared_expert_intermediate_size}
 
 
+def _falcon(manifest: Manifest) -> dict[str, Any]:
+    """Return the factors of Falcon-H1; those on inputs are part of the others."""
+    sizes, blocks = manifest.architecture, manifest.inference
+    block, output = blocks.state_space or StateSpace(), blocks.output
+    inputs = block.input_multipliers or (1.0, 1.0, 1.0)
+    heads, dim = sizes.ssm_num_heads or 0, sizes.ssm_head_dim or 0
+    return {
+        "attention_out_multiplier": block.attention_multiplier,
+        "embedding_multiplier": output.embedding_scale or 1.0,
+        "key_multiplier": sqrt(sizes.head_dim / blocks.attention.query_pre_attn_scalar),
+        "lm_head_multiplier": output.logit_input_scale,
+        "mamba_d_ssm": heads * dim,
+        "mamba_norm_before_gate": block.norm_before_gate,
+        "mlp_multipliers": [blocks.ffn.gate_multiplier, blocks.ffn.output_multiplier],
+        "query_pre_attn_scalar": None,
+        "ssm_multipliers": [block.gate_multiplier, *inputs, block.step_multiplier],
+        "ssm_out_multiplier": block.output_multiplier,
+    }
+
+
 _FURTHER: Mapping[str, Callable[[Manifest], dict[str, Any]]] = MappingProxyType(
-    {"granitemoehybrid": _granite}
+    {"falcon_h1": _falcon, "granitemoehybrid": _granite}
 )
 """Further keys of architectures."""
 
@@ -73,7 +96,7 @@ def _state_space(name: str, manifest: Manifest) -> dict[str, Any]:
     if block.least_step or block.most_step is not None:  # JSON has no infinity
         most = {"__float__": "Infinity"} if block.most_step is None else block.most_step
         found["time_step_limit"] = [block.least_step, most]
-    if keys.expand:
+    if keys.expand and not keys.width:
         factor = width / sizes.hidden_size
         found[keys.expand] = int(factor) if factor == int(factor) else factor
     return found

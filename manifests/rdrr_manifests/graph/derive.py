@@ -50,13 +50,14 @@ from rdrr_manifests.graph.ops import (
     WeightUse,
 )
 from rdrr_manifests.graph.per_layer_inputs import input_of_layer, inputs_of_layers, layer_update
-from rdrr_manifests.graph.recurrent_layers import is_recurrent, recurrent_ops
+from rdrr_manifests.graph.recurrent_layers import has_both, is_recurrent, recurrent_ops
 from rdrr_manifests.graph.rotary import rope_spec
 from rdrr_manifests.graph.routing import router_of
 from rdrr_manifests.graph.support import FEED_FORWARD, check_supported
 from rdrr_manifests.models.experts import MoeConfig
 from rdrr_manifests.models.inference import Attention as AttentionBlock
 from rdrr_manifests.models.manifest import Manifest
+from rdrr_manifests.models.state_space import StateSpace as StateSpaceBlock
 
 ACTIVATIONS = {
     "silu": "silu",
@@ -108,6 +109,7 @@ class _Builder:
         self.ropes: list[RopeSpec] = []
         self.activation = self._activation()
         self.clamp = clamp_of(self.blocks.ffn)
+        self.state_space = self.blocks.state_space or StateSpaceBlock()
 
     def build(self) -> Graph:
         """Return the graph of the manifest."""
@@ -183,13 +185,18 @@ class _Builder:
         norms = layer_norms(self.blocks.normalization, self.names, layer)
         hidden = self._norm(layer, norms.attention, stream, f"l{layer}.attn_in")
         branch = self._mixer(layer, hidden)
+        if has_both(self.manifest, layer):
+            stream = self._add_mixer(layer, stream, branch)
+            branch = self._attention(layer, hidden)
         branch = self._norm(layer, norms.attention_output, branch, f"l{layer}.attn_post")
-        stream = self._residual(stream, branch, f"l{layer}.x_attn")
+        scale = self.state_space.attention_multiplier
+        stream = self._residual(stream, branch, f"l{layer}.x_attn", scale)
         hidden = self._norm(layer, norms.feed_forward, stream, f"l{layer}.ffn_in")
         branch = self._feed_forward(layer, hidden)
         branch = self._add_experts(layer, stream, branch)
         branch = self._norm(layer, norms.feed_forward_output, branch, f"l{layer}.ffn_post")
-        stream = self._residual(stream, branch, f"l{layer}.x_ffn")
+        scale = self.blocks.ffn.output_multiplier
+        stream = self._residual(stream, branch, f"l{layer}.x_ffn", scale)
         self.ops += input_of_layer(self.manifest, self.names, layer, stream, self.activation)
         return self._scaled(layer, self.ops[-1].out)
 
@@ -430,7 +437,10 @@ class _Builder:
             gate = self._linear(layer, "mlp.gate_proj", hidden, inner)
             gate = self._sparsified(layer, gate)
             up = self._linear(layer, "mlp.up_proj", hidden, inner)
-        self.ops.append(GatedActivation(gate, up, out, self.activation, inner, self.clamp))
+        scale = self.blocks.ffn.gate_multiplier
+        self.ops.append(
+            GatedActivation(gate, up, out, self.activation, inner, self.clamp, gate_scale=scale)
+        )
         return self._linear(layer, "mlp.down_proj", out, self.sizes.hidden_size, inner)
 
     def _sparsified(self, layer: int, gate: str) -> str:
@@ -571,8 +581,13 @@ class _Builder:
         self.ops.append(Linear(x, out, weight, bias))
         return out
 
-    def _residual(self, x: str, branch: str, out: str) -> str:
-        scale = self.blocks.layer_pattern.residual_branch_scale
+    def _add_mixer(self, layer: int, stream: str, branch: str) -> str:
+        """Append the sum of the stream and the state space of a layer that also has attention."""
+        scale = self.state_space.output_multiplier
+        return self._residual(stream, branch, f"l{layer}.x_ssm", scale)
+
+    def _residual(self, x: str, branch: str, out: str, scale: float = 1.0) -> str:
+        scale *= self.blocks.layer_pattern.residual_branch_scale
         self.ops.append(Residual(x, branch, out, scale))
         return out
 

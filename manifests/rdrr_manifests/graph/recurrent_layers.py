@@ -20,7 +20,7 @@ from rdrr_manifests.graph.ops import (
     Op,
     ShortConvolution,
 )
-from rdrr_manifests.graph.state_space import STATE_SPACE, state_space
+from rdrr_manifests.graph.state_space import STATE_SPACE, WITH_ATTENTION, state_space
 from rdrr_manifests.models.architecture import Architecture
 from rdrr_manifests.models.manifest import Manifest
 
@@ -138,13 +138,20 @@ RECURRENT_LAYERS: Mapping[str, RecurrentLayer] = MappingProxyType(
         LINEAR_ATTENTION: linear_attention,
         CONVOLUTION: gated_convolution,
         STATE_SPACE: state_space,
+        WITH_ATTENTION: state_space,
     }
 )
 """The ops of each layer type that has a state, see `linear_attention`."""
 
 
+def has_both(manifest: Manifest, layer: int) -> bool:
+    """Return whether a layer has attention and a recurrent state beside it."""
+    kinds = manifest.inference.layer_pattern.layer_types
+    return kinds is not None and kinds[layer] == WITH_ATTENTION
+
+
 def is_recurrent(manifest: Manifest, layer: int) -> bool:
-    """Return whether a layer has a recurrent state instead of a key-value cache."""
+    """Return whether a layer has a recurrent state, alone or beside its attention."""
     kinds = manifest.inference.layer_pattern.layer_types
     return kinds is not None and kinds[layer] in RECURRENT_LAYERS
 

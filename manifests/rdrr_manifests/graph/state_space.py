@@ -9,12 +9,19 @@ from rdrr_format.errors import ManifestError
 
 from rdrr_manifests.graph.layer_parts import LayerParts
 from rdrr_manifests.graph.names import TensorNames
-from rdrr_manifests.graph.ops import GatedActivation, Norm, Op, ShortConvolution, StateSpace
+from rdrr_manifests.graph.ops import (
+    ChannelFactors,
+    GatedActivation,
+    Norm,
+    Op,
+    ShortConvolution,
+    StateSpace,
+)
 from rdrr_manifests.models.architecture import Architecture
 from rdrr_manifests.models.manifest import Manifest
 from rdrr_manifests.models.state_space import StateSpace as StateSpaceBlock
 
-STATE_SPACE = "state_space"
+STATE_SPACE, WITH_ATTENTION = "state_space", "attention_and_state_space"
 
 _SIZES = (
     "ssm_num_heads",
@@ -82,6 +89,7 @@ def state_space(
         own.optional("mamba.conv1d.bias", sizes.channels),
         state,
         "silu",
+        factors=_input_factors(block, sizes),
     )
     scan = StateSpace(
         xbc=mixed,
@@ -97,6 +105,7 @@ def state_space(
         state_dim=sizes.state_dim,
         least_step=block.least_step,
         most_step=block.most_step,
+        step_scale=block.step_multiplier,
     )
     gated = tuple(_gated(manifest, own, sizes, scanned, gate.out))
     out = own.linear("mamba.out_proj", gated[-1].out, width, sizes.inner)
@@ -117,9 +126,18 @@ def _gated(
     if block.gated_norm and block.norm_before_gate:
         yield norm(value)
         value = f"{value}.norm"
-    yield GatedActivation(gate, value, f"{value}.gated", "silu", sizes.inner)
+    scale = block.gate_multiplier
+    yield GatedActivation(gate, value, f"{value}.gated", "silu", sizes.inner, gate_scale=scale)
     if block.gated_norm and not block.norm_before_gate:
         yield norm(f"{value}.gated")
+
+
+def _input_factors(block: StateSpaceBlock, sizes: StateSpaceSizes) -> ChannelFactors | None:
+    """Return the factors on x, B and C, if there are any."""
+    if block.input_multipliers is None:
+        return None
+    shared = sizes.groups * sizes.state_dim
+    return ChannelFactors((sizes.inner, shared, shared), block.input_multipliers)
 
 
 def _block(manifest: Manifest) -> StateSpaceBlock:

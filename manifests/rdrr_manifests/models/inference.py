@@ -108,6 +108,9 @@ class FeedForward(Block):
             the gate g, limited from above, and the up u, limited on both sides; None for SwiGLU.
         swiglu_alpha: alpha of the clamped SwiGLU. Written by rdrr only.
         swiglu_up_offset: offset of the clamped SwiGLU. Written by rdrr only.
+        gate_multiplier: Factor on the gate before its activation. Written by rdrr only.
+        output_multiplier: Factor on what the feed-forward adds to the residual stream. Written by
+            rdrr only.
         activation_sparsity: For each layer the share of the gate's elements that a cutoff sets to
             zero before the activation, if they follow a normal law; None or 0 for no cutoff.
             Written by rdrr only.
@@ -121,6 +124,8 @@ class FeedForward(Block):
     activation_sparsity: Annotated[tuple[float, ...] | None, WRITTEN_IF_SET] = None
     swiglu_alpha: Annotated[float | None, WRITTEN_IF_SET] = None
     swiglu_up_offset: Annotated[float, WRITTEN_IF_SET] = 0.0
+    gate_multiplier: Annotated[float, WRITTEN_IF_SET] = 1.0
+    output_multiplier: Annotated[float, WRITTEN_IF_SET] = 1.0
 
 
 class Rope(Block):
@@ -223,7 +228,8 @@ class LayerPattern(Block):
         offset: For `every_n`: see `period`.
         layer_types: For `custom`: `full_attention`, `sliding_attention`, `linear_attention` (the
             gated delta rule), `conv` (a short convolution between two gates), `state_space` (Mamba
-            2) or `feed_forward` (no attention, with `single_branch`) for each layer.
+            2), `attention_and_state_space` (both read the same norm) or `feed_forward` (no
+            attention, with `single_branch`) for each layer.
         residual_branch_scale: Factor on a branch before it is added to the residual stream.
         parallel_residual: Whether the feed-forward reads the input of the layer, as the attention
             does, instead of the stream after attention. Without `post_attention_norm` both share

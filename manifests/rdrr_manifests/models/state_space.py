@@ -17,9 +17,19 @@ class StateSpace(Block):
         norm_before_gate: Whether that norm comes before the gate.
         least_step: Lower limit of the lengths of steps, after softplus.
         most_step: Upper limit of them; None for none.
+        gate_multiplier: Factor on the gate before its activation.
+        input_multipliers: Factors on x, B and C before the convolution adds its bias; None for 1.
+        step_multiplier: Factor on the steps before their bias is added.
+        output_multiplier: Factor on what the state space adds to the residual stream.
+        attention_multiplier: Factor on what the attention of the same layer adds to it.
     """
 
     gated_norm: bool = True
     norm_before_gate: Annotated[bool, WRITTEN_IF_SET] = False
     least_step: Annotated[float, WRITTEN_IF_SET] = Field(default=0.0, ge=0)
     most_step: Annotated[float | None, WRITTEN_IF_SET] = Field(default=None, gt=0)
+    gate_multiplier: Annotated[float, WRITTEN_IF_SET] = 1.0
+    input_multipliers: Annotated[tuple[float, float, float] | None, WRITTEN_IF_SET] = None
+    step_multiplier: Annotated[float, WRITTEN_IF_SET] = 1.0
+    output_multiplier: Annotated[float, WRITTEN_IF_SET] = 1.0
+    attention_multiplier: Annotated[float, WRITTEN_IF_SET] = 1.0
