@@ -1,7 +1,8 @@
 """Configurations as published, at true widths: every tensor fits, and rope is that of transformers.
 
 They are in the older form that most checkpoints have: defaults left out, `rope_theta` and
-`rope_scaling`. Only the number of layers is smaller here. No weight is made.
+`rope_scaling`. Only the number of layers is smaller here, and where noted the number of experts. No
+weight is made. `support/published_sources.py` says which were compared with public text.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from rdrr_manifests.graph.ops import Attention, LatentAttention, Residual, Route
 from rdrr_manifests.models import Manifest
 from rdrr_runtime.phases.rope_tables import attention_factor, frequencies
 from support.published import MORE_PUBLISHED
+from support.published_hybrids import HYBRIDS
 from support.published_mixtures import PUBLISHED_MIXTURES
 from support.published_older import PUBLISHED_OLDER, WITHOUT_ROPE
+from support.published_sources import COMPARED
 from support.published_state_spaces import PUBLISHED_STATE_SPACES
 from support.published_state_spaces import WITHOUT_ROPE as STATE_SPACES_WITHOUT_ROPE
 
@@ -212,7 +215,7 @@ _PUBLISHED: Mapping[str, dict[str, Any]] = {
         "vocab_size": 102400,
     },
     "DeepSeek-V3": DEEPSEEK_V3,
-    "Kimi-K2": {
+    "Kimi-K2-Instruct": {
         **DEEPSEEK_V3,
         "first_k_dense_replace": 1,
         "max_position_embeddings": 131072,
@@ -622,6 +625,10 @@ def graph_of(model: SourceModel) -> Graph:
         tensors={},
     )
     return derive_graph(manifest, [tensor.name for tensor in model.tensors])
+
+
+def test_only_configurations_that_are_here_are_said_to_be_compared():
+    assert set(COMPARED) <= {*PUBLISHED, *HYBRIDS}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

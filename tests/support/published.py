@@ -135,11 +135,12 @@ MORE_PUBLISHED: Mapping[str, dict[str, Any]] = {
         "intermediate_size": 2112,
         "moe_intermediate_size": 704,
         "num_attention_heads": 16,
-        "num_experts": 8,
+        "num_experts": 8,  # published: 128
         "num_global_key_value_heads": 2,
         "num_hidden_layers": 6,
         "num_key_value_heads": 8,
         "top_k_experts": 8,
+        "use_bidirectional_attention": "vision",
     },
     "glm-4-9b-chat-hf": {
         **_GLM,

@@ -95,7 +95,7 @@ HYBRIDS: Mapping[str, dict[str, Any]] = {
         "moe_intermediate_size": 512,
         "norm_topk_prob": True,
         "num_attention_heads": 16,
-        "num_experts": 16,
+        "num_experts": 16,  # published: 512
         "num_experts_per_tok": 10,
         "num_hidden_layers": 4,
         "num_key_value_heads": 2,

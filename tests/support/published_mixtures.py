@@ -106,7 +106,7 @@ PUBLISHED_MIXTURES: Mapping[str, dict[str, Any]] = {
         "use_cache": True,
         "vocab_size": 49155,
     },
-    "Llama-4-Scout-17B-16E": {
+    "Llama-4-Scout-17B-16E-Instruct": {
         "architectures": ["Llama4ForConditionalGeneration"],
         "model_type": "llama4",
         "text_config": {
