@@ -6,21 +6,17 @@ Every tensor of the checkpoint is either used, left out with a note, or an error
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import groupby
-from math import prod
 
 from rdrr_format.errors import SourceError
 from rdrr_manifests.models import Architecture, MoeConfig
 
-from rdrr_converter.architectures import ArchitectureRule, Config, TensorRule
-from rdrr_converter.architectures.base import BODY, Arrangement, StackRule
-from rdrr_converter.arrangements import stacked_shape, take_apart
-from rdrr_converter.grouped_rows import Piece, rows_of_parts, with_rows
+from rdrr_converter.architectures import ArchitectureRule, Config
+from rdrr_converter.expected_tensors import expected_tensors, is_required
 from rdrr_converter.sources import Source, SourceTensor
-from rdrr_converter.stacks import join_rows, transposed, unstack, unstack_groups
+from rdrr_converter.tensor_finder import Finder
+from rdrr_converter.tensor_shapes import Shapes
 
 _MOST_EXTRA_LAYERS = 16
 """Layers for the prediction of further tokens that are looked for; published models have 1."""
@@ -61,19 +57,6 @@ class ModelTensor:
         return f"layer.{self.layer}{part}"
 
 
-@dataclass(frozen=True)
-class _ExpectedTensor:
-    """A tensor that the architecture allows, for one layer and expert."""
-
-    rule: TensorRule
-    layer: int | None = None
-    expert: int | None = None
-
-    def fill(self, name: str) -> str:
-        """Insert the indices of this layer and expert into a name."""
-        return name.format(layer=self.layer, expert=self.expert)
-
-
 def match(
     source: Source,
     rule: ArchitectureRule,
@@ -92,15 +75,15 @@ def match(
     rows = max((tensor.rows for tensor in source.tensors.values()), default=0)
     if moe is not None and moe.num_experts > rows:  # a router has one row per expert
         raise config.fault("the number of experts", f"at most {rows}", moe.num_experts)
-    finder = _Finder(source, rule, _Shapes.of(rule, config, sizes, moe))
+    finder = Finder(source, rule, Shapes.of(rule, config, sizes, moe))
     found: list[ModelTensor] = []
     missing: list[str] = []
-    for wanted in _expected_tensors(rule, config, sizes.num_layers, moe):
+    for wanted in expected_tensors(rule, config, sizes.num_layers, moe):
         tensor = finder.find(wanted)
         if tensor is not None:
             name = wanted.fill(wanted.rule.name)
             found.append(ModelTensor(name, tensor, wanted.rule.role, wanted.layer, wanted.expert))
-        elif _is_required(wanted.rule, config):
+        elif is_required(wanted.rule, config):
             missing.append(
                 finder.name_in_source(wanted.fill(rule.published_name(wanted.rule.name)))
             )
@@ -127,11 +110,10 @@ def required_names(
         layers: Number of layers.
         moe: The experts that the configuration describes, or None.
     """
-    expected_tensors = _expected_tensors(rule, config, layers, moe)
     return frozenset(
         wanted.fill(wanted.rule.name)
-        for wanted in expected_tensors
-        if _is_required(wanted.rule, config)
+        for wanted in expected_tensors(rule, config, layers, moe)
+        if is_required(wanted.rule, config)
     )
 
 
@@ -161,262 +143,11 @@ def required_tensors(
         sizes: The sizes that the configuration states.
         moe: The experts that the configuration describes, or None.
     """
-    shapes = _Shapes.of(rule, config, sizes, moe)
-    for wanted in _expected_tensors(rule, config, sizes.num_layers, moe):
-        if _is_required(wanted.rule, config):
+    shapes = Shapes.of(rule, config, sizes, moe)
+    for wanted in expected_tensors(rule, config, sizes.num_layers, moe):
+        if is_required(wanted.rule, config):
             name, role = wanted.fill(wanted.rule.name), wanted.rule.role
             yield RequiredTensor(name, role, shapes.shape(wanted.rule, wanted.layer))
-
-
-@dataclass(frozen=True)
-class _Shapes:
-    """The sizes of the dimensions that rules name.
-
-    Attributes:
-        dimensions: Size of each dimension.
-        of_layer: Returns the dimensions of a layer that differ from those; None if none do.
-    """
-
-    dimensions: Mapping[str, int]
-    of_layer: Callable[[int], Mapping[str, int]] | None
-
-    @staticmethod
-    def of(
-        rule: ArchitectureRule, config: Config, sizes: Architecture, moe: MoeConfig | None
-    ) -> _Shapes:
-        """Return the sizes of a configuration."""
-        more = {name: read(config) for name, read in rule.dimensions.items()}
-        layer = None if rule.layer_dimensions is None else partial(rule.layer_dimensions, config)
-        return _Shapes(_dimensions(sizes, moe) | more, layer)
-
-    def shape(self, rule: TensorRule, layer: int | None) -> tuple[int, ...]:
-        """Return the shape of a tensor in a layer."""
-        own = {} if self.of_layer is None or layer is None else self.of_layer(layer)
-        return tuple(own.get(size) or self.dimensions[size] for size in rule.shape)
-
-
-def _dimensions(sizes: Architecture, moe: MoeConfig | None) -> dict[str, int]:
-    found = {
-        "vocab": sizes.vocab_size,
-        "hidden": sizes.hidden_size,
-        "inner": sizes.intermediate_size,
-        "q": sizes.num_attention_heads * sizes.head_dim,
-        "kv": sizes.num_key_value_heads * sizes.head_dim,
-        "head": sizes.head_dim,
-        "heads": sizes.num_attention_heads,
-        "kv_heads": sizes.num_key_value_heads,
-        "one": 1,
-    }
-    if sizes.linear_num_value_heads is not None:
-        found |= _linear_dimensions(sizes)
-    if sizes.kv_lora_rank is not None:
-        found |= _latent_dimensions(sizes, sizes.kv_lora_rank)
-    if moe is not None:
-        width = moe.expert_intermediate_size or sizes.intermediate_size
-        shared = moe.shared_expert_intermediate_size or width
-        found |= {"experts": moe.num_experts, "width": width, "shared": shared}
-    return found
-
-
-def _linear_dimensions(sizes: Architecture) -> dict[str, int]:
-    """Return the dimensions of linear attention, and of queries with output gates beside them."""
-    heads, key_heads = sizes.linear_num_value_heads or 0, sizes.linear_num_key_heads or 0
-    value_dim, key_dim = sizes.linear_value_head_dim or 0, sizes.linear_key_head_dim or 0
-    return {
-        "gated_q": 2 * sizes.num_attention_heads * sizes.head_dim,
-        "linear_heads": heads,
-        "linear_heads_per_key": heads // max(key_heads, 1),
-        "linear_key_heads": key_heads,
-        "linear_key_head": key_dim,
-        "linear_v_per_key": heads * value_dim // max(key_heads, 1),
-        "linear_head": value_dim,
-        "linear_v": heads * value_dim,
-        "linear_qkv": 2 * key_heads * key_dim + heads * value_dim,
-        "taps": sizes.linear_conv_kernel_dim or 0,
-    }
-
-
-def _latent_dimensions(sizes: Architecture, latent: int) -> dict[str, int]:
-    """Return the dimensions of multi-head latent attention."""
-    heads, rope = sizes.num_attention_heads, sizes.qk_rope_head_dim or 0
-    key, value = sizes.qk_nope_head_dim or 0, sizes.v_head_dim or 0
-    return {
-        "latent": latent,
-        "latent_and_key": latent + rope,
-        "q_latent": sizes.q_lora_rank or 0,
-        "q": heads * (key + rope),
-        "values": heads * value,
-        "keys_and_values": heads * (key + value),
-    }
-
-
-def _expected_tensors(
-    rule: ArchitectureRule, config: Config, layers: int, moe: MoeConfig | None
-) -> Iterator[_ExpectedTensor]:
-    """Yield every tensor that the model may have, in storage order."""
-    per_layer = [row for row in rule.tensors if row.is_per_layer]
-    first = rule.tensors.index(per_layer[0])
-    yield from (_ExpectedTensor(row) for row in rule.tensors[:first])
-    owners = {row.name: frozenset(row.layers(config)) for row in per_layer if row.layers}
-    for layer in range(layers):
-        own = [row for row in per_layer if layer in owners.get(row.name, (layer,))]
-        for is_per_expert, rows in groupby(own, lambda row: row.is_per_expert):
-            numbers = range(moe.num_experts) if is_per_expert and moe else (None,)
-            kept = list(rows)
-            yield from (_ExpectedTensor(row, layer, number) for number in numbers for row in kept)
-    yield from (_ExpectedTensor(row) for row in rule.tensors[first:] if not row.is_per_layer)
-
-
-class _Finder:
-    """A lookup of tensors by canonical name that also finds parts of stacked tensors."""
-
-    def __init__(self, source: Source, rule: ArchitectureRule, shapes: _Shapes) -> None:
-        self.used: set[str] = set()
-        self._path = source.path
-        self._rule = rule
-        self._tensors = source.tensors
-        self._stacks = rule.stacks
-        self._rows = {row.name: row for row in rule.tensors}
-        self._dimensions = shapes.dimensions
-        self._shape = shapes.shape
-        self._parts: dict[str, SourceTensor] = {}
-        embedding = rule.published_name(f"{BODY}embed_tokens.weight").removeprefix(rule.body)
-        self._prefix = next(
-            (p for p in rule.prefixes if f"{p}{embedding}" in source.tensors), rule.prefixes[0]
-        )
-
-    def name_in_source(self, name: str) -> str:
-        """Return the name that this checkpoint uses for the usual name in checkpoints."""
-        body = self._rule.body
-        return self._prefix + name.removeprefix(body) if name.startswith(body) else name
-
-    def find(self, wanted: _ExpectedTensor) -> SourceTensor | None:
-        """Find a tensor; return None if the checkpoint does not have it.
-
-        Raises:
-            SourceError: The tensor, or the stack that contains it, has the wrong shape.
-        """
-        published, canonical = self._rule.published_name(wanted.rule.name), wanted.rule.name
-        # A GGUF is read with canonical names, and in the usual order of rows and columns.
-        for name in dict.fromkeys((published, canonical, *wanted.rule.aliases)):
-            tensor = self._tensors.get(self.name_in_source(wanted.fill(name)))
-            if tensor is not None:
-                self.used.add(tensor.name)
-                if name == published and self._rule.is_transposed(canonical):
-                    tensor = transposed(tensor)
-                _check_shape(tensor, self._shape(wanted.rule, wanted.layer))
-                return tensor
-        name = wanted.fill(canonical)
-        if name not in self._parts:
-            for stack in self._stacks:
-                if canonical in stack.parts:
-                    self._unstack(stack, wanted)
-        if name not in self._parts:
-            self._join_rows(wanted)
-        return self._parts.get(name)
-
-    def _join_rows(self, wanted: _ExpectedTensor) -> None:
-        """Join the tensors that are the rows of a tensor, if the checkpoint has the first."""
-        name, shape = wanted.fill(wanted.rule.name), self._shape(wanted.rule, wanted.layer)
-        names = [
-            self.name_in_source(one) for one in self._rule.row_names(name, shape[0] if shape else 1)
-        ]
-        if not names or names[0] not in self._tensors:
-            return
-        missing = [one for one in names if one not in self._tensors]
-        if missing:
-            raise SourceError(
-                "a tensor is missing", where=self._path, expected=missing[0], found=names[0]
-            )
-        parts = [self._tensors[one] for one in names]
-        for part in parts:
-            _check_shape(part, shape[1:])
-        self.used.update(names)
-        self._parts[name] = join_rows(name, parts)
-
-    def _unstack(self, stack: StackRule, wanted: _ExpectedTensor) -> None:
-        whole = self._tensors.get(self.name_in_source(wanted.fill(stack.name)))
-        if whole is None:
-            return
-        if stack.pieces:
-            self._parts |= self._in_pieces(stack, whole, wanted)
-            return
-        if stack.arrangement is not None:
-            self._parts |= self._arranged(stack, stack.arrangement, whole, wanted)
-            return
-        parts, stored = stack.parts, whole
-        if stack.transposed:
-            whole = transposed(whole)
-        is_per_expert = self._rows[parts[0]].is_per_expert
-        numbers = range(self._dimensions["experts"]) if is_per_expert else (None,)
-        names = [
-            part.format(layer=wanted.layer, expert=number) for number in numbers for part in parts
-        ]
-        shapes = [self._shape(self._rows[part], wanted.layer) for _ in numbers for part in parts]
-        self.used.add(stored.name)
-        groups = self._dimensions["kv_heads"] if stack.by_head else 1
-        if len(shapes[0]) == 1 or groups > 1:
-            total = sum(shape[0] for shape in shapes)
-            _check_shape(whole, (total, *shapes[0][1:]))
-            self._parts |= dict(zip(names, unstack_groups(whole, shapes, groups), strict=True))
-            return
-        columns = shapes[0][-1]
-        rows = sum(prod(shape[:-1]) for shape in shapes)
-        leading = (len(numbers), rows // len(numbers)) if is_per_expert else (rows,)
-        _check_shape(whole, (*leading, columns))
-        matrices = unstack(whole, [(prod(shape[:-1]), columns) for shape in shapes])
-        self._parts |= dict(zip(names, matrices, strict=True))
-
-    def _in_pieces(
-        self, stack: StackRule, whole: SourceTensor, wanted: _ExpectedTensor
-    ) -> dict[str, SourceTensor]:
-        """Return the parts of a stack whose rows alternate in pieces, by their names."""
-        shapes = [self._shape(self._rows[part], wanted.layer) for part in stack.parts]
-        _check_shape(whole, (sum(shape[0] for shape in shapes), shapes[0][-1]))
-        self.used.add(whole.name)
-        pieces = [Piece(part, self._dimensions[size]) for part, size in stack.pieces]
-        rows = rows_of_parts(pieces, self._dimensions[stack.groups])
-        return {
-            wanted.fill(part): with_rows(whole, own, part.rpartition(".")[0].rpartition(".")[2])
-            for part, own in zip(stack.parts, rows, strict=True)
-        }
-
-    def _arranged(
-        self,
-        stack: StackRule,
-        arrangement: Arrangement,
-        whole: SourceTensor,
-        wanted: _ExpectedTensor,
-    ) -> dict[str, SourceTensor]:
-        """Return the parts of a stack by their names."""
-        is_per_expert = self._rows[stack.parts[0]].is_per_expert
-        experts = self._dimensions["experts"] if is_per_expert else None
-        names = [
-            part.format(layer=wanted.layer, expert=number)
-            for number in range(experts or 1)
-            for part in stack.parts
-        ]
-        shapes = [self._shape(self._rows[part], wanted.layer) for part in stack.parts]
-        matrices = [(prod(shape[:-1]), shape[-1]) for shape in shapes]
-        _check_shape(whole, stacked_shape(arrangement, matrices, experts))
-        self.used.add(whole.name)
-        parts = take_apart(whole, matrices, arrangement, experts or 1)
-        return dict(zip(names, parts, strict=True))
-
-
-def _is_required(rule: TensorRule, config: Config) -> bool:
-    return rule.required(config) if callable(rule.required) else rule.required
-
-
-def _check_shape(tensor: SourceTensor, expected: tuple[int, ...]) -> None:
-    if tensor.shape != expected:
-        raise SourceError(
-            "wrong shape",
-            where=f"{tensor.file}, tensor {tensor.name}",
-            expected=list(expected),
-            found=list(tensor.shape),
-            hint="config.json and the weights do not belong together",
-        )
 
 
 def _extra_layers(rule: ArchitectureRule, config: Config) -> Iterator[str]:
