@@ -95,3 +95,18 @@ def test_sizes_that_do_not_fit_and_other_activations_are_refused(stated):
     rule = BY_NAME["mamba2"]
     with pytest.raises(SourceError, match="cannot be used"):
         rule.inner(rule.config(stated, "config.json"))
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {},
+        {"hybrid_override_pattern": "ME*"},
+        {"layers_block_type": ["mamba", "moe"]},
+        {"hybrid_override_pattern": "M*", "layers_block_type": ["attention", "mamba"]},
+    ],
+)
+def test_layers_that_are_not_known_or_differ_are_refused(stated):
+    config = BY_NAME["nemotron_h"].config(stated, "config.json")
+    with pytest.raises(SourceError, match="cannot be used"):
+        BY_NAME["nemotron_h"].layer_types(config)

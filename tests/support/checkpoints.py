@@ -16,7 +16,18 @@ import numpy as np
 
 VOCAB = 384
 NORMS = ("norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight")
-UNGATED = ("mamba2", "apertus", "arcee", "gpt2", "gpt_neox", "nemotron", "opt", "phi", "starcoder2")
+UNGATED = (
+    "nemotron_h",
+    "mamba2",
+    "apertus",
+    "arcee",
+    "gpt2",
+    "gpt_neox",
+    "nemotron",
+    "opt",
+    "phi",
+    "starcoder2",
+)
 
 
 @dataclass(frozen=True)
@@ -469,6 +480,21 @@ FALCON_H1 = (
     ("lm_head_multiplier", 0.04),
 )
 STATE_SPACE_MODELS = (
+    TinyModel(
+        "nemotron_h",
+        256,
+        (
+            ("head_dim", 96),
+            ("layers_block_type", ["linear_attention", "mlp", "full_attention", "mlp"]),
+            ("mamba_head_dim", 32),
+            ("mamba_num_heads", 12),
+            ("mlp_bias", True),
+            ("n_groups", 2),
+            ("ssm_state_size", 40),
+            ("use_bias", True),
+        ),
+        least_layers=4,
+    ),
     TinyModel(
         "falcon_h1",
         256,

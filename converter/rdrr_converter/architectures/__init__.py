@@ -56,6 +56,7 @@ from rdrr_converter.architectures.ministral3 import MINISTRAL3
 from rdrr_converter.architectures.mistral import MISTRAL
 from rdrr_converter.architectures.mixtral import MIXTRAL
 from rdrr_converter.architectures.nemotron import NEMOTRON
+from rdrr_converter.architectures.nemotron_h import NEMOTRON_H
 from rdrr_converter.architectures.olmo import OLMO
 from rdrr_converter.architectures.olmo2 import OLMO2
 from rdrr_converter.architectures.olmo3 import OLMO3
@@ -153,6 +154,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     GPT2,
     GPT_NEOX,
     NEMOTRON,
+    NEMOTRON_H,
     OPT,
     PHI,
     STABLELM,

@@ -212,6 +212,7 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "layer_norm_bias": (False,),  # Cohere
         "layer_norm_elementwise_affine": (True,),
         "lm_head_bias": (False,),
+        "mamba_proj_bias": (False,),  # Nemotron-H
         "mamba_use_mlp": (True,),  # Falcon-H1
         "mlp_bias": (False,),
         "mlp_type": ("default",),  # StarCoder 2
@@ -256,6 +257,7 @@ HARMLESS_COPIES: Mapping[str, str] = MappingProxyType(
         "conv_dim": "hidden_size",
         "conv_dim_out": "hidden_size",
         "num_heads": "num_attention_heads",
+        "num_query_groups": "num_key_value_heads",  # Nemotron-H
         "theta": "rope_theta",
         "layer_switch": "sliding_window_pattern",  # Cohere 2
         "sliding_window_size": "sliding_window",  # Gemma 2

@@ -10,18 +10,28 @@ from typing import Any
 from rdrr_manifests.models import Manifest
 from rdrr_manifests.models.state_space import StateSpace
 
-from rdrr_converter.architectures._state_space import STATE_SPACE, StateSpaceKeys
+from rdrr_converter.architectures._state_space import FEED_FORWARD, STATE_SPACE, StateSpaceKeys
 from rdrr_converter.architectures.falcon_h1 import KEYS as FALCON_H1
 from rdrr_converter.architectures.granitemoehybrid import KEYS as GRANITE
+from rdrr_converter.architectures.layers import FULL
 from rdrr_converter.architectures.mamba2 import KEYS as MAMBA2
+from rdrr_converter.architectures.nemotron_h import KEYS as NEMOTRON_H
 
 _KEYS: Mapping[str, StateSpaceKeys] = MappingProxyType(
-    {"falcon_h1": FALCON_H1, "granitemoehybrid": GRANITE, "mamba2": MAMBA2}
+    {
+        "falcon_h1": FALCON_H1,
+        "granitemoehybrid": GRANITE,
+        "mamba2": MAMBA2,
+        "nemotron_h": NEMOTRON_H,
+    }
 )
 """The keys of the state space, by the name of the architecture."""
 
 _LACKING: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"mamba2": ("intermediate_size", "num_attention_heads", "num_key_value_heads", "rope_theta")}
+    {
+        "mamba2": ("intermediate_size", "num_attention_heads", "num_key_value_heads", "rope_theta"),
+        "nemotron_h": ("hidden_act", "rope_theta"),
+    }
 )
 """Usual keys that configurations of an architecture do not have."""
 
@@ -61,8 +71,22 @@ def _falcon(manifest: Manifest) -> dict[str, Any]:
     }
 
 
+def _nemotron(manifest: Manifest) -> dict[str, Any]:
+    """Return the types of the layers of Nemotron-H, for older and newer readers."""
+    kinds = manifest.inference.layer_pattern.layer_types
+    if kinds is None:
+        kinds = (FULL,) * manifest.architecture.num_layers
+    letters = {STATE_SPACE: "M", FULL: "*", FEED_FORWARD: "-"}
+    names = {STATE_SPACE: "mamba", FULL: "attention", FEED_FORWARD: "mlp"}
+    return {
+        "hybrid_override_pattern": "".join(letters.get(one, "?") for one in kinds),
+        "layers_block_type": [names.get(one, one) for one in kinds],
+        "mlp_hidden_act": manifest.inference.ffn.activation,
+    }
+
+
 _FURTHER: Mapping[str, Callable[[Manifest], dict[str, Any]]] = MappingProxyType(
-    {"falcon_h1": _falcon, "granitemoehybrid": _granite}
+    {"falcon_h1": _falcon, "granitemoehybrid": _granite, "nemotron_h": _nemotron}
 )
 """Further keys of architectures."""
 
