@@ -1,4 +1,4 @@
-"""Packages of hybrids with random weights: a layer of linear attention and a layer of attention."""
+"""Packages of hybrids with random weights: a layer with recurrent states and one with attention."""
 
 from __future__ import annotations
 
@@ -69,11 +69,56 @@ def hybrid_manifest() -> dict[str, Any]:
     kinds = ["linear_attention", "full_attention"]
     manifest["inference"]["layerPattern"] = {"type": "custom", "layerTypes": kinds}
     manifest["inference"]["output"]["tieWordEmbeddings"] = False
-    manifest["tensors"] = {}
-    position, row = 0, parse_layout("row")
+    return with_tensors(manifest, shapes)
+
+
+def state_space_manifest() -> dict[str, Any]:
+    """Return the manifest of two layers with a state space; the second also has attention."""
+    inner, groups, state = VALUE_HEADS * VALUE_DIM, 2, 20
+    channels = inner + 2 * groups * state
+    manifest = hybrid_manifest()
+    kept = {
+        name: tuple(entry["shape"])
+        for name, entry in manifest["tensors"].items()
+        if "linear_attn" not in name
+    }
+    kept["model.layers.1.self_attn.q_proj.weight"] = (HEADS * HEAD_DIM, HIDDEN)
+    for layer in range(2):
+        mixer = f"model.layers.{layer}.mamba."
+        kept |= {
+            f"{mixer}in_proj_z.weight": (inner, HIDDEN),
+            f"{mixer}in_proj_xbc.weight": (channels, HIDDEN),
+            f"{mixer}in_proj_dt.weight": (VALUE_HEADS, HIDDEN),
+            f"{mixer}conv1d.weight": (channels, 1, KERNEL),
+            f"{mixer}A_log": (VALUE_HEADS,),
+            f"{mixer}dt_bias": (VALUE_HEADS,),
+            f"{mixer}D": (VALUE_HEADS,),
+            f"{mixer}norm.weight": (inner,),
+            f"{mixer}out_proj.weight": (HIDDEN, inner),
+        }
+    sizes = manifest["architecture"]
+    sizes |= {
+        "ssmNumHeads": VALUE_HEADS,
+        "ssmHeadDim": VALUE_DIM,
+        "ssmNumGroups": groups,
+        "ssmStateSize": state,
+        "ssmConvKernelDim": KERNEL,
+    }
+    manifest["architecture"] = {k: v for k, v in sizes.items() if not k.startswith("linear")}
+    blocks = manifest["inference"]
+    blocks["attention"]["attentionOutputGate"] = False
+    kinds = ["state_space", "attention_and_state_space"]
+    blocks["layerPattern"] = {"type": "custom", "layerTypes": kinds}
+    blocks["stateSpace"] = {"inputMultipliers": [0.5, 2.0, 1.5], "attentionMultiplier": 0.75}
+    return with_tensors(manifest, kept)
+
+
+def with_tensors(manifest: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Return a manifest with these tensors in F32, one after the other in one shard."""
+    tensors, position, row = {}, 0, parse_layout("row")
     for name, shape in shapes.items():
         size = geometry(parse_dtype("F32"), shape, row).size
-        manifest["tensors"][name] = {
+        tensors[name] = {
             "shape": list(shape),
             "dtype": "F32",
             "size": size,
@@ -83,12 +128,14 @@ def hybrid_manifest() -> dict[str, Any]:
         }
         position += size
     shard = manifest["shards"][0] | {"size": position}
-    return manifest | {"shards": [shard], "totalSize": position}
+    return manifest | {"tensors": tensors, "shards": [shard], "totalSize": position}
 
 
-def write_hybrid(folder: Path, rng: np.random.Generator) -> Package:
+def write_hybrid(
+    folder: Path, rng: np.random.Generator, manifest: dict[str, Any] | None = None
+) -> Package:
     """Write such a package, with weights that keep activations near 1, and open it."""
-    manifest = hybrid_manifest()
+    manifest = hybrid_manifest() if manifest is None else manifest
     with (folder / "shard_00000.bin").open("wb") as file:
         for name, entry in manifest["tensors"].items():
             centre = 1.0 if "norm" in name else 0.0

@@ -80,7 +80,7 @@ PUBLISHED_STATE_SPACES: Mapping[str, dict[str, Any]] = {
         "mlp_hidden_act": "relu2",
         "n_groups": 8,
         "num_attention_heads": 40,
-        "num_hidden_layers": 6,
+        "num_hidden_layers": 5,
         "num_key_value_heads": 8,
         "num_logits_to_keep": 1,
         "num_query_groups": 8,
