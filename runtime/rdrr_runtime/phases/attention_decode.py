@@ -24,6 +24,12 @@ WORKGROUPS = (256, 128)
 longer than `SPLIT.keys`."""
 
 MAX_GROUP = 8
+MAX_WORDS = 16
+"""Most words of keys, and of values, that a thread keeps in registers."""
+
+ENOUGH_WORDS = 8
+"""Words of the values that a thread loads if it holds the sums of enough heads."""
+
 SPLIT = SplitTuning(64, 32)
 SPLITS = (
     SplitTuning(32, 32),
@@ -62,10 +68,17 @@ class AttentionDecode(AttentionRecord, TransformRecord):
     Attributes:
         group: Query heads that share a key-value head.
         gated: Whether a gate follows each query.
-        at_once: Query heads whose sums are in workgroup memory at a time.
+        keys: Keys computed at a time; a power of two, at most the threads.
+        held: Query heads whose sums a thread holds.
+        blocks: Blocks of `held` heads in the group.
+        key_words: Words of a key that a thread loads.
+        value_words: Words of the values that a thread loads, each of another key.
+        rounds: Scores of the keys and heads that a thread completes.
+        summers: Threads that sum up the squares of one vector.
         subgroups: Whether the maximum score is reduced with subgroup operations.
         splits: Number of splits of the keys.
         min_keys: Fewest keys of a split.
+        staged: Vectors of 4 elements in the workgroup memory for sums.
     """
 
     shader = "attention_decode"
@@ -73,10 +86,97 @@ class AttentionDecode(AttentionRecord, TransformRecord):
 
     group: int = choice()
     gated: bool = choice(default=False)
-    at_once: int = choice()
+    keys: int = choice()
+    held: int = choice()
+    blocks: int = choice()
+    key_words: int = choice()
+    value_words: int = choice()
+    rounds: int = choice()
+    summers: int = choice()
     subgroups: bool = choice()
     splits: int
     min_keys: int
+    staged: int
+
+
+@dataclass(frozen=True)
+class _Shares:
+    """How the threads of a workgroup share the keys, values and heads of a split.
+
+    Attributes:
+        threads: Threads of the workgroup, a power of two.
+        group: Query heads that share a key-value head.
+        words: Vectors of 4 elements in a head.
+        held: See `AttentionDecode.held`.
+        most_keys: Most keys at a time.
+    """
+
+    threads: int
+    group: int
+    words: int
+    held: int
+    most_keys: int
+
+    @property
+    def blocks(self) -> int:
+        """See `AttentionDecode.blocks`."""
+        return -(-self.group // self.held)
+
+    @property
+    def lanes(self) -> int:
+        """Threads that share a vector of the sums; 0 if there are too few threads."""
+        return self.threads // (self.words * self.blocks)
+
+    @property
+    def keys(self) -> int:
+        """See `AttentionDecode.keys`: few enough that a thread keeps its words in registers."""
+        by_key = MAX_WORDS * self.threads // self.words
+        most = min(self.most_keys, self.threads, by_key, MAX_WORDS * self.lanes)
+        return 1 << (max(1, most).bit_length() - 1)
+
+    @property
+    def value_words(self) -> int:
+        """See `AttentionDecode.value_words`."""
+        return -(-self.keys // self.lanes)
+
+    @property
+    def parts(self) -> int:
+        """Threads that share a key."""
+        return self.threads // self.keys
+
+    @property
+    def staged(self) -> int:
+        """See `AttentionDecode.staged`."""
+        return max(self.held * self.threads, (self.group + 2) * self.words)
+
+    @property
+    def summers(self) -> int:
+        """See `AttentionDecode.summers`."""
+        each = self.threads // (self.group + 1)
+        return min(32, 1 << (each.bit_length() - 1))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of workgroup memory that attention_decode.wgsl declares, at most."""
+        vectors = (self.group + 2) * self.words + self.staged + 2 * self.words
+        scores = self.group * self.parts * (self.keys + 32 // self.parts)
+        weights = self.blocks * self.held * (self.keys + self.lanes)
+        return 16 * vectors + 4 * (scores + weights + 2 * self.group + 1)
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """Fields of an `AttentionDecode`."""
+        return {
+            "group": self.group,
+            "keys": self.keys,
+            "held": self.held,
+            "blocks": self.blocks,
+            "key_words": -(-self.words // self.parts),
+            "value_words": self.value_words,
+            "rounds": -(-self.group * self.keys // self.threads),
+            "summers": self.summers,
+            "staged": self.staged,
+        }
 
 
 def refusal(ctx: OpContext, spec: AttentionSpec, *, norm_and_rope: bool = False) -> str | None:
@@ -105,7 +205,7 @@ def refusal(ctx: OpContext, spec: AttentionSpec, *, norm_and_rope: bool = False)
     if not _threads(ctx, spec):
         fewest = WORKGROUPS[-1]
         return (
-            f"{fewest} threads need {_memory(ctx, spec, fewest)} bytes of workgroup "
+            f"{fewest} threads need {_shares(ctx, spec, fewest).bytes} bytes of workgroup "
             f"memory, and the device has {ctx.workgroup_storage} for at most {ctx.max_threads}"
         )
     return None
@@ -148,12 +248,11 @@ def attention_decode(
     record = AttentionDecode(
         threads=tuning_key.used.workgroup,
         variant=spec.cache.dtype,
-        group=spec.group,
         gated=gated,
-        at_once=_at_once(ctx, spec),
         subgroups=ctx.subgroups,
         splits=spec.splits,
         min_keys=spec.split.keys,
+        **_shares(ctx, spec, tuning_key.used.workgroup).parameters,
         **transform.parameters,
         **spec.parameters(ctx),
     )
@@ -170,15 +269,6 @@ def attention_decode(
     return [Phase(record, buffers, work, label, (tuning_key, *tuning_keys))]
 
 
-def _at_once(ctx: OpContext, spec: AttentionSpec) -> int:
-    """Return the heads whose sums are in workgroup memory at a time.
-
-    The phases of a grid share its memory, so they save it; else all heads take two barriers fewer
-    each.
-    """
-    return spec.group if ctx.grid is None else 1
-
-
 def _threads(ctx: OpContext, spec: AttentionSpec) -> int:
     """Return the default threads of a workgroup, or 0 if no workgroup fits the device."""
     is_long = spec.cache.max_keys(spec.reach) > SPLIT.most * SPLIT.keys
@@ -190,12 +280,21 @@ def _fits(ctx: OpContext, spec: AttentionSpec, threads: int) -> bool:
     """Return whether a workgroup of `threads` threads can run the phase on the device."""
     words = spec.cache.head_dim // 4
     enough = 8 * (spec.group + 1) <= threads and words <= threads <= ctx.max_threads
-    return enough and _memory(ctx, spec, threads) <= ctx.workgroup_storage
+    return enough and _shares(ctx, spec, threads).bytes <= ctx.workgroup_storage
 
 
-def _memory(ctx: OpContext, spec: AttentionSpec, threads: int) -> int:
-    """Return the bytes of workgroup memory that attention_decode.wgsl declares."""
-    group, head_dim = spec.group, spec.cache.head_dim
-    lanes = threads // max(1, head_dim // 4)
-    vectors = 4 * (group + 1) * (head_dim + 1)
-    return vectors + 16 * threads * _at_once(ctx, spec) + group * (4 * threads + 4 + 4 * lanes)
+def _shares(ctx: OpContext, spec: AttentionSpec, threads: int) -> _Shares:
+    """Return how `threads` threads share the work.
+
+    A thread holds the sums of as few heads as possible, which saves registers and workgroup memory,
+    but of so many that it loads few words of the values for each block of keys.
+    """
+    words = spec.cache.head_dim // 4
+    found = [
+        _Shares(threads, spec.group, words, held, spec.split.keys)
+        for held in range(1, spec.group + 1)
+        if words * -(-spec.group // held) <= threads
+    ]
+    affordable = [one for one in found if one.bytes <= ctx.workgroup_storage] or found[:1]
+    enough = (one for one in affordable if one.lanes * ENOUGH_WORDS >= one.most_keys)
+    return next(enough, affordable[-1])

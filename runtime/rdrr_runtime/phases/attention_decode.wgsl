@@ -21,13 +21,15 @@
 // stats             f32 [rows, HEADS, SPLITS, 2]
 //
 // An item is one key-value head and one split of the keys of a row. It computes the {{ GROUP }} query heads that
-// share the key-value head, so that each key is read once. A split has at least MIN_KEYS keys. Each
-// thread computes the scores of one key, then the threads together compute the weighted sum of the
-// values. Accumulates in f32.
+// share the key-value head, so that each key is read once. A split has at least MIN_KEYS keys, of which
+// KEYS are computed at a time: first PARTS threads share a key and add up its scores through workgroup
+// memory, then LANES threads share a vector of 4 output elements of HELD heads. Keys and values are
+// loaded into registers long before they are needed. Accumulates in f32.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/kv.wgsl" %}
 {% include "snippets/scores.wgsl" %}
 {% include "snippets/head_transform.wgsl" %}
+{% include "snippets/ordered.wgsl" %}
 var<storage, read> current: Step;
 var<storage, read> projected: array<{{ VALUE }}>;
 var<storage, read_write> k_cache: array<KvWord>;
@@ -37,61 +39,60 @@ var<storage, read_write> stats: array<vec2<f32>>;
 
 override SPLITS: u32;
 override MIN_KEYS: u32;
-
-override WORDS = HEAD_DIM / 4u;
-override LANES = WG / WORDS;  // threads that share one vector of 4 output elements
+override STAGED: u32;   // VECTORS or HELD * WG, whichever is more
 
 const GROUP = {{ GROUP }}u;
 const QUERY_STEP = {{ "2u" if GATED else "1u" }};  // vectors of a head in the projected queries
+const KEYS = {{ KEYS }}u;
+const HELD = {{ HELD }}u;
+const BLOCKS = {{ BLOCKS }}u;           // blocks of HELD heads; the last may be smaller
+override WORDS = HEAD_DIM / 4u;
+override PARTS = WG / KEYS;             // threads that share a key
+override STRIDE = KEYS + 32u / PARTS;   // of the scores of a part, so that threads write to different banks
+override LANES = WG / (WORDS * BLOCKS);
+override VECTORS = (GROUP + 2u) * WORDS;
 
-// The template unrolls the loops over the query heads of the group: compilers do not keep arrays in
-// registers that are indexed by a variable.
-{% set HEADS_OF_GROUP = range(GROUP) %}
-var<workgroup> query: array<vec4<f32>, (GROUP + 1u) * WORDS>;  // queries of the group, then the new key
+// The template unrolls the loops over heads, keys and values: compilers do not keep arrays in registers
+// that are indexed by a variable.
+var<workgroup> query: array<vec4<f32>, VECTORS>;         // queries of the group, then the new key and value
+var<workgroup> partial: array<vec4<f32>, STAGED>;       // sums of the threads; at first the same as projected
+var<workgroup> fresh: array<TileWord, 2u * WORDS>;       // the new key and value as the caches hold them
 {% if NORM %}
-var<workgroup> inverse_rms: array<f32, GROUP + 1u>;            // 1 / root mean square of each
+var<workgroup> inverse_rms: array<f32, GROUP + 1u>;      // 1 / root mean square of each
 {% endif %}
-var<workgroup> weights: array<f32, GROUP * WG>;                // exp(score - maximum) of each key
-var<workgroup> max_bits: array<atomic<u32>, GROUP>;            // maximum score, as `ordered` bits
-var<workgroup> partial: array<vec4<f32>, {{ AT_ONCE }}u * WG>;  // of {{ AT_ONCE }} heads
-var<workgroup> partial_weights: array<f32, GROUP * LANES>;
-
-// Map a float to an unsigned integer that sorts like it, for atomicMax; `from_ordered` is the inverse.
-fn ordered(v: f32) -> u32 {
-    let bits = bitcast<u32>(v);
-    return select(bits | 0x80000000u, ~bits, (bits & 0x80000000u) != 0u);
-}
-
-fn from_ordered(u: u32) -> f32 {
-    return bitcast<f32>(select(~u, u & 0x7fffffffu, (u & 0x80000000u) != 0u));
-}
+var<workgroup> scores: array<f32, GROUP * PARTS * STRIDE>;
+var<workgroup> weights: array<f32, BLOCKS * HELD * KEYS>;  // exp(score - maximum) of each key
+var<workgroup> max_bits: array<atomic<u32>, GROUP>;      // maximum score, as `ordered` bits
+var<workgroup> partial_weights: array<f32, BLOCKS * HELD * LANES>;
 
 // Index of the first element of a vector of a row and key-value head: the queries of the group are
-// vectors 0 to GROUP - 1, the new key is vector GROUP.
+// vectors 0 to GROUP - 1, then come the new key and the new value.
 fn vector_at(row: u32, kv_head: u32, vector: u32) -> u32 {
     let query_at = QUERY_STEP * (kv_head * GROUP + vector);
-    let head = select(query_at, QUERY_STEP * HEADS + kv_head, vector == GROUP);
-    return (row * (QUERY_STEP * HEADS + 2u * KV_HEADS) + head) * HEAD_DIM;
+    let key_at = QUERY_STEP * HEADS + kv_head + select(0u, KV_HEADS, vector > GROUP);
+    let own = select(query_at, key_at, vector >= GROUP);
+    return (row * (QUERY_STEP * HEADS + 2u * KV_HEADS) + own) * HEAD_DIM;
 }
 
 {% if NORM %}
-fn compute_inverse_rms(row: u32, kv_head: u32, t: u32) {
-    // Eight threads sum up each vector; `weights` is free until the first scores and holds their sums.
-    let vector = t / 8u;
+const SUMMERS = {{ SUMMERS }}u;  // threads that sum up the squares of one vector
+
+fn compute_inverse_rms(t: u32) {
+    // `scores` is free until the first scores and holds the sums of the threads.
+    let vector = t / SUMMERS;
     if (vector <= GROUP) {
-        let first = vector_at(row, kv_head, vector);
         var sum = 0.0;
-        for (var i = t % 8u; i < HEAD_DIM; i += 8u) {
-            let v = f32(projected[first + i]);
-            sum += v * v;
+        for (var i = t % SUMMERS; i < WORDS; i += SUMMERS) {
+            let v = partial[vector * WORDS + i];
+            sum += dot(v, v);
         }
-        weights[t] = sum;
+        scores[t] = sum;
     }
     workgroupBarrier();
     if (t <= GROUP) {
         var sum = 0.0;
-        for (var i = 0u; i < 8u; i++) {
-            sum += weights[8u * t + i];
+        for (var i = 0u; i < SUMMERS; i++) {
+            sum += scores[SUMMERS * t + i];
         }
         inverse_rms[t] = inverseSqrt(sum / f32(HEAD_DIM) + EPS);
     }
@@ -99,124 +100,126 @@ fn compute_inverse_rms(row: u32, kv_head: u32, t: u32) {
 }
 {% endif %}
 
-fn normed(first: u32, vector: u32, i: u32) -> f32 {
+fn normed(vector: u32, i: u32) -> f32 {
+    let v = partial[vector * WORDS + i / 4u][i % 4u];
 {% if NORM %}
-    let gain = gains[select(0u, HEAD_DIM, vector == GROUP) + i];
-    return f32(projected[first + i]) * inverse_rms[vector] * (OFFSET + gain);
+    return v * inverse_rms[vector] * (OFFSET + gains[select(0u, HEAD_DIM, vector == GROUP) + i]);
 {% else %}
-    return f32(projected[first + i]);
+    return v;
 {% endif %}
 }
 
 // Element i of a vector after norm and rope, multiplied by `scale`.
-fn transformed(first: u32, vector: u32, i: u32, angles: u32, scale: f32) -> f32 {
+fn transformed(vector: u32, i: u32, angles: u32, scale: f32) -> f32 {
 {% if ROPE %}
     if (i < 2u * PAIRS) {
         let pair = pair_of(i);
         let start = first_of_pair(pair);
-        let a = scale * normed(first, vector, start);
-        let b = scale * normed(first, vector, partner(start));
+        let a = scale * normed(vector, start);
+        let b = scale * normed(vector, partner(start));
         let result = rotated(a, b, table[angles + pair]);
         return select(result.x, result.y, is_second(i));
     }
 {% endif %}
-    return scale * normed(first, vector, i);
+    return scale * normed(vector, i);
 }
 
-// Store the queries of the group and the new key in `query`. A thread writes whole vectors, because a
-// write to one component may rewrite the others and so undo what other threads write there. For that
-// it computes both elements of each rotated pair, even if it stores only one.
+// Store the queries of the group, the new key and the new value in `query`. A thread writes whole
+// vectors, because a write to one component may rewrite the others and so undo what other threads write
+// there. For that it computes both elements of each rotated pair, even if it stores only one.
 fn load_vectors(row: u32, kv_head: u32, t: u32) {
+    for (var word = t; word < VECTORS; word += WG) {
+        let first = vector_at(row, kv_head, word / WORDS) + 4u * (word % WORDS);
+        partial[word] = vec4<f32>(
+            f32(projected[first]),
+            f32(projected[first + 1u]),
+            f32(projected[first + 2u]),
+            f32(projected[first + 3u]),
+        );
+    }
+    workgroupBarrier();
 {% if NORM %}
-    compute_inverse_rms(row, kv_head, t);
+    compute_inverse_rms(t);
 {% endif %}
     let angles = current.row[row].position * PAIRS;
     let query_scale = SCALE * query_factor(current.row[row].position);
-    for (var word = t; word < (GROUP + 1u) * WORDS; word += WG) {
+    for (var word = t; word < VECTORS; word += WG) {
         let vector = word / WORDS;
-        let first = vector_at(row, kv_head, vector);
+        if (vector > GROUP) {
+            query[word] = partial[word];
+            continue;
+        }
         let i = 4u * (word % WORDS);
         let scale = select(query_scale, 1.0, vector == GROUP);
         query[word] = vec4<f32>(
-            transformed(first, vector, i, angles, scale),
-            transformed(first, vector, i + 1u, angles, scale),
-            transformed(first, vector, i + 2u, angles, scale),
-            transformed(first, vector, i + 3u, angles, scale),
+            transformed(vector, i, angles, scale),
+            transformed(vector, i + 1u, angles, scale),
+            transformed(vector, i + 2u, angles, scale),
+            transformed(vector, i + 3u, angles, scale),
         );
     }
     workgroupBarrier();
 }
 
-fn new_key(row: u32, kv_head: u32, i: u32) -> vec4<f32> {
-    return query[GROUP * WORDS + i];
-}
-
-fn new_value(row: u32, kv_head: u32, i: u32) -> vec4<f32> {
-    let head = QUERY_STEP * HEADS + KV_HEADS + kv_head;
-    let first = (row * (QUERY_STEP * HEADS + 2u * KV_HEADS) + head) * HEAD_DIM + 4u * i;
-    return vec4<f32>(
-        f32(projected[first]),
-        f32(projected[first + 1u]),
-        f32(projected[first + 2u]),
-        f32(projected[first + 3u]),
-    );
-}
-
 {% if KV == "q8_0" %}
-{% for cache, new in (("k", "new_key"), ("v", "new_value")) %}
-// f16 bits of the scale of the 32 elements that begin at word i.
-fn {{ new }}_scale(row: u32, kv_head: u32, i: u32) -> u32 {
+// f16 bits of the scale of the 32 elements that begin at a word of `query`.
+fn new_scale(first: u32) -> u32 {
     var amax = 0.0;
     for (var j = 0u; j < 8u; j++) {
-        amax = max(amax, abs_max({{ new }}(row, kv_head, i + j)));
+        amax = max(amax, abs_max(query[first + j]));
     }
     return scale_bits(amax);
 }
 
-{% endfor %}
-// Store the new key and value at word `first` of the caches. A thread writes 4 codes; the first thread
-// of each 64 elements also writes their two scales.
-fn store_new(row: u32, kv_head: u32, first: u32, t: u32) {
+// Store the new key and value at word `first` of the caches and in `fresh`. A thread writes 4 codes; the
+// first thread of each 64 elements also writes their two scales.
+fn store_new(first: u32, t: u32) {
     for (var i = t; i < WORDS; i += WG) {
         let target_word = first + i;
-        let block = i / 8u * 8u;
-{% for cache, new in (("k", "new_key"), ("v", "new_value")) %}
-        let {{ cache }}_scale = {{ new }}_scale(row, kv_head, block);
-        {{ cache }}_cache[target_word] = codes({{ new }}(row, kv_head, i), {{ cache }}_scale);
+{% for cache in ("k", "v") %}
+        let {{ cache }}_word = (GROUP + {{ loop.index0 }}u) * WORDS + i;
+        let {{ cache }}_scale = new_scale({{ cache }}_word - i % 8u);
+        let {{ cache }}_codes = codes(query[{{ cache }}_word], {{ cache }}_scale);
+        {{ cache }}_cache[target_word] = {{ cache }}_codes;
+        fresh[{{ loop.index0 }}u * WORDS + i] = half_scale({{ cache }}_scale) * vec4<f32>(unpack4xI8({{ cache }}_codes));
         if (i % 16u == 0u) {
-            let after = {{ new }}_scale(row, kv_head, block + 8u);
-            {{ cache }}_cache[SCALES_AT + target_word / 16u] = {{ cache }}_scale | (after << 16u);
+            let after = new_scale({{ cache }}_word + 8u);
+            {{ cache }}_cache[{{ "SECOND_" if cache == "v" }}SCALES_AT + target_word / 16u] = {{ cache }}_scale | (after << 16u);
         }
 {% endfor %}
     }
 }
 {% else %}
-// Store the new key and value at word `first` of the caches.
-fn store_new(row: u32, kv_head: u32, first: u32, t: u32) {
+// Store the new key and value at word `first` of the caches and in `fresh`.
+fn store_new(first: u32, t: u32) {
     for (var i = t; i < WORDS; i += WG) {
-        let target_word = first + i;
-        k_cache[target_word] = kv_pack(new_key(row, kv_head, i));
-        v_cache[target_word] = kv_pack(new_value(row, kv_head, i));
+        let key = kv_pack(query[GROUP * WORDS + i]);
+        let value = kv_pack(query[(GROUP + 1u) * WORDS + i]);
+        k_cache[first + i] = key;
+        v_cache[first + i] = value;
+        fresh[i] = key;
+        fresh[WORDS + i] = value;
     }
 }
 {% endif %}
 
-// Add up word `i` of the sums of all threads for head `g` of the group, which is number `at_once` of the
-// heads in `partial`, and store it in result `at`.
-fn store_head(at: u32, g: u32, at_once: u32, i: u32) {
+// Add up word `i` of the sums of all threads for head `g` of the group and store it in result `at`.
+fn store_head(at: u32, g: u32, i: u32) {
     var sum = vec4<f32>(0.0);
     var total = 0.0;
     for (var lane = 0u; lane < LANES; lane++) {
-        sum += partial[at_once * WG + lane * WORDS + i];
+        sum += partial[g % HELD * WG + (lane * BLOCKS + g / HELD) * WORDS + i];
         total += partial_weights[g * LANES + lane];
     }
     sums[at * WORDS + i] = sum;
     if (i == 0u) {
-        stats[at] = vec2<f32>(weights[g], total);
+        stats[at] = vec2<f32>(from_ordered(atomicLoad(&max_bits[g])), total);
     }
 }
 
-fn phase(item: u32, row: u32, thread: Thread) {
+{% set K_WORDS = range(KEY_WORDS) %}
+{% set V_WORDS = range(VALUE_WORDS) %}
+fn phase(item: u32, row: u32, thread: Thread{% if SUBGROUPS %}, subgroup_size: u32{% endif %}) {
     let kv_head = item % KV_HEADS;
     let split = item / KV_HEADS;
     let t = thread.index;
@@ -231,104 +234,131 @@ fn phase(item: u32, row: u32, thread: Thread) {
         }
         return;
     }
+    let part = t % PARTS;
+    let key = t / PARTS;
+    let lane = t / (WORDS * BLOCKS);
+    let block = t / WORDS % BLOCKS;
+    let word = t % WORDS;
+{% for i in K_WORDS %}
+    var k{{ i }} = k_tile((slots + min(low + key, high - 1u)) * WORDS + min(part + {{ i }}u * PARTS, WORDS - 1u));
+{% endfor %}
+{% for u in V_WORDS %}
+    var v{{ u }} = v_tile((slots + min(low + lane + {{ u }}u * LANES, high - 1u)) * WORDS + word);
+{% endfor %}
+    // Of all splits, the first contains the sink.
+    if (t < GROUP) {
+        let lowest = select(LOWEST, initial_max(kv_head * GROUP + t), split == 0u);
+        atomicStore(&max_bits[t], ordered(lowest));
+    }
     load_vectors(row, kv_head, t);
     if (high == keys.y) {
-        store_new(row, kv_head, (slots + keys.y - 1u) * WORDS, t);
-        storageBarrier();
+        store_new((slots + keys.y - 1u) * WORDS, t);
         workgroupBarrier();
     }
-{% for g in HEADS_OF_GROUP %}
-    var acc{{ g }} = vec4<f32>(0.0);
-    // Of all splits, the first contains the sink.
-    var weight_sum{{ g }} = select(0.0, INITIAL_SUM, split == 0u && t < WORDS);
-    var running_max{{ g }} = select(LOWEST, initial_max(kv_head * GROUP + {{ g }}u), split == 0u);
+{% for h in range(HELD) %}
+    let head{{ h }} = min(block * HELD + {{ h }}u, GROUP - 1u);
+    var acc{{ h }} = vec4<f32>(0.0);
+    var weight_sum{{ h }} = select(0.0, INITIAL_SUM, split == 0u && lane == 0u);
+    var running_max{{ h }} = from_ordered(atomicLoad(&max_bits[head{{ h }}]));
 {% endfor %}
-    for (var first = low; first < high; first += WG) {
-        if (t < GROUP) {
-            atomicStore(&max_bits[t], ordered(LOWEST));
-        }
-{% for g in HEADS_OF_GROUP %}
-        var s{{ g }} = vec4<f32>(0.0);
-{% endfor %}
-        let valid = first + t < high;
-        if (valid) {
-            let key_at = (slots + first + t) * WORDS;
-            for (var i = 0u; i < WORDS; i++) {
-                let key = k_at(key_at + i);
-{% for g in HEADS_OF_GROUP %}
-                s{{ g }} += key * query[{{ g }}u * WORDS + i];
+    for (var first = low; first < high; first += KEYS) {
+        if (first + KEYS >= keys.y) {
+            // The cache does not hold the new key and value for sure yet.
+            let last = keys.y - 1u - first;
+            if (key == last) {
+{% for i in K_WORDS %}
+                k{{ i }} = fresh[min(part + {{ i }}u * PARTS, WORDS - 1u)];
 {% endfor %}
             }
+            let new_value = fresh[WORDS + word];
+{% for u in V_WORDS %}
+            if (lane + {{ u }}u * LANES == last) {
+                v{{ u }} = new_value;
+            }
+{% endfor %}
         }
+{% for g in range(GROUP) %}
+        var s{{ g }} = 0.0;
+{% endfor %}
+{% for i in K_WORDS %}
+        if (part + {{ i }}u * PARTS < WORDS) {
+            let k = tile_unpack(k{{ i }});
+{% for g in range(GROUP) %}
+            s{{ g }} += dot(k, query[{{ g }}u * WORDS + part + {{ i }}u * PARTS]);
+{% endfor %}
+        }
+{% endfor %}
+{% for g in range(GROUP) %}
+        scores[({{ g }}u * PARTS + part) * STRIDE + key] = s{{ g }};
+{% endfor %}
+        // The keys of the next round; past the end they are read, but not used.
+        let next = first + KEYS;
+{% for i in K_WORDS %}
+        k{{ i }} = k_tile((slots + min(next + key, high - 1u)) * WORDS + min(part + {{ i }}u * PARTS, WORDS - 1u));
+{% endfor %}
         workgroupBarrier();
-{% for g in HEADS_OF_GROUP %}
-        let score{{ g }} = select(LOWEST, softcapped(dot(s{{ g }}, vec4<f32>(1.0))), valid);
+        let count = min(KEYS, high - first);
+{% for r in range(ROUNDS) %}
+        let g{{ r }} = min(({{ r }}u * WG + t) / KEYS, GROUP - 1u);
+        let j{{ r }} = ({{ r }}u * WG + t) % KEYS;
+        var score{{ r }} = 0.0;
+        for (var p = 0u; p < PARTS; p++) {
+            score{{ r }} += scores[(g{{ r }} * PARTS + p) * STRIDE + j{{ r }}];
+        }
+        score{{ r }} = select(LOWEST, softcapped(score{{ r }}), j{{ r }} < count);
 {% if SUBGROUPS %}
-        let top{{ g }} = subgroupMax(score{{ g }});
-        if (thread.lane == 0u) {
-            atomicMax(&max_bits[{{ g }}], ordered(top{{ g }}));
+        if (KEYS % subgroup_size == 0u) {
+            let top = subgroupMax(score{{ r }});
+            if (thread.lane == 0u) {
+                atomicMax(&max_bits[g{{ r }}], ordered(top));
+            }
+        } else {
+            atomicMax(&max_bits[g{{ r }}], ordered(score{{ r }}));
         }
 {% else %}
-        atomicMax(&max_bits[{{ g }}], ordered(score{{ g }}));
+        atomicMax(&max_bits[g{{ r }}], ordered(score{{ r }}));
 {% endif %}
 {% endfor %}
         workgroupBarrier();
-{% for g in HEADS_OF_GROUP %}
+{% for r in range(ROUNDS) %}
+        if ({{ r }}u * WG + t < GROUP * KEYS) {
+            let top = from_ordered(atomicLoad(&max_bits[g{{ r }}]));
+            weights[g{{ r }} * KEYS + j{{ r }}] = select(0.0, exp(score{{ r }} - top), j{{ r }} < count);
+        }
+{% endfor %}
+{% for h in range(HELD) %}
         {
-            let top = max(running_max{{ g }}, from_ordered(atomicLoad(&max_bits[{{ g }}])));
-            let rescale = exp(running_max{{ g }} - top);
-            acc{{ g }} *= rescale;
-            weight_sum{{ g }} *= rescale;
-            running_max{{ g }} = top;
-            weights[{{ g }}u * WG + t] = select(0.0, exp(score{{ g }} - top), valid);
+            let top = from_ordered(atomicLoad(&max_bits[head{{ h }}]));
+            let rescale = exp(running_max{{ h }} - top);
+            acc{{ h }} *= rescale;
+            weight_sum{{ h }} *= rescale;
+            running_max{{ h }} = top;
         }
 {% endfor %}
         workgroupBarrier();
-        if (t < LANES * WORDS) {
-            // Four keys at a time, so that their loads overlap.
-            let count = min(WG, high - first);
-            for (var j = t / WORDS; j < count; j += 4u * LANES) {
-{% for u in range(4) %}
-                let j{{ u }} = min(j + {{ u }}u * LANES, WG - 1u);
-                let value{{ u }} =
-                    v_at((slots + first + min(j{{ u }}, count - 1u)) * WORDS + t % WORDS);
+{% for u in V_WORDS %}
+        if (lane + {{ u }}u * LANES < count) {
+            let v = tile_unpack(v{{ u }});
+{% for h in range(HELD) %}
+            let weight{{ h }} = weights[head{{ h }} * KEYS + lane + {{ u }}u * LANES];
+            acc{{ h }} += weight{{ h }} * v;
+            weight_sum{{ h }} += weight{{ h }};
 {% endfor %}
-{% for u in range(4) %}
-                if (j + {{ u }}u * LANES < count) {
-{% for g in HEADS_OF_GROUP %}
-                    let weight{{ g }} = weights[{{ g }}u * WG + j{{ u }}];
-                    acc{{ g }} += weight{{ g }} * value{{ u }};
-                    weight_sum{{ g }} += weight{{ g }};
-{% endfor %}
-                }
-{% endfor %}
-            }
         }
-        workgroupBarrier();
-    }
-{% for g in HEADS_OF_GROUP %}
-    if (t % WORDS == 0u && t < LANES * WORDS) {
-        partial_weights[{{ g }}u * LANES + t / WORDS] = weight_sum{{ g }};
-    }
-    if (t == 0u) {
-        // The maximum is the same in every thread; `weights` is free from here on.
-        weights[{{ g }}] = running_max{{ g }};
-    }
+        v{{ u }} = v_tile((slots + min(next + lane + {{ u }}u * LANES, high - 1u)) * WORDS + word);
 {% endfor %}
-{% for first in range(0, GROUP, AT_ONCE) %}
-{% set HEADS_NOW = [AT_ONCE, GROUP - first] | min %}
-{% for h in range(HEADS_NOW) %}
-    partial[{{ h }}u * WG + t] = acc{{ first + h }};
+    }
+    if (lane < LANES) {
+{% for h in range(HELD) %}
+        partial[{{ h }}u * WG + t] = acc{{ h }};
+        if (word == 0u) {
+            partial_weights[(block * HELD + {{ h }}u) * LANES + lane] = weight_sum{{ h }};
+        }
 {% endfor %}
+    }
     workgroupBarrier();
-    for (var work = t; work < {{ HEADS_NOW }}u * WORDS; work += WG) {
-        let at_once = work / WORDS;
-        let g = {{ first }}u + at_once;
-        let at = (row * HEADS + kv_head * GROUP + g) * SPLITS + split;
-        store_head(at, g, at_once, work % WORDS);
+    for (var work = t; work < GROUP * WORDS; work += WG) {
+        let g = work / WORDS;
+        store_head((row * HEADS + kv_head * GROUP + g) * SPLITS + split, g, work % WORDS);
     }
-{% if first + AT_ONCE < GROUP %}
-    workgroupBarrier();
-{% endif %}
-{% endfor %}
 }

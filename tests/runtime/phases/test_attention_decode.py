@@ -233,7 +233,7 @@ def test_a_batch_gives_the_same_results_as_each_sequence_alone(
         ({"head_dim": 96, "dtype": "q8_0"}, {}, "head dimension is 96, not a multiple of 64"),
         ({"dtype": "q8_0"}, {"multi_sequence": True}, "one sequence only"),
         ({}, {"max_rows": 2}, "2 rows of one sequence"),
-        ({}, {"workgroup_storage": 8192}, "the device has 8192"),
+        ({}, {"workgroup_storage": 4096}, "the device has 4096"),
         ({}, {"max_threads": 64}, "at most 64"),
     ],
 )

@@ -2,42 +2,45 @@
 // of its norm (the inverse root mean square is applied to the sums), or combined from the partial results
 // of attention, or normed head by head; the latter two may be multiplied by gates.
 {% if INPUT == "combine" %}
-var<workgroup> split_max: array<f32, PARTIALS>;  // maximum score of each split of each head
-var<workgroup> split_sum: array<f32, PARTIALS>;
+{% include "snippets/ordered.wgsl" %}
+override HEAD_COUNT = PARTIALS / SPLITS;
+var<workgroup> head_max: array<atomic<u32>, HEAD_COUNT>;  // maximum score of each head, as `ordered` bits
+var<workgroup> live: atomic<u32>;  // splits that have keys; the same number for all heads of a token
 var<workgroup> split_factor: array<f32, PARTIALS>;
-var<workgroup> live_splits: u32;  // splits that have keys; the same number for all heads of a token
+var<workgroup> split_sum: array<f32, PARTIALS>;  // multiplied by the factor
 
 // Whether a split has keys: its sum is not 0. Bits are compared, so that a sum that is NaN counts too.
 fn has_keys(sum: f32) -> bool {
     return bitcast<u32>(sum) != 0u;
 }
 
-// Compute the factor of each split. The whole workgroup waits for this, so each thread makes few reads of
-// memory and the only loop is over the splits of a head.
+// Compute the factor of each split. The whole workgroup waits for this, so there is no loop over the splits
+// of a head.
 fn load_split_factors(t: u32) {
-    for (var i = t; i < PARTIALS; i += WG) {
-        let found = stats[i];
-        split_max[i] = found.x;
-        split_sum[i] = found.y;
+    for (var h = t; h < HEAD_COUNT; h += WG) {
+        atomicStore(&head_max[h], 0u);  // less than all others
+    }
+    if (t == 0u) {
+        atomicStore(&live, 0u);
     }
     workgroupBarrier();
     for (var i = t; i < PARTIALS; i += WG) {
-        let first = i / SPLITS * SPLITS;
-        var max_score = -3.0e38;
-        for (var s = 0u; s < SPLITS; s++) {
-            max_score = max(max_score, select(-3.0e38, split_max[first + s], has_keys(split_sum[first + s])));
+        let found = stats[i];
+        split_factor[i] = found.x;
+        split_sum[i] = found.y;
+        if (has_keys(found.y)) {
+            atomicMax(&head_max[i / SPLITS], ordered(found.x));
+            if (i < SPLITS) {
+                atomicMax(&live, i + 1u);
+            }
         }
-        var sum = 0.0;
-        var count = 0u;
-        for (var s = 0u; s < SPLITS; s++) {
-            let is_live = has_keys(split_sum[first + s]);
-            sum += select(0.0, exp(split_max[first + s] - max_score) * split_sum[first + s], is_live);
-            count = select(count, s + 1u, is_live);
-        }
-        split_factor[i] = select(0.0, exp(split_max[i] - max_score) / sum, has_keys(split_sum[i]));
-        if (i == 0u) {
-            live_splits = count;
-        }
+    }
+    workgroupBarrier();
+    for (var i = t; i < PARTIALS; i += WG) {
+        let top = from_ordered(atomicLoad(&head_max[i / SPLITS]));
+        let factor = select(0.0, exp(split_factor[i] - top), has_keys(split_sum[i]));
+        split_factor[i] = factor;
+        split_sum[i] *= factor;
     }
     workgroupBarrier();
 }
@@ -70,8 +73,10 @@ fn input(i: u32, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
 {% elif INPUT == "combine" %}
     let width = HEAD_DIM / 4u;
     let first = i / width * SPLITS;
+    let live_splits = atomicLoad(&live);
     var sum = vec4<f32>(0.0);
-    // Four splits at a time, so that their loads overlap. Splits without keys are last; their factor is 0.
+    var total = 0.0;
+    // Four splits at a time, so that their loads overlap. Splits without keys are last.
     for (var s = 0u; s < live_splits; s += 4u) {
 {% for j in range(4) %}
         let factor{{ j }} = split_factor[first + min(s + {{ j }}u, SPLITS - 1u)];
@@ -80,10 +85,11 @@ fn input(i: u32, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
 {% for j in range(4) %}
         if (s + {{ j }}u < live_splits) {
             sum += factor{{ j }} * split{{ j }};
+            total += split_sum[first + s + {{ j }}u];
         }
 {% endfor %}
     }
-    return {{ "sum * gates_of(i)" if INPUT_GATE else "sum" }};
+    return sum / total{{ " * gates_of(i)" if INPUT_GATE }};
 {% elif INPUT == "gated" %}
     let width = HEAD_DIM / 4u;
     var sum = 0.0;
