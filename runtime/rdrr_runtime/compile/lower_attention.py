@@ -48,7 +48,9 @@ def serve_attention_block(build: PassBuilder, pattern: AttentionBlock) -> bool:
     """
     projections, linears = pattern.projections, pattern.projections.linears
     one_row = build.ctx.max_rows == 1
-    spec = attention_spec(build, projections.attention, decode.SPLIT if one_row else BATCH_SPLIT)
+    cache = build.cache.specs[projections.attention.layer]
+    split = decode.default_split(cache) if one_row else BATCH_SPLIT
+    spec = attention_spec(build, projections.attention, split)
     projected = fused_product(build, [build.matrix(one.weight) for one in linears])
     out = _output(build, pattern, spec)
     both = projections.head_norms is not None and projections.ropes is not None
@@ -64,8 +66,8 @@ def serve_attention_block(build: PassBuilder, pattern: AttentionBlock) -> bool:
     depends: tuple[AnyTuningKey, ...] = ()
     if one_row:
         key = f"softmax attention_decode.{spec.shape}"
-        split = build.ctx.tuning_key(key, spec.split, _splits(build, pattern, spec))
-        spec, depends = replace(spec, split=split.used), (split,)
+        tuned = build.ctx.tuning_key(key, spec.split, _splits(build, pattern, spec))
+        spec, depends = replace(spec, split=tuned.used), (tuned,)
     elif spec.cache.head_dim % 16:
         return False
     _emit_block(build, pattern, spec, projected, out, depends)

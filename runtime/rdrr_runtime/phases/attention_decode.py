@@ -16,7 +16,7 @@ from rdrr_device.tuning import AnyTuningKey, Params
 from rdrr_runtime.phases.attention_spec import AttentionRecord, AttentionSpec, SplitTuning
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.head_transform import HeadTransform, TransformRecord
-from rdrr_runtime.phases.kv_cache import KV_TYPES, MAX_HEAD_DIM, LayerCache
+from rdrr_runtime.phases.kv_cache import KV_TYPES, MAX_HEAD_DIM, KvSpec, LayerCache
 from rdrr_runtime.phases.phase import MAX_BUFFERS, Phase, Work, choice
 
 WORKGROUPS = (256, 128)
@@ -31,6 +31,11 @@ ENOUGH_WORDS = 8
 """Words of the values that a thread loads if it holds the sums of enough heads."""
 
 SPLIT = SplitTuning(64, 32)
+SHORT_SPLIT = SplitTuning(32, 32)
+"""For `FEW_KV_HEADS` or fewer, which occupy few workgroups: on an H200 Gemma 3 1B, with one, decodes
+1.06 times as fast as with `SPLIT`, while Llama 3.2 1B, with 8, loses 2 %."""
+
+FEW_KV_HEADS = 2
 SPLITS = (
     SplitTuning(32, 32),
     SplitTuning(32, 64),
@@ -177,6 +182,11 @@ class _Shares:
             "summers": self.summers,
             "staged": self.staged,
         }
+
+
+def default_split(cache: KvSpec) -> SplitTuning:
+    """Return how the keys of a single row are split, unless a tuned profile says otherwise."""
+    return SHORT_SPLIT if cache.kv_heads <= FEW_KV_HEADS else SPLIT
 
 
 def refusal(ctx: OpContext, spec: AttentionSpec, *, norm_and_rope: bool = False) -> str | None:

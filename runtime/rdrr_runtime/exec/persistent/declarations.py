@@ -136,8 +136,10 @@ class Names:
         }
 
     def resolved(self, type_: str) -> str:
-        """Return a type with its alias resolved."""
-        return self._types.get(type_, type_)
+        """Return a type with its alias resolved, which may be an alias of another."""
+        while type_ in self._types:
+            type_ = self._types[type_]
+        return type_
 
     def array(self, type_: str) -> Array | None:
         """Return the parts of an array type; None for a type that is no array."""
