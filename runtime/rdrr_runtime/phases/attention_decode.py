@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey, Params
@@ -169,7 +170,7 @@ class _Shares:
         return 16 * vectors + 4 * (scores + weights + 2 * self.group + 1)
 
     @property
-    def parameters(self) -> dict[str, int]:
+    def parameters(self) -> dict[str, Any]:
         """Fields of an `AttentionDecode`."""
         return {
             "group": self.group,
