@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rdrr_device.device import Device
     from rdrr_manifests.package import Package
-    from rdrr_runtime.backend import Backend
+    from rdrr_runtime.backend import Backend, DraftHead
     from rdrr_runtime.decode.strategy import Strategy
     from rdrr_runtime.engine import Engine
 
@@ -191,6 +191,10 @@ class NoOtherModels:
     def get(self, path: str | Path) -> Backend:
         """Refuse to load another model."""
         raise SystemExit(f"{path}: this strategy does not use another model")
+
+    def draft_head(self) -> tuple[Backend, DraftHead]:
+        """Refuse to load a draft head."""
+        raise SystemExit("this strategy does not use a draft head")
 
 
 def wedlm_strategies(package: Package, taus: Sequence[str], window: int) -> dict[str, Strategy]:

@@ -22,10 +22,10 @@ from rdrr._tuned import read_profile
 if TYPE_CHECKING:
     from rdrr_device.device import Device
     from rdrr_manifests.package import Package
-    from rdrr_runtime.backend import Backend
+    from rdrr_runtime.backend import Backend, DraftHead
     from rdrr_runtime.compile.hints import Policy
 
-AnyBackend = TypeVar("AnyBackend", bound="Backend")
+AnyBackend = TypeVar("AnyBackend", bound="Backend | DraftHead")
 
 _CPU_HONOURS: Mapping[str, str] = MappingProxyType(
     {"q4kMatmul": "dequant_f32", "computePrecision": "f32"}

@@ -1,4 +1,4 @@
-"""Draft models for speculative decoding, loaded on the device of the target model."""
+"""Draft models and heads for speculative decoding, loaded on the device of the target model."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from rdrr_format.errors import UsageError
 
-from rdrr._backends import OpenedBackend, open_beside
+from rdrr._backends import OpenedBackend, load_checked, open_beside
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
-    from rdrr_runtime.backend import Backend
+    from rdrr_runtime.backend import Backend, DraftHead
     from rdrr_runtime.decode.turns import Turns
 
 
@@ -32,6 +32,7 @@ class DraftModels:
     turns: Turns
     follow_links: bool = False
     _loaded: dict[str, Backend] = field(default_factory=dict)
+    _head: DraftHead | None = None
 
     def get(self, path: str | Path) -> Backend:
         """Return the backend of a draft model.
@@ -58,6 +59,31 @@ class DraftModels:
                 if name not in self._loaded:  # no other thread has loaded it since
                     self._loaded[name] = open_beside(draft, self.beside)
         return self._loaded[name]
+
+    def draft_head(self) -> tuple[Backend, DraftHead]:
+        """Return the backend of the target model and its draft head, loaded once.
+
+        Raises:
+            UsageError: The model has none.
+            ManifestError: The head is incomplete.
+            GenerationError: Another thread did not end its generation in time.
+        """
+        from rdrr_runtime.backend import DraftingBackend
+
+        backend = self.beside.backend
+        if self.package.mtp_graph is None or not isinstance(backend, DraftingBackend):
+            raise UsageError(
+                "the model has no head for multi-token prediction",
+                where=self.package.manifest.model_id,
+                hint="draft with `ngram` or a smaller model; a head is converted from checkpoints "
+                "that have one (`mtp.*`)",
+            )
+        if self._head is None:
+            with self.turns.exclusive():
+                self._head = load_checked(
+                    self.package, self.beside.verify, lambda: backend.draft_head(self.package)
+                )[0]
+        return backend, self._head
 
     def close(self) -> None:
         """Free all draft models."""

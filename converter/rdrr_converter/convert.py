@@ -22,7 +22,7 @@ from rdrr_format.options import fill
 from rdrr_format.shard_writer import ShardWriter
 from rdrr_format.shards import ShardInfo
 from rdrr_format.stores import Store, write_file
-from rdrr_manifests.graph import derive_graph
+from rdrr_manifests.graph import derive_graph, derive_mtp
 from rdrr_manifests.models import MANIFEST_NAME, Manifest
 from rdrr_manifests.models.conversion_report import REPORT_NAME
 
@@ -164,7 +164,8 @@ def _convert(
     if adapter is not None:
         opened = merge_adapter(opened, adapter, rule.is_stored_transposed)
     options = settle_quantization(options, opened)
-    model = read_model(opened, rule, options.allow_unread)
+    keeps_draft_head = not options.without_draft_head and options.profile == "rdrr"
+    model = read_model(opened, rule, options.allow_unread, keeps_draft_head=keeps_draft_head)
     matrix = None if options.imatrix is None else load_importance(local_path(options.imatrix))
     magnitudes = scan(model, max(threads, settings.fetchers), counter)
     plan = make_plan(model, options, magnitudes, matrix)
@@ -258,10 +259,10 @@ def _check_graph(manifest: Manifest) -> tuple[str, ...]:
             mistake in the architecture's file.
     """
     try:
-        graph = derive_graph(manifest)
+        graph, head = derive_graph(manifest), derive_mtp(manifest)
     except ManifestError as error:
         return (f"not runnable here yet: {error}",)
-    for use in graph.weights():
+    for use in (*graph.weights(), *(() if head is None else head.weights())):
         tensor = manifest.tensors.get(use.name)
         found = None if tensor is None else list(tensor.shape)
         if found != list(use.shape):

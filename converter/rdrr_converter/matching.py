@@ -6,10 +6,11 @@ Every tensor of the checkpoint is either used, left out with a note, or an error
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from rdrr_format.errors import SourceError
+from rdrr_manifests.graph.mtp import MTP
 from rdrr_manifests.models import Architecture, MoeConfig
 
 from rdrr_converter.architectures import ArchitectureRule, Config
@@ -47,7 +48,12 @@ class ModelTensor:
 
     @property
     def group(self) -> str:
-        """Group in the manifest: embed, layer.N, layer.N.expert.M, layer.N.shared_expert, head."""
+        """Group in the manifest: embed, layer.N, layer.N.expert.M, layer.N.shared_expert, head.
+
+        The tensors of a draft head are in the groups mtp and mtp.expert.M.
+        """
+        if self.name.startswith(MTP):
+            return "mtp" if self.expert is None else f"mtp.expert.{self.expert}"
         if self.layer is None:
             is_input = self.role == "embedding" or ".per_layer_" in self.name
             return "embed" if is_input else "head"
@@ -63,8 +69,17 @@ def match(
     config: Config,
     sizes: Architecture,
     moe: MoeConfig | None,
+    used: Collection[str] = (),
 ) -> tuple[tuple[ModelTensor, ...], list[str]]:
     """Return the model's tensors in storage order, and notes on tensors that are left out.
+
+    Args:
+        source: The checkpoint.
+        rule: The architecture.
+        config: The configuration.
+        sizes: The manifest's `architecture`.
+        moe: The experts that the configuration describes, or None.
+        used: Names of tensors of the checkpoint that a draft head uses.
 
     Raises:
         SourceError: A tensor is missing, is unexpected or has the wrong shape.
@@ -95,7 +110,7 @@ def match(
             found=f"{len(source.tensors)} tensors, for example {_first_few(list(source.tensors))}",
         )
     others = (*rule.other_parts, *_extra_layers(rule, config))
-    notes = _check_leftovers(source, rule, finder.used, others, config)
+    notes = _check_leftovers(source, rule, finder.used | set(used), others, config)
     return tuple(found), notes
 
 

@@ -134,6 +134,11 @@ class PackageOptions:
         "Importance matrix of llama.cpp (GGUF or .dat), which weighs the error of each column.",
         metavar="FILE",
     )
+    without_draft_head: bool = option(
+        False,
+        "Leave out the head for multi-token prediction, which can draft tokens for speculative "
+        "decoding.",
+    )
     tensor_types: Mapping[str, str] = option(
         {},
         "Storage type of the tensors whose names match a regular expression; the last match wins.",
@@ -246,6 +251,7 @@ class ConvertKeywords(TypedDict, total=False):
     quality: Quality
     profile: ProfileName
     imatrix: str | Path | None
+    without_draft_head: bool
     tensor_types: Mapping[str, str]
     kernel_hints: Mapping[str, str]
     dry_run: bool

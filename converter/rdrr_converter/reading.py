@@ -18,6 +18,7 @@ from rdrr_manifests.models import Architecture, Inference, MoeConfig
 from rdrr_converter.architectures import ArchitectureRule, Config, read_block
 from rdrr_converter.architectures.layers import SLIDING, layer_pattern
 from rdrr_converter.classification import read_head, without_head
+from rdrr_converter.draft_head import NO_DRAFT_HEAD, match_draft_head
 from rdrr_converter.matching import ModelTensor, match
 from rdrr_converter.sentence_modules import read_modules
 from rdrr_converter.sources import Source
@@ -53,7 +54,11 @@ class SourceModel:
 
 
 def read_model(
-    source: Source, rule: ArchitectureRule, allow_unread: Collection[str] = ()
+    source: Source,
+    rule: ArchitectureRule,
+    allow_unread: Collection[str] = (),
+    *,
+    keeps_draft_head: bool = True,
 ) -> SourceModel:
     """Read a checkpoint as a model of an architecture.
 
@@ -61,6 +66,7 @@ def read_model(
         source: The checkpoint.
         rule: The architecture.
         allow_unread: Keys of the configuration that may be ignored.
+        keeps_draft_head: Whether to read the head for multi-token prediction, if there is one.
 
     Raises:
         SourceError: A tensor is missing, is unexpected or has the wrong shape, or a value in the
@@ -70,7 +76,10 @@ def read_model(
     """
     config = rule.config(source.text_config, source.config_path)
     sizes, moe = read_sizes(rule, config), read_experts(rule, config)
-    tensors, notes = match(without_head(source), rule, config, sizes, moe)
+    draft_head = NO_DRAFT_HEAD
+    if keeps_draft_head:
+        draft_head = match_draft_head(source, rule, config, sizes, moe)
+    tensors, notes = match(without_head(source), rule, config, sizes, moe, draft_head.used)
     head = read_head(source, config, sizes.hidden_size)
     modules = head or read_modules(source, sizes.hidden_size)
     tied, tensors, tie_notes = _decide_head(tensors, config, source, has_head=modules is None)
@@ -84,6 +93,7 @@ def read_model(
         output = inference.output.model_copy(update=update)
         inference = inference.model_copy(update={"output": output})
         tensors = (*tensors, *modules.tensors)
+    tensors = (*tensors, *draft_head.tensors)
     _read_flags(rule, config)
     unread_notes = check_unread(config, rule, allow_unread)
     return SourceModel(
@@ -92,7 +102,7 @@ def read_model(
         inference=inference,
         tensors=tensors,
         tied=tied,
-        notes=(*notes, *tie_notes, *mask_notes, *unread_notes),
+        notes=(*draft_head.notes, *notes, *tie_notes, *mask_notes, *unread_notes),
         moe=moe,
         mask_token_id=mask,
         source_kind=source.kind,

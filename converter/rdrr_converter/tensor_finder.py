@@ -39,6 +39,13 @@ class Finder:
         body = self._rule.body
         return self._prefix + name.removeprefix(body) if name.startswith(body) else name
 
+    def names_in_source(self, wanted: ExpectedTensor) -> dict[str, str]:
+        """Return the names that this checkpoint may have for a tensor, by the usual names."""
+        published, canonical = self._rule.published_name(wanted.rule.name), wanted.rule.name
+        # A GGUF is read with canonical names, and in the usual order of rows and columns.
+        names = dict.fromkeys((published, canonical, *wanted.rule.aliases))
+        return {name: self.name_in_source(wanted.fill(name)) for name in names}
+
     def find(self, wanted: ExpectedTensor) -> SourceTensor | None:
         """Find a tensor; return None if the checkpoint does not have it.
 
@@ -46,9 +53,8 @@ class Finder:
             SourceError: The tensor, or the stack that contains it, has the wrong shape.
         """
         published, canonical = self._rule.published_name(wanted.rule.name), wanted.rule.name
-        # A GGUF is read with canonical names, and in the usual order of rows and columns.
-        for name in dict.fromkeys((published, canonical, *wanted.rule.aliases)):
-            tensor = self._tensors.get(self.name_in_source(wanted.fill(name)))
+        for name, own in self.names_in_source(wanted).items():
+            tensor = self._tensors.get(own)
             if tensor is not None:
                 self.used.add(tensor.name)
                 if name == published and self._rule.is_transposed(canonical):

@@ -24,7 +24,7 @@ from rdrr_format.shard_reader import ShardReader
 from rdrr_format.stores import LocalStore, Store, read_bounded
 
 from rdrr_manifests.faults import Fault, ValidationReport, of_severity, shown
-from rdrr_manifests.graph import Graph
+from rdrr_manifests.graph import Graph, derive_mtp
 from rdrr_manifests.models import Manifest, Tensor
 from rdrr_manifests.rules.files import FILES
 from rdrr_manifests.validation import OpenedManifest, open_manifest, validate
@@ -79,6 +79,15 @@ class Package:
             found=graph.found,
             faults=graph.faults,
         )
+
+    @cached_property
+    def mtp_graph(self) -> Graph | None:
+        """The graph of the draft head of multi-token prediction; None if the package has none.
+
+        Raises:
+            ManifestError: The head is incomplete, or needs ops that this version of rdrr lacks.
+        """
+        return derive_mtp(self.manifest)
 
     @property
     def is_runnable(self) -> bool:

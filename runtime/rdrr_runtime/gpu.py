@@ -31,6 +31,7 @@ from rdrr_runtime.phases.state_positions import StatePosition
 from rdrr_runtime.sampling.logprobs import TokenLogprobs
 from rdrr_runtime.sampling.masks import MaskRules
 from rdrr_runtime.sampling.params import SamplingParams
+from rdrr_runtime.sequences.draft_head import GpuDraftHead
 from rdrr_runtime.sequences.feed import GpuFeed
 from rdrr_runtime.sequences.gpu_batch import GpuBatch
 from rdrr_runtime.sequences.gpu_sequences import (
@@ -92,6 +93,7 @@ class GpuBackend:
         self._owns_device = device is None
         self._arena = Arena(self.device, package.manifest.model_id)
         self._batch: GpuBatch | None = None
+        self._head: GpuDraftHead | None = None
         with ExitStack() as undo:
             undo.callback(self.close)
             plan = Plan(
@@ -271,8 +273,20 @@ class GpuBackend:
             self._batch = held
         return held
 
+    def draft_head(self, package: Package) -> GpuDraftHead:
+        """Load the draft head once, see `DraftingBackend.draft_head`."""
+        if self._head is None:
+            self._head = GpuDraftHead(self._plan, package, self._new_executor(self.device))
+        return self._head
+
+    def keep_hidden(self, *, keeps: bool) -> None:
+        """Set whether passes keep their hidden states, see `DraftingBackend.keep_hidden`."""
+        self._program.keeps_hidden = keeps
+
     def close(self) -> None:
         """Free GPU memory."""
+        if self._head is not None:
+            self._head.close()
         if self._batch is not None:
             self._batch.close()
         self._arena.dispose()

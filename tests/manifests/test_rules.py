@@ -357,6 +357,13 @@ CASES = (
         severity="warning",
     ),
     case(
+        "graph-mtp",
+        'tensors["mtp.pre_fc_norm_embedding.weight"]',
+        copy_entry(NORM, "mtp.fc.weight"),
+        "tensor-overlap",
+        severity="warning",
+    ),
+    case(
         "layer-count",
         "architecture.numLayers",
         put("architecture.numLayers", 3),

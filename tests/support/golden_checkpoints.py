@@ -135,6 +135,33 @@ def _qwen3_moe(folder: Path) -> Path:
     return _write(folder, dense | _layers(merged, parts), **config)
 
 
+def _glm4_moe(folder: Path) -> Path:
+    """Write a GLM 4.5: experts with a selection bias, a shared expert, and a draft head."""
+    config = {
+        "architectures": ["Glm4MoeForCausalLM"],
+        "model_type": "glm4_moe",
+        "attention_bias": False,
+        "first_k_dense_replace": 0,
+        "head_dim": 64,
+        "moe_intermediate_size": 96,
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "num_nextn_predict_layers": 1,
+        "partial_rotary_factor": 0.5,
+        "use_qk_norm": False,
+    }
+    merged = {**LLAMA_CONFIG, **config, "num_hidden_layers": 3}
+    parts: Shapes = {"mlp.gate.weight": (4, 256), "mlp.gate.e_score_correction_bias": (4,)}
+    for part in (*(f"experts.{expert}" for expert in range(4)), "shared_experts"):
+        parts |= {f"mlp.{part}.{one}_proj.weight": (96, 256) for one in ("gate", "up")}
+        parts[f"mlp.{part}.down_proj.weight"] = (256, 96)
+    dense = {name: one for name, one in llama_shapes(merged).items() if ".mlp." not in name}
+    own = {"eh_proj": (256, 512), "enorm": (256,), "hnorm": (256,), "shared_head.norm": (256,)}
+    head = {f"model.layers.2.{part}.weight": shape for part, shape in own.items()}
+    return _write(folder, dense | _layers(merged, parts) | head, **config)
+
+
 def _gguf(folder: Path) -> Path:
     """Write a Q4_K_M GGUF, whose blocks a conversion copies unless it is given a type."""
     folder.mkdir(parents=True)
@@ -156,6 +183,7 @@ CHECKPOINTS: Mapping[str, Callable[[Path], Path]] = {
     "gemma3": _gemma3,
     "phi3": _phi3,
     "qwen3-moe": _qwen3_moe,
+    "glm4-moe": _glm4_moe,
     "gguf": _gguf,
 }
 """Functions by name that write a checkpoint into a new folder and return its path."""

@@ -97,6 +97,7 @@ CASES: tuple[Case, ...] = (
     *_cases("gemma3", *_TAILS, {**_TRANSPOSED, "fuse_gate_up": True}, {"profile": "doppler"}),
     *_cases("phi3", {}, {"fuse_gate_up": True}),
     *_cases("qwen3-moe", {}, {"quantize": "q8_0"}, _TRANSPOSED),
+    *_cases("glm4-moe", {}, {"without_draft_head": True}),
     *_cases("gguf", {}, {"quantize": "q8_0"}),
     *_cases("small-llama", {}, {**_TRANSPOSED, "fuse_gate_up": True}),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,8 @@ def kernels_of(
     arena = DryRunArena(device)
     plan = Plan(package, device, arena, policy, context=CONTEXT, kv_dtype=kv_dtype, fused=fused)
     made = [plan.lowered(spec) for spec in PASSES]
+    plan.keep_hidden()
+    made.append(plan.lowered(replace(DECODE, keeps_hidden=True)))
     if kv_dtype != "q8_0":  # batches do not support a cache in q8_0
         state = State.create(arena, CONTEXT, ring=4 * BATCHES[-1])
         cache = KvCache.allocate(arena, plan.graph, CONTEXT, kv_dtype, 3)

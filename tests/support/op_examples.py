@@ -11,6 +11,7 @@ from rdrr_manifests.graph.ops import (
     Attention,
     ChannelFactors,
     Clamp,
+    Concat,
     CorrectStreams,
     DeltaRule,
     Embed,
@@ -24,6 +25,7 @@ from rdrr_manifests.graph.ops import (
     Norm,
     PositionEmbed,
     PositionScale,
+    Recall,
     Residual,
     Rope,
     Router,
@@ -37,7 +39,7 @@ from rdrr_manifests.graph.ops import (
     WeightKind,
     WeightUse,
 )
-from support.single_ops import CONTEXT, HEAD_DIM, KV_HEADS, VOCAB, Example
+from support.single_ops import CONTEXT, HEAD_DIM, HIDDEN, KV_HEADS, VOCAB, Example
 
 K, INNER, HEADS, EXPERTS = 64, 48, 4, 5
 Q, KV = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
@@ -62,6 +64,7 @@ XIELU = (vector("alpha_p", 1), vector("alpha_n", 1), vector("beta", 1), vector("
 NORM = Norm("x", "y", vector("gain", K), eps=0.5, unit_offset=True)
 EXAMPLES = {
     "embed": Example((Embed("y", WeightUse("w", (VOCAB, K), WeightKind.TABLE), 0.5),), {}),
+    "recall": Example((Recall("y", HIDDEN),), {}),
     "norm": Example((NORM,), {"x": K}),
     "norm of heads": Example((replace(NORM, weight=vector("gain", 16), groups=4),), {"x": K}),
     "norm of heads with a weight each": Example(
@@ -171,6 +174,7 @@ EXAMPLES = {
     "sigmoid gate": Example(
         (SigmoidGate("x", "branch", "y", vector("w", 1, K)),), {"x": K, "branch": 20}
     ),
+    "concat": Example((Concat("x", "y", "z"),), {"x": K, "y": 20}),
     "slice": Example((Slice("x", "y", 4, 16, 4, 8),), {"x": K}),
     "short convolution": Example(
         (ShortConvolution("x", "y", vector("w", 36, 1, 3), vector("b", 36), 0, "silu"),),

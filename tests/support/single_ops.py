@@ -23,15 +23,19 @@ from rdrr_runtime.compile.patterns import Body
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.values import Values, Workspace
 from rdrr_runtime.compile.weights import load_weights
+from rdrr_runtime.phases.kept_hidden import KeptHidden
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.rope_tables import rope_table
+from rdrr_runtime.reference import run as reference
 from rdrr_runtime.reference.forward import empty_cache
 from rdrr_runtime.reference.ops import compute
 from rdrr_runtime.reference.run import ReferenceMemory, ReferencePass
 from support.gpu import F32, Bench, normal
 
 KV_HEADS, HEAD_DIM, VOCAB, CONTEXT, BASE = 2, 16, 24, 8, 1
+HIDDEN, KEPT_SLOTS = 20, 5
+"""Width and number of the kept hidden states; the slots of 5 rows from `BASE` on wrap around."""
 ROPE = RopeSpec(1e4, HEAD_DIM, HEAD_DIM)
 
 
@@ -61,11 +65,13 @@ class Operands:
         tokens: Token ids of the rows.
         values: External values by name, f32 [rows, width].
         weights: Weights by name, f32.
+        hidden: Kept hidden states, f32 [KEPT_SLOTS, HIDDEN].
     """
 
     tokens: Sequence[int]
     values: Mapping[str, F32]
     weights: Mapping[str, F32]
+    hidden: F32
 
     @staticmethod
     def random(example: Example, rows: int, rng: np.random.Generator) -> Operands:
@@ -78,6 +84,7 @@ class Operands:
                 use.name: normal(rng, *use.shape) / np.float32(use.shape[-1] ** 0.5)
                 for use in weights
             },
+            normal(rng, KEPT_SLOTS, HIDDEN),
         )
 
 
@@ -108,7 +115,9 @@ def lowered(bench: Bench, example: Example, operands: Operands) -> tuple[list[Ph
     )
     workspace, body = Workspace(bench.arena, rows), Body.of(example.ops)
     ropes = tuple(bench.upload(rope_table(spec, CONTEXT)) for spec in graph.ropes)
-    model = LoadedModel(graph, weights, ropes, workspace, preferences, bench.device.max_binding)
+    kept = KeptHidden(bench.upload(operands.hidden), KEPT_SLOTS, HIDDEN)
+    limit = bench.device.max_binding
+    model = LoadedModel(graph, weights, ropes, workspace, preferences, limit, hidden=kept)
     build = PassBuilder(
         model,
         PassSpec("example", rows, Logits.ALL),
@@ -147,8 +156,9 @@ def by_reference(example: Example, operands: Operands) -> F32:
     cache = {at: empty_cache(shape, CONTEXT, double) for at, shape in graph.caches.items()}
     states = [torch.zeros(shape, dtype=double) for shape in graph.states]
     rows = torch.arange(BASE, BASE + len(operands.tokens))
+    kept = reference.KeptHidden(torch.from_numpy(operands.hidden).double())
     run = ReferencePass(
-        ReferenceMemory(weights, ropes, cache, states=states),
+        ReferenceMemory(weights, ropes, cache, states=states, hidden=kept),
         torch.tensor(operands.tokens),
         BASE,
         rows,

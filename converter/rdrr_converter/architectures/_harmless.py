@@ -174,7 +174,7 @@ HARMLESS: frozenset[str] = frozenset(
         "vision_feature_select_strategy",
         "vision_start_token_id",
         "vision_token_id",
-        # heads that predict further tokens, which are left out
+        # heads that predict further tokens, whose tensors say which there are
         "mtp_num_hidden_layers",
         "mtp_use_dedicated_embeddings",
         # read, or compared with a harmless value, if what they belong to is in use

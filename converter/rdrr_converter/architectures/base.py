@@ -155,7 +155,10 @@ class ArchitectureRule:
         unused: Rule for patterns of tensors that checkpoints have and the model does not read.
         state_space: Fields of the block `inference.stateSpace`; None if no layer has one.
         extra_layers: Configuration key with the number of layers after the last one, which only
-            predict further tokens (multi-token prediction). They are left out.
+            predict further tokens (multi-token prediction). The first is the draft head if
+            `has_draft_head`; all others are left out.
+        has_draft_head: Whether checkpoints may have a head for multi-token prediction of the form
+            that `rdrr_converter.draft_head` describes.
     """
 
     name: str
@@ -184,6 +187,7 @@ class ArchitectureRule:
     sizes: Block = field(default_factory=dict)
     extra_layers: str | None = None
     state_space: Block | None = None
+    has_draft_head: bool = False
     body: str = BODY
     names: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)

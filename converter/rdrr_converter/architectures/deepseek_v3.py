@@ -64,6 +64,7 @@ DEEPSEEK_V3 = ArchitectureRule(
     layer_types=all_full,
     stacks=stacked_experts(*QWEN_EXPERTS),
     extra_layers="num_nextn_predict_layers",
+    has_draft_head=True,
     tensors=(
         EMBEDDING,
         *TWO_NORMS,

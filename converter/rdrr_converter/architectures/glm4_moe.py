@@ -63,6 +63,7 @@ GLM4_MOE = ArchitectureRule(
     layer_types=all_full,
     stacks=stacked_experts(*QWEN_EXPERTS),
     extra_layers="num_nextn_predict_layers",
+    has_draft_head=True,
     tensors=(
         EMBEDDING,
         *TWO_NORMS,

@@ -71,4 +71,5 @@ QWEN3_5 = ArchitectureRule(
     ),
     prefixes=("model.language_model.", "language_model.model.", "language_model.", "model.", ""),
     other_parts=(r"(model\.)?visual\..*", r"mtp\..*"),
+    has_draft_head=True,
 )

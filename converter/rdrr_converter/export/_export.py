@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from rdrr_format.errors import ConversionError, StoreError, UsageError
 from rdrr_format.locations import is_url, local_path
+from rdrr_manifests.graph.mtp import MTP
 from rdrr_manifests.logical import LogicalTensor, logical_tensors
 from rdrr_manifests.models import Manifest
 from rdrr_manifests.package import Package, open_package
@@ -42,6 +43,8 @@ ExportDtype = Literal["f32", "f16", "bf16"]
 """The keys of `DTYPES`, for annotations."""
 
 _DTYPE_NAMES: tuple[ExportDtype, ...] = get_args(ExportDtype)
+
+WITHOUT_HEAD = "the head for multi-token prediction is left out, because no export writes it yet"
 
 ExportKind = Literal["safetensors", "gguf"]
 
@@ -99,10 +102,12 @@ def export(
         raise StoreError("exists already", where=path, hint="choose another destination")
     with open_package(location, follow_links=follow_links) as package:
         _check_not_embedding(package)
-        tensors = logical_tensors(package)
+        stored = logical_tensors(package)
+        tensors = [one for one in stored if not one.name.startswith(MTP)]
         rule, config = find_rule(package, tensors, arch, to=to)
         counter = Progress(progress)
         counter.start("export", sum(prod(tensor.shape) for tensor in tensors))
+        left_out = (WITHOUT_HEAD,) if len(tensors) < len(stored) else ()
         notes: tuple[str, ...] = ()
         if to == "gguf":
             outgoing = plan_gguf(package, tensors, rule, lossless=lossless)
@@ -123,7 +128,7 @@ def export(
         kind=to,
         architecture=rule.name,
         tensors=tuple(_exported(one, errors[one.name]) for one in outgoing),
-        notes=notes,
+        notes=(*left_out, *notes),
     )
 
 

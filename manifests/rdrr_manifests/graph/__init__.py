@@ -6,6 +6,7 @@ The ops are imported from `rdrr_manifests.graph.ops`, where the union `Op` lists
 """
 
 from rdrr_manifests.graph.derive import derive_graph
+from rdrr_manifests.graph.mtp import derive_mtp
 from rdrr_manifests.graph.ops import (
     GRAPH_VERSION,
     CacheShape,
@@ -25,4 +26,5 @@ __all__ = [
     "WeightKind",
     "WeightUse",
     "derive_graph",
+    "derive_mtp",
 ]

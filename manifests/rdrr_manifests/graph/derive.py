@@ -93,11 +93,11 @@ def derive_graph(manifest: Manifest, names: Collection[str] | None = None) -> Gr
     Raises:
         ManifestError: The blocks need an op that this version lacks ("needs a newer rdrr").
     """
-    builder = _Builder(manifest, TensorNames(manifest.tensors if names is None else names))
+    builder = GraphBuilder(manifest, TensorNames(manifest.tensors if names is None else names))
     return builder.build()
 
 
-class _Builder:
+class GraphBuilder:
     """A builder of one graph, which appends the ops layer by layer."""
 
     def __init__(self, manifest: Manifest, names: TensorNames) -> None:
@@ -111,10 +111,18 @@ class _Builder:
         self.clamp = clamp_of(self.blocks.ffn)
         self.state_space = self.blocks.state_space or StateSpaceBlock()
 
-    def build(self) -> Graph:
-        """Return the graph of the manifest."""
+    def prepare(self) -> None:
+        """Check that every layer is supported, and find its sizes.
+
+        Raises:
+            ManifestError: The blocks need an op that this version lacks.
+        """
         check_supported(self.manifest, self.names)
         self.layer_sizes = layer_sizes(self.manifest)
+
+    def build(self) -> Graph:
+        """Return the graph of the manifest."""
+        self.prepare()
         stream = self._embed()
         self.ops += inputs_of_layers(self.manifest, self.names, stream)
         altup = AltUp(self.manifest, self.names) if self.sizes.altup_num_inputs else None
@@ -130,11 +138,15 @@ class _Builder:
             self.ops += altup.end(stream)
             stream = self.ops[-1].out
         self._head(stream)
+        return self.graph(self.sizes.num_layers)
+
+    def graph(self, layers: int) -> Graph:
+        """Return the graph of the ops so far."""
         sizes = self.sizes
         return Graph(
             ops=tuple(self.ops),
             ropes=tuple(self.ropes),
-            layers=sizes.num_layers,
+            layers=layers,
             hidden_size=sizes.hidden_size,
             vocab_size=sizes.vocab_size,
             context=sizes.max_seq_len,

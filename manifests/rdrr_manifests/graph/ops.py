@@ -97,6 +97,21 @@ class Embed:
 
 
 @dataclass(frozen=True)
+class Recall:
+    """out[r] = the kept hidden state of the token in the slot of row r, after the final norm.
+
+    A draft head reads what another graph has computed for the same tokens, see `mtp`. The states
+    are kept for a limited number of slots, the latest ones.
+
+    Attributes:
+        width: Elements of a hidden state.
+    """
+
+    out: str
+    width: int
+
+
+@dataclass(frozen=True)
 class PositionEmbed:
     """out[r] = x[r] + weight[offset + position[r]]: a learned embedding of the token's position.
 
@@ -468,6 +483,15 @@ class ChannelFactors:
 
 
 @dataclass(frozen=True)
+class Concat:
+    """out = [x, y]: the elements of x, then those of y."""
+
+    x: Value
+    y: Value
+    out: str
+
+
+@dataclass(frozen=True)
 class ShortConvolution:
     """Causal convolution along the tokens, with taps of its own for each channel.
 
@@ -727,6 +751,7 @@ class Head:
 
 Op = (
     Embed
+    | Recall
     | PositionEmbed
     | Norm
     | Linear
@@ -740,6 +765,7 @@ Op = (
     | Experts
     | SigmoidGate
     | Slice
+    | Concat
     | ShortConvolution
     | DeltaRule
     | StateSpace

@@ -27,6 +27,7 @@ from rdrr_manifests.graph.ops import (
     Norm,
     Op,
     PositionEmbed,
+    Recall,
     Router,
     SigmoidGate,
     WeightUse,
@@ -118,6 +119,8 @@ class _Padding:
                 return replace(op, width=self.up(op.width))
             case Experts():
                 return self._experts(op)
+            case Recall():
+                return None if op.width in self.odd else op
         return None if self.odd & {size for use in uses(op) for size in use.shape} else op
 
     def _norm(self, op: Norm) -> Norm | None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
-from rdrr_format.errors import FormatError
+from rdrr_format.errors import FormatError, ManifestError
 
 from rdrr_manifests.faults import Severity, tensor_field
 from rdrr_manifests.graph import Graph, WeightUse
@@ -117,6 +117,14 @@ def graph_shapes(subject: Subject) -> Iterator[Finding]:
                 list(tensor.shape),
                 severity,
             )
+
+
+def graph_mtp(subject: Subject) -> Iterator[Finding]:
+    """Check that a draft head, if there is one, is complete; the model also runs without it."""
+    error = subject.mtp
+    if isinstance(error, ManifestError):
+        where = error.where or "tensors"
+        yield Finding(where, error.message, error.expected, error.found)
 
 
 def graph_unused(subject: Subject) -> Iterator[Finding]:
@@ -231,6 +239,7 @@ RULES = (
     Rule("graph-weights", graph_weights, needs=_NEEDS),
     Rule("graph-shapes", graph_shapes, needs=_NEEDS),
     Rule("graph-unused", graph_unused, "warning", _NEEDS),
+    Rule("graph-mtp", graph_mtp, "warning", _NEEDS),
     Rule("layer-count", layer_count, needs=_NEEDS),
     Rule("norm-flags", norm_flags, needs=_NEEDS),
     Rule("tensor-flags", other_flags, "warning", _NEEDS),

@@ -13,7 +13,7 @@ from rdrr_format.printing import printable
 
 from rdrr_manifests.faults import Fault, Severity, shown
 from rdrr_manifests.generations import Generation
-from rdrr_manifests.graph import Graph, derive_graph
+from rdrr_manifests.graph import Graph, derive_graph, derive_mtp
 from rdrr_manifests.graph.names import TensorNames
 from rdrr_manifests.models import Manifest
 
@@ -111,6 +111,16 @@ class Subject:
     def graph(self) -> Graph | None:
         """The graph; None if this version of rdrr cannot derive it."""
         return self.derivation if isinstance(self.derivation, Graph) else None
+
+    @cached_property
+    def mtp(self) -> Graph | ManifestError | None:
+        """The graph of the draft head, or what is wrong with it; None if there is none."""
+        if self.graph is None:
+            return None
+        try:
+            return derive_mtp(self.manifest, [*self.manifest.tensors, *self.broken_tensors])
+        except ManifestError as error:
+            return error
 
 
 Check = Callable[[Subject], Iterable[Finding]]

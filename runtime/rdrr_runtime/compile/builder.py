@@ -20,6 +20,7 @@ from rdrr_runtime.compile.values import Values, Workspace
 from rdrr_runtime.compile.weights import Weights
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.gpu_weight import GpuWeight
+from rdrr_runtime.phases.kept_hidden import KeptHidden
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.quantize_rows import QuantizedRows, int8_sizes, padded_rows, quantize_rows
@@ -38,6 +39,7 @@ class LoadedModel:
         preferences: The kernels and types that hints and defaults ask for.
         max_binding: Bytes of the largest buffer that can be bound.
         may_fuse: Whether one kernel may serve several ops.
+        hidden: The hidden states that a model keeps for its draft head; None if there is none.
     """
 
     graph: Graph
@@ -47,6 +49,7 @@ class LoadedModel:
     preferences: Preferences
     max_binding: int
     may_fuse: bool = True
+    hidden: KeptHidden | None = None
 
 
 @dataclass

@@ -21,6 +21,7 @@ from rdrr_runtime.compile.lower_head import lower_head, picks_of, sample
 from rdrr_runtime.compile.lower_layers import serve_gated, serve_normed_linears
 from rdrr_runtime.compile.lower_linear_attention import serve_linear_attention
 from rdrr_runtime.compile.lower_mixture import serve_mixture
+from rdrr_runtime.compile.lower_mtp import keep_final_states
 from rdrr_runtime.compile.lower_ops import check_fields, lower_op
 from rdrr_runtime.compile.pass_spec import PassSpec
 from rdrr_runtime.compile.patterns import (
@@ -46,7 +47,7 @@ class Pass:
     Attributes:
         spec: The kind of pass.
         rows: Largest number of token rows.
-        body: The phases up to the last layer.
+        body: The phases up to the last layer, and those that keep the hidden states of the rows.
         head: The phases of the final norm and the logits.
         sample: The phases of the argmax, which also advances the step. In a pass with picks: the
             phases of the most probable id and the entropy of each row.
@@ -103,6 +104,8 @@ def lower(model: LoadedModel, spec: PassSpec, ctx: OpContext, cache: KvCache) ->
     index = 0
     while index < len(body.ops):
         index += _serve(build, index)
+    if spec.keeps_hidden:
+        keep_final_states(build, norm)
     layers = len(build.phases)
     lowered = lower_head(build, norm, head)
     logits = len(build.phases)

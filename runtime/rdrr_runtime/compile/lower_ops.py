@@ -18,6 +18,7 @@ from rdrr_manifests.graph.ops import (
     AddToStreams,
     AppendStream,
     Attention,
+    Concat,
     CorrectStreams,
     DeltaRule,
     Embed,
@@ -32,6 +33,7 @@ from rdrr_manifests.graph.ops import (
     Op,
     PositionEmbed,
     PositionScale,
+    Recall,
     Residual,
     Rope,
     Router,
@@ -49,6 +51,7 @@ from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.lower_attention import lower_attention
 from rdrr_runtime.compile.lower_experts import lower_experts, lower_router, lower_sigmoid_gate
 from rdrr_runtime.compile.lower_latent import lower_latent_attention
+from rdrr_runtime.compile.lower_mtp import lower_concat, lower_recall
 from rdrr_runtime.compile.lower_norm import lower_norm
 from rdrr_runtime.compile.lower_products import lower_linear
 from rdrr_runtime.compile.lower_scale import lower_scale
@@ -209,6 +212,7 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
     dict(
         (
             _row(Embed, _embed, "out weight scale"),
+            _row(Recall, lower_recall, "out width"),
             _row(PositionEmbed, _position_embed, "x out weight offset"),
             _row(
                 Norm,
@@ -249,6 +253,7 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
             _row(Activation, _ungated_activation, "x out activation width parameters"),
             _row(SigmoidGate, lower_sigmoid_gate, "x branch out weight"),
             _row(Slice, lower_slice, "x out groups size first width"),
+            _row(Concat, lower_concat, "x y out"),
             _row(
                 ShortConvolution,
                 lower_short_convolution,

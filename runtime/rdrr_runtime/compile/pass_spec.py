@@ -41,12 +41,14 @@ class PassSpec:
         rows: Largest number of token rows.
         logits: The rows for which logits are computed.
         slots: The slots in which the rows store their keys and values.
+        keeps_hidden: Whether the hidden states of the rows are kept for a draft head.
     """
 
     name: str
     rows: int
     logits: Logits = Logits.LAST
     slots: Slots = Slots.CONSECUTIVE
+    keeps_hidden: bool = False
 
     def within(self, context: int) -> PassSpec:
         """Return the pass with its rows limited to the slots of a context."""

@@ -68,6 +68,7 @@ class Weights:
         stacks: The concatenated matrices of all experts of a layer, by the name of the first.
         decisions: Which matrices were changed at load, and why.
         fills: What fills the matrices once all are allocated, in this order.
+        borrowed: Names of the matrices that belong to the weights of another graph.
     """
 
     blocks: Arena
@@ -77,6 +78,7 @@ class Weights:
     stacks: dict[str, GpuWeight] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
     fills: list[Fill] = field(default_factory=list)
+    borrowed: set[str] = field(default_factory=set)
     _joined: dict[tuple[str, ...], BufferSlice] = field(default_factory=dict)
     _host_vectors: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
 
@@ -118,12 +120,16 @@ class Weights:
     def size(self) -> int:
         """Bytes of GPU memory."""
         vectors = [*self.vectors.values(), *self._joined.values()]
-        matrices = [*self.matrices.values(), *self.stacks.values()]
+        own = [one for name, one in self.matrices.items() if name not in self.borrowed]
+        matrices = [*own, *self.stacks.values()]
         return sum(one.size for one in matrices) + sum(one.size for one in vectors)
 
 
 def load_weights(
-    arena: Arena, package: Package, padded: PaddedGraph, preferences: Preferences
+    arena: Arena,
+    package: Package,
+    padded: PaddedGraph,
+    preferences: Preferences,
 ) -> Weights:
     """Upload every tensor that the graph reads; see `allocate_weights` and `Weights.fill`."""
     weights = allocate_weights(arena, package, padded, preferences)
@@ -132,7 +138,11 @@ def load_weights(
 
 
 def allocate_weights(
-    arena: Arena, package: Package, padded: PaddedGraph, preferences: Preferences
+    arena: Arena,
+    package: Package,
+    padded: PaddedGraph,
+    preferences: Preferences,
+    beside: Weights | None = None,
 ) -> Weights:
     """Allocate every matrix that the graph reads and upload every vector.
 
@@ -143,6 +153,7 @@ def allocate_weights(
         package: The package with the tensors.
         padded: The graph whose ops read them.
         preferences: Hints and defaults.
+        beside: Weights that another graph of the package has loaded; their matrices are shared.
 
     Raises:
         ShardError: Bytes of a tensor are missing.
@@ -152,13 +163,14 @@ def allocate_weights(
     dry_run = arena if isinstance(arena, DryRunArena) else DryRunArena(arena.device)
     planned = Weights(dry_run.pool("weights", 0), dry_run.pool("vectors", 0))
     graph, scales = padded.graph, padded.scales
-    _load(_Loader(planned, package, preferences, scales, is_dry_run=True), graph)
+    held = {} if beside is None else beside.matrices
+    _load(_Loader(planned, package, preferences, scales, held, is_dry_run=True), graph)
     if is_dry_run:
         return planned
     weights = Weights(
         arena.pool("weights", planned.blocks.size), arena.pool("vectors", planned.others.size)
     )
-    _load(_Loader(weights, package, preferences, scales), graph)
+    _load(_Loader(weights, package, preferences, scales, held), graph)
     return weights
 
 
@@ -169,6 +181,9 @@ def _load(loader: _Loader, graph: Graph) -> None:
     for use in graph.weights():
         if use.kind is WeightKind.VECTOR:
             weights.add_vector(use.name, loader.vector(use))
+        elif use.name in loader.held:
+            weights.matrices[use.name] = loader.held[use.name]
+            weights.borrowed.add(use.name)
         elif use.kind is not WeightKind.EXPERT:
             made = loader.matrix(use, matmul=WeightKind.MATRIX in kinds[use.name])
             weights.matrices[use.name] = loader.scaled(made, use) if use.name in linears else made
@@ -191,6 +206,7 @@ class _Loader:
     package: Package
     preferences: Preferences
     scales: Mapping[str, VectorScale]
+    held: Mapping[str, GpuWeight]  # matrices that another graph has loaded
     is_dry_run: bool = False  # only allocate and decide
 
     def vector(self, use: WeightUse) -> npt.NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Sources of draft tokens: the sequence itself, or a smaller model.
+"""Sources of draft tokens: the sequence itself, a smaller model, or the model's own draft head.
 
 A draft proposes tokens and the target model verifies them. So a wrong draft token never changes the
 sequence; it only costs the row in which it was verified.
@@ -6,12 +6,12 @@ sequence; it only costs the row in which it was verified.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from rdrr_runtime.backend import Backend
+    from rdrr_runtime.backend import F32, Backend
     from rdrr_runtime.decode.probabilities import F64, ProbabilitySampler
 
 
@@ -32,8 +32,26 @@ class Proposal:
 class Draft(Protocol):
     """A source of draft tokens."""
 
-    def begin(self) -> None:
-        """Prepare for a new sequence."""
+    def begin(self, ids: Sequence[int], base: int) -> int:
+        """Prepare for a new sequence.
+
+        Args:
+            ids: The prompt.
+            base: Number of its first tokens that are in the cache of the target model.
+
+        Returns:
+            The number of first tokens after which the target model must run the prompt, at most
+            `base` unless the draft has run a part of it.
+        """
+        ...
+
+    def end(self, ids: Sequence[int] | None) -> None:
+        """End the sequence.
+
+        Args:
+            ids: All of its ids, of which the target model has run all but the last; None if the
+                generation was abandoned.
+        """
         ...
 
     def propose(
@@ -66,10 +84,15 @@ class NgramDraft:
     _after: dict[tuple[int, ...], int] = field(default_factory=dict)
     _read: int = 0
 
-    def begin(self) -> None:
+    def begin(self, ids: Sequence[int], base: int) -> int:
         """Forget the n-grams of the previous sequence."""
+        del ids
         self._after.clear()
         self._read = 0
+        return base
+
+    def end(self, ids: Sequence[int] | None) -> None:
+        """Do nothing: the next sequence has n-grams of its own."""
 
     def propose(
         self, ids: Sequence[int], count: int, sampler: ProbabilitySampler | None
@@ -100,9 +123,14 @@ class ModelDraft:
     _held: list[int] = field(default_factory=list)
     _agreed: int = 0
 
-    def begin(self) -> None:
+    def begin(self, ids: Sequence[int], base: int) -> int:
         """Compare the next sequence with the cached ids from its first id on."""
+        del ids
         self._agreed = 0
+        return base
+
+    def end(self, ids: Sequence[int] | None) -> None:
+        """Do nothing: the draft model runs what it lacks when it proposes the next tokens."""
 
     def propose(
         self, ids: Sequence[int], count: int, sampler: ProbabilitySampler | None
@@ -123,7 +151,7 @@ class ModelDraft:
         if sampler is None:
             proposal = Proposal(self.backend.greedy(pending, base, count))
         else:
-            proposal = self._sampled(ids, pending, base, count, sampler)
+            proposal = sampled(self.backend.logits, ids, (pending, base), count, sampler)
         self._held = [*ids, *proposal.ids[:-1]]
         self._agreed = len(ids)
         return proposal
@@ -135,20 +163,30 @@ class ModelDraft:
             at += 1
         return at
 
-    def _sampled(
-        self,
-        ids: Sequence[int],
-        pending: Sequence[int],
-        base: int,
-        count: int,
-        sampler: ProbabilitySampler,
-    ) -> Proposal:
-        drafted: list[int] = []
-        probabilities: list[F64] = []
-        for _ in range(count):
-            logits = self.backend.logits(pending, base)[0]
-            probabilities.append(sampler.probabilities(logits, [*ids, *drafted]))
-            drafted.append(sampler.sample(probabilities[-1]))
-            base += len(pending)
-            pending = drafted[-1:]
-        return Proposal(drafted, probabilities)
+
+def sampled(
+    logits: Callable[[Sequence[int], int], F32],
+    ids: Sequence[int],
+    rows: tuple[Sequence[int], int],
+    count: int,
+    sampler: ProbabilitySampler,
+) -> Proposal:
+    """Return `count` tokens, each sampled after the one before it.
+
+    Args:
+        logits: Runs rows from a slot on and returns the logits after the last one, f32 [1, vocab].
+        ids: The sequence so far.
+        rows: The rows to run first, and the slot of their first one.
+        count: Number of tokens.
+        sampler: Samples them.
+    """
+    pending, base = rows
+    drafted: list[int] = []
+    probabilities: list[F64] = []
+    for _ in range(count):
+        (row,) = logits(pending, base)
+        probabilities.append(sampler.probabilities(row, [*ids, *drafted]))
+        drafted.append(sampler.sample(probabilities[-1]))
+        base += len(pending)
+        pending = drafted[-1:]
+    return Proposal(drafted, probabilities)

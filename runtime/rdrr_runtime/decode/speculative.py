@@ -17,12 +17,13 @@ from rdrr_format.options import check_fields, documented, option
 
 from rdrr_runtime.decode.base import Counts, Job
 from rdrr_runtime.decode.drafts import Draft, ModelDraft, NgramDraft, Proposal
+from rdrr_runtime.decode.mtp_draft import MtpDraft
 from rdrr_runtime.decode.strategy import Models, Strategy, StrategyOptions
 
 if TYPE_CHECKING:
     from rdrr_runtime.decode.chooser import Chooser
 
-NGRAM = "ngram"
+NGRAM, MTP = "ngram", "mtp"
 
 
 @documented
@@ -32,8 +33,9 @@ class Speculative(StrategyOptions):
 
     draft: str | Path = option(
         NGRAM,
-        "Draft: the package of a smaller model with the same vocabulary, or ngram, which repeats "
-        "what followed the last tokens where they occurred before.",
+        "Draft: the package of a smaller model with the same vocabulary; ngram, which repeats "
+        "what followed the last tokens where they occurred before; or mtp, the model's own head "
+        "for multi-token prediction.",
         metavar="PATH",
     )
     tokens: int = option(5, "Most draft tokens per pass.", flag="--draft-tokens", minimum=1)
@@ -47,14 +49,20 @@ class Speculative(StrategyOptions):
         check_fields(self)
 
     def strategy(self, models: Models) -> SpeculativeDecoding:
-        """Return the strategy; a draft model is loaded beside the target model.
+        """Return the strategy; a draft model or head is loaded beside the target model.
 
         Raises:
-            UsageError: The draft model has another vocabulary.
+            UsageError: The draft model has another vocabulary, or the model has no draft head.
             StoreError: There is no package at that path.
         """
-        draft = NgramDraft() if self.draft == NGRAM else ModelDraft(models.get(self.draft))
-        return SpeculativeDecoding(draft, self.tokens)
+        return SpeculativeDecoding(self._draft(models), self.tokens)
+
+    def _draft(self, models: Models) -> Draft:
+        if self.draft == NGRAM:
+            return NgramDraft()
+        if self.draft == MTP:
+            return MtpDraft(*models.draft_head())
+        return ModelDraft(models.get(self.draft))
 
 
 @dataclass(frozen=True)
@@ -71,22 +79,32 @@ class SpeculativeDecoding(Strategy):
 
     def run(self, job: Job, chooser: Chooser, counts: Counts) -> Iterator[list[int]]:
         """Yield groups of ids: the accepted draft tokens and the model's own token after them."""
+        whole: list[int] | None = None
+        try:
+            yield from self._passes(job, chooser, counts)
+            whole = chooser.ids
+        finally:
+            self.draft.end(whole)
+
+    def _passes(self, job: Job, chooser: Chooser, counts: Counts) -> Iterator[list[int]]:
         from rdrr_runtime.backend import resumable  # imports numpy, which --help needs not load
 
-        pending, base, left = list(job.prompt), job.base, job.max_tokens
+        left, is_prompt = job.max_tokens, True
+        base = self.draft.begin(chooser.ids, job.base)
+        pending = chooser.ids[base:]
         proposal = Proposal()  # the pass over the prompt has no draft tokens
-        self.draft.begin()
         while True:
             chosen = chooser.verify(pending, base, proposal)
             delivered = chooser.deliver(chosen)
             drafted, rows = len(proposal.ids), len(pending) + len(proposal.ids)
             counts.readbacks += 1
-            if base > job.base:
+            if not is_prompt:
                 counts.forwards += 1
                 counts.rows += rows
                 counts.wasted_rows += rows - len(delivered)
                 counts.drafted += drafted
                 counts.accepted += min(len(chosen.ids) - 1, len(delivered))
+            is_prompt = False
             base += len(pending) + len(chosen.ids) - 1
             left -= len(delivered)
             yield delivered

@@ -16,7 +16,7 @@ from rdrr_runtime.decode.base import Counts, Job
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
 
-    from rdrr_runtime.backend import Backend
+    from rdrr_runtime.backend import Backend, DraftHead
     from rdrr_runtime.decode.chooser import Chooser
     from rdrr_runtime.decode.rules import TokenRules
 
@@ -64,6 +64,15 @@ class Models(Protocol):
         Raises:
             UsageError: The package has another vocabulary.
             StoreError: There is no package at `path`.
+        """
+        ...
+
+    def draft_head(self) -> tuple[Backend, DraftHead]:
+        """Return the backend of the model and its draft head, loaded once.
+
+        Raises:
+            UsageError: The model has none, or its backend cannot load one.
+            ManifestError: The head is incomplete.
         """
         ...
 

@@ -7,6 +7,7 @@ same decisions. Executors run the passes, see `rdrr_runtime.exec.program`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rdrr_device.arena import Arena
 from rdrr_device.device import Device
@@ -29,8 +30,9 @@ from rdrr_runtime.compile.pass_spec import (
 )
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.values import Workspace
-from rdrr_runtime.compile.weights import allocate_weights
+from rdrr_runtime.compile.weights import Weights, allocate_weights
 from rdrr_runtime.phases.context import VALUE_BYTES, Grid, OpContext
+from rdrr_runtime.phases.kept_hidden import KeptHidden
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.rope_tables import rope_bytes, rope_table
 from rdrr_runtime.phases.state import State
@@ -52,6 +54,7 @@ class Plan:
         fused: Whether ops may be fused or reordered; otherwise they are lowered one by one.
         tuning: Tuned parameters of kernels; the defaults when None.
         upload: Whether to upload the matrices now; otherwise the caller calls `upload`.
+        draft_of: The plan of the model whose draft head this is; None for a model.
 
     Attributes:
         whole: The decode pass as it runs in one dispatch; None if it is launched phase by phase.
@@ -74,10 +77,14 @@ class Plan:
         fused: bool = True,
         tuning: Tuning | None = None,
         upload: bool = True,
+        draft_of: Plan | None = None,
     ) -> None:
         self.tuning = tuning or Tuning()
         self.whole: Pass | None = None
-        padded = pad_widths(package.graph)
+        graph = package.graph if draft_of is None else package.mtp_graph
+        assert graph is not None, "a draft head is only loaded from a package that has one"
+        padded = pad_widths(graph)
+        self._arena, self._policy = arena, policy
         self.graph = padded.graph
         self.device = device
         preferences = Preferences(policy, device.info.software)
@@ -85,7 +92,8 @@ class Plan:
         self._activations = Decision("load", "activations", self._values, why.text, why.unmet)
         self._context = context
         chunk = max(self.rows(PREFILL), self.rows(HIDDEN))
-        self.weights = allocate_weights(arena, package, padded, preferences)
+        shared = None if draft_of is None else draft_of.weights
+        self.weights: Weights = allocate_weights(arena, package, padded, preferences, shared)
         self.cache = KvCache.allocate(arena, self.graph, context, kv_dtype)
         self.state = State.create(arena, chunk, RING)
         self._workspace = Workspace(arena, chunk, VALUE_BYTES[self._values])
@@ -105,9 +113,40 @@ class Plan:
             preferences,
             max_binding=device.max_binding,
             may_fuse=fused,
+            hidden=None if draft_of is None else replace(draft_of.keep_hidden(), ahead=1),
         )
         if upload:
             self.upload()
+
+    def keep_hidden(self) -> KeptHidden:
+        """Return the buffer for hidden states, which passes that keep them can use from now on."""
+        kept = self._model.hidden
+        if kept is None:
+            slots, width = self.rows(PREFILL), self.graph.hidden_size
+            buffer = self._arena.empty("hidden", self.value_bytes * slots * width)
+            kept = KeptHidden(buffer, slots, width)
+            self._model = replace(self._model, hidden=kept)
+        return kept
+
+    def draft_head(self, package: Package, arena: Arena) -> Plan:
+        """Return the plan of the draft head of the model's package, which shares its matrices.
+
+        Raises:
+            ShardError: Bytes of a tensor are missing.
+            FormatError: No kernel can read a matrix.
+            DeviceError: There is too little memory.
+        """
+        return Plan(
+            package,
+            self.device,
+            arena,
+            self._policy,
+            context=self._context,
+            kv_dtype=self.cache.dtype,
+            fused=self._model.may_fuse,
+            tuning=self.tuning,
+            draft_of=self,
+        )
 
     def upload(self) -> None:
         """Upload the matrices, once; passes can be lowered before, but not run.

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 from rdrr_device.buffers import BufferSlice
 
 from rdrr_runtime.compile.lower import Pass
-from rdrr_runtime.compile.pass_spec import DECODE, PassSpec
+from rdrr_runtime.compile.pass_spec import DECODE, Logits, PassSpec
 from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.plan import Plan
 
@@ -78,15 +79,21 @@ class Program:
     Args:
         plan: The plan.
         executor: Prepares and runs the passes.
+
+    Attributes:
+        keeps_hidden: Whether the passes keep the hidden states of their rows for a draft head.
     """
 
     def __init__(self, plan: Plan, executor: Executor) -> None:
         self.executor = executor
+        self.keeps_hidden = False
         self._plan = plan
         self._passes: dict[PassSpec, PreparedPass] = {}
 
     def get(self, spec: PassSpec) -> PreparedPass:
         """Return a pass; the same object each time."""
+        if self.keeps_hidden and spec.logits is not Logits.NONE:
+            spec = replace(spec, keeps_hidden=True)
         if spec not in self._passes:
             whole = self._plan.whole if spec == DECODE else None
             self._passes[spec] = PreparedPass(self._plan.lowered(spec), self.executor, whole)

@@ -13,16 +13,12 @@ from rdrr_manifests.package import Package
 from rdrr_runtime.backend import BackendInfo
 from rdrr_runtime.phases.state_cache import state_name
 from rdrr_runtime.phases.state_positions import StatePosition
-from rdrr_runtime.reference import ops
+from rdrr_runtime.reference.draft_head import PREFILL_ROWS, CpuDraftHead, most_probable
 from rdrr_runtime.reference.forward import ReferenceModel
 from rdrr_runtime.reference.run import Observer
 from rdrr_runtime.sampling.entropy import entropies
-from rdrr_runtime.sampling.finite import check_logits
 
 F32 = npt.NDArray[np.float32]
-
-PREFILL_ROWS = 256
-"""Most prompt tokens of one pass; bounds the memory of the attention scores."""
 
 
 class TensorCopies:
@@ -61,6 +57,8 @@ class CpuBackend:
             use.name: torch.from_numpy(np.ascontiguousarray(package.dequantize(use.name)))
             for use in graph.weights()
         }
+        self._weights, self._context = weights, context
+        self._head: CpuDraftHead | None = None
         self._is_causal = graph.is_causal
         self._model = ReferenceModel(graph, weights, context, observe)
         self._copies = TensorCopies(self._model.states) if graph.states else None
@@ -115,14 +113,7 @@ class CpuBackend:
         Raises:
             GenerationError: The logits are not finite.
         """
-        out: list[int] = []
-        for _ in range(count):
-            logits = self.logits(ids, base)
-            check_logits(logits)
-            base += len(ids)
-            out.append(ops.argmax(torch.from_numpy(logits[0])))
-            ids = out[-1:]
-        return out
+        return most_probable(self.logits, ids, base, count)
 
     def fill(self, ids: Sequence[int], base: int) -> None:
         """Run `ids` only to store their keys and values."""
@@ -197,6 +188,19 @@ class CpuBackend:
             for index, layer in self._model.cache.items()
             for which, name in enumerate(names)
         }
+
+    def draft_head(self, package: Package) -> CpuDraftHead:
+        """Load the draft head once, see `DraftingBackend.draft_head`."""
+        if self._head is None:
+            graph = package.mtp_graph
+            assert graph is not None, "a draft head is only loaded from a package that has one"
+            self._head = CpuDraftHead(package, graph, self._weights, self._context)
+        return self._head
+
+    def keep_hidden(self, *, keeps: bool) -> None:
+        """Set whether passes keep their hidden states, see `DraftingBackend.keep_hidden`."""
+        kept = None if self._head is None or not keeps else self._head.hidden
+        self._model.kept = kept
 
     def close(self) -> None:
         """Do nothing: Python frees the memory of this backend."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rdrr_runtime.phases.rope_tables import rope_table
 from rdrr_runtime.reference.ops import compute
-from rdrr_runtime.reference.run import Observer, ReferenceMemory, ReferencePass
+from rdrr_runtime.reference.run import KeptHidden, Observer, ReferenceMemory, ReferencePass
 from rdrr_runtime.reference.threads import limited_threads
 
 
@@ -34,6 +34,10 @@ class ReferenceModel:
         weights: Tensors by name, in their logical shapes, all of one floating-point type.
         context: Slots of the key-value cache, in tokens.
         observe: Called with each weight of a linear layer or expert and the rows it multiplies.
+        hidden: Hidden states that the graph reads; None if it reads none.
+
+    Attributes:
+        kept: Where each pass keeps the hidden states of its rows; None to keep none.
     """
 
     def __init__(
@@ -42,15 +46,17 @@ class ReferenceModel:
         weights: Mapping[str, Tensor],
         context: int,
         observe: Observer | None = None,
+        hidden: KeptHidden | None = None,
     ) -> None:
         self._graph = graph
+        self.kept = hidden
         sizes = [one.numel() for one in weights.values() if one.dim() > 1]
         self._typical_weight = sum(sizes) // max(1, len(sizes))
         ropes = [torch.from_numpy(rope_table(spec, context)) for spec in graph.ropes]
         dtype = next(iter(weights.values())).dtype
         cache = {layer: empty_cache(one, context, dtype) for layer, one in graph.caches.items()}
         states = [torch.zeros(shape, dtype=dtype) for shape in graph.states]
-        self._memory = ReferenceMemory(weights, ropes, cache, observe, states)
+        self._memory = ReferenceMemory(weights, ropes, cache, observe, states, hidden)
 
     @property
     def cache(self) -> Mapping[int, tuple[Tensor, Tensor]]:
@@ -92,7 +98,10 @@ class ReferenceModel:
             all_rows,
             uncertain=uncertain,
         )
-        return self._compute(run, self._graph.ops)
+        logits = self._compute(run, self._graph.ops)
+        if self.kept is not None:
+            self.kept.keep(run.slots, run.values[self._graph.ops[-2].out])
+        return logits
 
     def hidden(self, ids: Sequence[int], base: int) -> Tensor:
         """Run a pass without the head and return the hidden states, [len(ids), hidden size]."""

@@ -18,6 +18,7 @@ from rdrr_manifests.graph.ops import (
     AppendStream,
     Attention,
     Clamp,
+    Concat,
     CorrectStreams,
     DeltaRule,
     Embed,
@@ -32,6 +33,7 @@ from rdrr_manifests.graph.ops import (
     Op,
     PositionEmbed,
     PositionScale,
+    Recall,
     Residual,
     Rope,
     Router,
@@ -63,6 +65,9 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
     match op:
         case Embed():
             return embed(run.ids, weight(op.weight), op.scale)
+        case Recall():
+            assert run.memory.hidden is not None, "only a draft head reads kept hidden states"
+            return run.memory.hidden.read(run.slots)
         case PositionEmbed():
             return values[op.x] + embed(run.positions + op.offset, weight(op.weight))
         case Norm():
@@ -105,6 +110,8 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
         case Slice():
             groups = values[op.x].unflatten(-1, (op.groups, op.size))
             return torch.narrow(groups, -1, op.first, op.width).flatten(-2)
+        case Concat():
+            return torch.cat((values[op.x], values[op.y]), dim=-1)
         case ShortConvolution():
             y, gate = compute_convolution(run, op)
             return y * gate if op.activation is None else gated_activation(y, gate, op.activation)

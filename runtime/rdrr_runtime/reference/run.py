@@ -5,11 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from rdrr_manifests.graph import WeightUse
 from torch import Tensor
 
 Observer = Callable[[WeightUse, Tensor], None]
 """A function called with a weight and the rows [n, K] it multiplies, before the product."""
+
+
+@dataclass(frozen=True)
+class KeptHidden:
+    """The hidden states of the latest slots, which one graph keeps and another one reads.
+
+    Attributes:
+        states: [slots, width]; the state of slot s is row s mod slots.
+        ahead: How many slots later a pass of this model keeps a state than the slot of its row: 0,
+            or 1 for a draft head, which reads what it has kept in its next pass.
+    """
+
+    states: Tensor
+    ahead: int = 0
+
+    def read(self, slots: Tensor) -> Tensor:
+        """Return the states of some slots, [rows, width]."""
+        return self.states[slots % len(self.states)]
+
+    def keep(self, slots: Tensor, rows: Tensor) -> None:
+        """Keep the states of a pass; of more rows than there are slots the last ones."""
+        count = len(self.states)
+        self.states[(slots[-count:] + self.ahead) % count] = rows[-count:]
 
 
 @dataclass(frozen=True)
@@ -22,6 +46,7 @@ class ReferenceMemory:
         cache: Keys and values by layer, each [kv_heads, context, width].
         observe: Called before every product of a linear layer or expert.
         states: The recurrent states, see `Graph.states`.
+        hidden: The hidden states that are kept for a draft head; None if there is none.
     """
 
     weights: Mapping[str, Tensor]
@@ -29,6 +54,7 @@ class ReferenceMemory:
     cache: Mapping[int, tuple[Tensor, Tensor]]
     observe: Observer | None = None
     states: Sequence[Tensor] = ()
+    hidden: KeptHidden | None = None
 
 
 @dataclass(frozen=True)
@@ -52,6 +78,11 @@ class ReferencePass:
     all_rows: bool = False
     values: dict[str, Tensor] = field(default_factory=dict)
     uncertain: int = 0
+
+    @property
+    def slots(self) -> Tensor:
+        """The slot of each row."""
+        return torch.arange(self.base, self.base + len(self.ids))
 
     @property
     def kept(self) -> int:

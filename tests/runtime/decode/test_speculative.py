@@ -145,7 +145,11 @@ def test_on_the_gpu_ids_equal_those_of_greedy_decoding_and_rejected_tokens_leave
     known = [*prompt, *expected]
 
     class Half:
-        def begin(self) -> None: ...
+        def begin(self, ids, base):
+            del ids
+            return base
+
+        def end(self, ids) -> None: ...
 
         def propose(
             self, ids: Sequence[int], count: int, sampler: ProbabilitySampler | None
@@ -216,21 +220,21 @@ def test_the_same_seed_gives_the_same_sequence(rng):
 
 def test_an_ngram_draft_continues_repetitions_and_proposes_nothing_for_new_text():
     draft = NgramDraft()
-    draft.begin()
+    draft.begin([], 0)
     assert draft.propose([1, 2, 3, 4], 3, None).ids == []
     assert draft.propose([1, 2, 3, 4, 9, 2, 3], 5, None).ids == [4, 9, 2, 3, 4]
     assert draft.propose([1, 2, 3, 4, 9, 2, 3, 7, 2, 3], 2, None).ids == [
         7,
         2,
     ]  # after the latest occurrence
-    draft.begin()
+    draft.begin([], 0)
     assert draft.propose([5, 2, 3], 2, None).ids == []
 
 
 def test_a_draft_model_runs_only_ids_that_its_cache_does_not_hold():
     backend = Table(following(RING))
     draft = ModelDraft(backend)
-    draft.begin()
+    draft.begin([], 0)
     assert draft.propose([1, 2, 3], 4, None).ids == [4, 5, 6, 7]
     passes: list[tuple[list[int], int]] = []
     inner = backend._run
@@ -238,7 +242,7 @@ def test_a_draft_model_runs_only_ids_that_its_cache_does_not_hold():
     draft.propose([1, 2, 3, 4, 5, 9], 1, None)  # two draft tokens were accepted
     assert passes == [([9], 5)]
     passes.clear()
-    draft.begin()
+    draft.begin([], 0)
     draft.propose([1, 2, 8], 1, None)  # another sequence with the same beginning
     assert passes == [([8], 2)]
 

@@ -67,7 +67,11 @@ def logits_after(ids: Sequence[int]) -> np.ndarray:
 class HalfRight:
     """A draft that proposes the right token about half of the time."""
 
-    def begin(self) -> None: ...
+    def begin(self, ids, base):
+        del ids
+        return base
+
+    def end(self, ids) -> None: ...
 
     def propose(self, ids, count, sampler) -> Proposal:
         del sampler

@@ -162,8 +162,11 @@ class FixedDrafts:
     def __init__(self, ids: list[int]) -> None:
         self.ids = ids
 
-    def begin(self) -> None:
-        pass
+    def begin(self, ids, base) -> int:
+        del ids
+        return base
+
+    def end(self, ids) -> None: ...
 
     def propose(self, ids, count, sampler) -> Proposal:
         del sampler
