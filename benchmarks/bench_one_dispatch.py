@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,8 @@ from rdrr_manifests.package import open_package
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.plan import RING
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.phases.phase import Phase
+from rdrr_runtime.measure.one_dispatch import OneDispatch, time_parts
+from rdrr_runtime.sequences.step import Step
 from shapes import SHAPES
 
 if TYPE_CHECKING:
@@ -52,47 +53,6 @@ def decode(backend: GpuBackend, token: int, work: Workload) -> tuple[float, list
     return (time.perf_counter() - start) / work.tokens, ids
 
 
-def kinds(phases: Sequence[Phase]) -> dict[str, list[Phase]]:
-    """Return the phases by the name of their kernel, in the order of the pass."""
-    found: dict[str, list[Phase]] = {}
-    for one in phases:
-        found.setdefault(one.name, []).append(one)
-    return found
-
-
-def timed(run: Callable[[], object], tokens: int, repeat: int) -> float:
-    """Return the median seconds of a token over some runs."""
-    keep_busy(run, 0.2)
-    times = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return median(times) / tokens
-
-
-def left_out(
-    executor: PersistentExecutor, whole: Sequence[Phase], work: Workload
-) -> dict[str, float]:
-    """Return the microseconds of a token without each kind of phase.
-
-    `none` leaves out nothing and `all` everything. The last phase, which moves to the next slot, is
-    left out of every run, so that all runs attend to the same keys.
-    """
-
-    def microseconds(omitted: Collection[Phase]) -> float:
-        prepared = executor.prepare_without(whole, (*omitted, whole[-1]))
-
-        def run() -> None:
-            executor.run(prepared, 1, work.tokens)
-            executor.device.wait()
-
-        return 1e6 * timed(run, work.tokens, work.repeat)
-
-    found = {"none": microseconds(()), "all": microseconds(whole)}
-    return found | {name: microseconds(some) for name, some in kinds(whole[:-1]).items()}
-
-
 def compare(
     backends: Mapping[ExecutorName, GpuBackend], vocabulary: int, work: Workload
 ) -> tuple[dict[ExecutorName, float], int]:
@@ -111,12 +71,12 @@ def compare(
     return rates, sum(one == other for one, other in zip(a, b, strict=True))
 
 
-def show_parts(found: Mapping[str, float], whole: Sequence[Phase]) -> None:
+def show_parts(found: OneDispatch) -> None:
     """Print the time of each kind of phase: how much less a token takes without it."""
-    rows = [("waits alone", len(whole), f"{found['all']:.0f}")]
-    for name, some in kinds(whole[:-1]).items():
-        rows.append((name, len(some), f"{found['none'] - found[name]:.0f}"))
-    table(("part", "phases", "us"), [*rows, ("all", len(whole) - 1, f"{found['none']:.0f}")])
+    count = sum(one.phases for one in found.parts)
+    rows = [("waits alone", count + 1, f"{1e6 * found.waits:.0f}")]
+    rows += [(one.kernel, one.phases, f"{1e6 * one.seconds:.0f}") for one in found.parts]
+    table(("part", "phases", "us"), [*rows, ("all", count, f"{1e6 * found.seconds:.0f}")])
 
 
 def measure(options: argparse.Namespace, scratch: Path, stack: ExitStack) -> dict[str, Any]:
@@ -150,9 +110,19 @@ def measure(options: argparse.Namespace, scratch: Path, stack: ExitStack) -> dic
     figures: dict[str, Any] = {"benchmark": "one dispatch", "kernel": kernel, "rates": rates}
     executor = model._executor
     if isinstance(executor, PersistentExecutor) and model._plan.whole is not None:
-        whole = model._plan.whole.phases
-        figures["microseconds"] = left_out(executor, whole, work)
-        show_parts(figures["microseconds"], whole)
+        step = Step(device, model._plan.state)
+        parts = time_parts(
+            executor,
+            model._plan.whole.phases,
+            lambda: step.write([1], work.prompt_tokens),
+            rounds=max(3, work.repeat),
+        )
+        figures["microseconds"] = {
+            "none": 1e6 * parts.seconds,
+            "all": 1e6 * parts.waits,
+            **{one.kernel: 1e6 * (parts.seconds - one.seconds) for one in parts.parts},
+        }
+        show_parts(parts)
     return figures | {"equal_ids": equal}
 
 

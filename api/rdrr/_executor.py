@@ -74,12 +74,13 @@ def persistence(device: Device, executor: ExecutorName) -> Persistence | None:
 
 def describe(info: AdapterInfo) -> str:
     """Return one line that says whether decode passes can run in one dispatch on an adapter."""
-    from rdrr_runtime.exec.persistent.residency import COHERENT
+    from rdrr_runtime.exec.persistent.residency import unsupported
 
+    reason = unsupported(info.features, software=info.software)
     if info.software:
-        return "with one workgroup, since it is a software adapter"
-    if COHERENT not in info.features:
-        return f"no: it lacks the feature {COHERENT}"
+        return f"with one workgroup: {reason}"
+    if reason is not None:
+        return f"no: {reason}"
     known = _read(info)
     return "not tested yet; `executor` persistent tests it" if known is None else str(known)
 

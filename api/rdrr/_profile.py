@@ -14,7 +14,10 @@ from rdrr_format.errors import DeviceError
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.compile.hints import Policy
+    from rdrr_runtime.measure.one_dispatch import OneDispatch
     from rdrr_runtime.measure.profiled import KernelTime, Profile, StepProfile
+
+    from rdrr._load_options import ExecutorName
 
 DEFAULT_PROMPT = 512
 _PROCESS, _HOST, _GPU = 1, 1, 2
@@ -29,6 +32,7 @@ def measure(
     context: int,
     prompt_tokens: int | None,
     tokens: int,
+    executor: ExecutorName = "auto",
 ) -> Profile:
     """Run a package on an adapter and measure the time of each kernel.
 
@@ -40,15 +44,19 @@ def measure(
         context: Number of slots of the key-value cache.
         prompt_tokens: Tokens of the prompt; when None, 512 or as many as the context leaves.
         tokens: Tokens that are decoded after the prompt.
+        executor: With `persistent`, the parts of a decode pass in one dispatch are measured too.
 
     Raises:
-        DeviceError: There is no adapter, or it has no timestamps.
-        UsageError: The tokens do not fit the context.
+        DeviceError: There is no adapter, or it has no timestamps or cannot run a pass in one
+            dispatch.
+        UsageError: The tokens do not fit the context, or the model's decode pass does not run in
+            one dispatch.
     """
     from rdrr_device.device import open_device
     from rdrr_device.timestamps import Timer
     from rdrr_runtime.measure.profile import profile
 
+    from rdrr._executor import persistence
     from rdrr._tuned import read_profile
 
     device = open_device(adapter)
@@ -66,6 +74,7 @@ def measure(
             prompt_tokens=prompt_tokens,
             tokens=tokens,
             tuning=read_profile(device.info).tuning,
+            persistence=persistence(device, executor) if executor == "persistent" else None,
         )
     finally:
         device.close()
@@ -82,6 +91,20 @@ def as_dict(found: Profile) -> dict[str, Any]:
             "gigabytes_per_second": found.copy_bandwidth / 1e9,
         },
         "steps": [_step(one, found.copy_bandwidth) for one in (found.prefill, found.decode)],
+        **({} if found.one_dispatch is None else {"one_dispatch": _parts(found.one_dispatch)}),
+    }
+
+
+def _parts(found: OneDispatch) -> dict[str, Any]:
+    return {
+        "workgroups": found.groups,
+        "threads": found.threads,
+        "gpu_ms": found.seconds * 1e3,
+        "waits_ms": found.waits * 1e3,
+        "parts": [
+            {"kernel": one.kernel, "phases": one.phases, "ms": one.seconds * 1e3}
+            for one in found.parts
+        ],
     }
 
 

@@ -115,6 +115,20 @@ def test_no_gpu_work_ends_after_the_host_has_seen_its_end(measured):
     assert all(whole <= seen + 0.01 for whole, seen in zip(wholes, waits[::2], strict=True))
 
 
+def test_the_parts_of_a_pass_in_one_dispatch_are_measured(measured):
+    words = ("--prompt-tokens", 2, "--tokens", 1, "--executor", "persistent")
+    assert "one_dispatch" not in measured.output
+    found = rdrr("profile", measured.where, *words, "--json").json()["one_dispatch"]
+    assert found["workgroups"] == 1
+    assert 0 < found["waits_ms"] < found["gpu_ms"]
+    parts = {one["kernel"]: one["phases"] for one in found["parts"]}
+    decode = {one["kernel"] for one in measured.output["steps"][1]["kernels"]}
+    assert sum(parts.values()) == 1 + 5 * LAYERS + 1
+    assert {one.partition(".")[0] for one in parts} <= {one.partition(".")[0] for one in decode}
+    shown = rdrr("profile", measured.where, *words).out
+    assert "waits alone" in shown
+
+
 def test_a_trace_that_does_not_fit_on_the_disk_leaves_nothing(measured, tmp_path, monkeypatch):
     def refuse(_descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

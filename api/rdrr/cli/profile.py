@@ -47,7 +47,8 @@ def profile(
         typer.Option(metavar="FILE", help="File to create with a trace for ui.perfetto.dev."),
     ] = None,
     load: Annotated[
-        LoadOptions, Only("adapter", "kernel_hints", "kv_dtype", "context", "follow_links")
+        LoadOptions,
+        Only("adapter", "kernel_hints", "kv_dtype", "context", "executor", "follow_links"),
     ],
     json: JsonFlag = False,
 ) -> int:
@@ -71,6 +72,7 @@ def profile(
             context=context,
             prompt_tokens=prompt_tokens,
             tokens=tokens,
+            executor=load.executor,
         )
     if trace is not None:
         replace_file(trace, jsonlib.dumps(_profile.trace(found)).encode())
@@ -111,6 +113,25 @@ def _show(found: Profile, figures: dict[str, Any]) -> None:
         out.print(facts(_figures(step)))
         rows = [_row(one) for one in step["kernels"]]
         out.print(table(_COLUMNS, rows, right=_COLUMNS[1:]))
+    if "one_dispatch" in figures:
+        out.print()
+        _show_parts(figures["one_dispatch"])
+
+
+def _show_parts(found: dict[str, Any]) -> None:
+    grid = f"{found['workgroups']} workgroups of {found['threads']} threads"
+    out, columns = console(), ("kernel", "phases", "ms less without it")
+    out.print(
+        facts(
+            [
+                ("decode in one dispatch", grid),
+                ("GPU", f"{found['gpu_ms']:.3f} ms per step, without the last phase"),
+                ("waits alone", f"{found['waits_ms']:.3f} ms"),
+            ]
+        )
+    )
+    rows = [(one["kernel"], str(one["phases"]), f"{one['ms']:.4f}") for one in found["parts"]]
+    out.print(table(columns, rows, right=columns[1:]))
 
 
 def _figures(step: dict[str, Any]) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from rdrr_device.arena import arena
+from rdrr_device.arena import Arena, arena
 from rdrr_device.device import Device
 from rdrr_device.timestamps import Timed, Timer, warm_up
 from rdrr_device.tuning import Tuning
@@ -21,9 +21,11 @@ from rdrr_manifests.package import Package
 from rdrr_runtime.compile.hints import Policy
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
+from rdrr_runtime.exec.persistent.choice import Persistence, persistent_executor
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.program import Program
 from rdrr_runtime.exec.traffic import traffic
+from rdrr_runtime.measure.one_dispatch import OneDispatch, time_parts
 from rdrr_runtime.measure.profiled import KernelTime, Profile, Span, StepProfile
 from rdrr_runtime.phases.copy import copy
 from rdrr_runtime.phases.phase import Phase
@@ -47,6 +49,7 @@ def profile(
     prompt_tokens: int,
     tokens: int,
     tuning: Tuning | None = None,
+    persistence: Persistence | None = None,
 ) -> Profile:
     """Load a package, run it and measure it.
 
@@ -59,9 +62,11 @@ def profile(
         prompt_tokens: Tokens of the prompt.
         tokens: Tokens decoded after the prompt.
         tuning: Tuned parameters of kernels; the defaults when None.
+        persistence: How to run the decode pass in one dispatch, whose parts are then measured too.
 
     Raises:
-        UsageError: The tokens exceed the context, or there are none.
+        UsageError: The tokens exceed the context, or there are none; or the decode pass does not
+            run in one dispatch.
         DeviceError: The device has no timestamps, or too little memory.
     """
     if min(prompt_tokens, tokens) < 1 or prompt_tokens + tokens > context:
@@ -76,10 +81,13 @@ def profile(
         plan = Plan(
             package, device, buffers, policy, context=context, kv_dtype=kv_dtype, tuning=tuning
         )
-        run = _Profiler(device, timer, plan, Program(plan, DispatchExecutor(device)))
+        program = Program(plan, DispatchExecutor(device))
+        run = _Profiler(device, timer, plan, program, buffers)
         prefill = run.prefill(prompt_tokens)
         decode = run.decode(prompt_tokens, tokens)
-    return Profile(device.info, bandwidth, size, prefill, decode, tuple(run.spans), run.offset)
+        parts = None if persistence is None else run.one_dispatch(prompt_tokens, persistence)
+    spans = tuple(run.spans)
+    return Profile(device.info, bandwidth, size, prefill, decode, spans, run.offset, parts)
 
 
 def copy_bandwidth(device: Device, timer: Timer) -> tuple[float, int]:
@@ -140,6 +148,7 @@ class _Profiler:
     timer: Timer
     plan: Plan
     program: Program
+    arena: Arena
     spans: list[Span] = field(default_factory=list)
     offset: float = float("inf")
 
@@ -165,6 +174,20 @@ class _Profiler:
         for one in submissions:
             self._measure(one, totals, "decode")
         return self._result("decode", count, 1, totals)
+
+    def one_dispatch(self, base: int, persistence: Persistence) -> OneDispatch:
+        """Measure the parts of a decode pass in one dispatch, after the prompt.
+
+        Raises:
+            UsageError: The decode pass does not run in one dispatch.
+        """
+        executor, decision = persistent_executor(self.plan, self.arena, persistence)
+        if executor is None or self.plan.whole is None:
+            raise UsageError(decision.reason, hint="use `executor` dispatches")
+        step = Step(self.device, self.plan.state)
+        return time_parts(
+            executor, self.plan.whole.phases, lambda: step.write((self._id(base),), base)
+        )
 
     def _prompt(self, count: int) -> Iterator[_Submission]:
         kind = self.program.get(PREFILL if count > 1 else DECODE)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from rdrr_device.adapters import AdapterInfo
 
+from rdrr_runtime.measure.one_dispatch import OneDispatch
+
 
 @dataclass(frozen=True)
 class KernelTime:
@@ -91,6 +93,7 @@ class Profile:
         decode: The decoding of tokens after it.
         spans: All measured intervals in order, for a trace.
         gpu_offset: Seconds to add to the GPU's clock to get the host's clock.
+        one_dispatch: The decode pass in one dispatch; None if it was not measured.
     """
 
     adapter: AdapterInfo
@@ -100,3 +103,4 @@ class Profile:
     decode: StepProfile
     spans: tuple[Span, ...]
     gpu_offset: float
+    one_dispatch: OneDispatch | None = None

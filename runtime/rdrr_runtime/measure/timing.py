@@ -93,3 +93,8 @@ def scatter(times: Times) -> float:
     """Return the interquartile range of some times, relative to their median."""
     low, middle, high = (float(one) for one in np.percentile(times, (25, 50, 75)))
     return (high - low) / middle
+
+
+def median_of(times: Times) -> float:
+    """Return the median of some times."""
+    return float(np.median(times))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from rdrr_runtime.exec.persistent import executor as executor_module
 from rdrr_runtime.exec.persistent.choice import Persistence
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.persistent.residency import find_grid, unsupported
@@ -66,6 +67,19 @@ def test_a_token_takes_one_dispatch(package, device):
         assert device.counters.since(before).dispatches == TOKENS
     finally:
         backend.close()
+
+
+def test_the_pass_of_a_model_is_linked_once(package, device, monkeypatch):
+    linked, link = [], executor_module.link
+    monkeypatch.setattr(
+        executor_module, "link", lambda *a, **b: linked.append(len(a[0])) or link(*a, **b)
+    )
+    backend = _backend(package, device, ONE)
+    try:
+        _ids(backend)
+    finally:
+        backend.close()
+    assert len(linked) == 1  # for the trial, and then for the passes
 
 
 def test_sampling_is_launched_phase_by_phase(package, device):
@@ -137,5 +151,5 @@ def test_tokens_after_a_failure_in_the_middle_are_run_again(package, device, aft
 def test_a_software_adapter_is_not_asked_to_wait(device):
     if not device.info.software:
         pytest.skip("the adapter is a GPU")
-    assert unsupported(device) is not None
+    assert unsupported(device.features, software=True) is not None
     assert find_grid(device) is None

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from rdrr_device.arena import Arena
 
 from rdrr_runtime.compile.decision import Decision
-from rdrr_runtime.exec.executor import Executor
 from rdrr_runtime.exec.persistent.executor import POLLS, PersistentExecutor
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.phases.context import Grid
@@ -33,7 +32,7 @@ class Persistence:
 
 def persistent_executor(
     plan: Plan, arena: Arena, wanted: Persistence
-) -> tuple[Executor | None, Decision]:
+) -> tuple[PersistentExecutor | None, Decision]:
     """Return an executor of one dispatch for a plan, whose decode pass is then lowered for it.
 
     Args:

@@ -67,6 +67,8 @@ class PersistentExecutor(DispatchExecutor):
         self._arena, self._polls = arena, polls
         self._gate = arena.empty("gate", GATE_BYTES)
         self._whole: dict[int, _Whole] = {}
+        # The phases are kept as well: Python could otherwise reuse their ids for other phases.
+        self._links: dict[tuple[int, ...], tuple[tuple[Phase, ...], Linked]] = {}
         self._one_dispatch = True
 
     @property
@@ -145,6 +147,13 @@ class PersistentExecutor(DispatchExecutor):
         self.device.write(self._gate, np.array([0, 0, 0, polls], np.uint32))
 
     def _linked(self, phases: Sequence[Phase]) -> Linked:
+        """Return phases as one kernel; the same phases are linked once."""
+        key = tuple(map(id, phases))
+        if key not in self._links:
+            self._links[key] = (tuple(phases), self._link(phases))
+        return self._links[key][1]
+
+    def _link(self, phases: Sequence[Phase]) -> Linked:
         linked = link(phases, threads=self.grid.threads)
         most = self.device.limits["max-compute-workgroup-storage-size"]
         if linked.workgroup_bytes > most:

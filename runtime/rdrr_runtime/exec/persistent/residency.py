@@ -7,6 +7,8 @@ one that succeeds shows how many workgroups it holds.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 from rdrr_device.arena import Arena, arena
 from rdrr_device.device import Device
@@ -33,12 +35,17 @@ ROUNDS = 32
 POLLS = 1 << 14
 
 
-def unsupported(device: Device) -> str | None:
-    """Return why no pass can run in one dispatch on a device, or None if a test may show it."""
-    if COHERENT not in device.features:
-        return f"the adapter lacks the feature {COHERENT}"
-    if device.info.software:
+def unsupported(features: Collection[str], *, software: bool) -> str | None:
+    """Return why workgroups cannot wait for each other; None if a test may show that they can.
+
+    Args:
+        features: Features of an adapter, or those enabled on a device.
+        software: Whether the adapter is a software adapter.
+    """
+    if software:
         return "the workgroups of a software adapter do not run at the same time"
+    if COHERENT not in features:
+        return f"the adapter lacks the feature {COHERENT}"
     return None
 
 
@@ -50,7 +57,7 @@ def find_grid(device: Device) -> Grid | None:
     Raises:
         DeviceError: The device is lost.
     """
-    if unsupported(device) is not None:
+    if unsupported(device.features, software=device.info.software) is not None:
         return None
     threads = min(THREADS, device.limits["max-compute-invocations-per-workgroup"])
     with arena(device, "grid test") as owner:
