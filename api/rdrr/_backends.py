@@ -13,7 +13,7 @@ from rdrr_format.errors import DeviceError, UsageError
 from rdrr_format.extras import import_extra
 
 from rdrr._configuration import configured_hints
-from rdrr._executor import persistence
+from rdrr._executor import persistence, tuned_executor
 from rdrr._load_options import LoadOptions
 from rdrr._memory_limit import refuse_beyond_limit
 from rdrr._opening import DeviceOpening
@@ -211,7 +211,9 @@ def _wgpu(
                 device=device,
                 policy=policy,
                 tuning=tuning,
-                persistence=persistence(device, options.executor),
+                persistence=persistence(
+                    device, options.executor, tuned_executor(stored, package, kv_dtype)
+                ),
             ),
         )
     except BaseException:

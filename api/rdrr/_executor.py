@@ -1,23 +1,27 @@
 """The option `executor`: whether the decode passes of a model run in one dispatch each.
 
 The grid that an adapter can run is found by a test on the device. It is kept in the folder `grids`
-of the user's cache, for the adapter and its driver.
+of the user's cache, for the adapter and its driver. `rdrr tune` compares such passes with
+dispatches and keeps the result in the tuned profile, where `auto` finds it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import DeviceError
 from rdrr_format.stores import replace_file, store_errors
 
-from rdrr._tuned import adapter_file, adapter_key
+from rdrr._tuned import TunedProfile, adapter_file, adapter_key
 
 if TYPE_CHECKING:
     from rdrr_device.adapters import AdapterInfo
     from rdrr_device.device import Device
+    from rdrr_manifests.package import Package
+    from rdrr_runtime.compile.decision import Decision
     from rdrr_runtime.exec.persistent.choice import Persistence
     from rdrr_runtime.phases.context import Grid
 
@@ -45,31 +49,136 @@ class TestedGrid:
         return f"yes: {self.grid.groups} workgroups of {self.grid.threads} threads"
 
 
-def persistence(device: Device, executor: ExecutorName) -> Persistence | None:
+def persistence(
+    device: Device, executor: ExecutorName, tuned: TunedExecutor | None = None
+) -> Persistence | None:
     """Return how to run decode passes in one dispatch, or None to launch their phases.
 
-    `auto` launches the phases, which is as fast on the GPU measured (docs/PERFORMANCE_LOG.md).
+    `auto` launches the phases unless `rdrr tune` has found one dispatch to be faster. They are as
+    fast on the GPU measured (docs/PERFORMANCE_LOG.md).
+
+    Args:
+        device: The device.
+        executor: The option.
+        tuned: What `rdrr tune` has found for the model; None if it was not tuned.
 
     Raises:
         DeviceError: `persistent` is asked for, and the adapter cannot do it.
     """
+    from rdrr_runtime.exec.persistent.choice import Persistence
+
+    best = () if tuned is None or tuned.grid is None else (tuned.grid,)
+    if executor == "auto" and tuned is not None and best:
+        return Persistence(best, tuned.reason)
     if executor != "persistent":
         return None
-    from rdrr_runtime.exec.persistent.choice import Persistence
-    from rdrr_runtime.phases.context import Grid
-
-    reason = "`executor` is persistent"
-    if device.info.software:
-        return Persistence((Grid(SOFTWARE_THREADS, 1),), reason)
-    found = _tested(device)
-    if found.grid is None:
+    grid = _usable(device)
+    if grid is None:
         raise DeviceError(
             "this adapter cannot run a decode pass in one dispatch",
             where=device.info.name,
             found=describe(device.info),
             hint="use `executor` dispatches",
         )
-    return Persistence((found.grid,), reason)
+    return Persistence(tuple(dict.fromkeys((*best, grid))), "`executor` is persistent")
+
+
+def tuning_grids(device: Device) -> tuple[Grid, ...]:
+    """Return the grids for `rdrr tune` to try; none if workgroups cannot wait for each other.
+
+    Beside the tested grid there are half and twice as many threads in a workgroup, and workgroups
+    of half the threads in twice the number. A trial shows which of them are resident together.
+    """
+    from rdrr_runtime.phases.context import Grid
+
+    first = _usable(device)
+    if first is None or device.info.software:
+        return () if first is None else (first,)
+    most = device.limits["max-compute-invocations-per-workgroup"]
+    threads, groups = first.threads, first.groups
+    wanted = (
+        first,
+        Grid(threads // 2, groups),
+        Grid(threads // 2, 2 * groups),
+        Grid(2 * threads, groups),
+        Grid(2 * threads, max(1, groups // 2)),
+    )
+    return tuple(one for one in wanted if one.threads <= most)
+
+
+def _usable(device: Device) -> Grid | None:
+    """Return the grid that an adapter can run."""
+    from rdrr_runtime.phases.context import Grid
+
+    return Grid(SOFTWARE_THREADS, 1) if device.info.software else _tested(device).grid
+
+
+@dataclass(frozen=True)
+class TunedExecutor:
+    """What `rdrr tune` has found for the decode pass of a model on an adapter.
+
+    Attributes:
+        grid: The grid on which one dispatch is faster; None if dispatches are.
+        dispatches: Microseconds of the pass as dispatches.
+        microseconds: Microseconds of the faster way.
+    """
+
+    grid: Grid | None
+    dispatches: float
+    microseconds: float
+
+    @property
+    def reason(self) -> str:
+        """Why the pass runs as it does."""
+        if self.grid is None:
+            return f"{self.dispatches:.0f} us, which one dispatch did not beat (tuned, auto)"
+        return f"{self.microseconds:.0f} us instead of {self.dispatches:.0f} us (tuned, auto)"
+
+    def entry(self, candidates: int) -> dict[str, Any]:
+        """Return the entry of the tuned profile; no workgroups stand for dispatches."""
+        threads, groups = (0, 0) if self.grid is None else (self.grid.threads, self.grid.groups)
+        return {
+            "params": {"threads": threads, "groups": groups},
+            "default_us": round(self.dispatches, 3),
+            "us": round(self.microseconds, 3),
+            "candidates": candidates,
+        }
+
+
+def tuned_executor(stored: TunedProfile, package: Package, kv_dtype: str) -> TunedExecutor | None:
+    """Return what the tuned profile of an adapter says of a model's decode pass."""
+    from rdrr_runtime.phases.context import Grid
+
+    entry = stored.entries.get(tuning_name(package, kv_dtype))
+    if entry is None:
+        return None
+    threads, groups = (entry["params"].get(name, 0) for name in ("threads", "groups"))
+    usable = threads > 0 and groups > 0
+    times = (entry.get(name) for name in ("default_us", "us"))
+    before, after = (float(one) if isinstance(one, int | float) else 0.0 for one in times)
+    return TunedExecutor(Grid(threads, groups) if usable else None, before, after)
+
+
+def tuning_name(package: Package, kv_dtype: str) -> str:
+    """Return the name in a tuned profile of the decode pass of all models with these tensors."""
+    tensors = sorted(
+        (name, one.dtype, one.layout or "row", list(one.shape))
+        for name, one in package.manifest.tensors.items()
+    )
+    digest = hashlib.sha256(json.dumps(tensors).encode()).hexdigest()[:12]
+    return f"decode pass {digest} {kv_dtype}"
+
+
+def executor_decision(tuned: TunedExecutor | None) -> Decision:
+    """Return how `auto` runs the decode pass of a model, with the reason."""
+    from rdrr_runtime.compile.decision import Decision
+    from rdrr_runtime.exec.persistent.choice import OP, title
+
+    if tuned is None:
+        reason = "the default; `rdrr tune` compares it with one dispatch (auto)"
+        return Decision("load", OP, "dispatches", reason)
+    kernel = "dispatches" if tuned.grid is None else title(tuned.grid)
+    return Decision("load", OP, kernel, tuned.reason)
 
 
 def describe(info: AdapterInfo) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rdrr._execution_graph import ServedStep, served_steps
+from rdrr._executor import executor_decision, tuned_executor
 from rdrr._tuned import TunedProfile, read_profile
 
 if TYPE_CHECKING:
@@ -130,7 +131,8 @@ def explain(
     try:
         stored = read_profile(device.info)
         plan = dry_run_plan(package, device, policy, context, kv_dtype, stored.tuning)
-        choices, passes = plan.decisions(EXPLAINED), plan.passes(EXPLAINED)
+        whole = executor_decision(tuned_executor(stored, package, kv_dtype))
+        choices, passes = (whole, *plan.decisions(EXPLAINED)), plan.passes(EXPLAINED)
         served = served_steps(execution_steps(package.manifest), choices)
         missed = unhonoured(choices)
         return Explanation(device.info, policy, choices, passes, missed, stored, served)

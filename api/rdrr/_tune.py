@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rdrr._executor import TunedExecutor, tuning_grids, tuning_name
 from rdrr._tuned import TunedProfile, read_profile, write_profile
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.compile.hints import Policy
     from rdrr_runtime.compile.pass_spec import PassSpec
-    from rdrr_runtime.measure.tuned import Outcome, Tuned
+    from rdrr_runtime.measure.tuned import ExecutorTimes, Outcome, Tuned
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,14 @@ class TuneResult:
         path: The file of the tuned profile.
         note: Why an existing profile was not used; empty if it was used or there was none.
         tuned: The measurements.
+        executor: The decode pass as dispatches and in one dispatch; None if it was not compared.
     """
 
     adapter: AdapterInfo
     path: Path
     note: str
     tuned: Tuned
+    executor: ExecutorTimes | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""
@@ -51,7 +54,25 @@ class TuneResult:
                 }
                 for one in self.tuned.passes
             ],
+            "executor": None if self.executor is None else _executor(self.executor),
         }
+
+
+def _executor(found: ExecutorTimes) -> dict[str, Any]:
+    chosen = found.chosen
+    return {
+        "dispatches_us": found.dispatches * 1e6,
+        "chosen": None if chosen is None else [chosen.threads, chosen.groups],
+        "trials": [
+            {
+                "threads": one.grid.threads,
+                "workgroups": one.grid.groups,
+                "verdict": one.verdict.value,
+                "us": one.seconds * 1e6 or None,
+            }
+            for one in found.trials
+        ],
+    }
 
 
 def _outcome(one: Outcome) -> dict[str, Any]:
@@ -89,6 +110,8 @@ def tune_package(
 ) -> TuneResult:
     """Tune the tuning keys that the adapter's profile does not have yet, and store the results.
 
+    If all ops of the decode pass are tuned, that pass is then compared with one dispatch.
+
     Args:
         package: The package whose shapes are tuned.
         policy: The kernel hints.
@@ -107,7 +130,9 @@ def tune_package(
     """
     from rdrr_device.device import open_device
     from rdrr_device.timestamps import Timer
-    from rdrr_device.tuning import Tuning
+    from rdrr_device.tuning import OPS, Tuning
+    from rdrr_runtime.compile.pass_spec import DECODE
+    from rdrr_runtime.measure.executor_tuning import tune_executor
     from rdrr_runtime.measure.tuner import Setting, tune
 
     device = open_device(adapter)
@@ -117,15 +142,25 @@ def tune_package(
         stored = read_profile(device.info)
         setting = Setting(package, device, policy, context, kv_dtype, ops, rounds, passes)
         tuned = tune(setting, Tuning() if force else stored.tuning, progress)
-        path = _store(device.info, stored, tuned)
-        return TuneResult(device.info, path, stored.note, tuned)
+        entries = _entries(stored, tuned)
+        name, executor = tuning_name(package, kv_dtype), None
+        grids = tuning_grids(device) if DECODE in passes and ops == frozenset(OPS) else ()
+        if grids and (force or name not in stored.entries):
+            if progress:
+                progress("decode pass in one dispatch", 0, 1)
+            executor = tune_executor(setting, TunedProfile(stored.path, entries).tuning, grids)
+            times = (executor.dispatches * 1e6, executor.seconds * 1e6)
+            entries[name] = TunedExecutor(executor.chosen, *times).entry(1 + len(executor.trials))
+        path = stored.path
+        if tuned.outcomes or executor is not None:
+            path = write_profile(device.info, entries)
+        return TuneResult(device.info, path, stored.note, tuned, executor)
     finally:
         device.close()
 
 
-def _store(info: AdapterInfo, stored: TunedProfile, tuned: Tuned) -> Path:
-    if not tuned.outcomes:
-        return stored.path
+def _entries(stored: TunedProfile, tuned: Tuned) -> dict[str, Mapping[str, Any]]:
+    """Return the entries of the profile, with those of the tuning keys that were tuned."""
     entries: dict[str, Mapping[str, Any]] = dict(stored.entries)
     for one in tuned.outcomes:
         entries[one.tuning_key.name] = {
@@ -134,4 +169,4 @@ def _store(info: AdapterInfo, stored: TunedProfile, tuned: Tuned) -> Path:
             "us": round(one.seconds * 1e6, 3),
             "candidates": 1 + len(one.trials),
         }
-    return write_profile(info, entries)
+    return entries

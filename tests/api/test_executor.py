@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 
+import numpy as np
 import pytest
 from rdrr import _executor
-from rdrr._executor import describe, persistence
+from rdrr._executor import (
+    TunedExecutor,
+    describe,
+    executor_decision,
+    persistence,
+    tuned_executor,
+    tuning_grids,
+    tuning_name,
+)
 from rdrr._load_options import LoadOptions
-from rdrr._tuned import adapter_file
+from rdrr._tuned import TunedProfile, adapter_file
 from rdrr_device.adapters import AdapterInfo
 from rdrr_format.errors import DeviceError, UsageError
 from rdrr_runtime.exec.persistent.residency import COHERENT
 from rdrr_runtime.phases.context import Grid
+from support.packages import llama_manifest, write_random_package
 
 
 class FakeDevice:
+    limits = MappingProxyType({"max-compute-invocations-per-workgroup": 1024})
+
     def __init__(self, info):
         self.info = info
 
@@ -73,6 +86,54 @@ def test_a_software_adapter_gets_one_workgroup(tests_of_adapters):
     found = persistence(FakeDevice(_info(software=True)), "persistent")
     assert [one.groups for one in found.grids] == [1]
     assert not tests_of_adapters
+
+
+FASTER = TunedExecutor(Grid(256, 264), 700.4, 612.6)
+SLOWER = TunedExecutor(None, 700.4, 700.4)
+
+
+def test_auto_takes_what_tuning_has_found_to_be_faster(tests_of_adapters):
+    found = persistence(FakeDevice(_info()), "auto", FASTER)
+    assert found.grids == (Grid(256, 264),)
+    assert found.reason == "613 us instead of 700 us (tuned, auto)"
+    assert persistence(FakeDevice(_info()), "auto", SLOWER) is None
+    assert persistence(FakeDevice(_info()), "dispatches", FASTER) is None
+    assert not tests_of_adapters
+    both = persistence(FakeDevice(_info()), "persistent", FASTER)
+    assert both.grids == (Grid(256, 264), Grid(512, 132))
+    assert persistence(FakeDevice(_info()), "persistent", SLOWER).grids == (Grid(512, 132),)
+
+
+def test_the_decision_of_auto_is_explained():
+    assert executor_decision(FASTER).kernel == "one dispatch, 264 workgroups of 256 threads"
+    assert executor_decision(SLOWER).kernel == "dispatches"
+    assert "did not beat" in executor_decision(SLOWER).reason
+    assert "rdrr tune" in executor_decision(None).reason
+
+
+def test_grids_for_tuning_fit_the_adapter(monkeypatch):
+    device = FakeDevice(_info())
+    grids = tuning_grids(device)
+    assert grids[0] == Grid(512, 132)
+    assert len(set(grids)) == len(grids) == 5
+    assert Grid(1024, 132) in grids
+    monkeypatch.setattr(device, "limits", {"max-compute-invocations-per-workgroup": 512})
+    assert {one.threads for one in tuning_grids(device)} == {512, 256}
+    assert len(tuning_grids(FakeDevice(_info(software=True)))) == 1
+    monkeypatch.setattr("rdrr._executor._tested", lambda _: _executor.TestedGrid(None))
+    assert tuning_grids(device) == ()
+
+
+def test_a_tuned_executor_is_kept_for_models_with_the_same_tensors(tmp_path):
+    rng = np.random.default_rng()
+    package = write_random_package(tmp_path / "a", llama_manifest(), rng)
+    other = write_random_package(tmp_path / "b", llama_manifest("F16"), rng)
+    for kept in (FASTER, SLOWER):
+        entry = json.loads(json.dumps(kept.entry(6)))
+        stored = TunedProfile(tmp_path, {tuning_name(package, "f16"): entry})
+        assert tuned_executor(stored, package, "f16") == kept
+        assert tuned_executor(stored, package, "f32") is None
+        assert tuned_executor(stored, other, "f16") is None
 
 
 def test_what_is_known_of_an_adapter_is_described():

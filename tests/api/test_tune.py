@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
+from rdrr import load
+from rdrr_runtime.measure.tuned import Tuned
 from support.commands import error_line, rdrr
 from support.packages import llama_manifest, write_random_package
 
@@ -102,3 +105,33 @@ def test_an_unknown_op_is_wrong_usage(package):
     done = rdrr("tune", package, "--op", "speed")
     assert done.code == 2
     assert "no such op" in error_line(done)
+
+
+def test_the_decode_pass_is_compared_with_one_dispatch(package, monkeypatch):
+    none = Tuned((), (), 0)  # the parameters of kernels are not what this test is about
+    monkeypatch.setattr("rdrr_runtime.measure.tuner.tune", lambda *_: none)
+    words = ("tune", package, *CONTEXT, "--pass", "decode", "--rounds", 3, "--json")
+    output = rdrr(*words).json()
+    found = output["executor"]
+    assert found["dispatches_us"] > 0
+    assert found["trials"]
+    path = Path(output["profile"])
+    data = json.loads(path.read_text())
+    ((name, entry),) = data["entries"].items()
+    assert name.startswith("decode pass ")
+    assert rdrr(*words).json()["executor"] is None  # known
+
+    def explained():
+        choices = _explain(package)["choices"]
+        return [one["kernel"] for one in choices if one["op"] == "decode pass"]
+
+    for params, kernel in (
+        ({"threads": 0, "groups": 0}, "dispatches"),
+        ({"threads": 128, "groups": 1}, "one dispatch, 1 workgroups of 128 threads"),
+    ):
+        entry["params"] = params
+        path.write_text(json.dumps(data))
+        assert explained() == [kernel]
+        with load(package, context=16, backend="wgpu") as model:
+            used = [one.kernel for one in model.info.decisions if one.op == "decode pass"]
+        assert used == ([kernel] if params["groups"] else [])

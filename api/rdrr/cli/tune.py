@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rdrr_runtime.compile.pass_spec import PassSpec
+    from rdrr_runtime.measure.tuned import ExecutorTimes
 
     from rdrr._tune import TuneResult
 
@@ -131,4 +132,17 @@ def _show(found: TuneResult) -> None:
         kept = "" if one.kept else "; the combination is slower, so the defaults stay"
         times = f"{one.default_seconds * 1e3:.3f} -> {one.seconds * 1e3:.3f} ms"
         pairs.append((one.step, f"{times} of GPU time{kept}"))
+    if found.executor is not None:
+        pairs.append(("one dispatch", _one_dispatch(found.executor)))
     out.print(facts([*pairs, ("profile", str(found.path))]))
+
+
+def _one_dispatch(found: ExecutorTimes) -> str:
+    """Return how the decode pass in one dispatch compares with dispatches."""
+    timed = [one for one in found.trials if one.seconds]
+    if not timed:
+        return "no grid runs the decode pass"
+    best = min(timed, key=lambda one: one.seconds)
+    grid = f"{best.grid.groups} workgroups of {best.grid.threads} threads"
+    times = f"{found.dispatches * 1e3:.3f} -> {best.seconds * 1e3:.3f} ms of GPU time with {grid}"
+    return times if found.chosen is not None else f"{times}; not faster, so dispatches stay"

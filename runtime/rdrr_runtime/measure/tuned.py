@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from rdrr_device.tuning import AnyTuningKey, Params
 
+from rdrr_runtime.phases.context import Grid
+
 
 class Verdict(StrEnum):
     """The outcome of a candidate."""
@@ -74,6 +76,43 @@ class PassTimes:
     default_seconds: float
     seconds: float
     kept: bool
+
+
+@dataclass(frozen=True)
+class GridTrial:
+    """A grid on which the decode pass was tried in one dispatch.
+
+    Attributes:
+        grid: The grid.
+        verdict: The outcome.
+        seconds: Median GPU time of a pass; 0 if it was not timed.
+    """
+
+    grid: Grid
+    verdict: Verdict
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class ExecutorTimes:
+    """The times of the decode pass as dispatches and in one dispatch.
+
+    Attributes:
+        dispatches: Median GPU time of a pass whose phases are launched one by one.
+        trials: The grids that were tried for one dispatch.
+        chosen: The grid to run it on from now on; None to launch the phases.
+    """
+
+    dispatches: float
+    trials: tuple[GridTrial, ...]
+    chosen: Grid | None
+
+    @property
+    def seconds(self) -> float:
+        """Median GPU time of a pass as it runs from now on."""
+        return next(
+            (one.seconds for one in self.trials if one.grid == self.chosen), self.dispatches
+        )
 
 
 @dataclass(frozen=True)

@@ -70,8 +70,8 @@ class Setting:
     rounds: int | None = None
     passes: tuple[PassSpec, ...] = LOADED_FIRST
 
-    def plan(self, buffers: Arena) -> Plan:
-        """Return the plan of the model in an arena."""
+    def plan(self, buffers: Arena, tuning: Tuning | None = None) -> Plan:
+        """Return the plan of the model in an arena, by default with the default parameters."""
         return Plan(
             self.package,
             self.device,
@@ -79,6 +79,7 @@ class Setting:
             self.policy,
             context=self.context,
             kv_dtype=self.kv_dtype,
+            tuning=tuning,
         )
 
 

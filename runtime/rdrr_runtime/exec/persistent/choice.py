@@ -53,8 +53,12 @@ def persistent_executor(
         executor = PersistentExecutor(plan.device, arena, grid, wanted.polls)
         refused = executor.refusal(whole.phases)
         if refused is None:
-            kernel = f"one dispatch, {grid.groups} workgroups of {grid.threads} threads"
-            return executor, Decision("load", OP, kernel, wanted.reason)
+            return executor, Decision("load", OP, title(grid), wanted.reason)
         why = refused
     plan.whole = None
     return None, Decision("load", OP, "dispatches", f"one dispatch does not work: {why}")
+
+
+def title(grid: Grid) -> str:
+    """Return the name of a pass in one dispatch, for explanations."""
+    return f"one dispatch, {grid.groups} workgroups of {grid.threads} threads"

@@ -120,11 +120,15 @@ class PersistentExecutor(DispatchExecutor):
             super().run(idle, 1)
         except (UnlinkableError, DeviceError) as error:
             return str(error)
-        failed = self.device.read(self._gate, FAILED_OFFSET, 4).view(np.uint32)[0]
+        failed = self.has_given_up()
         self._open_gate(self._polls)
         if failed:
             return f"its {self.grid.groups} workgroups are not resident on the device together"
         return None
+
+    def has_given_up(self) -> bool:
+        """Wait for the passes submitted so far, and return whether one of them gave up."""
+        return bool(self.device.read(self._gate, FAILED_OFFSET, 4).view(np.uint32)[0])
 
     def prepare_without(self, whole: Sequence[Phase], omitted: Collection[Phase]) -> Prepared:
         """Return a pass in one dispatch that does not compute some of its phases.

@@ -1,0 +1,73 @@
+"""The comparison of a decode pass in one dispatch with dispatches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rdrr_device.tuning import OPS, Tuning
+from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.measure import executor_tuning
+from rdrr_runtime.measure.executor_tuning import tune_executor
+from rdrr_runtime.measure.tuned import Verdict
+from rdrr_runtime.measure.tuner import Setting
+from rdrr_runtime.phases.context import Grid
+from support.packages import llama_manifest, write_random_package
+
+ONE, MANY = Grid(128, 1), Grid(128, 64)
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory, device):
+    folder = tmp_path_factory.mktemp("executor")
+    package = write_random_package(folder, llama_manifest(), np.random.default_rng())
+    return Setting(package, device, Policy(), 24, "f16", frozenset(OPS), 3)
+
+
+def test_grids_are_timed_beside_dispatches(setting):
+    if not setting.device.info.software:
+        pytest.skip("several workgroups may run at the same time")
+    found = tune_executor(setting, Tuning(), (MANY, ONE))
+    many, one = found.trials
+    assert (many.grid, many.verdict, many.seconds) == (MANY, Verdict.FAILED, 0.0)
+    assert one.grid == ONE
+    assert one.verdict in (Verdict.NO_BETTER, Verdict.WON)
+    assert min(found.dispatches, one.seconds) > 0
+    assert found.chosen == (ONE if one.verdict is Verdict.WON else None)
+    assert found.seconds == (one.seconds if found.chosen else found.dispatches)
+
+
+def test_a_pass_with_other_logits_is_not_taken(setting, monkeypatch):
+    compared = []
+
+    def close(reference, found):
+        compared.append((np.abs(reference).max(), executor_tuning_close(reference, found)))
+        return False
+
+    executor_tuning_close = executor_tuning._close
+    monkeypatch.setattr(executor_tuning, "_close", close)
+    found = tune_executor(setting, Tuning(), (ONE,))
+    assert [one.verdict for one in found.trials] == [Verdict.WRONG]
+    assert found.chosen is None
+    ((largest, was_close),) = compared
+    assert largest > 0
+    assert was_close
+    wrong = np.full(4, np.nan, np.float32)
+    assert not executor_tuning_close(np.ones(4, np.float32), wrong)
+
+
+def test_the_faster_way_is_taken_only_if_two_measurements_agree(setting, monkeypatch):
+    rounds = iter([({None: 5.0, ONE: 1.0}), ({None: 5.0, ONE: 4.9})])
+
+    class Fake:
+        def __init__(self, *_):
+            pass
+
+        def times(self, alternatives):
+            given = next(rounds)
+            return {one: np.full(3, given[one]) for one in alternatives}
+
+    monkeypatch.setattr(executor_tuning, "InterleavedTimer", Fake)
+    assert tune_executor(setting, Tuning(), (ONE,)).chosen is None
+    rounds = iter([({None: 5.0, ONE: 1.0}), ({None: 5.0, ONE: 1.0})])
+    found = tune_executor(setting, Tuning(), (ONE,))
+    assert (found.chosen, found.dispatches, found.seconds) == (ONE, 5.0, 1.0)
