@@ -56,7 +56,7 @@ class LoadOptions:
         "auto",
         "How greedy decoding reaches the GPU. dispatches: each phase of a token is launched by "
         "itself. persistent: a whole token in one dispatch, if a test shows that the adapter can "
-        "do it. auto: dispatches.",
+        "do it. auto: the one that `rdrr tune` found to be faster, dispatches without it.",
         choices=EXECUTORS,
     )
     context: int | None = option(
