@@ -87,9 +87,9 @@ class Arena:
         with arena(self._device, f"{self._label}.temporary") as made:
             yield made
 
-    def run(self, dispatch: Dispatch) -> None:
-        """Submit one dispatch on buffers of this device."""
-        self._device.submit([self._device.bind(dispatch)], 1)
+    def run(self, *dispatches: Dispatch) -> None:
+        """Submit dispatches on buffers of this device, in order."""
+        self._device.submit([self._device.bind(one) for one in dispatches], 1)
 
     def wait(self) -> None:
         """Wait until the device is idle, which also frees the host's copies of written data."""

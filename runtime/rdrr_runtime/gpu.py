@@ -107,6 +107,7 @@ class GpuBackend:
                 tuning=tuning,
                 upload=False,
             )
+            self.device.build_ahead(plan.weights.kernels())
             self.ahead = SOFTWARE_AHEAD if self.device.info.software else AHEAD
             self._plan = plan
             self._new_executor = executor

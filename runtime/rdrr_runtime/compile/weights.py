@@ -20,6 +20,7 @@ import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.dry_run import DryRunArena
+from rdrr_device.kernels import Kernel
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
 from rdrr_manifests.graph.ops import Experts, Graph, Linear, WeightKind, WeightUse
@@ -39,6 +40,7 @@ from rdrr_runtime.compile.weight_rows import changed_rows, reads_as_stored
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.packing import Uploader
+from rdrr_runtime.phases.repack import repack_kernel
 from rdrr_runtime.phases.row_scales import row_scales
 
 
@@ -50,10 +52,12 @@ class Fill:
         run: Uploads to a matrix; it takes the results of its own reads from an iterator over those
             of all steps.
         reads: Functions that read stored bytes, and may be called earlier in other threads.
+        size: Stored bytes.
     """
 
     run: Callable[[Uploader, Iterator[Bytes]], None]
     reads: tuple[Read, ...] = ()
+    size: int = 0
 
 
 @dataclass
@@ -111,10 +115,19 @@ class Weights:
         if not fills:
             return
         reads = (read for fill in fills for read in fill.reads)
-        with self.blocks.temporary() as passing, reading_ahead(reads) as contents:
-            uploader = Uploader(self.blocks, passing)
+        with (
+            self.blocks.temporary() as passing,
+            reading_ahead(reads) as contents,
+            Uploader(self.blocks, passing, sum(one.size for one in fills)) as uploader,
+        ):
             for one in fills:
                 one.run(uploader, contents)
+
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Return the kernels that `fill` runs for the types of the matrices."""
+        matrices = (*self.matrices.values(), *self.stacks.values())
+        kinds = {(one.dtype, one.layout): one for one in matrices if not one.form.values}
+        return tuple(repack_kernel(one) for one in kinds.values())
 
     @property
     def size(self) -> int:
@@ -239,7 +252,16 @@ class _Loader:
             self.weights.fills.append(Fill(partial(self._scale, matrix, scales, use.name)))
         return replace(matrix, row_scales=scales)
 
-    def _scale(self, matrix: GpuWeight, scales: BufferSlice, label: str, *_: object) -> None:
+    def _scale(
+        self,
+        matrix: GpuWeight,
+        scales: BufferSlice,
+        label: str,
+        uploader: Uploader,
+        contents: Iterator[Bytes],
+    ) -> None:
+        del contents
+        uploader.finish()
         for one in row_scales(matrix, scales, label=label):
             self.weights.others.run(as_dispatch(one))
 
@@ -270,5 +292,6 @@ class _Loader:
                 )
                 uploader.fill(made, kept.layout, (n, k), matrices, label)
 
-            self.weights.fills.append(Fill(fill, tuple(chain(*reads))))
+            size = sum(self.package.tensor(use.name).size for use in uses)
+            self.weights.fills.append(Fill(fill, tuple(chain(*reads)), size))
         return replace(made, note=kept.note)

@@ -87,5 +87,5 @@ def footprint(
         kv,
         dry_run.size - weights - kv,
         plan.rows(PREFILL),
-        staging_bytes(max(stored), sum(stored)),
+        staging_bytes(sum(stored)),
     )

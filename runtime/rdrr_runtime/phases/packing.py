@@ -7,12 +7,12 @@ there. Unquantized values are written unchanged, with rows zero-padded to a mult
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from rdrr_device.arena import Arena
-from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import IN_FLIGHT_BYTES
 from rdrr_format.dtypes import DType
 from rdrr_format.errors import FormatError
@@ -20,8 +20,8 @@ from rdrr_format.layouts import Geometry, Layout, geometry
 
 from rdrr_runtime.phases.formats import UNIT
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
-from rdrr_runtime.phases.launch import as_dispatch
-from rdrr_runtime.phases.repack import TARGET_BYTES, Chunk, RepackStep, repack_columns, repack_rows
+from rdrr_runtime.phases.repack import repack_columns, repack_rows
+from rdrr_runtime.phases.repack_batch import TARGETS_BYTES, RepackBatch
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -31,14 +31,13 @@ CHUNK_BYTES = 32 << 20
 _HOST_BYTES = 16 << 20  # host memory for the rows that are padded at a time
 
 
-def staging_bytes(largest: int, total: int) -> int:
+def staging_bytes(total: int) -> int:
     """Return an upper bound on the temporary device memory that uploading weights takes, in bytes.
 
     Args:
-        largest: Stored bytes of the largest matrix.
         total: Stored bytes of all weights.
     """
-    return min(largest, CHUNK_BYTES) + TARGET_BYTES + min(total, IN_FLIGHT_BYTES)
+    return min(total, CHUNK_BYTES) + TARGETS_BYTES + min(total, IN_FLIGHT_BYTES)
 
 
 def upload_weight(
@@ -65,25 +64,40 @@ def upload_weight(
         DeviceError: The device is out of memory.
     """
     weight = allocate_weight(arena, dtype, layout, shape, label)
-    with arena.temporary() as temporary:
-        Uploader(arena, temporary).fill(weight, layout, shape, [data], label)
+    with arena.temporary() as temporary, Uploader(arena, temporary) as uploader:
+        uploader.fill(weight, layout, shape, [data], label)
     return weight
 
 
 class Uploader:
-    """Fills matrices in GPU memory, reusing one staging buffer for their stored blocks.
+    """Fills matrices in GPU memory; all are filled at the end of a `with` block.
 
     Args:
         arena: Owner of the matrices.
         temporary: Owner of the staging buffer; it must live until the last matrix is filled.
+        size: Stored bytes of all matrices, if they are known.
     """
 
-    def __init__(self, arena: Arena, temporary: Arena) -> None:
+    def __init__(self, arena: Arena, temporary: Arena, size: int = 0) -> None:
         self._arena = arena
-        self._temporary = temporary
-        self._staging: BufferSlice | None = None
         self._max_bytes = min(CHUNK_BYTES, arena.max_binding)
-        self._target = temporary.empty("chunk", TARGET_BYTES)
+        self._batch = RepackBatch(arena, temporary, min(size, self._max_bytes))
+
+    def __enter__(self) -> Uploader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.finish()
+
+    def finish(self) -> None:
+        """Submit what repacks the matrices so far, so that other work can read them."""
+        self._batch.send()
 
     def fill(
         self,
@@ -139,10 +153,8 @@ class Uploader:
     ) -> int:
         done = 0
         for piece in _regrouped(chunks, max(1, self._max_bytes // stored.row_bytes), 1):
-            chunk = Chunk(
-                self._staged(piece), self._target, before + done, len(piece), stored.row_blocks
-            )
-            self._run(chunk, repack_rows(weight, chunk, label))
+            chunk = self._batch.stage(piece, before + done, stored.row_blocks)
+            self._batch.add(repack_rows(weight, chunk, label))
             done += len(piece)
         return done
 
@@ -152,25 +164,10 @@ class Uploader:
         done = 0
         max_rows = max(UNIT, self._max_bytes // stored.row_bytes // UNIT * UNIT)
         for piece in _regrouped(chunks, max_rows, UNIT):
-            chunk = Chunk(self._staged(piece), self._target, done, len(piece), stored.row_blocks)
-            self._run(chunk, repack_columns(weight, chunk, before, label))
+            chunk = self._batch.stage(piece, done, stored.row_blocks)
+            self._batch.add(repack_columns(weight, chunk, before, label))
             done += len(piece)
         return done
-
-    def _run(self, chunk: Chunk, steps: Iterator[RepackStep]) -> None:
-        for one in steps:
-            self._temporary.write(chunk.target, one.target)
-            self._arena.run(as_dispatch(one.phase))
-
-    def _staged(self, rows: Bytes) -> BufferSlice:
-        """Write stored rows to the staging buffer, where they stay until the next call."""
-        data = np.ascontiguousarray(rows).reshape(-1)
-        if data.size % 4:
-            data = np.concatenate([data, np.zeros(-data.size % 4, np.uint8)])
-        if self._staging is None or self._staging.size < data.size:
-            self._staging = self._temporary.empty("blocks", data.size)
-        self._temporary.write(self._staging, data)
-        return self._staging
 
 
 def _stored(dtype: DType, layout: Layout, shape: tuple[int, int]) -> Geometry:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from rdrr_device.buffers import BufferSlice
+from rdrr_device.kernels import Kernel
 from rdrr_format.block_fields import BLOCK_FIELDS, BlockFields
 
 from rdrr_runtime.phases.formats import UNIT, GpuFormat
 from rdrr_runtime.phases.gpu_weight import GpuWeight, Part
+from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 
 WORKGROUP = 64
@@ -125,6 +127,25 @@ def repack_columns(
             )
 
 
+def repack_kernel(weight: GpuWeight) -> Kernel:
+    """Return the kernel that repacks the chunks of a matrix, so that it can be compiled ahead.
+
+    A chunk of more than 65,535 workgroups has a kernel of its own.
+    """
+    buffers = dict.fromkeys(("blocks", "planes", "chunk"), weight.parts[0].slice)
+    return as_dispatch(Phase(_record(weight), buffers, Work(), "repack")).kernel
+
+
+def _record(weight: GpuWeight) -> Repack:
+    return Repack(
+        variant=f"{weight.dtype.name.lower()}.{weight.layout.value}",
+        form=weight.form,
+        stored=BLOCK_FIELDS[weight.dtype.name],
+        block=weight.dtype.block_elements,
+        block_bytes=weight.dtype.block_bytes,
+    )
+
+
 def _step(
     weight: GpuWeight,
     part: Part,
@@ -134,13 +155,7 @@ def _step(
     label: str,
 ) -> RepackStep:
     planes = weight.plane_offsets(part)
-    record = Repack(
-        variant=f"{weight.dtype.name.lower()}.{weight.layout.value}",
-        form=weight.form,
-        stored=BLOCK_FIELDS[weight.dtype.name],
-        block=weight.dtype.block_elements,
-        block_bytes=weight.dtype.block_bytes,
-    )
+    record = _record(weight)
     buffers = {"blocks": chunk.blocks, "planes": part.slice, "chunk": chunk.target}
     begin = [one or 0 for one in (planes.high, planes.scales, planes.super_scales)]
     phase = Phase(record, buffers, Work(-(-threads // WORKGROUP)), f"{label}.repack")

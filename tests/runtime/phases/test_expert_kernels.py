@@ -68,8 +68,7 @@ def stacked(
     made = [random_tensor(rng, dtype, layout, shape) for _ in range(experts)]
     kind = DTYPES[dtype]
     weight = allocate_weight(bench.arena, kind, layout, shape, "experts", count=experts)
-    with bench.arena.temporary() as temporary:
-        uploader = Uploader(bench.arena, temporary)
+    with bench.arena.temporary() as temporary, Uploader(bench.arena, temporary) as uploader:
         uploader.fill(weight, layout, shape, (raw for raw, _ in made), "experts")
     return weight, np.stack([values for _, values in made])
 

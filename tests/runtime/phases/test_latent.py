@@ -41,8 +41,8 @@ def matrix(
 ) -> tuple[GpuWeight, F32]:
     raw, values = random_tensor(rng, dtype, layout, shape)
     weight = allocate_weight(bench.arena, DTYPES[dtype], layout, shape, "up")
-    with bench.arena.temporary() as temporary:
-        Uploader(bench.arena, temporary).fill(weight, layout, shape, iter([raw]), "up")
+    with bench.arena.temporary() as temporary, Uploader(bench.arena, temporary) as uploader:
+        uploader.fill(weight, layout, shape, iter([raw]), "up")
     return weight, values
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from rdrr_device.device import Device
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout, geometry
 from rdrr_runtime.phases.embed import embed
 from rdrr_runtime.phases.formats import FORMATS
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
-from rdrr_runtime.phases.packing import upload_weight
+from rdrr_runtime.phases.packing import Uploader, upload_weight
+from rdrr_runtime.phases.repack import repack_kernel
 from support.gpu import F32, Bench, random_tensor, relative_error
 
 BLOCKS = tuple(name for name, form in FORMATS.items() if not form.values)
@@ -101,3 +103,54 @@ def test_a_matrix_takes_at_most_5_percent_more_memory_than_in_the_previous_layou
 def test_the_table_has_every_block_type() -> None:
     assert {name for name, kind in DTYPES.items() if kind.is_block} == set(BLOCKS)
     assert np.all([4 <= FORMATS[name].bits <= 8 for name in BLOCKS])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", BLOCKS)
+def test_the_kernel_that_is_compiled_ahead_is_the_one_that_runs(
+    bench: Bench, rng, name, layout, monkeypatch
+) -> None:
+    ran = []
+    bind = Device.bind
+
+    def binding(device, dispatch):
+        ran.append(dispatch.kernel)
+        return bind(device, dispatch)
+
+    monkeypatch.setattr(Device, "bind", binding)
+    raw, _ = random_tensor(rng, name, layout, (256, 256))
+    weight = upload_weight(bench.arena, DTYPES[name], layout, (256, 256), raw, "w")
+    assert set(ran) == {repack_kernel(weight)}
+
+
+def test_matrices_of_many_batches_are_those_of_one_upload_each(bench: Bench, rng, monkeypatch):
+    """Batches end because the staging buffer is full, and because there are too many steps."""
+    submits = bench.device.counters.submits
+    monkeypatch.setattr("rdrr_runtime.phases.repack_batch.STEPS", 3)
+    shapes = [(n, 256) for n in (40, 8, 8, 8, 8, 96, 8)]
+    made = [random_tensor(rng, "Q4_K", Layout.ROW, shape) for shape in shapes]
+    kind = DTYPES["Q4_K"]
+    weights = [allocate_weight(bench.arena, kind, Layout.ROW, one, "w") for one in shapes]
+    size = 100 * kind.block_bytes
+    with bench.arena.temporary() as temporary, Uploader(bench.arena, temporary, size) as uploader:
+        for weight, shape, (raw, _) in zip(weights, shapes, made, strict=True):
+            uploader.fill(weight, Layout.ROW, shape, [raw], "w")
+    assert bench.device.counters.submits == submits + 4
+    for weight, (_, values) in zip(weights, made, strict=True):
+        assert relative_error(dequantized(bench, weight), values) < 1e-6
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_chunk_may_fill_more_parts_than_a_batch_has_steps(
+    bench: Bench, rng, layout, monkeypatch
+) -> None:
+    monkeypatch.setattr("rdrr_runtime.phases.repack_batch.STEPS", 2)
+    kind, shape = DTYPES["Q6_K"], (1280, 256)
+    raw, values = random_tensor(rng, "Q6_K", layout, shape)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(bench.arena), "max_binding", property(lambda _: 80 << 10))
+        weight = allocate_weight(bench.arena, kind, layout, shape, "w")
+    assert len(weight.parts) > 2
+    with bench.arena.temporary() as temporary, Uploader(bench.arena, temporary) as uploader:
+        uploader.fill(weight, layout, shape, [raw], "w")
+    assert relative_error(dequantized(bench, weight), values) < 1e-6
