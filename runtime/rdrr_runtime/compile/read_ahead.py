@@ -22,6 +22,10 @@ READS_AHEAD = 8
 MAX_READERS = 4
 """Most threads that read, on a machine with as many processors."""
 
+READS_KEPT = 2
+"""Results that are kept after their use, until the caller has let go of them. A thread then gives
+them up, since unmapping the pages takes half as long as copying them."""
+
 Bytes = npt.NDArray[np.uint8]
 Read = Callable[[], Bytes]
 
@@ -41,10 +45,14 @@ def reading_ahead(reads: Iterable[Read]) -> Iterator[Iterator[Bytes]]:
 
 def _in_order(pool: ThreadPoolExecutor, reads: Iterator[Read]) -> Iterator[Bytes]:
     begun: deque[Future[Bytes]] = deque()
+    used: deque[Bytes] = deque()
     for read in reads:
         begun.append(pool.submit(_touched, read))
         if len(begun) > READS_AHEAD:
-            yield begun.popleft().result()
+            used.append(begun.popleft().result())
+            yield used[-1]
+        if len(used) > READS_KEPT:
+            pool.submit([used.popleft()].clear)
     while begun:
         yield begun.popleft().result()
 
