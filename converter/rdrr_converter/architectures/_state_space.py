@@ -57,9 +57,9 @@ class StateSpaceKeys:
         if self.expand:
             factor = config.number(self.expand)  # read in any case, like transformers
             whole = factor * config.integer("hidden_size")
-            if width is None and whole != int(whole):
+            if width is None and abs(whole - round(whole)) > 1e-6:
                 raise config.fault(self.expand, "a multiple of 1 / hidden_size", factor)
-            width = int(whole) if width is None else width
+            width = round(whole) if width is None else width
         if width is None:
             width = heads * config.integer(self.head_dim)
         own = width // heads if stated in (None, "auto") else stated

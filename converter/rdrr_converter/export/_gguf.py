@@ -26,6 +26,7 @@ from rdrr_manifests.package import Package
 from rdrr_converter.architectures import ArchitectureRule, find_architecture
 from rdrr_converter.export._check import check_config, norm_shift
 from rdrr_converter.export._gguf_metadata import metadata
+from rdrr_converter.export._gguf_state_spaces import plan_state_space
 from rdrr_converter.export._gguf_states import plan_state
 from rdrr_converter.export._gguf_tokenizer import tokenizer_metadata
 from rdrr_converter.export._gguf_types import storage_type
@@ -135,6 +136,9 @@ def _plan(
             "llama.cpp has no name for this tensor", where=f"{package.where}, {first.name}"
         )
     head = package.manifest.architecture.head_dim
+    planned = plan_state_space(package, name, gguf_name, parts)
+    if planned is not None:
+        return planned
     if row.has_states:
         planned = plan_state(package, name, gguf_name, parts, alternating=row.alternating_heads)
         if planned is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from rdrr_converter.architectures._rope import yarn_mscale
 from rdrr_converter.architectures.layers import SLIDING
-from rdrr_converter.export import _gguf_mixtures, _gguf_states
+from rdrr_converter.export import _gguf_mixtures, _gguf_state_spaces, _gguf_states
 from rdrr_converter.export._gguf_layer_norms import KEYS_OF
 from rdrr_converter.export._gguf_rms import every_fourth_full, ministral3
 from rdrr_converter.sources.gguf_config import GRANITE_KEYS, KEYS
@@ -123,6 +123,12 @@ def _granite(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
     return entries, ()
 
 
+def _granite_hybrid(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
+    """State Granite's factors, and the state spaces of its hybrids."""
+    (factors, notes), (entries, more) = _granite(config), _gguf_state_spaces.granite(config)
+    return {**factors, **entries}, (*notes, *more)
+
+
 def _gpt_oss(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
     """State the window, which llama.cpp applies to every other layer, and the experts."""
     return {
@@ -182,6 +188,8 @@ _SPECIFIC_KEYS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, tuple[
             **KEYS_OF,
             **_gguf_mixtures.KEYS_OF,
             **_gguf_states.KEYS_OF,
+            **_gguf_state_spaces.KEYS_OF,
+            "granitehybrid": _granite_hybrid,
         }
     )
 )

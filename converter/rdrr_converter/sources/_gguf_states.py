@@ -163,7 +163,7 @@ def in_hf_form(tensor: SourceTensor, heads: ValueHeads | None) -> SourceTensor:
         tensor = replace(tensor, shape=(tensor.rows, 1, tensor.columns))
     if heads is not None:
         tensor = _in_hf_order(tensor, heads)
-    if tensor.name.endswith(WITHOUT_ENDING):
+    if tensor.name.endswith(".A_log"):
         tensor = replace(tensor, decode=_Logarithm(tensor))
     return tensor
 

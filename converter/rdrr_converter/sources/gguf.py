@@ -23,6 +23,7 @@ from rdrr_format.regular_files import map_regular
 
 from rdrr_converter.sources._gguf_file import GgufFile, GgufTensor, read_gguf
 from rdrr_converter.sources._gguf_latents import joined_latents
+from rdrr_converter.sources._gguf_state_spaces import flattened
 from rdrr_converter.sources._gguf_states import (
     ValueHeads,
     further_name,
@@ -121,7 +122,7 @@ def open_file(path: Path) -> Source:
 
 
 def _of_states(tensor: SourceTensor, heads: ValueHeads | None, layers: int) -> SourceTensor:
-    changed = in_hf_form(tensor, heads)
+    changed = in_hf_form(flattened(tensor), heads)
     return replace(changed, name=further_name(tensor.name, layers))
 
 

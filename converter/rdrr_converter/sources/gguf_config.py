@@ -14,7 +14,13 @@ from rdrr_format.errors import ConversionError, SourceError
 
 from rdrr_converter.architectures._rope import yarn_mscale
 from rdrr_converter.architectures.layers import FULL, SLIDING
-from rdrr_converter.sources import _gguf_gemma, _gguf_mixtures, _gguf_rms, _gguf_states
+from rdrr_converter.sources import (
+    _gguf_gemma,
+    _gguf_mixtures,
+    _gguf_rms,
+    _gguf_state_spaces,
+    _gguf_states,
+)
 from rdrr_converter.sources._gguf_layer_norms import SETTINGS
 from rdrr_converter.sources.gguf_names import GgufArchitecture
 
@@ -47,6 +53,7 @@ _WITH_EXPERTS = (
     "qwen3moe",
     "gpt-oss",
     "granitemoe",
+    "granitehybrid",
     "olmoe",
     "gemma4",
     "qwen35moe",
@@ -102,6 +109,9 @@ def read_config(
     }
     if architecture.layer_norm:
         config["rms_norm_eps"] = read.number("attention.layer_norm_epsilon")
+    if not architecture.has_attention:
+        config["head_dim"] = None
+        return config | _ARCHITECTURE_SETTINGS[architecture.name](read, config)
     heads, hidden = read.size("attention.head_count"), read.size("embedding_length")
     config.setdefault("num_key_value_heads", heads)
     head_dim = config.setdefault("head_dim", hidden // heads)
@@ -323,6 +333,11 @@ def _granite(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _granite_hybrid(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return Granite's factors, and the state spaces of its hybrids."""
+    return {**_granite(read, config), **_gguf_state_spaces.granite(read, config)}
+
+
 _ARCHITECTURE_SETTINGS: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], dict[str, Any]]] = (
     MappingProxyType(
         {
@@ -346,6 +361,8 @@ _ARCHITECTURE_SETTINGS: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], di
             **SETTINGS,
             **_gguf_mixtures.SETTINGS,
             **_gguf_states.SETTINGS,
+            **_gguf_state_spaces.SETTINGS,
+            "granitehybrid": _granite_hybrid,
         }
     )
 )

@@ -14,9 +14,9 @@ from types import MappingProxyType
 from rdrr_format.errors import ConversionError
 
 from rdrr_converter.architectures.base import StackRule
-from rdrr_converter.sources import _gguf_gemma, _gguf_states
+from rdrr_converter.sources import _gguf_gemma, _gguf_state_spaces, _gguf_states
 from rdrr_converter.sources._gguf_gemma import shares_values
-from rdrr_converter.sources._gguf_states import WITHOUT_ENDING
+from rdrr_converter.sources._gguf_states import WITHOUT_ENDING as OF_LINEAR_ATTENTION
 
 ROPE_FREQS = "rope_freqs.weight"
 """Divisors of the rope frequencies, which is how a GGUF states llama3 scaling."""
@@ -195,6 +195,9 @@ _LFM2_OUTSIDE: Mapping[str, str] = MappingProxyType(
     }
 )
 _QUERIES_KEYS = ("q_proj", "k_proj")
+WITHOUT_ENDING = (*OF_LINEAR_ATTENTION, *_gguf_state_spaces.WITHOUT_ENDING)
+_HYBRID: Mapping[str, str] = MappingProxyType({**_LAYER, **_gguf_state_spaces.MIXER})
+_GRANITE_HYBRID: Mapping[str, str] = MappingProxyType({**_GRANITE, **_gguf_state_spaces.MIXER})
 _NO_FORMS: Mapping[str, str] = MappingProxyType({})
 _QWEN_FORMS: Mapping[str, str] = MappingProxyType(
     {
@@ -227,6 +230,7 @@ class GgufArchitecture:
         biases: Whether llama.cpp loads biases of projections and convolutions.
         other_forms: Further names of modules, of stacks that only some files have.
         is_written: Whether rdrr exports such files, and does not only read them.
+        has_attention: Whether any layer has attention.
     """
 
     name: str
@@ -246,6 +250,7 @@ class GgufArchitecture:
     alternating_heads: bool = False
     biases: bool = True
     other_forms: Mapping[str, str] = field(default_factory=lambda: _NO_FORMS)
+    has_attention: bool = True
 
     def stated_by(self, names: Iterable[str]) -> dict[str, bool]:
         """Return the keys of the configuration that follow from the tensors' Hugging Face names."""
@@ -356,6 +361,49 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                 _GRANITE,
                 _QUERIES_KEYS,
                 classes=("GraniteMoeSharedForCausalLM",),
+            ),
+            GgufArchitecture(
+                "granitehybrid",
+                "GraniteMoeHybridForCausalLM",
+                _GRANITE_HYBRID,
+                _QUERIES_KEYS,
+                per_layer=_gguf_state_spaces.PER_LAYER,
+                flags=_gguf_state_spaces.STATED,
+            ),
+            GgufArchitecture(
+                "mamba2",
+                "Mamba2ForCausalLM",
+                _HYBRID,
+                flags=(
+                    ("use_bias", ".mamba.in_proj.bias", True),
+                    ("use_conv_bias", ".mamba.conv1d.bias", True),
+                ),
+                has_attention=False,
+            ),
+            GgufArchitecture(
+                "nemotron_h",
+                "NemotronHForCausalLM",
+                _HYBRID,
+                _QUERIES_KEYS,
+                per_layer=_gguf_state_spaces.PER_LAYER,
+                flags=(
+                    ("mlp_bias", ".mlp.up_proj.bias", True),
+                    ("use_bias", ".mamba.in_proj.bias", True),
+                    ("use_conv_bias", ".mamba.conv1d.bias", True),
+                ),
+            ),
+            GgufArchitecture(
+                "falcon-h1",
+                "FalconH1ForCausalLM",
+                _HYBRID,
+                flags=(
+                    *_gguf_state_spaces.STATED,
+                    ("attention_bias", ".q_proj.bias", True),
+                    ("mamba_rms_norm", ".mamba.norm.weight", True),
+                    ("mlp_bias", ".mlp.up_proj.bias", True),
+                    ("projectors_bias", ".mamba.out_proj.bias", True),
+                ),
+                is_written=False,
             ),
             GgufArchitecture("olmoe", "OlmoeForCausalLM", _EXPERTS),
             GgufArchitecture("gpt-oss", "GptOssForCausalLM", _GPT_OSS),

@@ -1,0 +1,100 @@
+"""GGUF files of models with state spaces, as llama.cpp writes them, and files that rdrr writes."""
+
+from __future__ import annotations
+
+import gguf
+import numpy as np
+import pytest
+from rdrr_converter.convert import convert
+from rdrr_converter.export import export
+from rdrr_converter.sources._gguf_file import read_gguf
+from rdrr_format.errors import ConversionError
+from rdrr_manifests.package import open_package
+from rdrr_runtime.reference.backend import CpuBackend
+from support.checkpoints import STATE_SPACE_MODELS, make_model, save_checkpoint
+from support.comparison import relative_error, transformers_logits
+from support.gguf_state_spaces import LIKE_LLAMA_CPP, write_state_space_gguf
+
+WRITTEN = [tiny for tiny in STATE_SPACE_MODELS if tiny.model_type != "falcon_h1"]
+IDS = [int(one) for one in np.random.default_rng(0).integers(3, 300, 40)]
+
+
+def saved(tiny, tmp_path, rng, **options):
+    """Return the checkpoint of a model that llama.cpp can describe, and the model."""
+    like = {**LIKE_LLAMA_CPP[tiny.model_type], **options}
+    if tiny.model_type == "falcon_h1":  # its factors multiply the weights, and no bias
+        like |= {"mamba_proj_bias": False, "attention_bias": False, "mlp_bias": False}
+        like |= {"projectors_bias": False}
+    model = make_model(tiny, rng, **like)
+    return save_checkpoint(model, tmp_path / "model", dtype="float32"), model
+
+
+@pytest.mark.parametrize("tiny", WRITTEN, ids=lambda tiny: tiny.name)
+def test_a_gguf_gives_the_package_of_the_checkpoint_and_is_written_alike(tmp_path, rng, tiny):
+    checkpoint, _ = saved(tiny, tmp_path, rng)
+    written = write_state_space_gguf(checkpoint, tmp_path / "m.gguf")
+    convert(checkpoint, tmp_path / "theirs", quantize="f32")
+    convert(written, tmp_path / "package", quantize="f32")
+    with open_package(tmp_path / "theirs") as one, open_package(tmp_path / "package") as two:
+        assert one.graph == two.graph
+        for name in one.manifest.tensors:
+            np.testing.assert_allclose(
+                two.dequantize(name), one.dequantize(name), rtol=0, atol=2**-22, err_msg=name
+            )
+    export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
+    mine, other = (payloads(one) for one in (tmp_path / "out.gguf", written))
+    assert set(mine) == set(other)
+    for name, values in other.items():
+        np.testing.assert_allclose(mine[name], values, rtol=0, atol=2**-21, err_msg=name)
+    mine, other = (read_gguf(one).metadata for one in (tmp_path / "out.gguf", written))
+    for key, value in other.items():
+        expected = pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
+        assert mine.get(key) == expected, key
+
+
+@pytest.mark.parametrize("tiny", STATE_SPACE_MODELS, ids=lambda tiny: tiny.name)
+def test_a_model_read_from_a_gguf_computes_the_same(tmp_path, rng, tiny):
+    checkpoint, model = saved(tiny, tmp_path, rng)
+    written = write_state_space_gguf(checkpoint, tmp_path / "m.gguf")
+    convert(written, tmp_path / "package", quantize="f32")
+    with open_package(tmp_path / "package") as package:
+        found = CpuBackend(package, context=64).logits(IDS, 0, all_rows=True)
+    assert relative_error(found, transformers_logits(model, IDS)) < 1e-4
+
+
+def test_blocks_of_the_input_projection_are_copied_both_ways(tmp_path, rng):
+    tiny = next(one for one in WRITTEN if one.model_type == "nemotron_h")
+    checkpoint, _ = saved(tiny, tmp_path, rng)
+    written = write_state_space_gguf(checkpoint, tmp_path / "m.gguf", "Q8_0")
+    convert(written, tmp_path / "package")
+    export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
+    mine, other = (
+        {one.name: one for one in gguf.GGUFReader(path).tensors}
+        for path in (tmp_path / "out.gguf", written)
+    )
+    assert other["blk.0.ssm_in.weight"].tensor_type.name == "Q8_0"
+    assert mine["blk.0.ssm_in.weight"].data.tobytes() == other["blk.0.ssm_in.weight"].data.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("mamba2", {"use_bias": True}, "no biases"),
+        ("mamba2", {"expand": 4, "num_heads": 32}, "twice the hidden size"),
+        ("granitemoehybrid", {"layer_types": ["full_attention"] * 4}, "another architecture"),
+    ],
+)
+def test_what_llama_cpp_would_not_load_is_refused(tmp_path, rng, name, options, words):
+    tiny = next(one for one in WRITTEN if one.model_type == name)
+    checkpoint, _ = saved(tiny, tmp_path, rng, **options)
+    convert(checkpoint, tmp_path / "package", quantize="f16")
+    with pytest.raises(ConversionError, match=words):
+        export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
+
+
+def payloads(path):
+    """Return every tensor as gguf-py decodes it."""
+    return {
+        one.name: gguf.quants.dequantize(one.data, one.tensor_type).reshape(one.shape[::-1])
+        for one in gguf.GGUFReader(path).tensors
+    }
