@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
@@ -196,12 +196,13 @@ def _wgpu(
 
     stored = read_profile(device.info)
     tuning, kv_dtype = stored.tuning, options.kv_dtype
-    try:
+
+    def load(policy: Policy) -> tuple[GpuBackend, tuple[str, ...]]:
         # These checks come before any weight is read, because a large model takes long to load.
         if options.strict_hints:
             _refuse(unhonoured(decisions_for(package, device, policy, context, kv_dtype, tuning)))
         refuse_beyond_limit(package, device, policy, options, context=context, tuning=tuning)
-        model, unchecked = load_checked(
+        return load_checked(
             package,
             options.verify,
             lambda: GpuBackend(
@@ -216,6 +217,15 @@ def _wgpu(
                 ),
             ),
         )
+
+    first, *others = table_policies(package, policy, options.layer_inputs)
+    try:
+        try:
+            model, unchecked = load(first)
+        except DeviceError:
+            if not others:
+                raise
+            model, unchecked = load(others[0])
     except BaseException:
         device.close()
         raise
@@ -225,6 +235,20 @@ def _wgpu(
     return OpenedBackend(
         model, reason, unhonoured(model.info.decisions), device, options.verify, unchecked
     )
+
+
+def table_policies(package: Package, policy: Policy, place: str) -> tuple[Policy, ...]:
+    """Return the policies to try in turn, by where the inputs of each layer are.
+
+    Args:
+        package: The package.
+        policy: Its kernel hints.
+        place: Value of the option `layer_inputs`.
+    """
+    on_host = replace(policy, keeps_tables_on_host=True)
+    if not package.graph.further_tables or place == "gpu":
+        return (policy,)
+    return (on_host,) if place == "host" else (policy, on_host)
 
 
 def _cpu(

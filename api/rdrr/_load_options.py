@@ -17,11 +17,13 @@ BackendName = Literal["auto", "wgpu", "cpu"]
 VerifyMode = Literal["cached", "full", "none"]
 KvDtype = Literal["f16", "f32", "q8_0"]
 ExecutorName = Literal["auto", "dispatches", "persistent"]
+TablePlace = Literal["auto", "gpu", "host"]
 
 BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 VERIFY: tuple[VerifyMode, ...] = get_args(VerifyMode)
 KV_DTYPES: tuple[KvDtype, ...] = get_args(KvDtype)
 EXECUTORS: tuple[ExecutorName, ...] = get_args(ExecutorName)
+TABLE_PLACES: tuple[TablePlace, ...] = get_args(TablePlace)
 
 DEFAULT_CONTEXT = 8192
 """Largest number of slots of the key-value cache unless a larger context is asked for."""
@@ -51,6 +53,13 @@ class LoadOptions:
     strict_hints: bool = option(False, "Treat a kernel hint that is not honoured as an error.")
     kv_dtype: KvDtype = option(
         "f16", "Data type of the key-value cache on the GPU.", choices=KV_DTYPES
+    )
+    layer_inputs: TablePlace = option(
+        "auto",
+        "Where the table with inputs of each layer is (Gemma 3n, and the E models of Gemma 4). "
+        "gpu: in GPU memory. host: in the package, from which the rows of each token are read; "
+        "decoding then waits for every token. auto: gpu, if the model fits with it.",
+        choices=TABLE_PLACES,
     )
     executor: ExecutorName = option(
         "auto",
@@ -105,6 +114,7 @@ class LoadKeywords(TypedDict, total=False):
     kernel_hints: Mapping[str, str]
     strict_hints: bool
     kv_dtype: KvDtype
+    layer_inputs: TablePlace
     executor: ExecutorName
     context: int | None
     follow_links: bool

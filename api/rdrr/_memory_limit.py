@@ -48,8 +48,17 @@ def refuse_beyond_limit(
             where=package.where,
             expected=f"at most {format_size(limit)}",
             found=f"{format_size(need.peak)} = {_sum(need)}",
-            hint=", or ".join(_advice(need, options.kv_dtype, context, blocks)),
+            hint=", or ".join(
+                [
+                    *(["`layer_inputs` host"] if _has_tables_on_gpu(package, policy) else []),
+                    *_advice(need, options.kv_dtype, context, blocks),
+                ]
+            ),
         )
+
+
+def _has_tables_on_gpu(package: Package, policy: Policy) -> bool:
+    return bool(package.graph.further_tables) and not policy.keeps_tables_on_host
 
 
 def _sum(need: Footprint) -> str:

@@ -40,6 +40,8 @@ class BackendInfo:
         kv_bytes: Bytes of the key-value cache.
         decisions: Which kernel serves each op, and why (see `rdrr_runtime.compile.decision`).
         kv_dtype: Type of the cache's elements.
+        waits_for_ids: Whether the host must know each token before the next pass, because it reads
+            rows of a table for it. Then no pass can run ahead.
     """
 
     name: str
@@ -49,6 +51,7 @@ class BackendInfo:
     kv_bytes: int
     decisions: tuple[Decision, ...] = field(default=())
     kv_dtype: str = "f32"
+    waits_for_ids: bool = False
 
 
 class Backend(Protocol):

@@ -112,7 +112,7 @@ class GpuBackend:
             self._plan = plan
             self._new_executor = executor
             made, chosen = None, []
-            if persistence is not None:
+            if persistence is not None and not plan.host_tables:
                 made, decision = persistent_executor(plan, self._arena, persistence)
                 chosen.append(decision)
             self._executor = made or executor(self.device)
@@ -129,6 +129,7 @@ class GpuBackend:
                 vocabulary,
                 sampler,
                 self._position,
+                plan.host_tables,
             )
             self._windows = GpuWindows(self._sequence, self._program)
             # A software adapter gains nothing from passes ahead, for which more rows are launched.
@@ -153,6 +154,7 @@ class GpuBackend:
                 plan.cache.size,
                 decisions,
                 kv_dtype,
+                waits_for_ids=bool(plan.host_tables),
             )
             undo.pop_all()
 
@@ -173,10 +175,11 @@ class GpuBackend:
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, feed back each most probable token, and return `count` new ids."""
-        return submit_and_collect(self._feed(ids, base), count)[0]
+        return self._decode(ids, base, count)
 
     def feed(self, ids: Sequence[int], base: int, *, sampled: bool = False) -> GpuFeed:
         """Return a feed that can run ahead of readback, see `FeedingBackend.feed`."""
+        assert not self._info.waits_for_ids, "the chooser runs ahead only where it may"
         return self._feed(ids, base, sampled=sampled, per_submission=PASSES_PER_SUBMISSION)
 
     def begin(
@@ -192,7 +195,7 @@ class GpuBackend:
 
     def sample(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, feed back each sampled token, and return `count` new ids."""
-        return submit_and_collect(self._feed(ids, base, sampled=True), count)[0]
+        return self._decode(ids, base, count, sampled=True)
 
     def sample_masked(self, ids: Sequence[int], base: int, mask: Mask) -> list[int]:
         """Run `ids`, then sample one of the ids that the mask allows."""
@@ -239,7 +242,7 @@ class GpuBackend:
 
     def mask_feed(self, base: int, rules: MaskRules, count: int) -> GpuMaskFeed | None:
         """Return a feed that fills masks after the sequence, see `MaskFillingBackend.mask_feed`."""
-        return self._masks.feed(base, rules, count)
+        return None if self._info.waits_for_ids else self._masks.feed(base, rules, count)
 
     def read_cache(self, slots: int) -> dict[str, npt.NDArray[np.uint8]]:
         """Return the first slots of the cache, see `StoringBackend.read_cache`."""
@@ -293,6 +296,19 @@ class GpuBackend:
         self._arena.dispose()
         if self._owns_device:
             self.device.close()
+
+    def _decode(
+        self, ids: Sequence[int], base: int, count: int, *, sampled: bool = False
+    ) -> list[int]:
+        """Return `count` new ids, one by one if the host must know each of them."""
+        at_once = 1 if self._info.waits_for_ids else count
+        found: list[int] = []
+        while len(found) < count:
+            new = submit_and_collect(self._feed(ids, base, sampled=sampled), at_once)[0]
+            base += len(ids) + at_once - 1
+            ids = new[-1:]
+            found += new
+        return found
 
     def _feed(
         self, ids: Sequence[int], base: int, *, sampled: bool = False, per_submission: int = 1

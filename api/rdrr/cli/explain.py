@@ -23,7 +23,10 @@ def explain(
     *,
     load: Annotated[
         LoadOptions,
-        Only("adapter", "kernel_hints", "strict_hints", "kv_dtype", "context", "follow_links"),
+        Only(
+            *("adapter", "kernel_hints", "strict_hints", "kv_dtype", "layer_inputs"),
+            *("context", "follow_links"),
+        ),
     ],
     every: Annotated[
         bool,
@@ -47,13 +50,14 @@ def explain(
     from rdrr_manifests.package import open_package
 
     from rdrr import _explanation
-    from rdrr._backends import resolve_hints
+    from rdrr._backends import resolve_hints, table_policies
     from rdrr._load import context_of
 
     package = open_package(path, follow_links=load.follow_links, bare=True)
+    hints = resolve_hints(package, load.kernel_hints)
     found = _explanation.explain(
         package,
-        resolve_hints(package, load.kernel_hints),
+        table_policies(package, hints, load.layer_inputs)[0],
         adapter=load.adapter,
         kv_dtype=load.kv_dtype,
         context=context_of(package, load.context),

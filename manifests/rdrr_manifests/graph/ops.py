@@ -896,6 +896,11 @@ class Graph:
         )
 
     @cached_property
+    def further_tables(self) -> tuple[Embed, ...]:
+        """The ops that look up a second table by token, such as the inputs of each layer."""
+        return tuple(op for op in self.ops[1:] if isinstance(op, Embed))
+
+    @cached_property
     def is_causal(self) -> bool:
         """Whether no token attends to later ones, so that a text can run in several passes."""
         return all(op.causal for op in self.ops if isinstance(op, Attention))

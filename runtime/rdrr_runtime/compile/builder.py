@@ -5,7 +5,7 @@ The modules `lower_*` add phases to it. This module only keeps the state that th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rdrr_device.buffers import BufferSlice
@@ -40,6 +40,8 @@ class LoadedModel:
         max_binding: Bytes of the largest buffer that can be bound.
         may_fuse: Whether one kernel may serve several ops.
         hidden: The hidden states that a model keeps for its draft head; None if there is none.
+        host_rows: For each table that stays on the host, by its name, the rows of the tokens of a
+            pass, [rows, width].
     """
 
     graph: Graph
@@ -50,6 +52,7 @@ class LoadedModel:
     max_binding: int
     may_fuse: bool = True
     hidden: KeptHidden | None = None
+    host_rows: Mapping[str, BufferSlice] = field(default_factory=dict)
 
 
 @dataclass

@@ -45,9 +45,12 @@ class Policy:
 
     Attributes:
         hints: By key.
+        keeps_tables_on_host: Whether tables with inputs for each layer stay in the package, from
+            which the host reads the rows of each pass.
     """
 
     hints: Mapping[str, Hint] = field(default_factory=lambda: MappingProxyType({}))
+    keeps_tables_on_host: bool = False
 
     def get(self, key: str) -> Hint | None:
         """Return the hint of a key, or None."""

@@ -68,6 +68,7 @@ from rdrr_runtime.phases.gated_activation import gated_activation
 from rdrr_runtime.phases.position_embed import position_embed
 from rdrr_runtime.phases.position_scale import position_scale
 from rdrr_runtime.phases.rope import rope
+from rdrr_runtime.phases.slice import Part, copy_part
 
 T = TypeVar("T", bound=Op)
 
@@ -110,7 +111,11 @@ def check_fields(ops: Sequence[Op]) -> None:
 
 
 def _embed(build: PassBuilder, op: Embed) -> None:
-    out = build.values.allocate(op.out, op.weight.shape[1])
+    width = op.weight.shape[1]
+    out, rows = build.values.allocate(op.out, width), build.model.host_rows.get(op.weight.name)
+    if rows is not None:
+        build.emit(copy_part(build.ctx, rows, out, Part(1, width, 0, width), label=op.out))
+        return
     build.emit(embed(build.ctx, build.matrix(op.weight), out, scale=op.scale, label="embed"))
 
 

@@ -177,13 +177,15 @@ def allocate_weights(
     planned = Weights(dry_run.pool("weights", 0), dry_run.pool("vectors", 0))
     graph, scales = padded.graph, padded.scales
     held = {} if beside is None else beside.matrices
-    _load(_Loader(planned, package, preferences, scales, held, is_dry_run=True), graph)
+    on_host = preferences.policy.keeps_tables_on_host
+    left_out = frozenset(op.weight.name for op in graph.further_tables if on_host)
+    _load(_Loader(planned, package, preferences, scales, held, left_out, is_dry_run=True), graph)
     if is_dry_run:
         return planned
     weights = Weights(
         arena.pool("weights", planned.blocks.size), arena.pool("vectors", planned.others.size)
     )
-    _load(_Loader(weights, package, preferences, scales, held), graph)
+    _load(_Loader(weights, package, preferences, scales, held, left_out), graph)
     return weights
 
 
@@ -192,6 +194,8 @@ def _load(loader: _Loader, graph: Graph) -> None:
     kinds = graph.weight_kinds()
     linears = {op.weight.name for op in graph.ops if isinstance(op, Linear)}
     for use in graph.weights():
+        if use.name in loader.left_out:
+            continue
         if use.kind is WeightKind.VECTOR:
             weights.add_vector(use.name, loader.vector(use))
         elif use.name in loader.held:
@@ -220,6 +224,7 @@ class _Loader:
     preferences: Preferences
     scales: Mapping[str, VectorScale]
     held: Mapping[str, GpuWeight]  # matrices that another graph has loaded
+    left_out: frozenset[str]  # tables that stay on the host
     is_dry_run: bool = False  # only allocate and decide
 
     def vector(self, use: WeightUse) -> npt.NDArray[np.float32]:

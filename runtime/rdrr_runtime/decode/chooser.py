@@ -81,6 +81,8 @@ class Chooser:
                 as the backend recommends.
         """
         rules, backend = self.rules, self.backend
+        if backend.info.waits_for_ids:
+            interval, ahead = 1, 0
         if rules.on_device:
             if ahead != 0 and isinstance(backend, FeedingBackend):
                 ahead = backend.ahead if ahead is None else ahead

@@ -81,7 +81,9 @@ def footprint(
     for spec in LOADED:
         plan.lowered(spec)
     weights, kv = plan.weights.size, plan.cache.size
-    stored = [package.tensor(use.name).size for use in plan.graph.weights()]
+    on_host = plan.host_tables.buffers
+    uploaded = [use.name for use in plan.graph.weights() if use.name not in on_host]
+    stored = [package.tensor(name).size for name in uploaded]
     return Footprint(
         weights,
         kv,

@@ -31,6 +31,7 @@ from rdrr_runtime.compile.pass_spec import (
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.values import Workspace
 from rdrr_runtime.compile.weights import Weights, allocate_weights
+from rdrr_runtime.exec.host_tables import HostTables, host_tables
 from rdrr_runtime.phases.context import VALUE_BYTES, Grid, OpContext
 from rdrr_runtime.phases.kept_hidden import KeptHidden
 from rdrr_runtime.phases.kv_cache import KvCache
@@ -94,6 +95,9 @@ class Plan:
         chunk = max(self.rows(PREFILL), self.rows(HIDDEN))
         shared = None if draft_of is None else draft_of.weights
         self.weights: Weights = allocate_weights(arena, package, padded, preferences, shared)
+        self.host_tables = HostTables(())
+        if policy.keeps_tables_on_host:
+            self.host_tables = host_tables(arena, package, self.graph, chunk, self.value_bytes)
         self.cache = KvCache.allocate(arena, self.graph, context, kv_dtype)
         self.state = State.create(arena, chunk, RING)
         self._workspace = Workspace(arena, chunk, VALUE_BYTES[self._values])
@@ -114,6 +118,7 @@ class Plan:
             max_binding=device.max_binding,
             may_fuse=fused,
             hidden=None if draft_of is None else replace(draft_of.keep_hidden(), ahead=1),
+            host_rows=self.host_tables.buffers,
         )
         if upload:
             self.upload()
@@ -180,7 +185,8 @@ class Plan:
     def decisions(self, specs: Sequence[PassSpec] = LOADED) -> tuple[Decision, ...]:
         """Return the decisions made at load, then those for each op of these passes."""
         made = (one for lowered in self.passes(specs) for one in lowered.decisions)
-        return (self._activations, *self.weights.decisions, *made)
+        loaded = (*self.weights.decisions, *self.host_tables.decisions())
+        return (self._activations, *loaded, *made)
 
     def passes(self, specs: Sequence[PassSpec] = LOADED) -> tuple[Pass, ...]:
         """Return these passes lowered, leaving out those that the type of the cache rules out."""

@@ -65,7 +65,14 @@ class GpuBatch(GpuSequences):
                 sequences=sequences,
                 batch=True,
             )
-            super().__init__(executor, state, self._batch_passes, vocabulary, sampler)
+            super().__init__(
+                executor,
+                state,
+                self._batch_passes,
+                vocabulary,
+                sampler,
+                tables=plan.host_tables,
+            )
             undo.pop_all()
 
     @property

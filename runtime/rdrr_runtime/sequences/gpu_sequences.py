@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from rdrr_runtime.backend import Row
 from rdrr_runtime.exec.executor import Executor, Prepared
+from rdrr_runtime.exec.host_tables import HostTables
 from rdrr_runtime.exec.program import PreparedPass
 from rdrr_runtime.phases.state import State
 from rdrr_runtime.phases.state_positions import StatePosition
@@ -42,6 +43,7 @@ class GpuSequences:
         new_sampler: Makes the sampler.
         position: Position of the recurrent states of a single sequence; None for a batch, whose
             sequences are never rewound.
+        tables: Tables on the host whose rows each pass needs; None for none.
     """
 
     def __init__(
@@ -52,9 +54,10 @@ class GpuSequences:
         vocabulary: int,
         new_sampler: Callable[[], GpuSampler],
         position: StatePosition | None = None,
+        tables: HostTables | None = None,
     ) -> None:
         self.position = position if position is not None else StatePosition()
-        self.step = Step(executor.device, state)
+        self.step = Step(executor.device, state, tables)
         self._executor, self._passes = executor, passes
         self.vocabulary, self._new_sampler = vocabulary, new_sampler
 
@@ -73,16 +76,26 @@ class GpuSequences:
         Returns:
             For each row its `count` new ids, the last of which has not been run.
         """
-        return submit_and_collect(
-            self.feed(rows, partial(self._write, rows), per_submission=PASSES_PER_SUBMISSION), count
-        )
+        return self._decode(rows, count, sampled=False)
 
     def sample(self, rows: Sequence[Row], count: int) -> list[list[int]]:
         """Run rows like `greedy`, feeding back sampled tokens."""
-        first = partial(self._write, rows)
-        return submit_and_collect(
-            self.feed(rows, first, sampled=True, per_submission=PASSES_PER_SUBMISSION), count
-        )
+        return self._decode(rows, count, sampled=True)
+
+    def _decode(self, rows: Sequence[Row], count: int, *, sampled: bool) -> list[list[int]]:
+        """Run rows for `count` steps: all at once, or one by one if the host must know the ids."""
+        found: list[list[int]] = [[] for _ in rows]
+        at_once = 1 if self.step.waits_for_ids else max(1, count)
+        for _ in range(0, count, at_once):
+            first = partial(self._write, rows)
+            feed = self.feed(rows, first, sampled=sampled, per_submission=PASSES_PER_SUBMISSION)
+            new = submit_and_collect(feed, at_once)
+            found = [[*old, *more] for old, more in zip(found, new, strict=True)]
+            rows = [
+                Row(ids[-1], row.sequence, row.slot + at_once)
+                for row, ids in zip(rows, new, strict=True)
+            ]
+        return found
 
     def logits(self, rows: Sequence[Row]) -> F32:
         """Run one row of each sequence and return the logits, f32 [rows, vocab]."""

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from rdrr_device.device import Device
 
 from rdrr_runtime.backend import Row
+from rdrr_runtime.exec.host_tables import HostTables
 from rdrr_runtime.phases.state import State, pack_step
 
 
@@ -23,14 +24,16 @@ class Step:
     Args:
         device: The device on which the passes run.
         state: The buffers of the step.
+        tables: Tables on the host, whose rows are uploaded with each step; None for none.
 
     Attributes:
         state: The buffers of the step.
         recorded: Number of steps whose token ids went into the ring since the last write.
     """
 
-    def __init__(self, device: Device, state: State) -> None:
+    def __init__(self, device: Device, state: State, tables: HostTables | None = None) -> None:
         self.state = state
+        self._tables = tables or None
         self.recorded = 0
         self._device = device
         self._next: tuple[Row, ...] | None = None
@@ -62,12 +65,12 @@ class Step:
             last_n=last_n,
             launched=launched,
         )
-        self._write(packed)
+        self._write(packed, ids)
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Write rows of any sequences."""
         tokens, sequences, slots = zip(*rows, strict=True)
-        self._write(pack_step(tokens, slots, sequences=sequences))
+        self._write(pack_step(tokens, slots, sequences=sequences), tokens)
 
     def invalidate(self) -> None:
         """Forget the rows that the GPU has put into the step.
@@ -81,13 +84,23 @@ class Step:
         self._next = tuple(rows)
 
     def resume(self, rows: Sequence[Row]) -> bool:
-        """Return whether the step already holds these rows; the step is invalid afterwards."""
-        resumes = self._next is not None and self._next == tuple(rows)
+        """Return whether the step already holds these rows; the step is invalid afterwards.
+
+        It never does where the host must upload rows of tables.
+        """
+        resumes = self._tables is None and self._next == tuple(rows)
         self.invalidate()
         return resumes
 
-    def _write(self, packed: npt.NDArray[np.uint32]) -> None:
+    @property
+    def waits_for_ids(self) -> bool:
+        """Whether the host must know each token before its pass."""
+        return self._tables is not None
+
+    def _write(self, packed: npt.NDArray[np.uint32], tokens: Sequence[int]) -> None:
         """Write the step, which also restarts the ring."""
+        if self._tables is not None:
+            self._tables.write(self._device, tokens)
         self.recorded = 0
         self.invalidate()
         self._device.write(self.state.step, packed)
