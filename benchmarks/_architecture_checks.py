@@ -164,7 +164,7 @@ def check(subject: Subject, seed: int) -> Outcome:
 def _check(subject: Subject, found: Outcome, work: Path) -> None:
     from rdrr_converter.convert import convert
 
-    one = _Model.make(subject, found.seed, work / "model")
+    one = Model.make(subject, found.seed, work / "model")
     found.classes = one.classes
     found.architecture = convert(one.folder, work / "f32", quantize="f32").architecture
     convert(one.folder, work / "f16", quantize="f16")
@@ -190,7 +190,7 @@ def _reason(error: Exception) -> str:
 
 
 @dataclass(frozen=True)
-class _Model:
+class Model:
     """A saved model, ids, and the logits of transformers after each of them."""
 
     folder: Path
@@ -200,13 +200,23 @@ class _Model:
     has_experts: bool
 
     @classmethod
-    def make(cls, subject: Subject, seed: int, folder: Path, **options: Any) -> _Model:
+    def make(
+        cls,
+        subject: Subject,
+        seed: int,
+        folder: Path,
+        *,
+        scales_keys: bool = True,
+        **options: Any,
+    ) -> Model:
         """Build a model in transformers, save it, and compute its logits."""
         from support.checkpoints import VOCAB, save_checkpoint
         from support.comparison import transformers_logits
 
         rng = np.random.default_rng(seed)
         model = subject.build(rng, **options)
+        if scales_keys:
+            _scale_keys(model)
         ids = rng.integers(3, VOCAB, TOKENS).tolist()
         reference = transformers_logits(model, ids)
         keys = vars(model.config.get_text_config())
@@ -229,6 +239,22 @@ class _Model:
         return whole, self.error(single, expected[PREFILL - 1 :], weights)
 
 
+def _scale_keys(model: Any) -> None:
+    """Multiply the norms of keys by head_dim^-0.5 where attention does not scale its scores.
+
+    With random norm weights around 1 these scores are head_dim^0.5 times those of other models, and
+    rounding keys to f16 alone may change the logits by more than the limit, see
+    docs/explanation/numerics.md.
+    """
+    import torch
+
+    with torch.no_grad():
+        for module in model.modules():
+            norm = getattr(module, "k_norm", None)
+            if getattr(module, "scaling", None) == 1.0 and norm is not None:
+                norm.weight.mul_(module.head_dim**-0.5)
+
+
 def _cpu_logits(folder: Path, ids: Sequence[int]) -> F32:
     from rdrr_manifests.package import open_package
     from rdrr_runtime.reference.backend import CpuBackend
@@ -237,7 +263,7 @@ def _cpu_logits(folder: Path, ids: Sequence[int]) -> F32:
     return logits
 
 
-def _on_cpu(one: _Model, folder: Path) -> Iterator[tuple[str, float]]:
+def _on_cpu(one: Model, folder: Path) -> Iterator[tuple[str, float]]:
     from rdrr_manifests.package import open_package
     from rdrr_runtime.reference.backend import CpuBackend
 
@@ -256,7 +282,7 @@ def _gpu(folder: Path, kv_dtype: str) -> Any:
     return GpuBackend(open_package(folder), context=CONTEXT, kv_dtype=kv_dtype, policy=exact)
 
 
-def _on_wgpu(one: _Model, folder: Path) -> Iterator[tuple[str, float]]:
+def _on_wgpu(one: Model, folder: Path) -> Iterator[tuple[str, float]]:
     backend = _gpu(folder, "f32")
     try:
         whole, cached = one.passes(backend, one.reference)
@@ -267,7 +293,7 @@ def _on_wgpu(one: _Model, folder: Path) -> Iterator[tuple[str, float]]:
         backend.close()
 
 
-def _batch_error(one: _Model, backend: Any) -> float:
+def _batch_error(one: Model, backend: Any) -> float:
     """Decode beginnings of the ids as sequences of one batch, and return the error of its rows."""
     from rdrr_runtime.backend import Row
 
@@ -284,7 +310,7 @@ def _batch_error(one: _Model, backend: Any) -> float:
     return one.error(batch.logits(rows), expected)
 
 
-def _in_f16(one: _Model, folder: Path) -> Iterator[tuple[str, float]]:
+def _in_f16(one: Model, folder: Path) -> Iterator[tuple[str, float]]:
     """Compare wgpu, with a cache in f16, with the CPU on the same weights in f16."""
     backend = _gpu(folder, "f16")
     try:
@@ -293,7 +319,7 @@ def _in_f16(one: _Model, folder: Path) -> Iterator[tuple[str, float]]:
         backend.close()
 
 
-def _in_blocks(one: _Model, folder: Path) -> Iterator[tuple[str, float]]:
+def _in_blocks(one: Model, folder: Path) -> Iterator[tuple[str, float]]:
     """Compare wgpu with the CPU on the same blocks; quantization itself changes random models."""
     backend = _gpu(folder, "f32")
     try:
@@ -302,11 +328,11 @@ def _in_blocks(one: _Model, folder: Path) -> Iterator[tuple[str, float]]:
         backend.close()
 
 
-def _as_llama_cpp_has_it(subject: Subject, seed: int, work: Path) -> _Model:
+def _as_llama_cpp_has_it(subject: Subject, seed: int, work: Path) -> Model:
     """Return a model without what llama.cpp does not let vary in this architecture."""
     from support.gguf_writers import LIKE_LLAMA_CPP
 
-    return _Model.make(subject, seed, work / "model", **LIKE_LLAMA_CPP.get(subject.model_type, {}))
+    return Model.make(subject, seed, work / "model", **LIKE_LLAMA_CPP.get(subject.model_type, {}))
 
 
 def _from_gguf(subject: Subject, seed: int, work: Path) -> Iterator[tuple[str, float]]:
