@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from _architecture_checks import CONTEXT, Model, Subject, subjects
+from _clear_routes import reference_memory
 from _script import table
 from check_architectures import choose
 
@@ -108,19 +109,13 @@ class _Rounding:
             f32: Whether to compute in float32 instead of float64.
         """
         import torch
-        from rdrr_runtime.phases.rope_tables import rope_table
-        from rdrr_runtime.reference.forward import empty_cache
         from rdrr_runtime.reference.ops import compute
-        from rdrr_runtime.reference.run import ReferenceMemory, ReferencePass
+        from rdrr_runtime.reference.run import ReferencePass
 
         dtype = torch.float32 if f32 else torch.float64
         graph = self._graph
-        memory = ReferenceMemory(
-            {name: weight.to(dtype) for name, weight in self._weights.items()},
-            [torch.from_numpy(rope_table(spec, CONTEXT)) for spec in graph.ropes],
-            {layer: empty_cache(one, CONTEXT, dtype) for layer, one in graph.caches.items()},
-            states=[torch.zeros(shape, dtype=dtype) for shape in graph.states],
-        )
+        weights = {name: weight.to(dtype) for name, weight in self._weights.items()}
+        memory = reference_memory(graph, weights, CONTEXT)
         rows = torch.arange(len(ids))
         run = ReferencePass(memory, torch.tensor(list(ids)), 0, rows, all_rows=True)
         routes = []
@@ -145,7 +140,7 @@ def losses(subject: Subject, seed: int, scores: float) -> Iterator[Loss]:
 
     with tempfile.TemporaryDirectory(prefix="rdrr-rounding-") as work:
         folder = Path(work)
-        one = Model.make(subject, seed, folder / "model", scales_keys=False)
+        one = Model.make(subject, seed, folder / "model", scales_keys=False, clears_routes=False)
         convert(one.folder, folder / "package", quantize="f16")
         model = _Rounding(open_package(folder / "package"), scores)
     exact = model.run(one.ids)

@@ -44,10 +44,10 @@ This page is written by `benchmarks/check_architectures.py --markdown`. Every mo
 one, built by transformers {transformers} in float32 with the configuration of the tests, converted,
 and run on `{adapter}` and by the CPU backend. A number is max|a - b| / max|b| over the logits of a
 prompt of {tokens} tokens, the largest over the models of an architecture, where b is from
-transformers unless the table below says otherwise. With experts it is a quantile over the
-tokens, because rounding decides between two experts that are almost equally probable. Where
-attention does not scale its scores (Gemma 3n and 4), the random norms of keys are multiplied by
-head_dim^-0.5; [Numerics](../explanation/numerics.md) says why.
+transformers unless the table below says otherwise. Rounding decides between two experts that are
+almost equally probable, so prompts for mixtures are chosen without such tokens, and the number is
+a quantile over the tokens. Where attention does not scale its scores (Gemma 3n and 4), the random
+norms of keys are multiplied by head_dim^-0.5; [Numerics](../explanation/numerics.md) says why.
 
 | column | what is compared | limit |
 | --- | --- | --- |

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
+from rdrr_format.closing import Closing
 from rdrr_format.errors import GenerationError, ManifestError
 from rdrr_format.html_tables import facts_table
 from rdrr_format.printing import printable
@@ -34,7 +34,7 @@ _LOGITS_BYTES = 1 << 28
 """Bytes of logits that are fetched from a backend at once."""
 
 
-class ScoringModel:
+class ScoringModel(Closing):
     """A package on a backend, with its tokenizer and chat templates.
 
     Attributes:
@@ -325,17 +325,6 @@ class ScoringModel:
                 "weights": f"{info.weights_bytes:,} bytes",
             },
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _loglikelihood(

@@ -9,11 +9,11 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
+from rdrr_format.closing import Closing
 from rdrr_format.errors import UsageError
 from rdrr_format.html_tables import rows_table
 from rdrr_format.options import shown
@@ -94,7 +94,7 @@ class TensorSlice:
         return f"TensorSlice({self.name!r}, shape={list(self.shape)}, dtype={self.dtype})"
 
 
-class Weights(Mapping[str, F32Array]):
+class Weights(Closing, Mapping[str, F32Array]):
     """The tensors of a package by name; made by `rdrr.open`.
 
     `weights[name]` is the whole tensor, dequantized to float32. Nothing is kept: each access reads
@@ -179,17 +179,6 @@ class Weights(Mapping[str, F32Array]):
     def close(self) -> None:
         """Let go of the package; arrays that were handed out stay valid."""
         self.package.close()
-
-    def __enter__(self) -> Weights:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"Weights({self.package.where!r}, tensors={len(self)})"

@@ -11,11 +11,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 from rdrr_format.bounded_tokenizer import JSON_BOUNDS
+from rdrr_format.closing import Closing
 from rdrr_format.encoding import decode_tensor
 from rdrr_format.errors import ManifestError
 from rdrr_format.html_tables import facts_table
@@ -34,7 +34,7 @@ __all__ = ["Package", "ValidationReport", "open_package", "validate"]
 _LISTED = 3
 
 
-class Package:
+class Package(Closing):
     """An opened package, as returned by `open_package`.
 
     Args:
@@ -193,17 +193,6 @@ class Package:
     def close(self) -> None:
         """Release the shards; arrays that were returned before stay valid."""
         self.__dict__.pop("graph", None)
-
-    def __enter__(self) -> Package:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"Package({self.manifest.model_id!r}, {self.where!r})"

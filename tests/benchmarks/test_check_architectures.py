@@ -81,6 +81,9 @@ def test_a_model_that_computes_something_else_fails(wrong):
         def __init__(self, model):
             self.model, self.config = model, model.config
 
+        def modules(self):
+            return self.model.modules()
+
         def __call__(self, *args, **keywords):
             return self.model(*args, **keywords)
 

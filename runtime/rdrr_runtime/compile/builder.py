@@ -116,7 +116,7 @@ class PassBuilder:
         self.values.rename(residual.x, residual.out)
         return stream
 
-    def joined_bias(self, linears: Sequence[Linear]) -> BufferSlice | None:
+    def concatenated_bias(self, linears: Sequence[Linear]) -> BufferSlice | None:
         """Return the concatenated biases of some linears; None if they have no bias."""
         names = [one.bias.name for one in linears if one.bias is not None]
         return self.model.weights.concatenated(names) if names else None

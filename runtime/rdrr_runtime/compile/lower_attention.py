@@ -93,7 +93,7 @@ def _emit_block(
     rows = build.ctx.max_rows
     size = build.ctx.value_bytes * rows * sum(one.n for one in projected.product.weights)
     y = build.workspace.named(f"projected.{rows}", size)
-    output = Output((y,), bias=build.joined_bias(pattern.projections.linears))
+    output = Output((y,), bias=build.concatenated_bias(pattern.projections.linears))
     emit_product(build, projected, norm_input(build, norm), output, f"{layer} qkv")
     build.values.mark_read(norm.x)
     sums, stats = _emit_attention(build, pattern.projections, spec, y, depends)

@@ -99,7 +99,7 @@ def serve_normed_linears(
         return _emit_one_by_one(build, pattern)
     ys = tuple(build.values.allocate(one.out, one.weight.shape[0]) for one in pattern.linears)
     names = [pattern.linears[0].out, *(one.out.rpartition(".")[2] for one in pattern.linears[1:])]
-    output = Output(ys, bias=build.joined_bias(pattern.linears))
+    output = Output(ys, bias=build.concatenated_bias(pattern.linears))
     emit_product(build, served, norm_input(build, pattern.norm), output, "+".join(names))
     build.values.mark_read(pattern.norm.x)
     if layer is not None and serve_attention_after_projections(build, layer):
