@@ -51,7 +51,7 @@ def _dimensions(sizes: Architecture, moe: MoeConfig | None) -> dict[str, int]:
         "one": 1,
     }
     if sizes.linear_num_value_heads is not None:
-        found |= _linear_dimensions(sizes)
+        found |= linear_dimensions(sizes)
     if sizes.kv_lora_rank is not None:
         found |= _latent_dimensions(sizes, sizes.kv_lora_rank)
     if moe is not None:
@@ -61,7 +61,7 @@ def _dimensions(sizes: Architecture, moe: MoeConfig | None) -> dict[str, int]:
     return found
 
 
-def _linear_dimensions(sizes: Architecture) -> dict[str, int]:
+def linear_dimensions(sizes: Architecture) -> dict[str, int]:
     """Return the dimensions of linear attention, and of queries with output gates beside them."""
     heads, key_heads = sizes.linear_num_value_heads or 0, sizes.linear_num_key_heads or 0
     value_dim, key_dim = sizes.linear_value_head_dim or 0, sizes.linear_key_head_dim or 0

@@ -108,6 +108,7 @@ BODY = "model."
 """Prefix of the canonical names of all tensors except the head."""
 
 _INDEX = re.compile(r"(?<=\.layers\.)\d+(?=\.)")
+_EXPERT = re.compile(r"(?<=\.experts\.)\d+(?=\.)")
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,8 @@ class ArchitectureRule:
         prefixes: Prefixes that checkpoints use in place of `body`.
         body: Prefix of the names of all tensors except the head, in checkpoints of transformers.
         names: Names of modules in checkpoints of transformers, by canonical name, where they
-            differ; `{layer}` stands for the index of the layer.
+            differ; `{layer}` and `{expert}` stand for their indices. The name of a tensor may be
+            replaced as a whole.
         keys: Names of configuration keys, by the usual names, where they differ.
         rows: Names in checkpoints of transformers of the rows of a tensor, by its canonical name,
             where each row is a tensor of its own; `{row}` stands for the index of the row.
@@ -207,14 +209,20 @@ class ArchitectureRule:
     def published_name(self, name: str) -> str:
         """Return the name of a tensor in checkpoints of transformers, given the canonical one.
 
-        The index of the layer may be a number or `{layer}`, which is kept.
+        The indices of the layer and of the expert may be numbers or `{layer}` and `{expert}`,
+        which are kept.
         """
-        index = _INDEX.search(name)
-        stem, _, ending = _INDEX.sub("{layer}", name).rpartition(".")
-        if stem not in self.names:
+        layer, expert = _INDEX.search(name), _EXPERT.search(name)
+        form = _EXPERT.sub("{expert}", _INDEX.sub("{layer}", name))
+        stem, _, ending = form.rpartition(".")
+        if form in self.names:
+            found = self.names[form]
+        elif stem in self.names:
+            found = f"{self.names[stem]}.{ending}"
+        else:
             return name
-        found = f"{self.names[stem]}.{ending}"
-        return found.replace("{layer}", index[0]) if index else found
+        found = found.replace("{layer}", layer[0]) if layer else found
+        return found.replace("{expert}", expert[0]) if expert else found
 
     def row_names(self, name: str, count: int) -> tuple[str, ...]:
         """Return the names of the rows of a tensor in checkpoints; empty if it is one tensor.

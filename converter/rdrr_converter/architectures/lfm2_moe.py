@@ -23,10 +23,13 @@ from rdrr_converter.architectures.tensors import (
 )
 
 _SOURCE = f"{LAYER}.feed_forward"
-_EXPERTS = tuple(
-    replace(row, aliases=(f"{_SOURCE}.experts.{{expert}}.{own}.weight",))
-    for row, own in zip(QWEN_EXPERTS, ("w1", "w3", "w2"), strict=True)
-)
+_NAMES = {
+    "mlp.gate": "feed_forward.gate",
+    "mlp.gate.e_score_correction_bias": "feed_forward.expert_bias",
+    "mlp.experts.{expert}.gate_proj": "feed_forward.experts.{expert}.w1",
+    "mlp.experts.{expert}.up_proj": "feed_forward.experts.{expert}.w3",
+    "mlp.experts.{expert}.down_proj": "feed_forward.experts.{expert}.w2",
+}
 
 
 def dense_layers(config: Config) -> tuple[int, ...]:
@@ -80,13 +83,13 @@ LFM2_MOE = replace(
         "score_function": "sigmoid",
         "routed_scaling_factor": read.number("routed_scaling_factor"),
     },
-    names={**LFM2.names, **layer_names(LAYER, {"mlp.gate": "feed_forward.gate"})},
+    names={**LFM2.names, **layer_names(LAYER, _NAMES)},
     stacks=(
-        StackRule(f"{_SOURCE}.experts.gate_up_proj", tuple(row.name for row in _EXPERTS[:2])),
-        StackRule(f"{_SOURCE}.experts.down_proj", (_EXPERTS[2].name,)),
+        StackRule(f"{_SOURCE}.experts.gate_up_proj", tuple(row.name for row in QWEN_EXPERTS[:2])),
+        StackRule(f"{_SOURCE}.experts.down_proj", (QWEN_EXPERTS[2].name,)),
         *(
             StackRule(row.name.replace(".{expert}", ""), (row.name,), is_published=False)
-            for row in _EXPERTS
+            for row in QWEN_EXPERTS
         ),
     ),
     tensors=(
@@ -97,11 +100,8 @@ LFM2_MOE = replace(
         *in_layers(
             sparse_layers,
             router("mlp.gate"),
-            *required_if(
-                read.flag("use_expert_bias"),
-                replace(SELECTION_BIAS, aliases=(f"{_SOURCE}.expert_bias",)),
-            ),
-            *_EXPERTS,
+            *required_if(read.flag("use_expert_bias"), SELECTION_BIAS),
+            *QWEN_EXPERTS,
         ),
         FINAL_NORM,
         HEAD,

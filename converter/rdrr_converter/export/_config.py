@@ -27,7 +27,7 @@ from rdrr_converter.export._gemma import of_gemma
 from rdrr_converter.export._latent import with_latents
 from rdrr_converter.export._mixtures import chunk_keys, further_keys
 from rdrr_converter.export._state_space import with_state_space
-from rdrr_converter.export._states import check_exportable, with_states
+from rdrr_converter.export._states import with_states
 
 _MODEL_TYPES: Mapping[str, str] = MappingProxyType(
     {
@@ -81,7 +81,7 @@ _SCALINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 
 def find_rule(
-    package: Package, tensors: Sequence[LogicalTensor], arch: str | None, *, to: str
+    package: Package, tensors: Sequence[LogicalTensor], arch: str | None
 ) -> tuple[ArchitectureRule, dict[str, Any]]:
     """Find the architecture of a package, and build a configuration of the package's model.
 
@@ -90,7 +90,6 @@ def find_rule(
         tensors: Its tensors.
         arch: Name of the architecture to use; None for the one that the package names, else the
             first one whose configuration can describe the model.
-        to: Kind of checkpoint to write.
 
     Raises:
         UsageError: `arch` names no supported architecture.
@@ -98,13 +97,13 @@ def find_rule(
         ManifestError: The model needs a feature that this version does not support.
     """
     if arch is not None:
-        return _try(find_architecture({}, arch, package.where), package, tensors, to)
+        return _try(find_architecture({}, arch, package.where), package, tensors)
     named = package.manifest.metadata.get("sourceArchitecture")
     own = [rule for rule in ARCHITECTURES if rule.name == named]
     refusal: ConversionError | None = None
     for rule in (*own, *ARCHITECTURES):
         try:
-            return _try(rule, package, tensors, to)
+            return _try(rule, package, tensors)
         except ConversionError as error:
             refusal = refusal or (error if own else None)
     raise refusal or ConversionError(
@@ -115,10 +114,8 @@ def find_rule(
 
 
 def _try(
-    rule: ArchitectureRule, package: Package, tensors: Sequence[LogicalTensor], to: str
+    rule: ArchitectureRule, package: Package, tensors: Sequence[LogicalTensor]
 ) -> tuple[ArchitectureRule, dict[str, Any]]:
-    if to == "safetensors":
-        check_exportable(rule)
     config = rebuild_config(package, rule, tensors)
     model = check_config(config, package, rule, tensors)
     check_described(config, package, rule, tensors, model)

@@ -104,7 +104,7 @@ def export(
         _check_not_embedding(package)
         stored = logical_tensors(package)
         tensors = [one for one in stored if not one.name.startswith(MTP)]
-        rule, config = find_rule(package, tensors, arch, to=to)
+        rule, config = find_rule(package, tensors, arch)
         counter = Progress(progress)
         counter.start("export", sum(prod(tensor.shape) for tensor in tensors))
         left_out = (WITHOUT_HEAD,) if len(tensors) < len(stored) else ()
@@ -190,7 +190,7 @@ def _plan_directory(
         shape = parts[0].shape
         if len(parts) > 1:
             shape = (sum(one.shape[0] for one in parts), *shape[1:])
-        join = arrangement(name, stacks, manifest.architecture.num_key_value_heads)
+        join = arrangement(name, stacks, manifest.architecture)
         join = transpose if rule.is_transposed(name) else join
         own_shift = shift if parts[0].role == "norm" else 0.0
         outgoing.append(

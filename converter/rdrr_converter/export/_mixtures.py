@@ -26,13 +26,13 @@ def further_keys(moe: MoeConfig, names: Collection[str], layers: int) -> dict[st
         "n_routed_experts": moe.num_experts,
         "n_shared_experts": count,
         "first_k_dense_replace": first,
-        "num_dense_layers": first,
         "n_group": groups,
         "topk_group": moe.expert_groups_per_token or groups,
         "topk_method": "greedy" if moe.expert_groups is None else "group_limited_greedy",
         "routed_scaling_factor": (
             1.0 if moe.routed_scaling_factor is None else moe.routed_scaling_factor
         ),
+        "num_dense_layers": first,
         "num_nextn_predict_layers": 0,
         "shared_intermediate_size": shared or 0,
         "mlp_layer_types": ["sparse" if layer in sparse else "dense" for layer in range(layers)],

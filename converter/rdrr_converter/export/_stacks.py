@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from rdrr_manifests.logical import LogicalTensor
+from rdrr_manifests.models import Architecture
 
 from rdrr_converter.architectures.base import StackRule
 from rdrr_converter.export._values import Arrange
+from rdrr_converter.grouped_rows import Piece, Rows, rows_of_parts
+from rdrr_converter.tensor_shapes import linear_dimensions
 
 Stack = tuple[str, tuple[LogicalTensor, ...]]
 """A name in the checkpoint, and the tensors that are stacked under it, from the top down."""
@@ -87,18 +90,22 @@ def _pattern(part: str) -> re.Pattern[str]:
     return re.compile(text)
 
 
-def arrangement(name: str, rules: Sequence[StackRule], kv_heads: int) -> Arrange | None:
+def arrangement(name: str, rules: Sequence[StackRule], sizes: Architecture) -> Arrange | None:
     """Return how the parts of a stack are arranged; None if they are only concatenated.
 
     Args:
         name: Name of the stack, or of any other tensor.
         rules: The stacks of the architecture.
-        kv_heads: Number of key-value heads, by which the parts may alternate.
+        sizes: The manifest's `architecture`, by whose heads the parts may alternate.
     """
     for rule in rules:
         if re.fullmatch(re.escape(rule.name).replace(r"\{layer\}", r"\d+"), name):
             if rule.by_head:
-                return partial(_alternate, groups=kv_heads)
+                return partial(_alternate, groups=sizes.num_key_value_heads)
+            if rule.pieces:
+                dimensions = linear_dimensions(sizes)
+                pieces = [Piece(part, dimensions[size]) for part, size in rule.pieces]
+                return partial(_in_pieces, rows=rows_of_parts(pieces, dimensions[rule.groups]))
             return transpose if rule.transposed else None
     return None
 
@@ -112,6 +119,14 @@ def _alternate(parts: Sequence[npt.NDArray[Any]], groups: int) -> npt.NDArray[An
     """Return the rows of all parts group by group; those of vectors are their elements."""
     columns = 1 if parts[0].shape[0] == 1 else parts[0].shape[1]
     return np.concatenate([one.reshape(groups, -1, columns) for one in parts], axis=1)
+
+
+def _in_pieces(parts: Sequence[npt.NDArray[Any]], rows: Sequence[Rows]) -> npt.NDArray[Any]:
+    """Return the stack of which each part consists of some rows."""
+    joined = np.concatenate(parts)
+    whole = np.empty_like(joined)
+    whole[np.concatenate(rows)] = joined
+    return whole
 
 
 def _stack_of(name: str, rules: Sequence[StackRule]) -> tuple[str, tuple[str, ...]]:

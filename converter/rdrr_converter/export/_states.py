@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rdrr_format.errors import ConversionError
 from rdrr_manifests.models import Manifest
-
-from rdrr_converter.architectures import ArchitectureRule
 
 _SIZES = (
     "linear_num_key_heads",
@@ -17,21 +14,6 @@ _SIZES = (
     "linear_value_head_dim",
     "linear_conv_kernel_dim",
 )
-
-
-def check_exportable(rule: ArchitectureRule) -> None:
-    """Refuse architectures whose checkpoints cannot be written from the tensors of a package.
-
-    Raises:
-        ConversionError: Readers of the architecture expect tensors that are not written.
-    """
-    if any(stack.pieces for stack in rule.stacks):
-        raise ConversionError(
-            f"checkpoints of {rule.name} are not written: their projections alternate by head",
-            hint="with experts in every layer, qwen3_5_moe describes the same model",
-        )
-    if "num_dense_layers" in rule.defaults:
-        raise ConversionError(f"checkpoints of {rule.name} are not written yet")
 
 
 def with_states(
@@ -52,7 +34,7 @@ def with_states(
         return found | {key: getattr(sizes, key) for key in _SIZES}
     found["norm_eps"] = found.pop("rms_norm_eps")
     del found["hidden_act"], found["head_dim"]
-    found |= {"conv_L_cache": sizes.linear_conv_kernel_dim}
+    found["conv_L_cache"] = sizes.linear_conv_kernel_dim
     if "block_auto_adjust_ff_dim" in known:
         found["block_auto_adjust_ff_dim"] = False
     return found
