@@ -84,6 +84,7 @@ def match(
     Raises:
         SourceError: A tensor is missing, is unexpected or has the wrong shape.
     """
+    rule = rule.named_by(config)
     if sizes.num_layers > len(source.tensors):
         most = f"at most {len(source.tensors)}, the number of tensors"
         raise config.fault("num_hidden_layers", most, sizes.num_layers)

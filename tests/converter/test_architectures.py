@@ -15,6 +15,7 @@ BY_NAME = {rule.name: rule for rule in ARCHITECTURES}
 OLDER = (
     "cohere",
     "cohere2",
+    "falcon",
     "gpt2",
     "gpt_neox",
     "nemotron",
@@ -195,7 +196,7 @@ def test_absent_keys_have_the_defaults_of_transformers(name, model_type):
         **WITHOUT_DEFAULTS.get(name, {}),
     }
     whole = transformers_config(model_type, **sizes).to_dict()
-    whole |= {"intermediate_size": 512} if name in ("gpt2", "opt") else {}
+    whole |= {"intermediate_size": 512} if name in ("falcon", "gpt2", "opt") else {}
     bare, full = config_of(name, sizes), config_of(name, whole)
     for name_of_block in (
         "attention",

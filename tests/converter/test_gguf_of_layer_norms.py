@@ -9,12 +9,15 @@ import pytest
 from rdrr_converter.convert import convert
 from rdrr_converter.export import export
 from rdrr_converter.sources._gguf_file import read_gguf
-from rdrr_format.errors import ConversionError
+from rdrr_format.errors import ConversionError, SourceError
 from rdrr_manifests.package import open_package
 from support.checkpoints import OLDER_MODELS, make_model, save_checkpoint
 from support.gguf_older import OLDER, payloads, write_older_gguf
 
-MODELS = [tiny for tiny in OLDER_MODELS if tiny.model_type in OLDER]
+MODELS = [
+    tiny for tiny in OLDER_MODELS if tiny.model_type in OLDER and ("bias", True) not in tiny.options
+]
+"""Those that llama.cpp has; it reads no biases of Falcon's projections."""
 
 
 def saved(tiny, folder, rng):
@@ -72,7 +75,38 @@ def test_forms_of_opt_that_no_op_computes_are_refused_by_the_key(tmp_path, rng, 
         convert(tmp_path / "model", tmp_path / "out")
 
 
-@pytest.mark.parametrize("tiny", MODELS[2:4], ids=lambda tiny: tiny.name)
+def test_biases_of_falcon_are_not_written(tmp_path, rng):
+    tiny = next(one for one in OLDER_MODELS if ("bias", True) in one.options)
+    convert(saved(tiny, tmp_path / "model", rng), tmp_path / "package", quantize="f32")
+    with pytest.raises(ConversionError, match="no biases of Falcon"):
+        export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
+
+
+@pytest.mark.parametrize("change", [{"alibi": True}, {"num_ln_in_parallel_attn": 3}])
+def test_forms_of_falcon_that_no_op_computes_are_refused_by_the_key(tmp_path, rng, change):
+    tiny = next(one for one in OLDER_MODELS if one.model_type == "falcon")
+    folder = saved(tiny, tmp_path / "model", rng)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises((ConversionError, SourceError), match=next(iter(change))):
+        convert(folder, tmp_path / "out")
+
+
+def test_the_newer_decoder_of_falcon_may_have_one_norm(tmp_path, rng):
+    tiny = next(one for one in OLDER_MODELS if one.name == "falcon-320")
+    model = make_model(tiny, rng, num_hidden_layers=1, num_ln_in_parallel_attn=1)
+    convert(save_checkpoint(model, tmp_path / "model"), tmp_path / "package", quantize="f32")
+    export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
+    convert(tmp_path / "out.gguf", tmp_path / "again", quantize="f32")
+    with open_package(tmp_path / "package") as first, open_package(tmp_path / "again") as second:
+        assert first.graph == second.graph
+        assert not first.manifest.inference.normalization.post_attention_norm
+
+
+STACKED = [tiny for tiny in MODELS if tiny.model_type in ("gpt_neox", "gpt2")]
+
+
+@pytest.mark.parametrize("tiny", STACKED, ids=lambda tiny: tiny.name)
 def test_quantized_stacks_are_split_and_stacked_again(tiny, tmp_path, rng):
     checkpoint = saved(tiny, tmp_path / "model", rng)
     written = write_older_gguf(checkpoint, tmp_path / "model.gguf", "Q8_0")

@@ -21,6 +21,7 @@ UNGATED = (
     "mamba2",
     "apertus",
     "arcee",
+    "falcon",
     "gpt2",
     "gpt_neox",
     "nemotron",
@@ -28,6 +29,8 @@ UNGATED = (
     "phi",
     "starcoder2",
 )
+NOT_OF_FALCON = ("head_dim", "intermediate_size", "num_key_value_heads")
+"""Usual keys that configurations of Falcon do not have."""
 
 
 @dataclass(frozen=True)
@@ -381,6 +384,24 @@ OLDER_MODELS = (
     TinyModel("starcoder2", 384, (("sliding_window", 24),)),
     TinyModel("phi", 256, (("head_dim", 80), ("partial_rotary_factor", 0.4))),
     TinyModel("gpt_neox", 320, (("num_key_value_heads", 4), ("head_dim", 80))),
+    TinyModel("falcon", 256, (("multi_query", True), ("num_kv_heads", 1)), omitted=NOT_OF_FALCON),
+    TinyModel(
+        "falcon",
+        320,
+        (("new_decoder_architecture", True), ("num_kv_heads", 2)),
+        omitted=NOT_OF_FALCON,
+    ),
+    TinyModel(
+        "falcon",
+        384,
+        (
+            ("bias", True),
+            ("multi_query", False),
+            ("num_kv_heads", 4),
+            ("parallel_attn", False),
+        ),
+        omitted=NOT_OF_FALCON,
+    ),
     TinyModel("gpt2", 256, (("num_key_value_heads", 4), ("n_inner", 512))),
     TinyModel("opt", 256, (("num_key_value_heads", 4), ("ffn_dim", 512))),
     TinyModel("stablelm", 384, (("head_dim", 96), ("use_qkv_bias", True))),

@@ -22,6 +22,7 @@ from rdrr_format.encoding import encode_tensor
 OLDER = {
     "starcoder2": "starcoder2",
     "phi": "phi2",
+    "falcon": "falcon",
     "gpt_neox": "gptneox",
     "gpt2": "gpt2",
     "stablelm": "stablelm",
@@ -61,6 +62,7 @@ ARCHITECTURES = {
     "arcee": "arcee",
 }
 LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
+    "falcon": {"bias": False, "parallel_attn": True},
     "gemma2": {"query_pre_attn_scalar": 64},
     "gpt_oss": {"swiglu_limit": 7.0},
     "qwen2_moe": {"mlp_only_layers": []},

@@ -14,6 +14,7 @@ import gguf
 import numpy as np
 from safetensors.numpy import load_file
 from support.gguf_files import OLDER, add_entry, add_tensor, tokenizer_entries
+from support.older_names import falcon_projections
 
 EPS = ("norm_epsilon", "layer_norm_eps", "layer_norm_epsilon", "norm_eps")
 
@@ -56,13 +57,17 @@ def _entries(config: Mapping[str, Any]) -> dict[str, Any]:
         "block_count": _first(config, "num_hidden_layers", "n_layer"),
         "context_length": context,
         "embedding_length": hidden,
-        "feed_forward_length": _first(config, "n_inner", "intermediate_size"),
+        "feed_forward_length": _first(config, "n_inner", "ffn_hidden_size", "intermediate_size"),
         "attention.head_count": heads,
         "attention.head_count_kv": config.get("num_key_value_heads", heads),
         "attention.key_length": head_dim,
         "attention.layer_norm_epsilon": float(_first(config, *EPS)),
         "rope.dimension_count": int(head_dim * rope.get("partial_rotary_factor", 1.0)),
     }
+    if config["model_type"] == "falcon":
+        is_shared = config["multi_query"] and not config["new_decoder_architecture"]
+        entries["attention.head_count_kv"] = 1 if is_shared else config["num_kv_heads"]
+        entries["tensor_data_layout"] = "jploski"
     if "rope_theta" in rope:
         entries["rope.freq_base"] = float(rope["rope_theta"])
     if "logit_scale" in config:
@@ -98,6 +103,8 @@ def _as_llama_cpp(name: str, values: np.ndarray, config: Mapping[str, Any]) -> n
     part, ending = name.split(".")[-2:]
     if part in ("c_attn", "c_proj", "c_fc") and ending == "weight" and ".h." in name:
         return np.ascontiguousarray(values.T)
+    if config["model_type"] == "falcon" and part == "query_key_value":
+        return np.concatenate(falcon_projections(values, config["num_attention_heads"]))
     if part == "query_key_value":
         by_head = values.reshape(config["num_attention_heads"], 3, -1, *values.shape[1:])
         return np.concatenate([by_head[:, at].reshape(-1, *values.shape[1:]) for at in range(3)])

@@ -20,6 +20,10 @@ RENAMED = (
     ("transformer.wte", "model.embed_tokens"),
     ("transformer.wpe", "model.embed_positions"),
     ("transformer.ln_f", "model.norm"),
+    ("transformer.word_embeddings", "model.embed_tokens"),
+    (".self_attention.dense.", ".self_attn.o_proj."),
+    (".ln_attn.", ".input_layernorm."),
+    (".ln_mlp.", ".post_attention_layernorm."),
     ("gpt_neox.embed_in", "model.embed_tokens"),
     ("gpt_neox.final_layer_norm", "model.norm"),
     ("gpt_neox.", "model."),
@@ -76,14 +80,28 @@ def is_conv1d(name: str) -> bool:
 
 
 def split_projections(name: str, whole: np.ndarray, heads: int) -> dict[str, np.ndarray]:
-    """Return queries, keys and values of GPT-2 or GPT-NeoX by their names in a package."""
-    if "c_attn" in name:
+    """Return queries, keys and values of GPT-2, GPT-NeoX or Falcon by their names in a package."""
+    if ".self_attention." in name:
+        parts = falcon_projections(whole, heads)
+    elif "c_attn" in name:
         parts = [np.ascontiguousarray(one.T) for one in np.split(whole, 3, axis=-1)]
     else:
         by_head = whole.reshape(heads, 3, -1, *whole.shape[1:])
         parts = [by_head[:, at].reshape(-1, *whole.shape[1:]) for at in range(3)]
     stem, ending = f"model.layers.{name.split('.')[2]}.self_attn", name.rpartition(".")[2]
     return {f"{stem}.{kind}_proj.{ending}": one for kind, one in zip("qkv", parts, strict=True)}
+
+
+def falcon_projections(whole: np.ndarray, heads: int) -> list[np.ndarray]:
+    """Return queries, keys and values of Falcon; each group of queries precedes its key and value.
+
+    A bias does not tell the number of key-value heads, which is that of the queries then.
+    """
+    size = len(whole) // (3 * heads) if whole.ndim == 1 else whole.shape[1] // heads
+    kv_heads = (len(whole) // size - heads) // 2
+    grouped = whole.reshape(kv_heads, -1, size, *whole.shape[1:])
+    parts = grouped[:, :-2], grouped[:, -2], grouped[:, -1]
+    return [np.ascontiguousarray(one.reshape(-1, *whole.shape[1:])) for one in parts]
 
 
 def joined_norms(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -117,7 +135,8 @@ def published_value(name: str, state: dict[str, Any], heads: int) -> Any:
         parts = [state.pop(f"{stem}.{kind}_proj.{ending}") for kind in "qkv"]
         if "c_attn" in name:
             return torch.cat([one.T if one.dim() > 1 else one for one in parts], dim=-1)
-        by_head = [one.reshape(heads, 1, -1, *one.shape[1:]) for one in parts]
+        groups = heads * len(parts[1]) // len(parts[0])
+        by_head = [one.reshape(groups, -1, *one.shape[1:]) for one in parts]
         return torch.cat(by_head, dim=1).reshape(-1, *parts[0].shape[1:])
     if ".norms." in name:  # one vector for each head
         stem, _, rest = name.partition("_layernorm.norms.")

@@ -24,6 +24,7 @@ from rdrr_converter.architectures.dots1 import DOTS1
 from rdrr_converter.architectures.ernie4_5 import ERNIE4_5
 from rdrr_converter.architectures.ernie4_5_moe import ERNIE4_5_MOE
 from rdrr_converter.architectures.exaone4 import EXAONE4
+from rdrr_converter.architectures.falcon import FALCON
 from rdrr_converter.architectures.falcon_h1 import FALCON_H1
 from rdrr_converter.architectures.gemma import GEMMA
 from rdrr_converter.architectures.gemma2 import GEMMA2
@@ -151,6 +152,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     WEDLM,
     COHERE,
     COHERE2,
+    FALCON,
     GPT2,
     GPT_NEOX,
     NEMOTRON,

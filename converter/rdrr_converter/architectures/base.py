@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rdrr_converter.architectures._rope import read_rope
@@ -141,7 +141,9 @@ class ArchitectureRule:
         names: Names of modules in checkpoints of transformers, by canonical name, where they
             differ; `{layer}` and `{expert}` stand for their indices. The name of a tensor may be
             replaced as a whole.
-        keys: Names of configuration keys, by the usual names, where they differ.
+        names_in: Rule for further names of modules, where they depend on the configuration.
+        keys: Names of configuration keys, by the usual names, where they differ; an empty name if
+            configurations do not have the key.
         rows: Names in checkpoints of transformers of the rows of a tensor, by its canonical name,
             where each row is a tensor of its own; `{row}` stands for the index of the row.
         transposed: Canonical names of modules whose matrix checkpoints store as [inputs, outputs].
@@ -192,6 +194,7 @@ class ArchitectureRule:
     has_draft_head: bool = False
     body: str = BODY
     names: Mapping[str, str] = field(default_factory=dict)
+    names_in: Callable[[Config], Mapping[str, str]] | None = None
     keys: Mapping[str, str] = field(default_factory=dict)
     rows: Mapping[str, str] = field(default_factory=dict)
     transposed: tuple[str, ...] = ()
@@ -205,6 +208,12 @@ class ArchitectureRule:
     def config(self, values: Mapping[str, Any], where: object) -> Config:
         """Return a configuration with the defaults and the key names of this architecture."""
         return Config(values, self.defaults, where, self.keys)
+
+    def named_by(self, config: Config) -> ArchitectureRule:
+        """Return this architecture with the names of modules of one configuration."""
+        if self.names_in is None:
+            return self
+        return replace(self, names={**self.names, **self.names_in(config)}, names_in=None)
 
     def published_name(self, name: str) -> str:
         """Return the name of a tensor in checkpoints of transformers, given the canonical one.

@@ -23,6 +23,7 @@ from rdrr_converter.architectures import ARCHITECTURES, ArchitectureRule, find_a
 from rdrr_converter.architectures.config import Flag
 from rdrr_converter.architectures.layers import FULL, SLIDING
 from rdrr_converter.export._check import check_config, check_described
+from rdrr_converter.export._falcon import falcon_keys
 from rdrr_converter.export._gemma import of_gemma
 from rdrr_converter.export._latent import with_latents
 from rdrr_converter.export._mixtures import chunk_keys, further_keys
@@ -201,6 +202,8 @@ def _of_older_families(
         "use_parallel_residual": blocks.layer_pattern.parallel_residual,
         "logit_scale": blocks.output.logit_input_scale,
     }
+    if "multi_query" in known:
+        stated |= falcon_keys(blocks, config["num_key_value_heads"])
     found = config | {key: value for key, value in stated.items() if key in known}
     if blocks.output.position_embedding_offset is not None:
         found.pop("rope_theta")
@@ -211,7 +214,8 @@ def _of_older_families(
 
 def published_keys(config: Mapping[str, Any], rule: ArchitectureRule) -> dict[str, Any]:
     """Return a configuration with the names of keys that transformers writes."""
-    return {rule.keys.get(key, key): value for key, value in config.items()}
+    named = {rule.keys.get(key, key): value for key, value in config.items()}
+    return {key: value for key, value in named.items() if key}
 
 
 def _tensor_flags(rule: ArchitectureRule, names: Collection[str], layers: int) -> dict[str, bool]:

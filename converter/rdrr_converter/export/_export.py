@@ -105,6 +105,7 @@ def export(
         stored = logical_tensors(package)
         tensors = [one for one in stored if not one.name.startswith(MTP)]
         rule, config = find_rule(package, tensors, arch)
+        rule = rule.named_by(rule.config(config, package.where))
         counter = Progress(progress)
         counter.start("export", sum(prod(tensor.shape) for tensor in tensors))
         left_out = (WITHOUT_HEAD,) if len(tensors) < len(stored) else ()

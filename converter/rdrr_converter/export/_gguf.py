@@ -89,7 +89,7 @@ def plan_gguf(
         ConversionError: A GGUF cannot hold a tensor, or holds it only with changed values although
             `lossless` is set.
     """
-    row = find_gguf_architecture(rule, package.where)
+    row = find_gguf_architecture(rule, package.where).for_tensors(one.name for one in tensors)
     shift = norm_shift(rule, package.manifest) - row.norm_offset
     stacks = join_experts(stacked(tensors, [one for one in rule.stacks if row.stores(one)]))
     if not row.dense_layers:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from rdrr_format.errors import ConversionError
+
 from rdrr_converter.architectures.layers import FULL
 from rdrr_converter.sources._gguf_layer_norms import COHERE2_PERIOD
 
@@ -21,6 +23,17 @@ def _gptneox(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
     """State the form of the layers, and note which GELU llama.cpp computes."""
     entries, _ = _parallel(config)
     return entries, ("llama.cpp computes the tanh form of GELU for this architecture",)
+
+
+def _falcon(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
+    """State the order of the stacked rows, and note which GELU llama.cpp computes."""
+    if config["bias"]:
+        raise ConversionError(
+            "llama.cpp reads no biases of Falcon's projections",
+            hint="export it `to` safetensors",
+        )
+    note = "llama.cpp computes the tanh form of GELU for this architecture"
+    return {"tensor_data_layout": "jploski"}, (note,)
 
 
 def _cohere(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
@@ -41,6 +54,7 @@ def _cohere2(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
 
 KEYS_OF: Mapping[str, Keys] = MappingProxyType(
     {
+        "falcon": _falcon,
         "gptneox": _gptneox,
         "stablelm": _parallel,
         "command-r": _cohere,

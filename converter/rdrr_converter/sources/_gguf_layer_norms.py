@@ -48,6 +48,12 @@ def _gptneox(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _falcon(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the form of the layers, whose branches are parallel; the norms decide the rest."""
+    del read, config
+    return {"bias": False, "multi_query": False, "parallel_attn": True}
+
+
 def _cohere(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     del config
     scale = read.number("logit_scale")
@@ -67,6 +73,7 @@ SETTINGS: Mapping[str, Settings] = MappingProxyType(
     {
         "starcoder2": _starcoder2,
         "phi2": _partial,
+        "falcon": _falcon,
         "gptneox": _gptneox,
         "stablelm": _partial,
         "nemotron": _partial,

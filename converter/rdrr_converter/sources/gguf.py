@@ -89,6 +89,7 @@ def open_file(path: Path) -> Source:
     metadata = files[0].metadata
     architecture = find_gguf_architecture(metadata.get("general.architecture"), path)
     stored = _merged_parts(files)
+    architecture = architecture.for_tensors(stored)
     embedding = _embedding(stored, path)
     factors = [_vector(stored.pop(name, None)) for name in (ROPE_FREQS, ROPE_SHORT, ROPE_LONG)]
     config = read_config(

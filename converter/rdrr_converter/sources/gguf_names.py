@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from rdrr_format.errors import ConversionError
@@ -134,6 +134,12 @@ _ONE_STACK: Mapping[str, str] = MappingProxyType(
         "attn_qkv": "self_attn.qkv_proj",
     }
 )
+_FALCON: Mapping[str, str] = MappingProxyType(
+    {theirs: ours for theirs, ours in _ONE_STACK.items() if theirs != "ffn_norm"}
+)
+_FALCON_TWO_NORMS: Mapping[str, str] = MappingProxyType(
+    {**_FALCON, "attn_norm": "post_attention_layernorm", "attn_norm_2": "input_layernorm"}
+)
 _PHI2: Mapping[str, str] = MappingProxyType({**_LAYER, "attn_qkv": "self_attn.qkv_proj"})
 _NEXTN: Mapping[str, str] = MappingProxyType(
     {
@@ -223,6 +229,7 @@ class GgufArchitecture:
         flags: Keys of the configuration that follow from the tensors: the key, the last part of a
             tensor's Hugging Face name, and the value if there is such a tensor.
         per_layer: Metadata keys of sizes that may differ between layers.
+        two_norms: `layer` for models whose parallel branches have a norm each, where it differs.
         shares_values: Whether the values of some layers may be their projected keys.
         plain_norms: Modules of norms to which `norm_offset` does not apply.
         outside: Hugging Face's names of the modules outside the layers, by llama.cpp's.
@@ -251,6 +258,14 @@ class GgufArchitecture:
     biases: bool = True
     other_forms: Mapping[str, str] = field(default_factory=lambda: _NO_FORMS)
     has_attention: bool = True
+    two_norms: Mapping[str, str] | None = None
+
+    def for_tensors(self, names: Iterable[str]) -> GgufArchitecture:
+        """Return this row for a model with these tensors, in llama.cpp's names or the other."""
+        own = (".attn_norm_2.weight", ".post_attention_layernorm.weight")
+        if self.two_norms is None or not any(name.endswith(own) for name in names):
+            return self
+        return replace(self, layer=self.two_norms, two_norms=None)
 
     def stated_by(self, names: Iterable[str]) -> dict[str, bool]:
         """Return the keys of the configuration that follow from the tensors' Hugging Face names."""
@@ -423,6 +438,14 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             GgufArchitecture("starcoder2", "Starcoder2ForCausalLM", layer_norm=True),
             GgufArchitecture("phi2", "PhiForCausalLM", _PHI2, layer_norm=True),
             GgufArchitecture("gptneox", "GPTNeoXForCausalLM", _ONE_STACK, layer_norm=True),
+            GgufArchitecture(
+                "falcon",
+                "FalconForCausalLM",
+                _FALCON,
+                layer_norm=True,
+                flags=(("new_decoder_architecture", ".post_attention_layernorm.weight", True),),
+                two_norms=_FALCON_TWO_NORMS,
+            ),
             GgufArchitecture("gpt2", "GPT2LMHeadModel", _ONE_STACK, layer_norm=True),
             GgufArchitecture(
                 "stablelm",
