@@ -61,7 +61,7 @@ def has_two_norms(config: Config) -> bool:
     if norms not in (None, 1, 2):
         raise config.fault("num_ln_in_parallel_attn", "1 or 2", norms)
     if config.flag("new_decoder_architecture"):
-        return norms != 1
+        return bool(norms != 1)
     return not config.flag("parallel_attn")
 
 
