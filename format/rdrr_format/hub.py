@@ -11,7 +11,7 @@ import glob
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,14 +29,16 @@ class Listing:
 
     Attributes:
         location: The repository.
-        sizes: Size of each file in bytes, by name.
+        sizes: Size of each file in bytes, by name; without those in folders.
         folder: Folder in the cache, if the hub could not be reached; it may lack files. Otherwise
             None.
+        in_folders: Paths of the files in folders.
     """
 
     location: HubLocation
     sizes: Mapping[str, int]
     folder: Path | None = None
+    in_folders: frozenset[str] = field(default=frozenset())
 
     def path(self, name: str) -> Path:
         """Return the path of a file in the cache, and download it first if it is not there.
@@ -80,7 +82,8 @@ def list_files(location: HubLocation, marker: str) -> Listing:
         except Exception:  # errors of its HTTP library, which are not part of its API
             return _cached(location, marker)
     files = {one.rfilename: one.size or 0 for one in info.siblings or ()}
-    return Listing(location, {name: size for name, size in files.items() if "/" not in name})
+    own = {name: size for name, size in files.items() if "/" not in name}
+    return Listing(location, own, in_folders=frozenset(files.keys() - own.keys()))
 
 
 def _cached(location: HubLocation, marker: str) -> Listing:

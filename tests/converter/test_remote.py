@@ -20,6 +20,7 @@ from support.gguf_files import write_gguf
 from support.object_store import contents, files, s3_server, upload
 from support.range_server import QuietHandler, RangeHandler
 from support.safetensor_files import from_stored, llama_tensors, write_llama, write_safetensors
+from support.sentence_checkpoints import add_modules
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +78,17 @@ def test_a_checkpoint_on_s3_gives_the_bytes_of_a_local_one(folder, tmp_path, url
     assert files(tmp_path / "out") == files(tmp_path / "local")
     weights = [read for read in reads if read[0] == "model.safetensors"]
     assert sum(size for _, _, size in weights) == (folder / "model.safetensors").stat().st_size
+
+
+def test_an_embedding_model_is_read_with_its_modules(folder, tensors, tmp_path, url, rng):
+    hidden = from_stored(tensors["model.norm.weight"]).size
+    layers = [rng.normal(0, 0.1, (48, hidden))]
+    add_modules(folder, hidden, "mean", layers=layers, biases=[rng.normal(0, 0.1, 48)])
+    convert(folder, tmp_path / "local")
+    convert(upload(folder, f"{url}/tiny-llama"), tmp_path / "out")
+    assert files(tmp_path / "out") == files(tmp_path / "local")
+    block = open_package(tmp_path / "out").manifest.inference.output.embedding_postprocessor
+    assert [one.output_size for one in block.projections] == [48]
 
 
 def test_each_piece_of_a_shard_is_fetched_once_and_other_weights_never(

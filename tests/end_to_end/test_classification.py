@@ -105,6 +105,27 @@ def test_a_head_with_one_label_ranks_the_pairs_of_the_tokenizer(backend, rng, tm
         assert max(scores) - min(scores) > 1e-2
 
 
+@pytest.mark.parametrize("labels", [1, 3])
+@pytest.mark.parametrize("tiny", [QWEN3, GEMMA3, GPT2], ids=lambda one: one.name)
+def test_transformers_reads_an_exported_classifier(labels, tiny, rng, tmp_path):
+    from transformers import AutoModelForSequenceClassification
+
+    model = make_classifier(tiny, rng, tmp_path / "source", labels)
+    rdrr.export(converted(tmp_path), tmp_path / "out", lossless=True)
+    convert(tmp_path / "out", tmp_path / "again", quantize="f32")
+    read, info = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "out", dtype=torch.float32, output_loading_info=True
+    )
+    assert not any(info.values()), info
+    assert np.allclose(logits_of(read.eval(), [5, 6, 7]), logits_of(model, [5, 6, 7]), atol=1e-5)
+    blocks = [
+        rdrr.open_package(tmp_path / one).manifest.inference.output for one in ("package", "again")
+    ]
+    assert blocks[0].classifier == blocks[1].classifier
+    with pytest.raises(ConversionError, match="classification head cannot be exported as GGUF"):
+        rdrr.export(tmp_path / "package", tmp_path / "m.gguf", to="gguf")
+
+
 def test_the_commands_print_probabilities_and_scores(rng, tmp_path):
     make_classifier(QWEN3, rng, tmp_path / "source", 1, id2label={0: "relevant"})
     package = converted(tmp_path)

@@ -9,11 +9,13 @@ import pytest
 import rdrr
 import torch
 from rdrr_converter.convert import convert
+from rdrr_converter.sources._gguf_file import read_gguf
 from rdrr_format.errors import ConversionError, ManifestError, SourceError, UsageError
 from rdrr_manifests.validation import validate
-from support.checkpoints import TinyModel, make_model, write_tokenizer
+from support.checkpoints import TinyModel, make_checkpoint, make_model, write_tokenizer
 from support.commands import EXAMPLE
 from support.commands import rdrr as run_rdrr
+from support.gguf_files import write_gguf
 from support.sentence_checkpoints import PROMPTS, add_modules, expected_embedding
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
@@ -117,12 +119,89 @@ def test_bidirectional_attention_sees_later_tokens_within_the_window(backend, bo
             loaded.generate("text")
 
 
-def test_embedding_models_are_not_exported_without_their_modules(rng, tmp_path):
-    make_source(tmp_path / "source", rng, "last")
+def embedded(package, texts=TEXTS, **options):
+    with rdrr.load(package, backend="cpu") as loaded:
+        return loaded.embed(texts, **options)
+
+
+def described(package):
+    return rdrr.open_package(package).manifest.inference.output.embedding_postprocessor
+
+
+@pytest.mark.parametrize(
+    ("pooling", "options"),
+    [("last", {"default": "query"}), ("mean", {"normalize": False, "include_prompt": False})],
+)
+def test_an_exported_embedding_model_gives_the_same_embeddings(pooling, options, rng, tmp_path):
+    from transformers import AutoModel
+
+    model = make_source(tmp_path / "source", rng, pooling, **options)
     convert(tmp_path / "source", tmp_path / "package", quantize="f32")
-    for to in ("safetensors", "gguf"):
-        with pytest.raises(ConversionError, match="embedding model cannot be exported yet"):
-            rdrr.export(tmp_path / "package", tmp_path / to, to=to)
+    rdrr.export(tmp_path / "package", tmp_path / "out", lossless=True)
+    convert(tmp_path / "out", tmp_path / "again", quantize="f32")
+    assert described(tmp_path / "again") == described(tmp_path / "package")
+    wanted = embedded(tmp_path / "package", prompt="query")
+    assert np.array_equal(embedded(tmp_path / "again", prompt="query"), wanted)
+    read, info = AutoModel.from_pretrained(
+        tmp_path / "out", dtype=torch.float32, output_loading_info=True
+    )
+    assert type(read) is type(model.model)
+    assert not any(info.values())
+    with torch.no_grad():
+        found = read.eval()(torch.tensor([[5, 6, 7]]), use_cache=False).last_hidden_state[0]
+    assert torch.equal(found, hidden_states(model, [5, 6, 7]))
+
+
+def test_linear_layers_and_attention_to_later_tokens_are_exported(rng, tmp_path):
+    from transformers import AutoModel
+
+    tiny = TinyModel("gemma3_text", 256, (("sliding_window", 24), ("sliding_window_pattern", 2)))
+    options = {"num_hidden_layers": 3, "use_bidirectional_attention": True}
+    model = make_model(tiny, rng, max_position_embeddings=1024, **options)
+    model.model.save_pretrained(tmp_path / "source")
+    write_tokenizer(tmp_path / "source")
+    layers = [rng.normal(0, 0.1, (320, 256)), rng.normal(0, 0.1, (96, 320))]
+    biases = [rng.normal(0, 0.1, 320), None]
+    add_modules(tmp_path / "source", 256, "mean", layers=layers, biases=biases)
+    convert(tmp_path / "source", tmp_path / "package", quantize="f32")
+    rdrr.export(tmp_path / "package", tmp_path / "out", lossless=True)
+    convert(tmp_path / "out", tmp_path / "again", quantize="f32")
+    assert described(tmp_path / "again") == described(tmp_path / "package")
+    assert np.array_equal(embedded(tmp_path / "again"), embedded(tmp_path / "package"))
+    read = AutoModel.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
+    ids = rng.integers(3, 259, 80).tolist()
+    with torch.no_grad():
+        found = read(torch.tensor([ids]), use_cache=False).last_hidden_state[0]
+    assert torch.equal(found, hidden_states(model, ids))
+    with pytest.raises(ConversionError, match="linear layers after the pooling"):
+        rdrr.export(tmp_path / "package", tmp_path / "m.gguf", to="gguf")
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean", "cls"])
+def test_a_gguf_states_the_pooling(pooling, rng, tmp_path):
+    make_source(tmp_path / "source", rng, pooling)
+    convert(tmp_path / "source", tmp_path / "package", quantize="f32")
+    result = rdrr.export(tmp_path / "package", tmp_path / "m.gguf", to="gguf", lossless=True)
+    assert any("no place for the prompts document, query" in note for note in result.notes)
+    kinds = {"mean": 1, "cls": 2, "last": 3}
+    assert read_gguf(tmp_path / "m.gguf").metadata["qwen3.pooling_type"] == kinds[pooling]
+    done = convert(tmp_path / "m.gguf", tmp_path / "again", quantize="f32")
+    assert any("embeddings are normalized" in note for note in done.notes)
+    package = rdrr.open_package(tmp_path / "again")
+    assert package.manifest.model_type == "embedding"
+    text = PROMPTS["query"] + TEXTS[1]
+    assert np.array_equal(embedded(tmp_path / "again", text), embedded(tmp_path / "package", text))
+
+
+@pytest.mark.parametrize("kind", [4, 9, "mean"])
+def test_another_pooling_of_a_gguf_is_refused(kind, rng, tmp_path):
+    make_checkpoint(TinyModel("qwen3"), tmp_path / "source", rng, num_hidden_layers=1)
+    write_gguf(tmp_path / "source", tmp_path / "m.gguf", metadata={"qwen3.pooling_type": kind})
+    with pytest.raises(ConversionError, match="pooling cannot be converted"):
+        convert(tmp_path / "m.gguf", tmp_path / "package")
+    write_gguf(tmp_path / "source", tmp_path / "n.gguf", metadata={"qwen3.pooling_type": 0})
+    convert(tmp_path / "n.gguf", tmp_path / "package")
+    assert rdrr.open_package(tmp_path / "package").manifest.model_type == "transformer"
 
 
 def test_the_command_prints_and_saves_them(rng, tmp_path):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
+import numpy as np
 import pytest
 from support.adapters import adapter_tensors, write_adapter
 from support.commands import EXAMPLE, error_line, rdrr, rdrr_each
 from support.object_store import files
+from support.sentence_checkpoints import add_modules
 
 NAME = "org/small-llama"
 WANTED = [
@@ -149,3 +152,30 @@ def test_an_adapter_on_the_hub_is_merged_and_works_offline_later(hub, variables,
     [offline] = rdrr_each(again, **variables, HF_HUB_OFFLINE="1")
     assert offline.code == 0, offline.err
     assert files(tmp_path / "hub") == files(tmp_path / "local") == files(tmp_path / "again")
+
+
+def test_an_embedding_model_is_fetched_with_its_modules(hub, variables, tmp_path):
+    source, name = tmp_path / "embedding", "org/embedding"
+    shutil.copytree(EXAMPLE, source)
+    hidden = json.loads((source / "config.json").read_text())["hidden_size"]
+    layers = [np.random.default_rng(0).normal(0, 0.1, (48, hidden))]
+    add_modules(source, hidden, "mean", layers=layers, biases=[None])
+    content = {
+        str(path.relative_to(source)): path.read_bytes()
+        for path in source.rglob("*")
+        if path.is_file()
+    }
+    hub.add(name, content | {"onnx/model.safetensors": b"x", "onnx/config.json": b"{}"})
+    done, offline = rdrr_each(
+        ["convert", f"hf://{name}", tmp_path / "out", "--quiet"],
+        ["convert", source, tmp_path / "local", "--quiet"],
+        **variables,
+    )
+    assert done.code == 0, done.err
+    assert offline.code == 0, offline.err
+    assert files(tmp_path / "out") == files(tmp_path / "local")
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["modelType"] == "embedding"
+    fetched = [one for one in hub.requests if one.startswith("GET") and "/resolve/" in one]
+    assert any(one.endswith("/2_Dense/model.safetensors") for one in fetched)
+    assert not any("onnx" in one for one in fetched)

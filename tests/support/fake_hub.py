@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif parts[2:4] == ["info", "lfs"]:
             self._batch(json.loads(body))
         elif parts[2:3] == ["resolve"]:
-            self._resolve("/".join(parts[:2]), parts[3], parts[4])
+            self._resolve("/".join(parts[:2]), parts[3], "/".join(parts[4:]))
         else:
             self._missing("RepoNotFound")
 

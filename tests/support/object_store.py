@@ -61,12 +61,13 @@ def gs_server() -> Iterator[str]:
 
 
 def upload(folder: Path, url: str) -> str:
-    """Upload the files of a folder to a URL with the client library; return the URL."""
+    """Upload the files of a folder to a URL, with those of its folders; return the URL."""
     from fsspec.core import url_to_fs
 
     fs, root = url_to_fs(url)
-    for path in folder.iterdir():
-        fs.pipe_file(f"{root}/{path.name}", path.read_bytes())
+    for path in folder.rglob("*"):
+        if path.is_file():
+            fs.pipe_file(f"{root}/{path.relative_to(folder)}", path.read_bytes())
     return url
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from rdrr_format.errors import ConversionError, RdrrError
 from rdrr_manifests.graph import Graph, derive_graph
 from rdrr_manifests.logical import HEAD, LogicalTensor
-from rdrr_manifests.models import Manifest
+from rdrr_manifests.models import Inference, Manifest
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures import ArchitectureRule
@@ -53,7 +53,7 @@ def check_config(
     names = [tensor.name for tensor in tensors]
     read: dict[str, object] = {
         "architecture": model.sizes,
-        "inference": model.inference,
+        "inference": _with_modules(model.inference, package.manifest),
         "moe_config": model.moe,
         "mask_token_id": model.mask_token_id,
     }
@@ -72,6 +72,13 @@ def check_config(
             found=found,
         )
     return model
+
+
+def _with_modules(inference: Inference, manifest: Manifest) -> Inference:
+    """Return the blocks with what follows the model, which no configuration states."""
+    block = manifest.inference.output.embedding_postprocessor
+    output = inference.output.model_copy(update={"embedding_postprocessor": block})
+    return inference.model_copy(update={"output": output})
 
 
 def _not_exportable(rule: ArchitectureRule, error: RdrrError) -> ConversionError:

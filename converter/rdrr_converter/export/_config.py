@@ -152,6 +152,9 @@ def rebuild_config(
         config["hidden_activation"] = config.pop("hidden_act")
     if any(windows) or "sliding_window" in known:
         config["sliding_window"] = max((window or 0 for window in windows), default=0) or None
+    if not blocks.attention.causal:  # readers derive the window of each side from this one
+        config["sliding_window"] = blocks.attention.sliding_window
+        config["use_bidirectional_attention"] = True
     if "use_sliding_window" in known:
         config["use_sliding_window"] = any(windows)
     if len(set(windows)) > 1:

@@ -15,7 +15,7 @@ from rdrr_format.locations import is_url, local_path
 from rdrr_manifests.graph.mtp import MTP
 from rdrr_manifests.logical import LogicalTensor, logical_tensors
 from rdrr_manifests.models import Manifest
-from rdrr_manifests.package import Package, open_package
+from rdrr_manifests.package import open_package
 
 from rdrr_converter.architectures import ArchitectureRule
 from rdrr_converter.architectures.base import StackRule
@@ -26,6 +26,12 @@ from rdrr_converter.export._config import find_rule, published_keys
 from rdrr_converter.export._gguf import plan_gguf, write_gguf
 from rdrr_converter.export._result import ExportedTensor, ExportResult
 from rdrr_converter.export._safetensors import SHARD_SIZE, write_directory
+from rdrr_converter.export._sentences import (
+    head_tensors,
+    of_language_model,
+    with_head_keys,
+    write_modules,
+)
 from rdrr_converter.export._stacks import (
     Stack,
     arrangement,
@@ -101,14 +107,14 @@ def export(
     if os.path.lexists(path):
         raise StoreError("exists already", where=path, hint="choose another destination")
     with open_package(location, follow_links=follow_links) as package:
-        _check_not_embedding(package)
         stored = logical_tensors(package)
-        tensors = [one for one in stored if not one.name.startswith(MTP)]
+        everything = [one for one in stored if not one.name.startswith(MTP)]
+        tensors = of_language_model(package.manifest, everything)
         rule, config = find_rule(package, tensors, arch)
         rule = rule.named_by(rule.config(config, package.where))
         counter = Progress(progress)
         counter.start("export", sum(prod(tensor.shape) for tensor in tensors))
-        left_out = (WITHOUT_HEAD,) if len(tensors) < len(stored) else ()
+        left_out = (WITHOUT_HEAD,) if len(everything) < len(stored) else ()
         notes: tuple[str, ...] = ()
         if to == "gguf":
             outgoing = plan_gguf(package, tensors, rule, lossless=lossless)
@@ -117,11 +123,15 @@ def export(
         else:
             kind = _scalar(tensors, dtype, lossless)
             outgoing = _plan_directory(tensors, rule, kind, package.manifest)
-            check_complete(package, tensors, outgoing)
-            stated = {**published_keys(config, rule), "torch_dtype": _TORCH[kind]}
+            head = head_tensors(package.manifest, everything)
+            outgoing += [OutgoingTensor(one.stored, (one,), one.shape, kind) for one in head]
+            check_complete(package, (*tensors, *head), outgoing)
+            stated = with_head_keys(published_keys(config, rule), package.manifest, rule)
+            stated["torch_dtype"] = _TORCH[kind]
             with atomic_folder(path) as staging:
                 folder = staging.package
                 errors = write_directory(package, outgoing, stated, folder, shard_size, counter)
+                write_modules(package, folder)
                 if lossless:
                     _check_lossless(errors, kind)
     return ExportResult(
@@ -131,16 +141,6 @@ def export(
         tensors=tuple(_exported(one, errors[one.name]) for one in outgoing),
         notes=(*left_out, *notes),
     )
-
-
-def _check_not_embedding(package: Package) -> None:
-    """Refuse an embedding model, whose modules after the language model would be lost."""
-    if package.manifest.inference.output.embedding_postprocessor is not None:
-        raise ConversionError(
-            "an embedding model cannot be exported yet: its pooling and prompts would be lost",
-            where=package.where,
-            hint="use the checkpoint that the package was converted from",
-        )
 
 
 def _checked(to: str, dtype: str | None) -> tuple[ExportKind, ExportDtype | None]:

@@ -26,6 +26,7 @@ from rdrr_manifests.package import Package
 from rdrr_converter.architectures import ArchitectureRule, find_architecture
 from rdrr_converter.export._check import check_config, norm_shift
 from rdrr_converter.export._gguf_metadata import metadata
+from rdrr_converter.export._gguf_pooling import pooling_entries
 from rdrr_converter.export._gguf_state_spaces import plan_state_space
 from rdrr_converter.export._gguf_states import plan_state
 from rdrr_converter.export._gguf_tokenizer import tokenizer_metadata
@@ -203,6 +204,7 @@ def write_gguf(
     """
     row = find_gguf_architecture(rule, package.where)
     entries, notes = metadata(config, row)
+    pooling, pooling_notes = pooling_entries(package, row.name)
     extra = _rope_divisors(config)
     _check_metadata(entries, extra, package, row, tensors)
     tokenizer_entries, tokenizer_notes = tokenizer_metadata(package, config["vocab_size"])
@@ -212,9 +214,9 @@ def write_gguf(
         "general.quantization_version": _QUANTIZATION_VERSION,
     }
     with atomic_file(path) as partial_path, store_errors(path):
-        everything = {**identity, **entries, **tokenizer_entries}
+        everything = {**identity, **entries, **pooling, **tokenizer_entries}
         errors = _write(partial_path, row.name, everything, extra, package, outgoing, progress)
-    return errors, (*notes, *tokenizer_notes)
+    return errors, (*notes, *pooling_notes, *tokenizer_notes)
 
 
 def _rope_divisors(config: Mapping[str, Any]) -> dict[str, F32Array]:

@@ -59,6 +59,9 @@ def tokenizer_metadata(package: Package, vocab_size: int) -> Parts:
     entries = _tokens(tokenizer, vocab_size, is_pieces=kind == "llama")
     more, notes = (_pieces if kind == "llama" else _byte_level)(tokenizer, entries)
     entries |= {f"{PREFIX}model": kind, **more, **_special(package.manifest, settings, entries)}
+    index = entries.get(f"{PREFIX}eos_token_id")
+    if _adds_eos(tokenizer, None if index is None else entries[f"{PREFIX}tokens"][index]):
+        entries[f"{PREFIX}add_eos_token"] = True
     extra = _count_tokens_without_row(tokenizer, vocab_size)
     if extra:
         notes = (*notes, f"{extra} tokens have no row in the embedding and are left out")
@@ -200,6 +203,17 @@ def _special(manifest: Manifest, settings: Mapping[str, Any], entries: Entries) 
         if flag is not None:
             found[f"{PREFIX}{name}"] = flag
     return found
+
+
+def _adds_eos(tokenizer: Mapping[str, Any], eos: str | None) -> bool:
+    """Return whether the post-processor ends each text with the EOS token."""
+    processor = tokenizer.get("post_processor") or {}
+    for step in processor.get("processors", [processor]):
+        single = step.get("single") if isinstance(step, Mapping) else None
+        last = single[-1] if isinstance(single, list) and single else {}
+        if eos is not None and last.get("SpecialToken", {}).get("id") == eos:
+            return True
+    return False
 
 
 def _text(token: Any) -> str:

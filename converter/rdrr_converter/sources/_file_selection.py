@@ -13,6 +13,7 @@ from fnmatch import fnmatch
 
 from rdrr_format.bounded_json import parse_json
 from rdrr_format.errors import FormatError
+from rdrr_format.file_names import is_plain_name
 
 from rdrr_converter.sources import gguf, safetensors, torch_pickle
 from rdrr_converter.sources._directories import INDEX_BOUNDS
@@ -22,6 +23,12 @@ AUXILIARY_PATTERNS = ("*.json", "*.jinja", "*.model", "merges.txt")
 
 ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
 """Weight files of a LoRA adapter, in the order in which `rdrr_converter.lora` looks for them."""
+
+MODULES = "modules.json"
+"""List of the modules of an embedding model, which are in folders of their own."""
+
+IN_MODULES = ("config.json", safetensors.SINGLE)
+"""Files that the folder of a module may have."""
 
 PROBED_NAMES = (
     "config.json",
@@ -35,6 +42,8 @@ PROBED_NAMES = (
     "vocab.json",
     "merges.txt",
     "chat_template.jinja",
+    MODULES,
+    "config_sentence_transformers.json",
     safetensors.INDEX,
     safetensors.SINGLE,
     torch_pickle.INDEX,
@@ -78,6 +87,20 @@ def select_files(
         sorted(n for n in names if any(fnmatch(n, form) for form in AUXILIARY_PATTERNS))
     )
     return CheckpointFiles(auxiliary, (file,) if file is not None else _weights(names, read))
+
+
+def module_folders(content: bytes) -> tuple[str, ...]:
+    """Return the folders that a `modules.json` names; none if it is damaged.
+
+    Its reader reports a damaged file.
+    """
+    try:
+        # The file is an array, and the limits of the parser are those of an object.
+        listed = parse_json(b'{"modules": ' + content + b"}", INDEX_BOUNDS)["modules"]
+        folders = [entry["path"] for entry in listed]
+    except (FormatError, KeyError, TypeError):
+        return ()
+    return tuple(one for one in folders if isinstance(one, str) and one and is_plain_name(one))
 
 
 def _weights(names: Collection[str], read: Callable[[str], bytes]) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ from rdrr_converter.sources.gguf_names import (
     GgufArchitecture,
     find_gguf_architecture,
 )
+from rdrr_converter.sources.gguf_pooling import module_files
 from rdrr_converter.sources.gguf_rope import from_factors, from_metadata
 from rdrr_converter.sources.gguf_tokenizer import tokenizer_files
 
@@ -103,6 +104,7 @@ def open_file(path: Path) -> Source:
     config |= from_metadata(factors[0], config, path)
     config |= from_factors(factors[1], factors[2], path)
     made, generation, notes = tokenizer_files(metadata, path)
+    modules, module_notes = module_files(metadata, architecture.name, path)
     read = (
         _source_tensor(tensor, architecture, config["head_dim"] or 0) for tensor in stored.values()
     )
@@ -117,8 +119,8 @@ def open_file(path: Path) -> Source:
         config=config,
         tensors={tensor.name: tensor for tensor in tensors},
         generation_config=generation,
-        generated=made,
-        notes=notes,
+        generated={**made, **modules},
+        notes=(*notes, *module_notes),
     )
 
 

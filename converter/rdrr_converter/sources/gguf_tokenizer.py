@@ -111,6 +111,16 @@ class _Vocabulary:
         default = self._model == "llama" or (self._pre is not None and self._pre.adds_bos)
         return self._flag("add_bos_token", default) and self._ids["bos"] is not None
 
+    @property
+    def _adds_eos(self) -> bool:
+        """Whether each text ends with the EOS token, which only embedding models are asked for.
+
+        A prompt that is to be continued must not end with it, whatever the file states.
+        """
+        name = self._metadata.get("general.architecture")
+        pools = self._metadata.get(f"{name}.pooling_type") not in (None, 0)
+        return pools and self._flag("add_eos_token", False)
+
     def settings(self) -> dict[str, Any]:
         """Return the content of `tokenizer_config.json`."""
         special = {
@@ -230,7 +240,7 @@ class _Vocabulary:
             "padding": None,
             "added_tokens": self._added_tokens(),
             **steps,
-            "post_processor": self._bos_processor() if self._adds_bos else None,
+            "post_processor": self._processor(),
             "model": {
                 "type": "BPE",
                 "dropout": None,
@@ -267,21 +277,33 @@ class _Vocabulary:
             if kind in (CONTROL, USER_DEFINED)
         ]
 
-    def _bos_processor(self) -> dict[str, Any]:
-        """Return the post-processor that puts the BOS token before a text."""
-        index = self._ids["bos"]
-        assert index is not None  # else `_adds_bos` is false
-        token = self._tokens[index]
+    def _processor(self) -> dict[str, Any] | None:
+        """Return the post-processor that puts special tokens around a text; None for none."""
+        before = self._ids["bos"] if self._adds_bos else None
+        after = self._ids["eos"] if self._adds_eos else None
+        if before is None and after is None:
+            return None
         parts = {
             name: [
-                {"SpecialToken": {"id": token, "type_id": kind}},
+                *self._special_tokens(before, kind),
                 {"Sequence": {"id": name, "type_id": kind}},
+                *self._special_tokens(after, kind),
             ]
             for kind, name in enumerate("AB")
         }
+        tokens = {self._tokens[index]: index for index in (before, after) if index is not None}
         return {
             "type": "TemplateProcessing",
             "single": parts["A"],
             "pair": [*parts["A"], *parts["B"]],
-            "special_tokens": {token: {"id": token, "ids": [index], "tokens": [token]}},
+            "special_tokens": {
+                token: {"id": token, "ids": [index], "tokens": [token]}
+                for token, index in tokens.items()
+            },
         }
+
+    def _special_tokens(self, index: int | None, kind: int) -> list[dict[str, Any]]:
+        """Return the part of a template that adds a token; nothing for None."""
+        if index is None:
+            return []
+        return [{"SpecialToken": {"id": self._tokens[index], "type_id": kind}}]

@@ -22,7 +22,14 @@ from rdrr_format.remote_stores import FsspecStore, HttpStore
 from rdrr_format.stores import Store, read_bounded, store_errors
 
 from rdrr_converter.sources import gguf, safetensors, torch_pickle
-from rdrr_converter.sources._file_selection import PROBED_NAMES, CheckpointFiles, select_files
+from rdrr_converter.sources._file_selection import (
+    IN_MODULES,
+    MODULES,
+    PROBED_NAMES,
+    CheckpointFiles,
+    module_folders,
+    select_files,
+)
 from rdrr_converter.sources._sparse_files import PIECE_BYTES, ensure_fetched, make_sparse_file
 from rdrr_converter.sources.base import MAX_AUXILIARY_BYTES
 
@@ -67,7 +74,12 @@ def _downloaded(location: HubLocation) -> Path:
     needed = select_files(listing.sizes, lambda n: listing.path(n).read_bytes(), location.file)
     _check(needed, str(location), listing.sizes)
     file = location.file or _only_gguf(needed.weights, str(location))
-    folder = download(listing, (*needed.auxiliary, *needed.weights))
+    modules: list[str] = []
+    if MODULES in needed.auxiliary:
+        folders = module_folders(listing.path(MODULES).read_bytes())
+        modules = [f"{one}/{name}" for one in folders for name in IN_MODULES]
+    nested = [name for name in modules if name in listing.in_folders]
+    folder = download(listing, (*needed.auxiliary, *needed.weights, *nested))
     return folder if file is None else folder / file
 
 
@@ -101,6 +113,8 @@ def _staged(url: str, root: Path) -> Path:
     for name in needed.auxiliary:
         with store_errors(folder / name):
             (folder / name).write_bytes(read_bounded(store, name, MAX_AUXILIARY_BYTES))
+    if MODULES in needed.auxiliary:
+        _stage_modules(folder_url, folder)
     for name in needed.weights:
         if name in names:  # the reader reports missing shards
             _check_ranges(store, name)
@@ -108,6 +122,29 @@ def _staged(url: str, root: Path) -> Path:
             if path.suffix in torch_pickle.SUFFIXES:
                 ensure_fetched(path, 0, path.stat().st_size)
     return folder if file is None else folder / file
+
+
+def _stage_modules(url: str, folder: Path) -> None:
+    """Create the local files of the modules of an embedding model; missing ones are reported later.
+
+    Args:
+        url: URL of the checkpoint.
+        folder: Local folder, with the list of the modules.
+    """
+    for module in module_folders((folder / MODULES).read_bytes()):
+        store, own = open_store(f"{url}/{module}"), folder / module
+        with store_errors(own):
+            own.mkdir(exist_ok=True)
+        for name in IN_MODULES:
+            if not store.exists(name):
+                continue
+            if name.endswith(".json"):
+                content = read_bounded(store, name, MAX_AUXILIARY_BYTES)
+                with store_errors(own / name):
+                    (own / name).write_bytes(content)
+            else:
+                _check_ranges(store, name)
+                make_sparse_file(store, name, own)
 
 
 def _check_ranges(store: Store, name: str) -> None:

@@ -1,0 +1,163 @@
+"""Writing what follows the language model of an embedding model, or of one that classifies texts.
+
+Embedding models have the files of sentence-transformers, the inverse of `sentence_modules`. A
+classification head is a tensor and keys of the configuration, the inverse of `classification`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rdrr_format.errors import ConversionError
+from rdrr_format.stores import store_errors
+from rdrr_manifests.logical import LogicalTensor
+from rdrr_manifests.models import Classifier, EmbeddingPostprocessor, Manifest
+from rdrr_manifests.models.embedding import Projection
+from rdrr_manifests.package import Package
+
+from rdrr_converter.architectures import CLASSIFIER, ArchitectureRule
+from rdrr_converter.sentence_modules import MODULES, PROMPTS
+
+_TYPE = "sentence_transformers.models"
+_FLAGS = {
+    "cls": "pooling_mode_cls_token",
+    "last": "pooling_mode_lasttoken",
+    "mean": "pooling_mode_mean_tokens",
+}
+_LABELLED = ("ForCausalLM", "LMHeadModel")
+"""Endings of classes that have a sibling with a classification head."""
+
+
+def of_language_model(
+    manifest: Manifest, tensors: Sequence[LogicalTensor]
+) -> tuple[LogicalTensor, ...]:
+    """Return the tensors that belong to the language model, without those that follow it."""
+    others = _names(manifest.inference.output.embedding_postprocessor)
+    return tuple(one for one in tensors if one.stored not in others)
+
+
+def head_tensors(manifest: Manifest, tensors: Sequence[LogicalTensor]) -> tuple[LogicalTensor, ...]:
+    """Return the tensors of a classification head, which are in the files of the model."""
+    if manifest.inference.output.classifier is None:
+        return ()
+    names = _names(manifest.inference.output.embedding_postprocessor)
+    return tuple(one for one in tensors if one.stored in names)
+
+
+def _names(block: EmbeddingPostprocessor | None) -> frozenset[str | None]:
+    """Return the names of the tensors of the projections."""
+    layers = () if block is None else block.projections
+    return frozenset(name for one in layers for name in (one.weight_tensor, one.bias_tensor))
+
+
+def with_head_keys(
+    config: Mapping[str, Any], manifest: Manifest, rule: ArchitectureRule
+) -> dict[str, Any]:
+    """Return a configuration with the class of a model without an output head, and its labels.
+
+    Raises:
+        ConversionError: The architecture has no such class.
+    """
+    output, found = manifest.inference.output, dict(config)
+    if output.embedding_postprocessor is None:
+        return found
+    if output.classifier is not None:
+        return found | _label_keys(output.classifier, rule)
+    bodies = [one for one in rule.classes if one.endswith("Model") and one not in _heads(rule)]
+    return found | ({"architectures": bodies[:1]} if bodies else {})
+
+
+def _heads(rule: ArchitectureRule) -> tuple[str, ...]:
+    return tuple(one for one in rule.classes if one.endswith(_LABELLED))
+
+
+def _label_keys(block: Classifier, rule: ArchitectureRule) -> dict[str, Any]:
+    heads = _heads(rule)
+    if not heads:
+        raise ConversionError(f"{rule.name} has no class with a classification head")
+    stem = next(heads[0].removesuffix(one) for one in _LABELLED if heads[0].endswith(one))
+    problems = {
+        "identity": "regression",
+        "sigmoid": "multi_label_classification",
+        "softmax": "single_label_classification",
+    }
+    return {
+        "architectures": [f"{stem}{CLASSIFIER}"],
+        "id2label": {str(index): name for index, name in enumerate(block.labels)},
+        "label2id": {name: index for index, name in enumerate(block.labels)},
+        "num_labels": len(block.labels),
+        "problem_type": problems[block.activation],
+    }
+
+
+def write_modules(package: Package, folder: Path) -> None:
+    """Write the files of the modules of an embedding model; nothing for other models.
+
+    Raises:
+        StoreError: The folder cannot be written.
+        ConversionError: The pooling or a layer has no module.
+    """
+    output = package.manifest.inference.output
+    block = output.embedding_postprocessor
+    if block is None or output.classifier is not None:
+        return
+    flag = _FLAGS.get(block.pooling_mode)
+    if flag is None or any(one.activation != "identity" for one in block.projections):
+        raise ConversionError(
+            "this embedding model cannot be exported: sentence-transformers has no such module",
+            where=f"{package.where}, inference.output.embeddingPostprocessor",
+        )
+    kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    pooling = {name: name == flag for name in _FLAGS.values()}
+    size = package.manifest.architecture.hidden_size
+    _write(
+        folder / "1_Pooling" / "config.json",
+        {"word_embedding_dimension": size, **pooling, "include_prompt": block.include_prompt},
+    )
+    for index, layer in enumerate(block.projections, len(kinds)):
+        kinds.append(("Dense", f"{index}_Dense"))
+        _write_layer(package, layer, folder / f"{index}_Dense")
+    if block.normalize == "l2":
+        kinds.append(("Normalize", f"{len(kinds)}_Normalize"))
+    _write(
+        folder / MODULES,
+        [
+            {"idx": index, "name": str(index), "path": path, "type": f"{_TYPE}.{kind}"}
+            for index, (kind, path) in enumerate(kinds)
+        ],
+    )
+    _write(
+        folder / PROMPTS,
+        {"prompts": dict(block.prompts), "default_prompt_name": block.default_prompt_name},
+    )
+
+
+def _write_layer(package: Package, layer: Projection, folder: Path) -> None:
+    """Write a linear layer in float32, with its configuration."""
+    from safetensors.numpy import save_file
+
+    names = {"linear.weight": layer.weight_tensor, "linear.bias": layer.bias_tensor}
+    tensors = {
+        own: np.ascontiguousarray(package.dequantize(name), np.float32)
+        for own, name in names.items()
+        if name is not None
+    }
+    settings = {
+        "in_features": layer.input_size,
+        "out_features": layer.output_size,
+        "bias": layer.bias_tensor is not None,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
+    _write(folder / "config.json", settings)
+    with store_errors(folder):
+        save_file(tensors, folder / "model.safetensors")
+
+
+def _write(path: Path, content: object) -> None:
+    with store_errors(path):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

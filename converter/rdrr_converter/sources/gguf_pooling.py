@@ -1,0 +1,51 @@
+"""Embedding models in GGUF files, read as the files of sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from rdrr_format.errors import ConversionError
+
+POOLING_TYPES: Mapping[int, str] = MappingProxyType({1: "mean", 2: "cls", 3: "last"})
+"""The pooling of each value of `pooling_type`; 0 is none."""
+
+_MODES = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
+_RANK = 4
+_TYPE = "sentence_transformers.models"
+
+
+def module_files(
+    metadata: Mapping[str, Any], name: str, where: object
+) -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """Return the files that state the pooling of an embedding model, and notes; none without one.
+
+    llama.cpp divides embeddings by their norm unless it is asked not to, so these are.
+
+    Args:
+        metadata: Metadata of the file.
+        name: `general.architecture`.
+        where: The file, for messages.
+
+    Raises:
+        ConversionError: The pooling is none that the format knows.
+    """
+    kind = metadata.get(f"{name}.pooling_type")
+    if kind in (None, 0):
+        return {}, ()
+    pooling = POOLING_TYPES.get(kind) if isinstance(kind, int) else None
+    if pooling is None:
+        raise ConversionError(
+            "this pooling cannot be converted",
+            where=f"{where}, {name}.pooling_type",
+            expected=", ".join(f"{number} ({mode})" for number, mode in POOLING_TYPES.items()),
+            found=f"{kind} (scores of a reranking model)" if kind == _RANK else kind,
+        )
+    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    modules = [{"type": f"{_TYPE}.{one}", "path": path} for one, path in kinds.items()]
+    files = {"modules.json": modules, "1_Pooling/config.json": {"pooling_mode": _MODES[pooling]}}
+    return {path: json.dumps(content).encode() for path, content in files.items()}, (
+        "embeddings are normalized, as llama.cpp does: the GGUF does not state it",
+    )
