@@ -71,14 +71,15 @@ def _layer(source: Source, folder: str, index: int, width: int) -> Layer:
             expected=f"activation_function {_IDENTITY}",
             found=activation,
         )
-    if source.file(f"{folder}/{SINGLE}") is None:
+    inside = source.modules.get(folder)
+    if inside is None and source.file(f"{folder}/{SINGLE}") is None:
         raise SourceError(
             "the weights of a module are missing",
             where=source.path,
             expected=f"{folder}/{SINGLE}",
             hint="download the whole checkpoint, with its folders",
         )
-    stored = read_file(where / SINGLE)
+    stored = read_file(where / SINGLE) if inside is None else inside
     rows = settings.get("out_features")
     shapes: dict[str, tuple[object, ...]] = {"linear.weight": (rows, width)}
     if settings.get("bias", True):

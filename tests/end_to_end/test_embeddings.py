@@ -15,7 +15,9 @@ from rdrr_manifests.validation import validate
 from support.checkpoints import TinyModel, make_checkpoint, make_model, write_tokenizer
 from support.commands import EXAMPLE
 from support.commands import rdrr as run_rdrr
+from support.gguf_embedding import write_embedding_gemma_gguf
 from support.gguf_files import write_gguf
+from support.gguf_older import payloads
 from support.sentence_checkpoints import PROMPTS, add_modules, expected_embedding
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
@@ -173,8 +175,38 @@ def test_linear_layers_and_attention_to_later_tokens_are_exported(rng, tmp_path)
     with torch.no_grad():
         found = read(torch.tensor([ids]), use_cache=False).last_hidden_state[0]
     assert torch.equal(found, hidden_states(model, ids))
-    with pytest.raises(ConversionError, match="linear layers after the pooling"):
+    with pytest.raises(ConversionError, match="no such linear layers after the pooling"):
         rdrr.export(tmp_path / "package", tmp_path / "m.gguf", to="gguf")
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_gguf_of_embedding_gemma_is_read_and_written(count, rng, tmp_path):
+    tiny = TinyModel("gemma3_text", 256, (("sliding_window", 24), ("query_pre_attn_scalar", 64)))
+    options = {"num_hidden_layers": 6, "use_bidirectional_attention": True, "head_dim": 64}
+    model = make_model(tiny, rng, max_position_embeddings=1024, **options)
+    model.model.save_pretrained(tmp_path / "source")
+    write_tokenizer(tmp_path / "source")
+    layers = [rng.normal(0, 0.1, (320, 256)), rng.normal(0, 0.1, (96, 320))][:count]
+    add_modules(tmp_path / "source", 256, "mean", layers=layers, biases=[None] * count)
+    convert(tmp_path / "source", tmp_path / "package", quantize="f32")
+    own = tmp_path / "own.gguf"
+    write_embedding_gemma_gguf(model.model, tmp_path / "source", own, layers)
+    rdrr.export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
+    ours, theirs = payloads(tmp_path / "out.gguf"), payloads(own)
+    assert set(ours) == set(theirs)
+    for name, (shape, kind, data) in theirs.items():
+        assert ours[name][:2] == (shape, kind), name
+        found, wanted = (np.frombuffer(one, np.float32) for one in (ours[name][2], data))
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=2**-22, err_msg=name)
+    mine, other = (read_gguf(one).metadata for one in (tmp_path / "out.gguf", own))
+    assert {key: mine.get(key) for key in other} == other
+    convert(own, tmp_path / "again", quantize="f32")
+    first, second = (rdrr.open_package(tmp_path / one) for one in ("package", "again"))
+    assert second.graph == first.graph
+    assert [one.output_size for one in described(tmp_path / "again").projections] == (
+        [320, 96] if count else []
+    )
+    assert np.abs(embedded(tmp_path / "again") - embedded(tmp_path / "package")).max() < 1e-5
 
 
 @pytest.mark.parametrize("pooling", ["last", "mean", "cls"])

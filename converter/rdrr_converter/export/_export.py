@@ -24,6 +24,7 @@ from rdrr_converter.destination import atomic_folder
 from rdrr_converter.export._check import check_complete, norm_shift
 from rdrr_converter.export._config import find_rule, published_keys
 from rdrr_converter.export._gguf import plan_gguf, write_gguf
+from rdrr_converter.export._gguf_pooling import layer_names
 from rdrr_converter.export._result import ExportedTensor, ExportResult
 from rdrr_converter.export._safetensors import SHARD_SIZE, write_directory
 from rdrr_converter.export._sentences import (
@@ -118,7 +119,13 @@ def export(
         notes: tuple[str, ...] = ()
         if to == "gguf":
             outgoing = plan_gguf(package, tensors, rule, lossless=lossless)
-            check_complete(package, tensors, outgoing)
+            names = layer_names(package)
+            layers = [one for one in everything if one.stored in names]
+            outgoing += [
+                OutgoingTensor(names[one.stored], (one,), one.shape, one.dtype.name)
+                for one in layers
+            ]
+            check_complete(package, (*tensors, *layers), outgoing)
             errors, notes = write_gguf(package, tensors, outgoing, rule, config, path, counter)
         else:
             kind = _scalar(tensors, dtype, lossless)

@@ -60,18 +60,23 @@ _MOST = 2**32 - 1
 """Maximum of an integer in the metadata, which is a uint32."""
 
 
-def find_gguf_architecture(rule: ArchitectureRule, where: object) -> GgufArchitecture:
-    """Return the GGUF conventions of an architecture.
+def find_gguf_architecture(rule: ArchitectureRule, package: Package) -> GgufArchitecture:
+    """Return the GGUF conventions of an architecture for a package.
 
     Raises:
         ConversionError: This version does not know them.
     """
+    is_causal = package.manifest.inference.attention.causal
     for row in GGUF_ARCHITECTURES.values():
-        if row.is_written and {row.hf_class, *row.classes} & set(rule.classes):
+        if (
+            row.is_written
+            and row.is_causal is is_causal
+            and {row.hf_class, *row.classes} & set(rule.classes)
+        ):
             return row
     raise ConversionError(
         f"this version of rdrr cannot export {rule.name} as GGUF",
-        where=where,
+        where=package.where,
         expected=", ".join(name for name, row in GGUF_ARCHITECTURES.items() if row.is_written),
         hint="export it with `to` safetensors",
     )
@@ -90,7 +95,7 @@ def plan_gguf(
         ConversionError: A GGUF cannot hold a tensor, or holds it only with changed values although
             `lossless` is set.
     """
-    row = find_gguf_architecture(rule, package.where).for_tensors(one.name for one in tensors)
+    row = find_gguf_architecture(rule, package).for_tensors(one.name for one in tensors)
     shift = norm_shift(rule, package.manifest) - row.norm_offset
     stacks = join_experts(stacked(tensors, [one for one in rule.stacks if row.stores(one)]))
     if not row.dense_layers:
@@ -202,7 +207,7 @@ def write_gguf(
         ConversionError: The metadata cannot describe the model.
         StoreError: The file cannot be written.
     """
-    row = find_gguf_architecture(rule, package.where)
+    row = find_gguf_architecture(rule, package)
     entries, notes = metadata(config, row)
     pooling, pooling_notes = pooling_entries(package, row.name)
     extra = _rope_divisors(config)

@@ -178,6 +178,7 @@ _SPECIFIC_KEYS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, tuple[
             "llama": _llama,
             "gemma2": _gemma2,
             "gemma3": _gemma3,
+            "gemma-embedding": _gemma3,
             "gpt-oss": _gpt_oss,
             "granite": _granite,
             "granitemoe": _granite,

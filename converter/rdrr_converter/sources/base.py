@@ -227,6 +227,8 @@ class Source:
         generated: Contents of files that a Hugging Face directory would have, made from the
             metadata of the checkpoint.
         notes: Notes for the user.
+        modules: Tensors of the modules after an embedding model, by folder and name, where they are
+            in the file of the model.
     """
 
     path: Path
@@ -236,6 +238,7 @@ class Source:
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     generated: Mapping[str, bytes] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    modules: Mapping[str, Mapping[str, SourceTensor]] = field(default_factory=dict)
 
     @property
     def text_config(self) -> Mapping[str, Any]:

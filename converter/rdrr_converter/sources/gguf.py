@@ -41,7 +41,7 @@ from rdrr_converter.sources.gguf_names import (
     GgufArchitecture,
     find_gguf_architecture,
 )
-from rdrr_converter.sources.gguf_pooling import module_files
+from rdrr_converter.sources.gguf_pooling import DENSE, FOLDERS, module_files
 from rdrr_converter.sources.gguf_rope import from_factors, from_metadata
 from rdrr_converter.sources.gguf_tokenizer import tokenizer_files
 
@@ -90,6 +90,11 @@ def open_file(path: Path) -> Source:
     metadata = files[0].metadata
     architecture = find_gguf_architecture(metadata.get("general.architecture"), path)
     stored = _merged_parts(files)
+    layers = [
+        replace(_tensor(stored.pop(name), name), name="linear.weight")
+        for name in DENSE
+        if name in stored
+    ]
     architecture = architecture.for_tensors(stored)
     embedding = _embedding(stored, path)
     factors = [_vector(stored.pop(name, None)) for name in (ROPE_FREQS, ROPE_SHORT, ROPE_LONG)]
@@ -104,7 +109,9 @@ def open_file(path: Path) -> Source:
     config |= from_metadata(factors[0], config, path)
     config |= from_factors(factors[1], factors[2], path)
     made, generation, notes = tokenizer_files(metadata, path)
-    modules, module_notes = module_files(metadata, architecture.name, path)
+    modules, module_notes = module_files(
+        metadata, architecture.name, [one.shape for one in layers], path
+    )
     read = (
         _source_tensor(tensor, architecture, config["head_dim"] or 0) for tensor in stored.values()
     )
@@ -121,6 +128,7 @@ def open_file(path: Path) -> Source:
         generation_config=generation,
         generated={**made, **modules},
         notes=(*notes, *module_notes),
+        modules={name: {one.name: one} for name, one in zip(FOLDERS, layers, strict=False)},
     )
 
 

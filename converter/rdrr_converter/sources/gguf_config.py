@@ -293,6 +293,11 @@ def _gemma3(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _gemma_embedding(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what Gemma 3 has, with attention to later tokens and a window on both sides."""
+    return {**_gemma3(read, config), "use_bidirectional_attention": True}
+
+
 def _gpt_oss(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the window and the width of the experts; YaRN's ramp is not rounded to whole pairs."""
     scaling = config.get("rope_scaling")
@@ -346,6 +351,7 @@ _ARCHITECTURE_SETTINGS: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], di
             "qwen3moe": _qwen3moe,
             "gemma2": _gemma2,
             "gemma3": _gemma3,
+            "gemma-embedding": _gemma_embedding,
             "gemma3n": _gguf_gemma.gemma3n,
             "gemma4": _gguf_gemma.gemma4,
             "gpt-oss": _gpt_oss,

@@ -236,6 +236,7 @@ class GgufArchitecture:
         alternating_heads: Whether the value heads of linear attention alternate between key heads.
         biases: Whether llama.cpp loads biases of projections and convolutions.
         other_forms: Further names of modules, of stacks that only some files have.
+        is_causal: Whether a token attends only to earlier ones in these files.
         is_written: Whether rdrr exports such files, and does not only read them.
         has_attention: Whether any layer has attention.
     """
@@ -251,6 +252,7 @@ class GgufArchitecture:
     per_layer: tuple[str, ...] = ()
     shares_values: bool = False
     is_written: bool = True
+    is_causal: bool = True
     dense_layers: bool = False
     plain_norms: tuple[str, ...] = ()
     outside: Mapping[str, str] = field(default_factory=lambda: _OUTSIDE)
@@ -354,6 +356,13 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             GgufArchitecture("qwen3moe", "Qwen3MoeForCausalLM", _EXPERTS),
             GgufArchitecture("gemma2", "Gemma2ForCausalLM", _FOUR_NORMS, norm_offset=-1.0),
             GgufArchitecture("gemma3", "Gemma3ForCausalLM", _FOUR_NORMS, norm_offset=-1.0),
+            GgufArchitecture(
+                "gemma-embedding",
+                "Gemma3TextModel",
+                _FOUR_NORMS,
+                norm_offset=-1.0,
+                is_causal=False,
+            ),
             GgufArchitecture(
                 "gemma3n",
                 "Gemma3nForCausalLM",

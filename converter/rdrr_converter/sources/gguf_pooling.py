@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -12,13 +12,19 @@ from rdrr_format.errors import ConversionError
 POOLING_TYPES: Mapping[int, str] = MappingProxyType({1: "mean", 2: "cls", 3: "last"})
 """The pooling of each value of `pooling_type`; 0 is none."""
 
+DENSE = ("dense_2.weight", "dense_3.weight")
+"""Linear layers after the pooling, in order."""
+
+FOLDERS = ("2_Dense", "3_Dense")
+"""Folders that the modules of these layers have in a checkpoint."""
+
 _MODES = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
 _RANK = 4
 _TYPE = "sentence_transformers.models"
 
 
 def module_files(
-    metadata: Mapping[str, Any], name: str, where: object
+    metadata: Mapping[str, Any], name: str, layers: Sequence[tuple[int, ...]], where: object
 ) -> tuple[dict[str, bytes], tuple[str, ...]]:
     """Return the files that state the pooling of an embedding model, and notes; none without one.
 
@@ -27,6 +33,7 @@ def module_files(
     Args:
         metadata: Metadata of the file.
         name: `general.architecture`.
+        layers: Shapes of the linear layers after the pooling.
         where: The file, for messages.
 
     Raises:
@@ -43,9 +50,17 @@ def module_files(
             expected=", ".join(f"{number} ({mode})" for number, mode in POOLING_TYPES.items()),
             found=f"{kind} (scores of a reranking model)" if kind == _RANK else kind,
         )
-    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-    modules = [{"type": f"{_TYPE}.{one}", "path": path} for one, path in kinds.items()]
-    files = {"modules.json": modules, "1_Pooling/config.json": {"pooling_mode": _MODES[pooling]}}
+    kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    files: dict[str, object] = {"1_Pooling/config.json": {"pooling_mode": _MODES[pooling]}}
+    for folder, shape in zip(FOLDERS, layers, strict=False):
+        kinds.append(("Dense", folder))
+        files[f"{folder}/config.json"] = {
+            "out_features": shape[0] if shape else None,
+            "bias": False,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        }
+    kinds.append(("Normalize", f"{len(kinds)}_Normalize"))
+    files["modules.json"] = [{"type": f"{_TYPE}.{one}", "path": path} for one, path in kinds]
     return {path: json.dumps(content).encode() for path, content in files.items()}, (
         "embeddings are normalized, as llama.cpp does: the GGUF does not state it",
     )

@@ -27,7 +27,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 TURN_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
 """Control tokens that end a turn even if the metadata does not say so, as in llama.cpp."""
 
-_MERGED_BY_ID = ("gemma3",)
+_MERGED_BY_ID = ("gemma3", "gemma-embedding")
 """Architectures whose scores do not give the order of merges; the ids give it."""
 
 _SPECIAL = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
