@@ -238,6 +238,7 @@ MORE_MODELS = (
     TinyModel("hunyuan_v1_dense", 256, (("rope_parameters", HUNYUAN_ROPE),)),
     TinyModel("ministral3", 256, (("rope_parameters", MINISTRAL3_ROPE),)),
     TinyModel("olmo"),
+    TinyModel("olmo", 384, (("clip_qkv", 0.75), ("head_dim", 96))),
     TinyModel("arcee", 384, (("mlp_bias", True),)),
 )
 """Models for features that the dense ones lack: soft caps, stacks, longrope, experts, NoPE."""

@@ -295,6 +295,8 @@ def _entries(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
     if name in (*GEMMAS, "phi3") or config["model_type"] in ("mistral", "mixtral"):
         entries["attention.sliding_window"] = config["sliding_window"] or 0
+    if config.get("clip_qkv"):
+        entries["attention.clamp_kqv"] = config["clip_qkv"]
     if config["model_type"] in WITH_WINDOWS:
         types = config["layer_types"]
         entries["attention.sliding_window"] = config["sliding_window"]

@@ -149,6 +149,9 @@ EXAMPLES = {
     "activation with parameters": Example(
         (Activation("x", "y", "xielu", INNER, XIELU),), {"x": INNER}
     ),
+    "activation with a limit": Example(
+        (Activation("x", "y", "clip", INNER, limit=0.4),), {"x": INNER}
+    ),
     "activation without a gate": Example((Activation("x", "y", "relu2", INNER),), {"x": INNER}),
     "experts with factors": routed(
         Router(

@@ -1,4 +1,4 @@
-"""OLMo 1 without `clip_qkv`: Llama with LayerNorm that has neither weights nor biases."""
+"""OLMo 1: Llama with LayerNorm without weights and biases, and perhaps limited projections."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ OLMO = ArchitectureRule(
     name="olmo",
     classes=("OlmoForCausalLM", "OlmoModel"),
     defaults={
+        "clip_qkv": None,
         "hidden_act": "silu",
         "hidden_size": 4096,
         "intermediate_size": 11008,
@@ -29,7 +30,10 @@ OLMO = ArchitectureRule(
         "tie_word_embeddings": False,
         "vocab_size": 50304,
     },
-    attention={"query_pre_attn_scalar": read.head_dim},
+    attention={
+        "query_pre_attn_scalar": read.head_dim,
+        "clip_qkv": read.optional_number("clip_qkv"),
+    },
     normalization={"rms_norm_eps": 1e-5, "layer_norm": True, "norm_weights": False},
     ffn={"activation": read.activation("hidden_act")},
     output={},

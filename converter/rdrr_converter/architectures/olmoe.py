@@ -24,6 +24,7 @@ OLMOE = ArchitectureRule(
     name="olmoe",
     classes=("OlmoeForCausalLM", "OlmoeModel"),
     defaults={
+        "clip_qkv": None,
         "hidden_act": "silu",
         "hidden_size": 2048,
         "intermediate_size": 2048,
@@ -38,7 +39,11 @@ OLMOE = ArchitectureRule(
         "tie_word_embeddings": False,
         "vocab_size": 50304,
     },
-    attention={"query_pre_attn_scalar": read.head_dim, "query_key_norm_spans_heads": True},
+    attention={
+        "query_pre_attn_scalar": read.head_dim,
+        "query_key_norm_spans_heads": True,
+        "clip_qkv": read.optional_number("clip_qkv"),
+    },
     normalization={
         "rms_norm_eps": read.number("rms_norm_eps"),
         "post_attention_norm": True,

@@ -179,6 +179,7 @@ def rebuild_config(
     elif "query_pre_attn_scalar" in known or scalar != manifest.architecture.head_dim:
         config["query_pre_attn_scalar"] = int(scalar) if scalar == int(scalar) else scalar
     optional = {
+        "clip_qkv": blocks.attention.clip_qkv,
         "attn_logit_softcapping": blocks.attention.attn_logit_softcapping,
         "final_logit_softcapping": blocks.output.final_logit_softcapping,
         "partial_rotary_factor": blocks.rope.partial_rotary_factor

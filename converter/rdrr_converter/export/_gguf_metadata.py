@@ -15,7 +15,7 @@ from rdrr_converter.architectures._rope import yarn_mscale
 from rdrr_converter.architectures.layers import SLIDING
 from rdrr_converter.export import _gguf_mixtures, _gguf_state_spaces, _gguf_states
 from rdrr_converter.export._gguf_layer_norms import KEYS_OF
-from rdrr_converter.export._gguf_rms import every_fourth_full, ministral3
+from rdrr_converter.export._gguf_rms import every_fourth_full, ministral3, olmo
 from rdrr_converter.sources.gguf_config import GRANITE_KEYS, KEYS
 from rdrr_converter.sources.gguf_names import GgufArchitecture
 
@@ -186,6 +186,7 @@ _SPECIFIC_KEYS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, tuple[
             "olmo2": every_fourth_full,
             "exaone4": every_fourth_full,
             "mistral3": ministral3,
+            "olmo": olmo,
             **KEYS_OF,
             **_gguf_mixtures.KEYS_OF,
             **_gguf_states.KEYS_OF,

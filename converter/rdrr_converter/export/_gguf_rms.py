@@ -23,6 +23,12 @@ def ministral3(config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ..
     return entries, ()
 
 
+def olmo(config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """State the limit of queries, keys and values."""
+    limit = config.get("clip_qkv")
+    return {} if limit is None else {"attention.clamp_kqv": float(limit)}, ()
+
+
 def every_fourth_full(config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """State the window and which layers have it, and a note where llama.cpp assumes others."""
     window = config.get("sliding_window")

@@ -51,10 +51,13 @@ def olmo2(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def olmo(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return no epsilon, which is no key of OLMo's: another than its own is refused as unread."""
-    del read
+    """Return the limit of the projections, and no epsilon, which is no key of OLMo's.
+
+    Another epsilon than its own is refused as unread.
+    """
     is_usual = isclose(config["rms_norm_eps"] or _OLMO_EPS, _OLMO_EPS, rel_tol=1e-6)
-    return {"rms_norm_eps": None} if is_usual else {}
+    limit = {"clip_qkv": read.get("attention.clamp_kqv") or None}
+    return limit | ({"rms_norm_eps": None} if is_usual else {})
 
 
 def mistral3(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -308,6 +308,7 @@ class GraphBuilder:
             value = self._projected(layer, kind, hidden, count * sizes.head_dim)
             if not attention.query_key_norm_after_rope:
                 value = self._head_norm(layer, kind, value, count, sizes.head_dim)
+            value = self._clipped(value, count * sizes.head_dim)
             value = self._rotated(value, count, sizes.is_global) if is_rotated else value
             if attention.query_key_norm_after_rope:
                 value = self._head_norm(layer, kind, value, count, sizes.head_dim)
@@ -315,7 +316,7 @@ class GraphBuilder:
                 value = self._unit_norm(value, count, sizes.head_dim)
             values[kind] = self._position_scale(value, is_rotated) if kind == "q" else value
         if "k" in values:
-            values["v"] = self._values(layer, hidden, sizes)
+            values["v"] = self._clipped(self._values(layer, hidden, sizes), sizes.kv)
         out = f"l{layer}.attn"
         assert sizes.cache is not None, "`check_supported` refuses such a layer"
         self.ops.append(
@@ -341,6 +342,15 @@ class GraphBuilder:
             self.ops.append(GatedActivation(gate, out, f"{out}.gated", "sigmoid", sizes.q))
             out = f"{out}.gated"
         return self._linear(layer, "self_attn.o_proj", out, self.sizes.hidden_size, sizes.q)
+
+    def _clipped(self, value: str, width: int) -> str:
+        """Append the limit on queries, keys or values, if there is one; return the output."""
+        limit = self.blocks.attention.clip_qkv
+        if limit is None:
+            return value
+        out = f"{value}.clipped"
+        self.ops.append(Activation(value, out, "clip", width, limit=limit))
+        return out
 
     def _projected(self, layer: int, kind: str, hidden: str, width: int) -> str:
         """Append a projection of queries or keys; with an output gate, that of queries is wider."""

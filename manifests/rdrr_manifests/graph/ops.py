@@ -342,13 +342,14 @@ class GatedActivation:
 
 @dataclass(frozen=True)
 class Activation:
-    """out = activation(x), for a feed-forward without a gate.
+    """out = activation(x), for a feed-forward without a gate, and for projections with a limit.
 
     Attributes:
-        activation: Name of the activation.
+        activation: Name of the activation; `clip` is min(max(x, -limit), limit).
         width: Elements of a row.
         parameters: Four numbers of `xielu`, each a tensor with one element: alpha_p and alpha_n
             before softplus, beta and eps. Other activations have none.
+        limit: Largest absolute value of `clip`; None for other activations.
     """
 
     x: Value
@@ -356,6 +357,7 @@ class Activation:
     activation: str
     width: int
     parameters: tuple[WeightUse, ...] = ()
+    limit: float | None = None
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,10 @@ def pad_widths(graph: Graph) -> PaddedGraph:
     """
     widths = {graph.hidden_size}
     widths |= {
-        op.width for op in graph.ops if isinstance(op, GatedActivation | Activation | Experts)
+        op.width
+        for op in graph.ops
+        if isinstance(op, GatedActivation | Experts)
+        or (isinstance(op, Activation) and op.limit is None)
     }
     odd = frozenset(width for width in widths if width % LANES)
     if not odd:

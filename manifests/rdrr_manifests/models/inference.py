@@ -45,6 +45,8 @@ class Attention(Block):
         attention_bias: Whether some of the projections have a bias; the tensors decide which.
         query_key_norm_per_head: Whether each head has a weight of its own for that norm, so that
             the weight is [heads, head dimension]. Written by rdrr only.
+        clip_qkv: Largest absolute value of queries, keys and values, to which they are limited
+            before rope; None for no limit. Written by rdrr only.
         attention_output_gate: Whether `q_proj` holds, for each head, a query and then a gate, whose
             sigmoid multiplies the head's output.
     """
@@ -65,6 +67,7 @@ class Attention(Block):
     temperature_without_rope: Annotated[bool, WRITTEN_IF_SET] = False
     attention_chunk_size: Annotated[int | None, WRITTEN_IF_SET] = Field(default=None, gt=0)
     query_key_unit_norm: Annotated[bool, WRITTEN_IF_SET] = False
+    clip_qkv: Annotated[float | None, WRITTEN_IF_SET] = Field(default=None, gt=0)
     attention_output_gate: Annotated[bool, WRITTEN_IF_SET] = False
 
 

@@ -187,6 +187,7 @@ def _ungated_activation(build: PassBuilder, op: Activation) -> None:
         width=op.width,
         activation=op.activation,
         parameters=build.model.weights.concatenated(names) if names else None,
+        limit=op.limit,
         label=op.out,
     )
     build.emit(phases)
@@ -255,7 +256,7 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
                 "x router out gates ups downs activation width clamp gate_bias up_bias down_bias "
                 "scales_inputs",
             ),
-            _row(Activation, _ungated_activation, "x out activation width parameters"),
+            _row(Activation, _ungated_activation, "x out activation width parameters limit"),
             _row(SigmoidGate, lower_sigmoid_gate, "x branch out weight"),
             _row(Slice, lower_slice, "x out groups size first width"),
             _row(Concat, lower_concat, "x y out"),

@@ -16,6 +16,9 @@ ACTIVATIONS = ("silu", "gelu_tanh", "gelu_erf", "relu", "relu2", "sigmoid")
 XIELU = "xielu"
 """The activation that has parameters."""
 
+CLIP = "clip"
+"""The activation that limits absolute values."""
+
 THREADS = 64
 
 
@@ -24,9 +27,10 @@ class ActivationRecord(Record):
     """Parameters of activation.wgsl.
 
     Attributes:
-        act: One of `ACTIVATIONS`, or `XIELU`.
+        act: One of `ACTIVATIONS`, or `XIELU` or `CLIP`.
         value: Type of the activations, `f32` or `f16`.
         width: Elements of a row.
+        limit: Largest absolute value of `CLIP`; None for the others.
     """
 
     shader = "activation"
@@ -34,6 +38,7 @@ class ActivationRecord(Record):
     act: str = choice()
     value: str = choice()
     width: int
+    limit: float | None = None
 
 
 def check_activation(name: str, label: str) -> None:
@@ -55,6 +60,7 @@ def activate(
     width: int,
     activation: str,
     parameters: BufferSlice | None = None,
+    limit: float | None = None,
     label: str,
 ) -> list[Phase]:
     """Compute x = activation(x).
@@ -63,23 +69,29 @@ def activate(
         ctx: Lowering context.
         x: [rows, width].
         width: Elements of a row, a multiple of 4.
-        activation: One of `ACTIVATIONS`, or `XIELU`.
+        activation: One of `ACTIVATIONS`, or `XIELU` or `CLIP`.
         parameters: f32 [4], alpha_p and alpha_n before softplus, beta and eps of xIELU; None for
             another activation.
+        limit: Largest absolute value of `CLIP`; None for another activation.
         label: Name of the op, for messages and profiles.
 
     Raises:
         FormatError: The activation is unknown, the kernel does not support a size, or a buffer is
             too small.
     """
-    if parameters is None:
+    if parameters is None and (limit is None or activation != CLIP):
         check_activation(activation, label)
-    else:
+    elif parameters is not None:
         need_floats(f"{label}: parameters", parameters, 4)
     need_multiple(f"{label}: width", width, 4)
     ctx.need_values(f"{label}: x", x, ctx.max_rows * width)
     record = ActivationRecord(
-        threads=THREADS, variant=activation, act=activation, value=ctx.values, width=width
+        threads=THREADS,
+        variant=activation,
+        act=activation,
+        value=ctx.values,
+        width=width,
+        limit=limit,
     )
     buffers = {"x": x} if parameters is None else {"x": x, "parameters": parameters}
     return [Phase(record, buffers, Work(-(-width // (4 * THREADS)), 1), label)]

@@ -1,4 +1,4 @@
-// x = activate(x), where activate is {{ ACT }} (snippets/activate.wgsl)
+// x = activate(x), where activate is {{ "min(max(x, -LIMIT), LIMIT)" if ACT == "clip" else ACT ~ " (snippets/activate.wgsl)" }}
 //
 // x           {{ VALUE }} [rows, WIDTH]
 {% if ACT == "xielu" %}
@@ -31,6 +31,12 @@ fn activate(g: f32) -> f32 {
     let above = softplus(parameters[0]) * g * g;
     let below = (beta + softplus(parameters[1])) * (expm1_of_negative(min(g, parameters[3])) - g);
     return select(below, above, g > 0.0) + beta * g;
+}
+{% elif ACT == "clip" %}
+override LIMIT: f32;
+
+fn activate(g: f32) -> f32 {
+    return clamp(g, -LIMIT, LIMIT);
 }
 {% else %}
 {% include "snippets/activate.wgsl" %}

@@ -94,6 +94,8 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
                 up = up.unflatten(-1, (op.up_parts, op.width))[:, op.up_part]
             return gated_activation(gate * op.gate_scale, up, op.activation, op.clamp)
         case Activation():
+            if op.limit is not None:
+                return values[op.x].clamp(-op.limit, op.limit)
             if op.parameters:
                 return xielu(values[op.x], *map(weight, op.parameters))
             return ACTIVATIONS[op.activation](values[op.x])
