@@ -152,7 +152,10 @@ def read_sizes(rule: ArchitectureRule, config: Config) -> Architecture:
     }
     if "head_dim" not in more:  # by default it is that of attention with keys of each head
         more["head_dim"] = config.head_dim
-    sizes = Architecture.model_validate(usual | more)
+    try:
+        sizes = Architecture.model_validate(usual | more)
+    except pydantic.ValidationError as error:
+        raise _impossible(error, config) from error
     if sizes.num_attention_heads % sizes.num_key_value_heads:
         raise config.fault(
             "num_key_value_heads",
@@ -255,11 +258,16 @@ def _inference(
     try:
         return Inference.model_validate(blocks)
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        path = ".".join(str(part) for part in first["loc"])
-        raise SourceError(
-            f"the configuration gives an impossible {path}",
-            where=config.where,
-            expected=first["msg"],
-            found=first.get("input"),
-        ) from error
+        raise _impossible(error, config) from error
+
+
+def _impossible(error: pydantic.ValidationError, config: Config) -> SourceError:
+    """Return the error for a value that no block of the manifest can have."""
+    first = error.errors()[0]
+    path = ".".join(str(part) for part in first["loc"])
+    return SourceError(
+        f"the configuration gives an impossible {path}",
+        where=config.where,
+        expected=first["msg"],
+        found=first.get("input"),
+    )

@@ -111,7 +111,6 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     GPT_OSS,
     GLM4_MOE_LITE,
     GRANITEMOE,
-    GRANITEMOEHYBRID,
     GRANITEMOESHARED,
     LFM2,
     LFM2_MOE,
@@ -162,8 +161,10 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     STABLELM,
     STARCODER2,
     GRANITE,
+    GRANITEMOEHYBRID,
 )
-"""Granite comes last: it can describe every Llama too, and an export uses the first match."""
+"""Granite and its hybrids come last: they can describe every Llama too, and an export uses the
+first match."""
 
 CLASSIFIER = "ForSequenceClassification"
 """How the names of classes end that classify texts by a linear layer on the last token."""
