@@ -26,7 +26,7 @@ ROWS = 700
 def through_gguf(tmp_path, rng):
     """Return a function that exports a tokenizer and reads it back, and returns all notes."""
 
-    def through(tokenizer, *, settings=None, block=None, rows=ROWS):
+    def through(tokenizer, *, settings=None, block=None, rows=ROWS, architecture=""):
         folder = tmp_path / "package"
         manifest = llama_manifest("Q8_0")
         manifest["tokenizer"] = {"type": "bundled", "file": "tokenizer.json", **(block or {})}
@@ -34,7 +34,7 @@ def through_gguf(tmp_path, rng):
         package = write_random_package(folder, manifest, rng)
         (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
         (folder / "tokenizer_config.json").write_text(json.dumps(settings or {}))
-        entries, notes = tokenizer_metadata(package, rows)
+        entries, notes = tokenizer_metadata(package, rows, architecture)
         made, generation, more = tokenizer_files(entries, "m.gguf")
         return entries, made, generation, (*notes, *more)
 
@@ -57,7 +57,9 @@ def byte_level(row):
     return json.loads(tokenizer.to_str())
 
 
-@pytest.mark.parametrize("name", ["gpt-2", "llama-bpe", "smaug-bpe", "qwen2", "smollm", "tekken"])
+@pytest.mark.parametrize(
+    "name", ["gpt-2", "llama-bpe", "smaug-bpe", "qwen2", "smollm", "tekken", "qwen35", "gpt-4o"]
+)
 def test_a_known_pre_tokenizer_gets_its_name(through_gguf, name):
     tokenizer = byte_level(PRETOKENIZERS[name])
     entries, made, _, notes = through_gguf(tokenizer)
@@ -129,6 +131,22 @@ def test_the_scores_of_pieces_reproduce_their_merges(through_gguf, prefix):
     for text in ("abc", "a abcd ab", "cdcd  dab", "xé abc", "aabbccdd"):
         assert ours.encode(text).ids == theirs.encode(text).ids
     assert ours.encode("abc").ids != ours.encode("ab c").ids
+
+
+def test_the_merges_of_gemma_4_are_stated(through_gguf):
+    tokenizer = pieces()
+    tokenizer["normalizer"] = tokenizer["normalizer"]["normalizers"][1]
+    merges = [" ".join(one) for one in tokenizer["model"]["merges"]]
+    tokenizer["model"]["merges"] = tokenizer["model"]["merges"][::-1]  # scores could not say this
+    entries, made, _, notes = through_gguf(tokenizer, architecture="gemma4")
+    assert notes == ()
+    assert entries["tokenizer.ggml.model"] == "gemma4"
+    assert entries["tokenizer.ggml.merges"] == merges[::-1]
+    ours, theirs = (
+        Tokenizer.from_str(one) for one in (made["tokenizer.json"].decode(), json.dumps(tokenizer))
+    )
+    for text in ("abc", "a abcd ab", "cdcd  dab", "x\u00e9 abc", "aabbccdd"):
+        assert ours.encode(text).ids == theirs.encode(text).ids
 
 
 def test_special_tokens_and_the_chat_template_are_exported(through_gguf):

@@ -66,10 +66,34 @@ def test_an_export_has_the_tensors_and_the_metadata_of_llama_cpp(tiny, tmp_path,
 
 def test_a_model_with_corrections_that_llama_cpp_does_not_have_is_refused(tmp_path, rng):
     tiny = next(one for one in LATENT if one.model_type == "deepseek_v3")
-    make_checkpoint(tiny, tmp_path / "model", rng, num_hidden_layers=2)
+    make_checkpoint(tiny, tmp_path / "model", rng, num_hidden_layers=2, attention_bias=False)
     convert(tmp_path / "model", tmp_path / "package", quantize="f32")
     with pytest.raises(ConversionError, match="cannot describe this model"):
         export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
+
+
+def test_biases_that_llama_cpp_does_not_load_are_refused(tmp_path, rng):
+    tiny = next(one for one in LATENT if one.model_type == "deepseek_v3")
+    options = {**LIKE_LLAMA_CPP["deepseek_v3"], "attention_bias": True}
+    make_checkpoint(tiny, tmp_path / "model", rng, num_hidden_layers=2, **options)
+    convert(tmp_path / "model", tmp_path / "package", quantize="f32")
+    with pytest.raises(ConversionError, match="no name for this tensor"):
+        export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("dots1", {"num_key_value_heads": 2, "sliding_window": None}, "fewer key-value heads"),
+        ("deepseek_v2", {}, "26 or 27 layers"),
+    ],
+)
+def test_models_that_llama_cpp_would_not_load_are_noted(tmp_path, rng, name, options, words):
+    tiny = next(one for one in MODELS if one.model_type == name)
+    make_checkpoint(tiny, tmp_path / "model", rng, num_hidden_layers=2, **options)
+    convert(tmp_path / "model", tmp_path / "package", quantize="f32")
+    result = export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
+    assert any(words in note for note in result.notes)
 
 
 def test_parts_of_latent_attention_that_do_not_fit_are_refused(tmp_path, rng):

@@ -63,6 +63,7 @@ ARCHITECTURES = {
 }
 LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
     "falcon": {"bias": False, "parallel_attn": True},
+    "arcee": {"mlp_bias": False},
     "gemma2": {"query_pre_attn_scalar": 64},
     "gpt_oss": {"swiglu_limit": 7.0},
     "qwen2_moe": {"mlp_only_layers": []},
@@ -389,7 +390,8 @@ def tokenizer_entries(checkpoint: Path) -> dict[str, Any]:
     ids = {index: token for token, index in tokenizer["model"]["vocab"].items()}
     ids |= {index: token["content"] for index, token in added.items()}
     # llama.cpp's converter pads the vocabulary with unused tokens to the rows of the embedding.
-    size = json.loads((checkpoint / "config.json").read_text())["vocab_size"]
+    config = json.loads((checkpoint / "config.json").read_text())
+    size = config.get("text_config", config)["vocab_size"]
     tokens = [ids.get(index, f"[PAD{index}]") for index in range(size)]
     kinds = [1 if index in ids else 5 for index in range(size)]
     for index, token in added.items():

@@ -17,10 +17,34 @@ from support.gguf_files import add_entry, add_tensor, tokenizer_entries
 
 UNROTATED = 1e30
 ARCHITECTURES = ("gemma3n_text", "gemma4_text")
-LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
+LIKE_FILES: dict[str, dict[str, Any]] = {
     "gemma3n_text": {"laurel_rank": 64, "vocab_size_per_layer_input": VOCAB},
 }
 """llama.cpp pads the table of the layers to the vocabulary, and knows one rank of LAuReL."""
+
+
+def _gemma3n_of(layers: int) -> dict[str, Any]:
+    """Return a Gemma 3n as llama.cpp assumes it, the layers after the 20th with shared keys."""
+    sparse = min(10, layers)
+    return {
+        **LIKE_FILES["gemma3n_text"],
+        "activation_sparsity_pattern": [0.95] * sparse + [0.0] * (layers - sparse),
+        "altup_active_idx": 0,
+        "head_dim": 32,
+        "hidden_size": 64,
+        "hidden_size_per_layer_input": 256,
+        "intermediate_size": [96] * layers,
+        "layer_types": [
+            "full_attention" if layer % 5 == 4 else "sliding_attention" for layer in range(layers)
+        ],
+        "num_hidden_layers": layers,
+        "num_kv_shared_layers": max(0, layers - 20),
+    }
+
+
+LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {"gemma3n_text": _gemma3n_of(5)}
+"""Values that llama.cpp fixes for an architecture, without metadata keys."""
+WITH_SHARED_KEYS = _gemma3n_of(22)
 
 
 def write_gemma_gguf(checkpoint: Path, path: Path, config: Any) -> Path:

@@ -22,8 +22,11 @@ ARCHITECTURES = {
     "glm4_moe_lite": "deepseek2",
 }
 LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
-    "deepseek_v3": {"rope_parameters": {**LATENT_YARN, "mscale": 0.8, "mscale_all_dim": 0.8}},
-    "dots1": {"sliding_window": None},
+    "deepseek_v3": {
+        "attention_bias": False,
+        "rope_parameters": {**LATENT_YARN, "mscale": 0.8, "mscale_all_dim": 0.8},
+    },
+    "dots1": {"sliding_window": None, "num_key_value_heads": 4},
     "ernie4_5_moe": {"tie_word_embeddings": True},
 }
 """Values that llama.cpp fixes for an architecture, without metadata keys."""

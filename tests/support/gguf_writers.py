@@ -6,7 +6,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from support import gguf_files, gguf_gemma, gguf_mixtures, gguf_state_spaces, gguf_states
+from support import (
+    gguf_files,
+    gguf_gemma,
+    gguf_latest,
+    gguf_mixtures,
+    gguf_state_spaces,
+    gguf_states,
+)
 
 LIKE_LLAMA_CPP: Mapping[str, Mapping[str, Any]] = {
     **gguf_files.LIKE_LLAMA_CPP,
@@ -14,6 +21,7 @@ LIKE_LLAMA_CPP: Mapping[str, Mapping[str, Any]] = {
     **gguf_mixtures.LIKE_LLAMA_CPP,
     **gguf_states.LIKE_LLAMA_CPP,
     **gguf_state_spaces.LIKE_LLAMA_CPP,
+    **gguf_latest.LIKE_LLAMA_CPP,
 }
 """Configuration values that llama.cpp fixes, by transformers' name of the configuration."""
 
@@ -36,6 +44,8 @@ def writer_of(model_type: str, config: Any) -> Callable[[Path, Path], Path] | No
         return gguf_states.write_state_gguf
     if model_type in gguf_state_spaces.ARCHITECTURES:
         return gguf_state_spaces.write_state_space_gguf
+    if model_type in gguf_latest.ARCHITECTURES:
+        return gguf_latest.write_latest_gguf
     if model_type in gguf_gemma.ARCHITECTURES:
         return lambda checkpoint, path: gguf_gemma.write_gemma_gguf(checkpoint, path, config)
     return None

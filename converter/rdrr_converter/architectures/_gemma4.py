@@ -47,8 +47,12 @@ EXPERT_STACKS = (
 )
 """The only form in which checkpoints of transformers have the experts."""
 
-GGUF_EXPERT_STACKS = tuple(
-    StackRule(f"{rule.name}.weight", rule.parts, is_published=False) for rule in EXPERT_STACKS
+GGUF_EXPERT_STACKS = (
+    *(StackRule(f"{rule.name}.weight", rule.parts, is_published=False) for rule in EXPERT_STACKS),
+    *(
+        StackRule(row.name.replace(".{expert}", ""), (row.name,), is_published=False)
+        for row in EXPERTS[:2]
+    ),
 )
 
 

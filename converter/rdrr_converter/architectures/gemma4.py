@@ -123,18 +123,8 @@ GEMMA4 = ArchitectureRule(
         *in_layers(
             rules.layers_with_experts,
             router("router.proj"),
-            TensorRule(
-                "model.layers.{layer}.router.scale",
-                "router",
-                ("hidden",),
-                aliases=("model.layers.{layer}.router.proj.scale",),
-            ),
-            TensorRule(
-                "model.layers.{layer}.router.per_expert_scale",
-                "router",
-                ("experts",),
-                aliases=("model.layers.{layer}.experts.down_proj.scale",),
-            ),
+            TensorRule("model.layers.{layer}.router.scale", "router", ("hidden",)),
+            TensorRule("model.layers.{layer}.router.per_expert_scale", "router", ("experts",)),
             norm("pre_feedforward_layernorm_2"),
             norm("post_feedforward_layernorm_1"),
             norm("post_feedforward_layernorm_2"),

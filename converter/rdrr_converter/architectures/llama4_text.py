@@ -137,6 +137,10 @@ LLAMA4_TEXT = ArchitectureRule(
     stacks=(
         StackRule(f"{EXPERTS}.gate_up_proj", (GATE.name, UP.name), arrangement=TRANSPOSED),
         StackRule(f"{EXPERTS}.down_proj", (DOWN.name,), arrangement=TRANSPOSED),
+        *(
+            StackRule(row.name.replace(".{expert}", ""), (row.name,), is_published=False)
+            for row in QWEN_EXPERTS
+        ),
     ),
     tensors=(
         EMBEDDING,

@@ -125,7 +125,6 @@ def export(
                 OutgoingTensor(names[one.stored], (one,), one.shape, one.dtype.name)
                 for one in layers
             ]
-            check_complete(package, (*tensors, *layers), outgoing)
             errors, notes = write_gguf(package, tensors, outgoing, rule, config, path, counter)
         else:
             kind = _scalar(tensors, dtype, lossless)

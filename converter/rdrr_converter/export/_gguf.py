@@ -24,7 +24,17 @@ from rdrr_manifests.logical import EMBEDDING, HEAD, LogicalTensor
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures import ArchitectureRule, find_architecture
-from rdrr_converter.export._check import check_config, norm_shift
+from rdrr_converter.export._check import check_complete, check_config, norm_shift
+from rdrr_converter.export._gguf_gemma import (
+    check_gemma3n,
+    padded_rows,
+    rope_divisors,
+    unread_tensors,
+    with_joined_gates,
+    without_padding,
+)
+from rdrr_converter.export._gguf_gemma import stacked_shape as gemma_shape
+from rdrr_converter.export._gguf_latest import stated_parameters
 from rdrr_converter.export._gguf_metadata import metadata
 from rdrr_converter.export._gguf_pooling import pooling_entries
 from rdrr_converter.export._gguf_state_spaces import plan_state_space
@@ -40,6 +50,7 @@ from rdrr_converter.sources.gguf_names import (
     ROPE_FREQS,
     ROPE_LONG,
     ROPE_SHORT,
+    UNKNOWN_TO_LLAMA_CPP,
     GgufArchitecture,
 )
 from rdrr_converter.sources.gguf_rope import divisors, from_factors, from_metadata
@@ -74,8 +85,11 @@ def find_gguf_architecture(rule: ArchitectureRule, package: Package) -> GgufArch
             and {row.hf_class, *row.classes} & set(rule.classes)
         ):
             return row
+    unknown = rule.name in UNKNOWN_TO_LLAMA_CPP
     raise ConversionError(
-        f"this version of rdrr cannot export {rule.name} as GGUF",
+        f"llama.cpp has no architecture for {rule.name}"
+        if unknown
+        else f"this version of rdrr cannot export {rule.name} as GGUF",
         where=package.where,
         expected=", ".join(name for name, row in GGUF_ARCHITECTURES.items() if row.is_written),
         hint="export it with `to` safetensors",
@@ -97,10 +111,16 @@ def plan_gguf(
     """
     row = find_gguf_architecture(rule, package).for_tensors(one.name for one in tensors)
     shift = norm_shift(rule, package.manifest) - row.norm_offset
-    stacks = join_experts(stacked(tensors, [one for one in rule.stacks if row.stores(one)]))
+    if row.name == "gemma3n":
+        check_gemma3n(package)
+    written = [one for one in tensors if not (row.in_metadata and row.in_metadata in one.name)]
+    stacks = join_experts(stacked(written, [one for one in rule.stacks if row.stores(one)]))
+    if row.joins_gates:
+        stacks = with_joined_gates(stacks)
     if not row.dense_layers:
         _check_experts([name for name, _ in stacks], package)
     outgoing = [_plan(package, name, parts, row, shift) for name, parts in stacks]
+    check_complete(package, written, outgoing)
     lost = next((one for one in outgoing if one.why), None)
     if lost is not None and lossless:
         raise ConversionError(
@@ -165,11 +185,16 @@ def _plan(
             gguf_name, parts, first.shape, dtype, why, order=ordered, row_step=head
         )
     shape = first.shape
-    if is_expert_stack(name):
+    own = gemma_shape(name, parts)
+    if own is not None:
+        shape = own
+    elif is_expert_stack(name):
         shape = (len(parts), *first.shape)
     elif len(parts) > 1:
         shape = (sum(one.shape[0] for one in parts), *first.shape[1:])
-    return OutgoingTensor(gguf_name, parts, shape, dtype, why)
+    padding = padded_rows(name, parts, package.manifest.architecture.vocab_size)
+    shape = (shape[0] + padding, *shape[1:])
+    return OutgoingTensor(gguf_name, parts, shape, dtype, why, padding=padding)
 
 
 def _interleaved(head: int, first: int, count: int) -> npt.NDArray[np.intp]:
@@ -211,16 +236,21 @@ def write_gguf(
     entries, notes = metadata(config, row)
     pooling, pooling_notes = pooling_entries(package, row.name)
     extra = _rope_divisors(config)
-    _check_metadata(entries, extra, package, row, tensors)
-    tokenizer_entries, tokenizer_notes = tokenizer_metadata(package, config["vocab_size"])
+    _check_metadata(entries, extra, package, row, tensors, without_padding(config))
+    tokenizer_entries, tokenizer_notes = tokenizer_metadata(package, config["vocab_size"], row.name)
     identity = {
         "general.name": package.manifest.model_id,
         "general.file_type": _FILE_TYPES.get(_main_type(outgoing), 0),
         "general.quantization_version": _QUANTIZATION_VERSION,
     }
+    if row.in_metadata is not None:
+        entries |= stated_parameters(package)
+    unread = unread_tensors(package) if row.name == "gemma3n" else {}
     with atomic_file(path) as partial_path, store_errors(path):
         everything = {**identity, **entries, **pooling, **tokenizer_entries}
-        errors = _write(partial_path, row.name, everything, extra, package, outgoing, progress)
+        errors = _write(
+            partial_path, row.name, everything, {**extra, **unread}, package, outgoing, progress
+        )
     return errors, (*notes, *pooling_notes, *tokenizer_notes)
 
 
@@ -230,6 +260,9 @@ def _rope_divisors(config: Mapping[str, Any]) -> dict[str, F32Array]:
     if scaling.get("rope_type") == "longrope":
         stated = {ROPE_LONG: scaling["long_factor"], ROPE_SHORT: scaling["short_factor"]}
         return {name: np.asarray(values, np.float32) for name, values in stated.items()}
+    own = rope_divisors(config)
+    if own is not None:
+        return {ROPE_FREQS: own}
     if scaling.get("rope_type") != "llama3":
         return {}
     frequencies = int(config["head_dim"] * (config.get("partial_rotary_factor") or 1.0)) // 2
@@ -242,8 +275,11 @@ def _check_metadata(
     package: Package,
     row: GgufArchitecture,
     tensors: Sequence[LogicalTensor],
+    unpadded: Mapping[str, Any],
 ) -> None:
     """Read the metadata back like that of any GGUF, and compare its graph with the package's.
+
+    `unpadded` holds keys of the configuration that padding of tensors changes.
 
     Raises:
         ConversionError: The metadata does not describe the package's model.
@@ -261,6 +297,7 @@ def _check_metadata(
     values = {name: array.astype(np.float64) for name, array in extra.items()}
     read |= from_metadata(values.get(ROPE_FREQS), read, package.where)
     read |= from_factors(values.get(ROPE_SHORT), values.get(ROPE_LONG), package.where)
+    read |= unpadded
     check_config(read, package, find_architecture(read, None, package.where), tensors)
 
 
@@ -288,7 +325,7 @@ def _write(
     path: Path,
     name: str,
     entries: Mapping[str, Any],
-    extra: Mapping[str, F32Array],
+    extra: Mapping[str, npt.NDArray[Any]],
     package: Package,
     outgoing: Sequence[OutgoingTensor],
     progress: Progress,

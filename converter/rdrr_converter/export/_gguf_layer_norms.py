@@ -12,6 +12,7 @@ from rdrr_converter.architectures.layers import FULL
 from rdrr_converter.sources._gguf_layer_norms import COHERE2_PERIOD
 
 Entries = dict[str, Any]
+LAYERS_WITH_QUERY_NORM = 64
 Keys = Callable[[Mapping[str, Any]], tuple[Entries, tuple[str, ...]]]
 
 
@@ -40,6 +41,17 @@ def _cohere(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
     return {"logit_scale": float(config["logit_scale"]), "rope.scaling.type": "none"}, ()
 
 
+def _command_r(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
+    """State the scale of the logits, and note which models llama.cpp expects norms in."""
+    entries, notes = _cohere(config)
+    if bool(config["use_qk_norm"]) == (config["num_hidden_layers"] >= LAYERS_WITH_QUERY_NORM):
+        return entries, notes
+    return entries, (
+        "llama.cpp refuses the model: it expects norms on queries and keys in models with "
+        f"{LAYERS_WITH_QUERY_NORM} layers or more, and only there",
+    )
+
+
 def _cohere2(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
     """State the window, and the period of the layers without one if it is unusual."""
     entries, _ = _cohere(config)
@@ -57,7 +69,7 @@ KEYS_OF: Mapping[str, Keys] = MappingProxyType(
         "falcon": _falcon,
         "gptneox": _gptneox,
         "stablelm": _parallel,
-        "command-r": _cohere,
+        "command-r": _command_r,
         "cohere2": _cohere2,
     }
 )

@@ -13,7 +13,13 @@ from typing import Any
 
 from rdrr_converter.architectures._rope import yarn_mscale
 from rdrr_converter.architectures.layers import SLIDING
-from rdrr_converter.export import _gguf_mixtures, _gguf_state_spaces, _gguf_states
+from rdrr_converter.export import (
+    _gguf_gemma,
+    _gguf_latest,
+    _gguf_mixtures,
+    _gguf_state_spaces,
+    _gguf_states,
+)
 from rdrr_converter.export._gguf_layer_norms import KEYS_OF
 from rdrr_converter.export._gguf_rms import every_fourth_full, ministral3, olmo
 from rdrr_converter.sources.gguf_config import GRANITE_KEYS, KEYS
@@ -83,8 +89,11 @@ def _window(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
 
 
 def _llama(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
-    """State Mixtral's number of experts, whose configuration key differs from Qwen's."""
+    """State Mixtral's number of experts, and which layers of Ministral have a window."""
     entries, notes = _window(config)
+    if entries and config.get("layer_types"):
+        slides = [kind == SLIDING for kind in config["layer_types"]]
+        entries["attention.sliding_window_pattern"] = slides
     if config.get("num_local_experts"):
         entries["expert_count"] = config["num_local_experts"]
     return entries, notes
@@ -131,11 +140,12 @@ def _granite_hybrid(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]
 
 def _gpt_oss(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
     """State the window, which llama.cpp applies to every other layer, and the experts."""
+    is_scaled = (config.get("rope_scaling") or {}).get("rope_type") == "yarn"
     return {
         "attention.sliding_window": config["sliding_window"] or 0,
         "expert_count": config["num_local_experts"],
         "expert_feed_forward_length": config["intermediate_size"],
-    }, ()
+    }, ("llama.cpp rounds the ends of YaRN's ramp to whole pairs",) if is_scaled else ()
 
 
 def _gemma3(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
@@ -192,6 +202,8 @@ _SPECIFIC_KEYS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, tuple[
             **_gguf_states.KEYS_OF,
             **_gguf_state_spaces.KEYS_OF,
             "granitehybrid": _granite_hybrid,
+            **_gguf_gemma.KEYS_OF,
+            **_gguf_latest.KEYS_OF,
         }
     )
 )

@@ -12,6 +12,8 @@ Entries = dict[str, Any]
 Keys = tuple[Entries, tuple[str, ...]]
 
 _GATING: Mapping[str, int] = MappingProxyType({name: number for number, name in SCORES.items()})
+_LITE_LAYERS = (26, 27)
+"""Layers of models like DeepSeek V2 Lite, by which llama.cpp knows that queries have no latents."""
 
 
 def _shared(config: Mapping[str, Any], scores: str) -> Entries:
@@ -28,8 +30,16 @@ def _shared(config: Mapping[str, Any], scores: str) -> Entries:
 
 
 def _sigmoid(config: Mapping[str, Any]) -> Keys:
-    """State the experts of GLM 4.5 and of dots.llm1."""
+    """State the experts of GLM 4.5."""
     return _shared(config, "sigmoid"), ()
+
+
+def _dots(config: Mapping[str, Any]) -> Keys:
+    """State the experts of dots.llm1, whose key-value heads llama.cpp takes to be all heads."""
+    entries, notes = _sigmoid(config)
+    if config["num_key_value_heads"] == config["num_attention_heads"]:
+        return entries, notes
+    return entries, ("llama.cpp refuses a dots.llm1 with fewer key-value heads than heads",)
 
 
 def _ernie(config: Mapping[str, Any]) -> Keys:
@@ -65,6 +75,11 @@ def _deepseek(config: Mapping[str, Any]) -> Keys:
     notes = ["llama.cpp caches the keys and values of this file expanded, not as latents"]
     if config["q_lora_rank"] is not None:
         entries["attention.q_lora_rank"] = config["q_lora_rank"]
+    elif config["num_hidden_layers"] not in _LITE_LAYERS:
+        notes.append(
+            "llama.cpp refuses a model whose queries have no latents, unless it has "
+            f"{' or '.join(map(str, _LITE_LAYERS))} layers"
+        )
     correction = (config.get("rope_scaling") or {}).get("mscale_all_dim")
     if correction:
         entries["rope.scaling.yarn_log_multiplier"] = 0.1 * correction
@@ -76,7 +91,7 @@ def _deepseek(config: Mapping[str, Any]) -> Keys:
 KEYS_OF: Mapping[str, Callable[[Mapping[str, Any]], Keys]] = MappingProxyType(
     {
         "deepseek2": _deepseek,
-        "dots1": _sigmoid,
+        "dots1": _dots,
         "ernie4_5-moe": _ernie,
         "glm4moe": _sigmoid,
     }

@@ -23,7 +23,7 @@ from rdrr_converter.export._gguf_types import decoded_type, storage_type
 from rdrr_converter.export._values import OutgoingTensor
 from rdrr_converter.sources._gguf_states import (
     LINEAR,
-    WITHOUT_ENDING,
+    RATE,
     Order,
     ValueHeads,
     moved_units,
@@ -71,7 +71,7 @@ def plan_state(
     if name.endswith(_CONVOLUTIONS):
         return _convolution(gguf_name, parts, rows)
     if first.rows == 1:
-        change = negative_exponential if name.endswith(WITHOUT_ENDING) else None
+        change = negative_exponential if name.endswith(RATE) else None
         return OutgoingTensor(
             gguf_name, parts, (first.columns,), "F32", vector_order=rows, transform=change
         )
@@ -172,14 +172,17 @@ def _linear(config: Mapping[str, Any]) -> Entries:
     }
 
 
-def _qwen35(config: Mapping[str, Any]) -> tuple[Entries, Notes]:
-    """State linear attention, and how the rotated pairs are divided between three positions.
+def rope_sections(config: Mapping[str, Any]) -> list[int]:
+    """Return how many rotated pairs belong to each of three positions, and 0 for the fourth.
 
     The three positions of a token of text are equal, so any division that covers all pairs will do.
     """
     rotated = int(config["head_dim"] * (config.get("partial_rotary_factor") or 1.0))
-    sections = [(rotated // 2 + 2 - axis) // 3 for axis in range(3)]
-    return {**_linear(config), "rope.dimension_sections": [*sections, 0]}, ()
+    return [*((rotated // 2 + 2 - axis) // 3 for axis in range(3)), 0]
+
+
+def _qwen35(config: Mapping[str, Any]) -> tuple[Entries, Notes]:
+    return {**_linear(config), "rope.dimension_sections": rope_sections(config)}, ()
 
 
 def _qwen3next(config: Mapping[str, Any]) -> tuple[Entries, Notes]:

@@ -20,6 +20,7 @@ from rdrr_converter.sources.gguf_pretokenizers import ASSUMED, PRETOKENIZERS
 from rdrr_converter.sources.gguf_tokenizer import (
     BYTE,
     CONTROL,
+    MERGED_PIECES,
     NORMAL,
     PREFIX,
     UNKNOWN,
@@ -38,12 +39,13 @@ _IRRELEVANT = ("trim_offsets",)
 """Fields of a pre-tokenizer that do not affect token ids."""
 
 
-def tokenizer_metadata(package: Package, vocab_size: int) -> Parts:
+def tokenizer_metadata(package: Package, vocab_size: int, architecture: str = "") -> Parts:
     """Build the GGUF metadata of a package's tokenizer, and notes.
 
     Args:
         package: The package.
         vocab_size: Number of rows of the embedding; every row gets a token.
+        architecture: `general.architecture`; for Gemma 4, llama.cpp reads the merges of pieces.
     """
     settings = _object(package, _CONFIG) or {}
     tokenizer = _object(package, TOKENIZER_JSON)
@@ -58,6 +60,8 @@ def tokenizer_metadata(package: Package, vocab_size: int) -> Parts:
         return whole, (f"llama.cpp does not support this type of tokenizer ({model.get('type')})",)
     entries = _tokens(tokenizer, vocab_size, is_pieces=kind == "llama")
     more, notes = (_pieces if kind == "llama" else _byte_level)(tokenizer, entries)
+    if kind == "llama" and architecture == MERGED_PIECES:
+        kind, more = MERGED_PIECES, {**more, f"{PREFIX}merges": _merges(tokenizer)}
     entries |= {f"{PREFIX}model": kind, **more, **_special(package.manifest, settings, entries)}
     index = entries.get(f"{PREFIX}eos_token_id")
     if _adds_eos(tokenizer, None if index is None else entries[f"{PREFIX}tokens"][index]):

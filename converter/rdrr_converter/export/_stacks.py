@@ -134,9 +134,9 @@ def _stack_of(name: str, rules: Sequence[StackRule]) -> tuple[str, tuple[str, ..
         if rule.arrangement is not None or any("{expert}" in part for part in rule.parts):
             continue
         for part in rule.parts:
-            match = re.fullmatch(re.escape(part).replace(r"\{layer\}", r"(\d+)"), name)
+            match = _pattern(part).fullmatch(name)
             if match is not None:
-                layer = match[1]
+                layer = match.groupdict().get("layer")
                 return rule.name.format(layer=layer), tuple(
                     one.format(layer=layer) for one in rule.parts
                 )

@@ -56,6 +56,7 @@ class OutgoingTensor:
         at_a_time: Number of parts that `arrange` takes at a time, such as those of one expert;
             None for all.
         transform: Function that is applied to every value, in float64.
+        padding: Number of copies of the first row that are added at the end.
     """
 
     name: str
@@ -70,6 +71,7 @@ class OutgoingTensor:
     arrange: Arrange | None = None
     at_a_time: int | None = None
     transform: Transform | None = None
+    padding: int = 0
 
     @property
     def is_as_stored(self) -> bool:
@@ -91,7 +93,8 @@ class OutgoingTensor:
     def size(self) -> int:
         """Size in the checkpoint in bytes."""
         codec = CODECS[self.dtype]
-        return sum(one.rows * codec.row_bytes(one.columns) for one in self.parts)
+        rows = sum(one.rows for one in self.parts) + self.padding
+        return rows * codec.row_bytes(self.columns)
 
 
 class Encoder:
@@ -126,6 +129,9 @@ class Encoder:
         if out.arrange is None:
             for part in out.parts:
                 yield from self._chunks(part)
+            if out.padding:
+                reader = RowReader(self._package, out.parts[0])
+                yield np.repeat(self._rows(reader, out.parts[0], 0, 1), out.padding, axis=0)
             return
         width, step = _VIEWS.get(out.dtype, "u1"), out.at_a_time or len(out.parts)
         for first in range(0, len(out.parts), step):
@@ -138,14 +144,15 @@ class Encoder:
         step = max(1, CHUNK_WEIGHTS // max(1, part.columns) // out.row_step) * out.row_step
         for first in range(0, part.rows, step):
             count = min(step, part.rows - first)
-            raw = (
-                reader.stored(first, count)
-                if out.is_as_stored
-                else self._encode(part, reader.values(first, count))
-            )
+            raw = self._rows(reader, part, first, count)
             if out.vector_order is not None:
                 raw = raw.view("<f4")[:, out.vector_order].view(np.uint8)
             yield raw if out.order is None else raw[out.order(first, count) - first]
+
+    def _rows(self, reader: RowReader, part: LogicalTensor, first: int, count: int) -> Bytes:
+        if self._outgoing.is_as_stored:
+            return reader.stored(first, count)
+        return self._encode(part, reader.values(first, count))
 
     def _encode(self, part: LogicalTensor, values: F32Array) -> Bytes:
         out = self._outgoing

@@ -40,6 +40,8 @@ LAYER: Mapping[str, str] = MappingProxyType(
         "layer_output_scale": "layer_scalar",
         "ffn_gate_inp": "router.proj",
         "ffn_gate_up_exps": "experts.gate_up_proj",
+        "ffn_gate_exps": "experts.gate_proj",
+        "ffn_up_exps": "experts.up_proj",
         "ffn_down_exps": "experts.down_proj",
         "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
         "post_ffw_norm_1": "post_feedforward_layernorm_1",

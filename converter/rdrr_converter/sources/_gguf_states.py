@@ -34,11 +34,9 @@ LINEAR_ATTENTION: Mapping[str, str] = MappingProxyType(
         "post_attention_norm": "post_attention_layernorm",
         "attn_qkv": "linear_attn.in_proj_qkv",
         "attn_gate": "linear_attn.in_proj_z",
-        "ssm_a": "linear_attn.A_log",
         "ssm_alpha": "linear_attn.in_proj_a",
         "ssm_beta": "linear_attn.in_proj_b",
         "ssm_conv1d": "linear_attn.conv1d",
-        "ssm_dt": "linear_attn.dt_bias",
         "ssm_norm": "linear_attn.norm",
         "ssm_out": "linear_attn.out_proj",
     }
@@ -62,8 +60,8 @@ SHORT_CONVOLUTION: Mapping[str, str] = MappingProxyType(
 )
 """The same for LFM2."""
 
-WITHOUT_ENDING = ("linear_attn.A_log",)
-"""Tensors that have neither `.weight` nor `.bias` at the end of either name."""
+RATE = "linear_attn.A_log"
+"""The logarithms of the rates of decay."""
 
 PLAIN_NORM = "linear_attn.norm"
 """A norm whose weights llama.cpp stores as Hugging Face does, unlike all others of its models."""

@@ -23,6 +23,7 @@ from rdrr_format.regular_files import map_regular
 
 from rdrr_converter.sources._gguf_file import GgufFile, GgufTensor, read_gguf
 from rdrr_converter.sources._gguf_latents import joined_latents
+from rdrr_converter.sources._gguf_latest import stated_tensors
 from rdrr_converter.sources._gguf_state_spaces import flattened
 from rdrr_converter.sources._gguf_states import (
     ValueHeads,
@@ -119,6 +120,8 @@ def open_file(path: Path) -> Source:
     if architecture.has_states:
         heads = value_heads(config) if architecture.alternating_heads else None
         tensors = [_of_states(tensor, heads, config["num_hidden_layers"]) for tensor in tensors]
+    if architecture.in_metadata is not None:
+        tensors += stated_tensors(metadata, config["num_hidden_layers"], path.name)
     config |= architecture.stated_by(tensor.name for tensor in tensors)
     return Source(
         path=path,

@@ -16,6 +16,7 @@ from rdrr_converter.architectures._rope import yarn_mscale
 from rdrr_converter.architectures.layers import FULL, SLIDING
 from rdrr_converter.sources import (
     _gguf_gemma,
+    _gguf_latest,
     _gguf_mixtures,
     _gguf_rms,
     _gguf_state_spaces,
@@ -59,6 +60,8 @@ _WITH_EXPERTS = (
     "qwen35moe",
     "qwen3next",
     "lfm2moe",
+    "hunyuan-moe",
+    "llama4",
     *_gguf_mixtures.SETTINGS,
 )
 _GEMMA2_27B_LAYERS = 46
@@ -223,9 +226,17 @@ def _no_settings(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _llama(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Tell Mixtral (it has experts) and Mistral (it has a sliding window) from plain Llama."""
+    """Tell Mixtral (it has experts) and Mistral (it has a sliding window) from plain Llama.
+
+    A list of the layers with a window makes it Ministral.
+    """
     del config
     window = read.get("attention.sliding_window")
+    slides = read.get("attention.sliding_window_pattern")
+    if window and isinstance(slides, list):
+        types = [SLIDING if one else FULL for one in slides]
+        stated = {"layer_types": types, "sliding_window": window}
+        return {"architectures": ["MinistralForCausalLM"], **stated}
     if read.get("expert_count"):
         return {
             "architectures": ["MixtralForCausalLM"],
@@ -369,6 +380,7 @@ _ARCHITECTURE_SETTINGS: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], di
             **_gguf_states.SETTINGS,
             **_gguf_state_spaces.SETTINGS,
             "granitehybrid": _granite_hybrid,
+            **_gguf_latest.SETTINGS,
         }
     )
 )

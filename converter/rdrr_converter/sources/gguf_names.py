@@ -14,9 +14,13 @@ from types import MappingProxyType
 from rdrr_format.errors import ConversionError
 
 from rdrr_converter.architectures.base import StackRule
-from rdrr_converter.sources import _gguf_gemma, _gguf_state_spaces, _gguf_states
+from rdrr_converter.sources import (
+    _gguf_gemma,
+    _gguf_latest,
+    _gguf_state_spaces,
+    _gguf_states,
+)
 from rdrr_converter.sources._gguf_gemma import shares_values
-from rdrr_converter.sources._gguf_states import WITHOUT_ENDING as OF_LINEAR_ATTENTION
 
 ROPE_FREQS = "rope_freqs.weight"
 """Divisors of the rope frequencies, which is how a GGUF states llama3 scaling."""
@@ -201,10 +205,24 @@ _LFM2_OUTSIDE: Mapping[str, str] = MappingProxyType(
     }
 )
 _QUERIES_KEYS = ("q_proj", "k_proj")
-WITHOUT_ENDING = (*OF_LINEAR_ATTENTION, *_gguf_state_spaces.WITHOUT_ENDING)
 _HYBRID: Mapping[str, str] = MappingProxyType({**_LAYER, **_gguf_state_spaces.MIXER})
 _GRANITE_HYBRID: Mapping[str, str] = MappingProxyType({**_GRANITE, **_gguf_state_spaces.MIXER})
 _NO_FORMS: Mapping[str, str] = MappingProxyType({})
+_WHOLE: Mapping[str, str] = MappingProxyType(
+    {
+        "ffn_down_exps.scale": "router.per_expert_scale",
+        "ffn_gate_inp.scale": "router.scale",
+        "ssm_a": "linear_attn.A_log",
+        "ssm_dt.bias": "linear_attn.dt_bias",
+    }
+)
+_OF_STATE_SPACES: Mapping[str, str] = MappingProxyType(
+    {
+        theirs: ours
+        for theirs, ours in _gguf_state_spaces.MIXER.items()
+        if ours in _gguf_state_spaces.WITHOUT_ENDING
+    }
+)
 _QWEN_FORMS: Mapping[str, str] = MappingProxyType(
     {
         "ffn_gate_up_exps": "mlp.experts.gate_up_proj",
@@ -237,6 +255,9 @@ class GgufArchitecture:
         biases: Whether llama.cpp loads biases of projections and convolutions.
         other_forms: Further names of modules, of stacks that only some files have.
         is_causal: Whether a token attends only to earlier ones in these files.
+        whole: Hugging Face's names of tensors of a layer, with their endings, by llama.cpp's.
+        joins_gates: Whether llama.cpp stores gate and up of all experts in one tensor.
+        in_metadata: A part of the names of tensors that a GGUF states in its metadata.
         is_written: Whether rdrr exports such files, and does not only read them.
         has_attention: Whether any layer has attention.
     """
@@ -260,6 +281,9 @@ class GgufArchitecture:
     biases: bool = True
     other_forms: Mapping[str, str] = field(default_factory=lambda: _NO_FORMS)
     has_attention: bool = True
+    whole: Mapping[str, str] = field(default_factory=lambda: _WHOLE)
+    joins_gates: bool = False
+    in_metadata: str | None = None
     two_norms: Mapping[str, str] | None = None
 
     def for_tensors(self, names: Iterable[str]) -> GgufArchitecture:
@@ -287,11 +311,11 @@ class GgufArchitecture:
     def translate(self, name: str) -> str:
         """Return the Hugging Face name of a tensor; an unknown name is returned unchanged."""
         stem, _, ending = name.rpartition(".")
+        own = re.fullmatch(r"blk\.(\d+)\.(.+)", name)
+        if own is not None and own[2] in self.whole:
+            return f"model.layers.{own[1]}.{self.whole[own[2]]}"
         match = re.fullmatch(r"blk\.(\d+)\.(.+)", stem)
         if match is None:
-            bare = re.fullmatch(r"blk\.(\d+)\.(\w+)", name)
-            if bare and self.layer.get(bare[2]) in WITHOUT_ENDING:
-                return f"model.layers.{bare[1]}.{self.layer[bare[2]]}"
             return f"{self.outside[stem]}.{ending}" if stem in self.outside else name
         part = self._part(match[2])
         if part is not None and part.endswith("_bias"):  # a name without ending
@@ -300,16 +324,20 @@ class GgufArchitecture:
 
     def llama_name(self, name: str) -> str | None:
         """Return llama.cpp's name of a tensor, given its Hugging Face name; None if it has none."""
+        own = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)
+        whole = next(
+            (theirs for theirs, ours in self.whole.items() if own and ours == own[2]), None
+        )
+        if own is not None and whole is not None:
+            return f"blk.{own[1]}.{whole}"
         stem, _, ending = name.rpartition(".")
         if ending not in ("weight", "bias"):  # sinks and biases of routers have no such ending
             stem, ending = name, "bias" if name.endswith("_bias") else "weight"
         match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
         names, part = (self.outside, stem) if match is None else (self.layer, match[2])
-        found = next((theirs for theirs, ours in names.items() if ours == part), None)
+        found = _theirs(names, part)
         if found is None or (name.endswith(".bias") and not self.biases):
             return None
-        if part in WITHOUT_ENDING and match is not None:
-            return f"blk.{match[1]}.{found}"
         return f"{found}.{ending}" if match is None else f"blk.{match[1]}.{found}.{ending}"
 
     def _part(self, theirs: str) -> str | None:
@@ -339,6 +367,15 @@ class GgufArchitecture:
         return any(f".{part}." in name for part in self.interleaved)
 
 
+UNKNOWN_TO_LLAMA_CPP = ("helium", "opt", "vaultgemma", "wedlm")
+"""Architectures of rdrr for whose models llama.cpp has none."""
+
+
+def _theirs(names: Mapping[str, str], name: str) -> str | None:
+    """Return llama.cpp's name of what Hugging Face has under another; None if it has none."""
+    return next((theirs for theirs, ours in names.items() if ours == name), None)
+
+
 GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
     {
         row.name: row
@@ -348,7 +385,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                 "LlamaForCausalLM",
                 _MIXTRAL,
                 _QUERIES_KEYS,
-                classes=("MistralForCausalLM", "MixtralForCausalLM"),
+                classes=("MistralForCausalLM", "MixtralForCausalLM", "MinistralForCausalLM"),
             ),
             GgufArchitecture("qwen2", "Qwen2ForCausalLM"),
             GgufArchitecture("qwen2moe", "Qwen2MoeForCausalLM", _EXPERTS),
@@ -368,15 +405,36 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                 "Gemma3nForCausalLM",
                 _GEMMA4,
                 per_layer=("feed_forward_length",),
-                is_written=False,
             ),
             GgufArchitecture(
                 "gemma4",
                 "Gemma4ForCausalLM",
                 _GEMMA4,
                 per_layer=("feed_forward_length", "attention.head_count_kv"),
+                classes=("Gemma4UnifiedForCausalLM",),
                 shares_values=True,
-                is_written=False,
+                dense_layers=True,
+                joins_gates=True,
+            ),
+            GgufArchitecture("gemma", "GemmaForCausalLM", norm_offset=-1.0),
+            GgufArchitecture("qwen2vl", "Qwen2VLForConditionalGeneration"),
+            GgufArchitecture("qwen3vl", "Qwen3VLForConditionalGeneration"),
+            GgufArchitecture(
+                "apertus",
+                "ApertusForCausalLM",
+                {**_LAYER, **_gguf_latest.APERTUS},
+                in_metadata=_gguf_latest.ACTIVATION,
+            ),
+            GgufArchitecture(
+                "hunyuan-moe",
+                "HunYuanMoEV1ForCausalLM",
+                {**_HUNYUAN, **_gguf_latest.HUNYUAN_EXPERTS},
+            ),
+            GgufArchitecture(
+                "llama4",
+                "Llama4ForCausalLM",
+                {**_LAYER, **_gguf_latest.LLAMA4},
+                dense_layers=True,
             ),
             GgufArchitecture("granite", "GraniteForCausalLM", interleaved=_QUERIES_KEYS),
             GgufArchitecture(
@@ -392,6 +450,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                 _GRANITE_HYBRID,
                 _QUERIES_KEYS,
                 per_layer=_gguf_state_spaces.PER_LAYER,
+                whole=_OF_STATE_SPACES,
                 flags=_gguf_state_spaces.STATED,
             ),
             GgufArchitecture(
@@ -403,6 +462,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                     ("use_conv_bias", ".mamba.conv1d.bias", True),
                 ),
                 has_attention=False,
+                whole=_OF_STATE_SPACES,
             ),
             GgufArchitecture(
                 "nemotron_h",
@@ -410,6 +470,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                 _HYBRID,
                 _QUERIES_KEYS,
                 per_layer=_gguf_state_spaces.PER_LAYER,
+                whole=_OF_STATE_SPACES,
                 flags=(
                     ("mlp_bias", ".mlp.up_proj.bias", True),
                     ("use_bias", ".mamba.in_proj.bias", True),
@@ -427,6 +488,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                     ("mlp_bias", ".mlp.up_proj.bias", True),
                     ("projectors_bias", ".mamba.out_proj.bias", True),
                 ),
+                whole=_OF_STATE_SPACES,
                 is_written=False,
             ),
             GgufArchitecture("olmoe", "OlmoeForCausalLM", _EXPERTS),
@@ -440,7 +502,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             ),
             GgufArchitecture("mistral3", "Ministral3ForCausalLM", _LAYER, _QUERIES_KEYS),
             GgufArchitecture("olmo", "OlmoForCausalLM", _LAYER, _QUERIES_KEYS, layer_norm=True),
-            GgufArchitecture("arcee", "ArceeForCausalLM", _LAYER, _QUERIES_KEYS),
+            GgufArchitecture("arcee", "ArceeForCausalLM", _LAYER, _QUERIES_KEYS, biases=False),
             GgufArchitecture("exaone4", "Exaone4ForCausalLM", _POST_NORMS),
             GgufArchitecture("ernie4_5", "Ernie4_5ForCausalLM"),
             GgufArchitecture("hunyuan-dense", "HunYuanDenseV1ForCausalLM", _HUNYUAN),
@@ -479,6 +541,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                 _DEEPSEEK,
                 classes=("DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"),
                 dense_layers=True,
+                biases=False,
             ),
             GgufArchitecture(
                 "glm4moe",

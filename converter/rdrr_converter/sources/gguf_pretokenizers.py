@@ -17,10 +17,21 @@ _TAIL = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _LLAMA3 = _WORDS + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + _TAIL
 _QWEN2 = _WORDS + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*" + _TAIL
+_QWEN35 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + _TAIL
+)
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _TEKKEN = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _TAIL
+)
+
+_ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_O200K = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_ENDINGS}"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_ENDINGS}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _TAIL
 )
 
 _GPT2: Mapping[str, Any] = MappingProxyType(
@@ -74,13 +85,16 @@ def _rows() -> dict[str, Pretokenizer]:
     gpt2 = Pretokenizer(dict(_GPT2))
     llama3 = Pretokenizer(_split(_LLAMA3), ignores_merges=True, adds_bos=True)
     qwen2 = Pretokenizer(_split(_QWEN2), {"type": "NFC"})
+    thirds = Pretokenizer(_split(_LLAMA3))
     digits = Pretokenizer(_single_digits())
     tekken = Pretokenizer(_split(_TEKKEN), ignores_merges=True, adds_bos=True)
     return {
         ASSUMED: gpt2,
         **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo"), gpt2),
-        **dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), llama3),
-        **dict.fromkeys(("smaug-bpe", "dbrx"), Pretokenizer(_split(_LLAMA3))),
+        **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "lfm2"), llama3),
+        **dict.fromkeys(("smaug-bpe", "dbrx", "chatglm-bpe", "glm4"), thirds),
+        **dict.fromkeys(("gpt-4o", "llama4"), Pretokenizer(_split(_O200K))),
+        "qwen35": Pretokenizer(_split(_QWEN35), {"type": "NFC"}),
         **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), qwen2),
         **dict.fromkeys(("smollm", "starcoder", "refact", "command-r"), digits),
         "tekken": tekken,

@@ -27,6 +27,9 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 TURN_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
 """Control tokens that end a turn even if the metadata does not say so, as in llama.cpp."""
 
+MERGED_PIECES = "gemma4"
+"""Kind of a vocabulary of SentencePiece whose merges are stated, as those of Gemma 4."""
+
 _MERGED_BY_ID = ("gemma3", "gemma-embedding")
 """Architectures whose scores do not give the order of merges; the ids give it."""
 
@@ -165,7 +168,9 @@ class _Vocabulary:
         if not self._tokens:
             return None, ("the GGUF holds no tokenizer",)
         if self._model == "llama":
-            return self._sentencepiece(), ()
+            return self._sentencepiece(self._implied_merges(), adds_space=True), ()
+        if self._model == MERGED_PIECES:
+            return self._sentencepiece(self._merges(), adds_space=False), ()
         if self._model != "gpt2":
             return None, (f"tokenizers of the kind {self._model!r} cannot be rebuilt from a GGUF",)
         name = self._metadata.get(f"{PREFIX}pre")
@@ -177,7 +182,7 @@ class _Vocabulary:
         return self._byte_level(self._pre), ()
 
     def _byte_level(self, pre: Pretokenizer) -> dict[str, Any]:
-        merges = [merge.split(" ", 1) for merge in self._list("merges", str)]
+        merges = self._merges()
         model = {"ignore_merges": pre.ignores_merges, "byte_fallback": False, "unk_token": None}
         return self._tokenizer_json(
             model,
@@ -192,7 +197,10 @@ class _Vocabulary:
             },
         )
 
-    def _sentencepiece(self) -> dict[str, Any]:
+    def _merges(self) -> list[list[str]]:
+        return [merge.split(" ", 1) for merge in self._list("merges", str)]
+
+    def _sentencepiece(self, merges: list[list[str]], *, adds_space: bool) -> dict[str, Any]:
         unknown = self._ids["unknown"]
         if unknown is None and UNKNOWN in self._types:
             unknown = self._types.index(UNKNOWN)
@@ -202,10 +210,10 @@ class _Vocabulary:
             "fuse_unk": True,
             "unk_token": None if unknown is None else self._tokens[unknown],
         }
-        normalizer, decoder = sentencepiece_parts(prefix=self._flag("add_space_prefix", True))
+        normalizer, decoder = sentencepiece_parts(prefix=self._flag("add_space_prefix", adds_space))
         return self._tokenizer_json(
             model,
-            self._implied_merges(),
+            merges,
             normalizer=normalizer,
             pre_tokenizer=None,
             decoder=decoder,
