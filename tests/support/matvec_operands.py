@@ -15,7 +15,14 @@ from rdrr_format.block_fields import BLOCK_FIELDS
 from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
-from rdrr_runtime.phases.fusion import AttentionSplits, GatedNorm, HeadGates, Input, RowNorm
+from rdrr_runtime.phases.fusion import (
+    AttentionSplits,
+    GatedNorm,
+    HeadGates,
+    Input,
+    RowLayerNorm,
+    RowNorm,
+)
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.packing import upload_weight
 from support.gpu import F32, Bench, in_int8, normal, random_tensor
@@ -111,13 +118,16 @@ class Operands:
         """Return an input that is `plain`, before its `norm`, or in splits to `combine`.
 
         Heads to combine may have gates (`gated combine`), or be normed before their gates
-        (`gated`). No code of it is near a tie, whichever of the matrices it is rounded for.
+        (`gated`). LayerNorm has a weight and a bias (`layer norm`) or neither (`bare layer norm`).
+        No code of it is near a tie, whichever of the matrices it is rounded for.
         """
         if kind in ("combine", "gated combine"):
             gates = self.gates(k, 32, "sigmoid") if kind != "combine" else None
             return self.combined(k, matrices, head_dim=32, splits=5, live=3, gates=gates)
         if kind == "gated":
             return self.gated(k, matrices, head_dim=24, blocks=3)
+        if kind.endswith("layer norm"):
+            return self.layer_norm(k, matrices, is_bare=kind.startswith("bare"))
         x, gain = normal(self.rng, k), normal(self.rng, k)
         scale = 1 + gain if kind == "norm" else np.float32(1)
         x *= self.away_from_ties(x * scale, matrices)
@@ -154,6 +164,22 @@ class Operands:
         upload = self.bench.upload
         before = GatedNorm(upload(squares), blocks, head_dim, upload(gain), EPS, gates, 0.5)
         return Source(Input(upload(x), before), normed())
+
+    def layer_norm(self, k: int, matrices: list[Matrix], *, is_bare: bool) -> Source:
+        """Return a row before LayerNorm whose mean is large beside its deviation."""
+        x = 30 + normal(self.rng, k)
+        gain, bias = normal(self.rng, k), normal(self.rng, k)
+
+        def normed() -> F32:
+            exact = x.astype(np.float64)
+            unit = (exact - exact.mean()) / np.sqrt(exact.var() + EPS)
+            return (unit if is_bare else unit * (1 + gain) + bias).astype(np.float32)
+
+        if not is_bare:  # the bias is free to move the codes
+            bias += normed() * (self.away_from_ties(normed(), matrices) - 1)
+        upload = self.bench.upload
+        weights = (None, None) if is_bare else (upload(gain), upload(bias))
+        return Source(Input(upload(x), RowLayerNorm(*weights, EPS, 1.0)), normed())
 
     def combined(
         self,

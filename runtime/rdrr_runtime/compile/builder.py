@@ -69,6 +69,8 @@ class PassBuilder:
         phases: The phases emitted so far.
         decisions: The kernel that serves each op so far, and why.
         routed: The routes of each router, by the name of its output value.
+        deferred: Norms that have not been emitted because each reader computes them, by the names
+            of their outputs.
     """
 
     model: LoadedModel
@@ -80,6 +82,7 @@ class PassBuilder:
     phases: list[Phase] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     routed: dict[str, Routed] = field(default_factory=dict)
+    deferred: dict[str, Norm] = field(default_factory=dict)
     _quantized_names: dict[tuple[int, int], str] = field(default_factory=dict)
 
     @property
@@ -104,6 +107,20 @@ class PassBuilder:
         """Return the weight of a plain norm, its epsilon, and the offset added to the weight."""
         assert norm.weight is not None, "a plain norm has a weight"
         return self.vector(norm.weight), norm.eps, float(norm.unit_offset)
+
+    def mark_source_read(self, norm: Norm | None, x: str, count: int) -> None:
+        """Note that `count` ops have read a value, or computed the norm that it is the output of.
+
+        Args:
+            norm: The norm directly before the ops; None if there is none.
+            x: The value.
+            count: Number of ops.
+        """
+        if norm is not None:
+            self.deferred[x] = norm
+        self.values.mark_read(*[x] * count)
+        if x in self.deferred and self.values.readers[x] == 0:
+            self.values.mark_read(self.deferred.pop(x).x)
 
     def target(self, out: str, width: int, residual: Residual | None) -> BufferSlice:
         """Return the buffer that an op writes: a new value, or the residual stream it is added to.

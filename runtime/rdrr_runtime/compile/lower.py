@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_manifests.graph.ops import Head, Norm
+from rdrr_manifests.graph.ops import Head, Norm, Op, values_read
 
 from rdrr_runtime.compile.builder import LoadedModel, PassBuilder
 from rdrr_runtime.compile.decision import Decision
@@ -22,7 +22,9 @@ from rdrr_runtime.compile.lower_layers import serve_gated, serve_normed_linears
 from rdrr_runtime.compile.lower_linear_attention import serve_linear_attention
 from rdrr_runtime.compile.lower_mixture import serve_mixture
 from rdrr_runtime.compile.lower_mtp import keep_final_states
+from rdrr_runtime.compile.lower_norm import emit_norm
 from rdrr_runtime.compile.lower_ops import check_fields, lower_op
+from rdrr_runtime.compile.lower_rows import serve_row_attention, serve_row_feed_forward
 from rdrr_runtime.compile.pass_spec import PassSpec
 from rdrr_runtime.compile.patterns import (
     Body,
@@ -33,6 +35,7 @@ from rdrr_runtime.compile.patterns import (
     match_projections,
 )
 from rdrr_runtime.compile.patterns_mixtures import match_mixture
+from rdrr_runtime.compile.patterns_rows import match_row_attention, match_row_feed_forward
 from rdrr_runtime.compile.patterns_states import match_linear_attention
 from rdrr_runtime.compile.values import Values
 from rdrr_runtime.phases.context import OpContext
@@ -129,11 +132,22 @@ def _serve(build: PassBuilder, index: int) -> int:
     if served:
         return served
     branch = match_branch(build.body, index)
+    settle(build, build.body.ops[index])
     if branch is not None:
         lower_op(build, branch.op, branch.residual)
         return branch.count
     lower_op(build, build.body.ops[index])
     return 1
+
+
+def settle(build: PassBuilder, op: Op) -> None:
+    """Emit the deferred norms that an op reads, since it does not compute them itself."""
+    for value in values_read(op):
+        norm = build.deferred.pop(value, None)
+        if norm is not None:
+            y = build.values.allocate(norm.out, norm.width)
+            emit_norm(build, norm, build.values.get(norm.x), y, label=norm.out)
+            build.values.mark_read(norm.x)
 
 
 def _serve_pattern(build: PassBuilder, index: int) -> int:
@@ -151,6 +165,12 @@ def _serve_pattern(build: PassBuilder, index: int) -> int:
     served = serve_gated(build, gated) if gated is not None else 0
     if served:
         return served
+    row_attention = match_row_attention(build.body, index)
+    if row_attention is not None and serve_row_attention(build, row_attention):
+        return row_attention.count
+    feed_forward = match_row_feed_forward(build.body, index)
+    if feed_forward is not None and serve_row_feed_forward(build, feed_forward):
+        return feed_forward.count
     normed = match_normed_linears(build.body, index)
     if normed is None:
         return 0

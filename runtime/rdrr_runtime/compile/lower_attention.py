@@ -17,7 +17,7 @@ from rdrr_runtime.compile.lower_products import (
     emit_branch,
     emit_product,
     fused_product,
-    norm_input,
+    source_of,
 )
 from rdrr_runtime.compile.pass_spec import Slots
 from rdrr_runtime.compile.patterns import AttentionBlock, Projections
@@ -54,10 +54,11 @@ def serve_attention_block(build: PassBuilder, pattern: AttentionBlock) -> bool:
     projected = fused_product(build, [build.matrix(one.weight) for one in linears])
     out = _output(build, pattern, spec)
     both = projections.head_norms is not None and projections.ropes is not None
+    usual = projections.is_usual
     same_biases = len({one.bias is None for one in linears}) == 1
     can_run = (
         build.model.preferences.hint("attentionDecode") is None
-        and (one_row or not pattern.is_gated)
+        and (one_row or usual)
         and (one_row or build.spec.slots is Slots.DISTINCT)
         and decode.refusal(build.ctx, spec, norm_and_rope=both) is None
     )
@@ -89,13 +90,16 @@ def _emit_block(
     out: Served,
     depends: tuple[AnyTuningKey, ...],
 ) -> None:
-    norm, layer = pattern.projections.norm, f"layer {pattern.projections.attention.layer}"
+    projections = pattern.projections
+    norm, linears = projections.norm, projections.linears
+    layer = f"layer {projections.attention.layer}"
     rows = build.ctx.max_rows
     size = build.ctx.value_bytes * rows * sum(one.n for one in projected.product.weights)
     y = build.workspace.named(f"projected.{rows}", size)
-    output = Output((y,), bias=build.concatenated_bias(pattern.projections.linears))
-    emit_product(build, projected, norm_input(build, norm), output, f"{layer} qkv")
-    build.values.mark_read(norm.x)
+    output = Output((y,), bias=build.joined_bias(linears))
+    source, x = source_of(build, norm, linears[0].x)
+    emit_product(build, projected, source, output, f"{layer} qkv")
+    build.mark_source_read(norm, x, len(linears))
     sums, stats = _emit_attention(build, pattern.projections, spec, y, depends)
     size = spec.cache.head_dim
     gates = HeadGates(y, "sigmoid", 2 * size, size) if pattern.is_gated else None
@@ -144,12 +148,24 @@ def _transform(build: PassBuilder, pattern: Projections) -> HeadTransform:
     if pattern.head_norms is not None:
         norm = pattern.head_norms[0]
         names = [one.weight.name for one in pattern.head_norms if one.weight is not None]
+        names = names if pattern.spans_heads or len(names) == 2 else 2 * names
         gains = build.model.weights.concatenated(names)
         transform = replace(transform, gains=gains, eps=norm.eps, offset=float(norm.unit_offset))
     if pattern.query_scale is not None:
         op = pattern.query_scale
         transform = replace(transform, query=QueryScale(op.scale, op.length, op.offset))
     return transform
+
+
+def _form(pattern: Projections) -> decode.HeadForm:
+    """Return what is unusual about the heads of a layer."""
+    return decode.HeadForm(
+        gated=pattern.queries is not None,
+        norm_after_rope=pattern.norm_after_rope,
+        norm_spans_heads=pattern.spans_heads,
+        values_normed=pattern.value_norm is not None,
+        shares_keys=len(pattern.linears) == 1,
+    )
 
 
 def _emit_attention(
@@ -171,7 +187,7 @@ def _emit_attention(
         spec=spec,
         transform=_transform(build, pattern),
         label=f"layer {pattern.attention.layer} attention",
-        gated=pattern.queries is not None,
+        form=_form(pattern),
         tuning_keys=depends,
     )
     build.emit(phases, FUSED)

@@ -107,29 +107,50 @@ class Projections:
     """The ops from a layer's first norm to its attention.
 
     Attributes:
-        norm: The norm before the projections.
-        linears: The projections to queries, keys and values.
+        norm: The norm before the projections; None if they read a value as it is.
+        linears: The projections to queries, keys and values; that to queries alone if the keys and
+            values are those of an earlier layer.
         head_norms: The norms of queries and of keys; None for none.
         ropes: Likewise the rotations.
         query_scale: The scale of the queries by their position; None for none.
         attention: The attention.
         queries: The slice that separates the queries from gates beside them; None without gates.
+        value_norm: The norm of values, without a weight; None for none.
+        norm_after_rope: Whether the norms of heads come after the rotation.
     """
 
-    norm: Norm
-    linears: tuple[Linear, Linear, Linear]
-    head_norms: tuple[Norm, Norm] | None
-    ropes: tuple[Rope, Rope] | None
+    norm: Norm | None
+    linears: tuple[Linear, ...]
+    head_norms: tuple[Norm, ...] | None
+    ropes: tuple[Rope, ...] | None
     query_scale: PositionScale | None
     attention: Attention
     queries: Slice | None = None
+    value_norm: Norm | None = None
+    norm_after_rope: bool = False
 
     @property
     def count(self) -> int:
         """Number of ops."""
-        between = (self.head_norms or ()), (self.ropes or ())
-        single = (self.query_scale, self.queries)
-        return 5 + sum(map(len, between)) + sum(one is not None for one in single)
+        between = (self.head_norms or ()), (self.ropes or ()), self.linears
+        single = (self.norm, self.query_scale, self.queries, self.value_norm)
+        return 1 + sum(map(len, between)) + sum(one is not None for one in single)
+
+    @property
+    def spans_heads(self) -> bool:
+        """Whether a norm of queries or keys is that of all heads together."""
+        return any(one.width != self.attention.head_dim for one in self.head_norms or ())
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether kernels for several rows can compute it too."""
+        usual = (
+            self.norm is not None and self.norm.is_plain,
+            len(self.linears) == 3,
+            self.queries is None and self.value_norm is None,
+            not (self.norm_after_rope or self.spans_heads),
+        )
+        return all(usual)
 
 
 @dataclass(frozen=True)

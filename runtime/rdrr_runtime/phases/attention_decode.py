@@ -67,13 +67,34 @@ class DecodeTuning(Params):
 CANDIDATES = tuple(DecodeTuning(threads) for threads in (64, 128, 256, 512))
 
 
+@dataclass(frozen=True)
+class HeadForm:
+    """What is unusual about the projected heads of a row; by default nothing is.
+
+    Attributes:
+        gated: Whether a gate follows each query; the output projection applies it.
+        norm_after_rope: Whether heads are normalised after they are rotated, not before.
+        norm_spans_heads: Whether a norm's mean square is that of all heads together, with gains for
+            each element of each head.
+        values_normed: Whether values are normalised too, without gains.
+        shares_keys: Whether there are queries only, because the cache belongs to an earlier layer,
+            which has already added the keys and values of the row.
+    """
+
+    gated: bool = False
+    norm_after_rope: bool = False
+    norm_spans_heads: bool = False
+    values_normed: bool = False
+    shares_keys: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttentionDecode(AttentionRecord, TransformRecord):
     """Parameters of attention_decode.wgsl.
 
     Attributes:
         group: Query heads that share a key-value head.
-        gated: Whether a gate follows each query.
+        form: What is unusual about the projected heads.
         keys: Keys computed at a time; a power of two, at most the threads.
         held: Query heads whose sums a thread holds.
         blocks: Blocks of `held` heads in the group.
@@ -91,7 +112,7 @@ class AttentionDecode(AttentionRecord, TransformRecord):
     trusted = True
 
     group: int = choice()
-    gated: bool = choice(default=False)
+    form: HeadForm = choice(default=HeadForm())
     keys: int = choice()
     held: int = choice()
     blocks: int = choice()
@@ -155,10 +176,9 @@ class _Shares:
         """See `AttentionDecode.staged`."""
         return max(self.held * self.threads, (self.group + 2) * self.words)
 
-    @property
-    def summers(self) -> int:
-        """See `AttentionDecode.summers`."""
-        each = self.threads // (self.group + 1)
+    def summers(self, vectors: int) -> int:
+        """See `AttentionDecode.summers`; `vectors` are normalised."""
+        each = self.threads // vectors
         return min(32, 1 << (each.bit_length() - 1))
 
     @property
@@ -169,9 +189,8 @@ class _Shares:
         weights = self.blocks * self.held * (self.keys + self.lanes)
         return 16 * vectors + 4 * (scores + weights + 2 * self.group + 1)
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Fields of an `AttentionDecode`."""
+    def parameters(self, form: HeadForm) -> dict[str, Any]:
+        """Return the fields of an `AttentionDecode`."""
         return {
             "group": self.group,
             "keys": self.keys,
@@ -180,7 +199,8 @@ class _Shares:
             "key_words": -(-self.words // self.parts),
             "value_words": self.value_words,
             "rounds": -(-self.group * self.keys // self.threads),
-            "summers": self.summers,
+            "summers": self.summers(self.group + (2 if form.values_normed else 1)),
+            "form": form,
             "staged": self.staged,
         }
 
@@ -231,14 +251,15 @@ def attention_decode(
     spec: AttentionSpec,
     transform: HeadTransform,
     label: str,
-    gated: bool = False,
+    form: HeadForm = HeadForm(),  # noqa: B008
     tuning_keys: tuple[AnyTuningKey, ...] = (),
 ) -> list[Phase]:
     """Lower decode attention to one phase; `refusal` must return None for it.
 
     Args:
         ctx: Lowering context; no two rows of a pass belong to the same sequence.
-        projected: [rows, heads + 2 kv_heads, head_dim]: queries, keys and values as projected.
+        projected: [rows, heads + 2 kv_heads, head_dim]: queries, keys and values as projected,
+            see also `form`.
         caches: Key and value cache of the layer, to which the new keys and values are added.
         partial: The results: weighted sums f32 [rows, heads, splits, head_dim], not yet divided by
             the sum of the weights, and statistics f32 [rows, heads, splits, 2], see
@@ -246,8 +267,8 @@ def attention_decode(
         spec: Specification of the attention.
         transform: Norm and rope of queries and keys.
         label: Name of the op, for messages and profiles.
-        gated: Whether a gate follows each query, so that a row of `projected` has 2 heads +
-            2 kv_heads vectors; the output projection applies it.
+        form: What is unusual about the heads. With gates, a row of `projected` has 2 heads +
+            2 kv_heads vectors, with shared keys only those of the queries.
         tuning_keys: Tuning keys that the splits depend on.
     """
     rows = f", {ctx.max_rows} rows" if ctx.max_rows > 1 else ""
@@ -259,11 +280,10 @@ def attention_decode(
     record = AttentionDecode(
         threads=tuning_key.used.workgroup,
         variant=spec.cache.dtype,
-        gated=gated,
         subgroups=ctx.subgroups,
         splits=spec.splits,
         min_keys=spec.split.keys,
-        **_shares(ctx, spec, tuning_key.used.workgroup).parameters,
+        **_shares(ctx, spec, tuning_key.used.workgroup).parameters(form),
         **transform.parameters,
         **spec.parameters(ctx),
     )

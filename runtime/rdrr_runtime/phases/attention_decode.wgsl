@@ -10,9 +10,11 @@
 // sinks             f32 [HEADS]: logits that the softmax of a head includes, without a value
 {% endif %}
 // table, gains      snippets/head_transform.wgsl
-{% if GATED %}
+{% if FORM.gated %}
 // projected         {{ VALUE }} [rows, 2 HEADS + 2 KV_HEADS, HEAD_DIM]: a query and its gate, which is not read
 //                   here, for each head; then keys and values
+{% elif FORM.shares_keys %}
+// projected         {{ VALUE }} [rows, HEADS, HEAD_DIM]: queries; another layer has stored the key and value
 {% else %}
 // projected         {{ VALUE }} [rows, HEADS + 2 KV_HEADS, HEAD_DIM]: queries, keys, values
 {% endif %}
@@ -42,7 +44,10 @@ override MIN_KEYS: u32;
 override STAGED: u32;   // VECTORS or HELD * WG, whichever is more
 
 const GROUP = {{ GROUP }}u;
-const QUERY_STEP = {{ "2u" if GATED else "1u" }};  // vectors of a head in the projected queries
+const QUERY_STEP = {{ "2u" if FORM.gated else "1u" }};  // vectors of a head in the projected queries
+{% set STORES = not FORM.shares_keys %}
+{% set NORMED = "GROUP" if FORM.shares_keys else "(GROUP + 2u)" if FORM.values_normed else "(GROUP + 1u)" %}
+const NEW_HEADS = {{ "2u" if STORES else "0u" }};  // projected vectors of a key-value head: its new key and value
 const KEYS = {{ KEYS }}u;
 const HELD = {{ HELD }}u;
 const BLOCKS = {{ BLOCKS }}u;           // blocks of HELD heads; the last may be smaller
@@ -50,15 +55,17 @@ override WORDS = HEAD_DIM / 4u;
 override PARTS = WG / KEYS;             // threads that share a key
 override STRIDE = KEYS + 32u / PARTS;   // of the scores of a part, so that threads write to different banks
 override LANES = WG / (WORDS * BLOCKS);
-override VECTORS = (GROUP + 2u) * WORDS;
+override VECTORS = (GROUP + NEW_HEADS) * WORDS;
 
 // The template unrolls the loops over heads, keys and values: compilers do not keep arrays in registers
 // that are indexed by a variable.
 var<workgroup> query: array<vec4<f32>, VECTORS>;         // queries of the group, then the new key and value
 var<workgroup> partial: array<vec4<f32>, STAGED>;       // sums of the threads; at first the same as projected
+{% if STORES %}
 var<workgroup> fresh: array<TileWord, 2u * WORDS>;       // the new key and value as the caches hold them
+{% endif %}
 {% if NORM %}
-var<workgroup> inverse_rms: array<f32, GROUP + 1u>;      // 1 / root mean square of each
+var<workgroup> inverse_rms: array<f32, {{ NORMED }}>;      // 1 / root mean square of each
 {% endif %}
 var<workgroup> scores: array<f32, GROUP * PARTS * STRIDE>;
 var<workgroup> weights: array<f32, BLOCKS * HELD * KEYS>;  // exp(score - maximum) of each key
@@ -71,16 +78,55 @@ fn vector_at(row: u32, kv_head: u32, vector: u32) -> u32 {
     let query_at = QUERY_STEP * (kv_head * GROUP + vector);
     let key_at = QUERY_STEP * HEADS + kv_head + select(0u, KV_HEADS, vector > GROUP);
     let own = select(query_at, key_at, vector >= GROUP);
-    return (row * (QUERY_STEP * HEADS + 2u * KV_HEADS) + own) * HEAD_DIM;
+    return (row * (QUERY_STEP * HEADS + NEW_HEADS * KV_HEADS) + own) * HEAD_DIM;
 }
 
 {% if NORM %}
 const SUMMERS = {{ SUMMERS }}u;  // threads that sum up the squares of one vector
 
-fn compute_inverse_rms(t: u32) {
+{% if FORM.norm_spans_heads %}
+var<private> own_kv_head: u32;
+
+// The norm spans all queries, or all keys. `scores` is free until the first scores.
+fn compute_inverse_rms(row: u32, kv_head: u32, t: u32) {
+    own_kv_head = kv_head;
+    let row_first = row * (HEADS + NEW_HEADS * KV_HEADS) * HEAD_DIM;
+{% for first, count, vectors in (("0u", "HEADS", "t < GROUP"), ("HEADS * HEAD_DIM", "KV_HEADS", "t == GROUP"))[: 2 if STORES else 1] %}
+    {
+        var own = 0.0;
+        for (var i = t; i < {{ count }} * HEAD_DIM; i += WG) {
+            let v = f32(projected[row_first + {{ first }} + i]);
+            own += v * v;
+        }
+        scores[t] = own;
+        workgroupBarrier();
+        own = 0.0;
+        if (t < 16u) {
+            for (var i = t; i < WG; i += 16u) {
+                own += scores[i];
+            }
+        }
+        workgroupBarrier();
+        if (t < 16u) {
+            scores[t] = own;
+        }
+        workgroupBarrier();
+        if ({{ vectors }}) {
+            var sum = 0.0;
+            for (var i = 0u; i < 16u; i++) {
+                sum += scores[i];
+            }
+            inverse_rms[t] = inverseSqrt(sum / f32({{ count }} * HEAD_DIM) + EPS);
+        }
+        workgroupBarrier();
+    }
+{% endfor %}
+}
+{% else %}
+fn compute_inverse_rms(row: u32, kv_head: u32, t: u32) {
     // `scores` is free until the first scores and holds the sums of the threads.
     let vector = t / SUMMERS;
-    if (vector <= GROUP) {
+    if (vector < {{ NORMED }}) {
         var sum = 0.0;
         for (var i = t % SUMMERS; i < WORDS; i += SUMMERS) {
             let v = partial[vector * WORDS + i];
@@ -89,7 +135,7 @@ fn compute_inverse_rms(t: u32) {
         scores[t] = sum;
     }
     workgroupBarrier();
-    if (t <= GROUP) {
+    if (t < {{ NORMED }}) {
         var sum = 0.0;
         for (var i = 0u; i < SUMMERS; i++) {
             sum += scores[SUMMERS * t + i];
@@ -100,17 +146,32 @@ fn compute_inverse_rms(t: u32) {
 }
 {% endif %}
 
-fn normed(vector: u32, i: u32) -> f32 {
-    let v = partial[vector * WORDS + i / 4u][i % 4u];
-{% if NORM %}
-    return v * inverse_rms[vector] * (OFFSET + gains[select(0u, HEAD_DIM, vector == GROUP) + i]);
+// The factor of the norm on element i of a vector.
+fn norm_factor(vector: u32, i: u32) -> f32 {
+{% if FORM.norm_spans_heads %}
+    let head = select(own_kv_head * GROUP + vector, HEADS + own_kv_head, vector == GROUP);
+    return inverse_rms[vector] * (OFFSET + gains[head * HEAD_DIM + i]);
 {% else %}
-    return v;
+    return inverse_rms[vector] * (OFFSET + gains[select(0u, HEAD_DIM, vector == GROUP) + i]);
 {% endif %}
 }
+{% endif %}
 
-// Element i of a vector after norm and rope, multiplied by `scale`.
+// Element i of a vector, with the norm before the rotation.
+fn normed(vector: u32, i: u32) -> f32 {
+    let v = partial[vector * WORDS + i / 4u][i % 4u];
+    return v{{ " * norm_factor(vector, i)" if NORM and not FORM.norm_after_rope }};
+}
+
+// Element i of a vector after norm and rope, multiplied by `scale`. A rotation does not change the mean
+// square of a head.
 fn transformed(vector: u32, i: u32, angles: u32, scale: f32) -> f32 {
+{% if NORM and FORM.norm_after_rope %}
+    return norm_factor(vector, i) * placed(vector, i, angles, scale);
+}
+
+fn placed(vector: u32, i: u32, angles: u32, scale: f32) -> f32 {
+{% endif %}
 {% if ROPE %}
     if (i < 2u * PAIRS) {
         let pair = pair_of(i);
@@ -139,14 +200,14 @@ fn load_vectors(row: u32, kv_head: u32, t: u32) {
     }
     workgroupBarrier();
 {% if NORM %}
-    compute_inverse_rms(t);
+    compute_inverse_rms(row, kv_head, t);
 {% endif %}
     let angles = current.row[row].position * PAIRS;
     let query_scale = SCALE * query_factor(current.row[row].position);
     for (var word = t; word < VECTORS; word += WG) {
         let vector = word / WORDS;
         if (vector > GROUP) {
-            query[word] = partial[word];
+            query[word] = partial[word]{{ " * inverse_rms[GROUP + 1u]" if FORM.values_normed }};
             continue;
         }
         let i = 4u * (word % WORDS);
@@ -161,7 +222,7 @@ fn load_vectors(row: u32, kv_head: u32, t: u32) {
     workgroupBarrier();
 }
 
-{% if KV == "q8_0" %}
+{% if STORES and KV == "q8_0" %}
 // f16 bits of the scale of the 32 elements that begin at a word of `query`.
 fn new_scale(first: u32) -> u32 {
     var amax = 0.0;
@@ -189,7 +250,7 @@ fn store_new(first: u32, t: u32) {
 {% endfor %}
     }
 }
-{% else %}
+{% elif STORES %}
 // Store the new key and value at word `first` of the caches and in `fresh`.
 fn store_new(first: u32, t: u32) {
     for (var i = t; i < WORDS; i += WG) {
@@ -251,10 +312,12 @@ fn phase(item: u32, row: u32, thread: Thread{% if SUBGROUPS %}, subgroup_size: u
         atomicStore(&max_bits[t], ordered(lowest));
     }
     load_vectors(row, kv_head, t);
+{% if STORES %}
     if (high == keys.y) {
         store_new((slots + keys.y - 1u) * WORDS, t);
         workgroupBarrier();
     }
+{% endif %}
 {% for h in range(HELD) %}
     let head{{ h }} = min(block * HELD + {{ h }}u, GROUP - 1u);
     var acc{{ h }} = vec4<f32>(0.0);
@@ -262,6 +325,7 @@ fn phase(item: u32, row: u32, thread: Thread{% if SUBGROUPS %}, subgroup_size: u
     var running_max{{ h }} = from_ordered(atomicLoad(&max_bits[head{{ h }}]));
 {% endfor %}
     for (var first = low; first < high; first += KEYS) {
+{% if STORES %}
         if (first + KEYS >= keys.y) {
             // The cache does not hold the new key and value for sure yet.
             let last = keys.y - 1u - first;
@@ -277,6 +341,7 @@ fn phase(item: u32, row: u32, thread: Thread{% if SUBGROUPS %}, subgroup_size: u
             }
 {% endfor %}
         }
+{% endif %}
 {% for g in range(GROUP) %}
         var s{{ g }} = 0.0;
 {% endfor %}

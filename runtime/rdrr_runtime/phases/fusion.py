@@ -26,10 +26,14 @@ class InputRecord(Record):
         input_gate: Activation of the gates that multiply the input; empty without gates.
         gate_stride: Elements from the gates of a head to those of the next.
         gate_first: Index of the first gate.
+        input_gain: For `layer_norm`: whether the norm has a weight.
+        input_bias: For `layer_norm`: whether the norm has a bias.
     """
 
     input: str = choice()
     input_gate: str = choice("")
+    input_gain: bool = choice(default=False)
+    input_bias: bool = choice(default=False)
     eps: float | None = None
     offset: float | None = None
     splits: int | None = None
@@ -134,6 +138,41 @@ class RowNorm:
 
 
 @dataclass(frozen=True)
+class RowLayerNorm:
+    """The LayerNorm before a product with one row.
+
+    Attributes:
+        gain: Norm weight, f32 [K]; None for a factor of 1.
+        bias: f32 [K]; None for 0.
+        eps: Epsilon added to the variance.
+        offset: Number added to the gain.
+    """
+
+    kind: ClassVar[str] = "layer_norm"
+
+    gain: BufferSlice | None
+    bias: BufferSlice | None
+    eps: float
+    offset: float = 0.0
+
+    @property
+    def buffers(self) -> dict[str, BufferSlice]:
+        """Operands by the names under which shaders declare them."""
+        operands = {"gain": self.gain, "shift": self.bias}
+        return {name: one for name, one in operands.items() if one is not None}
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Field values of an `InputRecord`."""
+        return {
+            "eps": self.eps,
+            "offset": None if self.gain is None else self.offset,
+            "input_gain": self.gain is not None,
+            "input_bias": self.bias is not None,
+        }
+
+
+@dataclass(frozen=True)
 class AttentionSplits:
     """The partial results of split attention, combined when a product reads its input.
 
@@ -172,21 +211,21 @@ class Input:
         x: [rows, K]; with `AttentionSplits` the partial results, f32
             [rows, heads, splits, head_dim].
         before: The norm to apply first, or the partial results to combine first; None for neither.
-            A `GatedNorm` is for one row only.
+            `RowLayerNorm` and `GatedNorm` are for one row only.
         int8: Whether x is already in int8, as a gated product writes it, see `Output`.
         scales: For one row in int8: (f32 scale, i32 sum of the codes) [K / 16]; None otherwise.
         name: Name of the value, for the label of the phase that quantizes a small batch to int8.
     """
 
     x: BufferSlice
-    before: RowNorm | AttentionSplits | GatedNorm | None = None
+    before: RowNorm | RowLayerNorm | AttentionSplits | GatedNorm | None = None
     int8: bool = False
     scales: BufferSlice | None = None
     name: str = ""
 
     @property
     def kind(self) -> str:
-        """The fused op: `plain` (none), `norm`, `combine`, `gated`, or `quantized` for int8."""
+        """`plain`, `norm`, `layer_norm`, `combine` or `gated`; `quantized` if x is in int8."""
         if self.before is not None:
             return self.before.kind
         return "quantized" if self.int8 else "plain"
@@ -218,10 +257,10 @@ class Output:
         ys: Results [rows, N]. One buffer for the outputs of all matrices side by side or, for a
             small batch, one buffer for each matrix; for `gate` one buffer of the gated pairs. f32
             for `best`.
-        kind: `store`, `add` (to y), `gate` (activation(gate) * up), or for one row `best` (store
-            and also find the largest output).
+        kind: `store`, `add` (to y), `gate` (activation(gate) * up), or for one row `activate`
+            (activation of the output) or `best` (store and also find the largest output).
         bias: f32, one value for each output of all matrices, or None.
-        activation: For `gate`: `silu` or `gelu_tanh`.
+        activation: For `gate` and `activate`: as in snippets/activate.wgsl.
         clamp: For `gate`: the clamped SwiGLU to compute instead; None for the usual formula.
         best: For `best`: (f32 value, u32 index) of the largest output of each item.
         int8: For `gate`: quantize the gated pairs to int8; a small batch gets the layout that

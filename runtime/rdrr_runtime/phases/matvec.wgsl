@@ -3,6 +3,7 @@
 // in   plain      in(x) = x
 //      quantized  likewise, x being int8 that a phase with INT8_OUT has written
 //      norm       in(x) = x / sqrt(mean(x^2) + EPS) * (OFFSET + gain)
+//      layer_norm in(x) = (x - m) / sqrt(mean((x - m)^2) + EPS) (* (OFFSET + gain)) (+ shift), m = mean(x)
 //      combine    in(x)[h] = sum_s e^(m_s - m) x[h, s] / sum_s e^(m_s - m) l_s, which combines the
 //                 partial results of split attention, with (m_s, l_s) = stats[h, s] and m = max_s m_s;
 //                 splits without keys are the last ones; with INPUT_GATE, times activate(gates[h])
@@ -13,11 +14,12 @@
 //      gate       y[n] = activate(v_gate[n]) v_up[n]; gate and up are one matrix of 2 N rows or two of N;
 //                 with INT8_OUT y is int8, and y_scales has (scale, bits of the i32 sum of the codes)
 //                 of each 16 outputs
+//      activate   y[n] = activate(v[n] (+ bias[n]))
 //      best       y[n] = v[n], and best has the largest output of each item; ties go to the lower n
 //
 // x         {{ VALUE }} [K], or f32 [heads, SPLITS, HEAD_DIM] for combine
 // x_scales  vec2<f32> [K / 16], only for quantized: scale, and bits of the i32 sum of the codes
-// gain      f32 [K] for norm, f32 [HEAD_DIM] for gated
+// gain      f32 [K] for norm and layer_norm, where it may be absent like shift, f32 [K]; f32 [HEAD_DIM] for gated
 // squares   f32 [K / HEAD_DIM, BLOCKS], only for gated
 // gates     {{ VALUE }}; those of head h begin at GATE_FIRST + h GATE_STRIDE
 // weight    one buffer for each matrix, layout as in formats.py
@@ -48,6 +50,13 @@ var<storage, read> x: array<vec4<{{ X }}>>;
 var<storage, read> x_scales: array<vec2<f32>>;
 {% elif INPUT == "norm" %}
 var<storage, read> gain: array<vec4<f32>>;
+{% elif INPUT == "layer_norm" %}
+{% if INPUT_GAIN %}
+var<storage, read> gain: array<vec4<f32>>;
+{% endif %}
+{% if INPUT_BIAS %}
+var<storage, read> shift: array<vec4<f32>>;
+{% endif %}
 {% elif INPUT == "combine" %}
 var<storage, read> stats: array<vec2<f32>>;
 {% elif INPUT == "gated" %}
@@ -93,6 +102,11 @@ override EXACT{{ loop.index0 }}: bool;  // whether every thread of a team has a 
 {% if INPUT == "norm" %}
 override EPS: f32;
 override OFFSET: f32;
+{% elif INPUT == "layer_norm" %}
+override EPS: f32;
+{% if INPUT_GAIN %}
+override OFFSET: f32;
+{% endif %}
 {% elif INPUT == "combine" %}
 override SPLITS: u32;
 override HEAD_DIM: u32;
@@ -131,9 +145,9 @@ var<workgroup> partial: array<Sums, WG>;
 {% if INT8_OUT %}
 var<workgroup> gated: array<f32, ROWS>;
 {% endif %}
-{% if INPUT == "norm" or COLUMN %}
-{% set KEPT = "vec3<f32>" if COLUMN else "f32" %}
-var<workgroup> shared_totals: array<{{ KEPT }}, WG>;  // sums of squares{{ ", and of the minimums of gate and of up" if COLUMN }}
+{% if INPUT in ("norm", "layer_norm") or COLUMN %}
+{% set KEPT = "vec3<f32>" if COLUMN or INPUT == "layer_norm" else "f32" %}
+var<workgroup> shared_totals: array<{{ KEPT }}, WG>;  // sums of squares{{ ", and of the minimums of gate and of up" if COLUMN }}{{ "; sums before LayerNorm" if INPUT == "layer_norm" }}
 
 // Publish a thread's sums, which `workgroup_totals` adds up after a barrier.
 fn publish_totals(own: {{ KEPT }}, thread: Thread) {
@@ -164,7 +178,7 @@ fn workgroup_totals(thread: Thread) -> {{ KEPT }} {
 }
 {% endif %}
 
-{% if GATE %}
+{% if GATE or OUTPUT == "activate" %}
 {% include "snippets/activate.wgsl" %}
 
 {% endif %}
@@ -207,6 +221,13 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
 {% endif %}
 {% if INPUT == "combine" %}
     load_split_factors(thread.index);
+{% elif INPUT == "layer_norm" %}
+    publish_totals(vec3<f32>(moments(thread.index), 0.0), thread);
+    workgroupBarrier();
+    set_moments(workgroup_totals(thread).xy);
+{% if COLUMN %}
+    workgroupBarrier();  // until all threads have read the sums that those of tiles overwrite
+{% endif %}
 {% endif %}
 {% if not COLUMN %}
 {% if INPUT == "quantized" %}
@@ -297,7 +318,11 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
             top = better(top, Candidate(ranked(product), n));
 {% endif %}
             let result = product{{ " / (1.0 + exp(-clamp(score[SCORE_AT], -80.0, 80.0)))" if SCORED }}{{ " + bias[n]" if BIAS }}{{ " + f32(y[n])" if OUTPUT == "add" }};
+{% if OUTPUT == "activate" %}
+            y[n] = value(activate(result));
+{% else %}
             y[n] = {{ "value(result)" if Y == VALUE else "result" }};
+{% endif %}
 {% endif %}
         }
 {% if INT8_OUT %}

@@ -38,7 +38,7 @@ class Matvec(WeightsRecord, InputRecord):
     Attributes:
         column: Whether the blocks of the matrices lie along N.
         output: Fused output op, see `Output.kind`.
-        act: For `gate`: the formula, see snippets/activate.wgsl.
+        act: For `gate` and `activate`: the formula, see snippets/activate.wgsl.
         bias: Whether a bias is added.
         int8: Whether the input is quantized to int8.
         int8_out: Whether gated outputs are quantized to int8.

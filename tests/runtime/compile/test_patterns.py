@@ -17,6 +17,7 @@ from rdrr_manifests.graph.ops import (
 )
 from rdrr_runtime.compile.patterns import Body, match_branch, match_normed_linears
 from rdrr_runtime.compile.patterns_mixtures import match_mixture
+from rdrr_runtime.compile.patterns_rows import may_defer
 
 K = 8
 GAIN, MATRIX = WeightUse("gain", (K,)), WeightUse("w", (K, K))
@@ -88,3 +89,21 @@ def test_a_mixture_without_its_sum_or_with_a_scaled_one_is_not_matched() -> None
     assert match_mixture(Body.of(MIXTURE[:8]), 0) is None
     alone = (*MIXTURE[:3], Residual("stream", "e", "next"))
     assert match_mixture(Body.of(alone), 0) is not None
+
+
+@pytest.mark.parametrize(
+    ("between", "may"),
+    [
+        ((), True),
+        ((Residual("stream", "q", "next"),), False),  # changes what the norm reads
+        ((Norm("stream", "other", GAIN, 1e-6, unit_offset=False),), True),
+    ],
+    ids=["nothing", "a residual", "another norm"],
+)
+def test_a_norm_is_computed_by_each_reader_if_its_input_is_unchanged_until_the_last(
+    between: tuple[Op, ...], may: bool
+) -> None:
+    norm = Norm("stream", "n", GAIN, 1e-6, unit_offset=False)
+    ops = (norm, Linear("n", "q", MATRIX), *between, Linear("n", "k", MATRIX))
+    after = Residual("stream", "k", "last")
+    assert may_defer(Body.of((*ops, after)), norm) is may

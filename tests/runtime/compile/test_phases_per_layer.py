@@ -24,6 +24,10 @@ PHASES = {
     # The projections, attention or the delta rule, the output; gate and up; down.
     "llama": {5},
     "qwen3_5_text": {5},
+    "starcoder2": {5},  # LayerNorm, and no gate
+    "hunyuan_v1_dense": {5},  # norms of heads after the rotation
+    "phi": {6},  # attention and the feed-forward are parallel, and one is added by itself
+    "olmo2": {7},  # norms of branches, each with the residual after it
     # The feed-forward takes router, its choice, and for the routed experts two products, the input
     # of each being quantized to int8 first; the shared expert takes two products.
     "qwen3_5_moe_text": {11},

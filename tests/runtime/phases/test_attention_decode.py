@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from rdrr_device.buffers import BufferSlice
-from rdrr_runtime.phases.attention_decode import SPLIT, attention_decode, refusal
+from rdrr_runtime.phases.attention_decode import SPLIT, HeadForm, attention_decode, refusal
 from rdrr_runtime.phases.attention_spec import AttentionSpec
 from rdrr_runtime.phases.head_transform import HeadTransform, QueryScale
 from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
@@ -53,15 +53,23 @@ class Case:
     query: QueryScale | None = None
     sinks: bool = False
     chunk: int = 0
-    gated: bool = False
+    form: HeadForm = HeadForm()  # noqa: RUF009
 
 
 CASES = [
     Case(64, 8, 2, "f32", 399, 32, chunk=100),
     Case(64, 8, 2, "f32", 400, 32, chunk=100),
     Case(64, 8, 2, "f32", 63, 16, sinks=True),
-    Case(64, 8, 2, "f32", 63, 16, normed=True, gated=True),
-    Case(256, 4, 1, "q8_0", CONTEXT - 20, 32, normed=True, gated=True),
+    Case(64, 8, 2, "f32", 63, 16, normed=True, form=HeadForm(gated=True)),
+    Case(256, 4, 1, "q8_0", CONTEXT - 20, 32, normed=True, form=HeadForm(gated=True)),
+    Case(64, 8, 2, "f32", 63, 16, normed=True, form=HeadForm(norm_after_rope=True)),
+    Case(80, 3, 3, "f16", 127, 20, normed=True, form=HeadForm(norm_after_rope=True)),
+    Case(64, 8, 2, "f32", 400, 32, normed=True, form=HeadForm(norm_spans_heads=True)),
+    Case(64, 6, 3, "q8_0", 63, 0, normed=True, form=HeadForm(norm_spans_heads=True)),
+    Case(128, 8, 1, "f32", 300, 32, normed=True, form=HeadForm(values_normed=True)),
+    Case(64, 4, 2, "q8_0", 31, 32, normed=True, form=HeadForm(values_normed=True)),
+    Case(64, 8, 2, "f32", 300, 32, normed=True, form=HeadForm(shares_keys=True)),
+    Case(64, 4, 4, "f16", 9, 16, form=HeadForm(shares_keys=True)),
     Case(64, 8, 1, "f16", LONG - 20, 32, context=LONG, window=100, sinks=True),
     Case(128, 4, 1, "f32", CONTEXT - 20, 0, normed=True, sinks=True),
     Case(64, 8, 2, "f16", 0, 32),
@@ -101,7 +109,11 @@ def test_the_combined_splits_equal_attention(
     table = np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)
     keys, values = (normal(rng, kv_heads, context, head_dim) for _ in range(2))
     keys[:, base:], values[:, base:] = POISON, POISON
-    gains = 0.1 * normal(rng, 2, head_dim)
+    form = case.form
+    gains = 0.1 * normal(rng, heads + kv_heads if form.norm_spans_heads else 2, head_dim)
+    if form.shares_keys:  # another layer has stored the new key and value
+        keys[:, base], values[:, base] = normal(rng, 2, kv_heads, head_dim)
+        projected = projected[:heads]
     transform = HeadTransform(
         pairs,
         bench.upload(table) if pairs else None,
@@ -117,7 +129,7 @@ def test_the_combined_splits_equal_attention(
         bench.poisoned(heads, spec.splits, 2),
     )
     held = projected
-    if case.gated:  # a gate follows each query
+    if form.gated:  # a gate follows each query
         gates = np.full((heads, head_dim), POISON, np.float32)
         queries = np.stack([projected[:heads], gates], 1).reshape(2 * heads, head_dim)
         held = np.concatenate([queries, projected[heads:]])
@@ -128,7 +140,7 @@ def test_the_combined_splits_equal_attention(
         partial,
         spec=spec,
         transform=transform,
-        gated=case.gated,
+        form=form,
         label="attention",
     )
     bench.run(phases, 1)
@@ -140,16 +152,28 @@ def test_the_combined_splits_equal_attention(
     q, k, v = (
         torch.from_numpy(one).unsqueeze(0) for one in np.split(projected, [heads, heads + kv_heads])
     )
-    if case.normed:
-        q, k = (
-            ops.rms_norm(x, torch.from_numpy(gain), 1e-5, 1.0)
-            for x, gain in zip((q, k), gains, strict=True)
-        )
+
+    def normed(x: torch.Tensor, first: int) -> torch.Tensor:
+        if not case.normed:
+            return x
+        if not form.norm_spans_heads:
+            return ops.rms_norm(x, torch.from_numpy(gains[min(first, 1)]), 1e-5, 1.0)
+        gain = torch.from_numpy(gains[first : first + x.shape[1]].ravel())
+        return ops.rms_norm(x.flatten(1), gain, 1e-5, 1.0).view_as(x)
+
     at, angles_of = torch.tensor([base + 7]), torch.from_numpy(table)
-    q, k = (ops.rope(x, at, angles_of, interleaved=case.interleaved) for x in (q, k))
+    turned = []
+    for x, first in ((q, 0), (k, heads))[: 1 if form.shares_keys else 2]:
+        x = x if form.norm_after_rope else normed(x, first)
+        x = ops.rope(x, at, angles_of, interleaved=case.interleaved)
+        turned.append(normed(x, first) if form.norm_after_rope else x)
+    q = turned[0]
     if case.query is not None:
         q = ops.position_scale(q.flatten(1), at, *astuple(case.query)).view_as(q)
-    keys[:, base], values[:, base] = k[0].numpy(), v[0].numpy()
+    if form.values_normed:
+        v = ops.rms_norm(v, torch.ones(head_dim), 1e-5, 0.0)
+    if not form.shares_keys:
+        keys[:, base], values[:, base] = turned[1][0].numpy(), v[0].numpy()
     if dtype == "f16":
         keys, values = (x.astype(np.float16).astype(np.float32) for x in (keys, values))
     if dtype == "q8_0":

@@ -146,6 +146,34 @@ def test_the_inputs_of_a_product_may_have_gates(
     check(Operands(any_bench, rng, layout), "Q4_K", Case("add", source, 384, 34), int8=int8)
 
 
+@pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
+@pytest.mark.parametrize("int8", [False, True], ids=["f32", "int8"])
+def test_a_layer_norm_precedes_a_product(
+    any_bench: Bench, rng: np.random.Generator, layout: Layout, int8: bool
+) -> None:
+    case = Case("add", "layer norm", 384, 34)
+    check(Operands(any_bench, rng, layout), "Q4_K", case, int8=int8)
+
+
+@pytest.mark.parametrize("activation", ["gelu_tanh", "relu2"])
+def test_an_activation_follows_a_product_with_its_bias(
+    any_bench: Bench, rng: np.random.Generator, activation: str
+) -> None:
+    operands, n = Operands(any_bench, rng), 50
+    matrix, y = operands.matrix("F16", n, 384), any_bench.poisoned(n)
+    source = operands.source("bare layer norm", 384, [])
+    exact = source.products([matrix], int8=False)
+    v = exact / np.abs(exact).max()
+    source = replace(source, factor=1.0)
+    bias = (v - exact).astype(np.float32)  # so that neither end of the activation is all there is
+    output = Output((y,), "activate", bias=any_bench.upload(bias), activation=activation)
+    ctx = any_bench.context(1)
+    any_bench.run(matvec(ctx, (matrix.weight,), source.operand, output, label="t"), 1)
+    tanh = np.tanh(0.7978845608028654 * (v + 0.044715 * v**3))
+    expected = {"gelu_tanh": v / 2 * (1 + tanh), "relu2": np.maximum(v, 0) ** 2}[activation]
+    assert relative_error(any_bench.download(y, n), expected) < 1e-4
+
+
 @pytest.mark.parametrize("values", ["F32", "F16", "BF16"])
 def test_unquantized_matrices_beside_int8_products_read_the_unrounded_input(
     any_bench: Bench, rng: np.random.Generator, values: str

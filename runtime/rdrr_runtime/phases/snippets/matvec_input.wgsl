@@ -1,5 +1,5 @@
 // The input of a product with one token row, four elements at a time: unchanged, or multiplied by the gain
-// of its norm (the inverse root mean square is applied to the sums), or combined from the partial results
+// of its norm (the inverse root mean square is applied to the sums), or after LayerNorm, or combined from the partial results
 // of attention, or normed head by head; the latter two may be multiplied by gates.
 {% if INPUT == "combine" %}
 {% include "snippets/ordered.wgsl" %}
@@ -59,6 +59,31 @@ fn gates_of(i: u32) -> vec4<f32> {
 }
 {% endif %}
 
+{% if INPUT == "layer_norm" %}
+var<private> row_mean: f32;
+var<private> row_factor: f32;  // 1 / standard deviation
+
+// Sums over this thread's part of the row of x - x[0] and of its squares: relative to an element of the
+// row, the variance loses no digits to a large mean.
+fn moments(t: u32) -> vec2<f32> {
+    var sums = vec4<f32>(0.0);
+    var squares = vec4<f32>(0.0);
+    let origin = f32(x[0].x);
+    for (var i = t; i < K / 4u; i += WG) {
+        let v = vec4<f32>(x[i]) - origin;
+        sums += v;
+        squares += v * v;
+    }
+    return vec2<f32>(dot(sums, vec4<f32>(1.0)), dot(squares, vec4<f32>(1.0)));
+}
+
+fn set_moments(total: vec2<f32>) {
+    let mean = total.x / f32(K);
+    row_mean = f32(x[0].x) + mean;
+    row_factor = inverseSqrt(max(total.y / f32(K) - mean * mean, 0.0) + EPS);
+}
+{% endif %}
+
 {% if INPUT != "quantized" %}
 // Inputs 4 i to 4 i + 3. With a norm, adds their squares to totals.x and does not apply the inverse root
 // mean square.
@@ -70,6 +95,9 @@ fn input(i: u32, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
     let v = vec4<f32>(x[i]);
     (*totals).x += dot(v, v);
     return v * (OFFSET + gain[i]);
+{% elif INPUT == "layer_norm" %}
+    let v = (vec4<f32>(x[i]) - row_mean) * row_factor;
+    return v{{ " * (OFFSET + gain[i])" if INPUT_GAIN }}{{ " + shift[i]" if INPUT_BIAS }};
 {% elif INPUT == "combine" %}
     let width = HEAD_DIM / 4u;
     let first = i / width * SPLITS;
