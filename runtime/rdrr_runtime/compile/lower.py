@@ -22,9 +22,14 @@ from rdrr_runtime.compile.lower_layers import serve_gated, serve_normed_linears
 from rdrr_runtime.compile.lower_linear_attention import serve_linear_attention
 from rdrr_runtime.compile.lower_mixture import serve_mixture
 from rdrr_runtime.compile.lower_mtp import keep_final_states
-from rdrr_runtime.compile.lower_norm import emit_norm
+from rdrr_runtime.compile.lower_norm import emit_norm, lower_scaled_sum
 from rdrr_runtime.compile.lower_ops import check_fields, lower_op
-from rdrr_runtime.compile.lower_rows import serve_row_attention, serve_row_feed_forward
+from rdrr_runtime.compile.lower_rows import (
+    serve_gated_input,
+    serve_normed_products,
+    serve_row_attention,
+    serve_row_feed_forward,
+)
 from rdrr_runtime.compile.pass_spec import PassSpec
 from rdrr_runtime.compile.patterns import (
     Body,
@@ -33,9 +38,15 @@ from rdrr_runtime.compile.patterns import (
     match_gated_feed_forward,
     match_normed_linears,
     match_projections,
+    match_scaled_sum,
 )
 from rdrr_runtime.compile.patterns_mixtures import match_mixture
-from rdrr_runtime.compile.patterns_rows import match_row_attention, match_row_feed_forward
+from rdrr_runtime.compile.patterns_rows import (
+    match_gated_input,
+    match_normed_products,
+    match_row_attention,
+    match_row_feed_forward,
+)
 from rdrr_runtime.compile.patterns_states import match_linear_attention
 from rdrr_runtime.compile.values import Values
 from rdrr_runtime.phases.context import OpContext
@@ -132,6 +143,11 @@ def _serve(build: PassBuilder, index: int) -> int:
     if served:
         return served
     branch = match_branch(build.body, index)
+    scaled = match_scaled_sum(build.body, index) if build.model.may_fuse else None
+    if scaled is not None and branch is not None and branch.residual is not None:
+        assert isinstance(branch.op, Norm), "the pattern begins with a norm"
+        lower_scaled_sum(build, branch.op, branch.residual, scaled)
+        return branch.count + 1
     settle(build, build.body.ops[index])
     if branch is not None:
         lower_op(build, branch.op, branch.residual)
@@ -171,6 +187,12 @@ def _serve_pattern(build: PassBuilder, index: int) -> int:
     feed_forward = match_row_feed_forward(build.body, index)
     if feed_forward is not None and serve_row_feed_forward(build, feed_forward):
         return feed_forward.count
+    gated_input = match_gated_input(build.body, index)
+    if gated_input is not None and serve_gated_input(build, gated_input):
+        return 2
+    products = match_normed_products(build.body, index)
+    if products is not None and serve_normed_products(build, products):
+        return products.count
     normed = match_normed_linears(build.body, index)
     if normed is None:
         return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_manifests.graph.ops import Norm, Residual
+from rdrr_manifests.graph.ops import Norm, Residual, Scale
 
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.phases.layer_norm import (
@@ -27,6 +27,27 @@ def lower_norm(build: PassBuilder, op: Norm, residual: Residual | None = None) -
         y = values.allocate(op.out, op.width * op.groups)
         emit_norm(build, op, x, y, label=op.out)
     values.mark_read(op.x)
+
+
+def lower_scaled_sum(build: PassBuilder, op: Norm, residual: Residual, scale: Scale) -> None:
+    """Emit a plain norm that is added to the stream, and the scale of the sum, in one phase."""
+    assert scale.weight is not None, "the pattern's scale has a weight"
+    values, x = build.values, build.values.get(op.x)
+    stream, (gain, eps, offset) = build.target(op.out, op.width, residual), build.gain(op)
+    phases = post_norm_add(
+        build.ctx,
+        stream,
+        x,
+        gain,
+        width=op.width,
+        eps=eps,
+        offset=offset,
+        scale=(build.vector(scale.weight), scale.factor),
+        label=f"{op.out}+residual",
+    )
+    build.emit(phases)
+    values.mark_read(op.x)
+    values.rename(scale.x, scale.out)
 
 
 def emit_norm(

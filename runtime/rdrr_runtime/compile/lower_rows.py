@@ -7,6 +7,7 @@ from rdrr_manifests.graph.ops import Activation, Linear, Norm
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.lower_attention import serve_attention_block
 from rdrr_runtime.compile.lower_layers import can_hand_over
+from rdrr_runtime.compile.lower_ops import lower_op
 from rdrr_runtime.compile.lower_products import (
     emit_branch,
     emit_product,
@@ -15,8 +16,12 @@ from rdrr_runtime.compile.lower_products import (
     source_of,
 )
 from rdrr_runtime.compile.patterns import AttentionBlock
-from rdrr_runtime.compile.patterns_rows import FeedForward, may_defer
-from rdrr_runtime.phases.fusion import Input, Output
+from rdrr_runtime.compile.patterns_rows import FeedForward, GatedInput, NormedProducts, may_defer
+from rdrr_runtime.compile.values import parts_refusal
+from rdrr_runtime.phases.fusion import Input, Output, OutputFactors
+
+MOST_MATRICES = 3
+"""Most matrices of a phase, which may also bind the weight and the bias of a norm, and biases."""
 
 
 def serve_row_attention(build: PassBuilder, pattern: AttentionBlock) -> bool:
@@ -65,6 +70,54 @@ def serve_row_feed_forward(build: PassBuilder, pattern: FeedForward) -> bool:
     (phase,) = emit_product(build, inner, source, output, activation.out)
     build.mark_source_read(pattern.norm, x, len(pattern.linears))
     emit_branch(build, down, branch, handed, phase.tuning_keys)
+    return True
+
+
+def serve_gated_input(build: PassBuilder, pattern: GatedInput) -> bool:
+    """Emit a linear and the activation that gates another value in one phase, if possible."""
+    linear, activation, values = pattern.linear, pattern.activation, build.values
+    if build.ctx.max_rows != 1 or activation.up is None or linear.x in build.deferred:
+        return False
+    served = fused_product(build, (build.matrix(linear.weight),))
+    if served is None:
+        return False
+    factors = OutputFactors(values.get(activation.up), activation.up_part * activation.width)
+    y = values.allocate(activation.out, activation.width)
+    output = Output(
+        (y,),
+        "activate",
+        bias=build.joined_bias((linear,)),
+        activation=activation.activation,
+        factors=factors,
+    )
+    emit_product(build, served, Input(values.get(linear.x), name=linear.x), output, activation.out)
+    values.mark_read(linear.x, activation.up)
+    return True
+
+
+def serve_normed_products(build: PassBuilder, pattern: NormedProducts) -> bool:
+    """Emit a norm and all linears that read it in one phase, if possible.
+
+    Their outputs lie side by side. The ops between the linears follow, which change nothing, since
+    each works in place on the output of one linear.
+    """
+    linears, ctx = pattern.linears, build.ctx
+    widths = {one.out: one.weight.shape[0] for one in linears}
+    same_biases = len({one.bias is None for one in linears}) == 1
+    if ctx.max_rows != 1 or not same_biases or len(linears) > MOST_MATRICES:
+        return False
+    if parts_refusal(widths.values(), ctx.value_bytes) is not None:
+        return False
+    served = fused_product(build, [build.matrix(one.weight) for one in linears])
+    if served is None:
+        return False
+    y = build.values.allocate_parts(widths, ctx.value_bytes)
+    output = Output((y,), bias=build.joined_bias(linears))
+    source, x = source_of(build, pattern.norm, pattern.norm.out)
+    emit_product(build, served, source, output, "+".join(widths))
+    build.mark_source_read(pattern.norm, x, len(linears))
+    for op in pattern.others:
+        lower_op(build, op)
     return True
 
 

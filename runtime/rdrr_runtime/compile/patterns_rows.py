@@ -200,6 +200,71 @@ def _joins(activation: GatedActivation | Activation, linears: Sequence[Linear]) 
     return made == [one for one in (activation.gate, activation.up) if one is not None]
 
 
+@dataclass(frozen=True)
+class GatedInput:
+    """A linear whose activated output gates a value of another origin.
+
+    Attributes:
+        linear: The linear.
+        activation: The activation, whose `up` is the other value or a part of it.
+    """
+
+    linear: Linear
+    activation: GatedActivation
+
+
+def match_gated_input(body: Body, index: int) -> GatedInput | None:
+    """Match a linear and the activation that multiplies it by a value of another origin."""
+    linear, activation = body.at(index), body.at(index + 1)
+    if not isinstance(linear, Linear) or not isinstance(activation, GatedActivation):
+        return None
+    alone = body.readers[linear.out] == 1 and activation.gate == linear.out
+    apart = activation.up is not None and activation.clamp is None
+    return GatedInput(linear, activation) if alone and apart else None
+
+
+@dataclass(frozen=True)
+class NormedProducts:
+    """A norm of rows and all linears that read it.
+
+    Attributes:
+        norm: The norm.
+        linears: The linears, at least one.
+        others: Norms, ropes and scales of heads between the linears; each reads the output of a
+            linear or of another of these.
+    """
+
+    norm: Norm
+    linears: tuple[Linear, ...]
+    others: tuple[_Step, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of ops."""
+        return 1 + len(self.linears) + len(self.others)
+
+
+def match_normed_products(body: Body, index: int) -> NormedProducts | None:
+    """Match a norm of rows and all linears that read it, up to the last of them."""
+    norm = body.at(index)
+    if not isinstance(norm, Norm) or not is_row_norm(norm):
+        return None
+    linears: list[Linear] = []
+    others: list[_Step] = []
+    known: set[str] = set()
+    for op in body.ops[index + 1 :]:
+        if isinstance(op, Linear) and op.x == norm.out:
+            linears.append(op)
+        elif isinstance(op, Norm | Rope | PositionScale) and op.x in known:
+            others.append(op)
+        else:
+            return None
+        known.add(op.out)
+        if len(linears) == body.readers[norm.out]:
+            return NormedProducts(norm, tuple(linears), tuple(others))
+    return None
+
+
 def may_defer(body: Body, norm: Norm) -> bool:
     """Return whether all readers of a norm come before the op that changes its input in place."""
     changed = [

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rdrr_device.arena import Arena
-from rdrr_device.buffers import BufferSlice
+from rdrr_device.buffers import OFFSET_ALIGNMENT, BufferSlice
 
 
 class Workspace:
@@ -52,6 +53,7 @@ class Values:
         live: Width and buffer number of each live value.
         free: Numbers of the free buffers of each width.
         counts: Number of buffers of each width that the pass uses.
+        parts: For each value that is a part of another one, its buffer and the name of the other.
     """
 
     workspace: Workspace
@@ -59,6 +61,7 @@ class Values:
     live: dict[str, tuple[int, int]] = field(default_factory=dict)
     free: dict[int, list[int]] = field(default_factory=dict)
     counts: Counter[int] = field(default_factory=Counter)
+    parts: dict[str, tuple[BufferSlice, str]] = field(default_factory=dict)
 
     def allocate(self, name: str, width: int) -> BufferSlice:
         """Return a buffer for a new value of `width` elements per row."""
@@ -71,13 +74,32 @@ class Values:
         self.live[name] = (width, index)
         return self.workspace.slot(width, index)
 
+    def allocate_parts(self, widths: Mapping[str, int], value_bytes: int) -> BufferSlice:
+        """Return a buffer for values of one row that lie side by side, in the order of `widths`.
+
+        `parts_refusal` must return None for them.
+        """
+        whole = "+".join(widths)
+        made = self.allocate(whole, sum(widths.values()))
+        self.readers[whole] = len(widths)
+        offset = 0
+        for name, width in widths.items():
+            self.live[name] = (width, -1)
+            self.parts[name] = (made.range(offset, value_bytes * width), whole)
+            offset += value_bytes * width
+        return made
+
     def get(self, name: str) -> BufferSlice:
         """Return the buffer of a value."""
+        if name in self.parts:
+            return self.parts[name][0]
         return self.workspace.slot(*self.live[name])
 
     def rename(self, old: str, new: str) -> None:
         """Rename a value that an op has changed in place."""
         self.live[new] = self.live.pop(old)
+        if old in self.parts:
+            self.parts[new] = self.parts.pop(old)
 
     def mark_read(self, *names: str | None) -> None:
         """Note that an op has read values; the buffer of a value is free after its last reader."""
@@ -87,4 +109,22 @@ class Values:
             self.readers[name] -= 1
             if self.readers[name] == 0 and name in self.live:
                 width, index = self.live.pop(name)
-                self.free[width].append(index)
+                part = self.parts.pop(name, None)
+                if part is None:
+                    self.free[width].append(index)
+                else:
+                    self.mark_read(part[1])
+
+
+def parts_refusal(widths: Iterable[int], value_bytes: int) -> str | None:
+    """Return why values cannot lie side by side in a buffer; None if they can.
+
+    Args:
+        widths: Elements of each.
+        value_bytes: Bytes of an element.
+    """
+    *before, _ = widths
+    uneven = next((one for one in before if value_bytes * one % OFFSET_ALIGNMENT), None)
+    if uneven is None:
+        return None
+    return f"the value after one of {uneven} elements would not be aligned"

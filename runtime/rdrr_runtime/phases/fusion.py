@@ -250,6 +250,19 @@ class OutputScore:
 
 
 @dataclass(frozen=True)
+class OutputFactors:
+    """Values that multiply the outputs of a product with one row after their activation.
+
+    Attributes:
+        values: Buffer that holds them, of the type of activations.
+        first: Index of the factor of the first output.
+    """
+
+    values: BufferSlice
+    first: int
+
+
+@dataclass(frozen=True)
 class Output:
     """The output of a product, with the op that is fused after it.
 
@@ -268,6 +281,7 @@ class Output:
         scales: For one row in int8: buffer for the scales, see `Input.scales`; None otherwise.
         score: For `store` and `add` of one row: a logit whose sigmoid multiplies the products
             before they are added; None for none.
+        factors: For `activate`: values that multiply the outputs; None for none.
     """
 
     ys: tuple[BufferSlice, ...]
@@ -279,6 +293,7 @@ class Output:
     int8: bool = False
     scales: BufferSlice | None = None
     score: OutputScore | None = None
+    factors: OutputFactors | None = None
 
     @property
     def act(self) -> str:

@@ -178,6 +178,8 @@ def matvec(
         partials=source.partials(k) or None,
         scored=output.score is not None,
         score_at=None if output.score is None else output.score.at,
+        factors=output.factors is not None,
+        factors_first=None if output.factors is None else output.factors.first,
         **(source.before.fields if source.before else {}),
     )
     buffers = {**_operands(source, output), **bound.buffers}
@@ -193,6 +195,7 @@ def _operands(source: Input, output: Output) -> dict[str, BufferSlice]:
         "y_scales": output.scales,
         "bias": output.bias,
         "best": output.best,
+        "factors": None if output.factors is None else output.factors.values,
         "score": None if output.score is None else output.score.logits,
     }
     found = {name: one for name, one in operands.items() if one is not None}

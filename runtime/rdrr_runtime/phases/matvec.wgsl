@@ -14,7 +14,7 @@
 //      gate       y[n] = activate(v_gate[n]) v_up[n]; gate and up are one matrix of 2 N rows or two of N;
 //                 with INT8_OUT y is int8, and y_scales has (scale, bits of the i32 sum of the codes)
 //                 of each 16 outputs
-//      activate   y[n] = activate(v[n] (+ bias[n]))
+//      activate   y[n] = activate(v[n] (+ bias[n])) (* factors[FACTORS_FIRST + n])
 //      best       y[n] = v[n], and best has the largest output of each item; ties go to the lower n
 //
 // x         {{ VALUE }} [K], or f32 [heads, SPLITS, HEAD_DIM] for combine
@@ -24,6 +24,7 @@
 // gates     {{ VALUE }}; those of head h begin at GATE_FIRST + h GATE_STRIDE
 // weight    one buffer for each matrix, layout as in formats.py
 // bias      f32 [N], only with BIAS
+// factors   {{ VALUE }}, only with FACTORS
 // score     f32, only with SCORED: the sigmoid of entry SCORE_AT multiplies v
 // y         {{ VALUE }} [N], f32 for best
 //
@@ -72,6 +73,9 @@ var<storage, read> weight{{ loop.index0 }}: array<vec4<u32>>;
 {% if BIAS %}
 var<storage, read> bias: array<f32>;
 {% endif %}
+{% if FACTORS %}
+var<storage, read> factors: array<{{ VALUE }}>;
+{% endif %}
 {% if SCORED %}
 var<storage, read> score: array<f32>;
 {% endif %}
@@ -89,6 +93,9 @@ override K_STAGED: u32;          // K rounded up to whole units, a multiple of 6
 override ROWS: u32;              // outputs of a tile
 override STRIDE: u32;            // number of items
 override STEPS: u32;             // tiles of each item
+{% if FACTORS %}
+override FACTORS_FIRST: u32;
+{% endif %}
 {% if SCORED %}
 override SCORE_AT: u32;
 {% endif %}
@@ -319,7 +326,7 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
 {% endif %}
             let result = product{{ " / (1.0 + exp(-clamp(score[SCORE_AT], -80.0, 80.0)))" if SCORED }}{{ " + bias[n]" if BIAS }}{{ " + f32(y[n])" if OUTPUT == "add" }};
 {% if OUTPUT == "activate" %}
-            y[n] = value(activate(result));
+            y[n] = value(activate(result){{ " * f32(factors[FACTORS_FIRST + n])" if FACTORS }});
 {% else %}
             y[n] = {{ "value(result)" if Y == VALUE else "result" }};
 {% endif %}

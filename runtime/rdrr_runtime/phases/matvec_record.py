@@ -56,6 +56,8 @@ class Matvec(WeightsRecord, InputRecord):
         clamp: For `gate` with clamped SwiGLU: its constants.
         scored: Whether the sigmoid of a logit multiplies the products.
         score_at: Index of that logit.
+        factors: Whether further values multiply activated outputs.
+        factors_first: Index of the first of them.
     """
 
     shader = "matvec"
@@ -81,6 +83,8 @@ class Matvec(WeightsRecord, InputRecord):
     clamp: Clamp | None = None
     scored: bool = choice(default=False)
     score_at: int | None = None
+    factors: bool = choice(default=False)
+    factors_first: int | None = None
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,8 @@ class RmsNorm(Record):
         per_row: Vectors of a token row.
         eps: Epsilon added to the mean square.
         offset: Number added to the weight.
+        scaled: For `post`: whether the sum is multiplied by a weight.
+        factor: A further factor on it; None without.
     """
 
     shader = "rmsnorm"
@@ -51,6 +53,8 @@ class RmsNorm(Record):
     per_row: int
     eps: float
     offset: float
+    scaled: bool = choice(default=False)
+    factor: float | None = None
 
 
 CANDIDATES = tuple(NormTuning(threads) for threads in (32, 64, 128, 256, 512, 1024))
@@ -115,14 +119,19 @@ def post_norm_add(
     width: int,
     eps: float,
     offset: float = 0.0,
+    scale: tuple[BufferSlice, float] | None = None,
     label: str,
 ) -> list[Phase]:
     """Normalise r and add it to the residual stream, x = x + norm(r).
 
-    Both are [rows, width], in two different buffers.
+    Both are [rows, width], in two different buffers. `scale` is a weight, f32 [1], and a number,
+    which both multiply the sum.
     """
     operands = {"x": x, "r": r, "weight": weight}
-    return _lower(ctx, "post", operands, width, eps, offset, 1, False, label)
+    if scale is None:
+        return _lower(ctx, "post", operands, width, eps, offset, 1, False, label)
+    operands["factor"] = scale[0]
+    return _lower(ctx, "post", operands, width, eps, offset, 1, False, label, scale[1])
 
 
 def _lower(
@@ -135,12 +144,14 @@ def _lower(
     per_row: int,
     single_row: bool,
     label: str,
+    factor: float | None = None,
 ) -> list[Phase]:
     need_multiple(f"{label}: width", width, 4)
     rows = 1 if single_row else ctx.max_rows
     for name, buffer in operands.items():
-        count = width if name == "weight" else rows * per_row * width
-        (need_floats if name == "weight" else ctx.need_values)(f"{label}: {name}", buffer, count)
+        count = {"weight": width, "factor": 1}.get(name, rows * per_row * width)
+        is_weight = name in ("weight", "factor")
+        (need_floats if is_weight else ctx.need_values)(f"{label}: {name}", buffer, count)
     tuning_key = ctx.tuning_key(
         f"norm rmsnorm.{mode} {per_row}x{width}, {rows} rows",
         NormTuning(ctx.threads(power_of_two(width // 4, 32, 256))),
@@ -156,6 +167,8 @@ def _lower(
         per_row=per_row,
         eps=eps,
         offset=offset,
+        scaled=factor is not None,
+        factor=factor,
     )
     work = Work(per_row, None if single_row else 1)
     return [Phase(record, operands, work, label, (tuning_key,))]

@@ -4,7 +4,7 @@
 {% elif MODE == "in_place" %}
 // x = norm(x)
 {% else %}
-// x = x + norm(r)
+// x = {{ "FACTOR factor[0] (x + norm(r))" if SCALED else "x + norm(r)" }}
 {% endif %}
 //
 // weight     f32 [WIDTH]
@@ -14,6 +14,11 @@
 {% include "snippets/value.wgsl" %}
 var<storage, read> weight: array<vec4<f32>>;
 var<storage, {{ "read" if MODE == "out" else "read_write" }}> x: array<vec4<{{ VALUE }}>>;
+{% if SCALED %}
+var<storage, read> factor: array<f32>;
+
+override FACTOR: f32;
+{% endif %}
 {% if MODE == "post" %}
 var<storage, read> r: array<vec4<{{ VALUE }}>>;
 {% elif MODE == "out" %}
@@ -36,11 +41,12 @@ fn phase(item: u32, row: u32, thread: Thread) {
         squares += v * v;
     }
     let total = reduce_sum(squares, thread);
-    let factor = inverseSqrt(dot(total, vec4<f32>(1.0)) / f32(WIDTH) + EPS);
+    let inverse = inverseSqrt(dot(total, vec4<f32>(1.0)) / f32(WIDTH) + EPS);
     for (var i = thread.index; i < words; i += WG) {
-        let scale = factor * (OFFSET + weight[i]);
+        let scale = inverse * (OFFSET + weight[i]);
 {% if MODE == "post" %}
-        x[first + i] = value4(vec4<f32>(x[first + i]) + vec4<f32>(r[first + i]) * scale);
+        let sum = vec4<f32>(x[first + i]) + vec4<f32>(r[first + i]) * scale;
+        x[first + i] = value4({{ "sum * FACTOR * factor[0]" if SCALED else "sum" }});
 {% elif MODE == "in_place" %}
         x[first + i] = value4(vec4<f32>(x[first + i]) * scale);
 {% else %}
