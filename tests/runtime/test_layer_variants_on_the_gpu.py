@@ -19,15 +19,10 @@ PREFILL, IDS = 20, 24
 
 @dataclass(frozen=True)
 class Variant:
-    """A model's head dimension, the manifest blocks that describe its layers, and its kernels.
-
-    Attributes:
-        fuses: Whether attention is fused with the ops before it, which needs plain RMSNorm.
-    """
+    """A model's head dimension, and the manifest blocks that describe its layers."""
 
     head_dim: int
     blocks: dict[str, dict[str, Any]]
-    fuses: bool = True
 
 
 def factors(head_dim: int, first: float) -> list[float]:
@@ -51,7 +46,6 @@ VARIANTS = {
             "layerPattern": {"parallelResidual": True},
             "ffn": {"activation": "gelu_erf"},
         },
-        fuses=False,
     ),
     "layer norm, no gate": Variant(
         80,
@@ -59,7 +53,6 @@ VARIANTS = {
             "normalization": {"layerNorm": True, "rmsNormWeightOffset": True},
             "ffn": {"gatedActivation": False, "activation": "relu2"},
         },
-        fuses=False,
     ),
     "longrope": Variant(
         128,
@@ -121,4 +114,4 @@ def test_logits_are_those_of_torch(device, tmp_path, rng, variant):
     assert relative_error(ours, reference) < EXACT
     assert relative_error(plain, reference) > 10 * EXACT  # the control: the blocks change the model
     fused = {kernels.get(f"layer {layer} attention") for layer in range(LAYERS)}
-    assert fused == ({"attention_decode.f32"} if variant.fuses else {None})
+    assert fused == {"attention_decode.f32"}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
+from rdrr_device.device import Device
+from rdrr_device.dry_run import DryRunArena
 from rdrr_manifests.graph.ops import (
     Experts,
     GatedActivation,
@@ -12,12 +16,19 @@ from rdrr_manifests.graph.ops import (
     Residual,
     Rope,
     Router,
+    Scale,
     SigmoidGate,
     WeightUse,
 )
-from rdrr_runtime.compile.patterns import Body, match_branch, match_normed_linears
+from rdrr_runtime.compile.patterns import (
+    Body,
+    match_branch,
+    match_normed_linears,
+    match_scaled_sum,
+)
 from rdrr_runtime.compile.patterns_mixtures import match_mixture
-from rdrr_runtime.compile.patterns_rows import may_defer
+from rdrr_runtime.compile.patterns_rows import match_normed_products, may_defer
+from rdrr_runtime.compile.values import Values, Workspace, parts_refusal
 
 K = 8
 GAIN, MATRIX = WeightUse("gain", (K,)), WeightUse("w", (K, K))
@@ -107,3 +118,47 @@ def test_a_norm_is_computed_by_each_reader_if_its_input_is_unchanged_until_the_l
     ops = (norm, Linear("n", "q", MATRIX), *between, Linear("n", "k", MATRIX))
     after = Residual("stream", "k", "last")
     assert may_defer(Body.of((*ops, after)), norm) is may
+
+
+def test_linears_that_read_a_norm_end_with_the_last_of_them() -> None:
+    norm = Norm("stream", "n", GAIN, 1e-6, unit_offset=False, centred=True)
+    q, k = Linear("n", "q", MATRIX), Linear("n", "k", MATRIX)
+    after = Norm("k", "k2", GAIN, 1e-6, unit_offset=False), Linear("k2", "k3", MATRIX)
+    found = match_normed_products(Body.of((norm, q, Rope("q", "q2", 1, 0), k, *after)), 0)
+    assert found is not None
+    assert (found.linears, found.count) == ((q, k), 4)
+    other = SigmoidGate("n", "q", "q2", GAIN)  # reads the norm too
+    assert match_normed_products(Body.of((norm, q, k, other)), 0) is None
+
+
+@pytest.mark.parametrize(
+    ("scale", "matches"),
+    [
+        (Scale("next", "scaled", 2.0, WeightUse("w", (1,))), True),
+        (Scale("next", "scaled", 2.0, GAIN), False),  # a weight for each element
+        (Scale("next", "scaled", 2.0), False),
+        (Scale("stream", "scaled", 2.0, WeightUse("w", (1,))), False),
+    ],
+    ids=["one weight", "many weights", "no weight", "another value"],
+)
+def test_a_scale_joins_the_norm_and_the_residual_before_it(scale: Scale, matches: bool) -> None:
+    norm = Norm("x", "b", GAIN, 1e-6, unit_offset=False)
+    found = match_scaled_sum(Body.of((norm, RESIDUAL, scale)), 0)
+    assert found == (scale if matches else None)
+
+
+def test_values_side_by_side_free_their_buffer_after_the_last_reader(device: Device) -> None:
+    values = Values(Workspace(DryRunArena(device), 1), Counter({"a": 1, "b": 1, "c": 1}))
+    assert parts_refusal((64, 128, 3), 4) is None
+    assert "66 elements" in str(parts_refusal((66, 128, 3), 4))
+    whole = values.allocate_parts({"a": 64, "b": 128, "c": 3}, 4)
+    slices = [values.get(name) for name in "abc"]
+    assert [one.offset - whole.offset for one in slices] == [0, 256, 768]
+    assert [one.size for one in slices] == [256, 512, 12]
+    values.rename("a", "rotated")
+    values.readers["rotated"] = 1
+    assert values.get("rotated") == slices[0]
+    values.mark_read("b", "c")
+    assert values.allocate("other", 195) != whole  # a part is still to be read
+    values.mark_read("rotated")
+    assert values.allocate("later", 195) == whole

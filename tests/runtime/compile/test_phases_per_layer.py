@@ -32,6 +32,9 @@ PHASES = {
     # of each being quantized to int8 first; the shared expert takes two products.
     "qwen3_5_moe_text": {11},
     "gpt_oss": {9},
+    # Projections, storing the latent and, beside it, the queries; attention, values, output.
+    "deepseek_v2": {8, 14},
+    "lfm2": {5},
 }
 _LABEL = re.compile(r"(?:l|layer )(\d+)\b")
 

@@ -9,7 +9,7 @@ import pytest
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.formats import FORMATS
-from rdrr_runtime.phases.fusion import Input, Output, OutputScore
+from rdrr_runtime.phases.fusion import Input, Output, OutputFactors, OutputScore
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec import (
     MAX_OUTPUT_GROUPS,
@@ -171,6 +171,22 @@ def test_an_activation_follows_a_product_with_its_bias(
     any_bench.run(matvec(ctx, (matrix.weight,), source.operand, output, label="t"), 1)
     tanh = np.tanh(0.7978845608028654 * (v + 0.044715 * v**3))
     expected = {"gelu_tanh": v / 2 * (1 + tanh), "relu2": np.maximum(v, 0) ** 2}[activation]
+    assert relative_error(any_bench.download(y, n), expected) < 1e-4
+
+
+@pytest.mark.parametrize("int8", [False, True], ids=["f32", "int8"])
+def test_activated_outputs_may_gate_other_values(
+    any_bench: Bench, rng: np.random.Generator, int8: bool
+) -> None:
+    operands, n, first = Operands(any_bench, rng), 38, 76
+    matrix, y = operands.matrix("Q8_0", n, 256), any_bench.poisoned(n)
+    source, others = operands.source("plain", 256, [matrix]), normal(rng, first + n + 5)
+    factors = OutputFactors(any_bench.upload(others), first)
+    output = Output((y,), "activate", activation="silu", factors=factors)
+    ctx = any_bench.context(1)
+    launches = matvec(ctx, (matrix.weight,), source.operand, output, int8=int8, label="t")
+    any_bench.run(launches, 1)
+    expected = silu(source.products([matrix], int8=int8)) * others[first : first + n]
     assert relative_error(any_bench.download(y, n), expected) < 1e-4
 
 

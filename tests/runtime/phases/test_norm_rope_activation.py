@@ -65,8 +65,9 @@ def test_norm_of_heads_in_place_equals_torch(bench, rng) -> None:
     assert relative_error(got, norm(x, weight, 1.0)) < TOLERANCE
 
 
-def test_norm_and_residual_addition_equal_torch(any_bench, rng) -> None:
-    rows, width = 5, 320
+@pytest.mark.parametrize("scaled", [False, True])
+def test_norm_and_residual_addition_equal_torch(any_bench, rng, scaled) -> None:
+    rows, width, factor = 5, 320, np.array([0.75], np.float32)
     x, r, weight = normal(rng, rows, width), normal(rng, rows, width), normal(rng, width)
     stream = any_bench.upload(x)
     made = rmsnorm.post_norm_add(
@@ -77,11 +78,13 @@ def test_norm_and_residual_addition_equal_torch(any_bench, rng) -> None:
         width=width,
         eps=EPS,
         offset=1.0,
+        scale=(any_bench.upload(factor), 3.0) if scaled else None,
         label="t",
     )
     any_bench.run(made, rows)
     got = any_bench.download(stream, rows, width)
-    assert relative_error(got, x + norm(r, weight, 1.0)) < TOLERANCE
+    expected = (x + norm(r, weight, 1.0)) * (2.25 if scaled else 1.0)
+    assert relative_error(got, expected) < TOLERANCE
 
 
 def test_norm_of_a_single_row_leaves_the_others_unchanged(bench, rng) -> None:
