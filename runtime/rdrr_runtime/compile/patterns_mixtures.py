@@ -104,7 +104,8 @@ def _match_shared(body: Body, index: int, x: str) -> SharedExpert | None:
         return None
     reads = gate.x == up.x == x and (activation.gate, activation.up) == (gate.out, up.out)
     has_bias = any(one.bias is not None for one in (gate, up, down))
-    if not reads or down.x != activation.out or has_bias or activation.up_parts != 1:
+    is_plain = activation.up_parts == 1 and activation.gate_scale == 1.0
+    if not (reads and is_plain) or down.x != activation.out or has_bias:
         return None
     scored = isinstance(score, SigmoidGate) and (score.x, score.branch) == (x, down.out)
     found = score if isinstance(score, SigmoidGate) and scored else None

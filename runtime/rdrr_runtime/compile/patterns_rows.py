@@ -195,7 +195,9 @@ def _joins(activation: GatedActivation | Activation, linears: Sequence[Linear]) 
     made = [one.out for one in linears]
     if isinstance(activation, Activation):
         return made == [activation.x] and not activation.parameters
-    if any(one.bias is not None for one in linears) or activation.up_parts != 1:
+    if any(one.bias is not None for one in linears):
+        return False
+    if activation.up_parts != 1 or activation.gate_scale != 1.0:
         return False
     return made == [one for one in (activation.gate, activation.up) if one is not None]
 
@@ -219,7 +221,8 @@ def match_gated_input(body: Body, index: int) -> GatedInput | None:
     if not isinstance(linear, Linear) or not isinstance(activation, GatedActivation):
         return None
     alone = body.readers[linear.out] == 1 and activation.gate == linear.out
-    apart = activation.up is not None and activation.clamp is None
+    is_plain = activation.clamp is None and activation.gate_scale == 1.0
+    apart = activation.up is not None and is_plain
     return GatedInput(linear, activation) if alone and apart else None
 
 
