@@ -251,7 +251,7 @@ def attention_decode(
     spec: AttentionSpec,
     transform: HeadTransform,
     label: str,
-    form: HeadForm = HeadForm(),  # noqa: B008
+    form: HeadForm = HeadForm(),
     tuning_keys: tuple[AnyTuningKey, ...] = (),
 ) -> list[Phase]:
     """Lower decode attention to one phase; `refusal` must return None for it.

@@ -45,7 +45,7 @@ def test_a_shader_enables_nothing(name) -> None:
 
 @pytest.mark.parametrize(("subgroups", "enabled"), [(True, "enable subgroups;\n"), (False, "")])
 def test_subgroups_are_enabled_for_tint_alone(subgroups, enabled) -> None:
-    source = SHADERS.render("rmsnorm.wgsl", MODE="out", SUBGROUPS=subgroups)
+    source = SHADERS.render("rmsnorm.wgsl", MODE="out", SCALED=False, SUBGROUPS=subgroups)
     assert for_target(source, Target.TINT) == enabled + source
     assert for_target(source, Target.NAGA) == source
 

@@ -7,7 +7,7 @@ one of two such writes may be lost. Most devices lose none, so the text of every
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
@@ -18,6 +18,8 @@ from rdrr_converter.devices.webgpu import SHADERS
 from rdrr_device.device import Device
 from rdrr_device.kernels import Kernel
 from rdrr_runtime.compile.hints import Policy, resolve
+from rdrr_runtime.phases.delta_rule import DeltaSpec
+from rdrr_runtime.phases.delta_step import StepOperands, StepSpec, delta_step
 from rdrr_runtime.phases.launch import as_dispatch
 from support.gpu import Bench
 from support.lowered import (
@@ -105,6 +107,14 @@ def kernels_of_ops(bench: Bench) -> Iterator[Kernel]:
                 yield as_dispatch(phase).kernel
 
 
+def kernels_of_linear_attention(bench: Bench) -> Iterator[Kernel]:
+    """Yield the kernel of a step of linear attention, which serves several ops."""
+    spec = StepSpec(DeltaSpec(4, 2, 32, 32, 1e-6), kernel=4, stride=400, strength=384, decay=388)
+    operands = StepOperands(*(bench.poisoned(64 * 1024) for _ in fields(StepOperands)))
+    for phase in delta_step(bench.context(1), operands, spec=spec, label="delta"):
+        yield as_dispatch(phase).kernel
+
+
 def test_no_kernel_writes_a_component(request, bench, tmp_path, monkeypatch) -> None:
     found: dict[str, str] = {}
     for features in ("device", "plain_device"):
@@ -118,6 +128,7 @@ def test_no_kernel_writes_a_component(request, bench, tmp_path, monkeypatch) -> 
         others = (kernels_of_sampling(device), kernels_of_loading(device))
         found |= {one.source: one.label for one in chain(*others)}
     found |= {one.source: one.label for one in kernels_of_ops(bench)}
+    found |= {one.source: one.label for one in kernels_of_linear_attention(bench)}
     racing = {label: writes for text, label in found.items() if (writes := component_writes(text))}
     assert racing == {}
     assert {label.partition(".")[0] for label in found.values()} == SHADERS_OF_PHASES
