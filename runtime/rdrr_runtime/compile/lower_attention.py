@@ -96,7 +96,7 @@ def _emit_block(
     rows = build.ctx.max_rows
     size = build.ctx.value_bytes * rows * sum(one.n for one in projected.product.weights)
     y = build.workspace.named(f"projected.{rows}", size)
-    output = Output((y,), bias=build.joined_bias(linears))
+    output = Output((y,), bias=build.concatenated_bias(linears))
     source, x = source_of(build, norm, linears[0].x)
     emit_product(build, projected, source, output, f"{layer} qkv")
     build.mark_source_read(norm, x, len(linears))

@@ -63,7 +63,7 @@ def serve_row_feed_forward(build: PassBuilder, pattern: FeedForward) -> bool:
         output = Output(
             (handed.x,),
             "gate" if gate else "activate",
-            bias=build.joined_bias(pattern.linears),
+            bias=build.concatenated_bias(pattern.linears),
             activation=activation.activation,
             clamp=clamp,
         )
@@ -86,7 +86,7 @@ def serve_gated_input(build: PassBuilder, pattern: GatedInput) -> bool:
     output = Output(
         (y,),
         "activate",
-        bias=build.joined_bias((linear,)),
+        bias=build.concatenated_bias((linear,)),
         activation=activation.activation,
         factors=factors,
     )
@@ -112,7 +112,7 @@ def serve_normed_products(build: PassBuilder, pattern: NormedProducts) -> bool:
     if served is None:
         return False
     y = build.values.allocate_parts(widths, ctx.value_bytes)
-    output = Output((y,), bias=build.joined_bias(linears))
+    output = Output((y,), bias=build.concatenated_bias(linears))
     source, x = source_of(build, pattern.norm, pattern.norm.out)
     emit_product(build, served, source, output, "+".join(widths))
     build.mark_source_read(pattern.norm, x, len(linears))

@@ -194,7 +194,8 @@ def _joins(activation: GatedActivation | Activation, linears: Sequence[Linear]) 
     """Return whether an activation reads exactly these linears, in a form that kernels compute."""
     made = [one.out for one in linears]
     if isinstance(activation, Activation):
-        return made == [activation.x] and not activation.parameters
+        is_plain = not activation.parameters and activation.limit is None
+        return made == [activation.x] and is_plain
     if any(one.bias is not None for one in linears):
         return False
     if activation.up_parts != 1 or activation.gate_scale != 1.0:
