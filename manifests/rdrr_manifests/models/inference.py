@@ -266,7 +266,7 @@ class ChatTemplate(ManifestModel):
     enabled: bool = False
 
 
-class Inference(ManifestModel):
+class Inference(Block):
     """All blocks of `inference`.
 
     Attributes:
@@ -284,4 +284,4 @@ class Inference(ManifestModel):
     layer_pattern: LayerPattern = LayerPattern()
     chat_template: ChatTemplate = ChatTemplate()
     session: dict[str, Any] | None = None
-    state_space: StateSpace | None = None
+    state_space: Annotated[StateSpace | None, WRITTEN_IF_SET] = None
