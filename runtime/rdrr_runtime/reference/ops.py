@@ -7,17 +7,12 @@ case for each op of the graph; mypy reports a missing one.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-
 import torch
 from rdrr_manifests.graph.ops import (
     Activation,
     AddToStreams,
     AppendStream,
     Attention,
-    Clamp,
     Concat,
     CorrectStreams,
     DeltaRule,
@@ -49,11 +44,38 @@ from rdrr_manifests.graph.ops import (
 from torch import Tensor
 
 from rdrr_runtime.reference import streams
+from rdrr_runtime.reference.activations import (
+    ACTIVATIONS,
+    gated_activation,
+    sigmoid_gate,
+    silu,
+    softcap,
+    xielu,
+)
+from rdrr_runtime.reference.attention import attention, position_scale, rope
+from rdrr_runtime.reference.experts import Projection, experts
 from rdrr_runtime.reference.latent import attend_to_latents
 from rdrr_runtime.reference.recurrence import compute_convolution, compute_delta_rule
 from rdrr_runtime.reference.routing import route
+from rdrr_runtime.reference.rows import argmax, embed, layer_norm, linear, rms_norm
 from rdrr_runtime.reference.run import ReferencePass
 from rdrr_runtime.reference.state_space import compute_state_space
+
+__all__ = [
+    "argmax",
+    "attention",
+    "compute",
+    "embed",
+    "experts",
+    "gated_activation",
+    "linear",
+    "position_scale",
+    "rms_norm",
+    "rope",
+    "sigmoid_gate",
+    "silu",
+    "softcap",
+]
 
 
 def compute(run: ReferencePass, op: Op) -> Tensor:
@@ -212,253 +234,3 @@ def _mixture(run: ReferencePass, op: Experts) -> Tensor:
         observe,
         scales_inputs=op.scales_inputs,
     )
-
-
-def embed(tokens: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
-    """Return scale * table[tokens], with row 0 for tokens beyond the table.
-
-    Args:
-        tokens: int [rows].
-        table: [vocab, hidden].
-        scale: Factor on every value.
-
-    Returns:
-        [rows, hidden].
-    """
-    return table[torch.where(tokens < len(table), tokens, 0)] * scale
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x W^T + bias: [rows, K], [N, K] -> [rows, N]."""
-    y = x @ weight.T
-    return y if bias is None else y + bias
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
-    """Return x / sqrt(mean(x^2) + eps) * (offset + weight) over the last axis."""
-    mean_square = x.square().mean(dim=-1, keepdim=True)
-    return x * torch.rsqrt(mean_square + eps) * (offset + weight)
-
-
-def layer_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
-    """Return (x - mean(x)) / sqrt(var(x) + eps) * (offset + weight) over the last axis."""
-    return rms_norm(x - x.mean(dim=-1, keepdim=True), weight, eps, offset)
-
-
-def rope(x: Tensor, positions: Tensor, table: Tensor, *, interleaved: bool = False) -> Tensor:
-    """Apply the rotary embedding to the first 2 * pairs elements of each head.
-
-    Elements i and i + pairs of a head form a pair, or 2i and 2i + 1 if `interleaved`.
-
-    Args:
-        x: [rows, heads, head_dim].
-        positions: int [rows].
-        table: [context, pairs, 2], cosine and sine of each position and pair.
-        interleaved: Whether neighbours form a pair.
-    """
-    pairs = table.shape[1]
-    cos, sin = table[positions].to(x.dtype).unsqueeze(1).unbind(-1)
-    if interleaved:
-        a, b = x[..., 0 : 2 * pairs : 2], x[..., 1 : 2 * pairs : 2]
-    else:
-        a, b = x[..., :pairs], x[..., pairs : 2 * pairs]
-    made = (a * cos - b * sin, b * cos + a * sin)
-    rotated = torch.stack(made, -1).flatten(-2) if interleaved else torch.cat(made, -1)
-    return torch.cat([rotated, x[..., 2 * pairs :]], dim=-1)
-
-
-def position_scale(
-    x: Tensor, positions: Tensor, scale: float, length: int, offset: int = 0
-) -> Tensor:
-    """Return x * (1 + scale * ln(1 + floor((position + offset) / length))), row by row.
-
-    Args:
-        x: [rows, width].
-        positions: int [rows].
-        scale: Factor on the logarithm.
-        length: Positions that share one factor.
-        offset: Added to the position.
-    """
-    steps = torch.div(positions + offset, length, rounding_mode="floor")
-    return x * (1.0 + scale * torch.log1p(steps.to(x.dtype))).unsqueeze(1)
-
-
-def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: float,
-    *,
-    base: int = 0,
-    window: int = 0,
-    softcap: float = 0.0,
-    sinks: Tensor | None = None,
-    chunk: int = 0,
-    causal: bool = True,
-) -> Tensor:
-    """Compute attention with grouped queries.
-
-    Args:
-        q: Queries, [rows, heads, head_dim]; row r is in slot base + r.
-        k: Keys, [kv_heads, slots, head_dim]; at least base + rows slots.
-        v: Values, of the shape of k.
-        scale: Factor on the scores q.k.
-        base: Slot of row 0.
-        window: Number of slots that a row attends to, including its own; 0 for all up to its own.
-        softcap: Scores become softcap * tanh(score / softcap); 0 for no cap.
-        sinks: [heads], a logit for each head that takes part in the softmax without a value.
-        chunk: Slots of a chunk, to which a row's keys are limited; 0 for no chunks.
-        causal: Whether a row attends only to slots up to its own. If not, it attends to all, and a
-            window limits the distance on both sides to less than its size.
-
-    Returns:
-        [rows, heads, head_dim].
-    """
-    rows, heads, _ = q.shape
-    group = heads // k.shape[0]
-    keys = k.repeat_interleave(group, dim=0)
-    values = v.repeat_interleave(group, dim=0)
-    scores = torch.einsum("rhd,hjd->hrj", q, keys) * scale
-    if softcap:
-        scores = softcap * torch.tanh(scores / softcap)
-    slots = torch.arange(k.shape[1])
-    own = base + torch.arange(rows).unsqueeze(1)
-    visible = (slots <= own) | (not causal)
-    if window:
-        visible = visible & ((slots - own).abs() < window)
-    if chunk:
-        visible = visible & (slots // chunk == own // chunk)
-    scores = scores.masked_fill(~visible, float("-inf"))
-    if sinks is not None:
-        scores = torch.cat((scores, sinks.view(-1, 1, 1).expand(-1, rows, 1)), dim=-1)
-    weights = torch.softmax(scores, dim=-1)[..., : k.shape[1]]
-    return torch.einsum("hrj,hjd->rhd", weights, values)
-
-
-def gated_activation(
-    gate: Tensor, up: Tensor, activation: str, clamp: Clamp | None = None
-) -> Tensor:
-    """Return activation(gate) * up, where the activation is one of `ACTIVATIONS`.
-
-    Args:
-        gate: The gate.
-        up: What is multiplied by it.
-        activation: Name of the activation.
-        clamp: Return the clamped SwiGLU instead.
-
-    Raises:
-        KeyError: The activation has another name.
-    """
-    if clamp is not None:
-        gate = gate.clamp(max=clamp.limit)
-        up = up.clamp(-clamp.limit, clamp.limit)
-        return gate * torch.sigmoid(clamp.alpha * gate) * (up + clamp.up_offset)
-    return ACTIVATIONS[activation](gate) * up
-
-
-def silu(x: Tensor) -> Tensor:
-    """Return x / (1 + exp(-x))."""
-    return x * torch.sigmoid(x)
-
-
-def gelu_tanh(x: Tensor) -> Tensor:
-    """Return the tanh approximation of GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415)."""
-    inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)
-    return 0.5 * x * (1.0 + torch.tanh(inner))
-
-
-def gelu_erf(x: Tensor) -> Tensor:
-    """Return GELU, x times the normal distribution function (arXiv 1606.08415)."""
-    return 0.5 * x * (1.0 + torch.erf(x / math.sqrt(2.0)))
-
-
-def relu(x: Tensor) -> Tensor:
-    """Return max(x, 0)."""
-    return x.clamp(min=0.0)
-
-
-def relu2(x: Tensor) -> Tensor:
-    """Return max(x, 0)^2 (So et al. 2021, arXiv 2109.08668)."""
-    return relu(x).square()
-
-
-def xielu(x: Tensor, alpha_p: Tensor, alpha_n: Tensor, beta: Tensor, eps: Tensor) -> Tensor:
-    """Return xIELU (Huang and Schlag 2024, arXiv 2411.13010), whose parameters are trained.
-
-    With a = softplus(alpha_p) and b = beta + softplus(alpha_n), it is a x^2 + beta x for x > 0, and
-    b (e^min(x, eps) - 1 - x) + beta x otherwise.
-    """
-    above = torch.nn.functional.softplus(alpha_p) * x * x
-    below = (beta + torch.nn.functional.softplus(alpha_n)) * (
-        torch.expm1(torch.minimum(x, eps)) - x
-    )
-    return torch.where(x > 0, above, below) + beta * x
-
-
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {
-        "silu": silu,
-        "gelu_tanh": gelu_tanh,
-        "gelu_erf": gelu_erf,
-        "relu": relu,
-        "relu2": relu2,
-        "sigmoid": torch.sigmoid,
-    }
-)
-"""The activations of the graph's ops, by name."""
-
-
-Projection = tuple[Tensor, Tensor | None]
-"""The weight of a projection and its bias, if there is one."""
-
-
-def experts(
-    x: Tensor,
-    ids: Tensor,
-    factors: Tensor,
-    expert: Callable[[int], tuple[Projection, Projection, Projection]],
-    activate: Callable[[Tensor, Tensor], Tensor],
-    observe: Callable[[int, Tensor, Tensor], None] | None = None,
-    *,
-    scales_inputs: bool = False,
-) -> Tensor:
-    """Return the weighted sum of the outputs of each row's experts: [rows, K] -> [rows, K].
-
-    Args:
-        x: [rows, K].
-        ids: Experts of each row, int [rows, top_k].
-        factors: Routing weights of these experts, [rows, top_k].
-        expert: Returns the gate and up projections [width, K] and the down projection [K, width]
-            of an expert, given its number.
-        activate: Returns the inner activations of some rows, given their gates and ups.
-        observe: Called with the number of each expert that is used, the rows that enter its gate
-            and up projections, and the rows that enter its down projection.
-        scales_inputs: Multiply the inputs of an expert by the routing weight, not its outputs.
-    """
-    out = torch.zeros_like(x)
-    for number in ids.unique().tolist():
-        gate, up, down = expert(number)
-        rows, rank = (ids == number).nonzero(as_tuple=True)
-        weight = factors[rows, rank].unsqueeze(1)
-        outer = x[rows] * weight if scales_inputs else x[rows]
-        inner = activate(linear(outer, *gate), linear(outer, *up))
-        if observe is not None:
-            observe(number, outer, inner)
-        result = linear(inner, *down)
-        out[rows] += result if scales_inputs else result * weight
-    return out
-
-
-def sigmoid_gate(x: Tensor, branch: Tensor, weight: Tensor) -> Tensor:
-    """Return branch * sigmoid(x w): [rows, K], [rows, N], [1, K] -> [rows, N]."""
-    return branch * torch.sigmoid(linear(x, weight))
-
-
-def softcap(x: Tensor, cap: float) -> Tensor:
-    """Return cap * tanh(x / cap)."""
-    return cap * torch.tanh(x / cap)
-
-
-def argmax(logits: Tensor) -> int:
-    """Return the index of the largest logit of [vocab], ties to the lower index."""
-    return int((logits == logits.max()).nonzero()[0])

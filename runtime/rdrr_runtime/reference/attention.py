@@ -1,0 +1,96 @@
+"""Attention, rope and what scales queries, in plain torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def rope(x: Tensor, positions: Tensor, table: Tensor, *, interleaved: bool = False) -> Tensor:
+    """Apply the rotary embedding to the first 2 * pairs elements of each head.
+
+    Elements i and i + pairs of a head form a pair, or 2i and 2i + 1 if `interleaved`.
+
+    Args:
+        x: [rows, heads, head_dim].
+        positions: int [rows].
+        table: [context, pairs, 2], cosine and sine of each position and pair.
+        interleaved: Whether neighbours form a pair.
+    """
+    pairs = table.shape[1]
+    cos, sin = table[positions].to(x.dtype).unsqueeze(1).unbind(-1)
+    if interleaved:
+        a, b = x[..., 0 : 2 * pairs : 2], x[..., 1 : 2 * pairs : 2]
+    else:
+        a, b = x[..., :pairs], x[..., pairs : 2 * pairs]
+    made = (a * cos - b * sin, b * cos + a * sin)
+    rotated = torch.stack(made, -1).flatten(-2) if interleaved else torch.cat(made, -1)
+    return torch.cat([rotated, x[..., 2 * pairs :]], dim=-1)
+
+
+def position_scale(
+    x: Tensor, positions: Tensor, scale: float, length: int, offset: int = 0
+) -> Tensor:
+    """Return x * (1 + scale * ln(1 + floor((position + offset) / length))), row by row.
+
+    Args:
+        x: [rows, width].
+        positions: int [rows].
+        scale: Factor on the logarithm.
+        length: Positions that share one factor.
+        offset: Added to the position.
+    """
+    steps = torch.div(positions + offset, length, rounding_mode="floor")
+    return x * (1.0 + scale * torch.log1p(steps.to(x.dtype))).unsqueeze(1)
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    *,
+    base: int = 0,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    chunk: int = 0,
+    causal: bool = True,
+) -> Tensor:
+    """Compute attention with grouped queries.
+
+    Args:
+        q: Queries, [rows, heads, head_dim]; row r is in slot base + r.
+        k: Keys, [kv_heads, slots, head_dim]; at least base + rows slots.
+        v: Values, of the shape of k.
+        scale: Factor on the scores q.k.
+        base: Slot of row 0.
+        window: Number of slots that a row attends to, including its own; 0 for all up to its own.
+        softcap: Scores become softcap * tanh(score / softcap); 0 for no cap.
+        sinks: [heads], a logit for each head that takes part in the softmax without a value.
+        chunk: Slots of a chunk, to which a row's keys are limited; 0 for no chunks.
+        causal: Whether a row attends only to slots up to its own. If not, it attends to all, and a
+            window limits the distance on both sides to less than its size.
+
+    Returns:
+        [rows, heads, head_dim].
+    """
+    rows, heads, _ = q.shape
+    group = heads // k.shape[0]
+    keys = k.repeat_interleave(group, dim=0)
+    values = v.repeat_interleave(group, dim=0)
+    scores = torch.einsum("rhd,hjd->hrj", q, keys) * scale
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    slots = torch.arange(k.shape[1])
+    own = base + torch.arange(rows).unsqueeze(1)
+    visible = (slots <= own) | (not causal)
+    if window:
+        visible = visible & ((slots - own).abs() < window)
+    if chunk:
+        visible = visible & (slots // chunk == own // chunk)
+    scores = scores.masked_fill(~visible, float("-inf"))
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.view(-1, 1, 1).expand(-1, rows, 1)), dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., : k.shape[1]]
+    return torch.einsum("hrj,hjd->rhd", weights, values)

@@ -1,0 +1,42 @@
+"""Ops on single rows in plain torch: embeddings, products and norms."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def embed(tokens: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
+    """Return scale * table[tokens], with row 0 for tokens beyond the table.
+
+    Args:
+        tokens: int [rows].
+        table: [vocab, hidden].
+        scale: Factor on every value.
+
+    Returns:
+        [rows, hidden].
+    """
+    return table[torch.where(tokens < len(table), tokens, 0)] * scale
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x W^T + bias: [rows, K], [N, K] -> [rows, N]."""
+    y = x @ weight.T
+    return y if bias is None else y + bias
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
+    """Return x / sqrt(mean(x^2) + eps) * (offset + weight) over the last axis."""
+    mean_square = x.square().mean(dim=-1, keepdim=True)
+    return x * torch.rsqrt(mean_square + eps) * (offset + weight)
+
+
+def layer_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
+    """Return (x - mean(x)) / sqrt(var(x) + eps) * (offset + weight) over the last axis."""
+    return rms_norm(x - x.mean(dim=-1, keepdim=True), weight, eps, offset)
+
+
+def argmax(logits: Tensor) -> int:
+    """Return the index of the largest logit of [vocab], ties to the lower index."""
+    return int((logits == logits.max()).nonzero()[0])
