@@ -1,7 +1,7 @@
 """How llama.cpp writes layers with state spaces: Mamba 2, Granite 4, Falcon-H1 and Nemotron-H.
 
 llama.cpp stores -exp(A_log) and D as columns, the norm as a matrix with a row for each group, and
-convolutions without the dimension of size 1. Layers are told apart by their key-value heads and by
+convolutions without the dimension of size 1. Layers differ by their key-value heads and by
 the widths of their feed-forwards, which are 0 where a layer has none. The factors of Falcon-H1 are
 part of the weights.
 """

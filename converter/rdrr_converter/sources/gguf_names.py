@@ -15,11 +15,11 @@ from rdrr_format.errors import ConversionError
 
 from rdrr_converter.architectures.base import StackRule
 from rdrr_converter.sources import (
-    _gguf_gemma,
     _gguf_latest,
     _gguf_state_spaces,
     _gguf_states,
 )
+from rdrr_converter.sources import _gguf_layer_names as layer_names
 from rdrr_converter.sources._gguf_gemma import shares_values
 
 ROPE_FREQS = "rope_freqs.weight"
@@ -27,208 +27,6 @@ ROPE_FREQS = "rope_freqs.weight"
 
 ROPE_SHORT, ROPE_LONG = "rope_factors_short.weight", "rope_factors_long.weight"
 """Divisors of the rope frequencies of longrope scaling, for short and long contexts."""
-
-_OUTSIDE: Mapping[str, str] = MappingProxyType(
-    {
-        "token_embd": "model.embed_tokens",
-        "position_embd": "model.embed_positions",
-        "output_norm": "model.norm",
-        "output": "lm_head",
-        **_gguf_gemma.OUTSIDE,
-    }
-)
-_LAYER: Mapping[str, str] = MappingProxyType(
-    {
-        "attn_norm": "input_layernorm",
-        "attn_q": "self_attn.q_proj",
-        "attn_k": "self_attn.k_proj",
-        "attn_v": "self_attn.v_proj",
-        "attn_output": "self_attn.o_proj",
-        "attn_q_norm": "self_attn.q_norm",
-        "attn_k_norm": "self_attn.k_norm",
-        "ffn_norm": "post_attention_layernorm",
-        "ffn_gate": "mlp.gate_proj",
-        "ffn_up": "mlp.up_proj",
-        "ffn_down": "mlp.down_proj",
-    }
-)
-_FOUR_NORMS: Mapping[str, str] = MappingProxyType(
-    {
-        **_LAYER,
-        "post_attention_norm": "post_attention_layernorm",
-        "ffn_norm": "pre_feedforward_layernorm",
-        "post_ffw_norm": "post_feedforward_layernorm",
-    }
-)
-_GEMMA4: Mapping[str, str] = MappingProxyType({**_FOUR_NORMS, **_gguf_gemma.LAYER})
-_MIXTRAL: Mapping[str, str] = MappingProxyType(
-    {
-        **_LAYER,
-        "ffn_gate_inp": "block_sparse_moe.gate",
-        "ffn_gate_exps": "block_sparse_moe.experts.w1",
-        "ffn_up_exps": "block_sparse_moe.experts.w3",
-        "ffn_down_exps": "block_sparse_moe.experts.w2",
-    }
-)
-_EXPERTS: Mapping[str, str] = MappingProxyType(
-    {
-        **_LAYER,
-        "ffn_gate_inp": "mlp.gate",
-        "ffn_gate_exps": "mlp.experts.gate_proj",
-        "ffn_up_exps": "mlp.experts.up_proj",
-        "ffn_down_exps": "mlp.experts.down_proj",
-        "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
-        "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
-        "ffn_up_shexp": "mlp.shared_expert.up_proj",
-        "ffn_down_shexp": "mlp.shared_expert.down_proj",
-    }
-)
-_STACKED: Mapping[str, str] = MappingProxyType(
-    {**_LAYER, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
-)
-_SEED_OSS: Mapping[str, str] = MappingProxyType(
-    {"post_attention_norm": "post_attention_layernorm", **_LAYER}
-)
-_GRANITE: Mapping[str, str] = MappingProxyType(
-    {
-        **_EXPERTS,
-        "ffn_gate_inp": "block_sparse_moe.router.layer",
-        "ffn_gate_exps": "block_sparse_moe.experts.gate_proj",
-        "ffn_up_exps": "block_sparse_moe.experts.up_proj",
-        "ffn_down_exps": "block_sparse_moe.experts.down_proj",
-    }
-)
-_GPT_OSS: Mapping[str, str] = MappingProxyType(
-    {
-        **_SEED_OSS,
-        "attn_sinks": "self_attn.sinks",
-        "ffn_gate_inp": "mlp.router",
-        "ffn_gate_exps": "mlp.experts.gate_proj",
-        "ffn_up_exps": "mlp.experts.up_proj",
-        "ffn_down_exps": "mlp.experts.down_proj",
-    }
-)
-_GLM4: Mapping[str, str] = MappingProxyType(
-    {
-        **_STACKED,
-        "post_attention_norm": "post_self_attn_layernorm",
-        "post_ffw_norm": "post_mlp_layernorm",
-    }
-)
-_POST_NORMS: Mapping[str, str] = MappingProxyType(
-    {
-        **{theirs: ours for theirs, ours in _LAYER.items() if not theirs.endswith("_norm")},
-        "attn_q_norm": "self_attn.q_norm",
-        "attn_k_norm": "self_attn.k_norm",
-        "post_attention_norm": "post_attention_layernorm",
-        "post_ffw_norm": "post_feedforward_layernorm",
-    }
-)
-_HUNYUAN: Mapping[str, str] = MappingProxyType(
-    {
-        **_LAYER,
-        "attn_q_norm": "self_attn.query_layernorm",
-        "attn_k_norm": "self_attn.key_layernorm",
-    }
-)
-_PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-_ONE_STACK: Mapping[str, str] = MappingProxyType(
-    {
-        **{theirs: ours for theirs, ours in _LAYER.items() if ours not in _PROJECTIONS},
-        "attn_qkv": "self_attn.qkv_proj",
-    }
-)
-_FALCON: Mapping[str, str] = MappingProxyType(
-    {theirs: ours for theirs, ours in _ONE_STACK.items() if theirs != "ffn_norm"}
-)
-_FALCON_TWO_NORMS: Mapping[str, str] = MappingProxyType(
-    {**_FALCON, "attn_norm": "post_attention_layernorm", "attn_norm_2": "input_layernorm"}
-)
-_PHI2: Mapping[str, str] = MappingProxyType({**_LAYER, "attn_qkv": "self_attn.qkv_proj"})
-_NEXTN: Mapping[str, str] = MappingProxyType(
-    {
-        f"nextn.{theirs}": ours
-        for theirs, ours in {
-            "eh_proj": "eh_proj",
-            "embed_tokens": "embed_tokens",
-            "enorm": "enorm",
-            "hnorm": "hnorm",
-            "shared_head_head": "shared_head.head",
-            "shared_head_norm": "shared_head.norm",
-        }.items()
-    }
-)
-"""Modules of layers that only predict further tokens."""
-_SHARED_EXPERTS: Mapping[str, str] = MappingProxyType(
-    {
-        **_LAYER,
-        **_NEXTN,
-        "ffn_gate_inp": "mlp.gate",
-        "exp_probs_b": "mlp.gate.e_score_correction_bias",
-        "ffn_gate_exps": "mlp.experts.gate_proj",
-        "ffn_up_exps": "mlp.experts.up_proj",
-        "ffn_down_exps": "mlp.experts.down_proj",
-        "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
-        "ffn_up_shexp": "mlp.shared_experts.up_proj",
-        "ffn_down_shexp": "mlp.shared_experts.down_proj",
-    }
-)
-_GLM4_MOE: Mapping[str, str] = MappingProxyType(
-    {"post_attention_norm": "post_attention_layernorm", **_SHARED_EXPERTS}
-)
-_ERNIE_MOE: Mapping[str, str] = MappingProxyType(
-    {**_SHARED_EXPERTS, "exp_probs_b": "mlp.moe_statics.e_score_correction_bias"}
-)
-_DEEPSEEK: Mapping[str, str] = MappingProxyType(
-    {
-        **_SHARED_EXPERTS,
-        "attn_q_a": "self_attn.q_a_proj",
-        "attn_q_a_norm": "self_attn.q_a_layernorm",
-        "attn_q_b": "self_attn.q_b_proj",
-        "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
-        "attn_kv_a_norm": "self_attn.kv_a_layernorm",
-        "attn_kv_b": "self_attn.kv_b_proj",
-        "attn_k_b": "self_attn.k_b_proj",
-        "attn_v_b": "self_attn.v_b_proj",
-    }
-)
-_QWEN35: Mapping[str, str] = MappingProxyType(
-    {**_gguf_states.LINEAR_ATTENTION, **_EXPERTS, **_NEXTN}
-)
-_QWEN3_NEXT: Mapping[str, str] = MappingProxyType({**_gguf_states.JOINED_GATES, **_EXPERTS})
-_LFM2: Mapping[str, str] = MappingProxyType({**_SHARED_EXPERTS, **_gguf_states.SHORT_CONVOLUTION})
-_LFM2_OUTSIDE: Mapping[str, str] = MappingProxyType(
-    {
-        "token_embd": "model.embed_tokens",
-        "token_embd_norm": "model.norm",
-        "output": "lm_head",
-    }
-)
-_QUERIES_KEYS = ("q_proj", "k_proj")
-_HYBRID: Mapping[str, str] = MappingProxyType({**_LAYER, **_gguf_state_spaces.MIXER})
-_GRANITE_HYBRID: Mapping[str, str] = MappingProxyType({**_GRANITE, **_gguf_state_spaces.MIXER})
-_NO_FORMS: Mapping[str, str] = MappingProxyType({})
-_WHOLE: Mapping[str, str] = MappingProxyType(
-    {
-        "ffn_down_exps.scale": "router.per_expert_scale",
-        "ffn_gate_inp.scale": "router.scale",
-        "ssm_a": "linear_attn.A_log",
-        "ssm_dt.bias": "linear_attn.dt_bias",
-    }
-)
-_OF_STATE_SPACES: Mapping[str, str] = MappingProxyType(
-    {
-        theirs: ours
-        for theirs, ours in _gguf_state_spaces.MIXER.items()
-        if ours in _gguf_state_spaces.WITHOUT_ENDING
-    }
-)
-_QWEN_FORMS: Mapping[str, str] = MappingProxyType(
-    {
-        "ffn_gate_up_exps": "mlp.experts.gate_up_proj",
-        "ssm_in": "linear_attn.in_proj_qkvz",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -264,7 +62,7 @@ class GgufArchitecture:
 
     name: str
     hf_class: str
-    layer: Mapping[str, str] = field(default_factory=lambda: _LAYER)
+    layer: Mapping[str, str] = field(default_factory=lambda: layer_names.LAYER)
     interleaved: tuple[str, ...] = ()
     norm_offset: float = 0.0
     classes: tuple[str, ...] = ()
@@ -276,12 +74,12 @@ class GgufArchitecture:
     is_causal: bool = True
     dense_layers: bool = False
     plain_norms: tuple[str, ...] = ()
-    outside: Mapping[str, str] = field(default_factory=lambda: _OUTSIDE)
+    outside: Mapping[str, str] = field(default_factory=lambda: layer_names.OUTSIDE)
     alternating_heads: bool = False
     biases: bool = True
-    other_forms: Mapping[str, str] = field(default_factory=lambda: _NO_FORMS)
+    other_forms: Mapping[str, str] = field(default_factory=lambda: layer_names.NO_FORMS)
     has_attention: bool = True
-    whole: Mapping[str, str] = field(default_factory=lambda: _WHOLE)
+    whole: Mapping[str, str] = field(default_factory=lambda: layer_names.WHOLE)
     joins_gates: bool = False
     in_metadata: str | None = None
     two_norms: Mapping[str, str] | None = None
@@ -383,33 +181,37 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             GgufArchitecture(
                 "llama",
                 "LlamaForCausalLM",
-                _MIXTRAL,
-                _QUERIES_KEYS,
+                layer_names.MIXTRAL,
+                layer_names.QUERIES_KEYS,
                 classes=("MistralForCausalLM", "MixtralForCausalLM", "MinistralForCausalLM"),
             ),
             GgufArchitecture("qwen2", "Qwen2ForCausalLM"),
-            GgufArchitecture("qwen2moe", "Qwen2MoeForCausalLM", _EXPERTS),
+            GgufArchitecture("qwen2moe", "Qwen2MoeForCausalLM", layer_names.EXPERTS),
             GgufArchitecture("qwen3", "Qwen3ForCausalLM"),
-            GgufArchitecture("qwen3moe", "Qwen3MoeForCausalLM", _EXPERTS),
-            GgufArchitecture("gemma2", "Gemma2ForCausalLM", _FOUR_NORMS, norm_offset=-1.0),
-            GgufArchitecture("gemma3", "Gemma3ForCausalLM", _FOUR_NORMS, norm_offset=-1.0),
+            GgufArchitecture("qwen3moe", "Qwen3MoeForCausalLM", layer_names.EXPERTS),
+            GgufArchitecture(
+                "gemma2", "Gemma2ForCausalLM", layer_names.FOUR_NORMS, norm_offset=-1.0
+            ),
+            GgufArchitecture(
+                "gemma3", "Gemma3ForCausalLM", layer_names.FOUR_NORMS, norm_offset=-1.0
+            ),
             GgufArchitecture(
                 "gemma-embedding",
                 "Gemma3TextModel",
-                _FOUR_NORMS,
+                layer_names.FOUR_NORMS,
                 norm_offset=-1.0,
                 is_causal=False,
             ),
             GgufArchitecture(
                 "gemma3n",
                 "Gemma3nForCausalLM",
-                _GEMMA4,
+                layer_names.GEMMA4,
                 per_layer=("feed_forward_length",),
             ),
             GgufArchitecture(
                 "gemma4",
                 "Gemma4ForCausalLM",
-                _GEMMA4,
+                layer_names.GEMMA4,
                 per_layer=("feed_forward_length", "attention.head_count_kv"),
                 classes=("Gemma4UnifiedForCausalLM",),
                 shares_values=True,
@@ -422,55 +224,55 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             GgufArchitecture(
                 "apertus",
                 "ApertusForCausalLM",
-                {**_LAYER, **_gguf_latest.APERTUS},
+                {**layer_names.LAYER, **_gguf_latest.APERTUS},
                 in_metadata=_gguf_latest.ACTIVATION,
             ),
             GgufArchitecture(
                 "hunyuan-moe",
                 "HunYuanMoEV1ForCausalLM",
-                {**_HUNYUAN, **_gguf_latest.HUNYUAN_EXPERTS},
+                {**layer_names.HUNYUAN, **_gguf_latest.HUNYUAN_EXPERTS},
             ),
             GgufArchitecture(
                 "llama4",
                 "Llama4ForCausalLM",
-                {**_LAYER, **_gguf_latest.LLAMA4},
+                {**layer_names.LAYER, **_gguf_latest.LLAMA4},
                 dense_layers=True,
             ),
-            GgufArchitecture("granite", "GraniteForCausalLM", interleaved=_QUERIES_KEYS),
+            GgufArchitecture("granite", "GraniteForCausalLM", interleaved=layer_names.QUERIES_KEYS),
             GgufArchitecture(
                 "granitemoe",
                 "GraniteMoeForCausalLM",
-                _GRANITE,
-                _QUERIES_KEYS,
+                layer_names.GRANITE,
+                layer_names.QUERIES_KEYS,
                 classes=("GraniteMoeSharedForCausalLM",),
             ),
             GgufArchitecture(
                 "granitehybrid",
                 "GraniteMoeHybridForCausalLM",
-                _GRANITE_HYBRID,
-                _QUERIES_KEYS,
+                layer_names.GRANITE_HYBRID,
+                layer_names.QUERIES_KEYS,
                 per_layer=_gguf_state_spaces.PER_LAYER,
-                whole=_OF_STATE_SPACES,
+                whole=layer_names.OF_STATE_SPACES,
                 flags=_gguf_state_spaces.STATED,
             ),
             GgufArchitecture(
                 "mamba2",
                 "Mamba2ForCausalLM",
-                _HYBRID,
+                layer_names.HYBRID,
                 flags=(
                     ("use_bias", ".mamba.in_proj.bias", True),
                     ("use_conv_bias", ".mamba.conv1d.bias", True),
                 ),
                 has_attention=False,
-                whole=_OF_STATE_SPACES,
+                whole=layer_names.OF_STATE_SPACES,
             ),
             GgufArchitecture(
                 "nemotron_h",
                 "NemotronHForCausalLM",
-                _HYBRID,
-                _QUERIES_KEYS,
+                layer_names.HYBRID,
+                layer_names.QUERIES_KEYS,
                 per_layer=_gguf_state_spaces.PER_LAYER,
-                whole=_OF_STATE_SPACES,
+                whole=layer_names.OF_STATE_SPACES,
                 flags=(
                     ("mlp_bias", ".mlp.up_proj.bias", True),
                     ("use_bias", ".mamba.in_proj.bias", True),
@@ -480,7 +282,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             GgufArchitecture(
                 "falcon-h1",
                 "FalconH1ForCausalLM",
-                _HYBRID,
+                layer_names.HYBRID,
                 flags=(
                     *_gguf_state_spaces.STATED,
                     ("attention_bias", ".q_proj.bias", True),
@@ -488,36 +290,52 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                     ("mlp_bias", ".mlp.up_proj.bias", True),
                     ("projectors_bias", ".mamba.out_proj.bias", True),
                 ),
-                whole=_OF_STATE_SPACES,
+                whole=layer_names.OF_STATE_SPACES,
                 is_written=False,
             ),
-            GgufArchitecture("olmoe", "OlmoeForCausalLM", _EXPERTS),
-            GgufArchitecture("gpt-oss", "GptOssForCausalLM", _GPT_OSS),
-            GgufArchitecture("phi3", "Phi3ForCausalLM", _STACKED),
-            GgufArchitecture("seed_oss", "SeedOssForCausalLM", _SEED_OSS),
-            GgufArchitecture("chatglm", "GlmForCausalLM", _STACKED),
-            GgufArchitecture("glm4", "Glm4ForCausalLM", _GLM4),
+            GgufArchitecture("olmoe", "OlmoeForCausalLM", layer_names.EXPERTS),
+            GgufArchitecture("gpt-oss", "GptOssForCausalLM", layer_names.GPT_OSS),
+            GgufArchitecture("phi3", "Phi3ForCausalLM", layer_names.STACKED),
+            GgufArchitecture("seed_oss", "SeedOssForCausalLM", layer_names.SEED_OSS),
+            GgufArchitecture("chatglm", "GlmForCausalLM", layer_names.STACKED),
+            GgufArchitecture("glm4", "Glm4ForCausalLM", layer_names.GLM4),
             GgufArchitecture(
-                "olmo2", "Olmo2ForCausalLM", _POST_NORMS, classes=("Olmo3ForCausalLM",)
+                "olmo2", "Olmo2ForCausalLM", layer_names.POST_NORMS, classes=("Olmo3ForCausalLM",)
             ),
-            GgufArchitecture("mistral3", "Ministral3ForCausalLM", _LAYER, _QUERIES_KEYS),
-            GgufArchitecture("olmo", "OlmoForCausalLM", _LAYER, _QUERIES_KEYS, layer_norm=True),
-            GgufArchitecture("arcee", "ArceeForCausalLM", _LAYER, _QUERIES_KEYS, biases=False),
-            GgufArchitecture("exaone4", "Exaone4ForCausalLM", _POST_NORMS),
+            GgufArchitecture(
+                "mistral3", "Ministral3ForCausalLM", layer_names.LAYER, layer_names.QUERIES_KEYS
+            ),
+            GgufArchitecture(
+                "olmo",
+                "OlmoForCausalLM",
+                layer_names.LAYER,
+                layer_names.QUERIES_KEYS,
+                layer_norm=True,
+            ),
+            GgufArchitecture(
+                "arcee",
+                "ArceeForCausalLM",
+                layer_names.LAYER,
+                layer_names.QUERIES_KEYS,
+                biases=False,
+            ),
+            GgufArchitecture("exaone4", "Exaone4ForCausalLM", layer_names.POST_NORMS),
             GgufArchitecture("ernie4_5", "Ernie4_5ForCausalLM"),
-            GgufArchitecture("hunyuan-dense", "HunYuanDenseV1ForCausalLM", _HUNYUAN),
+            GgufArchitecture("hunyuan-dense", "HunYuanDenseV1ForCausalLM", layer_names.HUNYUAN),
             GgufArchitecture("starcoder2", "Starcoder2ForCausalLM", layer_norm=True),
-            GgufArchitecture("phi2", "PhiForCausalLM", _PHI2, layer_norm=True),
-            GgufArchitecture("gptneox", "GPTNeoXForCausalLM", _ONE_STACK, layer_norm=True),
+            GgufArchitecture("phi2", "PhiForCausalLM", layer_names.PHI2, layer_norm=True),
+            GgufArchitecture(
+                "gptneox", "GPTNeoXForCausalLM", layer_names.ONE_STACK, layer_norm=True
+            ),
             GgufArchitecture(
                 "falcon",
                 "FalconForCausalLM",
-                _FALCON,
+                layer_names.FALCON,
                 layer_norm=True,
                 flags=(("new_decoder_architecture", ".post_attention_layernorm.weight", True),),
-                two_norms=_FALCON_TWO_NORMS,
+                two_norms=layer_names.FALCON_TWO_NORMS,
             ),
-            GgufArchitecture("gpt2", "GPT2LMHeadModel", _ONE_STACK, layer_norm=True),
+            GgufArchitecture("gpt2", "GPT2LMHeadModel", layer_names.ONE_STACK, layer_norm=True),
             GgufArchitecture(
                 "stablelm",
                 "StableLmForCausalLM",
@@ -538,7 +356,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             GgufArchitecture(
                 "deepseek2",
                 "DeepseekV2ForCausalLM",
-                _DEEPSEEK,
+                layer_names.DEEPSEEK,
                 classes=("DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"),
                 dense_layers=True,
                 biases=False,
@@ -546,54 +364,58 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             GgufArchitecture(
                 "glm4moe",
                 "Glm4MoeForCausalLM",
-                _GLM4_MOE,
+                layer_names.GLM4_MOE,
                 flags=(("use_qk_norm", ".q_norm.weight", True),),
                 dense_layers=True,
             ),
-            GgufArchitecture("dots1", "Dots1ForCausalLM", _SHARED_EXPERTS, dense_layers=True),
             GgufArchitecture(
-                "ernie4_5-moe", "Ernie4_5_MoeForCausalLM", _ERNIE_MOE, dense_layers=True
+                "dots1", "Dots1ForCausalLM", layer_names.SHARED_EXPERTS, dense_layers=True
             ),
-            GgufArchitecture("smollm3", "SmolLM3ForCausalLM", _LAYER, _QUERIES_KEYS),
+            GgufArchitecture(
+                "ernie4_5-moe", "Ernie4_5_MoeForCausalLM", layer_names.ERNIE_MOE, dense_layers=True
+            ),
+            GgufArchitecture(
+                "smollm3", "SmolLM3ForCausalLM", layer_names.LAYER, layer_names.QUERIES_KEYS
+            ),
             GgufArchitecture(
                 "qwen35",
                 "Qwen3_5ForCausalLM",
-                _QWEN35,
+                layer_names.QWEN35,
                 norm_offset=-1.0,
                 plain_norms=(_gguf_states.PLAIN_NORM,),
                 alternating_heads=True,
-                other_forms=_QWEN_FORMS,
+                other_forms=layer_names.QWEN_FORMS,
             ),
             GgufArchitecture(
                 "qwen35moe",
                 "Qwen3_5MoeForCausalLM",
-                _QWEN35,
+                layer_names.QWEN35,
                 norm_offset=-1.0,
                 plain_norms=(_gguf_states.PLAIN_NORM,),
                 alternating_heads=True,
-                other_forms=_QWEN_FORMS,
+                other_forms=layer_names.QWEN_FORMS,
             ),
             GgufArchitecture(
                 "qwen3next",
                 "Qwen3NextForCausalLM",
-                _QWEN3_NEXT,
+                layer_names.QWEN3_NEXT,
                 norm_offset=-1.0,
                 plain_norms=(_gguf_states.PLAIN_NORM,),
-                other_forms=_QWEN_FORMS,
+                other_forms=layer_names.QWEN_FORMS,
             ),
             GgufArchitecture(
                 "lfm2",
                 "Lfm2ForCausalLM",
-                _LFM2,
-                outside=_LFM2_OUTSIDE,
+                layer_names.LFM2,
+                outside=layer_names.LFM2_OUTSIDE,
                 biases=False,
                 per_layer=("attention.head_count_kv",),
             ),
             GgufArchitecture(
                 "lfm2moe",
                 "Lfm2MoeForCausalLM",
-                _LFM2,
-                outside=_LFM2_OUTSIDE,
+                layer_names.LFM2,
+                outside=layer_names.LFM2_OUTSIDE,
                 biases=False,
                 per_layer=("attention.head_count_kv",),
                 dense_layers=True,

@@ -318,7 +318,7 @@ def _shares(ctx: OpContext, spec: AttentionSpec, threads: int) -> _Shares:
     """Return how `threads` threads share the work.
 
     A thread holds the sums of as few heads as possible, which saves registers and workgroup memory,
-    but of so many that it loads few words of the values for each block of keys.
+    unless it would then load more than `ENOUGH_WORDS` words of the values for a block of keys.
     """
     words = spec.cache.head_dim // 4
     found = [

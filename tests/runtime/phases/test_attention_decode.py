@@ -162,18 +162,18 @@ def test_the_combined_splits_equal_attention(
         return ops.rms_norm(x.flatten(1), gain, 1e-5, 1.0).view_as(x)
 
     at, angles_of = torch.tensor([base + 7]), torch.from_numpy(table)
-    turned = []
+    placed = []
     for x, first in ((q, 0), (k, heads))[: 1 if form.shares_keys else 2]:
         x = x if form.norm_after_rope else normed(x, first)
         x = ops.rope(x, at, angles_of, interleaved=case.interleaved)
-        turned.append(normed(x, first) if form.norm_after_rope else x)
-    q = turned[0]
+        placed.append(normed(x, first) if form.norm_after_rope else x)
+    q = placed[0]
     if case.query is not None:
         q = ops.position_scale(q.flatten(1), at, *astuple(case.query)).view_as(q)
     if form.values_normed:
         v = ops.rms_norm(v, torch.ones(head_dim), 1e-5, 0.0)
     if not form.shares_keys:
-        keys[:, base], values[:, base] = turned[1][0].numpy(), v[0].numpy()
+        keys[:, base], values[:, base] = placed[1][0].numpy(), v[0].numpy()
     if dtype == "f16":
         keys, values = (x.astype(np.float16).astype(np.float32) for x in (keys, values))
     if dtype == "q8_0":
