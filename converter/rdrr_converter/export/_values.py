@@ -92,9 +92,10 @@ class OutgoingTensor:
     @property
     def size(self) -> int:
         """Size in the checkpoint in bytes."""
-        codec = CODECS[self.dtype]
-        rows = sum(one.rows for one in self.parts) + self.padding
-        return rows * codec.row_bytes(self.columns)
+        row_bytes = CODECS[self.dtype].row_bytes
+        # The parts of a vector differ in their columns.
+        size = sum(one.rows * row_bytes(one.columns) for one in self.parts)
+        return size + self.padding * row_bytes(self.columns)
 
 
 class Encoder:
