@@ -1,9 +1,14 @@
-"""The tensors of one layer as the ops read them."""
+"""The tensors and sizes of one layer as the ops read them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from rdrr_format.errors import ManifestError
+
 from rdrr_manifests.graph.names import TensorNames
 from rdrr_manifests.graph.ops import Linear, WeightKind, WeightUse
+from rdrr_manifests.models.architecture import Architecture
 from rdrr_manifests.models.manifest import Manifest
 
 
@@ -37,3 +42,22 @@ class LayerParts:
         bias = self.optional(f"{part}.bias", features)
         out = f"{self.stem}.{part.rpartition('.')[2]}"
         return Linear(x, out, WeightUse(name, (features, inputs)), bias)
+
+
+def needed_sizes(sizes: Architecture, names: Sequence[str], part: str) -> tuple[int, ...]:
+    """Return sizes that a part of a layer cannot be without.
+
+    Args:
+        sizes: The sizes that the manifest states.
+        names: The fields to return.
+        part: The part of the layer, for the error.
+
+    Raises:
+        ManifestError: A field is missing.
+    """
+    found = tuple(getattr(sizes, name) for name in names)
+    for name, value in zip(names, found, strict=True):
+        if value is None:
+            where = f"architecture.{Architecture.model_fields[name].alias}"
+            raise ManifestError(f"layers with {part} need this size", where=where)
+    return found

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from rdrr_format.errors import ManifestError
 
-from rdrr_manifests.graph.layer_parts import LayerParts
+from rdrr_manifests.graph.layer_parts import LayerParts, needed_sizes
 from rdrr_manifests.graph.names import TensorNames
 from rdrr_manifests.graph.ops import (
     DeltaRule,
@@ -111,11 +111,11 @@ def gated_convolution(
     parts = own.linear("conv.in_proj", hidden, 3 * width, width)
     name = names.layer(layer, "conv.conv.weight")
     stored = manifest.tensors.get(name)
-    kernel = manifest.architecture.linear_conv_kernel_dim
-    kernel = stored.shape[-1] if stored is not None and stored.shape else kernel
-    if kernel is None:
-        where = "architecture.linearConvKernelDim"
-        raise ManifestError("layers with a convolution need this size", where=where)
+    if stored is not None and stored.shape:
+        kernel = stored.shape[-1]
+    else:
+        stated = ("linear_conv_kernel_dim",)
+        (kernel,) = needed_sizes(manifest.architecture, stated, "a convolution")
     return (
         parts,
         ShortConvolution(
@@ -166,11 +166,7 @@ def recurrent_ops(
 
 
 def _linear_sizes(sizes: Architecture) -> tuple[int, ...]:
-    found = tuple(getattr(sizes, name) for name in _LINEAR_SIZES)
-    for name, value in zip(_LINEAR_SIZES, found, strict=True):
-        if value is None:
-            where = f"architecture.{Architecture.model_fields[name].alias}"
-            raise ManifestError("layers with linear attention need this size", where=where)
+    found = needed_sizes(sizes, _LINEAR_SIZES, "linear attention")
     key_heads, heads = found[:2]
     if heads % key_heads:
         raise ManifestError(

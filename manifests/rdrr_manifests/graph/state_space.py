@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rdrr_format.errors import ManifestError
 
-from rdrr_manifests.graph.layer_parts import LayerParts
+from rdrr_manifests.graph.layer_parts import LayerParts, needed_sizes
 from rdrr_manifests.graph.names import TensorNames
 from rdrr_manifests.graph.ops import (
     ChannelFactors,
@@ -150,12 +150,7 @@ def state_space_sizes(sizes: Architecture) -> StateSpaceSizes:
     Raises:
         ManifestError: One is missing, or the groups do not share the heads evenly.
     """
-    values = tuple(getattr(sizes, name) for name in _SIZES)
-    for name, value in zip(_SIZES, values, strict=True):
-        if value is None:
-            where = f"architecture.{Architecture.model_fields[name].alias}"
-            raise ManifestError("layers with a state space need this size", where=where)
-    found = StateSpaceSizes(*values)
+    found = StateSpaceSizes(*needed_sizes(sizes, _SIZES, "a state space"))
     if found.heads % found.groups:
         raise ManifestError(
             "the groups of the state space do not share its heads evenly",
