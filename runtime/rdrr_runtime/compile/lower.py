@@ -8,8 +8,9 @@ tables of candidates the choice of kernels, and the modules `lower_*` make the p
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph.ops import Head, Norm, Op, values_read
@@ -36,8 +37,7 @@ from rdrr_runtime.compile.patterns import (
     match_attention_block,
     match_branch,
     match_gated_feed_forward,
-    match_normed_linears,
-    match_projections,
+    match_normed_projections,
     match_scaled_sum,
 )
 from rdrr_runtime.compile.patterns_mixtures import match_mixture
@@ -138,7 +138,7 @@ def lower(model: LoadedModel, spec: PassSpec, ctx: OpContext, cache: KvCache) ->
 
 
 def _serve(build: PassBuilder, index: int) -> int:
-    """Emit the longest pattern of ops from `index` on, or one op; return the number of ops."""
+    """Emit a pattern of ops that begins at `index`, or one op; return the number of ops."""
     served = _serve_pattern(build, index) if build.model.may_fuse else 0
     if served:
         return served
@@ -166,34 +166,47 @@ def settle(build: PassBuilder, op: Op) -> None:
             build.values.mark_read(norm.x)
 
 
+P = TypeVar("P")
+
+
+@dataclass(frozen=True)
+class _Pattern(Generic[P]):
+    """A run of ops that fused kernels may serve.
+
+    Attributes:
+        match: Returns the pattern that begins at an op; None if none does.
+        serve: Emits the phases of a pattern and returns its number of ops; 0 if no kernel can serve
+            it, and then nothing has been emitted.
+        one_row: Whether its kernels take one row only.
+    """
+
+    match: Callable[[Body, int], P | None]
+    serve: Callable[[PassBuilder, P], int]
+    one_row: bool = False
+
+    def serve_at(self, build: PassBuilder, index: int) -> int:
+        """Emit the pattern if it begins at an op; return the number of ops, or 0."""
+        if self.one_row and build.ctx.max_rows != 1:
+            return 0
+        found = self.match(build.body, index)
+        return 0 if found is None else self.serve(build, found)
+
+
+_PATTERNS: tuple[_Pattern[Any], ...] = (
+    _Pattern(match_attention_block, serve_attention_block),
+    _Pattern(match_linear_attention, serve_linear_attention, one_row=True),
+    _Pattern(match_mixture, serve_mixture, one_row=True),
+    _Pattern(match_gated_feed_forward, serve_gated),
+    _Pattern(match_row_attention, serve_row_attention, one_row=True),
+    _Pattern(match_row_feed_forward, serve_row_feed_forward, one_row=True),
+    _Pattern(match_gated_input, serve_gated_input, one_row=True),
+    _Pattern(match_normed_products, serve_normed_products, one_row=True),
+    _Pattern(match_normed_projections, serve_normed_linears),
+)
+"""The patterns in the order of trying; those that save more phases come first."""
+
+
 def _serve_pattern(build: PassBuilder, index: int) -> int:
-    """Emit a pattern of ops that fused kernels can serve; return the number of ops, or 0."""
-    block = match_attention_block(build.body, index)
-    if block is not None and serve_attention_block(build, block):
-        return block.count
-    linear = match_linear_attention(build.body, index)
-    if linear is not None and serve_linear_attention(build, linear):
-        return linear.count
-    mixture = match_mixture(build.body, index)
-    if mixture is not None and serve_mixture(build, mixture):
-        return mixture.count
-    gated = match_gated_feed_forward(build.body, index)
-    served = serve_gated(build, gated) if gated is not None else 0
-    if served:
-        return served
-    row_attention = match_row_attention(build.body, index)
-    if row_attention is not None and serve_row_attention(build, row_attention):
-        return row_attention.count
-    feed_forward = match_row_feed_forward(build.body, index)
-    if feed_forward is not None and serve_row_feed_forward(build, feed_forward):
-        return feed_forward.count
-    gated_input = match_gated_input(build.body, index)
-    if gated_input is not None and serve_gated_input(build, gated_input):
-        return 2
-    products = match_normed_products(build.body, index)
-    if products is not None and serve_normed_products(build, products):
-        return products.count
-    normed = match_normed_linears(build.body, index)
-    if normed is None:
-        return 0
-    return serve_normed_linears(build, normed, match_projections(build.body, index))
+    """Emit the first pattern that fused kernels can serve; return the number of ops, or 0."""
+    counts = (one.serve_at(build, index) for one in _PATTERNS)
+    return next((count for count in counts if count), 0)

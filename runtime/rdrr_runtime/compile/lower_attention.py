@@ -37,14 +37,14 @@ FUSED = Reason("attention fused with norms, rope and the cache (auto)")
 NORM_ROPE_STORE = Reason("norms, rope and the cache in one phase (auto)")
 
 
-def serve_attention_block(build: PassBuilder, pattern: AttentionBlock) -> bool:
-    """Emit a layer from its first norm to its output projection with fused kernels, if possible.
+def serve_attention_block(build: PassBuilder, pattern: AttentionBlock) -> int:
+    """Emit a layer from its first norm to its output projection with fused kernels.
 
     One row takes 3 phases: the projections, attention, and the output projection, which also joins
     the partial results of the key splits. A batch takes two more, which quantize rows to int8.
 
     Returns:
-        Whether it was possible; if not, nothing has been emitted.
+        The number of ops; 0 if this is not possible, and then nothing has been emitted.
     """
     projections, linears = pattern.projections, pattern.projections.linears
     one_row = build.ctx.max_rows == 1
@@ -63,16 +63,16 @@ def serve_attention_block(build: PassBuilder, pattern: AttentionBlock) -> bool:
         and decode.refusal(build.ctx, spec, norm_and_rope=both) is None
     )
     if projected is None or out is None or not same_biases or not can_run:
-        return False
+        return 0
     depends: tuple[AnyTuningKey, ...] = ()
     if one_row:
         key = f"softmax attention_decode.{spec.shape}"
         tuned = build.ctx.tuning_key(key, spec.split, _splits(build, pattern, spec))
         spec, depends = replace(spec, split=tuned.used), (tuned,)
     elif spec.cache.head_dim % 16:
-        return False
+        return 0
     _emit_block(build, pattern, spec, projected, out, depends)
-    return True
+    return pattern.count
 
 
 def _output(build: PassBuilder, pattern: AttentionBlock, spec: AttentionSpec) -> Served | None:

@@ -12,12 +12,11 @@ from rdrr_runtime.compile.lower_products import (
     emit_branch,
     emit_product,
     fused_product,
-    int8_handover,
+    int8_gate,
     norm_input,
 )
-from rdrr_runtime.compile.patterns import GatedFeedForward, NormedLinears, Projections
+from rdrr_runtime.compile.patterns import GatedFeedForward, NormedLinears, NormedProjections
 from rdrr_runtime.compile.products import Family
-from rdrr_runtime.phases import matvec, matvec_rows
 from rdrr_runtime.phases.fusion import Output
 
 
@@ -30,70 +29,36 @@ def serve_gated(build: PassBuilder, pattern: GatedFeedForward) -> int:
     gated = fused_product(build, weights, gate=True)
     if gated is None:
         return 0
-    down = _down_in_int8(build, pattern, gated)
+    down = _down(build, pattern)
     activation, source = pattern.activation, norm_input(build, pattern.norm)
-    if down is None or pattern.down is None:
+    quantized = None if down is None else int8_gate(build, gated, down, activation)
+    if quantized is None or down is None or pattern.down is None:
         y = build.values.allocate(activation.out, activation.width)
         output = Output((y,), "gate", activation=activation.activation, clamp=activation.clamp)
         emit_product(build, gated, source, output, activation.out)
         build.values.mark_read(pattern.norm.x)
         return pattern.own_count
-    handed = int8_handover(build, down)
-    output = Output(
-        (handed.x,),
-        "gate",
-        activation=activation.activation,
-        clamp=activation.clamp,
-        int8=True,
-        scales=handed.scales,
-    )
+    output, handed = quantized
     (phase,) = emit_product(build, gated, source, output, activation.out)
     build.values.mark_read(pattern.norm.x)
     emit_branch(build, down, pattern.down, handed, phase.tuning_keys)
     return pattern.own_count + pattern.down.count
 
 
-def _down_in_int8(build: PassBuilder, pattern: GatedFeedForward, gated: Served) -> Served | None:
-    """Return the down projection if the activation can hand its output over in int8."""
+def _down(build: PassBuilder, pattern: GatedFeedForward) -> Served | None:
+    """Return the product of the down projection, if one follows that can be fused."""
     op = pattern.down.op if pattern.down is not None else None
-    if not isinstance(op, Linear):
-        return None
-    down = fused_product(build, (build.matrix(op.weight),))
-    if down is None:
-        return None
-    return down if can_hand_over(build, gated, down, pattern.activation.width) else None
+    return fused_product(build, (build.matrix(op.weight),)) if isinstance(op, Linear) else None
 
 
-def can_hand_over(build: PassBuilder, gated: Served, down: Served, width: int) -> bool:
-    """Return whether a gated product can leave its output in int8 for the next product.
-
-    Args:
-        build: The pass under construction.
-        gated: The gated product.
-        down: The product that reads its output.
-        width: Elements of that output.
-    """
-    if down.family is not gated.family or down.by_column or gated.by_column:
-        return False
-    if not (gated.int8 and down.int8):
-        return False
-    leaves = (
-        matvec.can_quantize_output
-        if gated.family is Family.ONE_ROW
-        else matvec_rows.can_quantize_output
-    )
-    return leaves(build.ctx, width)
-
-
-def serve_normed_linears(
-    build: PassBuilder, pattern: NormedLinears, layer: Projections | None
-) -> int:
+def serve_normed_linears(build: PassBuilder, found: NormedProjections) -> int:
     """Emit a norm and the linears that read it; return the number of ops, or 0.
 
     A small batch takes two launches; if the linears are the projections of a layer, its attention
     is emitted as well. With more rows the products run concurrently: the device needs no barrier
     between launches that do not read each other's output, so small products share it.
     """
+    pattern, layer = found.linears, found.layer
     served = _small_batch_projections(build, pattern)
     if served is None:
         return _emit_one_by_one(build, pattern)

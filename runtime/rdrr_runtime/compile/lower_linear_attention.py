@@ -24,21 +24,21 @@ from rdrr_runtime.phases.fusion import GatedNorm, HeadGates, Input, Output
 FUSED = Reason("convolution, gates and delta rule in one phase (auto)")
 
 
-def serve_linear_attention(build: PassBuilder, pattern: LinearAttention) -> bool:
-    """Emit linear attention from the norm to the output projection with fused kernels, if possible.
+def serve_linear_attention(build: PassBuilder, pattern: LinearAttention) -> int:
+    """Emit linear attention from its norm to its output projection with fused kernels.
 
     Returns:
-        Whether it was possible; if not, nothing has been emitted.
+        The number of ops; 0 if this is not possible, and then nothing has been emitted.
     """
     output = pattern.output.op
     assert isinstance(output, Linear), "the pattern's output is a linear"
-    if build.ctx.max_rows != 1 or any(one.bias is not None for one in pattern.linears):
-        return False
+    if any(one.bias is not None for one in pattern.linears):
+        return 0
     spec = _spec(pattern)
     projected = fused_product(build, [build.matrix(one.weight) for one in pattern.linears])
     out = fused_product(build, (build.matrix(output.weight),))
     if projected is None or out is None or refusal(build.ctx, spec) is not None:
-        return False
+        return 0
     ctx, rule, states = build.ctx, pattern.rule, build.cache.states.buffers
     named, label = build.workspace.named, pattern.rule.out
     row = named("linear attention projected", ctx.value_bytes * spec.stride)
@@ -61,7 +61,7 @@ def serve_linear_attention(build: PassBuilder, pattern: LinearAttention) -> bool
     gates = HeadGates(row, "silu", rule.value_dim, spec.delta.inputs)
     before = GatedNorm(squares, spec.blocks, rule.value_dim, gain, eps, gates, offset)
     emit_branch(build, out, pattern.output, Input(y, before, name=label))
-    return True
+    return pattern.count
 
 
 def _spec(pattern: LinearAttention) -> StepSpec:

@@ -12,12 +12,11 @@ from rdrr_manifests.graph.ops import SigmoidGate
 
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.lower_experts import emit_experts, emit_routes
-from rdrr_runtime.compile.lower_layers import can_hand_over
 from rdrr_runtime.compile.lower_products import (
     Served,
     emit_product,
     fused_product,
-    int8_handover,
+    int8_gate,
     norm_input,
 )
 from rdrr_runtime.compile.patterns_mixtures import Mixture, SharedExpert
@@ -25,23 +24,23 @@ from rdrr_runtime.phases.fusion import Input, Output, OutputScore
 from rdrr_runtime.phases.gpu_weight import GpuWeight, Part
 
 
-def serve_mixture(build: PassBuilder, pattern: Mixture) -> bool:
-    """Emit a mixture of experts from its norm to the residual with fused kernels, if possible.
+def serve_mixture(build: PassBuilder, pattern: Mixture) -> int:
+    """Emit a mixture of experts from its norm to the residual with fused kernels.
 
     Returns:
-        Whether it was possible; if not, nothing has been emitted.
+        The number of ops; 0 if this is not possible, and then nothing has been emitted.
     """
-    if build.ctx.max_rows != 1 or build.ctx.values != "f32":  # logits must not be rounded to f16
-        return False
+    if build.ctx.values != "f32":  # logits must not be rounded to f16
+        return 0
     shared, router = pattern.shared, pattern.router
     score = None if shared is None else shared.score
     if score is not None and router.bias is not None:
-        return False
+        return 0
     matrices = [build.matrix(router.weight), *_score_row(build, score)]
     logits = fused_product(build, matrices, exact=True)
     inner = None if shared is None else _shared_products(build, shared)
     if logits is None or (shared is not None and inner is None):
-        return False
+        return 0
     scores = build.workspace.named("router.scored", 4 * sum(one.n for one in matrices))
     stream, source = build.values.get(pattern.norm.x), norm_input(build, pattern.norm)
     bias = None if router.bias is None else build.vector(router.bias)
@@ -57,7 +56,7 @@ def serve_mixture(build: PassBuilder, pattern: Mixture) -> bool:
         emit_product(build, inner[1], handed, output, shared.out)
     build.values.mark_read(pattern.norm.x)
     build.values.rename(pattern.norm.x, pattern.residual.out)
-    return True
+    return pattern.count
 
 
 def _score_row(build: PassBuilder, score: SigmoidGate | None) -> list[GpuWeight]:
@@ -81,16 +80,9 @@ def _emit_inner(
 ) -> Input:
     """Emit gate, up and activation of the shared expert; return the input of its down."""
     activation = shared.activation
-    if can_hand_over(build, gated, down, activation.width):
-        handed = int8_handover(build, down)
-        output = Output(
-            (handed.x,),
-            "gate",
-            activation=activation.activation,
-            clamp=activation.clamp,
-            int8=True,
-            scales=handed.scales,
-        )
+    quantized = int8_gate(build, gated, down, activation)
+    if quantized is not None:
+        output, handed = quantized
     else:
         size = build.ctx.value_bytes * activation.width
         handed = Input(build.workspace.named("shared expert", size), name=activation.out)

@@ -12,12 +12,14 @@ from typing import Any
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey
-from rdrr_manifests.graph.ops import Linear, Norm, Residual, Router
+from rdrr_manifests.graph.ops import GatedActivation, Linear, Norm, Residual, Router
 
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Chosen, Reason
 from rdrr_runtime.compile.patterns import Branch
 from rdrr_runtime.compile.products import Family, Product, ProductKernel, choose_fused
+from rdrr_runtime.phases import matvec as one_row
+from rdrr_runtime.phases import matvec_rows as small_batch
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.fusion import AttentionSplits, Input, Output, RowLayerNorm, RowNorm
 from rdrr_runtime.phases.gpu_weight import GpuWeight
@@ -109,7 +111,45 @@ def source_of(build: PassBuilder, norm: Norm | None, x: str) -> tuple[Input, str
     return norm_input(build, norm), x
 
 
-def int8_handover(build: PassBuilder, served: Served) -> Input:
+def int8_gate(
+    build: PassBuilder, gated: Served, down: Served, activation: GatedActivation
+) -> tuple[Output, Input] | None:
+    """Return the output of a gated product in int8, and the input that the next product reads.
+
+    Args:
+        build: The pass under construction.
+        gated: The gated product.
+        down: The product that reads its output.
+        activation: The activation of gate and up.
+
+    Returns:
+        None if the kernels cannot leave or read it in int8.
+    """
+    if not _can_hand_over(build, gated, down, activation.width):
+        return None
+    handed = _int8_handover(build, down)
+    output = Output(
+        (handed.x,),
+        "gate",
+        activation=activation.activation,
+        clamp=activation.clamp,
+        int8=True,
+        scales=handed.scales,
+    )
+    return output, handed
+
+
+def _can_hand_over(build: PassBuilder, gated: Served, down: Served, width: int) -> bool:
+    if down.family is not gated.family or down.by_column or gated.by_column:
+        return False
+    if not (gated.int8 and down.int8):
+        return False
+    if gated.family is Family.ONE_ROW:
+        return one_row.can_quantize_output(build.ctx, width)
+    return small_batch.can_quantize_output(build.ctx, width)
+
+
+def _int8_handover(build: PassBuilder, served: Served) -> Input:
     """Return the buffers in which a gated product leaves its int8 output for the next product."""
     if served.family is Family.SMALL_BATCH:
         return Input(_small_batch_rows(build, "int8 gated", served.k), int8=True)

@@ -155,6 +155,19 @@ class Projections:
 
 
 @dataclass(frozen=True)
+class NormedProjections:
+    """A plain norm and all linears that read it, which may be the projections of a layer.
+
+    Attributes:
+        linears: The norm and the linears.
+        layer: The same up to the attention; None if they are no projections for attention.
+    """
+
+    linears: NormedLinears
+    layer: Projections | None
+
+
+@dataclass(frozen=True)
 class AttentionBlock:
     """Projections, attention, its gate if there is one, and the projection of its output."""
 
@@ -297,6 +310,12 @@ def match_projections(body: Body, index: int, *, sliced: bool = False) -> Projec
         attention,
         slices[0] if slices else None,
     )
+
+
+def match_normed_projections(body: Body, index: int) -> NormedProjections | None:
+    """Match a norm and all linears that read it, with the attention after them if one follows."""
+    found = match_normed_linears(body, index)
+    return None if found is None else NormedProjections(found, match_projections(body, index))
 
 
 def _takes_queries(op: Slice, q: Linear, attention: Attention) -> bool:
