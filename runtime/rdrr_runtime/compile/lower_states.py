@@ -10,27 +10,19 @@ from rdrr_manifests.graph.ops import ChannelFactors, DeltaRule, ShortConvolution
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Reason
 from rdrr_runtime.compile.pass_spec import Logits, Slots
-from rdrr_runtime.phases.delta_rule import (
-    CHUNK,
-    DeltaOperands,
-    DeltaSpec,
-    chunk_refusal,
-    delta_rule,
-    delta_rule_in_chunks,
-)
+from rdrr_runtime.phases import delta_rule as delta
+from rdrr_runtime.phases import state_space as scan
+from rdrr_runtime.phases.delta_rule import DeltaOperands, DeltaSpec
 from rdrr_runtime.phases.short_convolution import ConvolutionSpec, short_convolution
 from rdrr_runtime.phases.slice import Part, copy_part
-from rdrr_runtime.phases.state_space import CHUNK as STATE_SPACE_CHUNK
 from rdrr_runtime.phases.state_space import (
     UNLIMITED,
     StateSpaceOperands,
     StateSpaceSizes,
     StateSpaceSpec,
     StepForm,
-    state_space,
-    state_space_in_chunks,
 )
-from rdrr_runtime.phases.state_space import chunk_refusal as state_space_chunk_refusal
+from rdrr_runtime.phases.state_tiles import CHUNK
 
 IN_CHUNKS = Reason(f"in chunks of {CHUNK} rows (auto)")
 ONE_BY_ONE = Reason("row by row (auto)")
@@ -77,14 +69,14 @@ def lower_delta_rule(build: PassBuilder, op: DeltaRule) -> None:
         build.cache.states.buffers[op.state],
         values.allocate(op.out, spec.outputs),
     )
-    refusal = _chunks_refusal(build, CHUNK) or chunk_refusal(ctx, spec)
+    refusal = _chunks_refusal(build) or delta.chunk_refusal(ctx, spec)
     if refusal is None:
         scratch = _scratch(build, spec)
-        phases = delta_rule_in_chunks(ctx, operands, scratch, spec=spec, label=op.out)
+        phases = delta.delta_rule_in_chunks(ctx, operands, scratch, spec=spec, label=op.out)
         build.emit(phases, IN_CHUNKS)
     else:
         single = _has_single_rows(build)
-        phases = delta_rule(ctx, operands, spec=spec, single=single, label=op.out)
+        phases = delta.delta_rule(ctx, operands, spec=spec, single=single, label=op.out)
         build.emit(phases, ONE_BY_ONE)
     values.mark_read(op.qkv, op.decay, op.strength)
 
@@ -103,15 +95,15 @@ def lower_state_space(build: PassBuilder, op: StateSpace) -> None:
         build.cache.states.buffers[op.state],
         values.allocate(op.out, sizes.outputs),
     )
-    refusal = _chunks_refusal(build, STATE_SPACE_CHUNK) or state_space_chunk_refusal(ctx, sizes)
+    refusal = _chunks_refusal(build) or scan.chunk_refusal(ctx, sizes)
     if refusal is None:
         size = sizes.product_bytes(ctx.max_rows)
         products = build.workspace.named("state space products", size)
-        phases = state_space_in_chunks(ctx, operands, products, spec=spec, label=op.out)
+        phases = scan.state_space_in_chunks(ctx, operands, products, spec=spec, label=op.out)
         build.emit(phases, IN_CHUNKS)
     else:
         single = _has_single_rows(build)
-        phases = state_space(ctx, operands, spec=spec, single=single, label=op.out)
+        phases = scan.state_space(ctx, operands, spec=spec, single=single, label=op.out)
         build.emit(phases, ONE_BY_ONE)
     values.mark_read(op.xbc, op.step)
 
@@ -129,13 +121,13 @@ def _has_single_rows(build: PassBuilder) -> bool:
     return build.ctx.max_rows == 1 or build.spec.slots is Slots.DISTINCT
 
 
-def _chunks_refusal(build: PassBuilder, chunk: int) -> str | None:
+def _chunks_refusal(build: PassBuilder) -> str | None:
     """Return why the rows of a pass cannot be computed in chunks; None if they can."""
     if build.spec.slots is not Slots.CONSECUTIVE:
         return "the rows belong to several sequences"
     if build.spec.logits is Logits.LAST_N:
         return "some rows may be draft tokens, which the state must not absorb"
-    return None if build.ctx.max_rows >= chunk else f"there are fewer than {chunk} rows"
+    return None if build.ctx.max_rows >= CHUNK else f"there are fewer than {CHUNK} rows"
 
 
 def _scratch(build: PassBuilder, spec: DeltaSpec) -> tuple[BufferSlice, BufferSlice, BufferSlice]:

@@ -14,15 +14,7 @@ from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
-
-CHUNK = 32
-"""Rows of a chunk."""
-
-MOST_LANES = 32
-COLUMNS = (16, 8, 4)
-"""Columns of a head's state for one item, the first that divides the width of a value."""
-
-CHUNK_THREADS = 256
+from rdrr_runtime.phases.state_tiles import CHUNK, CHUNK_THREADS, chunks_of, columns_of, lanes_of
 
 
 @dataclass(frozen=True)
@@ -56,11 +48,16 @@ class DeltaSpec:
     @property
     def columns(self) -> int:
         """Columns of a state for one item."""
-        return next(one for one in COLUMNS if self.value_dim % one == 0)
+        return columns_of(self.value_dim)[0]
+
+    @property
+    def lanes(self) -> int:
+        """Threads that share 4 columns of a state."""
+        return lanes_of(self.key_dim)
 
     def scratch_bytes(self, rows: int) -> tuple[int, int]:
         """Return the bytes of each matrix, and of the factors, that chunks of `rows` rows need."""
-        chunks = -(-rows // CHUNK)
+        chunks = chunks_of(rows)
         return 4 * chunks * self.heads * CHUNK * CHUNK, 16 * chunks * self.heads * CHUNK
 
     def check(self, label: str) -> None:
@@ -207,13 +204,12 @@ def delta_rule(
         FormatError: The kernel does not support a size, or a buffer is too small.
     """
     operands.check(ctx, spec, label)
-    lanes = next(one for one in (MOST_LANES, 16, 8, 4) if spec.key_dim % one == 0)
     rows = 1 if single else ctx.max_rows
     record = DeltaRuleRecord(
-        threads=lanes * spec.columns // 4,
+        threads=spec.lanes * spec.columns // 4,
         columns=spec.columns,
-        lanes=lanes,
-        steps=spec.key_dim // lanes,
+        lanes=spec.lanes,
+        steps=spec.key_dim // spec.lanes,
         value=ctx.values,
         sizes=_sizes(spec),
         eps=spec.eps,

@@ -13,7 +13,7 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.context import OpContext, need_floats
-from rdrr_runtime.phases.delta_rule import MOST_LANES, DeltaSizes, DeltaSpec
+from rdrr_runtime.phases.delta_rule import DeltaSizes, DeltaSpec
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 
 
@@ -41,15 +41,10 @@ class StepSpec:
         return self.delta.value_dim // self.delta.columns
 
     @property
-    def lanes(self) -> int:
-        """Threads that share 4 columns of a state."""
-        return next(one for one in (MOST_LANES, 16, 8, 4) if self.delta.key_dim % one == 0)
-
-    @property
     def workgroup_bytes(self) -> int:
         """Bytes of workgroup memory that the phase declares."""
         columns = self.delta.columns
-        return 4 * (2 * self.delta.key_dim + columns) + 12 * self.lanes * columns + columns
+        return 4 * (2 * self.delta.key_dim + columns) + 12 * self.delta.lanes * columns + columns
 
 
 @dataclass(frozen=True)
@@ -140,10 +135,10 @@ def delta_step(
     need_floats(f"{label}: state", operands.state, delta.outputs * delta.key_dim)
     need_floats(f"{label}: squares", operands.squares, rows * delta.heads * spec.blocks)
     record = DeltaStep(
-        threads=spec.lanes * delta.columns // 4,
+        threads=delta.lanes * delta.columns // 4,
         columns=delta.columns,
-        lanes=spec.lanes,
-        steps=delta.key_dim // spec.lanes,
+        lanes=delta.lanes,
+        steps=delta.key_dim // delta.lanes,
         value=ctx.values,
         sizes=DeltaSizes(delta.heads, delta.key_heads, delta.key_dim, delta.value_dim),
         eps=delta.eps,

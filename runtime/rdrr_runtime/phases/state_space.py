@@ -14,15 +14,8 @@ from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
+from rdrr_runtime.phases.state_tiles import CHUNK, CHUNK_THREADS, chunks_of, columns_of, lanes_of
 
-CHUNK = 32
-"""Rows of a chunk."""
-
-MOST_LANES = 32
-COLUMNS = (16, 8, 4)
-"""Columns of a head's state for one item, the first that divides the width of a head and fits."""
-
-PRODUCT_THREADS = 256
 UNLIMITED = 1e30
 """Upper limit of steps that have none."""
 
@@ -55,7 +48,7 @@ class StateSpaceSizes:
 
     def product_bytes(self, rows: int) -> int:
         """Return the bytes of the products of B and C that chunks of `rows` rows need."""
-        return 4 * -(-rows // CHUNK) * self.groups * CHUNK * CHUNK
+        return 4 * chunks_of(rows) * self.groups * CHUNK * CHUNK
 
     def check(self, label: str) -> None:
         """Check that the kernels support the sizes.
@@ -217,8 +210,7 @@ def state_space(
     """
     sizes = spec.sizes
     operands.check(ctx, sizes, label)
-    lanes = next(one for one in (MOST_LANES, 16, 8, 4) if sizes.state_dim % one == 0)
-    columns = next(one for one in COLUMNS if sizes.head_dim % one == 0)
+    lanes, columns = lanes_of(sizes.state_dim), columns_of(sizes.head_dim)[0]
     rows = 1 if single else ctx.max_rows
     record = StateSpaceRecord(
         threads=lanes * columns // 4,
@@ -259,7 +251,7 @@ def state_space_in_chunks(
     need_floats(f"{label}: products", products, sizes.product_bytes(ctx.max_rows) // 4)
     columns = _scan_columns(ctx, sizes)
     assert columns is not None, "`chunk_refusal` refuses such sizes"
-    before = StateSpaceProducts(threads=PRODUCT_THREADS, chunk=CHUNK, value=ctx.values, sizes=sizes)
+    before = StateSpaceProducts(threads=CHUNK_THREADS, chunk=CHUNK, value=ctx.values, sizes=sizes)
     scan = StateSpaceScan(
         threads=CHUNK * columns // 4,
         chunk=CHUNK,
@@ -271,7 +263,7 @@ def state_space_in_chunks(
     )
     buffers = operands.named(ctx) | {"products": products}
     shared = {name: buffers[name] for name in ("current", "xbc", "products")}
-    blocks = sizes.groups * CHUNK * CHUNK // PRODUCT_THREADS
+    blocks = sizes.groups * CHUNK * CHUNK // CHUNK_THREADS
     return [
         Phase(before, shared, Work(blocks, CHUNK), f"{label}.products"),
         Phase(scan, buffers, Work(sizes.outputs // columns), label),
@@ -281,18 +273,17 @@ def state_space_in_chunks(
 def chunk_refusal(ctx: OpContext, sizes: StateSpaceSizes) -> str | None:
     """Return why the form in chunks cannot run here; None if it can."""
     if _scan_columns(ctx, sizes) is None:
-        needed = _scan_storage(sizes, COLUMNS[-1])
+        needed = _scan_storage(sizes, columns_of(sizes.head_dim)[-1])
         return f"the form in chunks needs {needed} bytes of workgroup memory"
-    if ctx.max_threads < PRODUCT_THREADS:
-        return f"the form in chunks needs workgroups of {PRODUCT_THREADS} threads"
+    if ctx.max_threads < CHUNK_THREADS:
+        return f"the form in chunks needs workgroups of {CHUNK_THREADS} threads"
     return None
 
 
 def _scan_columns(ctx: OpContext, sizes: StateSpaceSizes) -> int | None:
     """Return the columns of an item of the scan; None if none fit the workgroup memory."""
-    fitting = (one for one in COLUMNS if sizes.head_dim % one == 0)
-    limit = ctx.workgroup_storage
-    return next((one for one in fitting if _scan_storage(sizes, one) <= limit), None)
+    limit, columns = ctx.workgroup_storage, columns_of(sizes.head_dim)
+    return next((one for one in columns if _scan_storage(sizes, one) <= limit), None)
 
 
 def _scan_storage(sizes: StateSpaceSizes, columns: int) -> int:

@@ -1,0 +1,35 @@
+"""How kernels with a state for each head divide the state and the rows of a pass.
+
+A state is a matrix, one row for each element of a key and one column for each element of a value.
+An item of a kernel has some of its columns; its threads share vectors of 4 columns, and each holds
+some rows of them. The forms in chunks compute the rows of a chunk in parallel.
+"""
+
+from __future__ import annotations
+
+CHUNK = 32
+"""Token rows of a chunk."""
+
+CHUNK_THREADS = 256
+"""Threads of a workgroup that prepares chunks."""
+
+LANES = (32, 16, 8, 4)
+"""Numbers of threads that may share a vector of columns."""
+
+COLUMNS = (16, 8, 4)
+"""Numbers of columns that an item may have."""
+
+
+def lanes_of(rows: int) -> int:
+    """Return the threads that share 4 columns of a state with `rows` rows, a multiple of 4."""
+    return next(one for one in LANES if rows % one == 0)
+
+
+def columns_of(width: int) -> tuple[int, ...]:
+    """Return the columns that an item may have of a state with `width`, the best first."""
+    return tuple(one for one in COLUMNS if width % one == 0)
+
+
+def chunks_of(rows: int) -> int:
+    """Return the chunks of a pass with some token rows."""
+    return -(-rows // CHUNK)
