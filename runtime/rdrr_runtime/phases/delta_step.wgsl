@@ -44,6 +44,8 @@ const LANES = {{ LANES }}u;  // threads that share such a vector
 const COLUMNS = {{ COLUMNS }}u;
 override CHANNELS = 2u * KEY_HEADS * KEY_DIM + HEADS * VALUE_DIM;
 
+{% include "snippets/delta_gates.wgsl" %}
+
 var<workgroup> mixed: array<f32, 2u * KEY_DIM + COLUMNS>;  // query, key, then the item's values
 // Partial sums over the rows of the state: S^T k, S^T q and the products of q and k.
 var<workgroup> partial: array<vec4<f32>, 3u * LANES * QUADS>;
@@ -118,11 +120,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let factor_q = inverseSqrt((products.y + EPS) * f32(KEY_DIM));
     let rates = CHANNELS * KERNEL;
     let decay = f32(projected[row * STRIDE + DECAY + head]) + taps[rates + HEADS + head];
-    // Arguments of exp are clamped to a range in which every driver returns finite values.
-    let softplus = max(decay, 0.0) + log(1.0 + exp(max(-abs(decay), -80.0)));
-    let g = exp(max(-exp(min(taps[rates + head], 80.0)) * softplus, -80.0));
-    let strength = f32(projected[row * STRIDE + STRENGTH + head]);
-    let b = 1.0 / (1.0 + exp(-clamp(strength, -80.0, 80.0)));
+    let g = exp(log_decay_of(decay, taps[rates + head]));
+    let b = write_strength_of(f32(projected[row * STRIDE + STRENGTH + head]));
     let value_at = 2u * KEY_DIM + 4u * quad;
     let v = vec4<f32>(
         mixed[value_at], mixed[value_at + 1u], mixed[value_at + 2u], mixed[value_at + 3u]

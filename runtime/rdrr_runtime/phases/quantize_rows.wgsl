@@ -20,16 +20,11 @@ override K_PADDED: u32;          // a multiple of 256
 override ROWS: u32;
 override PER_ROW: u32;
 
+{% include "snippets/abs_max.wgsl" %}
+
 fn load(row: u32, i: u32) -> vec4<f32> {
     let inside = i < K;
     return select(vec4<f32>(0.0), x[(row * K + select(0u, i, inside)) / 4u], inside);
-}
-
-// The bits of max|v|. As integers they have the order of the numbers, and NaN is the largest, so the scale
-// of a group that holds NaN is NaN.
-fn bits_of_abs_max(v: vec4<f32>) -> u32 {
-    let a = bitcast<vec4<u32>>(abs(v));
-    return max(max(a.x, a.y), max(a.z, a.w));
 }
 
 fn phase(item: u32, row: u32, thread: Thread) {

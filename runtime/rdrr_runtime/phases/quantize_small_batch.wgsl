@@ -36,6 +36,7 @@ override SPLITS: u32;
 override HEAD_DIM: u32;
 {% endif %}
 
+{% include "snippets/abs_max.wgsl" %}
 {% if INPUT == "norm" %}
 {% include "snippets/reduce_sum.wgsl" %}
 {% endif %}
@@ -44,23 +45,11 @@ var<workgroup> sums: array<i32, WG>;
 
 {% if INPUT == "combine" %}
 const LOWEST = -3.0e38;
-
-// Whether a split has keys: its sum is not 0. Bits are compared, so that a sum that is NaN counts too.
-fn has_keys(sum: f32) -> bool {
-    return bitcast<u32>(sum) != 0u;
-}
-
+{% include "snippets/has_keys.wgsl" %}
 {% endif %}
 fn load(vector: u32, i: u32) -> vec4<f32> {
     let inside = i < K;
     return select(vec4<f32>(0.0), x[(vector * K + select(0u, i, inside)) / 4u], inside);
-}
-
-// The bits of max|v|. As integers they have the order of the numbers, and NaN is the largest, so the scale
-// of a group that holds NaN is NaN.
-fn bits_of_abs_max(v: vec4<f32>) -> u32 {
-    let a = bitcast<vec4<u32>>(abs(v));
-    return max(max(a.x, a.y), max(a.z, a.w));
 }
 
 fn phase(item: u32, row: u32, thread: Thread) {

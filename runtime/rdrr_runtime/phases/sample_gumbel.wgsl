@@ -30,11 +30,11 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let t = thread.index;
     let own = params[current.row[row].sequence];
     let search = refined_search(stage, row, own.top_k, own.top_p, t);
-    let least = score_of(row_max_key(row, t)) + own.log_min_p;
+    let least = from_ordered(row_max_key(row, t)) + own.log_min_p;
     var mine = Candidate(LOWEST, WIDTH - 1u);
     for (var i = item * WG + t; i < WIDTH; i += GROUPS * WG) {
         let key = keys[row * WIDTH + i];
-        var score = score_of(key);
+        var score = from_ordered(key);
         if (key >= search.low && score >= least) {
             if (own.noisy == 1u) {
                 score += gumbel(random_word(own.seed, own.sampled, i));

@@ -37,7 +37,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     }
     atomicStore(&local_bins[2u * t], 0u);
     atomicStore(&local_bins[2u * t + 1u], 0u);
-    let top = score_of(row_max_key(row, t));
+    let top = from_ordered(row_max_key(row, t));
     let shift = 8u * (LEVELS - 1u - stage.index % LEVELS);
     let counts_tokens = stage.index < stage.counting;
     for (var i = item * WG + t; i < WIDTH; i += GROUPS * WG) {
@@ -49,7 +49,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
             if (counts_tokens) {
                 atomicAdd(&local_bins[at], 1u);
             } else {
-                let weight = u32(exp(score_of(key) - top) * 0x1p29 + 0.5);
+                let weight = u32(exp(from_ordered(key) - top) * 0x1p29 + 0.5);
                 atomicAdd(&local_bins[at], weight & 0xffffu);
                 atomicAdd(&local_bins[at + 1u], weight >> 16u);
             }

@@ -54,7 +54,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     for (var i = first; i < WIDTH; i += GROUPS * WG) {
         let logit = ranked(logits[row * WIDTH + i]);
         // The key of infinity excludes all others, so that `choose_best` marks the token.
-        var key = key_of(select(logit, adjusted(logit, i, sequence), bitcast<u32>(logit) != INFINITY_BITS));
+        var key = ordered(select(logit, adjusted(logit, i, sequence), bitcast<u32>(logit) != INFINITY_BITS));
         if (params[sequence].masked == 1u && ((mask[i / 32u] >> (i % 32u)) & 1u) == 0u) {
             key = 0u;
         }

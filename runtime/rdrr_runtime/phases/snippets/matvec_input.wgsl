@@ -3,16 +3,12 @@
 // of attention, or normed head by head; the latter two may be multiplied by gates.
 {% if INPUT == "combine" %}
 {% include "snippets/ordered.wgsl" %}
+{% include "snippets/has_keys.wgsl" %}
 override HEAD_COUNT = PARTIALS / SPLITS;
 var<workgroup> head_max: array<atomic<u32>, HEAD_COUNT>;  // maximum score of each head, as `ordered` bits
 var<workgroup> live: atomic<u32>;  // splits that have keys; the same number for all heads of a token
 var<workgroup> split_factor: array<f32, PARTIALS>;
 var<workgroup> split_sum: array<f32, PARTIALS>;  // multiplied by the factor
-
-// Whether a split has keys: its sum is not 0. Bits are compared, so that a sum that is NaN counts too.
-fn has_keys(sum: f32) -> bool {
-    return bitcast<u32>(sum) != 0u;
-}
 
 // Compute the factor of each split. The whole workgroup waits for this, so there is no loop over the splits
 // of a head.
@@ -131,10 +127,5 @@ fn input(i: u32, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
 {% endif %}
 }
 
-// The bits of max|v|. As integers they have the order of the numbers, and NaN is the largest, so the scale
-// of a group that holds NaN is NaN.
-fn bits_of_abs_max(v: vec4<f32>) -> u32 {
-    let a = bitcast<vec4<u32>>(abs(v));
-    return max(max(a.x, a.y), max(a.z, a.w));
-}
+{% include "snippets/abs_max.wgsl" %}
 {% endif %}

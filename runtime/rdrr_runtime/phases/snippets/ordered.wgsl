@@ -1,4 +1,4 @@
-// Map a float to an unsigned integer that sorts like it, for atomicMax; `from_ordered` is the inverse.
+// Map a float to an unsigned integer that sorts like it; `from_ordered` is the inverse.
 fn ordered(v: f32) -> u32 {
     let bits = bitcast<u32>(v);
     return select(bits | 0x80000000u, ~bits, (bits & 0x80000000u) != 0u);

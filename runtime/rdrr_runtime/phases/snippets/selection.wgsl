@@ -1,5 +1,8 @@
-// State that the sampling phases pass on for each row. A search is a radix select for the smallest key that
-// top-k or top-p keeps. It has LEVELS levels of 8 bits of the key each; each level is one stage.
+// State that the sampling phases pass on for each row. The key of a score is `ordered(score)`, an unsigned
+// integer that sorts like it; the key 0 marks a token that must not be sampled. A search is a radix select for
+// the smallest key that top-k or top-p keeps. It has LEVELS levels of 8 bits of the key each; each level is one
+// stage.
+{% include "snippets/ordered.wgsl" %}
 const STAGES = 8u;
 const LEVELS = 4u;
 const BINS = 256u;  // bins of a histogram; also the threads of a workgroup
@@ -34,14 +37,4 @@ fn workgroup_max_key(mine: u32, thread: u32) -> u32 {
     }
     workgroupBarrier();
     return shared_keys[0];
-}
-
-// Convert a score to an integer key that sorts like it; the key 0 marks a token that must not be sampled.
-fn key_of(score: f32) -> u32 {
-    let bits = bitcast<u32>(score);
-    return select(bits | 0x80000000u, ~bits, bits >> 31u == 1u);
-}
-
-fn score_of(key: u32) -> f32 {
-    return bitcast<f32>(select(~key, key ^ 0x80000000u, key >> 31u == 1u));
 }
