@@ -11,6 +11,7 @@ from rdrr_runtime.phases.delta_rule import DeltaSpec
 from rdrr_runtime.phases.delta_step import StepOperands, StepSpec, delta_step, refusal
 from rdrr_runtime.reference import recurrence
 from support.gpu import TOLERANCE, Bench, normal, relative_error
+from support.state_rows import delta_outputs, double
 
 
 def _spec(kernel: int, **sizes: int) -> StepSpec:
@@ -54,28 +55,19 @@ class Layer:
     def expected(self, row: int, sequence: int, slot: int) -> tuple[np.ndarray, ...]:
         """Return the output of a row, and the recent inputs and state of its sequence after it."""
         spec, delta = self.spec, self.spec.delta
-        held = torch.from_numpy(self.projected[row : row + 1].astype(np.float64))
-        recent, state, weight, rates = (
-            torch.from_numpy(one.astype(np.float64))
-            for one in (self.recent[sequence], self.state[sequence], self.weight, self.rates)
+        held = double(self.projected[row : row + 1])
+        recent, state, weight, rates = map(
+            double, (self.recent[sequence], self.state[sequence], self.weight, self.rates)
         )
         u = held[:, : delta.inputs]
         mixed = recurrence.short_convolution(u, weight, None, recent, slot)
         recurrence.keep_inputs(recent, u, slot)
-        keys = delta.key_heads * delta.key_dim
-        q, k, v = torch.nn.functional.silu(mixed).split((keys, keys, delta.outputs), dim=1)
-        q, k = (
-            recurrence.unit(one.unflatten(1, (delta.key_heads, -1)), delta.eps).repeat_interleave(
-                delta.heads // delta.key_heads, dim=1
-            )
-            for one in (q, k)
+        gates = (
+            held[:, spec.decay :][:, : delta.heads],
+            held[:, spec.strength :][:, : delta.heads],
         )
-        decay = held[:, spec.decay :][:, : delta.heads] + rates[1]
-        log_decay = -torch.exp(rates[0]) * torch.nn.functional.softplus(decay)
-        strength = torch.sigmoid(held[:, spec.strength :][:, : delta.heads])
         state = state * (slot > 0)
-        v = v.unflatten(1, (delta.heads, -1))
-        y = recurrence.delta_rule(q, k, v, log_decay, strength, state)
+        y = delta_outputs(delta, torch.nn.functional.silu(mixed), gates, rates, state)
         return y[0].numpy(), recent.numpy(), state.numpy()
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import groupby
 
 import numpy as np
 import pytest
 import torch
-from rdrr_runtime.phases.state import pack_step
 from rdrr_runtime.phases.state_space import (
-    CHUNK,
     StateSpaceOperands,
     StateSpaceSizes,
     StateSpaceSpec,
@@ -21,6 +18,18 @@ from rdrr_runtime.phases.state_space import (
 )
 from rdrr_runtime.reference.state_space import selective_scan
 from support.gpu import TOLERANCE, normal, relative_error
+from support.state_rows import (
+    CHUNKED_ROWS,
+    MOST_ROWS,
+    SEQUENCES,
+    SEVERAL_ROWS,
+    SINGLE_ROWS,
+    StateOperands,
+    check_chunks,
+    check_row_by_row,
+    check_sequences_apart,
+    double,
+)
 
 SMALL = StateSpaceSpec(StateSpaceSizes(heads=6, head_dim=20, groups=2, state_dim=24))
 LARGE = StateSpaceSpec(
@@ -28,11 +37,14 @@ LARGE = StateSpaceSpec(
 )
 
 
-class Case:
+class Case(StateOperands):
     """Random operands of a state space, with steps from very short to long."""
+
+    by_row, kind = ("xbc", "step"), StateSpaceOperands
 
     def __init__(self, rng, spec, rows, sequences=1):
         self.spec, sizes = spec, spec.sizes
+        self.outputs = sizes.outputs
         self.xbc = normal(rng, rows, sizes.inputs)
         self.step = 4 * normal(rng, rows, sizes.heads)
         bias = normal(rng, sizes.heads)
@@ -41,92 +53,43 @@ class Case:
         self.state = normal(rng, sequences, sizes.heads, sizes.state_dim, sizes.head_dim)
 
     def expected(self, rows, sequence, slot):
-        """Return the output of some rows of a sequence, and its state afterwards."""
         sizes, form = self.spec.sizes, self.spec.form
         shared = sizes.groups * sizes.state_dim
-        x, b, c = (
-            torch.from_numpy(self.xbc[rows]).double().split((sizes.outputs, shared, shared), 1)
-        )
+        x, b, c = double(self.xbc[rows]).split((sizes.outputs, shared, shared), 1)
         x = x.unflatten(1, (sizes.heads, -1))
         b, c = (
             one.unflatten(1, (sizes.groups, -1)).repeat_interleave(sizes.heads // sizes.groups, 1)
             for one in (b, c)
         )
-        rate, bias, skip = torch.from_numpy(self.rates).double()
-        step = torch.nn.functional.softplus(
-            form.step_scale * torch.from_numpy(self.step[rows]).double() + bias
-        )
+        rate, bias, skip = double(self.rates)
+        step = torch.nn.functional.softplus(form.step_scale * double(self.step[rows]) + bias)
         step = step.clamp(form.least_step, form.most_step)
-        state = torch.from_numpy(self.state[sequence]).double() * (slot > 0)
+        state = double(self.state[sequence]) * (slot > 0)
         y = selective_scan(x, b, c, step, rate, state) + skip[:, None] * x
         return y.flatten(1).numpy(), state.numpy()
-
-    def upload(self, bench):
-        y = bench.poisoned(len(self.xbc), self.spec.sizes.outputs)
-        parts = (self.xbc, self.step, self.rates, self.state)
-        return StateSpaceOperands(*map(bench.upload, parts), y)
-
-    def downloaded(self, bench, operands):
-        y = bench.download(operands.y, len(self.xbc), self.spec.sizes.outputs)
-        return y, bench.download(operands.state, *self.state.shape)
 
 
 @pytest.mark.parametrize(("base", "wanted"), [(0, 1), (3, 1), (3, 4)])
 def test_a_state_space_row_by_row_equals_torch(any_bench, rng, base, wanted) -> None:
-    rows = 7
-    case = Case(rng, SMALL, rows)
-    operands, ctx = case.upload(any_bench), any_bench.context(rows)
-    slots = range(base, base + rows)
-    any_bench.device.write(ctx.state.step, pack_step([0] * rows, slots, last_n=wanted))
-    any_bench.run(state_space(ctx, operands, spec=SMALL, single=False, label="t"), rows)
-    y, state = case.downloaded(any_bench, operands)
-    assert relative_error(y, case.expected(slice(0, rows), 0, base)[0]) < TOLERANCE
-    # Only the first of the wanted rows is certain.
-    kept = case.expected(slice(0, rows - wanted + 1), 0, base)[1]
-    assert relative_error(state[0], kept) < TOLERANCE
+    check_row_by_row(any_bench, Case(rng, SMALL, 7), state_space, base=base, wanted=wanted)
 
 
 @pytest.mark.parametrize("single", [True, False])
 def test_a_state_space_keeps_the_states_of_sequences_apart(any_bench, rng, single) -> None:
-    sequences = [2, 0, 3] if single else [2, 2, 2, 0, 3, 3]
-    slots = [5, 0, 9] if single else [5, 6, 7, 0, 0, 1]
-    rows = len(sequences)
-    case = Case(rng, SMALL, rows, sequences=4)
-    operands = case.upload(any_bench)
-    ctx = any_bench.context(rows, slots=slots, sequences=sequences)
-    any_bench.run(state_space(ctx, operands, spec=SMALL, single=single, label="t"), rows)
-    y, state = case.downloaded(any_bench, operands)
-    start, untouched = 0, set(range(4))
-    for sequence, group in groupby(sequences):
-        part = slice(start, start + len(list(group)))
-        expected, after = case.expected(part, sequence, slots[start])
-        assert relative_error(y[part], expected) < TOLERANCE
-        assert relative_error(state[sequence], after) < TOLERANCE
-        untouched.discard(sequence)
-        start = part.stop
-    for sequence in untouched:
-        assert np.array_equal(state[sequence], case.state[sequence])
+    rows = len((SINGLE_ROWS if single else SEVERAL_ROWS)[0])
+    check_sequences_apart(any_bench, Case(rng, SMALL, rows, SEQUENCES), state_space, single)
 
 
 @pytest.mark.parametrize("base", [0, 3])
-@pytest.mark.parametrize("rows", [1, CHUNK - 1, CHUNK, 2 * CHUNK + 9])
+@pytest.mark.parametrize("rows", CHUNKED_ROWS)
 @pytest.mark.parametrize("spec", [SMALL, LARGE], ids=["small", "large"])
 def test_a_state_space_in_chunks_equals_torch(bench, rng, spec, rows, base) -> None:
-    case, most = Case(rng, spec, rows), 3 * CHUNK
-    padded = {
-        name: bench.upload(np.pad(getattr(case, name), ((0, most - rows), (0, 0))))
-        for name in ("xbc", "step")
-    }
-    y = bench.poisoned(most, spec.sizes.outputs)
-    operands = replace(case.upload(bench), **padded, y=y)
-    ctx = bench.context(rows, base=base, max_rows=most)
-    products = bench.poisoned(spec.sizes.product_bytes(most) // 4)
-    phases = state_space_in_chunks(ctx, operands, products, spec=spec, label="t")
-    bench.run(phases, rows)
-    expected, state = case.expected(slice(0, rows), 0, base)
-    found = bench.download(y, most, spec.sizes.outputs)[:rows]
-    assert relative_error(found, expected) < TOLERANCE
-    assert relative_error(bench.download(operands.state, *case.state.shape)[0], state) < TOLERANCE
+    products = bench.poisoned(spec.sizes.product_bytes(MOST_ROWS) // 4)
+
+    def phases(ctx, operands):
+        return state_space_in_chunks(ctx, operands, products, spec=spec, label="t")
+
+    check_chunks(bench, Case(rng, spec, rows), phases, base=base)
 
 
 def test_short_steps_are_exact(any_bench, rng) -> None:
