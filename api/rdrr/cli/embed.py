@@ -9,21 +9,16 @@ import typer
 from rdrr_format.errors import StoreError, UsageError
 
 from rdrr._load_options import LoadOptions
-from rdrr.cli._console import announce, console, facts, note, print_json
+from rdrr.cli._console import console, facts, note, print_json
 from rdrr.cli._flags import with_flags
 from rdrr.cli._options import JsonFlag, PackagePath
-from rdrr.cli._progress import status
-
-_SHOWN = 4
-"""Elements of each embedding that are shown to people."""
+from rdrr.cli._texts import Texts, first_of, open_model
 
 
 @with_flags
 def embed(
     path: PackagePath,
-    texts: Annotated[
-        list[str], typer.Argument(metavar="TEXT...", help="The texts.", show_default=False)
-    ],
+    texts: Texts,
     *,
     prompt: Annotated[
         str | None,
@@ -39,14 +34,9 @@ def embed(
     json: JsonFlag = False,
 ) -> int:
     """Compute the embeddings of texts with an embedding model."""
-    import rdrr
-
     if out is not None and out.suffix != ".npy":
         raise UsageError("--out has another suffix than .npy", found=out)
-    with status("loading the model", hidden=json):
-        opened = rdrr.load(path, options=load)
-    with opened as model:
-        announce(model, path)
+    with open_model(path, load, hidden=json) as model:
         found = model.embed(texts, prompt=prompt)
     if out is not None:
         import numpy as np
@@ -69,5 +59,4 @@ def embed(
 
 def _beginning(row: list[float]) -> str:
     """Return the first elements of an embedding."""
-    more = ", ..." if len(row) > _SHOWN else ""
-    return ", ".join(f"{one:.5f}" for one in row[:_SHOWN]) + more + f"  ({len(row)} elements)"
+    return first_of([f"{one:.5f}" for one in row]) + f"  ({len(row)} elements)"

@@ -7,19 +7,17 @@ from typing import Annotated
 import typer
 
 from rdrr._load_options import LoadOptions
-from rdrr.cli._console import announce, console, facts, print_json
+from rdrr.cli._console import console, facts, print_json
 from rdrr.cli._flags import with_flags
 from rdrr.cli._options import JsonFlag, PackagePath
-from rdrr.cli._progress import status
+from rdrr.cli._texts import Texts, open_model
 
 
 @with_flags
 def rank(
     path: PackagePath,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="The query.", show_default=False)],
-    texts: Annotated[
-        list[str], typer.Argument(metavar="TEXT...", help="The texts.", show_default=False)
-    ],
+    texts: Texts,
     *,
     instruction: Annotated[
         str | None,
@@ -29,12 +27,7 @@ def rank(
     json: JsonFlag = False,
 ) -> int:
     """Score how well texts answer a query with a reranking model, the best text first."""
-    import rdrr
-
-    with status("loading the model", hidden=json):
-        opened = rdrr.load(path, options=load)
-    with opened as model:
-        announce(model, path)
+    with open_model(path, load, hidden=json) as model:
         scores = model.rank(query, texts, instruction=instruction)
     if json:
         print_json({"texts": len(scores), "scores": scores})
