@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 FORMAT = "rdrr-grid-1"
 
+TUNED = "decode pass "
+"""Beginning of the names of decode passes in a tuned profile."""
+
 SOFTWARE_THREADS = 128
 """Threads of the only workgroup on a software adapter, where several cannot wait for each other."""
 
@@ -146,9 +149,14 @@ class TunedExecutor:
 
 
 def tuned_executor(stored: TunedProfile, package: Package, kv_dtype: str) -> TunedExecutor | None:
-    """Return what the tuned profile of an adapter says of a model's decode pass."""
+    """Return what the tuned profile of an adapter says of a model's decode pass.
+
+    Most profiles say nothing of any, and then the model's tensors need not be hashed.
+    """
     from rdrr_runtime.phases.context import Grid
 
+    if not any(name.startswith(TUNED) for name in stored.entries):
+        return None
     entry = stored.entries.get(tuning_name(package, kv_dtype))
     if entry is None:
         return None
@@ -160,13 +168,19 @@ def tuned_executor(stored: TunedProfile, package: Package, kv_dtype: str) -> Tun
 
 
 def tuning_name(package: Package, kv_dtype: str) -> str:
-    """Return the name in a tuned profile of the decode pass of all models with these tensors."""
+    """Return the name in a tuned profile of the decode pass of all models with these tensors.
+
+    The name also depends on the code that runs a pass in one dispatch, so that a comparison with
+    other code is not used.
+    """
+    from rdrr_runtime.exec.persistent.linking import FOLDER
+
     tensors = sorted(
         (name, one.dtype, one.layout or "row", list(one.shape))
         for name, one in package.manifest.tensors.items()
     )
-    digest = hashlib.sha256(json.dumps(tensors).encode()).hexdigest()[:12]
-    return f"decode pass {digest} {kv_dtype}"
+    found = json.dumps([FOLDER.digest(), tensors])
+    return f"{TUNED}{hashlib.sha256(found.encode()).hexdigest()[:12]} {kv_dtype}"
 
 
 def executor_decision(tuned: TunedExecutor | None) -> Decision:

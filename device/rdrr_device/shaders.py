@@ -73,7 +73,7 @@ class ShaderFolder:
         return text if given["VALUE"] == "f32" else f"enable {given['VALUE']};\n{text}"
 
     def digest(self) -> str:
-        """Return a digest of all sources, which identifies the version that was measured."""
+        """Return a digest of the shaders and modules, which identifies the measured version."""
         return _digest(self.package)
 
 
@@ -105,6 +105,8 @@ def _digest(package: str) -> str:
     found = sha256()
     folder = files(package)
     for directory in (folder, folder.joinpath("snippets")):
+        if not directory.is_dir():
+            continue
         for one in sorted(directory.iterdir(), key=lambda entry: entry.name):
             if one.name.endswith((".wgsl", ".py")):
                 found.update(one.name.encode() + b"\0" + one.read_bytes())

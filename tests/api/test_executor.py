@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from rdrr import _executor
 from rdrr._executor import (
+    TUNED,
     TunedExecutor,
     describe,
     executor_decision,
@@ -134,6 +135,26 @@ def test_a_tuned_executor_is_kept_for_models_with_the_same_tensors(tmp_path):
         assert tuned_executor(stored, package, "f16") == kept
         assert tuned_executor(stored, package, "f32") is None
         assert tuned_executor(stored, other, "f16") is None
+
+
+def test_a_tuned_executor_is_dropped_when_its_code_changes(tmp_path, monkeypatch):
+    package = write_random_package(tmp_path / "a", llama_manifest(), np.random.default_rng())
+    stored = TunedProfile(tmp_path, {tuning_name(package, "f16"): FASTER.entry(6)})
+    assert tuned_executor(stored, package, "f16") == FASTER
+    monkeypatch.setattr("rdrr_device.shaders._digest", lambda package: f"other {package}")
+    assert tuned_executor(stored, package, "f16") is None
+
+
+def test_tensors_are_not_hashed_for_a_profile_without_decode_passes(tmp_path, monkeypatch):
+    package = write_random_package(tmp_path / "a", llama_manifest(), np.random.default_rng())
+    named = []
+    monkeypatch.setattr("rdrr._executor.tuning_name", lambda *_: named.append(1))
+    of_kernels = {"matvec Q4_K": {"params": {"workgroup": 8}}}
+    assert tuned_executor(TunedProfile(tmp_path, of_kernels), package, "f16") is None
+    assert not named
+    of_passes = {f"{TUNED}0123 f16": FASTER.entry(6)}
+    assert tuned_executor(TunedProfile(tmp_path, of_passes), package, "f16") is None
+    assert named
 
 
 def test_what_is_known_of_an_adapter_is_described():
