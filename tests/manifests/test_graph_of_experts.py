@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 from rdrr_format.errors import ManifestError
 from rdrr_manifests.graph import Graph, derive_graph
-from rdrr_manifests.graph.ops import Experts, GatedActivation, Linear, Residual, Router, SigmoidGate
+from rdrr_manifests.graph.ops import (
+    Activation,
+    Experts,
+    GatedActivation,
+    Linear,
+    Residual,
+    Router,
+    SigmoidGate,
+)
 from rdrr_manifests.models import Manifest
 from rdrr_manifests.validation import validate
 from support.graphs import unread_values
@@ -109,6 +117,53 @@ def test_the_shared_expert_is_gated_and_added_before_the_residual() -> None:
     assert [op.out for op in stream] == ["l0.x_ffn"]
     assert unread_values(graph) == {"logits"}
     assert {use.name for use in graph.weights()} == set(names)
+
+
+def ungated(names: Sequence[str], *more: str, **moe: Any) -> Graph:
+    """Return the graph of a model without gates, with `more` tensors in its last layer."""
+    data = valid_manifest() | {"moeConfig": {**MOE, **moe}}
+    data["inference"]["ffn"] |= {"gatedActivation": False, "activation": "relu2"}
+    kept = [name for name in names if "gate_proj" not in name]
+    kept += [f"model.layers.1.mlp.{name}" for name in more]
+    return derive_graph(Manifest.model_validate(data), kept)
+
+
+def test_experts_without_gates_have_an_activation_of_their_ups() -> None:
+    shared = ("shared_experts.up_proj.weight", "shared_experts.down_proj.weight")
+    graph = ungated(names_of(QWEN, (1,)), *shared, sharedExpertIntermediateSize=SHARED)
+    (op,) = of_kind(graph, Experts)
+    assert (op.gates, op.activation, op.clamp) == ((), "relu2", None)
+    assert [up.shape for up in op.ups] == [(WIDTH, HIDDEN)] * EXPERTS
+    dense, beside = of_kind(graph, Activation)
+    assert (dense.width, beside.width) == (INNER, SHARED)
+    assert of_kind(graph, GatedActivation) == []
+
+
+def test_experts_of_a_latent_are_between_two_projections_and_the_router_is_not() -> None:
+    latents = ("fc1_latent_proj.weight", "fc2_latent_proj.weight")
+    graph = ungated(names_of(QWEN, (1,)), *latents, expertLatentSize=24)
+    (op,), (router,) = of_kind(graph, Experts), of_kind(graph, Router)
+    inward = next(one for one in of_kind(graph, Linear) if one.out == op.x)
+    outward = next(one for one in of_kind(graph, Linear) if one.x == op.out)
+    assert inward.x == router.x
+    assert (inward.weight.shape, outward.weight.shape) == ((24, HIDDEN), (HIDDEN, 24))
+    assert (op.ups[0].shape, op.downs[0].shape) == ((WIDTH, 24), (24, WIDTH))
+    assert unread_values(graph) == {"logits"}
+
+
+@pytest.mark.parametrize(
+    ("more", "moe"),
+    [(("experts.up_proj.bias",), {}), ((), {"weightsScaleInputs": True})],
+    ids=["biases", "weighted inputs"],
+)
+def test_experts_without_gates_in_another_form_need_a_newer_rdrr(
+    more: tuple[str, ...], moe: dict[str, Any]
+) -> None:
+    names = names_of(QWEN, (1,))
+    ungated(names)  # the control
+    with pytest.raises(ManifestError, match="needs a newer rdrr") as caught:
+        ungated(names, *more, **moe)
+    assert caught.value.where == "inference.ffn.gatedActivation"
 
 
 def test_routing_weights_are_normalized_unless_the_block_states_otherwise() -> None:

@@ -63,6 +63,28 @@ def test_experts_in_int8_are_near_torch(device, tmp_path, rng, dtype):
     backend.close()
 
 
+@pytest.mark.parametrize("latent", [None, 192], ids=["of the hidden state", "of a latent"])
+@pytest.mark.parametrize("dtype", ["Q4_K", "F16"])
+def test_experts_without_gates_are_those_of_torch(device, tmp_path, rng, dtype, latent):
+    moe = {**SHARED, "expertLatentSize": latent}
+    manifest = llama_manifest(dtype, moe=moe, gated=False)
+    package = write_random_package(tmp_path / "package", manifest, rng)
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    assert logits_error(backend, package, rng) < EXACT
+    backend.close()
+
+
+def test_experts_without_gates_in_int8_are_near_torch(device, tmp_path, rng):
+    manifest = llama_manifest("Q4_K", moe={**SHARED, "numExpertsPerToken": 6}, gated=False)
+    package = write_random_package(tmp_path / "package", manifest, rng)
+    policy = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
+    assert 1e-5 < logits_error(backend, package, rng) < IN_INT8
+    kernels = {one.op: one.kernel for one in backend.info.decisions if one.step == "decode"}
+    assert kernels["l1.experts.act"].startswith("matvec_rows.experts.each")
+    backend.close()
+
+
 def test_column_major_experts_run_as_they_are_stored(device, tmp_path, rng):
     package = package_of(tmp_path, rng, layout="column", moe=SHARED)
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)

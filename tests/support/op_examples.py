@@ -161,6 +161,17 @@ EXAMPLES = {
         )
     ),
     "experts": routed(Router("x", "routes", WeightUse("router", (EXPERTS, K)), 2, normalize=True)),
+    "experts without gates": Example(
+        (
+            Router("x", "routes", WeightUse("router", (EXPERTS, K)), 2, normalize=True),
+            Experts(
+                *("u", "routes", "y", (), experts("up", INNER, 40), experts("down", 40, INNER)),
+                *("relu2", INNER),
+                down_bias=vector("down bias", EXPERTS, 40),
+            ),
+        ),
+        {"x": K, "u": 40},
+    ),
     "experts of sigmoid scores": routed(
         Router(
             *("x", "routes", WeightUse("router", (24, K)), 8),

@@ -37,10 +37,12 @@ def llama_manifest(
     hints: Mapping[str, str] | None = None,
     moe: Mapping[str, Any] | None = None,
     head_dim: int = HEAD_DIM,
+    gated: bool = True,
 ) -> dict[str, Any]:
     """Return the manifest of a two-layer Llama with K = 384, no multiple of 256, and a tied head.
 
-    With `moe`, a `moeConfig`, the second layer has experts with Qwen's tensor names.
+    With `moe`, a `moeConfig`, the second layer has experts with Qwen's tensor names. Without gates,
+    the activation is relu2, and the shared expert has no gate of its own either.
     """
     widths = {"q_proj": HEADS, "k_proj": KV_HEADS, "v_proj": KV_HEADS}
     shapes: dict[str, tuple[tuple[int, ...], str]] = {
@@ -52,7 +54,7 @@ def llama_manifest(
             shapes[f"{head}self_attn.{name}.weight"] = ((count * head_dim, HIDDEN), dtype)
         shapes |= {
             f"{head}self_attn.o_proj.weight": ((HIDDEN, HEADS * head_dim), dtype),
-            **_feed_forward(f"{head}mlp.", dtype, moe if layer else None),
+            **_feed_forward(f"{head}mlp.", dtype, moe if layer else None, gated=gated),
             f"{head}input_layernorm.weight": ((HIDDEN,), "F32"),
             f"{head}post_attention_layernorm.weight": ((HIDDEN,), "F32"),
         }
@@ -69,6 +71,8 @@ def llama_manifest(
         "maxSeqLen": CONTEXT,
     }
     manifest["inference"]["attention"]["queryPreAttnScalar"] = head_dim
+    if not gated:
+        manifest["inference"]["ffn"] |= {"activation": "relu2", "gatedActivation": False}
     manifest["optimizations"] = {"kernelHints": dict(hints or {})}
     manifest["moeConfig"] = moe
     manifest["tensors"], total = _table(shapes, layout)
@@ -78,27 +82,35 @@ def llama_manifest(
 
 
 def _feed_forward(
-    head: str, dtype: str, moe: Mapping[str, Any] | None
+    head: str, dtype: str, moe: Mapping[str, Any] | None, *, gated: bool
 ) -> dict[str, tuple[tuple[int, ...], str]]:
     if moe is None:
-        return _gated(head, INNER, dtype)
+        return _matrices(head, INNER, dtype, gated=gated)
     experts, width = moe["numExperts"], moe["expertIntermediateSize"]
+    latent = moe.get("expertLatentSize")
     found: dict[str, tuple[tuple[int, ...], str]] = {
         f"{head}gate.weight": ((experts, HIDDEN), "F32")
     }
     for number in range(experts):
-        found |= _gated(f"{head}experts.{number}.", width, dtype)
+        own = f"{head}experts.{number}."
+        found |= _matrices(own, width, dtype, gated=gated, size=latent or HIDDEN)
+    if latent:
+        found[f"{head}fc1_latent_proj.weight"] = ((latent, HIDDEN), dtype)
+        found[f"{head}fc2_latent_proj.weight"] = ((HIDDEN, latent), dtype)
     if shared := moe.get("sharedExpertIntermediateSize"):
-        found |= _gated(f"{head}shared_expert.", shared, dtype)
-        found[f"{head}shared_expert_gate.weight"] = ((1, HIDDEN), "F16")
+        found |= _matrices(f"{head}shared_expert.", shared, dtype, gated=gated)
+        if gated:
+            found[f"{head}shared_expert_gate.weight"] = ((1, HIDDEN), "F16")
     return found
 
 
-def _gated(head: str, width: int, dtype: str) -> dict[str, tuple[tuple[int, ...], str]]:
-    return {
-        f"{head}gate_proj.weight": ((width, HIDDEN), dtype),
-        f"{head}up_proj.weight": ((width, HIDDEN), dtype),
-        f"{head}down_proj.weight": ((HIDDEN, width), dtype),
+def _matrices(
+    head: str, width: int, dtype: str, *, gated: bool, size: int = HIDDEN
+) -> dict[str, tuple[tuple[int, ...], str]]:
+    gate = {f"{head}gate_proj.weight": ((width, size), dtype)} if gated else {}
+    return gate | {
+        f"{head}up_proj.weight": ((width, size), dtype),
+        f"{head}down_proj.weight": ((size, width), dtype),
     }
 
 

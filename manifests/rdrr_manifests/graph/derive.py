@@ -24,7 +24,7 @@ from rdrr_manifests.graph.latent import (
 )
 from rdrr_manifests.graph.layer_norms import layer_norms
 from rdrr_manifests.graph.layer_sizes import LayerSizes, layer_sizes
-from rdrr_manifests.graph.names import ExpertNames, TensorNames
+from rdrr_manifests.graph.names import EXPERT_LATENTS, ExpertNames, TensorNames
 from rdrr_manifests.graph.ops import (
     Activation,
     AddToStreams,
@@ -516,9 +516,13 @@ class GraphBuilder:
         router, out = f"l{layer}.router", f"l{layer}.experts"
         weight = self._use(layer, names.router, (moe.num_experts, self.sizes.hidden_size))
         self.ops.append(router_of(moe, self.names, layer, routed or hidden, router, weight))
+        latent, size = moe.expert_latent_size, self.sizes.hidden_size
+        read = hidden if latent is None else self._linear(layer, EXPERT_LATENTS[0], hidden, latent)
         self.ops.append(
-            experts_of(self.manifest, self.names, layer, hidden, router, out, self.activation)
+            experts_of(self.manifest, self.names, layer, read, router, out, self.activation)
         )
+        if latent is not None:
+            out = self._linear(layer, EXPERT_LATENTS[1], out, size, latent)
         part = self.names.shared_expert(layer)
         if part is None:
             return out
@@ -528,11 +532,14 @@ class GraphBuilder:
         return f"l{layer}.ffn"
 
     def _shared_expert(self, layer: int, part: str, hidden: str, width: int) -> str:
-        size = self.sizes.hidden_size
-        gate = self._linear(layer, f"{part}.gate_proj", hidden, width)
-        up = self._linear(layer, f"{part}.up_proj", hidden, width)
-        act, out = f"l{layer}.act", f"l{layer}.shared"
-        self.ops.append(GatedActivation(gate, up, act, self.activation, width, self.clamp))
+        size, act, out = self.sizes.hidden_size, f"l{layer}.act", f"l{layer}.shared"
+        if self.blocks.ffn.gated_activation:
+            gate = self._linear(layer, f"{part}.gate_proj", hidden, width)
+            up = self._linear(layer, f"{part}.up_proj", hidden, width)
+            self.ops.append(GatedActivation(gate, up, act, self.activation, width, self.clamp))
+        else:
+            up = self._linear(layer, f"{part}.up_proj", hidden, width)
+            self.ops.append(Activation(up, act, self.activation, width))
         branch = self._linear(layer, f"{part}.down_proj", act, size, width)
         weight = self._use(layer, "mlp.shared_expert_gate", (1, size), WeightKind.VECTOR)
         if weight.name not in self.names:

@@ -60,9 +60,12 @@ class Router:
 class Experts:
     """out = sum of weight * down(activation(gate(x)) * up(x)) over the experts of each row.
 
+    Experts without gates compute down(activation(up(x))).
+
     Attributes:
         router: Value of the `Router` that selects the experts and their routing weights.
-        gates: Gate projection of each expert, [width, features of x].
+        gates: Gate projection of each expert, [width, features of x]; empty for none, and then
+            there is no clamp, no bias of gates or ups, and inputs are not scaled.
         ups: Up projection of each expert, [width, features of x].
         downs: Down projection of each expert, [features of x, width].
         activation: Activation, as in `GatedActivation`.

@@ -32,7 +32,8 @@ def experts_of(
     moe, parts = manifest.moe_config, names.experts(layer)
     assert moe is not None, "the layer has experts"
     assert parts is not None, "the layer has experts"
-    size, width = manifest.architecture.hidden_size, expert_width(manifest, moe)
+    size, width = expert_size(manifest, moe), expert_width(manifest, moe)
+    is_gated = manifest.inference.ffn.gated_activation
 
     def matrices(part: str, shape: tuple[int, int]) -> tuple[WeightUse, ...]:
         stems = (part.format(expert=number) for number in range(moe.num_experts))
@@ -50,14 +51,14 @@ def experts_of(
         x=x,
         router=router,
         out=out,
-        gates=matrices(parts.gate, (width, size)),
+        gates=matrices(parts.gate, (width, size)) if is_gated else (),
         ups=matrices(parts.up, (width, size)),
         downs=matrices(parts.down, (size, width)),
         activation=activation,
         width=width,
         clamp=clamp_of(manifest.inference.ffn),
-        gate_bias=bias(parts.gate, width),
-        up_bias=bias(parts.up, width),
+        gate_bias=bias(parts.gate, width) if is_gated else None,
+        up_bias=bias(parts.up, width) if is_gated else None,
         down_bias=bias(parts.down, size),
         scales_inputs=bool(moe.weights_scale_inputs),
     )
@@ -66,6 +67,22 @@ def experts_of(
 def expert_width(manifest: Manifest, moe: MoeConfig) -> int:
     """Return the width of an expert's inner layer."""
     return moe.expert_intermediate_size or manifest.architecture.intermediate_size
+
+
+def expert_size(manifest: Manifest, moe: MoeConfig) -> int:
+    """Return the width of what an expert reads and writes."""
+    return moe.expert_latent_size or manifest.architecture.hidden_size
+
+
+def has_known_form_without_gates(manifest: Manifest, moe: MoeConfig, names: TensorNames) -> bool:
+    """Return whether experts without gates have neither biases nor weighted inputs."""
+    found = ((at, names.experts(at)) for at in range(manifest.architecture.num_layers))
+    biases = (
+        names.layer(layer, f"{parts.up.replace('.{expert}', '')}.bias")
+        for layer, parts in found
+        if parts is not None
+    )
+    return not moe.weights_scale_inputs and not any(name in names for name in biases)
 
 
 def clamp_of(ffn: FeedForward) -> Clamp | None:

@@ -82,6 +82,9 @@ EXPERT_NAMES = (
 SHARED_EXPERTS = ("mlp.shared_expert", "mlp.shared_experts", "mlp.shared_mlp")
 """Names of the expert that every token uses, or of several that are stored as a wider one."""
 
+EXPERT_LATENTS = ("mlp.fc1_latent_proj", "mlp.fc2_latent_proj")
+"""Names of the projections to the latent that routed experts read, and from what they write."""
+
 SELECTION_BIASES = (
     "mlp.gate.e_score_correction_bias",
     "mlp.moe_statics.e_score_correction_bias",
@@ -164,7 +167,7 @@ class TensorNames:
     def shared_expert(self, layer: int) -> str | None:
         """Return the name of a layer's shared expert; None for a layer without one."""
         found = (
-            one for one in SHARED_EXPERTS if self.layer(layer, f"{one}.gate_proj.weight") in self
+            one for one in SHARED_EXPERTS if self.layer(layer, f"{one}.up_proj.weight") in self
         )
         return next(found, None)
 

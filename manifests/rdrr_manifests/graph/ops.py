@@ -174,7 +174,7 @@ def uses(op: Op) -> tuple[WeightUse, ...]:
     """Return the tensors that an op reads; those of experts are ordered by expert."""
     held = [getattr(op, one.name) for one in fields(op)]
     single = (one for one in held if isinstance(one, WeightUse))
-    stacks = (one for one in held if isinstance(one, tuple))
+    stacks = (one for one in held if isinstance(one, tuple) and one)  # gates may be absent
     return (*single, *(use for one_of_each in zip(*stacks, strict=True) for use in one_of_each))
 
 

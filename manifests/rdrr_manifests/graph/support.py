@@ -7,7 +7,7 @@ from typing import Any
 from rdrr_format.errors import ManifestError
 
 from rdrr_manifests.faults import Fault, shown
-from rdrr_manifests.graph.experts import has_known_clamp
+from rdrr_manifests.graph.experts import has_known_clamp, has_known_form_without_gates
 from rdrr_manifests.graph.layer_sizes import head_dim_of, layer_sizes
 from rdrr_manifests.graph.names import TensorNames
 from rdrr_manifests.graph.recurrent_layers import RECURRENT_LAYERS
@@ -66,7 +66,9 @@ def _unsupported(manifest: Manifest, names: TensorNames) -> dict[str, bool]:
         "moeConfig": moe is not None and not _has_known_experts(manifest, moe, names),
         "inference.attention.causal": not blocks.attention.causal
         and (blocks.output.embedding_postprocessor is None or not _is_plain(manifest)),
-        "inference.ffn.gatedActivation": (moe is not None and not blocks.ffn.gated_activation),
+        "inference.ffn.gatedActivation": moe is not None
+        and not blocks.ffn.gated_activation
+        and not has_known_form_without_gates(manifest, moe, names),
         "inference.ffn.swigluLimit": not has_known_clamp(blocks.ffn),
         "inference.ffn.activationSparsity": not _has_sound_sparsity(manifest),
         "architecture.altupActiveIndex": (manifest.architecture.altup_active_index or 0)

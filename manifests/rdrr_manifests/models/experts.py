@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
-from rdrr_manifests.models.base import ManifestModel
+from rdrr_manifests.models.base import WRITTEN_IF_SET, Block
 
 
-class MoeConfig(ManifestModel):
+class MoeConfig(Block):
     """`moeConfig`: the settings of every layer that has experts; the tensors decide which do.
 
     The rule `experts` checks the counts, so that a wrong count is reported as such and not as a
@@ -22,6 +24,9 @@ class MoeConfig(ManifestModel):
             `intermediateSize` of `architecture`.
         shared_expert_intermediate_size: Width of the expert that every token uses; None if there
             is none. Written by rdrr only.
+        expert_latent_size: Width of the latent that the routed experts read and write, between two
+            projections that all of them share; None if they read and write the hidden state.
+            Written by rdrr only.
         normalize_weights: Whether the routing weights of a token's experts are divided by their
             sum. Written by rdrr only.
         score_function: Scores of the experts: `softmax` over all of them, or `sigmoid` of each
@@ -44,6 +49,7 @@ class MoeConfig(ManifestModel):
     expert_format: str = "mixtral"
     expert_intermediate_size: int | None = Field(default=None, gt=0)
     shared_expert_intermediate_size: int | None = Field(default=None, gt=0)
+    expert_latent_size: Annotated[int | None, WRITTEN_IF_SET] = Field(default=None, gt=0)
     normalize_weights: bool = True
     score_function: str | None = None
     expert_groups: int | None = Field(default=None, gt=0)

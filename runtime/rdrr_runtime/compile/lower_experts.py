@@ -5,6 +5,7 @@ The choice of experts stays on the GPU: kernels read the expert indices from the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rdrr_device.buffers import BufferSlice
@@ -14,6 +15,7 @@ from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Chosen, Reason
 from rdrr_runtime.compile.experts import ExpertKernel, ExpertRequest, choose_experts
 from rdrr_runtime.compile.lower_products import exact_product
+from rdrr_runtime.phases.activation import activate
 from rdrr_runtime.phases.expert_int8 import expert_int8
 from rdrr_runtime.phases.expert_linear import expert_linear
 from rdrr_runtime.phases.expert_tiled import expert_tiled
@@ -99,7 +101,7 @@ class _Mixture:
     op: Experts
     routed: Routed
     source: Input
-    gates: _Stack
+    gates: _Stack | None
     ups: _Stack
     downs: _Stack
     out: BufferSlice
@@ -114,6 +116,11 @@ class _Mixture:
     def inner(self) -> int:
         """Inner activations per row, over all experts of the row."""
         return self.routed.top_k * self.op.width
+
+    @property
+    def gated(self) -> tuple[_Stack, ...]:
+        """The stacks that read the input: gates, if there are any, and ups."""
+        return (self.ups,) if self.gates is None else (self.gates, self.ups)
 
     @property
     def width(self) -> int:
@@ -140,19 +147,25 @@ class _Mixture:
         size = self.build.ctx.value_bytes * rows * width
         return self.build.workspace.named(f"experts.{name}.{rows}", size)
 
-    def activate(self, gate: BufferSlice, up: BufferSlice) -> BufferSlice:
-        """Emit the gated activation; return its output."""
+    def activate(self, products: Sequence[BufferSlice]) -> BufferSlice:
+        """Emit the activation of the products with `gated`; return its output."""
+        ctx, label, name = self.build.ctx, f"{self.op.out}.act", self.op.activation
+        if self.gates is None:
+            (up,) = products
+            self.build.emit(activate(ctx, up, width=self.inner, activation=name, label=label))
+            return up
         act = self.scratch("act", self.inner)
+        gate, up = products
         phases = gated_activation(
-            self.build.ctx,
+            ctx,
             gate,
             up,
             act,
             width=self.inner,
-            activation=self.op.activation,
+            activation=name,
             clamp=self.op.clamp,
             gates=ExpertGates(self.routed, self.inner_biases),
-            label=f"{self.op.out}.act",
+            label=label,
         )
         self.build.emit(phases)
         return act
@@ -179,16 +192,18 @@ def emit_experts(
         accumulate: Whether the result is added to what the buffer holds.
     """
     routed = replace(build.routed[op.router], scales_inputs=op.scales_inputs)
-    stacks = tuple(build.model.weights.stack(group) for group in (op.gates, op.ups, op.downs))
-    gates, ups, downs = (
-        _Stack(one, choose_experts(ExpertRequest(build.ctx, one, stacks), build.model.preferences))
-        for one in stacks
+    groups = [group for group in (op.gates, op.ups, op.downs) if group]
+    weights = tuple(build.model.weights.stack(group) for group in groups)
+    *gates, ups, downs = (
+        _Stack(one, choose_experts(ExpertRequest(build.ctx, one, weights), build.model.preferences))
+        for one in weights
     )
     if source.before is not None and (downs.kernel.tiled or not downs.kernel.int8):
-        source = _normed(build, source, op.gates[0].shape[1])
-    mixture = _Mixture(build, op, routed, source, gates, ups, downs, out, accumulate)
-    kinds = {(one.kernel.tiled, one.kernel.int8) for one in (gates, ups, downs)}
-    assert len(kinds) == 1, "refusals depend on the pass and on all three stacks"
+        source = _normed(build, source, op.ups[0].shape[1])
+    gate = gates[0] if gates else None
+    mixture = _Mixture(build, op, routed, source, gate, ups, downs, out, accumulate)
+    kinds = {(one.kernel.tiled, one.kernel.int8) for one in (*gates, ups, downs)}
+    assert len(kinds) == 1, "refusals depend on the pass and on all stacks"
     if downs.kernel.tiled:
         _tiles(mixture)
     elif downs.kernel.int8:
@@ -220,18 +235,19 @@ def _normed(build: PassBuilder, source: Input, width: int) -> Input:
 def _routes(mixture: _Mixture) -> None:
     """Emit products in which each route reads its expert's weights, in f32."""
     build, op, routed, downs = mixture.build, mixture.op, mixture.routed, mixture.downs
-    gate_and_up = []
-    for stack, name in ((mixture.gates, "gate"), (mixture.ups, "up")):
+    products = []
+    for stack in mixture.gated:
+        name = "up" if stack is mixture.ups else "gate"
         y, ctx = mixture.scratch(name, mixture.inner), stack.kernel.context(build.ctx)
         label = f"{op.out}.{name}"
         phases = expert_linear(ctx, stack.weight, routed, mixture.x, y, by_route=False, label=label)
         build.emit(phases, stack.reason)
-        gate_and_up.append(y)
+        products.append(y)
     phases = expert_linear(
         downs.kernel.context(build.ctx),
         downs.weight,
         routed,
-        mixture.activate(*gate_and_up),
+        mixture.activate(products),
         mixture.out,
         by_route=True,
         accumulate=mixture.accumulate,
@@ -244,9 +260,9 @@ def _routes(mixture: _Mixture) -> None:
 def _int8_routes(mixture: _Mixture) -> None:
     """Emit products in which each route reads its expert's weights, in int8."""
     build, op, routed = mixture.build, mixture.op, mixture.routed
-    gates, ups, downs = mixture.gates, mixture.ups, mixture.downs
+    ups, downs = mixture.ups, mixture.downs
     ctx, act = build.ctx, mixture.scratch("act", mixture.inner)
-    wide = small_batch_bytes(ctx.max_rows, gates.weight.k)
+    wide = small_batch_bytes(ctx.max_rows, ups.weight.k)
     narrow = small_batch_bytes(ctx.max_rows * routed.top_k, downs.weight.k)
     x = build.workspace.named(f"experts.int8.{ctx.max_rows}", wide)
     inner = build.workspace.named(f"experts.act.int8.{ctx.max_rows}", narrow)
@@ -257,15 +273,17 @@ def _int8_routes(mixture: _Mixture) -> None:
             ctx,
             mixture.x,
             x,
-            k=gates.weight.k,
+            k=ups.weight.k,
             before=before,
             label=f"{op.x}.int8",
         ),
-        gates.reason,
+        ups.reason,
     )
-    output = Output((act,), "gate", mixture.inner_biases, activation=op.activation, clamp=op.clamp)
-    phases = expert_int8(ctx, (gates.weight, ups.weight), routed, x, output, label=label)
-    build.emit(phases, gates.reason)
+    kind = "activate" if mixture.gates is None else "gate"
+    output = Output((act,), kind, mixture.inner_biases, activation=op.activation, clamp=op.clamp)
+    weights = tuple(one.weight for one in mixture.gated)
+    phases = expert_int8(ctx, weights, routed, x, output, label=label)
+    build.emit(phases, ups.reason)
     phases = quantize_small_batch(
         ctx, act, inner, k=downs.weight.k, per_row=routed.top_k, label=f"{label}.int8"
     )
@@ -284,8 +302,8 @@ def _tiles(mixture: _Mixture) -> None:
         f"experts.groups.{ctx.max_rows}", groups_bytes(ctx, routed.experts)
     )
     build.emit(expert_groups(ctx, routed, groups, label=f"{op.out}.groups"))
-    source, gates = mixture.x, mixture.gates
-    x = build.quantized(op.x, source, gates.weight.k, gates.reason) if int8 else source
+    source, ups = mixture.x, mixture.ups
+    x = build.quantized(op.x, source, ups.weight.k, ups.reason) if int8 else source
 
     def emit(
         stack: _Stack, name: str, x: BufferSlice | QuantizedRows, y: BufferSlice
@@ -297,9 +315,11 @@ def _tiles(mixture: _Mixture) -> None:
         build.emit(phases, stack.reason)
         return y
 
-    gate = emit(gates, "gate", x, mixture.scratch("gate", mixture.inner))
-    up = emit(mixture.ups, "up", x, mixture.scratch("up", mixture.inner))
-    act = mixture.activate(gate, up)
+    products = []
+    for stack in mixture.gated:
+        name = "up" if stack is ups else "gate"
+        products.append(emit(stack, name, x, mixture.scratch(name, mixture.inner)))
+    act = mixture.activate(products)
     inner: BufferSlice | QuantizedRows = act
     if int8:
         name, k, top_k = f"{op.out}.act", downs.weight.k, routed.top_k

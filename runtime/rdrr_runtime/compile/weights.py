@@ -212,7 +212,7 @@ def _expert_groups(graph: Graph) -> Iterator[tuple[WeightUse, ...]]:
     """Yield the groups of matrices to stack, each in the order of the experts."""
     for op in graph.ops:
         if isinstance(op, Experts):
-            yield from (op.gates, op.ups, op.downs)
+            yield from (group for group in (op.gates, op.ups, op.downs) if group)
 
 
 @dataclass(frozen=True)

@@ -34,30 +34,32 @@ def expert_int8(
     """Multiply rows by their experts; `weights_refusal` must return None for the matrices.
 
         gate        y[r, s, :] = act(W_gate[e] x[r, :]) (W_up[e] x[r, :])
+        activate    y[r, s, :] = act(W[e] x[r, :])
         store, add  y[r, :] = sum_s w W[e] x[r, s, :] (+ y)
 
     e is the expert of the s-th route of row r, and w is the routing weight. With a bias, b[e] is
-    added to each product with W[e].
+    added to each product with W[e]; `activate` has none, and its inputs are not scaled.
 
     Args:
         ctx: Lowering context.
         stacks: Matrices [experts * N, K] with blocks along K; for `gate`, those of gate and up.
         routed: Routes of the pass.
-        x: Output of `quantize_small_batch`: [rows, K] for `gate`, otherwise [rows, top_k, K].
-        output: One y, f32 [rows, top_k, N] for `gate`, otherwise [rows, N]. The bias is f32
-            [experts, N]; for `gate`, those of all gates and then those of all ups.
+        x: Output of `quantize_small_batch`: [rows, K] for `gate` and `activate`, otherwise
+            [rows, top_k, K].
+        output: One y, f32 [rows, top_k, N] for `gate` and `activate`, otherwise [rows, N]. The bias
+            is f32 [experts, N]; for `gate`, those of all gates and then those of all ups.
         label: Name of the op, for messages and profiles.
 
     Raises:
         FormatError: The kernel does not support a size, or a buffer is too small.
     """
-    gate, k = output.kind == "gate", stacks[0].k
+    each, k = output.kind in ("gate", "activate"), stacks[0].k
     outputs = expert_outputs(stacks[0], routed, label)
-    x_per_row, y_per_row = (1, routed.top_k) if gate else (routed.top_k, 1)
+    x_per_row, y_per_row = (1, routed.top_k) if each else (routed.top_k, 1)
     need_routes(ctx, routed, label)
     need_floats(f"{label}: x", x, small_batch_bytes(ctx.max_rows * x_per_row, k) // 4)
     need_floats(f"{label}: y", output.ys[0], ctx.max_rows * y_per_row * outputs)
-    bound, experts = bind_whole(stacks), "each" if gate else "sum"
+    bound, experts = bind_whole(stacks), "each" if each else "sum"
     record = MatvecRows(
         threads=min(WORKGROUP, ctx.max_threads),
         variant=f"experts.{experts}.{bound.types}.int8",

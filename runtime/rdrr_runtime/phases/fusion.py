@@ -270,8 +270,9 @@ class Output:
         ys: Results [rows, N]. One buffer for the outputs of all matrices side by side or, for a
             small batch, one buffer for each matrix; for `gate` one buffer of the gated pairs. f32
             for `best`.
-        kind: `store`, `add` (to y), `gate` (activation(gate) * up), or for one row `activate`
-            (activation of the output) or `best` (store and also find the largest output).
+        kind: `store`, `add` (to y), `gate` (activation(gate) * up), or for one row and for experts
+            `activate` (activation of the output), or for one row `best` (store and also find the
+            largest output).
         bias: f32, one value for each output of all matrices, or None.
         activation: For `gate` and `activate`: as in snippets/activate.wgsl.
         clamp: For `gate`: the clamped SwiGLU to compute instead; None for the usual formula.

@@ -107,8 +107,9 @@ class MatvecRows(WeightsRecord):
     Attributes:
         experts: `each` for one result for each expert of a row, `sum` for the sum of the results
             weighted by routing weight; empty without experts.
-        kind: Fused output op, `store`, `add` or `gate`, see `Output.kind`.
-        act: For `gate`: the formula, see snippets/activate.wgsl.
+        kind: Fused output op, `store`, `add` or `gate`, or with experts `activate`, see
+            `Output.kind`.
+        act: For `gate` and `activate`: the formula, see snippets/activate.wgsl.
         bias: Whether a bias is added.
         concatenated: Whether the outputs of several matrices lie side by side in one y.
         rows: Token rows of an item, a power of two; 1 with experts.

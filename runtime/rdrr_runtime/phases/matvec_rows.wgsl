@@ -13,6 +13,9 @@
 // f    store    y[r, n] = v[r, n] (+ bias[n]); each matrix has its own y, or their outputs lie side by side
 //      add      y[r, n] += v[r, n] (+ bias[n])
 //      gate     y[r, n] = activate(v_gate[r, n]) v_up[r, n]; gate and up are one matrix of 2 N rows or two of N
+{% if KIND == "activate" %}
+//      activate y[r, n] = activate(v[r, n])
+{% endif %}
 {% if WIDTH %}
 //               quantized to int8 as quantize_small_batch does; an item has whole groups of 32 outputs
 {% endif %}
@@ -81,7 +84,7 @@ override TEAMS = WG / {{ T }}u;
 override OUTPUT_ROWS = N0{% if MATRICES == 1 %} / 2u{% endif %};
 {% endif %}
 
-{% if GATE %}
+{% if ACT %}
 {% include "snippets/activate.wgsl" %}
 
 {% endif %}
@@ -343,7 +346,8 @@ fn store(item: u32, team: u32, row: u32, sums: Sums) {
                 biases += {{ "" if SCALED else "routes[route].weight * " }}bias[expert * N0 + first + {{ o }}u];
             }
 {% endif %}
-            y{{ 0 if CONCATENATED else s }}[at] = sums{{ "[" ~ o ~ "]" if OUTPUTS > 1 }}{{ (" + biases" if EXPERTS else " + bias[" ~ before.outputs ~ "first + " ~ o ~ "u]") if BIAS }}{{ " + y" ~ s ~ "[at]" if KIND == "add" }};
+{% set SUM = "sums" ~ ("[" ~ o ~ "]" if OUTPUTS > 1 else "") %}
+            y{{ 0 if CONCATENATED else s }}[at] = {{ "activate(" ~ SUM ~ ")" if KIND == "activate" else SUM }}{{ (" + biases" if EXPERTS else " + bias[" ~ before.outputs ~ "first + " ~ o ~ "u]") if BIAS }}{{ " + y" ~ s ~ "[at]" if KIND == "add" }};
         }
 {% endfor %}
     }

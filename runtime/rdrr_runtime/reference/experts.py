@@ -17,8 +17,8 @@ def experts(
     x: Tensor,
     ids: Tensor,
     factors: Tensor,
-    expert: Callable[[int], tuple[Projection, Projection, Projection]],
-    activate: Callable[[Tensor, Tensor], Tensor],
+    expert: Callable[[int], tuple[Projection | None, Projection, Projection]],
+    activate: Callable[[Tensor | None, Tensor], Tensor],
     observe: Callable[[int, Tensor, Tensor], None] | None = None,
     *,
     scales_inputs: bool = False,
@@ -30,8 +30,9 @@ def experts(
         ids: Experts of each row, int [rows, top_k].
         factors: Routing weights of these experts, [rows, top_k].
         expert: Returns the gate and up projections [width, K] and the down projection [K, width]
-            of an expert, given its number.
-        activate: Returns the inner activations of some rows, given their gates and ups.
+            of an expert, given its number; the gate is None for experts without one.
+        activate: Returns the inner activations of some rows, given their gates, if there are any,
+            and their ups.
         observe: Called with the number of each expert that is used, the rows that enter its gate
             and up projections, and the rows that enter its down projection.
         scales_inputs: Multiply the inputs of an expert by the routing weight, not its outputs.
@@ -42,7 +43,8 @@ def experts(
         rows, rank = (ids == number).nonzero(as_tuple=True)
         weight = factors[rows, rank].unsqueeze(1)
         outer = x[rows] * weight if scales_inputs else x[rows]
-        inner = activate(linear(outer, *gate), linear(outer, *up))
+        gated = None if gate is None else linear(outer, *gate)
+        inner = activate(gated, linear(outer, *up))
         if observe is not None:
             observe(number, outer, inner)
         result = linear(inner, *down)

@@ -210,18 +210,21 @@ def _mixture(run: ReferencePass, op: Experts) -> Tensor:
     def projection(part: tuple[WeightUse, ...], bias: WeightUse | None, number: int) -> Projection:
         return run.weight(part[number]), None if bias is None else run.weight(bias)[number]
 
-    def expert(number: int) -> tuple[Projection, Projection, Projection]:
+    def expert(number: int) -> tuple[Projection | None, Projection, Projection]:
         return (
-            projection(op.gates, op.gate_bias, number),
+            projection(op.gates, op.gate_bias, number) if op.gates else None,
             projection(op.ups, op.up_bias, number),
             projection(op.downs, op.down_bias, number),
         )
 
     def observe(number: int, outer: Tensor, inner: Tensor) -> None:
         for part, rows in ((op.gates, outer), (op.ups, outer), (op.downs, inner)):
-            run.observe(part[number], rows)
+            if part:
+                run.observe(part[number], rows)
 
-    def activate(gate: Tensor, up: Tensor) -> Tensor:
+    def activate(gate: Tensor | None, up: Tensor) -> Tensor:
+        if gate is None:
+            return ACTIVATIONS[op.activation](up)
         return gated_activation(gate, up, op.activation, op.clamp)
 
     ids, factors = run.values[op.router]

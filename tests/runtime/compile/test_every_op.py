@@ -58,6 +58,8 @@ def changed(example: Example) -> Iterator[tuple[str, Example]]:
                 continue  # without effect
             if one.name == "unit_offset" and getattr(op, "weight", None) is None:
                 continue  # nothing to which it could be added
+            if one.name == "scales_inputs" and not getattr(op, "gates", ()):
+                continue  # experts without gates have no such form
             if one.name == "up_part" and getattr(op, "up_parts", 0) == 1:
                 continue  # there is no other part
             for what, value in alternatives(op, one.name):

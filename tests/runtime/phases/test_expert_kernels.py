@@ -351,6 +351,24 @@ def test_experts_in_int8_equal_the_product_of_quantized_rows(any_bench, rng, dty
     assert relative_error(found, gate / (1 + np.exp(-gate)) * up) < 10 * TOLERANCE
 
 
+@pytest.mark.parametrize(("dtype", "rows", "k"), INT8_CASES)
+def test_experts_without_gates_are_activated_in_int8(any_bench, rng, dtype, rows, k):
+    experts, top_k, n = 5, 2, 67
+    ups, values = stacked(any_bench, rng, dtype, experts, (n, k))
+    routes, ids, _ = routed(any_bench, rng, rows, experts, top_k)
+    x, y = normal(rng, rows, k), any_bench.poisoned(rows, top_k, n)
+    ctx, target = any_bench.context(rows), any_bench.poisoned(small_batch_bytes(rows, k) // 4)
+    output = Output((y,), "activate", activation="relu2")
+    made = [
+        *quantize_small_batch(ctx, any_bench.upload(x), target, k=k, label="t"),
+        *expert_int8(ctx, (ups,), routes, target, output, label="t"),
+    ]
+    any_bench.run(made, rows)
+    near = in_int8(x).astype(np.float64)
+    expected = np.maximum(np.einsum("rsnk,rk->rsn", values[ids], near), 0.0) ** 2
+    assert relative_error(any_bench.download(y, rows, top_k, n), expected) < 10 * TOLERANCE
+
+
 @pytest.mark.parametrize("accumulate", [True, False])
 @pytest.mark.parametrize(("dtype", "rows", "k"), INT8_CASES)
 def test_routes_in_int8_are_summed_by_their_weights(any_bench, rng, dtype, rows, k, accumulate):

@@ -99,6 +99,31 @@ def test_the_outputs_of_experts_are_summed_with_their_routing_weights(rng):
         torch.testing.assert_close(found[row], expected)
 
 
+def test_experts_without_gates_activate_their_ups(rng):
+    x, ups, downs = (
+        tensor(rng, ROWS, K),
+        tensor(rng, EXPERTS, WIDTH, K),
+        tensor(rng, EXPERTS, K, WIDTH),
+    )
+    ids, factors = route(router(2, normalize=True), tensor(rng, ROWS, EXPERTS))
+    seen = []
+
+    def activate(gate, up):
+        seen.append(gate)
+        return torch.relu(up).square()
+
+    found = ops.experts(
+        x, ids, factors, lambda e: (None, (ups[e], None), (downs[e], None)), activate
+    )
+    assert set(seen) == {None}
+    for row in range(ROWS):
+        expected = sum(
+            factor * (downs[expert] @ torch.relu(ups[expert] @ x[row]) ** 2)
+            for expert, factor in zip(ids[row].tolist(), factors[row], strict=True)
+        )
+        torch.testing.assert_close(found[row], expected)
+
+
 def test_the_sigmoid_gate_scales_each_row_of_the_branch(rng):
     x, branch, weight = tensor(rng, ROWS, K), tensor(rng, ROWS, 5), tensor(rng, 1, K)
     factors = 1 / (1 + np.exp(-(x.numpy() @ weight[0].numpy())))
