@@ -76,12 +76,22 @@ def test_blocks_of_the_input_projection_are_copied_both_ways(tmp_path, rng):
     assert mine["blk.0.ssm_in.weight"].data.tobytes() == other["blk.0.ssm_in.weight"].data.tobytes()
 
 
+SMALL_EXPERTS = {
+    "layers_block_type": ["moe", "linear_attention"],
+    "mlp_bias": False,
+    "moe_intermediate_size": 32,
+    "moe_shared_expert_intermediate_size": 32,
+}
+
+
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
         ("mamba2", {"use_bias": True}, "no biases"),
         ("mamba2", {"expand": 4, "num_heads": 32}, "twice the hidden size"),
         ("granitemoehybrid", {"layer_types": ["full_attention"] * 4}, "another architecture"),
+        ("nemotron_h", {**SMALL_EXPERTS, "layers_block_type": ["mlp", "moe"]}, "dense feed-forw"),
+        ("nemotron_h", {**SMALL_EXPERTS, "mlp_bias": True}, "no biases in shared"),
     ],
 )
 def test_what_llama_cpp_would_not_load_is_refused(tmp_path, rng, name, options, words):

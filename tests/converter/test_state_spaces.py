@@ -101,8 +101,8 @@ def test_sizes_that_do_not_fit_and_other_activations_are_refused(stated):
     "stated",
     [
         {},
-        {"hybrid_override_pattern": "ME*"},
-        {"layers_block_type": ["mamba", "moe"]},
+        {"hybrid_override_pattern": "MX*"},
+        {"layers_block_type": ["mamba", "rwkv"]},
         {"hybrid_override_pattern": "M*", "layers_block_type": ["attention", "mamba"]},
     ],
 )

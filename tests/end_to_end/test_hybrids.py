@@ -13,7 +13,13 @@ from rdrr_manifests.package import open_package
 from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
-from support.checkpoints import LATEST_MODELS, VOCAB, make_model, save_checkpoint
+from support.checkpoints import (
+    LATEST_MODELS,
+    STATE_SPACE_MODELS,
+    VOCAB,
+    make_model,
+    save_checkpoint,
+)
 from support.comparison import (
     load_stored_weights,
     relative_error,
@@ -55,6 +61,26 @@ def test_a_quantized_hybrid_computes_what_its_dequantized_weights_do(kind, devic
         single = stepped(backend, ids, PREFILL)
         assert relative_error(single, reference[PREFILL - 1 :]) <= bound
     gpu.close()
+
+
+def test_dense_layers_beside_experts_and_their_biases_compute_the_same(device, tmp_path, rng):
+    tiny = next(one for one in STATE_SPACE_MODELS if "moe_latent_size" in dict(one.options))
+    kinds = ["moe", "linear_attention", "mlp", "full_attention"]
+    model = make_model(tiny, rng, mlp_bias=True, layers_block_type=kinds)
+    save_checkpoint(model, tmp_path / "source", dtype="float32")
+    convert(tmp_path / "source", tmp_path / "package", quantize="f32")
+    ids = rng.integers(3, VOCAB, 40).tolist()
+    reference = transformers_logits(model, ids)
+    with open_package(tmp_path / "package") as package:
+        biases = [name for name in package.manifest.tensors if name.endswith("_proj.bias")]
+        assert sum("mlp" in name for name in biases) == 6
+        gpu = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+        for backend in (CpuBackend(package, context=CONTEXT), gpu):
+            found = scored(backend, ids)
+            # Rounding may decide between two experts that are almost equally probable.
+            rows = np.abs(found - reference).max(axis=1) / np.abs(reference).max()
+            assert np.quantile(rows, 0.9) <= 1e-4
+        gpu.close()
 
 
 KINDS = ["qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "lfm2", "lfm2_moe"]

@@ -501,6 +501,19 @@ FALCON_H1 = (
     ("embedding_multiplier", 5.6),
     ("lm_head_multiplier", 0.04),
 )
+NEMOTRON_EXPERTS = (
+    ("head_dim", 96),
+    ("layers_block_type", ["linear_attention", "moe", "full_attention", "moe"]),
+    ("mamba_head_dim", 32),
+    ("mamba_num_heads", 12),
+    ("moe_intermediate_size", 160),
+    ("moe_shared_expert_intermediate_size", 192),
+    ("n_groups", 2),
+    ("n_routed_experts", 6),
+    ("num_experts_per_tok", 2),
+    ("routed_scaling_factor", 2.5),
+    ("ssm_state_size", 40),
+)
 STATE_SPACE_MODELS = (
     TinyModel(
         "nemotron_h",
@@ -515,6 +528,13 @@ STATE_SPACE_MODELS = (
             ("ssm_state_size", 40),
             ("use_bias", True),
         ),
+        least_layers=4,
+    ),
+    TinyModel("nemotron_h", 384, NEMOTRON_EXPERTS, least_layers=4),
+    TinyModel(
+        "nemotron_h",
+        320,
+        (*NEMOTRON_EXPERTS, ("moe_latent_size", 96), ("norm_topk_prob", False)),
         least_layers=4,
     ),
     TinyModel(

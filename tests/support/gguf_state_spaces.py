@@ -35,6 +35,8 @@ def write_state_space_gguf(checkpoint: Path, path: Path, dtype: str = "F32") -> 
     """Write a checkpoint in float32 as GGUF, with matrices of the given storage type."""
     config = json.loads((checkpoint / "config.json").read_text())
     name = ARCHITECTURES[config["model_type"]]
+    if name == "nemotron_h" and "moe" in config["layers_block_type"]:
+        name = "nemotron_h_moe"
     kinds = layer_kinds(config)
     arch = next(one for one, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
     names = gguf.get_tensor_name_map(arch, len(kinds))
@@ -43,14 +45,14 @@ def write_state_space_gguf(checkpoint: Path, path: Path, dtype: str = "F32") -> 
     for key, value in {**entries, **tokenizer_entries(checkpoint)}.items():
         if value is not None:
             add_entry(writer, key, value)
-    for ours, values in load_file(checkpoint / "model.safetensors").items():
+    for ours, values in with_joined_experts(load_file(checkpoint / "model.safetensors")).items():
         for part, own in stored(ours, values * factors(ours, config, values), config):
             suffixes = (".weight", ".bias")
             theirs = names.get_name(part, try_suffixes=suffixes)
             assert theirs is not None, part
             kind = (
                 "F32"
-                if own.ndim < 2 or re.search("conv1d|norm|A_log|router|[.]D$", part)
+                if own.ndim < 2 or re.search("conv1d|norm|A_log|router|mixer[.]gate|[.]D$", part)
                 else dtype
             )
             add_tensor(writer, theirs, np.ascontiguousarray(own, np.float32), kind)
@@ -59,6 +61,24 @@ def write_state_space_gguf(checkpoint: Path, path: Path, dtype: str = "F32") -> 
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def with_joined_experts(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the tensors of a checkpoint, with those of all experts in one."""
+    found: dict[str, np.ndarray] = {}
+    experts: dict[str, list[tuple[int, np.ndarray]]] = {}
+    for name, values in state.items():
+        match = re.fullmatch(r"(.+\.mixer\.experts)\.(\d+)\.(.+)", name)
+        if match is None:
+            found[name] = values
+        else:
+            whole = f"{match[1].replace('backbone.', 'model.')}.{match[3]}"
+            whole = whole.replace(".mixer.", ".mlp.")
+            experts.setdefault(whole, []).append((int(match[2]), values))
+    return found | {
+        name: np.stack([one for _, one in sorted(own, key=lambda pair: pair[0])])
+        for name, own in experts.items()
+    }
 
 
 def layer_kinds(config: Mapping[str, Any]) -> list[str]:
@@ -76,6 +96,8 @@ def stored(
     groups = config.get("mamba_n_groups") or config.get("n_groups")
     if ours.endswith("dt_bias"):
         ours = ours.replace("dt_bias", "dt_proj.bias" if ".mamba." in ours else "dt.bias")
+    elif ours.endswith("e_score_correction_bias"):
+        ours = ours.replace("correction_bias", "correction.bias")
     elif ours.endswith(("A_log", ".D")):
         values = (-np.exp(values) if ours.endswith("A_log") else values)[:, None]
     elif "conv1d.weight" in ours:
@@ -164,8 +186,22 @@ def metadata(config: Mapping[str, Any], kinds: list[str]) -> dict[str, Any]:
         "attention.head_count_kv": count if is_falcon else by_layer,
         "feed_forward_length": inner,
     }
+    if is_nemotron and "moe" in kinds:
+        inner = config["moe_intermediate_size"]
+        found |= {
+            "expert_count": config["n_routed_experts"],
+            "expert_feed_forward_length": inner,
+            "expert_group_count": config["n_group"],
+            "expert_shared_count": config["n_shared_experts"],
+            "expert_shared_feed_forward_length": config["moe_shared_expert_intermediate_size"],
+            "expert_used_count": config["num_experts_per_tok"],
+            "expert_weights_norm": config["norm_topk_prob"],
+            "expert_weights_scale": config["routed_scaling_factor"],
+        }
+        if config["moe_latent_size"] is not None:
+            found["moe_latent_size"] = config["moe_latent_size"]
     if is_nemotron:
-        found["feed_forward_length"] = [inner if kind == "mlp" else 0 for kind in kinds]
+        found["feed_forward_length"] = [inner if kind in ("mlp", "moe") else 0 for kind in kinds]
     head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     found |= {"attention.key_length": head, "attention.value_length": head}
     if is_falcon:

@@ -21,6 +21,8 @@ COMPARED: Mapping[str, str] = {
     "GLM-4.5-Air": WHOLE,
     "Hy-MT2-7B": WHOLE,
     "LFM2-1.2B": WHOLE,
+    "Nemotron-3-Nano-30B-A3B": WHOLE,
+    "Nemotron-3-Super-120B-A12B": TEST,
     "gpt-oss-20b": TEST,
     "GLM-4.7-Flash": TEST,
     "ERNIE-4.5-21B-A3B": TEST,

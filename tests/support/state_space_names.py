@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-FEED_FORWARD = "up_proj|down_proj|gate|experts|shared_experts"
+FEED_FORWARD = "up_proj|down_proj|gate|experts|shared_experts|fc1_latent_proj|fc2_latent_proj"
 
 
 def state_space_name(name: str) -> str:

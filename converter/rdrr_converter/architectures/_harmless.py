@@ -175,6 +175,7 @@ HARMLESS: frozenset[str] = frozenset(
         "vision_start_token_id",
         "vision_token_id",
         # heads that predict further tokens, whose tensors say which there are
+        "keep_mtp_spec_in_bf16",
         "mtp_num_hidden_layers",
         "mtp_use_dedicated_embeddings",
         # read, or compared with a harmless value, if what they belong to is in use
@@ -257,7 +258,8 @@ HARMLESS_COPIES: Mapping[str, str] = MappingProxyType(
         "conv_dim": "hidden_size",
         "conv_dim_out": "hidden_size",
         "num_heads": "num_attention_heads",
-        "num_query_groups": "num_key_value_heads",  # Nemotron-H
+        "norm_eps": "layer_norm_epsilon",  # Nemotron-H, as the next
+        "num_query_groups": "num_key_value_heads",
         "theta": "rope_theta",
         "layer_switch": "sliding_window_pattern",  # Cohere 2
         "sliding_window_size": "sliding_window",  # Gemma 2

@@ -1,4 +1,6 @@
-"""Nemotron-H: each layer is a state space, attention without rope, or a feed-forward.
+"""Nemotron-H and Nemotron 3: a layer is a state space, attention without rope, or a feed-forward.
+
+Feed-forwards are dense or have experts; neither have gates.
 
 transformers limits the steps of a prompt to `time_step_min` and more, but not those of decoding.
 NVIDIA's own code follows `time_step_limit` in both, and so does this file.
@@ -7,6 +9,22 @@ NVIDIA's own code follows `time_step_limit` in both, and so does this file.
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures._nemotron_h import (
+    EXPERT_STACKS,
+    EXPERTS,
+    FEED_FORWARD_PARTS,
+    LATENTS,
+    MIXTURE,
+    MLP_BIAS,
+    MOE,
+    expert_size,
+    has_experts,
+    head_width,
+    layer_count,
+    layers_of,
+    layers_with_latents,
+    single_branches,
+)
 from rdrr_converter.architectures._rope import no_rope
 from rdrr_converter.architectures._state_space import (
     FEED_FORWARD,
@@ -15,10 +33,8 @@ from rdrr_converter.architectures._state_space import (
     StateSpaceKeys,
     input_stacks,
     mixer_names,
-    of_type,
 )
 from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import FULL
 from rdrr_converter.architectures.tensors import (
     ATTENTION,
@@ -43,75 +59,6 @@ KEYS = StateSpaceKeys(
     conv_bias="use_conv_bias",
     bias="use_bias",
 )
-TYPES = {
-    "M": STATE_SPACE,
-    "mamba": STATE_SPACE,
-    "linear_attention": STATE_SPACE,
-    "*": FULL,
-    "attention": FULL,
-    FULL: FULL,
-    "-": FEED_FORWARD,
-    "mlp": FEED_FORWARD,
-}
-"""Types of layers by their letters in patterns, and by their older and newer names in lists."""
-
-_OF_EXPERTS = (
-    "moe_intermediate_size",
-    "moe_latent_size",
-    "moe_shared_expert_intermediate_size",
-    "moe_shared_expert_overlap",
-    "n_group",
-    "n_routed_experts",
-    "n_shared_experts",
-    "norm_topk_prob",
-    "num_experts_per_tok",
-    "routed_scaling_factor",
-    "topk_group",
-)
-"""Keys that only describe layers with experts, which these rules refuse."""
-
-_UNUSED = (
-    "expand",  # the width is that of the heads
-    "mtp_hybrid_override_pattern",  # further tokens are not predicted
-    "mtp_layers_block_type",
-    "num_nextn_predict_layers",
-)
-
-
-def single_branches(config: Config) -> tuple[str, ...]:
-    """Rule: the layers of `layers_block_type`, else of `hybrid_override_pattern`.
-
-    Raises:
-        SourceError: Both are absent, one has a type that is not known, or they differ.
-    """
-    for key in (*_OF_EXPERTS, *_UNUSED):
-        config.get(key)
-    found = {}
-    for key in ("layers_block_type", "layer_types", "hybrid_override_pattern"):
-        stated = config.get(key)
-        if stated is None:
-            continue
-        unknown = [one for one in stated if one not in TYPES]
-        if not stated or unknown:
-            raise config.fault(key, f"layers of the types {', '.join(TYPES)}", unknown or stated)
-        found[key] = tuple(TYPES[one] for one in stated)
-    if len(set(found.values())) != 1:
-        expected = "one list of layers" if found else "layers_block_type"
-        raise config.fault("hybrid_override_pattern", expected, list(found) or None)
-    return next(iter(found.values()))
-
-
-def layer_count(config: Config) -> int:
-    """Default: the number of layers is that of the types."""
-    return len(single_branches(config))
-
-
-def head_width(config: Config) -> int:
-    """Default: the width of a head has another key in the first models."""
-    found: int = config.get("attention_head_dim") or 128
-    return found
-
-
 NEMOTRON_H = ArchitectureRule(
     name="nemotron_h",
     classes=("NemotronHForCausalLM", "NemotronHModel"),
@@ -126,13 +73,21 @@ NEMOTRON_H = ArchitectureRule(
         "max_position_embeddings": 4096,
         "mlp_bias": False,
         "mlp_hidden_act": "relu2",
+        "moe_intermediate_size": 7688,
+        "moe_shared_expert_intermediate_size": 7688,
+        "n_group": 1,
         "n_groups": 8,
+        "n_routed_experts": 8,
+        "norm_topk_prob": True,
         "num_attention_heads": 32,
+        "num_experts_per_tok": 2,
         "num_hidden_layers": layer_count,
         "num_key_value_heads": 8,
         "rms_norm_eps": 1e-5,
+        "routed_scaling_factor": 1.0,
         "ssm_state_size": 128,
         "tie_word_embeddings": False,
+        "topk_group": 1,
         "use_bias": False,
         "use_conv_bias": True,
         "vocab_size": 131072,
@@ -142,12 +97,14 @@ NEMOTRON_H = ArchitectureRule(
     normalization={"rms_norm_eps": read.number("rms_norm_eps")},
     ffn={"activation": read.activation("mlp_hidden_act"), "gated_activation": False},
     output={},
+    experts=MOE,
+    has_experts=has_experts,
     rope=no_rope,
     state_space=STEP_LIMITS,
     layer_types=single_branches,
     pattern={"single_branch": True},
     keys={"rms_norm_eps": "layer_norm_epsilon"},
-    dimensions=KEYS.dimensions(),
+    dimensions={**KEYS.dimensions(), "routed": expert_size},
     prefixes=("model.", "backbone.", ""),
     names={
         "model.embed_tokens": "model.embeddings",
@@ -157,24 +114,25 @@ NEMOTRON_H = ArchitectureRule(
             {
                 "input_layernorm": "norm",
                 **{f"self_attn.{one}_proj": f"mixer.{one}_proj" for one in "qkvo"},
-                "mlp.up_proj": "mixer.up_proj",
-                "mlp.down_proj": "mixer.down_proj",
+                **{f"mlp.{one}": f"mixer.{one}" for one in FEED_FORWARD_PARTS},
                 **mixer_names("mixer"),
             },
         ),
     },
-    stacks=input_stacks("model.layers.{layer}.mixer"),
+    stacks=(
+        *input_stacks("model.layers.{layer}.mixer"),
+        *EXPERT_STACKS,
+    ),
     other_parts=(r"mtp\..*",),
+    extra_layers="num_nextn_predict_layers",
     tensors=(
         EMBEDDING,
         norm("input_layernorm"),
-        *in_layers(of_type(single_branches, STATE_SPACE), *KEYS.tensors()),
-        *in_layers(of_type(single_branches, FULL), *ATTENTION),
-        *in_layers(
-            of_type(single_branches, FEED_FORWARD),
-            *UNGATED_FEED_FORWARD,
-            *ungated_biases(read.flag("mlp_bias")),
-        ),
+        *in_layers(layers_of(STATE_SPACE), *KEYS.tensors()),
+        *in_layers(layers_of(FULL), *ATTENTION),
+        *in_layers(layers_of(FEED_FORWARD), *UNGATED_FEED_FORWARD, *ungated_biases(MLP_BIAS)),
+        *in_layers(layers_of(EXPERTS), *MIXTURE),
+        *in_layers(layers_with_latents, *LATENTS),
         FINAL_NORM,
         HEAD,
     ),

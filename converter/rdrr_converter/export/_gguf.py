@@ -78,10 +78,12 @@ def find_gguf_architecture(rule: ArchitectureRule, package: Package) -> GgufArch
         ConversionError: This version does not know them.
     """
     is_causal = package.manifest.inference.attention.causal
+    has_experts = package.manifest.moe_config is not None
     for row in GGUF_ARCHITECTURES.values():
         if (
             row.is_written
             and row.is_causal is is_causal
+            and row.has_experts in (None, has_experts)
             and {row.hf_class, *row.classes} & set(rule.classes)
         ):
             return row

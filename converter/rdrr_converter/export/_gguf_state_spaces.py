@@ -17,6 +17,7 @@ Entries = dict[str, Any]
 Notes = tuple[str, ...]
 
 _BIASES = (".mamba.in_proj.bias", ".mamba.out_proj.bias")
+_EXPERT_BIASES = (".shared_experts.up_proj.bias", ".shared_experts.down_proj.bias")
 
 
 def plan_state_space(
@@ -37,6 +38,11 @@ def plan_state_space(
     if name.endswith(_BIASES):
         raise ConversionError(
             "llama.cpp has no biases in the projections of a state space",
+            where=f"{package.where}, {first.name}",
+        )
+    if name.endswith((*_EXPERT_BIASES, "_latent_proj.bias")):
+        raise ConversionError(
+            "llama.cpp has no biases in shared experts",
             where=f"{package.where}, {first.name}",
         )
     if name.endswith(".mamba.conv1d.weight"):
@@ -105,7 +111,36 @@ def nemotron_h(config: Mapping[str, Any]) -> tuple[Entries, Notes]:
     }, ()
 
 
+def nemotron_h_moe(config: Mapping[str, Any]) -> tuple[Entries, Notes]:
+    """State what Nemotron-H has, and its experts.
+
+    Raises:
+        ConversionError: Some of the feed-forwards are dense.
+    """
+    pattern, width = config["hybrid_override_pattern"], config["moe_intermediate_size"]
+    if "-" in pattern:
+        raise ConversionError(
+            "llama.cpp has no Nemotron-H with dense feed-forwards beside those with experts",
+            found=pattern,
+            hint="export it `to` safetensors",
+        )
+    entries, notes = nemotron_h(config)
+    latent = config.get("moe_latent_size")
+    return {
+        **entries,
+        "expert_count": config["n_routed_experts"],
+        "expert_group_count": config["n_group"],
+        "expert_group_used_count": config["topk_group"],
+        "expert_shared_count": 1,
+        "expert_shared_feed_forward_length": config["moe_shared_expert_intermediate_size"],
+        "expert_weights_norm": bool(config["norm_topk_prob"]),
+        "expert_weights_scale": float(config["routed_scaling_factor"]),
+        "feed_forward_length": [width if kind == "E" else 0 for kind in pattern],
+        **({} if latent is None else {"moe_latent_size": latent}),
+    }, notes
+
+
 KEYS_OF: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, Notes]]] = MappingProxyType(
-    {"mamba2": mamba2, "nemotron_h": nemotron_h}
+    {"mamba2": mamba2, "nemotron_h": nemotron_h, "nemotron_h_moe": nemotron_h_moe}
 )
 """Further metadata and notes, by `general.architecture`; those of Granite need more."""

@@ -7,9 +7,11 @@ from math import sqrt
 from types import MappingProxyType
 from typing import Any
 
+from rdrr_manifests.graph.names import TensorNames
 from rdrr_manifests.models import Manifest
 from rdrr_manifests.models.state_space import StateSpace
 
+from rdrr_converter.architectures._nemotron_h import EXPERTS
 from rdrr_converter.architectures._state_space import FEED_FORWARD, STATE_SPACE, StateSpaceKeys
 from rdrr_converter.architectures.falcon_h1 import KEYS as FALCON_H1
 from rdrr_converter.architectures.granitemoehybrid import KEYS as GRANITE
@@ -76,12 +78,23 @@ def _nemotron(manifest: Manifest) -> dict[str, Any]:
     kinds = manifest.inference.layer_pattern.layer_types
     if kinds is None:
         kinds = (FULL,) * manifest.architecture.num_layers
-    letters = {STATE_SPACE: "M", FULL: "*", FEED_FORWARD: "-"}
-    names = {STATE_SPACE: "mamba", FULL: "attention", FEED_FORWARD: "mlp"}
-    return {
+    names, moe = TensorNames(manifest.tensors), manifest.moe_config
+    kinds = tuple(
+        one if names.experts(layer) is None else EXPERTS for layer, one in enumerate(kinds)
+    )
+    letters = {STATE_SPACE: "M", FULL: "*", FEED_FORWARD: "-", EXPERTS: "E"}
+    words = {STATE_SPACE: "mamba", FULL: "attention", FEED_FORWARD: "mlp", EXPERTS: "moe"}
+    found = {
         "hybrid_override_pattern": "".join(letters.get(one, "?") for one in kinds),
-        "layers_block_type": [names.get(one, one) for one in kinds],
+        "layers_block_type": [words.get(one, one) for one in kinds],
         "mlp_hidden_act": manifest.inference.ffn.activation,
+    }
+    if moe is None:
+        return found
+    return found | {
+        "moe_latent_size": moe.expert_latent_size,
+        "moe_shared_expert_intermediate_size": moe.shared_expert_intermediate_size,
+        "n_shared_experts": 1,
     }
 
 

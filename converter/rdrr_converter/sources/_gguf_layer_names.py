@@ -187,6 +187,14 @@ LFM2_OUTSIDE: Mapping[str, str] = MappingProxyType(
 )
 QUERIES_KEYS = ("q_proj", "k_proj")
 HYBRID: Mapping[str, str] = MappingProxyType({**LAYER, **_gguf_state_spaces.MIXER})
+NEMOTRON_EXPERTS: Mapping[str, str] = MappingProxyType(
+    {
+        **SHARED_EXPERTS,
+        **_gguf_state_spaces.MIXER,
+        "ffn_latent_down": "mlp.fc1_latent_proj",
+        "ffn_latent_up": "mlp.fc2_latent_proj",
+    }
+)
 GRANITE_HYBRID: Mapping[str, str] = MappingProxyType({**GRANITE, **_gguf_state_spaces.MIXER})
 NO_FORMS: Mapping[str, str] = MappingProxyType({})
 WHOLE: Mapping[str, str] = MappingProxyType(

@@ -57,6 +57,9 @@ class Metadata(Protocol):
     def size(self, key: str) -> int:
         """Return a positive integer."""
 
+    def number(self, key: str) -> float | None:
+        """Return a positive number, or None if the key is missing."""
+
 
 def flattened(tensor: SourceTensor) -> SourceTensor:
     """Return a tensor of a state space with the shape of Hugging Face, or another one unchanged."""
@@ -174,7 +177,33 @@ def nemotron_h(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def nemotron_h_moe(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what Nemotron-H has, with experts in place of dense feed-forwards (Nemotron 3)."""
+    found, further = nemotron_h(read, config), read.get("nextn_predict_layers") or 0
+    layers = read.size("block_count") - further
+    return {
+        **found,
+        "hybrid_override_pattern": found["hybrid_override_pattern"][:layers].replace("-", "E"),
+        "moe_latent_size": read.get("moe_latent_size"),
+        "moe_shared_expert_intermediate_size": read.size("expert_shared_feed_forward_length"),
+        "n_group": read.get("expert_group_count") or 1,
+        "n_routed_experts": read.size("expert_count"),
+        "norm_topk_prob": bool(read.get("expert_weights_norm")),
+        "num_experts": None,
+        "num_hidden_layers": layers,
+        "num_nextn_predict_layers": further,
+        "routed_scaling_factor": read.number("expert_weights_scale") or 1.0,
+        "shared_expert_intermediate_size": None,
+        "topk_group": read.get("expert_group_used_count") or 1,
+    }
+
+
 SETTINGS: Mapping[str, Callable[[Metadata, Mapping[str, Any]], dict[str, Any]]] = MappingProxyType(
-    {"falcon-h1": falcon_h1, "mamba2": mamba2, "nemotron_h": nemotron_h}
+    {
+        "falcon-h1": falcon_h1,
+        "mamba2": mamba2,
+        "nemotron_h": nemotron_h,
+        "nemotron_h_moe": nemotron_h_moe,
+    }
 )
 """The keys of the configuration, by `general.architecture`; those of Granite need more."""

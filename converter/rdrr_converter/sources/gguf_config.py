@@ -62,6 +62,7 @@ _WITH_EXPERTS = (
     "lfm2moe",
     "hunyuan-moe",
     "llama4",
+    "nemotron_h_moe",
     *_gguf_mixtures.SETTINGS,
 )
 _GEMMA2_27B_LAYERS = 46

@@ -58,6 +58,8 @@ class GgufArchitecture:
         in_metadata: A part of the names of tensors that a GGUF states in its metadata.
         is_written: Whether rdrr exports such files, and does not only read them.
         has_attention: Whether any layer has attention.
+        has_experts: Whether the models have experts, where llama.cpp gives those with experts
+            another name than those without; None where it does not.
     """
 
     name: str
@@ -83,6 +85,7 @@ class GgufArchitecture:
     joins_gates: bool = False
     in_metadata: str | None = None
     two_norms: Mapping[str, str] | None = None
+    has_experts: bool | None = None
 
     def for_tensors(self, names: Iterable[str]) -> GgufArchitecture:
         """Return this row for a model with these tensors, in llama.cpp's names or the other."""
@@ -278,6 +281,17 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                     ("use_bias", ".mamba.in_proj.bias", True),
                     ("use_conv_bias", ".mamba.conv1d.bias", True),
                 ),
+                has_experts=False,
+            ),
+            GgufArchitecture(
+                "nemotron_h_moe",
+                "NemotronHForCausalLM",
+                layer_names.NEMOTRON_EXPERTS,
+                layer_names.QUERIES_KEYS,
+                per_layer=_gguf_state_spaces.PER_LAYER,
+                whole=layer_names.OF_STATE_SPACES,
+                flags=(("use_conv_bias", ".mamba.conv1d.bias", True),),
+                has_experts=True,
             ),
             GgufArchitecture(
                 "falcon-h1",
