@@ -280,6 +280,19 @@ CONFIGURED: Mapping[str, ConfiguredShape] = MappingProxyType(
         ),
         "gemma4-e2b": _gemma4(35, 20, **_E2B),
         "gemma4-e2b-10-layers": _gemma4(10, 5, **_E2B),
+        # DeepSeek-V2-Lite with 4 of its 27 layers, and with the compressed queries of DeepSeek-V2,
+        # which llama.cpp expects of every file that does not have 27 layers.
+        "deepseek-v2-lite-4-layers": _deepseek_v2(
+            4,
+            hidden_size=2048,
+            intermediate_size=10944,
+            moe_intermediate_size=1408,
+            n_routed_experts=64,
+            num_attention_heads=16,
+            num_key_value_heads=16,
+            q_lora_rank=1536,
+            vocab_size=102400,
+        ),
         # DeepSeek-V2-Lite with 16 of its 64 experts: a token reads as many bytes as in the model.
         "deepseek-v2-lite-16-experts": _deepseek_v2(
             27,
