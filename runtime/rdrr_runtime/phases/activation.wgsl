@@ -33,10 +33,11 @@ fn activate(g: f32) -> f32 {
     return select(below, above, g > 0.0) + beta * g;
 }
 {% elif ACT == "clip" %}
+{% include "snippets/float_bits.wgsl" %}
 override LIMIT: f32;
 
 fn activate(g: f32) -> f32 {
-    return clamp(g, -LIMIT, LIMIT);
+    return select(clamp(g, -LIMIT, LIMIT), g, is_nan(g));
 }
 {% else %}
 {% include "snippets/activate.wgsl" %}

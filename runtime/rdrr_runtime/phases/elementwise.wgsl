@@ -18,7 +18,7 @@
 // An item is WG elements of a row, one for each thread.
 {% include "snippets/value.wgsl" %}
 {% if OP == "softcap" %}
-{% include "snippets/finite.wgsl" %}
+{% include "snippets/float_bits.wgsl" %}
 {% endif %}
 var<storage, read_write> x: array<{{ X_VALUE }}>;
 {% if OP == "add" %}

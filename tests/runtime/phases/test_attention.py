@@ -105,6 +105,23 @@ def test_grouped_queries_softcap_and_f32_equal_torch(
 
 
 @pytest.mark.parametrize("which", list(AttentionKernel))
+@pytest.mark.parametrize("cap", [0.0, 5.0])
+def test_a_query_that_is_nan_stays_visible(any_bench, rng, which, cap) -> None:
+    """The clamp of a soft cap must not make a number of it."""
+    bench, spec = any_bench, AttentionSpec(6, KvSpec(2, 64, CONTEXT, "f32"), 0.2, softcap=cap)
+    _, caches = filled_cache(bench, rng, spec.cache, 203)
+    q = normal(rng, 3, 6, 64)
+    q[1, 4, 7] = np.nan
+    out, scratch = bench.poisoned(*q.shape), bench.poisoned(scratch_size(spec, 3) // 4)
+    operands = (bench.upload(q), LayerCache(*caches), out)
+    wanted = {"spec": spec, "which": which, "scratch": scratch}
+    bench.run(attention(bench.context(3, base=200), *operands, **wanted, label="t"), 3)
+    found = np.isnan(bench.download(out, *q.shape))
+    assert found[1, 4].all()
+    assert found.sum() == 64
+
+
+@pytest.mark.parametrize("which", list(AttentionKernel))
 @pytest.mark.parametrize("head_dim", [64, 96])
 def test_attention_over_a_q8_0_cache_equals_torch_on_its_dequantized_values(
     any_bench, rng, head_dim, which

@@ -195,6 +195,21 @@ def test_the_combined_splits_equal_attention(
     assert relative_error(found, expected[0].numpy()) < tolerance
 
 
+@pytest.mark.parametrize("cap", [0.0, 5.0])
+def test_a_query_that_is_nan_stays_visible(any_bench: Bench, rng, cap: float) -> None:
+    bench, spec = any_bench, AttentionSpec(8, KvSpec(2, 64, CONTEXT, "f32"), 0.3, softcap=cap)
+    projected = normal(rng, 12, 64)
+    projected[3, 9] = np.nan
+    caches = LayerCache(*(bench.upload(normal(rng, 2, CONTEXT, 64)) for _ in range(2)))
+    parts, stats = bench.poisoned(8, spec.splits, 64), bench.poisoned(8, spec.splits, 2)
+    operands = (bench.upload(projected), caches, (parts, stats))
+    wanted = {"spec": spec, "transform": HeadTransform(), "label": "attention"}
+    bench.run(attention_decode(bench.context(1, base=40), *operands, **wanted), 1)
+    found = bench.download(parts, 8, spec.splits, 64)[:, 0]
+    assert np.isnan(found).all(axis=1).tolist() == [head == 3 for head in range(8)]
+    assert np.isnan(bench.download(stats, 8, spec.splits, 2)[3, 0, 1])
+
+
 @pytest.mark.parametrize("window", [0, 100])
 @pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
 def test_a_batch_gives_the_same_results_as_each_sequence_alone(

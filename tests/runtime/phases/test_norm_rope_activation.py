@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 from rdrr_format.errors import FormatError
+from rdrr_manifests.graph import Clamp
 from rdrr_runtime.phases import elementwise, rmsnorm
+from rdrr_runtime.phases.activation import ACTIVATIONS, CLIP, activate
 from rdrr_runtime.phases.copy import copy, copy_row
 from rdrr_runtime.phases.gated_activation import gated_activation
 from rdrr_runtime.phases.rope import rope
@@ -157,6 +159,28 @@ def test_gated_activation_equals_torch(bench, rng, activation, fused) -> None:
     got = bench.download(y, rows, width)
     assert relative_error(got[1:], expected[1:]) < TOLERANCE
     assert relative_error(got[0], expected[0]) < TOLERANCE
+
+
+@pytest.mark.parametrize("clamp", [None, Clamp(7.0, 1.702, 1.0)], ids=["plain", "clamped"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_gated_activation_keeps_nan(bench, rng, activation, clamp) -> None:
+    gate, up = normal(rng, 1, 64), normal(rng, 1, 64)
+    gate[0, 5] = up[0, 40] = np.nan
+    y = bench.poisoned(1, 64)
+    operands = (bench.upload(gate), bench.upload(up), y)
+    wanted = {"width": 64, "activation": activation, "clamp": clamp}
+    bench.run(gated_activation(bench.context(1), *operands, **wanted, label="t"), 1)
+    assert np.flatnonzero(np.isnan(bench.download(y, 64))).tolist() == [5, 40]
+
+
+@pytest.mark.parametrize("activation", [*ACTIVATIONS, CLIP])
+def test_an_activation_keeps_nan(bench, rng, activation) -> None:
+    x = normal(rng, 1, 64)
+    x[0, [5, 40]] = np.nan, -np.float32(np.nan)
+    held, limit = bench.upload(x), 0.5 if activation == CLIP else None
+    made = activate(bench.context(1), held, width=64, activation=activation, limit=limit, label="t")
+    bench.run(made, 1)
+    assert np.flatnonzero(np.isnan(bench.download(held, 64))).tolist() == [5, 40]
 
 
 def test_an_unknown_activation_is_refused(bench) -> None:

@@ -1,5 +1,10 @@
 // The activation of a feed-forward block, {{ ACT }}. Arguments of exp and tanh are clamped to a range
 // in which every driver returns finite values; beyond it the results are the same in f32, or nearly zero.
+// NaN stays NaN, also where a comparison would hide it.
+{% if ACT in ("clamped_silu", "sigmoid", "relu", "relu2") %}
+{% include "snippets/float_bits.wgsl" %}
+
+{% endif %}
 {% if ACT == "clamped_silu" %}
 override LIMIT: f32;      // largest gate, and largest magnitude of up
 override ALPHA: f32;      // factor on the gate within the sigmoid
@@ -7,8 +12,9 @@ override UP_OFFSET: f32;  // added to up
 
 //   g / (1 + exp(-ALPHA g)) (u + UP_OFFSET), both limited first
 fn gated_activation(gate: f32, up: f32) -> f32 {
-    let g = min(gate, LIMIT);
-    return g / (1.0 + exp(min(-ALPHA * g, 80.0))) * (clamp(up, -LIMIT, LIMIT) + UP_OFFSET);
+    let g = select(min(gate, LIMIT), gate, is_nan(gate));
+    let u = select(clamp(up, -LIMIT, LIMIT), up, is_nan(up));
+    return g / (1.0 + exp(min(-ALPHA * g, 80.0))) * (u + UP_OFFSET);
 }
 {% else %}
 {% if ACT == "silu" %}
@@ -19,18 +25,18 @@ fn activate(g: f32) -> f32 {
 {% elif ACT == "sigmoid" %}
 //   1 / (1 + exp(-g))
 fn activate(g: f32) -> f32 {
-    return 1.0 / (1.0 + exp(min(-g, 80.0)));
+    return select(1.0 / (1.0 + exp(min(-g, 80.0))), g, is_nan(g));
 }
 {% elif ACT == "relu" %}
 //   max(g, 0)
 fn activate(g: f32) -> f32 {
-    return max(g, 0.0);
+    return select(max(g, 0.0), g, is_nan(g));
 }
 {% elif ACT == "relu2" %}
 //   max(g, 0)^2
 fn activate(g: f32) -> f32 {
     let h = max(g, 0.0);
-    return h * h;
+    return select(h * h, g, is_nan(g));
 }
 {% elif ACT == "gelu_erf" %}
 //   g / 2 (1 + erf(g / sqrt(2))), with erf of Abramowitz and Stegun 7.1.26 (error below 1.5e-7)

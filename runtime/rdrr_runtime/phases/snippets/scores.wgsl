@@ -37,9 +37,12 @@ fn attended_slots(slot: u32) -> vec2<u32> {
 }
 {% endif %}
 
-// SOFTCAP tanh(score / SOFTCAP), or the score where SOFTCAP is 0.
+{% include "snippets/float_bits.wgsl" %}
+
+// SOFTCAP tanh(score / SOFTCAP), or the score where SOFTCAP is 0. NaN and infinity stay as they are: the clamp
+// would hide them, and no logit would show that a query or key is broken.
 fn softcapped(score: f32) -> f32 {
-    if (SOFTCAP > 0.0) {
+    if (SOFTCAP > 0.0 && is_finite(score)) {
         return SOFTCAP * tanh(clamp(score / SOFTCAP, -15.0, 15.0));
     }
     return score;
