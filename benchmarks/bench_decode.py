@@ -17,7 +17,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -43,6 +43,9 @@ LAYOUTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 """Conversion options of each package, by the name that `--layouts` takes."""
+
+AGREEMENT_PROMPTS = 7
+"""Number of prompts whose logits are compared before the runners are timed."""
 
 PEER_VARIANTS = ((True, 512), (False, 512), (True, 256))
 """The measured variants of llama.cpp: flash attention on or off, and prompt tokens per pass."""
@@ -119,14 +122,19 @@ def open_peers(
 def agreement(runners: Sequence[Runner], ids: Sequence[int]) -> dict[str, float]:
     """Return each runner's relative distance of logits to those of the first runner.
 
-    The distance is |logits - first| / |first| in the Euclidean norm.
+    The distance is |logits - first| / |first| in the Euclidean norm, its median over the last
+    `AGREEMENT_PROMPTS` lengths of the prompt: in a mixture of random weights, rounding exchanges
+    experts of almost equal probability after some tokens, which says nothing about the others.
     """
-    first = runners[0].logits(ids)
-    scale = float(np.linalg.norm(first))
-    return {
-        runner.name: float(np.linalg.norm(runner.logits(ids) - first)) / scale
-        for runner in runners[1:]
-    }
+    lengths = range(max(1, len(ids) - AGREEMENT_PROMPTS + 1), len(ids) + 1)
+    first = [runners[0].logits(ids[:length]) for length in lengths]
+
+    def distances(runner: Runner) -> Iterator[float]:
+        for length, expected in zip(lengths, first, strict=True):
+            found = runner.logits(ids[:length])
+            yield float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+    return {runner.name: median(distances(runner)) for runner in runners[1:]}
 
 
 def measure(

@@ -6,9 +6,13 @@ Each checkpoint is converted to each of `--quantize` and exported twice: as safe
 which transformers loads, and as a GGUF file, which llama.cpp loads on the CPU. Both run the same
 tokens of the text, and their logits are compared. The token ids of both tokenizers are compared for
 the first 200 lines of the text. `--peer` is the npm package `@node-llama-cpp/linux-x64` 3.22.1 or
-`-vulkan`, as a tarball or unpacked. llama.cpp rounds the activations of quantized products to 8
-bits; so only with float32 weights do the logits compare nothing but the checkpoints. The last line
-is one JSON object.
+`-vulkan`, as a tarball or unpacked.
+
+llama.cpp rounds the activations of quantized products to 8 bits, so with quantized weights these
+logits also compare arithmetic. The last columns therefore run single tokens in the torch reference
+on the blocks of the GGUF file, as usual and with the roundings of llama.cpp, and have the median
+error of each: if the second one is not near 1e-6, the file and not the rounding is at fault. The
+last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -19,13 +23,19 @@ import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from rdrr_converter.recipes import RecipeName
 
+if TYPE_CHECKING:
+    from rdrr_manifests.package import Package
+
 F32 = npt.NDArray[np.float32]
+
+SINGLE_TOKENS = 16
+"""Number of tokens of the text that are run as sequences of one token."""
 
 TEXT = """And it came to pass in those days, that there went out a decree.
 def main(argv):\n\treturn 12345 + x[0]  # don't
@@ -33,8 +43,17 @@ def main(argv):\n\treturn 12345 + x[0]  # don't
 """
 
 
-def llama_cpp_logits(library: Any, path: Path, ids: Sequence[int]) -> F32:
-    """Return llama.cpp's logits after each token, float32 [tokens, vocab]."""
+def llama_cpp_logits(
+    library: Any, path: Path, ids: Sequence[int], *, separately: bool = False
+) -> F32:
+    """Return llama.cpp's logits after each token, float32 [tokens, vocab].
+
+    Args:
+        library: The libraries of llama.cpp.
+        path: The GGUF file.
+        ids: The tokens of one sequence.
+        separately: Whether each token is a sequence of its own instead.
+    """
     from peers.llama_cpp import PeerContext, PeerModel
 
     model = PeerModel(library, path, library.device("CPU"))
@@ -43,7 +62,10 @@ def llama_cpp_logits(library: Any, path: Path, ids: Sequence[int]) -> F32:
     )
     rows = []
     for position, token in enumerate(ids):
-        context.decode([token], position)
+        if separately:
+            context.prefill([token])
+        else:
+            context.decode([token], position)
         rows.append(context.logits())
     context.close()
     model.close()
@@ -80,12 +102,51 @@ def transformers_logits(folder: Path, ids: Sequence[int]) -> F32:
     return logits
 
 
+def single_token_errors(
+    library: Any, path: Path, package: Package, ids: Sequence[int]
+) -> tuple[float, float]:
+    """Compare llama.cpp with the reference on sequences of one token each.
+
+    Args:
+        library: The libraries of llama.cpp.
+        path: The GGUF file.
+        package: The package made from this file, with the same blocks.
+        ids: The tokens.
+
+    Returns:
+        The median error of the tokens, for the usual reference and for the one that rounds like
+        llama.cpp.
+    """
+    from _llama_cpp_rounding import RoundedModel
+
+    found = llama_cpp_logits(library, path, ids, separately=True)
+    models = [RoundedModel(package, rounds=rounds) for rounds in (False, True)]
+    usual, rounded = (
+        float(
+            np.median(
+                [
+                    relative_error(row, one.logits([token])[0])
+                    for row, token in zip(found, ids, strict=True)
+                ]
+            )
+        )
+        for one in models
+    )
+    return usual, rounded
+
+
+def relative_error(found: F32, expected: F32) -> float:
+    """Return max|found - expected| / max|expected|."""
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
 def check(
     library: Any, checkpoint: Path, quantize: RecipeName, text: str, tokens: int
 ) -> dict[str, Any]:
     """Convert and export one checkpoint, compare, and return its row of the table."""
     from rdrr_converter.convert import convert
     from rdrr_converter.export import export
+    from rdrr_manifests.package import open_package
     from tokenizers import Tokenizer
 
     with tempfile.TemporaryDirectory(prefix="rdrr-check-") as scratch:
@@ -105,12 +166,19 @@ def check(
         ids = tokenizer.encode(text, add_special_tokens=False).ids[:tokens]
         reference = transformers_logits(work / "hf", ids)
         found = llama_cpp_logits(library, work / "m.gguf", ids)
+        # Without a quantization, conversion copies the blocks of a GGUF file.
+        kept = quantize if quantize in ("f32", "f16") else None
+        convert(work / "m.gguf", work / "again", quantize=kept)
+        again = open_package(work / "again")
+        usual, rounded = single_token_errors(library, work / "m.gguf", again, ids[:SINGLE_TOKENS])
     return {
         "checkpoint": checkpoint.name,
         "architecture": result.architecture,
         "quantize": quantize,
         "tokens": len(ids),
-        "relative_error": float(np.abs(found - reference).max() / np.abs(reference).max()),
+        "relative_error": relative_error(found, reference),
+        "single_token_error": usual,
+        "single_token_error_with_roundings": rounded,
         "same_top": float((found.argmax(1) == reference.argmax(1)).mean()),
         "lines": len(lines),
         "same_ids": same,
@@ -146,7 +214,9 @@ def main() -> None:
                 print(
                     f"{row['checkpoint']:>16} {quantize:>7}: relative error of logits "
                     f"{row['relative_error']:.2g}, same top token {100 * row['same_top']:.1f} %, "
-                    f"same ids in {row['same_ids']} of {row['lines']} lines"
+                    f"same ids in {row['same_ids']} of {row['lines']} lines; single tokens: "
+                    f"{row['single_token_error']:.2g}, with llama.cpp's roundings "
+                    f"{row['single_token_error_with_roundings']:.2g}"
                 )
     print(json.dumps({"version": library.version, "rows": rows}))
 

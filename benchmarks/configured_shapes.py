@@ -28,10 +28,14 @@ class ConfiguredShape:
     Attributes:
         values: Content of `config.json`, without what all shapes share.
         norm_offset: Whether norms multiply by 1 + weight instead of by the weight.
+        scales_keys: Whether the norms of keys have weights around head_dim^-0.5, where attention
+            does not scale its scores. Weights around 1 give scores of a standard deviation of
+            head_dim^0.5, so that the softmax amplifies any rounding to half of the logits.
     """
 
     values: Mapping[str, Any]
     norm_offset: bool = field(default=False, kw_only=True)
+    scales_keys: bool = field(default=False, kw_only=True)
 
     @property
     def vocab(self) -> int:
@@ -52,7 +56,8 @@ class ConfiguredShape:
 
     def centre(self, name: str, dims: tuple[int, ...]) -> float:
         """Return the mean of a tensor's weights."""
-        del dims
+        if self.scales_keys and name.endswith("k_norm.weight"):
+            return float(dims[0] ** -0.5)
         for ending, centre in _CENTRES.items():
             if name.endswith(ending):
                 return centre
@@ -167,7 +172,8 @@ def _gemma4(layers: int, shared: int, **sizes: Any) -> ConfiguredShape:
             "use_double_wide_mlp": True,
             "vocab_size_per_layer_input": sizes["vocab_size"],
             **sizes,
-        }
+        },
+        scales_keys=True,
     )
 
 

@@ -69,6 +69,18 @@ def test_the_logits_of_all_runners_are_compared_with_those_of_the_first(rng):
     assert found == {"same": 0.0, "other": pytest.approx(0.5, rel=1e-6)}
 
 
+@pytest.mark.parametrize(("exchanged", "distance"), [(3, 0.0), (4, 1.0)])
+def test_the_median_over_prompts_leaves_out_a_few_exchanged_experts(rng, exchanged, distance):
+    rows = rng.normal(size=(12, 50)).astype(np.float32)
+    first = SimpleNamespace(name="first", logits=lambda ids: rows[len(ids)])
+    other = SimpleNamespace(
+        name="other", logits=lambda ids: rows[len(ids)] * (2 if len(ids) > 11 - exchanged else 1)
+    )
+    assert bench_decode.AGREEMENT_PROMPTS == 7
+    found = bench_decode.agreement([first, other], [1] * 11)
+    assert found == {"other": pytest.approx(distance, rel=1e-6)}
+
+
 def test_unknown_layouts_are_wrong_usage(capsys):
     assert bench_decode.parse(["--layouts", "row,column"]).layouts == "row,column"
     with pytest.raises(SystemExit) as stopped:

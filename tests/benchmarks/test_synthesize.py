@@ -94,6 +94,16 @@ def test_norms_of_configured_shapes_scale_by_about_one():
         assert shape.centre(name, dict(shape.tensors())[name]) == centre, name
 
 
+def test_keys_are_scaled_where_attention_does_not_scale_its_scores():
+    shape = CONFIGURED["tiny-gemma4"]
+    sizes = dict(shape.tensors())
+    for layer, head_dim in ((0, 256), (4, 512)):
+        name = f"model.layers.{layer}.self_attn.k_norm.weight"
+        assert sizes[name] == (head_dim,)
+        assert shape.centre(name, sizes[name]) == head_dim**-0.5
+        assert shape.centre(name.replace("k_norm", "q_norm"), sizes[name]) == 1.0
+
+
 @pytest.mark.parametrize(
     ("name", "millions"),
     # Qwen3.5-0.8B without its vision tower, and per layer of gpt-oss-20b (20,915 million in 24
