@@ -24,6 +24,7 @@ from rdrr_runtime.phases.fusion import (
     RowNorm,
 )
 from rdrr_runtime.phases.gpu_weight import GpuWeight
+from rdrr_runtime.phases.normed_branch import NormedBranch
 from rdrr_runtime.phases.packing import upload_weight
 from support.gpu import F32, Bench, in_int8, normal, random_tensor
 
@@ -96,6 +97,21 @@ class Source:
         return np.concatenate(made) * self.factor
 
 
+@dataclass(frozen=True)
+class AddedBranch:
+    """What a product does with a normed branch before it multiplies.
+
+    Attributes:
+        has_norm: Whether a norm of the sum follows.
+        is_scaled: Whether the sum is multiplied by a weight.
+        is_stored: Whether the sum is stored.
+    """
+
+    has_norm: bool = True
+    is_scaled: bool = False
+    is_stored: bool = True
+
+
 @dataclass
 class Operands:
     """Random operands of a launch, on the device and as arrays."""
@@ -164,6 +180,37 @@ class Operands:
         upload = self.bench.upload
         before = GatedNorm(upload(squares), blocks, head_dim, upload(gain), EPS, gates, 0.5)
         return Source(Input(upload(x), before), normed())
+
+    def branch(self, k: int, matrices: list[Matrix], form: AddedBranch) -> tuple[Source, F64]:
+        """Return a row and a branch before its norm, and their sum, f64 [K]."""
+        x, branch, gains = normal(self.rng, k), normal(self.rng, k), normal(self.rng, 2, k)
+        weight, number, offset = np.float32(0.7), 1.5, 0.25
+        root = np.sqrt(np.mean(branch.astype(np.float64) ** 2) + EPS)
+        added = branch / root * (offset + gains[0])
+        scale = weight * number if form.is_scaled else 1.0
+        gain = 1 + gains[1] if form.has_norm else np.float32(1)
+
+        def summed() -> F64:
+            return (x.astype(np.float64) + added) * scale
+
+        factors = self.away_from_ties((summed() * gain).astype(np.float32), matrices)
+        x = (summed() * factors / scale - added).astype(np.float32)
+        parts = [gains[0], *([gains[1]] if form.has_norm else [])]
+        if form.is_scaled:
+            parts.append(np.array([weight, 0, 0, 0], np.float32))
+        upload = self.bench.upload
+        before = RowNorm(upload(gains[1]), EPS, 1.0) if form.has_norm else None
+        normed = NormedBranch(
+            upload(branch),
+            upload(np.concatenate(parts)),
+            EPS,
+            offset,
+            stream=self.bench.poisoned(k) if form.is_stored else None,
+            factor=number if form.is_scaled else None,
+        )
+        operand = Input(upload(x), before, added=normed)
+        factor = 1 / np.sqrt(np.mean(summed() ** 2) + EPS) if form.has_norm else 1.0
+        return Source(operand, (summed() * gain).astype(np.float32), factor), summed()
 
     def layer_norm(self, k: int, matrices: list[Matrix], *, is_bare: bool) -> Source:
         """Return a row before LayerNorm whose mean is large beside its deviation."""

@@ -14,6 +14,7 @@ from rdrr_manifests.graph.ops import Graph, Linear, Norm, Residual, WeightUse
 from rdrr_runtime.compile.decision import ONLY, Chosen, Decision, Reason, decisions_of
 from rdrr_runtime.compile.pass_spec import PassSpec
 from rdrr_runtime.compile.patterns import Body
+from rdrr_runtime.compile.patterns_sums import NormedSum
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.products import Product, ProductKernel, choose_product
 from rdrr_runtime.compile.values import Values, Workspace
@@ -71,6 +72,8 @@ class PassBuilder:
         routed: The routes of each router, by the name of its output value.
         deferred: Norms that have not been emitted because each reader computes them, by the names
             of their outputs.
+        pending_sum: A sum that has not been emitted because the next product may compute it; None
+            for none.
     """
 
     model: LoadedModel
@@ -83,6 +86,7 @@ class PassBuilder:
     decisions: list[Decision] = field(default_factory=list)
     routed: dict[str, Routed] = field(default_factory=dict)
     deferred: dict[str, Norm] = field(default_factory=dict)
+    pending_sum: NormedSum | None = None
     _quantized_names: dict[tuple[int, int], str] = field(default_factory=dict)
 
     @property

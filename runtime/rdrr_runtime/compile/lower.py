@@ -23,7 +23,7 @@ from rdrr_runtime.compile.lower_layers import serve_gated, serve_normed_linears
 from rdrr_runtime.compile.lower_linear_attention import serve_linear_attention
 from rdrr_runtime.compile.lower_mixture import serve_mixture
 from rdrr_runtime.compile.lower_mtp import keep_final_states
-from rdrr_runtime.compile.lower_norm import emit_norm, lower_scaled_sum
+from rdrr_runtime.compile.lower_norm import emit_norm, lower_normed_sum, settle_sum
 from rdrr_runtime.compile.lower_ops import check_fields, lower_op
 from rdrr_runtime.compile.lower_rows import (
     serve_gated_input,
@@ -38,7 +38,6 @@ from rdrr_runtime.compile.patterns import (
     match_branch,
     match_gated_feed_forward,
     match_normed_projections,
-    match_scaled_sum,
 )
 from rdrr_runtime.compile.patterns_mixtures import match_mixture
 from rdrr_runtime.compile.patterns_rows import (
@@ -48,6 +47,7 @@ from rdrr_runtime.compile.patterns_rows import (
     match_row_feed_forward,
 )
 from rdrr_runtime.compile.patterns_states import match_linear_attention
+from rdrr_runtime.compile.patterns_sums import is_read_next, match_normed_sum
 from rdrr_runtime.compile.values import Values
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.kv_cache import KvCache
@@ -119,6 +119,7 @@ def lower(model: LoadedModel, spec: PassSpec, ctx: OpContext, cache: KvCache) ->
     while index < len(body.ops):
         index += _serve(build, index)
     if spec.keeps_hidden:
+        settle_sum(build)
         keep_final_states(build, norm)
     layers = len(build.phases)
     lowered = lower_head(build, norm, head)
@@ -142,13 +143,11 @@ def _serve(build: PassBuilder, index: int) -> int:
     served = _serve_pattern(build, index) if build.model.may_fuse else 0
     if served:
         return served
-    branch = match_branch(build.body, index)
-    scaled = match_scaled_sum(build.body, index) if build.model.may_fuse else None
-    if scaled is not None and branch is not None and branch.residual is not None:
-        assert isinstance(branch.op, Norm), "the pattern begins with a norm"
-        lower_scaled_sum(build, branch.op, branch.residual, scaled)
-        return branch.count + 1
     settle(build, build.body.ops[index])
+    served = _serve_sum(build, index) if build.model.may_fuse else 0
+    if served:
+        return served
+    branch = match_branch(build.body, index)
     if branch is not None:
         lower_op(build, branch.op, branch.residual)
         return branch.count
@@ -156,8 +155,21 @@ def _serve(build: PassBuilder, index: int) -> int:
     return 1
 
 
+def _serve_sum(build: PassBuilder, index: int) -> int:
+    """Defer or emit the sum of the stream and a normed branch; return the number of ops, or 0."""
+    found = match_normed_sum(build.body, index)
+    if found is None:
+        return 0
+    if build.ctx.max_rows == 1 and is_read_next(build.body, index, found):
+        build.pending_sum = found
+    else:
+        lower_normed_sum(build, found)
+    return found.count
+
+
 def settle(build: PassBuilder, op: Op) -> None:
-    """Emit the deferred norms that an op reads, since it does not compute them itself."""
+    """Emit the deferred sum and the deferred norms that an op reads, which it does not compute."""
+    settle_sum(build)
     for value in values_read(op):
         norm = build.deferred.pop(value, None)
         if norm is not None:
@@ -178,29 +190,35 @@ class _Pattern(Generic[P]):
         serve: Emits the phases of a pattern and returns its number of ops; 0 if no kernel can serve
             it, and then nothing has been emitted.
         one_row: Whether its kernels take one row only.
+        takes_sum: Whether its first product computes a deferred sum, or has it emitted.
     """
 
     match: Callable[[Body, int], P | None]
     serve: Callable[[PassBuilder, P], int]
     one_row: bool = False
+    takes_sum: bool = False
 
     def serve_at(self, build: PassBuilder, index: int) -> int:
         """Emit the pattern if it begins at an op; return the number of ops, or 0."""
         if self.one_row and build.ctx.max_rows != 1:
             return 0
         found = self.match(build.body, index)
-        return 0 if found is None else self.serve(build, found)
+        if found is None:
+            return 0
+        if not self.takes_sum:
+            settle_sum(build)
+        return self.serve(build, found)
 
 
 _PATTERNS: tuple[_Pattern[Any], ...] = (
-    _Pattern(match_attention_block, serve_attention_block),
-    _Pattern(match_linear_attention, serve_linear_attention, one_row=True),
+    _Pattern(match_attention_block, serve_attention_block, takes_sum=True),
+    _Pattern(match_linear_attention, serve_linear_attention, one_row=True, takes_sum=True),
     _Pattern(match_mixture, serve_mixture, one_row=True),
-    _Pattern(match_gated_feed_forward, serve_gated),
-    _Pattern(match_row_attention, serve_row_attention, one_row=True),
-    _Pattern(match_row_feed_forward, serve_row_feed_forward, one_row=True),
-    _Pattern(match_gated_input, serve_gated_input, one_row=True),
-    _Pattern(match_normed_products, serve_normed_products, one_row=True),
+    _Pattern(match_gated_feed_forward, serve_gated, takes_sum=True),
+    _Pattern(match_row_attention, serve_row_attention, one_row=True, takes_sum=True),
+    _Pattern(match_row_feed_forward, serve_row_feed_forward, one_row=True, takes_sum=True),
+    _Pattern(match_gated_input, serve_gated_input, one_row=True, takes_sum=True),
+    _Pattern(match_normed_products, serve_normed_products, one_row=True, takes_sum=True),
     _Pattern(match_normed_projections, serve_normed_linears),
 )
 """The patterns in the order of trying; those that save more phases come first."""

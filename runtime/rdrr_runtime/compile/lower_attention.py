@@ -12,12 +12,12 @@ from rdrr_manifests.graph.ops import Attention, Linear
 from rdrr_runtime.compile.attention import AttentionRequest, choose_attention
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Reason
+from rdrr_runtime.compile.inputs import source_of
 from rdrr_runtime.compile.lower_products import (
     Served,
     emit_branch,
     emit_product,
     fused_product,
-    source_of,
 )
 from rdrr_runtime.compile.pass_spec import Slots
 from rdrr_runtime.compile.patterns import AttentionBlock, Projections
@@ -97,7 +97,7 @@ def _emit_block(
     size = build.ctx.value_bytes * rows * sum(one.n for one in projected.product.weights)
     y = build.workspace.named(f"projected.{rows}", size)
     output = Output((y,), bias=build.concatenated_bias(linears))
-    source, x = source_of(build, norm, linears[0].x)
+    source, x = source_of(build, norm, linears[0].x, projected.product.weights, output)
     emit_product(build, projected, source, output, f"{layer} qkv")
     build.mark_source_read(norm, x, len(linears))
     sums, stats = _emit_attention(build, pattern.projections, spec, y, depends)

@@ -9,7 +9,8 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph.ops import Head, Norm
 
 from rdrr_runtime.compile.builder import PassBuilder
-from rdrr_runtime.compile.lower_norm import emit_norm
+from rdrr_runtime.compile.inputs import normed, take_sum
+from rdrr_runtime.compile.lower_norm import emit_norm, settle_sum
 from rdrr_runtime.compile.lower_products import (
     Served,
     emit_product,
@@ -23,7 +24,7 @@ from rdrr_runtime.phases.argmax_entropy import PICK_BYTES, argmax_entropy
 from rdrr_runtime.phases.argmax_entropy import SCRATCH_BYTES as ENTROPY_SCRATCH_BYTES
 from rdrr_runtime.phases.copy import copy_row
 from rdrr_runtime.phases.elementwise import scale, softcap
-from rdrr_runtime.phases.fusion import Input, Output, RowNorm
+from rdrr_runtime.phases.fusion import Input, Output
 from rdrr_runtime.phases.matvec import CANDIDATE_BYTES, MAX_OUTPUT_GROUPS
 from rdrr_runtime.phases.phase import Phase
 
@@ -46,19 +47,21 @@ class LoweredHead:
 def lower_head(build: PassBuilder, norm: Norm, head: Head) -> LoweredHead:
     """Emit the final norm and the logits of the rows for which the pass computes them."""
     if build.spec.logits is Logits.NONE:
+        settle_sum(build)
         return LoweredHead(_hidden_states(build, norm))
     single = build.spec.logits is Logits.LAST
     rows = 1 if single else build.ctx.max_rows
-    x = _rows_of_head(build, norm, head, rows)
     logits = build.workspace.named(f"logits.{rows}", 4 * rows * head.weight.shape[0])
     weight = build.matrix(head.weight)
     ctx = build.ctx.for_one_row() if single else build.ctx
     served = fused_product(build, (weight,), ctx) if norm.is_plain and not head.bias else None
     is_unchanged = head.scale == 1.0 and head.softcap is None
+    if served is not None and served.family is Family.ONE_ROW and is_unchanged:
+        return _one_row_head(build, served, norm, head, logits)
+    settle_sum(build)
+    x = _rows_of_head(build, norm, head, rows)
     if served is not None and served.family is Family.SMALL_BATCH:
-        emit_product(build, served, _normed(build, norm, x), Output((logits,)), "head")
-    elif served is not None and is_unchanged:
-        return _one_row_head(build, served, _normed(build, norm, x), logits)
+        emit_product(build, served, normed(build, norm, x), Output((logits,)), "head")
     else:
         _general_head(build, norm, head, x, logits, single=single)
     _finish_logits(build, head, logits, single=single)
@@ -71,11 +74,6 @@ def _hidden_states(build: PassBuilder, norm: Norm) -> BufferSlice:
     y = build.workspace.named(f"final.{rows}", build.ctx.value_bytes * rows * norm.width)
     emit_norm(build, norm, x, y, label="final norm")
     return y
-
-
-def _normed(build: PassBuilder, norm: Norm, x: BufferSlice) -> Input:
-    """Return the input of a product that also applies the final norm."""
-    return Input(x, RowNorm(*build.gain(norm)), name="final norm")
 
 
 def _rows_of_head(build: PassBuilder, norm: Norm, head: Head, rows: int) -> BufferSlice:
@@ -95,10 +93,15 @@ def _rows_of_head(build: PassBuilder, norm: Norm, head: Head, rows: int) -> Buff
 
 
 def _one_row_head(
-    build: PassBuilder, served: Served, source: Input, logits: BufferSlice
+    build: PassBuilder, served: Served, norm: Norm, head: Head, logits: BufferSlice
 ) -> LoweredHead:
     candidates = build.workspace.named("candidates", CANDIDATE_BYTES * MAX_OUTPUT_GROUPS)
-    output = Output((logits,), "best", best=candidates)
+    output, weights = Output((logits,), "best", best=candidates), served.product.weights
+    if build.spec.has_picks:  # the row is copied first
+        settle_sum(build)
+    source = take_sum(build, norm.x, norm, weights, output, stored=False)
+    if source is None:
+        source = normed(build, norm, _rows_of_head(build, norm, head, 1))
     (best,) = emit_product(build, served, source, output, "head")
     return LoweredHead(logits, best)
 

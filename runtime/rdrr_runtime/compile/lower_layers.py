@@ -5,6 +5,7 @@ from __future__ import annotations
 from rdrr_manifests.graph.ops import Linear
 
 from rdrr_runtime.compile.builder import PassBuilder
+from rdrr_runtime.compile.inputs import norm_input
 from rdrr_runtime.compile.lower_attention import serve_attention_after_projections
 from rdrr_runtime.compile.lower_ops import lower_op
 from rdrr_runtime.compile.lower_products import (
@@ -13,7 +14,6 @@ from rdrr_runtime.compile.lower_products import (
     emit_product,
     fused_product,
     int8_gate,
-    norm_input,
 )
 from rdrr_runtime.compile.patterns import GatedFeedForward, NormedLinears, NormedProjections
 from rdrr_runtime.compile.products import Family
@@ -30,15 +30,17 @@ def serve_gated(build: PassBuilder, pattern: GatedFeedForward) -> int:
     if gated is None:
         return 0
     down = _down(build, pattern)
-    activation, source = pattern.activation, norm_input(build, pattern.norm)
+    activation = pattern.activation
     quantized = None if down is None else int8_gate(build, gated, down, activation)
     if quantized is None or down is None or pattern.down is None:
         y = build.values.allocate(activation.out, activation.width)
         output = Output((y,), "gate", activation=activation.activation, clamp=activation.clamp)
+        source = norm_input(build, pattern.norm, weights, output)
         emit_product(build, gated, source, output, activation.out)
         build.values.mark_read(pattern.norm.x)
         return pattern.own_count
     output, handed = quantized
+    source = norm_input(build, pattern.norm, weights, output)
     (phase,) = emit_product(build, gated, source, output, activation.out)
     build.values.mark_read(pattern.norm.x)
     emit_branch(build, down, pattern.down, handed, phase.tuning_keys)
@@ -65,7 +67,8 @@ def serve_normed_linears(build: PassBuilder, found: NormedProjections) -> int:
     ys = tuple(build.values.allocate(one.out, one.weight.shape[0]) for one in pattern.linears)
     names = [pattern.linears[0].out, *(one.out.rpartition(".")[2] for one in pattern.linears[1:])]
     output = Output(ys, bias=build.concatenated_bias(pattern.linears))
-    emit_product(build, served, norm_input(build, pattern.norm), output, "+".join(names))
+    source = norm_input(build, pattern.norm, served.product.weights, output)
+    emit_product(build, served, source, output, "+".join(names))
     build.values.mark_read(pattern.norm.x)
     if layer is not None and serve_attention_after_projections(build, layer):
         return layer.count

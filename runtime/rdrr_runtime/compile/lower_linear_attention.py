@@ -10,11 +10,11 @@ from rdrr_manifests.graph.ops import Linear
 
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Reason
+from rdrr_runtime.compile.inputs import norm_input
 from rdrr_runtime.compile.lower_products import (
     emit_branch,
     emit_product,
     fused_product,
-    norm_input,
 )
 from rdrr_runtime.compile.patterns_states import LinearAttention
 from rdrr_runtime.phases.delta_rule import DeltaSpec
@@ -44,8 +44,9 @@ def serve_linear_attention(build: PassBuilder, pattern: LinearAttention) -> int:
     row = named("linear attention projected", ctx.value_bytes * spec.stride)
     y = named("linear attention y", ctx.value_bytes * spec.delta.outputs)
     squares = named("linear attention squares", 4 * rule.heads * spec.blocks)
-    norm = pattern.norm
-    emit_product(build, projected, norm_input(build, norm), Output((row,)), f"{label}.projections")
+    norm, made = pattern.norm, Output((row,))
+    source = norm_input(build, norm, projected.product.weights, made)
+    emit_product(build, projected, source, made, f"{label}.projections")
     build.values.mark_read(norm.x)
     vectors = (pattern.convolution.weight, rule.rate, rule.decay_bias)
     operands = StepOperands(

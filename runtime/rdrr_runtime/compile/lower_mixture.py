@@ -11,13 +11,13 @@ from rdrr_format.layouts import Layout
 from rdrr_manifests.graph.ops import SigmoidGate
 
 from rdrr_runtime.compile.builder import PassBuilder
+from rdrr_runtime.compile.inputs import normed
 from rdrr_runtime.compile.lower_experts import emit_experts, emit_routes
 from rdrr_runtime.compile.lower_products import (
     Served,
     emit_product,
     fused_product,
     int8_gate,
-    norm_input,
 )
 from rdrr_runtime.compile.patterns_mixtures import Mixture, SharedExpert
 from rdrr_runtime.phases.fusion import Input, Output, OutputScore
@@ -42,7 +42,8 @@ def serve_mixture(build: PassBuilder, pattern: Mixture) -> int:
     if logits is None or (shared is not None and inner is None):
         return 0
     scores = build.workspace.named("router.scored", 4 * sum(one.n for one in matrices))
-    stream, source = build.values.get(pattern.norm.x), norm_input(build, pattern.norm)
+    stream = build.values.get(pattern.norm.x)
+    source = normed(build, pattern.norm, stream)
     bias = None if router.bias is None else build.vector(router.bias)
     emit_product(build, logits, source, Output((scores,), bias=bias), router.out)
     handed = None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_manifests.graph.ops import Norm, Residual, Scale
+from rdrr_manifests.graph.ops import Norm, Residual
 
 from rdrr_runtime.compile.builder import PassBuilder
+from rdrr_runtime.compile.patterns_sums import NormedSum
 from rdrr_runtime.phases.layer_norm import (
     NormForm,
     layer_norm,
@@ -29,11 +30,15 @@ def lower_norm(build: PassBuilder, op: Norm, residual: Residual | None = None) -
     values.mark_read(op.x)
 
 
-def lower_scaled_sum(build: PassBuilder, op: Norm, residual: Residual, scale: Scale) -> None:
+def lower_normed_sum(build: PassBuilder, found: NormedSum) -> None:
     """Emit a plain norm that is added to the stream, and the scale of the sum, in one phase."""
+    op, scale = found.norm, found.scale
+    if scale is None:
+        lower_norm(build, op, found.residual)
+        return
     assert scale.weight is not None, "the pattern's scale has a weight"
     values, x = build.values, build.values.get(op.x)
-    stream, (gain, eps, offset) = build.target(op.out, op.width, residual), build.gain(op)
+    stream, (gain, eps, offset) = build.target(op.out, op.width, found.residual), build.gain(op)
     phases = post_norm_add(
         build.ctx,
         stream,
@@ -48,6 +53,13 @@ def lower_scaled_sum(build: PassBuilder, op: Norm, residual: Residual, scale: Sc
     build.emit(phases)
     values.mark_read(op.x)
     values.rename(scale.x, scale.out)
+
+
+def settle_sum(build: PassBuilder) -> None:
+    """Emit the deferred sum, if there is one, because the phases that follow do not compute it."""
+    pending, build.pending_sum = build.pending_sum, None
+    if pending is not None:
+        lower_normed_sum(build, pending)
 
 
 def emit_norm(

@@ -12,7 +12,7 @@ from typing import Any
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey
-from rdrr_manifests.graph.ops import GatedActivation, Linear, Norm, Residual, Router
+from rdrr_manifests.graph.ops import GatedActivation, Linear, Residual, Router
 
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Chosen, Reason
@@ -21,7 +21,7 @@ from rdrr_runtime.compile.products import Family, Product, ProductKernel, choose
 from rdrr_runtime.phases import matvec as one_row
 from rdrr_runtime.phases import matvec_rows as small_batch
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.fusion import AttentionSplits, Input, Output, RowLayerNorm, RowNorm
+from rdrr_runtime.phases.fusion import AttentionSplits, Input, Output, RowNorm
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.linear import linear
 from rdrr_runtime.phases.matmul_int8 import matmul_int8
@@ -81,34 +81,6 @@ def fused_product(
     product = replace(build.product(weights, ctx), fused=True, **wanted)
     found = choose_fused(product, build.model.preferences)
     return None if found is None else Served(product, found)
-
-
-def norm_input(build: PassBuilder, norm: Norm) -> Input:
-    """Return the input of a product that also applies the norm before it.
-
-    Only products of one row apply others than plain RMSNorm.
-    """
-    x = build.values.get(norm.x)
-    if norm.is_plain:
-        return Input(x, RowNorm(*build.gain(norm)), name=norm.out)
-    gain = None if norm.weight is None else build.vector(norm.weight)
-    bias = None if norm.bias is None else build.vector(norm.bias)
-    before = RowLayerNorm(gain, bias, norm.eps, float(norm.unit_offset))
-    return Input(x, before, name=norm.out)
-
-
-def source_of(build: PassBuilder, norm: Norm | None, x: str) -> tuple[Input, str]:
-    """Return the input of a product for one row, and the name of the value that it reads.
-
-    Args:
-        build: The pass under construction.
-        norm: The norm before the product; None if none precedes it directly.
-        x: Value that the product reads; the output of the norm, or of a deferred one.
-    """
-    norm = norm or build.deferred.get(x)
-    if norm is None:
-        return Input(build.values.get(x), name=x), x
-    return norm_input(build, norm), x
 
 
 def int8_gate(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from rdrr_manifests.graph.ops import GatedActivation, Linear, Norm
 
 from rdrr_runtime.compile.builder import PassBuilder
+from rdrr_runtime.compile.inputs import source_of
 from rdrr_runtime.compile.lower_attention import serve_attention_block
 from rdrr_runtime.compile.lower_ops import lower_op
 from rdrr_runtime.compile.lower_products import (
@@ -15,7 +16,6 @@ from rdrr_runtime.compile.lower_products import (
     emit_product,
     fused_product,
     int8_gate,
-    source_of,
 )
 from rdrr_runtime.compile.patterns import AttentionBlock
 from rdrr_runtime.compile.patterns_rows import FeedForward, GatedInput, NormedProducts, may_defer
@@ -46,7 +46,6 @@ def serve_row_feed_forward(build: PassBuilder, pattern: FeedForward) -> int:
     down = fused_product(build, (build.matrix(branch.op.weight),))
     if inner is None or down is None:
         return 0
-    source, x = source_of(build, pattern.norm, pattern.linears[0].x)
     width = activation.width
     clamp, quantized = None, None
     if isinstance(activation, GatedActivation):
@@ -63,6 +62,7 @@ def serve_row_feed_forward(build: PassBuilder, pattern: FeedForward) -> int:
             activation=activation.activation,
             clamp=clamp,
         )
+    source, x = source_of(build, pattern.norm, pattern.linears[0].x, weights, output)
     (phase,) = emit_product(build, inner, source, output, activation.out)
     build.mark_source_read(pattern.norm, x, len(pattern.linears))
     emit_branch(build, down, branch, handed, phase.tuning_keys)
@@ -86,7 +86,8 @@ def serve_gated_input(build: PassBuilder, pattern: GatedInput) -> int:
         activation=activation.activation,
         factors=factors,
     )
-    emit_product(build, served, Input(values.get(linear.x), name=linear.x), output, activation.out)
+    source, _ = source_of(build, None, linear.x, served.product.weights, output)
+    emit_product(build, served, source, output, activation.out)
     values.mark_read(linear.x, activation.up)
     return 2
 
@@ -109,7 +110,8 @@ def serve_normed_products(build: PassBuilder, pattern: NormedProducts) -> int:
         return 0
     y = build.values.allocate_parts(widths, size)
     output = Output((y,), bias=build.concatenated_bias(linears))
-    source, x = source_of(build, pattern.norm, pattern.norm.out)
+    weights = served.product.weights
+    source, x = source_of(build, pattern.norm, pattern.norm.out, weights, output)
     emit_product(build, served, source, output, "+".join(widths))
     build.mark_source_read(pattern.norm, x, len(linears))
     for op in pattern.others:

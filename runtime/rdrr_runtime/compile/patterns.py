@@ -22,7 +22,6 @@ from rdrr_manifests.graph.ops import (
     PositionScale,
     Residual,
     Rope,
-    Scale,
     Slice,
     values_read,
 )
@@ -221,17 +220,6 @@ def match_branch(body: Body, index: int) -> Branch | None:
     alone = body.readers[op.out] == 1 and body.last_reader[following.x] == index + 1
     apart = following.x not in values_read(op)
     return Branch(op, following if alone and apart else None)
-
-
-def match_scaled_sum(body: Body, index: int) -> Scale | None:
-    """Match a norm, the residual after it, and a scale of the stream by one weight; return that."""
-    branch, scale = match_branch(body, index), body.at(index + 2)
-    if branch is None or branch.residual is None or not isinstance(branch.op, Norm):
-        return None
-    if not isinstance(scale, Scale) or scale.weight is None or not branch.op.is_plain:
-        return None
-    alone = scale.x == branch.residual.out and body.readers[scale.x] == 1
-    return scale if alone and scale.weight.shape == (1,) else None
 
 
 def match_normed_linears(body: Body, index: int, *, sliced: bool = False) -> NormedLinears | None:

@@ -92,11 +92,15 @@ class Weights:
         self._host_vectors[name] = data
 
     def concatenated(self, names: Sequence[str]) -> BufferSlice:
-        """Return the concatenation of several vectors, uploaded once."""
+        """Return the concatenation of several vectors, uploaded once.
+
+        It is padded to a multiple of 4 elements, so that shaders can bind it as vectors of 4.
+        """
         key = tuple(names)
         if key not in self._joined:
             data = np.concatenate([self._host_vectors[one].ravel() for one in names])
-            self._joined[key] = self.others.upload("+".join(names), data)
+            padded = np.pad(data, (0, -len(data) % 4))
+            self._joined[key] = self.others.upload("+".join(names), padded)
         return self._joined[key]
 
     def stack(self, uses: Sequence[WeightUse]) -> GpuWeight:

@@ -9,6 +9,7 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph import Clamp
 
 from rdrr_runtime.phases.gated_activation import CLAMPED
+from rdrr_runtime.phases.normed_branch import NormedBranch
 from rdrr_runtime.phases.phase import Record, choice
 
 
@@ -215,6 +216,8 @@ class Input:
         int8: Whether x is already in int8, as a gated product writes it, see `Output`.
         scales: For one row in int8: (f32 scale, i32 sum of the codes) [K / 16]; None otherwise.
         name: Name of the value, for the label of the phase that quantizes a small batch to int8.
+        added: A normed branch that one row adds to x before that; None for none. Its weights
+            include the gain of a `RowNorm`.
     """
 
     x: BufferSlice
@@ -222,6 +225,7 @@ class Input:
     int8: bool = False
     scales: BufferSlice | None = None
     name: str = ""
+    added: NormedBranch | None = None
 
     @property
     def kind(self) -> str:
@@ -229,6 +233,25 @@ class Input:
         if self.before is not None:
             return self.before.kind
         return "quantized" if self.int8 else "plain"
+
+    @property
+    def title(self) -> str:
+        """The fused ops, for names of kernels: `kind`, after `branch+` if a branch is added."""
+        return self.kind if self.added is None else f"branch+{self.kind}"
+
+    @property
+    def buffers(self) -> dict[str, BufferSlice]:
+        """Operands by the names under which shaders declare them."""
+        scales = {} if self.scales is None else {"x_scales": self.scales}
+        before = {} if self.before is None else self.before.buffers
+        added = {} if self.added is None else self.added.buffers
+        return {"x": self.x, **scales, **before, **added}
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Field values of the records of fused ops."""
+        before = {} if self.before is None else self.before.fields
+        return before if self.added is None else before | self.added.fields
 
     def partials(self, k: int) -> int:
         """Return the number of partial results combined for a row, over all heads together."""

@@ -139,7 +139,7 @@ def matvec(
     outputs = sum(one.n for one in weights) // (2 if gate else 1)
     bound = bind_whole(weights)
     how = f"{'.column' if column else ''}{'.int8' if int8 else ''}"
-    variant = f"{bound.types}.{source.kind}.{output.kind}{how}"
+    variant = f"{bound.types}.{source.title}.{output.kind}{how}"
     if column:
         tuning_key = column_tuning(ctx, variant, outputs, k)
     else:
@@ -180,7 +180,7 @@ def matvec(
         score_at=None if output.score is None else output.score.at,
         factors=output.factors is not None,
         factors_first=None if output.factors is None else output.factors.first,
-        **(source.before.fields if source.before else {}),
+        **source.fields,
     )
     buffers = {**_operands(source, output), **bound.buffers}
     return [Phase(record, buffers, Work(items), label, (tuning_key, *tuning_keys))]
@@ -189,8 +189,6 @@ def matvec(
 def _operands(source: Input, output: Output) -> dict[str, BufferSlice]:
     """Return the operands other than the matrices, by the names that the shader declares."""
     operands = {
-        "x": source.x,
-        "x_scales": source.scales,
         "y": output.ys[0],
         "y_scales": output.scales,
         "bias": output.bias,
@@ -199,7 +197,7 @@ def _operands(source: Input, output: Output) -> dict[str, BufferSlice]:
         "score": None if output.score is None else output.score.logits,
     }
     found = {name: one for name, one in operands.items() if one is not None}
-    return found | (source.before.buffers if source.before else {})
+    return found | source.buffers
 
 
 def _matrix(weight: GpuWeight, tiles: int, team: int) -> MatvecMatrix:

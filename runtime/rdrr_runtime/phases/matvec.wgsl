@@ -9,6 +9,7 @@
 //                 splits without keys are the last ones; with INPUT_GATE, times activate(gates[h])
 //      gated      in(x)[h] = x[h] / sqrt(sum_b squares[h, b] / HEAD_DIM + EPS) * (OFFSET + gain)
 //                 * activate(gates[h]) for each head h
+//      with ADDED, plain and norm read x + norm(branch) instead of x, see snippets/added_branch.wgsl
 // f    store      y[n] = v[n] (+ bias[n]); the outputs of several matrices lie side by side in y
 //      add        y[n] += v[n] (+ bias[n])
 //      gate       y[n] = activate(v_gate[n]) v_up[n]; gate and up are one matrix of 2 N rows or two of N;
@@ -19,7 +20,10 @@
 //
 // x         {{ VALUE }} [K], or f32 [heads, SPLITS, HEAD_DIM] for combine
 // x_scales  vec2<f32> [K / 16], only for quantized: scale, and bits of the i32 sum of the codes
-// gain      f32 [K] for norm and layer_norm, where it may be absent like shift, f32 [K]; f32 [HEAD_DIM] for gated
+// gain      f32 [K] for norm and layer_norm, where it may be absent like shift, f32 [K]; f32 [HEAD_DIM] for gated;
+//           with ADDED that of the branch, [K], then that of norm, and with ADDED_SCALED a weight [1]
+// branch    {{ VALUE }} [K], only with ADDED
+// stream    {{ VALUE }} [K], only with ADDED_STORED: x + norm(branch)
 // squares   f32 [K / HEAD_DIM, BLOCKS], only for gated
 // gates     {{ VALUE }}; those of head h begin at GATE_FIRST + h GATE_STRIDE
 // weight    one buffer for each matrix, layout as in formats.py
@@ -49,7 +53,7 @@
 var<storage, read> x: array<vec4<{{ X }}>>;
 {% if INPUT == "quantized" %}
 var<storage, read> x_scales: array<vec2<f32>>;
-{% elif INPUT == "norm" %}
+{% elif INPUT == "norm" or ADDED %}
 var<storage, read> gain: array<vec4<f32>>;
 {% elif INPUT == "layer_norm" %}
 {% if INPUT_GAIN %}
@@ -66,6 +70,12 @@ var<storage, read> gain: array<vec4<f32>>;
 {% endif %}
 {% if INPUT_GATE %}
 var<storage, read> gates: array<{{ VALUE }}>;
+{% endif %}
+{% if ADDED %}
+var<storage, read> branch: array<vec4<{{ VALUE }}>>;
+{% endif %}
+{% if ADDED_STORED %}
+var<storage, read_write> stream: array<vec4<{{ VALUE }}>>;
 {% endif %}
 {% for F in FORMATS %}
 var<storage, read> weight{{ loop.index0 }}: array<vec4<u32>>;
@@ -131,6 +141,9 @@ override GATE_FIRST: u32;
 
 {% include "snippets/weights.wgsl" %}
 
+{% if ADDED %}
+{% include "snippets/added_branch.wgsl" %}
+{% endif %}
 {% include "snippets/matvec_input.wgsl" %}
 {% include "snippets/stage.wgsl" %}
 {% if INT8 %}
@@ -152,9 +165,9 @@ var<workgroup> partial: array<Sums, WG>;
 {% if INT8_OUT %}
 var<workgroup> gated: array<f32, ROWS>;
 {% endif %}
-{% if INPUT in ("norm", "layer_norm") or COLUMN %}
+{% if INPUT in ("norm", "layer_norm") or COLUMN or ADDED %}
 {% set KEPT = "vec3<f32>" if COLUMN or INPUT == "layer_norm" else "f32" %}
-var<workgroup> shared_totals: array<{{ KEPT }}, WG>;  // sums of squares{{ ", and of the minimums of gate and of up" if COLUMN }}{{ "; sums before LayerNorm" if INPUT == "layer_norm" }}
+var<workgroup> shared_totals: array<{{ KEPT }}, WG>;  // sums of squares{{ ", and of the minimums of gate and of up" if COLUMN }}{{ "; sums before LayerNorm" if INPUT == "layer_norm" }}{{ "; first that of squares of the branch" if ADDED }}
 
 // Publish a thread's sums, which `workgroup_totals` adds up after a barrier.
 fn publish_totals(own: {{ KEPT }}, thread: Thread) {
@@ -234,6 +247,20 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
     set_moments(workgroup_totals(thread).xy);
 {% if COLUMN %}
     workgroupBarrier();  // until all threads have read the sums that those of tiles overwrite
+{% endif %}
+{% elif ADDED %}
+    // The index of the first input that this thread stages.
+    let own = {{ "select(thread.index, thread.subgroup * subgroup_size + thread.lane, subgroup_size >= 4u)" if INT8 and SUBGROUPS else "thread.index" }};
+    publish_totals({{ "vec3<f32>(branch_squares(own), 0.0, 0.0)" if COLUMN else "branch_squares(own)" }}, thread);
+    workgroupBarrier();
+    set_branch_factor(workgroup_totals(thread){{ ".x" if COLUMN }});
+{% if ADDED_STORED %}
+    if (item == 0u) {
+        store_stream(own);
+    }
+{% endif %}
+{% if INPUT == "norm" or COLUMN %}
+    workgroupBarrier();  // until all threads have read the sum that those of the input overwrite
 {% endif %}
 {% endif %}
 {% if not COLUMN %}

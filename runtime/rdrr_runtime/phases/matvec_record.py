@@ -8,6 +8,7 @@ from rdrr_manifests.graph import Clamp
 
 from rdrr_runtime.phases.bound_weights import WeightsRecord
 from rdrr_runtime.phases.fusion import InputRecord
+from rdrr_runtime.phases.normed_branch import BranchRecord
 from rdrr_runtime.phases.phase import choice
 
 
@@ -32,7 +33,7 @@ class MatvecMatrix:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matvec(WeightsRecord, InputRecord):
+class Matvec(WeightsRecord, InputRecord, BranchRecord):
     """Parameters of matvec.wgsl.
 
     Attributes:

@@ -24,10 +24,10 @@ from rdrr_runtime.compile.patterns import (
     Body,
     match_branch,
     match_normed_linears,
-    match_scaled_sum,
 )
 from rdrr_runtime.compile.patterns_mixtures import match_mixture
 from rdrr_runtime.compile.patterns_rows import match_normed_products, may_defer
+from rdrr_runtime.compile.patterns_sums import NormedSum, is_read_next, match_normed_sum
 from rdrr_runtime.compile.values import Values, Workspace, parts_refusal
 
 K = 8
@@ -137,14 +137,33 @@ def test_linears_that_read_a_norm_end_with_the_last_of_them() -> None:
         (Scale("next", "scaled", 2.0, WeightUse("w", (1,))), True),
         (Scale("next", "scaled", 2.0, GAIN), False),  # a weight for each element
         (Scale("next", "scaled", 2.0), False),
-        (Scale("stream", "scaled", 2.0, WeightUse("w", (1,))), False),
+        (Scale("other", "scaled", 2.0, WeightUse("w", (1,))), False),
     ],
     ids=["one weight", "many weights", "no weight", "another value"],
 )
 def test_a_scale_joins_the_norm_and_the_residual_before_it(scale: Scale, matches: bool) -> None:
     norm = Norm("x", "b", GAIN, 1e-6, unit_offset=False)
-    found = match_scaled_sum(Body.of((norm, RESIDUAL, scale)), 0)
-    assert found == (scale if matches else None)
+    found = match_normed_sum(Body.of((norm, RESIDUAL, scale)), 0)
+    assert found == NormedSum(norm, RESIDUAL, scale if matches else None)
+
+
+@pytest.mark.parametrize(
+    ("after", "is_read"),
+    [
+        ((Norm("next", "n", GAIN, 1e-6, unit_offset=False),), True),
+        ((Linear("next", "y", MATRIX),), True),
+        ((), True),  # the final norm follows
+        ((Linear("other", "y", MATRIX), Linear("next", "z", MATRIX)), False),
+        ((Scale("next", "scaled", 2.0),), False),
+    ],
+    ids=["a norm", "a linear", "the head", "a linear of another value", "another op"],
+)
+def test_a_product_may_compute_a_sum_that_the_next_op_reads(after, is_read):
+    norm = Norm("x", "b", GAIN, 1e-6, unit_offset=False)
+    body = Body.of((norm, RESIDUAL, *after))
+    found = match_normed_sum(body, 0)
+    assert found is not None
+    assert is_read_next(body, 0, found) is is_read
 
 
 def test_values_side_by_side_free_their_buffer_after_the_last_reader(device: Device) -> None:

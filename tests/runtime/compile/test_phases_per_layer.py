@@ -27,7 +27,12 @@ PHASES = {
     "starcoder2": {5},  # LayerNorm, and no gate
     "hunyuan_v1_dense": {5},  # norms of heads after the rotation
     "phi": {6},  # attention and the feed-forward are parallel, and one is added by itself
-    "olmo2": {7},  # norms of branches, each with the residual after it
+    # Norms of branches, with the residual after each: the next product computes both.
+    "olmo2": {5},
+    "gemma3_text": {5},
+    "exaone4": {5},
+    # Three projections with a bias leave no binding for the branch, so its sum is a phase.
+    "glm4": {5, 6},
     # The feed-forward takes router, its choice, and for the routed experts two products, the input
     # of each being quantized to int8 first; the shared expert takes two products.
     "qwen3_5_moe_text": {11},

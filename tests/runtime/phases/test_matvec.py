@@ -19,7 +19,7 @@ from rdrr_runtime.phases.matvec import (
 )
 from rdrr_runtime.phases.matvec_tuning import MatvecTuning
 from support.gpu import Bench, normal, relative_error
-from support.matvec_operands import GROUP, Matrix, Operands
+from support.matvec_operands import GROUP, AddedBranch, Matrix, Operands
 
 TYPES = tuple(FORMATS)
 INT8_TYPES = tuple(name for name, form in FORMATS.items() if not form.values)
@@ -153,6 +153,43 @@ def test_a_layer_norm_precedes_a_product(
 ) -> None:
     case = Case("add", "layer norm", 384, 34)
     check(Operands(any_bench, rng, layout), "Q4_K", case, int8=int8)
+
+
+@pytest.mark.parametrize("int8", [False, True], ids=["f32", "int8"])
+@pytest.mark.parametrize(
+    ("layout", "k", "form"),
+    [
+        (Layout.ROW, 384, AddedBranch()),
+        (Layout.ROW, 2304, AddedBranch(is_scaled=True)),  # more than one vector of each thread
+        (Layout.ROW, 640, AddedBranch(has_norm=False)),
+        (Layout.ROW, 256, AddedBranch(has_norm=False, is_scaled=True)),
+        (Layout.ROW, 384, AddedBranch(is_stored=False)),
+        (Layout.COLUMN, 384, AddedBranch()),
+        (Layout.COLUMN, 2304, AddedBranch(has_norm=False)),
+    ],
+    ids=str,
+)
+def test_a_normed_branch_is_added_to_the_input(
+    any_bench: Bench,
+    rng: np.random.Generator,
+    layout: Layout,
+    k: int,
+    form: AddedBranch,
+    int8: bool,
+) -> None:
+    operands = Operands(any_bench, rng, layout)
+    matrices = [operands.matrix("Q4_K", 96, k), operands.matrix("Q6_K", 40, k)]
+    weights = tuple(one.weight for one in matrices)
+    source, summed = operands.branch(k, matrices, form)
+    y, ctx = any_bench.poisoned(136), any_bench.context(1)
+    launches = matvec(ctx, weights, source.operand, Output((y,)), int8=int8, label="t")
+    any_bench.run(launches, 1)
+    found = any_bench.download(y, 136)
+    assert relative_error(found, source.products(matrices, int8=int8)) < 1e-4
+    added = source.operand.added
+    assert added is not None
+    if added.stream is not None:
+        assert relative_error(any_bench.download(added.stream, k), summed) < 1e-6
 
 
 @pytest.mark.parametrize("activation", ["gelu_tanh", "relu2"])

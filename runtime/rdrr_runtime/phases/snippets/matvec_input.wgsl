@@ -87,7 +87,15 @@ fn input(i: u32, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
     if (4u * i >= K) {
         return vec4<f32>(0.0);
     }
-{% if INPUT == "norm" %}
+{% if INPUT == "norm" and ADDED %}
+    let v = stream_at(i);
+    (*totals).x += dot(v, v);
+    var factor = held_gain;
+    if (i != held_at) {
+        factor = OFFSET + gain[K / 4u + i];
+    }
+    return v * factor;
+{% elif INPUT == "norm" %}
     let v = vec4<f32>(x[i]);
     (*totals).x += dot(v, v);
     return v * (OFFSET + gain[i]);
@@ -122,6 +130,8 @@ fn input(i: u32, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
     }
     let scale = inverseSqrt(sum / f32(HEAD_DIM) + EPS);
     return vec4<f32>(x[i]) * scale * (OFFSET + gain[i % width]) * gates_of(i);
+{% elif ADDED %}
+    return stream_at(i);
 {% else %}
     return vec4<f32>(x[i]);
 {% endif %}

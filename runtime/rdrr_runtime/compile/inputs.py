@@ -1,0 +1,124 @@
+"""The inputs of products, with the ops before them that the kernels of products compute.
+
+These are norms, and for one row also the sum of the residual stream and a normed branch: the sum
+that a layer's block ends with is deferred until the next product reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rdrr_device.buffers import BufferSlice
+from rdrr_manifests.graph.ops import Norm
+
+from rdrr_runtime.compile.builder import PassBuilder
+from rdrr_runtime.compile.lower_norm import settle_sum
+from rdrr_runtime.compile.patterns_sums import NormedSum
+from rdrr_runtime.phases.fusion import Input, Output, RowLayerNorm, RowNorm
+from rdrr_runtime.phases.gpu_weight import GpuWeight
+from rdrr_runtime.phases.normed_branch import NormedBranch
+from rdrr_runtime.phases.phase import MAX_BUFFERS
+
+
+def source_of(
+    build: PassBuilder,
+    norm: Norm | None,
+    x: str,
+    weights: Sequence[GpuWeight],
+    output: Output,
+) -> tuple[Input, str]:
+    """Return the input of a product for one row, and the name of the value that it reads.
+
+    Args:
+        build: The pass under construction.
+        norm: The norm before the product; None if none precedes it directly.
+        x: Value that the product reads; the output of the norm, or of a deferred one.
+        weights: The matrices of the product.
+        output: The output of the product, whose buffers have been allocated.
+    """
+    norm = norm or build.deferred.get(x)
+    if norm is not None:
+        return norm_input(build, norm, weights, output), x
+    added = take_sum(build, x, None, weights, output)
+    return added or Input(build.values.get(x), name=x), x
+
+
+def norm_input(
+    build: PassBuilder, norm: Norm, weights: Sequence[GpuWeight], output: Output
+) -> Input:
+    """Return the input of a product that also applies the norm before it.
+
+    Only products of one row apply others than plain RMSNorm.
+    """
+    added = take_sum(build, norm.x, norm, weights, output)
+    return added or normed(build, norm, build.values.get(norm.x))
+
+
+def normed(build: PassBuilder, norm: Norm, x: BufferSlice) -> Input:
+    """Return the input of a product that applies a norm to the rows of a buffer."""
+    if norm.is_plain:
+        return Input(x, RowNorm(*build.gain(norm)), name=norm.out)
+    gain = None if norm.weight is None else build.vector(norm.weight)
+    bias = None if norm.bias is None else build.vector(norm.bias)
+    before = RowLayerNorm(gain, bias, norm.eps, float(norm.unit_offset))
+    return Input(x, before, name=norm.out)
+
+
+def take_sum(
+    build: PassBuilder,
+    value: str,
+    norm: Norm | None,
+    weights: Sequence[GpuWeight],
+    output: Output,
+    *,
+    stored: bool = True,
+) -> Input | None:
+    """Return the input of a product that computes the deferred sum, if it reads that.
+
+    If the product cannot, the sum is emitted as a phase of its own.
+
+    Args:
+        build: The pass under construction.
+        value: The value that the product reads, before the norm if there is one.
+        norm: The norm of the value, which the product applies too; None for none.
+        weights: The matrices of the product.
+        output: The output of the product, whose buffers have been allocated.
+        stored: Whether later ops read the sum, so that the product stores it.
+    """
+    pending = build.pending_sum
+    if pending is None or pending.out != value:
+        return None
+    is_known = norm is None or norm.is_plain
+    if not is_known or _buffers(weights, output, stored=stored) > MAX_BUFFERS:
+        settle_sum(build)
+        return None
+    build.pending_sum = None
+    values, width = build.values, pending.norm.width
+    x, branch = values.get(pending.residual.x), values.get(pending.norm.x)
+    _, eps, offset = build.gain(pending.norm)
+    added = NormedBranch(
+        branch,
+        build.model.weights.concatenated(_gains(pending, norm)),
+        eps,
+        offset,
+        stream=values.allocate(value, width) if stored else None,
+        factor=None if pending.scale is None else pending.scale.factor,
+    )
+    values.mark_read(pending.residual.x, pending.norm.x)
+    if norm is None:
+        return Input(x, name=value, added=added)
+    return Input(x, RowNorm(*build.gain(norm)), name=norm.out, added=added)
+
+
+def _gains(pending: NormedSum, norm: Norm | None) -> list[str]:
+    """Return the names of the vectors that a `NormedBranch` reads one after the other."""
+    scale = None if pending.scale is None else pending.scale.weight
+    uses = (pending.norm.weight, None if norm is None else norm.weight, scale)
+    return [one.name for one in uses if one is not None]
+
+
+def _buffers(weights: Sequence[GpuWeight], output: Output, *, stored: bool) -> int:
+    """Return how many buffers a product binds that also adds a normed branch."""
+    own = (output.bias, output.scales, output.best, output.factors, output.score)
+    inputs = 3 + stored  # x, branch, gain, and the stream
+    return inputs + len(weights) + 1 + sum(one is not None for one in own)
