@@ -60,6 +60,14 @@ class Fill:
     size: int = 0
 
 
+MOST_JOINED = 16 << 20
+"""Most bytes of the first buffer for concatenated vectors, which is made when there are any.
+
+Few vectors are concatenated more than once, so it is as large as all vectors. A pass in one
+dispatch has a copy of a kernel for each buffer that it reads, so the concatenations share one.
+"""
+
+
 @dataclass
 class Weights:
     """The weights of a model in GPU memory.
@@ -67,6 +75,7 @@ class Weights:
     Attributes:
         blocks: Owner of the matrices.
         others: Owner of the vectors and of the row scales, which are computed from matrices.
+        joined: Owner of the concatenated vectors.
         matrices: Matrices by tensor name; a tied head shares the entry of the embedding.
         vectors: Norm weights and biases in f32, by tensor name.
         stacks: The concatenated matrices of all experts of a layer, by the name of the first.
@@ -77,6 +86,7 @@ class Weights:
 
     blocks: Arena
     others: Arena
+    joined: Arena
     matrices: dict[str, GpuWeight] = field(default_factory=dict)
     vectors: dict[str, BufferSlice] = field(default_factory=dict)
     stacks: dict[str, GpuWeight] = field(default_factory=dict)
@@ -100,7 +110,7 @@ class Weights:
         if key not in self._joined:
             data = np.concatenate([self._host_vectors[one].ravel() for one in names])
             padded = np.pad(data, (0, -len(data) % 4))
-            self._joined[key] = self.others.upload("+".join(names), padded)
+            self._joined[key] = self.joined.upload("+".join(names), padded)
         return self._joined[key]
 
     def stack(self, uses: Sequence[WeightUse]) -> GpuWeight:
@@ -178,7 +188,9 @@ def allocate_weights(
     """
     is_dry_run = isinstance(arena, DryRunArena)
     dry_run = arena if isinstance(arena, DryRunArena) else DryRunArena(arena.device)
-    planned = Weights(dry_run.pool("weights", 0), dry_run.pool("vectors", 0))
+    planned = Weights(
+        dry_run.pool("weights", 0), dry_run.pool("vectors", 0), dry_run.pool("joined", 0)
+    )
     graph, scales = padded.graph, padded.scales
     held = {} if beside is None else beside.matrices
     on_host = preferences.policy.keeps_tables_on_host
@@ -186,8 +198,11 @@ def allocate_weights(
     _load(_Loader(planned, package, preferences, scales, held, left_out, is_dry_run=True), graph)
     if is_dry_run:
         return planned
+    others = planned.others.size
     weights = Weights(
-        arena.pool("weights", planned.blocks.size), arena.pool("vectors", planned.others.size)
+        arena.pool("weights", planned.blocks.size),
+        arena.pool("vectors", others),
+        arena.pool("joined", min(others, MOST_JOINED)),
     )
     _load(_Loader(weights, package, preferences, scales, held, left_out), graph)
     return weights
