@@ -177,8 +177,24 @@ def test_routing_weights_are_normalized_unless_the_block_states_otherwise() -> N
 
 @pytest.mark.parametrize(
     "moe",
-    [{"expertFormat": "gpt-oss"}, {"numExperts": 10**9}, {"numExpertsPerToken": 9}],
-    ids=["packed", "more than there are tensors", "more than there are"],
+    [
+        {"expertFormat": "gpt-oss"},
+        {"numExperts": 10**9},
+        {"numExpertsPerToken": 9},
+        {"scoreFunction": "sparsemixer"},
+        {"sparsemixerMargin": 0.1},
+        {"scoreFunction": "sparsemixer", "sparsemixerMargin": 0.1, "expertGroups": 2},
+        {"scoreFunction": "sparsemixer", "sparsemixerMargin": 0.1, "normalizeWeights": True},
+    ],
+    ids=[
+        "packed",
+        "more than there are tensors",
+        "more than there are",
+        "sparsemixer without a margin",
+        "a margin without sparsemixer",
+        "sparsemixer with groups",
+        "sparsemixer with normalized weights",
+    ],
 )
 def test_experts_in_another_format_need_a_newer_rdrr(moe: dict[str, Any]) -> None:
     names = names_of(QWEN, (0, 1))
@@ -186,6 +202,12 @@ def test_experts_in_another_format_need_a_newer_rdrr(moe: dict[str, Any]) -> Non
     with pytest.raises(ManifestError, match="needs a newer rdrr") as caught:
         graph_of(names, **moe)
     assert caught.value.where == "moeConfig"
+
+
+def test_the_margin_of_sparsemixer_is_that_of_the_router() -> None:
+    graph = graph_of(names_of(QWEN, (1,)), scoreFunction="sparsemixer", sparsemixerMargin=0.02)
+    (router,) = of_kind(graph, Router)
+    assert (router.scoring, router.margin, router.normalize) == ("sparsemixer", 0.02, False)
 
 
 def test_experts_without_tensors_need_a_newer_rdrr() -> None:

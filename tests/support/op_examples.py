@@ -161,6 +161,16 @@ EXAMPLES = {
         )
     ),
     "experts": routed(Router("x", "routes", WeightUse("router", (EXPERTS, K)), 2, normalize=True)),
+    "experts of near logits": routed(
+        Router(
+            *("x", "routes", WeightUse("router", (EXPERTS, K)), 2),
+            normalize=False,
+            scoring="sparsemixer",
+            expert_scale=vector("factors", EXPERTS),
+            scale=1.5,
+            margin=0.9,
+        )
+    ),
     "experts without gates": Example(
         (
             Router("x", "routes", WeightUse("router", (EXPERTS, K)), 2, normalize=True),
@@ -281,4 +291,4 @@ EXAMPLES = {
 
 OPTIONAL_WEIGHTS = ("sinks", "bias", "down_bias", "expert_scale")
 OTHERS = {"silu": "gelu_tanh", "gelu_tanh": "silu", "softmax": "sigmoid", "sigmoid": "softmax"}
-OTHERS |= {"max": "top2", "top2": "max", "relu2": "relu"}
+OTHERS |= {"sparsemixer": "softmax", "max": "top2", "top2": "max", "relu2": "relu"}

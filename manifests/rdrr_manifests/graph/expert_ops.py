@@ -22,18 +22,23 @@ class Router:
     The `top_k` experts of largest choice are selected, in falling order, ties to the lower expert.
     With `normalize`, a softmax over all experts gives the same as one over the selected ones.
 
+    With `sparsemixer` scoring (arXiv 2409.12136) the logits select the experts. The weight of one
+    is its softmax among the experts that were not selected before it and whose logits l are near
+    its own logit t: t - l <= margin * max(|l|, t). There are neither groups nor a selection bias.
+
     Attributes:
         weight: [experts, features of x].
         top_k: Experts selected for each row.
         normalize: Whether the routing weights of a row are divided by their sum.
         bias: Added to the logits, [experts].
-        scoring: `softmax` or `sigmoid`.
+        scoring: `softmax`, `sigmoid` or `sparsemixer`.
         selection_bias: Added to the scores for the selection only, [experts].
         groups: Groups of consecutive experts, of equal size.
         top_groups: Groups of which experts may be selected, those of the largest group score.
         group_score: `max`, the largest choice of a group, or `top2`, the sum of its largest two.
         scale: Factor on the routing weights.
         expert_scale: Further factor on the routing weight of each expert, [experts].
+        margin: Relative distance of the logits that compete with `sparsemixer`; else 0.
     """
 
     x: Value
@@ -49,6 +54,7 @@ class Router:
     group_score: str = "max"
     scale: float = 1.0
     expert_scale: WeightUse | None = None
+    margin: float = 0.0
 
     @property
     def experts(self) -> int:

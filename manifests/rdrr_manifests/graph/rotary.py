@@ -56,5 +56,6 @@ def rope_spec(manifest: Manifest, *, is_global: bool) -> RopeSpec:
         short_factor=rope.longrope_short_factor,
         long_factor=rope.longrope_long_factor,
         rotated_pairs=rotated,
-        attention_factor=rope.yarn_attention_factor,
+        attention_factor=rope.longrope_short_attention_factor or rope.yarn_attention_factor,
+        long_attention_factor=rope.longrope_long_attention_factor,
     )

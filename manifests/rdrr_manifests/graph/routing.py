@@ -6,7 +6,8 @@ from rdrr_manifests.graph.names import SELECTION_BIASES, TensorNames
 from rdrr_manifests.graph.ops import Router, WeightKind, WeightUse
 from rdrr_manifests.models.experts import MoeConfig
 
-SCORINGS = (None, "softmax", "sigmoid")
+SPARSEMIXER = "sparsemixer"
+SCORINGS = (None, "softmax", "sigmoid", SPARSEMIXER)
 GROUP_SCORES = (None, "max", "top2")
 
 
@@ -25,6 +26,8 @@ def router_of(
     """
     biases = (names.layer(layer, one) for one in SELECTION_BIASES)
     added = next((name for name in biases if name in names), None)
+    if moe.score_function == SPARSEMIXER:
+        added = None
     bias = f"{weight.name.removesuffix('.weight')}.bias"
     factors = names.layer(layer, "router.per_expert_scale")
     groups = moe.expert_groups or 1
@@ -42,6 +45,7 @@ def router_of(
         group_score=moe.expert_group_score or "max",
         scale=1.0 if moe.routed_scaling_factor is None else moe.routed_scaling_factor,
         expert_scale=_vector(factors, moe.num_experts) if factors in names else None,
+        margin=moe.sparsemixer_margin or 0.0,
     )
 
 
@@ -49,8 +53,12 @@ def has_known_router(moe: MoeConfig) -> bool:
     """Return whether a router can compute what the settings ask for."""
     groups = moe.expert_groups or 1
     selected = moe.expert_groups_per_token or groups
+    mixes = moe.score_function == SPARSEMIXER
+    if mixes != (moe.sparsemixer_margin is not None) or (mixes and groups > 1):
+        return False
     return (
         moe.score_function in SCORINGS
+        and not (mixes and moe.normalize_weights)
         and moe.expert_group_score in GROUP_SCORES
         and moe.num_experts % groups == 0
         and selected <= groups

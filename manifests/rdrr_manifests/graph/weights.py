@@ -31,7 +31,9 @@ class RopeSpec:
         short_factor: Factors of longrope for short contexts, one for each frequency.
         long_factor: Factors of longrope for long contexts, one for each frequency.
         rotated_pairs: Leading pairs that are rotated; the others have the angle 0. None for all.
-        attention_factor: Factor of yarn on cosines and sines; None for the one of the paper.
+        attention_factor: Factor on cosines and sines of yarn, or of longrope for short contexts;
+            None for the one of the paper.
+        long_attention_factor: The factor of longrope for long contexts; None for that of the paper.
     """
 
     theta: float
@@ -49,6 +51,7 @@ class RopeSpec:
     long_factor: tuple[float, ...] | None = None
     rotated_pairs: int | None = None
     attention_factor: float | None = None
+    long_attention_factor: float | None = None
 
 
 class WeightKind(Enum):

@@ -29,8 +29,10 @@ class MoeConfig(Block):
             Written by rdrr only.
         normalize_weights: Whether the routing weights of a token's experts are divided by their
             sum. Written by rdrr only.
-        score_function: Scores of the experts: `softmax` over all of them, or `sigmoid` of each
-            logit; None for `softmax`. Written by rdrr only.
+        score_function: Scores of the experts: `softmax` over all of them, `sigmoid` of each logit,
+            or `sparsemixer`, a softmax over those whose logits are near; None for `softmax`.
+            Written by rdrr only.
+        sparsemixer_margin: Distance of near logits, relative to their size. Written by rdrr only.
         expert_groups: Groups of consecutive experts; None for one group. Written by rdrr only.
         expert_groups_per_token: Groups from which the experts of a token are selected; None for
             all groups. Written by rdrr only.
@@ -52,6 +54,7 @@ class MoeConfig(Block):
     expert_latent_size: Annotated[int | None, WRITTEN_IF_SET] = Field(default=None, gt=0)
     normalize_weights: bool = True
     score_function: str | None = None
+    sparsemixer_margin: Annotated[float | None, WRITTEN_IF_SET] = Field(default=None, gt=0)
     expert_groups: int | None = Field(default=None, gt=0)
     expert_groups_per_token: int | None = Field(default=None, gt=0)
     expert_group_score: str | None = None

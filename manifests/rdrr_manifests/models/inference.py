@@ -154,6 +154,10 @@ class Rope(Block):
             only.
         unrotated_layers: Layers whose queries and keys are not rotated; None if all are rotated.
             Written by rdrr only.
+        longrope_short_attention_factor: Factor of longrope on cosines and sines for short contexts;
+            None for the one of the paper, sqrt(1 + ln(factor) / ln(original context)). Written by
+            rdrr only.
+        longrope_long_attention_factor: The same for long contexts. Written by rdrr only.
         yarn_attention_factor: Factor of yarn on cosines and sines; None for the one of the paper,
             0.1 ln(factor) + 1. Written by rdrr only.
         rope_interleaved: Whether elements 2i and 2i + 1 of a head form a pair, instead of i and
@@ -186,6 +190,8 @@ class Rope(Block):
     llama3_original_max_pos: int | None = None
     unrotated_layers: tuple[int, ...] | None = None
     yarn_truncate: Annotated[bool, WRITTEN_IF_SET] = True
+    longrope_short_attention_factor: Annotated[float | None, WRITTEN_IF_SET] = None
+    longrope_long_attention_factor: Annotated[float | None, WRITTEN_IF_SET] = None
     yarn_attention_factor: Annotated[float | None, WRITTEN_IF_SET] = None
     rope_interleaved: Annotated[bool, WRITTEN_IF_SET] = False
 

@@ -58,6 +58,7 @@ def emit_routes(build: PassBuilder, op: Router, logits: BufferSlice) -> None:
         top_groups=op.top_groups,
         group_score=op.group_score,
         scale=op.scale,
+        margin=op.margin,
     )
     added = None if op.selection_bias is None else build.vector(op.selection_bias)
     factors = None if op.expert_scale is None else build.vector(op.expert_scale)

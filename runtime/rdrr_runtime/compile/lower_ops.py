@@ -248,7 +248,7 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
                 Router,
                 lower_router,
                 "x out weight top_k normalize bias scoring selection_bias groups top_groups "
-                "group_score scale expert_scale",
+                "group_score scale expert_scale margin",
             ),
             _row(
                 Experts,

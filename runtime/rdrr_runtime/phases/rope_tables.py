@@ -37,7 +37,7 @@ def rope_table(spec: RopeSpec, context: int) -> F32:
     Raises:
         ManifestError: The rope scaling lacks one of its parameters.
     """
-    radians, factor = frequencies(spec, context), attention_factor(spec)
+    radians, factor = frequencies(spec, context), attention_factor(spec, context)
     table = np.empty((context, len(radians), 2), np.float32)
     for first in range(0, context, POSITIONS):
         part = table[first : first + POSITIONS]
@@ -53,7 +53,7 @@ def rope_bytes(spec: RopeSpec, context: int) -> int:
     Raises:
         ManifestError: The rope scaling lacks one of its parameters.
     """
-    attention_factor(spec)
+    attention_factor(spec, context)
     return 2 * 4 * context * len(frequencies(spec, context))
 
 
@@ -67,13 +67,16 @@ def frequencies(spec: RopeSpec, context: int) -> F64:
     return scaled
 
 
-def attention_factor(spec: RopeSpec) -> float:
+def attention_factor(spec: RopeSpec, context: int) -> float:
     """Return the factor on cosines and sines that corrects the softmax temperature.
 
     Only yarn and longrope have one; it is 1 for other scalings.
     """
-    if spec.scaling == "yarn" and spec.attention_factor is not None:
-        return spec.attention_factor
+    stated = spec.attention_factor
+    if spec.scaling == "longrope" and context > _required(spec, "original_max_pos"):
+        stated = spec.long_attention_factor
+    if spec.scaling in ("yarn", "longrope") and stated is not None:
+        return stated
     if spec.scaling == "yarn":
         return 0.1 * log(spec.factor) + 1.0 if spec.factor > 1 else 1.0
     if spec.scaling == "longrope" and spec.factor > 1:

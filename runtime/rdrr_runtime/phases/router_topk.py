@@ -24,11 +24,12 @@ class RouterSpec:
         experts: Number of experts.
         top_k: Experts selected for a row.
         normalize: Whether the routing weights of a row are divided by their sum.
-        scoring: `softmax` over all experts, or `sigmoid` of each logit.
+        scoring: `softmax` over all experts, `sigmoid` of each logit, or `sparsemixer`.
         groups: Groups of consecutive experts.
         top_groups: Groups from which the experts of a row are selected.
         group_score: Score of a group: `max`, its best expert, or `top2`, the sum of its best two.
         scale: Factor on the routing weights.
+        margin: Relative distance of the logits that compete with `sparsemixer`.
     """
 
     experts: int
@@ -39,6 +40,7 @@ class RouterSpec:
     top_groups: int = 1
     group_score: str = "max"
     scale: float = 1.0
+    margin: float = 0.0
 
     def check(self, label: str) -> None:
         """Check that a row can be routed in this way.
@@ -68,7 +70,7 @@ class RouterTopK(Record):
     """Parameters of router_topk.wgsl.
 
     Attributes:
-        scoring: `softmax` or `sigmoid`.
+        scoring: `softmax`, `sigmoid` or `sparsemixer`.
         normalize: Whether the routing weights of a row are normalised to sum to one.
         biased: Whether a bias is added to the scores by which experts are selected.
         scaled: Whether the routing weights are multiplied by a factor of each expert.
@@ -78,6 +80,7 @@ class RouterTopK(Record):
         groups: Groups of experts; None if experts are not grouped.
         top_groups: Groups selected for a row; None if experts are not grouped.
         scale: Factor on the routing weights.
+        margin: For `sparsemixer`: relative distance of the logits that compete.
     """
 
     shader = "router_topk"
@@ -92,6 +95,7 @@ class RouterTopK(Record):
     groups: int | None
     top_groups: int | None
     scale: float
+    margin: float | None = None
 
 
 def router_topk(
@@ -142,5 +146,6 @@ def router_topk(
         groups=spec.groups if is_grouped else None,
         top_groups=spec.top_groups if is_grouped else None,
         scale=spec.scale,
+        margin=spec.margin if spec.scoring == "sparsemixer" else None,
     )
     return [Phase(record, buffers, Work(rows=1), label)]

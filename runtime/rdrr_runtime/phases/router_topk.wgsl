@@ -1,10 +1,16 @@
 // routes[r, s] = (expert, weight) of the TOP_K experts with the largest choice scores of row r, in descending
 // order; ties go to the lower index.
 //
+{% if SCORING == "sparsemixer" %}
+//     choice(e)  the logit
+//     weight     SCALE * softmax of the logits that are near the logit t of the expert, without those of the
+//                experts before it; l is near if t - l <= MARGIN * max(|l|, t){{ ", * expert_scale[e]" if SCALED }}
+{% else %}
 //     score(e)   {{ "sigmoid(logit)" if SCORING == "sigmoid" else "softmax(logits)[e]" }}
 //     choice(e)  score(e){{ " + selection_bias[e]" if BIASED }}{% if GROUP_SCORE %}, only in the TOP_GROUPS groups of consecutive experts with the
 //                largest {{ "sums of their two largest choice scores" if GROUP_SCORE == "top2" else "choice scores" }}{% endif %}
 //     weight     SCALE * score(e){% if NORMALIZE %} / sum of the scores of the selected experts{% endif %}{{ " * expert_scale[e]" if SCALED }}
+{% endif %}
 //
 // logits          f32 [rows, EXPERTS]
 {% if BIASED %}
@@ -36,6 +42,9 @@ override GROUPS: u32;
 override TOP_GROUPS: u32;
 {% endif %}
 override SCALE: f32;
+{% if SCORING == "sparsemixer" %}
+override MARGIN: f32;
+{% endif %}
 
 const LOWEST = -3.402823e38;
 
@@ -109,14 +118,29 @@ fn exp_sum_of_chosen() -> ExpSum {
 }
 {% endif %}
 
-fn routing_weight(expert: u32) -> f32 {
-{% if SCORING == "softmax" %}
+// The weight of the s-th of the chosen experts.
+fn routing_weight(s: u32) -> f32 {
+    let expert = chosen[s];
+{% if SCORING == "sparsemixer" %}
+    let top = scores[expert];
+    var sum = 0.0;
+    for (var i = 0u; i < EXPERTS; i++) {
+        var left = true;
+        for (var earlier = 0u; earlier < s; earlier++) {
+            left = left && chosen[earlier] != i;
+        }
+        if (left && top - scores[i] <= MARGIN * max(abs(scores[i]), top)) {
+            sum += exp(scores[i] - top);
+        }
+    }
+    return SCALE / sum;
+{% elif SCORING == "softmax" %}
     let over = {{ "exp_sum_of_chosen()" if NORMALIZE else "exp_sum_of_all()" }};
     return SCALE * exp(scores[expert] - over.largest) / over.sum;
 {% elif NORMALIZE %}
     var sum = 0.0;
-    for (var s = 0u; s < TOP_K; s++) {
-        sum += scores[chosen[s]];
+    for (var other = 0u; other < TOP_K; other++) {
+        sum += scores[chosen[other]];
     }
     // All sigmoids may be zero in f32.
     return SCALE * scores[expert] / max(sum, 1e-20);
@@ -169,7 +193,6 @@ fn phase(row: u32, thread: Thread) {
     }
     workgroupBarrier();
     for (var s = thread.index; s < TOP_K; s += WG) {
-        let expert = chosen[s];
-        routes[row * TOP_K + s] = Route(expert, routing_weight(expert){{ " * expert_scale[expert]" if SCALED }});
+        routes[row * TOP_K + s] = Route(chosen[s], routing_weight(s){{ " * expert_scale[chosen[s]]" if SCALED }});
     }
 }

@@ -25,6 +25,8 @@ def route(
         Experts, int [rows, top_k], the first choice first and ties to the lower number; and their
         routing weights, [rows, top_k].
     """
+    if op.scoring == "sparsemixer":
+        return _sparsemixer(op, logits, expert_scale)
     scores = torch.sigmoid(logits) if op.scoring == "sigmoid" else _softmax(logits)
     if selection_bias is not None:
         choices = scores + selection_bias
@@ -43,6 +45,21 @@ def route(
     if expert_scale is not None:
         factors = factors * expert_scale[ids]
     return ids, factors * op.scale
+
+
+def _sparsemixer(op: Router, logits: Tensor, expert_scale: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Select the experts of the largest logits, and weigh each among the experts that are near."""
+    ids = logits.sort(dim=-1, descending=True, stable=True).indices[:, : op.top_k]
+    left, found = logits.clone(), []
+    for rank in range(op.top_k):
+        own = ids[:, rank : rank + 1]
+        top = logits.gather(1, own)
+        is_far = top - logits > op.margin * torch.maximum(logits.abs(), top)
+        near = left.masked_fill(is_far, float("-inf"))
+        found.append(_softmax(near).gather(1, own))
+        left.scatter_(1, own, float("-inf"))
+    factors = torch.cat(found, dim=1) * op.scale
+    return ids, factors if expert_scale is None else factors * expert_scale[ids]
 
 
 def _softmax(logits: Tensor) -> Tensor:

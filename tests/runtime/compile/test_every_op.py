@@ -58,6 +58,9 @@ def changed(example: Example) -> Iterator[tuple[str, Example]]:
                 continue  # without effect
             if one.name == "unit_offset" and getattr(op, "weight", None) is None:
                 continue  # nothing to which it could be added
+            mixes = getattr(op, "scoring", None) == "sparsemixer"
+            if (one.name == "margin" and not mixes) or (one.name == "normalize" and mixes):
+                continue  # without effect
             if one.name == "scales_inputs" and not getattr(op, "gates", ()):
                 continue  # experts without gates have no such form
             if one.name == "up_part" and getattr(op, "up_parts", 0) == 1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -57,7 +59,7 @@ def test_scaled_frequencies_equal_those_of_transformers(spec: dict, parameters: 
     ours = RopeSpec(theta=10000.0, head_dim=64, rotary_dim=64, **spec)
     inverse, factor = theirs(parameters)
     np.testing.assert_allclose(frequencies(ours, CONTEXT), inverse, rtol=2e-6)
-    assert attention_factor(ours) == pytest.approx(factor)
+    assert attention_factor(ours, CONTEXT) == pytest.approx(factor)
     # Control: scaling changes something, so equality is not vacuous.
     plain = RopeSpec(theta=10000.0, head_dim=64, rotary_dim=64)
     assert not np.allclose(frequencies(plain, CONTEXT), inverse, rtol=1e-3)
@@ -96,6 +98,11 @@ def test_longrope_takes_the_long_factors_only_beyond_the_original_context() -> N
     )
     short, long = frequencies(spec, 1024), frequencies(spec, 1025)
     np.testing.assert_allclose(short / long, [1.0, 2.0, 3.0, 4.0])
+    usual = np.sqrt(1.0 + np.log(4.0) / np.log(1024))
+    assert [attention_factor(spec, context) for context in (1024, 1025)] == [usual, usual]
+    stated = replace(spec, attention_factor=1.2, long_attention_factor=1.3)
+    assert [attention_factor(stated, context) for context in (1024, 1025)] == [1.2, 1.3]
+    np.testing.assert_allclose(rope_table(stated, 1025)[0, :, 0], 1.3)
 
 
 def test_a_scaling_without_its_parameters_is_refused() -> None:

@@ -71,6 +71,27 @@ def test_experts_are_selected_in_the_best_groups_with_their_bias(rng, group_scor
         np.testing.assert_allclose(factors[row].numpy(), expected, rtol=1e-12)
 
 
+def test_sparsemixer_weighs_each_expert_among_the_near_ones_that_are_left(rng):
+    """Written out for two experts, as in the paper and in transformers."""
+    logits = tensor(rng, 50, EXPERTS)
+    margin = 0.5
+    ids, factors = route(
+        router(2, normalize=False, scoring="sparsemixer", margin=margin, scale=1.5), logits
+    )
+    counts = set()
+    for row in range(len(logits)):
+        left = logits[row].numpy().copy()
+        for rank in range(2):
+            best = int(np.argmax(left))
+            near = left[best] - left <= margin * np.maximum(np.abs(left), left[best])
+            counts.add(int(near.sum()))
+            assert ids[row, rank] == best
+            expected = 1.5 * np.exp(left[best]) / np.exp(left[near]).sum()
+            np.testing.assert_allclose(factors[row, rank].numpy(), expected, rtol=1e-12)
+            left[best] = -np.inf
+    assert len(counts) > 1  # some experts have near rivals, and some have none
+
+
 def test_the_selection_bias_selects_and_does_not_weigh(rng):
     logits, added = tensor(rng, ROWS, EXPERTS), torch.zeros(EXPERTS, dtype=torch.float64)
     added[4] = 10.0
