@@ -156,6 +156,7 @@ WITHOUT_DEFAULTS = {
         ("mixtral", "mixtral"),
         ("olmoe", "olmoe"),
         ("phi3", "phi3"),
+        ("phimoe", "phimoe"),
         ("qwen2_moe", "qwen2_moe"),
         ("qwen3_moe", "qwen3_moe"),
         ("qwen2_vl", "qwen2_5_vl_text"),

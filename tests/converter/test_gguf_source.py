@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from rdrr_converter.architectures import find_architecture
 from rdrr_converter.convert import convert
+from rdrr_converter.export import export
 from rdrr_converter.reading import read_model
 from rdrr_converter.sources import gguf, open_source
 from rdrr_converter.sources._gguf_file import read_gguf
@@ -275,6 +276,18 @@ def test_experts_of_the_oldest_files_are_tensors_of_their_own(tmp_path, rng):
     for theirs, ours in zip(*(model.tensors for model in models), strict=True):
         assert ours.name == theirs.name
         np.testing.assert_array_equal(ours.source.read(), theirs.source.read())
+
+
+def test_a_sparsemixer_whose_margin_no_gguf_states_is_not_exported(tmp_path, rng):
+    tiny = next(one for one in MORE_MODELS if one.model_type == "phimoe")
+    for noise, name in ((0.01, "published"), (0.3, "other")):
+        folder = tmp_path / name
+        make_checkpoint(tiny, folder / "model", rng, **SMALL, router_jitter_noise=noise)
+        convert(folder / "model", folder / "package", quantize="f16")
+    result = export(tmp_path / "published/package", tmp_path / "m.gguf", to="gguf")
+    assert any("LayerNorm" in note for note in result.notes)
+    with pytest.raises(ConversionError, match="margin"):
+        export(tmp_path / "other/package", tmp_path / "n.gguf", to="gguf")
 
 
 def test_longrope_with_one_kind_of_factors_is_refused(tmp_path, rng):

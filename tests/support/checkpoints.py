@@ -150,6 +150,15 @@ MINISTRAL3_ROPE = {
     "mscale_all_dim": 1.0,
     "llama_4_scaling_beta": 0.3,
 }
+STATED_LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "original_max_position_embeddings": 512,
+    "short_factor": [round(1.0 + 0.01 * pair, 2) for pair in range(32)],
+    "long_factor": [1.0 + 0.5 * pair for pair in range(32)],
+    "short_mscale": 1.24,
+    "long_mscale": 1.24,
+}
 MORE_MODELS = (
     TinyModel("gemma2", 256, (("sliding_window", 24), ("query_pre_attn_scalar", 48))),
     TinyModel("mixtral", 256, (("num_local_experts", 4), ("sliding_window", 24))),
@@ -160,6 +169,18 @@ MORE_MODELS = (
             ("partial_rotary_factor", 0.75),
             ("original_max_position_embeddings", 100),
             ("rope_scaling", LONGROPE),
+            ("sliding_window", 24),
+        ),
+    ),
+    TinyModel(
+        "phimoe",
+        320,
+        (
+            ("attention_bias", True),
+            ("lm_head_bias", True),
+            ("num_local_experts", 6),
+            ("rope_parameters", STATED_LONGROPE),
+            ("router_jitter_noise", 0.3),
             ("sliding_window", 24),
         ),
     ),

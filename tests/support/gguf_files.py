@@ -44,6 +44,7 @@ ARCHITECTURES = {
     "mistral": "llama",
     "mixtral": "llama",
     "phi3": "phi3",
+    "phimoe": "phimoe",
     "qwen2": "qwen2",
     "qwen2_moe": "qwen2moe",
     "qwen3": "qwen3",
@@ -66,6 +67,7 @@ LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
     "arcee": {"mlp_bias": False},
     "gemma2": {"query_pre_attn_scalar": 64},
     "gpt_oss": {"swiglu_limit": 7.0},
+    "phimoe": {"router_jitter_noise": 0.01},
     "qwen2_moe": {"mlp_only_layers": []},
     "qwen3_moe": {"decoder_sparse_step": 1},
     "smollm3": {"no_rope_layer_interval": 4, "num_hidden_layers": 4},
@@ -294,7 +296,7 @@ def _entries(config: Mapping[str, Any], name: str) -> dict[str, Any]:
         "rope.freq_base": float(theta),
         "rope.dimension_count": int(_head_dim(config) * rope.get("partial_rotary_factor", 1.0)),
     }
-    if name in (*GEMMAS, "phi3") or config["model_type"] in ("mistral", "mixtral"):
+    if name in (*GEMMAS, "phi3", "phimoe") or config["model_type"] in ("mistral", "mixtral"):
         entries["attention.sliding_window"] = config["sliding_window"] or 0
     if config.get("clip_qkv"):
         entries["attention.clamp_kqv"] = config["clip_qkv"]
@@ -325,6 +327,9 @@ def _entries(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     if name == "gemma2":
         entries["attn_logit_softcapping"] = config["attn_logit_softcapping"]
         entries["final_logit_softcapping"] = config["final_logit_softcapping"]
+    if name == "phimoe":
+        entries["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+        entries["rope.scaling.attn_factor"] = rope["short_mscale"]
     if name == "phi3":
         original = config["original_max_position_embeddings"]
         entries["rope.scaling.original_context_length"] = original

@@ -7,7 +7,50 @@ from typing import Any
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
+_NEAR = [round(1.0 + 0.01 * pair, 2) for pair in range(64)]
+_FAR = [round(1.0 + 0.9 * pair, 2) for pair in range(64)]
 PUBLISHED_MIXTURES: Mapping[str, dict[str, Any]] = {
+    "Phi-3.5-MoE-instruct": {
+        "architectures": ["PhiMoEForCausalLM"],
+        "model_type": "phimoe",
+        "attention_bias": True,
+        "attention_dropout": 0.0,
+        "bos_token_id": 1,
+        "eos_token_id": 32000,
+        "hidden_act": "silu",
+        "hidden_dropout": 0.0,
+        "hidden_size": 4096,
+        "initializer_range": 0.02,
+        "input_jitter_noise": 0.01,
+        "intermediate_size": 6400,
+        "lm_head_bias": True,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 32,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 8,
+        "num_local_experts": 16,
+        "original_max_position_embeddings": 4096,
+        "output_router_logits": False,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "long_factor": _FAR,
+            "long_mscale": 1.243163121016122,
+            "original_max_position_embeddings": 4096,
+            "short_factor": _NEAR,
+            "short_mscale": 1.243163121016122,
+            "type": "longrope",
+        },
+        "rope_theta": 10000.0,
+        "router_aux_loss_coef": 0.0,
+        "router_jitter_noise": 0.01,
+        "sliding_window": 131072,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.43.3",
+        "use_cache": True,
+        "vocab_size": 32064,
+    },
     "gpt-oss-20b": {
         "architectures": ["GptOssForCausalLM"],
         "attention_bias": True,

@@ -65,6 +65,7 @@ from rdrr_converter.architectures.olmoe import OLMOE
 from rdrr_converter.architectures.opt import OPT
 from rdrr_converter.architectures.phi import PHI
 from rdrr_converter.architectures.phi3 import PHI3
+from rdrr_converter.architectures.phimoe import PHIMOE
 from rdrr_converter.architectures.qwen2 import QWEN2
 from rdrr_converter.architectures.qwen2_moe import QWEN2_MOE
 from rdrr_converter.architectures.qwen2_vl import QWEN2_VL
@@ -123,6 +124,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     INTERNLM3,
     MIXTRAL,
     PHI3,
+    PHIMOE,
     QWEN2,
     QWEN2_MOE,
     QWEN2_VL,

@@ -44,6 +44,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "nemotron": ("minitron", "nemotron-4", "nemotron-mini"),
         "phi": ("phi-1", "phi-1.5", "phi-2"),
         "phi3": ("phi-3.5", "phi-4", "phi-4-mini"),
+        "phimoe": ("phi-3.5-moe", "phi-mini-moe", "phi-tiny-moe"),
         "qwen2": ("deepseek-r1-distill-qwen", "qwen2.5", "qwen2.5-coder", "qwq"),
         "qwen2_moe": ("qwen1.5-moe",),
         "qwen3_moe": ("qwen3-coder",),

@@ -92,6 +92,7 @@ HARMLESS: frozenset[str] = frozenset(
         "resid_pdrop",
         "residual_dropout",
         "router_aux_loss_coef",
+        "input_jitter_noise",
         "router_jitter_noise",
         # limits of a tokenizer or of training; the context is max_position_embeddings
         "max_sequence_length",

@@ -24,6 +24,9 @@ from rdrr_converter.architectures.layers import (
 Rule = Callable[[Config], Mapping[str, object]]
 """A rule for the fields of `inference.rope`."""
 
+Scalings = Mapping[str, Callable[[Config, Config], dict[str, object]]]
+"""Functions that read the further parameters of a type of scaling, by the type."""
+
 
 def read_rope(config: Config) -> dict[str, object]:
     """Rule: the fields of `inference.rope` if all layers share one embedding.
@@ -109,6 +112,14 @@ def read_rope_of_windows(config: Config) -> dict[str, object]:
     return {**read_rope(config), "unrotated_layers": plain or None}
 
 
+def read_rope_with_attention_factors(config: Config) -> dict[str, object]:
+    """Rule: the fields of `inference.rope` if longrope states its attention factors (Phi-3.5 MoE).
+
+    They stand for the one of the paper, in short contexts and in long ones.
+    """
+    return _fields(_parameters(config, FULL), config, "global", _WITH_ATTENTION_FACTORS)
+
+
 def read_stretched_rope(config: Config) -> dict[str, object]:
     """Rule: the fields of `inference.rope` if `alpha` stretches the base (Hunyuan).
 
@@ -182,8 +193,11 @@ def _check_same(config: Config, stated: Mapping[str, Any], scaling: Mapping[str,
             raise config.fault(f"rope_scaling.{key}", f"{stated[key]}, as rope_parameters", value)
 
 
-def _fields(parameters: Config, config: Config, scope: str) -> dict[str, object]:
+def _fields(
+    parameters: Config, config: Config, scope: str, scalings: Scalings | None = None
+) -> dict[str, object]:
     """Return the block's fields for global or for local layers."""
+    scalings = _SCALINGS if scalings is None else scalings
     older_kind, kind = parameters.get("type"), parameters.get("rope_type")
     kind = kind or older_kind or "default"
     kind = _OLDER_KINDS.get(kind, kind) if isinstance(kind, str) else kind
@@ -193,13 +207,13 @@ def _fields(parameters: Config, config: Config, scope: str) -> dict[str, object]
         kind = "default"
     if (
         not isinstance(kind, str)
-        or kind not in _SCALINGS
+        or kind not in scalings
         or (scope == "local" and kind in _GLOBAL_ONLY)
     ):
         raise ConversionError(
             f"the format cannot express this type of rope scaling for {scope} layers",
             where=config.where,
-            expected=", ".join(_SCALINGS),
+            expected=", ".join(scalings),
             found=kind,
         )
     values: dict[str, object] = {"theta": parameters.number("rope_theta")}
@@ -209,7 +223,7 @@ def _fields(parameters: Config, config: Config, scope: str) -> dict[str, object]
     if kind != "default":
         values["type"] = kind
         values["factor"] = _factor(kind, parameters, config)
-        values.update(_SCALINGS[kind](parameters, config))
+        values.update(scalings[kind](parameters, config))
         if scope == "local" and "yarn_attention" in values:
             raise _refusal("yarn of local layers", ["attention_factor"], config)
     return {_NAMES[name][scope == "local"]: value for name, value in values.items()}
@@ -229,6 +243,8 @@ _NAMES = {
     "short": ("longrope_short_factor", ""),
     "long": ("longrope_long_factor", ""),
     "longrope_context": ("longrope_original_max_pos", ""),
+    "short_attention": ("longrope_short_attention_factor", ""),
+    "long_attention": ("longrope_long_attention_factor", ""),
     "low_freq": ("llama3_low_freq_factor", ""),
     "high_freq": ("llama3_high_freq_factor", ""),
     "llama3_context": ("llama3_original_max_pos", ""),
@@ -334,6 +350,17 @@ def _longrope(parameters: Config, config: Config) -> dict[str, object]:
     }
 
 
+def _corrected_longrope(parameters: Config, config: Config) -> dict[str, object]:
+    """Read LongRoPE whose attention factors are stated."""
+    return {
+        "short": _factors(parameters, "short_factor"),
+        "long": _factors(parameters, "long_factor"),
+        "longrope_context": _original_context(parameters, config),
+        "short_attention": parameters.number("short_mscale"),
+        "long_attention": parameters.number("long_mscale"),
+    }
+
+
 def _factors(parameters: Config, key: str) -> tuple[float, ...]:
     found = parameters.get(key)
     is_list = isinstance(found, list) and len(found) > 0
@@ -370,10 +397,11 @@ def _original_context(parameters: Config, config: Config) -> int:
     return config.integer("max_position_embeddings")
 
 
-_SCALINGS: Mapping[str, Callable[[Config, Config], dict[str, object]]] = {
+_SCALINGS: Scalings = {
     "default": _no_parameters,
     "linear": _no_parameters,
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
 }
+_WITH_ATTENTION_FACTORS: Scalings = {"default": _no_parameters, "longrope": _corrected_longrope}

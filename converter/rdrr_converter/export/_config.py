@@ -75,6 +75,8 @@ _SCALINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "short_factor": "longrope_short_factor",
             "long_factor": "longrope_long_factor",
             "original_max_position_embeddings": "longrope_original_max_pos",
+            "short_mscale": "longrope_short_attention_factor",
+            "long_mscale": "longrope_long_attention_factor",
         },
     }
 )
@@ -255,6 +257,7 @@ def _experts(
         "moe_intermediate_size": moe.expert_intermediate_size,
         "shared_expert_intermediate_size": moe.shared_expert_intermediate_size,
         "norm_topk_prob": moe.normalize_weights,
+        "router_jitter_noise": (moe.sparsemixer_margin or 0.0) / 2.0,
         "decoder_sparse_step": 1,
         "mlp_only_layers": [
             layer
@@ -284,7 +287,8 @@ def _rope(block: Rope, attention: AttentionBlock) -> dict[str, Any]:
             config["rope_scaling"]["llama_4_scaling_beta"] = attention.temperature_scale
         if not block.yarn_truncate:
             config["rope_scaling"]["truncate"] = False
-        if kind == "longrope":  # Phi-3 states the original context length outside of rope_scaling
+        # Phi-3 states the original context length outside of rope_scaling.
+        if kind == "longrope" and block.longrope_short_attention_factor is None:
             context = config["rope_scaling"].pop("original_max_position_embeddings", None)
             config["original_max_position_embeddings"] = context
     return config

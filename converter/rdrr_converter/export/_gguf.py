@@ -298,7 +298,8 @@ def _check_metadata(
     read |= row.stated_by(names)
     values = {name: array.astype(np.float64) for name, array in extra.items()}
     read |= from_metadata(values.get(ROPE_FREQS), read, package.where)
-    read |= from_factors(values.get(ROPE_SHORT), values.get(ROPE_LONG), package.where)
+    short, long = values.get(ROPE_SHORT), values.get(ROPE_LONG)
+    read |= from_factors(short, long, read, package.where)
     read |= unpadded
     check_config(read, package, find_architecture(read, None, package.where), tensors)
 

@@ -122,6 +122,21 @@ def _phi3(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
     )
 
 
+def _phimoe(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
+    """State what Phi-3 has, and the number of experts."""
+    entries, notes = _phi3(config)
+    factor = (config.get("rope_scaling") or {}).get("short_mscale")
+    if factor is None:
+        entries.pop("rope.scaling.attn_factor", None)
+    else:
+        entries["rope.scaling.attn_factor"] = factor
+    note = (
+        "llama.cpp computes RMSNorm where Phi-3.5 MoE has LayerNorm, and normalizes the weights of "
+        "the two experts, so its results differ"
+    )
+    return {**entries, "expert_count": config["num_local_experts"]}, (*notes, note)
+
+
 def _granite(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
     """State Granite's factors, and the sizes of its experts."""
     entries: Entries = {key: float(config[ours]) for key, ours in GRANITE_KEYS.items()}
@@ -193,6 +208,7 @@ _SPECIFIC_KEYS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, tuple[
             "granite": _granite,
             "granitemoe": _granite,
             "phi3": _phi3,
+            "phimoe": _phimoe,
             "olmo2": every_fourth_full,
             "exaone4": every_fourth_full,
             "mistral3": ministral3,

@@ -108,7 +108,7 @@ def open_file(path: Path) -> Source:
         where=path,
     )
     config |= from_metadata(factors[0], config, path)
-    config |= from_factors(factors[1], factors[2], path)
+    config |= from_factors(factors[1], factors[2], config, path)
     made, generation, notes = tokenizer_files(metadata, path)
     modules, module_notes = module_files(
         metadata, architecture.name, [one.shape for one in layers], path

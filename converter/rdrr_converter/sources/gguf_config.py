@@ -63,6 +63,7 @@ _WITH_EXPERTS = (
     "hunyuan-moe",
     "llama4",
     "nemotron_h_moe",
+    "phimoe",
     *_gguf_mixtures.SETTINGS,
 )
 _GEMMA2_27B_LAYERS = 46
@@ -284,6 +285,18 @@ def _phi3(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _phimoe(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what Phi-3 has, its experts, and the factor that llama.cpp has for all contexts."""
+    factor = read.number("rope.scaling.attn_factor")
+    found = {**_phi3(read, config), "num_local_experts": read.size("expert_count")}
+    found["num_experts"] = None
+    if factor is not None:
+        # Seven digits undo the rounding to float32.
+        factor = float(f"{factor:.7g}")
+        found["rope_scaling"] = {"short_mscale": factor, "long_mscale": factor}
+    return found
+
+
 def _gemma3(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the layer types and the scale of the queries, which llama.cpp fixes for Gemma 3."""
     layers = read.size("block_count")
@@ -370,6 +383,7 @@ _ARCHITECTURE_SETTINGS: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], di
             "granite": _granite,
             "granitemoe": _granite,
             "phi3": _phi3,
+            "phimoe": _phimoe,
             "chatglm": _gguf_rms.glm,
             "glm4": _gguf_rms.glm,
             "olmo2": _gguf_rms.olmo2,

@@ -310,6 +310,15 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             GgufArchitecture("olmoe", "OlmoeForCausalLM", layer_names.EXPERTS),
             GgufArchitecture("gpt-oss", "GptOssForCausalLM", layer_names.GPT_OSS),
             GgufArchitecture("phi3", "Phi3ForCausalLM", layer_names.STACKED),
+            GgufArchitecture(
+                "phimoe",
+                "PhimoeForCausalLM",
+                layer_names.MIXTRAL,
+                flags=(
+                    ("attention_bias", ".q_proj.bias", True),
+                    ("lm_head_bias", "lm_head.bias", True),
+                ),
+            ),
             GgufArchitecture("seed_oss", "SeedOssForCausalLM", layer_names.SEED_OSS),
             GgufArchitecture("chatglm", "GlmForCausalLM", layer_names.STACKED),
             GgufArchitecture("glm4", "Glm4ForCausalLM", layer_names.GLM4),

@@ -116,8 +116,16 @@ def from_metadata(
     return {"rope_scaling": scaling} if scaling else {}
 
 
-def from_factors(short: F64Array | None, long: F64Array | None, where: object) -> dict[str, Any]:
+def from_factors(
+    short: F64Array | None, long: F64Array | None, config: Mapping[str, Any], where: object
+) -> dict[str, Any]:
     """Return the configuration keys for longrope's divisors; its other parameters are metadata.
+
+    Args:
+        short: Divisors for short contexts, or None.
+        long: Divisors for long contexts, or None.
+        config: The configuration so far, which may have the factors on cosines and sines.
+        where: The file, for messages.
 
     Raises:
         ConversionError: One of the two tensors is missing.
@@ -129,4 +137,6 @@ def from_factors(short: F64Array | None, long: F64Array | None, where: object) -
     # The shortest decimal of a float32 restores the factor before it was rounded.
     stated = [[float(str(np.float32(one))) for one in factors] for factors in (short, long)]
     scaling = {"type": "longrope", "short_factor": stated[0], "long_factor": stated[1]}
+    known = config.get("rope_scaling") or {}
+    scaling |= {key: known[key] for key in ("short_mscale", "long_mscale") if key in known}
     return {"rope_scaling": scaling}
