@@ -20,7 +20,9 @@ from collections.abc import Collection, Iterable
 from rdrr_format.errors import ManifestError
 
 from rdrr_manifests.faults import tensor_field
-from rdrr_manifests.graph.derive import GraphBuilder
+from rdrr_manifests.graph.builder import GraphBuilder
+from rdrr_manifests.graph.derive import append_embedding, append_head
+from rdrr_manifests.graph.layers import append_layer
 from rdrr_manifests.graph.names import TensorNames
 from rdrr_manifests.graph.ops import (
     Concat,
@@ -65,21 +67,19 @@ class MtpNames(TensorNames):
         return FINAL_NORM if part == "norm" else super().body(part)
 
 
-class _MtpBuilder(GraphBuilder):
-    """A builder of the graph of a draft head."""
-
-    def build(self) -> Graph:
-        """Return the graph of the head."""
-        self.prepare()
-        layer, size = self.sizes.num_layers - 1, self.sizes.hidden_size
-        embedding = self._append_norm(EMBEDDING_NORM, (size,), self._embed(), "mtp.embedding")
-        self.ops.append(Recall("mtp.recalled", size))
-        hidden = self._append_norm(HIDDEN_NORM, (size,), "mtp.recalled", "mtp.hidden")
-        self.ops.append(Concat(embedding, hidden, "mtp.both"))
-        weight = WeightUse(f"{PROJECTION}.weight", (size, 2 * size))
-        self.ops.append(Linear("mtp.both", "mtp.x", weight))
-        self._head(self._layer(layer, "mtp.x"))
-        return self.graph(layers=1)
+def _graph(manifest: Manifest, names: TensorNames) -> Graph:
+    """Return the graph of a head whose layer is the last one of the manifest."""
+    build = GraphBuilder(manifest, names)
+    layer, size = build.sizes.num_layers - 1, build.sizes.hidden_size
+    token = append_embedding(build)
+    embedding = build.norm_of(EMBEDDING_NORM, (size,), token, "mtp.embedding")
+    recalled = build.add(Recall("mtp.recalled", size))
+    hidden = build.norm_of(HIDDEN_NORM, (size,), recalled, "mtp.hidden")
+    both = build.add(Concat(embedding, hidden, "mtp.both"))
+    weight = WeightUse(f"{PROJECTION}.weight", (size, 2 * size))
+    stream = build.add(Linear(both, "mtp.x", weight))
+    append_head(build, append_layer(build, layer, stream))
+    return build.graph(layers=1)
 
 
 def derive_mtp(manifest: Manifest, names: Collection[str] | None = None) -> Graph | None:
@@ -97,7 +97,7 @@ def derive_mtp(manifest: Manifest, names: Collection[str] | None = None) -> Grap
     if f"{PROJECTION}.weight" not in known:
         return None
     layers = manifest.architecture.num_layers
-    graph = _MtpBuilder(_with_one_more_layer(manifest), MtpNames(known, layers)).build()
+    graph = _graph(_with_one_more_layer(manifest), MtpNames(known, layers))
     if any(isinstance(op, ShortConvolution | DeltaRule) for op in graph.ops):
         raise ManifestError("this package needs a newer rdrr: its draft head has a state")
     _check(manifest, graph.weights(), frozenset(known))
