@@ -44,6 +44,7 @@ from rdrr_converter.export._gguf_types import storage_type
 from rdrr_converter.export._stacks import is_expert_stack, join_experts, stacked
 from rdrr_converter.export._values import Encoder, OutgoingTensor
 from rdrr_converter.report import Progress
+from rdrr_converter.sources.gguf_architecture import GgufArchitecture
 from rdrr_converter.sources.gguf_config import read_config
 from rdrr_converter.sources.gguf_names import (
     GGUF_ARCHITECTURES,
@@ -51,7 +52,6 @@ from rdrr_converter.sources.gguf_names import (
     ROPE_LONG,
     ROPE_SHORT,
     UNKNOWN_TO_LLAMA_CPP,
-    GgufArchitecture,
 )
 from rdrr_converter.sources.gguf_rope import divisors, from_factors, from_metadata
 

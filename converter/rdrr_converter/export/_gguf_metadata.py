@@ -22,8 +22,8 @@ from rdrr_converter.export import (
 )
 from rdrr_converter.export._gguf_layer_norms import KEYS_OF
 from rdrr_converter.export._gguf_rms import every_fourth_full, ministral3, olmo
+from rdrr_converter.sources.gguf_architecture import GgufArchitecture
 from rdrr_converter.sources.gguf_config import GRANITE_KEYS, KEYS
-from rdrr_converter.sources.gguf_names import GgufArchitecture
 
 Entries = dict[str, Any]
 

@@ -34,12 +34,12 @@ from rdrr_converter.sources._gguf_states import (
 from rdrr_converter.sources._gguf_types import DECODE_ONLY_TYPES, BlockDecoder
 from rdrr_converter.sources._sparse_files import ensure_fetched
 from rdrr_converter.sources.base import Source, SourceTensor
+from rdrr_converter.sources.gguf_architecture import GgufArchitecture
 from rdrr_converter.sources.gguf_config import read_config
 from rdrr_converter.sources.gguf_names import (
     ROPE_FREQS,
     ROPE_LONG,
     ROPE_SHORT,
-    GgufArchitecture,
     find_gguf_architecture,
 )
 from rdrr_converter.sources.gguf_pooling import DENSE, FOLDERS, module_files

@@ -23,7 +23,7 @@ from rdrr_converter.sources import (
     _gguf_states,
 )
 from rdrr_converter.sources._gguf_layer_norms import SETTINGS
-from rdrr_converter.sources.gguf_names import GgufArchitecture
+from rdrr_converter.sources.gguf_architecture import GgufArchitecture
 
 KEYS: Mapping[str, str] = MappingProxyType(
     {
