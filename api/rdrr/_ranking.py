@@ -93,8 +93,7 @@ def scores(
     before: Sequence[int] = ()
     for ids in questions:
         base = resumable(backend, min(_shared(before, ids), len(ids) - 1))
-        logits = backend.logits(ids[base:], base)[0]
-        check_logits(logits)
+        logits = check_logits(backend.logits(ids[base:], base)[0])
         difference = float(logits[answers[1]]) - float(logits[answers[0]])
         found.append(1.0 / (1.0 + exp(min(difference, _LARGEST_EXPONENT))))
         before = ids

@@ -5,28 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rdrr_format.closing import Closing
 from rdrr_format.errors import GenerationError, ManifestError
-from rdrr_format.html_tables import facts_table
-from rdrr_format.printing import printable
 
 from rdrr._arguments import prompt_ids, text_list, token_ids
-from rdrr._backends import OpenedBackend
-from rdrr._chat_template import open_template
-from rdrr._load_options import LoadOptions
+from rdrr._loaded_package import LoadedPackage
 from rdrr._probabilities import Loglikelihood, loglikelihood
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    from rdrr_manifests.package import Package
-    from rdrr_runtime.backend import Backend, BackendInfo
-    from rdrr_runtime.text.chat_template import ChatTemplate
-    from rdrr_runtime.text.tokenizer import TextCodec
+    from rdrr_runtime.backend import Backend
 
     from rdrr._ranking import RankPrompt
 
@@ -34,57 +25,8 @@ _LOGITS_BYTES = 1 << 28
 """Bytes of logits that are fetched from a backend at once."""
 
 
-class ScoringModel(Closing):
-    """A package on a backend, with its tokenizer and chat templates.
-
-    Attributes:
-        package: The package that was loaded.
-        reason: One line that says which backend runs it, why, and how to choose the other one.
-        unhonoured_hints: One line for each kernel hint that the backend does not honour.
-        unchecked: One line for each check of the shards that could not be done; usually none.
-    """
-
-    def __init__(
-        self, package: Package, opened: OpenedBackend, options: LoadOptions | None = None
-    ) -> None:
-        from rdrr_runtime.decode.turns import Turns
-        from rdrr_runtime.engine import Engine
-
-        self.package = package
-        self.reason = opened.reason
-        self.unhonoured_hints = opened.unhonoured
-        self.unchecked = opened.unchecked
-        self._opened = opened
-        self._codec = _codec(package)
-        self._templates: dict[tuple[str | None, bool], ChatTemplate] = {}
-        manifest = package.manifest
-        vocabulary = manifest.architecture.vocab_size
-        turns = Turns((options or LoadOptions()).busy_timeout)
-        self._engine = Engine(opened.backend, manifest.eos_token_ids, vocabulary, turns)
-
-    @property
-    def info(self) -> BackendInfo:
-        """The backend, its adapter, the context length and the memory in use."""
-        return self._opened.backend.info
-
-    def chat_template(self, file: str | Path | None = None, *, tools: bool = False) -> ChatTemplate:
-        """Return the chat template of `file`, or of the package when None; see `chat`."""
-        key = (None if file is None else str(file), tools)
-        if key not in self._templates:
-            self._templates[key] = open_template(self.package, file=file, tools=tools)
-        return self._templates[key]
-
-    def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text, with the special tokens that a prompt begins with."""
-        return self._codec.encode(text)
-
-    def encode_as_is(self, text: str) -> list[int]:
-        """Return the token ids of a text to which no special tokens are added."""
-        return self._codec.encode_as_is(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, without special tokens."""
-        return self._codec.decode(ids)
+class ScoringModel(LoadedPackage):
+    """A loaded package that computes logits, embeddings, labels, scores and probabilities."""
 
     def logits(self, ids: Sequence[int], *, stepwise: bool = False) -> npt.NDArray[np.float32]:
         """Return the logits after each of `ids` (teacher forcing), float32 [len(ids), vocab].
@@ -130,7 +72,6 @@ class ScoringModel(Closing):
             UsageError: There is no such prompt, or `texts` are no strings.
         """
         import numpy as np
-        from rdrr_runtime.sampling.finite import check_hidden
 
         from rdrr._classification import classifier_of
         from rdrr._embedding import Pooling
@@ -146,7 +87,7 @@ class ScoringModel(Closing):
         ids = [self._ids_of_text(before + text) for text in text_list(texts)]
         skipped = pooling.skipped(before, self.encode, self._codec.tokens_after_text())
         with self._engine.lend() as backend:
-            rows = [pooling.pool(check_hidden(backend.hidden(one)), skipped) for one in ids]
+            rows = [pooling.pool(one, skipped) for one in _hidden_states(backend, ids)]
         width = pooling.width or self.package.manifest.architecture.hidden_size
         return np.stack(rows) if rows else np.empty((0, width), np.float32)
 
@@ -161,7 +102,8 @@ class ScoringModel(Closing):
 
         Raises:
             ManifestError: The package does not classify texts.
-            GenerationError: A text has no tokens, or more than the context holds.
+            GenerationError: A text has no tokens, or more than the context holds; or a hidden
+                state is not a finite number.
             UsageError: `texts` are no strings.
         """
         from rdrr._classification import Classification
@@ -169,7 +111,7 @@ class ScoringModel(Closing):
         head = Classification(self.package)
         ids = [self._ids_of_text(text) for text in text_list(texts)]
         with self._engine.lend() as backend:
-            return [head.probabilities(backend.hidden(one)) for one in ids]
+            return [head.probabilities(one) for one in _hidden_states(backend, ids)]
 
     def rank(
         self,
@@ -195,7 +137,8 @@ class ScoringModel(Closing):
         Raises:
             ManifestError: The model has no output head, no tokens for the two answers, or a
                 classification head with several labels.
-            GenerationError: A question does not fit the context.
+            GenerationError: A question does not fit the context; or the model computes no finite
+                numbers.
             UsageError: `query` or `texts` are no strings.
         """
         from rdrr._classification import classifier_of
@@ -234,37 +177,7 @@ class ScoringModel(Closing):
         for one in ids:
             self._check_length(one)
         with self._engine.lend() as backend:
-            return [head.score(backend.hidden(one)) for one in ids]
-
-    def _check_head(self) -> None:
-        """Check that the model predicts tokens.
-
-        Raises:
-            ManifestError: It is an embedding model without an output head.
-        """
-        if not has_head(self.package):
-            raise ManifestError(
-                "this embedding model has no output head or no causal attention, so it predicts no "
-                "tokens",
-                where=self.package.where,
-                hint="use `embed`, or `classify` if it has labels",
-            )
-
-    def _ids_of_text(self, text: str) -> list[int]:
-        """Return the token ids of a text that is run as a whole."""
-        ids = self.encode(text)
-        self._check_length(ids)
-        return ids
-
-    def _check_length(self, ids: Sequence[int]) -> None:
-        context = self.info.context
-        if not 0 < len(ids) <= context:
-            raise GenerationError(
-                "a text does not fit the context",
-                expected=f"1 to {context} tokens",
-                found=f"{len(ids)} tokens",
-                hint="split the text" if ids else "leave empty texts out",
-            )
+            return [head.score(one) for one in _hidden_states(backend, ids)]
 
     def loglikelihoods(
         self, prompt: str | Sequence[int], continuations: Sequence[Sequence[int]]
@@ -276,8 +189,8 @@ class ScoringModel(Closing):
             continuations: Token ids of each continuation.
 
         Raises:
-            GenerationError: The prompt is empty, or the prompt and a continuation do not fit the
-                context.
+            GenerationError: The prompt is empty, the prompt and a continuation do not fit the
+                context, or the logits are not finite numbers.
             UsageError: The prompt or a continuation is not made of token ids.
         """
         from rdrr_runtime.decode.request import check_prompt
@@ -296,35 +209,18 @@ class ScoringModel(Closing):
                 backend.fill(ids[:-1], 0)
             return [_loglikelihood(backend, ids, one, rows) for one in wanted]
 
-    def close(self) -> None:
-        """Free the memory of the model. A running generation ends after its current pass.
 
-        Raises:
-            GenerationError: The pass took too long, or this is called from within it.
-        """
-        if self._engine.turns.close():
-            self._release()
+def _hidden_states(
+    backend: Backend, texts: Sequence[Sequence[int]]
+) -> Iterator[npt.NDArray[np.float32]]:
+    """Yield the hidden states of the token ids of each text, [tokens, hidden size].
 
-    def _release(self) -> None:
-        """Free what was loaded; nothing is running any more."""
-        self._opened.close()
+    Raises:
+        GenerationError: One of them is not a finite number.
+    """
+    from rdrr_runtime.sampling.finite import check_hidden
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.package.manifest.model_id!r}, {self.reason!r})"
-
-    def _repr_html_(self) -> str:
-        """Return a table of the model for notebooks."""
-        info = self.info
-        return facts_table(
-            f"Model {printable(self.package.manifest.model_id)}",
-            {
-                "location": printable(self.package.where),
-                "runs on": printable(self.reason),
-                "context": f"{info.context:,} tokens",
-                "key-value cache": f"{info.kv_bytes:,} bytes, {info.kv_dtype}",
-                "weights": f"{info.weights_bytes:,} bytes",
-            },
-        )
+    return (check_hidden(backend.hidden(ids)) for ids in texts)
 
 
 def _loglikelihood(
@@ -338,37 +234,11 @@ def _loglikelihood(
         continuation: Token ids.
         rows: Rows of logits that are fetched at once.
     """
+    from rdrr_runtime.sampling.finite import check_logits
+
     ids, first = [prompt[-1], *continuation[:-1]], len(prompt) - 1
     parts = []
     for start in range(0, len(continuation), rows):
         logits = backend.logits(ids[start : start + rows], first + start, all_rows=True)
-        parts.append(loglikelihood(logits, continuation[start : start + rows]))
+        parts.append(loglikelihood(check_logits(logits), continuation[start : start + rows]))
     return Loglikelihood(sum(one.total for one in parts), all(one.is_greedy for one in parts))
-
-
-def has_head(package: Package) -> bool:
-    """Return whether a model predicts tokens; one that classifies texts does not."""
-    manifest = package.manifest
-    if not manifest.inference.attention.causal or manifest.inference.output.classifier:
-        return False
-    is_tied = manifest.inference.output.tie_word_embeddings
-    roles = (tensor.role for tensor in manifest.tensors.values())
-    return manifest.model_type != "embedding" or is_tied or "lm_head" in roles
-
-
-def _codec(package: Package) -> TextCodec:
-    """Return the tokenizer of a package.
-
-    Raises:
-        ManifestError: The package has no tokenizer.
-    """
-    from rdrr_runtime.text.tokenizer import TextCodec
-
-    content, stated = package.tokenizer_bytes(), package.manifest.tokenizer
-    if content is None or stated is None:
-        raise ManifestError(
-            "the package has no tokenizer",
-            where=package.where,
-            hint="convert the checkpoint again, with its tokenizer",
-        )
-    return TextCodec(content, bos_token_id=stated.bos_token_id, add_bos=stated.add_bos_token)

@@ -25,7 +25,7 @@ from rdrr_runtime.sampling.finite import NOT_FINITE, check_ids, check_logits
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.sampler import Sampler
 from support.gpu import Bench, normal
-from support.packages import VOCAB, llama_manifest, write_random_package
+from support.packages import VOCAB, llama_manifest, replace_first, write_random_package
 
 CONTEXT, WIDTH = 64, 5000
 MESSAGE = "logits are not finite numbers"
@@ -129,11 +129,7 @@ def test_a_soft_cap_keeps_what_is_not_finite(bench):
 def _with(manifest: dict, folder: Path, rng: np.random.Generator, values: dict) -> Package:
     """Write a random package in which the first element of some vectors has another value."""
     written = write_random_package(folder, manifest, rng)
-    data = np.fromfile(folder / manifest["shards"][0]["filename"], np.uint8)
-    for name, value in values.items():
-        at = manifest["tensors"][name]["offset"]
-        data[at : at + 4] = np.float32(value).reshape(1).view(np.uint8)
-    data.tofile(folder / manifest["shards"][0]["filename"])
+    replace_first(folder, values)
     return open_package(written.where)
 
 

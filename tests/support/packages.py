@@ -7,6 +7,7 @@ as in packages of other writers. Hashes are not computed, because opening a pack
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,18 @@ def write_random_package(
     if manifest.get("tokenizer"):
         (folder / manifest["tokenizer"]["file"]).write_text(TOKENIZER, encoding="utf-8")
     return open_package(folder)
+
+
+def replace_first(folder: Path, values: Mapping[str, float]) -> None:
+    """Replace the first element of some F32 vectors, by their names, in the shards of a package."""
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    for name, value in values.items():
+        entry = manifest["tensors"][name]
+        path = folder / manifest["shards"][entry["shard"]]["filename"]
+        data = np.fromfile(path, np.uint8)
+        at = entry["offset"]
+        data[at : at + 4] = np.float32(value).reshape(1).view(np.uint8)
+        data.tofile(path)
 
 
 def random_bytes(entry: Mapping[str, Any], rng: np.random.Generator) -> Bytes:

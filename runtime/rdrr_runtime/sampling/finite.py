@@ -22,8 +22,8 @@ _HINT = (
 )
 
 
-def check_logits(logits: npt.NDArray[np.float32]) -> None:
-    """Raise an error unless the largest logit of each row is a finite number.
+def check_logits(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return logits if the largest one of each row is a finite number.
 
     Args:
         logits: f32 [..., vocab]; -inf rules a token out.
@@ -33,6 +33,7 @@ def check_logits(logits: npt.NDArray[np.float32]) -> None:
     """
     if logits.size and not np.isfinite(logits.max(axis=-1)).all():
         raise _not_finite("logits")
+    return logits
 
 
 def check_hidden(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
