@@ -19,7 +19,7 @@ from rdrr.bench.runs import LoadedAs, Workload
 from rdrr_format.errors import RdrrError, UsageError
 
 
-def add_workload(parser: argparse.ArgumentParser, *, repeat: int = 5) -> None:
+def add_workload(parser: argparse.ArgumentParser) -> None:
     """Add the options that set the size of a workload and choose the adapter."""
     sizes = Workload()
     add = parser.add_argument
@@ -31,7 +31,7 @@ def add_workload(parser: argparse.ArgumentParser, *, repeat: int = 5) -> None:
         help="tokens of the prompt",
     )
     add("--tokens", type=_at_least(2), default=sizes.tokens, metavar="N", help="tokens to generate")
-    add("--repeat", type=_at_least(1), default=repeat, metavar="N", help="rounds to measure")
+    add("--repeat", type=_at_least(1), default=5, metavar="N", help="rounds to measure")
     add_adapter(parser)
 
 

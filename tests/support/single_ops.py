@@ -22,7 +22,7 @@ from rdrr_runtime.compile.pass_spec import Logits, PassSpec
 from rdrr_runtime.compile.patterns import Body
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.values import Values, Workspace
-from rdrr_runtime.compile.weights import load_weights
+from rdrr_runtime.compile.weights import allocate_weights
 from rdrr_runtime.phases.kept_hidden import KeptHidden
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.phase import Phase
@@ -89,7 +89,7 @@ class Operands:
 
 
 class _Weights:
-    """The part of a package that `load_weights` reads, with all weights in F32."""
+    """The part of a package that `allocate_weights` reads, with all weights in F32."""
 
     def __init__(self, weights: Mapping[str, F32]) -> None:
         self._weights = weights
@@ -110,9 +110,9 @@ def lowered(bench: Bench, example: Example, operands: Operands) -> tuple[list[Ph
     rows, graph = len(operands.tokens), example.graph
     check_fields(example.ops)
     preferences = Preferences(resolve({}), software=True)
-    weights = load_weights(
-        bench.arena, cast(Any, _Weights(operands.weights)), PaddedGraph(graph), preferences
-    )
+    package = cast(Any, _Weights(operands.weights))
+    weights = allocate_weights(bench.arena, package, PaddedGraph(graph), preferences)
+    weights.fill()
     workspace, body = Workspace(bench.arena, rows), Body.of(example.ops)
     ropes = tuple(bench.upload(rope_table(spec, CONTEXT)) for spec in graph.ropes)
     kept = KeptHidden(bench.upload(operands.hidden), KEPT_SLOTS, HIDDEN)

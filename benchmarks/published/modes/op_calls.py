@@ -141,10 +141,10 @@ class WgpuCalls:
         self._finished.clear()
 
 
-def op_of(bound: BoundDispatch, rows: int, handles: Any = None) -> Op:
+def op_of(bound: BoundDispatch, rows: int) -> Op:
     """Return the op of a bound dispatch, with the content of its uniform buffer."""
     content = uniform_content(bound, rows)
-    return Op(bound, bound.work.counts(rows), content, content.tobytes(), handles)
+    return Op(bound, bound.work.counts(rows), content, content.tobytes())
 
 
 def uniform_content(one: BoundDispatch, rows: int) -> npt.NDArray[np.float32]:

@@ -148,9 +148,8 @@ def _inference(data: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, 
     names = list(block(data, "tensors"))
     sizes = block(data, "architecture")
 
-    def number(*keys: str, default: float | None = None) -> Any:
-        found = _lookup(config, keys, is_number)
-        return default if found is None else found
+    def number(*keys: str) -> Any:
+        return _lookup(config, keys, is_number)
 
     def has(suffix: str) -> bool:
         return any(name.endswith(suffix) for name in names)

@@ -17,7 +17,7 @@ from rdrr_format.layouts import Geometry
 from rdrr_format.shard_reader import ShardReader
 from rdrr_format.stores import LocalStore, Store
 
-from rdrr_manifests.faults import Fault, Severity, tensor_field
+from rdrr_manifests.faults import Fault, tensor_field
 from rdrr_manifests.models import Manifest, Shard, Tensor
 from rdrr_manifests.rules.shards import is_hash
 from rdrr_manifests.rules.subject import Finding, as_fault
@@ -34,17 +34,15 @@ class FileRule:
     Attributes:
         id: Identifier of the rule in reports and in docs/SPEC.md.
         check: Yields the findings for a manifest and the store with the package's files.
-        severity: Severity of findings that do not state their own.
     """
 
     id: str
     check: Callable[[Manifest, Store], Iterator[Finding]]
-    severity: Severity = "error"
 
     def faults(self, manifest: Manifest, store: Store) -> Iterator[Fault]:
         """Yield the faults that this rule finds."""
         for finding in self.check(manifest, store):
-            yield as_fault(self.id, self.severity, finding)
+            yield as_fault(self.id, "error", finding)
 
 
 def _reader(manifest: Manifest, store: Store) -> ShardReader:

@@ -104,7 +104,6 @@ def choose(
     candidates: Sequence[C],
     refusal: Callable[[C], str | None],
     wishes: Sequence[Wish[C]],
-    default: str = "auto",
 ) -> Chosen[C]:
     """Choose the candidate that serves a request.
 
@@ -112,7 +111,6 @@ def choose(
         candidates: Candidates in order of preference.
         refusal: Returns why a candidate cannot serve the request; None if it can.
         wishes: Soft requirements, the strongest first.
-        default: Source to name in the reason if there are no wishes.
 
     Raises:
         AssertionError: Every candidate refuses, although each list must end with one that never
@@ -124,7 +122,7 @@ def choose(
         accepted = (one for one in able if all(wish.accepts(one) for wish in wishes[:kept]))
         found = next(accepted, None)
         if found is not None:
-            return Chosen(found, _reason(found, candidates, refusal, wishes, kept, default))
+            return Chosen(found, _reason(found, candidates, refusal, wishes, kept))
     raise AssertionError("without wishes every able candidate is accepted")
 
 
@@ -134,9 +132,8 @@ def _reason(
     refusal: Callable[[C], str | None],
     wishes: Sequence[Wish[C]],
     kept: int,
-    default: str,
 ) -> Reason:
-    said = ", ".join(wish.source for wish in wishes[:kept]) or default
+    said = ", ".join(wish.source for wish in wishes[:kept]) or "auto"
     text = f"{found.title} ({said})"
     for wish in wishes[kept:]:
         if wish.accepts(found):

@@ -152,18 +152,6 @@ class Weights:
         return sum(one.size for one in matrices) + sum(one.size for one in vectors)
 
 
-def load_weights(
-    arena: Arena,
-    package: Package,
-    padded: PaddedGraph,
-    preferences: Preferences,
-) -> Weights:
-    """Upload every tensor that the graph reads; see `allocate_weights` and `Weights.fill`."""
-    weights = allocate_weights(arena, package, padded, preferences)
-    weights.fill()
-    return weights
-
-
 def allocate_weights(
     arena: Arena,
     package: Package,
