@@ -101,7 +101,7 @@ class LoadedPackage(Closing):
                 "a text does not fit the context",
                 expected=f"1 to {context} tokens",
                 found=f"{len(ids)} tokens",
-                hint="split the text" if ids else "leave empty texts out",
+                hint="split the text" if ids else "omit empty texts",
             )
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from rdrr_runtime.compile.products import Product, ProductKernel, choose_product
 from rdrr_runtime.compile.values import Values, Workspace
 from rdrr_runtime.compile.weights import Weights
 from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.copy import copy
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.kept_hidden import KeptHidden
 from rdrr_runtime.phases.kv_cache import KvCache
@@ -136,6 +137,24 @@ class PassBuilder:
         stream = self.values.get(residual.x)
         self.values.rename(residual.x, residual.out)
         return stream
+
+    def changed(self, x: str, out: str) -> tuple[BufferSlice, int]:
+        """Return a buffer in which an op may change a value, and the width of the value.
+
+        It is the value's own, or a copy if other ops still have to read the old value.
+
+        Args:
+            x: The value.
+            out: Its name after the change.
+        """
+        own, (width, *_) = self.values.get(x), self.values.live[x]
+        if self.values.readers[x] == 1:
+            self.values.rename(x, out)
+            return own, width
+        y = self.values.allocate(out, width)
+        self.emit(copy(own, y, label=out))
+        self.values.mark_read(x)
+        return y, width
 
     def concatenated_bias(self, linears: Sequence[Linear]) -> BufferSlice | None:
         """Return the concatenated biases of some linears; None if they have no bias."""

@@ -17,8 +17,8 @@ from rdrr_runtime.compile.lower_products import (
     fused_product,
     int8_gate,
 )
-from rdrr_runtime.compile.patterns import AttentionBlock
-from rdrr_runtime.compile.patterns_rows import FeedForward, GatedInput, NormedProducts, may_defer
+from rdrr_runtime.compile.patterns import AttentionBlock, NormedLinears
+from rdrr_runtime.compile.patterns_rows import FeedForward, GatedInput, may_defer
 from rdrr_runtime.compile.values import parts_refusal
 from rdrr_runtime.phases.fusion import Input, Output, OutputFactors
 
@@ -92,7 +92,7 @@ def serve_gated_input(build: PassBuilder, pattern: GatedInput) -> int:
     return 2
 
 
-def serve_normed_products(build: PassBuilder, pattern: NormedProducts) -> int:
+def serve_normed_products(build: PassBuilder, pattern: NormedLinears) -> int:
     """Emit a norm and all linears that read it in one phase.
 
     Their outputs lie side by side. The ops between the linears follow, which change nothing, since

@@ -14,7 +14,6 @@ from rdrr_manifests.graph.ops import (
 
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.phases.append_stream import append_stream
-from rdrr_runtime.phases.copy import copy
 from rdrr_runtime.phases.sparsify import sparsify
 from rdrr_runtime.phases.stream_coefficients import stream_coefficients
 from rdrr_runtime.phases.streams import StreamsSpec, streams
@@ -22,15 +21,7 @@ from rdrr_runtime.phases.streams import StreamsSpec, streams
 
 def lower_sparsify(build: PassBuilder, op: Sparsify) -> None:
     """Emit a cutoff, in place unless another op still has to read the old value."""
-    values = build.values
-    x, width = values.get(op.x), values.live[op.x][0]
-    if values.readers[op.x] > 1:
-        y = values.allocate(op.out, width)
-        build.emit(copy(x, y, label=op.out))
-        values.mark_read(op.x)
-        x = y
-    else:
-        values.rename(op.x, op.out)
+    x, width = build.changed(op.x, op.out)
     build.emit(sparsify(build.ctx, x, width=width, multiplier=op.multiplier, label=op.out))
 
 

@@ -83,7 +83,7 @@ also hold gates."""
 
 @dataclass(frozen=True)
 class NormedLinears:
-    """A plain norm and all linears that read it.
+    """A norm and all linears that read it.
 
     Attributes:
         norm: The norm.

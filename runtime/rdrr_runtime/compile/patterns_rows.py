@@ -22,7 +22,14 @@ from rdrr_manifests.graph.ops import (
     values_read,
 )
 
-from rdrr_runtime.compile.patterns import AttentionBlock, Body, Branch, Projections, match_branch
+from rdrr_runtime.compile.patterns import (
+    AttentionBlock,
+    Body,
+    Branch,
+    NormedLinears,
+    Projections,
+    match_branch,
+)
 
 _Step = Norm | Rope | PositionScale
 
@@ -105,16 +112,16 @@ def _projections(
         return None
     if sum(map(len, chains)) != len(steps):
         return None
-    turning, value_steps = chains[:2], chains[2] if len(chains) == 3 else []
-    scales = [one for one in turning[0] if isinstance(one, PositionScale)]
-    if len(scales) > 1 or (scales and turning[0][-1] is not scales[0]):
+    queries_keys, value_steps = chains[:2], chains[2] if len(chains) == 3 else []
+    scales = [one for one in queries_keys[0] if isinstance(one, PositionScale)]
+    if len(scales) > 1 or (scales and queries_keys[0][-1] is not scales[0]):
         return None
-    kinds = {tuple(type(one) for one in chain if one not in scales) for chain in turning}
+    kinds = {tuple(type(one) for one in chain if one not in scales) for chain in queries_keys}
     if len(kinds) != 1 or not kinds <= {(), (Norm,), (Rope,), (Norm, Rope), (Rope, Norm)}:
         return None
     kind = kinds.pop()
-    norms = tuple(one for chain in turning for one in chain if isinstance(one, Norm))
-    ropes = tuple(one for chain in turning for one in chain if isinstance(one, Rope))
+    norms = tuple(one for chain in queries_keys for one in chain if isinstance(one, Norm))
+    ropes = tuple(one for chain in queries_keys for one in chain if isinstance(one, Rope))
     value_norm = value_steps[0] if value_steps else None
     found = Projections(
         norm,
@@ -227,28 +234,7 @@ def match_gated_input(body: Body, index: int) -> GatedInput | None:
     return GatedInput(linear, activation) if alone and apart else None
 
 
-@dataclass(frozen=True)
-class NormedProducts:
-    """A norm of rows and all linears that read it.
-
-    Attributes:
-        norm: The norm.
-        linears: The linears, at least one.
-        others: Norms, ropes and scales of heads between the linears; each reads the output of a
-            linear or of another of these.
-    """
-
-    norm: Norm
-    linears: tuple[Linear, ...]
-    others: tuple[_Step, ...]
-
-    @property
-    def count(self) -> int:
-        """Number of ops."""
-        return 1 + len(self.linears) + len(self.others)
-
-
-def match_normed_products(body: Body, index: int) -> NormedProducts | None:
+def match_normed_products(body: Body, index: int) -> NormedLinears | None:
     """Match a norm of rows and all linears that read it, up to the last of them."""
     norm = body.at(index)
     if not isinstance(norm, Norm) or not is_row_norm(norm):
@@ -265,7 +251,7 @@ def match_normed_products(body: Body, index: int) -> NormedProducts | None:
             return None
         known.add(op.out)
         if len(linears) == body.readers[norm.out]:
-            return NormedProducts(norm, tuple(linears), tuple(others))
+            return NormedLinears(norm, tuple(linears), tuple(others))
     return None
 
 
