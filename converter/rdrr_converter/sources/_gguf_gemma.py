@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from statistics import NormalDist
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import ConversionError
 
 from rdrr_converter.architectures.layers import FULL, SLIDING
+from rdrr_converter.sources.gguf_metadata import GgufMetadata
 
 HUGE = 1e20
 """Divisors above this stop the rotation of a pair."""
@@ -58,20 +59,7 @@ LAYER: Mapping[str, str] = MappingProxyType(
 )
 
 
-class Metadata(Protocol):
-    """The metadata of one architecture."""
-
-    def get(self, key: str) -> Any:
-        """Return a value, or None if the key is missing."""
-
-    def size(self, key: str) -> int:
-        """Return a positive integer."""
-
-    def number(self, key: str) -> float | None:
-        """Return a positive number, or None if the key is missing."""
-
-
-def gemma4(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def gemma4(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sizes of both kinds of layers, and the sizes of the layers' inputs."""
     types = _types(read)
     heads, inner = read.get("attention.head_count_kv"), read.get("feed_forward_length")
@@ -97,7 +85,7 @@ def gemma4(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def gemma3n(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def gemma3n(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the streams, the shares of zeros, and the sizes of the layers' inputs."""
     scales = read.get("activation_sparsity_scale") or []
     # Six digits undo the rounding to float32.
@@ -147,7 +135,7 @@ def shares_values(names: Iterable[str]) -> bool:
     return values < keys
 
 
-def _types(read: Metadata) -> list[str]:
+def _types(read: GgufMetadata) -> list[str]:
     layers, slides = read.size("block_count"), read.get("attention.sliding_window_pattern")
     if not isinstance(slides, list) or len(slides) < layers:
         raise ConversionError(
@@ -158,7 +146,7 @@ def _types(read: Metadata) -> list[str]:
     return [SLIDING if one else FULL for one in slides[:layers]]
 
 
-def _ropes(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def _ropes(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     local = read.number("rope.freq_base_swa") or _LOCAL_THETA
     return {
         FULL: {"rope_type": "default", "rope_theta": config["rope_theta"]},
@@ -166,7 +154,7 @@ def _ropes(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _layer_inputs(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def _layer_inputs(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "hidden_size_per_layer_input": read.get("embedding_length_per_layer_input") or 0,
         "num_kv_shared_layers": read.get("attention.shared_kv_layers") or 0,

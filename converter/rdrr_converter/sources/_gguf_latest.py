@@ -5,15 +5,16 @@ The parameters of Apertus's activation are metadata in a GGUF, and tensors in a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from rdrr_format.errors import SourceError
 
 from rdrr_converter.sources.base import SourceTensor
+from rdrr_converter.sources.gguf_metadata import GgufMetadata, Settings
 
 CHUNK, TEMPERATURE_LENGTH, TEMPERATURE_SCALE, NO_ROPE_INTERVAL = 8192, 8192, 0.1, 4
 """What llama.cpp fixes for Llama 4."""
@@ -54,21 +55,11 @@ HUNYUAN_EXPERTS: Mapping[str, str] = MappingProxyType(
 """The same for the experts of Hunyuan."""
 
 
-class Metadata(Protocol):
-    """The metadata of one architecture."""
-
-    def get(self, key: str) -> Any:
-        """Return a value, or None if the key is missing."""
-
-    def size(self, key: str) -> int:
-        """Return a positive integer."""
-
-
 def stated_tensors(metadata: Mapping[str, Any], layers: int, where: str) -> Iterator[SourceTensor]:
     """Yield the parameters of xIELU, if the metadata states them.
 
     Args:
-        metadata: Metadata of the file.
+        metadata: GgufMetadata of the file.
         layers: Number of layers.
         where: Name of the file.
 
@@ -93,13 +84,13 @@ def stated_tensors(metadata: Mapping[str, Any], layers: int, where: str) -> Iter
             yield SourceTensor(full, shape, "F32", where, native)
 
 
-def _without_biases(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def _without_biases(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return no biases; those that exist are used in any case."""
     del read, config
     return {"attention_bias": False}
 
 
-def hunyuan_moe(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def hunyuan_moe(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the experts of Hunyuan, all of whose layers have the same and a shared one."""
     del config
     return {
@@ -111,7 +102,7 @@ def hunyuan_moe(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def llama4(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def llama4(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the experts of Llama 4, and what llama.cpp fixes for its attention."""
     experts = read.size("expert_count")
     return {
@@ -132,7 +123,7 @@ def llama4(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-SETTINGS: Mapping[str, Callable[[Metadata, Mapping[str, Any]], dict[str, Any]]] = MappingProxyType(
+SETTINGS: Mapping[str, Settings] = MappingProxyType(
     {
         "apertus": _without_biases,
         "gemma": _without_biases,

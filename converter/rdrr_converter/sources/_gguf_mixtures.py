@@ -6,9 +6,11 @@ for most architectures are null.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
+
+from rdrr_converter.sources.gguf_metadata import GgufMetadata, Settings
 
 SCORES: Mapping[int, str] = MappingProxyType({1: "softmax", 2: "sigmoid"})
 """Functions of the router, by their numbers in `expert_gating_func`."""
@@ -17,20 +19,7 @@ GLM_LITE_VOCABULARY = 154880
 """Vocabulary by which llama.cpp knows GLM 4.7 Flash, if the file does not state the router."""
 
 
-class Metadata(Protocol):
-    """The metadata of one architecture."""
-
-    def get(self, key: str) -> Any:
-        """Return a value, or None if the key is missing."""
-
-    def size(self, key: str) -> int:
-        """Return a positive integer."""
-
-    def number(self, key: str) -> float | None:
-        """Return a positive number, or None if the key is missing."""
-
-
-def _shared(read: Metadata, *, default: str) -> dict[str, Any]:
+def _shared(read: GgufMetadata, *, default: str) -> dict[str, Any]:
     """Return the keys that DeepSeek's mixtures and similar ones have."""
     further = read.get("nextn_predict_layers") or 0
     gating = read.get("expert_gating_func")
@@ -50,21 +39,21 @@ def _shared(read: Metadata, *, default: str) -> dict[str, Any]:
     }
 
 
-def glm4moe(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def glm4moe(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of GLM 4.5 and its successors, which rotate a part of each head."""
     size = config["head_dim"]
     rotated = read.get("rope.dimension_count") or size
     return {**_shared(read, default="sigmoid"), "partial_rotary_factor": rotated / size}
 
 
-def dots1(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def dots1(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of dots.llm1, for which llama.cpp has no windows."""
     del config
     keys = _shared(read, default="sigmoid")
     return {**keys, "sliding_window": None, "num_nextn_predict_layers": None}
 
 
-def ernie4_5_moe(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def ernie4_5_moe(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of Ernie 4.5, where every n-th layer has experts from a first one on."""
     return {
         "num_experts": None,
@@ -78,7 +67,7 @@ def ernie4_5_moe(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def deepseek2(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def deepseek2(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of DeepSeek V2 and V3, which differ in their router.
 
     Files with `key_length_mla` describe attention as it is computed, with one head of latents.
@@ -107,7 +96,7 @@ def deepseek2(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     return {**keys, "topk_method": method, "num_nextn_predict_layers": None}
 
 
-def _scaling(read: Metadata, scaling: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _scaling(read: GgufMetadata, scaling: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the scaling with its corrections: cosines and sines have none in llama.cpp."""
     if not scaling or scaling.get("rope_type") != "yarn":
         return None if scaling is None else dict(scaling)
@@ -119,7 +108,7 @@ def _scaling(read: Metadata, scaling: Mapping[str, Any] | None) -> dict[str, Any
     return {**scaling, "mscale": scale, "mscale_all_dim": scale}
 
 
-SETTINGS: Mapping[str, Callable[[Metadata, Mapping[str, Any]], dict[str, Any]]] = MappingProxyType(
+SETTINGS: Mapping[str, Settings] = MappingProxyType(
     {
         "deepseek2": deepseek2,
         "dots1": dots1,

@@ -8,31 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isclose, log
-from typing import Any, Protocol
+from typing import Any
 
 from rdrr_converter.architectures.layers import FULL, SLIDING
+from rdrr_converter.sources.gguf_metadata import GgufMetadata
 
 _OLMO_EPS = 1e-5
 
 
-class Metadata(Protocol):
-    """The metadata of one architecture."""
-
-    def get(self, key: str) -> Any:
-        """Return a value, or None if the key is missing."""
-
-    def size(self, key: str) -> int:
-        """Return a positive integer."""
-
-
-def glm(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def glm(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rotated part of a head, which is all of it if the file does not say."""
     size = config["head_dim"]
     rotated = read.get("rope.dimension_count") or size
     return {"attention_bias": False, "partial_rotary_factor": rotated / size}
 
 
-def olmo2(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def olmo2(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what makes it OLMo 3, if layers have a window: their rope is never scaled."""
     if not read.get("attention.sliding_window"):
         return {}
@@ -50,7 +41,7 @@ def olmo2(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def olmo(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def olmo(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the limit of the projections, and no epsilon, which is no key of OLMo's.
 
     Another epsilon than its own is refused as unread.
@@ -60,7 +51,7 @@ def olmo(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     return limit | ({"rms_norm_eps": None} if is_usual else {})
 
 
-def mistral3(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def mistral3(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the scale of the queries by position, which only Ministral 3 has.
 
     Without it the file is that of a Mistral 3, which computes what Mistral does.
@@ -81,7 +72,7 @@ def mistral3(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     return {"rope_scaling": stated, "sliding_window": None}
 
 
-def exaone4(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def exaone4(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the layer types; without a window, all layers have full attention and rope."""
     del config
     if not read.get("attention.sliding_window"):
@@ -90,7 +81,7 @@ def exaone4(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     return {"sliding_window": window, "layer_types": _layer_types(read)}
 
 
-def _layer_types(read: Metadata) -> list[str]:
+def _layer_types(read: GgufMetadata) -> list[str]:
     """Return the types of the layers, every fourth of which is full if the file does not say."""
     layers, pattern = read.size("block_count"), read.get("attention.sliding_window_pattern")
     if not isinstance(pattern, list):

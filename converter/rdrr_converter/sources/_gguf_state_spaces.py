@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rdrr_converter.sources.base import F32Array, SourceTensor
+from rdrr_converter.sources.gguf_metadata import GgufMetadata, Settings
 
 MIXER: Mapping[str, str] = MappingProxyType(
     {
@@ -37,7 +38,7 @@ WITHOUT_ENDING = ("mamba.A_log", "mamba.D")
 """Tensors that have neither `.weight` nor `.bias` at the end of either name."""
 
 PER_LAYER = ("attention.head_count_kv", "feed_forward_length")
-"""Metadata keys that have a value for each layer."""
+"""GgufMetadata keys that have a value for each layer."""
 
 STATED = (
     ("mamba_conv_bias", ".mamba.conv1d.bias", True),
@@ -46,19 +47,6 @@ STATED = (
 """Keys of Granite and Falcon-H1 that follow from the tensors."""
 
 _COLUMNS = (".mamba.A_log", ".mamba.D", ".mamba.norm.weight")
-
-
-class Metadata(Protocol):
-    """The metadata of one architecture."""
-
-    def get(self, key: str) -> Any:
-        """Return a value, or None if the key is missing."""
-
-    def size(self, key: str) -> int:
-        """Return a positive integer."""
-
-    def number(self, key: str) -> float | None:
-        """Return a positive number, or None if the key is missing."""
 
 
 def flattened(tensor: SourceTensor) -> SourceTensor:
@@ -82,20 +70,20 @@ class _Flattened:
         return self.tensor.read().reshape(1, -1)[rows, columns]
 
 
-def _by_layer(read: Metadata, key: str) -> list[int]:
+def _by_layer(read: GgufMetadata, key: str) -> list[int]:
     """Return the values of a key for all layers, which it may state once."""
     value, layers = read.get(key), read.size("block_count")
     return [one or 0 for one in (value if isinstance(value, list) else [value] * layers)]
 
 
-def _sizes(read: Metadata) -> tuple[int, int, int, int, int]:
+def _sizes(read: GgufMetadata) -> tuple[int, int, int, int, int]:
     """Return the heads, the width of a head, the groups, the elements of a state and the taps."""
     heads = read.size("ssm.time_step_rank")
     groups, state = read.size("ssm.group_count"), read.size("ssm.state_size")
     return heads, read.size("ssm.inner_size") // heads, groups, state, read.size("ssm.conv_kernel")
 
 
-def _prefixed(read: Metadata) -> dict[str, Any]:
+def _prefixed(read: GgufMetadata) -> dict[str, Any]:
     """Return the sizes under the names of Granite and Falcon-H1."""
     heads, width, groups, state, kernel = _sizes(read)
     return {
@@ -107,7 +95,7 @@ def _prefixed(read: Metadata) -> dict[str, Any]:
     }
 
 
-def mamba2(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def mamba2(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sizes of Mamba 2, which has no attention."""
     heads, width, groups, state, kernel = _sizes(read)
     return {
@@ -127,7 +115,7 @@ def mamba2(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def granite(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def granite(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the types of the layers of Granite's hybrids, and the sizes of their state spaces."""
     heads = _by_layer(read, "attention.head_count_kv")
     found = _prefixed(read)
@@ -146,7 +134,7 @@ def granite(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def falcon_h1(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def falcon_h1(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sizes of the state spaces of Falcon-H1."""
     del config
     found = _prefixed(read)
@@ -154,7 +142,7 @@ def falcon_h1(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "mamba_d_ssm": width, "mamba_norm_before_gate": False}
 
 
-def nemotron_h(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def nemotron_h(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the types of the layers of Nemotron-H, and the sizes of their state spaces."""
     heads, width, groups, state, kernel = _sizes(read)
     attention = _by_layer(read, "attention.head_count_kv")
@@ -177,7 +165,7 @@ def nemotron_h(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def nemotron_h_moe(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def nemotron_h_moe(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what Nemotron-H has, with experts in place of dense feed-forwards (Nemotron 3)."""
     found, further = nemotron_h(read, config), read.get("nextn_predict_layers") or 0
     layers = read.size("block_count") - further
@@ -198,7 +186,7 @@ def nemotron_h_moe(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-SETTINGS: Mapping[str, Callable[[Metadata, Mapping[str, Any]], dict[str, Any]]] = MappingProxyType(
+SETTINGS: Mapping[str, Settings] = MappingProxyType(
     {
         "falcon-h1": falcon_h1,
         "mamba2": mamba2,

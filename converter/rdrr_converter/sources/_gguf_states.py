@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from rdrr_format.dtypes import DTYPES
 
 from rdrr_converter.architectures.layers import FULL
 from rdrr_converter.sources.base import F32Array, SourceTensor
+from rdrr_converter.sources.gguf_metadata import GgufMetadata, Settings
 
 Order = npt.NDArray[np.intp]
 """For each stored row or column, its index in the order of Hugging Face."""
@@ -75,16 +76,6 @@ _FURTHER = {
     "embed_tokens": "embed_tokens",
 }
 """Modules of a layer that predicts further tokens, under `mtp.` in checkpoints of Qwen 3.5."""
-
-
-class Metadata(Protocol):
-    """The metadata of one architecture."""
-
-    def get(self, key: str) -> Any:
-        """Return a value, or None if the key is missing."""
-
-    def size(self, key: str) -> int:
-        """Return a positive integer."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +248,7 @@ def further_name(name: str, layers: int) -> str:
     return f"mtp.layers.{int(match[1]) - layers}.{match[2]}.{match[3]}"
 
 
-def qwen35(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def qwen35(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sizes of linear attention and the types of the layers of Qwen 3.5."""
     layers = read.size("block_count") - (read.get("nextn_predict_layers") or 0)
     heads = read.size("ssm.time_step_rank")
@@ -274,12 +265,12 @@ def qwen35(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def qwen3next(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def qwen3next(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the same for Qwen 3 Next, all of whose layers have experts in llama.cpp."""
     return {**qwen35(read, config), "decoder_sparse_step": 1, "norm_topk_prob": True}
 
 
-def _types(read: Metadata, layers: int) -> list[str]:
+def _types(read: GgufMetadata, layers: int) -> list[str]:
     recurrent = read.get("attention.recurrent_layers")
     if not isinstance(recurrent, list) or len(recurrent) < layers:
         period = read.size("full_attention_interval") if read.get("full_attention_interval") else 4
@@ -287,7 +278,7 @@ def _types(read: Metadata, layers: int) -> list[str]:
     return [LINEAR if one else FULL for one in recurrent[:layers]]
 
 
-def lfm2(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def lfm2(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the types of the layers of LFM2: those without key-value heads have a convolution."""
     heads, layers = read.get("attention.head_count_kv"), read.size("block_count")
     by_layer = heads if isinstance(heads, list) else [heads] * layers
@@ -302,7 +293,7 @@ def lfm2(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def lfm2moe(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def lfm2moe(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the same for LFM2 with experts, whose first layers are dense."""
     return {
         **lfm2(read, config),
@@ -313,7 +304,7 @@ def lfm2moe(read: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-SETTINGS: Mapping[str, Callable[[Metadata, Mapping[str, Any]], dict[str, Any]]] = MappingProxyType(
+SETTINGS: Mapping[str, Settings] = MappingProxyType(
     {
         "lfm2": lfm2,
         "lfm2moe": lfm2moe,

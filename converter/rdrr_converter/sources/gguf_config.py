@@ -6,7 +6,7 @@ states what llama.cpp assumes, because the defaults of Hugging Face differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +24,7 @@ from rdrr_converter.sources import (
 )
 from rdrr_converter.sources._gguf_layer_norms import SETTINGS
 from rdrr_converter.sources.gguf_architecture import GgufArchitecture
+from rdrr_converter.sources.gguf_metadata import GgufMetadata, Settings
 
 KEYS: Mapping[str, str] = MappingProxyType(
     {
@@ -94,7 +95,7 @@ def read_config(
         SourceError: A size is missing or impossible.
         ConversionError: The model cannot be converted.
     """
-    read = _Metadata(metadata, architecture.name, where, architecture.per_layer)
+    read = GgufMetadata(metadata, architecture.name, where, architecture.per_layer)
     if read.get("expert_count") and architecture.name not in _WITH_EXPERTS:
         raise ConversionError(
             f"a mixture of experts of architecture {architecture.name} cannot be converted",
@@ -138,71 +139,7 @@ def read_config(
     return config | _ARCHITECTURE_SETTINGS.get(architecture.name, _no_settings)(read, config)
 
 
-class _Metadata:
-    """The metadata keys of one architecture."""
-
-    def __init__(
-        self,
-        values: Mapping[str, Any],
-        name: str,
-        where: object,
-        per_layer: tuple[str, ...] = (),
-    ) -> None:
-        self._values, self._name, self._where = values, name, where
-        self._per_layer = per_layer
-
-    def get(self, key: str) -> Any:
-        """Return a value, or None if the key is missing."""
-        return self._values.get(f"{self._name}.{key}")
-
-    def uniform(self, key: str) -> Any:
-        """Return a value, which may be stated per layer if it is the same for all of them."""
-        value = self.get(key)
-        if not isinstance(value, list):
-            return value
-        if len(set(map(str, value))) != 1:
-            raise ConversionError(
-                "layers of different sizes cannot be converted",
-                where=f"{self._where}, {self._name}.{key}",
-                expected="one value",
-                found=value[:8],
-            )
-        return value[0]
-
-    def of_layers(self, key: str) -> Any:
-        """Return a value, the first one of a key whose value may differ between layers."""
-        value = self.get(key)
-        is_list = key in self._per_layer and isinstance(value, list) and bool(value)
-        return value[0] if is_list else self.uniform(key)
-
-    def size(self, key: str, maximum: int = 2**31) -> int:
-        """Return a positive integer of at most `maximum`."""
-        value = self.uniform(key)
-        if type(value) is not int or not 0 < value <= maximum:
-            raise SourceError(
-                "impossible size",
-                where=f"{self._where}, {self._name}.{key}",
-                expected=f"a whole number from 1 to {maximum}",
-                found="nothing" if value is None else value,
-            )
-        return value
-
-    def number(self, key: str) -> float | None:
-        """Return a positive number, or None if the key is missing."""
-        value = self.uniform(key)
-        if value is None:
-            return None
-        if type(value) not in (int, float) or not 0 < value < float("inf"):
-            raise SourceError(
-                "impossible number",
-                where=f"{self._where}, {self._name}.{key}",
-                expected="a positive number",
-                found=value,
-            )
-        return float(value)
-
-
-def _rope_scaling(read: _Metadata) -> dict[str, Any]:
+def _rope_scaling(read: GgufMetadata) -> dict[str, Any]:
     kind = read.get("rope.scaling.type")
     factor = read.get("rope.scaling.factor") or read.get("rope.scale_linear")
     if kind in (None, "none") and not (kind is None and factor and factor != 1.0):
@@ -222,12 +159,12 @@ def _rope_scaling(read: _Metadata) -> dict[str, Any]:
     return {key: value for key, value in stated.items() if value is not None}
 
 
-def _no_settings(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def _no_settings(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     del read, config
     return {}
 
 
-def _llama(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def _llama(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Tell Mixtral (it has experts) and Mistral (it has a sliding window) from plain Llama.
 
     A list of the layers with a window makes it Ministral.
@@ -248,7 +185,7 @@ def _llama(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     return {"architectures": ["MistralForCausalLM"], "sliding_window": window} if window else {}
 
 
-def _qwen2moe(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def _qwen2moe(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the widths of the experts; llama.cpp derives those that the first files omit."""
     inner = read.size("feed_forward_length")
     return {
@@ -259,13 +196,13 @@ def _qwen2moe(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _qwen3moe(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def _qwen3moe(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the width of the experts, whose weights are normalized to a sum of 1."""
     width = "moe_intermediate_size"
     return {width: _qwen2moe(read, config)[width], "norm_topk_prob": True}
 
 
-def _gemma2(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def _gemma2(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the scale of the queries, which llama.cpp fixes for Gemma 2, and the window."""
     scalar = config["head_dim"]
     if read.size("block_count") == _GEMMA2_27B_LAYERS:
@@ -274,7 +211,7 @@ def _gemma2(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     return {"query_pre_attn_scalar": scalar, **({"sliding_window": window} if window else {})}
 
 
-def _phi3(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def _phi3(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sliding window (0 for none), and the context length before longrope scaling."""
     context = config.get("max_position_embeddings")
     return {
@@ -285,7 +222,7 @@ def _phi3(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _phimoe(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def _phimoe(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what Phi-3 has, its experts, and the factor that llama.cpp has for all contexts."""
     factor = read.number("rope.scaling.attn_factor")
     found = {**_phi3(read, config), "num_local_experts": read.size("expert_count")}
@@ -297,7 +234,7 @@ def _phimoe(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _gemma3(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def _gemma3(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the layer types and the scale of the queries, which llama.cpp fixes for Gemma 3."""
     layers = read.size("block_count")
     pattern = read.get("attention.sliding_window_pattern")
@@ -318,12 +255,12 @@ def _gemma3(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _gemma_embedding(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def _gemma_embedding(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what Gemma 3 has, with attention to later tokens and a window on both sides."""
     return {**_gemma3(read, config), "use_bidirectional_attention": True}
 
 
-def _gpt_oss(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def _gpt_oss(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the window and the width of the experts; YaRN's ramp is not rounded to whole pairs."""
     scaling = config.get("rope_scaling")
     return {
@@ -346,7 +283,7 @@ GRANITE_KEYS: Mapping[str, str] = MappingProxyType(
 """Granite's factors in Hugging Face's configuration, by GGUF's keys."""
 
 
-def _granite(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def _granite(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return Granite's factors, and the sizes of its experts under its own names."""
     # Seven digits undo the rounding to float32.
     found: dict[str, Any] = {
@@ -363,39 +300,37 @@ def _granite(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _granite_hybrid(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def _granite_hybrid(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return Granite's factors, and the state spaces of its hybrids."""
     return {**_granite(read, config), **_gguf_state_spaces.granite(read, config)}
 
 
-_ARCHITECTURE_SETTINGS: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], dict[str, Any]]] = (
-    MappingProxyType(
-        {
-            "llama": _llama,
-            "qwen2moe": _qwen2moe,
-            "qwen3moe": _qwen3moe,
-            "gemma2": _gemma2,
-            "gemma3": _gemma3,
-            "gemma-embedding": _gemma_embedding,
-            "gemma3n": _gguf_gemma.gemma3n,
-            "gemma4": _gguf_gemma.gemma4,
-            "gpt-oss": _gpt_oss,
-            "granite": _granite,
-            "granitemoe": _granite,
-            "phi3": _phi3,
-            "phimoe": _phimoe,
-            "chatglm": _gguf_rms.glm,
-            "glm4": _gguf_rms.glm,
-            "olmo2": _gguf_rms.olmo2,
-            "exaone4": _gguf_rms.exaone4,
-            "mistral3": _gguf_rms.mistral3,
-            "olmo": _gguf_rms.olmo,
-            **SETTINGS,
-            **_gguf_mixtures.SETTINGS,
-            **_gguf_states.SETTINGS,
-            **_gguf_state_spaces.SETTINGS,
-            "granitehybrid": _granite_hybrid,
-            **_gguf_latest.SETTINGS,
-        }
-    )
+_ARCHITECTURE_SETTINGS: Mapping[str, Settings] = MappingProxyType(
+    {
+        "llama": _llama,
+        "qwen2moe": _qwen2moe,
+        "qwen3moe": _qwen3moe,
+        "gemma2": _gemma2,
+        "gemma3": _gemma3,
+        "gemma-embedding": _gemma_embedding,
+        "gemma3n": _gguf_gemma.gemma3n,
+        "gemma4": _gguf_gemma.gemma4,
+        "gpt-oss": _gpt_oss,
+        "granite": _granite,
+        "granitemoe": _granite,
+        "phi3": _phi3,
+        "phimoe": _phimoe,
+        "chatglm": _gguf_rms.glm,
+        "glm4": _gguf_rms.glm,
+        "olmo2": _gguf_rms.olmo2,
+        "exaone4": _gguf_rms.exaone4,
+        "mistral3": _gguf_rms.mistral3,
+        "olmo": _gguf_rms.olmo,
+        **SETTINGS,
+        **_gguf_mixtures.SETTINGS,
+        **_gguf_states.SETTINGS,
+        **_gguf_state_spaces.SETTINGS,
+        "granitehybrid": _granite_hybrid,
+        **_gguf_latest.SETTINGS,
+    }
 )
