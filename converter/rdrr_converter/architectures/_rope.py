@@ -8,11 +8,20 @@ newer    rope_parameters {rope_theta, rope_type, ...}, or one such object per la
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import isclose, log, sqrt
 from typing import Any
 
 from rdrr_format.errors import ConversionError
 
+from rdrr_converter.architectures._rope_scaling import (
+    GLOBAL_ONLY,
+    OLDER_KINDS,
+    SCALINGS,
+    WITH_ATTENTION_FACTORS,
+    Scalings,
+    refusal,
+    scaling_factor,
+    yarn_mscale,
+)
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import (
     FULL,
@@ -23,9 +32,6 @@ from rdrr_converter.architectures.layers import (
 
 Rule = Callable[[Config], Mapping[str, object]]
 """A rule for the fields of `inference.rope`."""
-
-Scalings = Mapping[str, Callable[[Config, Config], dict[str, object]]]
-"""Functions that read the further parameters of a type of scaling, by the type."""
 
 
 def read_rope(config: Config) -> dict[str, object]:
@@ -117,7 +123,7 @@ def read_rope_with_attention_factors(config: Config) -> dict[str, object]:
 
     They stand for the one of the paper, in short contexts and in long ones.
     """
-    return _fields(_parameters(config, FULL), config, "global", _WITH_ATTENTION_FACTORS)
+    return _fields(_parameters(config, FULL), config, "global", WITH_ATTENTION_FACTORS)
 
 
 def read_stretched_rope(config: Config) -> dict[str, object]:
@@ -197,10 +203,10 @@ def _fields(
     parameters: Config, config: Config, scope: str, scalings: Scalings | None = None
 ) -> dict[str, object]:
     """Return the block's fields for global or for local layers."""
-    scalings = _SCALINGS if scalings is None else scalings
+    scalings = SCALINGS if scalings is None else scalings
     older_kind, kind = parameters.get("type"), parameters.get("rope_type")
     kind = kind or older_kind or "default"
-    kind = _OLDER_KINDS.get(kind, kind) if isinstance(kind, str) else kind
+    kind = OLDER_KINDS.get(kind, kind) if isinstance(kind, str) else kind
     if kind == "dynamic":
         # It changes the base only beyond max_position_embeddings, the context of the package.
         parameters.number("factor")
@@ -208,7 +214,7 @@ def _fields(
     if (
         not isinstance(kind, str)
         or kind not in scalings
-        or (scope == "local" and kind in _GLOBAL_ONLY)
+        or (scope == "local" and kind in GLOBAL_ONLY)
     ):
         raise ConversionError(
             f"the format cannot express this type of rope scaling for {scope} layers",
@@ -222,10 +228,10 @@ def _fields(
         values["interleaved"] = parameters.flag("mrope_interleaved")
     if kind != "default":
         values["type"] = kind
-        values["factor"] = _factor(kind, parameters, config)
+        values["factor"] = scaling_factor(kind, parameters, config)
         values.update(scalings[kind](parameters, config))
         if scope == "local" and "yarn_attention" in values:
-            raise _refusal("yarn of local layers", ["attention_factor"], config)
+            raise refusal("yarn of local layers", ["attention_factor"], config)
     return {_NAMES[name][scope == "local"]: value for name, value in values.items()}
 
 
@@ -252,59 +258,11 @@ _NAMES = {
 """The fields of each parameter for global and for local layers; empty if there is none."""
 
 
-_OLDER_KINDS: Mapping[str, str] = {"su": "longrope", "mrope": "default"}
-"""Older names of rope types, and the present ones."""
-
-_GLOBAL_ONLY = ("llama3", "longrope")
-"""Types of scaling for which the block has no fields for local layers."""
-
-
 def _sections(parameters: Config) -> tuple[int, ...]:
     found = parameters.get("mrope_section")
     if not isinstance(found, list) or any(type(size) is not int or size < 0 for size in found):
         raise parameters.fault("mrope_section", "a list of sizes", found)
     return tuple(found)
-
-
-def _factor(kind: str, parameters: Config, config: Config) -> float:
-    """Return the scaling factor; if absent, LongRoPE's is the ratio of the context lengths."""
-    if kind == "longrope" and parameters.get("factor") is None:
-        longest = config.number("max_position_embeddings")
-        return longest / _original_context(parameters, config)
-    return parameters.number("factor")
-
-
-def _no_parameters(parameters: Config, config: Config) -> dict[str, object]:
-    del parameters, config
-    return {}
-
-
-def _llama3(parameters: Config, config: Config) -> dict[str, object]:
-    return {
-        "low_freq": parameters.number("low_freq_factor"),
-        "high_freq": parameters.number("high_freq_factor"),
-        "llama3_context": _original_context(parameters, config),
-    }
-
-
-def _yarn(parameters: Config, config: Config) -> dict[str, object]:
-    """Read YaRN, with the attention factor if it differs from the paper's, 0.1 ln(factor) + 1."""
-    factor = parameters.number("factor")
-    usual = yarn_mscale(factor, 1.0)
-    found = parameters.optional_number("attention_factor")
-    scale, all_dim = parameters.get("mscale"), parameters.get("mscale_all_dim")
-    if found is None and scale and all_dim:
-        scale, all_dim = parameters.number("mscale"), parameters.number("mscale_all_dim")
-        found = yarn_mscale(factor, scale) / yarn_mscale(factor, all_dim)
-    is_usual = found is None or isclose(found, usual, rel_tol=1e-6)
-    truncate = {"truncate": False} if parameters.get("truncate") is False else {}
-    return {
-        "beta_fast": parameters.optional_number("beta_fast") or 32.0,
-        "beta_slow": parameters.optional_number("beta_slow") or 1.0,
-        "yarn_context": _original_context(parameters, config),
-        **truncate,
-        **({} if is_usual else {"yarn_attention": found}),
-    }
 
 
 def temperature_scale(config: Config) -> float | None:
@@ -326,82 +284,3 @@ def softmax_correction(config: Config) -> float:
     if kind == "default" or not parameters.get("mscale_all_dim"):
         return 1.0
     return yarn_mscale(parameters.number("factor"), parameters.number("mscale_all_dim"))
-
-
-def yarn_mscale(factor: float, scale: float) -> float:
-    """Return the correction of the softmax temperature for a context that is `factor` longer."""
-    return 0.1 * scale * log(factor) + 1.0 if factor > 1 else 1.0
-
-
-def _longrope(parameters: Config, config: Config) -> dict[str, object]:
-    """Read LongRoPE, whose attention factor must be the paper's.
-
-    It is sqrt(1 + ln(factor) / ln(original context)).
-    """
-    factor = _factor("longrope", parameters, config)
-    original = _original_context(parameters, config)
-    usual = sqrt(1.0 + log(factor) / log(original)) if factor > 1 else 1.0
-    unusual = [key for key in ("short_mscale", "long_mscale") if parameters.get(key)]
-    _check_usual("longrope", usual, unusual, parameters, config)
-    return {
-        "short": _factors(parameters, "short_factor"),
-        "long": _factors(parameters, "long_factor"),
-        "longrope_context": original,
-    }
-
-
-def _corrected_longrope(parameters: Config, config: Config) -> dict[str, object]:
-    """Read LongRoPE whose attention factors are stated."""
-    return {
-        "short": _factors(parameters, "short_factor"),
-        "long": _factors(parameters, "long_factor"),
-        "longrope_context": _original_context(parameters, config),
-        "short_attention": parameters.number("short_mscale"),
-        "long_attention": parameters.number("long_mscale"),
-    }
-
-
-def _factors(parameters: Config, key: str) -> tuple[float, ...]:
-    found = parameters.get(key)
-    is_list = isinstance(found, list) and len(found) > 0
-    if not is_list or any(type(one) not in (int, float) or not one > 0 for one in found):
-        raise parameters.fault(key, "a list of positive numbers", found)
-    return tuple(float(one) for one in found)
-
-
-def _check_usual(
-    kind: str, usual: float, unusual: list[str], parameters: Config, config: Config
-) -> None:
-    """Refuse an attention factor (softmax temperature) that differs from the paper's."""
-    stated = parameters.optional_number("attention_factor")
-    if stated is not None and not isclose(stated, usual, rel_tol=1e-6):
-        unusual = [*unusual, "attention_factor"]
-    if unusual:
-        raise _refusal(kind, unusual, config)
-
-
-def _refusal(kind: str, parameters: list[str], config: Config) -> ConversionError:
-    """Return the error for parameters of a scaling that the format cannot express."""
-    return ConversionError(
-        f"{kind} with these parameters cannot be converted",
-        where=config.where,
-        found=", ".join(parameters),
-    )
-
-
-def _original_context(parameters: Config, config: Config) -> int:
-    key = "original_max_position_embeddings"
-    for values in (parameters, config):
-        if values.get(key) is not None:
-            return values.integer(key)
-    return config.integer("max_position_embeddings")
-
-
-_SCALINGS: Scalings = {
-    "default": _no_parameters,
-    "linear": _no_parameters,
-    "llama3": _llama3,
-    "yarn": _yarn,
-    "longrope": _longrope,
-}
-_WITH_ATTENTION_FACTORS: Scalings = {"default": _no_parameters, "longrope": _corrected_longrope}

@@ -11,7 +11,7 @@ from math import log, sqrt
 from types import MappingProxyType
 from typing import Any
 
-from rdrr_converter.architectures._rope import yarn_mscale
+from rdrr_converter.architectures._rope_scaling import yarn_mscale
 from rdrr_converter.architectures.layers import SLIDING
 from rdrr_converter.export import (
     _gguf_gemma,

@@ -12,7 +12,7 @@ from typing import Any
 
 from rdrr_format.errors import ConversionError, SourceError
 
-from rdrr_converter.architectures._rope import yarn_mscale
+from rdrr_converter.architectures._rope_scaling import yarn_mscale
 from rdrr_converter.architectures.layers import FULL, SLIDING
 from rdrr_converter.sources import (
     _gguf_gemma,
