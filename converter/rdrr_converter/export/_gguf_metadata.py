@@ -123,13 +123,14 @@ def _phi3(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
 
 
 def _phimoe(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
-    """State what Phi-3 has, and the number of experts."""
+    """State what Phi-3 has, with the stated parameters of LongRoPE, and the number of experts."""
     entries, notes = _phi3(config)
-    factor = (config.get("rope_scaling") or {}).get("short_mscale")
-    if factor is None:
-        entries.pop("rope.scaling.attn_factor", None)
-    else:
-        entries["rope.scaling.attn_factor"] = factor
+    entries.pop("rope.scaling.attn_factor", None)
+    scaling = config.get("rope_scaling") or {}
+    if scaling.get("short_mscale") is not None:
+        original = scaling["original_max_position_embeddings"]
+        entries["rope.scaling.attn_factor"] = scaling["short_mscale"]
+        entries["rope.scaling.original_context_length"] = original
     note = (
         "llama.cpp computes RMSNorm where Phi-3.5 MoE has LayerNorm, and normalizes the weights of "
         "the two experts, so its results differ"
