@@ -1,23 +1,20 @@
-"""Writing a GGUF: the type of each tensor, the order of its rows, and the file.
+"""Planning and describing a GGUF: the type of each tensor, the order of its rows, the metadata.
 
 Blocks are copied if a GGUF can hold them, which needs the row-major layout and a row length that is
 a multiple of the block size. Other blocks are decoded to F16, or to F32 if a value is too large for
-F16. gguf-py writes the container.
+F16.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rdrr_format.durable import flush_file, make_folder, rename_durably
 from rdrr_format.errors import ConversionError
 from rdrr_format.stores import store_errors
 from rdrr_manifests.logical import EMBEDDING, HEAD, LogicalTensor
@@ -25,6 +22,7 @@ from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures import ArchitectureRule, find_architecture
 from rdrr_converter.export._check import check_complete, check_config, norm_shift
+from rdrr_converter.export._gguf_container import atomic_file, write_container
 from rdrr_converter.export._gguf_gemma import (
     check_gemma3n,
     padded_rows,
@@ -42,7 +40,7 @@ from rdrr_converter.export._gguf_states import plan_state
 from rdrr_converter.export._gguf_tokenizer import tokenizer_metadata
 from rdrr_converter.export._gguf_types import storage_type
 from rdrr_converter.export._stacks import is_expert_stack, join_experts, stacked
-from rdrr_converter.export._values import Encoder, OutgoingTensor
+from rdrr_converter.export._values import OutgoingTensor
 from rdrr_converter.report import Progress
 from rdrr_converter.sources.gguf_architecture import GgufArchitecture
 from rdrr_converter.sources.gguf_config import read_config
@@ -67,8 +65,6 @@ _F32_ROLES = ("router", "bias", "norm")
 """Roles of tensors that llama.cpp reads as F32, also those with several rows."""
 
 _QUANTIZATION_VERSION = 2
-_MOST = 2**32 - 1
-"""Maximum of an integer in the metadata, which is a uint32."""
 
 
 def find_gguf_architecture(rule: ArchitectureRule, package: Package) -> GgufArchitecture:
@@ -250,7 +246,7 @@ def write_gguf(
     unread = unread_tensors(package) if row.name == "gemma3n" else {}
     with atomic_file(path) as partial_path, store_errors(path):
         everything = {**identity, **entries, **pooling, **tokenizer_entries}
-        errors = _write(
+        errors = write_container(
             partial_path, row.name, everything, {**extra, **unread}, package, outgoing, progress
         )
     return errors, (*notes, *pooling_notes, *tokenizer_notes)
@@ -309,93 +305,3 @@ def _main_type(outgoing: Sequence[OutgoingTensor]) -> str:
     for one in outgoing:
         sizes[one.dtype] = sizes.get(one.dtype, 0) + one.size
     return max(sizes, key=lambda name: sizes[name])
-
-
-class _Stream:
-    """An array-like object for gguf-py's writer that holds only a few rows in memory."""
-
-    def __init__(self, encoder: Encoder, size: int) -> None:
-        self._encoder = encoder
-        self.nbytes = size
-
-    def tofile(self, file: BinaryIO) -> None:
-        """Encode the tensor and write it to a file."""
-        for chunk in self._encoder.chunks():
-            file.write(chunk.tobytes())
-
-
-def _write(
-    path: Path,
-    name: str,
-    entries: Mapping[str, Any],
-    extra: Mapping[str, npt.NDArray[Any]],
-    package: Package,
-    outgoing: Sequence[OutgoingTensor],
-    progress: Progress,
-) -> dict[str, float]:
-    from gguf import GGMLQuantizationType, GGUFWriter
-
-    writer = GGUFWriter(path, name)
-    try:
-        for key, value in entries.items():
-            _add(writer, key, value)
-        for tensor, values in extra.items():
-            writer.add_tensor_info(tensor, values.shape, values.dtype, values.nbytes)
-        for one in outgoing:
-            kind = GGMLQuantizationType[one.dtype]
-            writer.add_tensor_info(one.name, one.shape, np.dtype(np.float32), one.size, kind)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
-        for values in extra.values():
-            writer.write_tensor_data(values)
-        errors: dict[str, float] = {}
-        for one in outgoing:
-            encoder = Encoder(package, one)
-            writer.write_tensor_data(cast(Any, _Stream(encoder, one.size)))
-            errors[one.name] = encoder.relative_rmse
-            progress.advance(one.name, one.weights)
-        return errors
-    finally:
-        writer.close()
-
-
-def _add(writer: Any, key: str, value: Any) -> None:
-    """Add a metadata entry with the type that llama.cpp expects.
-
-    Raises:
-        ConversionError: The value does not fit that type.
-    """
-    if isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, int):
-        if not 0 <= value <= _MOST:
-            raise ConversionError(
-                "GGUF metadata cannot hold this number",
-                where=key,
-                expected=f"0 to {_MOST}",
-                found=value,
-            )
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    elif isinstance(value, str):
-        writer.add_string(key, value)
-    else:
-        writer.add_array(key, value)
-
-
-@contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that is renamed to `path` if the block ends without an error."""
-    with store_errors(path):
-        make_folder(path.parent)
-    partial_path = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
-    try:
-        yield partial_path
-        with store_errors(path):
-            flush_file(partial_path)
-            rename_durably(partial_path, path)
-    finally:
-        with suppress(OSError):  # the error that led here is the one to report
-            partial_path.unlink()
