@@ -33,30 +33,16 @@ def append_attention(build: GraphBuilder, layer: int, hidden: str) -> str:
     if latent is not None:
         return _latent_attention(build, layer, hidden, latent)
     sizes, attention = build.layer_sizes[layer], build.blocks.attention
-    is_rotated = layer not in (build.blocks.rope.unrotated_layers or ())
-    heads = {"q": sizes.heads}
+    q, k, v = _queries(build, layer, hidden), None, None
     if sizes.cache == layer:
-        heads["k"] = sizes.kv_heads
-    values = {}
-    for kind, count in heads.items():
-        value = _projected(build, layer, kind, hidden, count * sizes.head_dim)
-        if not attention.query_key_norm_after_rope:
-            value = _head_norm(build, layer, kind, value, count, sizes.head_dim)
-        value = _clipped(build, value, count * sizes.head_dim)
-        value = _rotated(build, value, count, sizes.is_global) if is_rotated else value
-        if attention.query_key_norm_after_rope:
-            value = _head_norm(build, layer, kind, value, count, sizes.head_dim)
-        if is_rotated and attention.query_key_unit_norm:
-            value = build.unit_norm(value, f"{value}.unit", count, sizes.head_dim)
-        values[kind] = _position_scale(build, value, is_rotated) if kind == "q" else value
-    if "k" in values:
-        values["v"] = _clipped(build, _values(build, layer, hidden, sizes), sizes.kv)
+        k = _heads(build, layer, "k", hidden)
+        v = _clipped(build, _values(build, layer, hidden, sizes), sizes.kv)
     assert sizes.cache is not None, "`check_supported` refuses such a layer"
     out = build.add(
         Attention(
-            q=values["q"],
-            k=values.get("k"),
-            v=values.get("v"),
+            q=q,
+            k=k,
+            v=v,
             out=f"l{layer}.attn",
             layer=sizes.cache,
             heads=sizes.heads,
@@ -74,6 +60,40 @@ def append_attention(build: GraphBuilder, layer: int, hidden: str) -> str:
         gate = _gated_half(build, layer, "gate", sizes.head_dim)
         out = build.add(GatedActivation(gate, out, f"{out}.gated", "sigmoid", sizes.q))
     return build.linear(layer, "self_attn.o_proj", out, build.sizes.hidden_size, sizes.q)
+
+
+def _queries(build: GraphBuilder, layer: int, hidden: str) -> str:
+    """Append the queries of a layer, scaled by the position if it has such a scale."""
+    return _position_scale(build, _heads(build, layer, "q", hidden), _is_rotated(build, layer))
+
+
+def _heads(build: GraphBuilder, layer: int, kind: str, hidden: str) -> str:
+    """Append the queries or keys of a layer: projection, norms, limit and rotation.
+
+    Args:
+        build: The graph under construction.
+        layer: Index of the layer.
+        kind: `q` or `k`.
+        hidden: The normed residual stream.
+    """
+    sizes, attention = build.layer_sizes[layer], build.blocks.attention
+    count, size = sizes.heads if kind == "q" else sizes.kv_heads, sizes.head_dim
+    value = _projected(build, layer, kind, hidden, count * size)
+    if not attention.query_key_norm_after_rope:
+        value = _head_norm(build, layer, kind, value, count, size)
+    value = _clipped(build, value, count * size)
+    if _is_rotated(build, layer):
+        value = _rotated(build, value, count, sizes.is_global)
+    if attention.query_key_norm_after_rope:
+        value = _head_norm(build, layer, kind, value, count, size)
+    if _is_rotated(build, layer) and attention.query_key_unit_norm:
+        value = build.unit_norm(value, f"{value}.unit", count, size)
+    return value
+
+
+def _is_rotated(build: GraphBuilder, layer: int) -> bool:
+    """Return whether a layer has rotary embeddings."""
+    return layer not in (build.blocks.rope.unrotated_layers or ())
 
 
 def _projected(build: GraphBuilder, layer: int, kind: str, hidden: str, width: int) -> str:
