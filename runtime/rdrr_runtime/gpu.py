@@ -19,6 +19,7 @@ from rdrr_device.tuning import Tuning
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import BackendInfo, Mask, Row
+from rdrr_runtime.compile.decision import Decision
 from rdrr_runtime.compile.hints import Policy
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL
 from rdrr_runtime.exec.executor import DispatchExecutor, Executor, Prepared
@@ -111,26 +112,13 @@ class GpuBackend:
             self.ahead = SOFTWARE_AHEAD if self.device.info.software else AHEAD
             self._plan = plan
             self._new_executor = executor
-            made, chosen = None, []
-            if persistence is not None and not plan.host_tables:
-                made, decision = persistent_executor(plan, self._arena, persistence)
-                chosen.append(decision)
-            self._executor = made or executor(self.device)
+            whole, chosen = _whole_pass(plan, self._arena, persistence)
+            self._executor = whole or executor(self.device)
             self._program = Program(plan, self._executor)
-            vocabulary = plan.graph.vocab_size
-            sampler = partial(GpuSampler, self._executor, self._arena, plan.state, vocabulary)
             states = plan.cache.states
             copies = GpuStateCopies(self._executor, states) if states.shapes else None
             self._position = StatePosition(copies)
-            self._sequence = GpuSequences(
-                self._executor,
-                plan.state,
-                SinglePasses(self._program),
-                vocabulary,
-                sampler,
-                self._position,
-                plan.host_tables,
-            )
+            self._sequence = _single_sequence(plan, self._arena, self._program, self._position)
             self._windows = GpuWindows(self._sequence, self._program)
             # A software adapter gains nothing from passes ahead, for which more rows are launched.
             self._masks = GpuMasks(
@@ -326,6 +314,32 @@ class GpuBackend:
         prepared = self._sequence.run(ids, base, part)
         assert prepared is not None, "a single sequence has passes of its own"
         return prepared
+
+
+def _whole_pass(
+    plan: Plan, arena: Arena, persistence: Persistence | None
+) -> tuple[Executor | None, tuple[Decision, ...]]:
+    """Return the executor of decode passes in one dispatch, if it is wanted and works; and why."""
+    if persistence is None or plan.host_tables:
+        return None, ()
+    made, decision = persistent_executor(plan, arena, persistence)
+    return made, (decision,)
+
+
+def _single_sequence(
+    plan: Plan, arena: Arena, program: Program, position: StatePosition
+) -> GpuSequences:
+    """Return the sequence of a backend, which is a batch of one with passes of its own."""
+    executor, vocabulary = program.executor, plan.graph.vocab_size
+    return GpuSequences(
+        executor,
+        plan.state,
+        SinglePasses(program),
+        vocabulary,
+        partial(GpuSampler, executor, arena, plan.state, vocabulary),
+        position,
+        plan.host_tables,
+    )
 
 
 def build_ahead(plan: Plan) -> None:
