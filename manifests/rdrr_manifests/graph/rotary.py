@@ -67,13 +67,13 @@ def _local_spec(rope: Rope, head_dim: int, theta: float) -> RopeSpec:
 
 
 def _rotation(head_dim: int, partial: float | None, base: int | None) -> tuple[int, int | None]:
-    """Return the elements of a head that are rotated, and the pairs if some of them rest.
+    """Return the elements of a head with a rotary embedding, and its rotated pairs if not all are.
 
     Args:
         head_dim: Width of a head.
         partial: The part of a head that is rotated; all of it when None.
         base: Width that the frequencies refer to, which proportional rope states. It pairs the
-            halves of the whole head, and the pairs after the rotated ones rest.
+            halves of the whole head, and the pairs after the rotated ones have the angle 0.
     """
     if not partial:
         return head_dim, None
