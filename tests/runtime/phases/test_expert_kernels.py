@@ -309,6 +309,19 @@ def test_the_output_of_a_shared_expert_is_multiplied_by_its_gate(any_bench, rng)
     assert relative_error(any_bench.download(buffer, rows, width), expected) < TOLERANCE
 
 
+def test_a_gate_that_is_nan_stays_visible(any_bench, rng):
+    rows, k, width = 2, 100, 36
+    x, weight, branch = normal(rng, rows, k), normal(rng, k), normal(rng, rows, width)
+    x[1, 3] = np.nan
+    buffer = any_bench.upload(branch)
+    operands = any_bench.upload(x), any_bench.upload(weight), buffer
+    made = sigmoid_gate(any_bench.context(rows), *operands, k=k, width=width, label="t")
+    any_bench.run(made, rows)
+    found = np.isnan(any_bench.download(buffer, rows, width))
+    assert not found[0].any()
+    assert found[1].all()
+
+
 def test_unsupported_experts_are_refused(bench, rng):
     weight, _ = stacked(bench, rng, "F16", 2, (4, 64), Layout.COLUMN)
     routes, _, _ = routed(bench, rng, 1, 2, 1)
