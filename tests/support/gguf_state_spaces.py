@@ -121,9 +121,6 @@ def stored(
         shared = "mlp.shared_expert" if config["num_local_experts"] else "mlp"
         ours = ours.replace("shared_mlp.output_linear", f"{shared}.down_proj")
         ours = ours.replace("block_sparse_moe.output_linear", "mlp.experts.down_proj")
-    elif ours.endswith("pre_ff_layernorm.weight"):
-        ours = ours.replace("pre_ff_layernorm", "post_attention_layernorm")
-        ours = ours.replace("post_attention_layernorm", "pre_mlp_layernorm")
     yield ours, values
 
 

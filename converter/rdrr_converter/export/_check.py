@@ -28,11 +28,19 @@ from rdrr_converter.sources import Source, SourceTensor
 
 def check_config(
     config: Mapping[str, Any],
-    package: Package,
+    manifest: Manifest,
     rule: ArchitectureRule,
     tensors: Sequence[LogicalTensor],
+    where: str,
 ) -> SourceModel:
     """Read a configuration like a checkpoint's, and compare its graph with the package's.
+
+    Args:
+        config: Content of `config.json`.
+        manifest: The manifest of the package, or what of it the configuration has to describe.
+        rule: Architecture of the configuration.
+        tensors: The package's tensors.
+        where: The package, for messages.
 
     Returns:
         The model that the configuration describes.
@@ -41,7 +49,7 @@ def check_config(
         ConversionError: The configuration does not describe the package's model.
     """
     source = Source(
-        path=Path(package.where),
+        path=Path(where),
         kind="package",
         config=config,
         tensors={one.name: _placeholder(one) for one in tensors},
@@ -53,21 +61,21 @@ def check_config(
     names = [tensor.name for tensor in tensors]
     read: dict[str, object] = {
         "architecture": model.sizes,
-        "inference": _with_modules(model.inference, package.manifest),
+        "inference": _with_modules(model.inference, manifest),
         "moe_config": model.moe,
         "mask_token_id": model.mask_token_id,
     }
-    rebuilt = package.manifest.model_copy(update=read)
-    own = derive_graph(_as_stored_by(rule, package.manifest), names)
+    rebuilt = manifest.model_copy(update=read)
+    own = derive_graph(_as_stored_by(rule, manifest), names)
     try:
         differing = _first_difference(own, derive_graph(rebuilt, names))
     except RdrrError as error:  # For example: all models of this architecture have experts.
         raise _not_exportable(rule, error) from error
     if differing is not None:
-        where, expected, found = differing
+        path, expected, found = differing
         raise ConversionError(
             f"a configuration of {rule.name} cannot describe this model",
-            where=f"{package.where}, {where}",
+            where=f"{where}, {path}",
             expected=expected,
             found=found,
         )

@@ -120,7 +120,7 @@ def _try(
     rule: ArchitectureRule, package: Package, tensors: Sequence[LogicalTensor]
 ) -> tuple[ArchitectureRule, dict[str, Any]]:
     config = rebuild_config(package, rule, tensors)
-    model = check_config(config, package, rule, tensors)
+    model = check_config(config, package.manifest, rule, tensors, package.where)
     check_described(config, package, rule, tensors, model)
     return rule, config
 

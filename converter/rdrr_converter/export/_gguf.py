@@ -17,16 +17,17 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import ConversionError
 from rdrr_format.stores import store_errors
-from rdrr_manifests.logical import EMBEDDING, HEAD, LogicalTensor
+from rdrr_manifests.logical import LogicalTensor
 from rdrr_manifests.package import Package
 
-from rdrr_converter.architectures import ArchitectureRule, find_architecture
-from rdrr_converter.export._check import check_complete, check_config, norm_shift
+from rdrr_converter.architectures import ArchitectureRule
+from rdrr_converter.export._check import check_complete, norm_shift
+from rdrr_converter.export._gguf_check import check_metadata, frequency_divisors
 from rdrr_converter.export._gguf_container import atomic_file, write_container
+from rdrr_converter.export._gguf_factors import with_factors
 from rdrr_converter.export._gguf_gemma import (
     check_gemma3n,
     padded_rows,
-    rope_divisors,
     unread_tensors,
     with_joined_gates,
     without_padding,
@@ -43,15 +44,10 @@ from rdrr_converter.export._stacks import is_expert_stack, join_experts, stacked
 from rdrr_converter.export._values import OutgoingTensor
 from rdrr_converter.report import Progress
 from rdrr_converter.sources.gguf_architecture import GgufArchitecture
-from rdrr_converter.sources.gguf_config import read_config
 from rdrr_converter.sources.gguf_names import (
     GGUF_ARCHITECTURES,
-    ROPE_FREQS,
-    ROPE_LONG,
-    ROPE_SHORT,
     UNKNOWN_TO_LLAMA_CPP,
 )
-from rdrr_converter.sources.gguf_rope import divisors, from_factors, from_metadata
 
 F32Array = npt.NDArray[np.float32]
 
@@ -77,8 +73,7 @@ def find_gguf_architecture(rule: ArchitectureRule, package: Package) -> GgufArch
     has_experts = package.manifest.moe_config is not None
     for row in GGUF_ARCHITECTURES.values():
         if (
-            row.is_written
-            and row.is_causal is is_causal
+            row.is_causal is is_causal
             and row.has_experts in (None, has_experts)
             and {row.hf_class, *row.classes} & set(rule.classes)
         ):
@@ -89,7 +84,7 @@ def find_gguf_architecture(rule: ArchitectureRule, package: Package) -> GgufArch
         if unknown
         else f"this version of rdrr cannot export {rule.name} as GGUF",
         where=package.where,
-        expected=", ".join(name for name, row in GGUF_ARCHITECTURES.items() if row.is_written),
+        expected=", ".join(GGUF_ARCHITECTURES),
         hint="export it with `to` safetensors",
     )
 
@@ -119,6 +114,8 @@ def plan_gguf(
         _check_experts([name for name, _ in stacks], package)
     outgoing = [_plan(package, name, parts, row, shift) for name, parts in stacks]
     check_complete(package, written, outgoing)
+    if row.factors_in_weights:
+        outgoing = with_factors(package, outgoing, lossless=lossless)
     lost = next((one for one in outgoing if one.why), None)
     if lost is not None and lossless:
         raise ConversionError(
@@ -233,8 +230,8 @@ def write_gguf(
     row = find_gguf_architecture(rule, package)
     entries, notes = metadata(config, row)
     pooling, pooling_notes = pooling_entries(package, row.name)
-    extra = _rope_divisors(config)
-    _check_metadata(entries, extra, package, row, tensors, without_padding(config))
+    extra = frequency_divisors(config)
+    check_metadata(entries, extra, package, row, tensors, without_padding(config))
     tokenizer_entries, tokenizer_notes = tokenizer_metadata(package, config["vocab_size"], row.name)
     identity = {
         "general.name": package.manifest.model_id,
@@ -250,54 +247,6 @@ def write_gguf(
             partial_path, row.name, everything, {**extra, **unread}, package, outgoing, progress
         )
     return errors, (*notes, *pooling_notes, *tokenizer_notes)
-
-
-def _rope_divisors(config: Mapping[str, Any]) -> dict[str, F32Array]:
-    """Return the tensors of rope frequency divisors, which express llama3 scaling and LongRoPE."""
-    scaling = config.get("rope_scaling") or {}
-    if scaling.get("rope_type") == "longrope":
-        stated = {ROPE_LONG: scaling["long_factor"], ROPE_SHORT: scaling["short_factor"]}
-        return {name: np.asarray(values, np.float32) for name, values in stated.items()}
-    own = rope_divisors(config)
-    if own is not None:
-        return {ROPE_FREQS: own}
-    if scaling.get("rope_type") != "llama3":
-        return {}
-    frequencies = int(config["head_dim"] * (config.get("partial_rotary_factor") or 1.0)) // 2
-    return {ROPE_FREQS: divisors(scaling, config["rope_theta"], frequencies).astype(np.float32)}
-
-
-def _check_metadata(
-    entries: Mapping[str, Any],
-    extra: Mapping[str, F32Array],
-    package: Package,
-    row: GgufArchitecture,
-    tensors: Sequence[LogicalTensor],
-    unpadded: Mapping[str, Any],
-) -> None:
-    """Read the metadata back like that of any GGUF, and compare its graph with the package's.
-
-    `unpadded` holds keys of the configuration that padding of tensors changes.
-
-    Raises:
-        ConversionError: The metadata does not describe the package's model.
-    """
-    names = {tensor.name: tensor for tensor in tensors}
-    read = read_config(
-        entries,
-        row,
-        vocab_size=names[EMBEDDING].shape[0],
-        tensors=len(tensors),
-        tied=HEAD not in names,
-        where=package.where,
-    )
-    read |= row.stated_by(names)
-    values = {name: array.astype(np.float64) for name, array in extra.items()}
-    read |= from_metadata(values.get(ROPE_FREQS), read, package.where)
-    short, long = values.get(ROPE_SHORT), values.get(ROPE_LONG)
-    read |= from_factors(short, long, read, package.where)
-    read |= unpadded
-    check_config(read, package, find_architecture(read, None, package.where), tensors)
 
 
 def _main_type(outgoing: Sequence[OutgoingTensor]) -> str:

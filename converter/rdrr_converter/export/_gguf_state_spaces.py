@@ -79,6 +79,17 @@ def mamba2(config: Mapping[str, Any]) -> tuple[Entries, Notes]:
     return {**sizes, "attention.head_count": 0, "feed_forward_length": 0}, ()
 
 
+def _prefixed(config: Mapping[str, Any]) -> Entries:
+    """Return the sizes under the names of Granite and Falcon-H1."""
+    names = ("n_heads", "d_head", "n_groups", "d_state", "d_conv")
+    return _sizes(*(config[f"mamba_{name}"] for name in names))
+
+
+def falcon_h1(config: Mapping[str, Any]) -> tuple[Entries, Notes]:
+    """State the state spaces of Falcon-H1, which are in every layer."""
+    return _prefixed(config), ()
+
+
 def granite(config: Mapping[str, Any]) -> tuple[Entries, Notes]:
     """State the state spaces of Granite's hybrids; layers with one have no key-value heads.
 
@@ -91,9 +102,8 @@ def granite(config: Mapping[str, Any]) -> tuple[Entries, Notes]:
             "llama.cpp has Granite 4 without state spaces as another architecture",
             hint="export it with `arch` granite, or granitemoeshared if it has experts",
         )
-    names = ("n_heads", "d_head", "n_groups", "d_state", "d_conv")
     return {
-        **_sizes(*(config[f"mamba_{name}"] for name in names)),
+        **_prefixed(config),
         "attention.head_count_kv": [heads if kind == "attention" else 0 for kind in kinds],
         "rope.scaling.finetuned": config["position_embedding_type"] == "rope",
     }, ()
@@ -141,6 +151,11 @@ def nemotron_h_moe(config: Mapping[str, Any]) -> tuple[Entries, Notes]:
 
 
 KEYS_OF: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, Notes]]] = MappingProxyType(
-    {"mamba2": mamba2, "nemotron_h": nemotron_h, "nemotron_h_moe": nemotron_h_moe}
+    {
+        "falcon-h1": falcon_h1,
+        "mamba2": mamba2,
+        "nemotron_h": nemotron_h,
+        "nemotron_h_moe": nemotron_h_moe,
+    }
 )
 """Further metadata and notes, by `general.architecture`; those of Granite need more."""

@@ -19,6 +19,8 @@ from rdrr_format.errors import ConversionError
 from rdrr_manifests.logical import F32Array, LogicalTensor, RowReader
 from rdrr_manifests.package import Package
 
+from rdrr_converter.export._scaled_blocks import scaled_blocks
+
 Bytes = npt.NDArray[np.uint8]
 RowOrder = Callable[[int, int], npt.NDArray[np.intp]]
 """A function from (first, count) to the model's indices of the checkpoint rows `first` to
@@ -57,6 +59,7 @@ class OutgoingTensor:
             None for all.
         transform: Function that is applied to every value, in float64.
         padding: Number of copies of the first row that are added at the end.
+        factors: Factor of each row, over all parts; None for 1. It multiplies the scales of blocks.
     """
 
     name: str
@@ -72,12 +75,18 @@ class OutgoingTensor:
     at_a_time: int | None = None
     transform: Transform | None = None
     padding: int = 0
+    factors: npt.NDArray[np.float64] | None = None
 
     @property
     def is_as_stored(self) -> bool:
         """Whether the stored bytes are copied."""
-        is_changed = self.shift or self.transform is not None
-        return not is_changed and all(one.dtype.name == self.dtype for one in self.parts)
+        is_changed = self.shift or self.transform is not None or self.factors is not None
+        return not is_changed and self.keeps_type
+
+    @property
+    def keeps_type(self) -> bool:
+        """Whether the tensor is written in the type in which all parts are stored."""
+        return all(one.dtype.name == self.dtype for one in self.parts)
 
     @property
     def columns(self) -> int:
@@ -151,13 +160,34 @@ class Encoder:
             yield raw if out.order is None else raw[out.order(first, count) - first]
 
     def _rows(self, reader: RowReader, part: LogicalTensor, first: int, count: int) -> Bytes:
-        if self._outgoing.is_as_stored:
+        out = self._outgoing
+        if out.is_as_stored:
             return reader.stored(first, count)
-        return self._encode(part, reader.values(first, count))
+        values, factors = reader.values(first, count), self._factors(part, first, count)
+        if factors is None or not (part.dtype.is_block and out.keeps_type):
+            return self._encode(part, values, factors)
+        raw = scaled_blocks(reader.stored(first, count), part.dtype, factors)
+        self._compare(values * factors[:, None], CODECS[out.dtype].dequantize(raw, part.columns))
+        return raw
 
-    def _encode(self, part: LogicalTensor, values: F32Array) -> Bytes:
+    def _factors(
+        self, part: LogicalTensor, first: int, count: int
+    ) -> npt.NDArray[np.float64] | None:
+        """Return the factors of some rows of a part, if there are any."""
+        out = self._outgoing
+        if out.factors is None:
+            return None
+        first += sum(one.rows for one in out.parts[: out.parts.index(part)])
+        return out.factors[first : first + count]
+
+    def _encode(
+        self, part: LogicalTensor, values: F32Array, factors: npt.NDArray[np.float64] | None
+    ) -> Bytes:
         out = self._outgoing
         exact = values.astype(np.float64)
+        if factors is not None:
+            exact *= factors[:, None]
+            values = exact.astype(np.float32)
         if out.shift:
             values = values + np.float32(out.shift)
             exact += out.shift
@@ -167,7 +197,8 @@ class Encoder:
         codec = CODECS[out.dtype]
         with np.errstate(over="ignore"):
             raw = codec.quantize(values)
-        if out.dtype == "F32" and not out.shift and out.transform is None:
+        is_changed = out.shift or out.transform is not None or factors is not None
+        if out.dtype == "F32" and not is_changed:
             return raw
         written = codec.dequantize(raw, values.shape[1])
         if not np.isfinite(written).all():
@@ -177,7 +208,10 @@ class Encoder:
                 found=f"{np.abs(values).max():.6g}",
                 hint="export with `dtype` f32 or `dtype` bf16",
             )
-        self._power += float(np.vdot(exact, exact))
-        exact -= written
-        self._difference += float(np.vdot(exact, exact))
+        self._compare(exact, written)
         return raw
+
+    def _compare(self, exact: npt.NDArray[np.float64], written: F32Array) -> None:
+        self._power += float(np.vdot(exact, exact))
+        difference = exact - written
+        self._difference += float(np.vdot(difference, difference))

@@ -212,6 +212,11 @@ OF_STATE_SPACES: Mapping[str, str] = MappingProxyType(
         if ours in _gguf_state_spaces.WITHOUT_ENDING
     }
 )
+OF_FALCON_H1: Mapping[str, str] = MappingProxyType(
+    {**OF_STATE_SPACES, "ffn_norm": "post_attention_layernorm.weight"}
+)
+"""Tensors of Falcon-H1 without an ending in llama.cpp."""
+
 QWEN_FORMS: Mapping[str, str] = MappingProxyType(
     {
         "ffn_gate_up_exps": "mlp.experts.gate_up_proj",

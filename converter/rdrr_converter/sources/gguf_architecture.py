@@ -38,7 +38,7 @@ class GgufArchitecture:
         whole: Hugging Face's names of tensors of a layer, with their endings, by llama.cpp's.
         joins_gates: Whether llama.cpp stores gate and up of all experts in one tensor.
         in_metadata: A part of the names of tensors that a GGUF states in its metadata.
-        is_written: Whether rdrr exports such files, and does not only read them.
+        factors_in_weights: Whether the factors of the model are part of the weights.
         has_attention: Whether any layer has attention.
         has_experts: Whether the models have experts, where llama.cpp gives those with experts
             another name than those without; None where it does not.
@@ -54,7 +54,7 @@ class GgufArchitecture:
     flags: tuple[tuple[str, str, bool], ...] = ()
     per_layer: tuple[str, ...] = ()
     shares_values: bool = False
-    is_written: bool = True
+    factors_in_weights: bool = False
     is_causal: bool = True
     dense_layers: bool = False
     plain_norms: tuple[str, ...] = ()
