@@ -23,9 +23,6 @@ IDS = [int(one) for one in np.random.default_rng(0).integers(3, 300, 40)]
 def saved(tiny, tmp_path, rng, **options):
     """Return the checkpoint of a model that llama.cpp can describe, and the model."""
     like = {**LIKE_LLAMA_CPP[tiny.model_type], **options}
-    if tiny.model_type == "falcon_h1":  # its factors multiply the weights, and no bias
-        like |= {"mamba_proj_bias": False, "attention_bias": False, "mlp_bias": False}
-        like |= {"projectors_bias": False, **options}
     model = make_model(tiny, rng, **like)
     return save_checkpoint(model, tmp_path / "model", dtype="float32"), model
 

@@ -23,7 +23,14 @@ ARCHITECTURES = {
     "nemotron_h": "nemotron_h",
 }
 LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
-    "falcon_h1": {"mamba_norm_before_gate": False, "num_hidden_layers": 2},
+    "falcon_h1": {
+        "attention_bias": False,
+        "mamba_norm_before_gate": False,
+        "mamba_proj_bias": False,
+        "mlp_bias": False,
+        "num_hidden_layers": 2,
+        "projectors_bias": False,
+    },
     "granitemoehybrid": {"position_embedding_type": None},
     "mamba2": {"use_bias": False},
     "nemotron_h": {"use_bias": False},
