@@ -22,13 +22,11 @@
 // x_scales  vec2<f32> [K / 16], only for quantized: scale, and bits of the i32 sum of the codes
 // gain      f32 [K] for norm and layer_norm, where it may be absent like shift, f32 [K]; f32 [HEAD_DIM] for gated;
 //           with ADDED that of the branch, [K], then that of norm, and with ADDED_SCALED a weight [1]
-// branch    {{ VALUE }} [K], only with ADDED
-// stream    {{ VALUE }} [K], only with ADDED_STORED: x + norm(branch)
+// branch    {{ VALUE }} [K], only with ADDED; stream  {{ VALUE }} [K], only with ADDED_STORED: x + norm(branch)
 // squares   f32 [K / HEAD_DIM, BLOCKS], only for gated
 // gates     {{ VALUE }}; those of head h begin at GATE_FIRST + h GATE_STRIDE
 // weight    one buffer for each matrix, layout as in formats.py
-// bias      f32 [N], only with BIAS
-// factors   {{ VALUE }}, only with FACTORS
+// bias      f32 [N], only with BIAS; factors  {{ VALUE }}, only with FACTORS
 // score     f32, only with SCORED: the sigmoid of entry SCORE_AT multiplies v
 // y         {{ VALUE }} [N], f32 for best
 //
