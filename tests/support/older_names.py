@@ -145,5 +145,6 @@ def published_value(name: str, state: dict[str, Any], heads: int) -> Any:
         if row == len(whole) - 1:
             state.pop(f"{stem}_norm.weight")
         return whole[row]
-    values = state.pop(canonical_name(name), None)
+    known = canonical_name(name).replace(".mlp.router.", ".mlp.gate.")
+    values = state.pop(known, None)
     return values.T if values is not None and is_conv1d(name) else values
