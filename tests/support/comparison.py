@@ -82,6 +82,15 @@ def _stack(name: str, state: dict[str, Any], *, transposed: bool = False) -> Non
     if "feed_forward.experts" in name:
         _stack_transposed(name, state)
         return
+    if "mixer.experts" in name:  # Nemotron-H, whose experts have no gates
+        stem, _, kind = name.replace("mixer", "mlp").rpartition(".")
+        of_layer = [
+            one for one in state if one.startswith(stem) and one.endswith(f".{kind}.weight")
+        ]
+        state[name] = torch.stack(
+            [state.pop(f"{stem}.{e}.{kind}.weight") for e in range(len(of_layer))]
+        )
+        return
     if "block_sparse_moe" in name or (".shared_mlp" in name and ".mlp.shared_mlp" not in name):
         _stack_granite(name, state)
         return

@@ -145,6 +145,8 @@ def published_value(name: str, state: dict[str, Any], heads: int) -> Any:
         if row == len(whole) - 1:
             state.pop(f"{stem}_norm.weight")
         return whole[row]
-    known = canonical_name(name).replace(".mlp.router.", ".mlp.gate.")
+    known = canonical_name(name)
+    if known not in state:  # the router of Phi-3.5 MoE
+        known = known.replace(".mlp.router.", ".block_sparse_moe.gate.")
     values = state.pop(known, None)
     return values.T if values is not None and is_conv1d(name) else values
