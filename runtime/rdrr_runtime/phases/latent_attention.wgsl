@@ -5,14 +5,9 @@
 // q        {{ VALUE }} [rows, HEADS, HEAD_DIM + ROPE_DIM]
 // k_cache  {{ KV }} [sequences, CONTEXT, HEAD_DIM]: latents
 // v_cache  {{ KV }} [sequences, CONTEXT, ROPE_DIM]: rotated keys
-{% if SPLIT %}
-// sums     f32 [rows, HEADS, SPLITS, HEAD_DIM], not yet divided by the exp sum
-// stats    f32 [rows, HEADS, SPLITS, 2]: maximum score, exp sum
-{% else %}
 // out      {{ VALUE }} [rows, HEADS, HEAD_DIM]
-{% endif %}
 //
-// An item is 4 heads and one split of the keys of a row; vectors of 4 hold a number of each head. It
+// An item is 4 heads of a row; vectors of 4 hold a number of each head. It
 // processes WG keys at a time: each thread computes the scores of one key, then the threads together
 // compute the weighted sums of the latents. Online softmax. Accumulates in f32.
 {% include "snippets/step.wgsl" %}
@@ -23,15 +18,9 @@ var<storage, read> current: Step;
 var<storage, read> q: array<vec4<{{ VALUE }}>>;
 var<storage, read> k_cache: array<KvWord>;
 var<storage, read> v_cache: array<KvWord>;
-{% if SPLIT %}
-var<storage, read_write> sums: array<vec4<f32>>;
-var<storage, read_write> stats: array<vec2<f32>>;
-{% else %}
 var<storage, read_write> out: array<vec4<{{ VALUE }}>>;
-{% endif %}
 
 override ROPE_DIM: u32;
-override SPLITS: u32;
 
 override WORDS = HEAD_DIM / 4u;
 override ROPE_WORDS = ROPE_DIM / 4u;
@@ -67,9 +56,7 @@ fn scores(slot: u32) -> vec4<f32> {
 }
 
 fn phase(item: u32, row: u32, thread: Thread) {
-    let groups = (HEADS + 3u) / 4u;
-    let head0 = 4u * (item % groups);
-    let split = item / groups;
+    let head0 = 4u * item;
     let t = thread.index;
     for (var i = t; i < 4u * QUERY_WORDS; i += WG) {
         let head = min(head0 + i / QUERY_WORDS, HEADS - 1u);
@@ -78,9 +65,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
     workgroupBarrier();
 
     let keys_of_row = attended_slots(current.row[row].slot);
-    let span = (keys_of_row.y - keys_of_row.x + SPLITS - 1u) / SPLITS;
-    let low = min(keys_of_row.x + split * span, keys_of_row.y);
-    let high = min(low + span, keys_of_row.y);
+    let low = keys_of_row.x;
+    let high = keys_of_row.y;
     let slots = first_slot(current.row[row].sequence, 0u);
 
     var running_max = vec4<f32>(LOWEST);
@@ -135,18 +121,9 @@ fn phase(item: u32, row: u32, thread: Thread) {
         let at = row * HEADS + head0 + {{ h }}u;
 {% for w in range(OWN_WORDS) %}
         if (t + {{ w }}u * WG < WORDS) {
-{% if SPLIT %}
-            sums[(at * SPLITS + split) * WORDS + word{{ w }}] = acc{{ w }}_{{ h }};
-{% else %}
             out[at * WORDS + word{{ w }}] = value4(acc{{ w }}_{{ h }} / total[{{ h }}]);
-{% endif %}
         }
 {% endfor %}
-{% if SPLIT %}
-        if (t == 0u) {
-            stats[at * SPLITS + split] = vec2<f32>(running_max[{{ h }}], total[{{ h }}]);
-        }
-{% endif %}
     }
 {% endfor %}
 }

@@ -75,6 +75,7 @@ class RouterTopK(Record):
         biased: Whether a bias is added to the scores by which experts are selected.
         scaled: Whether the routing weights are multiplied by a factor of each expert.
         group_score: `max` or `top2`; empty if experts are not grouped.
+        subgroups: Whether reductions use subgroup operations.
         experts: Number of experts.
         top_k: Experts selected for a row.
         groups: Groups of experts; None if experts are not grouped.
@@ -84,12 +85,14 @@ class RouterTopK(Record):
     """
 
     shader = "router_topk"
+    trusted = True
 
     scoring: str = choice()
     normalize: bool = choice()
     biased: bool = choice()
     scaled: bool = choice()
     group_score: str = choice()
+    subgroups: bool = choice()
     experts: int
     top_k: int
     groups: int | None
@@ -141,6 +144,7 @@ def router_topk(
         biased=selection_bias is not None,
         scaled=expert_scale is not None,
         group_score=spec.group_score if is_grouped else "",
+        subgroups=ctx.subgroups,
         experts=spec.experts,
         top_k=spec.top_k,
         groups=spec.groups if is_grouped else None,

@@ -25,6 +25,7 @@
 // Accumulates in f32.
 {% set by_logits = not BIASED and GROUP_SCORE != "top2" %}
 {% set probabilities = SCORING == "softmax" and not by_logits %}
+{% set sums_all = SCORING == "softmax" and (probabilities or not NORMALIZE) %}
 {% include "snippets/route.wgsl" %}
 var<storage, read> logits: array<f32>;
 {% if BIASED %}
@@ -50,7 +51,7 @@ const LOWEST = -3.402823e38;
 
 var<workgroup> scores: array<f32, EXPERTS>;   // logits, or their sigmoids
 var<workgroup> choices: array<f32, EXPERTS>;  // {{ "the logits, which have the order of choice(e)" if by_logits else "choice(e)" }}
-var<workgroup> chosen: array<u32, TOP_K>;
+var<workgroup> chosen: array<u32, TOP_K>;     // 0 at first, and so always an expert, even with logits that are NaN
 {% if GROUP_SCORE %}
 var<workgroup> group_scores: array<f32, GROUPS>;
 
@@ -93,17 +94,23 @@ struct ExpSum {
     sum: f32,
 }
 
-fn exp_sum_of_all() -> ExpSum {
-    var largest = LOWEST;
-    for (var i = 0u; i < EXPERTS; i++) {
-        largest = max(largest, scores[i]);
+{% if sums_all %}
+{% include "snippets/reduce_max.wgsl" %}
+{% include "snippets/reduce_sum.wgsl" %}
+
+fn exp_sum_of_all(thread: Thread) -> ExpSum {
+    var own = LOWEST;
+    for (var i = thread.index; i < EXPERTS; i += WG) {
+        own = max(own, scores[i]);
     }
+    let largest = reduce_max(own, thread);
     var sum = 0.0;
-    for (var i = 0u; i < EXPERTS; i++) {
+    for (var i = thread.index; i < EXPERTS; i += WG) {
         sum += exp(scores[i] - largest);
     }
-    return ExpSum(largest, sum);
+    return ExpSum(largest, reduce_sum(vec4<f32>(sum, 0.0, 0.0, 0.0), thread).x);
 }
+{% endif %}
 
 fn exp_sum_of_chosen() -> ExpSum {
     var largest = LOWEST;
@@ -119,7 +126,7 @@ fn exp_sum_of_chosen() -> ExpSum {
 {% endif %}
 
 // The weight of the s-th of the chosen experts.
-fn routing_weight(s: u32) -> f32 {
+fn routing_weight(s: u32{{ ", over: ExpSum" if SCORING == "softmax" }}) -> f32 {
     let expert = chosen[s];
 {% if SCORING == "sparsemixer" %}
     let top = scores[expert];
@@ -135,7 +142,6 @@ fn routing_weight(s: u32) -> f32 {
     }
     return SCALE / sum;
 {% elif SCORING == "softmax" %}
-    let over = {{ "exp_sum_of_chosen()" if NORMALIZE else "exp_sum_of_all()" }};
     return SCALE * exp(scores[expert] - over.largest) / over.sum;
 {% elif NORMALIZE %}
     var sum = 0.0;
@@ -157,22 +163,23 @@ fn phase(row: u32, thread: Thread) {
 {% else %}
         scores[i] = logit;
 {% endif %}
-    }
-    workgroupBarrier();
-{% if probabilities %}
-    let all = exp_sum_of_all();
-{% endif %}
-    for (var i = thread.index; i < EXPERTS; i += WG) {
 {% if by_logits %}
         // Scores grow with the logits, but different logits may have the same score in f32.
-        choices[i] = logits[row * EXPERTS + i];
-{% elif probabilities %}
-        choices[i] = exp(scores[i] - all.largest) / all.sum{{ " + selection_bias[i]" if BIASED }};
-{% else %}
+        choices[i] = logit;
+{% elif not probabilities %}
         choices[i] = scores[i]{{ " + selection_bias[i]" if BIASED }};
 {% endif %}
     }
     workgroupBarrier();
+{% if sums_all %}
+    let all = exp_sum_of_all(thread);
+{% endif %}
+{% if probabilities %}
+    for (var i = thread.index; i < EXPERTS; i += WG) {
+        choices[i] = exp(scores[i] - all.largest) / all.sum{{ " + selection_bias[i]" if BIASED }};
+    }
+    workgroupBarrier();
+{% endif %}
 {% if GROUP_SCORE %}
     for (var i = thread.index; i < GROUPS; i += WG) {
         group_scores[i] = group_score(i);
@@ -192,7 +199,9 @@ fn phase(row: u32, thread: Thread) {
         }
     }
     workgroupBarrier();
+{% set over = "" if SCORING != "softmax" else ", exp_sum_of_chosen()" if NORMALIZE else ", all" %}
     for (var s = thread.index; s < TOP_K; s += WG) {
-        routes[row * TOP_K + s] = Route(chosen[s], routing_weight(s){{ " * expert_scale[chosen[s]]" if SCALED }});
+        let weight = routing_weight(s{{ over }}){{ " * expert_scale[chosen[s]]" if SCALED }};
+        routes[row * TOP_K + s] = Route(chosen[s], weight);
     }
 }

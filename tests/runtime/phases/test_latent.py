@@ -12,18 +12,16 @@ from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import DeviceError, FormatError, UsageError
 from rdrr_format.layouts import Layout
 from rdrr_manifests.graph import CacheShape
-from rdrr_runtime.phases.attention import scratch_size
 from rdrr_runtime.phases.attention_spec import SplitTuning
+from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.fusion import AttentionSplits, Input
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
 from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
-from rdrr_runtime.phases.latent import (
-    LatentSpec,
-    latent_attention,
-    latent_queries,
-    latent_store,
-    latent_values,
-)
+from rdrr_runtime.phases.latent import LatentSpec, latent_store
+from rdrr_runtime.phases.latent_attention import latent_attention, latent_decode
+from rdrr_runtime.phases.latent_products import latent_queries, latent_values
 from rdrr_runtime.phases.packing import Uploader
+from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.reference import ops
 from support.gpu import F32, TOLERANCE, Bench, cache_in_q8_0, normal, random_tensor, relative_error
 
@@ -66,15 +64,35 @@ def downloaded(bench: Bench, buffer: BufferSlice, dtype: str, shape: tuple[int, 
     return (codes * scales.repeat(32)).reshape(shape)
 
 
+def attended(
+    bench: Bench,
+    ctx: OpContext,
+    queries: BufferSlice,
+    layer: LayerCache,
+    spec: LatentSpec,
+    split: SplitTuning | None,
+) -> tuple[Input, list[Phase]]:
+    """Return the output of attention, and its phases; None does not split the keys."""
+    if split is None:
+        latents = bench.poisoned(ctx.max_rows, spec.heads, spec.latent)
+        return Input(latents), latent_attention(ctx, queries, layer, latents, spec, label="t")
+    attention = spec.attention(split=split)
+    sums = bench.poisoned(attention.sums_bytes(ctx.max_rows) // 4)
+    stats = bench.poisoned(attention.stats_bytes(ctx.max_rows) // 4)
+    phases = latent_decode(ctx, queries, layer, (sums, stats), spec, attention, label="t")
+    return Input(sums, AttentionSplits(stats, attention.splits, spec.latent)), phases
+
+
 @pytest.mark.parametrize(
     ("kv", "dtype", "layout", "rows_of", "split"),
     [
-        ("f32", "F32", Layout.ROW, ONE, True),
-        ("f16", "Q4_K", Layout.ROW, MANY, False),
-        ("q8_0", "Q6_K", Layout.ROW, MANY, False),
-        ("q8_0", "F16", Layout.ROW, ONE, True),
-        ("f16", "Q4_K", Layout.COLUMN, MAPPED, True),
-        ("f32", "F16", Layout.ROW, MAPPED, False),
+        ("f32", "F32", Layout.ROW, ONE, SplitTuning(64, 4)),  # several rounds in a split
+        ("f16", "Q4_K", Layout.ROW, MANY, None),
+        ("q8_0", "Q6_K", Layout.ROW, MANY, None),
+        ("q8_0", "F16", Layout.ROW, ONE, SplitTuning(16, 32)),  # and splits without keys
+        ("f16", "Q4_K", Layout.COLUMN, MAPPED, SplitTuning(64, 4)),
+        ("f32", "F16", Layout.ROW, MAPPED, None),
+        ("f16", "F16", Layout.ROW, MAPPED, SplitTuning(400, 1)),
     ],
 )
 def test_latent_attention_equals_the_expanded_form(
@@ -99,16 +117,14 @@ def test_latent_attention_equals_the_expanded_form(
     layer, table_on_gpu = LayerCache(*caches), bench.upload(table)
     ctx = bench.context(rows, slots=slots, sequences=sequences, positions=slots)
     ctx = replace(ctx, multi_sequence=count > 1)
-    queries, latents = bench.poisoned(rows, heads, spec.query_dim), bench.poisoned(q.size * 8)
-    out = bench.poisoned(rows, heads, spec.value_dim)
-    attended = spec.attention(split=SplitTuning(64, 4))
-    scratch = bench.poisoned(scratch_size(attended, rows) // 4) if split else None
+    queries, out = (bench.poisoned(rows, heads, one) for one in (spec.query_dim, spec.value_dim))
     norm = bench.upload(gain), EPS
+    source, attention = attended(bench, ctx, queries, layer, spec, split)
     made = [
         *latent_store(ctx, bench.upload(kv_rows), layer, spec, norm, table_on_gpu, label="t"),
         *latent_queries(ctx, bench.upload(q), up, queries, spec, table_on_gpu, label="t"),
-        *latent_attention(ctx, queries, layer, latents, spec, attended, scratch=scratch, label="t"),
-        *latent_values(ctx, latents, up, out, spec, label="t"),
+        *attention,
+        *latent_values(ctx, source, up, out, spec, label="t"),
     ]
     bench.run(made, rows)
 
@@ -166,13 +182,16 @@ def test_what_the_kernels_do_not_support_is_refused(bench, rng):
     up, _ = matrix(bench, rng, "F16", Layout.COLUMN, (6 * 44, 96))
     x, ctx = bench.poisoned(1 << 16), bench.context(1)
     with pytest.raises(FormatError, match="no kernel reads"):
-        latent_values(ctx, x, up, x, SIZES, label="t")
+        latent_values(ctx, Input(x), up, x, SIZES, label="t")
     narrow = replace(ctx, workgroup_storage=1024)
     with pytest.raises(DeviceError, match="more workgroup memory"):
-        latent_attention(narrow, x, LayerCache(x, x), x, SIZES, SIZES.attention(), label="t")
+        latent_attention(narrow, x, LayerCache(x, x), x, SIZES, label="t")
+    attention = SIZES.attention()
+    with pytest.raises(DeviceError, match="more workgroup memory"):
+        latent_decode(narrow, x, LayerCache(x, x), (x, x), SIZES, attention, label="t")
     odd = replace(SIZES, cache=replace(SIZES.cache, head_dim=98))
     with pytest.raises(FormatError, match="multiple of 4"):
-        latent_attention(ctx, x, LayerCache(x, x), x, odd, odd.attention(), label="t")
+        latent_attention(ctx, x, LayerCache(x, x), x, odd, label="t")
     for widths, holds in (((512, 64), True), ((512, 32), False), ((96, 64), False)):
         shape = CacheShape(1, *widths)
         assert shape.holds_blocks(32) is holds
