@@ -1,0 +1,153 @@
+// The vectors of an item of attention_decode.wgsl: the queries of its group, the new key and the new value,
+// with the norms, rope and scale of queries that snippets/head_transform.wgsl describes. They are written to
+// `query`; before that `partial` has them as projected.
+
+// Index of the first element of a vector of a row and key-value head: the queries of the group are
+// vectors 0 to GROUP - 1, then come the new key and the new value.
+fn vector_at(row: u32, kv_head: u32, vector: u32) -> u32 {
+    let query_at = QUERY_STEP * (kv_head * GROUP + vector);
+    let key_at = QUERY_STEP * HEADS + kv_head + select(0u, KV_HEADS, vector > GROUP);
+    let own = select(query_at, key_at, vector >= GROUP);
+    return (row * (QUERY_STEP * HEADS + NEW_HEADS * KV_HEADS) + own) * HEAD_DIM;
+}
+
+{% if NORM %}
+const SUMMERS = {{ SUMMERS }}u;  // threads that sum up the squares of one vector
+
+{% if FORM.norm_spans_heads %}
+var<private> own_kv_head: u32;
+
+// The norm spans all queries, or all keys. `scores` is free until the first scores.
+fn compute_inverse_rms(row: u32, kv_head: u32, t: u32) {
+    own_kv_head = kv_head;
+    let row_first = row * (HEADS + NEW_HEADS * KV_HEADS) * HEAD_DIM;
+{% for first, count, vectors in (("0u", "HEADS", "t < GROUP"), ("HEADS * HEAD_DIM", "KV_HEADS", "t == GROUP"))[: 2 if STORES else 1] %}
+    {
+        var own = 0.0;
+        for (var i = t; i < {{ count }} * HEAD_DIM; i += WG) {
+            let v = f32(projected[row_first + {{ first }} + i]);
+            own += v * v;
+        }
+        scores[t] = own;
+        workgroupBarrier();
+        own = 0.0;
+        if (t < 16u) {
+            for (var i = t; i < WG; i += 16u) {
+                own += scores[i];
+            }
+        }
+        workgroupBarrier();
+        if (t < 16u) {
+            scores[t] = own;
+        }
+        workgroupBarrier();
+        if ({{ vectors }}) {
+            var sum = 0.0;
+            for (var i = 0u; i < 16u; i++) {
+                sum += scores[i];
+            }
+            inverse_rms[t] = inverseSqrt(sum / f32({{ count }} * HEAD_DIM) + EPS);
+        }
+        workgroupBarrier();
+    }
+{% endfor %}
+}
+{% else %}
+fn compute_inverse_rms(row: u32, kv_head: u32, t: u32) {
+    // `scores` is free until the first scores and holds the sums of the threads.
+    let vector = t / SUMMERS;
+    if (vector < {{ NORMED }}) {
+        var sum = 0.0;
+        for (var i = t % SUMMERS; i < WORDS; i += SUMMERS) {
+            let v = partial[vector * WORDS + i];
+            sum += dot(v, v);
+        }
+        scores[t] = sum;
+    }
+    workgroupBarrier();
+    if (t < {{ NORMED }}) {
+        var sum = 0.0;
+        for (var i = 0u; i < SUMMERS; i++) {
+            sum += scores[SUMMERS * t + i];
+        }
+        inverse_rms[t] = inverseSqrt(sum / f32(HEAD_DIM) + EPS);
+    }
+    workgroupBarrier();
+}
+{% endif %}
+
+// The factor of the norm on element i of a vector.
+fn norm_factor(vector: u32, i: u32) -> f32 {
+{% if FORM.norm_spans_heads %}
+    let head = select(own_kv_head * GROUP + vector, HEADS + own_kv_head, vector == GROUP);
+    return inverse_rms[vector] * (OFFSET + gains[head * HEAD_DIM + i]);
+{% else %}
+    return inverse_rms[vector] * (OFFSET + gains[select(0u, HEAD_DIM, vector == GROUP) + i]);
+{% endif %}
+}
+{% endif %}
+
+// Element i of a vector, with the norm before the rotation.
+fn normed(vector: u32, i: u32) -> f32 {
+    let v = partial[vector * WORDS + i / 4u][i % 4u];
+    return v{{ " * norm_factor(vector, i)" if NORM and not FORM.norm_after_rope }};
+}
+
+// Element i of a vector after norm and rope, multiplied by `scale`. A rotation does not change the mean
+// square of a head.
+fn transformed(vector: u32, i: u32, angles: u32, scale: f32) -> f32 {
+{% if NORM and FORM.norm_after_rope %}
+    return norm_factor(vector, i) * placed(vector, i, angles, scale);
+}
+
+fn placed(vector: u32, i: u32, angles: u32, scale: f32) -> f32 {
+{% endif %}
+{% if ROPE %}
+    if (i < 2u * PAIRS) {
+        let pair = pair_of(i);
+        let start = first_of_pair(pair);
+        let a = scale * normed(vector, start);
+        let b = scale * normed(vector, partner(start));
+        let result = rotated(a, b, table[angles + pair]);
+        return select(result.x, result.y, is_second(i));
+    }
+{% endif %}
+    return scale * normed(vector, i);
+}
+
+// Store the queries of the group, the new key and the new value in `query`. A thread writes whole
+// vectors, because a write to one component may rewrite the others and so undo what other threads write
+// there. For that it computes both elements of each rotated pair, even if it stores only one.
+fn load_vectors(row: u32, kv_head: u32, t: u32) {
+    for (var word = t; word < VECTORS; word += WG) {
+        let first = vector_at(row, kv_head, word / WORDS) + 4u * (word % WORDS);
+        partial[word] = vec4<f32>(
+            f32(projected[first]),
+            f32(projected[first + 1u]),
+            f32(projected[first + 2u]),
+            f32(projected[first + 3u]),
+        );
+    }
+    workgroupBarrier();
+{% if NORM %}
+    compute_inverse_rms(row, kv_head, t);
+{% endif %}
+    let angles = current.row[row].position * PAIRS;
+    let query_scale = SCALE * query_factor(current.row[row].position);
+    for (var word = t; word < VECTORS; word += WG) {
+        let vector = word / WORDS;
+        if (vector > GROUP) {
+            query[word] = partial[word]{{ " * inverse_rms[GROUP + 1u]" if FORM.values_normed }};
+            continue;
+        }
+        let i = 4u * (word % WORDS);
+        let scale = select(query_scale, 1.0, vector == GROUP);
+        query[word] = vec4<f32>(
+            transformed(vector, i, angles, scale),
+            transformed(vector, i + 1u, angles, scale),
+            transformed(vector, i + 2u, angles, scale),
+            transformed(vector, i + 3u, angles, scale),
+        );
+    }
+    workgroupBarrier();
+}
