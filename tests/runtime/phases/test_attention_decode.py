@@ -79,6 +79,7 @@ CASES = [
     Case(64, 8, 1, "f32", 127, 32, window=100, softcap=5.0, normed=True),
     Case(64, 8, 2, "q8_0", LONG - 20, 32, context=LONG, normed=True),
     Case(80, 3, 3, "f16", 127, 20, window=100),
+    Case(80, 8, 1, "f32", 300, 40),  # threads load vectors of several heads, at different elements
     Case(80, 3, 3, "f32", CONTEXT - 20, 40, softcap=5.0, normed=True, interleaved=True),
     Case(128, 4, 1, "f32", CONTEXT - 20, 64),
     Case(128, 4, 1, "f32", CONTEXT - 20, 32, interleaved=True, query=QueryScale(0.5, 7, 1)),

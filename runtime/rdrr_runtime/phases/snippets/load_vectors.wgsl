@@ -93,22 +93,38 @@ fn normed(vector: u32, i: u32) -> f32 {
     return v{{ " * norm_factor(vector, i)" if NORM and not FORM.norm_after_rope }};
 }
 
-// Element i of a vector after norm and rope, multiplied by `scale`. A rotation does not change the mean
-// square of a head.
-fn transformed(vector: u32, i: u32, angles: u32, scale: f32) -> f32 {
+{% if ROPE %}
+// The angles of elements i to i + 3 of a head at a position, each of them a column (cos, sin). Elements that
+// rope does not rotate have some angle of the table.
+fn angles_of(position: u32, i: u32) -> mat4x2<f32> {
+    let first = position * PAIRS;
+    return mat4x2<f32>(
+{% for j in range(4) %}
+        table[first + min(pair_of(i + {{ j }}u), PAIRS - 1u)],
+{% endfor %}
+    );
+}
+{% else %}
+fn angles_of(position: u32, i: u32) -> mat4x2<f32> {
+    return mat4x2<f32>();
+}
+{% endif %}
+
+// Element i of a vector after norm and rope, by `angle`, multiplied by `scale`. A rotation does not change
+// the mean square of a head.
+fn transformed(vector: u32, i: u32, angle: vec2<f32>, scale: f32) -> f32 {
 {% if NORM and FORM.norm_after_rope %}
-    return norm_factor(vector, i) * placed(vector, i, angles, scale);
+    return norm_factor(vector, i) * placed(vector, i, angle, scale);
 }
 
-fn placed(vector: u32, i: u32, angles: u32, scale: f32) -> f32 {
+fn placed(vector: u32, i: u32, angle: vec2<f32>, scale: f32) -> f32 {
 {% endif %}
 {% if ROPE %}
     if (i < 2u * PAIRS) {
-        let pair = pair_of(i);
-        let start = first_of_pair(pair);
+        let start = first_of_pair(pair_of(i));
         let a = scale * normed(vector, start);
         let b = scale * normed(vector, partner(start));
-        let result = rotated(a, b, table[angles + pair]);
+        let result = rotated(a, b, angle);
         return select(result.x, result.y, is_second(i));
     }
 {% endif %}
@@ -119,6 +135,9 @@ fn placed(vector: u32, i: u32, angles: u32, scale: f32) -> f32 {
 // vectors, because a write to one component may rewrite the others and so undo what other threads write
 // there. For that it computes both elements of each rotated pair, even if it stores only one.
 fn load_vectors(row: u32, kv_head: u32, t: u32) {
+    let position = current.row[row].position;
+    // These angles and the projections are loaded together, so that both wait for memory at the same time.
+    var angles = angles_of(position, 4u * (t % WORDS));
     for (var word = t; word < VECTORS; word += WG) {
         let first = vector_at(row, kv_head, word / WORDS) + 4u * (word % WORDS);
         partial[word] = vec4<f32>(
@@ -132,8 +151,7 @@ fn load_vectors(row: u32, kv_head: u32, t: u32) {
 {% if NORM %}
     compute_inverse_rms(row, kv_head, t);
 {% endif %}
-    let angles = current.row[row].position * PAIRS;
-    let query_scale = SCALE * query_factor(current.row[row].position);
+    let query_scale = SCALE * query_factor(position);
     for (var word = t; word < VECTORS; word += WG) {
         let vector = word / WORDS;
         if (vector > GROUP) {
@@ -142,11 +160,14 @@ fn load_vectors(row: u32, kv_head: u32, t: u32) {
         }
         let i = 4u * (word % WORDS);
         let scale = select(query_scale, 1.0, vector == GROUP);
+        if (WG % WORDS != 0u) {  // otherwise all words of a thread have the same angles
+            angles = angles_of(position, i);
+        }
         query[word] = vec4<f32>(
-            transformed(vector, i, angles, scale),
-            transformed(vector, i + 1u, angles, scale),
-            transformed(vector, i + 2u, angles, scale),
-            transformed(vector, i + 3u, angles, scale),
+            transformed(vector, i, angles[0], scale),
+            transformed(vector, i + 1u, angles[1], scale),
+            transformed(vector, i + 2u, angles[2], scale),
+            transformed(vector, i + 3u, angles[3], scale),
         );
     }
     workgroupBarrier();
