@@ -481,9 +481,19 @@ GEMMA4_MODELS = (
             ("top_k_experts", 2),
         ),
     ),
+    TinyModel(
+        "gemma4_unified_text",
+        320,
+        (
+            *_GEMMA4,
+            ("attention_k_eq_v", True),
+            ("layer_types", ["sliding_attention", "full_attention"] * 2),
+            ("num_global_key_value_heads", 1),
+        ),
+    ),
 )
 """Gemma 4: dense with shared projections of keys and values; with inputs for each layer and shared
-keys; with experts."""
+keys; with experts; the text model of those without towers."""
 GEMMA3N_MODELS = (
     TinyModel(
         "gemma3n_text",

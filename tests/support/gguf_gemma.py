@@ -16,7 +16,7 @@ from support.checkpoints import VOCAB
 from support.gguf_files import add_entry, add_tensor, tokenizer_entries
 
 UNROTATED = 1e30
-ARCHITECTURES = ("gemma3n_text", "gemma4_text")
+ARCHITECTURES = ("gemma3n_text", "gemma4_text", "gemma4_unified_text")
 LIKE_FILES: dict[str, dict[str, Any]] = {
     "gemma3n_text": {"laurel_rank": 64, "vocab_size_per_layer_input": VOCAB},
 }
@@ -90,7 +90,7 @@ def _common(config: Any) -> dict[str, Any]:
         "block_count": config.num_hidden_layers,
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
-        "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+        "embedding_length_per_layer_input": getattr(config, "hidden_size_per_layer_input", 0),
         "attention.head_count": config.num_attention_heads,
         "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
         "attention.shared_kv_layers": config.num_kv_shared_layers,
@@ -118,7 +118,7 @@ def _gemma4(config: Any) -> dict[str, Any]:
         "feed_forward_length": [config.intermediate_size * (1 + one) for one in wide],
         "rope.dimension_count": full,
     }
-    if config.enable_moe_block:
+    if getattr(config, "enable_moe_block", False):
         found |= {
             "expert_count": config.num_experts,
             "expert_used_count": config.top_k_experts,
