@@ -1,6 +1,7 @@
 // Int8 dot products whose i32 sum is converted to f32 by a single subtraction. The sum starts at the bits
 // of the f32 number 1.5 * 2^23: near it, adding an integer to the bits adds the integer to the value.
 const MAGIC_BITS = 0x4b400000i;
+const MAGIC = 12582912.0;  // the number itself
 
 fn dot16(sum: i32, a: vec4<u32>, b: vec4<u32>) -> i32 {
     return sum + dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y)
@@ -8,5 +9,11 @@ fn dot16(sum: i32, a: vec4<u32>, b: vec4<u32>) -> i32 {
 }
 
 fn magic_to_f32(sum: i32) -> f32 {
-    return bitcast<f32>(sum) - 12582912.0;
+    return bitcast<f32>(sum) - MAGIC;
+}
+
+// The sum times a scale, in one multiply-add instead of two operations; `scaled` is MAGIC times the scale.
+// A scale with at most 22 significant bits, as blocks have them, makes `scaled` exact.
+fn magic_times(sum: i32, scale: f32, scaled: f32) -> f32 {
+    return fma(bitcast<f32>(sum), scale, -scaled);
 }

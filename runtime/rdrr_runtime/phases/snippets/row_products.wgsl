@@ -4,8 +4,11 @@
 {% set code = "code" ~ m ~ "_" ~ o ~ "_" %}
 {% set factor = "weight_scale" ~ m ~ "_" ~ o ~ "_" ~ h %}
 {% if FORMATS[m].group == 16 %}
-                {{ to }} += scale.{{ "xz"[h] }} * {{ factor }}.x * magic_to_f32(dot16(MAGIC_BITS, {{ code }}{{ 2 * h }}, c{{ 2 * h }}));
-                {{ to }} += scale.{{ "xz"[h] }} * {{ factor }}.y * magic_to_f32(dot16(MAGIC_BITS, {{ code }}{{ 2 * h + 1 }}, c{{ 2 * h + 1 }}));
+{% for i in range(2) %}
+{% set part = "." ~ "xy"[i] %}
+                {{ to }} += scale.{{ "xz"[h] }}
+                    * magic_times(dot16(MAGIC_BITS, {{ code }}{{ 2 * h + i }}, c{{ 2 * h + i }}), {{ factor }}{{ part }}, {{ factor }}_magic{{ part }});
+{% endfor %}
 {% else %}
                 {{ to }} += scale.{{ "xz"[h] }} * {{ factor }}.x
                     * magic_to_f32(dot16(dot16(MAGIC_BITS, {{ code }}{{ 2 * h }}, c{{ 2 * h }}), {{ code }}{{ 2 * h + 1 }}, c{{ 2 * h + 1 }}));

@@ -4,4 +4,7 @@
 {% endfor %}
 {% for h in range(2) %}
             let weight_scale{{ m }}_{{ o }}_{{ h }} = scales{{ m }}(raw{{ m }}_{{ o }}.scale_words, {{ h }}u);
+{% if FORMATS[m].group == 16 %}
+            let weight_scale{{ m }}_{{ o }}_{{ h }}_magic = MAGIC * weight_scale{{ m }}_{{ o }}_{{ h }};
+{% endif %}
 {% endfor %}
