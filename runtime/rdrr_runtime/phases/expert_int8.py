@@ -70,6 +70,7 @@ def expert_int8(
         bias=output.bias is not None,
         rows=1,
         t=TEAM,
+        lanes=TEAM,
         outputs=len(stacks),
         subgroups=ctx.subgroups,
         units=units_of(k),

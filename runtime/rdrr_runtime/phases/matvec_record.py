@@ -113,9 +113,11 @@ class MatvecRows(WeightsRecord):
         act: For `gate` and `activate`: the formula, see snippets/activate.wgsl.
         bias: Whether a bias is added.
         concatenated: Whether the outputs of several matrices lie side by side in one y.
-        rows: Token rows of an item, a power of two; 1 with experts.
-        staged: Whether the inputs of these rows are staged in workgroup memory.
+        rows: Token rows of a team, a power of two; 1 with experts.
+        groups: Groups of teams that compute the same outputs for different token rows.
+        staged: Whether the inputs of an item's rows are staged in workgroup memory.
         t: Threads of a team; the threads of a team share the sum of an output.
+        lanes: Threads of a team that belong to one subgroup, where subgroups have as many.
         outputs: Outputs that a team computes at a time; gate and up count as two.
         ahead: Whether to load the next weights before multiplying the current ones.
         width: Gated pairs of an item that are quantized to int8; 0 for f32 output.
@@ -137,8 +139,10 @@ class MatvecRows(WeightsRecord):
     bias: bool = choice()
     concatenated: bool = choice(default=False)
     rows: int = choice()
+    groups: int = choice(1)
     staged: bool = choice(default=False)
     t: int = choice()
+    lanes: int = choice()
     outputs: int = choice()
     ahead: bool = choice(default=False)
     width: int = choice(default=0)

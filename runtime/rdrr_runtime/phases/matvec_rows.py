@@ -20,8 +20,8 @@ from rdrr_runtime.phases.matvec_record import MatvecRows, RowsMatrix
 from rdrr_runtime.phases.matvec_rows_tuning import (
     INT8_WORKGROUP,
     ROWS_AT_A_TIME,
+    RowsShape,
     RowsTuning,
-    at_a_time,
     rows_tuning,
 )
 from rdrr_runtime.phases.phase import MAX_BUFFERS, Phase, Work
@@ -113,9 +113,10 @@ def matvec_rows(
     _need_room(ctx, x, output, [sum(sizes)] if concatenated else sizes, k, label)
     bound = bind_whole(weights)
     variant = f"{bound.types}.{output.kind}"
-    tuning_key = rows_tuning(ctx, variant, sum(sizes), k, gate=gate, int8_out=output.int8)
-    used = tuning or tuning_key.used
-    step = used.workgroup // used.team * used.outputs // (2 if gate else 1)
+    shape = RowsShape(sum(sizes), k, len(sizes), gate, output.int8)
+    tuning_key = rows_tuning(ctx, variant, shape)
+    used = (tuning or tuning_key.used).for_rows(rows)
+    step = used.item_outputs // (2 if gate else 1)
     matrices, items = _matrices(weights, step, gate=gate)
     record = MatvecRows(
         threads=used.workgroup,
@@ -125,9 +126,11 @@ def matvec_rows(
         clamp=output.clamp,
         bias=output.bias is not None,
         concatenated=concatenated,
-        rows=at_a_time(rows, used.rows),
+        rows=used.rows,
+        groups=used.groups,
         staged=used.staged > 0,
         t=used.team,
+        lanes=used.lanes,
         outputs=used.outputs,
         ahead=used.ahead > 0,
         width=used.outputs_of_gate if output.int8 else 0,
@@ -140,7 +143,7 @@ def matvec_rows(
     buffers |= {f"y{index}": y for index, y in enumerate(output.ys)}
     if output.bias is not None:
         buffers["bias"] = output.bias
-    return [Phase(record, buffers, Work(items, record.rows), label, (tuning_key,))]
+    return [Phase(record, buffers, Work(items, used.item_rows), label, (tuning_key,))]
 
 
 def _need_room(

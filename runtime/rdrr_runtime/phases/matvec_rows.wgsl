@@ -35,8 +35,9 @@
 //
 // A team of {{ T }} threads computes {{ OUTPUTS }} output{{ "s" if OUTPUTS > 1 }} for {{ ROWS }} row{{ "s" if ROWS > 1 }} at a time. Each thread keeps the codes of 64 weights
 // of every output in registers and multiplies them by the inputs of every row, so that each weight is
-// read once for {{ "all rows of an item" if ROWS > 1 else "an item" }}. The products of up to 32 inputs are summed exactly in i32; then it accumulates
-// in f32. An item is the outputs of all teams,
+// read once for {{ "these rows" if ROWS > 1 else "an item" }}. The products of up to 32 inputs are summed exactly in i32; then it accumulates
+// in f32.{% if GROUPS > 1 %} {{ GROUPS }} groups of teams compute the same outputs for {{ ROWS }} rows each, and all but the first of them find the
+// weights in the cache.{% endif %} An item is the outputs of all teams,
 // {{ {"each": "the items of the first route of a row first", "sum": "summed over the routes of a row"}.get(EXPERTS, "the items of the first matrix first") }}.
 {% set MATRICES = FORMATS | length %}
 {% set SOURCE = "staged" if STAGED else "x" %}
@@ -44,6 +45,8 @@
 {% set TARGETS = 1 if GATE else MATRICES %}
 {% set PER_TEAM = OUTPUTS // 2 if GATE else OUTPUTS %}
 {% set ITEM = "tile" if EXPERTS == "each" else "item" %}
+{% set ALL_ROWS = ROWS * GROUPS %}
+{% set GROUP_ROW = "group_row + " if GROUPS > 1 else "" %}
 {% if EXPERTS %}
 {% include "snippets/route.wgsl" %}
 
@@ -79,7 +82,7 @@ override TOP_K: u32;
 {% include "snippets/unit.wgsl" %}
 
 {% endfor %}
-override TEAMS = WG / {{ T }}u;
+override TEAMS = WG / {{ T * GROUPS }}u;{{ "  // of a group" if GROUPS > 1 }}
 {% if GATE %}
 override OUTPUT_ROWS = N0{% if MATRICES == 1 %} / 2u{% endif %};
 {% endif %}
@@ -91,10 +94,10 @@ override OUTPUT_ROWS = N0{% if MATRICES == 1 %} / 2u{% endif %};
 alias Sums = {{ "f32" if OUTPUTS == 1 else "vec" ~ OUTPUTS ~ "<f32>" }};
 var<workgroup> partial: array<Sums, WG>;
 {% if STAGED %}
-var<workgroup> staged: array<vec4<u32>, {{ 5 * ROWS }}u * UNITS>;
+var<workgroup> staged: array<vec4<u32>, {{ 5 * ALL_ROWS }}u * UNITS>;
 {% endif %}
 {% if WIDTH %}
-var<workgroup> gated: array<f32, {{ ROWS * WIDTH }}>;  // [rows, {{ WIDTH }} outputs]
+var<workgroup> gated: array<f32, {{ ALL_ROWS * WIDTH }}>;  // [rows, {{ WIDTH }} outputs]
 {% endif %}
 
 {% include "snippets/int8_dot.wgsl" %}
@@ -113,17 +116,21 @@ unit{{ s }}({{ "expert * N0 + " if EXPERTS }}min(first + {{ o }}u, N{{ s }} - 1u
 fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
     var at = thread.index;
 {% if SUBGROUPS %}
-    if (subgroup_size >= {{ T }}u) {
+    if (subgroup_size >= {{ LANES }}u) {
         at = thread.subgroup * subgroup_size + thread.lane;
     }
 {% endif %}
-    let team = at / {{ T }}u;
+    let team_of_all = at / {{ T }}u;
     let lane = at % {{ T }}u;
+    let team = team_of_all{{ " % TEAMS" if GROUPS > 1 }};
+{% if GROUPS > 1 %}
+    let group_row = {{ ROWS }}u * (team_of_all / TEAMS);
+{% endif %}
 {% for r in range(ROWS) %}
     var acc{{ r }} = Sums();
 {% endfor %}
 {% if STAGED %}
-    for (var i = thread.index; i < {{ 5 * ROWS }}u * UNITS; i += WG) {
+    for (var i = thread.index; i < {{ 5 * ALL_ROWS }}u * UNITS; i += WG) {
         staged[i] = x[5u * row * UNITS + i];
     }
     workgroupBarrier();
@@ -170,9 +177,9 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
 {% for r in range(ROWS) %}
             {
 {% if STAGED %}
-                let at_unit = {{ 5 * r }}u * UNITS + unit;
+                let at_unit = ({{ GROUP_ROW }}{{ r }}u) * 5u * UNITS + unit;
 {% else %}
-                let at_unit = {{ "route" if EXPERTS == "sum" else "(row + " ~ r ~ "u)" }} * 5u * UNITS + unit;
+                let at_unit = {{ "route" if EXPERTS == "sum" else "(row + " ~ GROUP_ROW ~ r ~ "u)" }} * 5u * UNITS + unit;
 {% endif %}
 {% for i in range(4) %}
                 let c{{ i }} = {{ SOURCE }}[at_unit + {{ i }}u * UNITS];
@@ -194,8 +201,8 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
     // Sum over the team by butterfly exchange: each step halves the lanes that remain to be added and
     // the rows that a thread keeps, until it keeps one row.
 {% if SUBGROUPS %}
-    if (subgroup_size >= {{ T }}u) {
-{% set left = namespace(rows=ROWS, lanes=T) %}
+    if (subgroup_size >= {{ LANES }}u) {
+{% set left = namespace(rows=ROWS, lanes=LANES) %}
 {% for _ in range(6) if left.lanes > 1 %}
 {% set left.lanes = left.lanes // 2 %}
 {% if left.rows > 1 %}
@@ -211,13 +218,25 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
         acc0 += subgroupShuffleXor(acc0, {{ left.lanes }}u);
 {% endif %}
 {% endfor %}
+{% if T > LANES %}
+        // The subgroups of the team add up their sums through workgroup memory.
+        if (lane % {{ LANES // ROWS }}u == 0u) {
+            partial[at / {{ LANES // ROWS }}u] = acc0;
+        }
+        workgroupBarrier();
+        let first = team_of_all * {{ T // LANES * ROWS }}u + lane * {{ ROWS }}u / {{ T }}u;
+        acc0 = Sums();
+        for (var i = 0u; i < {{ T // LANES }}u; i++) {
+            acc0 += partial[first + i * {{ ROWS }}u];
+        }
+{% endif %}
     } else {
-        sum_rows(&acc0{% for r in range(1, ROWS) %}, &acc{{ r }}{% endfor %}, thread.index, team, lane);
+        sum_rows(&acc0{% for r in range(1, ROWS) %}, &acc{{ r }}{% endfor %}, thread.index, team_of_all, lane);
     }
 {% else %}
-    sum_rows(&acc0{% for r in range(1, ROWS) %}, &acc{{ r }}{% endfor %}, thread.index, team, lane);
+    sum_rows(&acc0{% for r in range(1, ROWS) %}, &acc{{ r }}{% endfor %}, thread.index, team_of_all, lane);
 {% endif %}
-    let own = lane * {{ ROWS }}u / {{ T }}u;
+    let own = {{ GROUP_ROW }}lane * {{ ROWS }}u / {{ T }}u;
 {% if WIDTH %}
     if (lane % {{ [T // ROWS, 1] | max }}u == 0u) {
 {% for r in range([ROWS // T, 1] | max) %}
@@ -228,7 +247,7 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
 {% endfor %}
     }
     workgroupBarrier();
-    for (var i = thread.index; i < {{ ROWS * WIDTH // 4 }}u; i += WG) {
+    for (var i = thread.index; i < {{ ALL_ROWS * WIDTH // 4 }}u; i += WG) {
         let r = i / {{ WIDTH // 4 }}u;
         let word = i % {{ WIDTH // 4 }}u;
         if (row + r < current.rows && item * {{ WIDTH }}u + 4u * word < OUTPUT_ROWS) {
@@ -284,7 +303,7 @@ fn sum_rows(
     acc{{ r }}: ptr<function, Sums>,
 {% endfor %}
     index: u32,
-    team: u32,
+    team_of_all: u32,
     lane: u32,
 ) {
 {% set each = [ROWS // T, 1] | max %}
@@ -297,7 +316,7 @@ fn sum_rows(
     workgroupBarrier();
     if (lane * {{ ROWS }}u / {{ T }}u == {{ r // each * each }}u) {
         for (var i = 0u; i < {{ T }}u; i++) {
-            own{{ r % each }} += partial[team * {{ T }}u + i];
+            own{{ r % each }} += partial[team_of_all * {{ T }}u + i];
         }
     }
 {% endfor %}

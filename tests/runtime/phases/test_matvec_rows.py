@@ -9,6 +9,7 @@ import pytest
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
+from rdrr_runtime.phases import matvec_rows_tuning
 from rdrr_runtime.phases.fusion import AttentionSplits, Output, RowNorm
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matmul_int8 import TYPES
@@ -96,12 +97,73 @@ def test_every_weight_type_equals_the_reference(bench, rng, dtype) -> None:
         (RowsTuning(64, 8, 1), "Q6_K", 7),
         (RowsTuning(128, 32, 2, staged=1), "Q4_K", 13),
         (RowsTuning(128, 32, 2, staged=1), "Q8_0", 7),
+        (RowsTuning(64, 4, 2, rows=4, groups=4), "Q8_0", 13),
+        (RowsTuning(128, 16, 4, ahead=1, rows=2, groups=2), "Q6_K", 3),
+        (RowsTuning(64, 4, 2, rows=4, groups=2, staged=1), "Q4_K", 19),
+        (RowsTuning(128, 64, 2, rows=8, groups=2), "Q4_K", 13),
     ],
     ids=str,
 )
 def test_every_tuning_gives_the_same_result(bench, rng, tuning, dtype, rows) -> None:
     weight = stored(bench, rng, dtype, 67, 320)
     assert errors(bench, rng, weight, rows, tuning) < CLOSE
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("lanes", [4, 8])
+def test_the_subgroups_of_a_team_add_up_their_sums(any_bench, rng, monkeypatch, lanes, groups):
+    # The software adapter has subgroups of 8 threads, fewer than teams have by default.
+    monkeypatch.setattr(matvec_rows_tuning, "SUBGROUP", lanes)
+    weight = stored(any_bench, rng, "Q4_K", 67, 1100)
+    tuning = RowsTuning(64, 16, 2, rows=4, groups=groups)
+    assert tuning.lanes == lanes
+    assert errors(any_bench, rng, weight, 7, tuning) < CLOSE
+
+
+def test_a_pass_of_few_rows_has_no_threads_for_more() -> None:
+    tuning = RowsTuning(256, 32, 2, rows=8, groups=4)
+    assert (tuning.item_rows, tuning.item_outputs) == (32, 4)
+    fewer = tuning.for_rows(13)
+    assert (fewer.rows, fewer.groups, fewer.item_outputs) == (8, 2, 8)
+    fewest = tuning.for_rows(3)
+    assert (fewest.rows, fewest.groups, fewest.item_outputs) == (4, 1, 16)
+
+
+@pytest.mark.parametrize(
+    ("rows", "kib", "kind", "times"),
+    [
+        (8, 16, "add", 1),
+        (32, 16, "add", 1),
+        (8, 48, "gate", 1),
+        (16, 48, "gate", 1),
+        (32, 48, "gate", 2),  # for each 16 rows whose inputs are staged
+        (16, 16, "gate", 2),  # for each 8, if no more can be staged
+        (32, 16, "gate", 1),  # in groups that stage nothing
+    ],
+)
+def test_the_rows_that_read_a_weight_together(bench, rng, rows, kib, kind, times) -> None:
+    ctx, k = replace(bench.context(rows), workgroup_storage=1024 * kib), 640
+    weight, _ = stored(bench, rng, "Q4_K", 256, k)
+    int8 = kind == "gate"
+    y = bench.poisoned(rows, 256)
+    output = Output((y,), kind, activation="silu" if int8 else "", int8=int8)
+    weights = (weight, weight) if int8 else (weight,)
+    (made,) = matvec_rows(ctx, weights, int8_buffer(bench, rows, k), output, label="t")
+    assert made.work.count(rows) == times * made.work.count(1)
+
+
+def test_the_code_of_several_targets_is_kept_short(bench, rng) -> None:
+    rows, k = 32, 256
+    weight, _ = stored(bench, rng, "Q4_K", 64, k)
+    x, ctx = int8_buffer(bench, rows, k), bench.context(rows)
+
+    def sums_of_a_thread(targets: int) -> int:
+        y = bench.poisoned(rows, 64 * targets)
+        made = matvec_rows(ctx, (weight,) * targets, x, Output((y,)), label="t")
+        record = made[0].record
+        return record.rows * record.outputs
+
+    assert sums_of_a_thread(3) < sums_of_a_thread(1)
 
 
 @pytest.mark.parametrize("separate", [False, True], ids=["one matrix", "two matrices"])
@@ -127,7 +189,7 @@ def test_gate_and_up_are_combined_after_a_norm(any_bench, rng, separate, pairs) 
     assert relative_error(found, gate / (1 + np.exp(-gate)) * up) < 2 * CLOSE
 
 
-@pytest.mark.parametrize("rows", [2, 5, 8])
+@pytest.mark.parametrize("rows", [2, 5, 8, 19])
 def test_gated_pairs_can_be_passed_on_in_int8(bench, rng, rows) -> None:
     hidden, inner, n = 256, 192, 35
     gates, gate_values = stored(bench, rng, "Q4_K", inner, hidden)
