@@ -29,10 +29,6 @@ from rdrr_runtime.phases.fusion import AttentionSplits, HeadGates, Input, Output
 from rdrr_runtime.phases.head_transform import HeadTransform, QueryScale
 from rdrr_runtime.phases.kv_store import kv_store
 
-BATCH_SPLIT = SplitTuning(128, 16)
-"""How the keys of a row are split in a batch: less than for a single row, since the rows of the
-batch occupy the device together."""
-
 FUSED = Reason("attention fused with norms, rope and the cache (auto)")
 NORM_ROPE_STORE = Reason("norms, rope and the cache in one phase (auto)")
 
@@ -49,7 +45,7 @@ def serve_attention_block(build: PassBuilder, pattern: AttentionBlock) -> int:
     projections, linears = pattern.projections, pattern.projections.linears
     one_row = build.ctx.max_rows == 1
     cache = build.cache.specs[projections.attention.layer]
-    split = decode.default_split(cache) if one_row else BATCH_SPLIT
+    split = decode.default_split(cache, build.ctx.max_rows)
     spec = attention_spec(build, projections.attention, split)
     projected = fused_product(build, [build.matrix(one.weight) for one in linears])
     out = _output(build, pattern, spec)

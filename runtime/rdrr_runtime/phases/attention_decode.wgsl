@@ -130,6 +130,14 @@ fn store_head(at: u32, g: u32, i: u32) {
     }
 }
 
+// The keys of a split, of `count` keys in all. Splits of several blocks share what is left over after whole
+// splits, which by itself would be a workgroup with few keys.
+fn split_length(count: u32) -> u32 {
+    let whole = clamp(count / MIN_KEYS, 1u, SPLITS);
+    let even = (count + whole - 1u) / whole;
+    return select(max((count + SPLITS - 1u) / SPLITS, MIN_KEYS), even, MIN_KEYS > KEYS);
+}
+
 {% set K_WORDS = range(KEY_WORDS) %}
 {% set V_WORDS = range(VALUE_WORDS) %}
 fn phase(item: u32, row: u32, thread: Thread{% if SUBGROUPS %}, subgroup_size: u32{% endif %}) {
@@ -138,7 +146,7 @@ fn phase(item: u32, row: u32, thread: Thread{% if SUBGROUPS %}, subgroup_size: u
     let t = thread.index;
     let slots = first_slot(current.row[row].sequence, kv_head);
     let keys = attended_slots(current.row[row].slot);
-    let span = max((keys.y - keys.x + SPLITS - 1u) / SPLITS, MIN_KEYS);
+    let span = split_length(keys.y - keys.x);
     let low = min(keys.x + split * span, keys.y);
     let high = min(low + span, keys.y);
     if (low >= high) {

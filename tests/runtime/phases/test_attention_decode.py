@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 import torch
 from rdrr_device.buffers import BufferSlice
-from rdrr_runtime.phases.attention_decode import SPLIT, HeadForm, attention_decode, refusal
-from rdrr_runtime.phases.attention_spec import AttentionSpec
+from rdrr_runtime.phases.attention_decode import (
+    MAX_KEYS,
+    SPLIT,
+    HeadForm,
+    attention_decode,
+    default_split,
+    refusal,
+)
+from rdrr_runtime.phases.attention_spec import AttentionSpec, SplitTuning
 from rdrr_runtime.phases.head_transform import HeadTransform, QueryScale
 from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.reference import ops
@@ -54,9 +61,13 @@ class Case:
     sinks: bool = False
     chunk: int = 0
     form: HeadForm = HeadForm()  # noqa: RUF009
+    split: SplitTuning = SPLIT
 
 
 CASES = [
+    Case(64, 8, 2, "f16", CONTEXT - 20, 32, split=SplitTuning(256, 16)),
+    Case(64, 8, 2, "f32", 127, 32, normed=True, window=100, split=SplitTuning(128, 16)),
+    Case(128, 4, 1, "f32", 300, 64, sinks=True, split=SplitTuning(512, 2)),
     Case(64, 8, 2, "f32", 399, 32, chunk=100),
     Case(64, 8, 2, "f32", 400, 32, chunk=100),
     Case(64, 8, 2, "f32", 63, 16, sinks=True),
@@ -99,7 +110,7 @@ def test_the_combined_splits_equal_attention(
     heads, kv_heads, dtype, context = case.heads, case.kv_heads, case.dtype, case.context
     ctx = bench.context(1, base=base, positions=[base + 7])
     cache = KvSpec(kv_heads, head_dim, context, dtype)
-    spec = AttentionSpec(heads, cache, 0.3, case.window, case.softcap, SPLIT)
+    spec = AttentionSpec(heads, cache, 0.3, case.window, case.softcap, case.split)
     sinks = 2 * normal(rng, heads)
     spec = replace(spec, chunk=case.chunk)
     if case.sinks:
@@ -263,6 +274,53 @@ def test_a_batch_gives_the_same_results_as_each_sequence_alone(
     untouched = stored(bench, held[0], "f16")
     first = bench.device.read(untouched).reshape(4, -1)[1]
     assert np.array_equal(found[2].reshape(4, -1)[1], first)  # a sequence without a row
+
+
+@pytest.mark.parametrize(
+    ("keys", "split", "lengths"),
+    [
+        (64, SPLIT, [64]),
+        (65, SPLIT, [64, 1]),  # no longer than a block, so that it takes no second one
+        (127, SplitTuning(128, 16), [127]),
+        (255, SplitTuning(128, 16), [255]),
+        (256, SplitTuning(128, 16), [128, 128]),
+        (386, SplitTuning(128, 16), [129, 129, 128]),
+        (640, SplitTuning(128, 2), [320, 320]),
+    ],
+)
+def test_splits_of_several_blocks_share_the_keys_left_over(bench, keys, split, lengths) -> None:
+    heads, kv_heads, head_dim = 4, 2, 64
+    ctx = bench.context(1, base=keys - 1)
+    spec = AttentionSpec(heads, KvSpec(kv_heads, head_dim, CONTEXT, "f32"), 1.0, split=split)
+    zeros = np.zeros((kv_heads, CONTEXT, head_dim), np.float32)
+    caches = LayerCache(bench.upload(zeros), bench.upload(zeros))
+    projected = bench.upload(np.zeros((heads + 2 * kv_heads, head_dim), np.float32))
+    partial = bench.poisoned(heads, spec.splits, head_dim), bench.poisoned(heads, spec.splits, 2)
+    transform = HeadTransform(0, None, None, eps=1e-5)
+    bench.run(
+        attention_decode(
+            ctx, projected, caches, partial, spec=spec, transform=transform, label="t"
+        ),
+        1,
+    )
+    # Scores of zero have a weight of one, so that the sum of the weights is the number of keys.
+    found = bench.download(partial[1], heads, spec.splits, 2)[..., 1]
+    assert [[int(one) for one in row if one] for row in found] == [lengths] * heads
+
+
+def test_the_splits_of_a_batch_are_longer_the_more_workgroups_it_has() -> None:
+    few, many = KvSpec(1, 64, CONTEXT), KvSpec(8, 64, CONTEXT)
+    assert default_split(many, 1) == SPLIT
+    assert [default_split(many, rows).keys for rows in (2, 4, 8, 16, 32)] == [64, 64, 128, 256, 512]
+    assert [default_split(few, rows).keys for rows in (8, 32)] == [MAX_KEYS, MAX_KEYS]
+
+
+@pytest.mark.parametrize(
+    ("context", "rows", "splits"), [(704, 4, 11), (704, 8, 5), (704, 32, 1), (8192, 32, 16)]
+)
+def test_a_batch_has_no_split_that_is_always_empty(context, rows, splits) -> None:
+    cache = KvSpec(8, 64, context)
+    assert AttentionSpec(32, cache, 1.0, split=default_split(cache, rows)).splits == splits
 
 
 @pytest.mark.parametrize(
