@@ -111,6 +111,7 @@ class AttentionDecode(AttentionRecord, TransformRecord):
         rounds: Scores of the keys and heads that a thread completes.
         summers: Threads that sum up the squares of one vector.
         subgroups: Whether the maximum score is reduced with subgroup operations.
+        even: Whether the splits share the keys that are left over after whole splits.
         splits: Number of splits of the keys.
         min_keys: Fewest keys of a split.
         staged: Vectors of 4 elements in the workgroup memory for sums.
@@ -129,6 +130,7 @@ class AttentionDecode(AttentionRecord, TransformRecord):
     rounds: int = choice()
     summers: int = choice()
     subgroups: bool = choice()
+    even: bool = choice(default=False)
     splits: int
     min_keys: int
     staged: int
@@ -221,7 +223,7 @@ def default_split(cache: KvSpec, rows: int) -> SplitTuning:
     fastest for 8, 16 and 32 rows behind 512 tokens with 8 key-value heads: all take 256 workgroups.
     """
     if rows > 1:
-        keys = max(MAX_KEYS, 2 * rows * cache.kv_heads)
+        keys = max(1, 2 * rows * cache.kv_heads // MAX_KEYS) * MAX_KEYS  # whole blocks
         # Splits of several blocks share the keys left over, so a split for these would be empty.
         used = cache.context // keys if keys > MAX_KEYS else MAX_BATCH_SPLITS
         return SplitTuning(keys, max(1, min(MAX_BATCH_SPLITS, used)))
@@ -299,6 +301,7 @@ def attention_decode(
         threads=tuning_key.used.workgroup,
         variant=spec.cache.dtype,
         subgroups=ctx.subgroups,
+        even=spec.split.keys > MAX_KEYS,
         splits=spec.splits,
         min_keys=spec.split.keys,
         **_shares(ctx, spec, tuning_key.used.workgroup).parameters(form),

@@ -130,12 +130,15 @@ fn store_head(at: u32, g: u32, i: u32) {
     }
 }
 
-// The keys of a split, of `count` keys in all. Splits of several blocks share what is left over after whole
-// splits, which by itself would be a workgroup with few keys.
+// The keys of a split, of `count` keys in all.
 fn split_length(count: u32) -> u32 {
+{% if EVEN %}
+    // A split with the keys left over after whole splits would be a workgroup with few keys.
     let whole = clamp(count / MIN_KEYS, 1u, SPLITS);
-    let even = (count + whole - 1u) / whole;
-    return select(max((count + SPLITS - 1u) / SPLITS, MIN_KEYS), even, MIN_KEYS > KEYS);
+    return (count + whole - 1u) / whole;
+{% else %}
+    return max((count + SPLITS - 1u) / SPLITS, MIN_KEYS);
+{% endif %}
 }
 
 {% set K_WORDS = range(KEY_WORDS) %}

@@ -313,6 +313,7 @@ def test_the_splits_of_a_batch_are_longer_the_more_workgroups_it_has() -> None:
     assert default_split(many, 1) == SPLIT
     assert [default_split(many, rows).keys for rows in (2, 4, 8, 16, 32)] == [64, 64, 128, 256, 512]
     assert [default_split(few, rows).keys for rows in (8, 32)] == [MAX_KEYS, MAX_KEYS]
+    assert default_split(many, 13).keys == 3 * MAX_KEYS  # whole blocks
 
 
 @pytest.mark.parametrize(
