@@ -47,7 +47,7 @@ class Pooling:
 
     @property
     def width(self) -> int | None:
-        """Elements of an embedding; None for the hidden size."""
+        """Elements of an embedding; None for that of the hidden states."""
         layers = self._block.projections
         return layers[-1].output_size if layers else None
 

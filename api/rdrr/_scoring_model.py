@@ -88,7 +88,7 @@ class ScoringModel(LoadedPackage):
         skipped = pooling.skipped(before, self.encode, self._codec.tokens_after_text())
         with self._engine.lend() as backend:
             rows = [pooling.pool(one, skipped) for one in _hidden_states(backend, ids)]
-        width = pooling.width or self.package.manifest.architecture.hidden_size
+        width = pooling.width or self.package.graph.output_size
         return np.stack(rows) if rows else np.empty((0, width), np.float32)
 
     def classify(self, texts: str | Sequence[str]) -> list[dict[str, float]]:

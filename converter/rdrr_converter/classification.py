@@ -61,7 +61,7 @@ def read_head(source: Source, config: Config, hidden_size: int) -> Classificatio
     Args:
         source: The checkpoint.
         config: The configuration of the text model.
-        hidden_size: Hidden size of the language model.
+        hidden_size: Width of the hidden states that a head would read.
 
     Raises:
         SourceError: The head is missing or has the wrong shape, or the labels do not fit it.

@@ -80,8 +80,9 @@ def read_model(
     if keeps_draft_head:
         draft_head = match_draft_head(source, rule, config, sizes, moe)
     tensors, notes = match(without_head(source), rule, config, sizes, moe, draft_head.used)
-    head = read_head(source, config, sizes.hidden_size)
-    modules = head or read_modules(source, sizes.hidden_size)
+    width = _output_size(rule, config, sizes)
+    head = read_head(source, config, width)
+    modules = head or read_modules(source, width)
     tied, tensors, tie_notes = _decide_head(tensors, config, source, has_head=modules is None)
     mask, mask_notes = _mask_token(rule, config)
     inference = _inference(rule, config, tensors, tied)
@@ -107,6 +108,12 @@ def read_model(
         mask_token_id=mask,
         source_kind=source.kind,
     )
+
+
+def _output_size(rule: ArchitectureRule, config: Config, sizes: Architecture) -> int:
+    """Return the width of the hidden states that a head reads."""
+    own = read_block(rule.output, config).get("embedding_size")
+    return own if isinstance(own, int) else sizes.hidden_size
 
 
 def _read_flags(rule: ArchitectureRule, config: Config) -> None:

@@ -60,7 +60,7 @@ def read_modules(source: Source, hidden_size: int) -> SentenceModules | None:
 
     Args:
         source: The checkpoint.
-        hidden_size: Hidden size of the language model.
+        hidden_size: Width of the hidden states that a head would read.
 
     Raises:
         SourceError: A file is missing or damaged.

@@ -70,7 +70,7 @@ class Backend(Protocol):
         ...
 
     def hidden(self, ids: Sequence[int]) -> F32:
-        """Return the hidden states of a sequence after the final norm, f32 [len(ids), hidden size].
+        """Return the hidden states of a sequence that the head would read, f32 [len(ids), width].
 
         The sequence begins at slot 0 of the cache.
         """

@@ -129,7 +129,7 @@ class GpuBackend:
                 0 if self.device.info.software else AHEAD,
             )
             self._hidden = GpuHidden(
-                self._sequence, self._program, package.graph.hidden_size, plan.value_bytes
+                self._sequence, self._program, package.graph.output_size, plan.value_bytes
             )
             decisions = (*chosen, *plan.decisions())
             build_ahead(plan)
@@ -158,7 +158,7 @@ class GpuBackend:
         return self._sequence.read_logits(self._run(ids, base, _to_logits), 1)
 
     def hidden(self, ids: Sequence[int]) -> F32:
-        """Return the hidden states of a sequence after the final norm, see `Backend.hidden`."""
+        """Return the hidden states of a sequence that the head would read, see `Backend.hidden`."""
         return self._hidden.read(ids)
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:

@@ -60,21 +60,6 @@ def test_an_export_has_the_tensors_and_the_metadata_of_llama_cpp(tiny, tmp_path,
         assert first.graph == second.graph
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"word_embed_proj_dim": 128},
-        {"do_layer_norm_before": False},
-        {"_remove_final_layer_norm": True},
-    ],
-)
-def test_forms_of_opt_that_no_op_computes_are_refused_by_the_key(tmp_path, rng, change):
-    tiny = next(one for one in OLDER_MODELS if one.model_type == "opt")
-    save_checkpoint(make_model(tiny, rng, num_hidden_layers=1, **change), tmp_path / "model")
-    with pytest.raises(ConversionError, match=next(iter(change))):
-        convert(tmp_path / "model", tmp_path / "out")
-
-
 def test_biases_of_falcon_are_not_written(tmp_path, rng):
     tiny = next(one for one in OLDER_MODELS if ("bias", True) in one.options)
     convert(saved(tiny, tmp_path / "model", rng), tmp_path / "package", quantize="f32")

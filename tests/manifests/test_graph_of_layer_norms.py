@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rdrr_format.errors import ManifestError
 from rdrr_manifests.graph import Graph, derive_graph
+from rdrr_manifests.graph.mtp import PROJECTION, derive_mtp
 from rdrr_manifests.graph.ops import (
     Activation,
     GatedActivation,
@@ -92,6 +93,69 @@ def test_parallel_branches_both_read_the_stream_before_the_layer(own_norm: bool)
         ("l0.x_ffn", "l0.o_proj"),
     ]
     assert unread_values(graph) == {"logits"}
+
+
+def test_norms_after_the_residual_become_the_stream() -> None:
+    stated = {"normAfterResidual": True, "finalNorm": False}
+    graph = graph_of(normalization=stated)
+    assert [(op.x, op.weight.name.split(".")[-2]) for op in of_kind(graph, Norm)] == [
+        ("l0.x_attn", "input_layernorm"),
+        ("l0.x_ffn", "post_attention_layernorm"),
+    ]
+    assert [(op.x, op.branch) for op in of_kind(graph, Residual)] == [
+        ("x0", "l0.o_proj"),
+        ("l0.attn_post", "l0.down_proj"),
+    ]
+    inputs = {op.out: op.x for op in of_kind(graph, Linear)}
+    assert (inputs["l0.q_proj"], inputs["l0.up_proj"]) == ("x0", "l0.attn_post")
+    assert graph.ops[-1].x == "l0.ffn_post"
+    assert unread_values(graph) == {"logits"}
+
+
+@pytest.mark.parametrize("has_norm", [False, True])
+def test_projections_stand_beside_an_embedding_of_another_width(has_norm: bool) -> None:
+    graph = graph_of(normalization={"finalNorm": has_norm}, output={"embeddingSize": 24})
+    first, *_, last = of_kind(graph, Linear)
+    assert (first.x, first.weight.name, first.weight.shape) == (
+        "x0",
+        "model.project_in.weight",
+        (HIDDEN, 24),
+    )
+    assert (last.x, last.weight.name, last.weight.shape) == (
+        "final" if has_norm else "l0.x_ffn",
+        "model.project_out.weight",
+        (24, HIDDEN),
+    )
+    assert (graph.ops[-1].x, graph.ops[-1].weight.shape) == ("project_out", (VOCAB, 24))
+    assert (graph.output_size, graph_of().output_size) == (24, HIDDEN)
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        {"layerPattern": {"parallelResidual": True}},
+        {"normalization": {"preFeedforwardNorm": True}},
+        {"layerPattern": {"type": "custom", "layerTypes": ["linear_attention"]}},
+    ],
+)
+def test_norms_after_the_residual_of_other_layers_need_a_newer_rdrr(blocks: dict[str, Any]) -> None:
+    stated = {"normAfterResidual": True, **blocks.get("normalization", {})}
+    with pytest.raises(ManifestError, match="needs a newer rdrr") as caught:
+        graph_of(**blocks | {"normalization": stated})
+    assert caught.value.where == "inference.normalization.normAfterResidual"
+
+
+@pytest.mark.parametrize(
+    "blocks", [{"normalization": {"finalNorm": False}}, {"output": {"embeddingSize": 24}}]
+)
+def test_a_draft_head_needs_a_model_that_ends_with_a_norm(blocks: dict[str, Any]) -> None:
+    data = valid_manifest(1)
+    for key, fields in blocks.items():
+        data["inference"][key] |= fields
+    names = [*tensor_shapes(1), f"{PROJECTION}.weight"]
+    with pytest.raises(ManifestError, match="reads a normed stream"):
+        derive_mtp(Manifest.model_validate(data), names)
+    assert derive_mtp(Manifest.model_validate(data), tensor_shapes(1)) is None  # the control
 
 
 def test_experts_without_a_gate_need_a_newer_rdrr() -> None:

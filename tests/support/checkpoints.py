@@ -426,6 +426,18 @@ OLDER_MODELS = (
     ),
     TinyModel("gpt2", 256, (("num_key_value_heads", 4), ("n_inner", 512))),
     TinyModel("opt", 256, (("num_key_value_heads", 4), ("ffn_dim", 512))),
+    TinyModel(
+        "opt",
+        512,
+        (
+            ("do_layer_norm_before", False),
+            ("ffn_dim", 512),
+            ("num_attention_heads", 8),
+            ("num_key_value_heads", 8),
+            ("tie_word_embeddings", True),
+            ("word_embed_proj_dim", 256),
+        ),
+    ),
     TinyModel("stablelm", 384, (("head_dim", 96), ("use_qkv_bias", True))),
     TinyModel("stablelm", 256, (("use_parallel_residual", True), ("qk_layernorm", True))),
     TinyModel("nemotron", 256, (("head_dim", 96),)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-WITHOUT_ROPE = ("gpt2", "opt-125m")
+WITHOUT_ROPE = ("gpt2", "opt-125m", "opt-350m")
 
 PUBLISHED_OLDER: Mapping[str, dict[str, Any]] = {
     "starcoder2-3b": {
@@ -199,6 +199,29 @@ PUBLISHED_OLDER: Mapping[str, dict[str, Any]] = {
         "use_cache": True,
         "vocab_size": 50272,
         "word_embed_proj_dim": 768,
+    },
+    "opt-350m": {
+        "architectures": ["OPTForCausalLM"],
+        "model_type": "opt",
+        "activation_dropout": 0.0,
+        "activation_function": "relu",
+        "attention_dropout": 0.0,
+        "bos_token_id": 2,
+        "do_layer_norm_before": False,
+        "dropout": 0.1,
+        "eos_token_id": 2,
+        "ffn_dim": 4096,
+        "hidden_size": 1024,
+        "init_std": 0.02,
+        "layerdrop": 0.0,
+        "max_position_embeddings": 2048,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 2,
+        "pad_token_id": 1,
+        "prefix": "</s>",
+        "use_cache": True,
+        "vocab_size": 50272,
+        "word_embed_proj_dim": 512,
     },
     "stablelm-2-1.6b": {
         "architectures": ["StableLmForCausalLM"],

@@ -192,7 +192,6 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
         "activation": ("swiglu",),  # beside hidden_act in Falcon 3
         "add_classification_head": (False,),
-        "_remove_final_layer_norm": (False,),  # OPT, as the next
         "group_limited_greedy": (False,),
         "moe_drop_tokens": (False,),
         "moe_layer_num_skipped": (0,),
@@ -203,7 +202,6 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "attention_bias": (False,),
         "bias": (False,),  # InternLM 3
         "attention_out_bias": (False,),
-        "do_layer_norm_before": (True,),  # OPT, as layer_norm_elementwise_affine
         "full_attn_mod": (1,),  # Phi-4 mini, as interpolate_factor
         "hidden_act": ("gelu", "gelu_pytorch_tanh"),  # unread where it is always the tanh form
         "hidden_activation": ("gelu_pytorch_tanh",),
@@ -212,7 +210,7 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "block_use_swiglu": (True,),
         "is_encoder_decoder": (False,),
         "layer_norm_bias": (False,),  # Cohere
-        "layer_norm_elementwise_affine": (True,),
+        "layer_norm_elementwise_affine": (True,),  # OPT
         "lm_head_bias": (False,),
         "mamba_proj_bias": (False,),  # Nemotron-H
         "mamba_use_mlp": (True,),  # Falcon-H1
@@ -264,7 +262,6 @@ HARMLESS_COPIES: Mapping[str, str] = MappingProxyType(
         "theta": "rope_theta",
         "layer_switch": "sliding_window_pattern",  # Cohere 2
         "sliding_window_size": "sliding_window",  # Gemma 2
-        "word_embed_proj_dim": "hidden_size",  # OPT
     }
 )
 """Keys that are harmless if they have the same value as another key, which is read."""

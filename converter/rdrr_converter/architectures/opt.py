@@ -1,17 +1,16 @@
 """OPT: LayerNorm, learned positions from row 2 on, and ReLU.
 
-OPT-350M projects its embeddings and normalises after each branch, which no op here computes.
+OPT-350M differs from the other sizes: its embedding is narrower than the residual stream, and a
+layer's norms read the sums of the stream and a branch.
 """
 
 from __future__ import annotations
 
-import json
-
-from rdrr_format.errors import ConversionError
+from dataclasses import replace
 
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures._rope import no_rope
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.base import ArchitectureRule, TensorRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import all_full
 from rdrr_converter.architectures.tensors import (
@@ -33,31 +32,34 @@ OFFSET = 2
 BIAS = read.flag("enable_bias")
 
 
-def _rope(config: Config) -> dict[str, object]:
-    """Rule: no rope; refuse OPT-350M, whose parts no op computes, before its tensors are read."""
-    hidden = config.integer("hidden_size")
-    computed = {
-        "word_embed_proj_dim": (None, hidden),
-        "do_layer_norm_before": (None, True),
-        "_remove_final_layer_norm": (None, False),
-    }
-    for key, values in computed.items():
-        found = config.get(key)
-        if found not in values:
-            raise ConversionError(
-                "OPT with projected embeddings, or with norms elsewhere than before each branch, "
-                "cannot be converted",
-                where=config.where,
-                expected=f"{key}: {json.dumps(values[1])}",
-                found=json.dumps(found),
-            )
-    return no_rope(config)
+def _embedding_size(config: Config) -> int:
+    """Rule: width of the embedding, which is projected to the hidden size if it differs."""
+    key = "word_embed_proj_dim"
+    return config.integer("hidden_size" if config.get(key) is None else key)
+
+
+def _has_projections(config: Config) -> bool:
+    """Rule: whether there are projections after the embedding and before the head."""
+    return _embedding_size(config) != config.integer("hidden_size")
+
+
+def _projected_size(config: Config) -> int | None:
+    """Rule: width of an embedding that is projected; None if the embedding is not."""
+    return _embedding_size(config) if _has_projections(config) else None
+
+
+def _has_final_norm(config: Config) -> bool:
+    """Rule: whether there is a norm after the last layer, as without norms of sums."""
+    is_removed = config.flag("_remove_final_layer_norm")
+    return config.flag("do_layer_norm_before") and not is_removed
 
 
 OPT = ArchitectureRule(
     name="opt",
     classes=("OPTForCausalLM", "OPTModel"),
     defaults={
+        "_remove_final_layer_norm": False,
+        "do_layer_norm_before": True,
         "enable_bias": True,
         "hidden_act": "relu",
         "hidden_size": 768,
@@ -67,12 +69,19 @@ OPT = ArchitectureRule(
         "num_hidden_layers": 12,
         "tie_word_embeddings": True,
         "vocab_size": 50272,
+        "word_embed_proj_dim": None,
     },
     attention={"query_pre_attn_scalar": read.head_dim},
-    normalization={"rms_norm_eps": 1e-5, "post_attention_norm": True, "layer_norm": True},
+    normalization={
+        "rms_norm_eps": 1e-5,
+        "post_attention_norm": True,
+        "layer_norm": True,
+        "norm_after_residual": read.negated("do_layer_norm_before"),
+        "final_norm": _has_final_norm,
+    },
     ffn={"activation": read.activation("hidden_act"), "gated_activation": False},
-    output={"position_embedding_offset": OFFSET},
-    rope=_rope,
+    output={"position_embedding_offset": OFFSET, "embedding_size": _projected_size},
+    rope=no_rope,
     layer_types=all_full,
     body="model.decoder.",
     prefixes=("model.decoder.", "decoder."),
@@ -81,11 +90,16 @@ OPT = ArchitectureRule(
         "intermediate_size": "ffn_dim",
         "num_key_value_heads": "num_attention_heads",
     },
-    dimensions={"positions": lambda config: config.integer("max_position_embeddings") + OFFSET},
+    dimensions={
+        "embedding": _embedding_size,
+        "positions": lambda config: config.integer("max_position_embeddings") + OFFSET,
+    },
     names={
         "model.embed_tokens": "model.decoder.embed_tokens",
         "model.embed_positions": "model.decoder.embed_positions",
         "model.norm": "model.decoder.final_layer_norm",
+        "model.project_in": "model.decoder.project_in",
+        "model.project_out": "model.decoder.project_out",
         **layer_names(
             "model.decoder.layers.{layer}",
             {
@@ -101,7 +115,8 @@ OPT = ArchitectureRule(
         ),
     },
     tensors=(
-        EMBEDDING,
+        replace(EMBEDDING, shape=("vocab", "embedding")),
+        TensorRule("model.project_in.weight", "matmul", ("hidden", "embedding"), _has_projections),
         POSITIONS,
         *TWO_NORMS,
         *norm_biases("input_layernorm", "post_attention_layernorm"),
@@ -109,8 +124,9 @@ OPT = ArchitectureRule(
         *attention_biases(*[BIAS] * 4),
         *UNGATED_FEED_FORWARD,
         *ungated_biases(BIAS),
-        FINAL_NORM,
-        FINAL_NORM_BIAS,
-        HEAD,
+        replace(FINAL_NORM, required=_has_final_norm),
+        replace(FINAL_NORM_BIAS, required=_has_final_norm),
+        TensorRule("model.project_out.weight", "matmul", ("embedding", "hidden"), _has_projections),
+        replace(HEAD, shape=("vocab", "embedding")),
     ),
 )

@@ -204,7 +204,11 @@ def _of_older_families(
         blocks: The manifest's blocks.
         known: Keys of the architecture that have a default.
     """
+    norms = blocks.normalization
     stated = {
+        "_remove_final_layer_norm": not (norms.final_norm or norms.norm_after_residual),
+        "do_layer_norm_before": not norms.norm_after_residual,
+        "word_embed_proj_dim": blocks.output.embedding_size or config["hidden_size"],
         "use_parallel_residual": blocks.layer_pattern.parallel_residual,
         "logit_scale": blocks.output.logit_input_scale,
     }
@@ -213,7 +217,7 @@ def _of_older_families(
     found = config | {key: value for key, value in stated.items() if key in known}
     if blocks.output.position_embedding_offset is not None:
         found.pop("rope_theta")
-    if blocks.normalization.layer_norm and "rms_norm_eps" not in known:
+    if norms.layer_norm and "rms_norm_eps" not in known:
         found.pop("rms_norm_eps")
     return found
 

@@ -14,7 +14,15 @@ from rdrr_manifests.graph.altup import AltUp
 from rdrr_manifests.graph.builder import GraphBuilder
 from rdrr_manifests.graph.layers import append_layer, append_layer_of_streams
 from rdrr_manifests.graph.names import TensorNames
-from rdrr_manifests.graph.ops import Embed, Graph, Head, PositionEmbed, WeightKind, WeightUse
+from rdrr_manifests.graph.ops import (
+    Embed,
+    Graph,
+    Head,
+    Linear,
+    PositionEmbed,
+    WeightKind,
+    WeightUse,
+)
 from rdrr_manifests.graph.per_layer_inputs import inputs_of_layers
 from rdrr_manifests.models.manifest import Manifest
 
@@ -56,6 +64,9 @@ def append_embedding(build: GraphBuilder) -> str:
     elif output.scale_embeddings:
         scale = sqrt(sizes.hidden_size)
     stream = build.add(Embed("x0", _table(build), scale))
+    if output.embedding_size is not None:
+        shape = (sizes.hidden_size, output.embedding_size)
+        stream = _projection(build, "project_in", stream, shape)
     offset = output.position_embedding_offset
     return stream if offset is None else _positions(build, stream, offset)
 
@@ -64,7 +75,14 @@ def _table(build: GraphBuilder) -> WeightUse:
     """Return the embedding of the tokens."""
     rows = build.blocks.output.embedding_vocab_size or build.sizes.vocab_size
     name = build.names.body("embed_tokens.weight")
-    return WeightUse(name, (rows, build.sizes.hidden_size), WeightKind.TABLE)
+    width = build.blocks.output.embedding_size or build.sizes.hidden_size
+    return WeightUse(name, (rows, width), WeightKind.TABLE)
+
+
+def _projection(build: GraphBuilder, part: str, x: str, shape: tuple[int, int]) -> str:
+    """Append a projection outside the layers; return its output."""
+    weight = WeightUse(build.names.body(f"{part}.weight"), shape)
+    return build.add(Linear(x, part, weight))
 
 
 def _positions(build: GraphBuilder, stream: str, offset: int) -> str:
@@ -76,13 +94,17 @@ def _positions(build: GraphBuilder, stream: str, offset: int) -> str:
 
 
 def append_head(build: GraphBuilder, stream: str) -> None:
-    """Append the final norm and the logits, whose matrix may be the embedding."""
-    output, table = build.blocks.output, _table(build)
-    final = build.norm_of(build.names.body("norm"), table.shape[1:], stream, "final")
+    """Append the final norm if there is one, and the logits, whose matrix may be the embedding."""
+    output, table, hidden = build.blocks.output, _table(build), build.sizes.hidden_size
+    if build.blocks.normalization.final_norm:
+        stream = build.norm_of(build.names.body("norm"), (hidden,), stream, "final")
+    if output.embedding_size is not None:
+        shape = (output.embedding_size, hidden)
+        stream = _projection(build, "project_out", stream, shape)
     own, bias, rows = build.names.head(), build.names.head_bias(), table.shape[:1]
     build.add(
         Head(
-            final,
+            stream,
             "logits",
             WeightUse(table.name if own is None else own, table.shape),
             output.logit_input_scale,

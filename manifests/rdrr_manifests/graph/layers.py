@@ -21,6 +21,8 @@ def append_layer(build: GraphBuilder, layer: int, stream: str) -> str:
         return _parallel_layer(build, layer, stream)
     if build.blocks.layer_pattern.single_branch:
         return _single_branch(build, layer, stream)
+    if build.blocks.normalization.norm_after_residual:
+        return _layer_of_normed_sums(build, layer, stream)
     norms = layer_norms(build.blocks.normalization, build.names, layer)
     hidden = build.norm(layer, norms.attention, stream, f"l{layer}.attn_in")
     branch = _mixer(build, layer, hidden)
@@ -52,6 +54,16 @@ def _parallel_layer(build: GraphBuilder, layer: int, stream: str) -> str:
     branch = append_feed_forward(build, layer, hidden)
     stream = build.residual(stream, branch, f"l{layer}.x_ffn")
     return build.residual(stream, attended, f"l{layer}.x_attn")
+
+
+def _layer_of_normed_sums(build: GraphBuilder, layer: int, stream: str) -> str:
+    """Append a layer whose norms read the sum of the stream and a branch."""
+    branch = append_attention(build, layer, stream)
+    stream = build.residual(stream, branch, f"l{layer}.x_attn")
+    stream = build.norm(layer, "input_layernorm", stream, f"l{layer}.attn_post")
+    branch = append_feed_forward(build, layer, stream)
+    stream = build.residual(stream, branch, f"l{layer}.x_ffn")
+    return build.norm(layer, "post_attention_layernorm", stream, f"l{layer}.ffn_post")
 
 
 def _single_branch(build: GraphBuilder, layer: int, stream: str) -> str:

@@ -96,12 +96,20 @@ def derive_mtp(manifest: Manifest, names: Collection[str] | None = None) -> Grap
     known = manifest.tensors if names is None else names
     if f"{PROJECTION}.weight" not in known:
         return None
+    if not _ends_with_norm(manifest):
+        raise ManifestError("this package needs a newer rdrr: a draft head reads a normed stream")
     layers = manifest.architecture.num_layers
     graph = _graph(_with_one_more_layer(manifest), MtpNames(known, layers))
     if any(isinstance(op, ShortConvolution | DeltaRule) for op in graph.ops):
         raise ManifestError("this package needs a newer rdrr: its draft head has a state")
     _check(manifest, graph.weights(), frozenset(known))
     return graph
+
+
+def _ends_with_norm(manifest: Manifest) -> bool:
+    """Return whether the head of the model reads the output of a norm."""
+    blocks = manifest.inference
+    return blocks.normalization.final_norm and blocks.output.embedding_size is None
 
 
 def _with_one_more_layer(manifest: Manifest) -> Manifest:

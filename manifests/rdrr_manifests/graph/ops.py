@@ -265,6 +265,13 @@ class Graph:
             }
         )
 
+    @property
+    def output_size(self) -> int:
+        """Width of the hidden states that the head reads."""
+        head = self.ops[-1]
+        assert isinstance(head, Head), "the last op is the head"
+        return head.weight.shape[-1]
+
     @cached_property
     def further_tables(self) -> tuple[Embed, ...]:
         """The ops that look up a second table by token, such as the inputs of each layer."""

@@ -66,6 +66,7 @@ def pad_widths(graph: Graph) -> PaddedGraph:
     the phase of that op then refuses its size.
     """
     widths = {graph.hidden_size}
+    widths |= {op.weight.shape[-1] for op in graph.ops if isinstance(op, Embed)}
     widths |= {
         op.width
         for op in graph.ops

@@ -66,6 +66,7 @@ def _unsupported(manifest: Manifest, names: TensorNames) -> dict[str, bool]:
         "moeConfig": moe is not None and not _has_known_experts(manifest, moe, names),
         "inference.attention.causal": not blocks.attention.causal
         and (blocks.output.embedding_postprocessor is None or not _is_plain(manifest)),
+        "inference.normalization.normAfterResidual": not _has_known_norms(manifest),
         "inference.ffn.gatedActivation": moe is not None
         and not blocks.ffn.gated_activation
         and not has_known_form_without_gates(manifest, moe, names),
@@ -98,6 +99,21 @@ def _is_plain(manifest: Manifest) -> bool:
     kinds = manifest.inference.layer_pattern.layer_types or ()
     has_latents = manifest.architecture.kv_lora_rank is not None
     return not has_latents and not any(kind in RECURRENT_LAYERS for kind in kinds)
+
+
+def _has_known_norms(manifest: Manifest) -> bool:
+    """Return whether the norms of sums, if there are any, stand in layers of the usual form."""
+    norms, pattern = manifest.inference.normalization, manifest.inference.layer_pattern
+    further = (
+        pattern.parallel_residual,
+        pattern.single_branch,
+        norms.pre_feedforward_norm,
+        norms.post_feedforward_norm,
+        manifest.architecture.altup_num_inputs,
+        manifest.architecture.hidden_size_per_layer_input,
+        any(kind in RECURRENT_LAYERS for kind in pattern.layer_types or ()),
+    )
+    return not norms.norm_after_residual or not any(further)
 
 
 def _has_sound_sparsity(manifest: Manifest) -> bool:

@@ -87,6 +87,10 @@ class Normalization(Block):
             feed-forward's output.
         layer_norm: Whether all norms are LayerNorm, which subtracts the mean, instead of RMSNorm;
             the tensors decide which have a bias. Written by rdrr only.
+        norm_after_residual: Whether `input_layernorm` and `post_attention_layernorm` are norms of
+            the sum of the stream and a branch, whose output becomes the stream (OPT-350M). Written
+            by rdrr only.
+        final_norm: Whether there is a norm after the last layer. Written by rdrr only.
         norm_weights: Whether norms have weights; without, every factor is 1 (OLMo 1). Written by
             rdrr only.
     """
@@ -97,6 +101,8 @@ class Normalization(Block):
     pre_feedforward_norm: bool = False
     post_feedforward_norm: bool = False
     layer_norm: Annotated[bool, WRITTEN_IF_SET] = False
+    norm_after_residual: Annotated[bool, WRITTEN_IF_SET] = False
+    final_norm: Annotated[bool, WRITTEN_IF_SET] = True
     norm_weights: Annotated[bool, WRITTEN_IF_SET] = True
 
 
@@ -211,6 +217,9 @@ class Output(Block):
         embedding_postprocessor: How the embedding of a text is made; None for other models.
         classifier: What the elements of that embedding mean in a model that classifies texts; None
             for other models. Written by rdrr only.
+        embedding_size: Width of the embedding of tokens, if it is projected to the hidden size by
+            `project_in`, and the final hidden state is projected back to it by `project_out` before
+            the head (OPT-350M); None for the hidden size without projections. Written by rdrr only.
         position_embedding_offset: Row of position 0 in `embed_positions`, a learned embedding that
             is added to that of the token; None if there is none. Written by rdrr only.
     """
@@ -224,6 +233,7 @@ class Output(Block):
     embedding_vocab_size: int | None = Field(default=None, gt=0)
     embedding_postprocessor: EmbeddingPostprocessor | None = None
     classifier: Annotated[Classifier | None, WRITTEN_IF_SET] = None
+    embedding_size: Annotated[int | None, WRITTEN_IF_SET] = Field(default=None, gt=0)
     position_embedding_offset: Annotated[int | None, WRITTEN_IF_SET] = Field(default=None, ge=0)
 
 

@@ -66,7 +66,7 @@ class Pass:
         sample: The phases of the argmax, which also advances the step. In a pass with picks: the
             phases of the most probable id and the entropy of each row.
         logits: Buffer of the logits, f32 [1 or rows, vocab]; in a pass without logits, that of the
-            hidden states after the final norm, [rows, hidden size].
+            hidden states that the head reads, [rows, their width].
         picks: Buffer of the picks, (u32 id, f32 entropy) [rows]; None in a pass without picks.
         decisions: The kernel that serves each op and why, in order.
     """
@@ -108,17 +108,17 @@ def lower(model: LoadedModel, spec: PassSpec, ctx: OpContext, cache: KvCache) ->
     """
     graph = model.graph
     check_fields(graph.ops)
-    *_, norm, head = graph.ops
-    assert isinstance(norm, Norm), "the graph ends with a norm"
+    *_, last, head = graph.ops
     assert isinstance(head, Head), "the last op is the head"
-    whole = Body.of(graph.ops)
-    body = Body(whole.ops[:-2], whole.readers, whole.last_reader)
+    norm, whole = last if isinstance(last, Norm) else None, Body.of(graph.ops)
+    body = Body(whole.ops[: -1 if norm is None else -2], whole.readers, whole.last_reader)
     values = Values(model.workspace, Counter(whole.readers))
     build = PassBuilder(model, spec, ctx, cache, body, values)
     index = 0
     while index < len(body.ops):
         index += _serve(build, index)
     if spec.keeps_hidden:
+        assert norm is not None, "the head of a model with a draft head reads a norm"
         settle_sum(build)
         keep_final_states(build, norm)
     layers = len(build.phases)

@@ -35,7 +35,7 @@ class LoweredHead:
 
     Attributes:
         logits: Buffer of the logits, f32 [1 or rows, vocab]; in a pass without logits, that of the
-            hidden states after the final norm, [rows, hidden size].
+            hidden states that the head reads, [rows, their width].
         best: The phase that also left the largest logit of each of its workgroups; None if there is
             none.
     """
@@ -44,45 +44,54 @@ class LoweredHead:
     best: Phase | None = None
 
 
-def lower_head(build: PassBuilder, norm: Norm, head: Head) -> LoweredHead:
-    """Emit the final norm and the logits of the rows for which the pass computes them."""
+def lower_head(build: PassBuilder, norm: Norm | None, head: Head) -> LoweredHead:
+    """Emit the final norm, if there is one, and the logits of the rows that the pass wants."""
     if build.spec.logits is Logits.NONE:
         settle_sum(build)
-        return LoweredHead(_hidden_states(build, norm))
+        return LoweredHead(_hidden_states(build, norm, head))
     single = build.spec.logits is Logits.LAST
     rows = 1 if single else build.ctx.max_rows
     logits = build.workspace.named(f"logits.{rows}", 4 * rows * head.weight.shape[0])
     weight = build.matrix(head.weight)
     ctx = build.ctx.for_one_row() if single else build.ctx
-    served = fused_product(build, (weight,), ctx) if norm.is_plain and not head.bias else None
+    is_fusible = (norm is None or norm.is_plain) and not head.bias
+    served = fused_product(build, (weight,), ctx) if is_fusible else None
     is_unchanged = head.scale == 1.0 and head.softcap is None
     if served is not None and served.family is Family.ONE_ROW and is_unchanged:
         return _one_row_head(build, served, norm, head, logits)
     settle_sum(build)
     x = _rows_of_head(build, norm, head, rows)
     if served is not None and served.family is Family.SMALL_BATCH:
-        emit_product(build, served, normed(build, norm, x), Output((logits,)), "head")
+        emit_product(build, served, _source(build, norm, head, x), Output((logits,)), "head")
     else:
         _general_head(build, norm, head, x, logits, single=single)
     _finish_logits(build, head, logits, single=single)
     return LoweredHead(logits)
 
 
-def _hidden_states(build: PassBuilder, norm: Norm) -> BufferSlice:
-    """Emit the final norm of every row, and return its buffer."""
+def _source(build: PassBuilder, norm: Norm | None, head: Head, x: BufferSlice) -> Input:
+    """Return the input of the head's product, which applies the final norm if there is one."""
+    return Input(x, name=head.x) if norm is None else normed(build, norm, x)
+
+
+def _hidden_states(build: PassBuilder, norm: Norm | None, head: Head) -> BufferSlice:
+    """Emit the final norm of every row, if there is one, and return what the head would read."""
+    if norm is None:
+        return build.values.get(head.x)
     rows, x = build.ctx.max_rows, build.values.get(norm.x)
     y = build.workspace.named(f"final.{rows}", build.ctx.value_bytes * rows * norm.width)
     emit_norm(build, norm, x, y, label="final norm")
     return y
 
 
-def _rows_of_head(build: PassBuilder, norm: Norm, head: Head, rows: int) -> BufferSlice:
-    """Return the buffer of the rows that the head reads.
+def _rows_of_head(build: PassBuilder, norm: Norm | None, head: Head, rows: int) -> BufferSlice:
+    """Return the buffer of the rows that the head reads, before the final norm.
 
     If these are only the last row, or the last n rows of a window, they are copied. A batch
     computes the logits of all its rows.
     """
-    x, hidden = build.values.get(norm.x), head.weight.shape[1]
+    value = head.x if norm is None else norm.x
+    x, hidden = build.values.get(value), head.weight.shape[1]
     last_n = build.spec.logits is Logits.LAST_N
     has_all = build.spec.logits is Logits.ALL or build.spec.is_multi_sequence
     if has_all or (build.ctx.max_rows == 1 and not last_n):
@@ -93,22 +102,23 @@ def _rows_of_head(build: PassBuilder, norm: Norm, head: Head, rows: int) -> Buff
 
 
 def _one_row_head(
-    build: PassBuilder, served: Served, norm: Norm, head: Head, logits: BufferSlice
+    build: PassBuilder, served: Served, norm: Norm | None, head: Head, logits: BufferSlice
 ) -> LoweredHead:
     candidates = build.workspace.named("candidates", CANDIDATE_BYTES * MAX_OUTPUT_GROUPS)
     output, weights = Output((logits,), "best", best=candidates), served.product.weights
     if build.spec.has_picks:  # the row is copied first
         settle_sum(build)
-    source = take_sum(build, norm.x, norm, weights, output, stored=False)
+    value = head.x if norm is None else norm.x
+    source = take_sum(build, value, norm, weights, output, stored=False)
     if source is None:
-        source = normed(build, norm, _rows_of_head(build, norm, head, 1))
+        source = _source(build, norm, head, _rows_of_head(build, norm, head, 1))
     (best,) = emit_product(build, served, source, output, "head")
     return LoweredHead(logits, best)
 
 
 def _general_head(
     build: PassBuilder,
-    norm: Norm,
+    norm: Norm | None,
     head: Head,
     x: BufferSlice,
     logits: BufferSlice,
@@ -117,8 +127,10 @@ def _general_head(
 ) -> None:
     ctx, (_, hidden) = build.ctx, head.weight.shape
     rows = 1 if single else ctx.max_rows
-    y = build.workspace.named(f"final.{rows}", ctx.value_bytes * rows * hidden)
-    emit_norm(build, norm, x, y, single_row=single, label="final norm")
+    if norm is not None:
+        y = build.workspace.named(f"final.{rows}", ctx.value_bytes * rows * hidden)
+        emit_norm(build, norm, x, y, single_row=single, label="final norm")
+        x = y
     weight = build.matrix(head.weight)
     bias = None if head.bias is None else build.vector(head.bias)
     # The kernel is chosen for the rows of the head, which may be fewer than those of the pass.
@@ -126,7 +138,7 @@ def _general_head(
     product = build.product((weight,), ctx.for_one_row() if single else ctx)
     served = Served(product, build.choose(replace(product, may_fuse=False)))
     served = replace(served, product=replace(product, ctx=ctx))
-    source, output = Input(y, name=f"{norm.out}.head"), Output((logits,), bias=bias)
+    source, output = Input(x, name=f"{head.x}.head"), Output((logits,), bias=bias)
     emit_product(build, served, source, output, "head", single_row=single, logits=True)
 
 

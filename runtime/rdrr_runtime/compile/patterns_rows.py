@@ -18,6 +18,7 @@ from rdrr_manifests.graph.ops import (
     Norm,
     Op,
     PositionScale,
+    Residual,
     Rope,
     values_read,
 )
@@ -256,7 +257,13 @@ def match_normed_products(body: Body, index: int) -> NormedLinears | None:
 
 
 def may_defer(body: Body, norm: Norm) -> bool:
-    """Return whether all readers of a norm come before the op that changes its input in place."""
+    """Return whether all readers of a norm may compute it again.
+
+    They must come before the op that changes the norm's input in place, and be no residual, which
+    adds a branch to the output of the norm.
+    """
+    if any(isinstance(op, Residual) and norm.out in values_read(op) for op in body.ops):
+        return False
     changed = [
         at
         for at, op in enumerate(body.ops)

@@ -97,7 +97,7 @@ class CpuBackend:
         return np.concatenate(parts) if all_rows else parts[-1]
 
     def hidden(self, ids: Sequence[int]) -> F32:
-        """Return the hidden states of a sequence after the final norm, see `Backend.hidden`."""
+        """Return the hidden states of a sequence that the head would read, see `Backend.hidden`."""
         self._position.begin(0)
         most = PREFILL_ROWS if self._is_causal else len(ids)
         parts = [

@@ -104,7 +104,7 @@ class ReferenceModel:
         return logits
 
     def hidden(self, ids: Sequence[int], base: int) -> Tensor:
-        """Run a pass without the head and return the hidden states, [len(ids), hidden size]."""
+        """Run a pass without the head and return the hidden states, [len(ids), width]."""
         positions = torch.arange(base, base + len(ids))
         run = ReferencePass(self._memory, torch.tensor(ids), base, positions)
         return self._compute(run, self._graph.ops[:-1])

@@ -1,4 +1,4 @@
-"""Hidden passes: the rows of one text after the final norm, from which its embedding is made."""
+"""Hidden passes: what the head would read of one text, from which its embedding is made."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GpuHidden:
     Args:
         sequence: The single sequence, whose step and cache the pass uses.
         program: The passes.
-        size: Hidden size.
+        size: Width of the hidden states that the head reads.
         value_bytes: Bytes per element of an activation.
     """
 
@@ -36,7 +36,7 @@ class GpuHidden:
         self._size, self._type = size, _TYPES[value_bytes]
 
     def read(self, ids: Sequence[int]) -> F32:
-        """Run a sequence from slot 0 and return its hidden states, f32 [len(ids), hidden size]."""
+        """Run a sequence from slot 0 and return its hidden states, f32 [len(ids), width]."""
         prepared, executor = self._program.get(HIDDEN), self._program.executor
         self._sequence.position.begin(0)
         out = np.empty((len(ids), self._size), np.float32)

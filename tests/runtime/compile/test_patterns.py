@@ -120,6 +120,13 @@ def test_a_norm_is_computed_by_each_reader_if_its_input_is_unchanged_until_the_l
     assert may_defer(Body.of((*ops, after)), norm) is may
 
 
+def test_a_norm_whose_output_becomes_the_stream_is_computed_once() -> None:
+    norm = Norm("sum", "stream", GAIN, 1e-6, unit_offset=False, centred=True)
+    q = Linear("stream", "b", MATRIX)
+    assert not may_defer(Body.of((norm, q, RESIDUAL)), norm)
+    assert may_defer(Body.of((norm, q, Residual("sum", "b", "next"))), norm)  # the control
+
+
 def test_linears_that_read_a_norm_end_with_the_last_of_them() -> None:
     norm = Norm("stream", "n", GAIN, 1e-6, unit_offset=False, centred=True)
     q, k = Linear("n", "q", MATRIX), Linear("n", "k", MATRIX)

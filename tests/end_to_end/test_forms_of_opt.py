@@ -1,0 +1,97 @@
+"""OPT with an embedding of another width, norms after the residual, or without a final norm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import rdrr
+import torch
+from rdrr_converter.convert import convert
+from rdrr_converter.export import export
+from rdrr_device.device import Device, open_device
+from rdrr_format.errors import SourceError
+from rdrr_manifests.package import open_package
+from rdrr_manifests.validation import validate
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.reference.backend import CpuBackend
+from support.checkpoints import OLDER_MODELS, VOCAB, make_model, save_checkpoint
+from support.classifiers import make_classifier
+from support.comparison import relative_error, scored, stepped, transformers_logits
+from transformers import AutoModelForCausalLM
+
+OPT = next(tiny for tiny in OLDER_MODELS if tiny.model_type == "opt")
+FORMS = {
+    "projections": {"word_embed_proj_dim": 128},
+    "a narrow embedding": {"word_embed_proj_dim": 42},
+    "norms after the residual": {"do_layer_norm_before": False},
+    "no final norm": {"_remove_final_layer_norm": True},
+    "projections without norm": {"word_embed_proj_dim": 512, "_remove_final_layer_norm": True},
+}
+TOKENS, PREFILL, CONTEXT = 48, 40, 64
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[Device]:
+    opened = open_device()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(params=FORMS.values(), ids=FORMS.keys())
+def model(request, rng):
+    return make_model(OPT, rng, num_hidden_layers=2, **request.param)
+
+
+def packaged(model, folder, **options):
+    save_checkpoint(model, folder / "source", dtype="float32")
+    convert(folder / "source", folder / "package", **options)
+    return folder / "package"
+
+
+def test_both_backends_compute_what_transformers_does(model, device, tmp_path, rng):
+    ids = rng.integers(3, VOCAB, TOKENS).tolist()
+    reference = transformers_logits(model, ids)
+    assert validate(packaged(model, tmp_path, quantize="f32")).ok
+    with open_package(tmp_path / "package") as package, torch.no_grad():
+        hidden = model.model(torch.tensor([ids])).last_hidden_state[0].numpy()
+        gpu = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+        for backend in (CpuBackend(package, context=CONTEXT), gpu):
+            assert relative_error(scored(backend, ids), reference) <= 1e-4
+            assert relative_error(stepped(backend, ids, PREFILL), reference[PREFILL - 1 :]) <= 1e-4
+            assert relative_error(backend.hidden(ids), hidden) <= 1e-4
+            greedy = backend.greedy(ids[:PREFILL], 0, 1)
+            assert greedy == [int(reference[PREFILL - 1].argmax())]
+        gpu.close()
+
+
+def test_transformers_computes_the_same_from_the_exported_folder(model, tmp_path, rng):
+    export(packaged(model, tmp_path, quantize="f32"), tmp_path / "exported")
+    loaded, info = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "exported", dtype=torch.float32, output_loading_info=True
+    )
+    assert not any(info.values()), info
+    ids = rng.integers(3, VOCAB, 24).tolist()
+    assert np.array_equal(transformers_logits(loaded, ids), transformers_logits(model, ids))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "wgpu"])
+def test_a_classifier_reads_the_projected_states(backend, rng, tmp_path):
+    options = {"word_embed_proj_dim": 128, "do_layer_norm_before": False}
+    model = make_classifier(OPT, rng, tmp_path / "source", 3, **options)
+    convert(tmp_path / "source", tmp_path / "package", quantize="f32")
+    with rdrr.load(tmp_path / "package", backend=backend, kv_dtype="f32") as loaded:
+        ids = torch.tensor([loaded.encode("the quick brown fox")])
+        with torch.no_grad():
+            wanted = torch.softmax(model(ids).logits[0], 0).numpy()
+        found = list(loaded.classify("the quick brown fox")[0].values())
+    assert np.abs(np.array(found) - wanted).max() <= 1e-3
+
+
+def test_a_checkpoint_without_its_projection_is_refused(rng, tmp_path):
+    model = make_model(OPT, rng, num_hidden_layers=1, word_embed_proj_dim=128)
+    model.model.decoder.project_in = None
+    save_checkpoint(model, tmp_path / "source")
+    with pytest.raises(SourceError, match="project_in"):
+        convert(tmp_path / "source", tmp_path / "package")
