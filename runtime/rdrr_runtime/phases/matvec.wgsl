@@ -210,10 +210,11 @@ fn store_int8(tile: u32, thread: u32) {
         return;
     }
     let group = thread / 4u * 16u;
-    var amax = 0.0;
+    var bits = 0u;  // of the largest magnitude; among bits those of NaN are the largest
     for (var i = 0u; i < 16u; i++) {
-        amax = max(amax, abs(gated[group + i]));
+        bits = max(bits, bitcast<u32>(abs(gated[group + i])));
     }
+    let amax = bitcast<f32>(bits);
     let inverse = select(0.0, 127.0 / amax, amax > 0.0);
     let at = 4u * thread;
     let v = vec4<f32>(gated[at], gated[at + 1u], gated[at + 2u], gated[at + 3u]);

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from rdrr_device.buffers import BufferSlice
+from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.formats import FORMATS
 from rdrr_runtime.phases.fusion import Input, Output, OutputFactors, OutputScore
@@ -18,6 +19,7 @@ from rdrr_runtime.phases.matvec import (
     refusal,
 )
 from rdrr_runtime.phases.matvec_tuning import MatvecTuning
+from rdrr_runtime.phases.packing import upload_weight
 from support.gpu import Bench, normal, relative_error
 from support.matvec_operands import GROUP, AddedBranch, Matrix, Operands
 
@@ -384,6 +386,53 @@ def test_a_gate_can_pass_its_outputs_on_in_int8(any_bench: Bench, rng: np.random
     assert (np.abs(codes).max(1) == 127).all()
     found = any_bench.download(y, outputs)
     assert relative_error(found, down.product(between.reshape(-1))) < 1e-4
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [("Q4_K", Layout.ROW), ("Q6_K", Layout.ROW), ("Q8_0", Layout.ROW), ("Q4_K", Layout.COLUMN)],
+)
+def test_the_int8_products_of_a_broken_input_are_not_finite(
+    any_bench: Bench, rng: np.random.Generator, name: str, layout: Layout, broken: float
+) -> None:
+    matrix, x = Operands(any_bench, rng, layout).matrix(name, 32, 512), normal(rng, 512)
+    ctx = any_bench.context(1)
+
+    def products() -> np.ndarray:
+        y = any_bench.poisoned(32)
+        source, output = Input(any_bench.upload(x)), Output((y,))
+        any_bench.run(matvec(ctx, (matrix.weight,), source, output, int8=True, label="t"), 1)
+        return any_bench.download(y, 32)
+
+    assert np.isfinite(products()).all()
+    x[rng.integers(512)] = broken
+    assert not np.isfinite(products()).any()
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_the_products_behind_a_broken_output_of_a_gate_in_int8_are_not_finite(
+    any_bench: Bench, rng: np.random.Generator, broken: float
+) -> None:
+    operands, ctx, upload = Operands(any_bench, rng), any_bench.context(1), any_bench.upload
+    down, gate, x = operands.matrix("Q4_K", 32, 64), normal(rng, 128, 64), upload(normal(rng, 64))
+
+    def products() -> np.ndarray:
+        raw = gate.view(np.uint8)
+        both = upload_weight(any_bench.arena, DTYPES["F32"], Layout.ROW, gate.shape, raw, "w")
+        words, scales, y = (any_bench.poisoned(size) for size in (64, 64, 32))
+        inner = Output((words,), "gate", activation="silu", int8=True, scales=scales)
+        source, output = Input(words, int8=True, scales=scales), Output((y,))
+        launches = [
+            *matvec(ctx, (both,), Input(x), inner, label="gate"),
+            *matvec(ctx, (down.weight,), source, output, int8=True, label="down"),
+        ]
+        any_bench.run(launches, 1)
+        return any_bench.download(y, 32)
+
+    assert np.isfinite(products()).all()
+    gate[64 + rng.integers(64), rng.integers(64)] = broken  # one row of up
+    assert not np.isfinite(products()).any()
 
 
 def test_a_refusal_gives_the_reason(bench: Bench, rng: np.random.Generator) -> None:
