@@ -287,6 +287,9 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
         var own = 0u;  // first output of this team, counted over all matrices
         var end = 0u;  // end of the outputs of its matrix
         var acc = Sums();
+{% if OUTPUT == "add" %}
+        var residual = 0.0;
+{% endif %}
 {% if COLUMN %}
         var factor = 1.0;
         var minimums = vec2<f32>(0.0);
@@ -301,6 +304,11 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
             let row = tile_row + team * {{ PER_TEAM }}u;
             own = first_output + row;
             end = first_output + outputs;
+{% if OUTPUT == "add" %}
+            if (lane < {{ PER_TEAM }}u && own + lane < end) {
+                residual = f32(y[own + lane]);  // here, so that it is not waited for at the end
+            }
+{% endif %}
 {% if GATE %}
             let up = {{ "outputs" if MATRICES == 1 else "0u" }};
 {% endif %}
@@ -350,7 +358,7 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
 {% if OUTPUT == "best" %}
             top = better(top, Candidate(ranked(product), n));
 {% endif %}
-            let result = product{{ " / (1.0 + exp(-clamp(score[SCORE_AT], -80.0, 80.0)))" if SCORED }}{{ " + bias[n]" if BIAS }}{{ " + f32(y[n])" if OUTPUT == "add" }};
+            let result = product{{ " / (1.0 + exp(-clamp(score[SCORE_AT], -80.0, 80.0)))" if SCORED }}{{ " + bias[n]" if BIAS }}{{ " + residual" if OUTPUT == "add" }};
 {% if OUTPUT == "activate" %}
             y[n] = value(activate(result){{ " * f32(factors[FACTORS_FIRST + n])" if FACTORS }});
 {% else %}
