@@ -27,11 +27,11 @@ fn dot_unit{{ S }}(row: u32, unit: u32, stage: u32) -> f32 {
 {% set sixteens = ["first_codes" ~ S ~ "(raw.first)", "last_codes" ~ S ~ "(raw.first)", "first_codes" ~ S ~ "(raw.second)", "last_codes" ~ S ~ "(raw.second)"] %}
 {% if INT8 %}
     let by16 = vec4<f32>(scales[part], scales[part + 1u], scales[part + 2u], scales[part + 3u]);
-    let sums16 = vec4<f32>(vec4<i32>(
+    let sums16 = vec4<f32>(
 {% for sixteen in sixteens %}
-        dot16(0i, {{ sixteen }}, staged[part{{ " + " ~ loop.index0 ~ "u" if loop.index0 }}]),
+        magic_to_f32(dot16(MAGIC_BITS, {{ sixteen }}, staged[part{{ " + " ~ loop.index0 ~ "u" if loop.index0 }}])),
 {% endfor %}
-    ));
+    );
 {% else %}
 {% for sixteen in sixteens %}
 {% set q = loop.index0 %}
@@ -62,7 +62,7 @@ fn dot_unit{{ S }}(row: u32, unit: u32, stage: u32) -> f32 {
 {% endif %}
 {% if F.minimum %}
 {% if INT8 %}
-    let all = by16 * vec4<f32>(vec4<i32>(sums[part], sums[part + 1u], sums[part + 2u], sums[part + 3u]));
+    let all = vec4<f32>(sums[part], sums[part + 1u], sums[part + 2u], sums[part + 3u]);
 {% else %}
     let all = vec4<f32>(dot(all0, one), dot(all1, one), dot(all2, one), dot(all3, one));
 {% endif %}

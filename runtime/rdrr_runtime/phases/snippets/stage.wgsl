@@ -5,7 +5,7 @@ var<workgroup> staged: array<{{ "vec4<u32>" if INT8 else "vec4<f32>" }}, {{ STAG
 {% if INT8 %}
 var<workgroup> scales: array<f32, {{ STAGES }}u * K_STAGED / 16u>;
 {% if not COLUMN %}
-var<workgroup> sums: array<i32, K_STAGED / 16u>;  // of the codes of 16 elements
+var<workgroup> sums: array<f32, K_STAGED / 16u>;  // of 16 elements as rounded
 {% endif %}
 {% endif %}
 
@@ -16,7 +16,7 @@ fn stage(thread: Thread) {
         staged[i] = select(vec4<u32>(0u), x[min(i, K / 16u - 1u)], inside);
         let scale = x_scales[min(i, K / 16u - 1u)];
         scales[i] = select(0.0, scale.x, inside);
-        sums[i] = select(0i, bitcast<i32>(scale.y), inside);
+        sums[i] = select(0.0, scale.x * f32(bitcast<i32>(scale.y)), inside);
     }
 }
 {% else %}
@@ -59,12 +59,11 @@ fn codes_of(v: vec4<f32>, amax: f32) -> u32 {
 // Stage 16 elements. One thread writes the whole vector, because a write to one component may rewrite the
 // others and so undo what other threads write there.
 fn stage16(at: u32, codes: vec4<u32>, amax: f32) {
+    let scale = amax / 127.0;
     staged[at] = codes;
-    scales[at] = amax / 127.0;
+    scales[at] = scale;
 {% if not COLUMN %}
-    const ONES = 0x01010101u;
-    sums[at] = dot4I8Packed(codes.x, ONES) + dot4I8Packed(codes.y, ONES)
-             + dot4I8Packed(codes.z, ONES) + dot4I8Packed(codes.w, ONES);
+    sums[at] = scale * f32(dot16(0i, codes, vec4<u32>(0x01010101u)));
 {% endif %}
 }
 
