@@ -14,7 +14,7 @@ from rdrr_device.tuning import AnyTuningKey
 
 from rdrr_runtime.phases.bound_weights import bind_whole
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.fusion import Input, Output
+from rdrr_runtime.phases.fusion import AttentionSplits, Input, Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec_record import Matvec, MatvecMatrix
 from rdrr_runtime.phases.matvec_tuning import (
@@ -147,7 +147,10 @@ def matvec(
         tuning_key = row_tuning(
             ctx, variant, outputs, k, int8=int8, int8_out=output.int8, partials=partials
         )
-    threads, team, per_team = division(ctx, tuning_key.used, weights, outputs, gate=gate)
+    combines = isinstance(source.before, AttentionSplits)
+    threads, team, per_team = division(
+        ctx, tuning_key.used, weights, outputs, gate=gate, combines=combines
+    )
     rows = threads // team * per_team
     tiles = [-(-(outputs if gate else one.n) // rows) for one in weights]
     if gate:

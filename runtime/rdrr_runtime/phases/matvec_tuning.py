@@ -24,6 +24,10 @@ MAX_WORKGROUPS = 528
 """Default most items of a phase: enough to fill the largest GPUs, but few, because each item stages
 the input once."""
 
+MANY_COMBINING = 200
+"""Workgroups of a product that combines partial results of attention beyond which each team
+computes two outputs, for half as many workgroups, since each workgroup combines them all."""
+
 
 @dataclass(frozen=True)
 class MatvecTuning(Params):
@@ -101,11 +105,22 @@ def division(
     outputs: int,
     *,
     gate: bool,
+    combines: bool = False,
 ) -> tuple[int, int, int]:
-    """Return the threads of a workgroup, those of a team, and the outputs of a team at a time."""
+    """Return the threads of a workgroup, those of a team, and the outputs of a team at a time.
+
+    Args:
+        ctx: Lowering context.
+        tuning: Tuning parameters.
+        weights: Matrices of the product.
+        outputs: Outputs, or gated pairs.
+        gate: Whether the outputs are gated pairs.
+        combines: Whether the input is combined from partial results of attention.
+    """
     if not weights[0].by_column:
-        pairs = 2 if gate and outputs % 2 == 0 else 1
-        return tuning.workgroup, tuning.team, pairs
+        teams = tuning.workgroup // tuning.team
+        several = gate or (combines and outputs // teams > MANY_COMBINING)
+        return tuning.workgroup, tuning.team, 2 if several and outputs % 2 == 0 else 1
     # Small tiles fill the device sooner; in large tiles more outputs share the staged input.
     team = tuning.team
     rows, teams = group_of(weights), min(tuning.workgroup, ctx.max_threads) // team

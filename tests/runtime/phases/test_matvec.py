@@ -18,7 +18,8 @@ from rdrr_runtime.phases.matvec import (
     matvec,
     refusal,
 )
-from rdrr_runtime.phases.matvec_tuning import MatvecTuning
+from rdrr_runtime.phases.matvec_record import Matvec
+from rdrr_runtime.phases.matvec_tuning import MANY_COMBINING, SOFTWARE, MatvecTuning
 from rdrr_runtime.phases.packing import upload_weight
 from support.gpu import Bench, normal, relative_error
 from support.matvec_operands import GROUP, AddedBranch, Matrix, Operands
@@ -146,6 +147,37 @@ def test_the_inputs_of_a_product_may_have_gates(
     any_bench: Bench, rng: np.random.Generator, layout: Layout, source: str, int8: bool
 ) -> None:
     check(Operands(any_bench, rng, layout), "Q4_K", Case("add", source, 384, 34), int8=int8)
+
+
+ENOUGH_COMBINING = (MANY_COMBINING + 1) * (SOFTWARE.workgroup // SOFTWARE.team)
+"""Fewest outputs of which a team on a software adapter computes two at a time."""
+
+
+@pytest.mark.parametrize("int8", [False, True], ids=["f32", "int8"])
+@pytest.mark.parametrize(
+    ("sizes", "together"),
+    [
+        ((ENOUGH_COMBINING + 58,), 2),
+        ((ENOUGH_COMBINING - 601, 667), 2),
+        ((ENOUGH_COMBINING + 59,), 1),
+        ((ENOUGH_COMBINING - 2,), 1),
+    ],
+)
+def test_teams_compute_two_outputs_where_many_workgroups_would_combine_splits(
+    any_bench: Bench, rng: np.random.Generator, sizes: tuple[int, ...], together: int, int8: bool
+) -> None:
+    operands, n = Operands(any_bench, rng), sum(sizes)
+    matrices, before = [operands.matrix("Q4_K", one, 256) for one in sizes], normal(rng, n)
+    source, y = operands.source("combine", 256, matrices), any_bench.upload(before)
+    weights, output = tuple(one.weight for one in matrices), Output((y,), "add")
+    ctx = replace(any_bench.context(1), software=True)
+    launches = matvec(ctx, weights, source.operand, output, int8=int8, label="t")
+    record = launches[0].record
+    assert isinstance(record, Matvec)
+    assert record.per_team == together
+    any_bench.run(launches, 1)
+    expected = before + source.products(matrices, int8=int8)
+    assert relative_error(any_bench.download(y, n), expected) < 1e-4
 
 
 @pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
