@@ -145,7 +145,7 @@ def matvec(
     else:
         partials = source.partials(k)
         tuning_key = row_tuning(
-            ctx, variant, outputs, k, int8=int8, int8_out=output.int8, partials=partials
+            ctx, variant, outputs, k, int8=int8, output=output, partials=partials
         )
     combines = isinstance(source.before, AttentionSplits)
     threads, team, per_team = division(

@@ -8,6 +8,7 @@ from rdrr_device.tuning import Params, TuningKey
 
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.formats import UNIT
+from rdrr_runtime.phases.fusion import Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 
 WORKGROUP = 512
@@ -23,6 +24,11 @@ TEAM = 32
 MAX_WORKGROUPS = 528
 """Default most items of a phase: enough to fill the largest GPUs, but few, because each item stages
 the input once."""
+
+GATED_WORKGROUPS = 264
+"""Default most items of a gated product if workgroups have 512 threads, two for each processor of
+an H200; smaller workgroups have as many threads in all. Threads hold weights of four outputs in
+registers, so that further workgroups may have to start late."""
 
 MANY_COMBINING = 200
 """Workgroups of a product that combines partial results of attention beyond which each team
@@ -67,7 +73,10 @@ SOFTWARE = MatvecTuning(64, 8)
 """For software adapters, whose subgroups have 8 threads and whose barriers cost as many steps as a
 workgroup has subgroups. Six times as fast there as the default."""
 
-COLUMN_CANDIDATES = tuple(MatvecTuning(groups=groups) for groups in (132, 264, 528, 1056, 2112))
+COLUMN_CANDIDATES = (
+    *(MatvecTuning(groups=groups) for groups in (132, 264, 528, 1056, 2112)),
+    MatvecTuning(WORKGROUP // 2, groups=1056),
+)
 """For blocks along N, whose number of teams follows from the size of a group."""
 
 ENOUGH_TILES = 512
@@ -138,38 +147,47 @@ def group_of(weights: tuple[GpuWeight, ...]) -> int:
 
 
 def column_tuning(ctx: OpContext, variant: str, outputs: int, k: int) -> TuningKey[MatvecTuning]:
-    """Return the tuning key of a product with blocks along N, with the parameters to use."""
+    """Return the tuning key of a product with blocks along N, with the parameters to use.
+
+    The workgroups of a head compute several tiles each, and stage the input anew for each tile.
+    More and smaller workgroups can multiply while others wait for that at a barrier.
+    """
+    if outputs > MANY_OUTPUTS:
+        default = _default(ctx, WORKGROUP // 2, 2 * MAX_WORKGROUPS)
+    else:
+        default = _default(ctx, WORKGROUP)
     return ctx.tuning_key(
-        f"matmul matvec.{variant} {outputs}x{k}",
-        _default(ctx, WORKGROUP),
-        (SOFTWARE, *COLUMN_CANDIDATES),
+        f"matmul matvec.{variant} {outputs}x{k}", default, (SOFTWARE, *COLUMN_CANDIDATES)
     )
 
 
-def _default(ctx: OpContext, workgroup: int) -> MatvecTuning:
+def _default(ctx: OpContext, workgroup: int, groups: int = MAX_WORKGROUPS) -> MatvecTuning:
     """Return the parameters to use if none were tuned, for workgroups of `workgroup` threads.
 
     The workgroups of a grid are given, and each takes one item.
     """
-    chosen = SOFTWARE if ctx.software else MatvecTuning(workgroup)
+    chosen = SOFTWARE if ctx.software else MatvecTuning(workgroup, groups=groups)
     if ctx.grid is None:
         return chosen
     return replace(chosen, workgroup=ctx.grid.threads, groups=ctx.grid.groups)
 
 
 def row_tuning(
-    ctx: OpContext, variant: str, outputs: int, k: int, *, int8: bool, int8_out: bool, partials: int
+    ctx: OpContext, variant: str, outputs: int, k: int, *, int8: bool, output: Output, partials: int
 ) -> TuningKey[MatvecTuning]:
     """Return the tuning key of a product with blocks along K or unquantized weights."""
     most = WORKGROUP // 2 if outputs > MANY_OUTPUTS else WORKGROUP
+    threads = min(most, ctx.max_threads)
+    gated = output.kind == "gate"
+    groups = GATED_WORKGROUPS * WORKGROUP // threads if gated else MAX_WORKGROUPS
 
     def fits(one: MatvecTuning) -> bool:
         needed = staged_bytes(k, int8=int8, partials=partials, workgroup=one.workgroup)
-        whole = not int8_out or one.can_quantize_output()
+        whole = not output.int8 or one.can_quantize_output()
         return whole and needed <= ctx.workgroup_storage and one.workgroup <= ctx.max_threads
 
     return ctx.tuning_key(
-        f"matmul matvec.{variant} {outputs}x{k}{' to int8' if int8_out else ''}",
-        _default(ctx, min(most, ctx.max_threads)),
+        f"matmul matvec.{variant} {outputs}x{k}{' to int8' if output.int8 else ''}",
+        _default(ctx, threads, groups),
         filter(fits, CANDIDATES),
     )
