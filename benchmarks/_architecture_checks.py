@@ -104,13 +104,11 @@ class Outcome:
 
 def subjects() -> tuple[Subject, ...]:
     """Return every tiny model of the tests, those of text and image models at the end."""
-    from support import checkpoints
+    from support.tiny_models import ALL_MODELS
 
-    lists = [value for value in vars(checkpoints).values() if isinstance(value, tuple)]
-    tiny = [one for models in lists for one in models if isinstance(one, checkpoints.TinyModel)]
-    text = {repr(one): Subject(one.name, one.model_type, partial(_text_model, one)) for one in tiny}
+    text = (Subject(one.name, one.model_type, partial(_text_model, one)) for one in ALL_MODELS)
     return (
-        *_with_numbers(text.values()),
+        *_with_numbers(text),
         *(Subject(kind, kind, partial(_multimodal, kind)) for kind in _multimodals()),
     )
 
@@ -214,8 +212,9 @@ class Model:
     ) -> Model:
         """Build a model in transformers, save it, and compute its logits."""
         from rdrr_converter.convert import convert
-        from support.checkpoints import VOCAB, save_checkpoint
+        from support.checkpoints import save_checkpoint
         from support.comparison import transformers_logits
+        from support.tiny_models import VOCAB
 
         rng = np.random.default_rng(seed)
         model = subject.build(rng, **options)

@@ -9,9 +9,10 @@ import torch
 from gguf import GGUFReader
 from rdrr.importance import measure_importance
 from rdrr_format.errors import UsageError
-from support.checkpoints import MORE_MODELS, TINY_MODELS, make_model, save_checkpoint
+from support.checkpoints import make_model, save_checkpoint
 from support.commands import error_line
 from support.commands import rdrr as run
+from support.tiny_models import MORE_MODELS, TINY_MODELS
 
 PARTS = {
     "self_attn.q_proj": "attn_q",

@@ -10,7 +10,7 @@ from check_architectures import choose, markdown, record, summary
 from rdrr_converter.architectures import ARCHITECTURES
 from rdrr_converter.architectures import checked as checked_module
 from rdrr_converter.architectures.checked import read_checked
-from support.checkpoints import ALL_MODELS
+from support.tiny_models import ALL_MODELS
 
 GOOD = dict.fromkeys(LIMITS, 1e-06)
 FACTS = {"transformers": "5", "adapter": "some adapter", "tokens": "56"}

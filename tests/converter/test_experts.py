@@ -13,7 +13,8 @@ from rdrr_converter.convert import convert
 from rdrr_format.errors import ConversionError, SourceError
 from rdrr_manifests.package import open_package, validate
 from safetensors.numpy import load_file, save_file
-from support.checkpoints import MORE_MODELS, make_checkpoint
+from support.checkpoints import make_checkpoint
+from support.tiny_models import MORE_MODELS
 
 MIXTRAL, QWEN2, QWEN3 = (
     next(tiny for tiny in MORE_MODELS if tiny.model_type == kind)

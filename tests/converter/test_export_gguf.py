@@ -14,15 +14,10 @@ from rdrr_converter.sources._gguf_file import read_gguf
 from rdrr_format.errors import ConversionError
 from rdrr_manifests.logical import logical_tensors
 from rdrr_manifests.package import open_package
-from support.checkpoints import (
-    MORE_MODELS,
-    TINY_MODELS,
-    TinyModel,
-    make_checkpoint,
-    write_tokenizer,
-)
+from support.checkpoints import make_checkpoint, write_tokenizer
 from support.gguf_files import LIKE_LLAMA_CPP, q4_k_m, write_gguf
 from support.safetensor_files import llama_tensors, write_llama
+from support.tiny_models import MORE_MODELS, TINY_MODELS, TinyModel
 
 LAYERS = 2
 

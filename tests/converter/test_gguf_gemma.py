@@ -13,8 +13,9 @@ from rdrr_converter.sources._gguf_file import read_gguf
 from rdrr_format.errors import ConversionError
 from rdrr_manifests.package import open_package
 from rdrr_runtime.reference.backend import CpuBackend
-from support.checkpoints import GEMMA3N_MODELS, GEMMA4_MODELS, VOCAB, make_model, save_checkpoint
+from support.checkpoints import make_model, save_checkpoint
 from support.gguf_gemma import LIKE_FILES, WITH_SHARED_KEYS, write_gemma_gguf
+from support.tiny_models import GEMMA3N_MODELS, GEMMA4_MODELS, VOCAB
 
 BLOCKS = ("attention", "ffn", "layerPattern", "normalization", "output", "rope")
 

@@ -13,14 +13,9 @@ from rdrr_converter.sources import open_source
 from rdrr_converter.sources._gguf_file import read_gguf
 from rdrr_format.errors import ConversionError, SourceError
 from rdrr_manifests.package import open_package
-from support.checkpoints import (
-    ALL_MODELS,
-    LATEST_MODELS,
-    make_checkpoint,
-    make_multimodal,
-    save_checkpoint,
-)
+from support.checkpoints import make_checkpoint, make_multimodal, save_checkpoint
 from support.gguf_latest import ARCHITECTURES, LIKE_LLAMA_CPP, write_latest_gguf
+from support.tiny_models import ALL_MODELS, LATEST_MODELS
 
 MODELS = [tiny for tiny in LATEST_MODELS if tiny.model_type in ARCHITECTURES]
 VISION = [kind for kind in ARCHITECTURES if kind.endswith("_vl")]

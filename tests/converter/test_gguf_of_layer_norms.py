@@ -11,8 +11,9 @@ from rdrr_converter.export import export
 from rdrr_converter.sources._gguf_file import read_gguf
 from rdrr_format.errors import ConversionError, SourceError
 from rdrr_manifests.package import open_package
-from support.checkpoints import OLDER_MODELS, make_model, save_checkpoint
+from support.checkpoints import make_model, save_checkpoint
 from support.gguf_older import OLDER, payloads, write_older_gguf
+from support.tiny_models import OLDER_MODELS
 
 MODELS = [
     tiny for tiny in OLDER_MODELS if tiny.model_type in OLDER and ("bias", True) not in tiny.options

@@ -11,9 +11,10 @@ from rdrr_converter.sources._gguf_file import read_gguf
 from rdrr_format.errors import ConversionError
 from rdrr_manifests.package import open_package
 from rdrr_runtime.reference.backend import CpuBackend
-from support.checkpoints import STATE_SPACE_MODELS, make_model, save_checkpoint
+from support.checkpoints import make_model, save_checkpoint
 from support.comparison import relative_error, transformers_logits
 from support.gguf_state_spaces import LIKE_LLAMA_CPP, write_state_space_gguf
+from support.tiny_models import STATE_SPACE_MODELS
 
 WITHOUT_FACTORS = [tiny for tiny in STATE_SPACE_MODELS if tiny.model_type != "falcon_h1"]
 FALCON_H1 = [tiny for tiny in STATE_SPACE_MODELS if tiny.model_type == "falcon_h1"]

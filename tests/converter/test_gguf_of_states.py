@@ -12,8 +12,9 @@ from rdrr_converter.export import export
 from rdrr_converter.sources._gguf_file import read_gguf
 from rdrr_format.errors import ConversionError
 from rdrr_manifests.package import open_package
-from support.checkpoints import LATEST_MODELS, make_checkpoint
+from support.checkpoints import make_checkpoint
 from support.gguf_states import ARCHITECTURES, LIKE_LLAMA_CPP, write_state_gguf
+from support.tiny_models import LATEST_MODELS
 
 MODELS = [tiny for tiny in LATEST_MODELS if tiny.model_type in ARCHITECTURES]
 QWEN35 = next(tiny for tiny in MODELS if tiny.model_type == "qwen3_5_text")

@@ -16,9 +16,10 @@ from rdrr_converter.sources import gguf, open_source
 from rdrr_converter.sources._gguf_file import read_gguf
 from rdrr_format.errors import ConversionError, RdrrError, SourceError
 from rdrr_manifests.package import open_package
-from support.checkpoints import MORE_MODELS, TINY_MODELS, make_checkpoint, write_tokenizer
+from support.checkpoints import make_checkpoint, write_tokenizer
 from support.gguf_files import LIKE_LLAMA_CPP, write_gguf
 from support.safetensor_files import llama_tensors, to_stored, write_llama
+from support.tiny_models import MORE_MODELS, TINY_MODELS
 
 SMALL = {"num_hidden_layers": 2}
 

@@ -15,7 +15,8 @@ from rdrr_format.codecs import CODECS
 from rdrr_format.errors import SourceError
 from rdrr_manifests.package import open_package
 from safetensors.numpy import load_file
-from support.checkpoints import MORE_MODELS, make_checkpoint
+from support.checkpoints import make_checkpoint
+from support.tiny_models import MORE_MODELS
 
 SHAPES = [(96, 64), (32, 64), (64, 64)]
 ENDS = [96, 128]

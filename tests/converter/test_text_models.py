@@ -14,9 +14,6 @@ from rdrr_manifests.package import open_package, validate
 from rdrr_runtime.reference.backend import CpuBackend
 from safetensors.numpy import load_file, save_file
 from support.checkpoints import (
-    MINISTRAL3_ROPE,
-    VOCAB,
-    TinyModel,
     make_checkpoint,
     make_model,
     make_multimodal,
@@ -24,6 +21,7 @@ from support.checkpoints import (
     write_tokenizer,
 )
 from support.comparison import relative_error, scored, transformers_logits
+from support.tiny_models import MINISTRAL3_ROPE, VOCAB, TinyModel
 
 CPU = 1e-4
 TOKENS = 60  # longer than the sliding windows of 24

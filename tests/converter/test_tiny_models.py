@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from rdrr_converter.convert import convert
 from rdrr_manifests.package import open_package, validate
-from support.checkpoints import ALL_MODELS, TINY_MODELS, make_model, save_checkpoint
+from support.checkpoints import make_model, save_checkpoint
 from support.older_names import canonical_name, is_conv1d, joined_norms, split_projections
 from support.state_space_names import is_input_projection, split_inputs
+from support.tiny_models import ALL_MODELS, TINY_MODELS
 
 
 @pytest.mark.parametrize("tiny", ALL_MODELS, ids=lambda tiny: tiny.name)

@@ -11,15 +11,10 @@ from rdrr_converter.convert import convert
 from rdrr_converter.reading import read_model
 from rdrr_converter.sources import open_source
 from rdrr_format.errors import ConversionError, SourceError, UsageError
-from support.checkpoints import (
-    ALL_MODELS,
-    TinyModel,
-    make_checkpoint,
-    make_multimodal,
-    write_tokenizer,
-)
+from support.checkpoints import make_checkpoint, make_multimodal, write_tokenizer
 from support.gguf_files import write_gguf
 from support.safetensor_files import llama_tensors, write_llama
+from support.tiny_models import ALL_MODELS, TinyModel
 
 RULES = {rule.name: rule for rule in ARCHITECTURES}
 LLAMA_4 = {

@@ -19,16 +19,7 @@ from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.text.tokenizer import TextCodec
-from support.checkpoints import (
-    ALL_MODELS,
-    MORE_MODELS,
-    OLDER_MODELS,
-    TINY_MODELS,
-    VOCAB,
-    TinyModel,
-    make_model,
-    save_checkpoint,
-)
+from support.checkpoints import make_model, save_checkpoint
 from support.commands import EXAMPLE
 from support.comparison import (
     load_stored_weights,
@@ -37,6 +28,7 @@ from support.comparison import (
     stepped,
     transformers_logits,
 )
+from support.tiny_models import ALL_MODELS, MORE_MODELS, OLDER_MODELS, TINY_MODELS, VOCAB, TinyModel
 
 LAYERS = 2  # one with a sliding window and one without, if an architecture has both
 TOKENS, PREFILL = 216, 208

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import rdrr
 from rdrr_format.errors import GenerationError
-from support.checkpoints import TinyModel, make_model, write_tokenizer
+from support.checkpoints import make_model, write_tokenizer
 from support.classifiers import make_classifier
 from support.packages import replace_first
 from support.sentence_checkpoints import add_modules
+from support.tiny_models import TinyModel
 
 NORM = "model.norm.weight"
 TINY = TinyModel("qwen3", 256)

@@ -11,9 +11,10 @@ import torch
 from rdrr_converter.convert import convert
 from rdrr_format.errors import ConversionError, ManifestError, SourceError, UsageError
 from rdrr_manifests.validation import validate
-from support.checkpoints import TinyModel, make_model, save_checkpoint
+from support.checkpoints import make_model, save_checkpoint
 from support.classifiers import make_classifier
 from support.commands import rdrr as run_rdrr
+from support.tiny_models import TinyModel
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 

@@ -21,11 +21,12 @@ from rdrr_manifests.package import open_package
 from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
-from support.checkpoints import ALL_MODELS, VOCAB, make_checkpoint
+from support.checkpoints import make_checkpoint
 from support.comparison import scored, stepped
 from support.dawn import NOT_SET_UP, is_set_up
 from support.dawn_device import open_dawn_device
 from support.devices import PLAIN, SMALL_LIMITS
+from support.tiny_models import ALL_MODELS, VOCAB
 
 CONTEXT, TOKENS, PREFILL, WINDOW = 20, 19, 16, 8
 EXACT = 1e-3

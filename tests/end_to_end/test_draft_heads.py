@@ -20,9 +20,10 @@ from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.params import SamplingParams
 from safetensors.numpy import load_file, save_file
-from support.checkpoints import ALL_MODELS, TinyModel, make_checkpoint
+from support.checkpoints import make_checkpoint
 from support.comparison import relative_error
 from support.draft_heads import add_head, head_logits, make_predictable
+from support.tiny_models import ALL_MODELS, TinyModel
 
 CONTEXT = 96
 OPTIONS = {"qwen3_next": {"decoder_sparse_step": 1}}

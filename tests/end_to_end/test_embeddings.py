@@ -12,13 +12,14 @@ from rdrr_converter.convert import convert
 from rdrr_converter.sources._gguf_file import read_gguf
 from rdrr_format.errors import ConversionError, ManifestError, SourceError, UsageError
 from rdrr_manifests.validation import validate
-from support.checkpoints import TinyModel, make_checkpoint, make_model, write_tokenizer
+from support.checkpoints import make_checkpoint, make_model, write_tokenizer
 from support.commands import EXAMPLE
 from support.commands import rdrr as run_rdrr
 from support.gguf_embedding import write_embedding_gemma_gguf
 from support.gguf_files import write_gguf
 from support.gguf_older import payloads
 from support.sentence_checkpoints import PROMPTS, add_modules, expected_embedding
+from support.tiny_models import TinyModel
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 

@@ -9,9 +9,10 @@ import pytest
 from rdrr_converter.convert import convert
 from rdrr_converter.export import export
 from rdrr_manifests.package import open_package
-from support.checkpoints import ALL_MODELS, TinyModel, make_model, save_checkpoint
+from support.checkpoints import make_model, save_checkpoint
 from support.commands import EXAMPLE, error_line, rdrr
 from support.comparison import load_stored_weights, relative_error, transformers_logits
+from support.tiny_models import ALL_MODELS, TinyModel
 
 IDS = [int(one) for one in np.random.default_rng(0).integers(3, 300, 80)]
 

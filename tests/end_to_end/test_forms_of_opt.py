@@ -16,9 +16,10 @@ from rdrr_manifests.package import open_package
 from rdrr_manifests.validation import validate
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
-from support.checkpoints import OLDER_MODELS, VOCAB, make_model, save_checkpoint
+from support.checkpoints import make_model, save_checkpoint
 from support.classifiers import make_classifier
 from support.comparison import relative_error, scored, stepped, transformers_logits
+from support.tiny_models import OLDER_MODELS, VOCAB
 from transformers import AutoModelForCausalLM
 
 OPT = next(tiny for tiny in OLDER_MODELS if tiny.model_type == "opt")

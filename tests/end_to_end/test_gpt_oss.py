@@ -16,9 +16,10 @@ from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from safetensors.numpy import load_file, save_file
-from support.checkpoints import MORE_MODELS, VOCAB, make_model, save_checkpoint
+from support.checkpoints import make_model, save_checkpoint
 from support.comparison import relative_error, scored, stepped, transformers_logits
 from support.mxfp4_checkpoints import pack_experts
+from support.tiny_models import MORE_MODELS, VOCAB
 
 GPT_OSS = next(tiny for tiny in MORE_MODELS if tiny.model_type == "gpt_oss")
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")

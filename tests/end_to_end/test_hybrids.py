@@ -13,13 +13,7 @@ from rdrr_manifests.package import open_package
 from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
-from support.checkpoints import (
-    LATEST_MODELS,
-    STATE_SPACE_MODELS,
-    VOCAB,
-    make_model,
-    save_checkpoint,
-)
+from support.checkpoints import make_model, save_checkpoint
 from support.comparison import (
     load_stored_weights,
     relative_error,
@@ -27,6 +21,7 @@ from support.comparison import (
     stepped,
     transformers_logits,
 )
+from support.tiny_models import LATEST_MODELS, STATE_SPACE_MODELS, VOCAB
 
 TINY = {tiny.model_type: tiny for tiny in LATEST_MODELS}
 TOKENS, PREFILL, CONTEXT = 88, 80, 128

@@ -12,10 +12,11 @@ from rdrr_converter.convert import convert
 from rdrr_manifests.package import open_package
 from rdrr_runtime.reference.backend import CpuBackend
 from support import gguf_files
-from support.checkpoints import TINY_MODELS, VOCAB, make_checkpoint, make_model, save_checkpoint
+from support.checkpoints import make_checkpoint, make_model, save_checkpoint
 from support.commands import EXAMPLE, rdrr
 from support.comparison import relative_error, scored, transformers_logits
 from support.gguf_files import write_gguf
+from support.tiny_models import TINY_MODELS, VOCAB
 
 CPU = 1e-4
 LLAMA, QWEN, GEMMA = TINY_MODELS[0], TINY_MODELS[3], TINY_MODELS[-1]

@@ -12,11 +12,12 @@ from peft import LoraConfig, get_peft_model
 from rdrr_converter.convert import convert
 from rdrr_manifests.package import open_package
 from rdrr_runtime.reference.backend import CpuBackend
-from support.checkpoints import OLDER_MODELS, TINY_MODELS, VOCAB, make_model, save_checkpoint
+from support.checkpoints import make_model, save_checkpoint
 from support.commands import rdrr
 from support.comparison import relative_error, scored, transformers_logits
 from support.gguf_files import write_gguf
 from support.quantized_checkpoints import gptq, write_quantized
+from support.tiny_models import OLDER_MODELS, TINY_MODELS, VOCAB
 from transformers import AutoModelForCausalLM
 
 CPU = 1e-4

@@ -11,8 +11,9 @@ from rdrr_manifests.package import open_package
 from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
-from support.checkpoints import VOCAB, TinyModel, make_model, save_checkpoint
+from support.checkpoints import make_model, save_checkpoint
 from support.comparison import relative_error, scored, stepped, transformers_logits
+from support.tiny_models import VOCAB, TinyModel
 
 TOKENS, PREFILL = 40, 36
 LLAMA = TinyModel(

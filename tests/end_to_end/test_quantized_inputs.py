@@ -8,18 +8,11 @@ import pytest
 from rdrr_converter.convert import convert
 from rdrr_manifests.package import open_package
 from rdrr_runtime.reference.backend import CpuBackend
-from support.checkpoints import (
-    MORE_MODELS,
-    TINY_MODELS,
-    VOCAB,
-    make_checkpoint,
-    make_model,
-    save_checkpoint,
-    write_tokenizer,
-)
+from support.checkpoints import make_checkpoint, make_model, save_checkpoint, write_tokenizer
 from support.commands import rdrr
 from support.comparison import relative_error, scored, transformers_logits
 from support.quantized_checkpoints import awq, fp8, gptq, packed, write_quantized
+from support.tiny_models import MORE_MODELS, TINY_MODELS, VOCAB
 
 CPU = 1e-4
 MODELS = {tiny.model_type: tiny for tiny in (*TINY_MODELS, *MORE_MODELS)}

@@ -7,8 +7,9 @@ import rdrr
 import torch
 from rdrr_converter.convert import convert
 from rdrr_format.errors import GenerationError, ManifestError, UsageError
-from support.checkpoints import TinyModel, make_model, save_checkpoint
+from support.checkpoints import make_model, save_checkpoint
 from support.commands import EXAMPLE
+from support.tiny_models import TinyModel
 
 # The tiny tokenizer has one token for each byte, so the answers are letters.
 PROMPT = rdrr.RankPrompt(

@@ -14,8 +14,9 @@ from rdrr_runtime.exec.footprint import footprint
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.params import SamplingParams
-from support.checkpoints import ALL_MODELS, make_checkpoint
+from support.checkpoints import make_checkpoint
 from support.comparison import relative_error
+from support.tiny_models import ALL_MODELS
 
 CONTEXT = 64
 ON_HOST = Policy(keeps_tables_on_host=True)

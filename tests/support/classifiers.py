@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support.checkpoints import TinyModel, make_model, write_tokenizer
+from support.checkpoints import make_model, write_tokenizer
+from support.tiny_models import TinyModel
 
 
 def make_classifier(

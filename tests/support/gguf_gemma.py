@@ -12,8 +12,8 @@ from typing import Any
 import gguf
 import numpy as np
 from safetensors.numpy import load_file
-from support.checkpoints import VOCAB
 from support.gguf_files import add_entry, add_tensor, tokenizer_entries
+from support.tiny_models import VOCAB
 
 UNROTATED = 1e30
 ARCHITECTURES = ("gemma3n_text", "gemma4_text", "gemma4_unified_text")

@@ -10,8 +10,8 @@ from typing import Any
 import gguf
 import numpy as np
 from rdrr_converter.sources import open_source
-from support.checkpoints import LATENT_YARN
 from support.gguf_files import add_entry, add_tensor, tokenizer_entries
+from support.tiny_models import LATENT_YARN
 
 ARCHITECTURES = {
     "deepseek_v2": "deepseek2",

@@ -1,6 +1,6 @@
 """Random models of true proportions, whose next token is clear enough to compare runtimes by ids.
 
-The tiny models of `support.checkpoints` have heads and vocabularies that other runtimes' kernels
+The models of `support.tiny_models` have heads and vocabularies that other runtimes' kernels
 need not support, and nearly equal logits.
 """
 

@@ -18,7 +18,8 @@ from rdrr_manifests.package import open_package
 from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.compile.pass_spec import DECODE
 from rdrr_runtime.exec.plan import Plan
-from support.checkpoints import ALL_MODELS, make_checkpoint
+from support.checkpoints import make_checkpoint
+from support.tiny_models import ALL_MODELS
 
 PHASES = {
     # The projections, attention or the delta rule, the output; gate and up; down.
