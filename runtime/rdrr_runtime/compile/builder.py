@@ -21,11 +21,13 @@ from rdrr_runtime.compile.values import Values, Workspace
 from rdrr_runtime.compile.weights import Weights
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.copy import copy
+from rdrr_runtime.phases.fusion import GatedPair, RowNorm
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.kept_hidden import KeptHidden
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.quantize_rows import QuantizedRows, int8_sizes, padded_rows, quantize_rows
+from rdrr_runtime.phases.requantize import Requantized, requantized, scratch_bytes
 from rdrr_runtime.phases.routing import Routed
 
 
@@ -170,7 +172,14 @@ class PassBuilder:
         return choose_product(product, self.model.preferences)
 
     def quantized(
-        self, name: str, x: BufferSlice, k: int, reason: Reason, *, per_row: int = 1
+        self,
+        name: str,
+        x: BufferSlice,
+        k: int,
+        reason: Reason,
+        *,
+        before: RowNorm | GatedPair | None = None,
+        per_row: int = 1,
     ) -> QuantizedRows:
         """Return a value quantized to int8 for tiled products.
 
@@ -181,6 +190,7 @@ class PassBuilder:
             x: The value, f32 [rows, per_row, K].
             k: Elements per row, K.
             reason: Why the products that read the value are in int8.
+            before: The norm or activation that makes the value of x; None if it is x.
             per_row: Rows of K elements per token row.
         """
         rows = self.ctx.max_rows * per_row
@@ -192,7 +202,17 @@ class PassBuilder:
             k,
         )
         if self._quantized_names.get((rows, k)) != name:
-            phases = quantize_rows(self.ctx, x, target, per_row=per_row, label=f"{name}.int8")
+            phases = quantize_rows(
+                self.ctx, x, target, before=before, per_row=per_row, label=f"{name}.int8"
+            )
             self.emit(phases, reason)
             self._quantized_names[rows, k] = name
         return target
+
+    def requantized(self, weight: GpuWeight, label: str) -> Requantized:
+        """Return a matrix rounded to Q8_0 rows, in a buffer that all such matrices share."""
+        limit = self.model.max_binding
+        others = (one for one in self.model.weights.matrices.values() if one.by_column)
+        size = max(scratch_bytes(one, limit) for one in (weight, *others))
+        scratch = self.workspace.named("requantized", size)
+        return requantized(weight, scratch, limit, label=label)

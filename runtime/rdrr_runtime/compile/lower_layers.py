@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from rdrr_manifests.graph.ops import Linear
+from collections.abc import Sequence
+
+from rdrr_manifests.graph.ops import Linear, Norm
 
 from rdrr_runtime.compile.builder import PassBuilder
-from rdrr_runtime.compile.inputs import norm_input
+from rdrr_runtime.compile.inputs import norm_input, normed
 from rdrr_runtime.compile.lower_attention import serve_attention_after_projections
 from rdrr_runtime.compile.lower_ops import lower_op
 from rdrr_runtime.compile.lower_products import (
@@ -14,10 +16,16 @@ from rdrr_runtime.compile.lower_products import (
     emit_product,
     fused_product,
     int8_gate,
+    int8_tiles,
 )
-from rdrr_runtime.compile.patterns import GatedFeedForward, NormedLinears, NormedProjections
+from rdrr_runtime.compile.patterns import (
+    Branch,
+    GatedFeedForward,
+    NormedLinears,
+    NormedProjections,
+)
 from rdrr_runtime.compile.products import Family
-from rdrr_runtime.phases.fusion import Output
+from rdrr_runtime.phases.fusion import GatedPair, Input, Output
 
 
 def serve_gated(build: PassBuilder, pattern: GatedFeedForward) -> int:
@@ -28,7 +36,7 @@ def serve_gated(build: PassBuilder, pattern: GatedFeedForward) -> int:
     weights = [build.matrix(one.weight) for one in pattern.linears]
     gated = fused_product(build, weights, gate=True)
     if gated is None:
-        return 0
+        return _gated_tiles(build, pattern)
     down = _down(build, pattern)
     activation = pattern.activation
     quantized = None if down is None else int8_gate(build, gated, down, activation)
@@ -45,6 +53,38 @@ def serve_gated(build: PassBuilder, pattern: GatedFeedForward) -> int:
     build.values.mark_read(pattern.norm.x)
     emit_branch(build, down, pattern.down, handed, phase.tuning_keys)
     return pattern.own_count + pattern.down.count
+
+
+def _gated_tiles(build: PassBuilder, pattern: GatedFeedForward) -> int:
+    """Emit norm, gate, up, activation and down projection of many rows; return the number of ops.
+
+    The norm and the activation are computed as their results are quantized to int8. Returns 0 if
+    a product is no tiled product in int8.
+    """
+    activation, branch = pattern.activation, pattern.down
+    op = None if branch is None else branch.op
+    if branch is None or not isinstance(op, Linear):
+        return 0
+    served = int8_tiles(build, (*pattern.linears, op))
+    if served is None or activation.up_parts != 1:
+        return 0
+    emit_normed(build, pattern.norm, pattern.linears, served)
+    gate = build.values.get(activation.gate)
+    up = None if activation.up is None else build.values.get(activation.up)
+    before = GatedPair(up, activation.activation, activation.clamp)
+    emit_branch(build, served[-1], branch, Input(gate, before, name=activation.out))
+    build.values.mark_read(activation.gate, activation.up)
+    return pattern.own_count + branch.count
+
+
+def emit_normed(
+    build: PassBuilder, norm: Norm, linears: Sequence[Linear], served: Sequence[Served]
+) -> None:
+    """Emit tiled products in int8 that share a norm, which is computed as it is quantized."""
+    source = normed(build, norm, build.values.get(norm.x))
+    for op, one in zip(linears, served, strict=False):
+        emit_branch(build, one, Branch(op), source)
+    build.values.mark_read(norm.x)
 
 
 def _down(build: PassBuilder, pattern: GatedFeedForward) -> Served | None:
@@ -92,8 +132,15 @@ def _emit_one_by_one(build: PassBuilder, pattern: NormedLinears) -> int:
 
     The norms and ropes change the products in place, so reordering them takes no further buffers.
     """
-    if build.ctx.max_rows == 1 or len(pattern.linears) < 2:
+    served = int8_tiles(build, pattern.linears)
+    if build.ctx.max_rows == 1 or (served is None and len(pattern.linears) < 2):
         return 0
-    for op in (pattern.norm, *pattern.linears, *pattern.others):
-        lower_op(build, op)
+    if served is None:
+        lower_op(build, pattern.norm)
+        for op in pattern.linears:
+            lower_op(build, op)
+    else:
+        emit_normed(build, pattern.norm, pattern.linears, served)
+    for other in pattern.others:
+        lower_op(build, other)
     return pattern.count

@@ -21,7 +21,7 @@ from rdrr_runtime.compile.products import Family, Product, ProductKernel, choose
 from rdrr_runtime.phases import matvec as one_row
 from rdrr_runtime.phases import matvec_rows as small_batch
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.fusion import AttentionSplits, Input, Output, RowNorm
+from rdrr_runtime.phases.fusion import AttentionSplits, GatedPair, Input, Output, RowNorm
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.linear import linear
 from rdrr_runtime.phases.matmul_int8 import matmul_int8
@@ -146,7 +146,8 @@ def emit_product(
     Args:
         build: The pass under construction.
         served: The product and its kernel.
-        source: The input; it may include the op before the product only for `FUSED_FAMILIES`.
+        source: The input; it may include the op before the product only for `FUSED_FAMILIES`, and
+            for tiles in int8 a `RowNorm` or `GatedPair`.
         output: Where the results go, and how they are combined.
         label: Label of the op.
         single_row: Multiply only one row, however many the pass has; the head does so.
@@ -166,10 +167,7 @@ def emit_product(
         x = source.x if source.int8 else _small_batch_in_int8(build, served, source)
         phases = matvec_rows(build.ctx, weights, x, output, label=label)
     elif served.family is Family.INT8_TILES:
-        rows = build.quantized(source.name, source.x, served.k, served.reason)
-        phases = matmul_int8(
-            build.ctx, weights[0], rows, y, bias=bias, accumulate=adds, label=label
-        )
+        phases = _int8_tiles(build, served, source, output, label)
     else:
         phases = linear(
             ctx,
@@ -185,6 +183,27 @@ def emit_product(
         )
     build.emit(phases, served.reason)
     return phases
+
+
+def _int8_tiles(
+    build: PassBuilder, served: Served, source: Input, output: Output, label: str
+) -> list[Phase]:
+    """Return the tiled product, its matrix requantized before if its blocks lie along N."""
+    (weight,) = served.product.weights
+    before = source.before
+    assert before is None or isinstance(before, RowNorm | GatedPair), "others are of one row"
+    rows = build.quantized(source.name, source.x, served.k, served.reason, before=before)
+    made = build.requantized(weight, label) if weight.by_column else None
+    products = matmul_int8(
+        build.ctx,
+        weight if made is None else made.weight,
+        rows,
+        output.ys[0],
+        bias=output.bias,
+        accumulate=output.kind == "add",
+        label=label,
+    )
+    return products if made is None else made.before(products)
 
 
 def emit_branch(
@@ -221,6 +240,17 @@ def _small_batch_rows(build: PassBuilder, name: str, k: int) -> BufferSlice:
     return build.workspace.named(
         f"{name}.{rows}.{k}", small_batch_bytes(padded_batch_rows(rows), k)
     )
+
+
+def int8_tiles(build: PassBuilder, linears: Sequence[Linear]) -> tuple[Served, ...] | None:
+    """Return the product of each linear if all are tiled products in int8, else None.
+
+    These read their input in int8, so the op before them can be computed as it is quantized.
+    """
+    products = [build.product((build.matrix(one.weight),)) for one in linears]
+    served = tuple(Served(one, build.choose(one)) for one in products)
+    fits = build.model.may_fuse and all(one.family is Family.INT8_TILES for one in served)
+    return served if fits else None
 
 
 def lower_linear(build: PassBuilder, op: Linear, residual: Residual | None = None) -> None:

@@ -203,6 +203,8 @@ def _with_notes(
         text = f"{reason.text}; {overruled.hint} is not honoured: {overruled.obstacle}"
         reason = Reason(text, overruled)
     notes = dict.fromkeys(one.note for one in product.weights if one.note)
+    if found.candidate.family is Family.INT8_TILES and product.weights[0].by_column:
+        notes["blocks along the outputs rounded to rows of Q8_0 in each pass"] = None
     return Chosen(found.candidate, replace(reason, text="; ".join((*notes, reason.text))))
 
 

@@ -70,10 +70,8 @@ def choose_storage(
     return Storage(DTYPES["F32"], Layout.ROW, note, unmet)
 
 
-def has_row_scales(preferences: Preferences, dtype: DType, *, by_column: bool = False) -> bool:
+def has_row_scales(preferences: Preferences, dtype: DType) -> bool:
     """Return whether a matrix of a linear gets the row scales that int8 products need."""
-    if by_column:
-        return preferences.arithmetic.int8
     return dtype.name in SCALED_TYPES and preferences.rounds_16_bit_weights
 
 

@@ -256,7 +256,7 @@ class _Loader:
 
     def scaled(self, matrix: GpuWeight, use: WeightUse) -> GpuWeight:
         """Return the matrix with its row scales, if int8 products need them."""
-        if not has_row_scales(self.preferences, matrix.dtype, by_column=matrix.by_column):
+        if not has_row_scales(self.preferences, matrix.dtype):
             return matrix
         # In another buffer than the matrix, since a launch cannot read and write the same buffer.
         scales = self.weights.others.empty(f"{use.name}.scales", 4 * matrix.n)

@@ -139,6 +139,38 @@ class RowNorm:
 
 
 @dataclass(frozen=True)
+class GatedPair:
+    """The activation that joins gate and up before a product of many rows.
+
+    Attributes:
+        up: f32 [rows, K]; None if gate and up are the two halves of a row of x.
+        activation: As in snippets/activate.wgsl.
+        clamp: The clamped SwiGLU to compute instead; None for the usual formula.
+    """
+
+    kind: ClassVar[str] = "gate"
+
+    up: BufferSlice | None
+    activation: str
+    clamp: Clamp | None = None
+
+    @property
+    def act(self) -> str:
+        """The formula of snippets/activate.wgsl."""
+        return self.activation if self.clamp is None else CLAMPED
+
+    @property
+    def buffers(self) -> dict[str, BufferSlice]:
+        """Operands by the names under which shaders declare them."""
+        return {} if self.up is None else {"up": self.up}
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Field values of a `QuantizeRows`."""
+        return {"joined": self.up is None, "act": self.act, "clamp": self.clamp}
+
+
+@dataclass(frozen=True)
 class RowLayerNorm:
     """The LayerNorm before a product with one row.
 
@@ -212,7 +244,7 @@ class Input:
         x: [rows, K]; with `AttentionSplits` the partial results, f32
             [rows, heads, splits, head_dim].
         before: The norm to apply first, or the partial results to combine first; None for neither.
-            `RowLayerNorm` and `GatedNorm` are for one row only.
+            `RowLayerNorm` and `GatedNorm` are for one row only, `GatedPair` is for tiles in int8.
         int8: Whether x is already in int8, as a gated product writes it, see `Output`.
         scales: For one row in int8: (f32 scale, i32 sum of the codes) [K / 16]; None otherwise.
         name: Name of the value, for the label of the phase that quantizes a small batch to int8.
@@ -221,7 +253,7 @@ class Input:
     """
 
     x: BufferSlice
-    before: RowNorm | RowLayerNorm | AttentionSplits | GatedNorm | None = None
+    before: RowNorm | RowLayerNorm | AttentionSplits | GatedNorm | GatedPair | None = None
     int8: bool = False
     scales: BufferSlice | None = None
     name: str = ""
@@ -229,7 +261,7 @@ class Input:
 
     @property
     def kind(self) -> str:
-        """`plain`, `norm`, `layer_norm`, `combine` or `gated`; `quantized` if x is in int8."""
+        """The kind of the op before, or else `plain`; `quantized` if x is in int8."""
         if self.before is not None:
             return self.before.kind
         return "quantized" if self.int8 else "plain"

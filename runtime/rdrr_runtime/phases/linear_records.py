@@ -105,6 +105,7 @@ class MatmulInt8(LinearRecord):
         tile_n: Outputs of a tile.
         tm: Rows of a thread.
         tn: Outputs of a thread.
+        teams: Teams of threads that share the inputs of a tile.
         rows: Rows that the buffers of x hold, the stride of x.
         steps: Steps of 64 inputs along K.
     """
@@ -116,6 +117,7 @@ class MatmulInt8(LinearRecord):
     tile_n: int = choice()
     tm: int = choice()
     tn: int = choice()
+    teams: int = choice(default=1)
     rows: int
     steps: int
 

@@ -1,15 +1,15 @@
 """Tiled int8 products of many token rows: y[rows, N] = x[rows, K] W[N, K]^T (+ bias) (+ y).
 
 The weights are quantized, or unquantized 16-bit values; `quantize_rows` provides x in int8. Blocks
-along K are multiplied as stored. Unquantized values and blocks along N are rounded to 16-bit
-integers with one scale for each row, split into two int8 planes; the rounding error is about a
-hundredth of that of x. A workgroup computes a tile of y. The best tile depends on how many of them
-it takes to fill the device.
+along K are multiplied as stored, and blocks along N after `requantize` has rounded them to blocks
+along K. Unquantized values are rounded to 16-bit integers with one scale for each row, split into
+two int8 planes; the rounding error is about a hundredth of that of x. A workgroup computes a tile
+of y. The best tile depends on how many of them it takes to fill the device.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rdrr_device.buffers import BufferSlice
@@ -30,7 +30,7 @@ MIN_ROWS = 9
 """Fewest token rows of a pass for which tiles beat reading each weight once for every row."""
 
 TYPES = tuple(name for name, form in FORMATS.items() if not form.values)
-"""Quantized types; with blocks along N they need row scales."""
+"""Quantized types."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,20 @@ class Tile(Params):
         rows: Token rows of the tile.
         outputs: Outputs of the tile.
         tm: Token rows of a thread.
-        tn: Outputs of a thread.
+        tn: Outputs of a thread, a multiple of 4.
+        teams: Teams of threads that share the inputs of the tile: 1, 2 or 4.
     """
 
     rows: int
     outputs: int
     tm: int
     tn: int
+    teams: int = 1
 
     @property
     def threads(self) -> int:
         """Threads of the workgroup."""
-        return self.rows // self.tm * (self.outputs // self.tn)
+        return self.rows // self.tm * (self.outputs // self.tn) * self.teams
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -66,14 +68,16 @@ class Tile(Params):
             "tile_n": self.outputs,
             "tm": self.tm,
             "tn": self.tn,
+            "teams": self.teams,
         }
 
     def storage(self, form: GpuFormat) -> int:
         """Return the bytes of workgroup memory: codes of 64 inputs of x and W, and their scales."""
         if planes(form) == 2:
-            return self.rows * (64 + 8) + self.outputs * 128
+            return self.teams * (self.rows * (64 + 8) + self.outputs * 128)
         scale = 4 * form.factors
-        return self.rows * (64 + 2 * scale) + self.outputs * (64 + 64 // form.group * scale)
+        row, output = 64 + 2 * scale, 64 + 64 // form.group * scale
+        return self.teams * (self.rows * row + self.outputs * output)
 
 
 def steps_of(k: int) -> int:
@@ -82,8 +86,8 @@ def steps_of(k: int) -> int:
 
 
 def planes(form: GpuFormat) -> int:
-    """Return the number of int8 planes of a weight: 2 if the weights have row scales, else 1."""
-    return 2 if form.values or form.column else 1
+    """Return the number of int8 planes of a weight: 2 for unquantized values, else 1."""
+    return 2 if form.values else 1
 
 
 LARGE = Tile(128, 64, 8, 4)
@@ -91,13 +95,25 @@ SMALL = Tile(64, 64, 8, 4)
 FINE = Tile(64, 64, 4, 4)
 NARROW = Tile(64, 32, 4, 4)
 TINY = Tile(32, 64, 4, 4)
-CANDIDATES = (LARGE, SMALL, FINE, NARROW, TINY, Tile(64, 128, 8, 8), Tile(32, 128, 4, 8))
+CANDIDATES = (
+    LARGE,
+    SMALL,
+    FINE,
+    NARROW,
+    TINY,
+    *(replace(one, teams=2) for one in (SMALL, NARROW, TINY)),
+    replace(TINY, teams=4),
+    Tile(128, 128, 8, 8),
+)
 ENOUGH_LARGE = 600  # large tiles that fill the largest GPUs several times over
 ENOUGH_SMALL = 128  # small tiles that occupy each of their multiprocessors once
 
 
 def refusal(ctx: OpContext, weight: GpuWeight) -> str | None:
-    """Return why tiles cannot compute the product in a pass of `ctx`, or None if they can."""
+    """Return why tiles cannot compute the product in a pass of `ctx`, or None if they can.
+
+    Blocks along N are served too, after `requantize`.
+    """
     # Blocks along N have no other int8 kernel for a small batch.
     least = 2 if weight.by_column else MIN_ROWS
     if ctx.max_rows < least:
@@ -120,24 +136,33 @@ def choose_tile(ctx: OpContext, form: GpuFormat, outputs: int) -> Tile:
     """Return the default tile for a pass of `ctx.max_rows` rows.
 
     Measured on an H200: the large tile unpacks each weight half as often, but is no faster for 512
-    rows and matrices up to 8192 by 2048; tiles with 8 by 8 outputs for each thread were slower. The
-    tiny tile takes two thirds of the time if there are few outputs (512 by 2048). For a pass whose
-    rows fit the tiny tile, the other tiles would multiply padding rows.
+    rows and matrices up to 8192 by 2048; tiles with 8 by 8 outputs for each thread were slower. If
+    there are few outputs (512 by 2048), the tiny tile takes two thirds of the time, and a further
+    third less with several teams. For a pass whose rows fit the tiny tile, the other tiles would
+    multiply padding rows.
 
     With two planes and few tiles, fewer outputs for each thread and more threads are faster. Narrow
     tiles then take a quarter less time than tiny ones, even if most of their rows are padding.
     """
     if ctx.max_rows <= TINY.rows:
         few = planes(form) > 1 and _count(ctx, TINY, outputs) < ENOUGH_SMALL
-        return NARROW if few else TINY
+        return NARROW if few else _in_teams(ctx, form, outputs)
     if _fits(ctx, form, LARGE) and _count(ctx, LARGE, outputs) >= ENOUGH_LARGE:
         return LARGE
     tiles = _count(ctx, SMALL, outputs)
     if planes(form) == 1:
-        return SMALL if tiles >= ENOUGH_SMALL else TINY
+        return SMALL if tiles >= ENOUGH_SMALL else _in_teams(ctx, form, outputs)
     if tiles >= ENOUGH_LARGE:
         return SMALL
     return FINE if tiles >= ENOUGH_SMALL else NARROW
+
+
+def _in_teams(ctx: OpContext, form: GpuFormat, outputs: int) -> Tile:
+    """Return the tiny tile with as many teams as occupy the device and fit a workgroup of it."""
+    tiles = _count(ctx, TINY, outputs)
+    wanted = (4, 2) if tiles <= ENOUGH_SMALL else (2,) if tiles <= 2 * ENOUGH_SMALL else ()
+    several = (replace(TINY, teams=teams) for teams in wanted if planes(form) == 1)
+    return next((one for one in several if _fits(ctx, form, one)), TINY)
 
 
 def _fits(ctx: OpContext, form: GpuFormat, tile: Tile) -> bool:
@@ -165,8 +190,7 @@ def matmul_int8(
 
     Args:
         ctx: Lowering context.
-        weight: [N, K] with blocks along K, or, if it has row scales, with blocks along N or of
-            unquantized 16-bit values.
+        weight: [N, K] with blocks along K, or of unquantized 16-bit values with row scales.
         x: int8 [rows, K].
         y: f32 [rows, N].
         bias: f32 [N].
@@ -179,17 +203,17 @@ def matmul_int8(
         FormatError: A buffer is too small.
     """
     form = weight.form
-    if _unreadable_reason(weight) is not None or weight.k != x.k:
+    if weight.by_column or _unreadable_reason(weight) is not None or weight.k != x.k:
         raise DeviceError(
             "no int8 kernel reads this matrix",
             where=label,
-            expected=f"row-major blocks, or row scales, and {x.k} inputs",
+            expected=f"row-major blocks, or values with row scales, and {x.k} inputs",
             found=f"{weight.dtype.name} {weight.layout.value}-major, {weight.k} inputs",
         )
     need_floats(f"{label}: y", y, ctx.max_rows * weight.n)
     if bias is not None:
         need_floats(f"{label}: bias", bias, weight.n)
-    name = f"{weight.dtype.name.lower()}{'.column' if weight.by_column else ''}"
+    name = weight.dtype.name.lower()
     tuning_key = ctx.tuning_key(
         f"matmul matmul_int8.{name} {weight.n}x{weight.k}, {ctx.max_rows} rows",
         choose_tile(ctx, form, weight.n),

@@ -1,5 +1,5 @@
 {% set F = FORMATS[0] %}
-{% set PLANES = 2 if F.column or F.values else 1 %}
+{% set PLANES = 2 if F.values else 1 %}
 {% set GROUP, MINIMUM = 32 if PLANES == 2 else F.group, PLANES == 1 and F.minimum %}
 // y = x W^T (+ bias) (+ y) for many token rows, multiplied in int8.
 //
@@ -18,14 +18,17 @@
 {% endif %}
 //
 // With blocks along K, y sums x_scale w_scale (q_x . q_w) - w_minimum x_sum over groups of {{ GROUP }} inputs.
-// Unquantized values and blocks along N are split into two int8 planes, w = row_scale (256 high + low),
-// and y = row_scale sum of x_scale (256 q_x . high + q_x . low) over groups of 32 inputs. The products
-// of a group accumulate in i32, the groups in f32.
+// Unquantized values are split into two int8 planes, w = row_scale (256 high + low), and
+// y = row_scale sum of x_scale (256 q_x . high + q_x . low) over groups of 32 inputs. The products of a
+// group accumulate in i32, the groups in f32.
 //
 // An item is a tile of {{ TILE_M }} rows by {{ TILE_N }} outputs{{ ", the items of the first expert first" if EXPERTS }}. In steps of 64 inputs, {{ TILE_M // TM * (TILE_N // TN) }} threads
 // stage x and the unpacked codes and scales of the weights in workgroup memory. Then each thread
 // multiplies {{ TM }} rows by {{ TN }} outputs while the loads of the next step are in flight. 32 consecutive threads
 // cover 4 rows by 8 outputs, so that most of their reads of workgroup memory are shared.
+{% if TEAMS > 1 %}
+// {{ TEAMS }} such teams of threads share the steps of a tile; the first adds up their sums.
+{% endif %}
 {% set MT = TILE_M // TM %}
 {% set NT = TILE_N // TN %}
 {% set PARTS = 4 if F.values else 2 %}
@@ -33,6 +36,7 @@
 {% set X_LOADS = TILE_M * 4 // THREADS %}
 {% set W_LOADS = (TILE_N * PARTS + THREADS - 1) // THREADS %}
 {% set PER_STEP = 64 // GROUP %}
+{% set XS, WS = TILE_M * TEAMS, TILE_N * TEAMS %}
 {% set X_ROW = "input_row(expert, " if EXPERTS else "" %}
 {% if not EXPERTS %}
 {% include "snippets/step.wgsl" %}
@@ -63,16 +67,13 @@ override FIRST: u32;             // index of this part's first row
 override OUTPUTS: u32;           // rows of this part
 override ACCUMULATE: bool;
 
-var<workgroup> tile_x: array<vec4<u32>, {{ TILE_M * 4 }}>;       // [4 times 16 inputs, rows]
-var<workgroup> tile_w: array<vec4<u32>, {{ TILE_N * 4 * PLANES }}>;       // [planes, 4 times 16 inputs, outputs]
-var<workgroup> scale_x: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ TILE_M * 2 }}>;      // [2 groups, rows]
+var<workgroup> tile_x: array<vec4<u32>, {{ XS * 4 }}>;       // [4 times 16 inputs, teams, rows]
+var<workgroup> tile_w: array<vec4<u32>, {{ WS * 4 * PLANES }}>;       // [planes, 4 times 16 inputs, teams, outputs]
+var<workgroup> scale_x: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ XS * 2 }}>;      // [2 groups, teams, rows]
 {% if PLANES == 1 %}
-var<workgroup> scale_w: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ TILE_N * PER_STEP }}>;  // [groups, outputs]
+var<workgroup> scale_w: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ WS * PER_STEP }}>;  // [groups, teams, outputs]
 {% endif %}
 
-{% if F.column %}
-{% set DEQUANTIZED = true %}
-{% endif %}
 {% include "snippets/weights.wgsl" %}
 {% include "snippets/tile.wgsl" %}
 
@@ -124,19 +125,21 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let rows = current.rows;
     let n0 = item * {{ TILE_N }}u;
 {% endif %}
-    let t = thread.index;
-    let team = t / 32u;
-    let tn = team % {{ NT // 8 }}u * 8u + t / 2u % 8u;
-    let tm = team / {{ NT // 8 }}u * 4u + t / 16u % 2u * 2u + t % 2u;
+    let t = thread.index{{ " % " ~ THREADS ~ "u" if TEAMS > 1 }};
+    let team = {{ "thread.index / " ~ THREADS ~ "u" if TEAMS > 1 else "0u" }};
+    let tn = t / 32u % {{ NT // 8 }}u * 8u + t / 2u % 8u;
+    let tm = t / 32u / {{ NT // 8 }}u * 4u + t / 16u % 2u * 2u + t % 2u;
     // This thread stages {{ X_LOADS }} times 16 inputs of x and {{ W_LOADS }} times {{ 64 // PARTS }} weights of a row.
 {% for i in range(X_LOADS) %}
     let x_slot{{ i }} = t + {{ i * THREADS }}u;
     let x_row{{ i }} = {{ X_ROW }}row + x_slot{{ i }} % {{ TILE_M }}u{{ ", rows)" if EXPERTS }};
     let x_from{{ i }} = (x_slot{{ i }} / {{ TILE_M }}u) * ROWS + x_row{{ i }};
+    let x_to{{ i }} = (x_slot{{ i }} / {{ TILE_M }}u) * {{ XS }}u + team * {{ TILE_M }}u + x_slot{{ i }} % {{ TILE_M }}u;
 {% endfor %}
     let s_slot = min(t, {{ TILE_M * 2 - 1 }}u);
     let s_row = {{ X_ROW }}row + s_slot % {{ TILE_M }}u{{ ", rows)" if EXPERTS }};
     let s_from = (s_slot / {{ TILE_M }}u) * ROWS + s_row;
+    let s_to = (s_slot / {{ TILE_M }}u) * {{ XS }}u + team * {{ TILE_M }}u + s_slot % {{ TILE_M }}u;
 {% for i in range(W_LOADS) %}
     let w_slot{{ i }} = min(t + {{ i * THREADS }}u, {{ TILE_N * PARTS - 1 }}u);
 {% if PARTS == 4 %}
@@ -146,6 +149,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let w_row{{ i }} = w_slot{{ i }} % {{ TILE_N }}u;
     let w_part{{ i }} = w_slot{{ i }} / {{ TILE_N }}u;
 {% endif %}
+    let w_to{{ i }} = team * {{ TILE_N }}u + w_row{{ i }};
 {% if PLANES == 2 %}
     let w_scale{{ i }} = row_scales[FIRST + min(n0 + w_row{{ i }}, OUTPUTS - 1u)];
     let w_inverse{{ i }} = select(0.0, 1.0 / w_scale{{ i }}, w_scale{{ i }} > 0.0);
@@ -153,69 +157,69 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let w_from{{ i }} = {{ "expert * N + " if EXPERTS }}min(n0 + w_row{{ i }}, OUTPUTS - 1u);
 {% endfor %}
 {% for i in range(X_LOADS) %}
-    var x_next{{ i }} = x[x_from{{ i }}];
+    var x_next{{ i }} = x[x_from{{ i }} + 4u * team * ROWS];
 {% endfor %}
-    var s_next = x_scales[s_from];
+    var s_next = x_scales[s_from + 2u * team * ROWS];
 {% for i in range(W_LOADS) %}
-    var w_next{{ i }} = fetch(w_from{{ i }}, 0u, w_part{{ i }});
+    var w_next{{ i }} = fetch(w_from{{ i }}, min(team, STEPS - 1u), w_part{{ i }});
 {% endfor %}
 {% for m in range(TM) %}
 {% for n in range(TN) %}
     var acc{{ m }}_{{ n }} = 0.0;
 {% endfor %}
 {% endfor %}
-    for (var step = 0u; step < STEPS; step++) {
+    for (var step = 0u; step < STEPS; step += {{ TEAMS }}u) {
 {% for i in range(X_LOADS) %}
-        tile_x[x_slot{{ i }}] = x_next{{ i }};
+        tile_x[x_to{{ i }}] = x_next{{ i }};
 {% endfor %}
 {% if THREADS > TILE_M * 2 %}
         if (t < {{ TILE_M * 2 }}u) {
-            scale_x[t] = s_next{{ "" if MINIMUM else ".x" }};
+            scale_x[s_to] = s_next{{ "" if MINIMUM else ".x" }};
         }
 {% else %}
-        scale_x[s_slot] = s_next{{ "" if MINIMUM else ".x" }};
+        scale_x[s_to] = s_next{{ "" if MINIMUM else ".x" }};
 {% endif %}
 {% for i in range(W_LOADS) %}
 {% set HOW = "w_inverse" ~ i ~ ", " if PLANES == 2 else "" %}
 {% if (i + 1) * THREADS > TILE_N * PARTS %}
         if (t < {{ TILE_N * PARTS - i * THREADS }}u) {
-            unpack(w_next{{ i }}, w_row{{ i }}, {{ HOW }}w_part{{ i }});
+            unpack(w_next{{ i }}, w_to{{ i }}, {{ HOW }}w_part{{ i }});
         }
 {% else %}
-        unpack(w_next{{ i }}, w_row{{ i }}, {{ HOW }}w_part{{ i }});
+        unpack(w_next{{ i }}, w_to{{ i }}, {{ HOW }}w_part{{ i }});
 {% endif %}
 {% endfor %}
         workgroupBarrier();
-        let next = min(step + 1u, STEPS - 1u);
+        let next = min(step + {{ TEAMS }}u + team, {{ "(STEPS + 3u) / 4u * 4u" if TEAMS > 1 else "STEPS" }} - 1u);
 {% for i in range(X_LOADS) %}
         x_next{{ i }} = x[x_from{{ i }} + 4u * next * ROWS];
 {% endfor %}
         s_next = x_scales[s_from + 2u * next * ROWS];
 {% for i in range(W_LOADS) %}
-        w_next{{ i }} = fetch(w_from{{ i }}, next, w_part{{ i }});
+        w_next{{ i }} = fetch(w_from{{ i }}, {{ "min(next, STEPS - 1u)" if TEAMS > 1 else "next" }}, w_part{{ i }});
 {% endfor %}
 {% for g in range(2) %}
         {
 {% for n in range(TN) %}
-            let at{{ n }} = tn + {{ n * NT }}u;
-            let a{{ n }} = tile_w[at{{ n }} + {{ 2 * g * TILE_N }}u];
-            let b{{ n }} = tile_w[at{{ n }} + {{ (2 * g + 1) * TILE_N }}u];
+            let at{{ n }} = team * {{ TILE_N }}u + tn + {{ n * NT }}u;
+            let a{{ n }} = tile_w[at{{ n }} + {{ 2 * g * WS }}u];
+            let b{{ n }} = tile_w[at{{ n }} + {{ (2 * g + 1) * WS }}u];
 {% if PLANES == 2 %}
-            let e{{ n }} = tile_w[at{{ n }} + {{ (2 * g + 4) * TILE_N }}u];
-            let f{{ n }} = tile_w[at{{ n }} + {{ (2 * g + 5) * TILE_N }}u];
+            let e{{ n }} = tile_w[at{{ n }} + {{ (2 * g + 4) * WS }}u];
+            let f{{ n }} = tile_w[at{{ n }} + {{ (2 * g + 5) * WS }}u];
 {% elif GROUP == 32 %}
-            let w{{ n }} = scale_w[at{{ n }} + {{ g * TILE_N }}u];
+            let w{{ n }} = scale_w[at{{ n }} + {{ g * WS }}u];
 {% else %}
-            let w{{ n }} = scale_w[at{{ n }} + {{ 2 * g * TILE_N }}u];
-            let v{{ n }} = scale_w[at{{ n }} + {{ (2 * g + 1) * TILE_N }}u];
+            let w{{ n }} = scale_w[at{{ n }} + {{ 2 * g * WS }}u];
+            let v{{ n }} = scale_w[at{{ n }} + {{ (2 * g + 1) * WS }}u];
 {% endif %}
 {% endfor %}
 {% for m in range(TM) %}
             {
-                let at = tm + {{ m * MT }}u;
-                let c = tile_x[at + {{ 2 * g * TILE_M }}u];
-                let d = tile_x[at + {{ (2 * g + 1) * TILE_M }}u];
-                let s = scale_x[at + {{ g * TILE_M }}u];
+                let at = team * {{ TILE_M }}u + tm + {{ m * MT }}u;
+                let c = tile_x[at + {{ 2 * g * XS }}u];
+                let d = tile_x[at + {{ (2 * g + 1) * XS }}u];
+                let s = scale_x[at + {{ g * XS }}u];
 {% for n in range(TN) %}
 {% if PLANES == 2 %}
                 let high{{ n }} = dot16(dot16(0i, a{{ n }}, c), b{{ n }}, d);
@@ -235,6 +239,38 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% endfor %}
         workgroupBarrier();
     }
+{% if TEAMS > 1 %}
+{% set IN_X = XS * 4 // THREADS %}
+{% for other in range(1, TEAMS) %}
+    if (team == {{ other }}u) {
+{% for m in range(TM) %}
+{% for quad in range(TN // 4) %}
+{% set slot = m * (TN // 4) + quad %}
+        {{ "tile_x" if slot < IN_X else "tile_w" }}[{{ (slot if slot < IN_X else slot - IN_X) * THREADS }}u + t] =
+            bitcast<vec4<u32>>(vec4<f32>({% for n in range(4) %}acc{{ m }}_{{ 4 * quad + n }}{{ ", " if n < 3 }}{% endfor %}));
+{% endfor %}
+{% endfor %}
+    }
+    workgroupBarrier();
+    if (team == 0u) {
+{% for m in range(TM) %}
+{% for quad in range(TN // 4) %}
+{% set slot = m * (TN // 4) + quad %}
+        let part{{ slot }} = bitcast<vec4<f32>>({{ "tile_x" if slot < IN_X else "tile_w" }}[{{ (slot if slot < IN_X else slot - IN_X) * THREADS }}u + t]);
+{% for n in range(4) %}
+        acc{{ m }}_{{ 4 * quad + n }} += part{{ slot }}.{{ "xyzw"[n] }};
+{% endfor %}
+{% endfor %}
+{% endfor %}
+    }
+{% if other + 1 < TEAMS %}
+    workgroupBarrier();
+{% endif %}
+{% endfor %}
+    if (team > 0u) {
+        return;  // no barrier follows
+    }
+{% endif %}
 {% for m in range(TM) %}
 {% for n in range(TN) %}
     store({{ "expert, " if EXPERTS }}row + tm + {{ m * MT }}u, rows, n0 + tn + {{ n * NT }}u, acc{{ m }}_{{ n }});

@@ -1,16 +1,39 @@
-"""Quantization of many token rows to int8, the input of `matmul_int8`."""
+"""Quantization of many token rows to int8, the input of `matmul_int8`.
+
+The norm before a product, or the activation of gate and up, is computed by the same phase.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from rdrr_device.buffers import BufferSlice
+from rdrr_device.tuning import Params
+from rdrr_manifests.graph import Clamp
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
-from rdrr_runtime.phases.phase import Phase, Record, Work
+from rdrr_runtime.phases.fusion import GatedPair, RowNorm
+from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 
 ROW_TILE = 128  # rows are padded to a multiple, so that no tile reads beyond the buffers
 K_TILE = 256  # K is padded to a multiple, because blocks of any type divide it
+NORM_ROWS = 4  # token rows of an item with a norm
+
+
+@dataclass(frozen=True)
+class RowNormTuning(Params):
+    """Tuning parameters of quantize_rows with a norm.
+
+    Attributes:
+        workgroup: Threads of a workgroup, which share `NORM_ROWS` token rows; a power of two.
+    """
+
+    workgroup: int
+
+
+NORM_TUNING = RowNormTuning(256)
+NORM_CANDIDATES = tuple(RowNormTuning(threads) for threads in (64, 128, 256, 512, 1024))
 
 
 @dataclass(frozen=True)
@@ -43,7 +66,13 @@ class QuantizeRows(Record):
         k: Elements of a vector.
         k_padded: Elements of a vector, zero padding included; a multiple of `K_TILE`.
         rows: Vectors that the buffers hold.
-        per_row: Vectors of a token row.
+        input: The op that is computed first: `plain` for none, `norm` or `gate`.
+        joined: For `gate`: whether gate and up are the two halves of one row.
+        act: For `gate`: formula of snippets/activate.wgsl.
+        clamp: For `gate`: constants of the clamped SwiGLU.
+        per_row: Vectors of a token row; None for `norm`.
+        eps: For `norm`: epsilon added to the mean square.
+        offset: For `norm`: number added to the gain.
     """
 
     shader = "quantize_rows"
@@ -53,7 +82,13 @@ class QuantizeRows(Record):
     k: int
     k_padded: int
     rows: int
-    per_row: int
+    input: str = choice("plain")
+    joined: bool = choice(default=False)
+    act: str = choice("")
+    clamp: Clamp | None = None
+    per_row: int | None = None
+    eps: float | None = None
+    offset: float | None = None
 
 
 def padded(value: int, multiple: int) -> int:
@@ -73,14 +108,21 @@ def int8_sizes(rows: int, k: int) -> tuple[int, int]:
 
 
 def quantize_rows(
-    ctx: OpContext, x: BufferSlice, target: QuantizedRows, *, per_row: int = 1, label: str
+    ctx: OpContext,
+    x: BufferSlice,
+    target: QuantizedRows,
+    *,
+    before: RowNorm | GatedPair | None = None,
+    per_row: int = 1,
+    label: str,
 ) -> list[Phase]:
     """Quantize token rows to int8.
 
     Args:
         ctx: Lowering context.
-        x: f32 [rows, per_row, K].
+        x: f32 [rows, per_row, K]; with a `GatedPair` the gates.
         target: Buffers for the result, one row of it for each vector of x.
+        before: The norm or the activation to compute first, for `per_row` 1; None for none.
         per_row: Vectors of a token row.
         label: Name of the value, for messages and profiles.
 
@@ -88,7 +130,8 @@ def quantize_rows(
         FormatError: K is not a multiple of 4, or a buffer is too small.
     """
     need_multiple(f"{label}: K", target.k, 4)
-    need_floats(f"{label}: x", x, ctx.max_rows * per_row * target.k)
+    width = target.k * (2 if isinstance(before, GatedPair) and before.up is None else 1)
+    need_floats(f"{label}: x", x, ctx.max_rows * per_row * width)
     for name, buffer, size in zip(
         ("q", "scales"),
         (target.q, target.scales),
@@ -96,7 +139,28 @@ def quantize_rows(
         strict=True,
     ):
         need_floats(f"{label}: {name}", buffer, size // 4)
-    record = QuantizeRows(k=target.k, k_padded=target.k_padded, rows=target.rows, per_row=per_row)
+    sizes: dict[str, Any] = {"k": target.k, "k_padded": target.k_padded, "rows": target.rows}
     buffers = {"current": ctx.state.step, "x": x, "q": target.q, "scales": target.scales}
+    if before is not None:
+        buffers |= before.buffers
+        for name, operand in before.buffers.items():
+            rows = ctx.max_rows if isinstance(before, GatedPair) else 1
+            need_floats(f"{label}: {name}", operand, rows * target.k)
+    if isinstance(before, RowNorm):
+        tuning_key = ctx.tuning_key(
+            f"norm quantize_rows.norm {target.k}, {ctx.max_rows} rows",
+            NORM_TUNING,
+            (one for one in NORM_CANDIDATES if one.workgroup <= ctx.max_threads),
+        )
+        record = QuantizeRows(
+            threads=tuning_key.used.workgroup,
+            variant="norm",
+            input="norm",
+            **sizes,
+            **before.fields,
+        )
+        return [Phase(record, buffers, Work(1, NORM_ROWS), label, (tuning_key,))]
+    fields = {} if before is None else {"variant": before.act, "input": "gate", **before.fields}
+    record = QuantizeRows(per_row=per_row, **sizes, **fields)
     work = Work(target.k_padded // K_TILE * per_row, 8)
     return [Phase(record, buffers, work, label)]

@@ -40,7 +40,7 @@ def row_scales(weight: GpuWeight, scales: BufferSlice, *, label: str) -> list[Ph
     """Compute the scale of each row, one phase for each part of the matrix.
 
     Args:
-        weight: [N, K]; row-major of a type in `SCALED_TYPES`, or quantized with blocks along N.
+        weight: [N, K], row-major of a type in `SCALED_TYPES`.
         scales: f32 [N], the result.
         label: Name of the matrix.
 

@@ -1,6 +1,6 @@
 // scales[FIRST + n] = max|w| of row n / 32639, the scale with which weights are rounded to 16 bits.
 //
-// weight0  zero-padded rows of unquantized values, or blocks along N; layout as in formats.py
+// weight0  zero-padded rows of unquantized values, layout as in formats.py
 // scales   f32 [N]
 //
 // An item is one row. The divisor is 127 * 256 + 127 = 32639, so that both bytes of a weight fit int8.
@@ -10,9 +10,6 @@ var<storage, read_write> scales: array<f32>;
 
 override FIRST: u32;
 
-{% if F.column %}
-{% set DEQUANTIZED = true %}
-{% endif %}
 {% include "snippets/weights.wgsl" %}
 {% include "snippets/reduce_max.wgsl" %}
 
@@ -23,19 +20,10 @@ fn abs_max(v: vec4<f32>) -> f32 {
 
 fn phase(item: u32, thread: Thread) {
     var amax = 0.0;
-{% if F.column %}
-    for (var i = thread.index; i < 2u * ROW_UNITS0; i += WG) {
-        let unit = weights0(item, i);
-{% for i in range(8) %}
-        amax = max(amax, abs_max(unit[{{ i }}]));
-{% endfor %}
-    }
-{% else %}
     for (var i = thread.index; i < ROW_UNITS0; i += WG) {
         let word = weight0[item * ROW_UNITS0 + i];
         amax = max(amax, max(abs_max(quad_{{ F.values }}(word.xy)), abs_max(quad_{{ F.values }}(word.zw))));
     }
-{% endif %}
     amax = reduce_max(amax, thread);
     if (thread.index == 0u) {
         scales[FIRST + item] = amax / 32639.0;

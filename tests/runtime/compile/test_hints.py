@@ -82,7 +82,7 @@ OBEYED = {
         {
             "decode layer 1 qkv": "matvec.q4_k,q4_k,q4_k.int8",
             "decode l1.down_proj": "matvec.q4_k.int8",
-            "prefill l1.down_proj": "matmul_int8.q4_k",
+            "prefill l1.down_proj": "matmul_int8.q8_0",
         },
         INT8,
     ),
@@ -295,7 +295,7 @@ def test_an_unhonoured_hint_is_reported_once(plain_device, tmp_path, rng):
 
 
 @pytest.mark.parametrize(
-    ("layout", "kernel"), [("row", "matvec_rows.q4_k"), ("column", "matmul_int8.q4_k.column")]
+    ("layout", "kernel"), [("row", "matvec_rows.q4_k"), ("column", "matmul_int8.q8_0")]
 )
 def test_a_small_batch_uses_int8_if_a_hint_requests_it(device, tmp_path, rng, layout, kernel):
     package, hints = package_of(tmp_path, rng, layout=layout), policy(q4kMatmul="fused_q4k_int8")
@@ -355,21 +355,6 @@ def test_16_bit_weights_get_row_scales_where_their_products_use_int8(software, h
     assert has_row_scales(preferences, DTYPES["F16"]) is int8
     assert has_row_scales(preferences, DTYPES["BF16"]) is int8
     assert has_row_scales(preferences, DTYPES["F32"]) is False
-
-
-@pytest.mark.parametrize(
-    ("software", "hints", "int8"),
-    [
-        (False, {}, True),
-        (True, {}, False),
-        (False, {"q4kMatmul": "fused_q4k_int8"}, True),
-        (True, {"q4kMatmul": "fused_q4k_int8"}, True),
-        (False, {"q4kMatmul": "fused_q4k"}, False),
-    ],
-)
-def test_column_major_matrices_get_row_scales_where_their_products_use_int8(software, hints, int8):
-    preferences = Preferences(policy(**hints), software)
-    assert has_row_scales(preferences, DTYPES["Q4_K"], by_column=True) is int8
     assert has_row_scales(preferences, DTYPES["Q4_K"]) is False
 
 

@@ -30,10 +30,18 @@ from rdrr_runtime.phases.quantize_rows import QuantizedRows, int8_sizes, padded,
 from rdrr_runtime.phases.row_scales import SCALED_TYPES, row_scales
 from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
 
-TILES = {"large": LARGE, "small": SMALL, "tiny": TINY, "fine": FINE, "narrow": NARROW}
-COLUMNS = tuple(f"{name} column-major" for name in ("Q4_K", "Q6_K", "Q8_0", "Q5_1"))
-WEIGHTS = (*sorted(TYPES), *SCALED_TYPES, *COLUMNS)
-SCALINGS = ("Q8_0", "Q4_K", "Q6_K", "F16", "Q4_K column-major")
+TILES = {
+    "large": LARGE,
+    "small": SMALL,
+    "tiny": TINY,
+    "fine": FINE,
+    "narrow": NARROW,
+    "small in 2 teams": replace(SMALL, teams=2),
+    "tiny in 2 teams": replace(TINY, teams=2),
+    "tiny in 4 teams": replace(TINY, teams=4),
+}
+WEIGHTS = (*sorted(TYPES), *SCALED_TYPES)
+SCALINGS = ("Q8_0", "Q4_K", "Q6_K", "F16")
 """One weight type for each way in which codes are scaled."""
 
 
@@ -47,21 +55,13 @@ def int8_buffers(bench: Bench, max_rows: int, k: int) -> QuantizedRows:
 def stored(
     bench: Bench, rng: np.random.Generator, dtype: str, n: int, k: int
 ) -> tuple[GpuWeight, F32]:
-    name, layout = dtype.split()[0], Layout.COLUMN if dtype in COLUMNS else Layout.ROW
-    raw, values = random_tensor(rng, name, layout, (n, k))
-    return uploaded(bench, name, raw, n, k, layout), values
+    raw, values = random_tensor(rng, dtype, Layout.ROW, (n, k))
+    return uploaded(bench, dtype, raw, n, k), values
 
 
-def uploaded(
-    bench: Bench,
-    dtype: str,
-    raw: npt.NDArray[np.uint8],
-    n: int,
-    k: int,
-    layout: Layout = Layout.ROW,
-) -> GpuWeight:
+def uploaded(bench: Bench, dtype: str, raw: npt.NDArray[np.uint8], n: int, k: int) -> GpuWeight:
     """Upload a matrix, and compute its row scales if the product needs them."""
-    weight = upload_weight(bench.arena, DTYPES[dtype], layout, (n, k), raw, "weight")
+    weight = upload_weight(bench.arena, DTYPES[dtype], Layout.ROW, (n, k), raw, "weight")
     return with_row_scales(bench, weight) if planes(weight.form) == 2 else weight
 
 
@@ -107,6 +107,11 @@ def test_every_tile_equals_the_reference(bench, rng, dtype, tile) -> None:
 )
 def test_odd_sizes_equal_the_reference(bench, rng, dtype, case) -> None:
     check(bench, rng, dtype, case, "small")
+
+
+@pytest.mark.parametrize("k", [36, 288, 1088])
+def test_teams_share_any_number_of_steps(bench, rng, k) -> None:
+    check(bench, rng, "Q4_K", (33, 67, k), "tiny in 2 teams")
 
 
 @pytest.mark.parametrize("dtype", SCALINGS)
@@ -238,7 +243,8 @@ def test_each_row_of_unquantized_values_has_its_own_scale(bench, rng, dtype, mon
 
 def test_a_refusal_gives_the_reason(bench, rng) -> None:
     blocks, _ = stored(bench, rng, "Q4_K", 64, 256)
-    columns, _ = stored(bench, rng, "Q4_K column-major", 64, 256)
+    raw, _ = random_tensor(rng, "Q4_K", Layout.COLUMN, (64, 256))
+    columns = upload_weight(bench.arena, DTYPES["Q4_K"], Layout.COLUMN, (64, 256), raw, "weight")
     half, _ = stored(bench, rng, "F16", 64, 256)
     f32 = upload_weight(
         bench.arena, DTYPES["F32"], Layout.ROW, (8, 64), bytes(4 * 8 * 64), "weight"
@@ -257,7 +263,9 @@ def test_a_refusal_gives_the_reason(bench, rng) -> None:
 
 
 @pytest.mark.parametrize("form", [("Q4_K", Layout.COLUMN), ("F16", Layout.ROW)], ids=str)
-def test_a_matrix_without_row_scales_is_refused(bench, rng, form) -> None:
+def test_values_without_row_scales_and_blocks_along_the_outputs_are_refused(
+    bench, rng, form
+) -> None:
     dtype, layout = form
     raw, _ = random_tensor(rng, dtype, layout, (64, 256))
     weight = upload_weight(bench.arena, DTYPES[dtype], layout, (64, 256), raw, "weight")
@@ -266,15 +274,21 @@ def test_a_matrix_without_row_scales_is_refused(bench, rng, form) -> None:
         matmul_int8(bench.context(9), weight, target, bench.poisoned(9, 64), label="t")
 
 
+TWO_TEAMS = replace(TINY, teams=2)
+
+
 @pytest.mark.parametrize(
     ("dtype", "rows", "outputs", "storage", "tile"),
     [
         ("Q4_K", 512, 14336, 49152, LARGE),
         ("Q4_K", 512, 14336, 10240, SMALL),
         ("Q4_K", 512, 8192, 49152, SMALL),
-        ("Q4_K", 512, 512, 49152, TINY),
-        ("Q4_K", 32, 16384, 49152, TINY),
-        ("Q4_K", 33, 16384, 49152, SMALL),
+        ("Q4_K", 512, 1024, 49152, SMALL),
+        ("Q4_K", 512, 512, 49152, TWO_TEAMS),
+        ("Q4_K", 512, 512, 10240, TINY),
+        ("Q4_K", 32, 32768, 49152, TINY),
+        ("Q4_K", 32, 2048, 49152, TWO_TEAMS),
+        ("Q4_K", 33, 32768, 49152, SMALL),
         ("F16", 512, 14336, 49152, LARGE),
         ("F16", 512, 14336, 16384, SMALL),
         ("F16", 512, 2048, 49152, FINE),
@@ -288,3 +302,11 @@ def test_the_default_tile_depends_on_the_size_and_the_device(
 ) -> None:
     ctx = replace(bench.context(1), max_rows=rows, workgroup_storage=storage)
     assert choose_tile(ctx, FORMATS[dtype], outputs) == tile
+
+
+@pytest.mark.parametrize(("threads", "teams"), [(512, 4), (256, 2), (128, 1)])
+def test_few_tiles_are_shared_by_as_many_teams_as_the_device_has_threads(
+    bench, threads, teams
+) -> None:
+    ctx = replace(bench.context(1), max_rows=512, workgroup_storage=49152, max_threads=threads)
+    assert choose_tile(ctx, FORMATS["Q4_K"], 512) == replace(TINY, teams=teams)
