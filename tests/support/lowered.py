@@ -34,8 +34,7 @@ from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.logprobs import LogprobBuffers, logprobs
 from rdrr_runtime.phases.repack import Chunk, repack_columns, repack_rows
-from rdrr_runtime.phases.requantize import requantized, scratch_bytes
-from rdrr_runtime.phases.row_scales import SCALED_TYPES, row_scales
+from rdrr_runtime.phases.requantize import is_rounded, requantized, scratch_bytes
 from rdrr_runtime.phases.sample import sample, scatter_entries
 from rdrr_runtime.phases.sample_buffers import SampleBuffers
 from rdrr_runtime.phases.state import State
@@ -145,9 +144,7 @@ def kernels_of_loading(device: Device) -> Iterator[Kernel]:
                 made += [step.phase for step in repack_columns(weight, chunk, 0, name)]
             elif not form.values:
                 made += [step.phase for step in repack_rows(weight, chunk, name)]
-            if layout is Layout.COLUMN:
+            if is_rounded(weight):
                 scratch = arena.empty("scratch", scratch_bytes(weight, 1 << 27))
                 made += requantized(weight, scratch, 1 << 27, label=name).phases
-            if name in SCALED_TYPES:
-                made += row_scales(weight, arena.empty("scales", 4 * 512), label=name)
     return (as_dispatch(one).kernel for one in made)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph.ops import Graph, Linear, Norm, Residual, WeightUse
@@ -27,7 +28,7 @@ from rdrr_runtime.phases.kept_hidden import KeptHidden
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.quantize_rows import QuantizedRows, int8_sizes, padded_rows, quantize_rows
-from rdrr_runtime.phases.requantize import Requantized, requantized, scratch_bytes
+from rdrr_runtime.phases.requantize import Requantized, is_rounded, requantized, scratch_bytes
 from rdrr_runtime.phases.routing import Routed
 
 
@@ -57,6 +58,12 @@ class LoadedModel:
     may_fuse: bool = True
     hidden: KeptHidden | None = None
     host_rows: Mapping[str, BufferSlice] = field(default_factory=dict)
+
+    @cached_property
+    def requantized_bytes(self) -> int:
+        """Bytes of the buffer in which each matrix that int8 products need rounded finds room."""
+        rounded = (one for one in self.weights.matrices.values() if is_rounded(one))
+        return max(scratch_bytes(one, self.max_binding) for one in rounded)
 
 
 @dataclass
@@ -211,8 +218,5 @@ class PassBuilder:
 
     def requantized(self, weight: GpuWeight, label: str) -> Requantized:
         """Return a matrix rounded to Q8_0 rows, in a buffer that all such matrices share."""
-        limit = self.model.max_binding
-        others = (one for one in self.model.weights.matrices.values() if one.by_column)
-        size = max(scratch_bytes(one, limit) for one in (weight, *others))
-        scratch = self.workspace.named("requantized", size)
-        return requantized(weight, scratch, limit, label=label)
+        scratch = self.workspace.named("requantized", self.model.requantized_bytes)
+        return requantized(weight, scratch, self.model.max_binding, label=label)

@@ -29,6 +29,7 @@ from rdrr_runtime.phases.matvec import matvec
 from rdrr_runtime.phases.matvec_rows import matvec_rows, padded_batch_rows
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.quantize_small_batch import quantize_small_batch, small_batch_bytes
+from rdrr_runtime.phases.requantize import is_rounded
 
 
 @dataclass(frozen=True)
@@ -188,12 +189,12 @@ def emit_product(
 def _int8_tiles(
     build: PassBuilder, served: Served, source: Input, output: Output, label: str
 ) -> list[Phase]:
-    """Return the tiled product, its matrix requantized before if its blocks lie along N."""
+    """Return the tiled product, its matrix rounded to Q8_0 rows before where it must be."""
     (weight,) = served.product.weights
     before = source.before
     assert before is None or isinstance(before, RowNorm | GatedPair), "others are of one row"
     rows = build.quantized(source.name, source.x, served.k, served.reason, before=before)
-    made = build.requantized(weight, label) if weight.by_column else None
+    made = build.requantized(weight, label) if is_rounded(weight) else None
     products = matmul_int8(
         build.ctx,
         weight if made is None else made.weight,

@@ -62,7 +62,7 @@ class Preferences:
 
     @property
     def rounds_16_bit_weights(self) -> bool:
-        """Whether 16-bit weights may be split into two int8 planes; `f16Matmul` rules it out."""
+        """Whether 16-bit weights may be rounded to int8 for many rows; `f16Matmul` rules it out."""
         return self.hint("f16Matmul") is None and self.arithmetic.int8
 
     def activations(self, features: frozenset[str]) -> tuple[str, Reason]:

@@ -19,6 +19,7 @@ from rdrr_runtime.phases import matmul_int8, matvec, matvec_rows
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.linear import GEMV_ROWS
+from rdrr_runtime.phases.requantize import is_rounded
 
 
 class Family(Enum):
@@ -203,8 +204,8 @@ def _with_notes(
         text = f"{reason.text}; {overruled.hint} is not honoured: {overruled.obstacle}"
         reason = Reason(text, overruled)
     notes = dict.fromkeys(one.note for one in product.weights if one.note)
-    if found.candidate.family is Family.INT8_TILES and product.weights[0].by_column:
-        notes["blocks along the outputs rounded to rows of Q8_0 in each pass"] = None
+    if found.candidate.family is Family.INT8_TILES and is_rounded(product.weights[0]):
+        notes["weights rounded to rows of Q8_0 in each pass"] = None
     return Chosen(found.candidate, replace(reason, text="; ".join((*notes, reason.text))))
 
 

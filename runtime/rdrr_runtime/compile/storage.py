@@ -11,7 +11,6 @@ from rdrr_runtime.compile.decision import Unmet
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.phases.formats import FORMATS
 from rdrr_runtime.phases.gpu_weight import reads_flat
-from rdrr_runtime.phases.row_scales import SCALED_TYPES
 
 EXPANSIONS = {"dequant_f16": "F16", "dequant_f32": "F32"}
 
@@ -68,11 +67,6 @@ def choose_storage(
     # F32 rather than F16: without a hint the values stay exactly those of the package.
     note = f"{dtype} expanded to F32 at load, as {obstacle}"
     return Storage(DTYPES["F32"], Layout.ROW, note, unmet)
-
-
-def has_row_scales(preferences: Preferences, dtype: DType) -> bool:
-    """Return whether a matrix of a linear gets the row scales that int8 products need."""
-    return dtype.name in SCALED_TYPES and preferences.rounds_16_bit_weights
 
 
 def _obstacle(dtype: DType, layout: Layout, k: int, *, experts: bool) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain, islice
 
 import numpy as np
@@ -23,7 +22,7 @@ from rdrr_device.dry_run import DryRunArena
 from rdrr_device.kernels import Kernel
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
-from rdrr_manifests.graph.ops import Experts, Graph, Linear, WeightKind, WeightUse
+from rdrr_manifests.graph.ops import Experts, Graph, WeightKind, WeightUse
 from rdrr_manifests.graph.padding import LANES, PaddedGraph, VectorScale
 from rdrr_manifests.package import Package
 
@@ -35,13 +34,11 @@ from rdrr_runtime.compile.padded_weights import (
 )
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.read_ahead import Bytes, Read, reading_ahead
-from rdrr_runtime.compile.storage import Storage, choose_storage, has_row_scales
+from rdrr_runtime.compile.storage import Storage, choose_storage
 from rdrr_runtime.compile.weight_rows import changed_rows, reads_as_stored
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
-from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.packing import Uploader
 from rdrr_runtime.phases.repack import repack_kernel
-from rdrr_runtime.phases.row_scales import row_scales
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ class Weights:
 
     Attributes:
         blocks: Owner of the matrices.
-        others: Owner of the vectors and of the row scales, which are computed from matrices.
+        others: Owner of the vectors.
         joined: Owner of the concatenated vectors.
         matrices: Matrices by tensor name; a tied head shares the entry of the embedding.
         vectors: Norm weights and biases in f32, by tensor name.
@@ -199,7 +196,6 @@ def allocate_weights(
 def _load(loader: _Loader, graph: Graph) -> None:
     weights = loader.weights
     kinds = graph.weight_kinds()
-    linears = {op.weight.name for op in graph.ops if isinstance(op, Linear)}
     for use in graph.weights():
         if use.name in loader.left_out:
             continue
@@ -210,7 +206,7 @@ def _load(loader: _Loader, graph: Graph) -> None:
             weights.borrowed.add(use.name)
         elif use.kind is not WeightKind.EXPERT:
             made = loader.matrix(use, matmul=WeightKind.MATRIX in kinds[use.name])
-            weights.matrices[use.name] = loader.scaled(made, use) if use.name in linears else made
+            weights.matrices[use.name] = made
     for group in _expert_groups(graph):
         weights.stacks[group[0].name] = loader.stack(group)
 
@@ -253,29 +249,6 @@ class _Loader:
             note = f"{dtype} padded with zeros to a multiple of {LANES} at load"
             return Storage(padded_dtype(dtype), Layout.ROW, note)
         return choose_storage(self.preferences, dtype, layout, k, matmul=matmul, experts=experts)
-
-    def scaled(self, matrix: GpuWeight, use: WeightUse) -> GpuWeight:
-        """Return the matrix with its row scales, if int8 products need them."""
-        if not has_row_scales(self.preferences, matrix.dtype):
-            return matrix
-        # In another buffer than the matrix, since a launch cannot read and write the same buffer.
-        scales = self.weights.others.empty(f"{use.name}.scales", 4 * matrix.n)
-        if not self.is_dry_run:
-            self.weights.fills.append(Fill(partial(self._scale, matrix, scales, use.name)))
-        return replace(matrix, row_scales=scales)
-
-    def _scale(
-        self,
-        matrix: GpuWeight,
-        scales: BufferSlice,
-        label: str,
-        uploader: Uploader,
-        contents: Iterator[Bytes],
-    ) -> None:
-        del contents
-        uploader.finish()
-        for one in row_scales(matrix, scales, label=label):
-            self.weights.others.run(as_dispatch(one))
 
     def stack(self, uses: tuple[WeightUse, ...]) -> GpuWeight:
         """Allocate the matrices of all experts as one."""

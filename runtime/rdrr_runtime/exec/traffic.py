@@ -10,6 +10,7 @@ from __future__ import annotations
 from rdrr_device.shaders import Access
 
 from rdrr_runtime.phases.phase import Number, Phase
+from rdrr_runtime.phases.requantize import Requantize
 
 _CACHES = frozenset({"k_cache", "v_cache"})
 _STORES = frozenset({"kv_store", "kv_store_blocks", "norm_rope_store"})  # which read no keys
@@ -27,7 +28,7 @@ def traffic(one: Phase, rows: int, base: int) -> int:
     total = 0.0
     for binding, part in zip(one.bindings, one.slices, strict=True):
         if binding.name.startswith("weight"):
-            total += _weight_bytes(family, constants, part.size, rows)
+            total += _weight_bytes(one, part.size, rows)
         elif binding.name in _CACHES:
             slots = 0 if family in _STORES else _slots_read(constants, rows, base)
             slots += rows if binding.access is Access.READ_WRITE else 0
@@ -35,8 +36,12 @@ def traffic(one: Phase, rows: int, base: int) -> int:
     return round(total)
 
 
-def _weight_bytes(family: str, constants: dict[str, Number], size: int, rows: int) -> float:
-    if family == "embed":
+def _weight_bytes(one: Phase, size: int, rows: int) -> float:
+    record, constants = one.record, one.record.constants
+    if isinstance(record, Requantize):
+        # It may write only some of the rows that it binds.
+        return record.formats[0].size(record.outputs, record.planes[0].row_units)
+    if record.shader == "embed":
         return min(1.0, rows / constants["OUTPUTS"]) * size
     if "EXPERTS" in constants:
         # An upper bound: rows that are routed to the same expert may share its weights.

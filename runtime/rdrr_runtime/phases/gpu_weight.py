@@ -43,8 +43,6 @@ class GpuWeight:
         stride: Rows from one matrix of the stack to the next, at least its outputs.
         parts: Row ranges, one for each buffer; a matrix beyond the binding limit has several.
         note: Why the weight is not in the form in which the package stores it; empty if it is.
-        row_scales: f32 [N] scales that products need whose weights are split into two int8 planes,
-            see `row_scales`; None if there are none.
     """
 
     dtype: DType
@@ -55,7 +53,6 @@ class GpuWeight:
     stride: int
     parts: tuple[Part, ...]
     note: str = ""
-    row_scales: BufferSlice | None = None
 
     @property
     def form(self) -> GpuFormat:
@@ -69,9 +66,8 @@ class GpuWeight:
 
     @property
     def size(self) -> int:
-        """Bytes of GPU memory, row scales included."""
-        scales = self.row_scales.size if self.row_scales else 0
-        return sum(part.slice.size for part in self.parts) + scales
+        """Bytes of GPU memory."""
+        return sum(part.slice.size for part in self.parts)
 
     def outputs(self, part: Part) -> int:
         """Return the rows of a part without padding rows; only for a single matrix."""

@@ -1,10 +1,8 @@
 """Tiled int8 products of many token rows: y[rows, N] = x[rows, K] W[N, K]^T (+ bias) (+ y).
 
-The weights are quantized, or unquantized 16-bit values; `quantize_rows` provides x in int8. Blocks
-along K are multiplied as stored, and blocks along N after `requantize` has rounded them to blocks
-along K. Unquantized values are rounded to 16-bit integers with one scale for each row, split into
-two int8 planes; the rounding error is about a hundredth of that of x. A workgroup computes a tile
-of y. The best tile depends on how many of them it takes to fill the device.
+The weights are blocks along K; `quantize_rows` provides x in int8. Other matrices are multiplied
+after `requantize` has rounded them to such blocks. A workgroup computes a tile of y. The best tile
+depends on how many of them it takes to fill the device.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.linear_records import MatmulInt8
 from rdrr_runtime.phases.phase import Phase, Work
 from rdrr_runtime.phases.quantize_rows import QuantizedRows
-from rdrr_runtime.phases.row_scales import SCALED_TYPES
+from rdrr_runtime.phases.requantize import is_rounded
 from rdrr_runtime.phases.weight_checks import readable
 
 MIN_ROWS = 9
@@ -73,8 +71,6 @@ class Tile(Params):
 
     def storage(self, form: GpuFormat) -> int:
         """Return the bytes of workgroup memory: codes of 64 inputs of x and W, and their scales."""
-        if planes(form) == 2:
-            return self.teams * (self.rows * (64 + 8) + self.outputs * 128)
         scale = 4 * form.factors
         row, output = 64 + 2 * scale, 64 + 64 // form.group * scale
         return self.teams * (self.rows * row + self.outputs * output)
@@ -85,23 +81,14 @@ def steps_of(k: int) -> int:
     return -(-k // 64)
 
 
-def planes(form: GpuFormat) -> int:
-    """Return the number of int8 planes of a weight: 2 for unquantized values, else 1."""
-    return 2 if form.values else 1
-
-
 LARGE = Tile(128, 64, 8, 4)
 SMALL = Tile(64, 64, 8, 4)
-FINE = Tile(64, 64, 4, 4)
-NARROW = Tile(64, 32, 4, 4)
 TINY = Tile(32, 64, 4, 4)
 CANDIDATES = (
     LARGE,
     SMALL,
-    FINE,
-    NARROW,
     TINY,
-    *(replace(one, teams=2) for one in (SMALL, NARROW, TINY)),
+    *(replace(one, teams=2) for one in (SMALL, TINY)),
     replace(TINY, teams=4),
     Tile(128, 128, 8, 8),
 )
@@ -112,24 +99,17 @@ ENOUGH_SMALL = 128  # small tiles that occupy each of their multiprocessors once
 def refusal(ctx: OpContext, weight: GpuWeight) -> str | None:
     """Return why tiles cannot compute the product in a pass of `ctx`, or None if they can.
 
-    Blocks along N are served too, after `requantize`.
+    Matrices that `requantize` can round are served too.
     """
     # Blocks along N have no other int8 kernel for a small batch.
     least = 2 if weight.by_column else MIN_ROWS
     if ctx.max_rows < least:
         return f"tiles need {least} token rows, and the pass has {ctx.max_rows}"
-    return _unreadable_reason(weight)
-
-
-def _unreadable_reason(weight: GpuWeight) -> str | None:
-    """Return why the kernel cannot read a matrix, or None if it can."""
+    if is_rounded(weight) or weight.dtype.name in TYPES:
+        return None
     if not readable(weight):
         return f"its {weight.dtype} values are stored column-major"
-    if planes(weight.form) == 1:
-        return None
-    if weight.dtype.name not in (*TYPES, *SCALED_TYPES):
-        return f"no int8 tiles read {weight.dtype}"
-    return None if weight.row_scales is not None else "its matrix has no row scales"
+    return f"no int8 tiles read {weight.dtype}"
 
 
 def choose_tile(ctx: OpContext, form: GpuFormat, outputs: int) -> Tile:
@@ -140,28 +120,20 @@ def choose_tile(ctx: OpContext, form: GpuFormat, outputs: int) -> Tile:
     there are few outputs (512 by 2048), the tiny tile takes two thirds of the time, and a further
     third less with several teams. For a pass whose rows fit the tiny tile, the other tiles would
     multiply padding rows.
-
-    With two planes and few tiles, fewer outputs for each thread and more threads are faster. Narrow
-    tiles then take a quarter less time than tiny ones, even if most of their rows are padding.
     """
     if ctx.max_rows <= TINY.rows:
-        few = planes(form) > 1 and _count(ctx, TINY, outputs) < ENOUGH_SMALL
-        return NARROW if few else _in_teams(ctx, form, outputs)
+        return _in_teams(ctx, form, outputs)
     if _fits(ctx, form, LARGE) and _count(ctx, LARGE, outputs) >= ENOUGH_LARGE:
         return LARGE
-    tiles = _count(ctx, SMALL, outputs)
-    if planes(form) == 1:
-        return SMALL if tiles >= ENOUGH_SMALL else _in_teams(ctx, form, outputs)
-    if tiles >= ENOUGH_LARGE:
-        return SMALL
-    return FINE if tiles >= ENOUGH_SMALL else NARROW
+    many = _count(ctx, SMALL, outputs) >= ENOUGH_SMALL
+    return SMALL if many else _in_teams(ctx, form, outputs)
 
 
 def _in_teams(ctx: OpContext, form: GpuFormat, outputs: int) -> Tile:
     """Return the tiny tile with as many teams as occupy the device and fit a workgroup of it."""
     tiles = _count(ctx, TINY, outputs)
     wanted = (4, 2) if tiles <= ENOUGH_SMALL else (2,) if tiles <= 2 * ENOUGH_SMALL else ()
-    several = (replace(TINY, teams=teams) for teams in wanted if planes(form) == 1)
+    several = (replace(TINY, teams=teams) for teams in wanted)
     return next((one for one in several if _fits(ctx, form, one)), TINY)
 
 
@@ -190,7 +162,7 @@ def matmul_int8(
 
     Args:
         ctx: Lowering context.
-        weight: [N, K] with blocks along K, or of unquantized 16-bit values with row scales.
+        weight: [N, K] with blocks along K.
         x: int8 [rows, K].
         y: f32 [rows, N].
         bias: f32 [N].
@@ -203,11 +175,11 @@ def matmul_int8(
         FormatError: A buffer is too small.
     """
     form = weight.form
-    if weight.by_column or _unreadable_reason(weight) is not None or weight.k != x.k:
+    if weight.by_column or form.values or weight.k != x.k:
         raise DeviceError(
             "no int8 kernel reads this matrix",
             where=label,
-            expected=f"row-major blocks, or values with row scales, and {x.k} inputs",
+            expected=f"row-major blocks and {x.k} inputs",
             found=f"{weight.dtype.name} {weight.layout.value}-major, {weight.k} inputs",
         )
     need_floats(f"{label}: y", y, ctx.max_rows * weight.n)
@@ -220,7 +192,7 @@ def matmul_int8(
         (one for one in CANDIDATES if _fits(ctx, form, one)),
     )
     tile = tile or tuning_key.used
-    operands = {"x": x.q, "x_scales": x.scales, "row_scales": weight.row_scales, "bias": bias}
+    operands = {"x": x.q, "x_scales": x.scales, "bias": bias}
     buffers = {key: one for key, one in operands.items() if one is not None}
     made = []
     for bound in bind_parts(weight):

@@ -1,6 +1,5 @@
 {% set F = FORMATS[0] %}
-{% set PLANES = 2 if F.values else 1 %}
-{% set GROUP, MINIMUM = 32 if PLANES == 2 else F.group, PLANES == 1 and F.minimum %}
+{% set GROUP, MINIMUM = F.group, F.minimum %}
 // y = x W^T (+ bias) (+ y) for many token rows, multiplied in int8.
 //
 // current     Step, not with experts
@@ -8,7 +7,6 @@
 // x_scales    vec2<f32> [K_PADDED / 32, ROWS]: scale of 32 inputs, and the scale times the sum of their codes
 // weight0     OUTPUTS rows from row FIRST on, layout as in formats.py
 // y           f32 [rows, N], N being the outputs of all parts
-// row_scales  f32 [N], only with two int8 PLANES
 // bias        f32 [N], only with BIAS
 {% if EXPERTS %}
 // groups      u32 [experts, 1 + MAX_ROWS]: the number of routes of each expert, followed by its routes
@@ -17,10 +15,8 @@
 // of a row r to an expert e. The rows of a tile are routes of one expert.
 {% endif %}
 //
-// With blocks along K, y sums x_scale w_scale (q_x . q_w) - w_minimum x_sum over groups of {{ GROUP }} inputs.
-// Unquantized values are split into two int8 planes, w = row_scale (256 high + low), and
-// y = row_scale sum of x_scale (256 q_x . high + q_x . low) over groups of 32 inputs. The products of a
-// group accumulate in i32, the groups in f32.
+// y sums x_scale w_scale (q_x . q_w) - w_minimum x_sum over groups of {{ GROUP }} inputs. The products of a group
+// accumulate in i32, the groups in f32.
 //
 // An item is a tile of {{ TILE_M }} rows by {{ TILE_N }} outputs{{ ", the items of the first expert first" if EXPERTS }}. In steps of 64 inputs, {{ TILE_M // TM * (TILE_N // TN) }} threads
 // stage x and the unpacked codes and scales of the weights in workgroup memory. Then each thread
@@ -31,10 +27,9 @@
 {% endif %}
 {% set MT = TILE_M // TM %}
 {% set NT = TILE_N // TN %}
-{% set PARTS = 4 if F.values else 2 %}
 {% set THREADS = MT * NT %}
 {% set X_LOADS = TILE_M * 4 // THREADS %}
-{% set W_LOADS = (TILE_N * PARTS + THREADS - 1) // THREADS %}
+{% set W_LOADS = (2 * TILE_N + THREADS - 1) // THREADS %}
 {% set PER_STEP = 64 // GROUP %}
 {% set XS, WS = TILE_M * TEAMS, TILE_N * TEAMS %}
 {% set X_ROW = "input_row(expert, " if EXPERTS else "" %}
@@ -47,9 +42,6 @@ var<storage, read> x: array<vec4<u32>>;
 var<storage, read> x_scales: array<vec2<f32>>;
 var<storage, read> weight0: array<vec4<u32>>;
 var<storage, read_write> y: array<f32>;
-{% if PLANES == 2 %}
-var<storage, read> row_scales: array<f32>;
-{% endif %}
 {% if BIAS %}
 var<storage, read> bias: array<f32>;
 {% endif %}
@@ -68,11 +60,9 @@ override OUTPUTS: u32;           // rows of this part
 override ACCUMULATE: bool;
 
 var<workgroup> tile_x: array<vec4<u32>, {{ XS * 4 }}>;       // [4 times 16 inputs, teams, rows]
-var<workgroup> tile_w: array<vec4<u32>, {{ WS * 4 * PLANES }}>;       // [planes, 4 times 16 inputs, teams, outputs]
+var<workgroup> tile_w: array<vec4<u32>, {{ WS * 4 }}>;       // [4 times 16 inputs, teams, outputs]
 var<workgroup> scale_x: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ XS * 2 }}>;      // [2 groups, teams, rows]
-{% if PLANES == 1 %}
 var<workgroup> scale_w: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ WS * PER_STEP }}>;  // [groups, teams, outputs]
-{% endif %}
 
 {% include "snippets/weights.wgsl" %}
 {% include "snippets/tile.wgsl" %}
@@ -101,7 +91,7 @@ fn store(row: u32, rows: u32, output: u32, sum: f32) {
         return;
     }
     let n = FIRST + output;
-    var value = sum{{ " * row_scales[n]" if PLANES == 2 }};
+    var value = sum;
 {% if BIAS %}
     value += bias[n];
 {% endif %}
@@ -129,7 +119,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let team = {{ "thread.index / " ~ THREADS ~ "u" if TEAMS > 1 else "0u" }};
     let tn = t / 32u % {{ NT // 8 }}u * 8u + t / 2u % 8u;
     let tm = t / 32u / {{ NT // 8 }}u * 4u + t / 16u % 2u * 2u + t % 2u;
-    // This thread stages {{ X_LOADS }} times 16 inputs of x and {{ W_LOADS }} times {{ 64 // PARTS }} weights of a row.
+    // This thread stages {{ X_LOADS }} times 16 inputs of x and {{ W_LOADS }} times 32 weights of a row.
 {% for i in range(X_LOADS) %}
     let x_slot{{ i }} = t + {{ i * THREADS }}u;
     let x_row{{ i }} = {{ X_ROW }}row + x_slot{{ i }} % {{ TILE_M }}u{{ ", rows)" if EXPERTS }};
@@ -141,19 +131,10 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let s_from = (s_slot / {{ TILE_M }}u) * ROWS + s_row;
     let s_to = (s_slot / {{ TILE_M }}u) * {{ XS }}u + team * {{ TILE_M }}u + s_slot % {{ TILE_M }}u;
 {% for i in range(W_LOADS) %}
-    let w_slot{{ i }} = min(t + {{ i * THREADS }}u, {{ TILE_N * PARTS - 1 }}u);
-{% if PARTS == 4 %}
-    let w_row{{ i }} = w_slot{{ i }} / 32u * 8u + w_slot{{ i }} % 8u;  // 32 threads read 128 contiguous bytes of 8 rows
-    let w_part{{ i }} = w_slot{{ i }} / 8u % 4u;
-{% else %}
+    let w_slot{{ i }} = min(t + {{ i * THREADS }}u, {{ 2 * TILE_N - 1 }}u);
     let w_row{{ i }} = w_slot{{ i }} % {{ TILE_N }}u;
     let w_part{{ i }} = w_slot{{ i }} / {{ TILE_N }}u;
-{% endif %}
     let w_to{{ i }} = team * {{ TILE_N }}u + w_row{{ i }};
-{% if PLANES == 2 %}
-    let w_scale{{ i }} = row_scales[FIRST + min(n0 + w_row{{ i }}, OUTPUTS - 1u)];
-    let w_inverse{{ i }} = select(0.0, 1.0 / w_scale{{ i }}, w_scale{{ i }} > 0.0);
-{% endif %}
     let w_from{{ i }} = {{ "expert * N + " if EXPERTS }}min(n0 + w_row{{ i }}, OUTPUTS - 1u);
 {% endfor %}
 {% for i in range(X_LOADS) %}
@@ -180,13 +161,12 @@ fn phase(item: u32, row: u32, thread: Thread) {
         scale_x[s_to] = s_next{{ "" if MINIMUM else ".x" }};
 {% endif %}
 {% for i in range(W_LOADS) %}
-{% set HOW = "w_inverse" ~ i ~ ", " if PLANES == 2 else "" %}
-{% if (i + 1) * THREADS > TILE_N * PARTS %}
-        if (t < {{ TILE_N * PARTS - i * THREADS }}u) {
-            unpack(w_next{{ i }}, w_to{{ i }}, {{ HOW }}w_part{{ i }});
+{% if (i + 1) * THREADS > 2 * TILE_N %}
+        if (t < {{ 2 * TILE_N - i * THREADS }}u) {
+            unpack(w_next{{ i }}, w_to{{ i }}, w_part{{ i }});
         }
 {% else %}
-        unpack(w_next{{ i }}, w_to{{ i }}, {{ HOW }}w_part{{ i }});
+        unpack(w_next{{ i }}, w_to{{ i }}, w_part{{ i }});
 {% endif %}
 {% endfor %}
         workgroupBarrier();
@@ -204,10 +184,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
             let at{{ n }} = team * {{ TILE_N }}u + tn + {{ n * NT }}u;
             let a{{ n }} = tile_w[at{{ n }} + {{ 2 * g * WS }}u];
             let b{{ n }} = tile_w[at{{ n }} + {{ (2 * g + 1) * WS }}u];
-{% if PLANES == 2 %}
-            let e{{ n }} = tile_w[at{{ n }} + {{ (2 * g + 4) * WS }}u];
-            let f{{ n }} = tile_w[at{{ n }} + {{ (2 * g + 5) * WS }}u];
-{% elif GROUP == 32 %}
+{% if GROUP == 32 %}
             let w{{ n }} = scale_w[at{{ n }} + {{ g * WS }}u];
 {% else %}
             let w{{ n }} = scale_w[at{{ n }} + {{ 2 * g * WS }}u];
@@ -221,10 +198,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
                 let d = tile_x[at + {{ (2 * g + 1) * XS }}u];
                 let s = scale_x[at + {{ g * XS }}u];
 {% for n in range(TN) %}
-{% if PLANES == 2 %}
-                let high{{ n }} = dot16(dot16(0i, a{{ n }}, c), b{{ n }}, d);
-                acc{{ m }}_{{ n }} += s * f32(dot16(dot16(256i * high{{ n }}, e{{ n }}, c), f{{ n }}, d));
-{% elif GROUP == 16 %}
+{% if GROUP == 16 %}
                 acc{{ m }}_{{ n }} += s * (w{{ n }} * magic_to_f32(dot16(MAGIC_BITS, a{{ n }}, c)) + v{{ n }} * magic_to_f32(dot16(MAGIC_BITS, b{{ n }}, d)));
 {% elif MINIMUM %}
                 acc{{ m }}_{{ n }} += (s.x * w{{ n }}.x) * magic_to_f32(dot16(dot16(MAGIC_BITS, a{{ n }}, c), b{{ n }}, d));

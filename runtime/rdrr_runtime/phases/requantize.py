@@ -1,8 +1,8 @@
-"""Requantization of column-major matrices to Q8_0 rows, in a buffer that all matrices share.
+"""Rounding of matrices to Q8_0 rows before int8 products, in a buffer that all matrices share.
 
-Int8 products need scales along the inputs. A matrix whose blocks lie along the outputs is rounded
-to Q8_0 before each product, so the kernels of row-major matrices can multiply it. The rounding
-error is at most 1/254 of the largest weight of each 32, as that of the inputs.
+Int8 products need int8 codes with scales along the inputs. Matrices of 16-bit values, and those
+whose blocks lie along the outputs, are rounded to Q8_0 before each product of many rows. The
+rounding error is at most 1/254 of the largest weight of each 32, as that of the inputs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,12 @@ from rdrr_runtime.phases.bound_weights import BoundWeights, WeightsRecord
 from rdrr_runtime.phases.formats import FORMATS, UNIT
 from rdrr_runtime.phases.gpu_weight import GpuWeight, Part
 from rdrr_runtime.phases.phase import Phase, Work
+from rdrr_runtime.phases.weight_checks import readable
 
 TYPE = "Q8_0"
+ROUNDED_TYPES = ("F16", "BF16")
+"""Unquantized types that can be multiplied in int8."""
+
 WORKGROUP = 256
 OUTPUTS = 32  # outputs of an item
 SCRATCH_BYTES = 32 << 20
@@ -66,6 +70,11 @@ class Requantized:
         return [phase for pair in pairs for phase in pair]
 
 
+def is_rounded(weight: GpuWeight) -> bool:
+    """Return whether int8 products need the matrix rounded to Q8_0 rows, and can have it."""
+    return weight.by_column or (weight.dtype.name in ROUNDED_TYPES and readable(weight))
+
+
 def scratch_bytes(weight: GpuWeight, max_binding: int) -> int:
     """Return the bytes of the shared buffer that a matrix needs."""
     fit = _fitting_rows(weight.k, max_binding)
@@ -79,7 +88,7 @@ def requantized(
     """Round a matrix to Q8_0 rows.
 
     Args:
-        weight: [N, K] with blocks along N.
+        weight: [N, K] that `is_rounded`.
         scratch: Buffer of at least `scratch_bytes`, which the result shares with other matrices.
         max_binding: Bytes of the largest buffer that can be bound.
         label: Name of the matrix, for messages and profiles.
@@ -97,7 +106,6 @@ def requantized(
         units=units,
         stride=weight.n,
         parts=parts,
-        row_scales=None,
     )
     phases = tuple(
         _phase(weight, source, first, made, part, label)
@@ -131,7 +139,7 @@ def _phase(
     bound = BoundWeights((weight,), (source,))
     pairs = made.units // 2
     record = Requantize(
-        variant=f"{bound.types}.column",
+        variant=f"{bound.types}.column" if weight.by_column else bound.types,
         first=first,
         outputs=part.rows,
         pairs=pairs,

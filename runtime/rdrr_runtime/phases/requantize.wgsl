@@ -1,15 +1,19 @@
-// rows = Q8_0(weight0): round a part of a matrix with blocks along the outputs to Q8_0 rows, w = scale q for
-// each 32 inputs of an output, with scale = max|w| / 127.
+// rows = Q8_0(weight0): round a part of a matrix to Q8_0 rows, w = scale q for each 32 inputs of an output,
+// with scale = max|w| / 127.
 //
-// weight0  blocks along the outputs, layout as in formats.py
+// weight0  {{ "blocks along the outputs" if FORMATS[0].column else "zero-padded rows of 16-bit values" }}, layout as in formats.py
 // rows     OUTPUTS rows of PAIRS times 128 inputs, layout of Q8_0 in formats.py
 //
-// An item is 32 outputs by 256 inputs; the items of the same outputs come first. First the factors of the
-// inputs, which the outputs of a group share, are staged in workgroup memory. Then each of the 256 threads
-// rounds 32 inputs of an output. Codes and scales pass through workgroup memory, so that consecutive threads
-// write consecutive words. Inputs from the last unit of weight0 on repeat it; no product reads them.
+// An item is 32 outputs by 256 inputs; the items of the same outputs come first. Each of the 256 threads rounds
+// 32 inputs of an output. Codes and scales pass through workgroup memory, so that consecutive threads write
+// consecutive words. Inputs from the last unit of weight0 on repeat it; no product reads them.
+{% if FORMATS[0].column %}
+// The factors of the inputs, which the outputs of a group share, are staged in workgroup memory first.
+{% endif %}
 {% set F = FORMATS[0] %}
+{% if F.column %}
 {% set GROUPS = 32 // F.group %}
+{% endif %}
 {% set unpacked = "unpack4xI8" if F.signed else "unpack4xU8" %}
 var<storage, read> weight0: array<vec4<u32>>;
 var<storage, read_write> rows: array<vec4<u32>>;
@@ -19,9 +23,11 @@ override OUTPUTS: u32;
 override PAIRS: u32;             // pairs of units of a row
 override TARGET_SCALES: u32;     // offset of the scales in rows, in words of 16 bytes
 
+{% if F.column %}
 var<workgroup> factors: array<vec4<f32>, {{ GROUPS * 64 }}>;   // [groups, 64 times 4 inputs]
 {% if F.minimum %}
 var<workgroup> minimums: array<vec4<f32>, {{ GROUPS * 64 }}>;
+{% endif %}
 {% endif %}
 var<workgroup> codes: array<vec4<u32>, {{ 32 * 17 }}>;         // [outputs, 16 times 16 codes, and one for padding]
 var<workgroup> row_factors: array<f32, 256>;             // [outputs, 8 times 32 inputs]
@@ -34,6 +40,20 @@ fn phase(item: u32, thread: Thread) {
     let output = item / items * 32u;
     let pair = item % items * 2u;
     let t = thread.index;
+{% if F.values %}
+    // 8 consecutive threads read 512 contiguous bytes.
+    let own = t / 8u;
+    let part = t % 8u;
+    let source = (FIRST + min(output + own, OUTPUTS - 1u)) * ROW_UNITS0;
+{% for i in range(4) %}
+    let v{{ i }} = weight0[source + min(16u * pair + 4u * part + {{ i }}u, ROW_UNITS0 - 1u)];
+{% endfor %}
+    let made = int8_group(array<vec4<f32>, 8>(
+{% for i in range(4) %}
+        quad_{{ F.values }}(v{{ i }}.xy), quad_{{ F.values }}(v{{ i }}.zw),
+{% endfor %}
+    ));
+{% else %}
     if (t < {{ GROUPS * 64 }}u) {
         let scales = quad_scales0(
             group0(FIRST + output + t / 64u * {{ F.group }}u), min(32u * pair + t % 64u, 16u * ROW_UNITS0 - 1u)
@@ -56,6 +76,7 @@ fn phase(item: u32, thread: Thread) {
         factors[at + {{ i }}u] * vec4<f32>({{ unpacked }}({{ "last" if i >= 4 else "first" }}[{{ i % 4 }}])){{ " - minimums[at + " ~ i ~ "u]" if F.minimum }},
 {% endfor %}
     ));
+{% endif %}
     codes[own * 17u + 2u * part] = made.first;
     codes[own * 17u + 2u * part + 1u] = made.last;
     row_factors[own * 8u + part] = made.scale;

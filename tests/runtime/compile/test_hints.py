@@ -17,7 +17,7 @@ from rdrr_runtime.compile.decision import unhonoured
 from rdrr_runtime.compile.hints import Policy, resolve
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, SMALL_WINDOW
 from rdrr_runtime.compile.preferences import Preferences
-from rdrr_runtime.compile.storage import choose_storage, has_row_scales
+from rdrr_runtime.compile.storage import choose_storage
 from rdrr_runtime.compile.weight_rows import _transposed
 from rdrr_runtime.exec.plan import Plan, decisions_for
 from rdrr_runtime.gpu import GpuBackend
@@ -308,7 +308,7 @@ def test_a_small_batch_uses_int8_if_a_hint_requests_it(device, tmp_path, rng, la
 F16_BY = {
     "the exact path": ({"computePrecision": "f32"}, "matmul_tiled.f16"),
     "tiled": ({"q4kMatmul": "fused_q4k_int8", "f16Matmul": "tiled"}, "matmul_tiled.f16"),
-    "int8": ({"q4kMatmul": "fused_q4k_int8"}, "matmul_int8.f16"),
+    "int8": ({"q4kMatmul": "fused_q4k_int8"}, "matmul_int8.q8_0"),
 }
 
 
@@ -349,13 +349,8 @@ def test_logits_of_16_bit_weights_in_int8_are_close_to_torch(device, tmp_path, r
         (False, {"q4kMatmul": "dequant_f16"}, False),
     ],
 )
-def test_16_bit_weights_get_row_scales_where_their_products_use_int8(software, hints, int8):
-    preferences = Preferences(policy(**hints), software)
-    assert preferences.rounds_16_bit_weights is int8
-    assert has_row_scales(preferences, DTYPES["F16"]) is int8
-    assert has_row_scales(preferences, DTYPES["BF16"]) is int8
-    assert has_row_scales(preferences, DTYPES["F32"]) is False
-    assert has_row_scales(preferences, DTYPES["Q4_K"]) is False
+def test_16_bit_weights_are_rounded_for_many_rows_where_hints_allow_int8(software, hints, int8):
+    assert Preferences(policy(**hints), software).rounds_16_bit_weights is int8
 
 
 def _decode_sources(device, package, **hints: str) -> list[str]:

@@ -5,43 +5,35 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pytest
-from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import DeviceError
 from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.formats import FORMATS
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matmul_int8 import (
-    FINE,
     LARGE,
-    NARROW,
     SMALL,
     TINY,
     TYPES,
     choose_tile,
     matmul_int8,
-    planes,
     refusal,
 )
 from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.phases.quantize_rows import QuantizedRows, int8_sizes, padded, quantize_rows
-from rdrr_runtime.phases.row_scales import SCALED_TYPES, row_scales
 from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
 
 TILES = {
     "large": LARGE,
     "small": SMALL,
     "tiny": TINY,
-    "fine": FINE,
-    "narrow": NARROW,
     "small in 2 teams": replace(SMALL, teams=2),
     "tiny in 2 teams": replace(TINY, teams=2),
     "tiny in 4 teams": replace(TINY, teams=4),
 }
-WEIGHTS = (*sorted(TYPES), *SCALED_TYPES)
-SCALINGS = ("Q8_0", "Q4_K", "Q6_K", "F16")
+WEIGHTS = tuple(sorted(TYPES))
+SCALINGS = ("Q8_0", "Q4_K", "Q6_K")
 """One weight type for each way in which codes are scaled."""
 
 
@@ -56,19 +48,8 @@ def stored(
     bench: Bench, rng: np.random.Generator, dtype: str, n: int, k: int
 ) -> tuple[GpuWeight, F32]:
     raw, values = random_tensor(rng, dtype, Layout.ROW, (n, k))
-    return uploaded(bench, dtype, raw, n, k), values
-
-
-def uploaded(bench: Bench, dtype: str, raw: npt.NDArray[np.uint8], n: int, k: int) -> GpuWeight:
-    """Upload a matrix, and compute its row scales if the product needs them."""
     weight = upload_weight(bench.arena, DTYPES[dtype], Layout.ROW, (n, k), raw, "weight")
-    return with_row_scales(bench, weight) if planes(weight.form) == 2 else weight
-
-
-def with_row_scales(bench: Bench, weight: GpuWeight) -> GpuWeight:
-    scales = bench.poisoned(weight.n)
-    bench.run(row_scales(weight, scales, label="t"), 1)
-    return replace(weight, row_scales=scales)
+    return weight, values
 
 
 def check(bench: Bench, rng: np.random.Generator, dtype: str, case, tile: str) -> None:
@@ -119,7 +100,7 @@ def test_a_device_without_optional_features_equals_the_reference(plain_bench, rn
     check(plain_bench, rng, dtype, (33, 67, 384), "small")
 
 
-@pytest.mark.parametrize("dtype", ["Q4_K", "F16"])
+@pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K"])
 def test_bias_and_residual_are_added(bench, rng, dtype) -> None:
     rows, n, k = 20, 70, 320
     weight, values = stored(bench, rng, dtype, n, k)
@@ -189,58 +170,6 @@ def test_a_row_of_zeros_has_scale_zero(bench, rng) -> None:
     assert relative_error(got, expected) < 10 * TOLERANCE
 
 
-def exact_rows(rng: np.random.Generator, rows: int, k: int) -> F32:
-    """Return inputs that int8 represents exactly: integers with a maximum of 127 in each 32."""
-    x = rng.integers(-127, 128, (rows, k)).astype(np.float32)
-    x[:, ::32] = 127
-    return x
-
-
-def test_two_int8_planes_hold_16_bits_of_a_weight(bench, rng) -> None:
-    rows, n, k = 12, 70, 320
-    weight, values = stored(bench, rng, "F16", n, k)
-    x = exact_rows(rng, rows, k)
-    ctx, y, target = bench.context(rows), bench.poisoned(rows, n), int8_buffers(bench, rows, k)
-    made = [
-        *quantize_rows(ctx, bench.upload(x), target, label="t"),
-        *matmul_int8(ctx, weight, target, y, label="t"),
-    ]
-    bench.run(made, rows)
-    got = bench.download(y, rows, n)
-    expected = x.astype(np.float64) @ values.T
-    assert relative_error(got, expected) < 1e-4
-    unit = np.abs(values).max(axis=1, keepdims=True) / 127
-    one_plane = np.rint(values / unit) * unit
-    assert relative_error(x.astype(np.float64) @ one_plane.T, expected) > 1e-3
-
-
-@pytest.mark.parametrize("dtype", SCALED_TYPES)
-def test_each_row_of_unquantized_values_has_its_own_scale(bench, rng, dtype, monkeypatch) -> None:
-    rows, n, k = 9, 100, 72
-    random_values = normal(rng, n, k) * 10.0 ** rng.uniform(-3, 3, (n, 1))
-    random_values[40] = 0
-    raw = CODECS[dtype].quantize(random_values.astype(np.float32))
-    values = CODECS[dtype].dequantize(raw, k)
-    monkeypatch.setattr(type(bench.arena), "max_binding", 2 * 80 * 64)
-    weight = uploaded(bench, dtype, raw, n, k)
-    monkeypatch.undo()
-    assert len(weight.parts) == 2
-    scales = bench.download(weight.row_scales, n)
-    np.testing.assert_allclose(scales, np.abs(values).max(axis=1) / 32639, rtol=1e-6)
-    x = exact_rows(rng, rows, k)
-    ctx, y, target = bench.context(rows), bench.poisoned(rows, n), int8_buffers(bench, rows, k)
-    made = [
-        *quantize_rows(ctx, bench.upload(x), target, label="t"),
-        *matmul_int8(ctx, weight, target, y, label="t"),
-    ]
-    bench.run(made, rows)
-    got = bench.download(y, rows, n)
-    assert (got[:, 40] == 0).all()
-    error = np.abs(got - x.astype(np.float64) @ values.T).max(axis=0)
-    size = np.abs(x).sum(axis=1).max() * np.abs(values).max(axis=1)
-    assert (error <= 2e-5 * size).all()
-
-
 def test_a_refusal_gives_the_reason(bench, rng) -> None:
     blocks, _ = stored(bench, rng, "Q4_K", 64, 256)
     raw, _ = random_tensor(rng, "Q4_K", Layout.COLUMN, (64, 256))
@@ -254,8 +183,7 @@ def test_a_refusal_gives_the_reason(bench, rng) -> None:
     assert refusal(few, columns) is None
     assert refusal(few, blocks) == "tiles need 9 token rows, and the pass has 8"
     assert refusal(bench.context(1), columns) == "tiles need 2 token rows, and the pass has 1"
-    without = replace(half, row_scales=None)
-    assert refusal(many, without) == "its matrix has no row scales"
+    assert refusal(few, half) == "tiles need 9 token rows, and the pass has 8"
     assert refusal(many, replace(half, layout=Layout.COLUMN)) == (
         "its F16 values are stored column-major"
     )
@@ -263,9 +191,7 @@ def test_a_refusal_gives_the_reason(bench, rng) -> None:
 
 
 @pytest.mark.parametrize("form", [("Q4_K", Layout.COLUMN), ("F16", Layout.ROW)], ids=str)
-def test_values_without_row_scales_and_blocks_along_the_outputs_are_refused(
-    bench, rng, form
-) -> None:
+def test_a_matrix_that_is_not_rounded_to_rows_of_blocks_is_refused(bench, rng, form) -> None:
     dtype, layout = form
     raw, _ = random_tensor(rng, dtype, layout, (64, 256))
     weight = upload_weight(bench.arena, DTYPES[dtype], layout, (64, 256), raw, "weight")
@@ -289,12 +215,6 @@ TWO_TEAMS = replace(TINY, teams=2)
         ("Q4_K", 32, 32768, 49152, TINY),
         ("Q4_K", 32, 2048, 49152, TWO_TEAMS),
         ("Q4_K", 33, 32768, 49152, SMALL),
-        ("F16", 512, 14336, 49152, LARGE),
-        ("F16", 512, 14336, 16384, SMALL),
-        ("F16", 512, 2048, 49152, FINE),
-        ("F16", 512, 512, 49152, NARROW),
-        ("F16", 32, 16384, 49152, TINY),
-        ("F16", 16, 2048, 49152, NARROW),
     ],
 )
 def test_the_default_tile_depends_on_the_size_and_the_device(

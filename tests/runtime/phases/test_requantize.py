@@ -7,13 +7,14 @@ import pytest
 from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
+from rdrr_runtime.exec.traffic import traffic
 from rdrr_runtime.phases import requantize
 from rdrr_runtime.phases.formats import FORMATS
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matmul_int8 import matmul_int8
 from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.phases.quantize_rows import QuantizedRows, int8_sizes, padded_rows, quantize_rows
-from rdrr_runtime.phases.requantize import Requantized, requantized, scratch_bytes
+from rdrr_runtime.phases.requantize import ROUNDED_TYPES, Requantized, requantized, scratch_bytes
 from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
 
 BLOCKS = tuple(name for name, form in FORMATS.items() if not form.values)
@@ -23,8 +24,9 @@ LARGE = 1 << 30
 def stored(
     bench: Bench, rng: np.random.Generator, dtype: str, n: int, k: int
 ) -> tuple[GpuWeight, F32]:
-    raw, values = random_tensor(rng, dtype, Layout.COLUMN, (n, k))
-    return upload_weight(bench.arena, DTYPES[dtype], Layout.COLUMN, (n, k), raw, "weight"), values
+    layout = Layout.ROW if dtype in ROUNDED_TYPES else Layout.COLUMN
+    raw, values = random_tensor(rng, dtype, layout, (n, k))
+    return upload_weight(bench.arena, DTYPES[dtype], layout, (n, k), raw, "weight"), values
 
 
 def rows_of(bench: Bench, weight: GpuWeight, limit: int = LARGE) -> Requantized:
@@ -66,7 +68,7 @@ def product(
     return bench.download(y, rows, n)
 
 
-@pytest.mark.parametrize("dtype", BLOCKS)
+@pytest.mark.parametrize("dtype", [*BLOCKS, *ROUNDED_TYPES])
 def test_each_32_inputs_are_rounded_to_int8_with_a_scale(bench, rng, dtype) -> None:
     weight, values = stored(bench, rng, dtype, 131, 384)
     got, expected = values_of(bench, rows_of(bench, weight)), in_int8(values)
@@ -76,7 +78,7 @@ def test_each_32_inputs_are_rounded_to_int8_with_a_scale(bench, rng, dtype) -> N
     assert (np.abs(got - expected) <= 1e-5 * np.abs(expected)).mean() > 0.99
 
 
-@pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K", "Q5_1"])
+@pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K", "Q5_1", "F16"])
 @pytest.mark.parametrize("case", [(3, 67, 36), (20, 131, 1216)])
 def test_a_product_with_odd_sizes_equals_the_reference(bench, rng, dtype, case) -> None:
     rows, n, k = case
@@ -94,13 +96,14 @@ def test_a_device_without_optional_features_equals_the_reference(plain_bench, rn
     assert relative_error(got, expected) < 20 * TOLERANCE
 
 
+@pytest.mark.parametrize("dtype", ["Q4_K", "F16"])
 @pytest.mark.parametrize("stored_limit", [LARGE, 512 * 300])
 def test_a_matrix_beyond_the_shared_buffer_is_multiplied_in_parts(
-    bench, rng, monkeypatch, stored_limit
+    bench, rng, monkeypatch, stored_limit, dtype
 ) -> None:
     n, k = 1100, 256
     monkeypatch.setattr(type(bench.arena), "max_binding", stored_limit)
-    weight, values = stored(bench, rng, "Q4_K", n, k)
+    weight, values = stored(bench, rng, dtype, n, k)
     monkeypatch.undo()
     assert (len(weight.parts) > 1) is (stored_limit < LARGE)
     limit = FORMATS["Q8_0"].size(416, k // 64)  # no whole number of super-blocks
@@ -111,6 +114,15 @@ def test_a_matrix_beyond_the_shared_buffer_is_multiplied_in_parts(
     expected = in_int8(x).astype(np.float64) @ in_int8(values).astype(np.float64).T
     got = product(bench, made, x, bias=bias, before=before)
     assert relative_error(got, expected + bias + before) < 20 * TOLERANCE
+
+
+@pytest.mark.parametrize("dtype", ["F16", "Q4_K"])
+def test_the_phases_of_a_matrix_in_parts_read_it_once(bench, rng, dtype) -> None:
+    weight, _ = stored(bench, rng, dtype, 1024, 256)
+    whole = rows_of(bench, weight).phases
+    assert [traffic(one, 9, 0) for one in whole] == [weight.size]
+    parts = rows_of(bench, weight, limit=FORMATS["Q8_0"].size(256, 4)).phases
+    assert [traffic(one, 9, 0) for one in parts] == [weight.size // 4] * 4
 
 
 def test_the_shared_buffer_is_as_large_as_the_largest_part_of_a_matrix(bench, monkeypatch) -> None:

@@ -1,5 +1,4 @@
-// The weights that a thread stages in a step: {{ 64 // PARTS }} of the 64 weights of a row.
-{% if PLANES == 1 %}
+// The weights that a thread stages in a step: 32 of the 64 weights of a row.
 struct Raw {
     codes: Half0,
     scale_words: ScaleWords0,
@@ -21,27 +20,3 @@ fn unpack(raw: Raw, at: u32, part: u32) {
     scale_w[at + part * {{ WS }}u] = s{{ ".x" if not MINIMUM }};
 {% endif %}
 }
-{% else %}
-{% include "snippets/split_int8.wgsl" %}
-
-alias Raw = array<vec4<u32>, 2>;
-
-// A row may end within a step; the values read instead do not matter, because x is zero there.
-fn fetch(row: u32, step: u32, part: u32) -> Raw {
-    let word = step * 8u + part * 2u;
-    let first = row * ROW_UNITS0;
-    return Raw(
-        weight0[first + min(word, ROW_UNITS0 - 1u)], weight0[first + min(word + 1u, ROW_UNITS0 - 1u)]
-    );
-}
-
-fn unpack(raw: Raw, at: u32, inverse: f32, part: u32) {
-{% for i in range(4) %}
-    let v{{ i }} = split_int8(quad_{{ F.values }}(raw[{{ i // 2 }}].{{ ["xy", "zw"][i % 2] }}), inverse);
-{% endfor %}
-{% for plane in range(2) %}
-    tile_w[at + ({{ 4 * plane }}u + part) * {{ WS }}u] =
-        vec4<u32>({% for i in range(4) %}v{{ i }}.{{ "xy"[plane] }}{{ ", " if i < 3 }}{% endfor %});
-{% endfor %}
-}
-{% endif %}
