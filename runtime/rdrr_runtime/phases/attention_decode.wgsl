@@ -77,11 +77,11 @@ var<workgroup> partial_weights: array<f32, BLOCKS * HELD * LANES>;
 {% if STORES and KV == "q8_0" %}
 // f16 bits of the scale of the 32 elements that begin at a word of `query`.
 fn new_scale(first: u32) -> u32 {
-    var amax = 0.0;
+    var largest = 0u;
     for (var j = 0u; j < 8u; j++) {
-        amax = max(amax, abs_max(query[first + j]));
+        largest = max(largest, bits_of_abs_max(query[first + j]));
     }
-    return scale_bits(amax);
+    return scale_bits(largest);
 }
 
 // Store the new key and value at word `first` of the caches and in `fresh`. A thread writes 4 codes; the

@@ -19,11 +19,11 @@ var<storage, read_write> v_cache: array<KvWord>;
 {% for cache in ("k", "v") %}
 // f16 bits of the scale of the block that begins at vector i.
 fn {{ cache }}_scale(i: u32) -> u32 {
-    var amax = 0.0;
+    var largest = 0u;
     for (var j = 0u; j < 8u; j++) {
-        amax = max(amax, abs_max(vec4<f32>({{ cache }}[i + j])));
+        largest = max(largest, bits_of_abs_max(vec4<f32>({{ cache }}[i + j])));
     }
-    return scale_bits(amax);
+    return scale_bits(largest);
 }
 
 {% endfor %}

@@ -36,11 +36,11 @@ fn {{ name }}_quad(i: u32) -> vec4<f32> {
 
 // Scale of the block of 32 elements that begins at quad i.
 fn {{ name }}_scale(i: u32) -> u32 {
-    var amax = 0.0;
+    var largest = 0u;
     for (var j = 0u; j < 8u; j++) {
-        amax = max(amax, abs_max({{ name }}_quad(i + j)));
+        largest = max(largest, bits_of_abs_max({{ name }}_quad(i + j)));
     }
-    return scale_bits(amax);
+    return scale_bits(largest);
 }
 {% endif %}
 

@@ -259,10 +259,11 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
 // Quantize four outputs of a row to int8 and store them: outputs n to n + 3, in gated[at] to gated[at + 3].
 fn store_int8(row: u32, n: u32, at: u32) {
     let first = at / 32u * 32u;
-    var amax = 0.0;
+    var bits = 0u;  // of the largest magnitude; among bits those of NaN are the largest
     for (var i = 0u; i < 32u; i++) {
-        amax = max(amax, abs(gated[first + i]));
+        bits = max(bits, bitcast<u32>(abs(gated[first + i])));
     }
+    let amax = bitcast<f32>(bits);
     let inverse = select(0.0, 127.0 / amax, amax > 0.0);
     let v = vec4<f32>(gated[at], gated[at + 1u], gated[at + 2u], gated[at + 3u]);
     let units = OUTPUT_ROWS / 64u;

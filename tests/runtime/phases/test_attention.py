@@ -271,6 +271,21 @@ def test_keys_and_values_are_stored_at_their_slots(bench, rng, dtype) -> None:
         assert np.array_equal(stored, expected)
 
 
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_a_block_that_is_not_finite_has_no_finite_scale_in_q8_0(bench, rng, broken) -> None:
+    cache = KvSpec(3, 64, 16, "q8_0")
+    k, v = normal(rng, 4, 3, 64), normal(rng, 4, 3, 64)
+    k[2, 1, 40] = broken
+    caches = [bench.poisoned(cache.size // 4) for _ in range(2)]
+    operands = bench.upload(k), bench.upload(v)
+    ctx = bench.context(4, base=5)
+    bench.run(kv_store(ctx, *operands, LayerCache(*caches), cache=cache, label="t"), 4)
+    for buffer, has_broken in zip(caches, (True, False), strict=True):
+        stored = bench.device.read(buffer)[: cache.size]
+        scales = stored[3 * 16 * 64 :].view("<f2").reshape(3, 16, 2)[:, 5:9]
+        assert np.argwhere(~np.isfinite(scales)).tolist() == [[1, 2, 1]] * has_broken
+
+
 @pytest.mark.parametrize(("head_dim", "context"), [(64, 16), (96, 16), (32, 10)])
 @pytest.mark.parametrize(("base", "rows"), [(0, 4), (5, 1), (5, 2), (4, 3)])
 def test_storing_in_q8_0_leaves_the_slots_of_other_passes_unchanged(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from rdrr_device.buffers import BufferSlice
+from rdrr_manifests.graph import CacheShape
 from rdrr_runtime.phases.attention_decode import (
     MAX_KEYS,
     SPLIT,
@@ -20,7 +21,7 @@ from rdrr_runtime.phases.attention_spec import AttentionSpec, SplitTuning
 from rdrr_runtime.phases.head_transform import HeadTransform, QueryScale
 from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.reference import ops
-from support.gpu import Bench, cache_in_q8_0, normal, relative_error
+from support.gpu import F32, Bench, cache_in_q8_0, normal, relative_error
 
 CONTEXT = 640
 LONG = 2304  # a context whose splits are longer than their minimum
@@ -205,6 +206,30 @@ def test_the_combined_splits_equal_attention(
     # these types have a larger tolerance.
     tolerance = {"f32": 1e-4, "f16": 2e-3, "q8_0": 1e-2}[dtype]
     assert relative_error(found, expected[0].numpy()) < tolerance
+
+
+@pytest.mark.parametrize("broken", ["key", "value"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "q8_0"])
+def test_a_new_key_or_value_that_is_nan_stays_visible_in_later_passes(
+    any_bench: Bench, rng, dtype: str, broken: str
+) -> None:
+    bench = any_bench
+    spec = AttentionSpec(8, KvSpec.make(CacheShape(2, 64), CONTEXT, dtype), 0.3)
+    caches = LayerCache(*(bench.arena.empty("cache", spec.cache.size) for _ in range(2)))
+    wanted = {"spec": spec, "transform": HeadTransform(), "label": "attention"}
+
+    def attended(base: int, projected: F32) -> F32:
+        parts, stats = bench.poisoned(8, spec.splits, 64), bench.poisoned(8, spec.splits, 2)
+        operands = (bench.upload(projected), caches, (parts, stats))
+        bench.run(attention_decode(bench.context(1, base=base), *operands, **wanted), 1)
+        return bench.download(parts, 8, spec.splits, 64)[:, 0]
+
+    sound, damaged = normal(rng, 12, 64), normal(rng, 12, 64)
+    damaged[8 if broken == "key" else 10, 9] = np.nan  # of the first key-value head
+    assert np.isfinite(attended(0, sound)).all()
+    attended(1, damaged)
+    found = np.isnan(attended(2, sound)).any(axis=1)
+    assert found.tolist() == [head < 4 for head in range(8)]
 
 
 @pytest.mark.parametrize("cap", [0.0, 5.0])

@@ -212,6 +212,33 @@ def test_gated_pairs_can_be_passed_on_in_int8(bench, rng, rows) -> None:
     assert relative_error(found, between @ down_values.T) < 5 * CLOSE
 
 
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_the_products_behind_a_broken_output_of_a_gate_in_int8_are_not_finite(
+    bench, rng, broken
+) -> None:
+    (down, _), (gates, _) = (
+        stored(bench, rng, "Q4_K", 35, 192),
+        stored(bench, rng, "Q8_0", 192, 256),
+    )
+    raw, _ = random_tensor(rng, "Q8_0", Layout.ROW, (192, 256))
+    ctx, x = bench.context(2), normal(rng, 2, 256)
+
+    def products() -> np.ndarray:
+        ups = upload_weight(bench.arena, DTYPES["Q8_0"], Layout.ROW, (192, 256), raw, "up")
+        target, phases = quantized(bench, ctx, x)
+        y, between = bench.poisoned(2, 35), int8_buffer(bench, 2, 192)
+        output = Output((between,), "gate", activation="silu", int8=True)
+        phases += matvec_rows(ctx, (gates, ups), target, output, label="t")
+        phases += matvec_rows(ctx, (down,), between, Output((y,)), label="t")
+        bench.run(phases, 2)
+        return bench.download(y, 2, 35)
+
+    assert np.isfinite(products()).all()
+    blocks = raw.reshape(-1, 34)
+    blocks[rng.integers(len(blocks)), :2].view("<f2")[:] = broken  # the scale of 32 weights of up
+    assert not np.isfinite(products()).any()
+
+
 def three_matrices(
     bench: Bench, rng: np.random.Generator, rows: int
 ) -> tuple[tuple[GpuWeight, ...], BufferSlice, list, np.ndarray]:

@@ -1,5 +1,5 @@
-// An f16 cache, 4 elements in 8 bytes; it does not need the feature shader-f16. Values beyond the range of
-// f16 saturate, because an infinity would turn the softmax into NaN.
+// An f16 cache, 4 elements in 8 bytes; it does not need the feature shader-f16. Finite values beyond the range
+// of f16 saturate, because an infinity would turn the softmax into NaN. Infinity and NaN stay, to be noticed.
 // k_at and v_at return 4 elements; k_tile and v_tile return them as they are kept in workgroup memory.
 alias KvWord = vec2<u32>;
 alias TileWord = KvWord;
@@ -19,6 +19,8 @@ fn {{ cache }}_tile(i: u32) -> TileWord {
 {% endfor %}
 
 fn kv_pack(v: vec4<f32>) -> KvWord {
-    let c = clamp(v, vec4<f32>(-65504.0), vec4<f32>(65504.0));
+    const INFINITY = vec4<u32>(0x7f800000u);
+    let broken = (bitcast<vec4<u32>>(v) & INFINITY) == INFINITY;
+    let c = select(clamp(v, vec4<f32>(-65504.0), vec4<f32>(65504.0)), v, broken);
     return vec2<u32>(pack2x16float(c.xy), pack2x16float(c.zw));
 }

@@ -24,15 +24,15 @@ fn {{ cache }}_tile(i: u32) -> TileWord {
 }
 {% endfor %}
 
-fn abs_max(v: vec4<f32>) -> f32 {
-    let a = abs(v);
-    return max(max(a.x, a.y), max(a.z, a.w));
-}
+{% include "snippets/abs_max.wgsl" %}
 
-// f16 bits of the scale of elements whose largest magnitude is `amax`. Subnormal scales are assembled from
-// bits, because pack2x16float may flush them to zero.
-fn scale_bits(amax: f32) -> u32 {
-    let scale = min(amax / 127.0, 65504.0);
+// f16 bits of the scale of elements whose largest magnitude has the bits `largest`. Subnormal scales are
+// assembled from bits, because pack2x16float may flush them to zero.
+fn scale_bits(largest: u32) -> u32 {
+    if (largest >= 0x7f800000u) {
+        return 0x7e00u;  // NaN, so that an infinite or broken element stays visible
+    }
+    let scale = min(bitcast<f32>(largest) / 127.0, 65504.0);
     let tiny = u32(round(scale * 16777216.0));  // in units of 2^-24
     return select(pack2x16float(vec2<f32>(scale, 0.0)), tiny, scale < 6.103515625e-5);
 }
