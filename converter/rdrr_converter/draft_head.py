@@ -28,7 +28,7 @@ from rdrr_converter.tensor_finder import Finder
 from rdrr_converter.tensor_shapes import Shapes
 
 _LAYER = "model.layers.{layer}."
-_AS_A_LAYER: Mapping[str, str] = {
+AS_A_LAYER: Mapping[str, str] = {
     mtp.PROJECTION: "eh_proj",
     mtp.EMBEDDING_NORM: "enorm",
     mtp.HIDDEN_NORM: "hnorm",
@@ -110,7 +110,7 @@ def _rule_of_head(rule: ArchitectureRule, config: Config, like: int) -> Architec
             ("hidden", "two_hidden") if name == mtp.PROJECTION else ("hidden",),
             aliases=(f"{as_a_layer}{alias}.weight",),
         )
-        for name, alias in _AS_A_LAYER.items()
+        for name, alias in AS_A_LAYER.items()
     ]
     names = {row.name for row in layer}
     stacks = [

@@ -43,6 +43,8 @@ PARTS = {
     **{f"self_attn.{one}_norm": f"attn_{one}_norm" for one in "qk"},
     **{f"mlp.{one}_proj": f"ffn_{one}" for one in ("gate", "up", "down")},
     **{f"mlp.shared_experts.{one}_proj": f"ffn_{one}_shexp" for one in ("gate", "up", "down")},
+    **{one: f"nextn.{one}" for one in ("eh_proj", "embed_tokens", "enorm", "hnorm")},
+    **{f"shared_head.{one}": f"nextn.shared_head_{one}" for one in ("head", "norm")},
 }
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
@@ -56,13 +58,15 @@ def write_mixture_gguf(
         checkpoint: Directory of the checkpoint.
         path: File to write.
         split: Whether `kv_b_proj` is stored in two tensors, as files since 2025 have it.
-        further: Number of layers that predict further tokens to add.
+        further: Number of incomplete layers to add that predict further tokens. The head of the
+            checkpoint is written as such a layer.
     """
     source = open_source(checkpoint)
     config = dict(source.config)
     name = ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, name)
-    entries = _entries(config, further=further, split=split)
+    has_head = any(".eh_proj." in ours for ours in source.tensors)
+    entries = _entries(config, further=further + has_head, split=split)
     entries = {f"{name}.{key}": value for key, value in entries.items()}
     for key, value in (entries | tokenizer_entries(checkpoint)).items():
         add_entry(writer, key, value)
@@ -97,7 +101,7 @@ def write_mixture_gguf(
         values = np.stack([parts[number] for number in range(len(parts))])
         add_tensor(writer, theirs, values, "F32")
     for layer in range(further):
-        block = f"blk.{config['num_hidden_layers'] + layer}"
+        block = f"blk.{config['num_hidden_layers'] + has_head + layer}"
         for part in ("nextn.eh_proj", "nextn.enorm", "attn_norm"):
             add_tensor(writer, f"{block}.{part}.weight", np.ones(4, np.float32), "F32")
     writer.write_header_to_file()

@@ -33,6 +33,14 @@ LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
 """Values that llama.cpp fixes for an architecture, without metadata keys."""
 SMALL = r"conv1d|conv\.conv|(mlp|feed_forward)\.gate\.|shared_expert_gate"
 """Convolutions and routers, which llama.cpp needs in F32."""
+NEXTN = {
+    "mtp.fc": "nextn.eh_proj",
+    "mtp.layers.0": "",
+    "mtp.norm": "nextn.shared_head_norm",
+    "mtp.pre_fc_norm_embedding": "nextn.enorm",
+    "mtp.pre_fc_norm_hidden": "nextn.hnorm",
+}
+"""Modules of the head for multi-token prediction, which gguf-py's table lacks for Qwen 3.5."""
 
 
 def write_state_gguf(
@@ -44,7 +52,8 @@ def write_state_gguf(
         checkpoint: Directory of the checkpoint.
         path: File to write.
         dtype: Storage type of the matrices.
-        further: Number of layers that predict further tokens to add (Qwen 3.5).
+        further: Number of incomplete layers to add that predict further tokens (Qwen 3.5). The
+            head of the checkpoint is written as such a layer.
         joined: Whether gate and up of all experts are in one tensor, and for Qwen 3 Next queries,
             keys, values and gates.
     """
@@ -52,24 +61,29 @@ def write_state_gguf(
     name = ARCHITECTURES[config["model_type"]]
     layers = config["num_hidden_layers"]
     arch = next(one for one, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
-    names = gguf.get_tensor_name_map(arch, layers)
+    names = gguf.get_tensor_name_map(arch, layers + 1)
+    tensors = load_file(checkpoint / "model.safetensors")
+    has_head = any(ours.startswith("mtp.") for ours in tensors)
     writer = gguf.GGUFWriter(path, name)
     own = _lfm2(config) if name.startswith("lfm2") else _linear(config, name)
     entries = {f"{name}.{key}": value for key, value in {**_common(config), **own}.items()}
-    if further:
-        entries[f"{name}.block_count"] = layers + further
-        entries[f"{name}.nextn_predict_layers"] = further
+    if further or has_head:
+        entries[f"{name}.block_count"] = layers + further + has_head
+        entries[f"{name}.nextn_predict_layers"] = further + has_head
     for key, value in {**entries, **tokenizer_entries(checkpoint)}.items():
         add_entry(writer, key, value)
-    for ours, values in _stored(checkpoint, config, name, joined=joined):
+    tensors = {_as_a_layer(ours, layers): values for ours, values in tensors.items()}
+    for ours, values in _stored(tensors, config, name, joined=joined):
         theirs = names.get_name(ours, try_suffixes=(".weight", ".bias"))
+        if ".nextn." in ours:
+            theirs = ours.replace("model.layers.", "blk.")
         assert theirs is not None, ours
         is_small = values.ndim < 2 or re.search(
             "conv1d|conv.conv|mlp.gate|shared_expert_gate", ours
         )
         kind = "F32" if is_small or "feed_forward.gate" in ours else dtype
         add_tensor(writer, theirs, np.ascontiguousarray(values), kind)
-    for layer in range(layers, layers + further):
+    for layer in range(layers + has_head, layers + has_head + further):
         for part in ("nextn.eh_proj", "nextn.enorm", "attn_norm", "attn_q"):
             add_tensor(writer, f"blk.{layer}.{part}.weight", np.ones(4, np.float32), "F32")
     writer.write_header_to_file()
@@ -79,12 +93,21 @@ def write_state_gguf(
     return path
 
 
+def _as_a_layer(ours: str, layers: int) -> str:
+    """Return the name of a tensor of the head as one of a layer after the last one."""
+    module = next((one for one in NEXTN if ours.startswith(f"{one}.")), None)
+    if module is None:
+        return ours
+    stem = f"model.layers.{layers}.{NEXTN[module]}".removesuffix(".")
+    return stem + ours.removeprefix(module)
+
+
 def _stored(
-    checkpoint: Path, config: Mapping[str, Any], name: str, *, joined: bool
+    tensors: Mapping[str, np.ndarray], config: Mapping[str, Any], name: str, *, joined: bool
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the tensors with the names that gguf-py's tables expect, in llama.cpp's order."""
     stacks: dict[str, dict[int, np.ndarray]] = {}
-    for ours, values in load_file(checkpoint / "model.safetensors").items():
+    for ours, values in tensors.items():
         expert = re.fullmatch(r"(.+\.experts)\.(\d+)\.(w\d|\w+_proj)\.weight", ours)
         if expert:
             stack = stacks.setdefault(f"{expert[1]}.{expert[3]}.weight", {})

@@ -23,7 +23,8 @@ from rdrr_converter.arrangements import arrange, stacked_shape
 from rdrr_converter.destination import atomic_folder
 from rdrr_converter.export._check import check_complete, norm_shift
 from rdrr_converter.export._config import find_rule, published_keys
-from rdrr_converter.export._gguf import plan_gguf, write_gguf
+from rdrr_converter.export._gguf import find_gguf_architecture, plan_gguf, write_gguf
+from rdrr_converter.export._gguf_draft_head import further_layer
 from rdrr_converter.export._gguf_pooling import layer_names
 from rdrr_converter.export._result import ExportedTensor, ExportResult
 from rdrr_converter.export._safetensors import SHARD_SIZE, write_directory
@@ -51,7 +52,14 @@ ExportDtype = Literal["f32", "f16", "bf16"]
 
 _DTYPE_NAMES: tuple[ExportDtype, ...] = get_args(ExportDtype)
 
-WITHOUT_HEAD = "the head for multi-token prediction is left out, because no export writes it yet"
+_LEFT_OUT = "the head for multi-token prediction is left out, because "
+_WITHOUT_HEAD: Mapping[str, str] = MappingProxyType(
+    {
+        "gguf": f"{_LEFT_OUT}it is incomplete, or llama.cpp has none for this architecture",
+        "safetensors": f"{_LEFT_OUT}only an export as GGUF has it",
+    }
+)
+"""The note on a head that is not written, by the kind of checkpoint."""
 
 ExportKind = Literal["safetensors", "gguf"]
 
@@ -113,12 +121,14 @@ def export(
         tensors = of_language_model(package.manifest, everything)
         rule, config = find_rule(package, tensors, arch)
         rule = rule.named_by(rule.config(config, package.where))
+        further: tuple[LogicalTensor, ...] = ()
+        if to == "gguf":
+            further = further_layer(package, stored, find_gguf_architecture(rule, package))
         counter = Progress(progress)
-        counter.start("export", sum(prod(tensor.shape) for tensor in tensors))
-        left_out = (WITHOUT_HEAD,) if len(everything) < len(stored) else ()
+        counter.start("export", sum(prod(tensor.shape) for tensor in (*tensors, *further)))
         notes: tuple[str, ...] = ()
         if to == "gguf":
-            outgoing = plan_gguf(package, tensors, rule, lossless=lossless)
+            outgoing = plan_gguf(package, (*tensors, *further), rule, lossless=lossless)
             names = layer_names(package)
             layers = [one for one in everything if one.stored in names]
             outgoing += [
@@ -140,12 +150,14 @@ def export(
                 write_modules(package, folder)
                 if lossless:
                     _check_lossless(errors, kind)
+    if len(everything) + len(further) < len(stored):
+        notes = (_WITHOUT_HEAD[to], *notes)
     return ExportResult(
         destination=path,
         kind=to,
         architecture=rule.name,
         tensors=tuple(_exported(one, errors[one.name]) for one in outgoing),
-        notes=(*left_out, *notes),
+        notes=notes,
     )
 
 

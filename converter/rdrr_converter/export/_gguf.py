@@ -24,6 +24,7 @@ from rdrr_converter.architectures import ArchitectureRule
 from rdrr_converter.export._check import check_complete, norm_shift
 from rdrr_converter.export._gguf_check import check_metadata, frequency_divisors
 from rdrr_converter.export._gguf_container import atomic_file, write_container
+from rdrr_converter.export._gguf_draft_head import with_further_layer
 from rdrr_converter.export._gguf_factors import with_factors
 from rdrr_converter.export._gguf_gemma import (
     check_gemma3n,
@@ -229,6 +230,7 @@ def write_gguf(
     """
     row = find_gguf_architecture(rule, package)
     entries, notes = metadata(config, row)
+    entries = with_further_layer(entries, row, outgoing)
     pooling, pooling_notes = pooling_entries(package, row.name)
     extra = frequency_divisors(config)
     check_metadata(entries, extra, package, row, tensors, without_padding(config))

@@ -176,7 +176,7 @@ DEEPSEEK: Mapping[str, str] = MappingProxyType(
     }
 )
 QWEN35: Mapping[str, str] = MappingProxyType({**_gguf_states.LINEAR_ATTENTION, **EXPERTS, **NEXTN})
-QWEN3_NEXT: Mapping[str, str] = MappingProxyType({**_gguf_states.JOINED_GATES, **EXPERTS})
+QWEN3_NEXT: Mapping[str, str] = MappingProxyType({**_gguf_states.JOINED_GATES, **EXPERTS, **NEXTN})
 LFM2: Mapping[str, str] = MappingProxyType({**SHARED_EXPERTS, **_gguf_states.SHORT_CONVOLUTION})
 LFM2_OUTSIDE: Mapping[str, str] = MappingProxyType(
     {

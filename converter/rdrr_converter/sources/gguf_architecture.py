@@ -40,6 +40,7 @@ class GgufArchitecture:
         in_metadata: A part of the names of tensors that a GGUF states in its metadata.
         factors_in_weights: Whether the factors of the model are part of the weights.
         has_attention: Whether any layer has attention.
+        has_draft_head: Whether llama.cpp loads the head for multi-token prediction.
         has_experts: Whether the models have experts, where llama.cpp gives those with experts
             another name than those without; None where it does not.
     """
@@ -67,6 +68,7 @@ class GgufArchitecture:
     joins_gates: bool = False
     in_metadata: str | None = None
     two_norms: Mapping[str, str] | None = None
+    has_draft_head: bool = False
     has_experts: bool | None = None
 
     def for_tensors(self, names: Iterable[str]) -> GgufArchitecture:

@@ -234,6 +234,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                 classes=("DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"),
                 dense_layers=True,
                 biases=False,
+                has_draft_head=True,
             ),
             GgufArchitecture(
                 "glm4moe",
@@ -241,6 +242,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                 layer_names.GLM4_MOE,
                 flags=(("use_qk_norm", ".q_norm.weight", True),),
                 dense_layers=True,
+                has_draft_head=True,
             ),
             GgufArchitecture(
                 "dots1", "Dots1ForCausalLM", layer_names.SHARED_EXPERTS, dense_layers=True
@@ -259,6 +261,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                 plain_norms=(_gguf_states.PLAIN_NORM,),
                 alternating_heads=True,
                 other_forms=layer_names.QWEN_FORMS,
+                has_draft_head=True,
             ),
             GgufArchitecture(
                 "qwen35moe",
@@ -268,6 +271,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                 plain_norms=(_gguf_states.PLAIN_NORM,),
                 alternating_heads=True,
                 other_forms=layer_names.QWEN_FORMS,
+                has_draft_head=True,
             ),
             GgufArchitecture(
                 "qwen3next",
@@ -276,6 +280,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                 norm_offset=-1.0,
                 plain_norms=(_gguf_states.PLAIN_NORM,),
                 other_forms=layer_names.QWEN_FORMS,
+                has_draft_head=True,
             ),
             GgufArchitecture(
                 "lfm2",
