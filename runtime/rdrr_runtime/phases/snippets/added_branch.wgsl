@@ -1,6 +1,7 @@
 // The residual stream after a branch: s = x + norm(branch), norm(v) = v / sqrt(mean(v^2) + ADDED_EPS) *
 // (ADDED_OFFSET + gain){% if ADDED_SCALED %}, multiplied by ADDED_FACTOR and a weight{% endif %}. The sum of squares of the branch takes a wait of
-// the workgroup, so a thread loads the first four elements that it needs before that and holds them.
+// the workgroup, so a thread loads the first four elements that it needs before that and holds them. It
+// uses the gains only after the wait: they come from memory, while the branch has just been written.
 override ADDED_EPS: f32;
 override ADDED_OFFSET: f32;
 {% if ADDED_SCALED %}
@@ -8,27 +9,25 @@ override ADDED_FACTOR: f32;
 {% endif %}
 var<private> held_at: u32;
 var<private> held_x: vec4<f32>;
-var<private> held_branch: vec4<f32>;  // multiplied by the gain
+var<private> held_branch: vec4<f32>;
+var<private> held_gain: vec4<f32>;  // of the branch
 {% if INPUT == "norm" %}
-var<private> held_gain: vec4<f32>;  // of the norm after the sum
+var<private> held_next_gain: vec4<f32>;  // of the norm after the sum
 {% endif %}
 var<private> branch_factor: f32;
-
-fn branch_times_gain(i: u32) -> vec4<f32> {
-    return vec4<f32>(branch[i]) * (ADDED_OFFSET + gain[i]);
-}
 
 // Sum of squares of this thread's elements of the branch: four at `own`, which it holds, and every WG-th after.
 fn branch_squares(own: u32) -> f32 {
     let last = K / 4u - 1u;
     held_at = min(own, last);
     held_x = vec4<f32>(x[held_at]);
-    held_branch = branch_times_gain(held_at);
+    held_branch = vec4<f32>(branch[held_at]);
+    held_gain = gain[held_at];
 {% if INPUT == "norm" %}
-    held_gain = OFFSET + gain[K / 4u + held_at];
+    held_next_gain = gain[K / 4u + held_at];
 {% endif %}
-    var squares = 0.0;
-    for (var i = own; i <= last; i += WG) {
+    var squares = select(0.0, dot(held_branch, held_branch), own <= last);
+    for (var i = own + WG; i <= last; i += WG) {
         let v = vec4<f32>(branch[i]);
         squares += dot(v, v);
     }
@@ -41,10 +40,15 @@ fn set_branch_factor(squares: f32) {
 
 // Elements 4 i to 4 i + 3 of the stream.
 fn stream_at(i: u32) -> vec4<f32> {
-    var s = held_x + branch_factor * held_branch;
+    var s = held_x;
+    var b = held_branch;
+    var g = held_gain;
     if (i != held_at) {
-        s = vec4<f32>(x[i]) + branch_factor * branch_times_gain(i);
+        s = vec4<f32>(x[i]);
+        b = vec4<f32>(branch[i]);
+        g = gain[i];
     }
+    s += branch_factor * b * (ADDED_OFFSET + g);
     return s{{ " * (ADDED_FACTOR * gain[" ~ ("K / 2u" if INPUT == "norm" else "K / 4u") ~ "].x)" if ADDED_SCALED }};
 }
 {% if ADDED_STORED %}

@@ -90,11 +90,11 @@ fn input(i: u32, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
 {% if INPUT == "norm" and ADDED %}
     let v = stream_at(i);
     (*totals).x += dot(v, v);
-    var factor = held_gain;
+    var g = held_next_gain;
     if (i != held_at) {
-        factor = OFFSET + gain[K / 4u + i];
+        g = gain[K / 4u + i];
     }
-    return v * factor;
+    return v * (OFFSET + g);
 {% elif INPUT == "norm" %}
     let v = vec4<f32>(x[i]);
     (*totals).x += dot(v, v);
