@@ -24,6 +24,7 @@ from rdrr_runtime.compile.patterns import AttentionBlock, Projections
 from rdrr_runtime.phases import attention_decode as decode
 from rdrr_runtime.phases import norm_rope_store as placing
 from rdrr_runtime.phases.attention import SPLITS, AttentionKernel, attention, scratch_size
+from rdrr_runtime.phases.attention_decode_tuning import DECODE_SPLITS, default_split
 from rdrr_runtime.phases.attention_spec import AttentionSpec, SplitTuning
 from rdrr_runtime.phases.fusion import AttentionSplits, HeadGates, Input, Output
 from rdrr_runtime.phases.head_transform import HeadTransform, QueryScale
@@ -45,7 +46,7 @@ def serve_attention_block(build: PassBuilder, pattern: AttentionBlock) -> int:
     projections, linears = pattern.projections, pattern.projections.linears
     one_row = build.ctx.max_rows == 1
     cache = build.cache.specs[projections.attention.layer]
-    split = decode.default_split(cache, build.ctx.max_rows)
+    split = default_split(cache, build.ctx.max_rows)
     spec = attention_spec(build, projections.attention, split)
     projected = fused_product(build, [build.matrix(one.weight) for one in linears])
     out = _output(build, pattern, spec)
@@ -109,7 +110,7 @@ def _splits(
 ) -> Iterator[SplitTuning]:
     """Yield the ways to split the keys whose partial results the output projection can join."""
     seen = {spec.splits}
-    for one in decode.SPLITS:
+    for one in DECODE_SPLITS:
         other = replace(spec, split=one)
         if other.splits not in seen and _output(build, pattern, other) is not None:
             seen.add(other.splits)

@@ -22,11 +22,10 @@
 // sums              f32 [rows, HEADS, SPLITS, HEAD_DIM]
 // stats             f32 [rows, HEADS, SPLITS, 2]
 //
-// An item is one key-value head and one split of the keys of a row. It computes the {{ GROUP }} query heads that
-// share the key-value head, so that each key is read once. A split has at least MIN_KEYS keys, of which
-// KEYS are computed at a time: first PARTS threads share a key and add up its scores through workgroup
-// memory, then LANES threads share a vector of 4 output elements of HELD heads. Keys and values are
-// loaded into registers long before they are needed. Accumulates in f32.
+// An item is a split of the keys of a row and {{ GROUP }} of the {{ SHARED }} query heads that share a key-value head. A
+// split has at least MIN_KEYS keys, of which KEYS are computed at a time: first PARTS threads share a key
+// and add up its scores through workgroup memory, then LANES threads share a vector of 4 output elements of
+// HELD heads. Keys and values are loaded into registers long before they are needed. Accumulates in f32.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/kv.wgsl" %}
 {% include "snippets/scores.wgsl" %}
@@ -44,6 +43,7 @@ override MIN_KEYS: u32;
 override STAGED: u32;   // VECTORS or HELD * WG, whichever is more
 
 const GROUP = {{ GROUP }}u;
+const SHARED = {{ SHARED }}u;
 const QUERY_STEP = {{ "2u" if FORM.gated else "1u" }};  // vectors of a head in the projected queries
 {% set STORES = not FORM.shares_keys %}
 {% set NORMED = "GROUP" if FORM.shares_keys else "(GROUP + 2u)" if FORM.values_normed else "(GROUP + 1u)" %}
@@ -84,18 +84,20 @@ fn new_scale(first: u32) -> u32 {
     return scale_bits(largest);
 }
 
-// Store the new key and value at word `first` of the caches and in `fresh`. A thread writes 4 codes; the
-// first thread of each 64 elements also writes their two scales.
-fn store_new(first: u32, t: u32) {
+// Keep the new key and value in `fresh`, and store them at word `first` of the caches if `stores`. A thread
+// writes 4 codes; the first thread of each 64 elements also writes their two scales.
+fn store_new(first: u32, stores: bool, t: u32) {
     for (var i = t; i < WORDS; i += WG) {
         let target_word = first + i;
 {% for cache in ("k", "v") %}
         let {{ cache }}_word = (GROUP + {{ loop.index0 }}u) * WORDS + i;
         let {{ cache }}_scale = new_scale({{ cache }}_word - i % 8u);
         let {{ cache }}_codes = codes(query[{{ cache }}_word], {{ cache }}_scale);
-        {{ cache }}_cache[target_word] = {{ cache }}_codes;
+        if (stores) {
+            {{ cache }}_cache[target_word] = {{ cache }}_codes;
+        }
         fresh[{{ loop.index0 }}u * WORDS + i] = half_scale({{ cache }}_scale) * vec4<f32>(unpack4xI8({{ cache }}_codes));
-        if (i % 16u == 0u) {
+        if (stores && i % 16u == 0u) {
             let after = new_scale({{ cache }}_word + 8u);
             {{ cache }}_cache[{{ "SECOND_" if cache == "v" }}SCALES_AT + target_word / 16u] = {{ cache }}_scale | (after << 16u);
         }
@@ -103,13 +105,15 @@ fn store_new(first: u32, t: u32) {
     }
 }
 {% elif STORES %}
-// Store the new key and value at word `first` of the caches and in `fresh`.
-fn store_new(first: u32, t: u32) {
+// Keep the new key and value in `fresh`, and store them at word `first` of the caches if `stores`.
+fn store_new(first: u32, stores: bool, t: u32) {
     for (var i = t; i < WORDS; i += WG) {
         let key = kv_pack(query[GROUP * WORDS + i]);
         let value = kv_pack(query[(GROUP + 1u) * WORDS + i]);
-        k_cache[first + i] = key;
-        v_cache[first + i] = value;
+        if (stores) {
+            k_cache[first + i] = key;
+            v_cache[first + i] = value;
+        }
         fresh[i] = key;
         fresh[WORDS + i] = value;
     }
@@ -144,17 +148,18 @@ fn split_length(count: u32) -> u32 {
 {% set K_WORDS = range(KEY_WORDS) %}
 {% set V_WORDS = range(VALUE_WORDS) %}
 fn phase(item: u32, row: u32, thread: Thread{% if SUBGROUPS %}, subgroup_size: u32{% endif %}) {
-    let kv_head = item % KV_HEADS;
-    let split = item / KV_HEADS;
+    let groups = HEADS / GROUP;
+    let first_head = item % groups * GROUP;
+    let split = item / groups;
     let t = thread.index;
-    let slots = first_slot(current.row[row].sequence, kv_head);
+    let slots = first_slot(current.row[row].sequence, first_head / SHARED);
     let keys = attended_slots(current.row[row].slot);
     let span = split_length(keys.y - keys.x);
     let low = min(keys.x + split * span, keys.y);
     let high = min(low + span, keys.y);
     if (low >= high) {
         if (t < GROUP) {
-            stats[(row * HEADS + kv_head * GROUP + t) * SPLITS + split] = vec2<f32>(LOWEST, 0.0);
+            stats[(row * HEADS + first_head + t) * SPLITS + split] = vec2<f32>(LOWEST, 0.0);
         }
         return;
     }
@@ -171,13 +176,14 @@ fn phase(item: u32, row: u32, thread: Thread{% if SUBGROUPS %}, subgroup_size: u
 {% endfor %}
     // Of all splits, the first contains the sink.
     if (t < GROUP) {
-        let lowest = select(LOWEST, initial_max(kv_head * GROUP + t), split == 0u);
+        let lowest = select(LOWEST, initial_max(first_head + t), split == 0u);
         atomicStore(&max_bits[t], ordered(lowest));
     }
-    load_vectors(row, kv_head, t);
+    load_vectors(row, first_head, high == keys.y, t);
 {% if STORES %}
     if (high == keys.y) {
-        store_new((slots + keys.y - 1u) * WORDS, t);
+        // Of the groups that share a key-value head, the first stores its key and value.
+        store_new((slots + keys.y - 1u) * WORDS, first_head % SHARED == 0u, t);
         workgroupBarrier();
     }
 {% endif %}
@@ -287,6 +293,6 @@ fn phase(item: u32, row: u32, thread: Thread{% if SUBGROUPS %}, subgroup_size: u
     workgroupBarrier();
     for (var work = t; work < GROUP * WORDS; work += WG) {
         let g = work / WORDS;
-        store_head((row * HEADS + kv_head * GROUP + g) * SPLITS + split, g, work % WORDS);
+        store_head((row * HEADS + first_head + g) * SPLITS + split, g, work % WORDS);
     }
 }

@@ -9,13 +9,14 @@ import pytest
 import torch
 from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph import CacheShape
-from rdrr_runtime.phases.attention_decode import (
+from rdrr_runtime.phases.attention_decode import HeadForm, attention_decode, refusal
+from rdrr_runtime.phases.attention_decode_tuning import (
     MAX_KEYS,
+    SHORT_SPLIT,
     SPLIT,
-    HeadForm,
-    attention_decode,
+    DecodeTuning,
     default_split,
-    refusal,
+    default_tuning,
 )
 from rdrr_runtime.phases.attention_spec import AttentionSpec, SplitTuning
 from rdrr_runtime.phases.head_transform import HeadTransform, QueryScale
@@ -43,6 +44,9 @@ def combined(parts: np.ndarray, stats: np.ndarray) -> np.ndarray:
     return sums.sum(1) / denominator[:, None]
 
 
+TWO = DecodeTuning(128, 2)
+
+
 @dataclass(frozen=True)
 class Case:
     """Shape and options of a layer; values are random."""
@@ -63,9 +67,22 @@ class Case:
     chunk: int = 0
     form: HeadForm = HeadForm()  # noqa: RUF009
     split: SplitTuning = SPLIT
+    tuning: DecodeTuning | None = None
 
 
 CASES = [
+    Case(256, 4, 1, "f16", 300, 128, normed=True, split=SHORT_SPLIT),
+    Case(256, 4, 1, "f32", 127, 64, sinks=True, tuning=DecodeTuning(128, 1)),
+    Case(256, 4, 1, "f32", 300, 128, normed=True, tuning=DecodeTuning(256, 2)),
+    Case(256, 4, 1, "q8_0", CONTEXT - 20, 64, normed=True, tuning=DecodeTuning(128, 4)),
+    Case(64, 8, 2, "q8_0", 64, 32, window=100, tuning=TWO),
+    Case(64, 8, 2, "f32", 63, 16, normed=True, tuning=DecodeTuning(128, 4)),
+    Case(64, 8, 2, "f32", 63, 16, form=HeadForm(gated=True), tuning=TWO),
+    Case(128, 6, 2, "f16", 300, 64, softcap=5.0, tuning=DecodeTuning(256, 3)),
+    Case(64, 32, 2, "f32", 300, 32, normed=True),
+    Case(64, 8, 2, "f32", 400, 32, normed=True, form=HeadForm(norm_spans_heads=True), tuning=TWO),
+    Case(128, 8, 1, "f32", 300, 32, normed=True, form=HeadForm(values_normed=True), tuning=TWO),
+    Case(64, 8, 2, "f32", 300, 32, normed=True, form=HeadForm(shares_keys=True), tuning=TWO),
     Case(64, 8, 2, "f16", CONTEXT - 20, 32, split=SplitTuning(256, 16)),
     Case(64, 8, 2, "f32", 127, 32, normed=True, window=100, split=SplitTuning(128, 16)),
     Case(128, 4, 1, "f32", 300, 64, sinks=True, split=SplitTuning(512, 2)),
@@ -155,6 +172,7 @@ def test_the_combined_splits_equal_attention(
         transform=transform,
         form=form,
         label="attention",
+        tuning=case.tuning,
     )
     bench.run(phases, 1)
     found = combined(
@@ -352,7 +370,7 @@ def test_a_batch_has_no_split_that_is_always_empty(context, rows, splits) -> Non
 @pytest.mark.parametrize(
     ("changed", "of_device", "message"),
     [
-        ({"heads": 32}, {}, "16 query heads share"),
+        ({"heads": 34}, {}, "17 query heads share"),
         ({"head_dim": 1024}, {}, "head dimension is 1024, and at most"),
         ({"head_dim": 96, "dtype": "q8_0"}, {}, "head dimension is 96, not a multiple of 64"),
         ({"dtype": "q8_0"}, {"multi_sequence": True}, "one sequence only"),
@@ -371,6 +389,30 @@ def test_a_refusal_gives_the_reason(bench: Bench, changed, of_device, message) -
     found = refusal(replace(ctx, **of_device), asked(**changed))
     assert found is not None
     assert message in found
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "rows", "expected"),
+    [
+        (4, 1, 256, 1, (512, 1)),
+        (8, 2, 256, 1, (512, 1)),
+        (12, 2, 128, 1, (256, 2)),  # for 6 workgroups of a split, not 12
+        (14, 2, 64, 1, (128, 7)),  # 7 has no other divisor
+        (32, 2, 128, 1, (256, 4)),
+        (32, 8, 64, 1, (128, 4)),  # the control: enough key-value heads
+        (4, 1, 128, 4, (128, 4)),  # a batch
+    ],
+)
+def test_few_key_value_heads_divide_the_query_heads_of_a_row(
+    bench, heads, kv_heads, head_dim, rows, expected
+) -> None:
+    ctx = replace(bench.context(rows), max_threads=1024, workgroup_storage=48 * 1024)
+    cache = KvSpec(kv_heads, head_dim, CONTEXT)
+    spec = AttentionSpec(heads, cache, 1.0, split=default_split(cache, rows))
+    assert default_tuning(ctx, spec) == DecodeTuning(*expected)
+    by_default = replace(ctx, max_threads=256, workgroup_storage=16 * 1024)
+    fewer = DecodeTuning(min(256, expected[0]), expected[1])
+    assert default_tuning(by_default, spec) == fewer
 
 
 def test_rows_of_different_sequences_are_accepted(bench: Bench) -> None:

@@ -2,11 +2,11 @@
 // with the norms, rope and scale of queries that snippets/head_transform.wgsl describes. They are written to
 // `query`; before that `partial` has them as projected.
 
-// Index of the first element of a vector of a row and key-value head: the queries of the group are
-// vectors 0 to GROUP - 1, then come the new key and the new value.
-fn vector_at(row: u32, kv_head: u32, vector: u32) -> u32 {
-    let query_at = QUERY_STEP * (kv_head * GROUP + vector);
-    let key_at = QUERY_STEP * HEADS + kv_head + select(0u, KV_HEADS, vector > GROUP);
+// Index of the first element of a vector of a row and a group: its queries are vectors 0 to GROUP - 1, then
+// come the new key and the new value.
+fn vector_at(row: u32, first_head: u32, vector: u32) -> u32 {
+    let query_at = QUERY_STEP * (first_head + vector);
+    let key_at = QUERY_STEP * HEADS + first_head / SHARED + select(0u, KV_HEADS, vector > GROUP);
     let own = select(query_at, key_at, vector >= GROUP);
     return (row * (QUERY_STEP * HEADS + NEW_HEADS * KV_HEADS) + own) * HEAD_DIM;
 }
@@ -15,11 +15,11 @@ fn vector_at(row: u32, kv_head: u32, vector: u32) -> u32 {
 const SUMMERS = {{ SUMMERS }}u;  // threads that sum up the squares of one vector
 
 {% if FORM.norm_spans_heads %}
-var<private> own_kv_head: u32;
+var<private> own_first_head: u32;
 
 // The norm spans all queries, or all keys. `scores` is free until the first scores.
-fn compute_inverse_rms(row: u32, kv_head: u32, t: u32) {
-    own_kv_head = kv_head;
+fn compute_inverse_rms(row: u32, first_head: u32, t: u32) {
+    own_first_head = first_head;
     let row_first = row * (HEADS + NEW_HEADS * KV_HEADS) * HEAD_DIM;
 {% for first, count, vectors in (("0u", "HEADS", "t < GROUP"), ("HEADS * HEAD_DIM", "KV_HEADS", "t == GROUP"))[: 2 if STORES else 1] %}
     {
@@ -53,7 +53,7 @@ fn compute_inverse_rms(row: u32, kv_head: u32, t: u32) {
 {% endfor %}
 }
 {% else %}
-fn compute_inverse_rms(row: u32, kv_head: u32, t: u32) {
+fn compute_inverse_rms(row: u32, first_head: u32, t: u32) {
     // `scores` is free until the first scores and holds the sums of the threads.
     let vector = t / SUMMERS;
     if (vector < {{ NORMED }}) {
@@ -79,7 +79,7 @@ fn compute_inverse_rms(row: u32, kv_head: u32, t: u32) {
 // The factor of the norm on element i of a vector.
 fn norm_factor(vector: u32, i: u32) -> f32 {
 {% if FORM.norm_spans_heads %}
-    let head = select(own_kv_head * GROUP + vector, HEADS + own_kv_head, vector == GROUP);
+    let head = select(own_first_head + vector, HEADS + own_first_head / SHARED, vector == GROUP);
     return inverse_rms[vector] * (OFFSET + gains[head * HEAD_DIM + i]);
 {% else %}
     return inverse_rms[vector] * (OFFSET + gains[select(0u, HEAD_DIM, vector == GROUP) + i]);
@@ -131,15 +131,17 @@ fn placed(vector: u32, i: u32, angle: vec2<f32>, scale: f32) -> f32 {
     return scale * normed(vector, i);
 }
 
-// Store the queries of the group, the new key and the new value in `query`. A thread writes whole
-// vectors, because a write to one component may rewrite the others and so undo what other threads write
-// there. For that it computes both elements of each rotated pair, even if it stores only one.
-fn load_vectors(row: u32, kv_head: u32, t: u32) {
+// Store the queries of the group in `query`, and if `has_new` the new key and the new value, which only the
+// last split needs. A thread writes whole vectors, because a write to one component may rewrite the others
+// and so undo what other threads write there. For that it computes both elements of each rotated pair, even
+// if it stores only one.
+fn load_vectors(row: u32, first_head: u32, has_new: bool, t: u32) {
+    let words = select(GROUP * WORDS, VECTORS, has_new);
     let position = current.row[row].position;
     // These angles and the projections are loaded together, so that both wait for memory at the same time.
     var angles = angles_of(position, 4u * (t % WORDS));
-    for (var word = t; word < VECTORS; word += WG) {
-        let first = vector_at(row, kv_head, word / WORDS) + 4u * (word % WORDS);
+    for (var word = t; word < words; word += WG) {
+        let first = vector_at(row, first_head, word / WORDS) + 4u * (word % WORDS);
         partial[word] = vec4<f32>(
             f32(projected[first]),
             f32(projected[first + 1u]),
@@ -149,10 +151,10 @@ fn load_vectors(row: u32, kv_head: u32, t: u32) {
     }
     workgroupBarrier();
 {% if NORM %}
-    compute_inverse_rms(row, kv_head, t);
+    compute_inverse_rms(row, first_head, t);
 {% endif %}
     let query_scale = SCALE * query_factor(position);
-    for (var word = t; word < VECTORS; word += WG) {
+    for (var word = t; word < words; word += WG) {
         let vector = word / WORDS;
         if (vector > GROUP) {
             query[word] = partial[word]{{ " * inverse_rms[GROUP + 1u]" if FORM.values_normed }};
