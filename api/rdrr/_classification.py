@@ -1,7 +1,8 @@
 """Classification: the probabilities of a text's labels, from the head of a classifying model.
 
 The logits are those of transformers' `ForSequenceClassification`: a linear layer on the hidden
-state of the last token. A reranking model of this kind has one label, whose probability is a score.
+state of the last token. A reranking model of this kind has one label, whose probability is a score,
+or the labels `yes` and `no`, which answer the question whether a text fits a query.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from rdrr._embedding import Pooling
 if TYPE_CHECKING:
     from rdrr_manifests.models import Classifier
     from rdrr_manifests.package import Package
+
+ANSWERS = ("yes", "no")
+"""The labels of a head that has the two answers to a reranking model's question."""
 
 F32 = npt.NDArray[np.float32]
 
@@ -74,18 +78,22 @@ class Classification:
         """Check that the head gives one score for a text.
 
         Raises:
-            ManifestError: It has several labels.
+            ManifestError: It has several labels, other than the answers `yes` and `no`.
         """
-        if len(self._found.labels) != 1:
+        if len(self._found.labels) != 1 and not self.answers:
             raise ManifestError(
                 "this model cannot rank: its classification head has several labels",
                 where=self._where,
-                expected="1 label",
+                expected="1 label, or yes and no",
                 found=", ".join(self._found.labels),
                 hint="use `classify`",
             )
 
+    @property
+    def answers(self) -> bool:
+        """Whether its labels answer a question, which a reranking model is then asked."""
+        return self._found.labels == ANSWERS
+
     def score(self, rows: F32) -> float:
-        """Return the one score of a text."""
-        (found,) = self.probabilities(rows).values()
-        return found
+        """Return the one score of a text, which is that of the first label."""
+        return self.probabilities(rows)[self._found.labels[0]]

@@ -123,16 +123,16 @@ class ScoringModel(LoadedPackage):
     ) -> list[float]:
         """Return how well each text answers a query, from 0 to 1, with a reranking model.
 
-        A model with a classification head reads the query and the text as the pair that its
-        tokenizer makes of them, or as the question of `prompt`; its score is that of its one label.
-        Other models answer the question with a token.
+        A model whose classification head has one label reads the query and the text as the pair
+        that its tokenizer makes of them, or as the question of `prompt`, and the score is that of
+        the label. Other models answer the question, with a token or with the labels `yes` and `no`.
 
         Args:
             query: The query.
             texts: The texts, in any order.
             instruction: What a text must do to answer a query; that of the prompt when None.
             prompt: The question that the model was trained to answer; the one of Qwen3-Reranker
-                when None, unless the model has a classification head and no instruction is given.
+                when None, unless the model has a head with one label and no instruction is given.
 
         Raises:
             ManifestError: The model has no output head, no tokens for the two answers, or a
@@ -169,7 +169,7 @@ class ScoringModel(LoadedPackage):
 
         head, (wanted,) = Classification(self.package), text_list([query])
         head.check_ranks()
-        if prompt is None and instruction is None:
+        if prompt is None and instruction is None and not head.answers:
             ids = [self._codec.encode_pair(wanted, text) for text in text_list(texts)]
         else:
             asked, encode = prompt or RankPrompt(), self.encode_as_is

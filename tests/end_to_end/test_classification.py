@@ -123,8 +123,9 @@ def test_transformers_reads_an_exported_classifier(labels, tiny, rng, tmp_path):
         rdrr.open_package(tmp_path / one).manifest.inference.output for one in ("package", "again")
     ]
     assert blocks[0].classifier == blocks[1].classifier
-    with pytest.raises(ConversionError, match="classification head cannot be exported as GGUF"):
-        rdrr.export(tmp_path / "package", tmp_path / "m.gguf", to="gguf")
+    if labels == 1 or tiny is not QWEN3:  # test_gguf_of_rerankers.py has the form of llama.cpp
+        with pytest.raises(ConversionError, match="no such classification head"):
+            rdrr.export(tmp_path / "package", tmp_path / "m.gguf", to="gguf")
 
 
 def test_the_commands_print_probabilities_and_scores(rng, tmp_path):

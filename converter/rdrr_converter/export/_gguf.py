@@ -231,7 +231,7 @@ def write_gguf(
     row = find_gguf_architecture(rule, package)
     entries, notes = metadata(config, row)
     entries = with_further_layer(entries, row, outgoing)
-    pooling, pooling_notes = pooling_entries(package, row.name)
+    pooling, pooling_notes = pooling_entries(package, row)
     extra = frequency_divisors(config)
     check_metadata(entries, extra, package, row, tensors, without_padding(config))
     tokenizer_entries, tokenizer_notes = tokenizer_metadata(package, config["vocab_size"], row.name)

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from rdrr_format.errors import ConversionError
+from rdrr_manifests.models import Classifier, EmbeddingPostprocessor
 from rdrr_manifests.models.embedding import Projection
 from rdrr_manifests.package import Package
 
+from rdrr_converter.sources._gguf_reranking import LABELS, RANK, RANK_HEAD
+from rdrr_converter.sources.gguf_architecture import GgufArchitecture
 from rdrr_converter.sources.gguf_pooling import DENSE, POOLING_TYPES
 
 _WITH_LAYERS = "gemma-embedding"
@@ -16,26 +19,36 @@ _WITH_LAYERS = "gemma-embedding"
 
 _HINT = "export it `to` safetensors"
 
+_RERANK_TEMPLATE = "tokenizer.chat_template.rerank"
+_QUESTION = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
+    'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
+    "<|im_start|>user\n<Instruct>: Given a web search query, retrieve relevant passages that "
+    "answer the query\n<Query>: {query}\n<Document>: {document}<|im_end|>\n"
+    "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+)
+"""The question of the published Qwen3-Reranker models, as llama.cpp's server fills it in."""
 
-def pooling_entries(package: Package, name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+
+def pooling_entries(
+    package: Package, row: GgufArchitecture
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the metadata of the pooling, and notes on what is lost; both are empty without one.
 
     Args:
         package: The package.
-        name: `general.architecture`.
+        row: The GGUF conventions of the architecture.
 
     Raises:
         ConversionError: llama.cpp cannot compute what follows the pooling.
     """
-    output = package.manifest.inference.output
+    output, name = package.manifest.inference.output, row.name
     block = output.embedding_postprocessor
     if block is None:
         return {}, ()
-    if output.classifier is not None:
-        raise ConversionError(
-            "a model with a classification head cannot be exported as GGUF", hint=_HINT
-        )
     layers = block.projections
+    if output.classifier is not None:
+        return _rank_entries(output.classifier, block, row), ()
     if layers and (name != _WITH_LAYERS or len(layers) > len(DENSE) or _has_biases(layers)):
         raise ConversionError(
             "llama.cpp has no such linear layers after the pooling",
@@ -58,10 +71,37 @@ def pooling_entries(package: Package, name: str) -> tuple[dict[str, Any], tuple[
     return entries, tuple(notes)
 
 
+def _rank_entries(
+    classifier: Classifier, block: EmbeddingPostprocessor, row: GgufArchitecture
+) -> dict[str, Any]:
+    """Return the metadata of a head that llama.cpp has for reranking models.
+
+    Raises:
+        ConversionError: llama.cpp has no such head.
+    """
+    has_form = classifier.activation == "softmax" and block.pooling_mode == "last"
+    if row.rank_class is None or not has_form or _has_biases(block.projections):
+        raise ConversionError(
+            "llama.cpp has no such classification head",
+            expected="that of a Qwen 3 whose labels have a softmax, without a bias",
+            found=f"{row.name}, {classifier.activation}, {len(classifier.labels)} labels",
+            hint=_HINT,
+        )
+    entries: dict[str, Any] = {
+        f"{row.name}.pooling_type": RANK,
+        f"{row.name}.{LABELS}": list(classifier.labels),
+    }
+    if classifier.labels == ("yes", "no"):
+        entries |= {"tokenizer.chat_templates": ["rerank"], _RERANK_TEMPLATE: _QUESTION}
+    return entries
+
+
 def layer_names(package: Package) -> dict[str, str]:
     """Return llama.cpp's names of the linear layers after the pooling, by their stored names."""
     block = package.manifest.inference.output.embedding_postprocessor
     layers = () if block is None else block.projections
+    if package.manifest.inference.output.classifier is not None:
+        return {layer.weight_tensor: RANK_HEAD for layer in layers}
     return {layer.weight_tensor: own for own, layer in zip(DENSE, layers, strict=False)}
 
 

@@ -113,7 +113,7 @@ def write_modules(package: Package, folder: Path) -> None:
         )
     kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
     pooling = {name: name == flag for name in _FLAGS.values()}
-    size = package.manifest.architecture.hidden_size
+    size = package.graph.output_size
     _write(
         folder / "1_Pooling" / "config.json",
         {"word_embedding_dimension": size, **pooling, "include_prompt": block.include_prompt},

@@ -24,6 +24,7 @@ from rdrr_format.regular_files import map_regular
 from rdrr_converter.sources._gguf_file import GgufFile, GgufTensor, read_gguf
 from rdrr_converter.sources._gguf_latents import joined_latents
 from rdrr_converter.sources._gguf_latest import stated_tensors
+from rdrr_converter.sources._gguf_reranking import read_rank_head
 from rdrr_converter.sources._gguf_state_spaces import flattened
 from rdrr_converter.sources._gguf_states import (
     ValueHeads,
@@ -97,6 +98,8 @@ def open_file(path: Path) -> Source:
         if name in stored
     ]
     architecture = architecture.for_tensors(stored)
+    head = read_rank_head(metadata, architecture, stored)
+    scores = [_tensor(stored.pop(theirs), ours) for theirs, ours in head.names.items()]
     embedding = _embedding(stored, path)
     factors = [_vector(stored.pop(name, None)) for name in (ROPE_FREQS, ROPE_SHORT, ROPE_LONG)]
     config = read_config(
@@ -111,7 +114,7 @@ def open_file(path: Path) -> Source:
     config |= from_factors(factors[1], factors[2], config, path)
     made, generation, notes = tokenizer_files(metadata, path)
     modules, module_notes = module_files(
-        metadata, architecture.name, [one.shape for one in layers], path
+        {} if scores else metadata, architecture.name, [one.shape for one in layers], path
     )
     read = (
         _source_tensor(tensor, architecture, config["head_dim"] or 0) for tensor in stored.values()
@@ -123,6 +126,8 @@ def open_file(path: Path) -> Source:
     if architecture.in_metadata is not None:
         tensors += stated_tensors(metadata, config["num_hidden_layers"], path.name)
     config |= architecture.stated_by(tensor.name for tensor in tensors)
+    config |= head.config
+    tensors += scores
     return Source(
         path=path,
         kind=KIND,

@@ -40,6 +40,8 @@ class GgufArchitecture:
         in_metadata: A part of the names of tensors that a GGUF states in its metadata.
         factors_in_weights: Whether the factors of the model are part of the weights.
         has_attention: Whether any layer has attention.
+        rank_class: The class of Hugging Face's configuration for a reranking model, where llama.cpp
+            has a head on the last token and the softmax of its labels; None where it does not.
         has_draft_head: Whether llama.cpp loads the head for multi-token prediction.
         has_experts: Whether the models have experts, where llama.cpp gives those with experts
             another name than those without; None where it does not.
@@ -69,6 +71,7 @@ class GgufArchitecture:
     in_metadata: str | None = None
     two_norms: Mapping[str, str] | None = None
     has_draft_head: bool = False
+    rank_class: str | None = None
     has_experts: bool | None = None
 
     def for_tensors(self, names: Iterable[str]) -> GgufArchitecture:

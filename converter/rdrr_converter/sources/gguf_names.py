@@ -41,7 +41,9 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             ),
             GgufArchitecture("qwen2", "Qwen2ForCausalLM"),
             GgufArchitecture("qwen2moe", "Qwen2MoeForCausalLM", layer_names.EXPERTS),
-            GgufArchitecture("qwen3", "Qwen3ForCausalLM"),
+            GgufArchitecture(
+                "qwen3", "Qwen3ForCausalLM", rank_class="Qwen3ForSequenceClassification"
+            ),
             GgufArchitecture("qwen3moe", "Qwen3MoeForCausalLM", layer_names.EXPERTS),
             GgufArchitecture(
                 "gemma2", "Gemma2ForCausalLM", layer_names.FOUR_NORMS, norm_offset=-1.0

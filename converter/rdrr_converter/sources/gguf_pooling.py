@@ -9,6 +9,8 @@ from typing import Any
 
 from rdrr_format.errors import ConversionError
 
+from rdrr_converter.sources._gguf_reranking import RANK
+
 POOLING_TYPES: Mapping[int, str] = MappingProxyType({1: "mean", 2: "cls", 3: "last"})
 """The pooling of each value of `pooling_type`; 0 is none."""
 
@@ -19,7 +21,6 @@ FOLDERS = ("2_Dense", "3_Dense")
 """Folders that the modules of these layers have in a checkpoint."""
 
 _MODES = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
-_RANK = 4
 _TYPE = "sentence_transformers.models"
 
 
@@ -48,7 +49,7 @@ def module_files(
             "this pooling cannot be converted",
             where=f"{where}, {name}.pooling_type",
             expected=", ".join(f"{number} ({mode})" for number, mode in POOLING_TYPES.items()),
-            found=f"{kind} (scores of a reranking model)" if kind == _RANK else kind,
+            found=f"{kind} (scores of a reranking model)" if kind == RANK else kind,
         )
     kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
     files: dict[str, object] = {"1_Pooling/config.json": {"pooling_mode": _MODES[pooling]}}
