@@ -80,7 +80,7 @@ class Classification:
         Raises:
             ManifestError: It has several labels, other than the answers `yes` and `no`.
         """
-        if len(self._found.labels) != 1 and not self.answers:
+        if len(self._found.labels) != 1 and not self.has_answers:
             raise ManifestError(
                 "this model cannot rank: its classification head has several labels",
                 where=self._where,
@@ -90,9 +90,9 @@ class Classification:
             )
 
     @property
-    def answers(self) -> bool:
-        """Whether its labels answer a question, which a reranking model is then asked."""
-        return self._found.labels == ANSWERS
+    def has_answers(self) -> bool:
+        """Whether its labels are the two answers to a question, which the model is then asked."""
+        return self._found.labels == ANSWERS and self._found.activation == "softmax"
 
     def score(self, rows: F32) -> float:
         """Return the one score of a text, which is that of the first label."""

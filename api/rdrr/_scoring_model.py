@@ -169,7 +169,7 @@ class ScoringModel(LoadedPackage):
 
         head, (wanted,) = Classification(self.package), text_list([query])
         head.check_ranks()
-        if prompt is None and instruction is None and not head.answers:
+        if prompt is None and instruction is None and not head.has_answers:
             ids = [self._codec.encode_pair(wanted, text) for text in text_list(texts)]
         else:
             asked, encode = prompt or RankPrompt(), self.encode_as_is

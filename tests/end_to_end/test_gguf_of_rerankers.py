@@ -8,7 +8,7 @@ import pytest
 import rdrr
 from rdrr_converter.convert import convert
 from rdrr_converter.sources._gguf_file import read_gguf
-from rdrr_format.errors import SourceError
+from rdrr_format.errors import ManifestError, SourceError
 from rdrr_manifests.validation import validate
 from safetensors.numpy import load_file
 from support.checkpoints import make_checkpoint
@@ -25,7 +25,7 @@ BOUNDS = {"cpu": 1e-5, "wgpu": 1e-3}
 HINTS = {"cpu": {}, "wgpu": {"computePrecision": "f32"}}
 
 
-def written(folder, rng, **metadata):
+def written(folder, rng, dtype="F32", **metadata):
     """Write a language model, and a GGUF of it as llama.cpp writes Qwen3-Reranker."""
     checkpoint = make_checkpoint(QWEN3, folder / "model", rng, dtype="float32", num_hidden_layers=2)
     letters = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
@@ -33,7 +33,7 @@ def written(folder, rng, **metadata):
     matrix = load_file(checkpoint / "model.safetensors")["model.embed_tokens.weight"]
     stated = {"qwen3.pooling_type": 4, "qwen3.classifier.output_labels": ["yes", "no"], **metadata}
     further = {"cls.output.weight": matrix[rows]}
-    write_gguf(checkpoint, folder / "m.gguf", "F32", metadata=stated, further=further)
+    write_gguf(checkpoint, folder / "m.gguf", dtype, metadata=stated, further=further)
     return checkpoint, matrix[rows]
 
 
@@ -82,6 +82,27 @@ def test_an_export_has_the_head_and_the_metadata_of_llama_cpp(rng, tmp_path):
     assert template == asked.before + pair + asked.after
     convert(tmp_path / "out.gguf", tmp_path / "again", quantize="f32")
     assert np.array_equal(ranked(tmp_path / "again"), ranked(tmp_path / "package"))
+
+
+@pytest.mark.parametrize("dtype", ["Q8_0", "Q5_1"])
+def test_a_quantized_head_is_read_and_written(dtype, rng, tmp_path):
+    _, rows = written(tmp_path, rng, dtype)
+    convert(tmp_path / "m.gguf", tmp_path / "package")
+    with rdrr.open_package(tmp_path / "package") as package:
+        head = package.dequantize("score.weight")
+    assert 0 < np.abs(head - rows).max() < 0.1 * np.abs(rows).max()
+    wanted = ranked(tmp_path / "package")
+    rdrr.export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
+    convert(tmp_path / "out.gguf", tmp_path / "again")
+    assert np.abs(ranked(tmp_path / "again") - wanted).max() < 1e-3
+
+
+def test_yes_and_no_of_another_problem_do_not_rank(rng, tmp_path):
+    options = {"problem_type": "multi_label_classification", "id2label": {0: "yes", 1: "no"}}
+    make_classifier(QWEN3, rng, tmp_path / "source", 2, **options)
+    convert(tmp_path / "source", tmp_path / "package", quantize="f32")
+    with pytest.raises(ManifestError, match="has several labels"):
+        ranked(tmp_path / "package")
 
 
 def test_labels_of_another_meaning_are_kept_without_a_question(rng, tmp_path):

@@ -149,7 +149,7 @@ def write_gguf(
         metadata: Entries to override: strings, numbers, lists; None omits an entry.
         split: Number of tensors per part; 0 writes one file.
         stack: Store all experts of a layer in one tensor, as files since 2024 do.
-        further: Further tensors in F32, by llama.cpp's names.
+        further: Further matrices, by llama.cpp's names.
     """
     source = open_source(checkpoint)
     config = source.config
@@ -197,8 +197,10 @@ def write_gguf(
     for theirs, parts in experts.items():
         values = np.stack([parts[number] for number in range(len(parts))])
         add_tensor(writer, theirs, values, choose(theirs))
-    for theirs, values in {**_divisors(config), **(further or {})}.items():
-        add_tensor(writer, theirs, values, "F32")
+    for theirs, divisors in _divisors(config).items():
+        add_tensor(writer, theirs, divisors, "F32")
+    for theirs, values in (further or {}).items():
+        add_tensor(writer, theirs, values, choose(theirs))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -99,7 +99,10 @@ def open_file(path: Path) -> Source:
     ]
     architecture = architecture.for_tensors(stored)
     head = read_rank_head(metadata, architecture, stored)
-    scores = [_tensor(stored.pop(theirs), ours) for theirs, ours in head.names.items()]
+    scores = [
+        replace(_source_tensor(stored.pop(theirs), architecture, 0), name=ours)
+        for theirs, ours in head.names.items()
+    ]
     embedding = _embedding(stored, path)
     factors = [_vector(stored.pop(name, None)) for name in (ROPE_FREQS, ROPE_SHORT, ROPE_LONG)]
     config = read_config(
