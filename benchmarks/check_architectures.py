@@ -48,6 +48,8 @@ transformers unless the table below says otherwise. Rounding decides between two
 almost equally probable, so prompts for mixtures are chosen without such tokens, and the number is
 a quantile over the tokens. Where attention does not scale its scores (Gemma 3n and 4), the random
 norms of keys are multiplied by head_dim^-0.5; [Numerics](../explanation/numerics.md) says why.
+How fast families decode beside llama.cpp, where that was measured, is in
+[Performance](../PERFORMANCE.md).
 
 | column | what is compared | limit |
 | --- | --- | --- |
