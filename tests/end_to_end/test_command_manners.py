@@ -247,6 +247,15 @@ def test_bars_and_tables_fit_the_terminal(columns, tmp_path):
     assert max(len(line.rstrip("\r")) for line in tables) <= columns
 
 
+@pytest.mark.parametrize("columns", [60, 120])
+def test_architectures_show_their_classes_where_these_need_not_be_folded(columns):
+    *lines, last = shown_in_a_terminal("architectures", columns=columns).splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= columns, last
+    llama = next(line.split() for line in lines if line.startswith("llama "))
+    assert ("LlamaForCausalLM," in llama) == (columns == 120)
+    assert any("`rdrr architectures NAME`" in line for line in lines) == (columns == 60)
+
+
 @pytest.mark.parametrize("flag", ["--quiet", "--json"])
 def test_no_bar_is_drawn_when_only_the_result_is_wanted(flag, tmp_path):
     shown = shown_in_a_terminal("convert", EXAMPLE, tmp_path / "out", flag, columns=60)

@@ -30,6 +30,9 @@ _CHECKS = {
 }
 _FORMS = {"gguf_in": "from GGUF", "gguf_out": "to GGUF"}
 _IN_F32 = ("cpu", "cpu_cached", "wgpu", "wgpu_cached", "wgpu_batch")
+_RESULTS = (*_FORMS.values(), "error in f32", "error in f16")
+_WIDE = 100
+"""Fewest columns of a terminal in which the names of classes are not folded into scraps."""
 
 
 def architectures(
@@ -97,18 +100,21 @@ def _find(name: str, rules: list[ArchitectureRule]) -> ArchitectureRule:
 
 
 def _show_all(out: Console, rows: list[dict[str, Any]], made_with: Mapping[str, str]) -> None:
-    columns = ("architecture", "classes", "from GGUF", "to GGUF", "error in f32", "error in f16")
+    has_classes = out.width >= _WIDE
+    columns = ("architecture", *("classes",) * has_classes, *_RESULTS)
     cells = [
         (
             row["name"],
-            ", ".join(row["classes"]),
+            *(", ".join(row["classes"]),) * has_classes,
             *("yes" if form in row["forms"] else "-" for form in _FORMS.values()),
             _worst(row["errors"]),
             f"{row['errors']['f16']:.0e}" if "f16" in row["errors"] else "-",
         )
         for row in rows
     ]
-    out.print(table(columns, cells, right=columns[4:]))
+    out.print(table(columns, cells, right=_RESULTS[2:]))
+    if not has_classes:
+        out.print("classes of one of them: `rdrr architectures NAME`")
     out.print(_made_with(made_with), soft_wrap=True)
 
 
