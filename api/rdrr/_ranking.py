@@ -12,6 +12,7 @@ from math import exp
 from typing import TYPE_CHECKING
 
 from rdrr_format.errors import ManifestError
+from rdrr_manifests import rank_question
 
 if TYPE_CHECKING:
     from rdrr_runtime.backend import Backend
@@ -35,14 +36,10 @@ class RankPrompt:
         no: Token that means that it does not.
     """
 
-    before: str = (
-        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query "
-        'and the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
-        "<|im_start|>user\n"
-    )
-    pair: str = "<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
-    after: str = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-    instruction: str = "Given a web search query, retrieve relevant passages that answer the query"
+    before: str = rank_question.BEFORE
+    pair: str = rank_question.PAIR
+    after: str = rank_question.AFTER
+    instruction: str = rank_question.INSTRUCTION
     yes: str = "yes"
     no: str = "no"
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rdrr_format.errors import ConversionError
+from rdrr_manifests import rank_question
 from rdrr_manifests.models import Classifier, EmbeddingPostprocessor
 from rdrr_manifests.models.embedding import Projection
 from rdrr_manifests.package import Package
@@ -20,12 +21,8 @@ _WITH_LAYERS = "gemma-embedding"
 _HINT = "export it `to` safetensors"
 
 _RERANK_TEMPLATE = "tokenizer.chat_template.rerank"
-_QUESTION = (
-    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
-    'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
-    "<|im_start|>user\n<Instruct>: Given a web search query, retrieve relevant passages that "
-    "answer the query\n<Query>: {query}\n<Document>: {document}<|im_end|>\n"
-    "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+_QUESTION = f"{rank_question.BEFORE}{rank_question.PAIR}{rank_question.AFTER}".replace(
+    "{instruction}", rank_question.INSTRUCTION
 )
 """The question of the published Qwen3-Reranker models, as llama.cpp's server fills it in."""
 
