@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph import Clamp
 
-from rdrr_runtime.phases.gated_activation import CLAMPED
+from rdrr_runtime.phases.gated_activation import formula_of
 from rdrr_runtime.phases.normed_branch import NormedBranch
 from rdrr_runtime.phases.phase import Record, choice
 
@@ -157,7 +157,7 @@ class GatedPair:
     @property
     def act(self) -> str:
         """The formula of snippets/activate.wgsl."""
-        return self.activation if self.clamp is None else CLAMPED
+        return formula_of(self.activation, self.clamp)
 
     @property
     def buffers(self) -> dict[str, BufferSlice]:
@@ -354,4 +354,4 @@ class Output:
     @property
     def act(self) -> str:
         """The formula of `gate` for snippets/activate.wgsl."""
-        return self.activation if self.clamp is None else CLAMPED
+        return formula_of(self.activation, self.clamp)

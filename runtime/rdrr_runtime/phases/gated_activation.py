@@ -18,6 +18,11 @@ CLAMPED = "clamped_silu"
 THREADS = 64
 
 
+def formula_of(activation: str, clamp: Clamp | None) -> str:
+    """Return the formula of snippets/activate.wgsl for a gate, clamped or not."""
+    return activation if clamp is None else CLAMPED
+
+
 @dataclass(frozen=True, kw_only=True)
 class GatedActivationRecord(Record):
     """Parameters of gated_activation.wgsl.
@@ -127,7 +132,7 @@ def gated_activation(
             own = width // routed.top_k
             need_floats(f"{label}: bias", gates.bias, 2 * routed.experts * own)
             inputs["bias"] = gates.bias
-    act = activation if clamp is None else CLAMPED
+    act = formula_of(activation, clamp)
     record = GatedActivationRecord(
         threads=THREADS,
         variant=act,
