@@ -53,8 +53,8 @@ class Fill:
     """
 
     run: Callable[[Uploader, Iterator[Bytes]], None]
-    reads: tuple[Read, ...] = ()
-    size: int = 0
+    reads: tuple[Read, ...]
+    size: int
 
 
 MOST_JOINED = 16 << 20

@@ -93,11 +93,7 @@ class Uploader:
         trace: TracebackType | None,
     ) -> None:
         if error is None:
-            self.finish()
-
-    def finish(self) -> None:
-        """Submit what repacks the matrices so far, so that other work can read them."""
-        self._batch.send()
+            self._batch.send()
 
     def fill(
         self,
