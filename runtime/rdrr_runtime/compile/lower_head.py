@@ -69,6 +69,11 @@ def lower_head(build: PassBuilder, norm: Norm | None, head: Head) -> LoweredHead
     return LoweredHead(logits)
 
 
+def _stream(norm: Norm | None, head: Head) -> str:
+    """Return the name of the value that the layers leave, before the final norm."""
+    return head.x if norm is None else norm.x
+
+
 def _source(build: PassBuilder, norm: Norm | None, head: Head, x: BufferSlice) -> Input:
     """Return the input of the head's product, which applies the final norm if there is one."""
     return Input(x, name=head.x) if norm is None else normed(build, norm, x)
@@ -90,8 +95,7 @@ def _rows_of_head(build: PassBuilder, norm: Norm | None, head: Head, rows: int) 
     If these are only the last row, or the last n rows of a window, they are copied. A batch
     computes the logits of all its rows.
     """
-    value = head.x if norm is None else norm.x
-    x, hidden = build.values.get(value), head.weight.shape[1]
+    x, hidden = build.values.get(_stream(norm, head)), head.weight.shape[1]
     last_n = build.spec.logits is Logits.LAST_N
     has_all = build.spec.logits is Logits.ALL or build.spec.is_multi_sequence
     if has_all or (build.ctx.max_rows == 1 and not last_n):
@@ -108,8 +112,7 @@ def _one_row_head(
     output, weights = Output((logits,), "best", best=candidates), served.product.weights
     if build.spec.has_picks:  # the row is copied first
         settle_sum(build)
-    value = head.x if norm is None else norm.x
-    source = take_sum(build, value, norm, weights, output, stored=False)
+    source = take_sum(build, _stream(norm, head), norm, weights, output, stored=False)
     if source is None:
         source = _source(build, norm, head, _rows_of_head(build, norm, head, 1))
     (best,) = emit_product(build, served, source, output, "head")

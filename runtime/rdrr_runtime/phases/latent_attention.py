@@ -163,9 +163,9 @@ def latent_decode(
         splits=attended.splits,
         **attended.parameters(ctx),
     )
-    buffers = {"current": ctx.state.step, "q": queries, **caches.buffers}
+    own = {"sums": sums, "stats": stats}
+    buffers = {"current": ctx.state.step, "q": queries, **caches.buffers, **own}
     items = -(-spec.heads // HEADS) * record.splits
-    buffers = {**buffers, "sums": sums, "stats": stats}
     return [Phase(record, buffers, Work(items, 1), label, tuning_keys)]
 
 

@@ -7,9 +7,9 @@
 // v_cache  {{ KV }} [sequences, CONTEXT, ROPE_DIM]: rotated keys
 // out      {{ VALUE }} [rows, HEADS, HEAD_DIM]
 //
-// An item is 4 heads of a row; vectors of 4 hold a number of each head. It
-// processes WG keys at a time: each thread computes the scores of one key, then the threads together
-// compute the weighted sums of the latents. Online softmax. Accumulates in f32.
+// An item is 4 heads of a row; vectors of 4 hold a number of each head. It processes WG keys at a time: each
+// thread computes the scores of one key, then the threads together compute the weighted sums of the latents.
+// Online softmax. Accumulates in f32.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/value.wgsl" %}
 {% include "snippets/kv.wgsl" %}
