@@ -84,12 +84,7 @@ def _stack(name: str, state: dict[str, Any], *, transposed: bool = False) -> Non
         return
     if "mixer.experts" in name:  # Nemotron-H, whose experts have no gates
         stem, _, kind = name.replace("mixer", "mlp").rpartition(".")
-        of_layer = [
-            one for one in state if one.startswith(stem) and one.endswith(f".{kind}.weight")
-        ]
-        state[name] = torch.stack(
-            [state.pop(f"{stem}.{e}.{kind}.weight") for e in range(len(of_layer))]
-        )
+        state[name] = torch.stack([one for (one,) in _of_experts(stem, (kind,), state)])
         return
     if "block_sparse_moe" in name or (".shared_mlp" in name and ".mlp.shared_mlp" not in name):
         _stack_granite(name, state)
@@ -114,13 +109,12 @@ def _stack(name: str, state: dict[str, Any], *, transposed: bool = False) -> Non
         of = f"{mixtral}experts" if is_mixtral else f"{stem}experts"
         kinds = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
         chosen = kinds[:2] if part == "experts.gate_up_proj" else kinds[2:]
-        stacked = []
-        while f"{of}.{len(stacked)}.{chosen[0]}.weight" in state:
-            names = [f"{of}.{len(stacked)}.{kind}.weight" for kind in chosen]
-            matrices = [state.pop(one) for one in names]
-            joined = torch.stack(matrices, 1).flatten(0, 1).T if transposed else torch.cat(matrices)
-            stacked.append(joined)
-        state[name] = torch.stack(stacked)
+        state[name] = torch.stack(
+            [
+                torch.stack(one, 1).flatten(0, 1).T if transposed else torch.cat(one)
+                for one in _of_experts(of, chosen, state)
+            ]
+        )
     elif part == "experts.gate_up_proj_bias":
         biases = [state.pop(f"{stem}mlp.experts.{kind}_proj.bias") for kind in ("gate", "up")]
         state[name] = torch.stack(biases, -1).flatten(1)
@@ -143,11 +137,8 @@ def _stack_granite(name: str, state: dict[str, Any]) -> None:
             own = stem.replace("shared_mlp", "mlp")
         state[name] = torch.cat([state.pop(f"{own}.{kind}_proj.weight") for kind in kinds])
         return
-    stacked = []
-    while f"{stem}.{len(stacked)}.{kinds[0]}_proj.weight" in state:
-        names = [f"{stem}.{len(stacked)}.{kind}_proj.weight" for kind in kinds]
-        stacked.append(torch.cat([state.pop(one) for one in names]))
-    state[name] = torch.stack(stacked)
+    parts = tuple(f"{kind}_proj" for kind in kinds)
+    state[name] = torch.stack([torch.cat(one) for one in _of_experts(stem, parts, state)])
 
 
 def _stack_transposed(name: str, state: dict[str, Any]) -> None:
@@ -155,9 +146,14 @@ def _stack_transposed(name: str, state: dict[str, Any]) -> None:
     import torch
 
     stem = name.rpartition(".")[0].replace("feed_forward", "mlp")
-    kinds = ("gate", "up") if name.endswith("gate_up_proj") else ("down",)
-    stacked = []
-    while f"{stem}.{len(stacked)}.{kinds[0]}_proj.weight" in state:
-        names = [f"{stem}.{len(stacked)}.{kind}_proj.weight" for kind in kinds]
-        stacked.append(torch.cat([state.pop(one) for one in names]).T)
-    state[name] = torch.stack(stacked)
+    parts = ("gate_proj", "up_proj") if name.endswith("gate_up_proj") else ("down_proj",)
+    state[name] = torch.stack([torch.cat(one).T for one in _of_experts(stem, parts, state)])
+
+
+def _of_experts(stem: str, parts: tuple[str, ...], state: dict[str, Any]) -> list[list[Any]]:
+    """Remove the matrices of all experts from `state`, and return those of each."""
+    found: list[list[Any]] = []
+    while f"{stem}.{len(found)}.{parts[0]}.weight" in state:
+        names = [f"{stem}.{len(found)}.{part}.weight" for part in parts]
+        found.append([state.pop(one) for one in names])
+    return found

@@ -31,7 +31,7 @@ def filled_cache(
     if cache.dtype == "q8_0":
         wide = [normal(rng, *shape) for _ in range(2)]
         for array in wide:
-            array[:, used:] = 1e5  # q8_0 has no NaN, so slots that must not be read are large
+            array[:, used:] = 1e5  # `cache_in_q8_0` has no codes for NaN
         packed = [cache_in_q8_0(array) for array in wide]
         return [one[:, :used] for _, one in packed], [bench.upload(raw) for raw, _ in packed]
     kind = np.float16 if cache.dtype == "f16" else np.float32
