@@ -9,7 +9,7 @@ bindings: the explicit bind group layout is derived from them.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -66,7 +66,8 @@ class ShaderFolder:
 
         Variables are plain values or frozen dataclasses. `VALUE`, the type of activations,
         defaults to `f32`; with `f16` an `enable` directive is added. If the template uses another
-        variable that the caller omits, jinja2 raises an error.
+        variable that the caller omits, jinja2 raises an error. A snippet that several others
+        include wraps its declarations in `{% if is_first("NAME") %}`, so they are rendered once.
         """
         given: dict[str, Hashable] = {"VALUE": "f32", **variables}
         text = _render(self.package, name, tuple(sorted(given.items(), key=itemgetter(0))))
@@ -97,7 +98,19 @@ def _environment(package: str) -> jinja2.Environment:
 
 @cache
 def _render(package: str, name: str, variables: tuple[tuple[str, Hashable], ...]) -> str:
-    return _environment(package).get_template(name).render(dict(variables))
+    return _environment(package).get_template(name).render(dict(variables), is_first=_first_uses())
+
+
+def _first_uses() -> Callable[[str], bool]:
+    """Return a function that tells whether it is called with a name for the first time."""
+    used: set[str] = set()
+
+    def is_first(name: str) -> bool:
+        before = len(used)
+        used.add(name)
+        return len(used) > before
+
+    return is_first
 
 
 @cache

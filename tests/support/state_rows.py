@@ -205,3 +205,34 @@ def check_chunks(
     expected, after = case.expected(slice(0, rows), 0, base)
     assert relative_error(y, expected) < TOLERANCE
     assert relative_error(state[0], after) < TOLERANCE
+
+
+def check_nan_stays_visible(
+    bench: Bench,
+    case: StateOperands,
+    kernel: Callable[[OpContext, Any], Sequence[Phase]],
+    *,
+    name: str,
+) -> None:
+    """Check that NaN in one head makes NaN of its outputs and state, and of nothing else.
+
+    Args:
+        bench: The device.
+        case: Operands of one sequence.
+        kernel: Returns the phases for a context and uploaded operands.
+        name: The operand that is NaN: an input by row, from the middle row on, or `rates`, for
+            all rows.
+    """
+    rows, head = case.rows, 1
+    broken = getattr(case, name)
+    row = rows // 2 if name in case.by_row else 0
+    broken[row if name in case.by_row else 0, head] = np.nan
+    ctx, operands = bench.context(rows, max_rows=MOST_ROWS), case.upload(bench, MOST_ROWS)
+    bench.run(kernel(ctx, operands), rows)
+    y, state = case.downloaded(bench, operands)
+    found = np.isnan(y.reshape(rows, case.state.shape[1], -1))
+    assert found[row:, head].all()
+    assert found.sum() == found[row:, head].size
+    assert np.isnan(state[0]).any(axis=(1, 2)).tolist() == [
+        one == head for one in range(len(state[0]))
+    ]

@@ -121,7 +121,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let rates = CHANNELS * KERNEL;
     let decay = f32(projected[row * STRIDE + DECAY + head]) + taps[rates + HEADS + head];
     let g = exp(log_decay_of(decay, taps[rates + head]));
-    let b = write_strength_of(f32(projected[row * STRIDE + STRENGTH + head]));
+    let b = sigmoid(f32(projected[row * STRIDE + STRENGTH + head]));
     let value_at = 2u * KEY_DIM + 4u * quad;
     let v = vec4<f32>(
         mixed[value_at], mixed[value_at + 1u], mixed[value_at + 2u], mixed[value_at + 3u]

@@ -200,6 +200,10 @@ fn workgroup_totals(thread: Thread) -> {{ KEPT }} {
 {% include "snippets/activate.wgsl" %}
 
 {% endif %}
+{% if SCORED %}
+{% include "snippets/sigmoid.wgsl" %}
+
+{% endif %}
 {% include "snippets/team_sum.wgsl" %}
 {% if INT8_OUT %}
 
@@ -358,7 +362,7 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
 {% if OUTPUT == "best" %}
             top = better(top, Candidate(ranked(product), n));
 {% endif %}
-            let result = product{{ " / (1.0 + exp(-clamp(score[SCORE_AT], -80.0, 80.0)))" if SCORED }}{{ " + bias[n]" if BIAS }}{{ " + residual" if OUTPUT == "add" }};
+            let result = product{{ " * sigmoid(score[SCORE_AT])" if SCORED }}{{ " + bias[n]" if BIAS }}{{ " + residual" if OUTPUT == "add" }};
 {% if OUTPUT == "activate" %}
             y[n] = value(activate(result){{ " * f32(factors[FACTORS_FIRST + n])" if FACTORS }});
 {% else %}

@@ -1,5 +1,5 @@
 // routes[r, s] = (expert, weight) of the TOP_K experts with the largest choice scores of row r, in descending
-// order; ties go to the lower index.
+// order; ties go to the lower index. NaN is the largest, so that the weights of its row are not finite.
 //
 {% if SCORING == "sparsemixer" %}
 //     choice(e)  the logit
@@ -27,6 +27,10 @@
 {% set probabilities = SCORING == "softmax" and not by_logits %}
 {% set sums_all = SCORING == "softmax" and (probabilities or not NORMALIZE) %}
 {% include "snippets/route.wgsl" %}
+{% include "snippets/finite.wgsl" %}
+{% if SCORING == "sigmoid" %}
+{% include "snippets/sigmoid.wgsl" %}
+{% endif %}
 var<storage, read> logits: array<f32>;
 {% if BIASED %}
 var<storage, read> selection_bias: array<f32>;
@@ -46,8 +50,6 @@ override SCALE: f32;
 {% if SCORING == "sparsemixer" %}
 override MARGIN: f32;
 {% endif %}
-
-const LOWEST = -3.402823e38;
 
 var<workgroup> scores: array<f32, EXPERTS>;   // logits, or their sigmoids
 var<workgroup> choices: array<f32, EXPERTS>;  // {{ "the logits, which have the order of choice(e)" if by_logits else "choice(e)" }}
@@ -159,15 +161,15 @@ fn phase(row: u32, thread: Thread) {
     for (var i = thread.index; i < EXPERTS; i += WG) {
         let logit = logits[row * EXPERTS + i];
 {% if SCORING == "sigmoid" %}
-        scores[i] = 1.0 / (1.0 + exp(-clamp(logit, -80.0, 80.0)));
+        scores[i] = sigmoid(logit);
 {% else %}
         scores[i] = logit;
 {% endif %}
 {% if by_logits %}
         // Scores grow with the logits, but different logits may have the same score in f32.
-        choices[i] = logit;
+        choices[i] = ranked(logit);
 {% elif not probabilities %}
-        choices[i] = scores[i]{{ " + selection_bias[i]" if BIASED }};
+        choices[i] = ranked(scores[i]{{ " + selection_bias[i]" if BIASED }});
 {% endif %}
     }
     workgroupBarrier();
@@ -176,7 +178,10 @@ fn phase(row: u32, thread: Thread) {
 {% endif %}
 {% if probabilities %}
     for (var i = thread.index; i < EXPERTS; i += WG) {
-        choices[i] = exp(scores[i] - all.largest) / all.sum{{ " + selection_bias[i]" if BIASED }};
+        let probability = exp(scores[i] - all.largest) / all.sum;
+        choices[i] = ranked(probability{{ " + selection_bias[i]" if BIASED }});
+        // A logit that is NaN may not be among those chosen, but makes all probabilities NaN.
+        scores[i] = select(scores[i], probability, is_nan(probability));
     }
     workgroupBarrier();
 {% endif %}

@@ -13,7 +13,7 @@ var<storage, read_write> branch: array<vec4<{{ VALUE }}>>;
 override K: u32;
 override WIDTH: u32;
 
-{% include "snippets/float_bits.wgsl" %}
+{% include "snippets/sigmoid.wgsl" %}
 {% include "snippets/reduce_sum.wgsl" %}
 
 fn phase(row: u32, thread: Thread) {
@@ -22,7 +22,7 @@ fn phase(row: u32, thread: Thread) {
         products += vec4<f32>(x[row * (K / 4u) + i]) * weight[i];
     }
     let score = dot(reduce_sum(products, thread), vec4<f32>(1.0));
-    let factor = select(1.0 / (1.0 + exp(-clamp(score, -80.0, 80.0))), score, is_nan(score));
+    let factor = sigmoid(score);
     for (var i = thread.index; i < WIDTH / 4u; i += WG) {
         let at = row * (WIDTH / 4u) + i;
         branch[at] = value4(vec4<f32>(branch[at]) * factor);

@@ -9,6 +9,7 @@ var<storage, read_write> x: array<vec4<{{ VALUE }}>>;
 override WIDTH: u32;
 override MULTIPLIER: f32;
 
+{% include "snippets/float_bits.wgsl" %}
 {% include "snippets/reduce_sum.wgsl" %}
 
 fn phase(row: u32, thread: Thread) {
@@ -27,6 +28,7 @@ fn phase(row: u32, thread: Thread) {
     let variance = dot(reduce_sum(squares, thread), vec4<f32>(1.0)) / f32(WIDTH);
     let cutoff = mean + MULTIPLIER * sqrt(variance);
     for (var i = thread.index; i < words; i += WG) {
-        x[first + i] = value4(max(vec4<f32>(x[first + i]) - cutoff, vec4<f32>(0.0)));
+        let v = vec4<f32>(x[first + i]) - cutoff;
+        x[first + i] = value4(select(max(v, vec4<f32>(0.0)), v, is_nan(cutoff)));  // max would hide NaN
     }
 }

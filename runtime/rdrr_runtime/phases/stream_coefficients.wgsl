@@ -19,6 +19,7 @@ override FACTOR: f32;
 
 var<workgroup> modalities: array<f32, STREAMS>;
 
+{% include "snippets/float_bits.wgsl" %}
 {% include "snippets/reduce_sum.wgsl" %}
 
 fn phase(row: u32, thread: Thread) {
@@ -30,7 +31,7 @@ fn phase(row: u32, thread: Thread) {
         }
         let sum = dot(reduce_sum(products, thread), vec4<f32>(1.0));
         if (thread.index == 0u) {
-            modalities[s] = tanh(clamp(FACTOR * sum, -15.0, 15.0));
+            modalities[s] = select(tanh(clamp(FACTOR * sum, -15.0, 15.0)), sum, is_nan(sum));
         }
     }
     workgroupBarrier();

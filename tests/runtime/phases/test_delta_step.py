@@ -52,6 +52,17 @@ class Layer:
             normal(rng, sequences, delta.heads, delta.key_dim, delta.value_dim),
         )
 
+    def upload(self, bench: Bench) -> StepOperands:
+        delta, rows = self.spec.delta, len(self.projected)
+        return StepOperands(
+            projected=bench.upload(self.projected),
+            taps=bench.upload(np.concatenate([self.weight.ravel(), self.rates.ravel()])),
+            recent=bench.upload(self.recent),
+            state=bench.upload(self.state),
+            y=bench.poisoned(rows, delta.outputs),
+            squares=bench.poisoned(rows, delta.heads, self.spec.blocks),
+        )
+
     def expected(self, row: int, sequence: int, slot: int) -> tuple[np.ndarray, ...]:
         """Return the output of a row, and the recent inputs and state of its sequence after it."""
         spec, delta = self.spec, self.spec.delta
@@ -81,18 +92,10 @@ def test_a_step_equals_its_ops(
     any_bench: Bench, rng: np.random.Generator, name: str, sequences: list[int], slots: list[int]
 ) -> None:
     spec, rows, bench = SPECS[name], len(slots), any_bench
-    layer = Layer.random(rng, spec, rows, 4)
-    delta, upload = spec.delta, bench.upload
+    layer, delta = Layer.random(rng, spec, rows, 4), spec.delta
     ctx = bench.context(rows, slots=slots, sequences=sequences)
     ctx = replace(ctx, multi_sequence=rows > 1)
-    operands = StepOperands(
-        projected=upload(layer.projected),
-        taps=upload(np.concatenate([layer.weight.ravel(), layer.rates.ravel()])),
-        recent=upload(layer.recent),
-        state=upload(layer.state),
-        y=bench.poisoned(rows, delta.outputs),
-        squares=bench.poisoned(rows, delta.heads, spec.blocks),
-    )
+    operands = layer.upload(bench)
     assert refusal(ctx, spec) is None
     bench.run(delta_step(ctx, operands, spec=spec, label="t"), rows)
     y = bench.download(operands.y, rows, delta.heads, delta.value_dim)
@@ -108,6 +111,26 @@ def test_a_step_equals_its_ops(
         assert relative_error(state[sequence], after) < TOLERANCE
     for untouched in set(range(4)) - set(sequences):
         assert np.array_equal(state[untouched], layer.state[untouched])
+
+
+@pytest.mark.parametrize("broken", ["strength", "decay", "rates"])
+def test_a_gate_that_is_nan_stays_visible(
+    any_bench: Bench, rng: np.random.Generator, broken: str
+) -> None:
+    spec, head = SPECS["small"], 1
+    layer = Layer.random(rng, spec, 1, 1)
+    if broken == "rates":
+        layer.rates[0, head] = np.nan
+    else:
+        layer.projected[0, getattr(spec, broken) + head] = np.nan
+    operands, ctx = layer.upload(any_bench), any_bench.context(1, base=5)
+    any_bench.run(delta_step(ctx, operands, spec=spec, label="t"), 1)
+    heads = spec.delta.heads
+    y = np.isnan(any_bench.download(operands.y, heads, spec.delta.value_dim))
+    squares = np.isnan(any_bench.download(operands.squares, heads, spec.blocks))
+    for found in (y, squares):
+        assert found[head].all()
+        assert found.sum() == found[head].size
 
 
 def test_a_refusal_gives_the_reason(bench: Bench) -> None:

@@ -89,15 +89,15 @@ ROUTERS = (
     RouterSpec(6, 2, normalize=True, scoring="sigmoid", groups=6, top_groups=2, group_score="top2"),
 )
 
+BIASED_ROUTERS = [
+    (spec, biased)
+    for spec in ROUTERS
+    for biased in ([False] if spec.scoring == "sparsemixer" else [False, True])
+]
+"""The routers, without and with a bias where they may have one."""
 
-@pytest.mark.parametrize(
-    ("spec", "biased"),
-    [
-        (spec, biased)
-        for spec in ROUTERS
-        for biased in ([False] if spec.scoring == "sparsemixer" else [False, True])
-    ],
-)
+
+@pytest.mark.parametrize(("spec", "biased"), BIASED_ROUTERS)
 def test_rows_are_routed_to_the_experts_of_the_reference(any_bench, rng, spec, biased):
     rows, experts, top_k = 5, spec.experts, spec.top_k
     logits = 3 * normal(rng, rows, experts)
@@ -126,6 +126,19 @@ def test_rows_are_routed_to_the_experts_of_the_reference(any_bench, rng, spec, b
     assert np.array_equal(ids[:rows], expected[0].numpy())
     assert relative_error(routing_weights[:rows], expected[1].numpy()) < TOLERANCE
     assert np.isnan(routing_weights[rows:]).all()  # rows beyond the step are unchanged
+
+
+@pytest.mark.parametrize(("spec", "biased"), BIASED_ROUTERS)
+def test_a_logit_that_is_nan_gives_a_weight_that_is_not_finite(any_bench, rng, spec, biased):
+    logits = normal(rng, 2, spec.experts)
+    logits[1, rng.integers(spec.experts)] = np.nan
+    out, added = any_bench.poisoned(2, spec.top_k, 2), any_bench.upload(normal(rng, spec.experts))
+    wanted = {"selection_bias": added if biased else None, "label": "t"}
+    made = router_topk(any_bench.context(2), any_bench.upload(logits), out, spec, **wanted)
+    any_bench.run(made, 2)
+    _, routing_weights = routes_of(any_bench, out, 2, spec.top_k)
+    assert np.isfinite(routing_weights[0]).all()
+    assert not np.isfinite(routing_weights[1]).all()
 
 
 def test_logits_far_apart_give_no_nan(bench):

@@ -10,7 +10,14 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.formats import FORMATS
-from rdrr_runtime.phases.fusion import Input, Output, OutputFactors, OutputScore
+from rdrr_runtime.phases.fusion import (
+    AttentionSplits,
+    GatedNorm,
+    Input,
+    Output,
+    OutputFactors,
+    OutputScore,
+)
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec import (
     MAX_OUTPUT_GROUPS,
@@ -142,11 +149,30 @@ def launch_errors(operands: Operands, name: str, case: Case, *, int8: bool) -> E
 
 @pytest.mark.parametrize("int8", [False, True], ids=["f32", "int8"])
 @pytest.mark.parametrize("source", ["gated", "gated combine"])
+@pytest.mark.parametrize("output", ["add", "best"])
 @pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
 def test_the_inputs_of_a_product_may_have_gates(
-    any_bench: Bench, rng: np.random.Generator, layout: Layout, source: str, int8: bool
+    any_bench: Bench,
+    rng: np.random.Generator,
+    layout: Layout,
+    output: str,
+    source: str,
+    int8: bool,
 ) -> None:
-    check(Operands(any_bench, rng, layout), "Q4_K", Case("add", source, 384, 34), int8=int8)
+    check(Operands(any_bench, rng, layout), "Q4_K", Case(output, source, 384, 34), int8=int8)
+
+
+def test_the_gates_of_inputs_and_the_activation_of_outputs_may_both_be_sigmoids(
+    any_bench: Bench, rng: np.random.Generator
+) -> None:
+    operands, y = Operands(any_bench, rng), any_bench.poisoned(34)
+    matrix = operands.matrix("F32", 34, 64)
+    source = operands.source("gated combine", 64, [])
+    output = Output((y,), "activate", activation="sigmoid")
+    ctx = any_bench.context(1)
+    any_bench.run(matvec(ctx, (matrix.weight,), source.operand, output, label="t"), 1)
+    expected = 1 / (1 + np.exp(-source.products([matrix], int8=False)))
+    assert relative_error(any_bench.download(y, 34), expected) < 1e-4
 
 
 ENOUGH_COMBINING = (MANY_COMBINING + 1) * (SOFTWARE.workgroup // SOFTWARE.team)
@@ -303,6 +329,43 @@ def test_the_sigmoid_of_a_logit_multiplies_the_products_but_neither_bias_nor_sum
     any_bench.run(launches, 1)
     expected = products / (1 + np.exp(1.25)) + bias + (before if kind == "add" else 0)
     assert relative_error(any_bench.download(y, n), expected) < 1e-4
+
+
+@pytest.mark.parametrize("int8", [False, True], ids=["f32", "int8"])
+@pytest.mark.parametrize("kind", ["gated", "gated combine"])
+def test_a_gate_of_an_input_that_is_nan_stays_visible(
+    any_bench: Bench, rng: np.random.Generator, kind: str, int8: bool
+) -> None:
+    operands = Operands(any_bench, rng)
+    matrix, y = operands.matrix("Q4_K", 32, 384), any_bench.poisoned(32)
+    source = operands.source(kind, 384, [matrix]).operand
+    assert isinstance(source.before, GatedNorm | AttentionSplits)
+    gates = source.before.gates
+    assert gates is not None
+    launches = matvec(
+        any_bench.context(1), (matrix.weight,), source, Output((y,)), int8=int8, label="t"
+    )
+    any_bench.run(launches, 1)
+    assert np.isfinite(any_bench.download(y, 32)).all()
+    held = any_bench.device.read(gates.gates).view(np.float32).copy()
+    held[gates.first + gates.stride + 3] = np.nan
+    any_bench.device.write(gates.gates, held)
+    any_bench.run(launches, 1)
+    assert np.isnan(any_bench.download(y, 32)).all()
+
+
+@pytest.mark.parametrize("kind", ["store", "add"])
+def test_a_score_that_is_nan_stays_visible(
+    any_bench: Bench, rng: np.random.Generator, kind: str
+) -> None:
+    matrix, ctx = Operands(any_bench, rng).matrix("Q5_K", 38, 256), any_bench.context(1)
+    source, scores = Input(any_bench.upload(normal(rng, 256))), [1.0, np.nan]
+    for at, is_broken in enumerate(np.isnan(scores)):
+        y = any_bench.upload(normal(rng, 38))
+        score = OutputScore(any_bench.upload(np.array(scores, np.float32)), at)
+        launches = matvec(ctx, (matrix.weight,), source, Output((y,), kind, score=score), label="t")
+        any_bench.run(launches, 1)
+        assert np.isnan(any_bench.download(y, 38)).tolist() == [is_broken] * 38
 
 
 def _require_best(bench: Bench, best: BufferSlice, groups: int, found: np.ndarray) -> None:

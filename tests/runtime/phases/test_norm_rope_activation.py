@@ -12,7 +12,9 @@ from rdrr_runtime.phases.activation import ACTIVATIONS, CLIP, activate
 from rdrr_runtime.phases.copy import copy, copy_row
 from rdrr_runtime.phases.gated_activation import gated_activation
 from rdrr_runtime.phases.rope import rope
+from rdrr_runtime.phases.sparsify import sparsify
 from rdrr_runtime.phases.state import pack_step
+from rdrr_runtime.phases.stream_coefficients import stream_coefficients
 from rdrr_runtime.reference import ops
 from support.gpu import TOLERANCE, normal, relative_error
 
@@ -181,6 +183,24 @@ def test_an_activation_keeps_nan(bench, rng, activation) -> None:
     made = activate(bench.context(1), held, width=64, activation=activation, limit=limit, label="t")
     bench.run(made, 1)
     assert np.flatnonzero(np.isnan(bench.download(held, 64))).tolist() == [5, 40]
+
+
+def test_a_sparse_activation_keeps_nan(any_bench, rng) -> None:
+    x = normal(rng, 2, 64)
+    x[1, 5] = np.nan
+    held = any_bench.upload(x)
+    any_bench.run(sparsify(any_bench.context(2), held, width=64, multiplier=0.7, label="t"), 2)
+    assert np.isnan(any_bench.download(held, 2, 64)).all(axis=1).tolist() == [False, True]
+    assert np.isfinite(any_bench.download(held, 64)).all()
+
+
+def test_coefficients_of_streams_keep_nan(any_bench, rng) -> None:
+    x, y = normal(rng, 2, 64), any_bench.poisoned(2, 3)
+    x[1, 5] = np.nan
+    weights = any_bench.upload(normal(rng, 2, 64)), any_bench.upload(normal(rng, 3, 2))
+    operands, wanted = (any_bench.upload(x), weights, y), {"sizes": (64, 2, 3), "factor": 3.0}
+    any_bench.run(stream_coefficients(any_bench.context(2), *operands, **wanted, label="t"), 2)
+    assert np.isnan(any_bench.download(y, 2, 3)).tolist() == [[False] * 3, [True] * 3]
 
 
 def test_an_unknown_activation_is_refused(bench) -> None:

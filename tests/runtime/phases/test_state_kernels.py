@@ -14,6 +14,7 @@ from rdrr_runtime.phases.delta_rule import (
 from rdrr_runtime.phases.short_convolution import ConvolutionSpec, short_convolution
 from rdrr_runtime.phases.slice import Part, copy_part
 from rdrr_runtime.phases.state import pack_step
+from rdrr_runtime.phases.state_tiles import CHUNK
 from rdrr_runtime.reference import recurrence
 from support.gpu import TOLERANCE, normal, relative_error
 from support.state_rows import (
@@ -24,6 +25,7 @@ from support.state_rows import (
     SINGLE_ROWS,
     StateOperands,
     check_chunks,
+    check_nan_stays_visible,
     check_row_by_row,
     check_sequences_apart,
     delta_outputs,
@@ -76,6 +78,25 @@ def test_delta_rule_in_chunks_equals_torch(bench, rng, spec, rows, base) -> None
         return delta_rule_in_chunks(ctx, operands, scratch, spec=spec, label="t")
 
     check_chunks(bench, Delta(rng, spec, rows), phases, base=base)
+
+
+@pytest.mark.parametrize("broken", ["strength", "decay", "rates"])
+def test_a_gate_of_the_delta_rule_that_is_nan_stays_visible(any_bench, rng, broken) -> None:
+    def phases(ctx, operands):
+        return delta_rule(ctx, operands, spec=SPEC, single=False, label="t")
+
+    check_nan_stays_visible(any_bench, Delta(rng, SPEC, 7), phases, name=broken)
+
+
+@pytest.mark.parametrize("broken", ["strength", "decay", "rates"])
+def test_a_gate_of_the_delta_rule_that_is_nan_stays_visible_in_chunks(bench, rng, broken) -> None:
+    matrix, factors = SPEC.scratch_bytes(MOST_ROWS)
+    scratch = tuple(bench.poisoned(size // 4) for size in (matrix, matrix, factors))
+
+    def phases(ctx, operands):
+        return delta_rule_in_chunks(ctx, operands, scratch, spec=SPEC, label="t")
+
+    check_nan_stays_visible(bench, Delta(rng, SPEC, CHUNK + 9), phases, name=broken)
 
 
 @pytest.mark.parametrize("gated", [False, True])

@@ -16,6 +16,7 @@ from rdrr_runtime.phases.state_space import (
     state_space,
     state_space_in_chunks,
 )
+from rdrr_runtime.phases.state_tiles import CHUNK
 from rdrr_runtime.reference.state_space import selective_scan
 from support.gpu import TOLERANCE, normal, relative_error
 from support.state_rows import (
@@ -26,6 +27,7 @@ from support.state_rows import (
     SINGLE_ROWS,
     StateOperands,
     check_chunks,
+    check_nan_stays_visible,
     check_row_by_row,
     check_sequences_apart,
     double,
@@ -90,6 +92,19 @@ def test_a_state_space_in_chunks_equals_torch(bench, rng, spec, rows, base) -> N
         return state_space_in_chunks(ctx, operands, products, spec=spec, label="t")
 
     check_chunks(bench, Case(rng, spec, rows), phases, base=base)
+
+
+@pytest.mark.parametrize("in_chunks", [False, True], ids=["row by row", "in chunks"])
+@pytest.mark.parametrize("broken", ["step", "rates"])
+def test_a_step_or_rate_that_is_nan_stays_visible(any_bench, rng, broken, in_chunks) -> None:
+    products = any_bench.poisoned(SMALL.sizes.product_bytes(MOST_ROWS) // 4)
+
+    def phases(ctx, operands):
+        if in_chunks:
+            return state_space_in_chunks(ctx, operands, products, spec=SMALL, label="t")
+        return state_space(ctx, operands, spec=SMALL, single=False, label="t")
+
+    check_nan_stays_visible(any_bench, Case(rng, SMALL, CHUNK + 9), phases, name=broken)
 
 
 def test_short_steps_are_exact(any_bench, rng) -> None:

@@ -1,7 +1,7 @@
 // The activation of a feed-forward block, {{ ACT }}. Arguments of exp and tanh are clamped to a range
 // in which every driver returns finite values; beyond it the results are the same in f32, or nearly zero.
 // NaN stays NaN, also where a comparison would hide it.
-{% if ACT in ("clamped_silu", "sigmoid", "relu", "relu2") %}
+{% if ACT in ("clamped_silu", "relu", "relu2") %}
 {% include "snippets/float_bits.wgsl" %}
 
 {% endif %}
@@ -23,9 +23,10 @@ fn activate(g: f32) -> f32 {
     return g / (1.0 + exp(min(-g, 80.0)));
 }
 {% elif ACT == "sigmoid" %}
-//   1 / (1 + exp(-g))
+{% include "snippets/sigmoid.wgsl" %}
+
 fn activate(g: f32) -> f32 {
-    return select(1.0 / (1.0 + exp(min(-g, 80.0))), g, is_nan(g));
+    return sigmoid(g);
 }
 {% elif ACT == "relu" %}
 //   max(g, 0)

@@ -6,5 +6,5 @@ fn log_decay(row: u32, head: u32) -> f32 {
 }
 
 fn write_strength(row: u32, head: u32) -> f32 {
-    return write_strength_of(f32(strength[row * HEADS + head]));
+    return sigmoid(f32(strength[row * HEADS + head]));
 }

@@ -43,6 +43,8 @@ fn load_split_factors(t: u32) {
 {% endif %}
 
 {% if INPUT_GATE %}
+{% include "snippets/sigmoid.wgsl" %}
+
 // Activated gates of inputs 4 i to 4 i + 3.
 fn gates_of(i: u32) -> vec4<f32> {
     let width = HEAD_DIM / 4u;
@@ -50,7 +52,7 @@ fn gates_of(i: u32) -> vec4<f32> {
     let g = vec4<f32>(
         f32(gates[first]), f32(gates[first + 1u]), f32(gates[first + 2u]), f32(gates[first + 3u])
     );
-    let s = vec4<f32>(1.0) / (vec4<f32>(1.0) + exp(-clamp(g, vec4<f32>(-80.0), vec4<f32>(80.0))));
+    let s = vec4<f32>(sigmoid(g.x), sigmoid(g.y), sigmoid(g.z), sigmoid(g.w));
     return {{ "g * s" if INPUT_GATE == "silu" else "s" }};
 }
 {% endif %}
