@@ -45,6 +45,10 @@ ROUNDS = 200
 """Attempts to move inputs away from ties; a few are enough."""
 
 
+def silu(x: F64) -> F64:
+    return x / (1 + np.exp(-x))
+
+
 @dataclass(frozen=True)
 class Matrix:
     """A weight matrix on the device, and its values as `scale * code + offset`.
