@@ -9,7 +9,8 @@ from rdrr_converter.convert import convert
 from rdrr_converter.sources import open_source
 from rdrr_manifests.package import open_package
 from support.checkpoints import write_tokenizer
-from support.gguf_files import FLOAT16S, interleave, q4_k_m, write_gguf
+from support.gguf_entries import FLOAT16S
+from support.gguf_files import interleave, q4_k_m, write_gguf
 from support.safetensor_files import llama_tensors, write_llama
 
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4")

@@ -12,7 +12,7 @@ from rdrr_converter.sources._gguf_file import read_gguf
 from rdrr_format.errors import ConversionError, SourceError
 from rdrr_manifests.package import open_package
 from support.checkpoints import make_checkpoint
-from support.gguf_files import add_entry, add_tensor
+from support.gguf_entries import add_entry, add_tensor
 from support.gguf_mixtures import ARCHITECTURES, LIKE_LLAMA_CPP, write_mixture_gguf
 from support.tiny_models import ALL_MODELS, TinyModel
 

@@ -11,7 +11,8 @@ from rdrr_converter.sources import open_source
 from rdrr_converter.sources.gguf_pretokenizers import PRETOKENIZERS
 from rdrr_converter.sources.gguf_tokenizer import tokenizer_files
 from rdrr_format.errors import SourceError
-from support.gguf_files import tokenizer_entries, write_gguf
+from support.gguf_entries import tokenizer_entries
+from support.gguf_files import write_gguf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "small-llama"

@@ -8,7 +8,7 @@ from typing import Any
 
 import gguf
 import numpy as np
-from support.gguf_files import add_entry, add_tensor, tokenizer_entries
+from support.gguf_entries import add_entry, add_tensor, tokenizer_entries
 
 NAME = "gemma-embedding"
 

@@ -10,7 +10,7 @@ from typing import Any
 import gguf
 import numpy as np
 from rdrr_converter.sources import open_source
-from support.gguf_files import add_entry, add_tensor, tokenizer_entries
+from support.gguf_entries import add_entry, add_tensor, tokenizer_entries
 from support.tiny_models import LATENT_YARN
 
 ARCHITECTURES = {

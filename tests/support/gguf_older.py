@@ -13,7 +13,8 @@ from typing import Any
 import gguf
 import numpy as np
 from safetensors.numpy import load_file
-from support.gguf_files import OLDER, add_entry, add_tensor, tokenizer_entries
+from support.gguf_entries import add_entry, add_tensor, tokenizer_entries
+from support.gguf_files import OLDER
 from support.older_names import falcon_projections
 
 EPS = ("norm_epsilon", "layer_norm_eps", "layer_norm_epsilon", "norm_eps")

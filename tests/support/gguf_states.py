@@ -14,7 +14,7 @@ from typing import Any
 import gguf
 import numpy as np
 from safetensors.numpy import load_file
-from support.gguf_files import add_entry, add_tensor, tokenizer_entries
+from support.gguf_entries import add_entry, add_tensor, tokenizer_entries
 
 ARCHITECTURES = {
     "lfm2": "lfm2",
