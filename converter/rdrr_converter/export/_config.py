@@ -152,15 +152,7 @@ def rebuild_config(
     known = rule.defaults
     if "hidden_activation" in known:
         config["hidden_activation"] = config.pop("hidden_act")
-    if any(windows) or "sliding_window" in known:
-        config["sliding_window"] = max((window or 0 for window in windows), default=0) or None
-    if not blocks.attention.causal:  # readers derive the window of each side from this one
-        config["sliding_window"] = blocks.attention.sliding_window
-        config["use_bidirectional_attention"] = True
-    if "use_sliding_window" in known:
-        config["use_sliding_window"] = any(windows)
-    if len(set(windows)) > 1:
-        config["layer_types"] = [SLIDING if window else FULL for window in windows]
+    config |= _window_keys(windows, blocks.attention, known)
     if "no_rope_layer_interval" in known:
         plain = blocks.rope.unrotated_layers or ()
         config["no_rope_layers"] = [int(layer not in plain) for layer in range(len(windows))]
@@ -173,13 +165,7 @@ def rebuild_config(
         config |= _experts(manifest.moe_config, known, names, manifest.architecture.num_layers)
     if "attention_chunk_size" in known:
         config |= chunk_keys(manifest, names)
-    scalar = blocks.attention.query_pre_attn_scalar
-    if "attention_multiplier" in known:
-        config |= _multipliers(blocks)
-    elif "scale_attn_weights" in known and scalar == 1.0:
-        config["scale_attn_weights"] = False
-    elif "query_pre_attn_scalar" in known or scalar != manifest.architecture.head_dim:
-        config["query_pre_attn_scalar"] = int(scalar) if scalar == int(scalar) else scalar
+    config |= _score_scale(blocks, manifest.architecture.head_dim, known)
     optional = {
         "clip_qkv": blocks.attention.clip_qkv,
         "attn_logit_softcapping": blocks.attention.attn_logit_softcapping,
@@ -192,6 +178,47 @@ def rebuild_config(
     config = with_states(with_latents(config, manifest, known), manifest, known)
     config = with_state_space(rule.name, config, manifest)
     return _of_older_families(config, blocks, known)
+
+
+def _window_keys(
+    windows: Sequence[int | None], attention: AttentionBlock, known: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return the keys that say which layers have a sliding window, and how long it is.
+
+    Args:
+        windows: The window of each layer with attention; None for none.
+        attention: The manifest's block.
+        known: Keys of the architecture that have a default.
+    """
+    keys: dict[str, Any] = {}
+    if any(windows) or "sliding_window" in known:
+        keys["sliding_window"] = max((window or 0 for window in windows), default=0) or None
+    if not attention.causal:  # readers derive the window of each side from this one
+        keys["sliding_window"] = attention.sliding_window
+        keys["use_bidirectional_attention"] = True
+    if "use_sliding_window" in known:
+        keys["use_sliding_window"] = any(windows)
+    if len(set(windows)) > 1:
+        keys["layer_types"] = [SLIDING if window else FULL for window in windows]
+    return keys
+
+
+def _score_scale(blocks: Inference, head_dim: int, known: Mapping[str, object]) -> dict[str, Any]:
+    """Return the keys that state the scale of attention scores, none for the usual one.
+
+    Args:
+        blocks: The manifest's blocks.
+        head_dim: The head dimension, whose root usually divides the scores.
+        known: Keys of the architecture that have a default.
+    """
+    if "attention_multiplier" in known:
+        return _multipliers(blocks)
+    scalar = blocks.attention.query_pre_attn_scalar
+    if "scale_attn_weights" in known and scalar == 1.0:
+        return {"scale_attn_weights": False}
+    if "query_pre_attn_scalar" in known or scalar != head_dim:
+        return {"query_pre_attn_scalar": int(scalar) if scalar == int(scalar) else scalar}
+    return {}
 
 
 def _of_older_families(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
+from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from rdrr_format.errors import ConversionError, StoreError, UsageError
 from rdrr_format.locations import is_url, local_path
 from rdrr_manifests.graph.mtp import MTP
 from rdrr_manifests.logical import LogicalTensor, logical_tensors
 from rdrr_manifests.models import Manifest
-from rdrr_manifests.package import open_package
+from rdrr_manifests.package import Package, open_package
 
 from rdrr_converter.architectures import ArchitectureRule
 from rdrr_converter.architectures.base import StackRule
@@ -121,6 +122,7 @@ def export(
         tensors = of_language_model(package.manifest, everything)
         rule, config = find_rule(package, tensors, arch)
         rule = rule.named_by(rule.config(config, package.where))
+        model = _Model(package, everything, tensors, rule, config)
         further: tuple[LogicalTensor, ...] = ()
         if to == "gguf":
             further = further_layer(package, stored, find_gguf_architecture(rule, package))
@@ -128,37 +130,78 @@ def export(
         counter.start("export", sum(prod(tensor.shape) for tensor in (*tensors, *further)))
         notes: tuple[str, ...] = ()
         if to == "gguf":
-            outgoing = plan_gguf(package, (*tensors, *further), rule, lossless=lossless)
-            names = layer_names(package)
-            layers = [one for one in everything if one.stored in names]
-            outgoing += [
-                OutgoingTensor(names[one.stored], (one,), one.shape, one.dtype.name)
-                for one in layers
-            ]
-            errors, notes = write_gguf(package, tensors, outgoing, rule, config, path, counter)
+            exported, notes = _write_file(model, further, path, counter, lossless)
         else:
             kind = _scalar(tensors, dtype, lossless)
-            outgoing = _plan_directory(tensors, rule, kind, package.manifest)
-            head = head_tensors(package.manifest, everything)
-            outgoing += [OutgoingTensor(one.stored, (one,), one.shape, kind) for one in head]
-            check_complete(package, (*tensors, *head), outgoing)
-            stated = with_head_keys(published_keys(config, rule), package.manifest, rule)
-            stated["torch_dtype"] = _TORCH[kind]
-            with atomic_folder(path) as staging:
-                folder = staging.package
-                errors = write_directory(package, outgoing, stated, folder, shard_size, counter)
-                write_modules(package, folder)
-                if lossless:
-                    _check_lossless(errors, kind)
+            exported = _write_folder(model, kind, path, counter, shard_size, lossless)
     if len(everything) + len(further) < len(stored):
         notes = (_WITHOUT_HEAD[to], *notes)
     return ExportResult(
         destination=path,
         kind=to,
         architecture=rule.name,
-        tensors=tuple(_exported(one, errors[one.name]) for one in outgoing),
+        tensors=exported,
         notes=notes,
     )
+
+
+@dataclass(frozen=True)
+class _Model:
+    """The model of a package, and the architecture as which it is exported.
+
+    Attributes:
+        package: The package.
+        everything: Its tensors without those of a draft head.
+        tensors: Those of the language model.
+        rule: The architecture.
+        config: Content of `config.json`.
+    """
+
+    package: Package
+    everything: Sequence[LogicalTensor]
+    tensors: Sequence[LogicalTensor]
+    rule: ArchitectureRule
+    config: Mapping[str, Any]
+
+
+def _write_file(
+    model: _Model,
+    further: Sequence[LogicalTensor],
+    path: Path,
+    counter: Progress,
+    lossless: bool,
+) -> tuple[tuple[ExportedTensor, ...], tuple[str, ...]]:
+    """Write a GGUF, with the tensors of a further layer; return what was written, and notes."""
+    package, rule = model.package, model.rule
+    outgoing = plan_gguf(package, (*model.tensors, *further), rule, lossless=lossless)
+    names = layer_names(package)
+    outgoing += [
+        OutgoingTensor(names[one.stored], (one,), one.shape, one.dtype.name)
+        for one in model.everything
+        if one.stored in names
+    ]
+    errors, notes = write_gguf(package, model.tensors, outgoing, rule, model.config, path, counter)
+    return tuple(_exported(one, errors[one.name]) for one in outgoing), notes
+
+
+def _write_folder(
+    model: _Model, dtype: str, path: Path, counter: Progress, shard_size: int, lossless: bool
+) -> tuple[ExportedTensor, ...]:
+    """Write a Hugging Face directory in safetensors; return what was written."""
+    package, rule = model.package, model.rule
+    outgoing = _plan_directory(model.tensors, rule, dtype, package.manifest)
+    head = head_tensors(package.manifest, model.everything)
+    outgoing += [OutgoingTensor(one.stored, (one,), one.shape, dtype) for one in head]
+    check_complete(package, (*model.tensors, *head), outgoing)
+    stated = with_head_keys(published_keys(model.config, rule), package.manifest, rule)
+    stated["torch_dtype"] = _TORCH[dtype]
+    with atomic_folder(path) as staging:
+        folder = staging.package
+        errors = write_directory(package, outgoing, stated, folder, shard_size, counter)
+        write_modules(package, folder)
+        if lossless:
+            _check_lossless(errors, dtype)
+    return tuple(_exported(one, errors[one.name]) for one in outgoing)
 
 
 def _checked(to: str, dtype: str | None) -> tuple[ExportKind, ExportDtype | None]:

@@ -119,13 +119,7 @@ def open_file(path: Path) -> Source:
     modules, module_notes = module_files(
         {} if scores else metadata, architecture.name, [one.shape for one in layers], path
     )
-    read = (
-        _source_tensor(tensor, architecture, config["head_dim"] or 0) for tensor in stored.values()
-    )
-    tensors = list(joined_latents(read))
-    if architecture.has_states:
-        heads = value_heads(config) if architecture.alternating_heads else None
-        tensors = [_of_states(tensor, heads, config["num_hidden_layers"]) for tensor in tensors]
+    tensors = _model_tensors(stored, architecture, config)
     if architecture.in_metadata is not None:
         tensors += stated_tensors(metadata, config["num_hidden_layers"], path.name)
     config |= architecture.stated_by(tensor.name for tensor in tensors)
@@ -141,6 +135,20 @@ def open_file(path: Path) -> Source:
         notes=(*notes, *module_notes),
         modules={name: {one.name: one} for name, one in zip(FOLDERS, layers, strict=False)},
     )
+
+
+def _model_tensors(
+    stored: Mapping[str, GgufTensor], architecture: GgufArchitecture, config: Mapping[str, Any]
+) -> list[SourceTensor]:
+    """Return the tensors of a model with the names and the form of Hugging Face checkpoints."""
+    read = (
+        _source_tensor(tensor, architecture, config["head_dim"] or 0) for tensor in stored.values()
+    )
+    tensors = list(joined_latents(read))
+    if architecture.has_states:
+        heads = value_heads(config) if architecture.alternating_heads else None
+        tensors = [_of_states(tensor, heads, config["num_hidden_layers"]) for tensor in tensors]
+    return tensors
 
 
 def _of_states(tensor: SourceTensor, heads: ValueHeads | None, layers: int) -> SourceTensor:

@@ -118,25 +118,40 @@ def read_config(
     if not architecture.has_attention:
         config["head_dim"] = None
         return config | _ARCHITECTURE_SETTINGS[architecture.name](read, config)
+    config |= _rotated_heads(read, config)
+    scaling = _rope_scaling(read)
+    if scaling:
+        config["rope_scaling"] = scaling
+    return config | _ARCHITECTURE_SETTINGS.get(architecture.name, _no_settings)(read, config)
+
+
+def _rotated_heads(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of the heads of attention, and of their rope without its scaling.
+
+    Args:
+        read: The metadata.
+        config: The keys so far, which win where they state a number of heads or a dimension.
+
+    Raises:
+        SourceError: A size is missing or impossible.
+    """
     heads, hidden = read.size("attention.head_count"), read.size("embedding_length")
-    config.setdefault("num_key_value_heads", heads)
-    head_dim = config.setdefault("head_dim", hidden // heads)
+    keys: dict[str, Any] = {"num_key_value_heads": heads, "head_dim": hidden // heads}
+    keys |= {key: config[key] for key in keys if key in config}
+    head_dim = keys["head_dim"]
     if read.get("attention.key_length") is not None:
         head_dim = read.size("attention.key_length")
     if head_dim == 0 or head_dim % 2:
         raise SourceError(
             "impossible head dimension",
-            where=where,
+            where=read.where,
             expected="an even number, because rotary embeddings rotate pairs",
             found=head_dim,
         )
-    config["rope_theta"] = read.number("rope.freq_base") or _ROPE_THETA
+    keys["rope_theta"] = read.number("rope.freq_base") or _ROPE_THETA
     if read.get("rope.dimension_count") not in (None, head_dim):
-        config["partial_rotary_factor"] = read.size("rope.dimension_count") / head_dim
-    scaling = _rope_scaling(read)
-    if scaling:
-        config["rope_scaling"] = scaling
-    return config | _ARCHITECTURE_SETTINGS.get(architecture.name, _no_settings)(read, config)
+        keys["partial_rotary_factor"] = read.size("rope.dimension_count") / head_dim
+    return keys
 
 
 def _rope_scaling(read: GgufMetadata) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class GgufMetadata:
         where: object,
         per_layer: tuple[str, ...] = (),
     ) -> None:
-        self._values, self._name, self._where = values, name, where
+        self._values, self._name, self.where = values, name, where
         self._per_layer = per_layer
 
     def get(self, key: str) -> Any:
@@ -40,7 +40,7 @@ class GgufMetadata:
         if len(set(map(str, value))) != 1:
             raise ConversionError(
                 "layers of different sizes cannot be converted",
-                where=f"{self._where}, {self._name}.{key}",
+                where=f"{self.where}, {self._name}.{key}",
                 expected="one value",
                 found=value[:8],
             )
@@ -58,7 +58,7 @@ class GgufMetadata:
         if type(value) is not int or not 0 < value <= maximum:
             raise SourceError(
                 "impossible size",
-                where=f"{self._where}, {self._name}.{key}",
+                where=f"{self.where}, {self._name}.{key}",
                 expected=f"a whole number from 1 to {maximum}",
                 found="nothing" if value is None else value,
             )
@@ -72,7 +72,7 @@ class GgufMetadata:
         if type(value) not in (int, float) or not 0 < value < float("inf"):
             raise SourceError(
                 "impossible number",
-                where=f"{self._where}, {self._name}.{key}",
+                where=f"{self.where}, {self._name}.{key}",
                 expected="a positive number",
                 found=value,
             )

@@ -25,7 +25,7 @@ from rdrr_runtime.backend import Row
 from rdrr_runtime.compile.hints import Policy
 from rdrr_runtime.compile.lower import Pass
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, PassSpec
-from rdrr_runtime.exec.agreement import Check
+from rdrr_runtime.exec.agreement import Bytes, Check
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.measure.timing import InterleavedTimer, Times, better, scatter
@@ -223,21 +223,12 @@ class _Tuner:
         for one in tuning_key.candidates:
             trials[one] = Verdict.NO_BETTER
             try:
-                runs = self._runs(step, tuning_key, one)
-                if not _runs_with(runs, tuning_key.name, one):
-                    raise DeviceError(
-                        "the candidate cannot be combined with the stored parameters",
-                        where=tuning_key.name,
-                    )
-                found = check.with_phases(runs[0]).results(
-                    self._prepare(runs[0]), len(self.ids), self._reset
-                )
-                bound = self._prepare(_flat(runs))
+                found, prepared = self._results(step, tuning_key, one, check)
             except DeviceError:
                 trials[one] = Verdict.FAILED
                 continue
             if check.agrees(reference, found):
-                right[one] = bound
+                right[one] = prepared
             else:
                 trials[one] = Verdict.WRONG
         times = self._timing.times(right)
@@ -256,6 +247,24 @@ class _Tuner:
                 for one, verdict in trials.items()
             ),
         )
+
+    def _results(
+        self, step: PassSpec, tuning_key: AnyTuningKey, params: Params, check: Check
+    ) -> tuple[list[Bytes], Prepared]:
+        """Run the phases of a candidate; return their results, and the phases ready to be timed.
+
+        Raises:
+            DeviceError: The device or the stored parameters do not allow the candidate.
+        """
+        runs = self._runs(step, tuning_key, params)
+        if not _runs_with(runs, tuning_key.name, params):
+            raise DeviceError(
+                "the candidate cannot be combined with the stored parameters",
+                where=tuning_key.name,
+            )
+        phases = self._prepare(runs[0])
+        found = check.with_phases(runs[0]).results(phases, len(self.ids), self._reset)
+        return found, self._prepare(_flat(runs))
 
     def whole(self, step: PassSpec, made: list[Outcome]) -> tuple[PassTimes, list[Outcome]]:
         """Compare whole passes; discard the winners if together they are slower."""

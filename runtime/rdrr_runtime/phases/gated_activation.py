@@ -123,15 +123,8 @@ def gated_activation(
     counts: dict[str, int] = {}
     gates = None if gates is None or gates.changes_nothing else gates
     if gates is not None:
-        routed = gates.routed
-        need_multiple(f"{label}: width", width, 4 * routed.top_k)
-        need_routes(ctx, routed, label)
-        inputs["routes"] = routed.routes
-        counts = {"experts": routed.experts, "top_k": routed.top_k}
-        if gates.bias is not None:
-            own = width // routed.top_k
-            need_floats(f"{label}: bias", gates.bias, 2 * routed.experts * own)
-            inputs["bias"] = gates.bias
+        inputs |= _checked_buffers(ctx, gates, width, label)
+        counts = {"experts": gates.routed.experts, "top_k": gates.routed.top_k}
     act = formula_of(activation, clamp)
     record = GatedActivationRecord(
         threads=THREADS,
@@ -150,3 +143,16 @@ def gated_activation(
     )
     work = Work(-(-width // (4 * THREADS)), 1)
     return [Phase(record, {"y": y, **inputs}, work, label)]
+
+
+def _checked_buffers(
+    ctx: OpContext, gates: ExpertGates, width: int, label: str
+) -> dict[str, BufferSlice]:
+    """Return the routes, and the biases of their experts if there are any, after checking both."""
+    routed = gates.routed
+    need_multiple(f"{label}: width", width, 4 * routed.top_k)
+    need_routes(ctx, routed, label)
+    if gates.bias is None:
+        return {"routes": routed.routes}
+    need_floats(f"{label}: bias", gates.bias, 2 * routed.experts * width // routed.top_k)
+    return {"routes": routed.routes, "bias": gates.bias}

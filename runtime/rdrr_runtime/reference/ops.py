@@ -109,24 +109,11 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
         case LatentAttention():
             return attend_to_latents(run, op, rms_norm, rope, attention)
         case GatedActivation():
-            if op.up is None:
-                gate, up = values[op.gate].split(op.width, dim=-1)
-            else:
-                gate, up = values[op.gate], values[op.up]
-                up = up.unflatten(-1, (op.up_parts, op.width))[:, op.up_part]
-            return gated_activation(gate * op.gate_scale, up, op.activation, op.clamp)
+            return _gate(run, op)
         case Activation():
-            if op.limit is not None:
-                return values[op.x].clamp(-op.limit, op.limit)
-            if op.parameters:
-                return xielu(values[op.x], *map(weight, op.parameters))
-            return ACTIVATIONS[op.activation](values[op.x])
+            return _activate(run, op)
         case Router():
-            bias = None if op.bias is None else weight(op.bias)
-            added = None if op.selection_bias is None else weight(op.selection_bias)
-            scale = None if op.expert_scale is None else weight(op.expert_scale)
-            ids, factors = route(op, linear(values[op.x], weight(op.weight), bias), added, scale)
-            return torch.stack((ids.to(factors.dtype), factors))
+            return _route(run, op)
         case Experts():
             return _mixture(run, op)
         case SigmoidGate():
@@ -165,10 +152,7 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
         case AddToStreams():
             return streams.add_to_streams(values[op.x], values[op.update], op.count, op.first)
         case Head():
-            x = values[op.x] if run.all_rows else values[op.x][-1:]
-            bias = None if op.bias is None else weight(op.bias)
-            logits = linear(x, weight(op.weight), bias) * op.scale
-            return logits if op.softcap is None else softcap(logits, op.softcap)
+            return _head(run, op)
 
 
 def _norm(run: ReferencePass, op: Norm) -> Tensor:
@@ -202,6 +186,45 @@ def _attend(run: ReferencePass, op: Attention) -> Tensor:
         chunk=op.chunk or 0,
         causal=op.causal,
     ).flatten(-2)
+
+
+def _gate(run: ReferencePass, op: GatedActivation) -> Tensor:
+    """Multiply a part of the ups by their activated gates, which may lie in the same rows."""
+    gate = run.values[op.gate]
+    if op.up is None:
+        gate, up = gate.split(op.width, dim=-1)
+    else:
+        up = run.values[op.up].unflatten(-1, (op.up_parts, op.width))[:, op.up_part]
+    return gated_activation(gate * op.gate_scale, up, op.activation, op.clamp)
+
+
+def _activate(run: ReferencePass, op: Activation) -> Tensor:
+    """Limit a value, or apply an activation, which may have parameters."""
+    x = run.values[op.x]
+    if op.limit is not None:
+        return x.clamp(-op.limit, op.limit)
+    if op.parameters:
+        return xielu(x, *map(run.weight, op.parameters))
+    return ACTIVATIONS[op.activation](x)
+
+
+def _route(run: ReferencePass, op: Router) -> Tensor:
+    """Select experts for each row; return them and their routing weights."""
+
+    def optional(use: WeightUse | None) -> Tensor | None:
+        return None if use is None else run.weight(use)
+
+    logits = linear(run.values[op.x], run.weight(op.weight), optional(op.bias))
+    ids, factors = route(op, logits, optional(op.selection_bias), optional(op.expert_scale))
+    return torch.stack((ids.to(factors.dtype), factors))
+
+
+def _head(run: ReferencePass, op: Head) -> Tensor:
+    """Return the logits after the last row, or after each."""
+    x = run.values[op.x] if run.all_rows else run.values[op.x][-1:]
+    bias = None if op.bias is None else run.weight(op.bias)
+    logits = linear(x, run.weight(op.weight), bias) * op.scale
+    return logits if op.softcap is None else softcap(logits, op.softcap)
 
 
 def _mixture(run: ReferencePass, op: Experts) -> Tensor:
