@@ -14,7 +14,8 @@
 //          the same two numbers of the last 32 elements
 //
 // An item is STEPS iterations, in each of which every thread quantizes 16 elements; for norm these are
-// all elements of a vector. Elements from K on are zeros. Accumulates in f32.
+// all elements of a vector, and those of the first iteration are loaded with their gains before the sum of
+// squares is known: a load behind a barrier waits for it. Elements from K on are zeros. Accumulates in f32.
 var<storage, read> x: array<vec4<f32>>;
 var<storage, read_write> y: array<vec4<u32>>;
 {% if INPUT == "norm" %}
@@ -52,12 +53,22 @@ fn load(vector: u32, i: u32) -> vec4<f32> {
     return select(vec4<f32>(0.0), x[(vector * K + select(0u, i, inside)) / 4u], inside);
 }
 
+{% if INPUT == "norm" %}
+fn gain_of(word: u32) -> vec4<f32> {
+    return gain[min(word, K / 4u - 1u)];
+}
+
+{% endif %}
 fn phase(item: u32, row: u32, thread: Thread) {
     let vector = row * PER_ROW + item / VECTOR_ITEMS;
     let t = thread.index;
 {% if INPUT == "norm" %}
-    var squares = vec4<f32>(0.0);
-    for (var i = 4u * t; i < K; i += 4u * WG) {
+{% for i in range(4) %}
+    var v{{ i }} = load(vector, 16u * t + {{ 4 * i }}u);
+    var gain{{ i }} = gain_of(4u * t + {{ i }}u);
+{% endfor %}
+    var squares = v0 * v0 + v1 * v1 + v2 * v2 + v3 * v3;
+    for (var i = 4u * (4u * WG + t); i < K; i += 4u * WG) {
         let v = load(vector, i);
         squares += v * v;
     }
@@ -94,12 +105,19 @@ fn phase(item: u32, row: u32, thread: Thread) {
             v{{ i }} /= denominator;
 {% endfor %}
         }
+{% elif INPUT == "norm" %}
+        if (step > 0u) {
+{% for i in range(4) %}
+            v{{ i }} = load(vector, 16u * chunk + {{ 4 * i }}u);
+            gain{{ i }} = gain_of(4u * chunk + {{ i }}u);
+{% endfor %}
+        }
+{% for i in range(4) %}
+        v{{ i }} *= factor * (OFFSET + gain{{ i }});
+{% endfor %}
 {% else %}
 {% for i in range(4) %}
-        var v{{ i }} = load(vector, 16u * chunk + {{ 4 * i }}u);
-{% if INPUT == "norm" %}
-        v{{ i }} *= factor * (OFFSET + gain[min(4u * chunk + {{ i }}u, K / 4u - 1u)]);
-{% endif %}
+        let v{{ i }} = load(vector, 16u * chunk + {{ 4 * i }}u);
 {% endfor %}
 {% endif %}
         workgroupBarrier();  // the previous iteration may still be reading
