@@ -15,6 +15,7 @@ from rdrr_format.errors import SourceError
 from rdrr_manifests.doppler import SESSION
 from rdrr_manifests.models import Architecture, Inference, MoeConfig
 
+from rdrr_converter.answers import read_answers
 from rdrr_converter.architectures import ArchitectureRule, Config, read_block
 from rdrr_converter.architectures.layers import SLIDING, layer_pattern
 from rdrr_converter.classification import read_head, without_head
@@ -82,10 +83,15 @@ def read_model(
     tensors, notes = match(without_head(source), rule, config, sizes, moe, draft_head.used)
     width = _output_size(rule, config, sizes)
     head = read_head(source, config, width)
-    modules = head or read_modules(source, width)
+    answers = None if head is not None else read_answers(source)
+    modules = head or (read_modules(source, width) if answers is None else None)
     tied, tensors, tie_notes = _decide_head(tensors, config, source, has_head=modules is None)
     mask, mask_notes = _mask_token(rule, config)
     inference = _inference(rule, config, tensors, tied)
+    if answers is not None:
+        modules = head = answers.head(tensors, inference.output)
+        tie_notes += [] if head is not None else [answers.note]
+        tensors = tuple(one for one in tensors if head is None or one.role != "lm_head")
     if modules is not None:
         update = {
             "embedding_postprocessor": modules.block,

@@ -66,10 +66,9 @@ def read_modules(source: Source, hidden_size: int) -> SentenceModules | None:
         SourceError: A file is missing or damaged.
         ConversionError: There is a module or a pooling that the format cannot express.
     """
-    content = source.content(MODULES)
-    if content is None:
+    modules = list_modules(source)
+    if not modules:
         return None
-    modules = _modules(content, source.path / MODULES)
     kinds = [kind for kind, _ in modules]
     ending = [_NORMALIZE] if kinds[-1] == _NORMALIZE else []
     dense = [path for kind, path in modules if kind == _DENSE]
@@ -97,8 +96,17 @@ def read_modules(source: Source, hidden_size: int) -> SentenceModules | None:
     return SentenceModules(block, tuple(tensor for _, own in layers for tensor in own))
 
 
+def list_modules(source: Source) -> list[tuple[str, str]]:
+    """Return the kind and the folder of each module, in order; none without a `modules.json`.
+
+    Raises:
+        SourceError: The file is damaged.
+    """
+    content = source.content(MODULES)
+    return [] if content is None else _modules(content, source.path / MODULES)
+
+
 def _modules(content: bytes, where: Path) -> list[tuple[str, str]]:
-    """Return the kind and the folder of each module, in order."""
     # The file is an array, and the limits of the parser are those of an object.
     listed = parse_json_object(b'{"modules": ' + content + b"}", where)["modules"]
     if not isinstance(listed, list) or not listed:
