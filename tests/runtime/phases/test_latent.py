@@ -160,6 +160,36 @@ def test_latent_attention_equals_the_expanded_form(
     assert relative_error(result, torch.cat(wanted)) < TOLERANCE
 
 
+@pytest.mark.parametrize("kv", STORED)
+@pytest.mark.parametrize("split", [None, SplitTuning(64, 4)], ids=["whole", "split"])
+def test_a_query_or_latent_that_is_nan_stays_visible(any_bench, rng, split, kv):
+    bench, spec = any_bench, replace(BLOCKS, cache=replace(BLOCKS.cache, dtype=kv))
+    latent, rope, heads = spec.latent, spec.rope_dim, spec.heads
+    up, _ = matrix(bench, rng, "F16", Layout.ROW, (heads * (spec.key_dim + spec.value_dim), latent))
+    caches = (uploaded(bench, normal(rng, 1, CONTEXT, one), kv)[0] for one in (latent, rope))
+    layer, ctx = LayerCache(*caches), bench.context(1, base=200)
+    norm, table = (bench.upload(np.ones(latent, np.float32)), EPS), np.ones((201, rope // 2, 2))
+    table = bench.upload(table.astype(np.float32))
+
+    def broken_heads(query: F32, row: F32) -> list[bool]:
+        out = bench.poisoned(1, heads, spec.value_dim)
+        source, attention = attended(bench, ctx, bench.upload(query), layer, spec, split)
+        made = [
+            *latent_store(ctx, bench.upload(row), layer, spec, norm, table, label="t"),
+            *attention,
+            *latent_values(ctx, source, up, out, spec, label="t"),
+        ]
+        bench.run(made, 1)
+        return np.isnan(bench.download(out, heads, spec.value_dim)).any(axis=1).tolist()
+
+    query, row = normal(rng, 1, heads, spec.query_dim), normal(rng, 1, latent + rope)
+    assert broken_heads(query, row) == [False] * heads
+    query[0, 1, 7] = np.nan
+    assert broken_heads(query, row) == [False, True, False]
+    row[0, latent + 3] = np.nan  # of the key that all heads share
+    assert broken_heads(query, row) == [True] * heads
+
+
 def test_latents_beyond_the_context_are_dropped(bench, rng):
     cache = KvSpec(1, 96, 8, "f32", second_dim=32)
     spec = replace(SIZES, cache=cache)
