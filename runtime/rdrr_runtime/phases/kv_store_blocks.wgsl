@@ -16,15 +16,9 @@ var<storage, read> v: array<vec4<{{ VALUE }}>>;
 var<storage, read_write> k_cache: array<KvWord>;
 var<storage, read_write> v_cache: array<KvWord>;
 
-{% for cache in ("k", "v") %}
-// f16 bits of the scale of the block that begins at vector i.
-fn {{ cache }}_scale(i: u32) -> u32 {
-    var largest = 0u;
-    for (var j = 0u; j < 8u; j++) {
-        largest = max(largest, bits_of_abs_max(vec4<f32>({{ cache }}[i + j])));
-    }
-    return scale_bits(largest);
-}
+{% for NAME in ("k", "v") %}
+{% set VECTOR = "vec4<f32>(" ~ NAME ~ "[i + j])" %}
+{% include "snippets/block_scale.wgsl" %}
 
 {% endfor %}
 fn phase(item: u32, row: u32, thread: Thread) {

@@ -34,14 +34,8 @@ fn {{ name }}_quad(i: u32) -> vec4<f32> {
 }
 {% if KV == "q8_0" %}
 
-// Scale of the block of 32 elements that begins at quad i.
-fn {{ name }}_scale(i: u32) -> u32 {
-    var largest = 0u;
-    for (var j = 0u; j < 8u; j++) {
-        largest = max(largest, bits_of_abs_max({{ name }}_quad(i + j)));
-    }
-    return scale_bits(largest);
-}
+{% set NAME, VECTOR = name, name ~ "_quad(i + j)" %}
+{% include "snippets/block_scale.wgsl" %}
 {% endif %}
 
 // Store `quads` vectors of 4 elements at a slot.
