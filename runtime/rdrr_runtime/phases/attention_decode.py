@@ -14,8 +14,8 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey
 
 from rdrr_runtime.phases.attention_decode_tuning import (
+    BLOCK,
     MAX_GROUP,
-    MAX_KEYS,
     WORKGROUPS,
     DecodeTuning,
     decode_tuning,
@@ -62,34 +62,28 @@ class AttentionDecode(AttentionRecord, TransformRecord):
 
     Attributes:
         group: Query heads of an item.
+        padded: `group` rounded up to a power of two.
         shared: Query heads that share a key-value head, a multiple of `group`.
         form: What is unusual about the projected heads.
-        keys: Keys computed at a time; a power of two, at most the threads.
-        held: Query heads whose sums a thread holds.
-        blocks: Blocks of `held` heads in the group.
-        key_words: Words of a key that a thread loads.
-        value_words: Words of the values that a thread loads, each of another key.
-        rounds: Scores of the keys and heads that a thread completes.
+        team: Threads that share a key; a power of two, at most the threads.
+        own_words: Vectors of 4 elements of a key, or of the values, that a thread loads.
         summers: Threads that sum up the squares of one vector.
-        subgroups: Whether the maximum score is reduced with subgroup operations.
+        subgroups: Whether scores and sums are added up with subgroup operations.
         even: Whether the splits share the keys that are left over after whole splits.
         splits: Number of splits of the keys.
         min_keys: Fewest keys of a split.
-        staged: Vectors of 4 elements in the workgroup memory for sums.
+        staged: Vectors of 4 elements in the workgroup memory for exchange.
     """
 
     shader = "attention_decode"
     trusted = True
 
     group: int = choice()
+    padded: int = choice()
     shared: int = choice()
     form: HeadForm = choice(default=HeadForm())
-    keys: int = choice()
-    held: int = choice()
-    blocks: int = choice()
-    key_words: int = choice()
-    value_words: int = choice()
-    rounds: int = choice()
+    team: int = choice()
+    own_words: int = choice()
     summers: int = choice()
     subgroups: bool = choice()
     even: bool = choice(default=False)
@@ -169,7 +163,7 @@ def attention_decode(
         variant=spec.cache.dtype,
         subgroups=ctx.subgroups,
         shared=spec.group,
-        even=spec.split.keys > MAX_KEYS,
+        even=spec.split.keys > BLOCK,
         splits=spec.splits,
         min_keys=spec.split.keys,
         form=form,

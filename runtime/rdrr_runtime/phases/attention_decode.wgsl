@@ -23,9 +23,10 @@
 // stats             f32 [rows, HEADS, SPLITS, 2]
 //
 // An item is a split of the keys of a row and {{ GROUP }} of the {{ SHARED }} query heads that share a key-value head. A
-// split has at least MIN_KEYS keys, of which KEYS are computed at a time: first PARTS threads share a key
-// and add up its scores through workgroup memory, then LANES threads share a vector of 4 output elements of
-// HELD heads. Keys and values are loaded into registers long before they are needed. Accumulates in f32.
+// split has at least MIN_KEYS keys. TEAM threads share a key: each has some elements of the queries, of the key
+// and of the value. They complete the score of each head in one of them, which keeps the softmax of this head
+// over the keys of the team. Teams wait for each other only at the end of the split. Keys and values are loaded
+// a round before they are needed. Accumulates in f32.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/kv.wgsl" %}
 {% include "snippets/scores.wgsl" %}
@@ -40,7 +41,7 @@ var<storage, read_write> stats: array<vec2<f32>>;
 
 override SPLITS: u32;
 override MIN_KEYS: u32;
-override STAGED: u32;   // VECTORS or HELD * WG, whichever is more
+override STAGED: u32;   // at least VECTORS and WG
 
 const GROUP = {{ GROUP }}u;
 const SHARED = {{ SHARED }}u;
@@ -48,29 +49,25 @@ const QUERY_STEP = {{ "2u" if FORM.gated else "1u" }};  // vectors of a head in 
 {% set STORES = not FORM.shares_keys %}
 {% set NORMED = "GROUP" if FORM.shares_keys else "(GROUP + 2u)" if FORM.values_normed else "(GROUP + 1u)" %}
 const NEW_HEADS = {{ "2u" if STORES else "0u" }};  // projected vectors of a key-value head: its new key and value
-const KEYS = {{ KEYS }}u;
-const HELD = {{ HELD }}u;
-const BLOCKS = {{ BLOCKS }}u;           // blocks of HELD heads; the last may be smaller
+const TEAM = {{ TEAM }}u;                  // threads that share a key; a power of two
+const OWN_VECTORS = {{ GROUP * OWN_WORDS }}u;           // vectors of 4 elements whose weighted sums a thread holds
 override WORDS = HEAD_DIM / 4u;
-override PARTS = WG / KEYS;             // threads that share a key
-override STRIDE = KEYS + 32u / PARTS;   // of the scores of a part, so that threads write to different banks
-override LANES = WG / (WORDS * BLOCKS);
+override TEAMS = WG / TEAM;           // also the keys of a round
 override VECTORS = (GROUP + NEW_HEADS) * WORDS;
 
-// The template unrolls the loops over heads, keys and values: compilers do not keep arrays in registers
+// The template unrolls the loops over heads and words: compilers do not keep arrays in registers
 // that are indexed by a variable.
 var<workgroup> query: array<vec4<f32>, VECTORS>;         // queries of the group, then the new key and value
-var<workgroup> partial: array<vec4<f32>, STAGED>;       // sums of the threads; at first the same as projected
+var<workgroup> partial: array<vec4<f32>, STAGED>;       // what threads exchange; at first the same as projected
 {% if STORES %}
 var<workgroup> fresh: array<TileWord, 2u * WORDS>;       // the new key and value as the caches hold them
 {% endif %}
 {% if NORM %}
+var<workgroup> squares: array<f32, WG>;
 var<workgroup> inverse_rms: array<f32, {{ NORMED }}>;      // 1 / root mean square of each
 {% endif %}
-var<workgroup> scores: array<f32, GROUP * PARTS * STRIDE>;
-var<workgroup> weights: array<f32, BLOCKS * HELD * KEYS>;  // exp(score - maximum) of each key
 var<workgroup> max_bits: array<atomic<u32>, GROUP>;      // maximum score, as `ordered` bits
-var<workgroup> partial_weights: array<f32, BLOCKS * HELD * LANES>;
+var<workgroup> totals: array<f32, GROUP * TEAMS>;        // sums of the weights
 
 {% include "snippets/load_vectors.wgsl" %}
 
@@ -120,20 +117,6 @@ fn store_new(first: u32, stores: bool, t: u32) {
 }
 {% endif %}
 
-// Add up word `i` of the sums of all threads for head `g` of the group and store it in result `at`.
-fn store_head(at: u32, g: u32, i: u32) {
-    var sum = vec4<f32>(0.0);
-    var total = 0.0;
-    for (var lane = 0u; lane < LANES; lane++) {
-        sum += partial[g % HELD * WG + (lane * BLOCKS + g / HELD) * WORDS + i];
-        total += partial_weights[g * LANES + lane];
-    }
-    sums[at * WORDS + i] = sum;
-    if (i == 0u) {
-        stats[at] = vec2<f32>(from_ordered(atomicLoad(&max_bits[g])), total);
-    }
-}
-
 // The keys of a split, of `count` keys in all.
 fn split_length(count: u32) -> u32 {
 {% if EVEN %}
@@ -145,8 +128,76 @@ fn split_length(count: u32) -> u32 {
 {% endif %}
 }
 
-{% set K_WORDS = range(KEY_WORDS) %}
-{% set V_WORDS = range(VALUE_WORDS) %}
+{# The score of head h of the group is completed in APART threads of a team, from thread h APART on. #}
+{% set APART = TEAM // PADDED %}
+{% set OWN = range(OWN_WORDS) %}
+{% macro load_round(cache, first) %}
+{% for i in OWN %}
+        {{ cache }}{{ i }} = {{ cache }}_tile((slots + min({{ first }} + team, high - 1u)) * WORDS + {{ word_of(i) }});
+{% endfor %}
+{% endmacro %}
+{% macro word_of(i) %}min(lane + {{ i * TEAM }}u, WORDS - 1u){% endmacro %}
+{# The cache does not hold the new key and value for sure yet. #}
+{% macro replace_by_fresh(cache, first_word) %}
+{% if STORES %}
+        if (next >= keys.y && min(first + team, high - 1u) == keys.y - 1u) {
+{% for i in OWN %}
+            {{ cache }}{{ i }} = fresh[{{ first_word }} + {{ word_of(i) }}];
+{% endfor %}
+        }
+{% endif %}
+{% endmacro %}
+{# Declare `got` and its number for each of the values: what thread t ^ other has. #}
+{% macro exchange(values, other) %}
+{% for v in values %}
+            var got{{ loop.index0 }} = 0.0;
+{% endfor %}
+{% if SUBGROUPS %}
+            if (subgroup_size >= TEAM) {
+{% for v in values %}
+                got{{ loop.index0 }} = subgroupShuffleXor({{ v }}, {{ other }}u);
+{% endfor %}
+            } else {
+{% else %}
+            {
+{% endif %}
+                workgroupBarrier();
+                partial[t] = vec4<f32>({{ (values + ["0.0"] * 4)[:4] | join(", ") }});
+                workgroupBarrier();
+{% for v in values %}
+                got{{ loop.index0 }} = partial[t ^ {{ other }}u][{{ loop.index0 }}];
+{% endfor %}
+            }
+{% endmacro %}
+{# Declare for each value its name and the number of each head: what the threads that complete its score have. #}
+{% macro gather(values) %}
+{% for h in range(GROUP) %}
+{% for v in values %}
+        var {{ v }}{{ h }} = 0.0;
+{% endfor %}
+{% endfor %}
+{% if SUBGROUPS %}
+        if (subgroup_size >= TEAM) {
+            let team_lane = thread.lane - lane;
+{% for h in range(GROUP) %}
+{% for v in values %}
+            {{ v }}{{ h }} = subgroupShuffle({{ v }}, team_lane + {{ h * APART }}u);
+{% endfor %}
+{% endfor %}
+        } else {
+{% else %}
+        {
+{% endif %}
+            workgroupBarrier();
+            partial[t] = vec4<f32>({{ (values + ["0.0"] * 4)[:4] | join(", ") }});
+            workgroupBarrier();
+{% for h in range(GROUP) %}
+{% for v in values %}
+            {{ v }}{{ h }} = partial[t - lane + {{ h * APART }}u][{{ loop.index0 }}];
+{% endfor %}
+{% endfor %}
+        }
+{% endmacro %}
 fn phase(item: u32, row: u32, thread: Thread{% if SUBGROUPS %}, subgroup_size: u32{% endif %}) {
     let groups = HEADS / GROUP;
     let first_head = item % groups * GROUP;
@@ -163,21 +214,16 @@ fn phase(item: u32, row: u32, thread: Thread{% if SUBGROUPS %}, subgroup_size: u
         }
         return;
     }
-    let part = t % PARTS;
-    let key = t / PARTS;
-    let lane = t / (WORDS * BLOCKS);
-    let block = t / WORDS % BLOCKS;
-    let word = t % WORDS;
-{% for i in K_WORDS %}
-    var k{{ i }} = k_tile((slots + min(low + key, high - 1u)) * WORDS + min(part + {{ i }}u * PARTS, WORDS - 1u));
+    let team = t / TEAM;
+    let lane = t % TEAM;
+{% for cache in ("k", "v") %}
+{% for i in OWN %}
+    var {{ cache }}{{ i }}: TileWord;
 {% endfor %}
-{% for u in V_WORDS %}
-    var v{{ u }} = v_tile((slots + min(low + lane + {{ u }}u * LANES, high - 1u)) * WORDS + word);
+{{ load_round(cache, "low") }}
 {% endfor %}
-    // Of all splits, the first contains the sink.
     if (t < GROUP) {
-        let lowest = select(LOWEST, initial_max(first_head + t), split == 0u);
-        atomicStore(&max_bits[t], ordered(lowest));
+        atomicStore(&max_bits[t], ordered(LOWEST));
     }
     load_vectors(row, first_head, high == keys.y, t);
 {% if STORES %}
@@ -187,112 +233,142 @@ fn phase(item: u32, row: u32, thread: Thread{% if SUBGROUPS %}, subgroup_size: u
         workgroupBarrier();
     }
 {% endif %}
-{% for h in range(HELD) %}
-    let head{{ h }} = min(block * HELD + {{ h }}u, GROUP - 1u);
-    var acc{{ h }} = vec4<f32>(0.0);
-    var weight_sum{{ h }} = select(0.0, INITIAL_SUM, split == 0u && lane == 0u);
-    var running_max{{ h }} = from_ordered(atomicLoad(&max_bits[head{{ h }}]));
+{% for h in range(GROUP) %}
+{% for i in OWN %}
+    let q{{ h }}_{{ i }} = select(vec4<f32>(0.0), query[{{ h }}u * WORDS + {{ word_of(i) }}], lane + {{ i * TEAM }}u < WORDS);
+    var acc{{ h }}_{{ i }} = vec4<f32>(0.0);
 {% endfor %}
-    for (var first = low; first < high; first += KEYS) {
-{% if STORES %}
-        if (first + KEYS >= keys.y) {
-            // The cache does not hold the new key and value for sure yet.
-            let last = keys.y - 1u - first;
-            if (key == last) {
-{% for i in K_WORDS %}
-                k{{ i }} = fresh[min(part + {{ i }}u * PARTS, WORDS - 1u)];
 {% endfor %}
-            }
-            let new_value = fresh[WORDS + word];
-{% for u in V_WORDS %}
-            if (lane + {{ u }}u * LANES == last) {
-                v{{ u }} = new_value;
-            }
+    let own_head = min(lane / {{ APART }}u, GROUP - 1u);
+    let completes = lane % {{ APART }}u == 0u && lane < {{ APART * GROUP }}u;  // a score that no other thread does
+    // Of all splits, the first contains the sink.
+    var top = select(LOWEST, initial_max(first_head + own_head), split == 0u);
+    var total = select(0.0, INITIAL_SUM, split == 0u && team == 0u);
+    for (var first = low; first < high; first += TEAMS) {
+        let next = first + TEAMS;
+{{ replace_by_fresh("k", "0u") }}
+{% for h in range(PADDED) %}
+        var s{{ h }} = 0.0;
 {% endfor %}
-        }
-{% endif %}
-{% for g in range(GROUP) %}
-        var s{{ g }} = 0.0;
-{% endfor %}
-{% for i in K_WORDS %}
-        if (part + {{ i }}u * PARTS < WORDS) {
-            let k = tile_unpack(k{{ i }});
-{% for g in range(GROUP) %}
-            s{{ g }} += dot(k, query[{{ g }}u * WORDS + part + {{ i }}u * PARTS]);
-{% endfor %}
-        }
-{% endfor %}
-{% for g in range(GROUP) %}
-        scores[({{ g }}u * PARTS + part) * STRIDE + key] = s{{ g }};
-{% endfor %}
-        // The keys of the next round; past the end they are read, but not used.
-        let next = first + KEYS;
-{% for i in K_WORDS %}
-        k{{ i }} = k_tile((slots + min(next + key, high - 1u)) * WORDS + min(part + {{ i }}u * PARTS, WORDS - 1u));
-{% endfor %}
-        workgroupBarrier();
-        let count = min(KEYS, high - first);
-{% for r in range(ROUNDS) %}
-        let g{{ r }} = min(({{ r }}u * WG + t) / KEYS, GROUP - 1u);
-        let j{{ r }} = ({{ r }}u * WG + t) % KEYS;
-        var score{{ r }} = 0.0;
-        for (var p = 0u; p < PARTS; p++) {
-            score{{ r }} += scores[(g{{ r }} * PARTS + p) * STRIDE + j{{ r }}];
-        }
-        score{{ r }} = select(LOWEST, softcapped(score{{ r }}), j{{ r }} < count);
-{% if SUBGROUPS %}
-        if (KEYS % subgroup_size == 0u) {
-            let top = subgroupMax(score{{ r }});
-            if (thread.lane == 0u) {
-                atomicMax(&max_bits[g{{ r }}], ordered(top));
-            }
-        } else {
-            atomicMax(&max_bits[g{{ r }}], ordered(score{{ r }}));
-        }
-{% else %}
-        atomicMax(&max_bits[g{{ r }}], ordered(score{{ r }}));
-{% endif %}
-{% endfor %}
-        workgroupBarrier();
-{% for r in range(ROUNDS) %}
-        if ({{ r }}u * WG + t < GROUP * KEYS) {
-            let top = from_ordered(atomicLoad(&max_bits[g{{ r }}]));
-            weights[g{{ r }} * KEYS + j{{ r }}] = select(0.0, exp(score{{ r }} - top), j{{ r }} < count);
-        }
-{% endfor %}
-{% for h in range(HELD) %}
+{% for i in OWN %}
         {
-            let top = from_ordered(atomicLoad(&max_bits[head{{ h }}]));
-            let rescale = exp(running_max{{ h }} - top);
-            acc{{ h }} *= rescale;
-            weight_sum{{ h }} *= rescale;
-            running_max{{ h }} = top;
-        }
+            let key = tile_unpack(k{{ i }});
+{% for h in range(GROUP) %}
+{% for e in range(4) %}
+            s{{ h }} += key[{{ e }}] * q{{ h }}_{{ i }}[{{ e }}];
 {% endfor %}
-        workgroupBarrier();
-{% for u in V_WORDS %}
-        if (lane + {{ u }}u * LANES < count) {
-            let v = tile_unpack(v{{ u }});
-{% for h in range(HELD) %}
-            let weight{{ h }} = weights[head{{ h }} * KEYS + lane + {{ u }}u * LANES];
-            acc{{ h }} += weight{{ h }} * v;
-            weight_sum{{ h }} += weight{{ h }};
 {% endfor %}
         }
-        v{{ u }} = v_tile((slots + min(next + lane + {{ u }}u * LANES, high - 1u)) * WORDS + word);
 {% endfor %}
+        // Past the end keys and values are read, but not used.
+{{ load_round("k", "next") }}
+        // Half of a thread's scores go to another thread, until each score is complete in some of them.
+{% set g = namespace(count=PADDED) %}
+{% for other in (16, 8, 4, 2, 1) if other < TEAM %}
+        {
+{% if g.count > 1 %}
+{% set g.count = g.count // 2 %}
+            let second = (lane & {{ other }}u) != 0u;
+{% for h in range(g.count) %}
+            let sent{{ h }} = select(s{{ h + g.count }}, s{{ h }}, second);
+            s{{ h }} = select(s{{ h }}, s{{ h + g.count }}, second);
+{% endfor %}
+{% else %}
+            let sent0 = s0;
+{% endif %}
+{{ exchange(["sent0", "sent1", "sent2", "sent3"][:g.count], other) }}
+{% for h in range(g.count) %}
+            s{{ h }} += got{{ h }};
+{% endfor %}
+        }
+{% endfor %}
+        let inside = first + team < high;
+        let score = select(LOWEST, softcapped(s0), inside);
+        let old_top = top;
+        top = max(top, score);
+        let rescale = exp(old_top - top);
+        let weight = select(0.0, exp(score - top), inside);
+        total = total * rescale + weight;
+{{ gather(["rescale", "weight"]) }}
+{{ replace_by_fresh("v", "WORDS") }}
+{% for h in range(GROUP) %}
+{% for i in OWN %}
+        acc{{ h }}_{{ i }} *= rescale{{ h }};
+{% endfor %}
+{% endfor %}
+{% for i in OWN %}
+        {
+            let value = tile_unpack(v{{ i }});
+{% for h in range(GROUP) %}
+            acc{{ h }}_{{ i }} += weight{{ h }} * value;
+{% endfor %}
+        }
+{% endfor %}
+{{ load_round("v", "next") }}
     }
-    if (lane < LANES) {
-{% for h in range(HELD) %}
-        partial[{{ h }}u * WG + t] = acc{{ h }};
-        if (word == 0u) {
-            partial_weights[(block * HELD + {{ h }}u) * LANES + lane] = weight_sum{{ h }};
-        }
-{% endfor %}
+    if (completes) {
+        atomicMax(&max_bits[own_head], ordered(top));
     }
     workgroupBarrier();
-    for (var work = t; work < GROUP * WORDS; work += WG) {
-        let g = work / WORDS;
-        store_head((row * HEADS + first_head + g) * SPLITS + split, g, work % WORDS);
+    let rescale = exp(top - from_ordered(atomicLoad(&max_bits[own_head])));
+    total *= rescale;
+{{ gather(["rescale"]) }}
+{% for h in range(GROUP) %}
+{% for i in OWN %}
+    acc{{ h }}_{{ i }} *= rescale{{ h }};
+{% endfor %}
+{% endfor %}
+{% if SUBGROUPS %}
+    let sharing = clamp(subgroup_size, TEAM, WG);  // threads whose sums are added up without workgroup memory
+    for (var other = TEAM; other < sharing; other *= 2u) {
+        total += subgroupShuffleXor(total, other);
+{% for h in range(GROUP) %}
+{% for i in OWN %}
+        acc{{ h }}_{{ i }} += subgroupShuffleXor(acc{{ h }}_{{ i }}, other);
+{% endfor %}
+{% endfor %}
+    }
+{% else %}
+    const sharing = TEAM;
+{% endif %}
+    let writers = WG / sharing;
+    let writer = t / sharing;
+    let writes = t % sharing < TEAM;
+    if (writes && completes) {
+        totals[own_head * TEAMS + writer] = total;
+    }
+    let at_once = min(OWN_VECTORS, STAGED / (writers * TEAM));
+    for (var begin = 0u; begin < OWN_VECTORS; begin += at_once) {
+        workgroupBarrier();  // other threads may still read what was exchanged before
+        if (writes) {
+{% for h in range(GROUP) %}
+{% for i in OWN %}
+{% set n = "%du" % (h * OWN_WORDS + i) %}
+            if ({{ n }} - begin < at_once) {  // also false if `begin` is more
+                partial[(({{ n }} - begin) * writers + writer) * TEAM + lane] = acc{{ h }}_{{ i }};
+            }
+{% endfor %}
+{% endfor %}
+        }
+        workgroupBarrier();
+        for (var work = t; work < at_once * TEAM; work += WG) {
+            let vector = begin + work / TEAM;
+            let word = vector % {{ OWN_WORDS }}u * TEAM + work % TEAM;
+            if (vector < OWN_VECTORS && word < WORDS) {
+                var sum = vec4<f32>(0.0);
+                for (var i = 0u; i < writers; i++) {
+                    sum += partial[(work / TEAM * writers + i) * TEAM + work % TEAM];
+                }
+                sums[((row * HEADS + first_head + vector / {{ OWN_WORDS }}u) * SPLITS + split) * WORDS + word] = sum;
+            }
+        }
+    }
+    if (t < GROUP) {
+        var sum = 0.0;
+        for (var i = 0u; i < writers; i++) {
+            sum += totals[t * TEAMS + i];
+        }
+        stats[(row * HEADS + first_head + t) * SPLITS + split] =
+            vec2<f32>(from_ordered(atomicLoad(&max_bits[t])), sum);
     }
 }

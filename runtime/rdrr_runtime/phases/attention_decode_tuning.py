@@ -12,23 +12,34 @@ from rdrr_runtime.phases.attention_spec import AttentionSpec, SplitTuning
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.kv_cache import KvSpec
 
-WORKGROUPS = (512, 256, 128)
-"""Threads of a workgroup, in order of preference up to those that `default_tuning` wants."""
+WORKGROUPS = (256, 128)
+"""Threads of a workgroup, in order of preference. On an H200 a step of 32 rows behind 512 tokens of
+llama-1b takes 2,506 us with 256 threads and 2,605 us with 128."""
 
 THREADS = (64, 128, 256, 512)
 """Threads of a workgroup that `rdrr tune` measures."""
 
 MAX_GROUP = 8
-MAX_KEYS = 64
-"""Most keys that are computed at a time. With more, fewer threads share a key, so that their loads
-touch more lines of the cache: on an H200 32 rows with 8 key-value heads each take 25 us in blocks
-of 64 keys, 28 to 35 us in blocks of 128."""
 
-MAX_WORDS = 16
-"""Most words of keys, and of values, that a thread keeps in registers."""
+BLOCK = 64
+"""Fewest keys of a split of a batch, of which longer splits have a multiple."""
 
-ENOUGH_WORDS = 8
-"""Words of the values that a thread loads if it holds the sums of enough heads."""
+MIN_TEAM = 8
+"""Fewest threads that share a key: each of up to `MAX_GROUP` heads has a thread of its own that
+completes the score. Subgroups of fewer threads are rare."""
+
+MAX_TEAM = 32
+"""Most threads that share a key, since few subgroups are larger."""
+
+MAX_WORDS = 4
+"""Most words of a key, and of a value, that a thread loads at a time."""
+
+MAX_SUMS = 8
+"""Most words of weighted sums, and of queries, that a thread holds. With 16, and 512 threads, an
+H200 runs out of registers: llama-1b's attention to 8,192 keys takes 48 us instead of 14."""
+
+MAX_STAGED = 512
+"""Most words that the teams add up at once through workgroup memory: 8 KiB."""
 
 SPLIT = SplitTuning(64, 32)
 SHORT_SPLIT = SplitTuning(32, 32)
@@ -38,12 +49,8 @@ decodes 1.06 times as fast as with `SPLIT`, while Llama 3.2 1B, with 8, loses 2 
 FEW_KV_HEADS = 2
 ENOUGH_ITEMS = 8
 """Most workgroups of a split among which the query heads of a single row are divided, as many as a
-model with 8 key-value heads has anyway. On an H200 a token of Gemma 3 1B takes 939 us with one of
-its 4 query heads and 512 threads a workgroup, and 1,050 us with all of them and fewer threads."""
-
-VALUE_THREADS = 8
-"""Threads that share 4 elements of the output where query heads are divided: each loads 4 words of
-the values of a block of 32 keys."""
+model with 8 key-value heads has anyway. On an H200 a token of Gemma 3 1B took 939 us with one of
+its 4 query heads a workgroup, and 1,050 us with all of them."""
 
 MAX_BATCH_SPLITS = 16
 """Most splits of a row of a batch, whose partial results are combined."""
@@ -75,73 +82,65 @@ class DecodeTuning(Params):
 
 @dataclass(frozen=True)
 class Shares:
-    """How the threads of a workgroup share the keys, values and heads of a split.
+    """How the threads of a workgroup share the keys and elements of a split.
 
     Attributes:
         threads: Threads of the workgroup, a power of two.
         group: Query heads of the workgroup.
         words: Vectors of 4 elements in a head.
-        held: See `AttentionDecode.held`.
-        most_keys: Most keys at a time.
+        split_keys: Keys that a split usually has at least.
+        most_staged: Most of `staged`, unless the threads or the vectors need more.
     """
 
     threads: int
     group: int
     words: int
-    held: int
-    most_keys: int
+    split_keys: int
+    most_staged: int
 
     @property
-    def blocks(self) -> int:
-        """See `AttentionDecode.blocks`."""
-        return -(-self.group // self.held)
+    def team(self) -> int:
+        """See `AttentionDecode.team`: no teams without a key, and few enough words a thread."""
+        team = MIN_TEAM
+        while team < MAX_TEAM and (
+            -(-self.words // team) > min(MAX_WORDS, MAX_SUMS // self.group)
+            or self.threads // team > self.split_keys
+        ):
+            team *= 2
+        return team
 
     @property
-    def lanes(self) -> int:
-        """Threads that share a vector of the sums; 0 if there are too few threads."""
-        return self.threads // (self.words * self.blocks)
+    def padded(self) -> int:
+        """See `AttentionDecode.padded`."""
+        return 1 << (self.group - 1).bit_length()
 
     @property
-    def keys(self) -> int:
-        """See `AttentionDecode.keys`: few enough that a thread keeps its words in registers."""
-        by_key = MAX_WORDS * self.threads // self.words
-        most = min(self.most_keys, self.threads, by_key, MAX_WORDS * self.lanes)
-        return 1 << (max(1, most).bit_length() - 1)
-
-    @property
-    def value_words(self) -> int:
-        """See `AttentionDecode.value_words`."""
-        return -(-self.keys // self.lanes)
-
-    @property
-    def parts(self) -> int:
-        """Threads that share a key."""
-        return self.threads // self.keys
+    def own_words(self) -> int:
+        """See `AttentionDecode.own_words`."""
+        return -(-self.words // self.team)
 
     @property
     def staged(self) -> int:
-        """See `AttentionDecode.staged`."""
-        return max(self.held * self.threads, (self.group + 2) * self.words)
+        """See `AttentionDecode.staged`: enough to add up all sums at once, if that is little."""
+        subgroups = -(-self.threads // MAX_TEAM)
+        needed = subgroups * self.group * self.own_words * self.team
+        return max(self.threads, min(needed, self.most_staged), (self.group + 2) * self.words)
 
     @property
     def bytes(self) -> int:
         """Bytes of workgroup memory that attention_decode.wgsl declares, at most."""
         vectors = (self.group + 2) * self.words + self.staged + 2 * self.words
-        scores = self.group * self.parts * (self.keys + 32 // self.parts)
-        weights = self.blocks * self.held * (self.keys + self.lanes)
-        return 16 * vectors + 4 * (scores + weights + 2 * self.group + 1)
+        weights = self.group * self.threads // self.team
+        return 16 * vectors + 4 * (weights + self.threads + 2 * self.group + 2)
 
     def parameters(self, *, values_normed: bool) -> dict[str, Any]:
         """Return the fields of an `AttentionDecode` that this decides."""
         vectors = self.group + (2 if values_normed else 1)
         return {
             "group": self.group,
-            "keys": self.keys,
-            "held": self.held,
-            "blocks": self.blocks,
-            "key_words": -(-self.words // self.parts),
-            "value_words": self.value_words,
-            "rounds": -(-self.group * self.keys // self.threads),
+            "padded": self.padded,
+            "team": self.team,
+            "own_words": self.own_words,
             "summers": min(32, 1 << ((self.threads // vectors).bit_length() - 1)),
             "staged": self.staged,
         }
@@ -155,9 +154,9 @@ def default_split(cache: KvSpec, rows: int) -> SplitTuning:
     fastest for 8, 16 and 32 rows behind 512 tokens with 8 key-value heads: all take 256 workgroups.
     """
     if rows > 1:
-        keys = max(1, 2 * rows * cache.kv_heads // MAX_KEYS) * MAX_KEYS  # whole blocks
+        keys = max(1, 2 * rows * cache.kv_heads // BLOCK) * BLOCK
         # Splits of several blocks share the keys left over, so a split for these would be empty.
-        used = cache.context // keys if keys > MAX_KEYS else MAX_BATCH_SPLITS
+        used = cache.context // keys if keys > BLOCK else MAX_BATCH_SPLITS
         return SplitTuning(keys, max(1, min(MAX_BATCH_SPLITS, used)))
     return SHORT_SPLIT if cache.kv_heads <= FEW_KV_HEADS else SPLIT
 
@@ -178,17 +177,9 @@ def decode_tuning(ctx: OpContext, spec: AttentionSpec) -> TuningKey[DecodeTuning
 
 
 def default_tuning(ctx: OpContext, spec: AttentionSpec) -> DecodeTuning | None:
-    """Return the default parameters, or None if no workgroup fits the device.
-
-    More than the fewest threads are for splits that a full context makes longer than `SPLIT.keys`,
-    and for vectors of which `VALUE_THREADS` share each 4 elements where query heads are divided.
-    """
+    """Return the default parameters, or None if no workgroup fits the device."""
     heads = heads_of_item(ctx, spec)
-    is_long = spec.cache.max_keys(spec.reach) > SPLIT.most * SPLIT.keys
-    most = WORKGROUPS[-2] if is_long else WORKGROUPS[-1]
-    if heads < spec.group:
-        most = max(most, VALUE_THREADS * spec.cache.head_dim // 4)
-    usual = (DecodeTuning(threads, heads) for threads in WORKGROUPS if threads <= most)
+    usual = (DecodeTuning(threads, heads) for threads in WORKGROUPS)
     return next((one for one in usual if _fits(ctx, spec, one)), None)
 
 
@@ -212,17 +203,7 @@ def _fits(ctx: OpContext, spec: AttentionSpec, tuning: DecodeTuning) -> bool:
 
 
 def shares_of(ctx: OpContext, spec: AttentionSpec, tuning: DecodeTuning) -> Shares:
-    """Return how the threads of a workgroup share the work.
-
-    A thread holds the sums of as few heads as possible, which saves registers and workgroup memory,
-    unless it would then load more than `ENOUGH_WORDS` words of the values for a block of keys.
-    """
-    words, threads, group = spec.cache.head_dim // 4, tuning.workgroup, tuning.heads
-    found = [
-        Shares(threads, group, words, held, min(spec.split.keys, MAX_KEYS))
-        for held in range(1, group + 1)
-        if words * -(-group // held) <= threads
-    ]
-    affordable = [one for one in found if one.bytes <= ctx.workgroup_storage] or found[:1]
-    enough = (one for one in affordable if one.lanes * ENOUGH_WORDS >= one.most_keys)
-    return next(enough, affordable[-1])
+    """Return how the threads of a workgroup share the work, in the workgroup memory there is."""
+    words, keys = spec.cache.head_dim // 4, spec.split.keys
+    most = Shares(tuning.workgroup, tuning.heads, words, keys, MAX_STAGED)
+    return most if most.bytes <= ctx.workgroup_storage else replace(most, most_staged=0)

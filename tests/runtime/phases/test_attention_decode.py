@@ -11,7 +11,7 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph import CacheShape
 from rdrr_runtime.phases.attention_decode import HeadForm, attention_decode, refusal
 from rdrr_runtime.phases.attention_decode_tuning import (
-    MAX_KEYS,
+    BLOCK,
     SHORT_SPLIT,
     SPLIT,
     DecodeTuning,
@@ -86,6 +86,10 @@ CASES = [
     Case(64, 8, 2, "f16", CONTEXT - 20, 32, split=SplitTuning(256, 16)),
     Case(64, 8, 2, "f32", 127, 32, normed=True, window=100, split=SplitTuning(128, 16)),
     Case(128, 4, 1, "f32", 300, 64, sinks=True, split=SplitTuning(512, 2)),
+    Case(64, 10, 2, "f32", 63, 32, sinks=True),  # 5 heads, which teams share as if they were 8
+    Case(64, 14, 2, "f16", 300, 32, softcap=5.0),
+    Case(16, 4, 2, "f32", 100, 8, normed=True),  # fewer words of a key than threads of a team
+    Case(512, 4, 1, "f32", 200, 64, tuning=DecodeTuning(128, 4)),
     Case(64, 8, 2, "f32", 399, 32, chunk=100),
     Case(64, 8, 2, "f32", 400, 32, chunk=100),
     Case(64, 8, 2, "f32", 63, 16, sinks=True),
@@ -351,12 +355,28 @@ def test_splits_of_several_blocks_share_the_keys_left_over(bench, keys, split, l
     assert [[int(one) for one in row if one] for row in found] == [lengths] * heads
 
 
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+@pytest.mark.parametrize("heads", [2, 3, 4])
+def test_the_maximum_of_a_split_is_the_largest_of_its_scores(any_bench, heads, sign) -> None:
+    # Negative scores are less than those of the heads that pad a group to a power of two.
+    bench, spec = any_bench, AttentionSpec(heads, KvSpec(1, 64, CONTEXT, "f32"), 0.5, split=SPLIT)
+    projected = np.ones((heads + 2, 64), np.float32)
+    projected[:heads] = sign
+    caches = LayerCache(*(bench.upload(np.ones((1, CONTEXT, 64), np.float32)) for _ in range(2)))
+    parts, stats = bench.poisoned(heads, spec.splits, 64), bench.poisoned(heads, spec.splits, 2)
+    operands = (bench.upload(projected), caches, (parts, stats))
+    wanted = {"transform": HeadTransform(), "tuning": DecodeTuning(128, heads), "label": "t"}
+    bench.run(attention_decode(bench.context(1, base=99), *operands, spec=spec, **wanted), 1)
+    found = bench.download(stats, heads, spec.splits, 2)[:, :2]
+    assert found.tolist() == [[[32 * sign, 64], [32 * sign, 36]]] * heads
+
+
 def test_the_splits_of_a_batch_are_longer_the_more_workgroups_it_has() -> None:
     few, many = KvSpec(1, 64, CONTEXT), KvSpec(8, 64, CONTEXT)
     assert default_split(many, 1) == SPLIT
     assert [default_split(many, rows).keys for rows in (2, 4, 8, 16, 32)] == [64, 64, 128, 256, 512]
-    assert [default_split(few, rows).keys for rows in (8, 32)] == [MAX_KEYS, MAX_KEYS]
-    assert default_split(many, 13).keys == 3 * MAX_KEYS  # whole blocks
+    assert [default_split(few, rows).keys for rows in (8, 32)] == [BLOCK, BLOCK]
+    assert default_split(many, 13).keys == 3 * BLOCK
 
 
 @pytest.mark.parametrize(
@@ -375,7 +395,7 @@ def test_a_batch_has_no_split_that_is_always_empty(context, rows, splits) -> Non
         ({"head_dim": 96, "dtype": "q8_0"}, {}, "head dimension is 96, not a multiple of 64"),
         ({"dtype": "q8_0"}, {"multi_sequence": True}, "one sequence only"),
         ({}, {"max_rows": 2}, "2 rows of one sequence"),
-        ({}, {"workgroup_storage": 4096}, "the device has 4096"),
+        ({}, {"workgroup_storage": 3072}, "the device has 3072"),
         ({}, {"max_threads": 64}, "at most 64"),
     ],
 )
@@ -394,13 +414,13 @@ def test_a_refusal_gives_the_reason(bench: Bench, changed, of_device, message) -
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "rows", "expected"),
     [
-        (4, 1, 256, 1, (512, 1)),
-        (8, 2, 256, 1, (512, 1)),
-        (12, 2, 128, 1, (256, 2)),  # for 6 workgroups of a split, not 12
-        (14, 2, 64, 1, (128, 7)),  # 7 has no other divisor
-        (32, 2, 128, 1, (256, 4)),
-        (32, 8, 64, 1, (128, 4)),  # the control: enough key-value heads
-        (4, 1, 128, 4, (128, 4)),  # a batch
+        (4, 1, 256, 1, 1),
+        (8, 2, 256, 1, 1),
+        (12, 2, 128, 1, 2),  # for 6 workgroups of a split, not 12
+        (14, 2, 64, 1, 7),  # 7 has no other divisor
+        (32, 2, 128, 1, 4),
+        (32, 8, 64, 1, 4),  # the control: enough key-value heads
+        (4, 1, 128, 4, 4),  # a batch
     ],
 )
 def test_few_key_value_heads_divide_the_query_heads_of_a_row(
@@ -409,10 +429,11 @@ def test_few_key_value_heads_divide_the_query_heads_of_a_row(
     ctx = replace(bench.context(rows), max_threads=1024, workgroup_storage=48 * 1024)
     cache = KvSpec(kv_heads, head_dim, CONTEXT)
     spec = AttentionSpec(heads, cache, 1.0, split=default_split(cache, rows))
-    assert default_tuning(ctx, spec) == DecodeTuning(*expected)
+    assert default_tuning(ctx, spec) == DecodeTuning(256, expected)
     by_default = replace(ctx, max_threads=256, workgroup_storage=16 * 1024)
-    fewer = DecodeTuning(min(256, expected[0]), expected[1])
-    assert default_tuning(by_default, spec) == fewer
+    assert default_tuning(by_default, spec) == DecodeTuning(256, expected)
+    small = replace(ctx, max_threads=128)
+    assert default_tuning(small, spec) == DecodeTuning(128, expected)
 
 
 def test_rows_of_different_sequences_are_accepted(bench: Bench) -> None:

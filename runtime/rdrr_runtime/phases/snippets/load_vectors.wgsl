@@ -17,7 +17,7 @@ const SUMMERS = {{ SUMMERS }}u;  // threads that sum up the squares of one vecto
 {% if FORM.norm_spans_heads %}
 var<private> own_first_head: u32;
 
-// The norm spans all queries, or all keys. `scores` is free until the first scores.
+// The norm spans all queries, or all keys.
 fn compute_inverse_rms(row: u32, first_head: u32, t: u32) {
     own_first_head = first_head;
     let row_first = row * (HEADS + NEW_HEADS * KV_HEADS) * HEAD_DIM;
@@ -28,23 +28,23 @@ fn compute_inverse_rms(row: u32, first_head: u32, t: u32) {
             let v = f32(projected[row_first + {{ first }} + i]);
             own += v * v;
         }
-        scores[t] = own;
+        squares[t] = own;
         workgroupBarrier();
         own = 0.0;
         if (t < 16u) {
             for (var i = t; i < WG; i += 16u) {
-                own += scores[i];
+                own += squares[i];
             }
         }
         workgroupBarrier();
         if (t < 16u) {
-            scores[t] = own;
+            squares[t] = own;
         }
         workgroupBarrier();
         if ({{ vectors }}) {
             var sum = 0.0;
             for (var i = 0u; i < 16u; i++) {
-                sum += scores[i];
+                sum += squares[i];
             }
             inverse_rms[t] = inverseSqrt(sum / f32({{ count }} * HEAD_DIM) + EPS);
         }
@@ -54,7 +54,6 @@ fn compute_inverse_rms(row: u32, first_head: u32, t: u32) {
 }
 {% else %}
 fn compute_inverse_rms(row: u32, first_head: u32, t: u32) {
-    // `scores` is free until the first scores and holds the sums of the threads.
     let vector = t / SUMMERS;
     if (vector < {{ NORMED }}) {
         var sum = 0.0;
@@ -62,13 +61,13 @@ fn compute_inverse_rms(row: u32, first_head: u32, t: u32) {
             let v = partial[vector * WORDS + i];
             sum += dot(v, v);
         }
-        scores[t] = sum;
+        squares[t] = sum;
     }
     workgroupBarrier();
     if (t < {{ NORMED }}) {
         var sum = 0.0;
         for (var i = 0u; i < SUMMERS; i++) {
-            sum += scores[SUMMERS * t + i];
+            sum += squares[SUMMERS * t + i];
         }
         inverse_rms[t] = inverseSqrt(sum / f32(HEAD_DIM) + EPS);
     }
