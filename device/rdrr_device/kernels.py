@@ -50,11 +50,19 @@ class Work:
             depend on the token rows.
         most_rows: Largest number of token rows to launch for, where a part of a pass has fewer rows
             than the rest; None for those of the pass.
+        above: The dispatch is left out of passes of so many token rows or fewer.
+        up_to: The dispatch is left out of passes of more token rows; None for no limit.
     """
 
     items: int = 1
     rows: int | None = None
     most_rows: int | None = None
+    above: int = 0
+    up_to: int | None = None
+
+    def serves(self, rows: int) -> bool:
+        """Return whether a pass over `rows` token rows includes the dispatch."""
+        return self.above < rows and (self.up_to is None or rows <= self.up_to)
 
     def count(self, rows: int) -> int:
         """Return the number of workgroups for a pass over `rows` token rows."""

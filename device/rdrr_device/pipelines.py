@@ -185,9 +185,10 @@ class Recorder:
             self._native.encode(compute_pass, self._launches(bound, rows))
             return
         for one in bound:
-            compute_pass.set_pipeline(one.pipeline)
-            compute_pass.set_bind_group(0, one.bind_group)
-            compute_pass.dispatch_workgroups(*one.work.counts(rows))
+            if one.work.serves(rows):
+                compute_pass.set_pipeline(one.pipeline)
+                compute_pass.set_bind_group(0, one.bind_group)
+                compute_pass.dispatch_workgroups(*one.work.counts(rows))
 
     def clear(self) -> None:
         """Drop the remembered programs."""
@@ -209,5 +210,7 @@ class Recorder:
 
 def _launches(bound: Sequence[BoundDispatch], rows: int) -> list[Launch]:
     return [
-        (one.pipeline._internal, one.bind_group._internal, *one.work.counts(rows)) for one in bound
+        (one.pipeline._internal, one.bind_group._internal, *one.work.counts(rows))
+        for one in bound
+        if one.work.serves(rows)
     ]

@@ -24,6 +24,8 @@ def traffic(one: Phase, rows: int, base: int) -> int:
         rows: Token rows of the pass.
         base: Slots of the cache that are filled before the pass.
     """
+    if not one.work.serves(rows):
+        return 0
     family, constants = one.record.shader, one.record.constants
     total = 0.0
     for binding, part in zip(one.bindings, one.slices, strict=True):

@@ -190,8 +190,9 @@ class Phase:
 
 
 def _work(work: Work) -> dict[str, int | None]:
-    limit = {} if work.most_rows is None else {"most_rows": work.most_rows}
-    return {"items": work.items, "rows": work.rows, **limit}
+    limits = {"most_rows": work.most_rows, "above": work.above or None, "up_to": work.up_to}
+    given = {name: limit for name, limit in limits.items() if limit is not None}
+    return {"items": work.items, "rows": work.rows, **given}
 
 
 def _plain(value: Any) -> Any:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import rdrr_runtime.phases
 from rdrr_device.buffers import BufferSlice
@@ -66,6 +67,28 @@ def test_the_fields_of_a_record_become_constants_and_template_variables():
 )
 def test_work_gives_the_number_of_calls(work, rows, calls):
     assert work.count(rows) == calls
+
+
+def test_work_names_the_passes_that_include_it():
+    rows = range(1, 8)
+    assert all(Work(7, 2).serves(one) for one in rows)
+    assert [one for one in rows if Work(7, 2, above=3).serves(one)] == [4, 5, 6, 7]
+    assert [one for one in rows if Work(7, 2, up_to=3).serves(one)] == [1, 2, 3]
+    assert [one for one in rows if Work(7, 2, above=3, up_to=5).serves(one)] == [4, 5]
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_a_dispatch_is_left_out_of_passes_that_do_not_include_it(bench, rows):
+    """The one norm serves passes of up to 3 rows, the other those of more."""
+    made = [_norm(bench, 4), _norm(bench, 4)]
+    for phase, limits in zip(made, ({"up_to": 3}, {"above": 3}), strict=True):
+        limited = replace(phase, work=replace(phase.work, **limits))
+        bench.device.write(limited.buffers["x"], np.ones((4, 64), np.float32))
+        bench.device.write(limited.buffers["weight"], np.ones(64, np.float32))
+        bench.run([limited], rows)
+        found = bench.download(limited.buffers["y"], 4, 64)
+        assert np.isfinite(found[:rows]).all() == limited.work.serves(rows)
+        assert np.isnan(found[rows:]).all()
 
 
 @pytest.mark.parametrize("shader", SHADERS, ids=lambda one: one.stem)
