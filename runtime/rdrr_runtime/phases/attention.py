@@ -4,8 +4,8 @@ streaming    one workgroup for each row and head: decode over a short context
 split_kv     several workgroups split the keys of a row and head, and a second phase combines
              their partial results: decode over a long context, where one workgroup for each
              row and head would not fill the GPU
-tiled_small  8 rows of a head share the keys that they read
-             (`rdrr_runtime.phases.attention_tiled`)
+tiled_small  8 rows share the keys that they read, in passes of many rows together with the heads
+             that read the same ones (`rdrr_runtime.phases.attention_tiled`)
 tiled_large  likewise for 16 rows
 """
 
@@ -165,7 +165,7 @@ def attention(
         obstacle = tiled_refusal(ctx, spec, rows)
         if obstacle is not None:
             raise DeviceError(f"{which} cannot run: {obstacle}", where=label, hint="use streaming")
-        return [attention_tiled(ctx, spec, {**buffers, "out": out}, rows, label)]
+        return attention_tiled(ctx, spec, {**buffers, "out": out}, rows, label)
     partial = partial_buffers(spec, ctx.max_rows, scratch, label)
     return [
         _scan(ctx, spec, {**buffers, **partial}, label, tuning_keys),

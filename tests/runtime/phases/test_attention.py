@@ -7,13 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.tuning import Tuning
 from rdrr_format.errors import DeviceError, FormatError
 from rdrr_manifests.graph import CacheShape
 from rdrr_runtime.phases.attention import AttentionKernel, attention, refusal, scratch_size
 from rdrr_runtime.phases.attention_spec import AttentionSpec
-from rdrr_runtime.phases.attention_tiled import tile_keys
+from rdrr_runtime.phases.attention_tiled import fitting_tiles
+from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.phases.kv_store import kv_store
+from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.reference import ops
 from support.gpu import F32, TOLERANCE, Bench, cache_in_q8_0, normal, relative_error
 
@@ -50,17 +54,21 @@ def check(
     base: int,
     which: AttentionKernel,
     sinks: F32 | None = None,
+    max_rows: int | None = None,
+    tuning: Tuning | None = None,
 ) -> None:
     cache = spec.cache
     if sinks is not None:
         spec = replace(spec, sinks=bench.upload(sinks))
     (k, v), caches = filled_cache(bench, rng, cache, base + rows)
-    q = normal(rng, rows, spec.heads, cache.head_dim)
-    out = bench.poisoned(*q.shape)
-    scratch = bench.poisoned(scratch_size(spec, rows) // 4)
+    most = max_rows or rows
+    queries = normal(rng, most, spec.heads, cache.head_dim)
+    q, out = queries[:rows], bench.poisoned(*queries.shape)
+    scratch = bench.poisoned(scratch_size(spec, most) // 4)
+    ctx = bench.context(rows, base=base, max_rows=max_rows)
     made = attention(
-        bench.context(rows, base=base),
-        bench.upload(q),
+        replace(ctx, tuning=tuning or ctx.tuning),
+        bench.upload(queries),
         LayerCache(*caches),
         out,
         spec=spec,
@@ -78,7 +86,9 @@ def check(
         sinks=None if sinks is None else torch.from_numpy(sinks).double(),
         chunk=spec.chunk,
     )
-    assert relative_error(bench.download(out, *q.shape), expected) < TOLERANCE
+    found = bench.download(out, *queries.shape)
+    assert relative_error(found[:rows], expected) < TOLERANCE
+    assert np.isnan(found[rows:]).all()
 
 
 @pytest.mark.parametrize("which", list(AttentionKernel))
@@ -232,12 +242,50 @@ def test_scratch_that_the_device_cannot_bind_is_refused_with_its_size(bench) -> 
     assert refusal(AttentionKernel.STREAMING, ctx, spec, size - 1) is None
 
 
-def test_tiles_shrink_to_fit_workgroup_memory() -> None:
+@pytest.mark.parametrize(("window", "cap"), [(0, 0.0), (20, 5.0)])
+@pytest.mark.parametrize(("head_dim", "group"), [(64, 4), (64, 3), (36, 4)])
+@pytest.mark.parametrize("which", TILED)
+def test_every_form_of_a_tile_equals_torch(bench, rng, which, head_dim, group, window, cap) -> None:
+    cache, rows = KvSpec(16, head_dim, CONTEXT), 70
+    spec = AttentionSpec(16 * group, cache, 0.2, window=window, softcap=cap)
+    sinks = normal(rng, spec.heads) if window else None
+    phase = tiles(bench.context(rows), spec, which)[-1]
+    assert phase.work.serves(rows)
+    (key,) = phase.tuning_keys
+    forms = (key.default, *key.candidates)
+    # 16 rows of 3 heads do not fit the software adapter, and no other number divides them.
+    assert key.default.heads > 1 or (which, group) == (AttentionKernel.TILED_LARGE, 3)
+    if (which, head_dim, group) == (AttentionKernel.TILED_SMALL, 64, 4):
+        # The largest tile, of 16 rows on other devices: 8 rows fit the software adapter.
+        assert (key.default.heads, key.default.queries) == (4, 8)
+    for form in forms:
+        tuning = Tuning().with_params(key.name, form)
+        check(bench, rng, spec, rows=rows, base=50, which=which, sinks=sinks, tuning=tuning)
+
+
+def tiles(ctx: OpContext, spec: AttentionSpec, which: AttentionKernel) -> list[Phase]:
+    """Lower an attention on buffers without content."""
+    x = BufferSlice(None, 0, 1 << 30)
+    return attention(ctx, x, LayerCache(x, x), x, spec=spec, which=which, label="t")
+
+
+@pytest.mark.parametrize("rows", [5, 96, 97, 110])
+def test_heads_share_tiles_in_passes_of_many_rows_only(bench, rng, rows) -> None:
+    spec = AttentionSpec(32, KvSpec(16, 16, CONTEXT, "f32"), 0.2)
+    which = AttentionKernel.TILED_LARGE
+    made = tiles(bench.context(rows, max_rows=110), spec, which)
+    heads = [one.record.tile_heads for one in made if one.work.serves(rows)]
+    assert heads == ([1] if rows <= 96 else [2])
+    check(bench, rng, spec, rows=rows, base=20, which=which, max_rows=110)
+
+
+def test_tiles_shrink_to_fit_workgroup_memory(bench) -> None:
+    ctx = bench.context(1)
     large = AttentionSpec(2, KvSpec(1, 256, CONTEXT, "f32"), 1.0)
     small = AttentionSpec(2, KvSpec(1, 64, CONTEXT), 1.0)
-    assert tile_keys(small, 16, 16_384) == 32
-    assert tile_keys(large, 16, 32_768) == 8
-    assert tile_keys(large, 16, 16_384) == 0
+    for spec, storage, keys in ((small, 16_384, 32), (large, 32_768, 8), (large, 16_384, None)):
+        tiles = fitting_tiles(replace(ctx, workgroup_storage=storage), spec, 16)
+        assert next((one.keys for one in tiles), None) == keys
 
 
 def test_too_little_workgroup_memory_is_refused(bench) -> None:
