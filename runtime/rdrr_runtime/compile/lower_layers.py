@@ -103,7 +103,7 @@ def serve_normed_linears(build: PassBuilder, found: NormedProjections) -> int:
     pattern, layer = found.linears, found.layer
     served = _small_batch_projections(build, pattern)
     if served is None:
-        return _emit_one_by_one(build, pattern)
+        return _emit_one_by_one(build, found)
     ys = tuple(build.values.allocate(one.out, one.weight.shape[0]) for one in pattern.linears)
     names = [pattern.linears[0].out, *(one.out.rpartition(".")[2] for one in pattern.linears[1:])]
     output = Output(ys, bias=build.concatenated_bias(pattern.linears))
@@ -127,11 +127,12 @@ def _small_batch_projections(build: PassBuilder, pattern: NormedLinears) -> Serv
     return served if served is not None and served.family is Family.SMALL_BATCH else None
 
 
-def _emit_one_by_one(build: PassBuilder, pattern: NormedLinears) -> int:
+def _emit_one_by_one(build: PassBuilder, found: NormedProjections) -> int:
     """Emit a norm, its linears, then the norms and ropes between them; return the number, or 0.
 
     The norms and ropes change the products in place, so reordering them takes no further buffers.
     """
+    pattern, layer = found.linears, found.layer
     served = int8_tiles(build, pattern.linears)
     if build.ctx.max_rows == 1 or (served is None and len(pattern.linears) < 2):
         return 0
@@ -141,6 +142,8 @@ def _emit_one_by_one(build: PassBuilder, pattern: NormedLinears) -> int:
             lower_op(build, op)
     else:
         emit_normed(build, pattern.norm, pattern.linears, served)
+    if layer is not None and serve_attention_after_projections(build, layer):
+        return layer.count
     for other in pattern.others:
         lower_op(build, other)
     return pattern.count

@@ -11,16 +11,17 @@ from rdrr_runtime.exec.traffic import traffic
 from rdrr_runtime.phases.head_transform import HeadTransform, QueryScale
 from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.phases.kv_store import kv_store
-from rdrr_runtime.phases.norm_rope_store import norm_rope_store, refusal
+from rdrr_runtime.phases.norm_rope_store import MANY_ROWS, norm_rope_store, refusal
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.position_scale import position_scale
 from rdrr_runtime.phases.rmsnorm import rms_norm_in_place
 from rdrr_runtime.phases.rope import rope
 from support.gpu import normal, relative_error
 
-ROWS, MAX_ROWS, CONTEXT, SEQUENCES, EPS = 5, 7, 90, 3, 1e-5
+ROWS, CONTEXT, SEQUENCES, EPS = 5, 90, 3, 1e-5
 
 
+@pytest.mark.parametrize("most", [7, MANY_ROWS], ids=["few rows", "many rows"])
 @pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
 @pytest.mark.parametrize("mapped", [False, True], ids=["one sequence", "several sequences"])
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ ROWS, MAX_ROWS, CONTEXT, SEQUENCES, EPS = 5, 7, 90, 3, 1e-5
     ],
 )
 def test_the_fused_phase_equals_norm_rope_and_store(
-    any_bench, rng, head_dim, heads, kv_heads, pairs, dtype, interleaved, mapped, normed
+    any_bench, rng, head_dim, heads, kv_heads, pairs, dtype, interleaved, mapped, normed, most
 ) -> None:
     bench, size = any_bench, SEQUENCES if mapped else 1
     cache = KvSpec(kv_heads, head_dim, CONTEXT, dtype, sequences=size)
@@ -43,14 +44,12 @@ def test_the_fused_phase_equals_norm_rope_and_store(
     # The slots of some rows are beyond the context.
     slots = [5, 9, 6, CONTEXT, 0] if mapped else [CONTEXT - 3 + row for row in range(ROWS)]
     sequences = [2, 0, 2, 1, 0] if mapped else None
-    ctx = bench.context(
-        ROWS, slots=slots, sequences=sequences, positions=positions, max_rows=MAX_ROWS
-    )
+    ctx = bench.context(ROWS, slots=slots, sequences=sequences, positions=positions, max_rows=most)
     angles = rng.uniform(0, 6.28, (CONTEXT, max(pairs, 1)))
     table = bench.upload(np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32))
     gains = 0.1 * normal(rng, 2, head_dim)
     counts = (heads, kv_heads, kv_heads)
-    projected = [normal(rng, MAX_ROWS, count, head_dim) for count in counts]
+    projected = [normal(rng, most, count, head_dim) for count in counts]
     before = normal(rng, size, kv_heads, CONTEXT, head_dim).astype("f2" if dtype == "f16" else "f4")
 
     def run(phases) -> list[np.ndarray]:
@@ -59,7 +58,7 @@ def test_the_fused_phase_equals_norm_rope_and_store(
         bench.run(phases(buffers, caches), ROWS)
         kind = np.float16 if dtype == "f16" else np.float32
         held = [bench.device.read(one).view(kind).astype(np.float32) for one in caches]
-        return [bench.download(buffers[0], MAX_ROWS, heads, head_dim), *held]
+        return [bench.download(buffers[0], most, heads, head_dim), *held]
 
     def fused(buffers, caches):
         assert refusal(cache) is None
