@@ -136,6 +136,7 @@ WITHOUT_DEFAULTS = {
         ("granitemoe", "granitemoe"),
         ("granitemoeshared", "granitemoeshared"),
         ("llama4_text", "llama4_text"),
+        ("minimax_m2", "minimax_m2"),
         ("mixtral", "mixtral"),
         ("olmoe", "olmoe"),
         ("phi3", "phi3"),
@@ -239,6 +240,12 @@ def test_qwen_layers_have_a_sliding_window_only_if_it_is_switched_on():
 def test_mistral_has_a_sliding_window_in_every_layer_or_in_none():
     assert layers_of("mistral") == (SLIDING,) * 8
     assert layers_of("mistral", sliding_window=None) == (FULL,) * 8
+
+
+def test_minimax_with_another_type_of_attention_is_refused():
+    assert layers_of("minimax_m2", attn_type_list=[1] * 8) == (FULL,) * 8
+    with pytest.raises(SourceError, match="attn_type_list"):
+        layers_of("minimax_m2", attn_type_list=[0] + [1] * 7)
 
 
 @pytest.mark.parametrize("types", [["full_attention"], ["odd"] * 8, "full_attention", [1] * 8])

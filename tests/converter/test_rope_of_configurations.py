@@ -204,3 +204,21 @@ def test_the_attention_factor_of_yarn_is_that_of_transformers(more):
 def test_a_rope_with_a_missing_or_invalid_number_is_refused(values):
     with pytest.raises(SourceError):
         rope_of("llama", values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"rotary_dim": 64},
+        {"partial_rotary_factor": 0.5},
+        {"rotary_dim": 64, "partial_rotary_factor": 0.5},
+        {"rotary_dim": 64, "rope_parameters": {"partial_rotary_factor": 0.5}},
+    ],
+)
+def test_minimax_says_in_two_ways_how_much_of_a_head_rotates(values):
+    theirs = transformers_config("minimax_m2", **values).rope_parameters
+    assert rope_of("minimax_m2", values)["partial_rotary_factor"] == 0.5
+    assert theirs["partial_rotary_factor"] == 0.5
+    assert rope_of("minimax_m2", {})["partial_rotary_factor"] is None
+    with pytest.raises(SourceError, match="rotary_dim"):
+        rope_of("minimax_m2", {"rotary_dim": 32, "partial_rotary_factor": 0.5})

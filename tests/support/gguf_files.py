@@ -41,6 +41,7 @@ ARCHITECTURES = {
     "llama": "llama",
     "mistral": "llama",
     "mixtral": "llama",
+    "minimax_m2": "minimax-m2",
     "phi3": "phi3",
     "phimoe": "phimoe",
     "qwen2": "qwen2",
@@ -209,6 +210,8 @@ def q4_k_m(name: str, layers: int = 2) -> str:
 def gguf_name(name: str, *, post_norms: bool) -> str:
     """Return llama.cpp's name of a tensor, given whether the architecture has post-norms."""
     stem, _, ending = name.removeprefix("model.").rpartition(".")
+    if ending == "e_score_correction_bias":
+        return f"blk.{stem.split('.')[1]}.exp_probs_b.bias"
     if not stem.startswith("layers."):
         return f"{OUTSIDE[stem]}.{ending}"
     _, layer, part = stem.split(".", 2)
@@ -317,6 +320,9 @@ def _entries(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     if name == "gpt-oss":
         entries["attention.sliding_window"] = config["sliding_window"]
         entries["expert_feed_forward_length"] = config["intermediate_size"]
+    if name == "minimax-m2":
+        entries["expert_feed_forward_length"] = config["intermediate_size"]
+        entries["expert_gating_func"] = int(gguf.ExpertGatingFuncType.SIGMOID)
     if name == "gemma2":
         entries["attn_logit_softcapping"] = config["attn_logit_softcapping"]
         entries["final_logit_softcapping"] = config["final_logit_softcapping"]

@@ -21,6 +21,7 @@ COMPARED: Mapping[str, str] = {
     "GLM-4.5-Air": WHOLE,
     "Hy-MT2-7B": WHOLE,
     "LFM2-1.2B": WHOLE,
+    "MiniMax-M2.5": WHOLE,
     "Nemotron-3-Nano-30B-A3B": WHOLE,
     "Nemotron-3-Super-120B-A12B": TEST,
     "gpt-oss-20b": TEST,

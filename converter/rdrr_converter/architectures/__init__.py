@@ -52,6 +52,7 @@ from rdrr_converter.architectures.lfm2_moe import LFM2_MOE
 from rdrr_converter.architectures.llama import LLAMA
 from rdrr_converter.architectures.llama4_text import LLAMA4_TEXT
 from rdrr_converter.architectures.mamba2 import MAMBA2
+from rdrr_converter.architectures.minimax_m2 import MINIMAX_M2
 from rdrr_converter.architectures.ministral import MINISTRAL
 from rdrr_converter.architectures.ministral3 import MINISTRAL3
 from rdrr_converter.architectures.mistral import MISTRAL
@@ -123,6 +124,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     MINISTRAL3,
     INTERNLM3,
     MIXTRAL,
+    MINIMAX_M2,
     PHI3,
     PHIMOE,
     QWEN2,

@@ -41,6 +41,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "yi",
         ),
         "mistral": ("mistral3", "mistral-nemo", "mistral-small", "zephyr"),
+        "minimax_m2": ("minimax-m2.1", "minimax-m2.5", "minimax-m2.7"),
         "nemotron": ("minitron", "nemotron-4", "nemotron-mini"),
         "phi": ("phi-1", "phi-1.5", "phi-2"),
         "phi3": ("phi-3.5", "phi-4", "phi-4-mini"),

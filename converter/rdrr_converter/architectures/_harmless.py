@@ -177,6 +177,9 @@ HARMLESS: frozenset[str] = frozenset(
         "vision_token_id",
         # heads that predict further tokens, whose tensors say which there are
         "keep_mtp_spec_in_bf16",
+        "mtp_transformer_layers",  # MiniMax, as the next two
+        "num_mtp_modules",
+        "use_mtp",
         "mtp_num_hidden_layers",
         "mtp_use_dedicated_embeddings",
         # read, or compared with a harmless value, if what they belong to is in use
@@ -228,6 +231,7 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "partial_rotary_factor": (1.0,),
         "post_norm": (False,),  # Apertus
         "pruned_heads": ({},),
+        "qk_norm_type": ("per_layer",),  # MiniMax; a norm of all heads, whose shape says so
         "qk_layernorm": (False,),
         "qkv_bias": (False,),
         "rms_norm": (True,),  # Mamba 2
@@ -235,6 +239,7 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "rotary_pct": (1.0,),
         "scale_attn_by_inverse_layer_idx": (False,),  # GPT-2
         "shared_expert_intermediate_size": (0,),
+        "shared_intermediate_size": (0,),
         "tie_encoder_decoder": (False,),
         "use_bidirectional_attention": (False,),
         "use_cla": (False,),  # Hunyuan; no layer shares the cache of another

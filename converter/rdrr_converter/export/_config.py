@@ -174,6 +174,8 @@ def rebuild_config(
         or (1.0 if "partial_rotary_factor" in known else None),
     }
     config |= {key: value for key, value in optional.items() if value is not None or key in known}
+    if "rotary_dim" in known:  # what MiniMax publishes in place of a part of the head
+        config["rotary_dim"] = round(config["head_dim"] * config["partial_rotary_factor"])
     config = of_gemma(rule.name, config, manifest, names)
     config = with_states(with_latents(config, manifest, known), manifest, known)
     config = with_state_space(rule.name, config, manifest)

@@ -1,4 +1,4 @@
-"""Metadata of mixtures with shared experts, the inverse of `sources._gguf_mixtures`."""
+"""Metadata of mixtures beyond Qwen's and Mixtral's, the inverse of `sources._gguf_mixtures`."""
 
 from __future__ import annotations
 
@@ -55,6 +55,15 @@ def _ernie(config: Mapping[str, Any]) -> Keys:
     }, ()
 
 
+def _minimax(config: Mapping[str, Any]) -> Keys:
+    """State the experts of MiniMax M2, whose weights llama.cpp always normalizes."""
+    return {
+        "expert_count": config["num_local_experts"],
+        "expert_feed_forward_length": config["intermediate_size"],
+        "expert_gating_func": _GATING["sigmoid"],
+    }, ()
+
+
 def _deepseek(config: Mapping[str, Any]) -> Keys:
     """State the sizes of latent attention, in the form in which one tensor makes keys and values.
 
@@ -94,6 +103,7 @@ KEYS_OF: Mapping[str, Callable[[Mapping[str, Any]], Keys]] = MappingProxyType(
         "dots1": _dots,
         "ernie4_5-moe": _ernie,
         "glm4moe": _sigmoid,
+        "minimax-m2": _minimax,
     }
 )
 """The functions by the names of their architectures in llama.cpp."""

@@ -53,6 +53,9 @@ MIXTRAL: Mapping[str, str] = MappingProxyType(
         "ffn_down_exps": "block_sparse_moe.experts.w2",
     }
 )
+MINIMAX: Mapping[str, str] = MappingProxyType(
+    {**MIXTRAL, "exp_probs_b": "block_sparse_moe.e_score_correction_bias"}
+)
 EXPERTS: Mapping[str, str] = MappingProxyType(
     {
         **LAYER,

@@ -1,4 +1,4 @@
-"""What llama.cpp's metadata means for mixtures with shared experts: DeepSeek, GLM, dots and Ernie.
+"""What llama.cpp's metadata means for mixtures: DeepSeek, GLM, dots, Ernie and MiniMax.
 
 Each function returns configuration keys of Hugging Face. Keys that have another meaning here than
 for most architectures are null.
@@ -67,6 +67,19 @@ def ernie4_5_moe(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any
     }
 
 
+def minimax_m2(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of MiniMax M2, all of whose layers have experts."""
+    del config
+    gating = read.get("expert_gating_func")
+    return {
+        "num_experts": None,
+        "moe_intermediate_size": None,
+        "intermediate_size": read.size("expert_feed_forward_length"),
+        "num_local_experts": read.size("expert_count"),
+        "scoring_func": SCORES.get(gating, gating) if gating else "sigmoid",
+    }
+
+
 def deepseek2(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of DeepSeek V2 and V3, which differ in their router.
 
@@ -114,6 +127,7 @@ SETTINGS: Mapping[str, Settings] = MappingProxyType(
         "dots1": dots1,
         "ernie4_5-moe": ernie4_5_moe,
         "glm4moe": glm4moe,
+        "minimax-m2": minimax_m2,
     }
 )
 """The functions by the names of their architectures in llama.cpp."""

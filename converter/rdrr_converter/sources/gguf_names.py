@@ -172,6 +172,9 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                     ("lm_head_bias", "lm_head.bias", True),
                 ),
             ),
+            GgufArchitecture(
+                "minimax-m2", "MiniMaxM2ForCausalLM", layer_names.MINIMAX, biases=False
+            ),
             GgufArchitecture("seed_oss", "SeedOssForCausalLM", layer_names.SEED_OSS),
             GgufArchitecture("chatglm", "GlmForCausalLM", layer_names.STACKED),
             GgufArchitecture("glm4", "Glm4ForCausalLM", layer_names.GLM4),

@@ -88,9 +88,9 @@ EXPERT_LATENTS = ("mlp.fc1_latent_proj", "mlp.fc2_latent_proj")
 SELECTION_BIASES = (
     "mlp.gate.e_score_correction_bias",
     "mlp.moe_statics.e_score_correction_bias",
+    "block_sparse_moe.e_score_correction_bias",
 )
-"""Names of the bias on the scores by which experts are selected, in DeepSeek's checkpoints and in
-Ernie's."""
+"""Names of the bias on the scores by which experts are selected: DeepSeek's, Ernie's, MiniMax's."""
 
 
 HEAD_NORMS = {

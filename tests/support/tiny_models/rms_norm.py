@@ -156,6 +156,17 @@ MORE_MODELS = (
             ("num_experts_per_tok", 3),
         ),
     ),
+    TinyModel(
+        "minimax_m2",
+        256,
+        (
+            ("intermediate_size", 96),
+            ("num_attention_heads", 6),
+            ("num_experts_per_tok", 3),
+            ("num_local_experts", 6),
+            ("rotary_dim", 32),
+        ),
+    ),
     TinyModel("seed_oss"),
     TinyModel("smollm3", 256, (("no_rope_layer_interval", 2),)),
     TinyModel("glm", 256, (("partial_rotary_factor", 0.75),)),
