@@ -97,8 +97,8 @@ def _stack(name: str, state: dict[str, Any], *, transposed: bool = False) -> Non
     elif part == "gate_up_proj.weight":
         parts = [name.replace("gate_up_proj", f"{kind}_proj") for kind in ("gate", "up")]
         state[name] = torch.cat([state.pop(one) for one in parts])
-    elif part == "gate.weight" and f"{mixtral}gate.weight" in state:
-        state[name] = state.pop(f"{mixtral}gate.weight")
+    elif part in ("gate.weight", "e_score_correction_bias") and f"{mixtral}{part}" in state:
+        state[name] = state.pop(f"{mixtral}{part}")
     elif part.startswith("gate.moe_statics."):
         state[name] = state.pop(name.replace("gate.moe_statics", "moe_statics"))
     elif name.endswith(("experts.gate_up_proj", "experts.down_proj")):
