@@ -9,14 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rdrr_manifests.faults import Fault
 from rdrr_manifests.rules import STRUCTURE, examine
 from rdrr_manifests.rules.files import DEEP, FILES
+from support.manifest_changes import (
+    EMBED,
+    NORM,
+    Q0,
+    both,
+    copy_entry,
+    drop,
+    foreign,
+    put,
+    rename,
+    scaling,
+)
 from support.manifests import VOCAB, spoiled, valid_manifest
-
-Q0 = "model.layers.0.self_attn.q_proj.weight"
-NORM = "model.norm.weight"
-EMBED = "model.embed_tokens.weight"
 
 
 @dataclass(frozen=True)
@@ -32,71 +39,6 @@ class Case:
 
 def case(rule: str, field: str, change: Any, *also: str, severity: str = "error") -> Case:
     return Case(rule, change, field, severity, frozenset(also))
-
-
-def put(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    """Return a change that sets `a.b[0].c`; the name of a tensor is enclosed in slashes."""
-
-    def change(manifest: dict[str, Any]) -> None:
-        *parents, last = _steps(path)
-        target: Any = manifest
-        for step in parents:
-            target = target[step]
-        target[last] = value
-
-    return change
-
-
-def drop(path: str) -> Callable[[dict[str, Any]], None]:
-    def change(manifest: dict[str, Any]) -> None:
-        *parents, last = _steps(path)
-        target: Any = manifest
-        for step in parents:
-            target = target[step]
-        del target[last]
-
-    return change
-
-
-def _steps(path: str) -> list[Any]:
-    found = re.findall(r"/([^/]+)/|\[(\d+)\]|([^./\[\]]+)", path)
-    return [name or (int(index) if index else key) for name, index, key in found]
-
-
-def both(*changes: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], None]:
-    def change(manifest: dict[str, Any]) -> None:
-        for one in changes:
-            one(manifest)
-
-    return change
-
-
-def copy_entry(source: str, target: str) -> Callable[[dict[str, Any]], None]:
-    """Return a change that adds a second tensor with the bytes of another."""
-
-    def change(manifest: dict[str, Any]) -> None:
-        manifest["tensors"][target] = dict(manifest["tensors"][source])
-
-    return change
-
-
-def rename(source: str, target: str) -> Callable[[dict[str, Any]], None]:
-    def change(manifest: dict[str, Any]) -> None:
-        manifest["tensors"][target] = manifest["tensors"].pop(source)
-
-    return change
-
-
-def foreign(manifest: dict[str, Any]) -> None:
-    """Change the manifest so that it seems to come from another writer."""
-    manifest["conversion"] = None
-
-
-def scaling(**fields: Any) -> Callable[[dict[str, Any]], None]:
-    def change(manifest: dict[str, Any]) -> None:
-        manifest["inference"]["rope"].update(fields)
-
-    return change
 
 
 CASES = (
@@ -467,80 +409,3 @@ def test_every_rule_is_in_the_specification() -> None:
 def test_rule_ids_are_unique() -> None:
     names = [rule.id for rule in STRUCTURE]
     assert len(names) == len(set(names))
-
-
-def test_all_faults_are_reported_together() -> None:
-    changes = (
-        put("modelId", "A B"),
-        put("shards[0].hash", "placeholder"),
-        put("totalSize", 1),
-        put(f"tensors/{NORM}/size", 1),
-        drop(f"tensors/{Q0}/dtype"),
-        put("architecture.headDim", None),
-        put("optimizations.kernelHints.q4kMatmul", "no"),
-    )
-    rules = {fault.rule for fault in examine(spoiled(both(*changes))).faults}
-    assert rules >= {
-        "model-id",
-        "shard-hash-form",
-        "total-size",
-        "tensor-size",
-        "schema",
-        "hint-value",
-    }
-
-
-def test_a_fault_states_field_expected_and_found_on_one_line() -> None:
-    faults = examine(spoiled(put(f"tensors/{NORM}/size", 255))).faults
-    assert [fault.line() for fault in faults] == [
-        'error [tensor-size] tensors["model.norm.weight"].size: not the size of F32 [64] in layout'
-        " row (expected 256, found 255)"
-    ]
-
-
-def test_untrusted_text_is_escaped_and_shortened_for_the_terminal() -> None:
-    faults = examine(spoiled(put("modelId", "\x1b[2Jgone\n" + "y" * 5000))).faults
-    line = faults[0].line()
-    assert line.isprintable()
-    assert len(line) < 400
-
-
-def test_a_part_that_no_layer_has_is_a_warning_unless_rdrr_wrote_the_package() -> None:
-    def without_queries(manifest: dict[str, Any]) -> None:
-        foreign(manifest)
-        for layer in (0, 1):
-            del manifest["tensors"][f"model.layers.{layer}.self_attn.q_proj.weight"]
-
-    examination = examine(spoiled(without_queries))
-    assert [(f.rule, f.severity) for f in examination.faults] == [("graph-weights", "warning")]
-    assert not hasattr(examination.graph, "ops")
-    # The control: in a package that rdrr wrote it is an error.
-    own = spoiled(without_queries)
-    own["conversion"] = valid_manifest()["conversion"]
-    assert {f.severity for f in examine(own).faults} == {"error"}
-
-
-def test_unknown_top_level_keys_are_kept_without_a_fault() -> None:
-    examination = examine(spoiled(put("somethingNew", {"a": 1})))
-    assert examination.faults == ()
-    assert examination.manifest is not None
-    assert examination.manifest.to_dict()["somethingNew"] == {"a": 1}
-
-
-def test_a_manifest_survives_reading_and_writing() -> None:
-    first = examine(valid_manifest()).manifest
-    assert isinstance(first, object)
-    assert first is not None
-    again = examine(first.to_dict())
-    assert again.faults == ()
-    assert again.manifest == first
-
-
-def test_the_json_of_a_fault_omits_fields_that_are_none() -> None:
-    fault = Fault("a-rule", "error", "x.y", "wrong")
-    assert fault.as_dict() == {
-        "rule": "a-rule",
-        "severity": "error",
-        "field": "x.y",
-        "message": "wrong",
-    }
