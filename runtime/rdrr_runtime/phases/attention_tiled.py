@@ -90,7 +90,6 @@ class AttentionTiled(AttentionRecord):
     keys: int = choice()
     loads: int = choice()
     own_words: int = choice()
-    ahead: int = choice(default=0)
 
 
 def attention_tiled(
