@@ -131,6 +131,7 @@ WITHOUT_DEFAULTS = {
         ("glm4_moe", "glm4_moe"),
         ("gpt_oss", "gpt_oss"),
         ("glm4_moe_lite", "glm4_moe_lite"),
+        ("solar_open", "solar_open"),
         ("hunyuan_v1_moe", "hunyuan_v1_moe"),
         ("granite", "granite"),
         ("granitemoe", "granitemoe"),

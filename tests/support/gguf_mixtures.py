@@ -1,4 +1,4 @@
-"""Write checkpoints of DeepSeek, GLM, dots and Ernie with experts as GGUF, as llama.cpp does."""
+"""Write checkpoints with shared experts (DeepSeek, GLM, Solar, dots, Ernie) as llama.cpp does."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ ARCHITECTURES = {
     "ernie4_5_moe": "ernie4_5-moe",
     "glm4_moe": "glm4moe",
     "glm4_moe_lite": "deepseek2",
+    "solar_open": "glm4moe",
 }
 LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
     "deepseek_v3": {
@@ -141,7 +142,7 @@ def _entries(config: Mapping[str, Any], *, further: int, split: bool) -> dict[st
             "expert_count": config["n_routed_experts"],
             "expert_used_count": config["num_experts_per_tok"],
             "expert_shared_count": config["n_shared_experts"],
-            "leading_dense_block_count": config.get("first_k_dense_replace", 1),
+            "leading_dense_block_count": _dense_layers(config),
             "expert_weights_scale": float(config["routed_scaling_factor"]),
             "expert_weights_norm": config["norm_topk_prob"],
             "expert_gating_func": 1 if softmax else 2,
@@ -158,7 +159,21 @@ def _entries(config: Mapping[str, Any], *, further: int, split: bool) -> dict[st
             "attention.value_length": size,
             "rope.dimension_count": rotated,
         }
-    return entries
+    return entries | (_yarn(rope) if rope["rope_type"] == "yarn" else {})
+
+
+def _dense_layers(config: Mapping[str, Any]) -> int:
+    """Return the number of dense layers: GLM 4.7 Flash and Solar Open do not state it."""
+    unstated = 0 if config["model_type"] == "solar_open" else 1
+    return int(config.get("first_k_dense_replace", unstated))
+
+
+def _yarn(scaling: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": scaling["factor"],
+        "rope.scaling.original_context_length": scaling["original_max_position_embeddings"],
+    }
 
 
 def _latents(config: Mapping[str, Any], *, split: bool) -> dict[str, Any]:
@@ -178,10 +193,5 @@ def _latents(config: Mapping[str, Any], *, split: bool) -> dict[str, Any]:
             "attention.value_length_mla": value,
         }
     if scaling["rope_type"] == "yarn":
-        entries |= {
-            "rope.scaling.type": "yarn",
-            "rope.scaling.factor": scaling["factor"],
-            "rope.scaling.original_context_length": scaling["original_max_position_embeddings"],
-            "rope.scaling.yarn_log_multiplier": 0.1 * scaling["mscale_all_dim"],
-        }
+        entries["rope.scaling.yarn_log_multiplier"] = 0.1 * scaling["mscale_all_dim"]
     return entries

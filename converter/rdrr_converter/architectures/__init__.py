@@ -78,6 +78,7 @@ from rdrr_converter.architectures.qwen3_next import QWEN3_NEXT
 from rdrr_converter.architectures.qwen3_vl import QWEN3_VL
 from rdrr_converter.architectures.seed_oss import SEED_OSS
 from rdrr_converter.architectures.smollm3 import SMOLLM3
+from rdrr_converter.architectures.solar_open import SOLAR_OPEN
 from rdrr_converter.architectures.stablelm import STABLELM
 from rdrr_converter.architectures.starcoder2 import STARCODER2
 from rdrr_converter.architectures.vaultgemma import VAULTGEMMA
@@ -110,6 +111,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     GEMMA4,
     GEMMA4_UNIFIED,
     GLM4_MOE,
+    SOLAR_OPEN,
     GPT_OSS,
     GLM4_MOE_LITE,
     GRANITEMOE,

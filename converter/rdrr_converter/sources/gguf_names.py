@@ -245,6 +245,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                 "glm4moe",
                 "Glm4MoeForCausalLM",
                 layer_names.GLM4_MOE,
+                classes=("SolarOpenForCausalLM",),
                 flags=(("use_qk_norm", ".q_norm.weight", True),),
                 dense_layers=True,
                 has_draft_head=True,

@@ -47,6 +47,12 @@ LATENT_YARN = {
     "factor": 4.0,
     "original_max_position_embeddings": 128,
 }
+SOLAR_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 2.0,
+    "original_max_position_embeddings": 64,
+}
 CONVOLUTIONS = (
     ("conv_bias", True),
     ("conv_L_cache", 3),
@@ -78,6 +84,11 @@ LATEST_MODELS = (
     ),
     TinyModel("gemma", 256, (("tie_word_embeddings", True),)),
     TinyModel("glm4_moe", 256, (*SIGMOID_EXPERTS, ("attention_bias", True), ("use_qk_norm", True))),
+    TinyModel(
+        "solar_open",
+        256,
+        (*SIGMOID_EXPERTS[1:], ("attention_bias", True), ("rope_parameters", SOLAR_YARN)),
+    ),
     TinyModel("dots1", 256, (*SIGMOID_EXPERTS, ("max_window_layers", 1), ("sliding_window", 24))),
     TinyModel(
         "ernie4_5_moe",
