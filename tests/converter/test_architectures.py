@@ -140,6 +140,7 @@ WITHOUT_DEFAULTS = {
         ("minimax_m2", "minimax_m2"),
         ("mixtral", "mixtral"),
         ("olmoe", "olmoe"),
+        ("flex_olmo", "flex_olmo"),
         ("phi3", "phi3"),
         ("phimoe", "phimoe"),
         ("qwen2_moe", "qwen2_moe"),

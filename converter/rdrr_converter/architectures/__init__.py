@@ -26,6 +26,7 @@ from rdrr_converter.architectures.ernie4_5_moe import ERNIE4_5_MOE
 from rdrr_converter.architectures.exaone4 import EXAONE4
 from rdrr_converter.architectures.falcon import FALCON
 from rdrr_converter.architectures.falcon_h1 import FALCON_H1
+from rdrr_converter.architectures.flex_olmo import FLEX_OLMO
 from rdrr_converter.architectures.gemma import GEMMA
 from rdrr_converter.architectures.gemma2 import GEMMA2
 from rdrr_converter.architectures.gemma3 import GEMMA3
@@ -154,6 +155,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     OLMO2,
     OLMO3,
     OLMOE,
+    FLEX_OLMO,
     WEDLM,
     COHERE,
     COHERE2,

@@ -25,7 +25,7 @@ ROPE_FREQS = "rope_freqs.weight"
 ROPE_SHORT, ROPE_LONG = "rope_factors_short.weight", "rope_factors_long.weight"
 """Divisors of the rope frequencies of longrope scaling, for short and long contexts."""
 
-UNKNOWN_TO_LLAMA_CPP = ("helium", "opt", "vaultgemma", "wedlm")
+UNKNOWN_TO_LLAMA_CPP = ("flex_olmo", "helium", "opt", "vaultgemma", "wedlm")
 """Architectures of rdrr for whose models llama.cpp has none."""
 
 GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(

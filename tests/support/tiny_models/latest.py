@@ -157,6 +157,17 @@ LATEST_MODELS = (
             ("num_local_experts", 6),
         ),
     ),
+    TinyModel(
+        "flex_olmo",
+        256,
+        (
+            ("attention_bias", True),
+            ("intermediate_size", 96),
+            ("num_attention_heads", 6),
+            ("num_experts", 6),
+            ("num_experts_per_tok", 3),
+        ),
+    ),
     TinyModel("vaultgemma", 256, (("sliding_window", 24), ("query_pre_attn_scalar", 48))),
 )
 """Models whose GGUF files, where llama.cpp has them, `support.gguf_files` does not write."""
