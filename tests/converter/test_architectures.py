@@ -161,6 +161,7 @@ WITHOUT_DEFAULTS = {
         ("olmo2", "olmo2"),
         ("olmo3", "olmo3"),
         ("exaone4", "exaone4"),
+        ("exaone_moe", "exaone_moe"),
         ("ernie4_5", "ernie4_5"),
         ("hunyuan_v1_dense", "hunyuan_v1_dense"),
         ("helium", "helium"),
@@ -242,6 +243,24 @@ def test_qwen_layers_have_a_sliding_window_only_if_it_is_switched_on():
 def test_mistral_has_a_sliding_window_in_every_layer_or_in_none():
     assert layers_of("mistral") == (SLIDING,) * 8
     assert layers_of("mistral", sliding_window=None) == (FULL,) * 8
+
+
+@pytest.mark.parametrize(
+    ("values", "dense"),
+    [
+        ({}, 1),
+        ({"first_k_dense_replace": 2}, 2),
+        ({"first_last_k_dense_replace": 2}, 2),
+        ({"mlp_layer_types": ["dense"] * 3 + ["sparse"] * 5, "first_k_dense_replace": 1}, 3),
+        ({"is_moe_layer": [False] + [True] * 7}, 1),
+    ],
+)
+def test_exaone_says_in_four_ways_which_layers_are_dense(values, dense):
+    config = config_of("exaone_moe", {"num_hidden_layers": 8, **values})
+    rows = [row for row in BY_NAME["exaone_moe"].tensors if row.name.endswith(".mlp.gate.weight")]
+    assert [row.layers(config) for row in rows] == [tuple(range(dense, 8))]
+    with pytest.raises(SourceError, match="is_moe_layer"):
+        rows[0].layers(config_of("exaone_moe", {**config.values, "is_moe_layer": [True] * 8}))
 
 
 def test_minimax_with_another_type_of_attention_is_refused():

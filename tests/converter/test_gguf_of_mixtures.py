@@ -1,4 +1,4 @@
-"""GGUF files of DeepSeek, GLM, dots and Ernie with experts are read and written as by llama.cpp."""
+"""GGUF files of mixtures with shared experts are read and written as by llama.cpp."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.tiny_models import ALL_MODELS, TinyModel
 
 MODELS = [tiny for tiny in ALL_MODELS if tiny.model_type in ARCHITECTURES]
 LATENT = [tiny for tiny in MODELS if ARCHITECTURES[tiny.model_type] == "deepseek2"]
-WITH_FURTHER_LAYERS = ("deepseek_v3", "glm4_moe", "glm4_moe_lite")
+WITH_FURTHER_LAYERS = ("deepseek_v3", "exaone_moe", "glm4_moe", "glm4_moe_lite")
 """Models with layers that predict further tokens."""
 
 

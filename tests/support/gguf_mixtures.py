@@ -18,6 +18,7 @@ ARCHITECTURES = {
     "deepseek_v3": "deepseek2",
     "dots1": "dots1",
     "ernie4_5_moe": "ernie4_5-moe",
+    "exaone_moe": "exaone-moe",
     "glm4_moe": "glm4moe",
     "glm4_moe_lite": "deepseek2",
     "solar_open": "glm4moe",
@@ -139,15 +140,23 @@ def _entries(config: Mapping[str, Any], *, further: int, split: bool) -> dict[st
     else:
         softmax = config["model_type"] == "deepseek_v2"
         entries |= {
-            "expert_count": config["n_routed_experts"],
+            "expert_count": config.get("n_routed_experts") or config["num_experts"],
             "expert_used_count": config["num_experts_per_tok"],
-            "expert_shared_count": config["n_shared_experts"],
+            "expert_shared_count": config.get("n_shared_experts") or config["num_shared_experts"],
             "leading_dense_block_count": _dense_layers(config),
             "expert_weights_scale": float(config["routed_scaling_factor"]),
             "expert_weights_norm": config["norm_topk_prob"],
             "expert_gating_func": 1 if softmax else 2,
             "expert_group_count": config["n_group"],
             "expert_group_used_count": config["topk_group"],
+        }
+    if config["model_type"] == "exaone_moe":
+        shared = config["num_shared_experts"] * config["moe_intermediate_size"]
+        slides = [kind == "sliding_attention" for kind in config["layer_types"]]
+        entries |= {
+            "attention.sliding_window": config["sliding_window"],
+            "attention.sliding_window_pattern": slides,
+            "expert_shared_feed_forward_length": shared,
         }
     if "kv_lora_rank" in config:
         entries |= _latents(config, split=split)

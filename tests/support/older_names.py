@@ -49,6 +49,7 @@ RENAMED = (
     (".fc1.", ".mlp.up_proj."),
     (".fc2.", ".mlp.down_proj."),
     (".feed_forward.", ".mlp."),
+    (".mlp.e_score_correction_bias", ".mlp.gate.e_score_correction_bias"),
 )
 """Parts of names in checkpoints of transformers, and in packages."""
 

@@ -39,6 +39,7 @@ COMPARED: Mapping[str, str] = {
     "granite-3.1-2b": TEST,
     "Qwen1.5-MoE-A2.7B": TEST,
     "dots.llm1": TEST,
+    "K-EXAONE-236B-A23B": TEST,
     "Solar-Open-100B": TEST,
     "Llama-4-Scout-17B-16E-Instruct": TEST,
     "gemma-3n-E4B": TEST,

@@ -24,6 +24,7 @@ from rdrr_converter.architectures.dots1 import DOTS1
 from rdrr_converter.architectures.ernie4_5 import ERNIE4_5
 from rdrr_converter.architectures.ernie4_5_moe import ERNIE4_5_MOE
 from rdrr_converter.architectures.exaone4 import EXAONE4
+from rdrr_converter.architectures.exaone_moe import EXAONE_MOE
 from rdrr_converter.architectures.falcon import FALCON
 from rdrr_converter.architectures.falcon_h1 import FALCON_H1
 from rdrr_converter.architectures.flex_olmo import FLEX_OLMO
@@ -146,6 +147,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     ARCEE,
     ERNIE4_5,
     EXAONE4,
+    EXAONE_MOE,
     GLM,
     GLM4,
     HELIUM,

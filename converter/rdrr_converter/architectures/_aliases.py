@@ -22,6 +22,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "cohere2": ("command-a", "command-r7b"),
         "deepseek_v2": ("deepseek-coder-v2",),
         "deepseek_v3": ("deepseek-r1", "kimi-k2", "moonlight"),
+        "exaone_moe": ("k-exaone",),
         "gemma2": ("shieldgemma",),
         "gemma3": ("medgemma", "translategemma"),
         "gpt_neox": ("pythia",),

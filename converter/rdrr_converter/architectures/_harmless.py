@@ -265,6 +265,7 @@ HARMLESS_COPIES: Mapping[str, str] = MappingProxyType(
         "norm_eps": "layer_norm_epsilon",  # Nemotron-H, as the next
         "num_query_groups": "num_key_value_heads",
         "theta": "rope_theta",
+        "first_last_k_dense_replace": "first_k_dense_replace",  # EXAONE MoE
         "layer_switch": "sliding_window_pattern",  # Cohere 2
         "sliding_window_size": "sliding_window",  # Gemma 2
     }

@@ -46,6 +46,21 @@ def sparse_layers(config: Config) -> tuple[int, ...]:
     return tuple(range(len(dense_layers(config)), config.layers))
 
 
+def stated_sparse_layers(config: Config) -> tuple[int, ...] | None:
+    """Return the layers that `mlp_layer_types` calls sparse; None if it is not stated.
+
+    Raises:
+        SourceError: It is no list with the type of each layer.
+    """
+    types = config.get("mlp_layer_types")
+    if types is None:
+        return None
+    known = isinstance(types, list) and set(map(str, types)) <= {"dense", "sparse"}
+    if not known or len(types) < config.layers:
+        raise config.fault("mlp_layer_types", f"{config.layers} of dense or sparse", types)
+    return tuple(layer for layer in range(config.layers) if types[layer] == "sparse")
+
+
 def feed_forwards(*more: TensorRule) -> tuple[TensorRule, ...]:
     """Return the rules for dense layers and for layers with experts, which also have `more`."""
     return (

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures._latent import ATTENTION, SIZES, TENSORS
-from rdrr_converter.architectures._mixtures import SELECTION_BIAS, SHARED_EXPERTS, SIGMOID_EXPERTS
+from rdrr_converter.architectures._mixtures import (
+    SELECTION_BIAS,
+    SHARED_EXPERTS,
+    SIGMOID_EXPERTS,
+    stated_sparse_layers,
+)
 from rdrr_converter.architectures._rope import interleaved_if, read_rope
 from rdrr_converter.architectures.base import ArchitectureRule
 from rdrr_converter.architectures.config import Config
@@ -29,13 +34,8 @@ def sparse_layers(config: Config) -> tuple[int, ...]:
         SourceError: It is no list with the type of each layer, or `first_k_dense_replace` says
             something else.
     """
-    types = config.get("mlp_layer_types")
-    if types is None:
-        types = ["dense"] + ["sparse"] * (config.layers - 1)
-    known = isinstance(types, list) and set(map(str, types)) <= {"dense", "sparse"}
-    if not known or len(types) < config.layers:
-        raise config.fault("mlp_layer_types", f"{config.layers} of dense or sparse", types)
-    found = tuple(layer for layer in range(config.layers) if types[layer] == "sparse")
+    stated = stated_sparse_layers(config)
+    found = tuple(range(1, config.layers)) if stated is None else stated
     first = config.get("first_k_dense_replace")  # transformers does not read it
     if first is not None and found != tuple(range(first, config.layers)):
         raise config.fault("first_k_dense_replace", "the layers of mlp_layer_types", first)

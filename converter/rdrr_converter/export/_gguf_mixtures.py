@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from rdrr_converter.export._gguf_rms import windows
 from rdrr_converter.sources._gguf_mixtures import SCORES
 
 Entries = dict[str, Any]
@@ -40,6 +41,17 @@ def _dots(config: Mapping[str, Any]) -> Keys:
     if config["num_key_value_heads"] == config["num_attention_heads"]:
         return entries, notes
     return entries, ("llama.cpp refuses a dots.llm1 with fewer key-value heads than heads",)
+
+
+def _exaone(config: Mapping[str, Any]) -> Keys:
+    """State the experts of EXAONE MoE, and which layers have a window."""
+    count = config["num_shared_experts"]
+    routed = {"n_routed_experts": config["num_experts"], "n_shared_experts": count}
+    return {
+        **windows(config),
+        **_shared({**config, **routed}, "sigmoid"),
+        "expert_shared_feed_forward_length": config["moe_intermediate_size"] * count,
+    }, ()
 
 
 def _ernie(config: Mapping[str, Any]) -> Keys:
@@ -102,6 +114,7 @@ KEYS_OF: Mapping[str, Callable[[Mapping[str, Any]], Keys]] = MappingProxyType(
         "deepseek2": _deepseek,
         "dots1": _dots,
         "ernie4_5-moe": _ernie,
+        "exaone-moe": _exaone,
         "glm4moe": _sigmoid,
         "minimax-m2": _minimax,
     }

@@ -29,19 +29,23 @@ def olmo(config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     return {} if limit is None else {"attention.clamp_kqv": float(limit)}, ()
 
 
+def windows(config: Mapping[str, Any]) -> dict[str, Any]:
+    """State the window and which layers have it; nothing if there is no window."""
+    window, layers = config.get("sliding_window"), config["num_hidden_layers"]
+    if not window:
+        return {}
+    types = config.get("layer_types") or [SLIDING] * layers
+    return {
+        "attention.sliding_window": window,
+        "attention.sliding_window_pattern": [kind == SLIDING for kind in types],
+    }
+
+
 def every_fourth_full(config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """State the window and which layers have it, and a note where llama.cpp assumes others."""
-    window = config.get("sliding_window")
-    if not window:
-        return {}, ()
-    layers = config["num_hidden_layers"]
-    types = config.get("layer_types") or [SLIDING] * layers
-    slides = [kind == SLIDING for kind in types]
-    entries = {
-        "attention.sliding_window": window,
-        "attention.sliding_window_pattern": slides,
-    }
-    if slides == [(layer + 1) % _PERIOD != 0 for layer in range(layers)]:
+    entries, layers = windows(config), config["num_hidden_layers"]
+    slides = entries.get("attention.sliding_window_pattern")
+    if slides in (None, [(layer + 1) % _PERIOD != 0 for layer in range(layers)]):
         return entries, ()
     return entries, (
         "llama.cpp gives every fourth layer of this architecture full attention, and the others a "

@@ -25,6 +25,7 @@ def further_keys(moe: MoeConfig, names: Collection[str], layers: int) -> dict[st
     return {
         "n_routed_experts": moe.num_experts,
         "n_shared_experts": count,
+        "num_shared_experts": count,
         "first_k_dense_replace": first,
         "n_group": groups,
         "topk_group": moe.expert_groups_per_token or groups,

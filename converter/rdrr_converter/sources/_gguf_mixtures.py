@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from rdrr_converter.sources._gguf_rms import exaone4
 from rdrr_converter.sources.gguf_metadata import GgufMetadata, Settings
 
 SCORES: Mapping[int, str] = MappingProxyType({1: "softmax", 2: "sigmoid"})
@@ -51,6 +52,16 @@ def dots1(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
     del config
     keys = _shared(read, default="sigmoid")
     return {**keys, "sliding_window": None, "num_nextn_predict_layers": None}
+
+
+def exaone_moe(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of EXAONE MoE, whose layers alternate as EXAONE 4's do."""
+    shared = _shared(read, default="sigmoid")
+    renamed = {
+        "num_experts": shared.pop("n_routed_experts"),
+        "num_shared_experts": shared.pop("n_shared_experts"),
+    }
+    return {**shared, **renamed, **exaone4(read, config)}
 
 
 def ernie4_5_moe(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,6 +137,7 @@ SETTINGS: Mapping[str, Settings] = MappingProxyType(
         "deepseek2": deepseek2,
         "dots1": dots1,
         "ernie4_5-moe": ernie4_5_moe,
+        "exaone-moe": exaone_moe,
         "glm4moe": glm4moe,
         "minimax-m2": minimax_m2,
     }

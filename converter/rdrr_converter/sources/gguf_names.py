@@ -251,6 +251,13 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                 has_draft_head=True,
             ),
             GgufArchitecture(
+                "exaone-moe",
+                "ExaoneMoeForCausalLM",
+                layer_names.SHARED_EXPERTS,
+                dense_layers=True,
+                biases=False,
+            ),
+            GgufArchitecture(
                 "dots1", "Dots1ForCausalLM", layer_names.SHARED_EXPERTS, dense_layers=True
             ),
             GgufArchitecture(

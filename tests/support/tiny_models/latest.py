@@ -89,6 +89,22 @@ LATEST_MODELS = (
         256,
         (*SIGMOID_EXPERTS[1:], ("attention_bias", True), ("rope_parameters", SOLAR_YARN)),
     ),
+    TinyModel(
+        "exaone_moe",
+        256,
+        (
+            ("first_k_dense_replace", 1),
+            ("moe_intermediate_size", 96),
+            ("n_group", 4),
+            ("num_experts", 12),
+            ("num_experts_per_tok", 5),
+            ("num_shared_experts", 2),
+            ("routed_scaling_factor", 1.5),
+            ("sliding_window", 24),
+            ("sliding_window_pattern", 2),
+            ("topk_group", 2),
+        ),
+    ),
     TinyModel("dots1", 256, (*SIGMOID_EXPERTS, ("max_window_layers", 1), ("sliding_window", 24))),
     TinyModel(
         "ernie4_5_moe",

@@ -1,0 +1,101 @@
+"""EXAONE MoE (K-EXAONE): EXAONE 4's attention behind norms, and mixtures with sigmoid scores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rdrr_converter.architectures import _mixtures
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.config import Config
+from rdrr_converter.architectures.exaone4 import EXAONE4
+from rdrr_converter.architectures.tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    HEAD,
+    QUERY_KEY_NORMS,
+    QWEN_EXPERTS,
+    TWO_NORMS,
+    in_layers,
+    router,
+    stacked_experts,
+)
+
+PUBLISHED_BIAS = "model.layers.{layer}.mlp.e_score_correction_bias"
+
+
+def leading_dense_layers(config: Config) -> object:
+    """Return the number of dense layers, for which the first configurations have another key."""
+    older = config.get("first_last_k_dense_replace")
+    return 1 if older is None else older
+
+
+def sparse_layers(config: Config) -> tuple[int, ...]:
+    """Rule: layers that `mlp_layer_types` calls sparse, else all but the first ones, have experts.
+
+    Raises:
+        SourceError: A key has an invalid value, or `is_moe_layer` marks other layers.
+    """
+    usual, stated = _mixtures.sparse_layers(config), _mixtures.stated_sparse_layers(config)
+    found = usual if stated is None else stated
+    marks, expected = config.get("is_moe_layer"), [at in found for at in range(config.layers)]
+    if marks not in (None, expected):
+        raise config.fault("is_moe_layer", f"{expected}", marks)
+    return found
+
+
+def dense_layers(config: Config) -> tuple[int, ...]:
+    """Rule: all other layers have a dense feed-forward network."""
+    sparse = sparse_layers(config)
+    return tuple(layer for layer in range(config.layers) if layer not in sparse)
+
+
+EXAONE_MOE: ArchitectureRule = replace(
+    EXAONE4,
+    name="exaone_moe",
+    classes=("ExaoneMoeForCausalLM", "ExaoneMoeModel", "ExaoneMoEForCausalLM"),
+    defaults={
+        **EXAONE4.defaults,
+        "first_k_dense_replace": leading_dense_layers,
+        "mlp_layer_types": None,
+        "moe_intermediate_size": 1024,
+        "n_group": 1,
+        "norm_topk_prob": True,
+        "num_experts": 64,
+        "num_experts_per_tok": 8,
+        "num_shared_experts": 1,
+        "routed_scaling_factor": 2.5,
+        "topk_group": 1,
+    },
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+    },
+    experts={
+        **_mixtures.SIGMOID_EXPERTS,
+        "num_experts": read.integer("num_experts", "num_local_experts"),
+        "shared_expert_intermediate_size": _mixtures.shared_width("num_shared_experts"),
+    },
+    stacks=stacked_experts(*QWEN_EXPERTS),
+    names={_mixtures.SELECTION_BIAS.name: PUBLISHED_BIAS},
+    extra_layers="num_nextn_predict_layers",
+    other_parts=(r"mtp\..*",),
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *ATTENTION,
+        *QUERY_KEY_NORMS,
+        *in_layers(dense_layers, *FEED_FORWARD),
+        *in_layers(
+            sparse_layers,
+            router("mlp.gate"),
+            _mixtures.SELECTION_BIAS,
+            *QWEN_EXPERTS,
+            *_mixtures.SHARED_EXPERTS,
+        ),
+        FINAL_NORM,
+        HEAD,
+    ),
+)
