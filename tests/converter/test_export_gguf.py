@@ -239,3 +239,32 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, llama):
     with pytest.raises(ConversionError):
         export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["llama", "package"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers", "window", "noted"),
+    [
+        ("exaone4", 2, 24, True),
+        ("exaone4", 64, 24, False),
+        ("exaone4", 2, None, False),
+        ("olmo3", 2, 24, False),
+    ],
+)
+def test_windows_that_llama_cpp_reads_of_one_size_only_are_noted(
+    tmp_path, rng, kind, layers, window, noted
+):
+    tiny = next(one for one in MORE_MODELS if one.model_type == kind)
+    types = ["sliding_attention" if window else "full_attention", "full_attention"] * (layers // 2)
+    make_checkpoint(
+        tiny,
+        tmp_path / "model",
+        rng,
+        num_hidden_layers=layers,
+        hidden_size=64,
+        intermediate_size=32,
+        layer_types=types,
+        sliding_window=window,
+    )
+    convert(tmp_path / "model", tmp_path / "package", quantize="f16")
+    result = export(tmp_path / "package", tmp_path / "m.gguf", to="gguf")
+    assert any("64 layers" in note for note in result.notes) == noted

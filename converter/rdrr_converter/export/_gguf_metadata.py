@@ -21,7 +21,7 @@ from rdrr_converter.export import (
     _gguf_states,
 )
 from rdrr_converter.export._gguf_layer_norms import KEYS_OF
-from rdrr_converter.export._gguf_rms import every_fourth_full, ministral3, olmo
+from rdrr_converter.export._gguf_rms import exaone4, ministral3, olmo, olmo2
 from rdrr_converter.sources.gguf_architecture import GgufArchitecture
 from rdrr_converter.sources.gguf_config import GRANITE_KEYS, KEYS
 
@@ -210,8 +210,8 @@ _SPECIFIC_KEYS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, tuple[
             "granitemoe": _granite,
             "phi3": _phi3,
             "phimoe": _phimoe,
-            "olmo2": every_fourth_full,
-            "exaone4": every_fourth_full,
+            "olmo2": olmo2,
+            "exaone4": exaone4,
             "mistral3": ministral3,
             "olmo": olmo,
             **KEYS_OF,

@@ -1,4 +1,4 @@
-"""Metadata of Ministral 3, and of models whose layers alternate as OLMo 3's do."""
+"""Metadata of OLMo, EXAONE 4 and Ministral 3."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rdrr_converter.architectures.layers import SLIDING
 
-_PERIOD = 4
+_EXAONE4_LAYERS = 64
 
 
 def ministral3(config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -41,13 +41,17 @@ def windows(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def every_fourth_full(config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """State the window and which layers have it, and a note where llama.cpp assumes others."""
-    entries, layers = windows(config), config["num_hidden_layers"]
-    slides = entries.get("attention.sliding_window_pattern")
-    if slides in (None, [(layer + 1) % _PERIOD != 0 for layer in range(layers)]):
+def olmo2(config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """State which layers of an OLMo 3 have a window."""
+    return windows(config), ()
+
+
+def exaone4(config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """State which layers have a window, which llama.cpp reads of models of one size only."""
+    entries = windows(config)
+    if not entries or config["num_hidden_layers"] == _EXAONE4_LAYERS:
         return entries, ()
     return entries, (
-        "llama.cpp gives every fourth layer of this architecture full attention, and the others a "
-        "window, whatever the file states",
+        f"llama.cpp gives EXAONE 4 windows only if it has {_EXAONE4_LAYERS} layers, whatever the "
+        "file states",
     )
