@@ -166,8 +166,7 @@ def decode_tuning(ctx: OpContext, spec: AttentionSpec) -> TuningKey[DecodeTuning
     default = default_tuning(ctx, spec)
     assert default is not None, "refusal has been asked"
     default = replace(default, workgroup=ctx.threads(default.workgroup))
-    heads = [one for one in (default.heads, spec.group) if one <= MAX_GROUP]
-    candidates = (DecodeTuning(*one) for one in product(THREADS, heads))
+    candidates = (DecodeTuning(*one) for one in product(THREADS, divisors(spec.group)))
     rows = f", {ctx.max_rows} rows" if ctx.max_rows > 1 else ""
     return ctx.tuning_key(
         f"attention attention_decode.{spec.shape}{rows}",
@@ -191,8 +190,13 @@ def heads_of_item(ctx: OpContext, spec: AttentionSpec) -> int:
     """
     if ctx.max_rows > 1 or spec.cache.kv_heads > FEW_KV_HEADS:
         return spec.group
-    divisors = (one for one in range(1, spec.group) if spec.group % one == 0)
-    return next((one for one in divisors if spec.heads // one <= ENOUGH_ITEMS), spec.group)
+    enough = (one for one in divisors(spec.group) if spec.heads // one <= ENOUGH_ITEMS)
+    return next(enough, spec.group)
+
+
+def divisors(group: int) -> list[int]:
+    """Return the numbers of query heads that workgroups may have, at most `MAX_GROUP`."""
+    return [one for one in range(1, min(group, MAX_GROUP) + 1) if group % one == 0]
 
 
 def _fits(ctx: OpContext, spec: AttentionSpec, tuning: DecodeTuning) -> bool:
