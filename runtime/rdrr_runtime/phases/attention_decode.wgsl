@@ -72,14 +72,8 @@ var<workgroup> totals: array<f32, GROUP * TEAMS>;        // sums of the weights
 {% include "snippets/load_vectors.wgsl" %}
 
 {% if STORES and KV == "q8_0" %}
-// f16 bits of the scale of the 32 elements that begin at a word of `query`.
-fn new_scale(first: u32) -> u32 {
-    var largest = 0u;
-    for (var j = 0u; j < 8u; j++) {
-        largest = max(largest, bits_of_abs_max(query[first + j]));
-    }
-    return scale_bits(largest);
-}
+{% set NAME, VECTOR = "query", "query[i + j]" %}
+{% include "snippets/block_scale.wgsl" %}
 
 // Keep the new key and value in `fresh`, and store them at word `first` of the caches if `stores`. A thread
 // writes 4 codes; the first thread of each 64 elements also writes their two scales.
@@ -88,14 +82,14 @@ fn store_new(first: u32, stores: bool, t: u32) {
         let target_word = first + i;
 {% for cache in ("k", "v") %}
         let {{ cache }}_word = (GROUP + {{ loop.index0 }}u) * WORDS + i;
-        let {{ cache }}_scale = new_scale({{ cache }}_word - i % 8u);
+        let {{ cache }}_scale = query_scale({{ cache }}_word - i % 8u);
         let {{ cache }}_codes = codes(query[{{ cache }}_word], {{ cache }}_scale);
         if (stores) {
             {{ cache }}_cache[target_word] = {{ cache }}_codes;
         }
         fresh[{{ loop.index0 }}u * WORDS + i] = half_scale({{ cache }}_scale) * vec4<f32>(unpack4xI8({{ cache }}_codes));
         if (stores && i % 16u == 0u) {
-            let after = new_scale({{ cache }}_word + 8u);
+            let after = query_scale({{ cache }}_word + 8u);
             {{ cache }}_cache[{{ "SECOND_" if cache == "v" }}SCALES_AT + target_word / 16u] = {{ cache }}_scale | (after << 16u);
         }
 {% endfor %}
