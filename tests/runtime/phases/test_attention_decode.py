@@ -11,12 +11,9 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph import CacheShape
 from rdrr_runtime.phases.attention_decode import HeadForm, attention_decode, refusal
 from rdrr_runtime.phases.attention_decode_tuning import (
-    BLOCK,
     SHORT_SPLIT,
     SPLIT,
     DecodeTuning,
-    default_split,
-    default_tuning,
 )
 from rdrr_runtime.phases.attention_spec import AttentionSpec, SplitTuning
 from rdrr_runtime.phases.head_transform import HeadTransform, QueryScale
@@ -369,73 +366,3 @@ def test_the_maximum_of_a_split_is_the_largest_of_its_scores(any_bench, heads, s
     bench.run(attention_decode(bench.context(1, base=99), *operands, spec=spec, **wanted), 1)
     found = bench.download(stats, heads, spec.splits, 2)[:, :2]
     assert found.tolist() == [[[32 * sign, 64], [32 * sign, 36]]] * heads
-
-
-def test_the_splits_of_a_batch_are_longer_the_more_workgroups_it_has() -> None:
-    few, many = KvSpec(1, 64, CONTEXT), KvSpec(8, 64, CONTEXT)
-    assert default_split(many, 1) == SPLIT
-    assert [default_split(many, rows).keys for rows in (2, 4, 8, 16, 32)] == [64, 64, 128, 256, 512]
-    assert [default_split(few, rows).keys for rows in (8, 32)] == [BLOCK, BLOCK]
-    assert default_split(many, 13).keys == 3 * BLOCK
-
-
-@pytest.mark.parametrize(
-    ("context", "rows", "splits"), [(704, 4, 11), (704, 8, 5), (704, 32, 1), (8192, 32, 16)]
-)
-def test_a_batch_has_no_split_that_is_always_empty(context, rows, splits) -> None:
-    cache = KvSpec(8, 64, context)
-    assert AttentionSpec(32, cache, 1.0, split=default_split(cache, rows)).splits == splits
-
-
-@pytest.mark.parametrize(
-    ("changed", "of_device", "message"),
-    [
-        ({"heads": 34}, {}, "17 query heads share"),
-        ({"head_dim": 1024}, {}, "head dimension is 1024, and at most"),
-        ({"head_dim": 96, "dtype": "q8_0"}, {}, "head dimension is 96, not a multiple of 64"),
-        ({"dtype": "q8_0"}, {"multi_sequence": True}, "one sequence only"),
-        ({}, {"max_rows": 2}, "2 rows of one sequence"),
-        ({}, {"workgroup_storage": 3072}, "the device has 3072"),
-        ({}, {"max_threads": 64}, "at most 64"),
-    ],
-)
-def test_a_refusal_gives_the_reason(bench: Bench, changed, of_device, message) -> None:
-    ctx = bench.context(1)
-
-    def asked(heads: int = 8, head_dim: int = 64, dtype: str = "f16") -> AttentionSpec:
-        return AttentionSpec(heads, KvSpec(2, head_dim, CONTEXT, dtype), 1.0, split=SPLIT)
-
-    assert refusal(ctx, asked()) is None
-    found = refusal(replace(ctx, **of_device), asked(**changed))
-    assert found is not None
-    assert message in found
-
-
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "rows", "expected"),
-    [
-        (4, 1, 256, 1, 1),
-        (8, 2, 256, 1, 1),
-        (12, 2, 128, 1, 2),  # for 6 workgroups of a split, not 12
-        (14, 2, 64, 1, 7),  # 7 has no other divisor
-        (32, 2, 128, 1, 4),
-        (32, 8, 64, 1, 4),  # the control: enough key-value heads
-        (4, 1, 128, 4, 4),  # a batch
-    ],
-)
-def test_few_key_value_heads_divide_the_query_heads_of_a_row(
-    bench, heads, kv_heads, head_dim, rows, expected
-) -> None:
-    ctx = replace(bench.context(rows), max_threads=1024, workgroup_storage=48 * 1024)
-    cache = KvSpec(kv_heads, head_dim, CONTEXT)
-    spec = AttentionSpec(heads, cache, 1.0, split=default_split(cache, rows))
-    assert default_tuning(ctx, spec) == DecodeTuning(256, expected)
-    by_default = replace(ctx, max_threads=256, workgroup_storage=16 * 1024)
-    assert default_tuning(by_default, spec) == DecodeTuning(256, expected)
-    small = replace(ctx, max_threads=128)
-    assert default_tuning(small, spec) == DecodeTuning(128, expected)
-
-
-def test_rows_of_different_sequences_are_accepted(bench: Bench) -> None:
-    spec = AttentionSpec(8, KvSpec(2, 64, CONTEXT), 1.0, split=SPLIT)
-    assert refusal(replace(bench.context(1), max_rows=2, multi_sequence=True), spec) is None
