@@ -31,10 +31,11 @@ def test_every_step_of_a_graph_is_served(tmp_path, manifest):
     assert [one["step"] for one in steps] == [step[0] for of in stages for step in graph[of]]
     assert all(one["served_by"] and one["kernel"] and one["entry"] for one in steps)
     found = {(one["stage"], one["step"]): one for one in steps}
-    # Attention takes the rope of decode with it, and prefill has a kernel for it.
+    # Attention takes the rope of decode with it, and prefill has a kernel for queries and keys.
     assert found["decode", "rope_q"]["served_by"] == found["decode", "attention"]["served_by"]
-    assert found["prefill", "rope_q"]["served_by"] == ["rope"]
-    assert found["prefill", "rope_q"]["kernel"] == "rope.wgsl"
+    for name in ("rope_q", "rope_k"):
+        assert found["prefill", name]["served_by"] == ["norm_rope_store.f16"]
+        assert found["prefill", name]["kernel"] == "rope.wgsl"
     types = {name.rpartition(".")[2] for name in found["prefill", "q_proj"]["served_by"]}
     assert types == {"q4_k", "f16"}, "a layer has another type, and so another kernel"
 
