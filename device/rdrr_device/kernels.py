@@ -50,7 +50,7 @@ class Work:
             depend on the token rows.
         most_rows: Largest number of token rows to launch for, where a part of a pass has fewer rows
             than the rest; None for those of the pass.
-        above: The dispatch is left out of passes of so many token rows or fewer.
+        above: The dispatch is left out of passes with this number of token rows or fewer.
         up_to: The dispatch is left out of passes of more token rows; None for no limit.
     """
 

@@ -101,7 +101,7 @@ def attention_tiled(
 ) -> list[Phase]:
     """Lower attention to tiles of `rows` rows; `tiled_refusal` must return None.
 
-    Heads that share a key-value head share tiles, except in passes of few rows: these get a phase
+    Heads that share a key-value head share tiles, except in short passes: these get a phase
     of their own if the pass may have more.
 
     Args:

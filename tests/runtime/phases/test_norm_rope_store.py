@@ -21,7 +21,7 @@ from support.gpu import normal, relative_error
 ROWS, CONTEXT, SEQUENCES, EPS = 5, 90, 3, 1e-5
 
 
-@pytest.mark.parametrize("most", [7, MANY_ROWS], ids=["few rows", "many rows"])
+@pytest.mark.parametrize("most", [7, MANY_ROWS], ids=["a short pass", "a long pass"])
 @pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
 @pytest.mark.parametrize("mapped", [False, True], ids=["one sequence", "several sequences"])
 @pytest.mark.parametrize(
