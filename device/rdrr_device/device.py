@@ -262,8 +262,7 @@ class Device:
 
     def encode(self, compute_pass: Any, bound: Sequence[BoundDispatch], rows: int) -> None:
         """Record bound dispatches for `rows` token rows into an open compute pass."""
-        self._recorder.record(compute_pass, bound, rows)
-        self.counters.dispatches += len(bound)
+        self.counters.dispatches += self._recorder.record(compute_pass, bound, rows)
 
     def submit(self, bound: Sequence[BoundDispatch], rows: int, times: int = 1) -> None:
         """Run bound dispatches in order, `times` times over, for `rows` token rows.

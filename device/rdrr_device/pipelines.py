@@ -179,16 +179,18 @@ class Recorder:
         self._native = native
         self._replayed: dict[tuple[int, int], tuple[Sequence[BoundDispatch], list[Launch]]] = {}
 
-    def record(self, compute_pass: Any, bound: Sequence[BoundDispatch], rows: int) -> None:
-        """Record bound dispatches for `rows` token rows into an open compute pass."""
+    def record(self, compute_pass: Any, bound: Sequence[BoundDispatch], rows: int) -> int:
+        """Record those of bound dispatches that serve `rows` token rows; return their number."""
         if self._native is not None:
-            self._native.encode(compute_pass, self._launches(bound, rows))
-            return
-        for one in bound:
-            if one.work.serves(rows):
-                compute_pass.set_pipeline(one.pipeline)
-                compute_pass.set_bind_group(0, one.bind_group)
-                compute_pass.dispatch_workgroups(*one.work.counts(rows))
+            launches = self._launches(bound, rows)
+            self._native.encode(compute_pass, launches)
+            return len(launches)
+        serving = serving_of(bound, rows)
+        for one in serving:
+            compute_pass.set_pipeline(one.pipeline)
+            compute_pass.set_bind_group(0, one.bind_group)
+            compute_pass.dispatch_workgroups(*one.work.counts(rows))
+        return len(serving)
 
     def clear(self) -> None:
         """Drop the remembered programs."""
@@ -208,9 +210,13 @@ class Recorder:
         return found[1]
 
 
+def serving_of(bound: Sequence[BoundDispatch], rows: int) -> list[BoundDispatch]:
+    """Return the dispatches that a pass over `rows` token rows includes, in order."""
+    return [one for one in bound if one.work.serves(rows)]
+
+
 def _launches(bound: Sequence[BoundDispatch], rows: int) -> list[Launch]:
     return [
         (one.pipeline._internal, one.bind_group._internal, *one.work.counts(rows))
-        for one in bound
-        if one.work.serves(rows)
+        for one in serving_of(bound, rows)
     ]

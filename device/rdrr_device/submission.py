@@ -94,8 +94,7 @@ class PassSubmitter:
         encoder = device.wgpu.create_command_encoder(label="program")
         compute_pass = encoder.begin_compute_pass(label="program", timestamp_writes=writes)
         for _ in range(times):
-            self._recorder.record(compute_pass, bound, rows)
-            device.counters.dispatches += len(bound)
+            device.counters.dispatches += self._recorder.record(compute_pass, bound, rows)
         compute_pass.end()
         device.wgpu.queue.submit([encoder.finish()])
         device.counters.submits += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -125,6 +126,19 @@ def test_invalid_commands_raise_an_error_in_every_mode(bench, name):
         bench.device.write(x, np.ones(64, np.float32))
         bench.run(right, 1)  # the failure leaves nothing behind
     assert np.array_equal(bench.download(x, 64), np.full(64, 2.0, np.float32))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_mode_leaves_out_a_dispatch_that_does_not_serve_the_rows(bench, name):
+    x = bench.poisoned(64)
+    bench.device.write(x, np.ones(64, np.float32))
+    (double,) = scale(bench.context(1), x, width=64, factor=2.0, label="double")
+    with Submitters(bench.device).submitting(ALL[name]):
+        for limits, ran in (({"above": 1}, 0), ({"up_to": 1}, 1)):
+            before = bench.device.counters.dispatches
+            bench.run([replace(double, work=replace(double.work, **limits))], 1)
+            assert bench.device.counters.dispatches - before == ran
+            assert np.array_equal(bench.download(x, 64), np.full(64, 2.0**ran, np.float32))
 
 
 def test_every_mode_generates_the_same_ids_and_stops_at_the_end_of_the_sequence(backend, rng):

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from rdrr_device.device import Device
 from rdrr_device.handle import DeviceHandle
-from rdrr_device.pipelines import BoundDispatch
+from rdrr_device.pipelines import BoundDispatch, serving_of
 
 from published.modes.native_calls import NativeCalls
 from published.modes.op_calls import Op, OpCalls, WgpuCalls
@@ -168,7 +168,8 @@ class ModeSubmitter:
         key = (id(bound), rows)
         found = self._known.get(key)
         if found is None or found[0] is not bound:
-            found = self._known[key] = (bound, [self._calls.prepare(one, rows) for one in bound])
+            ops = [self._calls.prepare(one, rows) for one in serving_of(bound, rows)]
+            found = self._known[key] = (bound, ops)
             while len(self._known) > REMEMBERED_PROGRAMS:
                 self._known.pop(next(iter(self._known)))
         return found[1]

@@ -130,6 +130,7 @@ def _small_batch_projections(build: PassBuilder, pattern: NormedLinears) -> Serv
 def _emit_one_by_one(build: PassBuilder, found: NormedProjections) -> int:
     """Emit a norm, its linears, then the norms and ropes between them; return the number, or 0.
 
+    If attention follows, norms, ropes and the cache store are one phase, and it is emitted too.
     The norms and ropes change the products in place, so reordering them takes no further buffers.
     """
     pattern, layer = found.linears, found.layer

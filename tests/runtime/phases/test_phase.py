@@ -85,7 +85,9 @@ def test_a_dispatch_is_left_out_of_passes_that_do_not_include_it(bench, rows):
         limited = replace(phase, work=replace(phase.work, **limits))
         bench.device.write(limited.buffers["x"], np.ones((4, 64), np.float32))
         bench.device.write(limited.buffers["weight"], np.ones(64, np.float32))
+        before = bench.device.counters.dispatches
         bench.run([limited], rows)
+        assert bench.device.counters.dispatches - before == limited.work.serves(rows)
         found = bench.download(limited.buffers["y"], 4, 64)
         assert np.isfinite(found[:rows]).all() == limited.work.serves(rows)
         assert np.isnan(found[rows:]).all()
