@@ -96,8 +96,7 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
             return _norm(run, op)
         case Linear():
             run.observe(op.weight, values[op.x])
-            bias = None if op.bias is None else weight(op.bias)
-            return linear(values[op.x], weight(op.weight), bias)
+            return linear(values[op.x], weight(op.weight), run.optional(op.bias))
         case Rope():
             x = values[op.x].unflatten(-1, (op.heads, -1))
             table = run.memory.ropes[op.table]
@@ -182,7 +181,7 @@ def _attend(run: ReferencePass, op: Attention) -> Tensor:
         base=run.base,
         window=op.window or 0,
         softcap=op.softcap or 0.0,
-        sinks=None if op.sinks is None else run.weight(op.sinks),
+        sinks=run.optional(op.sinks),
         chunk=op.chunk or 0,
         causal=op.causal,
     ).flatten(-2)
@@ -210,20 +209,16 @@ def _activate(run: ReferencePass, op: Activation) -> Tensor:
 
 def _route(run: ReferencePass, op: Router) -> Tensor:
     """Select experts for each row; return them and their routing weights."""
-
-    def optional(use: WeightUse | None) -> Tensor | None:
-        return None if use is None else run.weight(use)
-
-    logits = linear(run.values[op.x], run.weight(op.weight), optional(op.bias))
-    ids, factors = route(op, logits, optional(op.selection_bias), optional(op.expert_scale))
+    logits = linear(run.values[op.x], run.weight(op.weight), run.optional(op.bias))
+    added, scale = run.optional(op.selection_bias), run.optional(op.expert_scale)
+    ids, factors = route(op, logits, added, scale)
     return torch.stack((ids.to(factors.dtype), factors))
 
 
 def _head(run: ReferencePass, op: Head) -> Tensor:
     """Return the logits after the last row, or after each."""
     x = run.values[op.x] if run.all_rows else run.values[op.x][-1:]
-    bias = None if op.bias is None else run.weight(op.bias)
-    logits = linear(x, run.weight(op.weight), bias) * op.scale
+    logits = linear(x, run.weight(op.weight), run.optional(op.bias)) * op.scale
     return logits if op.softcap is None else softcap(logits, op.softcap)
 
 

@@ -91,7 +91,7 @@ def compute_convolution(run: ReferencePass, op: ShortConvolution) -> tuple[Tenso
         inner, gate, values = x.split(op.channels, dim=-1)
         x = inner * values
     state, weight = run.memory.states[op.state], run.weight(op.weight)[:, 0]
-    bias = None if op.bias is None else run.weight(op.bias)
+    bias = run.optional(op.bias)
     if op.factors is not None:
         factors = torch.tensor(op.factors.factors, dtype=weight.dtype)
         weight = weight * factors.repeat_interleave(torch.tensor(op.factors.counts)).unsqueeze(1)

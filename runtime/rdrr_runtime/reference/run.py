@@ -93,6 +93,10 @@ class ReferencePass:
         """Return the tensor that an op reads."""
         return self.memory.weights[use.name]
 
+    def optional(self, use: WeightUse | None) -> Tensor | None:
+        """Return the tensor that an op reads; None if it reads none."""
+        return None if use is None else self.weight(use)
+
     def observe(self, use: WeightUse, rows: Tensor) -> None:
         """Call the observer, if there is one, with a weight and the rows [n, K] it multiplies."""
         if self.memory.observe is not None:
