@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from rdrr._load_options import ExecutorName
 
-FORMAT = "rdrr-grid-1"
+FORMAT = "rdrr-grid-2"
+"""The number changes with the test: results of another one are not used."""
 
 TUNED = "decode pass "
 """Beginning of the names of decode passes in a tuned profile."""
