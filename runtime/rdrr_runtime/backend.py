@@ -376,6 +376,21 @@ class BatchBackend(Protocol):
         """
         ...
 
+    def feed_rows(self, rows: Sequence[Row], *, sampled: bool) -> Feed | None:
+        """Return a feed that begins with one row of each of several sequences.
+
+        Only one may be in use at a time.
+
+        Args:
+            rows: The rows.
+            sampled: Whether tokens are sampled as `begin` says for each sequence; otherwise the
+                most probable tokens are taken.
+
+        Returns:
+            The feed; None if the host must know each token before its pass.
+        """
+        ...
+
     def begin(self, sequence: int, options: SamplingParams, seen: Sequence[int]) -> None:
         """Start a generation in a sequence; `seen` are ids that the penalties apply to."""
         ...

@@ -118,6 +118,7 @@ class GpuFeed:
         self._recorder = recorder
         self._rows = tuple(run.rows)
         self._began = False
+        self._next_size = 1
         self._copied = 0
         self._open: list[_Copy] = []
         self._fenced: deque[list[_Copy]] = deque()
@@ -161,7 +162,10 @@ class GpuFeed:
             self._copied = step.recorded
         if not steps:
             room = self._run.ring.steps - (step.recorded - self._copied)
-            steps = min(self._run.per_submission, most, room)
+            steps = min(self._next_size, most, room)
+            # Short at first, so that the GPU starts early, then twice as long each time: the host
+            # records a step in less than half of the time that the GPU needs to run it.
+            self._next_size = min(2 * self._next_size, self._run.per_submission)
             step.invalidate()
             self._executor.run(self._run.further_step(), len(self._rows), steps)
             if self._run.submitted is not None:

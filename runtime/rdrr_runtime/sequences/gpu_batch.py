@@ -23,7 +23,8 @@ from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.program import PreparedPass
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.state import State
-from rdrr_runtime.sequences.gpu_sequences import GpuSequences
+from rdrr_runtime.sequences.feed import GpuFeed
+from rdrr_runtime.sequences.gpu_sequences import PASSES_PER_SUBMISSION, GpuSequences
 from rdrr_runtime.sequences.passes import BATCH_STEPS, MOST_SEQUENCES, BatchPasses
 from rdrr_runtime.sequences.sampler import GpuSampler
 
@@ -79,6 +80,13 @@ class GpuBatch(GpuSequences):
     def kv_bytes(self) -> int:
         """Bytes of the caches."""
         return self._cache.size
+
+    def feed_rows(self, rows: Sequence[Row], *, sampled: bool) -> GpuFeed | None:
+        """Return a feed that begins with rows, see `BatchBackend.feed_rows`."""
+        if self.step.waits_for_ids:
+            return None
+        first = partial(self._write, rows)
+        return self.feed(rows, first, sampled=sampled, per_submission=PASSES_PER_SUBMISSION)
 
     def fill(self, rows: Sequence[Row]) -> None:
         """Run rows only to store their keys and values; a sequence's rows are in slot order."""

@@ -31,6 +31,9 @@ PASSES_PER_SUBMISSION = 2
 """Decode passes per submission when running ahead of readback. Each submission costs the GPU about
 16 us of idle time."""
 
+MOST_PASSES_PER_SUBMISSION = 4
+"""Likewise where all passes are submitted before the first readback."""
+
 
 class GpuSequences:
     """One sequence or several on a GPU.
@@ -88,7 +91,8 @@ class GpuSequences:
         at_once = 1 if self.step.waits_for_ids else max(1, count)
         for _ in range(0, count, at_once):
             first = partial(self._write, rows)
-            feed = self.feed(rows, first, sampled=sampled, per_submission=PASSES_PER_SUBMISSION)
+            most = MOST_PASSES_PER_SUBMISSION
+            feed = self.feed(rows, first, sampled=sampled, per_submission=most)
             new = submit_and_collect(feed, at_once)
             found = [[*old, *more] for old, more in zip(found, new, strict=True)]
             rows = [
