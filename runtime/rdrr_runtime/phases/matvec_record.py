@@ -116,6 +116,7 @@ class MatvecRows(WeightsRecord):
         rows: Token rows of a team, a power of two; 1 with experts.
         groups: Groups of teams that compute the same outputs for different token rows.
         staged: Whether the inputs of an item's rows are staged in workgroup memory.
+        looped: Whether a workgroup computes several items.
         t: Threads of a team; the threads of a team share the sum of an output.
         lanes: Threads of a team that belong to one subgroup, where subgroups have as many.
         outputs: Outputs that a team computes at a time; gate and up count as two.
@@ -123,6 +124,8 @@ class MatvecRows(WeightsRecord):
         width: Gated pairs of an item that are quantized to int8; 0 for f32 output.
         subgroups: Whether reductions use subgroup operations.
         units: Units of 64 inputs, zero padding after K included.
+        stride: With `looped`: number of workgroups; each computes every `stride`-th item.
+        steps: With `looped`: items of each workgroup.
         matrices: The matrices of the product.
         expert_count: With experts: number of experts in a stack.
         top_k: With experts: routes of a row.
@@ -141,6 +144,7 @@ class MatvecRows(WeightsRecord):
     rows: int = choice()
     groups: int = choice(1)
     staged: bool = choice(default=False)
+    looped: bool = choice(default=False)
     t: int = choice()
     lanes: int = choice()
     outputs: int = choice()
@@ -148,6 +152,8 @@ class MatvecRows(WeightsRecord):
     width: int = choice(default=0)
     subgroups: bool = choice()
     units: int
+    stride: int | None = None
+    steps: int | None = None
     matrices: tuple[RowsMatrix, ...]
     expert_count: int | None = None
     top_k: int | None = None

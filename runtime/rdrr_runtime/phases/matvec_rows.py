@@ -118,6 +118,8 @@ def matvec_rows(
     used = (tuning or tuning_key.used).for_rows(rows)
     step = used.item_outputs // (2 if gate else 1)
     matrices, items = _matrices(weights, step, gate=gate)
+    workgroups = min(items, used.workgroups or items)
+    looped = workgroups < items
     record = MatvecRows(
         threads=used.workgroup,
         variant=f"{variant}.int8",
@@ -129,6 +131,7 @@ def matvec_rows(
         rows=used.rows,
         groups=used.groups,
         staged=used.staged > 0,
+        looped=looped,
         t=used.team,
         lanes=used.lanes,
         outputs=used.outputs,
@@ -136,6 +139,8 @@ def matvec_rows(
         width=used.outputs_of_gate if output.int8 else 0,
         subgroups=ctx.subgroups,
         units=units_of(k),
+        stride=workgroups if looped else None,
+        steps=-(-items // workgroups) if looped else None,
         matrices=matrices,
         **bound.fields,
     )
@@ -143,7 +148,7 @@ def matvec_rows(
     buffers |= {f"y{index}": y for index, y in enumerate(output.ys)}
     if output.bias is not None:
         buffers["bias"] = output.bias
-    return [Phase(record, buffers, Work(items, used.item_rows), label, (tuning_key,))]
+    return [Phase(record, buffers, Work(workgroups, used.item_rows), label, (tuning_key,))]
 
 
 def _need_room(

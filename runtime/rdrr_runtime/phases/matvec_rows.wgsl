@@ -39,6 +39,9 @@
 // in f32.{% if GROUPS > 1 %} {{ GROUPS }} groups of teams compute the same outputs for {{ ROWS }} rows each, and all but the first of them find the
 // weights in the cache.{% endif %} An item is the outputs of all teams,
 // {{ {"each": "the items of the first route of a row first", "sum": "summed over the routes of a row"}.get(EXPERTS, "the items of the first matrix first") }}.
+{% if LOOPED %}
+// A workgroup computes every STRIDE-th item.
+{% endif %}
 {% set MATRICES = FORMATS | length %}
 {% set SOURCE = "staged" if STAGED else "x" %}
 {% set GATE = KIND == "gate" %}
@@ -68,6 +71,10 @@ var<storage, read_write> y{{ s }}: array<{{ "u32" if WIDTH else "f32" }}>;
 {% endfor %}
 
 override UNITS: u32;             // units of 64 inputs, zero padding after K included
+{% if LOOPED %}
+override STRIDE: u32;            // number of workgroups
+override STEPS: u32;             // items of each workgroup
+{% endif %}
 {% for F in FORMATS %}
 override N{{ loop.index0 }}: u32;
 override FIRST{{ loop.index0 }}: u32;        // first item of the matrix
@@ -114,6 +121,25 @@ unit{{ s }}({{ "expert * N0 + " if EXPERTS }}min(first + {{ o }}u, N{{ s }} - 1u
 
 
 fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
+{% if STAGED %}
+    for (var i = thread.index; i < {{ 5 * ALL_ROWS }}u * UNITS; i += WG) {
+        staged[i] = x[5u * row * UNITS + i];
+    }
+    workgroupBarrier();
+{% endif %}
+{% if LOOPED %}
+    for (var step = 0u; step < STEPS; step++) {
+        compute_item(step * STRIDE + item, row, thread, subgroup_size);
+{% if T > LANES or WIDTH %}
+        workgroupBarrier();  // until all threads have read what the next item overwrites
+{% endif %}
+    }
+{% else %}
+    compute_item(item, row, thread, subgroup_size);
+{% endif %}
+}
+
+fn compute_item(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
     var at = thread.index;
 {% if SUBGROUPS %}
     if (subgroup_size >= {{ LANES }}u) {
@@ -129,12 +155,6 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
 {% for r in range(ROWS) %}
     var acc{{ r }} = Sums();
 {% endfor %}
-{% if STAGED %}
-    for (var i = thread.index; i < {{ 5 * ALL_ROWS }}u * UNITS; i += WG) {
-        staged[i] = x[5u * row * UNITS + i];
-    }
-    workgroupBarrier();
-{% endif %}
 {% if EXPERTS == "each" %}
     let outputs = TEAMS * {{ PER_TEAM }}u;
     let tiles = (N0 + outputs - 1u) / outputs;  // tiles of a route

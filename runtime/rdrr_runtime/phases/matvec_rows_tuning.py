@@ -31,6 +31,16 @@ INT8_WORKGROUP = 256
 LARGE_WORKGROUP = 512
 """Threads that share the staged inputs of many rows, on devices that allow as many."""
 
+HEAD_OUTPUTS = 32_768
+"""Outputs (of a head) from which few workgroups that stage the inputs once are faster than many
+that read them through the cache, which took a third of the time on an H200."""
+
+HEAD_ROWS = (8, 16)
+"""Token rows of an item for which this holds: the inputs of 32 rows do not fit workgroup memory."""
+
+HEAD_WORKGROUPS = 132
+"""Workgroups of `LARGE_WORKGROUP` threads of a head, one for each processor of an H200."""
+
 SUBGROUP = 32
 """Threads of the subgroups of most devices; a wider team joins its sums in workgroup memory."""
 
@@ -53,6 +63,8 @@ class RowsTuning(Params):
         staged: 1 to stage the inputs of an item's rows in workgroup memory, else 0.
         groups: Most groups of teams of a workgroup, a power of two. The groups compute the same
             outputs for different rows.
+        workgroups: Most workgroups; each computes as many items as are needed and stages the inputs
+            once. 0 for a workgroup for each item.
     """
 
     workgroup: int
@@ -62,6 +74,7 @@ class RowsTuning(Params):
     rows: int = ROWS_AT_A_TIME
     staged: int = 0
     groups: int = 1
+    workgroups: int = 0
 
     def for_rows(self, rows: int) -> RowsTuning:
         """Return these parameters for a pass of `rows` rows, without threads for further rows."""
@@ -116,6 +129,9 @@ CANDIDATES = (
     RowsTuning(256, 8, 2, staged=1),
     RowsTuning(256, 8, 2, ahead=1, staged=1),
     RowsTuning(512, 8, 2, staged=1),
+    RowsTuning(512, 8, 2, staged=1, workgroups=132),
+    RowsTuning(512, 8, 2, ahead=1, staged=1, workgroups=132),
+    RowsTuning(256, 8, 2, ahead=1, staged=1, workgroups=264),
     RowsTuning(256, 8, 4, staged=1),
     RowsTuning(256, 8, 2, rows=8, staged=1),
     RowsTuning(256, 8, 2, ahead=1, rows=8, staged=1),
@@ -166,6 +182,11 @@ def _default(ctx: OpContext, shape: RowsShape) -> RowsTuning:
         return _default_to_int8(ctx, shape.k)
     rows, units = at_a_time(ctx.max_rows, MAX_ITEM_ROWS), units_of(shape.k)
     each, lanes = min(rows, ROWS_AT_A_TIME), power_of_two(units, 4, SUBGROUP)
+    if shape.outputs >= HEAD_OUTPUTS and not shape.gate and rows in HEAD_ROWS:
+        head = _of_head(rows, lanes)
+        fits = head.storage(rows, shape.k) <= ctx.workgroup_storage
+        if fits and head.workgroup <= ctx.max_threads:
+            return head
     if shape.outputs * (1 + shape.gate) >= MANY_OUTPUTS:
         groups = rows // each
         return RowsTuning(128, min(16, lanes), min(4, 32 // each), rows=each, groups=groups)
@@ -177,6 +198,14 @@ def _default(ctx: OpContext, shape: RowsShape) -> RowsTuning:
     if rows == 2 or units <= lanes:  # all loads of the weights are in flight at once
         return RowsTuning(128, lanes, 1 + shape.gate)
     return RowsTuning(128, lanes, 2, ahead=1)
+
+
+def _of_head(rows: int, lanes: int) -> RowsTuning:
+    """Return the parameters of a head whose workgroups stage the inputs of all rows once."""
+    ahead = int(rows == STAGING_ROWS)  # with more rows, threads lack the registers
+    return RowsTuning(
+        LARGE_WORKGROUP, min(8, lanes), 2, ahead, rows, staged=1, workgroups=HEAD_WORKGROUPS
+    )
 
 
 def _default_to_int8(ctx: OpContext, k: int) -> RowsTuning:

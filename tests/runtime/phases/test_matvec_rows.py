@@ -11,7 +11,7 @@ from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
 from rdrr_runtime.phases import matvec_rows_tuning
 from rdrr_runtime.phases.fusion import AttentionSplits, Output, RowNorm
-from rdrr_runtime.phases.gpu_weight import GpuWeight
+from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
 from rdrr_runtime.phases.matmul_int8 import TYPES
 from rdrr_runtime.phases.matvec_rows import (
     can_quantize_output,
@@ -19,7 +19,7 @@ from rdrr_runtime.phases.matvec_rows import (
     padded_batch_rows,
     refusal,
 )
-from rdrr_runtime.phases.matvec_rows_tuning import RowsTuning
+from rdrr_runtime.phases.matvec_rows_tuning import HEAD_OUTPUTS, HEAD_WORKGROUPS, RowsTuning
 from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.phases.quantize_small_batch import quantize_small_batch, small_batch_bytes
 from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
@@ -101,6 +101,9 @@ def test_every_weight_type_equals_the_reference(bench, rng, dtype) -> None:
         (RowsTuning(128, 16, 4, ahead=1, rows=2, groups=2), "Q6_K", 3),
         (RowsTuning(64, 4, 2, rows=4, groups=2, staged=1), "Q4_K", 19),
         (RowsTuning(128, 64, 2, rows=8, groups=2), "Q4_K", 13),
+        (RowsTuning(64, 8, 2, ahead=1, staged=1, workgroups=3), "Q6_K", 7),
+        (RowsTuning(64, 8, 2, workgroups=3), "Q4_K", 13),
+        (RowsTuning(64, 64, 2, rows=8, workgroups=2), "Q6_K", 7),
     ],
     ids=str,
 )
@@ -109,13 +112,16 @@ def test_every_tuning_gives_the_same_result(bench, rng, tuning, dtype, rows) -> 
     assert errors(bench, rng, weight, rows, tuning) < CLOSE
 
 
+@pytest.mark.parametrize("workgroups", [0, 2])
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("lanes", [4, 8])
-def test_the_subgroups_of_a_team_add_up_their_sums(any_bench, rng, monkeypatch, lanes, groups):
+def test_the_subgroups_of_a_team_add_up_their_sums(
+    any_bench, rng, monkeypatch, lanes, groups, workgroups
+):
     # The software adapter has subgroups of 8 threads, fewer than teams have by default.
     monkeypatch.setattr(matvec_rows_tuning, "SUBGROUP", lanes)
     weight = stored(any_bench, rng, "Q4_K", 67, 1100)
-    tuning = RowsTuning(64, 16, 2, rows=4, groups=groups)
+    tuning = RowsTuning(64, 16, 2, rows=4, groups=groups, workgroups=workgroups)
     assert tuning.lanes == lanes
     assert errors(any_bench, rng, weight, 7, tuning) < CLOSE
 
@@ -150,6 +156,25 @@ def test_the_rows_that_read_a_weight_together(bench, rng, rows, kib, kind, times
     weights = (weight, weight) if int8 else (weight,)
     (made,) = matvec_rows(ctx, weights, int8_buffer(bench, rows, k), output, label="t")
     assert made.work.count(rows) == times * made.work.count(1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "kib", "outputs", "shared"),
+    [
+        (8, 48, HEAD_OUTPUTS, True),
+        (16, 48, HEAD_OUTPUTS, True),
+        (16, 16, HEAD_OUTPUTS, False),  # the inputs do not fit
+        (32, 48, HEAD_OUTPUTS, False),  # the same
+        (8, 48, HEAD_OUTPUTS // 2, False),  # too few outputs for several items of a workgroup
+    ],
+)
+def test_the_workgroups_of_a_head_stage_the_inputs_once(bench, rows, kib, outputs, shared) -> None:
+    ctx = replace(bench.context(rows), workgroup_storage=1024 * kib, max_threads=1024)
+    weight = allocate_weight(bench.arena, DTYPES["Q8_0"], Layout.ROW, (outputs, 640), "head")
+    y = bench.arena.empty("y", 4 * rows * outputs)
+    (made,) = matvec_rows(ctx, (weight,), int8_buffer(bench, rows, 640), Output((y,)), label="t")
+    assert made.record.looped == shared
+    assert (made.work.items == HEAD_WORKGROUPS) == shared
 
 
 def test_the_code_of_several_targets_is_kept_short(bench, rng) -> None:
