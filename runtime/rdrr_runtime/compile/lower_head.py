@@ -56,12 +56,12 @@ def lower_head(build: PassBuilder, norm: Norm | None, head: Head) -> LoweredHead
     ctx = build.ctx.for_one_row() if single else build.ctx
     is_fusible = (norm is None or norm.is_plain) and not head.bias
     served = fused_product(build, (weight,), ctx) if is_fusible else None
-    is_unchanged = head.scale == 1.0 and head.softcap is None
-    if served is not None and served.family is Family.ONE_ROW and is_unchanged:
+    is_token = head.scale == 1.0 and head.softcap is None and not build.spec.has_picks
+    if served is not None and served.family is Family.ONE_ROW and is_token:
         return _one_row_head(build, served, norm, head, logits)
     settle_sum(build)
     x = _rows_of_head(build, norm, head, rows)
-    if served is not None and served.family is Family.SMALL_BATCH:
+    if served is not None:
         emit_product(build, served, _source(build, norm, head, x), Output((logits,)), "head")
     else:
         _general_head(build, norm, head, x, logits, single=single)
@@ -110,8 +110,6 @@ def _one_row_head(
 ) -> LoweredHead:
     candidates = build.workspace.named("candidates", CANDIDATE_BYTES * MAX_OUTPUT_GROUPS)
     output, weights = Output((logits,), "best", best=candidates), served.product.weights
-    if build.spec.has_picks:  # the row is copied first
-        settle_sum(build)
     source = take_sum(build, _stream(norm, head), norm, weights, output, stored=False)
     if source is None:
         source = _source(build, norm, head, _rows_of_head(build, norm, head, 1))

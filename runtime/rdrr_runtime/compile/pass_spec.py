@@ -88,7 +88,7 @@ def batch_fill(rows: int) -> PassSpec:
     return PassSpec(f"batch fill of {rows}", rows, Logits.LAST_N, Slots.MAPPED)
 
 
-BATCHES = tuple(batch_of(rows) for rows in (2, 4, 8, 16, 32))
+BATCHES = tuple(batch_of(rows) for rows in (1, 2, 4, 8, 16, 32))
 """Decode passes of a batch by their number of rows; different kernels are fastest at each size."""
 
 LOADED = (DECODE, PREFILL)

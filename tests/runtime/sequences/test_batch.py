@@ -122,6 +122,22 @@ def test_the_dispatches_of_a_step_do_not_depend_on_the_rows(backend, rng):
     assert work[0] == work[1]
 
 
+def test_a_sequence_alone_in_a_batch_runs_the_fused_products_of_one_row(backend, rng):
+    batch, ids = backend.batch(4, CONTEXT), prompts(rng, 4)[0]
+    counters, dispatches = backend.device.counters, {}
+    for count in (1, 2):
+        rows = [Row(one, at, 0) for at, one in enumerate(ids[:count])]
+        found = batch.greedy(rows, 12)
+        before = counters.copy()
+        batch.greedy(rows, 1)
+        dispatches[count] = counters.since(before).dispatches
+    runs = Engine(backend, [], VOCAB).generate(ids[:1], max_tokens=12)
+    expected = [one for run in runs for one in run]
+    assert found[0] == expected
+    assert batch.greedy([Row(ids[0], 3, 0)], 12) == [expected]
+    assert dispatches[1] < dispatches[2]
+
+
 def test_several_steps_at_once_give_the_ids_of_single_steps(backend, rng):
     rows, count = [Row(int(rng.integers(VOCAB)), sequence, 0) for sequence in range(3)], 41
     batch = backend.batch(3, CONTEXT)
