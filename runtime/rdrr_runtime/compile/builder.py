@@ -28,7 +28,13 @@ from rdrr_runtime.phases.kept_hidden import KeptHidden
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.quantize_rows import QuantizedRows, int8_sizes, padded_rows, quantize_rows
-from rdrr_runtime.phases.requantize import Requantized, is_rounded, requantized, scratch_bytes
+from rdrr_runtime.phases.requantize import (
+    Requantized,
+    is_rounded,
+    requantized,
+    shared_bytes,
+    whole_bytes,
+)
 from rdrr_runtime.phases.routing import Routed
 
 
@@ -61,9 +67,9 @@ class LoadedModel:
 
     @cached_property
     def requantized_bytes(self) -> int:
-        """Bytes of the buffer in which each matrix that int8 products need rounded finds room."""
+        """Bytes of the buffer for matrices that int8 products need rounded; 0 if there are none."""
         rounded = (one for one in self.weights.matrices.values() if is_rounded(one))
-        return max(scratch_bytes(one, self.max_binding) for one in rounded)
+        return shared_bytes(rounded, self.max_binding)
 
 
 @dataclass
@@ -172,7 +178,12 @@ class PassBuilder:
 
     def product(self, weights: Sequence[GpuWeight], ctx: OpContext | None = None) -> Product:
         """Return the request for a product with some matrices."""
-        return Product(ctx or self.ctx, tuple(weights), may_fuse=self.model.may_fuse)
+        return Product(
+            ctx or self.ctx,
+            tuple(weights),
+            shared_bytes=self.model.requantized_bytes,
+            may_fuse=self.model.may_fuse,
+        )
 
     def choose(self, product: Product) -> Chosen[ProductKernel]:
         """Choose the kernel of a product with one matrix."""
@@ -216,7 +227,17 @@ class PassBuilder:
             self._quantized_names[rows, k] = name
         return target
 
-    def requantized(self, weight: GpuWeight, label: str) -> Requantized:
-        """Return a matrix rounded to Q8_0 rows, in a buffer that all such matrices share."""
-        scratch = self.workspace.named("requantized", self.model.requantized_bytes)
-        return requantized(weight, scratch, self.model.max_binding, label=label)
+    def requantized(self, weights: Sequence[GpuWeight], label: str) -> tuple[Requantized, ...]:
+        """Return matrices rounded to Q8_0 rows, in a buffer that all such matrices share.
+
+        Args:
+            weights: One matrix, or several that find room in the buffer together.
+            label: Name of the product, for messages and profiles.
+        """
+        shared = self.workspace.named("requantized", self.model.requantized_bytes)
+        made, begin = [], 0
+        for one in weights:
+            rest = shared.range(begin, shared.size - begin)
+            made.append(requantized(one, rest, self.model.max_binding, label=label))
+            begin += whole_bytes(one)
+        return tuple(made)

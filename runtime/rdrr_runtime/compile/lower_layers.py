@@ -49,7 +49,7 @@ def serve_gated(build: PassBuilder, pattern: GatedFeedForward) -> int:
         return pattern.own_count
     output, handed = quantized
     source = norm_input(build, pattern.norm, weights, output)
-    (phase,) = emit_product(build, gated, source, output, activation.out)
+    (*_, phase) = emit_product(build, gated, source, output, activation.out)
     build.values.mark_read(pattern.norm.x)
     emit_branch(build, down, pattern.down, handed, phase.tuning_keys)
     return pattern.own_count + pattern.down.count

@@ -6,7 +6,7 @@ for each family. `rdrr_runtime.compile.products` decides which family serves a p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -113,11 +113,11 @@ def int8_gate(
 
 
 def _can_hand_over(build: PassBuilder, gated: Served, down: Served, width: int) -> bool:
-    if down.family is not gated.family or down.by_column or gated.by_column:
-        return False
-    if not (gated.int8 and down.int8):
+    if down.family is not gated.family or not (gated.int8 and down.int8):
         return False
     if gated.family is Family.ONE_ROW:
+        if down.by_column or gated.by_column:
+            return False
         return one_row.can_quantize_output(build.ctx, width)
     return small_batch.can_quantize_output(build.ctx, width)
 
@@ -156,7 +156,7 @@ def emit_product(
         depends: Tuning keys that the input of a one-row product depends on.
 
     Returns:
-        The phases of the product itself.
+        The phases of the product, where some may round matrices before; the last one multiplies.
     """
     ctx, weights = served.chosen.candidate.context(served.product), served.product.weights
     y, bias, adds = output.ys[0], output.bias, output.kind == "add"
@@ -165,8 +165,7 @@ def emit_product(
             ctx, weights, source, output, int8=served.int8, label=label, tuning_keys=depends
         )
     elif served.family is Family.SMALL_BATCH:
-        x = source.x if source.int8 else _small_batch_in_int8(build, served, source)
-        phases = matvec_rows(build.ctx, weights, x, output, label=label)
+        phases = _small_batch(build, served, source, output, label)
     elif served.family is Family.INT8_TILES:
         phases = _int8_tiles(build, served, source, output, label)
     else:
@@ -190,21 +189,61 @@ def _int8_tiles(
     build: PassBuilder, served: Served, source: Input, output: Output, label: str
 ) -> list[Phase]:
     """Return the tiled product, its matrix rounded to Q8_0 rows before where it must be."""
-    (weight,) = served.product.weights
     before = source.before
     assert before is None or isinstance(before, RowNorm | GatedPair), "others are of one row"
     rows = build.quantized(source.name, source.x, served.k, served.reason, before=before)
-    made = build.requantized(weight, label) if is_rounded(weight) else None
-    products = matmul_int8(
-        build.ctx,
-        weight if made is None else made.weight,
-        rows,
-        output.ys[0],
-        bias=output.bias,
-        accumulate=output.kind == "add",
-        label=label,
-    )
-    return products if made is None else made.before(products)
+
+    def products(weights: Sequence[GpuWeight]) -> list[Phase]:
+        return matmul_int8(
+            build.ctx,
+            weights[0],
+            rows,
+            output.ys[0],
+            bias=output.bias,
+            accumulate=output.kind == "add",
+            label=label,
+        )
+
+    return _of_rows(build, served, products, label)
+
+
+def _small_batch(
+    build: PassBuilder, served: Served, source: Input, output: Output, label: str
+) -> list[Phase]:
+    """Return the product with a small batch, its matrices rounded to Q8_0 rows where they must."""
+    x = source.x if source.int8 else _small_batch_in_int8(build, served, source)
+
+    def products(weights: Sequence[GpuWeight]) -> list[Phase]:
+        return matvec_rows(build.ctx, tuple(weights), x, output, label=label)
+
+    return _of_rows(build, served, products, label)
+
+
+def _of_rows(
+    build: PassBuilder,
+    served: Served,
+    products: Callable[[Sequence[GpuWeight]], list[Phase]],
+    label: str,
+) -> list[Phase]:
+    """Return a product of Q8_0 rows, after the phases that round the matrices that are not rows.
+
+    Args:
+        build: The pass under construction.
+        served: The product.
+        products: Returns the phases of the product with such matrices, one for each part of a
+            single matrix.
+        label: Label of the op.
+    """
+    weights = served.product.weights
+    rounded = [one for one in weights if is_rounded(one)]
+    if not rounded:
+        return products(weights)
+    made = build.requantized(rounded, label)
+    rows = iter(made)
+    phases = products([next(rows).weight if is_rounded(one) else one for one in weights])
+    if len(weights) == 1:
+        return made[0].before(phases)
+    return [*(phase for one in made for phase in one.phases), *phases]
 
 
 def emit_branch(

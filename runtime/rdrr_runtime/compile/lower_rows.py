@@ -63,7 +63,7 @@ def serve_row_feed_forward(build: PassBuilder, pattern: FeedForward) -> int:
             clamp=clamp,
         )
     source, x = source_of(build, pattern.norm, pattern.linears[0].x, weights, output)
-    (phase,) = emit_product(build, inner, source, output, activation.out)
+    (*_, phase) = emit_product(build, inner, source, output, activation.out)
     build.mark_source_read(pattern.norm, x, len(pattern.linears))
     emit_branch(build, down, branch, handed, phase.tuning_keys)
     return pattern.count

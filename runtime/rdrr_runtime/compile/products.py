@@ -19,7 +19,7 @@ from rdrr_runtime.phases import matmul_int8, matvec, matvec_rows
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.linear import GEMV_ROWS
-from rdrr_runtime.phases.requantize import is_rounded
+from rdrr_runtime.phases.requantize import in_rows, is_rounded, whole_bytes
 
 
 class Family(Enum):
@@ -50,6 +50,9 @@ ROWS: Mapping[Family, range] = MappingProxyType(
 )
 """Numbers of rows for which the kernels of each family are candidates."""
 
+ROUNDING = (Family.SMALL_BATCH, Family.INT8_TILES)
+"""Families whose products may round matrices to rows of Q8_0 first."""
+
 FUSED_FAMILIES = (Family.ONE_ROW, Family.SMALL_BATCH)
 """Families that can fuse the ops around a product into the launch."""
 
@@ -66,6 +69,7 @@ class Product:
         partials: Number of partial results of attention to join before the product; 0 for none.
         apart: Whether each matrix has a y of its own.
         bias: Whether a bias is added.
+        shared_bytes: Bytes of the buffer for matrices that are rounded before the product.
         exact: Whether activations must not be quantized to int8.
         may_fuse: Whether kernels that serve several ops may be used at all.
     """
@@ -77,6 +81,7 @@ class Product:
     partials: int = 0
     separate_outputs: bool = False
     bias: bool = False
+    shared_bytes: int = 0
     exact: bool = False
     may_fuse: bool = True
 
@@ -141,8 +146,21 @@ def _one_row(*, int8: bool) -> Refusal:
 
 
 def _small_batch(product: Product) -> str | None:
-    apart, bias = product.separate_outputs, product.bias
-    return matvec_rows.refusal(product.ctx, product.weights, apart=apart, bias=bias)
+    weights, rounded = product.weights, [one for one in product.weights if is_rounded(one)]
+    if len(weights) > 1 or product.gate:
+        size = sum(map(whole_bytes, rounded))
+        if size > product.shared_bytes:
+            most = product.shared_bytes
+            return f"its matrices take {size} bytes as rows of Q8_0, and there are {most} for them"
+    if not any(one.form.values for one in rounded) or len(rounded) == len(weights):
+        weights = tuple(in_rows(one) if is_rounded(one) else one for one in weights)
+    return matvec_rows.refusal(
+        product.ctx,
+        weights,
+        apart=product.separate_outputs,
+        bias=product.bias,
+        gate=product.gate,
+    )
 
 
 def _int8_tiles(product: Product) -> str | None:
@@ -204,7 +222,7 @@ def _with_notes(
         text = f"{reason.text}; {overruled.hint} is not honoured: {overruled.obstacle}"
         reason = Reason(text, overruled)
     notes = dict.fromkeys(one.note for one in product.weights if one.note)
-    if found.candidate.family is Family.INT8_TILES and is_rounded(product.weights[0]):
+    if found.candidate.family in ROUNDING and any(map(is_rounded, product.weights)):
         notes["weights rounded to rows of Q8_0 in each pass"] = None
     return Chosen(found.candidate, replace(reason, text="; ".join((*notes, reason.text))))
 
@@ -217,13 +235,13 @@ def _wishes(product: Product, preferences: Preferences) -> Sequence[Wish[Product
     """Return the wishes for a product: hints for the type of its weights, else adapter defaults."""
     arithmetic = preferences.arithmetic
     if _has_blocks(product):
-        int8 = arithmetic.int8
-        if arithmetic.hint is None and _is_small_column_batch(product):
-            int8 = False
-        return [Wish(arithmetic.source, _in_int8(wanted=int8), arithmetic.hint)]
+        wanted = _in_int8(wanted=arithmetic.int8)
+        if arithmetic.int8 and arithmetic.hint is None and _is_small_column_batch(product):
+            wanted = _without_tiles
+        return [Wish(arithmetic.source, wanted, arithmetic.hint)]
     hint = preferences.hint("f16Matmul")
     asked = _kernel_wish(hint, product) if hint is not None else None
-    return [_scalar_wish(preferences), *([asked] if asked is not None else [])]
+    return [_scalar_wish(product, preferences), *([asked] if asked is not None else [])]
 
 
 def _is_small_column_batch(product: Product) -> bool:
@@ -236,17 +254,19 @@ def _is_small_column_batch(product: Product) -> bool:
     return few and any(one.by_column for one in product.weights)
 
 
+def _without_tiles(kernel: ProductKernel) -> bool:
+    return kernel.family is Family.SMALL_BATCH or not kernel.int8
+
+
 def _in_int8(*, wanted: bool) -> Callable[[ProductKernel], bool]:
     return lambda kernel: kernel.int8 is wanted
 
 
-def _scalar_wish(preferences: Preferences) -> Wish[ProductKernel]:
-    """Return the wish for 16-bit and 32-bit weights: int8 only in tiles, thus for many rows."""
+def _scalar_wish(product: Product, preferences: Preferences) -> Wish[ProductKernel]:
+    """Return the wish for 16-bit and 32-bit weights: int8 only for more than a few rows."""
     arithmetic = preferences.arithmetic
-    if preferences.rounds_16_bit_weights:
-        return Wish(
-            arithmetic.source, lambda kernel: kernel.family is Family.INT8_TILES or not kernel.int8
-        )
+    if preferences.rounds_16_bit_weights and product.ctx.max_rows > GEMV_ROWS:
+        return Wish(arithmetic.source, lambda kernel: kernel.family in ROUNDING or not kernel.int8)
     return Wish(arithmetic.source if arithmetic.hint else "auto", _in_int8(wanted=False))
 
 

@@ -93,12 +93,15 @@ class RowsMatrix:
     """One of the matrices of a product with a small batch.
 
     Attributes:
-        n: Outputs of the matrix; with experts, outputs of one expert.
+        n: Outputs of the matrix, or of the part of it that is bound; with experts, outputs of one
+            expert.
         first: First item that computes outputs of this matrix.
+        before: Outputs of other matrices, or of other parts, before its own; None with experts.
     """
 
     n: int
     first: int
+    before: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +115,7 @@ class MatvecRows(WeightsRecord):
             `Output.kind`.
         act: For `gate` and `activate`: the formula, see snippets/activate.wgsl.
         bias: Whether a bias is added.
-        concatenated: Whether the outputs of several matrices lie side by side in one y.
+        concatenated: Whether the outputs of several matrices or parts lie side by side in one y.
         rows: Token rows of a team, a power of two; 1 with experts.
         groups: Groups of teams that compute the same outputs for different token rows.
         staged: Whether the inputs of an item's rows are staged in workgroup memory.
@@ -127,6 +130,7 @@ class MatvecRows(WeightsRecord):
         stride: With `looped`: number of workgroups; each computes every `stride`-th item.
         steps: With `looped`: items of each workgroup.
         matrices: The matrices of the product.
+        y_stride: For `concatenated`: outputs of all matrices and parts.
         expert_count: With experts: number of experts in a stack.
         top_k: With experts: routes of a row.
         scaled: With experts: whether routing weights multiply the inputs of experts.
@@ -155,6 +159,7 @@ class MatvecRows(WeightsRecord):
     stride: int | None = None
     steps: int | None = None
     matrices: tuple[RowsMatrix, ...]
+    y_stride: int | None = None
     expert_count: int | None = None
     top_k: int | None = None
     scaled: bool = choice(default=False)

@@ -2,17 +2,18 @@
 
 This kernel fills the gap between `matvec`, which takes one row, and `matmul_int8`, whose tiles need
 many rows. `quantize_small_batch` provides the rows in int8. The phase stores the outputs, adds them
-to the residual stream or gates them. It reads only blocks along K, and only matrices with a single
-part.
+to the residual stream or gates them. It reads only blocks along K; `requantize` makes such blocks
+of other matrices. A matrix with several parts has a phase for each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.bound_weights import bind_whole
+from rdrr_runtime.phases.bound_weights import BoundWeights, bind_parts, bind_whole
 from rdrr_runtime.phases.context import OpContext, need_floats
 from rdrr_runtime.phases.fusion import Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
@@ -44,7 +45,12 @@ def padded_batch_rows(rows: int) -> int:
 
 
 def refusal(
-    ctx: OpContext, weights: Sequence[GpuWeight], *, apart: bool = False, bias: bool = False
+    ctx: OpContext,
+    weights: Sequence[GpuWeight],
+    *,
+    apart: bool = False,
+    bias: bool = False,
+    gate: bool = False,
 ) -> str | None:
     """Return why the kernel cannot multiply these matrices, or None if it can.
 
@@ -53,6 +59,7 @@ def refusal(
         weights: The matrices [N, K].
         apart: Whether each matrix has a y of its own.
         bias: Whether a bias is added.
+        gate: Whether an activation joins the outputs of gate and up.
     """
     if not 2 <= ctx.max_rows <= MAX_ROWS:
         return f"it takes 2 to {MAX_ROWS} token rows, and the pass has {ctx.max_rows}"
@@ -66,17 +73,22 @@ def refusal(
     buffers = 2 + len(weights) + (len(weights) if apart else 1) + bias
     if buffers > MAX_BUFFERS:
         return f"it would bind {buffers} buffers, more than {MAX_BUFFERS}"
-    return weights_refusal(ctx, weights)
+    return weights_refusal(ctx, weights, in_parts=len(weights) == 1 and not gate)
 
 
-def weights_refusal(ctx: OpContext, weights: Sequence[GpuWeight]) -> str | None:
+def weights_refusal(
+    ctx: OpContext, weights: Sequence[GpuWeight], *, in_parts: bool = False
+) -> str | None:
     """Return why this kernel and `expert_int8` cannot read these matrices, or None if they can."""
     if ctx.values != "f32":
         return f"it takes activations in f32, and the pass has {ctx.values}"
     column = next((one for one in weights if one.by_column), None)
     if column is not None:
         return f"it reads blocks along K, and a {column.dtype} matrix is column-major"
-    return next(filter(None, (unreadable_reason(one, int8=True) for one in weights)), None)
+    return next(
+        filter(None, (unreadable_reason(one, int8=True, in_parts=in_parts) for one in weights)),
+        None,
+    )
 
 
 def can_quantize_output(ctx: OpContext, outputs: int) -> bool:
@@ -93,7 +105,9 @@ def matvec_rows(
     label: str,
     tuning: RowsTuning | None = None,
 ) -> list[Phase]:
-    """Lower a fused product of a small batch to one phase; `refusal` must return None for it.
+    """Lower a fused product of a small batch; `refusal` must return None for it.
+
+    It takes one phase, or one for each part of a single matrix.
 
     Args:
         ctx: Lowering context.
@@ -109,46 +123,58 @@ def matvec_rows(
     """
     gate, rows, k = output.kind == "gate", ctx.max_rows, weights[0].k
     sizes = [sum(one.n for one in weights) // 2] if gate else [one.n for one in weights]
-    concatenated = len(output.ys) < len(sizes)
+    concatenated = len(output.ys) < len(sizes) or len(weights[0].parts) > 1
     _need_room(ctx, x, output, [sum(sizes)] if concatenated else sizes, k, label)
-    bound = bind_whole(weights)
-    variant = f"{bound.types}.{output.kind}"
+    types = ",".join(one.dtype.name.lower() for one in weights)
     shape = RowsShape(sum(sizes), k, len(sizes), gate, output.int8)
-    tuning_key = rows_tuning(ctx, variant, shape)
+    tuning_key = rows_tuning(ctx, f"{types}.{output.kind}", shape)
     used = (tuning or tuning_key.used).for_rows(rows)
-    step = used.item_outputs // (2 if gate else 1)
-    matrices, items = _matrices(weights, step, gate=gate)
-    workgroups = min(items, used.workgroups or items)
-    looped = workgroups < items
-    record = MatvecRows(
-        threads=used.workgroup,
-        variant=f"{variant}.int8",
-        kind=output.kind,
-        act=output.act,
-        clamp=output.clamp,
-        bias=output.bias is not None,
-        concatenated=concatenated,
-        rows=used.rows,
-        groups=used.groups,
-        staged=used.staged > 0,
-        looped=looped,
-        t=used.team,
-        lanes=used.lanes,
-        outputs=used.outputs,
-        ahead=used.ahead > 0,
-        width=used.outputs_of_gate if output.int8 else 0,
-        subgroups=ctx.subgroups,
-        units=units_of(k),
-        stride=workgroups if looped else None,
-        steps=-(-items // workgroups) if looped else None,
-        matrices=matrices,
-        **bound.fields,
-    )
-    buffers = {"current": ctx.state.step, "x": x, **bound.buffers}
+    fields = _fields(ctx, output, used, k)
+    if concatenated:
+        fields |= {"concatenated": True, "y_stride": sum(sizes)}
+    buffers = {"current": ctx.state.step, "x": x}
     buffers |= {f"y{index}": y for index, y in enumerate(output.ys)}
     if output.bias is not None:
         buffers["bias"] = output.bias
-    return [Phase(record, buffers, Work(workgroups, used.item_rows), label, (tuning_key,))]
+    step = used.item_outputs // (2 if gate else 1)
+    made = []
+    for bound in bind_parts(weights[0]) if len(weights) == 1 else (bind_whole(weights),):
+        matrices, items = _matrices(bound, step, gate=gate)
+        workgroups = min(items, used.workgroups or items)
+        looped = workgroups < items
+        record = MatvecRows(
+            variant=f"{types}.{output.kind}.int8",
+            looped=looped,
+            stride=workgroups if looped else None,
+            steps=-(-items // workgroups) if looped else None,
+            matrices=matrices,
+            **fields,
+            **bound.fields,
+        )
+        work = Work(workgroups, used.item_rows)
+        made.append(Phase(record, buffers | bound.buffers, work, label, (tuning_key,)))
+    return made
+
+
+def _fields(ctx: OpContext, output: Output, used: RowsTuning, k: int) -> dict[str, Any]:
+    """Return the fields of the record that do not depend on the matrices."""
+    return {
+        "threads": used.workgroup,
+        "kind": output.kind,
+        "act": output.act,
+        "clamp": output.clamp,
+        "bias": output.bias is not None,
+        "rows": used.rows,
+        "groups": used.groups,
+        "staged": used.staged > 0,
+        "t": used.team,
+        "lanes": used.lanes,
+        "outputs": used.outputs,
+        "ahead": used.ahead > 0,
+        "width": used.outputs_of_gate if output.int8 else 0,
+        "subgroups": ctx.subgroups,
+        "units": units_of(k),
+    }
 
 
 def _need_room(
@@ -173,13 +199,15 @@ def _need_room(
         need_floats(f"{label}: bias", output.bias, sum(sizes))
 
 
-def _matrices(
-    weights: Sequence[GpuWeight], step: int, *, gate: bool
-) -> tuple[tuple[RowsMatrix, ...], int]:
-    """Return the constants of each matrix, and the total number of items of `step` outputs."""
+def _matrices(bound: BoundWeights, step: int, *, gate: bool) -> tuple[tuple[RowsMatrix, ...], int]:
+    """Return the constants of each bound matrix, and the number of items of `step` outputs."""
+    pairs = tuple(zip(bound.weights, bound.parts, strict=True))
+    sizes = [one.outputs(part) for one, part in pairs]
     if gate:
-        pairs = sum(one.n for one in weights) // 2
-        return tuple(RowsMatrix(one.n, 0) for one in weights), -(-pairs // step)
-    counts = [-(-one.n // step) for one in weights]
-    firsts = [sum(counts[:index]) for index in range(len(counts))]
-    return tuple(map(RowsMatrix, (one.n for one in weights), firsts)), sum(counts)
+        return tuple(RowsMatrix(size, 0) for size in sizes), -(-sum(sizes) // 2 // step)
+    counts = [-(-size // step) for size in sizes]
+    made = tuple(
+        RowsMatrix(size, sum(counts[:at]), part.first_row + sum(sizes[:at]))
+        for at, (size, (_, part)) in enumerate(zip(sizes, pairs, strict=True))
+    )
+    return made, sum(counts)

@@ -10,7 +10,8 @@
 // y[r, n] = f(v), v = sum_k W[n, k] x[r, k].
 {% endif %}
 //
-// f    store    y[r, n] = v[r, n] (+ bias[n]); each matrix has its own y, or their outputs lie side by side
+// f    store    y[r, n] = v[r, n] (+ bias[n]); each matrix has its own y, or the outputs of all matrices lie side by
+//               side, likewise those of all parts of a matrix, each of which has a phase of its own
 //      add      y[r, n] += v[r, n] (+ bias[n])
 //      gate     y[r, n] = activate(v_gate[r, n]) v_up[r, n]; gate and up are one matrix of 2 N rows or two of N
 {% if KIND == "activate" %}
@@ -78,7 +79,13 @@ override STEPS: u32;             // items of each workgroup
 {% for F in FORMATS %}
 override N{{ loop.index0 }}: u32;
 override FIRST{{ loop.index0 }}: u32;        // first item of the matrix
+{% if not EXPERTS and not GATE %}
+override BEFORE{{ loop.index0 }}: u32;       // outputs before those of the matrix
+{% endif %}
 {% endfor %}
+{% if CONCATENATED %}
+override Y_STRIDE: u32;          // outputs of a row of y
+{% endif %}
 {% if EXPERTS %}
 override EXPERT_COUNT: u32;
 override TOP_K: u32;
@@ -371,14 +378,12 @@ fn store(item: u32, team: u32, row: u32, sums: Sums) {
     }
 {% endfor %}
 {% else %}
-{% set before = namespace(outputs="") %}
-{% set ALL = "(N0" ~ (" + N1" if TARGETS > 1) ~ (" + N2" if TARGETS > 2) ~ ")" %}
 {% for s in range(TARGETS) %}
     if (item >= FIRST{{ s }}{{ " && item < FIRST" ~ (s + 1) if s + 1 < TARGETS }}) {
         let first = ((item - FIRST{{ s }}) * TEAMS + team) * {{ OUTPUTS }}u;
 {% for o in range(OUTPUTS) %}
         if (first + {{ o }}u < N{{ s }}) {
-            let at = row * {{ ALL if CONCATENATED else "N" ~ s }} + {{ before.outputs if CONCATENATED }}first + {{ o }}u;
+            let at = row * {{ "Y_STRIDE + BEFORE" ~ s if CONCATENATED else "N" ~ s }} + first + {{ o }}u;
 {% if EXPERTS and BIAS %}
             var biases = 0.0;
             for (var route = row * TOP_K; route < (row + 1u) * TOP_K; route++) {
@@ -387,11 +392,11 @@ fn store(item: u32, team: u32, row: u32, sums: Sums) {
             }
 {% endif %}
 {% set SUM = "sums" ~ ("[" ~ o ~ "]" if OUTPUTS > 1 else "") %}
-            y{{ 0 if CONCATENATED else s }}[at] = {{ "activate(" ~ SUM ~ ")" if KIND == "activate" else SUM }}{{ (" + biases" if EXPERTS else " + bias[" ~ before.outputs ~ "first + " ~ o ~ "u]") if BIAS }}{{ " + y" ~ s ~ "[at]" if KIND == "add" }};
+{% set Y = "y" ~ (0 if CONCATENATED else s) ~ "[at]" %}
+            {{ Y }} = {{ "activate(" ~ SUM ~ ")" if KIND == "activate" else SUM }}{{ (" + biases" if EXPERTS else " + bias[BEFORE" ~ s ~ " + first + " ~ o ~ "u]") if BIAS }}{{ " + " ~ Y if KIND == "add" }};
         }
 {% endfor %}
     }
-{% set before.outputs = before.outputs ~ "N" ~ s ~ " + " %}
 {% endfor %}
 {% endif %}
 }

@@ -1,13 +1,13 @@
 """Rounding of matrices to Q8_0 rows before int8 products, in a buffer that all matrices share.
 
 Int8 products need int8 codes with scales along the inputs. Matrices of 16-bit values, and those
-whose blocks lie along the outputs, are rounded to Q8_0 before each product of many rows. The
+whose blocks lie along the outputs, are rounded to Q8_0 before each product of several rows. The
 rounding error is at most 1/254 of the largest weight of each 32, as that of the inputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rdrr_device.buffers import BufferSlice
@@ -26,8 +26,14 @@ ROUNDED_TYPES = ("F16", "BF16")
 
 WORKGROUP = 256
 OUTPUTS = 32  # outputs of an item
-SCRATCH_BYTES = 32 << 20
+SCRATCH_BYTES = 64 << 20
 """Most bytes of the shared buffer; a larger matrix is multiplied in several parts."""
+
+MAX_MATRICES = 3
+"""Most matrices for which the shared buffer has room at once, if they are small enough."""
+
+ALIGNMENT = 256
+"""Multiple at which a matrix begins in the shared buffer, as devices require of a binding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +77,7 @@ class Requantized:
 
 
 def is_rounded(weight: GpuWeight) -> bool:
-    """Return whether int8 products need the matrix rounded to Q8_0 rows, and can have it."""
+    """Return whether int8 products need a matrix rounded to Q8_0 rows, and can have it."""
     return weight.by_column or (weight.dtype.name in ROUNDED_TYPES and readable(weight))
 
 
@@ -80,6 +86,24 @@ def scratch_bytes(weight: GpuWeight, max_binding: int) -> int:
     fit = _fitting_rows(weight.k, max_binding)
     most = max(min(part.rows, fit) for part in weight.parts)
     return FORMATS[TYPE].size(most, _units(weight.k))
+
+
+def shared_bytes(weights: Iterable[GpuWeight], max_binding: int) -> int:
+    """Return the bytes of a shared buffer for any of some matrices, or for several small ones."""
+    most = max((scratch_bytes(one, max_binding) for one in weights), default=0)
+    several = MAX_MATRICES * (most + ALIGNMENT) if most else 0
+    return max(most, min(several, SCRATCH_BYTES, max_binding))
+
+
+def whole_bytes(weight: GpuWeight) -> int:
+    """Return the bytes of a whole matrix as Q8_0 rows, up to where another one may begin."""
+    size = FORMATS[TYPE].size(weight.n, _units(weight.k))
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def in_rows(weight: GpuWeight) -> GpuWeight:
+    """Return what kernels may expect of the matrix after it was rounded: its type and layout."""
+    return replace(weight, dtype=DTYPES[TYPE], layout=Layout.ROW)
 
 
 def requantized(

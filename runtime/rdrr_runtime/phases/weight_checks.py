@@ -29,18 +29,19 @@ def need_rows(weight: GpuWeight, label: str) -> None:
         )
 
 
-def unreadable_reason(weight: GpuWeight, *, int8: bool) -> str | None:
-    """Return why a product that binds a whole matrix cannot read it, or None if it can.
+def unreadable_reason(weight: GpuWeight, *, int8: bool, in_parts: bool = False) -> str | None:
+    """Return why a product cannot read a matrix, or None if it can.
 
     Args:
         weight: The matrix.
         int8: Whether the product multiplies in int8.
+        in_parts: Whether the product has a phase for each part, instead of binding whole matrices.
     """
     if not readable(weight):
         return f"its {weight.dtype} values are stored column-major"
     if int8 and weight.form.values:
         return f"{weight.dtype} has no codes that could be multiplied in int8"
-    if len(weight.parts) > 1:
+    if len(weight.parts) > 1 and not in_parts:
         return f"a matrix of {weight.size} bytes exceeds what the device binds at once"
     return None
 

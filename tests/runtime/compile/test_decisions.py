@@ -59,7 +59,7 @@ ADAPTERS = {
 NAMED = {
     "one-row product, int8 activations": r"matvec\..*\.int8",
     "one-row product, float activations": r"matvec\.(?!.*\.int8)",
-    "small batch, int8 activations": r"matvec_rows\.(?!experts)|quantize_small_batch",
+    "small batch, int8 activations": r"matvec_rows\.(?!experts)|quantize_small_batch|requantize",
     "tiles of many rows, int8 activations": r"matmul_int8\.|quantize_rows|requantize",
     "tiles of many rows (": r"matmul_tiled\.",
     "general product": r"gemv_row\.",

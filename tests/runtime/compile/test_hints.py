@@ -200,7 +200,7 @@ def test_an_unhonoured_hint_is_reported_once(plain_device, tmp_path, rng):
 
 
 @pytest.mark.parametrize(
-    ("layout", "kernel"), [("row", "matvec_rows.q4_k"), ("column", "matmul_int8.q8_0")]
+    ("layout", "kernel"), [("row", "matvec_rows.q4_k"), ("column", "matvec_rows.q8_0")]
 )
 def test_a_small_batch_uses_int8_if_a_hint_requests_it(device, tmp_path, rng, layout, kernel):
     package, hints = package_of(tmp_path, rng, layout=layout), policy(q4kMatmul="fused_q4k_int8")
@@ -337,15 +337,13 @@ def test_a_dry_run_makes_the_same_decisions_as_loading(device, tmp_path, rng):
 @pytest.mark.parametrize(
     ("hints", "kernels"),
     [
-        ({}, {"decode": "matvec", "small window": "gemv_row", "prefill": "matmul_int8"}),
-        (
-            {"q4kMatmul": "fused_q4k_int8"},
-            {"decode": "matvec", "small window": "matmul_int8", "prefill": "matmul_int8"},
-        ),
+        ({}, ["matvec.", "matvec_rows.q8_0", "matmul_int8.q8_0"]),
+        ({"q4kMatmul": "fused_q4k_int8"}, ["matvec.", "matvec_rows.q8_0", "matmul_int8.q8_0"]),
+        ({"q4kMatmul": "fused_q4k"}, ["matvec.", "gemv_row.q4_k", "matmul_tiled.q4_k"]),
     ],
-    ids=["auto", "int8 requested"],
+    ids=["auto", "int8 requested", "float requested"],
 )
-def test_small_batches_with_column_major_weights_use_int8_only_if_a_hint_requests_it(
+def test_several_rows_are_multiplied_with_column_major_weights_that_are_rounded_to_rows(
     device, tmp_path, rng, monkeypatch, hints, kernels
 ):
     monkeypatch.setattr(device, "info", replace(device.info, software=False))
@@ -353,6 +351,7 @@ def test_small_batches_with_column_major_weights_use_int8_only_if_a_hint_request
     specs = (DECODE, SMALL_WINDOW, PREFILL)
     choices = decisions_for(package, device, policy(**hints), 64, "f16", specs=specs)
     assert unhonoured(choices) == ()
-    for step, kernel in kernels.items():
-        (found,) = [one for one in choices if one.step == step and one.op == "l0.down_proj"]
+    for spec, kernel in zip(specs, kernels, strict=True):
+        (found,) = [one for one in choices if (one.step, one.op) == (spec.name, "l0.down_proj")]
         assert found.kernel.startswith(kernel)
+        assert ("rounded to rows of Q8_0" in found.reason) is ("q8_0" in kernel)

@@ -10,11 +10,21 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.exec.traffic import traffic
 from rdrr_runtime.phases import requantize
 from rdrr_runtime.phases.formats import FORMATS
+from rdrr_runtime.phases.fusion import Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matmul_int8 import matmul_int8
+from rdrr_runtime.phases.matvec_rows import matvec_rows, padded_batch_rows, refusal
 from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.phases.quantize_rows import QuantizedRows, int8_sizes, padded_rows, quantize_rows
-from rdrr_runtime.phases.requantize import ROUNDED_TYPES, Requantized, requantized, scratch_bytes
+from rdrr_runtime.phases.quantize_small_batch import quantize_small_batch, small_batch_bytes
+from rdrr_runtime.phases.requantize import (
+    ROUNDED_TYPES,
+    Requantized,
+    requantized,
+    scratch_bytes,
+    shared_bytes,
+    whole_bytes,
+)
 from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
 
 BLOCKS = tuple(name for name, form in FORMATS.items() if not form.values)
@@ -43,6 +53,24 @@ def values_of(bench: Bench, made: Requantized) -> F32:
     codes = words[:offset].view(np.int8).reshape(weight.n, -1, 32).astype(np.float32)
     scales = words[offset:].view(np.float32)[: codes[..., 0].size].reshape(codes.shape[:2])
     return (codes * scales[..., None]).reshape(weight.n, -1)[:, : weight.k]
+
+
+def small_batch(
+    bench: Bench, made: Requantized, x: F32, *, bias: F32 | None = None, before: F32 | None = None
+) -> F32:
+    """Return what `product` does, by the kernel of small batches."""
+    rows, k = x.shape
+    ctx, n = bench.context(rows), made.weight.n
+    assert refusal(ctx, (made.weight,)) is None
+    q = bench.upload(np.full(small_batch_bytes(padded_batch_rows(rows), k), 0xFF, np.uint8))
+    y = bench.poisoned(rows, n) if before is None else bench.upload(before)
+    output = Output(
+        (y,), "store" if before is None else "add", None if bias is None else bench.upload(bias)
+    )
+    products = matvec_rows(ctx, (made.weight,), q, output, label="t")
+    quantized = quantize_small_batch(ctx, bench.upload(x), q, k=k, label="t")
+    bench.run([*quantized, *made.before(products)], rows)
+    return bench.download(y, rows, n)
 
 
 def product(
@@ -80,7 +108,8 @@ def test_each_32_inputs_are_rounded_to_int8_with_a_scale(bench, rng, dtype) -> N
 
 @pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K", "Q5_1", "F16"])
 @pytest.mark.parametrize("case", [(3, 67, 36), (20, 131, 1216)])
-def test_a_product_with_odd_sizes_equals_the_reference(bench, rng, dtype, case) -> None:
+@pytest.mark.parametrize("product", [product, small_batch])
+def test_a_product_with_odd_sizes_equals_the_reference(bench, rng, dtype, case, product) -> None:
     rows, n, k = case
     weight, values = stored(bench, rng, dtype, n, k)
     x = normal(rng, rows, k)
@@ -98,8 +127,9 @@ def test_a_device_without_optional_features_equals_the_reference(plain_bench, rn
 
 @pytest.mark.parametrize("dtype", ["Q4_K", "F16"])
 @pytest.mark.parametrize("stored_limit", [LARGE, 512 * 300])
+@pytest.mark.parametrize("product", [product, small_batch])
 def test_a_matrix_beyond_the_shared_buffer_is_multiplied_in_parts(
-    bench, rng, monkeypatch, stored_limit, dtype
+    bench, rng, monkeypatch, stored_limit, dtype, product
 ) -> None:
     n, k = 1100, 256
     monkeypatch.setattr(type(bench.arena), "max_binding", stored_limit)
@@ -114,6 +144,8 @@ def test_a_matrix_beyond_the_shared_buffer_is_multiplied_in_parts(
     expected = in_int8(x).astype(np.float64) @ in_int8(values).astype(np.float64).T
     got = product(bench, made, x, bias=bias, before=before)
     assert relative_error(got, expected + bias + before) < 20 * TOLERANCE
+    got = product(bench, made, x)
+    assert relative_error(got, expected) < 20 * TOLERANCE
 
 
 @pytest.mark.parametrize("dtype", ["F16", "Q4_K"])
@@ -137,6 +169,14 @@ def test_the_shared_buffer_is_as_large_as_the_largest_part_of_a_matrix(bench, mo
     assert scratch_bytes(weight, LARGE) == FORMATS["Q8_0"].size(320, 2)
     monkeypatch.setattr(requantize, "SCRATCH_BYTES", FORMATS["Q8_0"].size(256, 2))
     assert scratch_bytes(weight, LARGE) == FORMATS["Q8_0"].size(256, 2)
+
+
+def test_the_shared_buffer_has_room_for_several_small_matrices(bench, rng) -> None:
+    small, large = (stored(bench, rng, "Q4_K", n, 256)[0] for n in (96, 1024))
+    room = shared_bytes([small, large], LARGE)
+    assert sum(map(whole_bytes, [large, large, large])) <= room
+    assert shared_bytes([small, large], whole_bytes(small)) == whole_bytes(small)
+    assert shared_bytes([], LARGE) == 0
 
 
 def test_weights_that_are_zero_have_scale_zero(bench, rng) -> None:

@@ -84,10 +84,12 @@ def test_a_batch_gives_the_sequences_of_single_runs(backend, rng, sampling):
     assert counts.forwards < sum(map(len, expected))
 
 
-@pytest.mark.parametrize("window", [None, 24])
-def test_a_batch_in_int8_is_as_accurate_as_a_single_sequence(device, tmp_path, rng, window):
+@pytest.mark.parametrize(
+    ("layout", "window"), [("row", None), ("row", 24), ("column", None)], ids=str
+)
+def test_a_batch_in_int8_is_as_accurate_as_a_single_sequence(device, tmp_path, rng, layout, window):
     """Rows of several sequences use fused kernels and rows of one do not; both fill one cache."""
-    manifest = llama_manifest("Q4_K", embedding="Q6_K")
+    manifest = llama_manifest("Q4_K", layout, embedding="Q6_K")
     manifest["inference"]["attention"]["slidingWindow"] = window
     package = write_random_package(tmp_path / "package", manifest, rng)
     policy = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})
