@@ -24,9 +24,9 @@ override PAIRS: u32;             // pairs of units of a row
 override TARGET_SCALES: u32;     // offset of the scales in rows, in words of 16 bytes
 
 {% if F.column %}
-var<workgroup> factors: array<vec4<f32>, {{ GROUPS * 64 }}>;   // [groups, 64 times 4 inputs]
+var<workgroup> factors: array<vec4<f32>, {{ GROUPS * 72 }}>;   // [groups, 8 times 32 inputs, and 4 for padding]
 {% if F.minimum %}
-var<workgroup> minimums: array<vec4<f32>, {{ GROUPS * 64 }}>;
+var<workgroup> minimums: array<vec4<f32>, {{ GROUPS * 72 }}>;
 {% endif %}
 {% endif %}
 var<workgroup> codes: array<vec4<u32>, {{ 32 * 17 }}>;         // [outputs, 16 times 16 codes, and one for padding]
@@ -40,10 +40,10 @@ fn phase(item: u32, thread: Thread) {
     let output = item / items * 32u;
     let pair = item % items * 2u;
     let t = thread.index;
-{% if F.values %}
-    // 8 consecutive threads read 512 contiguous bytes.
+    // 8 consecutive threads read contiguous bytes of an output.
     let own = t / 8u;
     let part = t % 8u;
+{% if F.values %}
     let source = (FIRST + min(output + own, OUTPUTS - 1u)) * ROW_UNITS0;
 {% for i in range(4) %}
     let v{{ i }} = weight0[source + min(16u * pair + 4u * part + {{ i }}u, ROW_UNITS0 - 1u)];
@@ -58,19 +58,18 @@ fn phase(item: u32, thread: Thread) {
         let scales = quad_scales0(
             group0(FIRST + output + t / 64u * {{ F.group }}u), min(32u * pair + t % 64u, 16u * ROW_UNITS0 - 1u)
         );
-        factors[t] = scales.scale;
+        let to = t + t / 8u;
+        factors[to] = scales.scale;
 {% if F.minimum %}
-        minimums[t] = scales.minimum;
+        minimums[to] = scales.minimum;
 {% endif %}
     }
-    let own = t % 32u;
-    let part = t / 32u;
     let unit = min(2u * pair + part / 2u, ROW_UNITS0 - 1u);
     let half = half0((FIRST + min(output + own, OUTPUTS - 1u)) * ROW_UNITS0 + unit, part % 2u);
     let first = first_codes0(half);
     let last = last_codes0(half);
     workgroupBarrier();
-    let at = {{ "own / " ~ F.group ~ "u * 64u + " if GROUPS > 1 }}8u * part;
+    let at = {{ "own / " ~ F.group ~ "u * 72u + " if GROUPS > 1 }}9u * part;
     let made = int8_group(array<vec4<f32>, 8>(
 {% for i in range(8) %}
         factors[at + {{ i }}u] * vec4<f32>({{ unpacked }}({{ "last" if i >= 4 else "first" }}[{{ i % 4 }}])){{ " - minimums[at + " ~ i ~ "u]" if F.minimum }},
