@@ -124,7 +124,6 @@ def explain(
     from rdrr_device.device import open_device
     from rdrr_manifests.doppler import execution_steps
     from rdrr_runtime.compile.decision import unhonoured
-    from rdrr_runtime.compile.pass_spec import EXPLAINED
     from rdrr_runtime.exec.plan import dry_run_plan
 
     device = open_device(adapter)
@@ -132,7 +131,8 @@ def explain(
         stored = read_profile(device.info)
         plan = dry_run_plan(package, device, policy, context, kv_dtype, stored.tuning)
         whole = executor_decision(tuned_executor(stored, package, kv_dtype))
-        choices, passes = (whole, *plan.decisions(EXPLAINED)), plan.passes(EXPLAINED)
+        specs = plan.explained
+        choices, passes = (whole, *plan.decisions(specs)), plan.passes(specs)
         served = served_steps(execution_steps(package.manifest), choices)
         missed = unhonoured(choices)
         return Explanation(device.info, policy, choices, passes, missed, stored, served)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 from rdrr._explanation import Row, grouped
+from rdrr_device.adapters import choose_adapter, list_adapters
 from rdrr_runtime.compile.decision import Decision
-from rdrr_runtime.compile.pass_spec import EXPLAINED
+from rdrr_runtime.compile.pass_spec import EXPLAINED, PREFILL, PREFILLS
 from support.commands import error_line, rdrr
 from support.packages import LAYERS, llama_manifest, write_random_package
+
+IN_SOFTWARE = choose_adapter(list_adapters(), None).software
+SHOWN = (*EXPLAINED, *((PREFILL,) if IN_SOFTWARE else PREFILLS))
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +31,7 @@ def _choices(*words) -> dict[tuple[str, str], dict]:
 
 def test_every_op_of_every_step_has_a_kernel_and_a_reason(package):
     found = _choices(package.where)
-    for step in (spec.name for spec in EXPLAINED):
+    for step in (spec.name for spec in SHOWN):
         ops = {op for one, op in found if one == step}
         assert {"embed", "head"} <= ops
         assert {f"l{layer}.down_proj" for layer in range(LAYERS)} <= ops
@@ -66,8 +70,8 @@ def test_a_hint_that_is_not_honoured_fails_only_under_strict(package):
 
 def test_layers_with_the_same_kernels_are_shown_once_unless_all_are_wanted(package):
     brief, whole = (rdrr("explain", package.where, *more).out for more in ((), ("--all",)))
-    assert brief.count("down_proj") == len(EXPLAINED)
-    assert whole.count("down_proj") == len(EXPLAINED) * LAYERS
+    assert brief.count("down_proj") == len(SHOWN)
+    assert whole.count("down_proj") == len(SHOWN) * LAYERS
     assert f"decode, layers 0-{LAYERS - 1}" in brief
     assert "decode, layer 1" in whole
 

@@ -22,9 +22,11 @@ from rdrr_runtime.compile.hints import Policy
 from rdrr_runtime.compile.lower import Pass, lower
 from rdrr_runtime.compile.pass_spec import (
     DECODE,
+    EXPLAINED,
     HIDDEN,
     LOADED,
     PREFILL,
+    PREFILLS,
     Logits,
     PassSpec,
 )
@@ -181,6 +183,36 @@ class Plan:
         if spec.logits is Logits.NONE and not self.graph.is_causal:
             return self._context
         return spec.within(self._context).rows
+
+    @property
+    def prefills(self) -> tuple[PassSpec, ...]:
+        """The passes that prompts run in, the shortest first.
+
+        A software adapter has one: its kernels are no faster with fewer rows, and compiling their
+        shaders takes longer than a short prompt.
+        """
+        return (PREFILL,) if self.device.info.software else PREFILLS
+
+    @property
+    def explained(self) -> tuple[PassSpec, ...]:
+        """The passes that `rdrr explain` shows."""
+        return (*EXPLAINED, *self.prefills)
+
+    def consecutive(self, ids: int, *, decodes: bool) -> list[PassSpec]:
+        """Return the passes that run consecutive token ids of one sequence, in order.
+
+        Each is the shortest that has room for all ids that are left; the longest if none has.
+
+        Args:
+            ids: Number of token ids.
+            decodes: Whether a single id may run in the decode pass.
+        """
+        specs = (DECODE, *self.prefills) if decodes else self.prefills
+        found: list[PassSpec] = []
+        while ids > 0:
+            found.append(next((one for one in specs if ids <= self.rows(one)), PREFILL))
+            ids -= self.rows(found[-1])
+        return found
 
     def decisions(self, specs: Sequence[PassSpec] = LOADED) -> tuple[Decision, ...]:
         """Return the decisions made at load, then those for each op of these passes."""

@@ -98,3 +98,7 @@ class Program:
             whole = self._plan.whole if spec == DECODE else None
             self._passes[spec] = PreparedPass(self._plan.lowered(spec), self.executor, whole)
         return self._passes[spec]
+
+    def consecutive(self, ids: int) -> list[PreparedPass]:
+        """Return the passes that run consecutive ids of the single sequence, in order."""
+        return [self.get(spec) for spec in self._plan.consecutive(ids, decodes=True)]

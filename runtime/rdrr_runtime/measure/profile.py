@@ -19,7 +19,7 @@ from rdrr_format.errors import DeviceError, UsageError
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.compile.hints import Policy
-from rdrr_runtime.compile.pass_spec import DECODE, PREFILL
+from rdrr_runtime.compile.pass_spec import DECODE
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
 from rdrr_runtime.exec.persistent.choice import Persistence, persistent_executor
 from rdrr_runtime.exec.plan import Plan
@@ -109,12 +109,14 @@ class _Submission:
     Attributes:
         phases: The phases.
         prepared: The phases, ready to run.
+        body: The phases up to the last layer, ready to run.
         ids: Token ids of the rows.
         base: Slot of the first row.
     """
 
     phases: tuple[Phase, ...]
     prepared: Prepared
+    body: Prepared
     ids: tuple[int, ...]
     base: int
 
@@ -166,7 +168,7 @@ class _Profiler:
         """Measure the decoding of tokens after the prompt."""
         kind = self.program.get(DECODE)
         submissions = [
-            _Submission(kind.lowered.phases, kind.to_token, (self._id(at),), at)
+            _Submission(kind.lowered.phases, kind.to_token, kind.body, (self._id(at),), at)
             for at in range(base, base + count)
         ]
         self._warm(submissions[:1])
@@ -190,12 +192,14 @@ class _Profiler:
         )
 
     def _prompt(self, count: int) -> Iterator[_Submission]:
-        kind = self.program.get(PREFILL if count > 1 else DECODE)
-        for base in range(0, count, kind.rows):
+        base = 0
+        for kind in self.program.consecutive(count):
             ids = tuple(self._id(at) for at in range(base, min(base + kind.rows, count)))
             is_last = base + len(ids) == count
             phases = kind.lowered.phases if is_last else kind.lowered.body
-            yield _Submission(phases, kind.to_token if is_last else kind.body, ids, base)
+            prepared = kind.to_token if is_last else kind.body
+            yield _Submission(phases, prepared, kind.body, ids, base)
+            base += len(ids)
 
     def _id(self, at: int) -> int:
         """Return an arbitrary token id: the time of a dense model does not depend on it."""
@@ -208,10 +212,7 @@ class _Profiler:
         last = submissions[-1]
         self._write(last)
         # Without the argmax, since it would advance the step to one row for the following runs.
-        warm_up(self.device, self.timer, [self._body(last)], len(last.ids))
-
-    def _body(self, one: _Submission) -> Prepared:
-        return self.program.get(PREFILL if len(one.ids) > 1 else DECODE).body
+        warm_up(self.device, self.timer, [last.body], len(last.ids))
 
     def _write(self, one: _Submission) -> None:
         Step(self.device, self.plan.state).write(one.ids, one.base)

@@ -158,16 +158,17 @@ class GpuSequences:
             The last pass. None if no pass serves so few ids of one sequence by itself; then nothing
             has run.
         """
-        prepared = self._passes.consecutive(len(ids), sequence)
-        if prepared is None:
+        passes, prepared, start = self._passes.consecutive(len(ids)), None, 0
+        if not passes:
             return None
         self.position.begin(base)
         resumes = len(ids) == 1 and self.step.resume((Row(ids[0], sequence, base),))
-        for start in range(0, len(ids), prepared.rows):
+        for prepared in passes:
             some = ids[start : start + prepared.rows]
             if not resumes:
                 self.step.write(some, base + start, sequence=sequence)
-            is_last = start + len(some) == len(ids)
+            start += len(some)
+            is_last = start == len(ids)
             self._executor.run(part(prepared) if is_last else prepared.body, len(some))
         self.position.advance(len(ids))
         if len(ids) > 1:

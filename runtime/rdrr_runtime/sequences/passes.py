@@ -46,8 +46,11 @@ class Passes(Protocol):
         """Return the layout of the ring for the ids of the decode pass over `rows` rows."""
         ...
 
-    def consecutive(self, ids: int, sequence: int) -> PreparedPass | None:
-        """Return the pass over this many ids of one sequence; None if others share it."""
+    def consecutive(self, ids: int) -> list[PreparedPass]:
+        """Return the passes that run this many ids of one sequence, in order.
+
+        There are none if the ids share passes with those of other sequences.
+        """
         ...
 
 
@@ -71,10 +74,9 @@ class SinglePasses:
         del rows
         return Ring(RING)
 
-    def consecutive(self, ids: int, sequence: int) -> PreparedPass:
-        """Return the decode pass for one id, else the prefill pass."""
-        del sequence
-        return self._program.get(DECODE if ids == 1 else PREFILL)
+    def consecutive(self, ids: int) -> list[PreparedPass]:
+        """See `Passes.consecutive`; there are no other sequences."""
+        return self._program.consecutive(ids)
 
 
 class BatchPasses:
@@ -101,13 +103,14 @@ class BatchPasses:
         """Return the layout of the ring, whose width is the number of rows of the pass."""
         return Ring(BATCH_STEPS, self._size(rows))
 
-    def consecutive(self, ids: int, sequence: int) -> PreparedPass | None:
-        """Return the prefill pass for a long prompt; None for a short one, which shares a pass.
+    def consecutive(self, ids: int) -> list[PreparedPass]:
+        """Return the prefill passes of a long prompt; none for a short one, which shares a pass.
 
-        The logits of this pass are never needed: the last id of a prompt runs in a decode pass.
+        Their logits are never needed: the last id of a prompt runs in a decode pass.
         """
-        del sequence
-        return None if ids <= MOST_SEQUENCES else self._get(PREFILL)
+        if ids <= MOST_SEQUENCES:
+            return []
+        return [self._get(spec) for spec in self._plan.consecutive(ids, decodes=False)]
 
     def multi_sequence(self, rows: int) -> PreparedPass:
         """Return the pass that stores the keys and values of rows of any sequences."""
