@@ -215,6 +215,9 @@ TWO_TEAMS = replace(TINY, teams=2)
         ("Q4_K", 32, 32768, 49152, TINY),
         ("Q4_K", 32, 2048, 49152, TWO_TEAMS),
         ("Q4_K", 33, 32768, 49152, SMALL),
+        ("Q4_K", 64, 8192, 49152, SMALL),
+        ("Q4_K", 128, 8192, 49152, SMALL),
+        ("Q4_K", 128, 4096, 49152, TWO_TEAMS),
     ],
 )
 def test_the_default_tile_depends_on_the_size_and_the_device(
