@@ -18,8 +18,9 @@ from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.native import Launch, Native
 from rdrr_device.wgpu_errors import device_errors
 
-REMEMBERED_PROGRAMS = 16
-"""Programs whose C handles and workgroup counts are kept, so that replaying them is fast."""
+REMEMBERED_PROGRAMS = 64
+"""Programs and parts whose C handles and workgroup counts are kept, so that replaying them is
+fast."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,13 @@ class Pipelines:
         """
         if self._native is None:
             return  # only wgpu-native is known to take calls from several threads
-        new = [one for one in dict.fromkeys(kernels) if one not in self._made]
+        wanted = dict.fromkeys(kernels)
+        new = [one for one in wanted if one not in self._made and one not in self._ahead]
         if not new:
             return
         pool = ThreadPoolExecutor(min(len(new), os.cpu_count() or 1, MAX_BUILDERS), "compile")
         for kernel in new:
-            if kernel not in self._ahead:
-                self._ahead[kernel] = pool.submit(self._build, kernel)
+            self._ahead[kernel] = pool.submit(self._build, kernel)
         pool.shutdown(wait=False)  # its threads end when all pipelines are built
 
     def get(self, kernel: Kernel) -> Built:

@@ -104,25 +104,23 @@ class DispatchExecutor:
 
     def prepare(self, phases: Sequence[Phase]) -> Prepared:
         """See `Executor.prepare`."""
+        new = {id(one): (one, as_dispatch(one)) for one in phases if id(one) not in self._bound}
+        kernels = [dispatch.kernel for _, dispatch in new.values()]
+        self.device.build_ahead(kernels)  # in several threads
         if _LOG.isEnabledFor(logging.DEBUG):
-            self._compile_with_progress(phases)
-        return tuple(self._bind(one) for one in phases)
+            self._compile_with_progress(kernels)
+        for key, (phase, dispatch) in new.items():
+            self._bound[key] = (phase, self.device.bind(dispatch))
+        return tuple(self._bound[id(one)][1] for one in phases)
 
     def run(self, prepared: Prepared, rows: int, times: int = 1) -> None:
         """See `Executor.run`."""
         self.device.submit(prepared, rows, times)
 
-    def _compile_with_progress(self, phases: Sequence[Phase]) -> None:
-        """Compile the shaders of phases that were not prepared before, and log how far this is."""
-        new = [as_dispatch(one).kernel for one in phases if id(one) not in self._bound]
-        kernels = [one for one in dict.fromkeys(new) if one not in self._compiled]
-        for number, kernel in enumerate(kernels, start=1):
-            _LOG.debug("compiling shaders (%d of %d)", number, len(kernels))
+    def _compile_with_progress(self, kernels: Sequence[Kernel]) -> None:
+        """Compile the kernels that were not compiled before, and log how far this is."""
+        new = [one for one in dict.fromkeys(kernels) if one not in self._compiled]
+        for number, kernel in enumerate(new, start=1):
+            _LOG.debug("compiling shaders (%d of %d)", number, len(new))
             self.device.pipeline(kernel)
-        self._compiled.update(kernels)
-
-    def _bind(self, phase: Phase) -> BoundDispatch:
-        found = self._bound.get(id(phase))
-        if found is None:
-            found = self._bound[id(phase)] = (phase, self.device.bind(as_dispatch(phase)))
-        return found[1]
+        self._compiled.update(new)
