@@ -1,6 +1,6 @@
 """The state of an opened GPU device that the parts of `rdrr_device.device.Device` share.
 
-This is plain data and one protocol, without behaviour.
+This is plain data and one protocol.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class DeviceHandle:
         memory: Memory of the device's buffers.
         host: Host time of writes, submissions and reads.
         timer: Timer that measures every compute pass; None if passes are not measured.
+        ended: Number of submissions that are known to have ended.
+        programs: Indices in wgpu-native of the two latest submissions of programs; 0 for none.
     """
 
     wgpu: Any
@@ -46,3 +48,10 @@ class DeviceHandle:
     memory: Memory = field(default_factory=Memory)
     host: HostSeconds = field(default_factory=HostSeconds)
     timer: PassClock | None = None
+    ended: int = 0
+    programs: tuple[int, int] = (0, 0)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all submitted work has been waited for."""
+        return self.ended == self.counters.submits

@@ -36,14 +36,25 @@ class Fetch:
         staging: Staging buffer that receives the slices, one after the other.
         sizes: Size of each slice in bytes.
         submission: Index of the submission in wgpu-native; 0 without raw calls.
+        earlier: Index of the submission before the last part of the program whose results are
+            copied; 0 if there is none.
+        number: Number of submissions up to this one.
     """
 
     def __init__(
-        self, owner: Readback, staging: Any, sizes: Sequence[int], submission: int
+        self,
+        owner: Readback,
+        staging: Any,
+        sizes: Sequence[int],
+        submission: int,
+        earlier: int,
+        number: int,
     ) -> None:
         self._owner = owner
         self._sizes = sizes
         self._submission = submission
+        self._earlier = earlier
+        self._number = number
         self.staging = staging
 
     def collect(self) -> list[Bytes]:
@@ -54,7 +65,9 @@ class Fetch:
         """
         staging, self.staging = self.staging, None
         with device_errors("reading a buffer"):
-            data = self._owner.map(staging, sum(self._sizes), self._submission)
+            data = self._owner.map(
+                staging, sum(self._sizes), self._submission, self._earlier, self._number
+            )
         ends = np.cumsum(self._sizes)
         return [data[end - size : end] for end, size in zip(ends, self._sizes, strict=True)]
 
@@ -92,19 +105,34 @@ class Readback:
         if not parts:
             encoder.clear_buffer(staging, 0, MAP_ALIGNMENT)
         submission = self._submit(encoder.finish())
-        fetch = Fetch(self, staging, sizes, submission)
+        self._device.counters.submits += 1
+        earlier, number = self._device.programs[0], self._device.counters.submits
+        fetch = Fetch(self, staging, sizes, submission, earlier, number)
         if not fresh:
             self._kept.append((staging, ref(fetch)))
-        self._device.counters.submits += 1
         self._device.host.read += perf_counter() - start
         return fetch
 
-    def map(self, staging: Any, size: int, submission: int) -> Bytes:
-        """Wait for a submission and return the first `size` bytes of a staging buffer."""
+    def map(self, staging: Any, size: int, submission: int, earlier: int, number: int) -> Bytes:
+        """Wait for a submission and return the first `size` bytes of a staging buffer.
+
+        The GPU rests until the host has seen the end of the last submission. The host therefore
+        does not sleep through it, except beside a software adapter, which needs the processor.
+
+        Args:
+            staging: Staging buffer that the submission fills.
+            size: Number of bytes.
+            submission: Index of the submission in wgpu-native.
+            earlier: Index of an earlier submission, see `Fetch`.
+            number: Number of submissions up to this one.
+        """
+        device = self._device
+        is_last = number == device.counters.submits and not device.info.software
         start = perf_counter()
         whole = max(align(size, MAP_ALIGNMENT), MAP_ALIGNMENT)
         if self._native is not None:
-            data = self._native.read(self._device.wgpu, staging, whole, submission)
+            awake_after = earlier if is_last else 0
+            data = self._native.read(device.wgpu, staging, whole, submission, awake_after)
             if data is None:
                 raise device_lost("reading a buffer")
         else:
@@ -114,10 +142,11 @@ class Readback:
                 data = bytearray(staging.read_mapped(0, whole, copy=False))
             finally:
                 staging.unmap()
-        counters = self._device.counters
+        device.ended = max(device.ended, number)
+        counters = device.counters
         counters.maps += 1
         counters.bytes_read += size
-        self._device.host.read += perf_counter() - start
+        device.host.read += perf_counter() - start
         return np.frombuffer(data, np.uint8)[:size]
 
     def close(self) -> None:

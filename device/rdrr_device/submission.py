@@ -8,6 +8,7 @@ same dispatches.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from rdrr_device.handle import DeviceHandle
@@ -17,20 +18,47 @@ REMEMBERED_PROGRAMS = 16
 """Programs whose division into parts is kept."""
 
 MANY_ROWS = 128
-"""Token rows from which a program is submitted in several parts."""
+"""Token rows from which the GPU needs much longer for a dispatch than the host to record it."""
 
-FIRST_DISPATCHES = 24
-"""Dispatches in the first part of such a program.
 
-The part is short so that the GPU starts early, while the host records the rest.
-"""
+@dataclass(frozen=True)
+class Parts:
+    """The division of a program into parts: the GPU runs one while the host records the next.
+
+    Beside an H200, the host takes about 200 us for a submission and 6 us more for each dispatch.
+
+    Attributes:
+        first: Dispatches of the first part.
+        most: Most dispatches of a part; each has up to `GROWTH` times as many as the one before.
+        last: Dispatches of the last part; 0 for what is left of the others.
+    """
+
+    first: int
+    most: int
+    last: int = 0
+
+    def of(self, bound: Sequence[BoundDispatch]) -> Iterator[Sequence[BoundDispatch]]:
+        """Yield the parts of a program; the last of those that grow may have half as many more."""
+        start, size = 0, self.first
+        end = len(bound) - self.last if len(bound) > self.first + self.last else len(bound)
+        while 2 * (end - start) >= 3 * size:
+            yield bound[start : start + size]
+            start, size = start + size, min(GROWTH * size, self.most)
+        for first, behind in ((start, end), (end, len(bound))):
+            if first < behind:
+                yield bound[first:behind]
+
 
 GROWTH = 4
-"""Ratio of the lengths of successive parts.
 
-The host records a dispatch in about a fifth of the time that the GPU needs to run it, so each part
-is recorded while the one before it runs.
-"""
+PARTS_OF_MANY_ROWS = Parts(first=8, most=96, last=16)
+"""Parts of a program for many rows. The first is short, since the GPU waits for it. The last takes
+the GPU longer than the host to wake up, but not much longer, since the host stays awake for it
+(`Native.read`). The others are not too long, since a GPU that runs a dispatch in 10 us waits for
+each of them."""
+
+PARTS_OF_FEW_ROWS = Parts(first=48, most=48)
+"""Parts of a program for few rows, whose dispatches take the GPU hardly longer than the host."""
 
 
 class Submitter(Protocol):
@@ -53,35 +81,38 @@ class PassSubmitter:
     Args:
         device: The device.
         recorder: Recorder of dispatches.
-        first: Dispatches in the first part of a program of at least `MANY_ROWS` token rows; the
-            others follow in parts of growing length. 0 submits every program as a whole.
+        divides: Whether long programs are submitted in parts: all for at least `MANY_ROWS` token
+            rows, and those for which an idle GPU waits.
     """
 
     fresh_staging = False
 
-    def __init__(
-        self, device: DeviceHandle, recorder: Recorder, *, first: int = FIRST_DISPATCHES
-    ) -> None:
+    def __init__(self, device: DeviceHandle, recorder: Recorder, *, divides: bool = True) -> None:
         self._device = device
         self._recorder = recorder
-        self._first = first
-        self._split: dict[int, tuple[Sequence[BoundDispatch], ...]] = {}
+        self._divides = divides
+        self._split: dict[tuple[int, Parts], tuple[Sequence[BoundDispatch], ...]] = {}
 
     def run(self, bound: Sequence[BoundDispatch], rows: int, times: int = 1) -> None:
         """See `Submitter.run`."""
-        for part in self._parts(bound) if rows >= MANY_ROWS and times == 1 else (bound,):
-            self._submit(part, rows, times)
+        many = rows >= MANY_ROWS
+        if self._divides and times == 1 and (many or self._device.is_idle):
+            for part in self._parts(bound, PARTS_OF_MANY_ROWS if many else PARTS_OF_FEW_ROWS):
+                self._submit(part, rows, times)
+        else:
+            self._submit(bound, rows, times)
 
-    def _parts(self, bound: Sequence[BoundDispatch]) -> tuple[Sequence[BoundDispatch], ...]:
+    def _parts(
+        self, bound: Sequence[BoundDispatch], parts: Parts
+    ) -> tuple[Sequence[BoundDispatch], ...]:
         """Return the parts that a program is submitted in.
 
         Repeated calls return the same objects, since the recorder remembers them by identity.
         """
-        if not self._first or len(bound) < 2 * self._first:
-            return (bound,)
-        found = self._split.get(id(bound))
+        key = (id(bound), parts)
+        found = self._split.get(key)
         if found is None or found[0] is not bound:
-            found = self._split[id(bound)] = (bound, *_growing(bound, self._first))
+            found = self._split[key] = (bound, *parts.of(bound))
             while len(self._split) > REMEMBERED_PROGRAMS:
                 self._split.pop(next(iter(self._split)))
         return found[1:]
@@ -96,14 +127,9 @@ class PassSubmitter:
         for _ in range(times):
             device.counters.dispatches += self._recorder.record(compute_pass, bound, rows)
         compute_pass.end()
-        device.wgpu.queue.submit([encoder.finish()])
+        commands = encoder.finish()
+        if device.native is not None:
+            device.programs = (device.programs[1], device.native.submit(device.wgpu, commands))
+        else:
+            device.wgpu.queue.submit([commands])
         device.counters.submits += 1
-
-
-def _growing(bound: Sequence[BoundDispatch], size: int) -> Iterator[Sequence[BoundDispatch]]:
-    """Yield parts of a program, each `GROWTH` times as long as the last, and then the rest."""
-    start = 0
-    while len(bound) - start >= 2 * size:
-        yield bound[start : start + size]
-        start, size = start + size, GROWTH * size
-    yield bound[start:]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from rdrr_device import submission
 from rdrr_device.pass_timer import timed
 from rdrr_device.pipelines import Recorder
-from rdrr_device.submission import PassSubmitter
+from rdrr_device.submission import Parts, PassSubmitter
 from rdrr_format.errors import DeviceError
 from rdrr_runtime.compile.pass_spec import PREFILL
 from rdrr_runtime.decode.autoregressive import Autoregressive
@@ -52,11 +53,12 @@ def test_a_token_is_one_submission_and_creates_no_gpu_object(backend, rng, inter
 
 def test_the_beginning_of_a_long_prompt_is_submitted_first(backend, rng, monkeypatch):
     monkeypatch.setattr(submission, "MANY_ROWS", 4)
+    monkeypatch.setattr(submission, "PARTS_OF_MANY_ROWS", Parts(3, 12, 2))
     ids = prompt(rng, 5)
     device = backend.device
-    with device.submitting(submitter(device, first=0)):
+    with device.submitting(submitter(device, divides=False)):
         whole = backend.logits(ids, 0)
-    with device.submitting(submitter(device, first=3)):
+    with device.submitting(submitter(device)):
         before = device.counters.copy()
         in_parts = backend.logits(ids, 0)
         prefill = device.counters.since(before)
@@ -64,17 +66,68 @@ def test_the_beginning_of_a_long_prompt_is_submitted_first(backend, rng, monkeyp
         shorter = device.counters.since(before).since(prefill)
     assert (in_parts == whole).all()
     count = len(backend._program.get(PREFILL).to_logits)
-    assert prefill.dispatches == count >= 3 + 2 * 12
-    assert (prefill.submits, shorter.submits) == (3 + 1, 1 + 1)  # the last reads the logits
+    assert prefill.dispatches == count >= 3 + 12 + 6 + 2
+    assert (prefill.submits, shorter.submits) == (4 + 1, 1 + 1)  # the last reads the logits
+
+
+def test_few_rows_are_submitted_in_parts_while_the_gpu_waits_for_them(backend, rng, monkeypatch):
+    monkeypatch.setattr(submission, "PARTS_OF_FEW_ROWS", Parts(5, 5))
+    ids, device = prompt(rng, 4), backend.device
+    whole = backend.logits(ids, 0)
+    count = -(-(len(backend._program.get(PREFILL).to_logits) - 2) // 5)
+    with device.submitting(submitter(device)):
+        counts = []
+        for waits in (True, False):
+            if not waits:
+                device.clear(backend._plan.state.ring)  # is not waited for
+            before = device.counters.copy()
+            assert (backend.logits(ids, 0) == whole).all()
+            counts.append(device.counters.since(before).submits)
+    assert counts == [count + 1, 1 + 1]  # the last reads the logits
 
 
 @pytest.mark.parametrize(
-    ("count", "parts"), [(47, [47]), (48, [24, 24]), (215, [24, 191]), (216, [24, 96, 96])]
+    ("count", "growing", "even"),
+    [
+        (11, [11], [11]),
+        (25, [9, 16], [25]),
+        (71, [8, 47, 16], [71]),
+        (72, [8, 32, 16, 16], [48, 24]),
+        (228, [8, 32, 96, 76, 16], [48, 48, 48, 48, 36]),
+        (300, [8, 32, 96, 96, 52, 16], [48, 48, 48, 48, 48, 60]),
+    ],
 )
-def test_a_long_program_is_submitted_in_growing_parts(count, parts):
-    found = list(submission._growing(range(count), 24))
-    assert [len(one) for one in found] == parts
-    assert [at for one in found for at in one] == list(range(count))
+def test_a_long_program_is_submitted_in_parts_up_to_a_length(count, growing, even):
+    for parts, lengths in ((Parts(8, 96, 16), growing), (Parts(48, 48), even)):
+        found = list(parts.of(range(count)))
+        assert [len(one) for one in found] == lengths
+        assert [at for one in found for at in one] == list(range(count))
+
+
+@pytest.mark.parametrize("software", [False, True])
+def test_the_host_stays_awake_for_the_end_of_the_last_submission(bench, monkeypatch, software):
+    device, native = bench.device, bench.device.handle.native
+    if native is None:
+        pytest.skip("without raw calls the host sleeps")
+    monkeypatch.setattr(device.handle, "info", replace(device.info, software=software))
+    awake: list[bool] = []
+    read = native.read
+
+    def reading(*operands):
+        awake.append(operands[-1] > 0)
+        return read(*operands)
+
+    monkeypatch.setattr(native, "read", reading)
+    x = bench.upload(np.ones(64, np.float32))
+    twice = scale(bench.context(1), x, width=64, factor=2.0, label="twice")
+    bench.run(twice, 1)
+    for number in (2, 3):
+        bench.run(twice, 1)
+        fetch = device.fetch(x)
+        if number == 3:
+            device.clear(x)  # the GPU has work, so nothing waits for the host
+        assert np.array_equal(fetch.collect()[0].view(np.float32), np.full(64, 2.0**number))
+    assert awake == [not software, False]
 
 
 def test_an_invalid_dispatch_is_an_error_and_does_not_affect_later_ones(bench):
@@ -101,14 +154,14 @@ class RecordingSubmitter:
         self.inner.run(bound, rows, times)
 
 
-def submitter(device, *, first: int) -> PassSubmitter:
-    return PassSubmitter(device.handle, Recorder(device.handle.native), first=first)
+def submitter(device, *, divides: bool = True) -> PassSubmitter:
+    return PassSubmitter(device.handle, Recorder(device.handle.native), divides=divides)
 
 
 def test_another_submitter_is_used_until_its_block_ends_also_after_an_error(backend, rng):
     device, ids = backend.device, prompt(rng, 5)
     plain = backend.greedy(ids, 0, 3)
-    recording = RecordingSubmitter(submitter(device, first=0))
+    recording = RecordingSubmitter(submitter(device, divides=False))
 
     def fail() -> None:
         with device.submitting(recording):
