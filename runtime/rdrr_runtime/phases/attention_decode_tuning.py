@@ -165,7 +165,6 @@ def decode_tuning(ctx: OpContext, spec: AttentionSpec) -> TuningKey[DecodeTuning
     """Return the tuning key of an attention in a pass of `ctx`, with the parameters to use."""
     default = default_tuning(ctx, spec)
     assert default is not None, "refusal has been asked"
-    default = replace(default, workgroup=ctx.threads(default.workgroup))
     candidates = (DecodeTuning(*one) for one in product(THREADS, divisors(spec.group)))
     rows = f", {ctx.max_rows} rows" if ctx.max_rows > 1 else ""
     return ctx.tuning_key(

@@ -89,13 +89,21 @@ class OpContext:
     def tuning_key(self, what: str, default: P, candidates: Iterable[P]) -> TuningKey[P]:
         """Return the tuning key of a kernel on a shape, with the parameters to use.
 
+        With a grid the field `workgroup` of the default becomes the number of its threads, and
+        other candidates are left out, so tuned parameters count only if they have as many.
+
         Args:
             what: Op, kernel and shape; identifies the key in a tuned profile.
             default: Parameters to use if the profile has none.
             candidates: Parameters that can run on this device; `rdrr tune` measures them.
         """
         subgroups = "" if self.subgroups else " without subgroups"
-        return self.tuning.tuning_key(f"{what} {self.values}{subgroups}", default, candidates)
+        name = f"{what} {self.values}{subgroups}"
+        if self.grid is not None and hasattr(default, "workgroup"):
+            threads = {"workgroup": self.grid.threads}
+            default = replace(default, **threads)
+            candidates = (one for one in candidates if threads.items() <= one.as_dict().items())
+        return self.tuning.tuning_key(name, default, candidates)
 
     def need_values(self, what: str, buffer: BufferSlice, count: int) -> None:
         """Check that a buffer holds `count` activation values.

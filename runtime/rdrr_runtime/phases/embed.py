@@ -78,7 +78,7 @@ def embed(
     dtype = table.dtype.name.lower()
     tuning_key = ctx.tuning_key(
         f"dequant embed.{dtype} {table.n}x{table.k}, {ctx.max_rows} rows",
-        EmbedTuning(ctx.threads(32)),
+        EmbedTuning(),
         (one for one in CANDIDATES if one.workgroup <= ctx.max_threads),
     )
     made = []

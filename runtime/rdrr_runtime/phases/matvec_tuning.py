@@ -169,7 +169,7 @@ def _default(ctx: OpContext, workgroup: int, groups: int = MAX_WORKGROUPS) -> Ma
     chosen = SOFTWARE if ctx.software else MatvecTuning(workgroup, groups=groups)
     if ctx.grid is None:
         return chosen
-    return replace(chosen, workgroup=ctx.grid.threads, groups=ctx.grid.groups)
+    return replace(chosen, groups=ctx.grid.groups)
 
 
 def row_tuning(

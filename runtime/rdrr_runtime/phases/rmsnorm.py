@@ -154,7 +154,7 @@ def _lower(
         (need_floats if is_weight else ctx.need_values)(f"{label}: {name}", buffer, count)
     tuning_key = ctx.tuning_key(
         f"norm rmsnorm.{mode} {per_row}x{width}, {rows} rows",
-        NormTuning(ctx.threads(power_of_two(width // 4, 32, 256))),
+        NormTuning(power_of_two(width // 4, 32, 256)),
         (one for one in CANDIDATES if one.workgroup <= ctx.max_threads),
     )
     record = RmsNorm(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
+from rdrr_device.arena import arena
 from rdrr_device.tuning import OPS, Tuning
 from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.compile.pass_spec import DECODE
 from rdrr_runtime.measure import executor_tuning
 from rdrr_runtime.measure.executor_tuning import tune_executor
 from rdrr_runtime.measure.tuned import Verdict
@@ -34,6 +38,21 @@ def test_grids_are_timed_beside_dispatches(setting):
     assert min(found.dispatches, one.seconds) > 0
     assert found.chosen == (ONE if one.verdict is Verdict.WON else None)
     assert found.seconds == (one.seconds if found.chosen else found.dispatches)
+
+
+def test_kernels_tuned_to_other_workgroups_do_not_rule_out_a_grid(setting):
+    def threads(tuning):
+        with arena(setting.device, "test") as buffers:
+            phases = setting.plan(buffers, tuning).lowered(DECODE).phases
+        return [one.record.threads for one in phases], [one.tuning_keys for one in phases]
+
+    tuning, (before, keys) = Tuning(), threads(Tuning())
+    for key in chain.from_iterable(keys):
+        other = [one for one in key.candidates if getattr(one, "workgroup", 128) != 128]
+        if other:
+            tuning = tuning.with_params(key.name, other[0])
+    assert threads(tuning)[0] != before  # dispatches use them
+    assert tune_executor(setting, tuning, (ONE,)).trials[0].verdict is not Verdict.FAILED
 
 
 def test_a_pass_with_other_logits_is_not_taken(setting, monkeypatch):
