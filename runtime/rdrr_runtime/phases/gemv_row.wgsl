@@ -45,32 +45,56 @@ var<storage, read> bias: array<f32>;
 {% endif %}
 
 override K: u32;
-override UNITS: u32;             // half units (32 weights) of a row
+override UNITS: u32;             // half units (32 weights) of a row; the last may be incomplete
 override K_PADDED: bool;         // whether the last of them reaches beyond K
 override N: u32;                 // outputs of {{ "an expert" if EXPERTS else "all parts" }}
 override FIRST: u32;             // index of this part's first row
 override OUTPUTS: u32;           // rows of this part
 override ACCUMULATE: bool;
 
+{% if not FORMATS[0].values %}
 {% set DEQUANTIZED = true %}
+{% endif %}
 {% include "snippets/weights.wgsl" %}
 {% include "snippets/reduce_sum.wgsl" %}
 
 {# Adds this thread's share of the dot products of the vectors at x0, x1, ... with the rows w of the part
    to acc0, acc1, ... #}
+{% set VALUES = FORMATS[0].values %}
+{% set QUADS = 8 if not VALUES else 1 if VALUES == "f32" else 2 %}
+{% macro quad(o, i) %}
+{% if not VALUES %}
+w{{ o }}[{{ i }}]
+{%- elif VALUES == "f32" %}
+bitcast<vec4<f32>>(w{{ o }})
+{%- else %}
+quad_{{ VALUES }}(w{{ o }}.{{ ["xy", "zw"][i] }})
+{%- endif %}
+{% endmacro %}
 {% macro add_products() %}
     // The template unrolls these loops: naga adds a bound to every loop, and arrays that are indexed
     // by a variable are not kept in registers.
+{% if VALUES %}
+    // Consecutive threads read consecutive 16 bytes.
+    for (var unit = thread.index; unit < min(UNITS * {{ 8 // QUADS }}u, ROW_UNITS0); unit += WG) {
+{% for o in range(4) %}
+        let w{{ o }} = weight0[w[{{ o }}] * ROW_UNITS0 + unit];
+{% endfor %}
+{% else %}
     for (var unit = thread.index; unit < UNITS; unit += WG) {
 {% for o in range(4) %}
         let w{{ o }} = weights0(w[{{ o }}], unit);
 {% endfor %}
-{% for i in range(8) %}
-        let k{{ i }} = 32u * unit + {{ 4 * i }}u;
+{% endif %}
+{% for i in range(QUADS) %}
+        let k{{ i }} = {{ 4 * QUADS }}u * unit + {{ 4 * i }}u;
         if (!K_PADDED || k{{ i }} < K) {
+{% for o in range(4) %}
+            let q{{ o }} = {{ quad(o, i) }};
+{% endfor %}
 {% for r in range(ROWS) %}
             let v{{ r }} = vec4<f32>(x[x{{ r }} + k{{ i }} / 4u]);
-            acc{{ r }} += vec4<f32>({% for o in range(4) %}dot(w{{ o }}[{{ i }}], v{{ r }}){{ ", " if o < 3 }}{% endfor %});
+            acc{{ r }} += vec4<f32>({% for o in range(4) %}dot(q{{ o }}, v{{ r }}){{ ", " if o < 3 }}{% endfor %});
 {% endfor %}
         }
 {% endfor %}
