@@ -44,6 +44,8 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
         int8: Whether the input is quantized to int8.
         int8_out: Whether gated outputs are quantized to int8.
         per_team: Outputs (or gated pairs) that a team computes at a time.
+        quads: Quads of inputs that every thread loads before it stages the first of them; 0 to
+            stage one after the other.
         subgroups: Whether reductions use subgroup operations.
         value: Type of the activations, `f32` or `f16`.
         t: Threads of a team; the threads of a team share the sum of an output.
@@ -71,6 +73,7 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
     int8: bool = choice()
     int8_out: bool = choice()
     per_team: int = choice()
+    quads: int = choice(0)
     subgroups: bool = choice()
     value: str = choice()
     t: int

@@ -82,6 +82,9 @@ COLUMN_CANDIDATES = (
 ENOUGH_TILES = 512
 """Tiles of 32 outputs of a column-major matrix from which they beat twice as many tiles of 16."""
 
+MAX_QUADS = 8
+"""Most quads of inputs that a thread holds in registers before it stages them."""
+
 MAX_SUMS = 4
 """Most outputs of a team at a time; gate and up count as two."""
 
@@ -139,6 +142,18 @@ def division(
         rows //= 2
     teams = min(teams, rows)
     return teams * team, team, rows // teams
+
+
+def quads_at_once(k: int, threads: int, outputs: int) -> int:
+    """Return how many quads each thread of a column-major product loads before it stages any.
+
+    0 if it stages one after the other: it has only one, or threads have different numbers of them.
+    The loads of scales come from memory, so that a thread with several quads waits for it once
+    instead of once for each. It was slower in a head.
+    """
+    quads, rest = divmod(k, 4 * threads)
+    several = not rest and staged(k) == k and 1 < quads <= MAX_QUADS
+    return quads if several and outputs <= MANY_OUTPUTS else 0
 
 
 def group_of(weights: tuple[GpuWeight, ...]) -> int:

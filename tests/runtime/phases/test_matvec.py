@@ -327,6 +327,28 @@ def test_column_major_products_equal_the_reference(
     check(Operands(any_bench, rng, Layout.COLUMN), name, case, int8=int8)
 
 
+@pytest.mark.parametrize("case", [Case("add", "plain", 6144, 34), Case("store", "norm", 4096, 66)])
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q8_0"])
+def test_threads_that_stage_several_quads_of_a_column_major_product_load_them_at_once(
+    any_bench: Bench, rng: np.random.Generator, name: str, case: Case
+) -> None:
+    operands = Operands(any_bench, rng, Layout.COLUMN)
+    check(operands, name, case, int8=True)
+    assert quads(operands, name, case.k) == case.k // (4 * 256)
+    assert quads(operands, name, case.k + 64) == 0  # the control: threads have different numbers
+
+
+def quads(operands: Operands, name: str, k: int) -> int:
+    """Return `Matvec.quads` of a product with K inputs."""
+    bench, matrix = operands.bench, operands.matrix(name, 32, k)
+    source = operands.source("plain", k, [matrix]).operand
+    output = Output((bench.poisoned(32),), "store")
+    ctx = bench.context(1)
+    (made,) = matvec(ctx, (matrix.weight,), source, output, int8=True, label="t")
+    assert isinstance(made.record, Matvec)
+    return made.record.quads
+
+
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 @pytest.mark.parametrize(
     ("name", "layout"),

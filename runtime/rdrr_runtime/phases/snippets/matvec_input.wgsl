@@ -86,9 +86,11 @@ fn set_moments(total: vec2<f32>) {
 // Inputs 4 i to 4 i + 3. With a norm, adds their squares to totals.x and does not apply the inverse root
 // mean square.
 fn input(i: u32, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
+{% if not QUADS %}
     if (4u * i >= K) {
         return vec4<f32>(0.0);
     }
+{% endif %}
 {% if INPUT == "norm" and ADDED %}
     let v = stream_at(i);
     (*totals).x += dot(v, v);

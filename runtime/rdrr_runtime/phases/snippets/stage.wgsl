@@ -69,6 +69,53 @@ fn stage16(at: u32, codes: vec4<u32>, amax: f32) {
 
 var<workgroup> shared_max: array<u32, WG>;  // as bits
 var<workgroup> shared_codes: array<u32, WG>;
+
+// The index of the first quad of inputs that this thread stages; four threads of a subgroup that exchange
+// their values have consecutive ones.
+fn first_quad(thread: Thread, subgroup_size: u32) -> u32 {
+{% if SUBGROUPS %}
+    if (subgroup_size >= 4u) {
+        return thread.subgroup * subgroup_size + thread.lane;
+    }
+{% endif %}
+    return thread.index;
+}
+
+// Stage quad `at`, with values `v`, if it is inside of the input. All threads of a workgroup call this.
+fn stage_quad(thread: Thread, subgroup_size: u32, at: u32, inside: bool, v: vec4<f32>) {
+{% if SUBGROUPS %}
+    if (subgroup_size >= 4u) {
+        var bits = bits_of_abs_max(v);
+        bits = max(bits, subgroupShuffleXor(bits, 1u));
+        bits = max(bits, subgroupShuffleXor(bits, 2u));
+        let amax = bitcast<f32>(bits);
+        let own = codes_of(v, amax);
+        let codes = vec4<u32>(
+            own, subgroupShuffleXor(own, 1u), subgroupShuffleXor(own, 2u), subgroupShuffleXor(own, 3u)
+        );
+        if (inside && at % 4u == 0u) {
+            stage16(at / 4u, codes, amax);
+        }
+        return;
+    }
+{% endif %}
+    let t = thread.index;
+    workgroupBarrier();
+    shared_max[t] = bits_of_abs_max(v);
+    workgroupBarrier();
+    let first = t & ~3u;
+    let bits = max(max(shared_max[first], shared_max[first + 1u]),
+                   max(shared_max[first + 2u], shared_max[first + 3u]));
+    let amax = bitcast<f32>(bits);
+    shared_codes[t] = codes_of(v, amax);
+    workgroupBarrier();
+    if (inside && at % 4u == 0u) {
+        let codes = vec4<u32>(
+            shared_codes[t], shared_codes[t + 1u], shared_codes[t + 2u], shared_codes[t + 3u]
+        );
+        stage16(at / 4u, codes, amax);
+    }
+}
 {% endif %}
 
 // Stage the input, with COLUMN for the group that output `row` of matrix `matrix` belongs to, as copy
@@ -82,52 +129,23 @@ fn stage(thread: Thread, subgroup_size: u32, matrix: u32, row: u32, number: u32)
     for (var i = thread.index; i < end; i += WG) {
         staged[begin + i] = scaled_input(i, matrix, group, &totals);
     }
+{% elif QUADS %}
+    // All loads are made before the first of them is waited for.
+    let first = first_quad(thread, subgroup_size);
+{% for q in range(QUADS) %}
+    let v{{ q }} = scaled_input(first + {{ q }}u * WG, matrix, group, &totals);
+{% endfor %}
+{% for q in range(QUADS) %}
+    stage_quad(thread, subgroup_size, begin + first + {{ q }}u * WG, true, v{{ q }});
+{% endfor %}
 {% else %}
-{% if SUBGROUPS %}
-    if (subgroup_size >= 4u) {
-        for (var first = 0u; first < end; first += WG) {
-            let i = first + thread.subgroup * subgroup_size + thread.lane;
-            var v = vec4<f32>(0.0);
-            if (i < end) {
-                v = scaled_input(i, matrix, group, &totals);
-            }
-            var bits = bits_of_abs_max(v);
-            bits = max(bits, subgroupShuffleXor(bits, 1u));
-            bits = max(bits, subgroupShuffleXor(bits, 2u));
-            let amax = bitcast<f32>(bits);
-            let own = codes_of(v, amax);
-            let codes = vec4<u32>(
-                own, subgroupShuffleXor(own, 1u), subgroupShuffleXor(own, 2u), subgroupShuffleXor(own, 3u)
-            );
-            if (i < end && i % 4u == 0u) {
-                stage16((begin + i) / 4u, codes, amax);
-            }
-        }
-        return totals;
-    }
-{% endif %}
-    let t = thread.index;
     for (var first = 0u; first < end; first += WG) {
-        let i = first + t;
+        let i = first + first_quad(thread, subgroup_size);
         var v = vec4<f32>(0.0);
         if (i < end) {
             v = scaled_input(i, matrix, group, &totals);
         }
-        workgroupBarrier();
-        shared_max[t] = bits_of_abs_max(v);
-        workgroupBarrier();
-        let at = t & ~3u;
-        let bits = max(max(shared_max[at], shared_max[at + 1u]),
-                       max(shared_max[at + 2u], shared_max[at + 3u]));
-        let amax = bitcast<f32>(bits);
-        shared_codes[t] = codes_of(v, amax);
-        workgroupBarrier();
-        if (i < end && i % 4u == 0u) {
-            let codes = vec4<u32>(
-                shared_codes[t], shared_codes[t + 1u], shared_codes[t + 2u], shared_codes[t + 3u]
-            );
-            stage16((begin + i) / 4u, codes, amax);
-        }
+        stage_quad(thread, subgroup_size, begin + i, i < end, v);
     }
 {% endif %}
     return totals;
