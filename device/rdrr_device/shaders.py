@@ -82,11 +82,13 @@ class ShaderFolder:
 def _environment(package: str) -> jinja2.Environment:
     import jinja2
 
+    from rdrr_device.compiled_templates import compiled_templates
+
     def load(name: str) -> str | None:
         path = files(package).joinpath(name)
         return path.read_text(encoding="utf-8") if path.is_file() else None
 
-    return jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.FunctionLoader(load),
         undefined=jinja2.StrictUndefined,
         autoescape=False,
@@ -94,6 +96,8 @@ def _environment(package: str) -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    made.bytecode_cache = compiled_templates(package, made)
+    return made
 
 
 @cache
