@@ -343,12 +343,13 @@ def _single_sequence(
 
 
 def build_ahead(plan: Plan) -> None:
-    """Start to compile the shaders of the passes that every generation runs, in their order.
+    """Start to compile the shaders of the passes that a generation runs, in their order.
 
     They are compiled beside the upload of the weights. A decode pass that runs in one dispatch has
     a shader of its own, which has been compiled when it was tried.
     """
-    specs = (PREFILL,) if plan.whole is not None else (PREFILL, DECODE)
+    decode = () if plan.whole is not None else (DECODE,)
+    specs = dict.fromkeys((plan.prefills[0], *decode, PREFILL))
     phases = [phase for spec in specs for phase in plan.lowered(spec).phases]
     plan.device.build_ahead(as_dispatch(phase).kernel for phase in phases)
 

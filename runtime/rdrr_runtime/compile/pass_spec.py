@@ -96,9 +96,6 @@ def batch_fill(rows: int) -> PassSpec:
 BATCHES = tuple(batch_of(rows) for rows in (1, 2, 4, 8, 16, 32))
 """Decode passes of a batch by their number of rows; different kernels are fastest at each size."""
 
-LOADED = (DECODE, PREFILL)
-"""Passes that are lowered whenever a model is loaded; the others are when they first run."""
-
 EXPLAINED = (DECODE, SMALL_WINDOW, BATCHES[-1])
 """Passes whose choices of kernels differ from each other; `rdrr explain` shows them before those of
 prompts."""

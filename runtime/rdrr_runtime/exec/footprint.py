@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rdrr_device.dry_run import DryRunArena
 from rdrr_device.tuning import Tuning
 
-from rdrr_runtime.compile.pass_spec import LOADED, PREFILL
+from rdrr_runtime.compile.pass_spec import PREFILL
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.phases.packing import staging_bytes
 
@@ -78,8 +78,7 @@ def footprint(
     """
     dry_run = DryRunArena(device)
     plan = Plan(package, device, dry_run, policy, context=context, kv_dtype=kv_dtype, tuning=tuning)
-    for spec in LOADED:
-        plan.lowered(spec)
+    plan.passes()
     weights, kv = plan.weights.size, plan.cache.size
     on_host = plan.host_tables.buffers
     uploaded = [use.name for use in plan.graph.weights() if use.name not in on_host]

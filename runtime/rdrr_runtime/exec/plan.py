@@ -24,7 +24,6 @@ from rdrr_runtime.compile.pass_spec import (
     DECODE,
     EXPLAINED,
     HIDDEN,
-    LOADED,
     PREFILL,
     PREFILLS,
     Logits,
@@ -194,6 +193,15 @@ class Plan:
         return (PREFILL,) if self.device.info.software else PREFILLS
 
     @property
+    def loaded(self) -> tuple[PassSpec, ...]:
+        """The passes that are lowered and compiled at load; the others are when they first run.
+
+        A process that decodes behind one prompt runs decoding and, in most cases, the shortest
+        pass of prompts or the longest.
+        """
+        return (DECODE, *dict.fromkeys((self.prefills[0], PREFILL)))
+
+    @property
     def explained(self) -> tuple[PassSpec, ...]:
         """The passes that `rdrr explain` shows."""
         return (*EXPLAINED, *self.prefills)
@@ -214,16 +222,25 @@ class Plan:
             ids -= self.rows(found[-1])
         return found
 
-    def decisions(self, specs: Sequence[PassSpec] = LOADED) -> tuple[Decision, ...]:
-        """Return the decisions made at load, then those for each op of these passes."""
+    def decisions(self, specs: Sequence[PassSpec] | None = None) -> tuple[Decision, ...]:
+        """Return the decisions made at load, then those for each op of these passes.
+
+        Args:
+            specs: The passes; those of `loaded` when None.
+        """
         made = (one for lowered in self.passes(specs) for one in lowered.decisions)
         loaded = (*self.weights.decisions, *self.host_tables.decisions())
         return (self._activations, *loaded, *made)
 
-    def passes(self, specs: Sequence[PassSpec] = LOADED) -> tuple[Pass, ...]:
-        """Return these passes lowered, leaving out those that the type of the cache rules out."""
+    def passes(self, specs: Sequence[PassSpec] | None = None) -> tuple[Pass, ...]:
+        """Return passes lowered, leaving out those that the type of the cache rules out.
+
+        Args:
+            specs: The passes; those of `loaded` when None.
+        """
+        wanted = self.loaded if specs is None else specs
         possible = [
-            one for one in specs if not one.is_multi_sequence or self.cache.supports_batches
+            one for one in wanted if not one.is_multi_sequence or self.cache.supports_batches
         ]
         return tuple(
             self._dry_run(one) if one.is_multi_sequence else self.lowered(one) for one in possible
@@ -312,7 +329,7 @@ def decisions_for(
     context: int,
     kv_dtype: str,
     tuning: Tuning | None = None,
-    specs: Sequence[PassSpec] = LOADED,
+    specs: Sequence[PassSpec] | None = None,
 ) -> tuple[Decision, ...]:
     """Return the decisions that a backend would make for some passes, without loading anything."""
     return dry_run_plan(package, device, policy, context, kv_dtype, tuning).decisions(specs)

@@ -88,7 +88,11 @@ def test_a_software_adapter_compiles_one_pass_for_prompts(package, device, monke
         assert plan.consecutive(20, decodes=True) == [shortest]
         assert plan.consecutive(513, decodes=True) == [PREFILL, DECODE]
         assert (SHORT in plan.explained, PREFILL in plan.explained) == (not software, True)
-        assert {one.step for one in plan.decisions()} == {"load", "decode", "prefill"}
+        assert plan.loaded == ((DECODE, PREFILL) if software else (DECODE, SHORT, PREFILL))
+        assert {one.step for one in plan.decisions()} == {
+            "load",
+            *(one.name for one in plan.loaded),
+        }
 
 
 def test_logits_of_short_prompts_are_close_to_torch(backend, package, rng):
