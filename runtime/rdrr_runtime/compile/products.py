@@ -41,9 +41,7 @@ ROWS: Mapping[Family, range] = MappingProxyType(
     {
         Family.ONE_ROW: range(1, 2),
         Family.SMALL_BATCH: range(2, matvec_rows.MAX_ROWS + 1),
-        # From 2 rows on, since for some matrices no other kernel uses int8; the kernel refuses the
-        # others below its own minimum.
-        Family.INT8_TILES: range(2, sys.maxsize),
+        Family.INT8_TILES: range(matmul_int8.MIN_ROWS, sys.maxsize),
         Family.GENERAL: range(1, sys.maxsize),
         Family.TILES: range(1, sys.maxsize),
     }
@@ -235,27 +233,10 @@ def _wishes(product: Product, preferences: Preferences) -> Sequence[Wish[Product
     """Return the wishes for a product: hints for the type of its weights, else adapter defaults."""
     arithmetic = preferences.arithmetic
     if _has_blocks(product):
-        wanted = _in_int8(wanted=arithmetic.int8)
-        if arithmetic.int8 and arithmetic.hint is None and _is_small_column_batch(product):
-            wanted = _without_tiles
-        return [Wish(arithmetic.source, wanted, arithmetic.hint)]
+        return [Wish(arithmetic.source, _in_int8(wanted=arithmetic.int8), arithmetic.hint)]
     hint = preferences.hint("f16Matmul")
     asked = _kernel_wish(hint, product) if hint is not None else None
     return [_scalar_wish(product, preferences), *([asked] if asked is not None else [])]
-
-
-def _is_small_column_batch(product: Product) -> bool:
-    """Return whether a column-major product has several rows, but too few for int8 tiles.
-
-    On an H200 the general kernel, which reads the matrix once for up to 8 rows, is 2.4 times as
-    fast as the tiles for 2 rows and 1.6 times for 8. For 16 rows the tiles take 0.6 of its time.
-    """
-    few = 1 < product.ctx.max_rows <= GEMV_ROWS
-    return few and any(one.by_column for one in product.weights)
-
-
-def _without_tiles(kernel: ProductKernel) -> bool:
-    return kernel.family is Family.SMALL_BATCH or not kernel.int8
 
 
 def _in_int8(*, wanted: bool) -> Callable[[ProductKernel], bool]:

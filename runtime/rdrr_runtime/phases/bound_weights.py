@@ -61,6 +61,7 @@ class BoundWeights:
 def bind_whole(weights: Iterable[GpuWeight]) -> BoundWeights:
     """Bind whole matrices, each of which has only one part."""
     weights = tuple(weights)
+    assert all(len(one.parts) == 1 for one in weights), "refusals exclude matrices in parts"
     return BoundWeights(weights, tuple(one.parts[0] for one in weights))
 
 

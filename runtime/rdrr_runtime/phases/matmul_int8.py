@@ -101,10 +101,8 @@ def refusal(ctx: OpContext, weight: GpuWeight) -> str | None:
 
     Matrices that `requantize` can round are served too.
     """
-    # Blocks along N have no other int8 kernel for a small batch.
-    least = 2 if weight.by_column else MIN_ROWS
-    if ctx.max_rows < least:
-        return f"tiles need {least} token rows, and the pass has {ctx.max_rows}"
+    if ctx.max_rows < MIN_ROWS:
+        return f"tiles need {MIN_ROWS} token rows, and the pass has {ctx.max_rows}"
     if is_rounded(weight) or weight.dtype.name in TYPES:
         return None
     if not readable(weight):

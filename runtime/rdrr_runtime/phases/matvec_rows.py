@@ -138,7 +138,8 @@ def matvec_rows(
         buffers["bias"] = output.bias
     step = used.item_outputs // (2 if gate else 1)
     made = []
-    for bound in bind_parts(weights[0]) if len(weights) == 1 else (bind_whole(weights),):
+    in_parts = len(weights) == 1 and not gate
+    for bound in bind_parts(weights[0]) if in_parts else (bind_whole(weights),):
         matrices, items = _matrices(bound, step, gate=gate)
         workgroups = min(items, used.workgroups or items)
         looped = workgroups < items

@@ -96,9 +96,12 @@ def shared_bytes(weights: Iterable[GpuWeight], max_binding: int) -> int:
 
 
 def whole_bytes(weight: GpuWeight) -> int:
-    """Return the bytes of a whole matrix as Q8_0 rows, up to where another one may begin."""
-    size = FORMATS[TYPE].size(weight.n, _units(weight.k))
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    """Return the bytes in which a whole matrix certainly fits, up to where another one may begin.
+
+    It is divided into parts of whole items, so an incomplete item counts as a whole one.
+    """
+    rows = -(-weight.n // OUTPUTS) * OUTPUTS
+    return -(-FORMATS[TYPE].size(rows, _units(weight.k)) // ALIGNMENT) * ALIGNMENT
 
 
 def in_rows(weight: GpuWeight) -> GpuWeight:

@@ -179,6 +179,15 @@ def test_the_shared_buffer_has_room_for_several_small_matrices(bench, rng) -> No
     assert shared_bytes([], LARGE) == 0
 
 
+def test_a_matrix_is_not_divided_where_it_fits_as_a_whole(bench, rng) -> None:
+    for n in (32, 40, 63, 65):
+        weight, _ = stored(bench, rng, "F16", n, 256)
+        assert len(rows_of(bench, weight, whole_bytes(weight)).phases) == 1
+    weight, _ = stored(bench, rng, "F16", 40, 256)
+    exact = FORMATS["Q8_0"].size(40, 4)  # the control: there is only room for whole items
+    assert len(rows_of(bench, weight, exact).phases) == 2
+
+
 def test_weights_that_are_zero_have_scale_zero(bench, rng) -> None:
     values = normal(rng, 64, 128)
     values[5] = 0
