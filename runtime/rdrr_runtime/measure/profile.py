@@ -225,10 +225,12 @@ class _Profiler:
         totals.encode += whole.submitted - whole.encoding
         totals.sync += whole.seen - whole.submitted
         self._keep(whole, [(step, "one pass")])
+        pairs = zip(one.phases, one.prepared, strict=True)
+        serving = [(phase, bound) for phase, bound in pairs if phase.work.serves(rows)]
         self._write(one)
-        single = self.timer.run([(each,) for each in one.prepared], rows)
-        self._keep(single, [(each.label, each.name) for each in one.phases])
-        for each, seconds in zip(one.phases, single.seconds, strict=True):
+        single = self.timer.run([(bound,) for _, bound in serving], rows)
+        self._keep(single, [(phase.label, phase.name) for phase, _ in serving])
+        for (each, _), seconds in zip(serving, single.seconds, strict=True):
             name = each.name
             totals.seconds[name] = totals.seconds.get(name, 0.0) + float(seconds)
             totals.bytes[name] = totals.bytes.get(name, 0) + traffic(each, rows, one.base)

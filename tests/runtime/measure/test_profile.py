@@ -11,7 +11,9 @@ from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import DeviceError, UsageError
 from rdrr_format.layouts import Layout
 from rdrr_manifests.graph import CacheShape
-from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.compile.hints import Policy, resolve
+from rdrr_runtime.compile.pass_spec import PREFILL
+from rdrr_runtime.exec.plan import dry_run_plan
 from rdrr_runtime.exec.traffic import traffic
 from rdrr_runtime.measure.profile import copy_bandwidth, profile
 from rdrr_runtime.phases.attention import attention
@@ -104,6 +106,19 @@ def test_a_kernel_without_measurable_time_is_an_error(device, tmp_path, rng, mon
     monkeypatch.setattr(Timer, "_in_seconds", coarse)
     with pytest.raises(DeviceError, match=r"too coarse.*embed"):
         profile(package, device, Policy(), context=8, prompt_tokens=1, tokens=1)
+
+
+@pytest.mark.parametrize("tokens", [20, 500], ids="{} tokens".format)
+def test_a_dispatch_that_a_pass_leaves_out_is_not_listed(device, tmp_path, rng, tokens):
+    package = write_random_package(tmp_path / "package", llama_manifest(), rng)
+    policy = resolve({"run flag": {"attentionPrefill": "tiled_small"}})
+    plan = dry_run_plan(package, device, policy, 512, "f16")
+    forms = [one for one in plan.lowered(PREFILL).phases if one.name.startswith("attention_tiled")]
+    layers = package.manifest.architecture.num_layers
+    assert len(forms) == 2 * layers  # the control: one for short passes, one for others
+    found = profile(package, device, policy, context=512, prompt_tokens=tokens, tokens=1)
+    listed = [one.ops for one in found.prefill.kernels if "attention_tiled" in one.kernel]
+    assert sum(listed) == layers
 
 
 def test_a_product_moves_its_matrix_and_an_embedding_only_the_rows_it_looks_up(bench, rng):
