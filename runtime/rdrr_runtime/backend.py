@@ -377,17 +377,9 @@ class BatchBackend(Protocol):
         ...
 
     def feed_rows(self, rows: Sequence[Row], *, sampled: bool) -> Feed | None:
-        """Return a feed that begins with one row of each of several sequences.
+        """Return a feed, the only one in use, that begins with one row of each of some sequences.
 
-        Only one may be in use at a time.
-
-        Args:
-            rows: The rows.
-            sampled: Whether tokens are sampled as `begin` says for each sequence; otherwise the
-                most probable tokens are taken.
-
-        Returns:
-            The feed; None if the host must know each token before its pass.
+        None if the host must know each token before its pass. Tokens are `sampled` as `begin` says.
         """
         ...
 

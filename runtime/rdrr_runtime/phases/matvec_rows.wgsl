@@ -10,8 +10,7 @@
 // y[r, n] = f(v), v = sum_k W[n, k] x[r, k].
 {% endif %}
 //
-// f    store    y[r, n] = v[r, n] (+ bias[n]); each matrix has its own y, or the outputs of all matrices lie side by
-//               side, likewise those of all parts of a matrix, each of which has a phase of its own
+// f    store    y[r, n] = v[r, n] (+ bias[n]); each matrix has its own y, or all matrices or parts share one, side by side
 //      add      y[r, n] += v[r, n] (+ bias[n])
 //      gate     y[r, n] = activate(v_gate[r, n]) v_up[r, n]; gate and up are one matrix of 2 N rows or two of N
 {% if KIND == "activate" %}

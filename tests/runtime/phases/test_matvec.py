@@ -13,7 +13,7 @@ from rdrr_runtime.phases.fusion import Input, Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec import MAX_OUTPUT_GROUPS, matvec, refusal
 from rdrr_runtime.phases.matvec_record import Matvec
-from rdrr_runtime.phases.matvec_tuning import MANY_COMBINING, SOFTWARE, MatvecTuning
+from rdrr_runtime.phases.matvec_tuning import MANY_COMBINING, SOFTWARE, MatvecTuning, quads_at_once
 from support.gpu import Bench, normal, relative_error
 from support.matvec_operands import AddedBranch, Matrix, Operands, silu
 
@@ -332,21 +332,9 @@ def test_column_major_products_equal_the_reference(
 def test_threads_that_stage_several_quads_of_a_column_major_product_load_them_at_once(
     any_bench: Bench, rng: np.random.Generator, name: str, case: Case
 ) -> None:
-    operands = Operands(any_bench, rng, Layout.COLUMN)
-    check(operands, name, case, int8=True)
-    assert quads(operands, name, case.k) == case.k // (4 * 256)
-    assert quads(operands, name, case.k + 64) == 0  # the control: threads have different numbers
-
-
-def quads(operands: Operands, name: str, k: int) -> int:
-    """Return `Matvec.quads` of a product with K inputs."""
-    bench, matrix = operands.bench, operands.matrix(name, 32, k)
-    source = operands.source("plain", k, [matrix]).operand
-    output = Output((bench.poisoned(32),), "store")
-    ctx = bench.context(1)
-    (made,) = matvec(ctx, (matrix.weight,), source, output, int8=True, label="t")
-    assert isinstance(made.record, Matvec)
-    return made.record.quads
+    check(Operands(any_bench, rng, Layout.COLUMN), name, case, int8=True)
+    several = [quads_at_once(k, 256, case.n) for k in (case.k, case.k + 64)]
+    assert several == [case.k // 1024, 0]  # the control: threads have different numbers
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
