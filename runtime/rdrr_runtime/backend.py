@@ -377,9 +377,9 @@ class BatchBackend(Protocol):
         ...
 
     def feed_rows(self, rows: Sequence[Row], *, sampled: bool) -> Feed | None:
-        """Return a feed, the only one in use, that begins with one row of each of some sequences.
+        """Return the feed in use from now on; None if the host must know each id before its pass.
 
-        None if the host must know each token before its pass. Tokens are `sampled` as `begin` says.
+        It begins with a row of each sequence. Tokens are `sampled` as `begin` says.
         """
         ...
 

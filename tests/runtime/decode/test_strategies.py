@@ -233,8 +233,9 @@ def test_wedlm_records_the_logprobs_of_delivered_tokens(on_cpu, rng):
 
 def test_wedlm_continues_from_a_cached_prefix_and_past_a_full_context(on_cpu, rng):
     engine, ids = Engine(on_cpu, [], PACKAGE_VOCAB), prompt_of(rng, 12)
-    generate(engine, ids, max_tokens=6, strategy=WINDOWED)
-    longer = [*ids, *prompt_of(rng, 3)]
+    (first, *_), _ = generate(engine, ids, max_tokens=6, strategy=WINDOWED)
+    # Another id than the generated one, which is cached as well.
+    longer = [*ids, (first + 1) % PACKAGE_VOCAB, *prompt_of(rng, 2)]
     out, stats = generate(engine, longer, max_tokens=40, strategy=WINDOWED)
     assert stats.cached_tokens == 12
     assert (len(out), stats.finish) == (48 - 15, "context")
