@@ -244,7 +244,7 @@ def _in_int8(*, wanted: bool) -> Callable[[ProductKernel], bool]:
 
 
 def _scalar_wish(product: Product, preferences: Preferences) -> Wish[ProductKernel]:
-    """Return the wish for 16-bit and 32-bit weights: int8 only for more than a few rows."""
+    """Return the wish for 16-bit and 32-bit weights: int8 only above `GEMV_ROWS` rows."""
     arithmetic = preferences.arithmetic
     if preferences.rounds_16_bit_weights and product.ctx.max_rows > GEMV_ROWS:
         return Wish(arithmetic.source, lambda kernel: kernel.family in ROUNDING or not kernel.int8)
