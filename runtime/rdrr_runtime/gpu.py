@@ -21,7 +21,7 @@ from rdrr_manifests.package import Package
 from rdrr_runtime.backend import BackendInfo, Mask, Row
 from rdrr_runtime.compile.decision import Decision
 from rdrr_runtime.compile.hints import Policy
-from rdrr_runtime.compile.pass_spec import DECODE, PREFILL
+from rdrr_runtime.compile.pass_spec import DECODE
 from rdrr_runtime.exec.executor import DispatchExecutor, Executor, Prepared
 from rdrr_runtime.exec.persistent.choice import Persistence, persistent_executor
 from rdrr_runtime.exec.plan import Plan
@@ -348,9 +348,9 @@ def build_ahead(plan: Plan) -> None:
     They are compiled beside the upload of the weights. A decode pass that runs in one dispatch has
     a shader of its own, which has been compiled when it was tried.
     """
+    first, *others = (one for one in plan.loaded if one != DECODE)
     decode = () if plan.whole is not None else (DECODE,)
-    specs = dict.fromkeys((plan.prefills[0], *decode, PREFILL))
-    phases = [phase for spec in specs for phase in plan.lowered(spec).phases]
+    phases = [phase for spec in (first, *decode, *others) for phase in plan.lowered(spec).phases]
     plan.device.build_ahead(as_dispatch(phase).kernel for phase in phases)
 
 

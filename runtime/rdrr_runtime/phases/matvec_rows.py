@@ -123,11 +123,13 @@ def matvec_rows(
     """
     gate, rows, k = output.kind == "gate", ctx.max_rows, weights[0].k
     sizes = [sum(one.n for one in weights) // 2] if gate else [one.n for one in weights]
-    concatenated = len(output.ys) < len(sizes) or len(weights[0].parts) > 1
+    in_parts = len(weights) == 1 and not gate
+    bounds = bind_parts(weights[0]) if in_parts else (bind_whole(weights),)
+    concatenated = len(output.ys) < len(sizes) or len(bounds) > 1
     _need_room(ctx, x, output, [sum(sizes)] if concatenated else sizes, k, label)
-    types = ",".join(one.dtype.name.lower() for one in weights)
+    variant = f"{bounds[0].types}.{output.kind}"
     shape = RowsShape(sum(sizes), k, len(sizes), gate, output.int8)
-    tuning_key = rows_tuning(ctx, f"{types}.{output.kind}", shape)
+    tuning_key = rows_tuning(ctx, variant, shape)
     used = (tuning or tuning_key.used).for_rows(rows)
     fields = _fields(ctx, output, used, k)
     if concatenated:
@@ -138,13 +140,12 @@ def matvec_rows(
         buffers["bias"] = output.bias
     step = used.item_outputs // (2 if gate else 1)
     made = []
-    in_parts = len(weights) == 1 and not gate
-    for bound in bind_parts(weights[0]) if in_parts else (bind_whole(weights),):
+    for bound in bounds:
         matrices, items = _matrices(bound, step, gate=gate)
         workgroups = min(items, used.workgroups or items)
         looped = workgroups < items
         record = MatvecRows(
-            variant=f"{types}.{output.kind}.int8",
+            variant=f"{variant}.int8",
             looped=looped,
             stride=workgroups if looped else None,
             steps=-(-items // workgroups) if looped else None,

@@ -38,10 +38,7 @@
 // read once for {{ "these rows" if ROWS > 1 else "an item" }}. The products of up to 32 inputs are summed exactly in i32; then it accumulates
 // in f32.{% if GROUPS > 1 %} {{ GROUPS }} groups of teams compute the same outputs for {{ ROWS }} rows each, and all but the first of them find the
 // weights in the cache.{% endif %} An item is the outputs of all teams,
-// {{ {"each": "the items of the first route of a row first", "sum": "summed over the routes of a row"}.get(EXPERTS, "the items of the first matrix first") }}.
-{% if LOOPED %}
-// A workgroup computes every STRIDE-th item.
-{% endif %}
+// {{ {"each": "the items of the first route of a row first", "sum": "summed over the routes of a row"}.get(EXPERTS, "the items of the first matrix first") }}.{{ " A workgroup computes every STRIDE-th." if LOOPED }}
 {% set MATRICES = FORMATS | length %}
 {% set SOURCE = "staged" if STAGED else "x" %}
 {% set GATE = KIND == "gate" %}
@@ -124,7 +121,6 @@ unit{{ m }}({{ "expert * N0 + " if EXPERTS }}{{ "OUTPUT_ROWS + " if o % 2 and MA
 unit{{ s }}({{ "expert * N0 + " if EXPERTS }}min(first + {{ o }}u, N{{ s }} - 1u), {{ unit }})
 {%- endif %}
 {%- endmacro %}
-
 
 fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
 {% if STAGED %}

@@ -17,6 +17,7 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.bound_weights import BoundWeights, WeightsRecord
 from rdrr_runtime.phases.formats import FORMATS, UNIT
 from rdrr_runtime.phases.gpu_weight import GpuWeight, Part
+from rdrr_runtime.phases.matvec_rows import MAX_MATRICES
 from rdrr_runtime.phases.phase import Phase, Work
 from rdrr_runtime.phases.weight_checks import readable
 
@@ -28,9 +29,6 @@ WORKGROUP = 256
 OUTPUTS = 32  # outputs of an item
 SCRATCH_BYTES = 64 << 20
 """Most bytes of the shared buffer; a larger matrix is multiplied in several parts."""
-
-MAX_MATRICES = 3
-"""Most matrices for which the shared buffer has room at once, if they are small enough."""
 
 ALIGNMENT = 256
 """Multiple at which a matrix begins in the shared buffer, as devices require of a binding."""
@@ -89,7 +87,7 @@ def scratch_bytes(weight: GpuWeight, max_binding: int) -> int:
 
 
 def shared_bytes(weights: Iterable[GpuWeight], max_binding: int) -> int:
-    """Return the bytes of a shared buffer for any of some matrices, or for several small ones."""
+    """Return the bytes of a shared buffer for any of some matrices, or for those of a phase."""
     most = max((scratch_bytes(one, max_binding) for one in weights), default=0)
     several = MAX_MATRICES * (most + ALIGNMENT) if most else 0
     return max(most, min(several, SCRATCH_BYTES, max_binding))
