@@ -57,8 +57,8 @@ the GPU longer than the host to wake up, but not much longer, since the host sta
 (`Native.read`). The others are not too long, since a GPU that runs a dispatch in 10 us waits for
 each of them."""
 
-PARTS_OF_FEW_ROWS = Parts(first=48, most=48)
-"""Parts of a program for few rows, whose dispatches take the GPU hardly longer than the host."""
+PARTS_OF_FEWER_ROWS = Parts(first=48, most=48)
+"""Parts of a program for fewer rows, whose dispatches take the GPU hardly longer than the host."""
 
 
 class Submitter(Protocol):
@@ -97,7 +97,7 @@ class PassSubmitter:
         """See `Submitter.run`."""
         many = rows >= MANY_ROWS
         if self._divides and times == 1 and (many or self._device.is_idle):
-            for part in self._parts(bound, PARTS_OF_MANY_ROWS if many else PARTS_OF_FEW_ROWS):
+            for part in self._parts(bound, PARTS_OF_MANY_ROWS if many else PARTS_OF_FEWER_ROWS):
                 self._submit(part, rows, times)
         else:
             self._submit(bound, rows, times)

@@ -70,8 +70,8 @@ def test_the_beginning_of_a_long_prompt_is_submitted_first(backend, rng, monkeyp
     assert (prefill.submits, shorter.submits) == (4 + 1, 1 + 1)  # the last reads the logits
 
 
-def test_few_rows_are_submitted_in_parts_while_the_gpu_waits_for_them(backend, rng, monkeypatch):
-    monkeypatch.setattr(submission, "PARTS_OF_FEW_ROWS", Parts(5, 5))
+def test_fewer_rows_are_submitted_in_parts_while_the_gpu_waits_for_them(backend, rng, monkeypatch):
+    monkeypatch.setattr(submission, "PARTS_OF_FEWER_ROWS", Parts(5, 5))
     ids, device = prompt(rng, 4), backend.device
     whole = backend.logits(ids, 0)
     count = -(-(len(backend._program.get(PREFILL).to_logits) - 2) // 5)
