@@ -78,7 +78,7 @@ quad_{{ VALUES }}(w{{ o }}.{{ ["xy", "zw"][i] }})
     // Consecutive threads read consecutive 16 bytes.
     for (var unit = thread.index; unit < min(UNITS * {{ 8 // QUADS }}u, ROW_UNITS0); unit += WG) {
 {% for o in range(4) %}
-        let w{{ o }} = weight0[w[{{ o }}] * ROW_UNITS0 + unit];
+        let w{{ o }} = weight0[unit_at0(w[{{ o }}], unit)];
 {% endfor %}
 {% else %}
     for (var unit = thread.index; unit < UNITS; unit += WG) {

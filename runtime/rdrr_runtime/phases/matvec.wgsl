@@ -336,9 +336,9 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
                 }
 {% for r in range(PER_TEAM) %}
                 let row{{ r }} = min(row + {{ r }}u, outputs - 1u);
-                acc{{ "." ~ "xyzw"[r] if WIDTH > 1 }} += dot_unit{{ s }}(row{{ r }}, unit, 0u);
+                acc{{ "." ~ "xyzw"[r] if WIDTH > 1 }} += dot_unit{{ s }}(row{{ r }}, unit, {{ F.unit // 4 }}u * unit);
 {% if GATE %}
-                acc.{{ "xyzw"[PER_TEAM + r] }} += dot_unit{{ s_up }}(up + row{{ r }}, unit, {{ STAGES - 1 }}u);
+                acc.{{ "xyzw"[PER_TEAM + r] }} += dot_unit{{ s_up }}(up + row{{ r }}, unit, {{ "K_STAGED / 4u + " if STAGES == 2 }}{{ FORMATS[s_up].unit // 4 }}u * unit);
 {% endif %}
 {% endfor %}
             }

@@ -43,10 +43,10 @@ fn phase(item: u32, thread: Thread) {
     // 8 consecutive threads read contiguous bytes of an output.
     let own = t / 8u;
     let part = t % 8u;
+    let source = FIRST + min(output + own, OUTPUTS - 1u);
 {% if F.values %}
-    let source = (FIRST + min(output + own, OUTPUTS - 1u)) * ROW_UNITS0;
 {% for i in range(4) %}
-    let v{{ i }} = weight0[source + min(16u * pair + 4u * part + {{ i }}u, ROW_UNITS0 - 1u)];
+    let v{{ i }} = weight0[unit_at0(source, min(16u * pair + 4u * part + {{ i }}u, ROW_UNITS0 - 1u))];
 {% endfor %}
     let made = int8_group(array<vec4<f32>, 8>(
 {% for i in range(4) %}
@@ -65,7 +65,7 @@ fn phase(item: u32, thread: Thread) {
 {% endif %}
     }
     let unit = min(2u * pair + part / 2u, ROW_UNITS0 - 1u);
-    let half = half0((FIRST + min(output + own, OUTPUTS - 1u)) * ROW_UNITS0 + unit, part % 2u);
+    let half = half0(unit_at0(source, unit), part % 2u);
     let first = first_codes0(half);
     let last = last_codes0(half);
     workgroupBarrier();

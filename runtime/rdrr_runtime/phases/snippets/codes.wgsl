@@ -12,6 +12,7 @@ struct Half{{ S }} {
 {% endif %}
 }
 
+// Half `part` of a unit, given the index `unit_at{{ S }}` of the unit.
 fn half{{ S }}(unit: u32, part: u32) -> Half{{ S }} {
 {% if F.bits == 8 %}
     let at = 4u * unit + 2u * part;

@@ -3,23 +3,21 @@ fn weights{{ S }}(row: u32, half: u32) -> array<vec4<f32>, 8> {
     var w: array<vec4<f32>, 8>;
 {% if F.values %}
     // A row may end within the 32 weights; the values read instead are multiplied by zero.
-    let first = row * ROW_UNITS{{ S }};
     let last = ROW_UNITS{{ S }} - 1u;
 {% endif %}
 {% if F.values == "f32" %}
 {% for i in range(8) %}
-    w[{{ i }}] = bitcast<vec4<f32>>(weight{{ S }}[first + min(8u * half + {{ i }}u, last)]);
+    w[{{ i }}] = bitcast<vec4<f32>>(weight{{ S }}[unit_at{{ S }}(row, min(8u * half + {{ i }}u, last))]);
 {% endfor %}
 {% elif F.values %}
 {% for i in range(4) %}
-    let v{{ i }} = weight{{ S }}[first + min(4u * half + {{ i }}u, last)];
+    let v{{ i }} = weight{{ S }}[unit_at{{ S }}(row, min(4u * half + {{ i }}u, last))];
     w[{{ 2 * i }}] = quad_{{ F.values }}(v{{ i }}.xy);
     w[{{ 2 * i + 1 }}] = quad_{{ F.values }}(v{{ i }}.zw);
 {% endfor %}
 {% else %}
 {% set unpacked = "unpack4xI8" if F.signed else "unpack4xU8" %}
-    let unit = row * ROW_UNITS{{ S }} + half / 2u;
-    let raw = half{{ S }}(unit, half % 2u);
+    let raw = half{{ S }}(unit_at{{ S }}(row, half / 2u), half % 2u);
     let codes0 = first_codes{{ S }}(raw);
     let codes1 = last_codes{{ S }}(raw);
 {% if F.column %}
@@ -37,7 +35,7 @@ fn weights{{ S }}(row: u32, half: u32) -> array<vec4<f32>, 8> {
     w[{{ i }}] = f{{ i }}.scale * vec4<f32>({{ unpacked }}(codes{{ i // 4 }}[{{ i % 4 }}])){{ " - f" ~ i ~ ".minimum" if F.minimum }};
 {% endfor %}
 {% else %}
-    let s = scales{{ S }}(scale_words{{ S }}(unit), half % 2u);
+    let s = scales{{ S }}(scale_words{{ S }}(row, half / 2u), half % 2u);
 {% for i in range(8) %}
     w[{{ i }}] = s.{{ "y" if F.group == 16 and i >= 4 else "x" }} * vec4<f32>({{ unpacked }}(codes{{ i // 4 }}[{{ i % 4 }}])){{ " - s.y" if F.minimum }};
 {% endfor %}

@@ -1,31 +1,32 @@
-// Dot product of a unit of a row of matrix {{ S }} with the staged inputs of that unit.
+// Dot product of a unit of a row of matrix {{ S }} with its staged inputs, of which the first four are number `quad`
+// of those that are staged.
 {% if F.values %}
-fn dot_unit{{ S }}(row: u32, unit: u32, stage: u32) -> f32 {
-    let w = weight{{ S }}[row * ROW_UNITS{{ S }} + unit];
+fn dot_unit{{ S }}(row: u32, unit: u32, quad: u32) -> f32 {
+    let w = weight{{ S }}[unit_at{{ S }}(row, unit)];
 {% if INT8 %}
     // The staged input is int8; the few outputs of an unquantized matrix read the input itself.
     var ignored = vec2<f32>(0.0);
 {% if F.values == "f32" %}
-    return dot(bitcast<vec4<f32>>(w), input(unit, &ignored));
+    return dot(bitcast<vec4<f32>>(w), input(quad, &ignored));
 {% else %}
-    return dot(quad_{{ F.values }}(w.xy), input(2u * unit, &ignored))
-         + dot(quad_{{ F.values }}(w.zw), input(2u * unit + 1u, &ignored));
+    return dot(quad_{{ F.values }}(w.xy), input(quad, &ignored))
+         + dot(quad_{{ F.values }}(w.zw), input(quad + 1u, &ignored));
 {% endif %}
 {% elif F.values == "f32" %}
-    return dot(bitcast<vec4<f32>>(w), staged[unit]);
+    return dot(bitcast<vec4<f32>>(w), staged[quad]);
 {% else %}
-    return dot(quad_{{ F.values }}(w.xy), staged[2u * unit]) + dot(quad_{{ F.values }}(w.zw), staged[2u * unit + 1u]);
+    return dot(quad_{{ F.values }}(w.xy), staged[quad]) + dot(quad_{{ F.values }}(w.zw), staged[quad + 1u]);
 {% endif %}
 }
 {% else %}
-fn dot_unit{{ S }}(row: u32, unit: u32, stage: u32) -> f32 {
-    let raw = halves{{ S }}(row * ROW_UNITS{{ S }} + unit);
+fn dot_unit{{ S }}(row: u32, unit: u32, quad: u32) -> f32 {
+    let raw = halves{{ S }}(unit_at{{ S }}(row, unit));
 {% if not F.column %}
-    let scale_words = scale_words{{ S }}(row * ROW_UNITS{{ S }} + unit);
+    let scale_words = scale_words{{ S }}(row, unit);
 {% endif %}
-    let part = stage * (K_STAGED / 16u) + 4u * unit;  // index of the first 16 elements
 {% set sixteens = ["first_codes" ~ S ~ "(raw.first)", "last_codes" ~ S ~ "(raw.first)", "first_codes" ~ S ~ "(raw.second)", "last_codes" ~ S ~ "(raw.second)"] %}
 {% if INT8 %}
+    let part = quad / 4u;  // index of the first 16 elements
     let by16 = vec4<f32>(scales[part], scales[part + 1u], scales[part + 2u], scales[part + 3u]);
     let sums16 = vec4<f32>(
 {% for sixteen in sixteens %}
@@ -41,7 +42,7 @@ fn dot_unit{{ S }}(row: u32, unit: u32, stage: u32) -> f32 {
     var all{{ q }} = vec4<f32>(0.0);
 {% endif %}
 {% for i in range(4) %}
-    let x{{ q }}_{{ i }} = staged[4u * part + {{ 4 * q + i }}u];
+    let x{{ q }}_{{ i }} = staged[quad + {{ 4 * q + i }}u];
     sum{{ q }} += vec4<f32>({{ "unpack4xI8" if F.signed else "unpack4xU8" }}(codes{{ q }}[{{ i }}])) * x{{ q }}_{{ i }};
 {% if F.minimum and not F.column %}
     all{{ q }} += x{{ q }}_{{ i }};

@@ -8,15 +8,16 @@ struct ScaleWords{{ S }} {
 {% endif %}
 }
 
-fn scale_words{{ S }}(unit: u32) -> ScaleWords{{ S }} {
+fn scale_words{{ S }}(row: u32, unit: u32) -> ScaleWords{{ S }} {
+    let at = unit_at{{ S }}(row, unit);
 {% if F.levels == 2 %}
     return ScaleWords{{ S }}(
-        weight{{ S }}[SCALES{{ S }} + unit / 4u][unit % 4u],
-        weight{{ S }}[SUPER_SCALES{{ S }} + unit / 16u][unit / 4u % 4u],
+        weight{{ S }}[SCALES{{ S }} + at / 4u][at % 4u],
+        weight{{ S }}[SUPER_SCALES{{ S }} + at / 16u][at / 4u % 4u],
     );
 {% else %}
-    let both = weight{{ S }}[SCALES{{ S }} + unit / 2u];
-    return ScaleWords{{ S }}(select(both.xy, both.zw, unit % 2u == 1u));
+    let both = weight{{ S }}[SCALES{{ S }} + at / 2u];
+    return ScaleWords{{ S }}(select(both.xy, both.zw, at % 2u == 1u));
 {% endif %}
 }
 

@@ -5,8 +5,7 @@ struct Raw {
 }
 
 fn fetch(row: u32, step: u32, part: u32) -> Raw {
-    let unit = row * ROW_UNITS0 + step;
-    return Raw(half0(unit, part), scale_words0(unit));
+    return Raw(half0(unit_at0(row, step), part), scale_words0(row, step));
 }
 
 fn unpack(raw: Raw, at: u32, part: u32) {

@@ -5,6 +5,5 @@ struct Unit{{ S }} {
 }
 
 fn unit{{ S }}(row: u32, unit: u32) -> Unit{{ S }} {
-    let at = row * ROW_UNITS{{ S }} + unit;
-    return Unit{{ S }}(halves{{ S }}(at), scale_words{{ S }}(at));
+    return Unit{{ S }}(halves{{ S }}(unit_at{{ S }}(row, unit)), scale_words{{ S }}(row, unit));
 }

@@ -25,6 +25,8 @@ override SUPER_SCALES{{ S }}: u32;
 {% endif %}
 {% for F in FORMATS %}
 {% set S = loop.index0 %}
+{% include "snippets/unit_at.wgsl" %}
+
 {% if not F.values %}
 {% include "snippets/codes.wgsl" %}
 
