@@ -36,11 +36,15 @@ def stacked(
     experts: int,
     shape: tuple[int, int],
     layout: Layout = Layout.ROW,
+    *,
+    units_first: bool = False,
 ) -> tuple[GpuWeight, F32]:
     """Return the matrices of random experts, on the device and as values [experts, N, K]."""
     made = [random_tensor(rng, dtype, layout, shape) for _ in range(experts)]
     kind = DTYPES[dtype]
-    weight = allocate_weight(bench.arena, kind, layout, shape, "experts", count=experts)
+    weight = allocate_weight(
+        bench.arena, kind, layout, shape, "experts", count=experts, units_first=units_first
+    )
     with bench.arena.temporary() as temporary, Uploader(bench.arena, temporary) as uploader:
         uploader.fill(weight, layout, shape, (raw for raw, _ in made), "experts")
     return weight, np.stack([values for _, values in made])

@@ -37,6 +37,15 @@ SCALES = {
     "Q5_1": ((0, 2), (2, 2)),
 }
 
+UNITS_FIRST = (
+    ("Q8_0", Layout.ROW),
+    ("Q4_K", Layout.ROW),
+    ("Q6_K", Layout.ROW),
+    ("Q4_K", Layout.COLUMN),
+    ("Q6_K", Layout.COLUMN),
+)
+"""Types and layouts for tests of matrices with the units first, which all kernels read alike."""
+
 
 @dataclass
 class Bench:

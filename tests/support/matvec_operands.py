@@ -123,10 +123,12 @@ class Operands:
     bench: Bench
     rng: np.random.Generator
     layout: Layout = Layout.ROW
+    units_first: bool = False
 
     def matrix(self, name: str, n: int, k: int) -> Matrix:
         raw, values = random_tensor(self.rng, name, self.layout, (n, k))
-        made = upload_weight(self.bench.arena, DTYPES[name], self.layout, (n, k), raw, "w")
+        arena, kind, first = self.bench.arena, DTYPES[name], self.units_first
+        made = upload_weight(arena, kind, self.layout, (n, k), raw, "w", units_first=first)
         exact = values.astype(np.float64)
         if self.layout is not Layout.COLUMN or name not in BLOCK_FIELDS:
             return Matrix(made, exact, np.ones((1, 1), np.float32), exact, np.zeros_like(exact))

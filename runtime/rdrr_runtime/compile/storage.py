@@ -24,12 +24,14 @@ class Storage:
         layout: Layout in GPU memory.
         note: What is changed at load, and why; empty if the matrix is kept as stored.
         unmet: The hint that is not honoured, if there is one.
+        units_first: Whether to keep its units first, see `allocate_weight`.
     """
 
     dtype: DType
     layout: Layout
     note: str = ""
     unmet: Unmet | None = None
+    units_first: bool = False
 
 
 def choose_storage(

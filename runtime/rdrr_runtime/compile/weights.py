@@ -137,7 +137,7 @@ class Weights:
     def kernels(self) -> tuple[Kernel, ...]:
         """Return the kernels that `fill` runs for the types of the matrices."""
         matrices = (*self.matrices.values(), *self.stacks.values())
-        kinds = {(one.dtype, one.layout): one for one in matrices if not one.form.values}
+        kinds = {(one.dtype, one.form): one for one in matrices if not one.form.values}
         return tuple(repack_kernel(one) for one in kinds.values())
 
     @property
@@ -265,7 +265,13 @@ class _Loader:
             self.weights.decisions.append(made_of)
         n, k = uses[0].shape
         made = allocate_weight(
-            self.weights.blocks, kept.dtype, kept.layout, (n, k), label, count=len(uses)
+            self.weights.blocks,
+            kept.dtype,
+            kept.layout,
+            (n, k),
+            label,
+            count=len(uses),
+            units_first=kept.units_first,
         )
         if not self.is_dry_run:
             reads = [reads_as_stored(self.package, use, kept) for use in uses]

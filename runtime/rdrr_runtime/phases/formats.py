@@ -28,7 +28,10 @@ group is one byte, and so is its minimum.
     super   a factor for each 4 units     for each 256 outputs an f32 for each k, followed by those
                                           of the minimums
 
-All planes are indexed by the number of the unit, row * (units of a row) + unit, or of the group.
+Units are numbered row by row, row * (units of a row) + unit, and so are super-blocks along K. A
+format may have the units first instead: then the number of a unit is unit * rows + row, that of a
+super-block unit / 4 * rows + row, with the rows of the part, so that the codes which many outputs
+have for the same 64 inputs lie side by side. The planes of scales along N are the same in both.
 
 Codes that are 4-bit floats (MXFP4) are kept as stored. The one place where shaders extract the
 codes of a unit, `snippets/codes.wgsl`, turns them into int8 integers of twice the value, and the
@@ -63,12 +66,14 @@ class PlaneOffsets:
 
     Attributes:
         row_units: Units of a row.
+        part_rows: Rows of the part, or None if the units of a row lie side by side.
         high: Offset of the high bits of the codes.
         scales: Offset of the scales.
         super_scales: Offset of the super-block scales.
     """
 
     row_units: int
+    part_rows: int | None = None
     high: int | None = None
     scales: int | None = None
     super_scales: int | None = None
@@ -88,6 +93,8 @@ class GpuFormat:
         floats: Whether codes are 4-bit floats (a sign, two exponent bits and one mantissa bit).
         column: Whether groups lie along N instead of along K.
         values: Type of unquantized values, `f32`, `f16` or `bf16`; empty for quantized formats.
+        units_first: Whether the units that the rows of a part have for the same inputs lie side by
+            side, instead of the units of a row.
     """
 
     bits: int
@@ -98,6 +105,7 @@ class GpuFormat:
     floats: bool = False
     column: bool = False
     values: str = ""
+    units_first: bool = False
 
     @property
     def shift(self) -> int:
@@ -129,6 +137,14 @@ class GpuFormat:
         if self.column or self.values:
             return -(-k // self.unit)
         return -(-(-(-k // padded) * padded) // self.unit)
+
+    def with_units_first(self, units: int) -> GpuFormat:
+        """Return the format with the units first, or unchanged if rows of `units` cannot have it.
+
+        They cannot if their values are unquantized, or if super-blocks along K cross them.
+        """
+        crossed = self.levels == 2 and not self.column and units % 4 != 0
+        return self if self.values or crossed else replace(self, units_first=True)
 
     def plane_sizes(self, rows: int, units: int) -> tuple[int, int, int, int]:
         """Return the sizes of the planes of `rows` rows, in words of 16 bytes.
@@ -162,6 +178,7 @@ class GpuFormat:
         low, high, scales, _ = self.plane_sizes(rows, units)
         return PlaneOffsets(
             row_units=units,
+            part_rows=rows if self.units_first else None,
             high=low if self.high else None,
             scales=None if self.values else low + high,
             super_scales=low + high + scales if self.levels == 2 else None,
@@ -186,6 +203,7 @@ FORMATS: Mapping[str, GpuFormat] = MappingProxyType(
 """Memory layout by the name of the storage type, with blocks along K."""
 
 
-def format_of(name: str, *, column: bool = False) -> GpuFormat:
+def format_of(name: str, *, column: bool = False, units_first: bool = False) -> GpuFormat:
     """Return the memory layout of a storage type in `FORMATS`, with blocks along N if `column`."""
-    return replace(FORMATS[name], column=column) if column else FORMATS[name]
+    form = FORMATS[name]
+    return replace(form, column=column, units_first=units_first) if column or units_first else form

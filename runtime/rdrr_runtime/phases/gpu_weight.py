@@ -42,6 +42,7 @@ class GpuWeight:
         units: Units of a row; a unit is 64 codes, or 16 bytes of unquantized values.
         stride: Rows from one matrix of the stack to the next, at least its outputs.
         parts: Row ranges, one for each buffer; a matrix beyond the binding limit has several.
+        units_first: Whether the units of all rows for the same inputs lie side by side.
         note: Why the weight is not in the form in which the package stores it; empty if it is.
     """
 
@@ -52,12 +53,13 @@ class GpuWeight:
     units: int
     stride: int
     parts: tuple[Part, ...]
+    units_first: bool = False
     note: str = ""
 
     @property
     def form(self) -> GpuFormat:
         """Memory layout of the matrix."""
-        return format_of(self.dtype.name, column=self.by_column)
+        return format_of(self.dtype.name, column=self.by_column, units_first=self.units_first)
 
     @property
     def by_column(self) -> bool:
@@ -86,6 +88,7 @@ def allocate_weight(
     label: str,
     *,
     count: int = 1,
+    units_first: bool = False,
 ) -> GpuWeight:
     """Allocate a zeroed matrix, or a stack of them.
 
@@ -96,6 +99,8 @@ def allocate_weight(
         shape: (N, K) of each of the `count` matrices.
         label: Name of the tensor, for messages and buffer labels.
         count: Matrices in the stack.
+        units_first: Whether the units of all rows for the same inputs lie side by side, where the
+            format can have that, see `GpuFormat.with_units_first`.
 
     Raises:
         FormatError: No kernel reads the type or layout, or a row exceeds the binding limit.
@@ -112,9 +117,11 @@ def allocate_weight(
         rows, units = n, form.units(k, padded=block)
         if form.column:
             rows = -(-n // block) * block
+    if units_first:
+        form = form.with_units_first(units)
     parts = tuple(_parts(arena, form, rows * count, units, label))
     kept = Layout.ROW if layout is Layout.FLAT else layout
-    return GpuWeight(dtype, kept, n * count, k, units, rows, parts)
+    return GpuWeight(dtype, kept, n * count, k, units, rows, parts, form.units_first)
 
 
 def _form(dtype: DType, layout: Layout, k: int, label: str) -> GpuFormat:

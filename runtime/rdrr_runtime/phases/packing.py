@@ -47,6 +47,8 @@ def upload_weight(
     shape: tuple[int, int],
     data: Any | Iterable[Any],
     label: str,
+    *,
+    units_first: bool = False,
 ) -> GpuWeight:
     """Upload a matrix into GPU memory.
 
@@ -58,12 +60,13 @@ def upload_weight(
         data: The stored bytes (anything with the buffer protocol), or an iterable of chunks of
             them, each a whole number of stored rows.
         label: Name of the tensor, for messages and buffer labels.
+        units_first: See `allocate_weight`.
 
     Raises:
         FormatError: The bytes do not match the shape, or no kernel reads the type or layout.
         DeviceError: The device is out of memory.
     """
-    weight = allocate_weight(arena, dtype, layout, shape, label)
+    weight = allocate_weight(arena, dtype, layout, shape, label, units_first=units_first)
     with arena.temporary() as temporary, Uploader(arena, temporary) as uploader:
         uploader.fill(weight, layout, shape, [data], label)
     return weight

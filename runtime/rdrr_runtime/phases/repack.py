@@ -49,7 +49,7 @@ class RepackStep:
     phase: Phase
 
 
-TARGET_BYTES = 40
+TARGET_BYTES = 44
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,4 +159,4 @@ def _step(
     buffers = {"blocks": chunk.blocks, "planes": part.slice, "chunk": chunk.target}
     begin = [one or 0 for one in (planes.high, planes.scales, planes.super_scales)]
     phase = Phase(record, buffers, Work(-(-threads // WORKGROUP)), f"{label}.repack")
-    return RepackStep(np.array([*target, *begin], np.uint32), phase)
+    return RepackStep(np.array([*target, part.rows, *begin], np.uint32), phase)

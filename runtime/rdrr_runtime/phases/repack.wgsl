@@ -26,10 +26,14 @@ struct Chunk {
     row_units: u32,      // units of a row
     rows: u32,           // stored rows of the chunk
     first: u32,          // unit of a row that the chunk begins with
+    part_rows: u32,      // rows of the part
     high: u32,           // offsets of the planes, in words of 16 bytes
     scales: u32,
     super_scales: u32,
 }
+
+{% set S, ROW_UNITS, PART_ROWS = "", "chunk.row_units", "chunk.part_rows" %}
+{% include "snippets/unit_at.wgsl" %}
 
 {% include "snippets/half_scale.wgsl" %}
 
@@ -140,7 +144,7 @@ fn put_codes(unit: u32, half: u32, row: u32, element: u32) {
 
 // Write 32 codes of output `n` of the part: half unit `half` of the chunk.
 fn put_column_codes(n: u32, half: u32) {
-    let unit = (chunk.first_output + n) * chunk.row_units + chunk.first + half / 2u;
+    let unit = unit_at(chunk.first_output + n, chunk.first + half / 2u);
     put_codes(unit, half % 2u, 32u * half, chunk.skip * {{ BLOCK }}u + n);
 }
 
@@ -216,25 +220,27 @@ fn phase(item: u32, thread: Thread) {
 }
 {% else %}
 
-// Write the scales of a unit of a stored row, and the super-block scale that four units share.
-fn put_scales(unit: u32, row: u32, element: u32) {
+// Write the scales of a unit of output `output` of the part, and the super-block scale that four units share.
+fn put_scales(output: u32, unit: u32, row: u32) {
+    let element = 64u * unit;
+    let at = unit_at(output, unit);
     let base = block_of(row, element);
 {% if F.levels == 2 %}
     var bits = 0u;
 {% for g in range(64 // F.group) %}
     bits |= group_scale(base, element % {{ BLOCK }}u / {{ F.group }}u + {{ g }}u) << {{ g * F.group // 2 }}u;
 {% endfor %}
-    planes[4u * chunk.scales + unit] = bits;
+    planes[4u * chunk.scales + at] = bits;
     if (unit % 4u == 0u) {
-        planes[4u * chunk.super_scales + unit / 4u] = factor(base);
+        planes[4u * chunk.super_scales + super_block_at(output, unit)] = factor(base);
     }
 {% else %}
-    planes[4u * chunk.scales + 2u * unit] = factor(base);
+    planes[4u * chunk.scales + 2u * at] = factor(base);
     var second = 0u;
     if (element + 32u < chunk.blocks * {{ BLOCK }}u) {
         second = factor(block_of(row, element + 32u));
     }
-    planes[4u * chunk.scales + 2u * unit + 1u] = second;
+    planes[4u * chunk.scales + 2u * at + 1u] = second;
 {% endif %}
 }
 
@@ -246,10 +252,10 @@ fn phase(item: u32, thread: Thread) {
     }
     let row = chunk.skip + output;
     let half = id % (2u * chunk.row_units);
-    let unit = (chunk.first_output + output) * chunk.row_units + half / 2u;
-    put_codes(unit, half % 2u, row, 32u * half);
+    let own = chunk.first_output + output;
+    put_codes(unit_at(own, half / 2u), half % 2u, row, 32u * half);
     if (half % 2u == 0u && 32u * half < chunk.blocks * {{ BLOCK }}u) {
-        put_scales(unit, row, 32u * half);
+        put_scales(own, half / 2u, row);
     }
 }
 {% endif %}

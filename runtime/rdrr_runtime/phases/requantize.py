@@ -104,7 +104,7 @@ def whole_bytes(weight: GpuWeight) -> int:
 
 def in_rows(weight: GpuWeight) -> GpuWeight:
     """Return what kernels may expect of the matrix after it was rounded: its type and layout."""
-    return replace(weight, dtype=DTYPES[TYPE], layout=Layout.ROW)
+    return replace(weight, dtype=DTYPES[TYPE], layout=Layout.ROW, units_first=False)
 
 
 def requantized(
@@ -131,6 +131,7 @@ def requantized(
         units=units,
         stride=weight.n,
         parts=parts,
+        units_first=False,
     )
     phases = tuple(
         _phase(weight, source, first, made, part, label)

@@ -30,6 +30,19 @@ def test_rows_of_every_type_are_dequantized(bench, rng, dtype, hidden) -> None:
     assert relative_error(bench.download(x, len(tokens), hidden), expected) < TOLERANCE
 
 
+@pytest.mark.parametrize("dtype", ["Q8_0", "Q4_K", "Q6_K"])
+def test_rows_of_a_table_with_the_units_first_are_dequantized(bench, rng, dtype) -> None:
+    raw, values = random_tensor(rng, dtype, Layout.ROW, (50, 576))
+    table = upload_weight(
+        bench.arena, DTYPES[dtype], Layout.ROW, (50, 576), raw, "table", units_first=True
+    )
+    tokens = [0, 49, 7]
+    x, ctx = bench.poisoned(3, 576), bench.context(3, tokens=tokens)
+    bench.run(embed(ctx, table, x, scale=24.0, label="t"), 3)
+    expected = ops.embed(torch.tensor(tokens), torch.from_numpy(values), 24.0)
+    assert relative_error(bench.download(x, 3, 576), expected) < TOLERANCE
+
+
 def test_rows_are_read_from_all_parts_of_a_split_table(bench, rng, monkeypatch) -> None:
     raw, values = random_tensor(rng, "F16", Layout.ROW, (100, 256))
     monkeypatch.setattr(type(bench.arena), "max_binding", 512 * 40)

@@ -38,6 +38,20 @@ def test_each_route_is_multiplied_by_its_expert(bench, rng, dtype):
     assert relative_error(bench.download(y, rows, top_k, n), expected) < TOLERANCE
 
 
+def test_experts_with_the_units_first_in_parts_are_multiplied(bench, rng, monkeypatch):
+    """Parts end within an expert, and each part has an order of its own."""
+    rows, experts, top_k, n, k = 3, 5, 2, 30, 256
+    with monkeypatch.context() as patch:
+        patch.setattr(type(bench.arena), "max_binding", 64 * k * 5 // 8)
+        weight, values = stacked(bench, rng, "Q4_K", experts, (n, k), units_first=True)
+    assert [part.rows for part in weight.parts] == [64, 64, 22]
+    routes, ids, _ = routed(bench, rng, rows, experts, top_k)
+    x, y, ctx = normal(rng, rows, k), bench.poisoned(rows, top_k, n), bench.context(rows)
+    bench.run(expert_linear(ctx, weight, routes, bench.upload(x), y, **BY_ROW), rows)
+    expected = np.einsum("rsnk,rk->rsn", values[ids].astype(np.float64), x)
+    assert relative_error(bench.download(y, rows, top_k, n), expected) < TOLERANCE
+
+
 @pytest.mark.parametrize("accumulate", [True, False])
 @pytest.mark.parametrize("dtype", ["Q6_K", "F16"])
 def test_the_experts_of_a_row_are_summed_by_their_weights(any_bench, rng, dtype, accumulate):

@@ -13,7 +13,15 @@ from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.linear import linear
 from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.reference import ops
-from support.gpu import F32, TOLERANCE, Bench, normal, random_tensor, relative_error
+from support.gpu import (
+    F32,
+    TOLERANCE,
+    UNITS_FIRST,
+    Bench,
+    normal,
+    random_tensor,
+    relative_error,
+)
 
 # A driver compiles a kernel for each shape, which takes the software adapter about a second, so
 # each weight format has few cases (rows, N, K): K is a multiple of neither 256 nor 64, N is not a
@@ -37,10 +45,19 @@ def reference(x: F32, weight: F32, bias: F32 | None = None) -> F32:
 
 
 def stored(
-    bench: Bench, rng: np.random.Generator, dtype: str, layout: Layout, shape: tuple[int, int]
+    bench: Bench,
+    rng: np.random.Generator,
+    dtype: str,
+    layout: Layout,
+    shape: tuple[int, int],
+    *,
+    units_first: bool = False,
 ) -> tuple[GpuWeight, F32]:
     raw, values = random_tensor(rng, dtype, layout, shape)
-    return upload_weight(bench.arena, DTYPES[dtype], layout, shape, raw, "weight"), values
+    made = upload_weight(
+        bench.arena, DTYPES[dtype], layout, shape, raw, "weight", units_first=units_first
+    )
+    return made, values
 
 
 def check(
@@ -49,9 +66,11 @@ def check(
     form: tuple[str, Layout],
     case: tuple[int, int, int],
     tiled: bool,
+    *,
+    units_first: bool = False,
 ) -> None:
     rows, n, k = case
-    weight, values = stored(bench, rng, *form, (n, k))
+    weight, values = stored(bench, rng, *form, (n, k), units_first=units_first)
     x = normal(rng, rows, k)
     y = bench.poisoned(rows, n)
     made = linear(bench.context(rows), weight, bench.upload(x), y, tiled=tiled, label="t")
@@ -75,6 +94,12 @@ def test_a_small_batch_with_every_weight_format_equals_torch(bench, rng, form, c
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_many_rows_with_every_weight_format_equal_torch(bench, rng, form, case) -> None:
     check(bench, rng, form, case, tiled=True)
+
+
+@pytest.mark.parametrize(("case", "tiled"), [(GEMV[0], False), (TILED[0], True)], ids=str)
+@pytest.mark.parametrize("form", UNITS_FIRST, ids=str)
+def test_matrices_with_the_units_first_equal_torch(bench, rng, form, case, tiled) -> None:
+    check(bench, rng, form, case, tiled, units_first=True)
 
 
 @pytest.mark.parametrize(("rows", "tiled"), [(1, False), (5, False), (33, True)])

@@ -45,16 +45,33 @@ def int8_buffers(bench: Bench, max_rows: int, k: int) -> QuantizedRows:
 
 
 def stored(
-    bench: Bench, rng: np.random.Generator, dtype: str, n: int, k: int
+    bench: Bench,
+    rng: np.random.Generator,
+    dtype: str,
+    n: int,
+    k: int,
+    *,
+    units_first: bool = False,
 ) -> tuple[GpuWeight, F32]:
     raw, values = random_tensor(rng, dtype, Layout.ROW, (n, k))
-    weight = upload_weight(bench.arena, DTYPES[dtype], Layout.ROW, (n, k), raw, "weight")
+    kind, shape = DTYPES[dtype], (n, k)
+    weight = upload_weight(
+        bench.arena, kind, Layout.ROW, shape, raw, "weight", units_first=units_first
+    )
     return weight, values
 
 
-def check(bench: Bench, rng: np.random.Generator, dtype: str, case, tile: str) -> None:
+def check(
+    bench: Bench,
+    rng: np.random.Generator,
+    dtype: str,
+    case,
+    tile: str,
+    *,
+    units_first: bool = False,
+) -> None:
     rows, n, k = case
-    weight, values = stored(bench, rng, dtype, n, k)
+    weight, values = stored(bench, rng, dtype, n, k, units_first=units_first)
     x = normal(rng, rows, k)
     ctx, y = bench.context(rows), bench.poisoned(rows, n)
     target = int8_buffers(bench, rows, k)
@@ -74,6 +91,11 @@ def check(bench: Bench, rng: np.random.Generator, dtype: str, case, tile: str) -
 @pytest.mark.parametrize("dtype", WEIGHTS)
 def test_every_weight_type_equals_the_reference(bench, rng, dtype) -> None:
     check(bench, rng, dtype, (70, 131, 384), "small")
+
+
+@pytest.mark.parametrize("dtype", SCALINGS)
+def test_a_matrix_with_the_units_first_equals_the_reference(bench, rng, dtype) -> None:
+    check(bench, rng, dtype, (33, 131, 384), "tiny", units_first=True)
 
 
 @pytest.mark.parametrize("tile", [one for one in TILES if one != "small"])

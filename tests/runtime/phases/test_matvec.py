@@ -14,7 +14,7 @@ from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec import MAX_OUTPUT_GROUPS, matvec, refusal
 from rdrr_runtime.phases.matvec_record import Matvec
 from rdrr_runtime.phases.matvec_tuning import MANY_COMBINING, SOFTWARE, MatvecTuning, quads_at_once
-from support.gpu import Bench, normal, relative_error
+from support.gpu import UNITS_FIRST, Bench, normal, relative_error
 from support.matvec_operands import AddedBranch, Matrix, Operands, silu
 
 TYPES = tuple(FORMATS)
@@ -271,6 +271,31 @@ def check(operands: Operands, name: str, case: Case, *, int8: bool) -> None:
     assert errors.computed < 1e-4
     if int8:
         assert errors.rounding > 1e-5  # above the rounding of f32, so int8 was really used
+
+
+@pytest.mark.parametrize("int8", [False, True], ids=["f32", "int8"])
+@pytest.mark.parametrize(("name", "layout"), UNITS_FIRST)
+def test_matrices_with_the_units_first_give_the_same_products(
+    bench: Bench, rng: np.random.Generator, name: str, layout: Layout, int8: bool
+) -> None:
+    operands = Operands(bench, rng, layout, units_first=True)
+    check(operands, name, Case("store", "plain", 384, 66), int8=int8)
+
+
+def test_matrices_in_both_orders_share_a_launch(bench: Bench, rng: np.random.Generator) -> None:
+    operands = Operands(bench, rng)
+    matrices = [
+        replace(operands, units_first=first).matrix("Q4_K", n, 384)
+        for first, n in ((True, 30), (False, 21), (True, 7))
+    ]
+    source, y = operands.source("plain", 384, matrices), bench.poisoned(58)
+    weights = tuple(one.weight for one in matrices)
+    made = matvec(
+        bench.context(1), weights, source.operand, Output((y,), "store"), int8=True, label="t"
+    )
+    bench.run(made, 1)
+    expected = source.products(matrices, int8=True)
+    assert relative_error(bench.download(y, 58), expected) < 1e-4
 
 
 @pytest.mark.parametrize(("name", "case"), distributed(TYPES), ids=str)

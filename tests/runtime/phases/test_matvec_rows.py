@@ -31,10 +31,19 @@ SCALINGS = ("Q8_0", "Q4_K", "Q6_K")
 
 
 def stored(
-    bench: Bench, rng: np.random.Generator, dtype: str, n: int, k: int
+    bench: Bench,
+    rng: np.random.Generator,
+    dtype: str,
+    n: int,
+    k: int,
+    *,
+    units_first: bool = False,
 ) -> tuple[GpuWeight, F32]:
     raw, values = random_tensor(rng, dtype, Layout.ROW, (n, k))
-    made = upload_weight(bench.arena, DTYPES[dtype], Layout.ROW, (n, k), raw, "weight")
+    kind, shape = DTYPES[dtype], (n, k)
+    made = upload_weight(
+        bench.arena, kind, Layout.ROW, shape, raw, "weight", units_first=units_first
+    )
     return made, values.astype(np.float64)
 
 
@@ -84,6 +93,12 @@ def test_every_number_of_rows_equals_the_reference(bench, rng, dtype, shape) -> 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_every_weight_type_equals_the_reference(bench, rng, dtype) -> None:
     assert errors(bench, rng, stored(bench, rng, dtype, 67, 36), 5) < CLOSE
+
+
+@pytest.mark.parametrize("dtype", SCALINGS)
+def test_a_matrix_with_the_units_first_gives_the_same_product(bench, rng, dtype) -> None:
+    weight = stored(bench, rng, dtype, 67, 320, units_first=True)
+    assert errors(bench, rng, weight, 5) < CLOSE
 
 
 @pytest.mark.parametrize(

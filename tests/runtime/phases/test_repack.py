@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from rdrr_device.device import Device
 from rdrr_format.dtypes import DTYPES
@@ -12,7 +13,9 @@ from rdrr_runtime.phases.formats import FORMATS
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
 from rdrr_runtime.phases.packing import Uploader, upload_weight
 from rdrr_runtime.phases.repack import repack_kernel
-from support.gpu import F32, Bench, random_tensor, relative_error
+from support.gpu import F32, UNITS_FIRST, Bench, random_tensor, relative_error
+
+Bytes = npt.NDArray[np.uint8]
 
 BLOCKS = tuple(name for name, form in FORMATS.items() if not form.values)
 LAYOUTS = (Layout.ROW, Layout.COLUMN)
@@ -60,15 +63,75 @@ def test_every_weight_of_flat_blocks_that_cross_rows_is_the_same(bench: Bench, r
     assert relative_error(dequantized(bench, weight), values) < 1e-6
 
 
+def transposed_planes(weight: GpuWeight, raw: Bytes) -> Bytes:
+    """Return the bytes of the only part of a matrix in row order, with its units first."""
+    form, rows, units = weight.form, weight.parts[0].rows, weight.units
+    ends = np.cumsum([16 * size for size in form.plane_sizes(rows, units)])
+    low, high, scales, rest = np.split(raw, ends[:3])
+
+    def transposed(plane: Bytes, count: int) -> Bytes:
+        """Exchange rows and the `count` entries of each row, before the padding."""
+        entry = plane.size // (rows * count)
+        entries, padding = np.split(plane, [rows * count * entry])
+        swapped = entries.reshape(rows, count, entry).swapaxes(0, 1)
+        return np.concatenate([swapped.reshape(-1), padding])
+
+    along_k = [] if form.column else [transposed(scales, units)]
+    if not form.column and form.levels == 2:
+        along_k.append(transposed(rest, units // 4))
+    kept = [scales, rest] if form.column else [rest][form.levels - 1 :]
+    return np.concatenate([transposed(low, units), transposed(high, units), *along_k, *kept])
+
+
+@pytest.mark.parametrize(("name", "layout"), [*UNITS_FIRST, ("Q5_K", Layout.ROW)])
+def test_the_planes_with_the_units_first_are_those_in_row_order_transposed(
+    bench: Bench, rng, name, layout
+) -> None:
+    shape = (300, 320)
+    raw, values = random_tensor(rng, name, layout, shape)
+    by_row, first = (
+        upload_weight(bench.arena, DTYPES[name], layout, shape, raw, "w", units_first=one)
+        for one in (False, True)
+    )
+    planes, found = (
+        bench.device.read(one.parts[0].slice).view(np.uint8) for one in (by_row, first)
+    )
+    assert np.array_equal(found, transposed_planes(by_row, planes))
+    assert not np.array_equal(found, planes)  # the control
+    assert relative_error(dequantized(bench, first), values) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "k", "ordered"),
+    [
+        ("F16", Layout.ROW, 512, False),
+        ("Q6_K", Layout.FLAT, 320, False),  # super-blocks cross rows
+        ("Q6_K", Layout.FLAT, 512, True),
+        ("Q8_0", Layout.FLAT, 320, True),
+    ],
+)
+def test_units_are_first_where_the_format_can_have_it(
+    bench: Bench, rng, name, layout, k, ordered
+) -> None:
+    raw, values = random_tensor(rng, name, layout, (8, k))
+    weight = upload_weight(bench.arena, DTYPES[name], layout, (8, k), raw, "w", units_first=True)
+    assert weight.form.units_first is ordered
+    assert relative_error(dequantized(bench, weight), values) < 1e-6
+
+
+@pytest.mark.parametrize("units_first", [False, True])
 @pytest.mark.parametrize("layout", [*LAYOUTS, Layout.FLAT])
 def test_a_matrix_beyond_the_binding_limit_is_split_by_outputs(
-    bench: Bench, rng, layout, monkeypatch
+    bench: Bench, rng, layout, units_first, monkeypatch
 ) -> None:
     shape = (600, 192)
     raw, values = random_tensor(rng, "Q4_K", layout, shape)
     monkeypatch.setattr(type(bench.arena), "max_binding", 48_000)
-    weight = upload_weight(bench.arena, DTYPES["Q4_K"], layout, shape, raw, "w")
+    weight = upload_weight(
+        bench.arena, DTYPES["Q4_K"], layout, shape, raw, "w", units_first=units_first
+    )
     monkeypatch.undo()
+    assert weight.form.units_first is (units_first and layout is not Layout.FLAT)
     assert len(weight.parts) > 1
     assert relative_error(dequantized(bench, weight), values) < 1e-6
 

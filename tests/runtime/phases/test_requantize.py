@@ -32,11 +32,20 @@ LARGE = 1 << 30
 
 
 def stored(
-    bench: Bench, rng: np.random.Generator, dtype: str, n: int, k: int
+    bench: Bench,
+    rng: np.random.Generator,
+    dtype: str,
+    n: int,
+    k: int,
+    *,
+    units_first: bool = False,
 ) -> tuple[GpuWeight, F32]:
     layout = Layout.ROW if dtype in ROUNDED_TYPES else Layout.COLUMN
     raw, values = random_tensor(rng, dtype, layout, (n, k))
-    return upload_weight(bench.arena, DTYPES[dtype], layout, (n, k), raw, "weight"), values
+    made = upload_weight(
+        bench.arena, DTYPES[dtype], layout, (n, k), raw, "weight", units_first=units_first
+    )
+    return made, values
 
 
 def rows_of(bench: Bench, weight: GpuWeight, limit: int = LARGE) -> Requantized:
@@ -104,6 +113,17 @@ def test_each_32_inputs_are_rounded_to_int8_with_a_scale(bench, rng, dtype) -> N
     # A code may differ by one where the weight is halfway between two codes.
     assert (np.abs(got - values) <= 0.5001 * unit + 1e-12).all()
     assert (np.abs(got - expected) <= 1e-5 * np.abs(expected)).mean() > 0.99
+
+
+@pytest.mark.parametrize("product", [product, small_batch])
+@pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K"])
+def test_a_matrix_with_the_units_first_is_rounded_to_rows(bench, rng, dtype, product) -> None:
+    weight, values = stored(bench, rng, dtype, 131, 384, units_first=True)
+    made, x = rows_of(bench, weight), normal(rng, 9, 384)
+    assert weight.form.units_first
+    assert not made.weight.form.units_first
+    expected = in_int8(x).astype(np.float64) @ in_int8(values).astype(np.float64).T
+    assert relative_error(product(bench, made, x), expected) < 20 * TOLERANCE
 
 
 @pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K", "Q5_1", "F16"])

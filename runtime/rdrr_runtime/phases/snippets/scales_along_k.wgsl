@@ -11,9 +11,10 @@ struct ScaleWords{{ S }} {
 fn scale_words{{ S }}(row: u32, unit: u32) -> ScaleWords{{ S }} {
     let at = unit_at{{ S }}(row, unit);
 {% if F.levels == 2 %}
+    let block = super_block_at{{ S }}(row, unit);
     return ScaleWords{{ S }}(
         weight{{ S }}[SCALES{{ S }} + at / 4u][at % 4u],
-        weight{{ S }}[SUPER_SCALES{{ S }} + at / 16u][at / 4u % 4u],
+        weight{{ S }}[SUPER_SCALES{{ S }} + block / 4u][block % 4u],
     );
 {% else %}
     let both = weight{{ S }}[SCALES{{ S }} + at / 2u];

@@ -3,6 +3,9 @@
 {% for F in FORMATS %}
 {% set S = loop.index0 %}
 override ROW_UNITS{{ S }}: u32;        // units ({{ "16 bytes" if F.values else "64 codes" }}) of a row
+{% if F.units_first %}
+override PART_ROWS{{ S }}: u32;        // rows of the part
+{% endif %}
 {% if F.high %}
 override HIGH{{ S }}: u32;             // offsets of the planes, in words of 16 bytes
 {% endif %}
@@ -25,6 +28,7 @@ override SUPER_SCALES{{ S }}: u32;
 {% endif %}
 {% for F in FORMATS %}
 {% set S = loop.index0 %}
+{% set ROW_UNITS, PART_ROWS = "ROW_UNITS" ~ S, "PART_ROWS" ~ S %}
 {% include "snippets/unit_at.wgsl" %}
 
 {% if not F.values %}
