@@ -9,15 +9,15 @@
 // x        f32 {{ "[rows, K / HEAD_DIM, SPLITS, HEAD_DIM]" if INPUT == "combine" else "[rows, PER_ROW, K]" }}
 // gain     f32 [K], only for norm
 // stats    f32 [rows, K / HEAD_DIM, SPLITS, 2], only for combine
-// y        vec4<u32> [rows, PER_ROW, 5, UNITS]: for each unit of 64 elements four vectors of 16 codes, then
-//          one of f32: the scale of the first 32 elements, this scale times the sum of their codes, and
-//          the same two numbers of the last 32 elements
+// y        u32 [rows, PER_ROW, 5, UNITS, 4]: for each unit of 64 elements four times 16 codes, then four f32:
+//          the scale of the first 32 elements, this scale times the sum of their codes, and the same two
+//          numbers of the last 32 elements
 //
-// An item is STEPS iterations, in each of which every thread quantizes 16 elements; for norm these are
-// all elements of a vector, and those of the first iteration are loaded with their gains before the sum of
-// squares is known: a load behind a barrier waits for it. Elements from K on are zeros. Accumulates in f32.
+// An item is STEPS iterations, in each of which every thread quantizes {{ HELD }} times 4 elements, so that 8 threads
+// have the elements of a scale; for norm these are all elements of a vector. The root mean square divides the
+// scales alone, so the codes do not wait for it. Elements from K on are zeros. Accumulates in f32.
 var<storage, read> x: array<vec4<f32>>;
-var<storage, read_write> y: array<vec4<u32>>;
+var<storage, read_write> y: array<u32>;
 {% if INPUT == "norm" %}
 var<storage, read> gain: array<vec4<f32>>;
 {% elif INPUT == "combine" %}
@@ -39,112 +39,130 @@ override HEAD_DIM: u32;
 
 {% include "snippets/abs_max.wgsl" %}
 {% if INPUT == "norm" %}
+{% set SUM = "f32" %}
 {% include "snippets/reduce_sum.wgsl" %}
+var<workgroup> scales: array<vec2<f32>, 2u * UNITS>;  // as in y, but not yet divided by the root mean square
 {% endif %}
-var<workgroup> chunk_max: array<u32, WG>;  // as bits
-var<workgroup> sums: array<i32, WG>;
+var<workgroup> exchanged: array<u32, WG>;  // only where a subgroup has fewer than 8 threads
 
+{% for NAME, TYPE, BOTH in (("largest_of_eight", "u32", "max(all, other)"), ("sum_of_eight", "i32", "all + other")) %}
+fn {{ NAME }}(own: {{ TYPE }}, t: u32, subgroup_size: u32) -> {{ TYPE }} {
+    var all = own;
+{% if SUBGROUPS %}
+    if (subgroup_size >= 8u) {
+{% for distance in (1, 2, 4) %}
+        {
+            let other = subgroupShuffleXor(all, {{ distance }}u);
+            all = {{ BOTH }};
+        }
+{% endfor %}
+        return all;
+    }
+{% endif %}
+    workgroupBarrier();  // other threads may still be reading the result of an earlier call
+    exchanged[t] = bitcast<u32>(own);
+    workgroupBarrier();
+    for (var i = 1u; i < 8u; i++) {
+        let other = bitcast<{{ TYPE }}>(exchanged[t ^ i]);
+        all = {{ BOTH }};
+    }
+    return all;
+}
+{% endfor %}
 {% if INPUT == "combine" %}
+
 const LOWEST = -3.0e38;
 {% include "snippets/has_keys.wgsl" %}
-{% endif %}
-fn load(vector: u32, i: u32) -> vec4<f32> {
-    let inside = i < K;
-    return select(vec4<f32>(0.0), x[(vector * K + select(0u, i, inside)) / 4u], inside);
-}
 
-{% if INPUT == "norm" %}
-fn gain_of(word: u32) -> vec4<f32> {
-    return gain[min(word, K / 4u - 1u)];
-}
-
-{% endif %}
-fn phase(item: u32, row: u32, thread: Thread) {
-    let vector = row * PER_ROW + item / VECTOR_ITEMS;
-    let t = thread.index;
-{% if INPUT == "norm" %}
-{% for i in range(4) %}
-    var v{{ i }} = load(vector, 16u * t + {{ 4 * i }}u);
-    var gain{{ i }} = gain_of(4u * t + {{ i }}u);
-{% endfor %}
-    var squares = v0 * v0 + v1 * v1 + v2 * v2 + v3 * v3;
-    for (var i = 4u * (4u * WG + t); i < K; i += 4u * WG) {
-        let v = load(vector, i);
-        squares += v * v;
+fn load(vector: u32, quad: u32) -> vec4<f32> {
+    let inside = min(4u * quad, K - 4u);
+    let head = (vector * K + inside) / HEAD_DIM * SPLITS;
+    let word = inside % HEAD_DIM / 4u;
+    var top = LOWEST;
+    for (var s = 0u; s < SPLITS; s++) {
+        let split = stats[head + s];
+        top = max(top, select(LOWEST, split.x, has_keys(split.y)));
     }
-    let mean = dot(reduce_sum(squares, thread), vec4<f32>(1.0)) / f32(K);
-    let factor = inverseSqrt(mean + EPS);
+    var denominator = 0.0;
+    var sum = vec4<f32>(0.0);
+    for (var s = 0u; s < SPLITS; s++) {
+        let split = stats[head + s];
+        let weight = exp(split.x - top);
+        let part = weight * x[(head + s) * (HEAD_DIM / 4u) + word];
+        // The sums of a split without keys are uninitialised.
+        sum += select(vec4<f32>(0.0), part, has_keys(split.y));
+        denominator += weight * split.y;
+    }
+    return select(vec4<f32>(0.0), sum / denominator, 4u * quad < K);
+}
+{% else %}
+
+fn load(vector: u32, quad: u32) -> vec4<f32> {
+    let inside = 4u * quad < K;
+    return select(vec4<f32>(0.0), x[vector * (K / 4u) + select(0u, quad, inside)], inside);
+}
+{% endif %}
+
+// Quantize 4 elements of a vector, `quad` of which are before them.
+fn quantize(v: vec4<f32>, vector: u32, quad: u32, t: u32, subgroup_size: u32) {
+    let amax = bitcast<f32>(largest_of_eight(bits_of_abs_max(v), t, subgroup_size));
+    let inverse = select(0.0, 127.0 / amax, amax > 0.0);
+    let codes = pack4xI8(vec4<i32>(round(v * inverse)));
+    let sum = sum_of_eight(dot4I8Packed(codes, 0x01010101u), t, subgroup_size);
+    if (quad < 16u * UNITS) {
+        y[4u * ((5u * vector + quad % 16u / 4u) * UNITS + quad / 16u) + quad % 4u] = codes;
+        if (quad % 8u == 0u) {
+            let scale = amax / 127.0;
+            let pair = vec2<f32>(scale, scale * f32(sum));
+{% if INPUT == "norm" %}
+            scales[quad / 8u] = pair;
+{% else %}
+            store_scale(vector, quad / 8u, pair);
+{% endif %}
+        }
+    }
+}
+
+// Store the scale of 32 elements, `group` times 32 of which are before them, and its product.
+fn store_scale(vector: u32, group: u32, scale: vec2<f32>) {
+    let at = 4u * (5u * vector + 4u) * UNITS + 2u * group;
+    y[at] = bitcast<u32>(scale.x);
+    y[at + 1u] = bitcast<u32>(scale.y);
+}
+
+fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
+    let vector = row * PER_ROW + item / VECTOR_ITEMS;
+    var t = thread.index;
+{% if SUBGROUPS %}
+    if (subgroup_size >= 8u) {
+        t = thread.subgroup * subgroup_size + thread.lane;
+    }
+{% endif %}
+{% if INPUT == "norm" %}
+    var squares = 0.0;
 {% endif %}
     for (var step = 0u; step < STEPS; step++) {
-        let chunk = (item % VECTOR_ITEMS * STEPS + step) * WG + t;
-{% if INPUT == "combine" %}
-{% for i in range(4) %}
-        var v{{ i }} = vec4<f32>(0.0);
-{% endfor %}
-        if (16u * chunk < K) {
-            let words = HEAD_DIM / 4u;
-            let head = (vector * K + 16u * chunk) / HEAD_DIM * SPLITS;
-            var max_score = LOWEST;
-            for (var s = 0u; s < SPLITS; s++) {
-                let split = stats[head + s];
-                max_score = max(max_score, select(LOWEST, split.x, has_keys(split.y)));
-            }
-            var denominator = 0.0;
-            for (var s = 0u; s < SPLITS; s++) {
-                let split = stats[head + s];
-                if (has_keys(split.y)) {  // the sums of a split without keys are uninitialised
-                    let weight = exp(split.x - max_score);
-                    let at = (head + s) * words + 4u * chunk % words;
-                    denominator += weight * split.y;
-{% for i in range(4) %}
-                    v{{ i }} += weight * x[at + {{ i }}u];
-{% endfor %}
-                }
-            }
-{% for i in range(4) %}
-            v{{ i }} /= denominator;
-{% endfor %}
-        }
-{% elif INPUT == "norm" %}
-        if (step > 0u) {
-{% for i in range(4) %}
-            v{{ i }} = load(vector, 16u * chunk + {{ 4 * i }}u);
-            gain{{ i }} = gain_of(4u * chunk + {{ i }}u);
-{% endfor %}
-        }
-{% for i in range(4) %}
-        v{{ i }} *= factor * (OFFSET + gain{{ i }});
-{% endfor %}
-{% else %}
-{% for i in range(4) %}
-        let v{{ i }} = load(vector, 16u * chunk + {{ 4 * i }}u);
-{% endfor %}
+        let first = (item % VECTOR_ITEMS * STEPS + step) * {{ HELD }}u * WG + t;
+{% for i in range(HELD) %}
+        let quad{{ i }} = first + {{ i }}u * WG;
+        let v{{ i }} = load(vector, quad{{ i }});
+{% if INPUT == "norm" %}
+        let gain{{ i }} = gain[min(quad{{ i }}, K / 4u - 1u)];
 {% endif %}
-        workgroupBarrier();  // the previous iteration may still be reading
-        chunk_max[t] =
-            max(max(bits_of_abs_max(v0), bits_of_abs_max(v1)), max(bits_of_abs_max(v2), bits_of_abs_max(v3)));
-        workgroupBarrier();
-        let bits = max(chunk_max[t], chunk_max[t ^ 1u]);
-        let amax = bitcast<f32>(bits);
-        let inverse = select(0.0, 127.0 / amax, amax > 0.0);
-{% for i in range(4) %}
-        let q{{ i }} = vec4<i32>(round(v{{ i }} * inverse));
 {% endfor %}
-        let q = q0 + q1 + q2 + q3;
-        sums[t] = q.x + q.y + q.z + q.w;
-        workgroupBarrier();
-        let group = chunk / 4u;
-        if (group < UNITS) {
-            let at = 5u * vector * UNITS + group;
-            y[at + chunk % 4u * UNITS] =
-                vec4<u32>(pack4xI8(q0), pack4xI8(q1), pack4xI8(q2), pack4xI8(q3));
-            if (t % 4u == 0u) {
-                let second = max(chunk_max[t + 2u], chunk_max[t + 3u]);
-                let scale = vec2<f32>(amax, bitcast<f32>(second)) / 127.0;
-                let sum = vec2<f32>(vec2<i32>(sums[t] + sums[t + 1u], sums[t + 2u] + sums[t + 3u]));
-                y[at + 4u * UNITS] =
-                    bitcast<vec4<u32>>(vec4<f32>(scale.x, scale.x * sum.x, scale.y, scale.y * sum.y));
-            }
-        }
+{% for i in range(HELD) %}
+{% if INPUT == "norm" %}
+        squares += dot(v{{ i }}, v{{ i }});
+        quantize(v{{ i }} * (OFFSET + gain{{ i }}), vector, quad{{ i }}, t, subgroup_size);
+{% else %}
+        quantize(v{{ i }}, vector, quad{{ i }}, t, subgroup_size);
+{% endif %}
+{% endfor %}
     }
+{% if INPUT == "norm" %}
+    let factor = inverseSqrt(reduce_sum(squares, thread) / f32(K) + EPS);
+    for (var group = t; group < 2u * UNITS; group += WG) {
+        store_scale(vector, group, factor * scales[group]);
+    }
+{% endif %}
 }

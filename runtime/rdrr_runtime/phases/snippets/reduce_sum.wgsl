@@ -1,8 +1,9 @@
-// Sum of a vec4 over the workgroup of WG threads (a power of two); valid in every thread.
-var<workgroup> reduce_shared: array<vec4<f32>, WG>;
+{% set SUM = SUM | default("vec4<f32>") %}
+// Sum of a number or a vector over the workgroup of WG threads (a power of two); valid in every thread.
+var<workgroup> reduce_shared: array<{{ SUM }}, WG>;
 
 {% if SUBGROUPS %}
-fn reduce_sum(v: vec4<f32>, thread: Thread) -> vec4<f32> {
+fn reduce_sum(v: {{ SUM }}, thread: Thread) -> {{ SUM }} {
     let sum = subgroupAdd(v);
     workgroupBarrier();  // other threads may still be reading the result of an earlier call
     if (thread.lane == 0u) {
@@ -16,7 +17,7 @@ fn reduce_sum(v: vec4<f32>, thread: Thread) -> vec4<f32> {
     return total;
 }
 {% else %}
-fn reduce_sum(v: vec4<f32>, thread: Thread) -> vec4<f32> {
+fn reduce_sum(v: {{ SUM }}, thread: Thread) -> {{ SUM }} {
     workgroupBarrier();  // other threads may still be reading the result of an earlier call
     reduce_shared[thread.index] = v;
     for (var half = WG / 2u; half > 0u; half /= 2u) {
