@@ -163,7 +163,7 @@ def attention_decode(
         variant=spec.cache.dtype,
         subgroups=ctx.subgroups,
         shared=spec.group,
-        even=spec.split.keys > BLOCK,
+        even=ctx.max_rows > 1 or spec.split.keys > BLOCK,
         splits=spec.splits,
         min_keys=spec.split.keys,
         form=form,

@@ -22,7 +22,7 @@ THREADS = (64, 128, 256, 512)
 MAX_GROUP = 8
 
 BLOCK = 64
-"""Fewest keys of a split of a batch, of which longer splits have a multiple."""
+"""Fewest keys of a split of a batch."""
 
 MIN_TEAM = 8
 """Fewest threads that share a key: each of up to `MAX_GROUP` heads has a thread of its own that
@@ -51,6 +51,9 @@ ENOUGH_ITEMS = 8
 """Most workgroups of a split among which the query heads of a single row are divided, as many as a
 model with 8 key-value heads has anyway. On an H200 a token of Gemma 3 1B took 939 us with one of
 its 4 query heads a workgroup, and 1,050 us with all of them."""
+
+WORKGROUPS_AT_ONCE = 256
+"""Workgroups of a batch that run at the same time: on an H200 two on each of its processors."""
 
 MAX_BATCH_SPLITS = 16
 """Most splits of a row of a batch, whose partial results are combined."""
@@ -149,15 +152,14 @@ class Shares:
 def default_split(cache: KvSpec, rows: int) -> SplitTuning:
     """Return how the keys of a row are split, unless a tuned profile says otherwise.
 
-    Each split costs its workgroup the same latencies, so the splits of a batch are the longer the
-    more workgroups its rows and key-value heads are. On an H200 splits of 128, 256 and 512 keys are
-    fastest for 8, 16 and 32 rows behind 512 tokens with 8 key-value heads: all take 256 workgroups.
+    A batch has as many splits as run at the same time: further ones have to wait, even without
+    keys. On an H200 in a context of 8,192, a step of 8 rows of llama-1b, which has 8 key-value
+    heads, takes 971 us behind 512 tokens and 1,624 us behind 8,192, and with 16 splits instead of 4
+    1,066 and 1,820 us. But if one row has 8,000 keys and the others 512, 1,457 instead of 1,164 us.
     """
     if rows > 1:
-        keys = max(1, 2 * rows * cache.kv_heads // BLOCK) * BLOCK
-        # Splits of several blocks share the keys left over, so a split for these would be empty.
-        used = cache.context // keys if keys > BLOCK else MAX_BATCH_SPLITS
-        return SplitTuning(keys, max(1, min(MAX_BATCH_SPLITS, used)))
+        at_once = WORKGROUPS_AT_ONCE // (rows * cache.kv_heads)
+        return SplitTuning(BLOCK, max(1, min(MAX_BATCH_SPLITS, at_once, cache.context // BLOCK)))
     return SHORT_SPLIT if cache.kv_heads <= FEW_KV_HEADS else SPLIT
 
 
@@ -184,12 +186,15 @@ def default_tuning(ctx: OpContext, spec: AttentionSpec) -> DecodeTuning | None:
 def heads_of_item(ctx: OpContext, spec: AttentionSpec) -> int:
     """Return the default query heads of a workgroup, out of those that share a key-value head.
 
-    They are all of them in a batch and with many key-value heads, else as few as leave a split at
-    most `ENOUGH_ITEMS` workgroups.
+    A batch has as few as leave no more workgroups than run at the same time. A single row has all
+    of them with many key-value heads, else as few as leave a split at most `ENOUGH_ITEMS`
+    workgroups. If there is no such number, they are all of them.
     """
-    if ctx.max_rows > 1 or spec.cache.kv_heads > FEW_KV_HEADS:
+    if ctx.max_rows == 1 and spec.cache.kv_heads > FEW_KV_HEADS:
         return spec.group
-    enough = (one for one in divisors(spec.group) if spec.heads // one <= ENOUGH_ITEMS)
+    whole = ctx.max_rows * spec.splits if ctx.max_rows > 1 else 1
+    most = WORKGROUPS_AT_ONCE if ctx.max_rows > 1 else ENOUGH_ITEMS
+    enough = (one for one in divisors(spec.group) if spec.heads // one * whole <= most)
     return next(enough, spec.group)
 
 

@@ -275,7 +275,8 @@ def test_a_batch_gives_the_same_results_as_each_sequence_alone(
     sequences, slots = [2, 0, 3], [63, 150, 64]
     rows = len(slots)
     cache = KvSpec(kv_heads, head_dim, context, "f16", sequences=4)
-    spec = AttentionSpec(heads, cache, 0.3, window, split=SPLIT)
+    # Splits of a batch share the keys left over, those of a row alone only if they are longer.
+    spec = AttentionSpec(heads, cache, 0.3, window, split=SplitTuning(65, 3))
     projected = normal(rng, rows, heads + 2 * kv_heads, head_dim)
     angles = rng.uniform(0, 6.28, (context, pairs))
     table = bench.upload(np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32))
@@ -321,20 +322,24 @@ def test_a_batch_gives_the_same_results_as_each_sequence_alone(
 
 
 @pytest.mark.parametrize(
-    ("keys", "split", "lengths"),
+    ("keys", "split", "rows", "lengths"),
     [
-        (64, SPLIT, [64]),
-        (65, SPLIT, [64, 1]),  # no longer than a block, so that it takes no second one
-        (127, SplitTuning(128, 16), [127]),
-        (255, SplitTuning(128, 16), [255]),
-        (256, SplitTuning(128, 16), [128, 128]),
-        (386, SplitTuning(128, 16), [129, 129, 128]),
-        (640, SplitTuning(128, 2), [320, 320]),
+        (64, SPLIT, 1, [64]),
+        (65, SPLIT, 1, [64, 1]),  # no longer than a block, so that it takes no second one
+        (127, SplitTuning(128, 16), 1, [127]),
+        (255, SplitTuning(128, 16), 1, [255]),
+        (256, SplitTuning(128, 16), 1, [128, 128]),
+        (386, SplitTuning(128, 16), 1, [129, 129, 128]),
+        (640, SplitTuning(128, 2), 1, [320, 320]),
+        (65, SPLIT, 2, [65]),
+        (131, SPLIT, 2, [66, 65]),
     ],
 )
-def test_splits_of_several_blocks_share_the_keys_left_over(bench, keys, split, lengths) -> None:
+def test_splits_of_several_blocks_and_of_batches_share_the_keys_left_over(
+    bench, keys, split, rows, lengths
+) -> None:
     heads, kv_heads, head_dim = 4, 2, 64
-    ctx = bench.context(1, base=keys - 1)
+    ctx = bench.context(1, base=keys - 1, max_rows=rows, sequences=[0] if rows > 1 else None)
     spec = AttentionSpec(heads, KvSpec(kv_heads, head_dim, CONTEXT, "f32"), 1.0, split=split)
     zeros = np.zeros((kv_heads, CONTEXT, head_dim), np.float32)
     caches = LayerCache(bench.upload(zeros), bench.upload(zeros))

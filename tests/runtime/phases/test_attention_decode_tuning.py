@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rdrr_runtime.phases.attention_decode import refusal
 from rdrr_runtime.phases.attention_decode_tuning import (
-    BLOCK,
+    MAX_BATCH_SPLITS,
     SPLIT,
     DecodeTuning,
     default_split,
@@ -20,17 +20,14 @@ from support.gpu import Bench
 CONTEXT = 640
 
 
-def test_the_splits_of_a_batch_are_longer_the_more_workgroups_it_has() -> None:
-    few, many = KvSpec(1, 64, CONTEXT), KvSpec(8, 64, CONTEXT)
+def test_a_batch_has_as_many_splits_as_run_at_the_same_time() -> None:
+    few, many = KvSpec(1, 64, 8192), KvSpec(8, 64, 8192)
     assert default_split(many, 1) == SPLIT
-    assert [default_split(many, rows).keys for rows in (2, 4, 8, 16, 32)] == [64, 64, 128, 256, 512]
-    assert [default_split(few, rows).keys for rows in (8, 32)] == [BLOCK, BLOCK]
-    assert default_split(many, 13).keys == 3 * BLOCK
+    assert [default_split(many, rows).most for rows in (2, 4, 8, 13, 32, 64)] == [16, 8, 4, 2, 1, 1]
+    assert [default_split(few, rows).most for rows in (8, 32)] == [MAX_BATCH_SPLITS, 8]
 
 
-@pytest.mark.parametrize(
-    ("context", "rows", "splits"), [(704, 4, 11), (704, 8, 5), (704, 32, 1), (8192, 32, 16)]
-)
+@pytest.mark.parametrize(("context", "rows", "splits"), [(50, 4, 1), (320, 4, 5), (704, 4, 8)])
 def test_a_batch_has_no_split_that_is_always_empty(context, rows, splits) -> None:
     cache = KvSpec(8, 64, context)
     assert AttentionSpec(32, cache, 1.0, split=default_split(cache, rows)).splits == splits
@@ -69,10 +66,13 @@ def test_a_refusal_gives_the_reason(bench: Bench, changed, of_device, message) -
         (14, 2, 64, 1, 7),  # 7 has no other divisor
         (32, 2, 128, 1, 4),
         (32, 8, 64, 1, 4),  # the control: enough key-value heads
-        (4, 1, 128, 4, 4),  # a batch
+        (4, 1, 128, 4, 1),  # 4 rows with 10 splits are 160 workgroups
+        (4, 1, 128, 12, 2),
+        (4, 1, 128, 32, 4),
+        (32, 8, 64, 8, 4),
     ],
 )
-def test_few_key_value_heads_divide_the_query_heads_of_a_row(
+def test_few_key_value_heads_divide_the_query_heads(
     bench, heads, kv_heads, head_dim, rows, expected
 ) -> None:
     ctx = replace(bench.context(rows), max_threads=1024, workgroup_storage=48 * 1024)
