@@ -16,7 +16,7 @@ from rdrr_runtime.compile.decision import unhonoured
 from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.exec.plan import decisions_for
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.phases.attention import AttentionKernel, attention, scratch_size
+from rdrr_runtime.phases.attention import AttentionKernel, attention
 from rdrr_runtime.phases.attention_spec import AttentionSpec
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.copy import copy_row
@@ -137,12 +137,12 @@ def product(dtype: str, layout: Layout, *, tiled: bool) -> Callable[[Operands], 
     return made
 
 
-def scores(which: AttentionKernel) -> Callable[[Operands], Made]:
+def scores(which: AttentionKernel, *, splits: bool = False) -> Callable[[Operands], Made]:
     def made(on: Operands) -> Made:
         (q, qs), out = on.value(ROWS, 4, 64), on.out(ROWS, 4, 64)
         (k, ks), (v, vs) = on.vector(2, 640, 64), on.vector(2, 640, 64)
         spec = AttentionSpec(4, KvSpec(2, 64, 640, "f32"), 0.125)
-        scratch = on.bench.poisoned(scratch_size(spec, ROWS) // 4)
+        scratch = on.bench.poisoned(spec.scratch_bytes(ROWS) // 4) if splits else None
         options = {"spec": spec, "which": which, "scratch": scratch, "label": "t"}
         cached = tensors(qs, ks[:, :ROWS], vs[:, :ROWS])
         expected = ops.attention(*cached, 0.125, base=0, window=0, softcap=0.0)
@@ -189,8 +189,9 @@ OPS = {
     "row-major tiles": product("Q6_K", Layout.ROW, tiled=True),
     "column-major tiles": product("Q4_K", Layout.COLUMN, tiled=True),
     "streaming": scores(AttentionKernel.STREAMING),
-    "split_kv": scores(AttentionKernel.SPLIT_KV),
+    "split_kv": scores(AttentionKernel.SPLIT_KV, splits=True),
     "tiled_small": scores(AttentionKernel.TILED_SMALL),
+    "tiled_small in splits": scores(AttentionKernel.TILED_SMALL, splits=True),
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rdrr_runtime.compile.decision import Chosen, Wish, choose
 from rdrr_runtime.compile.preferences import Preferences
-from rdrr_runtime.phases.attention import AttentionKernel, refusal
+from rdrr_runtime.phases.attention import TILE_ROWS, AttentionKernel, refusal
 from rdrr_runtime.phases.attention_spec import AttentionSpec
 from rdrr_runtime.phases.context import OpContext
 
@@ -55,8 +55,8 @@ CANDIDATES = (
     AttentionCandidate(AttentionKernel.STREAMING, "streaming attention, which serves every size"),
 )
 """The kernels in order of preference. Rows of a tile share the keys that they read: on an H200
-prompts of 512 and 2,048 tokens took as long as with `streaming` or up to 17 % less. `split_kv` uses
-the whole GPU where there are few rows and many keys."""
+prompts of 512 and 2,048 tokens took as long as with `streaming` or up to 17 % less. `split_kv`, and
+tiles with their keys in splits (`with_splits`), use the whole GPU for few rows and many keys."""
 
 
 def choose_attention(
@@ -82,7 +82,8 @@ def _useful(request: AttentionRequest) -> frozenset[AttentionKernel]:
     """Return the kernels that are fast for the rows of a pass, whether or not they can run."""
     rows, multi_sequence = request.ctx.max_rows, request.ctx.multi_sequence
     if rows > 1 and not multi_sequence:
-        tiles = {AttentionKernel.TILED_LARGE, AttentionKernel.TILED_SMALL}
+        most = max(rows, min(TILE_ROWS.values()))
+        tiles = {one for one, size in TILE_ROWS.items() if size <= most}
         return frozenset({*tiles, AttentionKernel.STREAMING})
     is_small = rows <= (SMALL_BATCH if multi_sequence else 1)
     splits = {AttentionKernel.SPLIT_KV} if is_small and request.spec.splits > 1 else set()

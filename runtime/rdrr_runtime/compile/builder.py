@@ -22,7 +22,7 @@ from rdrr_runtime.compile.values import Values, Workspace
 from rdrr_runtime.compile.weights import Weights
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.copy import copy
-from rdrr_runtime.phases.fusion import GatedPair, RowNorm
+from rdrr_runtime.phases.fusion import GatedPair, Input, RowNorm
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.kept_hidden import KeptHidden
 from rdrr_runtime.phases.kv_cache import KvCache
@@ -88,6 +88,8 @@ class PassBuilder:
         routed: The routes of each router, by the name of its output value.
         deferred: Norms that have not been emitted because each reader computes them, by the names
             of their outputs.
+        uncombined: The input of the product that combines the partial results of an attention, by
+            the name of the attention's output.
         pending_sum: A sum that has not been emitted because the next product may compute it; None
             for none.
     """
@@ -102,6 +104,7 @@ class PassBuilder:
     decisions: list[Decision] = field(default_factory=list)
     routed: dict[str, Routed] = field(default_factory=dict)
     deferred: dict[str, Norm] = field(default_factory=dict)
+    uncombined: dict[str, Input] = field(default_factory=dict)
     pending_sum: NormedSum | None = None
     _quantized_names: dict[tuple[int, int], str] = field(default_factory=dict)
 

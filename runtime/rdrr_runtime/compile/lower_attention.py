@@ -15,6 +15,7 @@ from rdrr_runtime.compile.decision import Reason
 from rdrr_runtime.compile.inputs import source_of
 from rdrr_runtime.compile.lower_products import (
     Served,
+    combines_splits,
     emit_branch,
     emit_product,
     fused_product,
@@ -23,9 +24,16 @@ from rdrr_runtime.compile.pass_spec import Slots
 from rdrr_runtime.compile.patterns import AttentionBlock, Projections
 from rdrr_runtime.phases import attention_decode as decode
 from rdrr_runtime.phases import norm_rope_store as placing
-from rdrr_runtime.phases.attention import SPLITS, AttentionKernel, attention, scratch_size
+from rdrr_runtime.phases.attention import (
+    SPLITS,
+    TILE_ROWS,
+    AttentionKernel,
+    attention,
+    partial_buffers,
+)
 from rdrr_runtime.phases.attention_decode_tuning import DECODE_SPLITS, default_split
 from rdrr_runtime.phases.attention_spec import AttentionSpec, SplitTuning
+from rdrr_runtime.phases.attention_tiled import with_splits
 from rdrr_runtime.phases.fusion import AttentionSplits, HeadGates, Input, Output
 from rdrr_runtime.phases.head_transform import HeadTransform, QueryScale
 from rdrr_runtime.phases.kv_store import kv_store
@@ -236,25 +244,30 @@ def lower_attention(build: PassBuilder, op: Attention) -> None:
 
 def attend(build: PassBuilder, op: Attention) -> None:
     """Emit attention over the whole cache, including the keys of this pass."""
-    spec = attention_spec(build, op)
-    request = AttentionRequest(spec, build.ctx, build.model.max_binding)
+    rows = build.ctx.max_rows
+    request = AttentionRequest(attention_spec(build, op), build.ctx, build.model.max_binding)
     chosen = choose_attention(request, build.model.preferences)
     which = chosen.candidate.kernel
-    splits = which is AttentionKernel.SPLIT_KV
-    depends: tuple[AnyTuningKey, ...] = ()
-    if splits:
-        key = f"softmax split_kv.{spec.shape}, {build.ctx.max_rows} rows"
-        split = build.ctx.tuning_key(key, spec.split, _general_splits(request))
-        spec, depends = replace(spec, split=split.used), (split,)
-    size = scratch_size(spec, build.ctx.max_rows) if splits else 0
+    spec, depends = _with_splits(request, which)
+    scratch: BufferSlice | None = None
+    if which is AttentionKernel.SPLIT_KV or spec.splits > 1:
+        size = spec.scratch_bytes(rows)
+        scratch = build.workspace.named(f"split.{size}", size)
+    out: BufferSlice | None = None
+    if scratch is not None and _reader_combines(build, op):
+        partial = partial_buffers(spec, rows, scratch, op.out)
+        before = AttentionSplits(partial["stats"], spec.splits, op.head_dim)
+        build.uncombined[op.out] = Input(partial["sums"], before, name=op.out)
+    else:
+        out = build.values.allocate(op.out, op.heads * op.head_dim)
     phases = attention(
         build.ctx,
         build.values.get(op.q),
         build.cache.layers[op.layer],
-        build.values.allocate(op.out, op.heads * op.head_dim),
+        out,
         spec=spec,
         which=which,
-        scratch=build.workspace.named(f"split.{size}", size) if splits else None,
+        scratch=scratch,
         label=op.out,
         tuning_keys=depends,
     )
@@ -262,9 +275,33 @@ def attend(build: PassBuilder, op: Attention) -> None:
     build.values.mark_read(op.q, op.k, op.v)
 
 
+def _with_splits(
+    request: AttentionRequest, which: AttentionKernel
+) -> tuple[AttentionSpec, tuple[AnyTuningKey, ...]]:
+    """Return an attention with the splits of its keys, and the tuning keys that these depend on."""
+    ctx, spec = request.ctx, request.spec
+    if which is AttentionKernel.SPLIT_KV:
+        key = f"softmax split_kv.{spec.shape}, {ctx.max_rows} rows"
+        split = ctx.tuning_key(key, spec.split, _general_splits(request))
+        return replace(spec, split=split.used), (split,)
+    if which in TILE_ROWS:
+        return with_splits(ctx, spec, TILE_ROWS[which], request.max_binding), ()
+    return spec.unsplit, ()
+
+
+def _reader_combines(build: PassBuilder, op: Attention) -> bool:
+    """Return whether the op that reads an attention combines its partial results.
+
+    It is a product of a small batch, which quantizes its input in a phase of its own anyway.
+    """
+    reader = build.body.at(build.body.last_reader[op.out])
+    alone = build.body.readers[op.out] == 1 and build.model.may_fuse
+    return alone and isinstance(reader, Linear) and combines_splits(build, reader, op.head_dim)
+
+
 def _general_splits(request: AttentionRequest) -> Iterator[SplitTuning]:
     """Yield the ways to split the keys whose scratch buffer can be bound."""
     for one in SPLITS:
-        size = scratch_size(replace(request.spec, split=one), request.ctx.max_rows)
+        size = replace(request.spec, split=one).scratch_bytes(request.ctx.max_rows)
         if size <= request.max_binding:
             yield one

@@ -295,11 +295,20 @@ def int8_tiles(build: PassBuilder, linears: Sequence[Linear]) -> tuple[Served, .
 
 def lower_linear(build: PassBuilder, op: Linear, residual: Residual | None = None) -> None:
     """Emit a single linear, added to the residual stream if one follows."""
-    product = build.product((build.matrix(op.weight),))
-    served = Served(product, build.choose(product))
-    source = Input(build.values.get(op.x), name=op.x)
-    emit_branch(build, served, Branch(op, residual), source)
+    source = build.uncombined.pop(op.x, None) or Input(build.values.get(op.x), name=op.x)
+    emit_branch(build, _alone(build, op), Branch(op, residual), source)
     build.values.mark_read(op.x)
+
+
+def _alone(build: PassBuilder, op: Linear) -> Served:
+    """Return the product of a linear with no other op fused into it."""
+    product = build.product((build.matrix(op.weight),))
+    return Served(product, build.choose(product))
+
+
+def combines_splits(build: PassBuilder, op: Linear, head_dim: int) -> bool:
+    """Return whether `lower_linear` can combine partial results of attention as it reads them."""
+    return _alone(build, op).family is Family.SMALL_BATCH and head_dim % 16 == 0
 
 
 def exact_product(build: PassBuilder, op: Router, y: BufferSlice) -> None:

@@ -7,6 +7,8 @@ split_kv     several workgroups split the keys of a row and head, and a second p
 tiled_small  8 rows share the keys that they read, in passes of many rows together with the heads
              that read the same ones (`rdrr_runtime.phases.attention_tiled`)
 tiled_large  likewise for 16 rows
+
+The tiled kernels can split the keys as well.
 """
 
 from __future__ import annotations
@@ -93,15 +95,6 @@ class AttentionCombine(Record):
     splits: int
 
 
-def scratch_size(spec: AttentionSpec, max_rows: int) -> int:
-    """Return the bytes of scratch that `split_kv` needs for passes of up to `max_rows` rows."""
-    return _stats_offset(spec, max_rows) + spec.stats_bytes(max_rows)
-
-
-def _stats_offset(spec: AttentionSpec, max_rows: int) -> int:
-    return -(-spec.sums_bytes(max_rows) // 256) * 256
-
-
 def refusal(
     which: AttentionKernel, ctx: OpContext, spec: AttentionSpec, max_binding: int
 ) -> str | None:
@@ -115,7 +108,7 @@ def refusal(
     """
     if which in TILE_ROWS:
         return tiled_refusal(ctx, spec, TILE_ROWS[which])
-    scratch = scratch_size(spec, ctx.max_rows)
+    scratch = spec.scratch_bytes(ctx.max_rows)
     if which is AttentionKernel.SPLIT_KV and scratch > max_binding:
         return f"its scratch of {scratch} bytes exceeds the {max_binding} that the device can bind"
     return None
@@ -125,7 +118,7 @@ def attention(
     ctx: OpContext,
     q: BufferSlice,
     caches: LayerCache,
-    out: BufferSlice,
+    out: BufferSlice | None,
     *,
     spec: AttentionSpec,
     which: AttentionKernel = AttentionKernel.STREAMING,
@@ -142,51 +135,58 @@ def attention(
             slots of one sequence.
         q: Queries [rows, heads, head_dim].
         caches: Key and value cache of the layer.
-        out: Result [rows, heads, head_dim]; not the same buffer as q.
+        out: Result [rows, heads, head_dim]; not the same buffer as q. None to leave the partial
+            results of splits in `partial_buffers` of the scratch, for a reader that combines them.
         spec: Specification of the attention.
         which: The kernel.
-        scratch: For `split_kv`: at least `scratch_size` bytes; all layers may share it.
+        scratch: For `split_kv`: at least `AttentionSpec.scratch_bytes` bytes; all layers may share
+            it. The tiled kernels split the keys if they get it.
         label: Name of the op, for messages and profiles.
         tuning_keys: Tuning keys that the splits of `split_kv` depend on.
 
     Raises:
-        FormatError: The kernels do not support a size, or `split_kv` has too little scratch.
+        FormatError: The kernels do not support a size, or there is too little scratch.
         DeviceError: The kernel is a tiled one that `refusal` excludes.
     """
     spec.cache.check(label, caches)
     spec.check_groups(label)
     for name, buffer in (("q", q), ("out", out)):
-        ctx.need_values(f"{label}: {name}", buffer, ctx.max_rows * spec.heads * spec.cache.head_dim)
+        if buffer is not None:
+            size = ctx.max_rows * spec.heads * spec.cache.head_dim
+            ctx.need_values(f"{label}: {name}", buffer, size)
+    partial: dict[str, BufferSlice] = {}
+    if which is AttentionKernel.SPLIT_KV or (which in TILE_ROWS and scratch is not None):
+        partial = partial_buffers(spec, ctx.max_rows, scratch, label)
+    result = {} if out is None else {"out": out}
     buffers = {"current": ctx.state.step, "q": q, **caches.buffers, **spec.buffers}
-    if which is AttentionKernel.STREAMING:
-        return [_scan(ctx, spec, {**buffers, "out": out}, label)]
+    buffers |= partial or result
     if which in TILE_ROWS:
         rows = TILE_ROWS[which]
         obstacle = tiled_refusal(ctx, spec, rows)
         if obstacle is not None:
             raise DeviceError(f"{which} cannot run: {obstacle}", where=label, hint="use streaming")
-        return attention_tiled(ctx, spec, {**buffers, "out": out}, rows, label)
-    partial = partial_buffers(spec, ctx.max_rows, scratch, label)
-    return [
-        _scan(ctx, spec, {**buffers, **partial}, label, tuning_keys),
-        _combine(ctx, spec, {**partial, "out": out}, label, tuning_keys),
-    ]
+        phases = attention_tiled(ctx, spec, buffers, rows, label)
+    else:
+        phases = [_scan(ctx, spec, buffers, label, tuning_keys)]
+    if partial and result:
+        phases.append(_combine(ctx, spec, partial | result, label, tuning_keys))
+    return phases
 
 
 def partial_buffers(
     spec: AttentionSpec, max_rows: int, scratch: BufferSlice | None, label: str
 ) -> dict[str, BufferSlice]:
     """Return the two ranges of the scratch, for the sums and the statistics of the splits."""
-    if scratch is None or scratch.size < scratch_size(spec, max_rows):
+    if scratch is None or scratch.size < spec.scratch_bytes(max_rows):
         raise FormatError(
-            "split_kv has too little scratch memory",
+            "the splits of attention have too little scratch memory",
             where=label,
-            expected=f"{scratch_size(spec, max_rows)} bytes",
+            expected=f"{spec.scratch_bytes(max_rows)} bytes",
             found=scratch and scratch.size,
         )
     # One phase writes both ranges, the next reads both: no phase reads one and writes the other,
     # which WebGPU does not allow within one buffer.
-    boundary = _stats_offset(spec, max_rows)
+    boundary = spec.stats_offset(max_rows)
     return {
         "sums": scratch.range(0, boundary),
         "stats": scratch.range(boundary, spec.stats_bytes(max_rows)),

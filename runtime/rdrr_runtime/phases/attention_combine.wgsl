@@ -1,5 +1,5 @@
 // Combine the partial results of split attention: with (m_s, l_s) = stats[s] and m = max_s m_s,
-// out = sum_s e^(m_s - m) sums_s / sum_s e^(m_s - m) l_s. An empty split has l_s = 0 and sums_s = 0.
+// out = sum_s e^(m_s - m) sums_s / sum_s e^(m_s - m) l_s. An empty split has l_s = 0; its sums may be unwritten.
 //
 // sums   f32 [rows, HEADS, SPLITS, HEAD_DIM], not yet divided by the exp sum
 // stats  f32 [rows, HEADS, SPLITS, 2]: maximum score m_s, exp sum l_s
@@ -14,6 +14,8 @@ var<storage, read_write> out: array<vec4<{{ VALUE }}>>;
 override HEADS: u32;
 override HEAD_DIM: u32;
 override SPLITS: u32;
+
+{% include "snippets/has_keys.wgsl" %}
 
 fn phase(item: u32, row: u32, thread: Thread) {
     let words = HEAD_DIM / 4u;
@@ -31,7 +33,9 @@ fn phase(item: u32, row: u32, thread: Thread) {
         let stat = stats[at * SPLITS + s];
         let factor = exp(stat.x - max_score);
         denominator += factor * stat.y;
-        sum += factor * sums[(at * SPLITS + s) * words + thread.index];
+        if (has_keys(stat.y)) {
+            sum += factor * sums[(at * SPLITS + s) * words + thread.index];
+        }
     }
     out[at * words + thread.index] = value4(sum / denominator);
 }

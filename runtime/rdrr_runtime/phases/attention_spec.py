@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rdrr_device.buffers import BufferSlice
+from rdrr_device.buffers import BufferSlice, align
 from rdrr_device.tuning import Params
 from rdrr_format.errors import FormatError
 
@@ -61,6 +61,7 @@ class AttentionSpec:
         window: Size of the sliding window in slots, the row's own slot included; 0 for none.
         softcap: Bound that tanh puts on the scores; 0 for none.
         split: How the keys are split, for kernels that split them.
+        rows: Consecutive rows that share the splits, which contain the keys of all of them.
         sinks: f32 [heads], a logit for each head that the softmax includes without a value; None
             for none.
         chunk: Length of the chunks of slots that a row attends within; 0 for none.
@@ -74,6 +75,7 @@ class AttentionSpec:
     window: int = 0
     softcap: float = 0.0
     split: SplitTuning = SplitTuning(256, 32)
+    rows: int = 1
     sinks: BufferSlice | None = None
     chunk: int = 0
     causal: bool = True
@@ -91,9 +93,15 @@ class AttentionSpec:
         return min(limits, default=0)
 
     @property
+    def unsplit(self) -> AttentionSpec:
+        """The same attention with one split of the keys."""
+        return replace(self, split=SplitTuning(self.cache.context, 1))
+
+    @property
     def splits(self) -> int:
         """Number of splits, chosen for a full context."""
-        return max(1, min(self.split.most, -(-self.cache.max_keys(self.reach) // self.split.keys)))
+        keys = self.cache.max_keys(self.reach and self.reach + self.rows - 1)
+        return max(1, min(self.split.most, -(-keys // self.split.keys)))
 
     @property
     def shape(self) -> str:
@@ -107,6 +115,14 @@ class AttentionSpec:
     def stats_bytes(self, rows: int) -> int:
         """Bytes of the splits' statistics, f32 [rows, heads, splits, 2]: maximum and exp sum."""
         return 8 * rows * self.heads * self.splits
+
+    def stats_offset(self, rows: int) -> int:
+        """Offset of the statistics of the splits in a scratch buffer, whose sums come first."""
+        return align(self.sums_bytes(rows))
+
+    def scratch_bytes(self, rows: int) -> int:
+        """Bytes of a scratch buffer for the partial results of passes of up to `rows` rows."""
+        return self.stats_offset(rows) + self.stats_bytes(rows)
 
     def parameters(self, ctx: OpContext) -> dict[str, Any]:
         """Return the fields of an `AttentionRecord`."""

@@ -66,8 +66,8 @@ NAMED = {
     "experts, int8 activations": r"(matvec_rows|matmul_int8)\.experts|quantize_(small_batch|rows)",
     "experts: the rows": r"matmul_tiled\.experts",
     "experts: each route": r"gemv_row\.experts",
-    "attention in large tiles": r"attention_tiled\.16",
-    "attention in small tiles": r"attention_tiled\.8",
+    "attention in large tiles": r"attention_tiled\.16|attention_combine",
+    "attention in small tiles": r"attention_tiled\.8|attention_combine",
     "attention with the keys in splits": r"attention\.split_kv|attention_combine",
     "streaming attention": r"attention\.streaming",
     "attention fused": r"attention_decode",
@@ -117,7 +117,7 @@ def honours(hint: tuple[str, str], one) -> bool:
     if attention.get(key) and label.startswith("attention"):
         fitting = {"tiled_large": "tiled.16", "tiled_small": "tiled.8"}
         wanted_label = fitting.get(value, value)
-        joins = value == "split_kv" and label.startswith("attention_combine")
+        joins = value != "streaming" and label.startswith("attention_combine")
         fused = key == "attentionPrefill" and label.startswith("attention_decode")
         return wanted_label in label or joins or fused
     return True

@@ -317,6 +317,7 @@ def test_a_variant_beyond_the_devices_limits_falls_back_and_is_reported(value, l
 
 def test_without_a_hint_the_rows_and_limits_decide_the_kernel():
     assert _attention("auto", rows=64)[0] is AttentionKernel.TILED_LARGE
+    assert _attention("auto", rows=8)[0] is AttentionKernel.TILED_SMALL
     assert _attention("auto", rows=64, storage=16384)[0] is AttentionKernel.TILED_SMALL
     assert _attention("auto", rows=64, storage=4096)[0] is AttentionKernel.STREAMING
     assert _attention("auto", rows=1)[0] is AttentionKernel.SPLIT_KV

@@ -10,9 +10,15 @@ import torch
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import Tuning
 from rdrr_format.errors import DeviceError, FormatError
-from rdrr_runtime.phases.attention import AttentionKernel, attention, refusal, scratch_size
-from rdrr_runtime.phases.attention_spec import AttentionSpec
-from rdrr_runtime.phases.attention_tiled import fitting_tiles
+from rdrr_runtime.phases.attention import (
+    TILE_ROWS,
+    AttentionKernel,
+    attention,
+    partial_buffers,
+    refusal,
+)
+from rdrr_runtime.phases.attention_spec import AttentionSpec, SplitTuning
+from rdrr_runtime.phases.attention_tiled import fitting_tiles, with_splits
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.phases.phase import Phase
@@ -22,6 +28,10 @@ from support.gpu import F32, TOLERANCE, Bench, cache_in_q8_0, normal, relative_e
 CONTEXT = 640
 PREFILL = [one for one in AttentionKernel if one is not AttentionKernel.SPLIT_KV]
 TILED = [AttentionKernel.TILED_SMALL, AttentionKernel.TILED_LARGE]
+WITH_SPLITS = [
+    *((one, one is AttentionKernel.SPLIT_KV) for one in AttentionKernel),
+    *((one, True) for one in TILED),
+]
 MAX_BINDING = 1 << 27
 
 
@@ -54,6 +64,7 @@ def check(
     sinks: F32 | None = None,
     max_rows: int | None = None,
     tuning: Tuning | None = None,
+    splits: bool = False,
 ) -> None:
     cache = spec.cache
     if sinks is not None:
@@ -62,8 +73,9 @@ def check(
     most = max_rows or rows
     queries = normal(rng, most, spec.heads, cache.head_dim)
     q, out = queries[:rows], bench.poisoned(*queries.shape)
-    scratch = bench.poisoned(scratch_size(spec, most) // 4)
     ctx = bench.context(rows, base=base, max_rows=max_rows)
+    is_split = splits or which is AttentionKernel.SPLIT_KV
+    scratch = bench.poisoned(spec.scratch_bytes(most) // 4) if is_split else None
     made = attention(
         replace(ctx, tuning=tuning or ctx.tuning),
         bench.upload(queries),
@@ -112,17 +124,17 @@ def test_grouped_queries_softcap_and_f32_equal_torch(
     check(any_bench, rng, spec, rows=5, base=250, which=which)
 
 
-@pytest.mark.parametrize("which", list(AttentionKernel))
+@pytest.mark.parametrize(("which", "splits"), WITH_SPLITS)
 @pytest.mark.parametrize("cap", [0.0, 5.0])
-def test_a_query_that_is_nan_stays_visible(any_bench, rng, which, cap) -> None:
+def test_a_query_that_is_nan_stays_visible(any_bench, rng, which, splits, cap) -> None:
     """The clamp of a soft cap must not make a number of it."""
     bench, spec = any_bench, AttentionSpec(6, KvSpec(2, 64, CONTEXT, "f32"), 0.2, softcap=cap)
     _, caches = filled_cache(bench, rng, spec.cache, 203)
     q = normal(rng, 3, 6, 64)
     q[1, 4, 7] = np.nan
-    out, scratch = bench.poisoned(*q.shape), bench.poisoned(scratch_size(spec, 3) // 4)
+    out, scratch = bench.poisoned(*q.shape), bench.poisoned(spec.scratch_bytes(3) // 4)
     operands = (bench.upload(q), LayerCache(*caches), out)
-    wanted = {"spec": spec, "which": which, "scratch": scratch}
+    wanted = {"spec": spec, "which": which, "scratch": scratch if splits else None}
     bench.run(attention(bench.context(3, base=200), *operands, **wanted, label="t"), 3)
     found = np.isnan(bench.download(out, *q.shape))
     assert found[1, 4].all()
@@ -202,6 +214,7 @@ def test_a_row_attends_to_its_own_sequence(any_bench, rng, which, rows_of, windo
     ctx = bench.context(rows, slots=slots, sequences=sequences)
     ctx = replace(ctx, multi_sequence=rows_of is THREE_SEQUENCES)
     out = bench.poisoned(*q.shape)
+    scratch = bench.poisoned(spec.scratch_bytes(rows) // 4)
     made = attention(
         ctx,
         bench.upload(q),
@@ -209,7 +222,7 @@ def test_a_row_attends_to_its_own_sequence(any_bench, rng, which, rows_of, windo
         out,
         spec=spec,
         which=which,
-        scratch=bench.poisoned(scratch_size(spec, rows) // 4),
+        scratch=scratch if which is AttentionKernel.SPLIT_KV else None,
         label="t",
     )
     bench.run(made, rows)
@@ -232,7 +245,7 @@ def test_tiled_kernels_refuse_rows_of_different_sequences(bench, which) -> None:
 
 def test_scratch_that_the_device_cannot_bind_is_refused_with_its_size(bench) -> None:
     spec, ctx = AttentionSpec(2, KvSpec(1, 64, CONTEXT), 1.0), bench.context(1)
-    size = scratch_size(spec, 1)
+    size = spec.scratch_bytes(1)
     assert refusal(AttentionKernel.SPLIT_KV, ctx, spec, size) is None
     found = refusal(AttentionKernel.SPLIT_KV, ctx, spec, size - 1)
     assert found is not None
@@ -317,3 +330,80 @@ def test_unsupported_shapes_and_types_are_refused(bench, heads, cache, message) 
             which=AttentionKernel.SPLIT_KV,
             label="t",
         )
+
+
+WINDOWS = [
+    pytest.param(AttentionSpec(8, KvSpec(2, 64, CONTEXT), 0.125), id="f16"),
+    pytest.param(AttentionSpec(4, KvSpec(1, 256, CONTEXT), 0.0625, window=70), id="sliding window"),
+    pytest.param(AttentionSpec(6, KvSpec(2, 96, CONTEXT, "q8_0"), 0.2), id="q8_0"),
+    pytest.param(AttentionSpec(6, KvSpec(2, 36, CONTEXT, "f32"), 0.9, softcap=5.0), id="softcap"),
+    pytest.param(AttentionSpec(4, KvSpec(2, 64, CONTEXT, "f32"), 0.2, chunk=100), id="chunks"),
+]
+
+
+@pytest.mark.parametrize("which", TILED)
+@pytest.mark.parametrize("spec", WINDOWS)
+def test_tiles_with_their_keys_in_splits_equal_torch(any_bench, rng, spec, which) -> None:
+    """Behind any number of keys, of which the last split and the last step have some."""
+    sinks = normal(rng, spec.heads) if spec.window else None
+    spec = replace(spec, split=SplitTuning(64, 5), rows=TILE_ROWS[which])
+    for rows, base in ((8, 0), (3, 62), (19, 190), (1, 500)):
+        wanted = {"rows": rows, "base": base, "which": which, "sinks": sinks}
+        check(any_bench, rng, spec, **wanted, max_rows=20, splits=True)
+
+
+@pytest.mark.parametrize(("heads", "head_dim"), [(16, 64), (4, 256)])
+@pytest.mark.parametrize("which", TILED)
+def test_every_form_of_a_tile_with_splits_equals_torch(bench, rng, which, heads, head_dim) -> None:
+    spec, rows = AttentionSpec(heads, KvSpec(heads // 4, head_dim, CONTEXT), 0.1, window=300), 19
+    spec = with_splits(bench.context(rows), spec, TILE_ROWS[which], MAX_BINDING)
+    x = BufferSlice(None, 0, 1 << 30)
+    (phase, _) = attention(
+        bench.context(rows), x, LayerCache(x, x), x, spec=spec, which=which, scratch=x, label="t"
+    )
+    (key,) = phase.tuning_keys
+    for form in {key.default, *key.candidates}:
+        tuning = Tuning().with_params(key.name, form)
+        check(bench, rng, spec, rows=rows, base=350, which=which, tuning=tuning, splits=True)
+
+
+def test_a_split_without_keys_of_a_row_is_left_out(bench, rng) -> None:
+    """The first of 8 rows attends to slots 113 to 212, the last one to slots 120 to 219."""
+    spec = AttentionSpec(4, KvSpec(1, 64, CONTEXT, "f32"), 0.2, window=100)
+    spec = replace(spec, split=SplitTuning(32, 5), rows=8)
+    _, caches = filled_cache(bench, rng, spec.cache, 220)
+    q, scratch = normal(rng, 8, 4, 64), bench.poisoned(spec.scratch_bytes(8) // 4)
+    ctx = bench.context(8, base=212)
+    wanted = {"spec": spec, "which": AttentionKernel.TILED_SMALL, "scratch": scratch}
+    phases = attention(ctx, bench.upload(q), LayerCache(*caches), None, **wanted, label="t")
+    tuned = phases[0].tuning_keys[0].used.keys
+    bench.run(phases, 8)
+    stats = partial_buffers(spec, 8, scratch, "t")["stats"]
+    sums = bench.download(stats, 8, 4, spec.splits, 2)[..., 1]
+    low, span = 113, -(-(220 - 113) // (spec.splits * tuned)) * tuned
+    span = max(span, 32)
+    for row in range(8):
+        for split in range(spec.splits):
+            first = max(low + split * span, 113 + row)
+            has_keys = first < min(low + (split + 1) * span, 213 + row)
+            assert ((sums[row, :, split] > 0) == has_keys).all()
+    assert (sums == 0).any()
+
+
+def test_tiles_split_the_keys_where_they_are_few(bench) -> None:
+    """The fewer tiles there are, the shorter are the splits."""
+    found = []
+    for heads, rows in ((4, 8), (32, 8), (32, 32), (32, 33)):
+        spec = AttentionSpec(heads, KvSpec(heads // 4, 64, 8192), 0.1)
+        found.append(with_splits(bench.context(rows), spec, 8, MAX_BINDING).split)
+    assert found == sorted(found, key=lambda one: one.keys)
+    assert [one.most > 1 for one in found] == [True, True, True, False]
+
+
+def test_partial_results_that_the_device_cannot_bind_are_not_made(bench) -> None:
+    spec, ctx = AttentionSpec(8, KvSpec(2, 64, 8192), 0.1), bench.context(8)
+    split = with_splits(ctx, spec, 8, MAX_BINDING)
+    size = split.scratch_bytes(8)
+    assert split.splits > 1
+    assert with_splits(ctx, spec, 8, size) == split
+    assert with_splits(ctx, spec, 8, size - 1).splits == 1

@@ -98,6 +98,22 @@ def test_a_window_in_int8_is_close_to_torch(device, tmp_path, rng, count):
     backend.close()
 
 
+@pytest.mark.parametrize("hint", ["fused_q4k_int8", "fused_q4k"])
+def test_partial_results_of_attention_are_combined_by_the_product_after_it_in_int8(
+    device, tmp_path, rng, hint
+):
+    """Other products read the result of a phase that combines them."""
+    package = write_random_package(tmp_path, llama_manifest("Q4_K"), rng)
+    policy = resolve({"run flag": {"q4kMatmul": hint}})
+    plan = Plan(package, device, DryRunArena(device), policy, context=CONTEXT, kv_dtype="f16")
+    for kind in (SMALL_WINDOW, WINDOW):
+        names = [one.name for one in plan.lowered(kind).body]
+        after = {names[at + 1] for at, one in enumerate(names) if ".split." in one}
+        in_int8 = hint == "fused_q4k_int8"
+        assert after == {"quantize_small_batch.combine" if in_int8 else "attention_combine"}
+    assert not any(".split." in one.name for one in plan.lowered(PREFILL).body)  # the control
+
+
 def test_picks_take_one_readback_of_8_bytes_per_row(backend, rng):
     ids = rng.integers(0, VOCAB, 24).tolist()
     backend.window_picks(ids, 0, last_n=10)
