@@ -15,6 +15,7 @@ from rdrr_format.block_fields import BLOCK_FIELDS
 from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
+from rdrr_runtime.phases.added_branch import AddedBranch, BranchNorm
 from rdrr_runtime.phases.fusion import (
     AttentionSplits,
     GatedNorm,
@@ -24,7 +25,6 @@ from rdrr_runtime.phases.fusion import (
     RowNorm,
 )
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.normed_branch import NormedBranch
 from rdrr_runtime.phases.packing import upload_weight
 from support.gpu import F32, Bench, in_int8, normal, random_tensor
 
@@ -102,7 +102,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class AddedBranch:
+class BranchForm:
     """What a product does with a normed branch before it multiplies.
 
     Attributes:
@@ -135,6 +135,13 @@ class Operands:
         scales, offsets = column_scales(name, raw, (n, k))
         codes = np.rint((exact - offsets) / np.where(scales == 0, 1, scales))
         return Matrix(made, exact, scales, codes, offsets)
+
+    def uploaded(self, name: str, values: F32) -> Matrix:
+        """Return a row-major matrix of given values of an unquantized type."""
+        raw = CODECS[name].quantize(values)
+        made = upload_weight(self.bench.arena, DTYPES[name], Layout.ROW, values.shape, raw, "w")
+        exact = values.astype(np.float64)
+        return Matrix(made, exact, np.ones((1, 1), np.float32), exact, np.zeros_like(exact))
 
     def source(self, kind: str, k: int, matrices: list[Matrix]) -> Source:
         """Return an input that is `plain`, before its `norm`, or in splits to `combine`.
@@ -187,7 +194,7 @@ class Operands:
         before = GatedNorm(upload(squares), blocks, head_dim, upload(gain), EPS, gates, 0.5)
         return Source(Input(upload(x), before), normed())
 
-    def branch(self, k: int, matrices: list[Matrix], form: AddedBranch) -> tuple[Source, F64]:
+    def branch(self, k: int, matrices: list[Matrix], form: BranchForm) -> tuple[Source, F64]:
         """Return a row and a branch before its norm, and their sum, f64 [K]."""
         x, branch, gains = normal(self.rng, k), normal(self.rng, k), normal(self.rng, 2, k)
         weight, number, offset = np.float32(0.7), 1.5, 0.25
@@ -206,13 +213,12 @@ class Operands:
             parts.append(np.array([weight, 0, 0, 0], np.float32))
         upload = self.bench.upload
         before = RowNorm(upload(gains[1]), EPS, 1.0) if form.has_norm else None
-        normed = NormedBranch(
+        normed = AddedBranch(
             upload(branch),
-            upload(np.concatenate(parts)),
-            EPS,
-            offset,
+            BranchNorm(
+                upload(np.concatenate(parts)), EPS, offset, number if form.is_scaled else None
+            ),
             stream=self.bench.poisoned(k) if form.is_stored else None,
-            factor=number if form.is_scaled else None,
         )
         operand = Input(upload(x), before, added=normed)
         factor = 1 / np.sqrt(np.mean(summed() ** 2) + EPS) if form.has_norm else 1.0

@@ -10,18 +10,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_manifests.graph.ops import Graph, Linear, Norm, Residual, WeightUse
+from rdrr_manifests.graph.ops import GatedActivation, Graph, Linear, Norm, Residual, WeightUse
 
 from rdrr_runtime.compile.decision import ONLY, Chosen, Decision, Reason, decisions_of
 from rdrr_runtime.compile.pass_spec import PassSpec
 from rdrr_runtime.compile.patterns import Body
-from rdrr_runtime.compile.patterns_sums import NormedSum
+from rdrr_runtime.compile.patterns_sums import StreamSum
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.products import Product, ProductKernel, choose_product
 from rdrr_runtime.compile.values import Values, Workspace
 from rdrr_runtime.compile.weights import Weights
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.copy import copy
+from rdrr_runtime.phases.down import results_bytes
 from rdrr_runtime.phases.fusion import GatedPair, Input, RowNorm
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.kept_hidden import KeptHidden
@@ -92,6 +93,9 @@ class PassBuilder:
             the name of the attention's output.
         pending_sum: A sum that has not been emitted because the next product may compute it; None
             for none.
+        fixed: Values that a phase has left in fixed point, by their names.
+        sums: Memory for further values in fixed point, of which the first is cleared when a phase
+            begins that adds to it; None if there is none.
     """
 
     model: LoadedModel
@@ -105,7 +109,9 @@ class PassBuilder:
     routed: dict[str, Routed] = field(default_factory=dict)
     deferred: dict[str, Norm] = field(default_factory=dict)
     uncombined: dict[str, Input] = field(default_factory=dict)
-    pending_sum: NormedSum | None = None
+    pending_sum: StreamSum | None = None
+    fixed: dict[str, BufferSlice] = field(default_factory=dict)
+    sums: BufferSlice | None = None
     _quantized_names: dict[tuple[int, int], str] = field(default_factory=dict)
 
     @property
@@ -144,6 +150,20 @@ class PassBuilder:
         self.values.mark_read(*[x] * count)
         if x in self.deferred and self.values.readers[x] == 0:
             self.values.mark_read(self.deferred.pop(x).x)
+
+    def clear_sums(self, width: int) -> BufferSlice | None:
+        """Return the memory for the first of `sums`, which the caller must clear, or None.
+
+        Args:
+            width: Elements of the residual stream.
+        """
+        count = sum(isinstance(op, GatedActivation) for op in self.body.ops)
+        joins = self.model.may_fuse and self.model.preferences.joins_feed_forwards
+        if self.ctx.max_rows != 1 or not joins or not count:
+            return None
+        size = results_bytes(width)
+        self.sums = self.workspace.named(f"down.{width}", (count + 1) * size)
+        return self.sums.range(0, size)
 
     def target(self, out: str, width: int, residual: Residual | None) -> BufferSlice:
         """Return the buffer that an op writes: a new value, or the residual stream it is added to.

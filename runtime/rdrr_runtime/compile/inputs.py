@@ -1,7 +1,7 @@
 """The inputs of products, with the ops before them that the kernels of products compute.
 
-These are norms, and for one row also the sum of the residual stream and a normed branch: the sum
-that a layer's block ends with is deferred until the next product reads it.
+These are norms, and for one row also the sum of the residual stream and a branch: the sum that a
+layer's block ends with is deferred until the next product reads it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from rdrr_manifests.graph.ops import Norm
 
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.lower_norm import settle_sum
-from rdrr_runtime.compile.patterns_sums import NormedSum
+from rdrr_runtime.compile.patterns_sums import StreamSum
+from rdrr_runtime.phases.added_branch import AddedBranch, BranchNorm
 from rdrr_runtime.phases.fusion import Input, Output, RowLayerNorm, RowNorm
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.normed_branch import NormedBranch
 from rdrr_runtime.phases.phase import MAX_BUFFERS
 
 
@@ -93,32 +93,37 @@ def take_sum(
         settle_sum(build)
         return None
     build.pending_sum = None
-    values, width = build.values, pending.norm.width
-    x, branch = values.get(pending.residual.x), values.get(pending.norm.x)
-    _, eps, offset = build.gain(pending.norm)
-    added = NormedBranch(
-        branch,
-        build.model.weights.concatenated(_gains(pending, norm)),
-        eps,
-        offset,
+    values, (width, *_) = build.values, build.values.live[pending.residual.x]
+    x, fixed = values.get(pending.residual.x), build.fixed.pop(pending.branch, None)
+    added = AddedBranch(
+        values.get(pending.branch) if fixed is None else fixed,
+        None if pending.norm is None else _branch_norm(build, pending, norm),
         stream=values.allocate(value, width) if stored else None,
-        factor=None if pending.scale is None else pending.scale.factor,
+        fixed=fixed is not None,
     )
-    values.mark_read(pending.residual.x, pending.norm.x)
+    values.mark_read(pending.residual.x, pending.branch)
     if norm is None:
         return Input(x, name=value, added=added)
     return Input(x, RowNorm(*build.gain(norm)), name=norm.out, added=added)
 
 
-def _gains(pending: NormedSum, norm: Norm | None) -> list[str]:
-    """Return the names of the vectors that a `NormedBranch` reads one after the other."""
-    scale = None if pending.scale is None else pending.scale.weight
-    uses = (pending.norm.weight, None if norm is None else norm.weight, scale)
-    return [one.name for one in uses if one is not None]
+def _branch_norm(build: PassBuilder, pending: StreamSum, after: Norm | None) -> BranchNorm:
+    """Return the norm of a branch, with the weights of the norm and of the scale after the sum."""
+    assert pending.norm is not None, "the caller has found a norm"
+    _, eps, offset = build.gain(pending.norm)
+    scale = pending.scale
+    uses = (
+        pending.norm.weight,
+        None if after is None else after.weight,
+        None if scale is None else scale.weight,
+    )
+    gains = build.model.weights.concatenated([one.name for one in uses if one is not None])
+    return BranchNorm(gains, eps, offset, None if scale is None else scale.factor)
 
 
 def _buffers(weights: Sequence[GpuWeight], output: Output, *, stored: bool) -> int:
-    """Return how many buffers a product binds that also adds a normed branch."""
+    """Return how many buffers a product binds that also adds a branch."""
     own = (output.bias, output.scales, output.best, output.factors, output.score)
     inputs = 3 + stored  # x, branch, gain, and the stream
+    weights = (*weights, *([] if output.down is None else [output.down.weight]))
     return inputs + len(weights) + 1 + sum(one is not None for one in own)

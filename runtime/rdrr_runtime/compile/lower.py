@@ -23,7 +23,7 @@ from rdrr_runtime.compile.lower_layers import serve_gated, serve_normed_linears
 from rdrr_runtime.compile.lower_linear_attention import serve_linear_attention
 from rdrr_runtime.compile.lower_mixture import serve_mixture
 from rdrr_runtime.compile.lower_mtp import keep_final_states
-from rdrr_runtime.compile.lower_norm import emit_norm, lower_normed_sum, settle_sum
+from rdrr_runtime.compile.lower_norm import emit_norm, lower_sum, settle_sum
 from rdrr_runtime.compile.lower_ops import check_fields, lower_op
 from rdrr_runtime.compile.lower_rows import (
     serve_gated_input,
@@ -163,7 +163,7 @@ def _serve_sum(build: PassBuilder, index: int) -> int:
     if build.ctx.max_rows == 1 and is_read_next(build.body, index, found):
         build.pending_sum = found
     else:
-        lower_normed_sum(build, found)
+        lower_sum(build, found)
     return found.count
 
 

@@ -9,6 +9,7 @@ from rdrr_manifests.graph.ops import Linear, Norm
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.inputs import norm_input, normed
 from rdrr_runtime.compile.lower_attention import serve_attention_after_projections
+from rdrr_runtime.compile.lower_down import serve_whole
 from rdrr_runtime.compile.lower_ops import lower_op
 from rdrr_runtime.compile.lower_products import (
     Served,
@@ -37,8 +38,9 @@ def serve_gated(build: PassBuilder, pattern: GatedFeedForward) -> int:
     gated = fused_product(build, weights, gate=True)
     if gated is None:
         return _gated_tiles(build, pattern)
-    down = _down(build, pattern)
-    activation = pattern.activation
+    if pattern.down is not None and serve_whole(build, gated, pattern):
+        return pattern.own_count + pattern.down.count
+    activation, down = pattern.activation, _down(build, pattern)
     quantized = None if down is None else int8_gate(build, gated, down, activation)
     if quantized is None or down is None or pattern.down is None:
         y = build.values.allocate(activation.out, activation.width)

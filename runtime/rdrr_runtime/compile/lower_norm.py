@@ -1,4 +1,8 @@
-"""Lowering of single norms: plain RMSNorm by its own phase, other forms by that of LayerNorm."""
+"""Lowering of single norms, and of the sums of the residual stream and a branch.
+
+Plain RMSNorm has its own phase, other forms that of LayerNorm. Sums come here unless a product
+computes them as it reads its input.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph.ops import Norm, Residual
 
 from rdrr_runtime.compile.builder import PassBuilder
-from rdrr_runtime.compile.patterns_sums import NormedSum
+from rdrr_runtime.compile.patterns_sums import StreamSum
+from rdrr_runtime.phases.elementwise import converted, residual_add
 from rdrr_runtime.phases.layer_norm import (
     NormForm,
     layer_norm,
@@ -30,9 +35,13 @@ def lower_norm(build: PassBuilder, op: Norm, residual: Residual | None = None) -
     values.mark_read(op.x)
 
 
-def lower_normed_sum(build: PassBuilder, found: NormedSum) -> None:
-    """Emit a plain norm that is added to the stream, and the scale of the sum, in one phase."""
+def lower_sum(build: PassBuilder, found: StreamSum) -> None:
+    """Emit the sum of the stream and a branch, with its norm and its scale in the same phase."""
     op, scale = found.norm, found.scale
+    _settle_fixed(build, found)
+    if op is None:
+        _add_plain(build, found)
+        return
     if scale is None:
         lower_norm(build, op, found.residual)
         return
@@ -59,7 +68,24 @@ def settle_sum(build: PassBuilder) -> None:
     """Emit the deferred sum, if there is one, because the phases that follow do not compute it."""
     pending, build.pending_sum = build.pending_sum, None
     if pending is not None:
-        lower_normed_sum(build, pending)
+        lower_sum(build, pending)
+
+
+def _settle_fixed(build: PassBuilder, found: StreamSum) -> None:
+    """Emit the conversion of a branch that a phase has left in fixed point."""
+    fixed = build.fixed.pop(found.branch, None)
+    if fixed is not None:
+        width, *_ = build.values.live[found.residual.x]
+        y = build.values.allocate(found.branch, width)
+        build.emit(converted(build.ctx, y, fixed, width=width, label=found.branch))
+
+
+def _add_plain(build: PassBuilder, found: StreamSum) -> None:
+    values, (width, *_) = build.values, build.values.live[found.residual.x]
+    branch, label = values.get(found.branch), f"{found.branch}+residual"
+    stream = build.target(found.branch, width, found.residual)
+    build.emit(residual_add(build.ctx, stream, branch, width=width, label=label))
+    values.mark_read(found.branch)
 
 
 def emit_norm(

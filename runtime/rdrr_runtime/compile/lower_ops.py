@@ -116,7 +116,8 @@ def _embed(build: PassBuilder, op: Embed) -> None:
     if rows is not None:
         build.emit(copy_part(build.ctx, rows, out, Part(1, width, 0, width), label=op.out))
         return
-    build.emit(embed(build.ctx, build.matrix(op.weight), out, scale=op.scale, label="embed"))
+    table, cleared = build.matrix(op.weight), build.clear_sums(width)
+    build.emit(embed(build.ctx, table, out, scale=op.scale, cleared=cleared, label="embed"))
 
 
 def _position_embed(build: PassBuilder, op: PositionEmbed) -> None:

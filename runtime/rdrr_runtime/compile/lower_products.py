@@ -159,7 +159,7 @@ def emit_product(
         The phases of the product, where some may round matrices before; the last one multiplies.
     """
     ctx, weights = served.chosen.candidate.context(served.product), served.product.weights
-    y, bias, adds = output.ys[0], output.bias, output.kind == "add"
+    bias, adds = output.bias, output.kind == "add"
     if served.family is Family.ONE_ROW:
         phases = matvec(
             ctx, weights, source, output, int8=served.int8, label=label, tuning_keys=depends
@@ -173,7 +173,7 @@ def emit_product(
             ctx,
             weights[0],
             source.x,
-            y,
+            output.ys[0],
             bias=bias,
             accumulate=adds,
             single_row=single_row,

@@ -10,6 +10,7 @@ from rdrr_manifests.graph.ops import GatedActivation, Linear, Norm
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.inputs import source_of
 from rdrr_runtime.compile.lower_attention import serve_attention_block
+from rdrr_runtime.compile.lower_down import serve_whole
 from rdrr_runtime.compile.lower_ops import lower_op
 from rdrr_runtime.compile.lower_products import (
     emit_branch,
@@ -46,6 +47,8 @@ def serve_row_feed_forward(build: PassBuilder, pattern: FeedForward) -> int:
     down = fused_product(build, (build.matrix(branch.op.weight),))
     if inner is None or down is None:
         return 0
+    if serve_whole(build, inner, pattern):
+        return pattern.count
     width = activation.width
     clamp, quantized = None, None
     if isinstance(activation, GatedActivation):

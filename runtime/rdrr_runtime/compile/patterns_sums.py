@@ -1,4 +1,4 @@
-"""The pattern of the end of a block whose output is normed before it joins the residual stream."""
+"""The end of a block, where its output joins the residual stream, and what reads the sum."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ from rdrr_runtime.compile.patterns import Body, match_branch
 
 
 @dataclass(frozen=True)
-class NormedSum:
+class StreamSum:
     """The end of a block: the norm of its output, the residual, and maybe a scale of the sum.
 
     Attributes:
-        norm: The norm.
-        residual: The residual that adds its output to the stream.
+        norm: The norm; None for none.
+        residual: The residual that adds the output to the stream.
         scale: The multiplication of the sum by one weight; None for none.
     """
 
-    norm: Norm
+    norm: Norm | None
     residual: Residual
     scale: Scale | None = None
+
+    @property
+    def branch(self) -> str:
+        """Name of the output of the block, before the norm."""
+        return self.residual.branch if self.norm is None else self.norm.x
 
     @property
     def out(self) -> str:
@@ -31,10 +36,10 @@ class NormedSum:
     @property
     def count(self) -> int:
         """Number of ops."""
-        return 2 if self.scale is None else 3
+        return 1 + (self.norm is not None) + (self.scale is not None)
 
 
-def match_normed_sum(body: Body, index: int) -> NormedSum | None:
+def match_normed_sum(body: Body, index: int) -> StreamSum | None:
     """Match a plain norm of rows, the residual after it, and a scale of the sum if one follows."""
     branch, scale = match_branch(body, index), body.at(index + 2)
     if branch is None or branch.residual is None or not isinstance(branch.op, Norm):
@@ -43,12 +48,12 @@ def match_normed_sum(body: Body, index: int) -> NormedSum | None:
     if not norm.is_plain or norm.groups != 1:
         return None
     if not isinstance(scale, Scale) or scale.weight is None or scale.weight.shape != (1,):
-        return NormedSum(norm, residual)
+        return StreamSum(norm, residual)
     alone = scale.x == residual.out and body.readers[scale.x] == 1
-    return NormedSum(norm, residual, scale if alone else None)
+    return StreamSum(norm, residual, scale if alone else None)
 
 
-def is_read_next(body: Body, index: int, found: NormedSum) -> bool:
+def is_read_next(body: Body, index: int, found: StreamSum) -> bool:
     """Return whether the op after a sum is a norm or a linear that reads it.
 
     Args:

@@ -65,6 +65,14 @@ class Preferences:
         """Whether 16-bit weights may be rounded to int8 for many rows; `f16Matmul` rules it out."""
         return self.hint("f16Matmul") is None and self.arithmetic.int8
 
+    @property
+    def joins_feed_forwards(self) -> bool:
+        """Whether gate, up and down of one row are one phase where a kernel can serve all.
+
+        A processor takes twice as long so: it reads single units of many rows slowly.
+        """
+        return not self.software
+
     def activations(self, features: frozenset[str]) -> tuple[str, Reason]:
         """Return the type of the activations between ops, `f32` or `f16`, and why."""
         hint = self.hint("computePrecision")

@@ -22,7 +22,14 @@ from rdrr_device.dry_run import DryRunArena
 from rdrr_device.kernels import Kernel
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
-from rdrr_manifests.graph.ops import Experts, Graph, WeightKind, WeightUse
+from rdrr_manifests.graph.ops import (
+    Experts,
+    GatedActivation,
+    Graph,
+    Linear,
+    WeightKind,
+    WeightUse,
+)
 from rdrr_manifests.graph.padding import LANES, PaddedGraph, VectorScale
 from rdrr_manifests.package import Package
 
@@ -36,6 +43,7 @@ from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.read_ahead import Bytes, Read, reading_ahead
 from rdrr_runtime.compile.storage import Storage, choose_storage
 from rdrr_runtime.compile.weight_rows import changed_rows, reads_as_stored
+from rdrr_runtime.phases.down import MOST_INPUTS
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
 from rdrr_runtime.phases.packing import Uploader
 from rdrr_runtime.phases.repack import repack_kernel
@@ -180,7 +188,9 @@ def allocate_weights(
     held = {} if beside is None else beside.matrices
     on_host = preferences.policy.keeps_tables_on_host
     left_out = frozenset(op.weight.name for op in graph.further_tables if on_host)
-    _load(_Loader(planned, package, preferences, scales, held, left_out, is_dry_run=True), graph)
+    downs = down_projections(graph) if preferences.joins_feed_forwards else frozenset()
+    loader = _Loader(planned, package, preferences, scales, held, left_out, downs, is_dry_run=True)
+    _load(loader, graph)
     if is_dry_run:
         return planned
     others = planned.others.size
@@ -189,8 +199,14 @@ def allocate_weights(
         arena.pool("vectors", others),
         arena.pool("joined", min(others, MOST_JOINED)),
     )
-    _load(_Loader(weights, package, preferences, scales, held, left_out), graph)
+    _load(replace(loader, weights=weights, is_dry_run=False), graph)
     return weights
+
+
+def down_projections(graph: Graph) -> frozenset[str]:
+    """Return the names of the matrices that multiply the output of gate and up."""
+    gated = {op.out for op in graph.ops if isinstance(op, GatedActivation)}
+    return frozenset(op.weight.name for op in graph.ops if isinstance(op, Linear) and op.x in gated)
 
 
 def _load(loader: _Loader, graph: Graph) -> None:
@@ -228,6 +244,7 @@ class _Loader:
     scales: Mapping[str, VectorScale]
     held: Mapping[str, GpuWeight]  # matrices that another graph has loaded
     left_out: frozenset[str]  # tables that stay on the host
+    downs: frozenset[str]  # down projections that may share a phase with gate and up
     is_dry_run: bool = False  # only allocate and decide
 
     def vector(self, use: WeightUse) -> npt.NDArray[np.float32]:
@@ -243,6 +260,11 @@ class _Loader:
         return self._allocate((use,), self._storage(use, matmul=matmul), use.name)
 
     def _storage(self, use: WeightUse, *, matmul: bool = True, experts: bool = False) -> Storage:
+        kept = self._stored_form(use, matmul=matmul, experts=experts)
+        is_down = use.name in self.downs and use.shape[1] <= MOST_INPUTS
+        return replace(kept, units_first=is_down and kept.layout is Layout.ROW)
+
+    def _stored_form(self, use: WeightUse, *, matmul: bool, experts: bool) -> Storage:
         tensor, k = self.package.tensor(use.name), use.shape[1]
         dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
         if is_padded(self.package, use):

@@ -1,4 +1,7 @@
-"""In-place elementwise ops: residual addition, softcap of logits, multiplication by constants."""
+"""Elementwise ops in place: residual addition, softcap of logits, multiplication by constants.
+
+Also the conversion of a row in fixed point, which another buffer receives.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ class Elementwise(Record):
     """Parameters of elementwise.wgsl.
 
     Attributes:
-        op: `add`, `softcap`, `scale` or `gain`.
+        op: `add`, `converted`, `softcap`, `scale` or `gain`.
         value: Type of the activations, `f32` or `f16`.
         x_value: Type of x: the type of the activations, or f32 for logits.
         width: Elements of a row.
@@ -47,6 +50,15 @@ def residual_add(
     """Add a residual, x = x + factor * r; both are [rows, width] in two different buffers."""
     return _in_place(
         ctx, "add", {"x": x, "r": r}, width, factor, single_row=False, logits=False, label=label
+    )
+
+
+def converted(
+    ctx: OpContext, x: BufferSlice, r: BufferSlice, *, width: int, label: str
+) -> list[Phase]:
+    """Convert a row in fixed point, as snippets/down.wgsl leaves it in r, to values x [width]."""
+    return _in_place(
+        ctx, "converted", {"x": x, "r": r}, width, 1.0, single_row=False, logits=False, label=label
     )
 
 

@@ -1,5 +1,7 @@
 {% if OP == "add" %}
 // x = x + FACTOR r
+{% elif OP == "converted" %}
+// x = r
 {% elif OP == "softcap" %}
 // x = FACTOR tanh(x / FACTOR); NaN and infinity stay as they are, so that they are found
 {% elif OP == "gain" %}
@@ -11,6 +13,8 @@
 // x  {{ X_VALUE }} [rows, WIDTH]
 {% if OP == "add" %}
 // r  {{ VALUE }} [rows, WIDTH]
+{% elif OP == "converted" %}
+// r  a row in fixed point, see snippets/fixed_point.wgsl
 {% elif OP == "gain" %}
 // weight  f32 [GAINS], where GAINS is WIDTH, or 1 for the same factor on all elements
 {% endif %}
@@ -19,10 +23,14 @@
 {% include "snippets/value.wgsl" %}
 {% if OP == "softcap" %}
 {% include "snippets/float_bits.wgsl" %}
+{% elif OP == "converted" %}
+{% include "snippets/fixed_point.wgsl" %}
 {% endif %}
 var<storage, read_write> x: array<{{ X_VALUE }}>;
 {% if OP == "add" %}
 var<storage, read> r: array<{{ VALUE }}>;
+{% elif OP == "converted" %}
+var<storage, read> r: array<u32>;
 {% elif OP == "gain" %}
 var<storage, read> weight: array<f32>;
 {% endif %}
@@ -42,6 +50,9 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let v = f32(x[at]);
 {% if OP == "add" %}
     let out = v + FACTOR * f32(r[at]);
+{% elif OP == "converted" %}
+    let large = bitcast<f32>(r[2u * WIDTH + 4u + i]);
+    let out = from_fixed_point(vec4<u32>(r[i]), vec4<u32>(r[WIDTH + i])).x + large;
 {% elif OP == "softcap" %}
     let out = select(v, FACTOR * tanh(clamp(v / FACTOR, -15.0, 15.0)), is_finite(v));
 {% elif OP == "gain" %}

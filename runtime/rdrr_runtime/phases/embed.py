@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import Params
@@ -37,6 +38,9 @@ class EmbedRecord(WeightsRecord):
         first: Index of the part's first row in the table.
         rows: Rows of the whole table.
         scale: Factor on every value.
+        clears: Whether the phase also clears memory for a later one.
+        cleared_words: Words that it clears.
+        items: Items of a row, which share that.
     """
 
     shader = "embed"
@@ -48,13 +52,22 @@ class EmbedRecord(WeightsRecord):
     first: int
     rows: int
     scale: float
+    clears: bool = choice(default=False)
+    cleared_words: int | None = None
+    items: int | None = None
 
 
 CANDIDATES = tuple(EmbedTuning(threads) for threads in (8, 16, 32, 64, 128, 256))
 
 
 def embed(
-    ctx: OpContext, table: GpuWeight, x: BufferSlice, *, scale: float = 1.0, label: str
+    ctx: OpContext,
+    table: GpuWeight,
+    x: BufferSlice,
+    *,
+    scale: float = 1.0,
+    cleared: BufferSlice | None = None,
+    label: str,
 ) -> list[Phase]:
     """Embed tokens: x[r, :] = scale * table[t, :], where t is the token of row r.
 
@@ -65,6 +78,7 @@ def embed(
         table: [vocabulary, hidden], in any format except column-major unquantized values.
         x: Result [rows, hidden].
         scale: Factor on every value (Gemma: the square root of the hidden size).
+        cleared: Memory to clear beside, for a later phase of a pass of one row; None for none.
         label: Name of the op, for messages and profiles.
 
     Raises:
@@ -81,6 +95,10 @@ def embed(
         EmbedTuning(),
         (one for one in CANDIDATES if one.workgroup <= ctx.max_threads),
     )
+    items = -(-units // tuning_key.used.workgroup)
+    clears: dict[str, Any] = (
+        {} if cleared is None else {"cleared_words": cleared.size // 4, "items": items}
+    )
     made = []
     for bound in bind_parts(table):
         part = bound.parts[0]
@@ -94,9 +112,11 @@ def embed(
             first=part.first_row,
             rows=table.n,
             scale=scale,
+            clears=cleared is not None,
+            **clears,
             **bound.fields,
         )
-        buffers = {"current": ctx.state.step, "x": x, **bound.buffers}
-        work = Work(-(-units // tuning_key.used.workgroup), 1)
-        made.append(Phase(record, buffers, work, label, (tuning_key,)))
+        beside = {} if cleared is None else {"cleared": cleared}
+        buffers = {"current": ctx.state.step, "x": x, **beside, **bound.buffers}
+        made.append(Phase(record, buffers, Work(items, 1), label, (tuning_key,)))
     return made

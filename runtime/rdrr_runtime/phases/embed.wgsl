@@ -3,6 +3,9 @@
 // current  Step
 // weight0  rows FIRST to FIRST + OUTPUTS - 1 of the table, layout as in formats.py
 // x        {{ VALUE }} [rows, K]
+{% if CLEARS %}
+// cleared  words for a later phase of a pass of one row, set to zero
+{% endif %}
 //
 // An item is WG half units (32 weights each) of a row; each thread dequantizes one of them. Nothing is
 // written for a token outside this part of the table.
@@ -12,6 +15,12 @@
 var<storage, read> current: Step;
 var<storage, read> weight0: array<vec4<u32>>;
 var<storage, read_write> x: array<vec4<{{ VALUE }}>>;
+{% if CLEARS %}
+var<storage, read_write> cleared: array<u32>;
+
+override CLEARED_WORDS: u32;
+override ITEMS: u32;
+{% endif %}
 
 override K: u32;
 override UNITS: u32;             // half units (32 weights) of a row
@@ -25,6 +34,11 @@ override SCALE: f32;
 
 fn phase(item: u32, row: u32, thread: Thread) {
     let unit = item * WG + thread.index;
+{% if CLEARS %}
+    for (var i = unit; i < CLEARED_WORDS; i += ITEMS * WG) {
+        cleared[i] = 0u;
+    }
+{% endif %}
     let stated = current.row[row].token;
     let token = select(0u, stated, stated < ROWS);
     if (unit >= UNITS || token < FIRST || token - FIRST >= OUTPUTS) {

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph import Clamp
 
+from rdrr_runtime.phases.added_branch import AddedBranch
 from rdrr_runtime.phases.gated_activation import formula_of
-from rdrr_runtime.phases.normed_branch import NormedBranch
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.phase import Record, choice
 
 
@@ -257,7 +258,7 @@ class Input:
     int8: bool = False
     scales: BufferSlice | None = None
     name: str = ""
-    added: NormedBranch | None = None
+    added: AddedBranch | None = None
 
     @property
     def kind(self) -> str:
@@ -318,19 +319,34 @@ class OutputFactors:
 
 
 @dataclass(frozen=True)
+class Down:
+    """The matrix that multiplies the gated pairs of a product with one row in the same phase.
+
+    Attributes:
+        weight: The down projection [N, K], where K is the number of pairs.
+        sums: Results in fixed point, see snippets/fixed_point.wgsl, which must be zeros before;
+            then as much memory that the phase clears, for the results of the next such phase.
+    """
+
+    weight: GpuWeight
+    sums: BufferSlice
+
+
+@dataclass(frozen=True)
 class Output:
     """The output of a product, with the op that is fused after it.
 
     Attributes:
         ys: Results [rows, N]. One buffer for the outputs of all matrices side by side or, for a
             small batch, one buffer for each matrix; for `gate` one buffer of the gated pairs. f32
-            for `best`.
+            for `best`. None for `down`.
         kind: `store`, `add` (to y), `gate` (activation(gate) * up), or for one row and for experts
             `activate` (activation of the output), or for one row `best` (store and also find the
-            largest output).
+            largest output) or `down` (gate, and multiply the pairs by a further matrix).
         bias: f32, one value for each output of all matrices, or None.
-        activation: For `gate` and `activate`: as in snippets/activate.wgsl.
-        clamp: For `gate`: the clamped SwiGLU to compute instead; None for the usual formula.
+        activation: For `gate`, `down` and `activate`: as in snippets/activate.wgsl.
+        clamp: For `gate` and `down`: the clamped SwiGLU to compute instead; None for the usual
+            formula.
         best: For `best`: (f32 value, u32 index) of the largest output of each item.
         int8: For `gate`: quantize the gated pairs to int8; a small batch gets the layout that
             `quantize_small_batch` writes.
@@ -338,6 +354,7 @@ class Output:
         score: For `store` and `add` of one row: a logit whose sigmoid multiplies the products
             before they are added; None for none.
         factors: For `activate`: values that multiply the outputs; None for none.
+        down: For `down`: the further matrix and its results.
     """
 
     ys: tuple[BufferSlice, ...]
@@ -350,6 +367,7 @@ class Output:
     scales: BufferSlice | None = None
     score: OutputScore | None = None
     factors: OutputFactors | None = None
+    down: Down | None = None
 
     @property
     def act(self) -> str:

@@ -14,6 +14,7 @@ from rdrr_device.tuning import AnyTuningKey
 
 from rdrr_runtime.phases.bound_weights import bind_whole
 from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.down import outputs_at_once, pairs_of_item, results_bytes
 from rdrr_runtime.phases.fusion import AttentionSplits, Input, Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec_record import Matvec, MatvecMatrix
@@ -128,17 +129,18 @@ def matvec(
 
     Args:
         ctx: Lowering context.
-        weights: One to four matrices [N, K] with the same K; for `gate`, gate and up, or one
-            matrix with both.
+        weights: One to four matrices [N, K] with the same K; for `gate` and `down`, gate and up, or
+            one matrix with both.
         source: Input of the product, with the op fused before it.
         output: Output of the product, with the op fused after it.
         int8: Whether to multiply in int8, with one scale for each 16 inputs.
         label: Name of the op, for messages and profiles.
         tuning_keys: Tuning keys that the input depends on.
     """
-    gate, column, k = output.kind == "gate", weights[0].by_column, weights[0].k
+    down = output.down
+    gate, column, k = output.kind in ("gate", "down"), weights[0].by_column, weights[0].k
     outputs = sum(one.n for one in weights) // (2 if gate else 1)
-    bound = bind_whole(weights)
+    bound = bind_whole((*weights, *([] if down is None else [down.weight])))
     how = f"{'.column' if column else ''}{'.int8' if int8 else ''}"
     variant = f"{bound.types}.{source.title}.{output.kind}{how}"
     if column:
@@ -153,10 +155,11 @@ def matvec(
         ctx, tuning_key.used, weights, outputs, gate=gate, combines=combines
     )
     rows = threads // team * per_team
-    tiles = [-(-(outputs if gate else one.n) // rows) for one in weights]
+    tiles = [-(-(outputs if gate else one.n) // rows) for one in bound.weights]
     if gate:
         tiles[1:] = [0] * len(tiles[1:])
-    items = min(sum(tiles), tuning_key.used.groups)
+    pairs = 0 if down is None else pairs_of_item(down.weight, rows)
+    items = outputs // pairs if pairs else min(sum(tiles), tuning_key.used.groups)
     record = Matvec(
         threads=threads,
         variant=variant,
@@ -168,6 +171,8 @@ def matvec(
         bias=output.bias is not None,
         int8=int8,
         int8_out=output.int8,
+        pairs=pairs,
+        at_once=0 if down is None else outputs_at_once(down.weight, threads),
         per_team=per_team,
         quads=quads_at_once(k, threads, outputs) if column and int8 and not gate else 0,
         subgroups=ctx.subgroups,
@@ -178,7 +183,8 @@ def matvec(
         rows=rows,
         stride=items,
         steps=-(-sum(tiles) // items),
-        matrices=tuple(map(_matrix, weights, tiles, [team] * len(weights))),
+        matrices=tuple(map(_matrix, bound.weights, tiles, [team] * len(tiles))),
+        slot=None if down is None else results_bytes(down.weight.n) // 4,
         **bound.fields,
         partials=source.partials(k) or None,
         scored=output.score is not None,
@@ -194,7 +200,8 @@ def matvec(
 def _operands(source: Input, output: Output) -> dict[str, BufferSlice]:
     """Return the operands other than the matrices, by the names that the shader declares."""
     operands = {
-        "y": output.ys[0],
+        "y": output.ys[0] if output.ys else None,
+        "down": None if output.down is None else output.down.sums,
         "y_scales": output.scales,
         "bias": output.bias,
         "best": output.best,

@@ -7,28 +7,27 @@
 //      combine    in(x)[h] = sum_s e^(m_s - m) x[h, s] / sum_s e^(m_s - m) l_s, which combines the
 //                 partial results of split attention, with (m_s, l_s) = stats[h, s] and m = max_s m_s;
 //                 splits without keys are the last ones; with INPUT_GATE, times activate(gates[h])
-//      gated      in(x)[h] = x[h] / sqrt(sum_b squares[h, b] / HEAD_DIM + EPS) * (OFFSET + gain)
-//                 * activate(gates[h]) for each head h
-//      with ADDED, plain and norm read x + norm(branch) instead of x, see snippets/added_branch.wgsl
+//      gated      in(x)[h] = x[h] / sqrt(sum_b squares[h, b] / HEAD_DIM + EPS) * (OFFSET + gain) * activate(gates[h])
+//      with ADDED, plain and norm read x + branch or x + norm(branch) instead, see snippets/added_branch.wgsl
 // f    store      y[n] = v[n] (+ bias[n]); the outputs of several matrices lie side by side in y
 //      add        y[n] += v[n] (+ bias[n])
-//      gate       y[n] = activate(v_gate[n]) v_up[n]; gate and up are one matrix of 2 N rows or two of N;
-//                 with INT8_OUT y is int8, and y_scales has (scale, bits of the i32 sum of the codes)
-//                 of each 16 outputs
+//      gate       y[n] = activate(v_gate[n]) v_up[n]; gate and up are one matrix of 2 N rows or two of N; with
+//                 INT8_OUT y is int8, and y_scales has (scale, bits of the i32 sum of the codes) of 16 outputs each
+//      down       down[n] += sum_m D[n, m] y[m] for y of gate, and D the last matrix; see snippets/down.wgsl
 //      activate   y[n] = activate(v[n] (+ bias[n])) (* factors[FACTORS_FIRST + n])
 //      best       y[n] = v[n], and best has the largest output of each item; ties go to the lower n
 //
 // x         {{ VALUE }} [K], or f32 [heads, SPLITS, HEAD_DIM] for combine
 // x_scales  vec2<f32> [K / 16], only for quantized: scale, and bits of the i32 sum of the codes
 // gain      f32 [K] for norm and layer_norm, where it may be absent like shift, f32 [K]; f32 [HEAD_DIM] for gated;
-//           with ADDED that of the branch, [K], then that of norm, and with ADDED_SCALED a weight [1]
-// branch    {{ VALUE }} [K], only with ADDED; stream  {{ VALUE }} [K], only with ADDED_STORED: x + norm(branch)
+//           with ADDED_NORMED that of the branch, [K], then that of norm, and with ADDED_SCALED a weight [1]
+// branch    {{ VALUE }} [K], or in fixed point, only with ADDED; stream  {{ VALUE }} [K], only with ADDED_STORED: the sum
 // squares   f32 [K / HEAD_DIM, BLOCKS], only for gated
 // gates     {{ VALUE }}; those of head h begin at GATE_FIRST + h GATE_STRIDE
 // weight    one buffer for each matrix, layout as in formats.py
 // bias      f32 [N], only with BIAS; factors  {{ VALUE }}, only with FACTORS
 // score     f32, only with SCORED: the sigmoid of entry SCORE_AT multiplies v
-// y         {{ VALUE }} [N], f32 for best
+// y         {{ VALUE }} [N], f32 for best; none for down
 //
 // A tile is ROWS outputs of one matrix (for gate, ROWS outputs of gate and of up). An item computes
 // every STRIDE-th tile, and a team of T threads computes {{ PER_TEAM }} output{{ "s" if PER_TEAM > 1 }} of a tile at a time. If the subgroup
@@ -45,13 +44,15 @@
 // Accumulates in f32{% if INT8 %}; the int8 products of 16 inputs are summed exactly in i32{% endif %}.
 {% set X = {"quantized": "u32", "combine": "f32"}.get(INPUT, VALUE) %}
 {% set Y = "u32" if INT8_OUT else "f32" if OUTPUT == "best" else VALUE %}
-{% set GATE = OUTPUT == "gate" %}
+{% set DOWN = OUTPUT == "down" %}
+{% set GATE = OUTPUT == "gate" or DOWN %}
 {% set MATRICES = FORMATS | length %}
+{% set GATED_MATRICES = MATRICES - 1 if DOWN else MATRICES %}
 {% set STAGES = 2 if GATE and COLUMN else 1 %}
 var<storage, read> x: array<vec4<{{ X }}>>;
 {% if INPUT == "quantized" %}
 var<storage, read> x_scales: array<vec2<f32>>;
-{% elif INPUT == "norm" or ADDED %}
+{% elif INPUT == "norm" or ADDED_NORMED %}
 var<storage, read> gain: array<vec4<f32>>;
 {% elif INPUT == "layer_norm" %}
 {% if INPUT_GAIN %}
@@ -70,7 +71,7 @@ var<storage, read> gain: array<vec4<f32>>;
 var<storage, read> gates: array<{{ VALUE }}>;
 {% endif %}
 {% if ADDED %}
-var<storage, read> branch: array<vec4<{{ VALUE }}>>;
+var<storage, read> branch: array<vec4<{{ "u32" if ADDED_FIXED else VALUE }}>>;
 {% endif %}
 {% if ADDED_STORED %}
 var<storage, read_write> stream: array<vec4<{{ VALUE }}>>;
@@ -87,7 +88,11 @@ var<storage, read> factors: array<{{ VALUE }}>;
 {% if SCORED %}
 var<storage, read> score: array<f32>;
 {% endif %}
+{% if DOWN %}
+var<storage, read_write> down: array<atomic<u32>>;
+{% else %}
 var<storage, read_write> y: array<{{ Y }}>;
+{% endif %}
 {% if INT8_OUT %}
 var<storage, read_write> y_scales: array<vec2<f32>>;
 {% elif OUTPUT == "best" %}
@@ -101,6 +106,9 @@ override K_STAGED: u32;          // K rounded up to whole units, a multiple of 6
 override ROWS: u32;              // outputs of a tile
 override STRIDE: u32;            // number of items
 override STEPS: u32;             // tiles of each item
+{% if DOWN %}
+override SLOT: u32;              // words from the results of this phase to those that it clears
+{% endif %}
 {% if FACTORS %}
 override FACTORS_FIRST: u32;
 {% endif %}
@@ -139,6 +147,9 @@ override GATE_FIRST: u32;
 
 {% include "snippets/weights.wgsl" %}
 
+{% if ADDED_FIXED or DOWN %}
+{% include "snippets/fixed_point.wgsl" %}
+{% endif %}
 {% if ADDED %}
 {% include "snippets/added_branch.wgsl" %}
 {% endif %}
@@ -160,10 +171,10 @@ var<workgroup> partial: array<Sums, WG>;
 {% if OUTPUT == "best" %}
 {% include "snippets/candidate.wgsl" %}
 {% endif %}
-{% if INT8_OUT %}
-var<workgroup> gated: array<f32, ROWS>;
+{% if INT8_OUT or DOWN %}
+var<workgroup> gated: array<f32, {{ PAIRS or "ROWS" }}>;
 {% endif %}
-{% if INPUT in ("norm", "layer_norm") or COLUMN or ADDED %}
+{% if INPUT in ("norm", "layer_norm") or COLUMN or ADDED_NORMED %}
 {% set KEPT = "vec3<f32>" if COLUMN or INPUT == "layer_norm" else "f32" %}
 var<workgroup> shared_totals: array<{{ KEPT }}, WG>;  // sums of squares{{ ", and of the minimums of gate and of up" if COLUMN }}{{ "; sums before LayerNorm" if INPUT == "layer_norm" }}{{ "; first that of squares of the branch" if ADDED }}
 
@@ -205,32 +216,11 @@ fn workgroup_totals(thread: Thread) -> {{ KEPT }} {
 
 {% endif %}
 {% include "snippets/team_sum.wgsl" %}
+{% if DOWN %}
+{% include "snippets/down.wgsl" %}
+{% endif %}
 {% if INT8_OUT %}
-
-// Quantize the outputs of a tile to int8 and store them. They are whole groups of 16, each with a scale.
-fn store_int8(tile: u32, thread: u32) {
-    let word = tile * (ROWS / 4u) + thread;
-    if (thread >= ROWS / 4u || 4u * word >= {{ "N0 / 2u" if MATRICES == 1 else "N0" }}) {
-        return;
-    }
-    let group = thread / 4u * 16u;
-    var bits = 0u;  // of the largest magnitude; among bits those of NaN are the largest
-    for (var i = 0u; i < 16u; i++) {
-        bits = max(bits, bitcast<u32>(abs(gated[group + i])));
-    }
-    let amax = bitcast<f32>(bits);
-    let inverse = select(0.0, 127.0 / amax, amax > 0.0);
-    let at = 4u * thread;
-    let v = vec4<f32>(gated[at], gated[at + 1u], gated[at + 2u], gated[at + 3u]);
-    y[word] = pack4xI8(vec4<i32>(round(v * inverse)));
-    if (word % 4u == 0u) {
-        var all = 0i;
-        for (var i = 0u; i < 16u; i++) {
-            all += i32(round(gated[group + i] * inverse));
-        }
-        y_scales[word / 4u] = vec2<f32>(amax / 127.0, bitcast<f32>(all));
-    }
-}
+{% include "snippets/store_int8.wgsl" %}
 {% endif %}
 
 fn phase(item: u32, thread: Thread, subgroup_size: u32) {
@@ -251,20 +241,20 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
 {% if COLUMN %}
     workgroupBarrier();  // until all threads have read the sums that those of tiles overwrite
 {% endif %}
-{% elif ADDED %}
+{% elif ADDED_NORMED %}
     // The index of the first input that this thread stages.
     let own = {{ "select(thread.index, thread.subgroup * subgroup_size + thread.lane, subgroup_size >= 4u)" if INT8 and SUBGROUPS else "thread.index" }};
     publish_totals({{ "vec3<f32>(branch_squares(own), 0.0, 0.0)" if COLUMN else "branch_squares(own)" }}, thread);
     workgroupBarrier();
     set_branch_factor(workgroup_totals(thread){{ ".x" if COLUMN }});
-{% if ADDED_STORED %}
-    if (item == 0u) {
-        store_stream(own);
-    }
-{% endif %}
 {% if INPUT == "norm" or COLUMN %}
     workgroupBarrier();  // until all threads have read the sum that those of the input overwrite
 {% endif %}
+{% endif %}
+{% if ADDED_STORED %}
+    if (item == 0u) {
+        store_stream({{ "own" if ADDED_NORMED else "thread.index" }});
+    }
 {% endif %}
 {% if not COLUMN %}
 {% if INPUT == "quantized" %}
@@ -285,7 +275,7 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
     var top = Candidate(-3.4028234663852886e38, 0xffffffffu);
 {% endif %}
     for (var step = 0u; step < STEPS; step++) {
-        let tile = step * STRIDE + item;
+        let tile = {{ "item * STEPS + step" if DOWN else "step * STRIDE + item" }};
         var first_tile = 0u;
         var first_output = 0u;
         var own = 0u;  // first output of this team, counted over all matrices
@@ -299,11 +289,11 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
         var minimums = vec2<f32>(0.0);
 {% endif %}
 {% for F in FORMATS %}
-{% if not (GATE and loop.index0 == 1) %}
+{% if not GATE or loop.first %}
 {% set s = loop.index0 %}
-{% set s_up = 1 if MATRICES == 2 else 0 %}
+{% set s_up = 1 if GATED_MATRICES == 2 else 0 %}
         if (tile >= first_tile && tile < first_tile + TILES{{ s }}) {
-            let outputs = N{{ s }}{{ " / 2u" if GATE and MATRICES == 1 }};
+            let outputs = N{{ s }}{{ " / 2u" if GATE and GATED_MATRICES == 1 }};
             let tile_row = (tile - first_tile) * ROWS;
             let row = tile_row + team * {{ PER_TEAM }}u;
             own = first_output + row;
@@ -314,7 +304,7 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
             }
 {% endif %}
 {% if GATE %}
-            let up = {{ "outputs" if MATRICES == 1 else "0u" }};
+            let up = {{ "outputs" if GATED_MATRICES == 1 else "0u" }};
 {% endif %}
 {% if COLUMN %}
             let totals0 = stage(thread, subgroup_size, {{ s }}u, tile_row, 0u);
@@ -348,13 +338,13 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
 {% endif %}
 {% endfor %}
         let sum = team_sum(acc, thread, subgroup_size, team);
-        if (lane < {{ PER_TEAM }}u{{ " && own + lane < end" if not INT8_OUT }}) {
+        if (lane < {{ PER_TEAM }}u{{ " && own + lane < end" if not (INT8_OUT or DOWN) }}) {
             let n = own + lane;
             let product = factor * {{ "(" if COLUMN }}sum{{ "[lane]" if WIDTH > 1 }}{{ " - minimums.x)" if COLUMN }};
 {% if GATE %}
             let result = gated_activation(product, factor * {{ "(" if COLUMN }}sum[{{ PER_TEAM }}u + lane]{{ " - minimums.y)" if COLUMN }});
-{% if INT8_OUT %}
-            gated[team * {{ PER_TEAM }}u + lane] = result;
+{% if INT8_OUT or DOWN %}
+            gated[{{ "step * ROWS + " if DOWN }}team * {{ PER_TEAM }}u + lane] = result;
 {% else %}
             y[n] = value(result);
 {% endif %}
@@ -378,6 +368,9 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
         workgroupBarrier();  // until all threads have read what the next tile overwrites
 {% endif %}
     }
+{% if DOWN %}
+    add_down(item, thread, subgroup_size);
+{% endif %}
 {% if OUTPUT == "best" %}
     let winner = best_of_workgroup(top, thread.index);
     if (thread.index == 0u) {

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from rdrr_manifests.graph import Clamp
 
+from rdrr_runtime.phases.added_branch import BranchRecord
 from rdrr_runtime.phases.bound_weights import WeightsRecord
 from rdrr_runtime.phases.fusion import InputRecord
-from rdrr_runtime.phases.normed_branch import BranchRecord
 from rdrr_runtime.phases.phase import choice
 
 
@@ -19,7 +19,7 @@ class MatvecMatrix:
     Attributes:
         n: Outputs of the matrix.
         tiles: Tiles that the matrix has of its own; 0 for an up matrix, which shares the tiles of
-            its gate matrix.
+            its gate matrix, and for a down matrix.
         units: Units of a row that hold any of its inputs.
         trips: Iterations in which a team walks along a row, one unit for each thread.
         exact: Whether every thread of a team has a unit in every iteration.
@@ -39,10 +39,12 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
     Attributes:
         column: Whether the blocks of the matrices lie along N.
         output: Fused output op, see `Output.kind`.
-        act: For `gate` and `activate`: the formula, see snippets/activate.wgsl.
+        act: For `gate`, `down` and `activate`: the formula, see snippets/activate.wgsl.
         bias: Whether a bias is added.
         int8: Whether the input is quantized to int8.
         int8_out: Whether gated outputs are quantized to int8.
+        pairs: For `down`: gated outputs of an item; 0 for others.
+        at_once: For `down`: outputs that a thread computes at a time.
         per_team: Outputs (or gated pairs) that a team computes at a time.
         quads: Quads of inputs that every thread loads before it stages the first of them; 0 to
             stage one after the other.
@@ -52,11 +54,13 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
         k: Inputs.
         k_staged: Inputs rounded up to whole units.
         rows: Outputs of a tile.
-        stride: Number of items; each computes every `stride`-th tile.
+        stride: Number of items; each computes every `stride`-th tile, or with `down` consecutive
+            tiles.
         steps: Tiles of each item.
         matrices: The matrices of the product.
+        slot: For `down`: words of its results.
         partials: For `combine`: partial results of all heads together.
-        clamp: For `gate` with clamped SwiGLU: its constants.
+        clamp: For `gate` and `down` with clamped SwiGLU: its constants.
         scored: Whether the sigmoid of a logit multiplies the products.
         score_at: Index of that logit.
         factors: Whether further values multiply activated outputs.
@@ -72,6 +76,8 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
     bias: bool = choice()
     int8: bool = choice()
     int8_out: bool = choice()
+    pairs: int = choice(0)
+    at_once: int = choice(0)
     per_team: int = choice()
     quads: int = choice(0)
     subgroups: bool = choice()
@@ -83,6 +89,7 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
     stride: int
     steps: int
     matrices: tuple[MatvecMatrix, ...]
+    slot: int | None = None
     partials: int | None = None
     clamp: Clamp | None = None
     scored: bool = choice(default=False)

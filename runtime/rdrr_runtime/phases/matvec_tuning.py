@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from rdrr_device.tuning import Params, TuningKey
 
 from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.down import FEWEST_PAIRS, PAIRS
 from rdrr_runtime.phases.formats import UNIT
 from rdrr_runtime.phases.fusion import Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
@@ -51,7 +52,16 @@ class MatvecTuning(Params):
 
     def can_quantize_output(self) -> bool:
         """Return whether a tile of gated pairs is whole groups of 16 outputs."""
-        return (self.workgroup // self.team * 2) % 16 == 0
+        return self.pairs % 16 == 0
+
+    def can_multiply_output(self) -> bool:
+        """Return whether whole tiles of gated pairs make an item with a down projection."""
+        return self.pairs in (FEWEST_PAIRS, PAIRS)
+
+    @property
+    def pairs(self) -> int:
+        """Gated pairs of a tile, of row-major matrices."""
+        return self.workgroup // self.team * 2
 
 
 CANDIDATES = (
@@ -191,18 +201,24 @@ def row_tuning(
     ctx: OpContext, variant: str, outputs: int, k: int, *, int8: bool, output: Output, partials: int
 ) -> TuningKey[MatvecTuning]:
     """Return the tuning key of a product with blocks along K or unquantized weights."""
-    most = WORKGROUP // 2 if outputs > MANY_OUTPUTS else WORKGROUP
+    values = output.down is not None and output.down.weight.form.values
+    most = WORKGROUP // 2 if outputs > MANY_OUTPUTS or values else WORKGROUP
     threads = min(most, ctx.max_threads)
-    gated = output.kind == "gate"
+    gated = output.kind in ("gate", "down")
     groups = GATED_WORKGROUPS * WORKGROUP // threads if gated else MAX_WORKGROUPS
+    default = _default(ctx, threads, groups)
+    if output.down is not None:
+        team = 2 * ctx.threads(default.workgroup) // PAIRS  # so that a tile has no more pairs
+        default = replace(default, team=max(team, default.team))
 
     def fits(one: MatvecTuning) -> bool:
         needed = staged_bytes(k, int8=int8, partials=partials, workgroup=one.workgroup)
-        whole = not output.int8 or one.can_quantize_output()
+        whole = one.can_quantize_output() if output.int8 else True
+        whole = one.can_multiply_output() if output.down is not None else whole
         return whole and needed <= ctx.workgroup_storage and one.workgroup <= ctx.max_threads
 
     return ctx.tuning_key(
         f"matmul matvec.{variant} {outputs}x{k}{' to int8' if output.int8 else ''}",
-        _default(ctx, threads, groups),
+        default,
         filter(fits, CANDIDATES),
     )

@@ -27,7 +27,7 @@ from rdrr_runtime.compile.patterns import (
 )
 from rdrr_runtime.compile.patterns_mixtures import match_mixture
 from rdrr_runtime.compile.patterns_rows import match_normed_products, may_defer
-from rdrr_runtime.compile.patterns_sums import NormedSum, is_read_next, match_normed_sum
+from rdrr_runtime.compile.patterns_sums import StreamSum, is_read_next, match_normed_sum
 from rdrr_runtime.compile.values import Values, Workspace, parts_refusal
 
 K = 8
@@ -151,7 +151,7 @@ def test_linears_that_read_a_norm_end_with_the_last_of_them() -> None:
 def test_a_scale_joins_the_norm_and_the_residual_before_it(scale: Scale, matches: bool) -> None:
     norm = Norm("x", "b", GAIN, 1e-6, unit_offset=False)
     found = match_normed_sum(Body.of((norm, RESIDUAL, scale)), 0)
-    assert found == NormedSum(norm, RESIDUAL, scale if matches else None)
+    assert found == StreamSum(norm, RESIDUAL, scale if matches else None)
 
 
 @pytest.mark.parametrize(

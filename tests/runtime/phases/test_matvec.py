@@ -15,7 +15,7 @@ from rdrr_runtime.phases.matvec import MAX_OUTPUT_GROUPS, matvec, refusal
 from rdrr_runtime.phases.matvec_record import Matvec
 from rdrr_runtime.phases.matvec_tuning import MANY_COMBINING, SOFTWARE, MatvecTuning, quads_at_once
 from support.gpu import UNITS_FIRST, Bench, normal, relative_error
-from support.matvec_operands import AddedBranch, Matrix, Operands, silu
+from support.matvec_operands import BranchForm, Matrix, Operands, silu
 
 TYPES = tuple(FORMATS)
 INT8_TYPES = tuple(name for name, form in FORMATS.items() if not form.values)
@@ -188,13 +188,13 @@ def test_a_layer_norm_precedes_a_product(
 @pytest.mark.parametrize(
     ("layout", "k", "form"),
     [
-        (Layout.ROW, 384, AddedBranch()),
-        (Layout.ROW, 2304, AddedBranch(is_scaled=True)),  # more than one vector of each thread
-        (Layout.ROW, 640, AddedBranch(has_norm=False)),
-        (Layout.ROW, 256, AddedBranch(has_norm=False, is_scaled=True)),
-        (Layout.ROW, 384, AddedBranch(is_stored=False)),
-        (Layout.COLUMN, 384, AddedBranch()),
-        (Layout.COLUMN, 2304, AddedBranch(has_norm=False)),
+        (Layout.ROW, 384, BranchForm()),
+        (Layout.ROW, 2304, BranchForm(is_scaled=True)),  # more than one vector of each thread
+        (Layout.ROW, 640, BranchForm(has_norm=False)),
+        (Layout.ROW, 256, BranchForm(has_norm=False, is_scaled=True)),
+        (Layout.ROW, 384, BranchForm(is_stored=False)),
+        (Layout.COLUMN, 384, BranchForm()),
+        (Layout.COLUMN, 2304, BranchForm(has_norm=False)),
     ],
     ids=str,
 )
@@ -203,7 +203,7 @@ def test_a_normed_branch_is_added_to_the_input(
     rng: np.random.Generator,
     layout: Layout,
     k: int,
-    form: AddedBranch,
+    form: BranchForm,
     int8: bool,
 ) -> None:
     operands = Operands(any_bench, rng, layout)

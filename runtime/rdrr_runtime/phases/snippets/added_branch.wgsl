@@ -1,7 +1,26 @@
-// The residual stream after a branch: s = x + norm(branch), norm(v) = v / sqrt(mean(v^2) + ADDED_EPS) *
-// (ADDED_OFFSET + gain){% if ADDED_SCALED %}, multiplied by ADDED_FACTOR and a weight{% endif %}. The sum of squares of the branch takes a wait of
-// the workgroup, so a thread loads the first four elements that it needs before that and holds them. It
-// uses the gains only after the wait: they come from memory, while the branch has just been written.
+// The residual stream after a branch: s = x + branch{% if ADDED_NORMED %}, where the branch is normed first, norm(v) = v / sqrt(mean(v^2) +
+// ADDED_EPS) * (ADDED_OFFSET + gain){% if ADDED_SCALED %}, and the sum is multiplied by ADDED_FACTOR and a weight{% endif %}. The sum of squares takes a
+// wait of the workgroup, so a thread loads the first four elements that it needs before that and holds
+// them. It uses the gains only after the wait: they come from memory, while the branch has just been written{% endif %}.
+// Elements 4 i to 4 i + 3 of the branch, before its norm.
+fn branch_at(i: u32) -> vec4<f32> {
+{% if ADDED_FIXED %}
+    let parts = branch[i];
+    if (branch[K / 2u].x == 0u) {
+        return from_fixed_point(parts, vec4<u32>(0u));
+    }
+    return from_fixed_point(parts, branch[K / 4u + i]) + bitcast<vec4<f32>>(branch[K / 2u + 1u + i]);
+{% else %}
+    return vec4<f32>(branch[i]);
+{% endif %}
+}
+{% if not ADDED_NORMED %}
+
+// Elements 4 i to 4 i + 3 of the stream.
+fn stream_at(i: u32) -> vec4<f32> {
+    return vec4<f32>(x[i]) + branch_at(i);
+}
+{% else %}
 override ADDED_EPS: f32;
 override ADDED_OFFSET: f32;
 {% if ADDED_SCALED %}
@@ -21,14 +40,14 @@ fn branch_squares(own: u32) -> f32 {
     let last = K / 4u - 1u;
     held_at = min(own, last);
     held_x = vec4<f32>(x[held_at]);
-    held_branch = vec4<f32>(branch[held_at]);
+    held_branch = branch_at(held_at);
     held_gain = gain[held_at];
 {% if INPUT == "norm" %}
     held_next_gain = gain[K / 4u + held_at];
 {% endif %}
     var squares = select(0.0, dot(held_branch, held_branch), own <= last);
     for (var i = own + WG; i <= last; i += WG) {
-        let v = vec4<f32>(branch[i]);
+        let v = branch_at(i);
         squares += dot(v, v);
     }
     return squares;
@@ -45,12 +64,13 @@ fn stream_at(i: u32) -> vec4<f32> {
     var g = held_gain;
     if (i != held_at) {
         s = vec4<f32>(x[i]);
-        b = vec4<f32>(branch[i]);
+        b = branch_at(i);
         g = gain[i];
     }
     s += branch_factor * b * (ADDED_OFFSET + g);
     return s{{ " * (ADDED_FACTOR * gain[" ~ ("K / 2u" if INPUT == "norm" else "K / 4u") ~ "].x)" if ADDED_SCALED }};
 }
+{% endif %}
 {% if ADDED_STORED %}
 
 // Store the stream for later phases.

@@ -91,7 +91,7 @@ fn input(i: u32, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
         return vec4<f32>(0.0);
     }
 {% endif %}
-{% if INPUT == "norm" and ADDED %}
+{% if INPUT == "norm" and ADDED_NORMED %}
     let v = stream_at(i);
     (*totals).x += dot(v, v);
     var g = held_next_gain;
@@ -100,7 +100,7 @@ fn input(i: u32, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
     }
     return v * (OFFSET + g);
 {% elif INPUT == "norm" %}
-    let v = vec4<f32>(x[i]);
+    let v = {{ "stream_at(i)" if ADDED else "vec4<f32>(x[i])" }};
     (*totals).x += dot(v, v);
     return v * (OFFSET + gain[i]);
 {% elif INPUT == "layer_norm" %}

@@ -1,0 +1,119 @@
+"""Models whose gate, up and down projections of one row are one phase, as on hardware adapters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rdrr
+from rdrr_device.device import Device
+from rdrr_device.dry_run import DryRunArena
+from rdrr_manifests.package import Package, open_package
+from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.compile.pass_spec import DECODE
+from rdrr_runtime.compile.preferences import Preferences
+from rdrr_runtime.exec.plan import Plan
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.phases.matvec_record import Matvec
+from support.checkpoints import make_checkpoint
+from support.comparison import relative_error, stepped
+from support.tiny_models import ALL_MODELS
+
+CONTEXT, PREFILL, IDS = 64, 5, 12
+
+FAMILIES = {
+    "llama": 2,
+    "qwen2": 2,  # the biases of the projections leave no binding, so the sum is a phase
+    "gemma3_text": 2,  # the norm of the branch comes before the sum
+    "glm4": 2,
+    "exaone4": 2,
+    "hunyuan_v1_dense": 2,
+    "starcoder2": 0,  # no gate
+    "phi": 0,
+}
+"""Joined feed-forwards of two layers."""
+
+
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr(Preferences, "joins_feed_forwards", property(lambda _: True))
+    return monkeypatch
+
+
+def package_of(family: str, folder: Path, quantize: str) -> Package:
+    tiny = next(one for one in ALL_MODELS if one.model_type == family)
+    rng = np.random.default_rng(7)
+    checkpoint = make_checkpoint(tiny, folder / "checkpoint", rng, num_hidden_layers=2)
+    rdrr.convert(checkpoint, folder / "package", quantize=quantize)
+    return open_package(folder / "package")
+
+
+def results(package: Package, device: Device, ids: list[int]) -> tuple[np.ndarray, list[int], int]:
+    """Return the logits of single steps, greedy ids after them, and the joined feed-forwards."""
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    try:
+        logits = stepped(backend, ids, PREFILL)
+        chosen = backend.greedy([ids[-1]], len(ids) - 1, 8)
+        kernels = Counter(one.kernel for one in backend.info.decisions if one.step == "decode")
+        joined = sum(count for name, count in kernels.items() if ".down" in name)
+        return logits, chosen, joined
+    finally:
+        backend.close()
+
+
+@pytest.mark.parametrize("quantize", ["q4_k_m", "f16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_joined_feed_forward_changes_the_phases_and_not_the_logits(
+    device: Device,
+    tmp_path: Path,
+    joined: pytest.MonkeyPatch,
+    rng: np.random.Generator,
+    family: str,
+    quantize: str,
+) -> None:
+    package = package_of(family, tmp_path, quantize)
+    ids = rng.integers(0, 50, IDS).tolist()
+    ours, chosen, count = results(package, device, ids)
+    assert count == FAMILIES[family]
+    joined.undo()
+    apart, same, none = results(package, device, ids)
+    assert none == 0
+    assert relative_error(ours, apart) < 1e-4
+    assert chosen == same
+
+
+@pytest.mark.usefixtures("joined")
+def test_results_of_several_tokens_do_not_depend_on_what_ran_before(
+    device: Device, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """Sums are added to memory that an earlier phase has cleared, in each pass anew."""
+    package = package_of("llama", tmp_path, "q4_k_m")
+    backend = GpuBackend(package, context=CONTEXT, device=device)
+    ids = rng.integers(0, 50, IDS).tolist()
+    first = stepped(backend, ids, PREFILL)
+    backend.greedy([1], 0, 5)
+    np.testing.assert_array_equal(stepped(backend, ids, PREFILL), first)
+    backend.close()
+
+
+def test_down_projections_of_hardware_have_their_units_first(
+    device: Device, tmp_path: Path, joined: pytest.MonkeyPatch
+) -> None:
+    package = package_of("llama", tmp_path, "q4_k_m")
+
+    def orders() -> set[tuple[bool, bool]]:
+        arena, policy = DryRunArena(device), resolve({})
+        plan = Plan(package, device, arena, policy, context=CONTEXT, kv_dtype="f16")
+        records = [one.record for one in plan.lowered(DECODE).phases]
+        return {
+            (record.output == "down", form.units_first)
+            for record in records
+            if isinstance(record, Matvec)
+            for form in record.formats
+        }
+
+    assert orders() == {(False, False), (True, False), (True, True)}
+    joined.undo()
+    assert orders() == {(False, False)}
