@@ -67,7 +67,10 @@ class Values:
         """Return a buffer for a new value of `width` elements per row."""
         spare = self.free.setdefault(width, [])
         if spare:
-            index = spare.pop()
+            # Not the last one that became free: layers would take turns with buffers, and a pass in
+            # one dispatch has a copy of a kernel for each combination of buffers.
+            index = min(spare)
+            spare.remove(index)
         else:
             index = self.counts[width]
             self.counts[width] += 1
