@@ -17,7 +17,9 @@ from rdrr_device.device import Device
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout, geometry
 from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.launch import as_dispatch
+from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.state import State, pack_step
 
@@ -162,6 +164,23 @@ def random_tensor(
     if layout is Layout.FLAT:
         return raw.reshape(-1), np.ascontiguousarray(decoded.reshape(shape))
     return raw.reshape(-1), np.ascontiguousarray(decoded if layout is Layout.ROW else decoded.T)
+
+
+def stored_matrix(
+    bench: Bench,
+    rng: np.random.Generator,
+    dtype: str,
+    shape: tuple[int, int],
+    layout: Layout = Layout.ROW,
+    *,
+    units_first: bool = False,
+) -> tuple[GpuWeight, F32]:
+    """Return a random matrix [N, K] on the device, and its values."""
+    raw, values = random_tensor(rng, dtype, layout, shape)
+    made = upload_weight(
+        bench.arena, DTYPES[dtype], layout, shape, raw, "weight", units_first=units_first
+    )
+    return made, values
 
 
 def cache_in_q8_0(values: F32) -> tuple[npt.NDArray[np.uint8], F32]:

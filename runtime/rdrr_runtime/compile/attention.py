@@ -56,7 +56,7 @@ CANDIDATES = (
 )
 """The kernels in order of preference. Rows of a tile share the keys that they read: on an H200
 prompts of 512 and 2,048 tokens took as long as with `streaming` or up to 17 % less. `split_kv`, and
-tiles with their keys in splits (`with_splits`), use the whole GPU for few rows and many keys."""
+tiles with their keys in splits (`with_splits`), use the whole GPU in passes of up to 32 rows."""
 
 
 def choose_attention(

@@ -1,6 +1,6 @@
 """Tiled attention: queries of consecutive rows of a sequence share the keys that they read.
 
-In passes of few rows there are few tiles, so workgroups share the keys of a tile (splits), and
+Passes of up to 32 rows have so few tiles that workgroups share the keys of a tile (splits), and
 their partial results are combined afterwards.
 """
 

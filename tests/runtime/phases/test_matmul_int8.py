@@ -10,7 +10,6 @@ from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import DeviceError
 from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.formats import FORMATS
-from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matmul_int8 import (
     LARGE,
     SMALL,
@@ -22,7 +21,15 @@ from rdrr_runtime.phases.matmul_int8 import (
 )
 from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.phases.quantize_rows import QuantizedRows, int8_sizes, padded, quantize_rows
-from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
+from support.gpu import (
+    TOLERANCE,
+    Bench,
+    in_int8,
+    normal,
+    random_tensor,
+    relative_error,
+    stored_matrix,
+)
 
 TILES = {
     "large": LARGE,
@@ -44,23 +51,6 @@ def int8_buffers(bench: Bench, max_rows: int, k: int) -> QuantizedRows:
     return QuantizedRows(q, scales, padded(max_rows, 128), k)
 
 
-def stored(
-    bench: Bench,
-    rng: np.random.Generator,
-    dtype: str,
-    n: int,
-    k: int,
-    *,
-    units_first: bool = False,
-) -> tuple[GpuWeight, F32]:
-    raw, values = random_tensor(rng, dtype, Layout.ROW, (n, k))
-    kind, shape = DTYPES[dtype], (n, k)
-    weight = upload_weight(
-        bench.arena, kind, Layout.ROW, shape, raw, "weight", units_first=units_first
-    )
-    return weight, values
-
-
 def check(
     bench: Bench,
     rng: np.random.Generator,
@@ -71,7 +61,7 @@ def check(
     units_first: bool = False,
 ) -> None:
     rows, n, k = case
-    weight, values = stored(bench, rng, dtype, n, k, units_first=units_first)
+    weight, values = stored_matrix(bench, rng, dtype, (n, k), units_first=units_first)
     x = normal(rng, rows, k)
     ctx, y = bench.context(rows), bench.poisoned(rows, n)
     target = int8_buffers(bench, rows, k)
@@ -125,7 +115,7 @@ def test_a_device_without_optional_features_equals_the_reference(plain_bench, rn
 @pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K"])
 def test_bias_and_residual_are_added(bench, rng, dtype) -> None:
     rows, n, k = 20, 70, 320
-    weight, values = stored(bench, rng, dtype, n, k)
+    weight, values = stored_matrix(bench, rng, dtype, (n, k))
     x, before, bias = normal(rng, rows, k), normal(rng, rows, n), normal(rng, n)
     ctx, y, target = bench.context(rows), bench.upload(before), int8_buffers(bench, rows, k)
     made = [
@@ -139,7 +129,7 @@ def test_bias_and_residual_are_added(bench, rng, dtype) -> None:
 
 def test_rows_beyond_the_step_are_left_unchanged(bench, rng) -> None:
     n, k = 64, 256
-    weight, values = stored(bench, rng, "Q8_0", n, k)
+    weight, values = stored_matrix(bench, rng, "Q8_0", (n, k))
     x = normal(rng, 90, k)
     ctx, y, target = (
         bench.context(3, max_rows=90),
@@ -177,7 +167,7 @@ def test_a_weight_beyond_the_binding_limit_is_split(bench, rng, monkeypatch) -> 
 
 def test_a_row_of_zeros_has_scale_zero(bench, rng) -> None:
     rows, n, k = 9, 66, 256
-    weight, values = stored(bench, rng, "Q4_K", n, k)
+    weight, values = stored_matrix(bench, rng, "Q4_K", (n, k))
     x = normal(rng, rows, k)
     x[4] = 0
     ctx, y, target = bench.context(rows), bench.poisoned(rows, n), int8_buffers(bench, rows, k)
@@ -193,10 +183,10 @@ def test_a_row_of_zeros_has_scale_zero(bench, rng) -> None:
 
 
 def test_a_refusal_gives_the_reason(bench, rng) -> None:
-    blocks, _ = stored(bench, rng, "Q4_K", 64, 256)
+    blocks, _ = stored_matrix(bench, rng, "Q4_K", (64, 256))
     raw, _ = random_tensor(rng, "Q4_K", Layout.COLUMN, (64, 256))
     columns = upload_weight(bench.arena, DTYPES["Q4_K"], Layout.COLUMN, (64, 256), raw, "weight")
-    half, _ = stored(bench, rng, "F16", 64, 256)
+    half, _ = stored_matrix(bench, rng, "F16", (64, 256))
     f32 = upload_weight(
         bench.arena, DTYPES["F32"], Layout.ROW, (8, 64), bytes(4 * 8 * 64), "weight"
     )

@@ -15,7 +15,7 @@ from rdrr_runtime.phases.matvec import MAX_OUTPUT_GROUPS, matvec, refusal
 from rdrr_runtime.phases.matvec_record import Matvec
 from rdrr_runtime.phases.matvec_tuning import MANY_COMBINING, SOFTWARE, MatvecTuning, quads_at_once
 from support.gpu import UNITS_FIRST, Bench, normal, relative_error
-from support.matvec_operands import BranchForm, Matrix, Operands, silu
+from support.matvec_operands import Matrix, Operands, silu
 
 TYPES = tuple(FORMATS)
 INT8_TYPES = tuple(name for name, form in FORMATS.items() if not form.values)
@@ -182,43 +182,6 @@ def test_a_layer_norm_precedes_a_product(
 ) -> None:
     case = Case("add", "layer norm", 384, 34)
     check(Operands(any_bench, rng, layout), "Q4_K", case, int8=int8)
-
-
-@pytest.mark.parametrize("int8", [False, True], ids=["f32", "int8"])
-@pytest.mark.parametrize(
-    ("layout", "k", "form"),
-    [
-        (Layout.ROW, 384, BranchForm()),
-        (Layout.ROW, 2304, BranchForm(is_scaled=True)),  # more than one vector of each thread
-        (Layout.ROW, 640, BranchForm(has_norm=False)),
-        (Layout.ROW, 256, BranchForm(has_norm=False, is_scaled=True)),
-        (Layout.ROW, 384, BranchForm(is_stored=False)),
-        (Layout.COLUMN, 384, BranchForm()),
-        (Layout.COLUMN, 2304, BranchForm(has_norm=False)),
-    ],
-    ids=str,
-)
-def test_a_normed_branch_is_added_to_the_input(
-    any_bench: Bench,
-    rng: np.random.Generator,
-    layout: Layout,
-    k: int,
-    form: BranchForm,
-    int8: bool,
-) -> None:
-    operands = Operands(any_bench, rng, layout)
-    matrices = [operands.matrix("Q4_K", 96, k), operands.matrix("Q6_K", 40, k)]
-    weights = tuple(one.weight for one in matrices)
-    source, summed = operands.branch(k, matrices, form)
-    y, ctx = any_bench.poisoned(136), any_bench.context(1)
-    launches = matvec(ctx, weights, source.operand, Output((y,)), int8=int8, label="t")
-    any_bench.run(launches, 1)
-    found = any_bench.download(y, 136)
-    assert relative_error(found, source.products(matrices, int8=int8)) < 1e-4
-    added = source.operand.added
-    assert added is not None
-    if added.stream is not None:
-        assert relative_error(any_bench.download(added.stream, k), summed) < 1e-6
 
 
 @pytest.mark.parametrize("values", ["F32", "F16", "BF16"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.dtypes import DTYPES
@@ -22,7 +23,16 @@ from rdrr_runtime.phases.matvec_rows import (
 from rdrr_runtime.phases.matvec_rows_tuning import HEAD_OUTPUTS, HEAD_WORKGROUPS, RowsTuning
 from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.phases.quantize_small_batch import quantize_small_batch, small_batch_bytes
-from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
+from support.gpu import (
+    F32,
+    TOLERANCE,
+    Bench,
+    in_int8,
+    normal,
+    random_tensor,
+    relative_error,
+    stored_matrix,
+)
 
 EPS = 1e-5
 CLOSE = 10 * TOLERANCE
@@ -31,19 +41,9 @@ SCALINGS = ("Q8_0", "Q4_K", "Q6_K")
 
 
 def stored(
-    bench: Bench,
-    rng: np.random.Generator,
-    dtype: str,
-    n: int,
-    k: int,
-    *,
-    units_first: bool = False,
-) -> tuple[GpuWeight, F32]:
-    raw, values = random_tensor(rng, dtype, Layout.ROW, (n, k))
-    kind, shape = DTYPES[dtype], (n, k)
-    made = upload_weight(
-        bench.arena, kind, Layout.ROW, shape, raw, "weight", units_first=units_first
-    )
+    bench: Bench, rng: np.random.Generator, dtype: str, n: int, k: int, **wanted: bool
+) -> tuple[GpuWeight, npt.NDArray[np.float64]]:
+    made, values = stored_matrix(bench, rng, dtype, (n, k), **wanted)
     return made, values.astype(np.float64)
 
 

@@ -25,27 +25,25 @@ from rdrr_runtime.phases.requantize import (
     shared_bytes,
     whole_bytes,
 )
-from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
+from support.gpu import (
+    F32,
+    TOLERANCE,
+    Bench,
+    in_int8,
+    normal,
+    relative_error,
+    stored_matrix,
+)
 
 BLOCKS = tuple(name for name, form in FORMATS.items() if not form.values)
 LARGE = 1 << 30
 
 
 def stored(
-    bench: Bench,
-    rng: np.random.Generator,
-    dtype: str,
-    n: int,
-    k: int,
-    *,
-    units_first: bool = False,
+    bench: Bench, rng: np.random.Generator, dtype: str, n: int, k: int, **wanted: bool
 ) -> tuple[GpuWeight, F32]:
     layout = Layout.ROW if dtype in ROUNDED_TYPES else Layout.COLUMN
-    raw, values = random_tensor(rng, dtype, layout, (n, k))
-    made = upload_weight(
-        bench.arena, DTYPES[dtype], layout, (n, k), raw, "weight", units_first=units_first
-    )
-    return made, values
+    return stored_matrix(bench, rng, dtype, (n, k), layout, **wanted)
 
 
 def rows_of(bench: Bench, weight: GpuWeight, limit: int = LARGE) -> Requantized:
