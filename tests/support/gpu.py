@@ -170,8 +170,8 @@ def stored_matrix(
     bench: Bench,
     rng: np.random.Generator,
     dtype: str,
+    layout: Layout,
     shape: tuple[int, int],
-    layout: Layout = Layout.ROW,
     *,
     units_first: bool = False,
 ) -> tuple[GpuWeight, F32]:

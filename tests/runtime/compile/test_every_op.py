@@ -109,7 +109,7 @@ def test_no_field_of_an_op_is_ignored(bench, rng, example, other):
     assert relative_error(by_phases(bench, other, operands), expected) < TOLERANCE
     # The control: the field matters, if not for these operands (both may choose the same experts),
     # then for some others.
-    others = (Operands.random(example, 5, rng) for _ in range(9))  # drawn only if needed
+    others = (Operands.random(example, 5, rng) for _ in range(9))  # made only if needed
     assert any(is_changed(example, other, one) for one in chain([operands], others))
 
 

@@ -21,6 +21,7 @@ from support.gpu import (
     normal,
     random_tensor,
     relative_error,
+    stored_matrix,
 )
 
 # A driver compiles a kernel for each shape, which takes the software adapter about a second, so
@@ -44,22 +45,6 @@ def reference(x: F32, weight: F32, bias: F32 | None = None) -> F32:
     return ops.linear(*wide, added).numpy()
 
 
-def stored(
-    bench: Bench,
-    rng: np.random.Generator,
-    dtype: str,
-    layout: Layout,
-    shape: tuple[int, int],
-    *,
-    units_first: bool = False,
-) -> tuple[GpuWeight, F32]:
-    raw, values = random_tensor(rng, dtype, layout, shape)
-    made = upload_weight(
-        bench.arena, DTYPES[dtype], layout, shape, raw, "weight", units_first=units_first
-    )
-    return made, values
-
-
 def check(
     bench: Bench,
     rng: np.random.Generator,
@@ -70,7 +55,7 @@ def check(
     units_first: bool = False,
 ) -> None:
     rows, n, k = case
-    weight, values = stored(bench, rng, *form, (n, k), units_first=units_first)
+    weight, values = stored_matrix(bench, rng, *form, (n, k), units_first=units_first)
     x = normal(rng, rows, k)
     y = bench.poisoned(rows, n)
     made = linear(bench.context(rows), weight, bench.upload(x), y, tiled=tiled, label="t")
@@ -133,7 +118,7 @@ def test_a_device_without_optional_features_equals_torch(plain_bench, rng, case)
 @pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
 def test_bias_and_residual_are_added(bench, rng, layout, tiled) -> None:
     rows, n, k = 3, 70, 320
-    weight, values = stored(bench, rng, "Q4_K", layout, (n, k))
+    weight, values = stored_matrix(bench, rng, "Q4_K", layout, (n, k))
     x, before, bias = normal(rng, rows, k), normal(rng, rows, n), normal(rng, n)
     y = bench.upload(before)
     made = linear(
@@ -155,7 +140,7 @@ def test_bias_and_residual_are_added(bench, rng, layout, tiled) -> None:
 @pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
 def test_rows_beyond_the_step_are_left_unchanged(bench, rng, layout, tiled) -> None:
     n, k = 64, 256
-    weight, values = stored(bench, rng, "Q8_0", layout, (n, k))
+    weight, values = stored_matrix(bench, rng, "Q8_0", layout, (n, k))
     x = normal(rng, 16, k)
     y = bench.poisoned(16, n)
     ctx = bench.context(3, max_rows=16)
@@ -168,7 +153,7 @@ def test_rows_beyond_the_step_are_left_unchanged(bench, rng, layout, tiled) -> N
 @pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
 def test_the_head_of_a_long_pass_computes_one_row(bench, rng, layout) -> None:
     n, k = 100, 256
-    weight, values = stored(bench, rng, "Q6_K", layout, (n, k))
+    weight, values = stored_matrix(bench, rng, "Q6_K", layout, (n, k))
     x = normal(rng, 1, k)
     y = bench.poisoned(1, n)
     ctx = bench.context(40)
@@ -208,7 +193,7 @@ def test_a_weight_beyond_the_binding_limit_is_split(
 
 def test_more_outputs_than_one_launch_dimension_allows_are_computed(bench, rng) -> None:
     n, k = 4 * 65_535 + 21, 4
-    weight, values = stored(bench, rng, "F32", Layout.ROW, (n, k))
+    weight, values = stored_matrix(bench, rng, "F32", Layout.ROW, (n, k))
     x = normal(rng, 1, k)
     y = bench.poisoned(1, n)
     bench.run(linear(bench.context(1), weight, bench.upload(x), y, label="t"), 1)
@@ -223,6 +208,6 @@ def test_an_unsupported_row_length_is_refused(bench) -> None:
 
 
 def test_a_buffer_that_is_too_small_is_refused(bench, rng) -> None:
-    weight, _ = stored(bench, rng, "F32", Layout.ROW, (8, 64))
+    weight, _ = stored_matrix(bench, rng, "F32", Layout.ROW, (8, 64))
     with pytest.raises(FormatError, match="too small"):
         linear(bench.context(2), weight, bench.poisoned(1, 64), bench.poisoned(2, 8), label="t")

@@ -61,7 +61,7 @@ def check(
     units_first: bool = False,
 ) -> None:
     rows, n, k = case
-    weight, values = stored_matrix(bench, rng, dtype, (n, k), units_first=units_first)
+    weight, values = stored_matrix(bench, rng, dtype, Layout.ROW, (n, k), units_first=units_first)
     x = normal(rng, rows, k)
     ctx, y = bench.context(rows), bench.poisoned(rows, n)
     target = int8_buffers(bench, rows, k)
@@ -115,7 +115,7 @@ def test_a_device_without_optional_features_equals_the_reference(plain_bench, rn
 @pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K"])
 def test_bias_and_residual_are_added(bench, rng, dtype) -> None:
     rows, n, k = 20, 70, 320
-    weight, values = stored_matrix(bench, rng, dtype, (n, k))
+    weight, values = stored_matrix(bench, rng, dtype, Layout.ROW, (n, k))
     x, before, bias = normal(rng, rows, k), normal(rng, rows, n), normal(rng, n)
     ctx, y, target = bench.context(rows), bench.upload(before), int8_buffers(bench, rows, k)
     made = [
@@ -129,7 +129,7 @@ def test_bias_and_residual_are_added(bench, rng, dtype) -> None:
 
 def test_rows_beyond_the_step_are_left_unchanged(bench, rng) -> None:
     n, k = 64, 256
-    weight, values = stored_matrix(bench, rng, "Q8_0", (n, k))
+    weight, values = stored_matrix(bench, rng, "Q8_0", Layout.ROW, (n, k))
     x = normal(rng, 90, k)
     ctx, y, target = (
         bench.context(3, max_rows=90),
@@ -167,7 +167,7 @@ def test_a_weight_beyond_the_binding_limit_is_split(bench, rng, monkeypatch) -> 
 
 def test_a_row_of_zeros_has_scale_zero(bench, rng) -> None:
     rows, n, k = 9, 66, 256
-    weight, values = stored_matrix(bench, rng, "Q4_K", (n, k))
+    weight, values = stored_matrix(bench, rng, "Q4_K", Layout.ROW, (n, k))
     x = normal(rng, rows, k)
     x[4] = 0
     ctx, y, target = bench.context(rows), bench.poisoned(rows, n), int8_buffers(bench, rows, k)
@@ -183,10 +183,10 @@ def test_a_row_of_zeros_has_scale_zero(bench, rng) -> None:
 
 
 def test_a_refusal_gives_the_reason(bench, rng) -> None:
-    blocks, _ = stored_matrix(bench, rng, "Q4_K", (64, 256))
+    blocks, _ = stored_matrix(bench, rng, "Q4_K", Layout.ROW, (64, 256))
     raw, _ = random_tensor(rng, "Q4_K", Layout.COLUMN, (64, 256))
     columns = upload_weight(bench.arena, DTYPES["Q4_K"], Layout.COLUMN, (64, 256), raw, "weight")
-    half, _ = stored_matrix(bench, rng, "F16", (64, 256))
+    half, _ = stored_matrix(bench, rng, "F16", Layout.ROW, (64, 256))
     f32 = upload_weight(
         bench.arena, DTYPES["F32"], Layout.ROW, (8, 64), bytes(4 * 8 * 64), "weight"
     )

@@ -43,7 +43,7 @@ SCALINGS = ("Q8_0", "Q4_K", "Q6_K")
 def stored(
     bench: Bench, rng: np.random.Generator, dtype: str, n: int, k: int, **wanted: bool
 ) -> tuple[GpuWeight, npt.NDArray[np.float64]]:
-    made, values = stored_matrix(bench, rng, dtype, (n, k), **wanted)
+    made, values = stored_matrix(bench, rng, dtype, Layout.ROW, (n, k), **wanted)
     return made, values.astype(np.float64)
 
 

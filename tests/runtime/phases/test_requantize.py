@@ -43,7 +43,7 @@ def stored(
     bench: Bench, rng: np.random.Generator, dtype: str, n: int, k: int, **wanted: bool
 ) -> tuple[GpuWeight, F32]:
     layout = Layout.ROW if dtype in ROUNDED_TYPES else Layout.COLUMN
-    return stored_matrix(bench, rng, dtype, (n, k), layout, **wanted)
+    return stored_matrix(bench, rng, dtype, layout, (n, k), **wanted)
 
 
 def rows_of(bench: Bench, weight: GpuWeight, limit: int = LARGE) -> Requantized:
