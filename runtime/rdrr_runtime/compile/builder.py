@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_manifests.graph.ops import GatedActivation, Graph, Linear, Norm, Residual, WeightUse
+from rdrr_manifests.graph.ops import Graph, Linear, Norm, Residual, WeightUse
 
 from rdrr_runtime.compile.decision import ONLY, Chosen, Decision, Reason, decisions_of
 from rdrr_runtime.compile.pass_spec import PassSpec
@@ -22,7 +22,6 @@ from rdrr_runtime.compile.values import Values, Workspace
 from rdrr_runtime.compile.weights import Weights
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.copy import copy
-from rdrr_runtime.phases.down import results_bytes
 from rdrr_runtime.phases.fusion import GatedPair, Input, RowNorm
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.kept_hidden import KeptHidden
@@ -150,20 +149,6 @@ class PassBuilder:
         self.values.mark_read(*[x] * count)
         if x in self.deferred and self.values.readers[x] == 0:
             self.values.mark_read(self.deferred.pop(x).x)
-
-    def clear_sums(self, width: int) -> BufferSlice | None:
-        """Return the memory for the first of `sums`, which the caller must clear, or None.
-
-        Args:
-            width: Elements of the residual stream.
-        """
-        count = sum(isinstance(op, GatedActivation) for op in self.body.ops)
-        joins = self.model.may_fuse and self.model.preferences.joins_feed_forwards
-        if self.ctx.max_rows != 1 or not joins or not count:
-            return None
-        size = results_bytes(width)
-        self.sums = self.workspace.named(f"down.{width}", (count + 1) * size)
-        return self.sums.range(0, size)
 
     def target(self, out: str, width: int, residual: Residual | None) -> BufferSlice:
         """Return the buffer that an op writes: a new value, or the residual stream it is added to.

@@ -8,6 +8,7 @@ cleared by the feed-forward before, and that of the first one by the embedding.
 
 from __future__ import annotations
 
+from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph.ops import GatedActivation, Linear
 
 from rdrr_runtime.compile.builder import PassBuilder
@@ -19,6 +20,25 @@ from rdrr_runtime.compile.patterns_sums import StreamSum, is_read_next, match_no
 from rdrr_runtime.compile.products import Family
 from rdrr_runtime.phases.down import refusal, results_bytes
 from rdrr_runtime.phases.fusion import Down, Output
+
+
+def cleared_sums(build: PassBuilder, width: int) -> BufferSlice | None:
+    """Begin the memory of branches in fixed point, and return that of the first.
+
+    Args:
+        build: The pass under construction.
+        width: Elements of the residual stream.
+
+    Returns:
+        What the caller must clear; None if the pass has no feed-forward in a single phase.
+    """
+    count = sum(isinstance(op, GatedActivation) for op in build.body.ops)
+    joins = build.model.may_fuse and build.model.preferences.joins_feed_forwards
+    if build.ctx.max_rows != 1 or not joins or not count:
+        return None
+    size = results_bytes(width)
+    build.sums = build.workspace.named(f"down.{width}", (count + 1) * size)
+    return build.sums.range(0, size)
 
 
 def serve_whole(

@@ -40,7 +40,7 @@ def lower_sum(build: PassBuilder, found: StreamSum) -> None:
     op, scale = found.norm, found.scale
     _settle_fixed(build, found)
     if op is None:
-        _add_plain(build, found)
+        lower_residual(build, found.residual)
         return
     if scale is None:
         lower_norm(build, op, found.residual)
@@ -80,12 +80,14 @@ def _settle_fixed(build: PassBuilder, found: StreamSum) -> None:
         build.emit(converted(build.ctx, y, fixed, width=width, label=found.branch))
 
 
-def _add_plain(build: PassBuilder, found: StreamSum) -> None:
-    values, (width, *_) = build.values, build.values.live[found.residual.x]
-    branch, label = values.get(found.branch), f"{found.branch}+residual"
-    stream = build.target(found.branch, width, found.residual)
-    build.emit(residual_add(build.ctx, stream, branch, width=width, label=label))
-    values.mark_read(found.branch)
+def lower_residual(build: PassBuilder, op: Residual) -> None:
+    """Emit the sum of the stream and a branch, in the buffer of the stream."""
+    values = build.values
+    width = values.live[op.x][0]
+    x, branch = values.get(op.x), values.get(op.branch)
+    build.emit(residual_add(build.ctx, x, branch, width=width, factor=op.scale, label=op.out))
+    values.mark_read(op.branch)
+    values.rename(op.x, op.out)
 
 
 def emit_norm(

@@ -49,10 +49,11 @@ from rdrr_manifests.graph.ops import (
 from rdrr_runtime.compile import lower_streams as of_streams
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.lower_attention import lower_attention
+from rdrr_runtime.compile.lower_down import cleared_sums
 from rdrr_runtime.compile.lower_experts import lower_experts, lower_router, lower_sigmoid_gate
 from rdrr_runtime.compile.lower_latent import lower_latent_attention
 from rdrr_runtime.compile.lower_mtp import lower_concat, lower_recall
-from rdrr_runtime.compile.lower_norm import lower_norm
+from rdrr_runtime.compile.lower_norm import lower_norm, lower_residual
 from rdrr_runtime.compile.lower_products import lower_linear
 from rdrr_runtime.compile.lower_scale import lower_scale
 from rdrr_runtime.compile.lower_states import (
@@ -62,7 +63,6 @@ from rdrr_runtime.compile.lower_states import (
     lower_state_space,
 )
 from rdrr_runtime.phases.activation import activate
-from rdrr_runtime.phases.elementwise import residual_add
 from rdrr_runtime.phases.embed import embed
 from rdrr_runtime.phases.gated_activation import gated_activation
 from rdrr_runtime.phases.position_embed import position_embed
@@ -116,7 +116,7 @@ def _embed(build: PassBuilder, op: Embed) -> None:
     if rows is not None:
         build.emit(copy_part(build.ctx, rows, out, Part(1, width, 0, width), label=op.out))
         return
-    table, cleared = build.matrix(op.weight), build.clear_sums(width)
+    table, cleared = build.matrix(op.weight), cleared_sums(build, width)
     build.emit(embed(build.ctx, table, out, scale=op.scale, cleared=cleared, label="embed"))
 
 
@@ -195,15 +195,6 @@ def _ungated_activation(build: PassBuilder, op: Activation) -> None:
     build.values.rename(op.x, op.out)
 
 
-def _residual(build: PassBuilder, op: Residual) -> None:
-    values = build.values
-    width = values.live[op.x][0]
-    x, branch = values.get(op.x), values.get(op.branch)
-    build.emit(residual_add(build.ctx, x, branch, width=width, factor=op.scale, label=op.out))
-    values.mark_read(op.branch)
-    values.rename(op.x, op.out)
-
-
 def _head(build: PassBuilder, op: Head) -> None:
     del build, op
     raise AssertionError("`lower_head` emits the head, together with the norm before it")
@@ -278,7 +269,7 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
                 "xbc step out rate step_bias skip state heads head_dim groups state_dim "
                 "least_step most_step step_scale",
             ),
-            _row(Residual, _residual, "x branch out scale"),
+            _row(Residual, lower_residual, "x branch out scale"),
             _row(Scale, lower_scale, "x out factor weight"),
             _row(Sparsify, of_streams.lower_sparsify, "x out multiplier"),
             _row(AppendStream, of_streams.lower_append_stream, "x y out floor"),

@@ -287,8 +287,7 @@ def int8_tiles(build: PassBuilder, linears: Sequence[Linear]) -> tuple[Served, .
 
     These read their input in int8, so the op before them can be computed as it is quantized.
     """
-    products = [build.product((build.matrix(one.weight),)) for one in linears]
-    served = tuple(Served(one, build.choose(one)) for one in products)
+    served = tuple(_alone(build, one) for one in linears)
     fits = build.model.may_fuse and all(one.family is Family.INT8_TILES for one in served)
     return served if fits else None
 

@@ -257,14 +257,12 @@ class _Loader:
 
     def matrix(self, use: WeightUse, *, matmul: bool) -> GpuWeight:
         """Allocate one matrix; `matmul` is False if it is only looked up."""
-        return self._allocate((use,), self._storage(use, matmul=matmul), use.name)
+        kept = self._storage(use, matmul=matmul)
+        is_down = use.name in self.downs and use.shape[1] <= MOST_INPUTS
+        kept = replace(kept, units_first=is_down and kept.layout is Layout.ROW)
+        return self._allocate((use,), kept, use.name)
 
     def _storage(self, use: WeightUse, *, matmul: bool = True, experts: bool = False) -> Storage:
-        kept = self._stored_form(use, matmul=matmul, experts=experts)
-        is_down = use.name in self.downs and use.shape[1] <= MOST_INPUTS
-        return replace(kept, units_first=is_down and kept.layout is Layout.ROW)
-
-    def _stored_form(self, use: WeightUse, *, matmul: bool, experts: bool) -> Storage:
         tensor, k = self.package.tensor(use.name), use.shape[1]
         dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
         if is_padded(self.package, use):

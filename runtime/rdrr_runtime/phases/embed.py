@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import Params
@@ -40,7 +39,6 @@ class EmbedRecord(WeightsRecord):
         scale: Factor on every value.
         clears: Whether the phase also clears memory for a later one.
         cleared_words: Words that it clears.
-        items: Items of a row, which share that.
     """
 
     shader = "embed"
@@ -54,7 +52,6 @@ class EmbedRecord(WeightsRecord):
     scale: float
     clears: bool = choice(default=False)
     cleared_words: int | None = None
-    items: int | None = None
 
 
 CANDIDATES = tuple(EmbedTuning(threads) for threads in (8, 16, 32, 64, 128, 256))
@@ -95,10 +92,7 @@ def embed(
         EmbedTuning(),
         (one for one in CANDIDATES if one.workgroup <= ctx.max_threads),
     )
-    items = -(-units // tuning_key.used.workgroup)
-    clears: dict[str, Any] = (
-        {} if cleared is None else {"cleared_words": cleared.size // 4, "items": items}
-    )
+    beside = {} if cleared is None else {"cleared": cleared}
     made = []
     for bound in bind_parts(table):
         part = bound.parts[0]
@@ -113,10 +107,10 @@ def embed(
             rows=table.n,
             scale=scale,
             clears=cleared is not None,
-            **clears,
+            cleared_words=None if cleared is None else cleared.size // 4,
             **bound.fields,
         )
-        beside = {} if cleared is None else {"cleared": cleared}
         buffers = {"current": ctx.state.step, "x": x, **beside, **bound.buffers}
-        made.append(Phase(record, buffers, Work(items, 1), label, (tuning_key,)))
+        work = Work(-(-units // tuning_key.used.workgroup), 1)
+        made.append(Phase(record, buffers, work, label, (tuning_key,)))
     return made

@@ -19,7 +19,6 @@ var<storage, read_write> x: array<vec4<{{ VALUE }}>>;
 var<storage, read_write> cleared: array<u32>;
 
 override CLEARED_WORDS: u32;
-override ITEMS: u32;
 {% endif %}
 
 override K: u32;
@@ -35,7 +34,7 @@ override SCALE: f32;
 fn phase(item: u32, row: u32, thread: Thread) {
     let unit = item * WG + thread.index;
 {% if CLEARS %}
-    for (var i = unit; i < CLEARED_WORDS; i += ITEMS * WG) {
+    for (var i = unit; i < CLEARED_WORDS; i += (UNITS + WG - 1u) / WG * WG) {
         cleared[i] = 0u;
     }
 {% endif %}

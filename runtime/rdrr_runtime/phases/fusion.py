@@ -370,6 +370,11 @@ class Output:
     down: Down | None = None
 
     @property
+    def is_gated(self) -> bool:
+        """Whether the outputs of gate and up are joined by an activation."""
+        return self.kind in ("gate", "down")
+
+    @property
     def act(self) -> str:
         """The formula of `gate` for snippets/activate.wgsl."""
         return formula_of(self.activation, self.clamp)

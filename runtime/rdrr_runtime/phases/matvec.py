@@ -138,7 +138,7 @@ def matvec(
         tuning_keys: Tuning keys that the input depends on.
     """
     down = output.down
-    gate, column, k = output.kind in ("gate", "down"), weights[0].by_column, weights[0].k
+    gate, column, k = output.is_gated, weights[0].by_column, weights[0].k
     outputs = sum(one.n for one in weights) // (2 if gate else 1)
     bound = bind_whole((*weights, *([] if down is None else [down.weight])))
     how = f"{'.column' if column else ''}{'.int8' if int8 else ''}"

@@ -176,7 +176,7 @@ var<workgroup> gated: array<f32, {{ PAIRS or "ROWS" }}>;
 {% endif %}
 {% if INPUT in ("norm", "layer_norm") or COLUMN or ADDED_NORMED %}
 {% set KEPT = "vec3<f32>" if COLUMN or INPUT == "layer_norm" else "f32" %}
-var<workgroup> shared_totals: array<{{ KEPT }}, WG>;  // sums of squares{{ ", and of the minimums of gate and of up" if COLUMN }}{{ "; sums before LayerNorm" if INPUT == "layer_norm" }}{{ "; first that of squares of the branch" if ADDED }}
+var<workgroup> shared_totals: array<{{ KEPT }}, WG>;  // sums of squares{{ ", and of the minimums of gate and of up" if COLUMN }}{{ "; sums before LayerNorm" if INPUT == "layer_norm" }}{{ "; first that of squares of the branch" if ADDED_NORMED }}
 
 // Publish a thread's sums, which `workgroup_totals` adds up after a barrier.
 fn publish_totals(own: {{ KEPT }}, thread: Thread) {

@@ -201,24 +201,28 @@ def row_tuning(
     ctx: OpContext, variant: str, outputs: int, k: int, *, int8: bool, output: Output, partials: int
 ) -> TuningKey[MatvecTuning]:
     """Return the tuning key of a product with blocks along K or unquantized weights."""
-    values = output.down is not None and output.down.weight.form.values
-    most = WORKGROUP // 2 if outputs > MANY_OUTPUTS or values else WORKGROUP
-    threads = min(most, ctx.max_threads)
-    gated = output.kind in ("gate", "down")
-    groups = GATED_WORKGROUPS * WORKGROUP // threads if gated else MAX_WORKGROUPS
-    default = _default(ctx, threads, groups)
-    if output.down is not None:
-        team = 2 * ctx.threads(default.workgroup) // PAIRS  # so that a tile has no more pairs
-        default = replace(default, team=max(team, default.team))
 
     def fits(one: MatvecTuning) -> bool:
         needed = staged_bytes(k, int8=int8, partials=partials, workgroup=one.workgroup)
-        whole = one.can_quantize_output() if output.int8 else True
-        whole = one.can_multiply_output() if output.down is not None else whole
+        whole = not output.int8 or one.can_quantize_output()
+        whole = whole and (output.down is None or one.can_multiply_output())
         return whole and needed <= ctx.workgroup_storage and one.workgroup <= ctx.max_threads
 
     return ctx.tuning_key(
         f"matmul matvec.{variant} {outputs}x{k}{' to int8' if output.int8 else ''}",
-        default,
+        _row_default(ctx, outputs, output),
         filter(fits, CANDIDATES),
     )
+
+
+def _row_default(ctx: OpContext, outputs: int, output: Output) -> MatvecTuning:
+    """Return the parameters to use if none were tuned for a product with blocks along K."""
+    down = output.down
+    halves = outputs > MANY_OUTPUTS or (down is not None and down.weight.form.values)
+    threads = min(WORKGROUP // 2 if halves else WORKGROUP, ctx.max_threads)
+    groups = GATED_WORKGROUPS * WORKGROUP // threads if output.is_gated else MAX_WORKGROUPS
+    default = _default(ctx, threads, groups)
+    if down is None:
+        return default
+    team = 2 * ctx.threads(default.workgroup) // PAIRS  # so that a tile has no more pairs
+    return replace(default, team=max(team, default.team))

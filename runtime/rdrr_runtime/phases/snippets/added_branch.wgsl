@@ -2,6 +2,7 @@
 // ADDED_EPS) * (ADDED_OFFSET + gain){% if ADDED_SCALED %}, and the sum is multiplied by ADDED_FACTOR and a weight{% endif %}. The sum of squares takes a
 // wait of the workgroup, so a thread loads the first four elements that it needs before that and holds
 // them. It uses the gains only after the wait: they come from memory, while the branch has just been written{% endif %}.
+
 // Elements 4 i to 4 i + 3 of the branch, before its norm.
 fn branch_at(i: u32) -> vec4<f32> {
 {% if ADDED_FIXED %}
