@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,24 +11,31 @@ import numpy as np
 import pytest
 from support.commands import EXAMPLE, rdrr
 from support.isolation import isolate
+from support.seeds import VARIABLE, generator_of, seed_of_run
 
 # Client libraries read their environment variables when they are imported, so this cannot be a
 # fixture. Processes that tests start inherit it.
 os.environ.setdefault(
     "OMP_WAIT_POLICY", "passive"
 )  # as the command line sets it; tests share cores
+seed_of_run()  # here, so that the workers of a run inherit it
 isolate(os.environ, str(Path(tempfile.gettempdir()) / f"rdrr-tests-{os.getpid()}"))
+
+
+@pytest.fixture(autouse=True)
+def reported_seed(request: pytest.FixtureRequest) -> None:
+    """Report the seed of the run with a test that fails.
+
+    `RDRR_TEST_SEED=N` repeats the test, with the same values in all fixtures.
+    """
+    text = f"{VARIABLE}={seed_of_run()} {request.node.nodeid}"
+    request.node.add_report_section("setup", "seed", text)
 
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """Return a random generator with a fresh seed each run; a failing test prints the seed.
-
-    `RDRR_TEST_SEED=N` repeats a run.
-    """
-    seed = int(os.environ.get("RDRR_TEST_SEED", secrets.randbits(32)))
-    print(f"RDRR_TEST_SEED={seed} {request.node.nodeid}")
-    return np.random.default_rng(seed)
+    """Return the random generator of a test."""
+    return generator_of(request)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from types import MappingProxyType
 
-import numpy as np
 import pytest
 from rdrr import _executor
 from rdrr._executor import (
@@ -125,8 +124,7 @@ def test_grids_for_tuning_fit_the_adapter(monkeypatch):
     assert tuning_grids(device) == ()
 
 
-def test_a_tuned_executor_is_kept_for_models_with_the_same_tensors(tmp_path):
-    rng = np.random.default_rng()
+def test_a_tuned_executor_is_kept_for_models_with_the_same_tensors(tmp_path, rng):
     package = write_random_package(tmp_path / "a", llama_manifest(), rng)
     other = write_random_package(tmp_path / "b", llama_manifest("F16"), rng)
     for kept in (FASTER, SLOWER):
@@ -137,16 +135,16 @@ def test_a_tuned_executor_is_kept_for_models_with_the_same_tensors(tmp_path):
         assert tuned_executor(stored, other, "f16") is None
 
 
-def test_a_tuned_executor_is_dropped_when_its_code_changes(tmp_path, monkeypatch):
-    package = write_random_package(tmp_path / "a", llama_manifest(), np.random.default_rng())
+def test_a_tuned_executor_is_dropped_when_its_code_changes(tmp_path, monkeypatch, rng):
+    package = write_random_package(tmp_path / "a", llama_manifest(), rng)
     stored = TunedProfile(tmp_path, {tuning_name(package, "f16"): FASTER.entry(6)})
     assert tuned_executor(stored, package, "f16") == FASTER
     monkeypatch.setattr("rdrr_device.shaders._digest", lambda package: f"other {package}")
     assert tuned_executor(stored, package, "f16") is None
 
 
-def test_tensors_are_not_hashed_for_a_profile_without_decode_passes(tmp_path, monkeypatch):
-    package = write_random_package(tmp_path / "a", llama_manifest(), np.random.default_rng())
+def test_tensors_are_not_hashed_for_a_profile_without_decode_passes(tmp_path, monkeypatch, rng):
+    package = write_random_package(tmp_path / "a", llama_manifest(), rng)
     named = []
     monkeypatch.setattr("rdrr._executor.tuning_name", lambda *_: named.append(1))
     of_kernels = {"matvec Q4_K": {"params": {"workgroup": 8}}}

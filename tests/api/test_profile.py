@@ -8,7 +8,6 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 from support.commands import error_line, rdrr
 from support.packages import (
@@ -20,6 +19,7 @@ from support.packages import (
     llama_manifest,
     write_random_package,
 )
+from support.seeds import generator_of
 
 PROMPT, TOKENS = 11, 3
 
@@ -36,9 +36,9 @@ class Measured:
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory) -> Measured:
+def measured(request, tmp_path_factory) -> Measured:
     folder = tmp_path_factory.mktemp("profile")
-    package = write_random_package(folder / "package", llama_manifest(), np.random.default_rng())
+    package = write_random_package(folder / "package", llama_manifest(), generator_of(request))
     trace = folder / "trace.json"
     words = ("--prompt-tokens", PROMPT, "--tokens", TOKENS, "--trace", trace, "--json")
     done = rdrr("profile", package.where, *words)

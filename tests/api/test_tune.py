@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from rdrr import load
 from rdrr_runtime.measure.tuned import Tuned
 from support.commands import error_line, rdrr
 from support.packages import llama_manifest, write_random_package
+from support.seeds import generator_of
 
 CONTEXT = ("--context", 16)
 
@@ -23,9 +23,9 @@ def folders(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory):
+def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tune") / "package"
-    return write_random_package(folder, llama_manifest(), np.random.default_rng()).where
+    return write_random_package(folder, llama_manifest(), generator_of(request)).where
 
 
 def _tune(package, *more):

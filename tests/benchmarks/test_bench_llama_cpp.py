@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support.packages import llama_manifest, write_random_package
 from support.scripts import script
+from support.seeds import generator_of
 
 SHORT = ("--prompt-tokens", 4, "--tokens", 5, "--repeat", 1)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(request, tmp_path_factory) -> Path:
     made = tmp_path_factory.mktemp("bench")
-    write_random_package(made, llama_manifest(), np.random.default_rng())
+    write_random_package(made, llama_manifest(), generator_of(request))
     return made
 
 

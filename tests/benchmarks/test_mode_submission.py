@@ -27,6 +27,7 @@ from support.decoding import (
     prompt,
 )
 from support.packages import CONTEXT, llama_manifest, write_random_package
+from support.seeds import generator_of
 
 PER_OP = Submission(submit_per_op=True)
 RECREATED = Submission(uniforms="fresh", fresh_bind_groups=True, fresh_staging=True)
@@ -40,9 +41,9 @@ APIS = ("native", "public")
 
 
 @pytest.fixture(scope="module")
-def backend(device, tmp_path_factory) -> Iterator[GpuBackend]:
+def backend(request, device, tmp_path_factory) -> Iterator[GpuBackend]:
     folder = tmp_path_factory.mktemp("submission")
-    package = write_random_package(folder, llama_manifest(), np.random.default_rng())
+    package = write_random_package(folder, llama_manifest(), generator_of(request))
     made = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     made.greedy(made.greedy([1, 2], 0, 1), 2, 1)  # compiles all kernels
     yield made

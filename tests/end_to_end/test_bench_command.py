@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-import numpy as np
 import pytest
 from rdrr.bench.speed import Speed
 from support.commands import ROOT, error_line, rdrr
 from support.packages import llama_manifest, write_random_package
+from support.seeds import generator_of
 
 SHORT = ("--prompt-tokens", 4, "--tokens", 5, "--repeat", 1)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(request, tmp_path_factory) -> Path:
     made = tmp_path_factory.mktemp("bench")
-    write_random_package(made, llama_manifest(), np.random.default_rng())
+    write_random_package(made, llama_manifest(), generator_of(request))
     return made
 
 

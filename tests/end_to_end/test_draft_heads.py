@@ -21,8 +21,10 @@ from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.params import SamplingParams
 from safetensors.numpy import load_file, save_file
 from support.checkpoints import make_checkpoint
+from support.choices import assert_same_ids
 from support.comparison import relative_error
 from support.draft_heads import add_head, head_logits, make_predictable
+from support.seeds import generator_of
 from support.tiny_models import ALL_MODELS, TinyModel
 
 CONTEXT = 96
@@ -40,8 +42,8 @@ def saved(name: str, folder: Path, rng: np.random.Generator) -> Path:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    rng = np.random.default_rng()
+def checkpoint(request, tmp_path_factory):
+    rng = generator_of(request)
     folder = saved("qwen3_5_text", tmp_path_factory.mktemp("mtp") / "model", rng)
     return folder, add_head(folder, rng)
 
@@ -150,18 +152,18 @@ def test_a_conversation_is_drafted_as_if_it_were_new(kind, package, device, rng)
     backend, other = new(), new()
     engine, plain = Engine(backend, [], 384), Engine(other, [], 384)
     ids = rng.integers(0, 384, sizes[0]).tolist()
-    for turn, is_drafted in enumerate((True, False, True)):
+    for is_drafted in (True, False, True):
         draft = Recorded(backend, backend.draft_head(package)) if is_drafted else None
         reply = generated(engine, ids, 9, draft)
         fresh = new()
-        assert reply == generated(Engine(fresh, [], 384), ids, 9), f"turn {turn}"
+        assert_same_ids(reply, generated(Engine(fresh, [], 384), ids, 9), ids, package)
         if draft is not None:
             again = Recorded(fresh, fresh.draft_head(package))
             generated(Engine(fresh, [], 384), ids, 9, again)
             assert draft.proposed == again.proposed != {}
         fresh.close()
         ids = [*ids, *reply, *rng.integers(0, 384, sizes[1]).tolist()]
-    assert generated(plain, ids, 4) == generated(engine, ids, 4)
+    assert_same_ids(generated(engine, ids, 4), generated(plain, ids, 4), ids, package)
     backend.close()
     other.close()
 

@@ -16,6 +16,7 @@ from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.params import SamplingParams
 from support.checkpoints import make_checkpoint
 from support.comparison import relative_error
+from support.seeds import generator_of
 from support.tiny_models import ALL_MODELS
 
 CONTEXT = 64
@@ -34,7 +35,7 @@ def package(request, tmp_path_factory):
         if size and one.model_type.startswith("gemma4")
     )
     folder = tmp_path_factory.mktemp("tables")
-    checkpoint = make_checkpoint(tiny, folder / "model", np.random.default_rng(), dtype="float32")
+    checkpoint = make_checkpoint(tiny, folder / "model", generator_of(request), dtype="float32")
     convert(checkpoint, folder / "package", quantize=request.param, shard_size=2**16)
     return open_package(folder / "package")
 

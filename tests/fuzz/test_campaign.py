@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import subprocess
 import sys
 
 import pytest
 from fuzz.targets import CORPUS, TARGETS, kept
 from support.commands import ROOT
+from support.seeds import seed_of_run
 
 COMPONENTS = ("format", "device", "manifests", "converter", "runtime", "api", "tests")
 EACH = 100
@@ -35,7 +35,7 @@ def python(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_no_parser_misbehaves_on_hostile_cases(tmp_path):
-    seed = int(os.environ.get("RDRR_TEST_SEED", secrets.randbits(32)))
+    seed = seed_of_run()
     words = ("--cases", EACH * len(TARGETS), "--seed", seed, "--corpus", tmp_path)
     done = python("-m", "fuzz", *words)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rdrr_format.errors import ConversionError, RdrrError
 from support.safetensor_files import LLAMA_CONFIG, llama_tensors, write_llama
+from support.seeds import generator_of
 
 SIZES = {
     "hidden_size": 64,
@@ -32,10 +33,10 @@ TOKENIZER = {
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a sound checkpoint, whose configuration the tests change."""
     folder = tmp_path_factory.mktemp("hostile") / "model"
-    rng = np.random.default_rng()
+    rng = generator_of(request)
     return write_llama(folder, llama_tensors(rng, **SIZES), **SIZES)
 
 

@@ -6,7 +6,6 @@ import os
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import rdrr
 from rdrr.cli import app
@@ -17,6 +16,7 @@ from support.commands import error_line
 from support.commands import rdrr as run
 from support.manifests import write_package
 from support.safetensor_files import llama_tensors, write_llama
+from support.seeds import generator_of
 from typer.main import get_group
 
 URL = "hf://org/name"
@@ -158,10 +158,10 @@ def test_a_link_that_leads_nowhere_or_in_a_circle_is_an_error(folder):
 
 
 @pytest.fixture(scope="module")
-def original(tmp_path_factory) -> Path:
+def original(request, tmp_path_factory) -> Path:
     """Convert a package that can be run, next to a text file."""
     root = tmp_path_factory.mktemp("original")
-    source = write_llama(root / "source", llama_tensors(np.random.default_rng()))
+    source = write_llama(root / "source", llama_tensors(generator_of(request)))
     write_tokenizer(source)
     rdrr.convert(source, root / "package")
     (root / "text").write_text("And it came to pass in those days. " * 8)

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from rdrr_manifests.reading import read_manifest
 from rdrr_manifests.rules import examine
 from rdrr_manifests.validation import validate
 from support.manifests import valid_manifest, write_package
+from support.seeds import generator_of
 
 DATA = Path(__file__).parents[1] / "data" / "manifests"
 BASES = (
@@ -97,10 +97,10 @@ def test_a_mutated_manifest_can_be_examined(manifest: dict[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a valid package, whose manifest is the first of `BASES`, and return its folder."""
     made = tmp_path_factory.mktemp("package")
-    write_package(made, np.random.default_rng(), copy.deepcopy(BASES[0]))
+    write_package(made, generator_of(request), copy.deepcopy(BASES[0]))
     assert validate(made, deep=True).ok()
     return made
 

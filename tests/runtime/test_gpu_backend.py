@@ -18,14 +18,15 @@ from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from support.comparison import relative_error, scored, stepped
 from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
+from support.seeds import generator_of
 
 SAME, EXACT = 1e-5, 1e-3
 FOREIGN = Path(__file__).parents[1] / "data" / "manifests" / "gemma-3-270m-it-q4k-ehf16-af32.json"
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory):
-    rng = np.random.default_rng()
+def package(request, tmp_path_factory):
+    rng = generator_of(request)
     folder = tmp_path_factory.mktemp("backend")
     return write_random_package(folder, llama_manifest(), rng)
 

@@ -24,6 +24,7 @@ from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from support.packages import VOCAB as PACKAGE_VOCAB
 from support.packages import llama_manifest, write_random_package
+from support.seeds import generator_of
 
 VOCAB = 60
 
@@ -205,10 +206,10 @@ def test_a_full_context_shifts_as_in_autoregressive_decoding(rng, strategy, keep
 
 
 @pytest.fixture(scope="module")
-def on_cpu(tmp_path_factory) -> CpuBackend:
+def on_cpu(request, tmp_path_factory) -> CpuBackend:
     manifest = llama_manifest("F32", embedding="F32")
     folder = tmp_path_factory.mktemp("strategies")
-    package = write_random_package(folder, manifest, np.random.default_rng())
+    package = write_random_package(folder, manifest, generator_of(request))
     return CpuBackend(package, context=48)
 
 

@@ -16,6 +16,7 @@ from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.params import SamplingParams
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
+from support.seeds import generator_of
 from support.wedlm_reference import Llama, Result, decode
 
 CONTEXT, MASK, CLOSE = 96, 7, 1e-3
@@ -31,10 +32,10 @@ SETTINGS = [
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory):
+def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("wedlm")
     manifest = llama_manifest("F32", embedding="F32")
-    return write_random_package(folder, manifest, np.random.default_rng())
+    return write_random_package(folder, manifest, generator_of(request))
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.sampling.params import SamplingParams
 from support.packages import llama_manifest, write_random_package
+from support.seeds import generator_of
 
 PROMPT = (5, 9, 1, 7, 20)
 ONE = Persistence((Grid(128, 1),), "a test asks for it", polls=1000)
@@ -22,9 +23,9 @@ TOKENS = 12
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory):
+def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("persistent")
-    return write_random_package(folder, llama_manifest(), np.random.default_rng())
+    return write_random_package(folder, llama_manifest(), generator_of(request))
 
 
 def _backend(package, device, persistence=None):
@@ -49,9 +50,9 @@ def _ids_of(package, device, persistence=None):
 
 
 @pytest.mark.parametrize(("dtype", "layout"), [("Q4_K", "row"), ("F16", "row"), ("Q4_K", "column")])
-def test_one_workgroup_chooses_the_tokens_of_the_dispatches(tmp_path, device, dtype, layout):
+def test_one_workgroup_chooses_the_tokens_of_the_dispatches(tmp_path, device, dtype, layout, rng):
     manifest = llama_manifest(dtype, layout)
-    package = write_random_package(tmp_path, manifest, np.random.default_rng())
+    package = write_random_package(tmp_path, manifest, rng)
     expected, _ = _ids_of(package, device)
     found, decision = _ids_of(package, device, ONE)
     assert decision == ["one dispatch, 1 workgroups of 128 threads"]

@@ -16,14 +16,15 @@ from rdrr_runtime.measure.tuned import Verdict
 from rdrr_runtime.measure.tuner import Setting
 from rdrr_runtime.phases.context import Grid
 from support.packages import llama_manifest, write_random_package
+from support.seeds import generator_of
 
 ONE, MANY = Grid(128, 1), Grid(128, 64)
 
 
 @pytest.fixture(scope="module")
-def setting(tmp_path_factory, device):
+def setting(request, tmp_path_factory, device):
     folder = tmp_path_factory.mktemp("executor")
-    package = write_random_package(folder, llama_manifest(), np.random.default_rng())
+    package = write_random_package(folder, llama_manifest(), generator_of(request))
     return Setting(package, device, Policy(), 24, "f16", frozenset(OPS), 3)
 
 

@@ -23,15 +23,16 @@ from rdrr_runtime.phases.embed import EmbedTuning
 from rdrr_runtime.phases.matmul_int8 import Tile
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
+from support.seeds import generator_of
 
 CONTEXT, LONG = 32, 140
 INT8 = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory):
+def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tuning")
-    return write_random_package(folder, llama_manifest(), np.random.default_rng())
+    return write_random_package(folder, llama_manifest(), generator_of(request))
 
 
 def _setting(package, device, *ops: str, policy=None) -> Setting:

@@ -14,19 +14,21 @@ from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.params import SamplingParams
+from support.choices import assert_same_ids
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
+from support.seeds import generator_of
 
 CONTEXT = 96
 EXACT, APART, IN_INT8 = 1e-3, 1e-2, 5e-2
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory):
+def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("batch")
     manifest = llama_manifest()
     manifest["inference"]["attention"]["slidingWindow"] = 24
-    return write_random_package(folder, manifest, np.random.default_rng())
+    return write_random_package(folder, manifest, generator_of(request))
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,7 @@ def test_the_logits_of_each_row_are_those_of_its_own_sequence(backend, package, 
 @pytest.mark.parametrize(
     "sampling", [None, SamplingParams(temperature=1.0, top_k=40, presence_penalty=0.2, seed=3)]
 )
-def test_a_batch_gives_the_sequences_of_single_runs(backend, rng, sampling):
+def test_a_batch_gives_the_sequences_of_single_runs(backend, package, rng, sampling):
     all_prompts = prompts(rng, 5, 30, 1, 12, 3)
     expected = []
     engine = Engine(backend, [], VOCAB)
@@ -77,9 +79,9 @@ def test_a_batch_gives_the_sequences_of_single_runs(backend, rng, sampling):
     found = engine.generate_batch(
         all_prompts, **options, sequences=3, stop_ids=[stop], interval=4, counts=counts
     )
-    for one, ids in zip(found, expected, strict=True):
+    for one, ids, prompt in zip(found, expected, all_prompts, strict=True):
         ended = stop in ids
-        assert one.new == (ids[: ids.index(stop) + 1] if ended else ids)
+        assert_same_ids(one.new, ids[: ids.index(stop) + 1] if ended else ids, prompt, package)
         assert one.finish == ("stop" if ended else "length")
     assert counts.forwards < sum(map(len, expected))
 
@@ -124,7 +126,7 @@ def test_the_dispatches_of_a_step_do_not_depend_on_the_rows(backend, rng):
     assert work[0] == work[1]
 
 
-def test_a_sequence_alone_in_a_batch_runs_the_fused_products_of_one_row(backend, rng):
+def test_a_sequence_alone_in_a_batch_runs_the_fused_products_of_one_row(backend, package, rng):
     batch, ids = backend.batch(4, CONTEXT), prompts(rng, 4)[0]
     counters, dispatches = backend.device.counters, {}
     for count in (1, 2):
@@ -135,7 +137,7 @@ def test_a_sequence_alone_in_a_batch_runs_the_fused_products_of_one_row(backend,
         dispatches[count] = counters.since(before).dispatches
     runs = Engine(backend, [], VOCAB).generate(ids[:1], max_tokens=12)
     expected = [one for run in runs for one in run]
-    assert found[0] == expected
+    assert_same_ids(found[0], expected, ids[:1], package)
     assert batch.greedy([Row(ids[0], 3, 0)], 12) == [expected]
     assert dispatches[1] < dispatches[2]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from rdrr_device.device import Device
 from rdrr_device.dry_run import DryRunArena
@@ -17,6 +16,7 @@ from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
+from support.seeds import generator_of
 
 CONTEXT = 600
 IN_INT8, APART = 5e-2, 1e-1
@@ -24,10 +24,10 @@ SHORT, MEDIUM, _ = PREFILLS
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory):
+def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("prompts")
     manifest = llama_manifest("Q4_K", embedding="Q8_0")
-    return write_random_package(folder, manifest, np.random.default_rng())
+    return write_random_package(folder, manifest, generator_of(request))
 
 
 @pytest.fixture(scope="module")

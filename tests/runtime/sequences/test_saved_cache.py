@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from rdrr_format.errors import FormatError, GenerationError
 from rdrr_runtime.decode.stats import GenerationStats
@@ -11,13 +10,14 @@ from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.params import SamplingParams
 from support.packages import HEAD_DIM, VOCAB, llama_manifest, write_random_package
+from support.seeds import generator_of
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory):
+def package(request, tmp_path_factory):
     manifest = llama_manifest(head_dim=-(-HEAD_DIM // 32) * 32)
     folder = tmp_path_factory.mktemp("saved")
-    return write_random_package(folder, manifest, np.random.default_rng())
+    return write_random_package(folder, manifest, generator_of(request))
 
 
 def opened(package, device, dtype: str, context: int):

@@ -16,8 +16,10 @@ from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.state_positions import StatePosition
 from rdrr_runtime.reference.backend import CpuBackend
+from support.choices import assert_same_ids
 from support.comparison import relative_error
 from support.hybrids import VOCAB, hybrid_manifest, state_space_manifest, write_hybrid
+from support.seeds import generator_of
 
 CONTEXT = 160
 
@@ -70,7 +72,7 @@ MANIFESTS = {"delta rule": hybrid_manifest, "state space": state_space_manifest}
 @pytest.fixture(scope="module", params=MANIFESTS)
 def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("hybrid")
-    return write_hybrid(folder, np.random.default_rng(), MANIFESTS[request.param]())
+    return write_hybrid(folder, generator_of(request), MANIFESTS[request.param]())
 
 
 def opened(package, device, kind: str):
@@ -134,26 +136,27 @@ def test_a_window_of_more_drafts_than_a_pass_has_rows_is_refused(package, device
     backend.close()
 
 
-def test_a_longer_prompt_reuses_the_states_of_the_shorter_one(backend, rng):
+def test_a_longer_prompt_reuses_the_states_of_the_shorter_one(backend, package, rng):
     first, more = prompt(rng, 12), prompt(rng, 9)
     engine, stats = Engine(backend, [], VOCAB), GenerationStats()
     ids = first + continued(engine, first, 10, strategy=Autoregressive(4))
     longer = [*ids, *more]
     found = continued(engine, longer, 6, stats=stats)
     assert stats.cached_tokens in (12, len(ids) - 1)  # the GPU has run ahead of the reply
-    assert found == fresh(backend, longer, 6)
+    assert_same_ids(found, fresh(backend, longer, 6), longer, package)
 
 
-def test_an_edited_prompt_resumes_at_the_end_of_an_earlier_one(backend, rng):
+def test_an_edited_prompt_resumes_at_the_end_of_an_earlier_one(backend, package, rng):
     system, turn, other = prompt(rng, 20), prompt(rng, 7), prompt(rng, 8)
     engine, stats = Engine(backend, [], VOCAB), GenerationStats()
     continued(engine, system, 1)
     continued(engine, [*system, *turn], 5)
-    found = continued(engine, [*system, *other], 6, stats=stats)
+    edited, unrelated = [*system, *other], prompt(rng, 11)
+    found = continued(engine, edited, 6, stats=stats)
     assert stats.cached_tokens == 20
-    assert found == fresh(backend, [*system, *other], 6)
-    unrelated = prompt(rng, 11)
-    assert continued(engine, unrelated, 6) == fresh(backend, unrelated, 6)
+    assert_same_ids(found, fresh(backend, edited, 6), edited, package)
+    found = continued(engine, unrelated, 6)
+    assert_same_ids(found, fresh(backend, unrelated, 6), unrelated, package)
 
 
 class FixedDrafts:
@@ -179,17 +182,17 @@ class FixedDrafts:
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 9])
-def test_speculative_decoding_gives_the_ids_of_plain_decoding(backend, rng, tokens):
+def test_speculative_decoding_gives_the_ids_of_plain_decoding(backend, package, rng, tokens):
     ids = prompt(rng, 15)
     plain = fresh(backend, ids, 40)
     assert len(set(plain)) > 5, "the model repeats itself too much to show a mistake"
     strategy = SpeculativeDecoding(FixedDrafts(ids + plain), tokens)
     stats = GenerationStats()
     engine = Engine(backend, [], VOCAB)
-    assert continued(engine, ids, 40, strategy, stats) == plain
+    assert_same_ids(continued(engine, ids, 40, strategy, stats), plain, ids, package)
     assert 0 < stats.counts.accepted < stats.counts.drafted
     more = [*ids, *plain, *prompt(rng, 5)]
-    assert continued(engine, more, 8) == fresh(backend, more, 8)
+    assert_same_ids(continued(engine, more, 8), fresh(backend, more, 8), more, package)
 
 
 def test_a_hybrid_can_be_the_draft_of_another(package, tmp_path, device, rng):
@@ -197,8 +200,9 @@ def test_a_hybrid_can_be_the_draft_of_another(package, tmp_path, device, rng):
     target, same = opened(package, device, "f32"), opened(package, device, "f32")
     ids = prompt(rng, 10)
     plain = fresh(target, ids, 24)
-    assert fresh(target, ids, 24, SpeculativeDecoding(ModelDraft(draft), 3)) == plain
-    assert fresh(target, ids, 24, SpeculativeDecoding(ModelDraft(same), 3)) == plain
+    for one in (draft, same):
+        found = fresh(target, ids, 24, SpeculativeDecoding(ModelDraft(one), 3))
+        assert_same_ids(found, plain, ids, package)
     for one in (draft, target, same):
         one.close()
 
@@ -226,7 +230,8 @@ def test_a_batch_gives_the_ids_of_each_prompt_alone(package, device, rng):
     alone = [fresh(backend, ids, 9) for ids in prompts]
     # Three sequences serve seven prompts, so each is used again, with the states of the one before.
     batch = Engine(backend, [], VOCAB).generate_batch(prompts, max_tokens=9, sequences=3)
-    assert [one.new for one in batch] == alone
+    for one, expected, ids in zip(batch, alone, prompts, strict=True):
+        assert_same_ids(one.new, expected, ids, package)
     backend.close()
 
 
