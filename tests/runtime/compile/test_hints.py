@@ -132,7 +132,7 @@ OBEYED = {
 def test_a_hint_decides_the_kernel_and_the_logits_stay_those_of_torch(device, tmp_path, rng, case):
     hints, layout, expected, tolerance = case
     package = package_of(tmp_path, rng, layout=layout)
-    ids = rng.integers(0, VOCAB, 24).tolist()
+    ids = rng.integers(0, VOCAB, 32).tolist()
     reference = stepped(CpuBackend(package, context=CONTEXT), ids, 20)
     backend = GpuBackend(
         package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy(**hints)
