@@ -8,6 +8,7 @@ is copied and when.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 from weakref import ReferenceType, ref
@@ -28,6 +29,22 @@ MAP_ALIGNMENT = 8
 Bytes = npt.NDArray[np.uint8]
 
 
+@dataclass(frozen=True)
+class Submission:
+    """A copy in the queue of the device.
+
+    Attributes:
+        index: Index of the submission in wgpu-native; 0 without raw calls.
+        earlier: Index of the submission before the last part of the program whose results are
+            copied; 0 if there is none.
+        number: Number of submissions up to this one.
+    """
+
+    index: int
+    earlier: int
+    number: int
+
+
 class Fetch:
     """A copy of buffer slices that has been submitted and can be collected once.
 
@@ -35,26 +52,15 @@ class Fetch:
         owner: The `Readback` that submitted the copy.
         staging: Staging buffer that receives the slices, one after the other.
         sizes: Size of each slice in bytes.
-        submission: Index of the submission in wgpu-native; 0 without raw calls.
-        earlier: Index of the submission before the last part of the program whose results are
-            copied; 0 if there is none.
-        number: Number of submissions up to this one.
+        submission: The copy in the queue.
     """
 
     def __init__(
-        self,
-        owner: Readback,
-        staging: Any,
-        sizes: Sequence[int],
-        submission: int,
-        earlier: int,
-        number: int,
+        self, owner: Readback, staging: Any, sizes: Sequence[int], submission: Submission
     ) -> None:
         self._owner = owner
         self._sizes = sizes
         self._submission = submission
-        self._earlier = earlier
-        self._number = number
         self.staging = staging
 
     def collect(self) -> list[Bytes]:
@@ -65,9 +71,7 @@ class Fetch:
         """
         staging, self.staging = self.staging, None
         with device_errors("reading a buffer"):
-            data = self._owner.map(
-                staging, sum(self._sizes), self._submission, self._earlier, self._number
-            )
+            data = self._owner.map(staging, sum(self._sizes), self._submission)
         ends = np.cumsum(self._sizes)
         return [data[end - size : end] for end, size in zip(ends, self._sizes, strict=True)]
 
@@ -104,16 +108,16 @@ class Readback:
             at += part.size
         if not parts:
             encoder.clear_buffer(staging, 0, MAP_ALIGNMENT)
-        submission = self._submit(encoder.finish())
+        index = self._submit(encoder.finish())
         self._device.counters.submits += 1
-        earlier, number = self._device.programs[0], self._device.counters.submits
-        fetch = Fetch(self, staging, sizes, submission, earlier, number)
+        number = self._device.counters.submits
+        fetch = Fetch(self, staging, sizes, Submission(index, self._device.programs[0], number))
         if not fresh:
             self._kept.append((staging, ref(fetch)))
         self._device.host.read += perf_counter() - start
         return fetch
 
-    def map(self, staging: Any, size: int, submission: int, earlier: int, number: int) -> Bytes:
+    def map(self, staging: Any, size: int, submission: Submission) -> Bytes:
         """Wait for a submission and return the first `size` bytes of a staging buffer.
 
         The GPU rests until the host has seen the end of the last submission. The host therefore
@@ -122,17 +126,15 @@ class Readback:
         Args:
             staging: Staging buffer that the submission fills.
             size: Number of bytes.
-            submission: Index of the submission in wgpu-native.
-            earlier: Index of an earlier submission, see `Fetch`.
-            number: Number of submissions up to this one.
+            submission: The copy that fills it.
         """
         device = self._device
-        is_last = number == device.counters.submits and not device.info.software
+        is_last = submission.number == device.counters.submits and not device.info.software
         start = perf_counter()
         whole = max(align(size, MAP_ALIGNMENT), MAP_ALIGNMENT)
         if self._native is not None:
-            awake_after = earlier if is_last else 0
-            data = self._native.read(device.wgpu, staging, whole, submission, awake_after)
+            awake_after = submission.earlier if is_last else 0
+            data = self._native.read(device.wgpu, staging, whole, submission.index, awake_after)
             if data is None:
                 raise device_lost("reading a buffer")
         else:
@@ -142,7 +144,7 @@ class Readback:
                 data = bytearray(staging.read_mapped(0, whole, copy=False))
             finally:
                 staging.unmap()
-        device.ended = max(device.ended, number)
+        device.ended = max(device.ended, submission.number)
         counters = device.counters
         counters.maps += 1
         counters.bytes_read += size
