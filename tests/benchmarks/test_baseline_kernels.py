@@ -15,7 +15,8 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.attention_spec import AttentionSpec
 from rdrr_runtime.phases.kv_cache import KvSpec
 from rdrr_runtime.reference import ops
-from support.gpu import TOLERANCE, normal, random_tensor, relative_error
+from support.comparison import relative_error
+from support.gpu import TOLERANCE, normal, random_tensor
 
 
 @pytest.mark.parametrize("case", [(1, 9, 20), (13, 67, 132)], ids=str)

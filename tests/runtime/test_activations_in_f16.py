@@ -35,9 +35,9 @@ from rdrr_runtime.phases.sigmoid_gate import sigmoid_gate
 from rdrr_runtime.phases.state import HEADER_WORDS, ROW_WORDS
 from rdrr_runtime.reference import ops
 from rdrr_runtime.reference.backend import CpuBackend
+from support.comparison import relative_error, scored, stepped
 from support.comparison import relative_error as error_of
-from support.comparison import scored, stepped
-from support.gpu import TOLERANCE, Bench, normal, random_tensor, relative_error
+from support.gpu import TOLERANCE, Bench, normal, random_tensor
 from support.packages import VOCAB, llama_manifest, write_random_package
 
 ROWS, WIDTH, CONTEXT = 5, 192, 96

@@ -16,13 +16,15 @@ F32 = npt.NDArray[np.float32]
 GATE_UP = "mlp.gate_up_proj.weight"
 
 
-def relative_error(ours: F32, reference: F32) -> float:
-    """Return max|ours - reference| / max|reference|.
+def relative_error(ours: npt.ArrayLike, reference: npt.ArrayLike) -> float:
+    """Return max|ours - reference| / max|reference|, or NaN if ours contains one.
 
     It also bounds changes of the argmax: where the reference's margin between its first and second
     logit exceeds twice the largest difference, the argmax is the same.
     """
-    return float(np.abs(ours - reference).max() / np.abs(reference).max())
+    a, b = np.asarray(ours, np.float64), np.asarray(reference, np.float64)
+    assert a.shape == b.shape
+    return float(np.abs(a - b).max() / np.abs(b).max())
 
 
 def scored(backend: Backend, ids: Sequence[int]) -> F32:

@@ -110,13 +110,6 @@ class Bench:
         return [int(word) for word in self.device.read(buffer).view(np.uint32)]
 
 
-def relative_error(ours: npt.ArrayLike, reference: npt.ArrayLike) -> float:
-    """Return max |ours - reference| / max |reference|, or NaN if ours contains one."""
-    a, b = np.asarray(ours, np.float64), np.asarray(reference, np.float64)
-    assert a.shape == b.shape
-    return float(np.abs(a - b).max() / np.abs(b).max())
-
-
 def normal(rng: np.random.Generator, *shape: int) -> F32:
     return rng.standard_normal(shape, dtype=np.float32)
 

@@ -20,7 +20,8 @@ from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.state import pack_step
 from rdrr_runtime.phases.state_tiles import CHUNK
 from rdrr_runtime.reference import recurrence
-from support.gpu import F32, TOLERANCE, Bench, relative_error
+from support.comparison import relative_error
+from support.gpu import F32, TOLERANCE, Bench
 
 F64 = npt.NDArray[np.float64]
 

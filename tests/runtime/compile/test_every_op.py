@@ -21,7 +21,8 @@ from rdrr_manifests.graph.ops import (
     values_read,
 )
 from rdrr_runtime.compile.lower_ops import LOWERINGS
-from support.gpu import TOLERANCE, relative_error
+from support.comparison import relative_error
+from support.gpu import TOLERANCE
 from support.op_examples import EXAMPLES, OPTIONAL_WEIGHTS, OTHERS
 from support.single_ops import Example, Operands, by_phases, by_reference
 

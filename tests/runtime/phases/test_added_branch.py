@@ -10,7 +10,8 @@ import pytest
 from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.fusion import Output
 from rdrr_runtime.phases.matvec import matvec
-from support.gpu import Bench, relative_error
+from support.comparison import relative_error
+from support.gpu import Bench
 from support.matvec_operands import BranchForm, Operands
 
 

@@ -23,7 +23,8 @@ from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.reference import ops
-from support.gpu import F32, TOLERANCE, Bench, cache_in_q8_0, normal, relative_error
+from support.comparison import relative_error
+from support.gpu import F32, TOLERANCE, Bench, cache_in_q8_0, normal
 
 CONTEXT = 640
 PREFILL = [one for one in AttentionKernel if one is not AttentionKernel.SPLIT_KV]

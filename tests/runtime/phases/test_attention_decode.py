@@ -19,7 +19,8 @@ from rdrr_runtime.phases.attention_spec import AttentionSpec, SplitTuning
 from rdrr_runtime.phases.head_transform import HeadTransform, QueryScale
 from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.reference import ops
-from support.gpu import F32, Bench, cache_in_q8_0, normal, relative_error
+from support.comparison import relative_error
+from support.gpu import F32, Bench, cache_in_q8_0, normal
 
 CONTEXT = 640
 LONG = 2304  # a context whose splits are longer than their minimum

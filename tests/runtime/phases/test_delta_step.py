@@ -10,7 +10,8 @@ import torch
 from rdrr_runtime.phases.delta_rule import DeltaSpec
 from rdrr_runtime.phases.delta_step import StepOperands, StepSpec, delta_step, refusal
 from rdrr_runtime.reference import recurrence
-from support.gpu import TOLERANCE, Bench, normal, relative_error
+from support.comparison import relative_error
+from support.gpu import TOLERANCE, Bench, normal
 from support.state_rows import delta_outputs, double
 
 

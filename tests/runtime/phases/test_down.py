@@ -14,7 +14,8 @@ from rdrr_runtime.phases.elementwise import converted
 from rdrr_runtime.phases.fusion import Down, Input, Output
 from rdrr_runtime.phases.matvec import matvec
 from rdrr_runtime.phases.matvec_tuning import MatvecTuning
-from support.gpu import F32, Bench, normal, relative_error
+from support.comparison import relative_error
+from support.gpu import F32, Bench, normal
 from support.matvec_operands import Matrix, Operands
 
 PAIRS, OUTPUTS = 192, 160

@@ -12,7 +12,8 @@ from rdrr_runtime.phases.embed import embed
 from rdrr_runtime.phases.formats import FORMATS
 from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.reference import ops
-from support.gpu import TOLERANCE, random_tensor, relative_error
+from support.comparison import relative_error
+from support.gpu import TOLERANCE, random_tensor
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from rdrr_runtime.phases.router_topk import RouterSpec, router_topk
 from rdrr_runtime.phases.routing import Routed, expert_combine
 from rdrr_runtime.phases.sigmoid_gate import sigmoid_gate
 from rdrr_runtime.reference import ops
+from support.comparison import relative_error
 from support.experts import CLAMP, clamped, grouped, routed, stacked
-from support.gpu import TOLERANCE, normal, relative_error
+from support.gpu import TOLERANCE, normal
 
 TYPES = ("Q4_K", "Q6_K", "Q8_0", "F16", "F32")
 

@@ -13,8 +13,9 @@ from rdrr_runtime.phases.fusion import Output
 from rdrr_runtime.phases.matvec_rows import weights_refusal
 from rdrr_runtime.phases.quantize_rows import QuantizedRows, int8_sizes, padded_rows, quantize_rows
 from rdrr_runtime.phases.quantize_small_batch import quantize_small_batch, small_batch_bytes
+from support.comparison import relative_error
 from support.experts import CLAMP, clamped, grouped, routed, stacked
-from support.gpu import TOLERANCE, in_int8, normal, relative_error
+from support.gpu import TOLERANCE, in_int8, normal
 
 INT8_CASES = (
     ("Q4_K", 1, 256),

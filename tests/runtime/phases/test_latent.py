@@ -23,7 +23,8 @@ from rdrr_runtime.phases.latent_products import latent_queries, latent_values
 from rdrr_runtime.phases.packing import Uploader
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.reference import ops
-from support.gpu import F32, TOLERANCE, Bench, cache_in_q8_0, normal, random_tensor, relative_error
+from support.comparison import relative_error
+from support.gpu import F32, TOLERANCE, Bench, cache_in_q8_0, normal, random_tensor
 
 CONTEXT, EPS = 320, 1e-2
 SIZES = LatentSpec(6, 24, 20, KvSpec(1, 96, CONTEXT, second_dim=32), interleaved=True, scale=0.3)

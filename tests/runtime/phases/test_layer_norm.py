@@ -14,7 +14,8 @@ from rdrr_runtime.phases.layer_norm import (
     layer_norm_add,
     layer_norm_in_place,
 )
-from support.gpu import TOLERANCE, normal, relative_error
+from support.comparison import relative_error
+from support.gpu import TOLERANCE, normal
 from torch.nn import functional
 
 EPS = 1e-5

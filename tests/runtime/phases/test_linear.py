@@ -13,16 +13,8 @@ from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.linear import linear
 from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.reference import ops
-from support.gpu import (
-    F32,
-    TOLERANCE,
-    UNITS_FIRST,
-    Bench,
-    normal,
-    random_tensor,
-    relative_error,
-    stored_matrix,
-)
+from support.comparison import relative_error
+from support.gpu import F32, TOLERANCE, UNITS_FIRST, Bench, normal, random_tensor, stored_matrix
 
 # A driver compiles a kernel for each shape, which takes the software adapter about a second, so
 # each weight format has few cases (rows, N, K): K is a multiple of neither 256 nor 64, N is not a

@@ -21,15 +21,8 @@ from rdrr_runtime.phases.matmul_int8 import (
 )
 from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.phases.quantize_rows import QuantizedRows, int8_sizes, padded, quantize_rows
-from support.gpu import (
-    TOLERANCE,
-    Bench,
-    in_int8,
-    normal,
-    random_tensor,
-    relative_error,
-    stored_matrix,
-)
+from support.comparison import relative_error
+from support.gpu import TOLERANCE, Bench, in_int8, normal, random_tensor, stored_matrix
 
 TILES = {
     "large": LARGE,

@@ -14,7 +14,8 @@ from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec import MAX_OUTPUT_GROUPS, matvec, refusal
 from rdrr_runtime.phases.matvec_record import Matvec
 from rdrr_runtime.phases.matvec_tuning import MANY_COMBINING, SOFTWARE, MatvecTuning, quads_at_once
-from support.gpu import UNITS_FIRST, Bench, normal, relative_error
+from support.comparison import relative_error
+from support.gpu import UNITS_FIRST, Bench, normal
 from support.matvec_operands import Matrix, Operands, silu
 
 TYPES = tuple(FORMATS)

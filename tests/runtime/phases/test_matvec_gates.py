@@ -18,7 +18,8 @@ from rdrr_runtime.phases.fusion import (
 )
 from rdrr_runtime.phases.matvec import can_quantize_output, matvec
 from rdrr_runtime.phases.packing import upload_weight
-from support.gpu import Bench, normal, relative_error
+from support.comparison import relative_error
+from support.gpu import Bench, normal
 from support.matvec_operands import GROUP, Operands, silu
 
 

@@ -23,16 +23,8 @@ from rdrr_runtime.phases.matvec_rows import (
 from rdrr_runtime.phases.matvec_rows_tuning import HEAD_OUTPUTS, HEAD_WORKGROUPS, RowsTuning
 from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.phases.quantize_small_batch import quantize_small_batch, small_batch_bytes
-from support.gpu import (
-    F32,
-    TOLERANCE,
-    Bench,
-    in_int8,
-    normal,
-    random_tensor,
-    relative_error,
-    stored_matrix,
-)
+from support.comparison import relative_error
+from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, stored_matrix
 
 EPS = 1e-5
 CLOSE = 10 * TOLERANCE

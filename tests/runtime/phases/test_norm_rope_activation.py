@@ -16,7 +16,8 @@ from rdrr_runtime.phases.sparsify import sparsify
 from rdrr_runtime.phases.state import pack_step
 from rdrr_runtime.phases.stream_coefficients import stream_coefficients
 from rdrr_runtime.reference import ops
-from support.gpu import TOLERANCE, normal, relative_error
+from support.comparison import relative_error
+from support.gpu import TOLERANCE, normal
 
 EPS = 1e-6
 

@@ -16,7 +16,8 @@ from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.position_scale import position_scale
 from rdrr_runtime.phases.rmsnorm import rms_norm_in_place
 from rdrr_runtime.phases.rope import rope
-from support.gpu import normal, relative_error
+from support.comparison import relative_error
+from support.gpu import normal
 
 ROWS, CONTEXT, SEQUENCES, EPS = 5, 90, 3, 1e-5
 

@@ -9,7 +9,8 @@ from rdrr_manifests.graph import Clamp
 from rdrr_runtime.phases import quantize_rows as quantization
 from rdrr_runtime.phases.fusion import GatedPair, RowNorm
 from rdrr_runtime.phases.quantize_rows import QuantizedRows, int8_sizes, padded_rows, quantize_rows
-from support.gpu import F32, Bench, in_int8, normal, relative_error
+from support.comparison import relative_error
+from support.gpu import F32, Bench, in_int8, normal
 
 EPS = 1e-5
 

@@ -13,7 +13,8 @@ from rdrr_runtime.phases.formats import FORMATS
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
 from rdrr_runtime.phases.packing import Uploader, upload_weight
 from rdrr_runtime.phases.repack import repack_kernel
-from support.gpu import F32, UNITS_FIRST, Bench, random_tensor, relative_error
+from support.comparison import relative_error
+from support.gpu import F32, UNITS_FIRST, Bench, random_tensor
 
 Bytes = npt.NDArray[np.uint8]
 

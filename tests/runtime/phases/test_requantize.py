@@ -25,15 +25,8 @@ from rdrr_runtime.phases.requantize import (
     shared_bytes,
     whole_bytes,
 )
-from support.gpu import (
-    F32,
-    TOLERANCE,
-    Bench,
-    in_int8,
-    normal,
-    relative_error,
-    stored_matrix,
-)
+from support.comparison import relative_error
+from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, stored_matrix
 
 BLOCKS = tuple(name for name, form in FORMATS.items() if not form.values)
 LARGE = 1 << 30

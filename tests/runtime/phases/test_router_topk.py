@@ -11,7 +11,8 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph.ops import Router, WeightUse
 from rdrr_runtime.phases.router_topk import RouterSpec, router_topk
 from rdrr_runtime.reference.routing import route
-from support.gpu import F32, TOLERANCE, Bench, normal, relative_error
+from support.comparison import relative_error
+from support.gpu import F32, TOLERANCE, Bench, normal
 
 
 def routes_of(bench: Bench, buffer: BufferSlice, rows: int, top_k: int) -> tuple[F32, F32]:

@@ -16,7 +16,8 @@ from rdrr_runtime.phases.slice import Part, copy_part
 from rdrr_runtime.phases.state import pack_step
 from rdrr_runtime.phases.state_tiles import CHUNK
 from rdrr_runtime.reference import recurrence
-from support.gpu import TOLERANCE, normal, relative_error
+from support.comparison import relative_error
+from support.gpu import TOLERANCE, normal
 from support.state_rows import (
     CHUNKED_ROWS,
     MOST_ROWS,

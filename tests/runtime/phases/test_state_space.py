@@ -18,7 +18,8 @@ from rdrr_runtime.phases.state_space import (
 )
 from rdrr_runtime.phases.state_tiles import CHUNK
 from rdrr_runtime.reference.state_space import selective_scan
-from support.gpu import TOLERANCE, normal, relative_error
+from support.comparison import relative_error
+from support.gpu import TOLERANCE, normal
 from support.state_rows import (
     CHUNKED_ROWS,
     MOST_ROWS,
