@@ -67,8 +67,9 @@ def check(
     expected = in_int8(x).astype(np.float64) @ values.astype(np.float64).T
     # A code of x may differ by one if x is halfway between two codes.
     assert relative_error(got, expected) < 20 * TOLERANCE
-    exact = x.astype(np.float64) @ values.astype(np.float64).T
-    assert relative_error(got, exact) < 0.02
+    if rows > 1:  # the inputs of one row may cancel, and its products be as small as their rounding
+        exact = x.astype(np.float64) @ values.astype(np.float64).T
+        assert relative_error(got, exact) < 0.02
 
 
 @pytest.mark.parametrize("dtype", WEIGHTS)
