@@ -36,7 +36,6 @@ from rdrr_runtime.phases.state import HEADER_WORDS, ROW_WORDS
 from rdrr_runtime.reference import ops
 from rdrr_runtime.reference.backend import CpuBackend
 from support.comparison import relative_error, scored, stepped
-from support.comparison import relative_error as error_of
 from support.gpu import TOLERANCE, Bench, normal, random_tensor
 from support.packages import VOCAB, llama_manifest, write_random_package
 
@@ -256,7 +255,7 @@ def test_a_model_with_f16_activations_stays_near_torch(device, tmp_path, rng):
     assert kernels["layer 0 attention"].startswith("attention_decode")
     assert kernels["head"].startswith("matvec")
     reference = scored(CpuBackend(package, context=CONTEXT), ids)[19:]
-    error = error_of(stepped(backend, ids, 20), reference)
+    error = relative_error(stepped(backend, ids, 20), reference)
     assert 1e-5 < error < 5e-3
     assert len(backend.greedy(ids, 0, 3)) == 3
     backend.close()
@@ -271,7 +270,7 @@ def test_a_device_without_f16_keeps_f32_and_says_so(plain_device, tmp_path, rng)
     (line,) = unhonoured(backend.info.decisions)
     assert "hint computePrecision=f16 is not honoured: the device has no feature shader-f16" in line
     reference = stepped(CpuBackend(package, context=CONTEXT), ids, 10)
-    assert error_of(stepped(backend, ids, 10), reference) < 1e-5
+    assert relative_error(stepped(backend, ids, 10), reference) < 1e-5
     backend.close()
 
 
