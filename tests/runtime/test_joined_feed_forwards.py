@@ -42,11 +42,11 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def package_of(family: str, folder: Path, quantize: str) -> Package:
+def package_of(family: str, folder: Path, quantize: str, **options: bool) -> Package:
     tiny = next(one for one in ALL_MODELS if one.model_type == family)
     rng = np.random.default_rng(7)
     checkpoint = make_checkpoint(tiny, folder / "checkpoint", rng, num_hidden_layers=2)
-    rdrr.convert(checkpoint, folder / "package", quantize=quantize)
+    rdrr.convert(checkpoint, folder / "package", quantize=quantize, **options)
     return open_package(folder / "package")
 
 
@@ -78,6 +78,29 @@ def test_a_joined_feed_forward_changes_the_phases_and_not_the_logits(
     ours, chosen, count = results(package, device, ids)
     assert count == FAMILIES[family]
     joined.undo()
+    apart, same, none = results(package, device, ids)
+    assert none == 0
+    assert relative_error(ours, apart) < 1e-4
+    assert chosen == same
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["separate", "fused"])
+@pytest.mark.parametrize(("family", "pairs"), [("llama", 16), ("gemma3_text", 32), ("llama", 64)])
+def test_a_column_major_feed_forward_changes_the_phases_and_not_the_logits(
+    device: Device,
+    tmp_path: Path,
+    joined: pytest.MonkeyPatch,
+    rng: np.random.Generator,
+    family: str,
+    pairs: int,
+    fused: bool,
+) -> None:
+    joined.setattr("rdrr_runtime.phases.down.COLUMN_PAIRS", pairs)
+    package = package_of(family, tmp_path, "q4_k_m", transpose_weights=True, fuse_gate_up=fused)
+    ids = rng.integers(0, 50, IDS).tolist()
+    ours, chosen, count = results(package, device, ids)
+    assert count == FAMILIES[family]
+    joined.setattr("rdrr_runtime.phases.down.COLUMN_PAIRS", 0)
     apart, same, none = results(package, device, ids)
     assert none == 0
     assert relative_error(ours, apart) < 1e-4

@@ -18,8 +18,9 @@ from rdrr_runtime.compile.patterns import Branch, GatedFeedForward
 from rdrr_runtime.compile.patterns_rows import FeedForward
 from rdrr_runtime.compile.patterns_sums import StreamSum, is_read_next, match_normed_sum
 from rdrr_runtime.compile.products import Family
-from rdrr_runtime.phases.down import refusal, results_bytes
+from rdrr_runtime.phases.down import results_bytes
 from rdrr_runtime.phases.fusion import Down, Output
+from rdrr_runtime.phases.matvec import refusal
 
 
 def cleared_sums(build: PassBuilder, width: int) -> BufferSlice | None:
@@ -63,7 +64,7 @@ def serve_whole(
     size = results_bytes(down.n)
     if gated.family is not Family.ONE_ROW or 2 * size > sums.size:
         return False
-    if refusal(weights, down) is not None:
+    if refusal(build.ctx, weights, int8=gated.int8, gate=True, down=down) is not None:
         return False
     output = Output(
         (),

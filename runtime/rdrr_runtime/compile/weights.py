@@ -43,7 +43,7 @@ from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.read_ahead import Bytes, Read, reading_ahead
 from rdrr_runtime.compile.storage import Storage, choose_storage
 from rdrr_runtime.compile.weight_rows import changed_rows, reads_as_stored
-from rdrr_runtime.phases.down import MOST_INPUTS
+from rdrr_runtime.phases.down import has_units_first
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
 from rdrr_runtime.phases.packing import Uploader
 from rdrr_runtime.phases.repack import repack_kernel
@@ -258,8 +258,9 @@ class _Loader:
     def matrix(self, use: WeightUse, *, matmul: bool) -> GpuWeight:
         """Allocate one matrix; `matmul` is False if it is only looked up."""
         kept = self._storage(use, matmul=matmul)
-        is_down = use.name in self.downs and use.shape[1] <= MOST_INPUTS
-        kept = replace(kept, units_first=is_down and kept.layout is Layout.ROW)
+        column = kept.layout is Layout.COLUMN
+        first = use.name in self.downs and has_units_first(use.shape[1], column=column)
+        kept = replace(kept, units_first=first and kept.layout is not Layout.FLAT)
         return self._allocate((use,), kept, use.name)
 
     def _storage(self, use: WeightUse, *, matmul: bool = True, experts: bool = False) -> Storage:

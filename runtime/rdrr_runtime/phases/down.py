@@ -4,19 +4,30 @@ Each item multiplies the gated pairs that it has computed by their columns of th
 and adds the products to those of the other items in fixed point (snippets/fixed_point.wgsl), so
 that their order does not matter. That saves the phase which waits for all pairs. An item needs a
 few inputs of every output, so the units of a quantized matrix must lie first (formats.py).
+
+The scales of a column-major matrix belong to groups of outputs, so an item multiplies its pairs by
+the scales of each group before any of them, and stages these products. Small batches and prompts
+read a copy of such a matrix that was rounded to rows (requantize.py), in whatever order it lies.
 """
 
 from __future__ import annotations
 
 from rdrr_device.buffers import align
 
-from rdrr_runtime.phases.formats import HALF, UNIT
+from rdrr_runtime.phases.formats import HALF, UNIT, GpuFormat
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.weight_checks import unreadable_reason
 
 MOST_INPUTS = 112 * UNIT
 """Most inputs of a quantized down projection. On an H200 a token takes 9 % less with 48 units, and
 6 % less with 108. With 128 units it would be 2 to 3 %, and steps of 8 rows would take 5 % more."""
+
+COLUMN_PAIRS = 0
+"""Gated pairs of an item with column-major matrices: 16, 32 or 64; 0 for a phase of its own for the
+down projection. That is the default, because one phase of them has not been measured yet."""
+
+MOST_COLUMN_INPUTS = 240 * UNIT
+"""Most inputs of a column-major down projection: only the range of the sums limits it so far."""
 
 MOST_UNQUANTIZED_BYTES = 4 << 20
 """Most bytes of an unquantized down projection. Its rows lie one after the other, so each item
@@ -45,7 +56,9 @@ def refusal(gated: tuple[GpuWeight, ...], down: GpuWeight) -> str | None:
     quantized = not down.form.values
     if quantized is bool(gated[0].form.values):
         return "only some of its matrices are quantized"
-    if gated[0].by_column or down.by_column:
+    if gated[0].by_column is not down.by_column:
+        return "only some of its matrices are column-major"
+    if down.by_column and not COLUMN_PAIRS:
         return "its matrices are column-major"
     if quantized and not down.form.units_first:
         return "the units of the down projection lie row by row"
@@ -59,9 +72,47 @@ def refusal(gated: tuple[GpuWeight, ...], down: GpuWeight) -> str | None:
     return unreadable_reason(down, int8=quantized)
 
 
+def has_units_first(inputs: int, *, column: bool) -> bool:
+    """Return whether a down projection is stored with its units first if its format can have that.
+
+    Args:
+        inputs: Its inputs.
+        column: Whether it is column-major.
+    """
+    if column:
+        return COLUMN_PAIRS > 0 and inputs <= MOST_COLUMN_INPUTS
+    return inputs <= MOST_INPUTS
+
+
+def most_rows(down: GpuWeight | None) -> int:
+    """Return the most gated pairs of a tile of column-major matrices; None for no down projection."""
+    return PAIRS if down is None else COLUMN_PAIRS
+
+
 def pairs_of_item(down: GpuWeight, rows: int) -> int:
-    """Return the gated pairs of an item if a tile has `rows`: with codes always half a unit."""
+    """Return the gated pairs of an item if a tile has `rows`: with rows of codes half a unit."""
+    if down.by_column:
+        return COLUMN_PAIRS
     return rows if down.form.values else PAIRS
+
+
+def groups_of(down: GpuWeight) -> int:
+    """Return the groups of outputs of a column-major matrix that share scales."""
+    return -(-down.n // down.form.group)
+
+
+def staged_values(down: GpuWeight) -> int:
+    """Return how many products of pairs with scales of a column-major matrix an item stages."""
+    return groups_of(down) * COLUMN_PAIRS
+
+
+def workgroup_bytes(down: GpuWeight) -> int:
+    """Return the bytes of workgroup memory of an item for a column-major matrix, staged values left out.
+
+    They are the pairs, and for each group of outputs the products with minimums and their sum.
+    """
+    groups = groups_of(down) if down.form.minimum else 0
+    return 4 * (COLUMN_PAIRS + groups * (COLUMN_PAIRS // 4 + 1))
 
 
 def outputs_at_once(down: GpuWeight, threads: int) -> int:

@@ -14,7 +14,8 @@ from rdrr_device.tuning import AnyTuningKey
 
 from rdrr_runtime.phases.bound_weights import bind_whole
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.down import outputs_at_once, pairs_of_item, results_bytes
+from rdrr_runtime.phases.down import groups_of, outputs_at_once, pairs_of_item, results_bytes
+from rdrr_runtime.phases.down import refusal as down_refusal
 from rdrr_runtime.phases.fusion import AttentionSplits, Input, Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec_record import Matvec, MatvecMatrix
@@ -22,6 +23,7 @@ from rdrr_runtime.phases.matvec_tuning import (
     MAX_WORKGROUPS,
     TEAM,
     WORKGROUP,
+    column_staged,
     column_staged_bytes,
     column_tuning,
     division,
@@ -52,6 +54,7 @@ def refusal(
     int8: bool,
     partials: int = 0,
     gate: bool = False,
+    down: GpuWeight | None = None,
 ) -> str | None:
     """Return why the kernel cannot multiply these matrices, or None if it can.
 
@@ -63,7 +66,10 @@ def refusal(
             may stand beside quantized ones, read it unrounded.
         partials: Number of partial results of attention that are combined into the input.
         gate: Whether the output is activation(gate) * up.
+        down: The down projection that multiplies these in the same phase; None for none.
     """
+    if down is not None and (apart := down_refusal(weights, down)) is not None:
+        return apart
     if ctx.max_rows != 1:
         return f"it takes 1 token row, and the pass has {ctx.max_rows}"
     if weights[0].k % 4:
@@ -75,7 +81,7 @@ def refusal(
         unreadable_reason(one, int8=int8 and not (beside and one.form.values)) for one in weights
     )
     found = next(filter(None, readable), None)
-    return found or _too_large(ctx, weights, int8=int8, partials=partials, gate=gate)
+    return found or _too_large(ctx, weights, int8=int8, partials=partials, gate=gate, down=down)
 
 
 def _are_few(weights: tuple[GpuWeight, ...]) -> bool:
@@ -85,12 +91,18 @@ def _are_few(weights: tuple[GpuWeight, ...]) -> bool:
 
 
 def _too_large(
-    ctx: OpContext, weights: tuple[GpuWeight, ...], *, int8: bool, partials: int, gate: bool
+    ctx: OpContext,
+    weights: tuple[GpuWeight, ...],
+    *,
+    int8: bool,
+    partials: int,
+    gate: bool,
+    down: GpuWeight | None,
 ) -> str | None:
     """Return what does not fit the workgroup memory or the tiles, or None if everything does."""
     k, column = weights[0].k, weights[0].by_column
     if column:
-        needed = column_staged_bytes(k, int8=int8, gate=gate, partials=partials)
+        needed = column_staged_bytes(k, int8=int8, gate=gate, partials=partials, down=down)
     else:
         needed = staged_bytes(k, int8=int8, partials=partials)
     if needed > ctx.workgroup_storage:
@@ -140,7 +152,8 @@ def matvec(
     down = output.down
     gate, column, k = output.is_gated, weights[0].by_column, weights[0].k
     outputs = sum(one.n for one in weights) // (2 if gate else 1)
-    bound = bind_whole((*weights, *([] if down is None else [down.weight])))
+    weight = None if down is None else down.weight
+    bound = bind_whole((*weights, *([] if weight is None else [weight])))
     how = f"{'.column' if column else ''}{'.int8' if int8 else ''}"
     variant = f"{bound.types}.{source.title}.{output.kind}{how}"
     if column:
@@ -152,13 +165,13 @@ def matvec(
         )
     combines = isinstance(source.before, AttentionSplits)
     threads, team, per_team = division(
-        ctx, tuning_key.used, weights, outputs, gate=gate, combines=combines
+        ctx, tuning_key.used, weights, outputs, gate=gate, combines=combines, down=weight
     )
     rows = threads // team * per_team
     tiles = [-(-(outputs if gate else one.n) // rows) for one in bound.weights]
     if gate:
         tiles[1:] = [0] * len(tiles[1:])
-    pairs = 0 if down is None else pairs_of_item(down.weight, rows)
+    pairs = 0 if weight is None else pairs_of_item(weight, rows)
     items = outputs // pairs if pairs else min(sum(tiles), tuning_key.used.groups)
     record = Matvec(
         threads=threads,
@@ -172,7 +185,7 @@ def matvec(
         int8=int8,
         int8_out=output.int8,
         pairs=pairs,
-        at_once=0 if down is None else outputs_at_once(down.weight, threads),
+        at_once=0 if weight is None else outputs_at_once(weight, threads),
         per_team=per_team,
         quads=quads_at_once(k, threads, outputs) if column and int8 and not gate else 0,
         subgroups=ctx.subgroups,
@@ -184,7 +197,9 @@ def matvec(
         stride=items,
         steps=-(-sum(tiles) // items),
         matrices=tuple(map(_matrix, bound.weights, tiles, [team] * len(tiles))),
-        slot=None if down is None else results_bytes(down.weight.n) // 4,
+        slot=None if weight is None else results_bytes(weight.n) // 4,
+        staged=column_staged(k, gate=True, down=weight) if column and weight else None,
+        groups=groups_of(weight) if column and weight else None,
         **bound.fields,
         partials=source.partials(k) or None,
         scored=output.score is not None,

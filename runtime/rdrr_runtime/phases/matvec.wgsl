@@ -108,6 +108,10 @@ override STRIDE: u32;            // number of items
 override STEPS: u32;             // tiles of each item
 {% if DOWN %}
 override SLOT: u32;              // words from the results of this phase to those that it clears
+{% if COLUMN %}
+override STAGED: u32;            // most values staged at a time, those of gate and up or those of down
+override GROUPS: u32;            // of outputs of down that share scales
+{% endif %}
 {% endif %}
 {% if FACTORS %}
 override FACTORS_FIRST: u32;

@@ -59,6 +59,8 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
         steps: Tiles of each item.
         matrices: The matrices of the product.
         slot: For `down`: words of its results.
+        staged: For `down` with column-major matrices: most values staged at a time.
+        groups: Then also: groups of outputs that share scales, of the down projection.
         partials: For `combine`: partial results of all heads together.
         clamp: For `gate` and `down` with clamped SwiGLU: its constants.
         scored: Whether the sigmoid of a logit multiplies the products.
@@ -90,6 +92,8 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
     steps: int
     matrices: tuple[MatvecMatrix, ...]
     slot: int | None = None
+    staged: int | None = None
+    groups: int | None = None
     partials: int | None = None
     clamp: Clamp | None = None
     scored: bool = choice(default=False)

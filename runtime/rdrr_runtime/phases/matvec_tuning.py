@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 from rdrr_device.tuning import Params, TuningKey
 
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.down import FEWEST_PAIRS, PAIRS
+from rdrr_runtime.phases.down import (
+    FEWEST_PAIRS,
+    PAIRS,
+    most_rows,
+    workgroup_bytes,
+    staged_values,
+)
 from rdrr_runtime.phases.formats import UNIT
 from rdrr_runtime.phases.fusion import Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
@@ -109,10 +115,22 @@ def staged_bytes(k: int, *, int8: bool, partials: int = 0, workgroup: int = WORK
     return staged(k) // 32 * per_32 + reductions + 12 * partials + 4
 
 
-def column_staged_bytes(k: int, *, int8: bool, gate: bool, partials: int = 0) -> int:
-    """Return the bytes of workgroup memory with blocks along N; a gate stages its input twice."""
-    inputs = staged(k) // 16 * (20 if int8 else 64) * (2 if gate else 1)
-    return inputs + (16 + 16 + 8 + 4) * WORKGROUP + 12 * partials + 4
+def column_staged_bytes(
+    k: int, *, int8: bool, gate: bool, partials: int = 0, down: GpuWeight | None = None
+) -> int:
+    """Return the bytes of workgroup memory with blocks along N, see `column_staged`."""
+    values = column_staged(k, gate=gate, down=down) // 16 * (20 if int8 else 64)
+    after = 0 if down is None else workgroup_bytes(down)
+    return values + after + (16 + 16 + 8 + 4) * WORKGROUP + 12 * partials + 4
+
+
+def column_staged(k: int, *, gate: bool, down: GpuWeight | None = None) -> int:
+    """Return the most values that a product with blocks along N stages at a time.
+
+    A gate stages its input twice. A down projection in the same phase stages its own after that.
+    """
+    inputs = staged(k) * (2 if gate else 1)
+    return inputs if down is None else max(inputs, staged_values(down))
 
 
 def staged(k: int) -> int:
@@ -128,6 +146,7 @@ def division(
     *,
     gate: bool,
     combines: bool = False,
+    down: GpuWeight | None = None,
 ) -> tuple[int, int, int]:
     """Return the threads of a workgroup, those of a team, and the outputs of a team at a time.
 
@@ -138,6 +157,7 @@ def division(
         outputs: Outputs, or gated pairs.
         gate: Whether the outputs are gated pairs.
         combines: Whether the input is combined from partial results of attention.
+        down: The down projection that multiplies the outputs in the same phase; None for none.
     """
     if not weights[0].by_column:
         teams = tuning.workgroup // tuning.team
@@ -145,7 +165,8 @@ def division(
         return tuning.workgroup, tuning.team, 2 if several and outputs % 2 == 0 else 1
     # Small tiles fill the device sooner; in large tiles more outputs share the staged input.
     team = tuning.team
-    rows, teams = group_of(weights), min(tuning.workgroup, ctx.max_threads) // team
+    rows = min(group_of(weights), most_rows(down))
+    teams = min(tuning.workgroup, ctx.max_threads) // team
     if rows == 32 and outputs // 32 < ENOUGH_TILES and not gate:
         rows = 16
     while rows // teams * (2 if gate else 1) > MAX_SUMS:

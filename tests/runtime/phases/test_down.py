@@ -9,10 +9,12 @@ import pytest
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.added_branch import AddedBranch
-from rdrr_runtime.phases.down import FEWEST_PAIRS, refusal, results_bytes
+from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.down import FEWEST_PAIRS, has_units_first, refusal, results_bytes
 from rdrr_runtime.phases.elementwise import converted
 from rdrr_runtime.phases.fusion import Down, Input, Output
 from rdrr_runtime.phases.matvec import matvec
+from rdrr_runtime.phases.matvec import refusal as matvec_refusal
 from rdrr_runtime.phases.matvec_tuning import MatvecTuning
 from support.comparison import relative_error
 from support.gpu import F32, Bench, normal
@@ -57,9 +59,10 @@ class Block:
 
     def converted(self, sums: BufferSlice) -> F32:
         """Return results in fixed point as numbers."""
-        y, ctx = self.bench.poisoned(OUTPUTS), self.bench.context(1)
-        self.bench.run(converted(ctx, y, sums, width=OUTPUTS, label="c"), 1)
-        return self.bench.download(y, OUTPUTS)
+        outputs = self.down.weight.n
+        y, ctx = self.bench.poisoned(outputs), self.bench.context(1)
+        self.bench.run(converted(ctx, y, sums, width=outputs, label="c"), 1)
+        return self.bench.download(y, outputs)
 
     def _run(self, source: Input, output: Output) -> None:
         weights = tuple(one.weight for one in self.gated)
@@ -67,16 +70,24 @@ class Block:
         self.bench.run(matvec(ctx, weights, source, output, int8=self.int8, label="t"), 1)
 
 
-def block(operands: Operands, gated: str, down: str, *, int8: bool, separate: bool = True) -> Block:
+def block(
+    operands: Operands,
+    gated: str,
+    down: str,
+    *,
+    int8: bool,
+    separate: bool = True,
+    outputs: int = OUTPUTS,
+) -> Block:
     sizes = [PAIRS, PAIRS] if separate else [2 * PAIRS]
     matrices = [operands.matrix(gated, n, 256) for n in sizes]
     first = replace(operands, units_first=True)
-    return Block(operands, matrices, first.matrix(down, OUTPUTS, PAIRS), int8)
+    return Block(operands, matrices, first.matrix(down, outputs, PAIRS), int8)
 
 
-def zeros(bench: Bench) -> BufferSlice:
+def zeros(bench: Bench, outputs: int = OUTPUTS) -> BufferSlice:
     """Return memory for two results, where the second is not zero before it is cleared."""
-    words = np.zeros((2, results_bytes(OUTPUTS) // 4), np.float32)
+    words = np.zeros((2, results_bytes(outputs) // 4), np.float32)
     words[1] = np.nan
     return bench.upload(words)
 
@@ -135,6 +146,57 @@ def test_one_phase_equals_gate_and_down_projection(
     assert differ(found, expected(own, pairs)) < 1e-4
     if int8:
         assert relative_error(found, own.down.product(pairs.astype(np.float64))) > 1e-5
+
+
+COLUMN_CASES = (
+    *((types, 32) for types in (*TYPES, ("Q4_0", "Q5_0"), ("MXFP4", "Q5_1"))),
+    *((types, pairs) for types in TYPES[:3] for pairs in (16, 64)),
+)
+"""Types of gate and up and of down, and the pairs of an item."""
+
+
+@pytest.mark.parametrize("int8", [True, False], ids=["int8", "f32"])
+@pytest.mark.parametrize(("types", "pairs"), COLUMN_CASES, ids=str)
+def test_column_major_matrices_in_one_phase_equal_gate_and_down_projection(
+    any_bench: Bench,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+    types: tuple[str, str],
+    pairs: int,
+    int8: bool,
+) -> None:
+    """Gate and up are one matrix where items have 16 pairs, and two otherwise."""
+    monkeypatch.setattr("rdrr_runtime.phases.down.COLUMN_PAIRS", pairs)
+    columns = Operands(any_bench, rng, Layout.COLUMN)
+    own = block(columns, *types, int8=int8, separate=pairs > 16)
+    weights = tuple(one.weight for one in own.gated)
+    ctx, down = any_bench.context(1), own.down.weight
+    assert matvec_refusal(ctx, weights, int8=int8, gate=True, down=down) is None
+    source = own.operands.source("norm", 256, own.gated).operand
+    gated, sums = own.pairs(source), zeros(any_bench)
+    found = own.whole(source, sums)
+    assert differ(found, expected(own, gated)) < 1e-4
+    if int8:
+        assert relative_error(found, own.down.product(gated.astype(np.float64))) > 1e-5
+
+
+@pytest.mark.parametrize("outputs", [36, 1284, 2100])
+@pytest.mark.parametrize("down", ["Q4_K", "Q6_K"])
+def test_groups_of_column_major_outputs_need_not_be_whole(
+    bench: Bench,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+    down: str,
+    outputs: int,
+) -> None:
+    """More groups are staged than threads of the workgroup stage at once, or fewer."""
+    monkeypatch.setattr("rdrr_runtime.phases.down.COLUMN_PAIRS", 32)
+    columns = Operands(bench, rng, Layout.COLUMN)
+    own = block(columns, "Q4_K", down, int8=True, outputs=outputs)
+    source = own.operands.source("norm", 256, own.gated).operand
+    pairs, sums = own.pairs(source), zeros(bench, outputs)
+    found = own.whole(source, sums)
+    assert differ(found, expected(own, pairs)) < 1e-4
 
 
 def test_results_are_added_to_those_before_and_the_next_memory_is_cleared(
@@ -213,6 +275,31 @@ def test_a_refusal_gives_the_reason(bench: Bench, rng: np.random.Generator) -> N
 
     assert refused(first.matrix("Q6_K", 64, 256)) == "not refused"
     assert "row by row" in refused(rows.matrix("Q6_K", 64, 256))
-    assert "column-major" in refused(columns.matrix("Q4_K", 64, 64))
+    assert "only some of its matrices are column" in refused(columns.matrix("Q4_K", 64, 64))
     assert "96 inputs" in refused(first.matrix("Q8_0", 64, 96))
-    assert "only some" in refused(rows.matrix("F16", 64, 64))
+    assert "only some of its matrices are quantized" in refused(rows.matrix("F16", 64, 64))
+
+
+def test_column_major_matrices_keep_two_phases_unless_they_are_asked_for(
+    bench: Bench, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = block(Operands(bench, rng, Layout.COLUMN), "Q4_K", "Q6_K", int8=True)
+    weights, ctx = tuple(one.weight for one in own.gated), bench.context(1)
+
+    def refused(ctx: OpContext) -> str | None:
+        return matvec_refusal(ctx, weights, int8=True, gate=True, down=own.down.weight)
+
+    assert "column-major" in str(refused(ctx))
+    monkeypatch.setattr("rdrr_runtime.phases.down.COLUMN_PAIRS", 32)
+    assert refused(ctx) is None
+    assert "workgroup memory" in str(refused(replace(ctx, workgroup_storage=16384)))
+
+
+@pytest.mark.parametrize(("pairs", "most"), [(0, 0), (16, 240 * 64), (64, 240 * 64)])
+def test_column_major_down_projections_have_their_units_first_where_one_phase_reads_them(
+    monkeypatch: pytest.MonkeyPatch, pairs: int, most: int
+) -> None:
+    monkeypatch.setattr("rdrr_runtime.phases.down.COLUMN_PAIRS", pairs)
+    assert has_units_first(64, column=True) is (pairs > 0)
+    assert has_units_first(most + 64, column=True) is False
+    assert has_units_first(64, column=False)

@@ -1,6 +1,5 @@
 {# The end of a gated product with OUTPUT "down": D is the number of the last matrix. #}
 {% set D = MATRICES - 1 %}
-{% set UNIT = 64 if not FORMATS[D].values else 4 if FORMATS[D].values == "f32" else 8 %}
 const ATTEMPTS = 1000000u;       // more than all additions to a sum can take from each other
 var<private> has_more: bool;      // whether a value had other parts than those of 2^-23
 
@@ -35,19 +34,33 @@ fn add_large(n: u32, v: f32) {
     }
 }
 
-{% if UNIT == 64 %}
 {% set S, F = D, FORMATS[D] %}
-{% include "snippets/dot_half.wgsl" %}
-{% else %}
-// The product of one row of the last matrix with the {{ PAIRS }} gated outputs of an item, which are staged.
-fn dot_half{{ D }}(row: u32, item: u32) -> f32 {
-    var sum = 0.0;
-{% for i in range(PAIRS // UNIT) %}
-    sum += dot_unit{{ D }}(row, {{ PAIRS // UNIT }}u * item + {{ i }}u, {{ i * UNIT // 4 }}u);
-{% endfor %}
-    return sum;
-}
+{% include "snippets/dot_pairs.wgsl" %}
+
+{% set QUADS = PAIRS // 4 %}
+{% set STAGED_QUADS = QUADS ~ ("u * GROUPS" if COLUMN else "u") %}
+{% if COLUMN %}
+// The gated outputs are staged as products with the scales of each group of outputs, the first group first.
+{% if F.minimum %}
+var<workgroup> quad_minimums: array<f32, {{ STAGED_QUADS }}>;  // products with the minimums, of four outputs each
+var<workgroup> down_minimums: array<f32, GROUPS>;        // and of all
 {% endif %}
+{% endif %}
+
+// The gated outputs of quad `at` of those that are staged.
+fn gated_quad(at: u32, item: u32) -> vec4<f32> {
+    let quad = at{{ " % " ~ QUADS ~ "u" if COLUMN }};
+    let v = vec4<f32>(gated[4u * quad], gated[4u * quad + 1u], gated[4u * quad + 2u], gated[4u * quad + 3u]);
+{% if COLUMN %}
+    let f = quad_scales{{ D }}(group{{ D }}(at / {{ QUADS }}u * {{ F.group }}u), {{ QUADS }}u * item + quad);
+{% if F.minimum %}
+    quad_minimums[at] = dot(v, f.minimum);
+{% endif %}
+    return v * f.scale;
+{% else %}
+    return v;
+{% endif %}
+}
 
 // Stage the gated outputs, multiply them, and clear the sums of the next phase. All threads call this.
 fn add_down(item: u32, thread: Thread, subgroup_size: u32) {
@@ -56,22 +69,34 @@ fn add_down(item: u32, thread: Thread, subgroup_size: u32) {
     }
     has_more = false;
     workgroupBarrier();
+    for (var first = 0u; first < {{ STAGED_QUADS }}; first += WG) {
+        let at = first + {{ "first_quad(thread, subgroup_size)" if INT8 else "thread.index" }};
+        var v = vec4<f32>(0.0);
+        if (at < {{ STAGED_QUADS }}) {
+            v = gated_quad(at, item);
+{% if not INT8 %}
+            staged[at] = v;
+{% endif %}
+        }
 {% if INT8 %}
-    let quad = first_quad(thread, subgroup_size);
-    let at = 4u * min(quad, {{ PAIRS // 4 - 1 }}u);
-    let v = vec4<f32>(gated[at], gated[at + 1u], gated[at + 2u], gated[at + 3u]);
-    stage_quad(thread, subgroup_size, quad, quad < {{ PAIRS // 4 }}u, v);
-{% else %}
-    if (thread.index < {{ PAIRS // 4 }}u) {
-        let at = 4u * thread.index;
-        staged[thread.index] = vec4<f32>(gated[at], gated[at + 1u], gated[at + 2u], gated[at + 3u]);
+        stage_quad(thread, subgroup_size, at, at < {{ STAGED_QUADS }}, v);
+{% endif %}
+    }
+{% if COLUMN and F.minimum %}
+    workgroupBarrier();
+    for (var group = thread.index; group < GROUPS; group += WG) {
+        var sum = 0.0;
+        for (var i = 0u; i < {{ QUADS }}u; i++) {
+            sum += quad_minimums[{{ QUADS }}u * group + i];
+        }
+        down_minimums[group] = sum;
     }
 {% endif %}
     workgroupBarrier();
     // Several rows at a time, because the compiler moves no load past an addition.
     for (var first = thread.index; first < N{{ D }}; first += {{ AT_ONCE }}u * WG) {
 {% for r in range(AT_ONCE) %}
-        let v{{ r }} = dot_half{{ D }}(min(first + {{ r }}u * WG, N{{ D }} - 1u), item);
+        let v{{ r }} = dot_pairs(min(first + {{ r }}u * WG, N{{ D }} - 1u), item);
 {% endfor %}
 {% for r in range(AT_ONCE) %}
         if (first + {{ r }}u * WG < N{{ D }}) {

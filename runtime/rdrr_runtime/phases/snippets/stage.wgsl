@@ -1,9 +1,10 @@
 // Stage in(x) in workgroup memory{% if COLUMN %}, multiplied by the scales of one group of outputs{% endif %}{% if INT8 %}, as int8: x = scale q for each
 // 16 elements, with scale = max|x| / 127. Four threads share a scale; they exchange their values by
 // subgroup shuffles if subgroups have at least 4 threads{% endif %}.
-var<workgroup> staged: array<{{ "vec4<u32>" if INT8 else "vec4<f32>" }}, {{ STAGES }}u * K_STAGED / {{ 16 if INT8 else 4 }}u>;
+{% set STAGED = "STAGED" if COLUMN and DOWN else STAGES ~ "u * K_STAGED" %}
+var<workgroup> staged: array<{{ "vec4<u32>" if INT8 else "vec4<f32>" }}, {{ STAGED }} / {{ 16 if INT8 else 4 }}u>;
 {% if INT8 %}
-var<workgroup> scales: array<f32, {{ STAGES }}u * K_STAGED / 16u>;
+var<workgroup> scales: array<f32, {{ STAGED }} / 16u>;
 {% if not COLUMN %}
 var<workgroup> sums: array<f32, K_STAGED / 16u>;  // of 16 elements as rounded
 {% endif %}
