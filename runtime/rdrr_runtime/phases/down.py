@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from rdrr_device.buffers import align
 
-from rdrr_runtime.phases.formats import HALF, UNIT, GpuFormat
+from rdrr_runtime.phases.formats import HALF, UNIT
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.weight_checks import unreadable_reason
 
@@ -85,7 +85,7 @@ def has_units_first(inputs: int, *, column: bool) -> bool:
 
 
 def most_rows(down: GpuWeight | None) -> int:
-    """Return the most gated pairs of a tile of column-major matrices; None for no down projection."""
+    """Return the most outputs of a tile of column-major matrices; `down` is None for no other."""
     return PAIRS if down is None else COLUMN_PAIRS
 
 
@@ -107,9 +107,9 @@ def staged_values(down: GpuWeight) -> int:
 
 
 def workgroup_bytes(down: GpuWeight) -> int:
-    """Return the bytes of workgroup memory of an item for a column-major matrix, staged values left out.
+    """Return the bytes of workgroup memory for a column-major matrix beside staged values.
 
-    They are the pairs, and for each group of outputs the products with minimums and their sum.
+    They hold the pairs, and for each group of outputs the products with minimums and their sum.
     """
     groups = groups_of(down) if down.form.minimum else 0
     return 4 * (COLUMN_PAIRS + groups * (COLUMN_PAIRS // 4 + 1))

@@ -11,8 +11,8 @@ from rdrr_runtime.phases.down import (
     FEWEST_PAIRS,
     PAIRS,
     most_rows,
-    workgroup_bytes,
     staged_values,
+    workgroup_bytes,
 )
 from rdrr_runtime.phases.formats import UNIT
 from rdrr_runtime.phases.fusion import Output
