@@ -50,9 +50,12 @@ def package_of(family: str, folder: Path, quantize: str, **options: bool) -> Pac
     return open_package(folder / "package")
 
 
-def results(package: Package, device: Device, ids: list[int]) -> tuple[np.ndarray, list[int], int]:
+def results(
+    package: Package, device: Device, ids: list[int], *, int8: bool = False
+) -> tuple[np.ndarray, list[int], int]:
     """Return the logits of single steps, greedy ids after them, and the joined feed-forwards."""
-    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    policy = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}} if int8 else {})
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
     try:
         logits = stepped(backend, ids, PREFILL)
         chosen = backend.greedy([ids[-1]], len(ids) - 1, 8)
@@ -105,6 +108,29 @@ def test_a_column_major_feed_forward_changes_the_phases_and_not_the_logits(
     assert none == 0
     assert relative_error(ours, apart) < 1e-4
     assert chosen == same
+
+
+@pytest.mark.parametrize(("family", "pairs"), [("llama", 64), ("gemma3_text", 16)])
+def test_a_column_major_feed_forward_in_int8_is_as_near_to_the_exact_logits_as_two_phases(
+    device: Device,
+    tmp_path: Path,
+    joined: pytest.MonkeyPatch,
+    rng: np.random.Generator,
+    family: str,
+    pairs: int,
+) -> None:
+    joined.setattr("rdrr_runtime.phases.down.COLUMN_PAIRS", pairs)
+    package = package_of(family, tmp_path, "q4_k_m", transpose_weights=True)
+    ids = rng.integers(0, 50, IDS).tolist()
+    ours, _, count = results(package, device, ids, int8=True)
+    assert count == FAMILIES[family]
+    joined.undo()
+    exact, _, _ = results(package, device, ids)
+    apart, _, none = results(package, device, ids, int8=True)
+    assert none == 0
+    error = relative_error(apart, exact)
+    assert error > 1e-4  # so int8 was really used
+    assert relative_error(ours, exact) < 1.2 * error
 
 
 @pytest.mark.usefixtures("joined")
