@@ -98,12 +98,12 @@ def test_a_column_major_feed_forward_changes_the_phases_and_not_the_logits(
     pairs: int,
     fused: bool,
 ) -> None:
-    joined.setattr("rdrr_runtime.phases.down.COLUMN_PAIRS", pairs)
+    joined.setattr("rdrr_runtime.phases.down.COLUMN_PAIRS", (pairs,))
     package = package_of(family, tmp_path, "q4_k_m", transpose_weights=True, fuse_gate_up=fused)
     ids = rng.integers(0, 50, IDS).tolist()
     ours, chosen, count = results(package, device, ids)
     assert count == FAMILIES[family]
-    joined.setattr("rdrr_runtime.phases.down.COLUMN_PAIRS", 0)
+    joined.undo()
     apart, same, none = results(package, device, ids)
     assert none == 0
     assert relative_error(ours, apart) < 1e-4
@@ -119,7 +119,7 @@ def test_a_column_major_feed_forward_in_int8_is_as_near_to_the_exact_logits_as_t
     family: str,
     pairs: int,
 ) -> None:
-    joined.setattr("rdrr_runtime.phases.down.COLUMN_PAIRS", pairs)
+    joined.setattr("rdrr_runtime.phases.down.COLUMN_PAIRS", (pairs,))
     package = package_of(family, tmp_path, "q4_k_m", transpose_weights=True)
     ids = rng.integers(0, 50, IDS).tolist()
     ours, _, count = results(package, device, ids, int8=True)

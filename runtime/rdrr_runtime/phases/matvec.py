@@ -14,7 +14,13 @@ from rdrr_device.tuning import AnyTuningKey
 
 from rdrr_runtime.phases.bound_weights import bind_whole
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.down import groups_of, outputs_at_once, pairs_of_item, results_bytes
+from rdrr_runtime.phases.down import (
+    groups_of,
+    outputs_at_once,
+    pairs_of_item,
+    results_bytes,
+    scale_quads,
+)
 from rdrr_runtime.phases.down import refusal as down_refusal
 from rdrr_runtime.phases.fusion import AttentionSplits, Input, Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
@@ -186,6 +192,7 @@ def matvec(
         int8_out=output.int8,
         pairs=pairs,
         at_once=0 if weight is None else outputs_at_once(weight, threads),
+        scale_quads=scale_quads(weight, threads) if column and weight else 0,
         per_team=per_team,
         quads=quads_at_once(k, threads, outputs) if column and int8 and not gate else 0,
         subgroups=ctx.subgroups,

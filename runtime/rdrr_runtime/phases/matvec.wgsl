@@ -278,6 +278,13 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
 {% if OUTPUT == "best" %}
     var top = Candidate(-3.4028234663852886e38, 0xffffffffu);
 {% endif %}
+{% if DOWN and COLUMN %}
+    // Loaded here, so that nobody waits for them between the gated outputs and the down projection.
+    let own_quad = {{ "first_quad(thread, subgroup_size)" if INT8 else "thread.index" }};
+{% for q in range(SCALE_QUADS) %}
+    let down_scales{{ q }} = down_scales({{ q }}u * WG + own_quad, item);
+{% endfor %}
+{% endif %}
     for (var step = 0u; step < STEPS; step++) {
         let tile = {{ "item * STEPS + step" if DOWN else "step * STRIDE + item" }};
         var first_tile = 0u;
@@ -373,7 +380,7 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
 {% endif %}
     }
 {% if DOWN %}
-    add_down(item, thread, subgroup_size);
+    add_down(item, thread, subgroup_size{% for q in range(SCALE_QUADS) %}, down_scales{{ q }}{% endfor %});
 {% endif %}
 {% if OUTPUT == "best" %}
     let winner = best_of_workgroup(top, thread.index);

@@ -45,6 +45,8 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
         int8_out: Whether gated outputs are quantized to int8.
         pairs: For `down`: gated outputs of an item; 0 for others.
         at_once: For `down`: outputs that a thread computes at a time.
+        scale_quads: Then with column-major matrices: quads of scales of the down projection that a
+            thread loads before the products of gate and up.
         per_team: Outputs (or gated pairs) that a team computes at a time.
         quads: Quads of inputs that every thread loads before it stages the first of them; 0 to
             stage one after the other.
@@ -80,6 +82,7 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
     int8_out: bool = choice()
     pairs: int = choice(0)
     at_once: int = choice(0)
+    scale_quads: int = choice(0)
     per_team: int = choice()
     quads: int = choice(0)
     subgroups: bool = choice()

@@ -10,7 +10,15 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.added_branch import AddedBranch
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.down import FEWEST_PAIRS, has_units_first, refusal, results_bytes
+from rdrr_runtime.phases.down import (
+    FEWEST_PAIRS,
+    MOST_COLUMN_INPUTS,
+    MOST_INPUTS,
+    column_pairs,
+    has_units_first,
+    refusal,
+    results_bytes,
+)
 from rdrr_runtime.phases.elementwise import converted
 from rdrr_runtime.phases.fusion import Down, Input, Output
 from rdrr_runtime.phases.matvec import matvec
@@ -166,7 +174,7 @@ def test_column_major_matrices_in_one_phase_equal_gate_and_down_projection(
     int8: bool,
 ) -> None:
     """Gate and up are one matrix where items have 16 pairs, and two otherwise."""
-    monkeypatch.setattr("rdrr_runtime.phases.down.COLUMN_PAIRS", pairs)
+    monkeypatch.setattr("rdrr_runtime.phases.down.COLUMN_PAIRS", (pairs,))
     columns = Operands(any_bench, rng, Layout.COLUMN)
     own = block(columns, *types, int8=int8, separate=pairs > 16)
     weights = tuple(one.weight for one in own.gated)
@@ -190,7 +198,7 @@ def test_groups_of_column_major_outputs_need_not_be_whole(
     outputs: int,
 ) -> None:
     """More groups are staged than threads of the workgroup stage at once, or fewer."""
-    monkeypatch.setattr("rdrr_runtime.phases.down.COLUMN_PAIRS", 32)
+    monkeypatch.setattr("rdrr_runtime.phases.down.COLUMN_PAIRS", (32,))
     columns = Operands(bench, rng, Layout.COLUMN)
     own = block(columns, "Q4_K", down, int8=True, outputs=outputs)
     source = own.operands.source("norm", 256, own.gated).operand
@@ -280,8 +288,8 @@ def test_a_refusal_gives_the_reason(bench: Bench, rng: np.random.Generator) -> N
     assert "only some of its matrices are quantized" in refused(rows.matrix("F16", 64, 64))
 
 
-def test_column_major_matrices_keep_two_phases_unless_they_are_asked_for(
-    bench: Bench, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+def test_column_major_matrices_keep_two_phases_where_workgroup_memory_is_small(
+    bench: Bench, rng: np.random.Generator
 ) -> None:
     own = block(Operands(bench, rng, Layout.COLUMN), "Q4_K", "Q6_K", int8=True)
     weights, ctx = tuple(one.weight for one in own.gated), bench.context(1)
@@ -289,17 +297,20 @@ def test_column_major_matrices_keep_two_phases_unless_they_are_asked_for(
     def refused(ctx: OpContext) -> str | None:
         return matvec_refusal(ctx, weights, int8=True, gate=True, down=own.down.weight)
 
-    assert "column-major" in str(refused(ctx))
-    monkeypatch.setattr("rdrr_runtime.phases.down.COLUMN_PAIRS", 32)
     assert refused(ctx) is None
     assert "workgroup memory" in str(refused(replace(ctx, workgroup_storage=16384)))
 
 
-@pytest.mark.parametrize(("pairs", "most"), [(0, 0), (16, 240 * 64), (64, 240 * 64)])
-def test_column_major_down_projections_have_their_units_first_where_one_phase_reads_them(
-    monkeypatch: pytest.MonkeyPatch, pairs: int, most: int
+@pytest.mark.parametrize(
+    ("inputs", "pairs"), [(8192, 64), (6144, 64), (6080, 32), (3072, 32), (2048, 16), (64, 16)]
+)
+def test_items_of_column_major_matrices_have_many_pairs_if_there_are_enough_items(
+    inputs: int, pairs: int
 ) -> None:
-    monkeypatch.setattr("rdrr_runtime.phases.down.COLUMN_PAIRS", pairs)
-    assert has_units_first(64, column=True) is (pairs > 0)
-    assert has_units_first(most + 64, column=True) is False
-    assert has_units_first(64, column=False)
+    assert column_pairs(inputs) == pairs
+
+
+def test_down_projections_have_their_units_first_up_to_a_size() -> None:
+    for column, most in ((True, MOST_COLUMN_INPUTS), (False, MOST_INPUTS)):
+        assert has_units_first(most, column=column)
+        assert not has_units_first(most + 64, column=column)

@@ -47,12 +47,20 @@ var<workgroup> down_minimums: array<f32, GROUPS>;        // and of all
 {% endif %}
 {% endif %}
 
-// The gated outputs of quad `at` of those that are staged.
-fn gated_quad(at: u32, item: u32) -> vec4<f32> {
+{% if COLUMN %}
+// The scales of quad `at` of those that are staged; past the end those of the last.
+fn down_scales(at: u32, item: u32) -> QuadScales{{ D }} {
+    let inside = min(at, {{ STAGED_QUADS }} - 1u);
+    let group = group{{ D }}(inside / {{ QUADS }}u * {{ F.group }}u);
+    return quad_scales{{ D }}(group, {{ QUADS }}u * item + inside % {{ QUADS }}u);
+}
+{% endif %}
+
+// The gated outputs of quad `at` of those that are staged{{ ", multiplied by their scales" if COLUMN }}.
+fn gated_quad(at: u32{{ ", f: QuadScales" ~ D if COLUMN }}) -> vec4<f32> {
     let quad = at{{ " % " ~ QUADS ~ "u" if COLUMN }};
     let v = vec4<f32>(gated[4u * quad], gated[4u * quad + 1u], gated[4u * quad + 2u], gated[4u * quad + 3u]);
 {% if COLUMN %}
-    let f = quad_scales{{ D }}(group{{ D }}(at / {{ QUADS }}u * {{ F.group }}u), {{ QUADS }}u * item + quad);
 {% if F.minimum %}
     quad_minimums[at] = dot(v, f.minimum);
 {% endif %}
@@ -63,25 +71,26 @@ fn gated_quad(at: u32, item: u32) -> vec4<f32> {
 }
 
 // Stage the gated outputs, multiply them, and clear the sums of the next phase. All threads call this.
-fn add_down(item: u32, thread: Thread, subgroup_size: u32) {
+fn add_down(item: u32, thread: Thread, subgroup_size: u32{% for q in range(SCALE_QUADS) %}, scales{{ q }}: QuadScales{{ D }}{% endfor %}) {
     for (var i = item * WG + thread.index; i < SLOT; i += STRIDE * WG) {
         atomicStore(&down[SLOT + i], 0u);
     }
     has_more = false;
     workgroupBarrier();
-    for (var first = 0u; first < {{ STAGED_QUADS }}; first += WG) {
-        let at = first + {{ "first_quad(thread, subgroup_size)" if INT8 else "thread.index" }};
-        var v = vec4<f32>(0.0);
-        if (at < {{ STAGED_QUADS }}) {
-            v = gated_quad(at, item);
+    let own = {{ "first_quad(thread, subgroup_size)" if INT8 else "thread.index" }};
+{% for q in range(SCALE_QUADS or 1) %}
+    let at{{ q }} = {{ q }}u * WG + own;
+    var v{{ q }} = vec4<f32>(0.0);
+    if (at{{ q }} < {{ STAGED_QUADS }}) {
+        v{{ q }} = gated_quad(at{{ q }}{{ ", scales" ~ q if COLUMN }});
 {% if not INT8 %}
-            staged[at] = v;
-{% endif %}
-        }
-{% if INT8 %}
-        stage_quad(thread, subgroup_size, at, at < {{ STAGED_QUADS }}, v);
+        staged[at{{ q }}] = v{{ q }};
 {% endif %}
     }
+{% if INT8 %}
+    stage_quad(thread, subgroup_size, at{{ q }}, at{{ q }} < {{ STAGED_QUADS }}, v{{ q }});
+{% endif %}
+{% endfor %}
 {% if COLUMN and F.minimum %}
     workgroupBarrier();
     for (var group = thread.index; group < GROUPS; group += WG) {
