@@ -45,9 +45,7 @@ fn add_large(n: u32, v: f32) {
 var<workgroup> quad_minimums: array<f32, {{ STAGED_QUADS }}>;  // products with the minimums, of four outputs each
 var<workgroup> down_minimums: array<f32, GROUPS>;        // and of all
 {% endif %}
-{% endif %}
 
-{% if COLUMN %}
 // The scales of quad `at` of those that are staged; past the end those of the last.
 fn down_scales(at: u32, item: u32) -> QuadScales{{ D }} {
     let inside = min(at, {{ STAGED_QUADS }} - 1u);
