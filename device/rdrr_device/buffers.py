@@ -52,6 +52,21 @@ class BufferSlice:
             )
         return BufferSlice(self.buffer, self.offset + offset, size)
 
+    def overlaps(self, other: BufferSlice) -> bool:
+        """Return whether another slice has bytes in common with this one."""
+        begins, ends = max(self.offset, other.offset), min(self.end, other.end)
+        return self.buffer is other.buffer and begins < ends
+
+    def contains(self, other: BufferSlice) -> bool:
+        """Return whether all bytes of another slice are in this one."""
+        same = self.buffer is other.buffer
+        return same and self.offset <= other.offset and other.end <= self.end
+
+    @property
+    def end(self) -> int:
+        """The byte behind the last one, from the start of the buffer."""
+        return self.offset + self.size
+
 
 def bind_group_entries(buffers: Sequence[BufferSlice]) -> list[dict[str, Any]]:
     """Return the bind group entries of some slices, which are given in binding order."""

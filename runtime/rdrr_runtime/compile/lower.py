@@ -112,7 +112,9 @@ def lower(model: LoadedModel, spec: PassSpec, ctx: OpContext, cache: KvCache) ->
     assert isinstance(head, Head), "the last op is the head"
     norm, whole = last if isinstance(last, Norm) else None, Body.of(graph.ops)
     body = Body(whole.ops[: -1 if norm is None else -2], whole.readers, whole.last_reader)
-    values = Values(model.workspace, Counter(whole.readers))
+    values = Values(
+        model.workspace, Counter(whole.readers), None if ctx.grid is None else ctx.max_rows
+    )
     build = PassBuilder(model, spec, ctx, cache, body, values)
     index = 0
     while index < len(body.ops):

@@ -24,7 +24,7 @@ class Workspace:
     def __init__(self, arena: Arena, rows: int, value_bytes: int = 4) -> None:
         self._arena = arena
         self._rows = rows
-        self._value_bytes = value_bytes
+        self.value_bytes = value_bytes
         self._slots: dict[tuple[int, int], BufferSlice] = {}
         self._named: dict[str, BufferSlice] = {}
 
@@ -32,13 +32,13 @@ class Workspace:
         """Return the buffer of this name, with at least `size` bytes."""
         if name not in self._named or self._named[name].size < size:
             self._named[name] = self._arena.empty(name, size)
-        return self._named[name]
+        return self._named[name].range(0, size)
 
     def slot(self, width: int, index: int) -> BufferSlice:
         """Return the buffer number `index` for values of `width` elements per row."""
         key = (width, index)
         if key not in self._slots:
-            size = self._value_bytes * self._rows * width
+            size = self.value_bytes * self._rows * width
             self._slots[key] = self._arena.empty(f"values.{width}.{index}", size)
         return self._slots[key]
 
@@ -58,6 +58,7 @@ class Values:
 
     workspace: Workspace
     readers: Counter[str]
+    rows: int | None = None
     live: dict[str, tuple[int, int]] = field(default_factory=dict)
     free: dict[int, list[int]] = field(default_factory=dict)
     counts: Counter[int] = field(default_factory=Counter)
@@ -75,7 +76,13 @@ class Values:
             index = self.counts[width]
             self.counts[width] += 1
         self.live[name] = (width, index)
-        return self.workspace.slot(width, index)
+        return self._slot(width, index)
+
+    def _slot(self, width: int, index: int) -> BufferSlice:
+        whole = self.workspace.slot(width, index)
+        if self.rows is None:
+            return whole
+        return whole.range(0, self.workspace.value_bytes * self.rows * width)
 
     def allocate_parts(self, widths: Mapping[str, int], value_bytes: int) -> BufferSlice:
         """Return a buffer for values of one row that lie side by side, in the order of `widths`.
@@ -96,7 +103,7 @@ class Values:
         """Return the buffer of a value."""
         if name in self.parts:
             return self.parts[name][0]
-        return self.workspace.slot(*self.live[name])
+        return self._slot(*self.live[name])
 
     def rename(self, old: str, new: str) -> None:
         """Rename a value that an op has changed in place."""
