@@ -33,7 +33,7 @@
 {% include "snippets/head_transform.wgsl" %}
 {% include "snippets/ordered.wgsl" %}
 var<storage, read> current: Step;
-var<storage, read> projected: array<{{ VALUE }}>;
+var<storage, read> projected: array<vec4<{{ VALUE }}>>;
 var<storage, read_write> k_cache: array<KvWord>;
 var<storage, read_write> v_cache: array<KvWord>;
 var<storage, read_write> sums: array<vec4<f32>>;

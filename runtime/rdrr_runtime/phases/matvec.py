@@ -46,6 +46,9 @@ MAX_UNQUANTIZED = 1024
 """Most outputs of unquantized matrices beside quantized ones in an int8 product, since each of
 these outputs reads the whole input again."""
 
+KEPT_TILES = 4
+"""Most tiles of gated outputs that are stored together, after one wait of the workgroup."""
+
 MAX_OUTPUT_GROUPS = 4 * MAX_WORKGROUPS
 """Most entries of `best` that a phase with the output `best` writes."""
 
@@ -171,7 +174,14 @@ def matvec(
         )
     combines = isinstance(source.before, AttentionSplits)
     threads, team, per_team = division(
-        ctx, tuning_key.used, weights, outputs, gate=gate, combines=combines, down=weight
+        ctx,
+        tuning_key.used,
+        weights,
+        outputs,
+        gate=gate,
+        combines=combines,
+        quantizes=output.int8,
+        down=weight,
     )
     rows = threads // team * per_team
     tiles = [-(-(outputs if gate else one.n) // rows) for one in bound.weights]
@@ -190,6 +200,7 @@ def matvec(
         bias=output.bias is not None,
         int8=int8,
         int8_out=output.int8,
+        kept_tiles=min(KEPT_TILES, -(-sum(tiles) // items)) if output.int8 else None,
         pairs=pairs,
         at_once=0 if weight is None else outputs_at_once(weight, threads),
         scale_quads=scale_quads(weight, threads) if column and weight else 0,

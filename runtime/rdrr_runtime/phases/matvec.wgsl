@@ -106,6 +106,9 @@ override K_STAGED: u32;          // K rounded up to whole units, a multiple of 6
 override ROWS: u32;              // outputs of a tile
 override STRIDE: u32;            // number of items
 override STEPS: u32;             // tiles of each item
+{% if INT8_OUT %}
+override KEPT_TILES: u32;        // tiles that are stored together
+{% endif %}
 {% if DOWN %}
 override SLOT: u32;              // words from the results of this phase to those that it clears
 {% if COLUMN %}
@@ -176,7 +179,7 @@ var<workgroup> partial: array<Sums, WG>;
 {% include "snippets/candidate.wgsl" %}
 {% endif %}
 {% if INT8_OUT or DOWN %}
-var<workgroup> gated: array<f32, {{ PAIRS or "ROWS" }}>;
+var<workgroup> gated: array<f32, {{ PAIRS or "KEPT_TILES * ROWS" }}>;
 {% endif %}
 {% if INPUT in ("norm", "layer_norm") or COLUMN or ADDED_NORMED %}
 {% set KEPT = "vec3<f32>" if COLUMN or INPUT == "layer_norm" else "f32" %}
@@ -237,7 +240,7 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
     }
 {% endif %}
 {% if INPUT == "combine" %}
-    load_split_factors(thread.index);
+    load_stats(thread.index);
 {% elif INPUT == "layer_norm" %}
     publish_totals(vec3<f32>(moments(thread.index), 0.0), thread);
     workgroupBarrier();
@@ -291,9 +294,22 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
         var first_output = 0u;
         var own = 0u;  // first output of this team, counted over all matrices
         var end = 0u;  // end of the outputs of its matrix
+{% for F in FORMATS %}
+{% if not GATE or loop.first %}
+{% set s = loop.index0 %}
+        if (tile >= first_tile && tile < first_tile + TILES{{ s }}) {
+            own = first_output + (tile - first_tile) * ROWS + team * {{ PER_TEAM }}u;
+            end = first_output + N{{ s }}{{ " / 2u" if GATE and GATED_MATRICES == 1 }};
+        }
+        first_tile += TILES{{ s }};
+        first_output += N{{ s }};
+{% endif %}
+{% endfor %}
+        first_tile = 0u;
         var acc = Sums();
 {% if OUTPUT == "add" %}
-        var residual = 0.0;
+        // Here, so that it is not waited for at the end.
+        let residual = f32(y[min(own + min(lane, {{ PER_TEAM - 1 }}u), end - 1u)]);
 {% endif %}
 {% if COLUMN %}
         var factor = 1.0;
@@ -307,13 +323,6 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
             let outputs = N{{ s }}{{ " / 2u" if GATE and GATED_MATRICES == 1 }};
             let tile_row = (tile - first_tile) * ROWS;
             let row = tile_row + team * {{ PER_TEAM }}u;
-            own = first_output + row;
-            end = first_output + outputs;
-{% if OUTPUT == "add" %}
-            if (lane < {{ PER_TEAM }}u && own + lane < end) {
-                residual = f32(y[own + lane]);  // here, so that it is not waited for at the end
-            }
-{% endif %}
 {% if GATE %}
             let up = {{ "outputs" if GATED_MATRICES == 1 else "0u" }};
 {% endif %}
@@ -345,7 +354,6 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
             }
         }
         first_tile += TILES{{ s }};
-        first_output += N{{ s }};
 {% endif %}
 {% endfor %}
         let sum = team_sum(acc, thread, subgroup_size, team);
@@ -355,7 +363,7 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
 {% if GATE %}
             let result = gated_activation(product, factor * {{ "(" if COLUMN }}sum[{{ PER_TEAM }}u + lane]{{ " - minimums.y)" if COLUMN }});
 {% if INT8_OUT or DOWN %}
-            gated[{{ "step * ROWS + " if DOWN }}team * {{ PER_TEAM }}u + lane] = result;
+            gated[{{ "step * ROWS + " if DOWN else "step % KEPT_TILES * ROWS + " }}team * {{ PER_TEAM }}u + lane] = result;
 {% else %}
             y[n] = value(result);
 {% endif %}
@@ -372,10 +380,12 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
 {% endif %}
         }
 {% if INT8_OUT %}
-        workgroupBarrier();
-        store_int8(tile, thread.index);
-{% endif %}
-{% if COLUMN or INT8_OUT %}
+        if (step % KEPT_TILES == KEPT_TILES - 1u || step == STEPS - 1u) {
+            workgroupBarrier();
+            store_int8(item, step - step % KEPT_TILES, step % KEPT_TILES + 1u, thread.index);
+            workgroupBarrier();  // until all threads have read what the next tile overwrites
+        }
+{% elif COLUMN %}
         workgroupBarrier();  // until all threads have read what the next tile overwrites
 {% endif %}
     }

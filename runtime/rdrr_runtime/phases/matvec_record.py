@@ -43,6 +43,7 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
         bias: Whether a bias is added.
         int8: Whether the input is quantized to int8.
         int8_out: Whether gated outputs are quantized to int8.
+        kept_tiles: With `int8_out`: tiles whose outputs are stored together.
         pairs: For `down`: gated outputs of an item; 0 for others.
         at_once: For `down`: outputs that a thread computes at a time.
         scale_quads: Then with column-major matrices: quads of scales of the down projection that a
@@ -80,6 +81,7 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
     bias: bool = choice()
     int8: bool = choice()
     int8_out: bool = choice()
+    kept_tiles: int | None = None
     pairs: int = choice(0)
     at_once: int = choice(0)
     scale_quads: int = choice(0)
@@ -103,6 +105,11 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
     score_at: int | None = None
     factors: bool = choice(default=False)
     factors_first: int | None = None
+
+    @property
+    def fills(self) -> bool:
+        """See `Record.fills`."""
+        return True
 
 
 @dataclass(frozen=True)

@@ -40,12 +40,13 @@ var<private> branch_factor: f32;
 fn branch_squares(own: u32) -> f32 {
     let last = K / 4u - 1u;
     held_at = min(own, last);
-    held_x = vec4<f32>(x[held_at]);
-    held_branch = branch_at(held_at);
     held_gain = gain[held_at];
 {% if INPUT == "norm" %}
     held_next_gain = gain[K / 4u + held_at];
 {% endif %}
+    let first = vec4<f32>(x[held_at]);
+    held_branch = branch_at(held_at);
+    held_x = first;
     var squares = select(0.0, dot(held_branch, held_branch), own <= last);
     for (var i = own + WG; i <= last; i += WG) {
         let v = branch_at(i);

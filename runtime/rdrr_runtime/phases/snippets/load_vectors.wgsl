@@ -25,7 +25,8 @@ fn compute_inverse_rms(row: u32, first_head: u32, t: u32) {
     {
         var own = 0.0;
         for (var i = t; i < {{ count }} * HEAD_DIM; i += WG) {
-            let v = f32(projected[row_first + {{ first }} + i]);
+            let at = row_first + {{ first }} + i;
+            let v = f32(projected[at / 4u][at % 4u]);
             own += v * v;
         }
         squares[t] = own;
@@ -141,12 +142,7 @@ fn load_vectors(row: u32, first_head: u32, has_new: bool, t: u32) {
     var angles = angles_of(position, 4u * (t % WORDS));
     for (var word = t; word < words; word += WG) {
         let first = vector_at(row, first_head, word / WORDS) + 4u * (word % WORDS);
-        partial[word] = vec4<f32>(
-            f32(projected[first]),
-            f32(projected[first + 1u]),
-            f32(projected[first + 2u]),
-            f32(projected[first + 3u]),
-        );
+        partial[word] = vec4<f32>(projected[first / 4u]);
     }
     workgroupBarrier();
 {% if NORM %}

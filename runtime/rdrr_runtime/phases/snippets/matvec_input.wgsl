@@ -2,41 +2,14 @@
 // of its norm (the inverse root mean square is applied to the sums), or after LayerNorm, or combined from the partial results
 // of attention, or normed head by head; the latter two may be multiplied by gates.
 {% if INPUT == "combine" %}
-{% include "snippets/ordered.wgsl" %}
 {% include "snippets/has_keys.wgsl" %}
-override HEAD_COUNT = PARTIALS / SPLITS;
-var<workgroup> head_max: array<atomic<u32>, HEAD_COUNT>;  // maximum score of each head, as `ordered` bits
-var<workgroup> live: atomic<u32>;  // splits that have keys; the same number for all heads of a token
-var<workgroup> split_factor: array<f32, PARTIALS>;
-var<workgroup> split_sum: array<f32, PARTIALS>;  // multiplied by the factor
+const NO_SCORE = -3.4028234663852886e38;
+var<workgroup> split_stats: array<vec2<f32>, PARTIALS>;
 
-// Compute the factor of each split. The whole workgroup waits for this, so there is no loop over the splits
-// of a head.
-fn load_split_factors(t: u32) {
-    for (var h = t; h < HEAD_COUNT; h += WG) {
-        atomicStore(&head_max[h], 0u);  // less than all others
-    }
-    if (t == 0u) {
-        atomicStore(&live, 0u);
-    }
-    workgroupBarrier();
+// Load the statistics of all splits, each by one thread: that takes no longer than those of one split.
+fn load_stats(t: u32) {
     for (var i = t; i < PARTIALS; i += WG) {
-        let found = stats[i];
-        split_factor[i] = found.x;
-        split_sum[i] = found.y;
-        if (has_keys(found.y)) {
-            atomicMax(&head_max[i / SPLITS], ordered(found.x));
-            if (i < SPLITS) {
-                atomicMax(&live, i + 1u);
-            }
-        }
-    }
-    workgroupBarrier();
-    for (var i = t; i < PARTIALS; i += WG) {
-        let top = from_ordered(atomicLoad(&head_max[i / SPLITS]));
-        let factor = select(0.0, exp(split_factor[i] - top), has_keys(split_sum[i]));
-        split_factor[i] = factor;
-        split_sum[i] *= factor;
+        split_stats[i] = stats[i];
     }
     workgroupBarrier();
 }
@@ -100,28 +73,42 @@ fn input(i: u32, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
     }
     return v * (OFFSET + g);
 {% elif INPUT == "norm" %}
+    let g = gain[i];  // first: it comes from memory, and the input may not be there yet
     let v = {{ "stream_at(i)" if ADDED else "vec4<f32>(x[i])" }};
     (*totals).x += dot(v, v);
-    return v * (OFFSET + gain[i]);
+    return v * (OFFSET + g);
 {% elif INPUT == "layer_norm" %}
     let v = (vec4<f32>(x[i]) - row_mean) * row_factor;
     return v{{ " * (OFFSET + gain[i])" if INPUT_GAIN }}{{ " + shift[i]" if INPUT_BIAS }};
 {% elif INPUT == "combine" %}
     let width = HEAD_DIM / 4u;
     let first = i / width * SPLITS;
-    let live_splits = atomicLoad(&live);
+    var top = NO_SCORE;
     var sum = vec4<f32>(0.0);
     var total = 0.0;
-    // Four splits at a time, so that their loads overlap. Splits without keys are last.
-    for (var s = 0u; s < live_splits; s += 4u) {
+    // Four splits at a time, so that their loads overlap. Splits without keys are the last ones, and nobody writes
+    // their sums.
+    for (var s = 0u; s < SPLITS && has_keys(split_stats[first + s].y); s += 4u) {
 {% for j in range(4) %}
-        let factor{{ j }} = split_factor[first + min(s + {{ j }}u, SPLITS - 1u)];
-        let split{{ j }} = x[(first + min(s + {{ j }}u, SPLITS - 1u)) * width + i % width];
+        let at{{ j }} = first + min(s + {{ j }}u, SPLITS - 1u);
+        let split{{ j }} = x[at{{ j }} * width + i % width];
 {% endfor %}
 {% for j in range(4) %}
-        if (s + {{ j }}u < live_splits) {
+        let stat{{ j }} = split_stats[at{{ j }}];
+        let counts{{ j }} = s + {{ j }}u < SPLITS && has_keys(stat{{ j }}.y);
+{% endfor %}
+        let old_top = top;
+{% for j in range(4) %}
+        top = max(top, select(NO_SCORE, stat{{ j }}.x, counts{{ j }}));
+{% endfor %}
+        let kept = exp(old_top - top);
+        sum *= kept;
+        total *= kept;
+{% for j in range(4) %}
+        if (counts{{ j }}) {
+            let factor{{ j }} = exp(stat{{ j }}.x - top);
+            total += factor{{ j }} * stat{{ j }}.y;
             sum += factor{{ j }} * split{{ j }};
-            total += split_sum[first + s + {{ j }}u];
         }
 {% endfor %}
     }

@@ -14,8 +14,9 @@ var<workgroup> sums: array<f32, K_STAGED / 16u>;  // of 16 elements as rounded
 fn stage(thread: Thread) {
     for (var i = thread.index; i < K_STAGED / 16u; i += WG) {
         let inside = 16u * i < K;
-        staged[i] = select(vec4<u32>(0u), x[min(i, K / 16u - 1u)], inside);
+        let codes = x[min(i, K / 16u - 1u)];
         let scale = x_scales[min(i, K / 16u - 1u)];
+        staged[i] = select(vec4<u32>(0u), codes, inside);
         scales[i] = select(0.0, scale.x, inside);
         sums[i] = select(0.0, scale.x * f32(bitcast<i32>(scale.y)), inside);
     }
