@@ -91,6 +91,11 @@ class AttentionDecode(AttentionRecord, TransformRecord):
     min_keys: int
     staged: int
 
+    @property
+    def fills(self) -> bool:
+        """See `Record.fills`."""
+        return True
+
 
 def refusal(ctx: OpContext, spec: AttentionSpec, *, norm_and_rope: bool = False) -> str | None:
     """Return why the phase cannot compute an attention, or None if it can.

@@ -53,6 +53,11 @@ class EmbedRecord(WeightsRecord):
     clears: bool = choice(default=False)
     cleared_words: int | None = None
 
+    @property
+    def fills(self) -> bool:
+        """See `Record.fills`."""
+        return self.outputs == self.rows
+
 
 CANDIDATES = tuple(EmbedTuning(threads) for threads in (8, 16, 32, 64, 128, 256))
 

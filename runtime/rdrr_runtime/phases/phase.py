@@ -67,6 +67,11 @@ class Record:
     variant: str = ""
 
     @property
+    def fills(self) -> bool:
+        """Whether each call writes all of its outputs, or all that later phases read of them."""
+        return False
+
+    @property
     def name(self) -> str:
         """Name of the kernel in explanations and profiles, e.g. `matvec.q4_k.norm.store`."""
         return f"{self.shader}.{self.variant}" if self.variant else self.shader
