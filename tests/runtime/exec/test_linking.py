@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.kernels import Work
-from rdrr_device.shaders import Access, Binding
 from rdrr_runtime.exec.persistent.declarations import (
     Names,
     UnlinkableError,
     declarations,
 )
+from rdrr_runtime.exec.persistent.elements import Element, HandedElement
+from rdrr_runtime.exec.persistent.handover import Slots
 from rdrr_runtime.exec.persistent.linking import link
 from rdrr_runtime.exec.persistent.renaming import Renaming
-from rdrr_runtime.exec.persistent.schedule import handed_over, waits
+from rdrr_runtime.exec.persistent.schedule import shared_buffers, waits
+from support.fake_phases import fake_phase
 
 SHADER = """// a comment with var<storage, read> fake: array<u32>;
 enable f16;
@@ -44,10 +46,10 @@ def _names(**constants):
 
 def _renaming():
     made = Renaming(3, declarations(SHADER), _names())
-    made.indexed = {
-        "x": ("buffer_0", "at_3_0"),
-        "best": ("buffer_1", "at_3_1"),
-        "partial": ("pool", ""),
+    made.reads = {
+        "x": Element("buffer_0", "at_3_0"),
+        "best": Element("buffer_1", "at_3_1"),
+        "partial": Element("pool"),
     }
     return made
 
@@ -103,6 +105,19 @@ def test_accesses_go_to_the_variables_of_the_module():
     assert "mine.sums.x" in _text("helper")
 
 
+def test_an_array_can_be_read_and_written_in_different_places():
+    source = """var<storage, read_write> x: array<f32>;
+fn phase(item: u32) { x[item] = x[item] + 1.0; }
+"""
+    declared = declarations(source)
+    made = Renaming(0, declared, Names(declared, {}))
+    made.reads = {"x": Element("buffer_0", "at_0_0")}
+    made.writes = {"x": HandedElement("words1", "to_0_0", "f32")}
+    assert "words1[to_0_0 + (item)] = bitcast<u32>(buffer_0[at_0_0 + (item)] + 1.0);" in made.text(
+        declared[-1]
+    )
+
+
 @pytest.mark.parametrize(
     ("function", "why"),
     [
@@ -114,41 +129,57 @@ def test_accesses_go_to_the_variables_of_the_module():
 def test_a_use_that_cannot_be_rewritten_is_refused(function, why):
     declared = declarations(f"{SHADER}{function}")
     made = Renaming(0, declared, Names(declared, {"K": 64}))
-    made.indexed = {"x": ("buffer_0", "at_0_0")}
+    made.reads = {"x": Element("buffer_0", "at_0_0")}
     with pytest.raises(UnlinkableError, match=why):
         made.text(declared[-1])
 
 
-class FakePhase:
-    """The parts of a phase that the schedule reads: ranges of buffers and how they are used."""
-
-    def __init__(self, *ranges):
-        self.slices = [memory for memory, _ in ranges]
-        self.bindings = [
-            Binding("b", Access.READ_WRITE if writes else Access.READ) for _, writes in ranges
-        ]
-
-
 A, B = object(), object()
+
+
+def _phase(*touched):
+    """Return a phase that touches ranges of buffers, each given with whether it writes there."""
+    names = [f"b{index}" for index in range(len(touched))]
+    declared = (
+        f"{'write' if writes else 'read'} {name}: array<f32>"
+        for name, (_, writes) in zip(names, touched, strict=True)
+    )
+    buffers = {name: memory for name, (memory, _) in zip(names, touched, strict=True)}
+    return fake_phase("", *declared, **buffers)
 
 
 def _range(buffer, offset, size, writes):
     return BufferSlice(buffer, offset, size), writes
 
 
+def _in_memory(phases):
+    return [Slots({}, {}, frozenset(one.buffers)) for one in phases]
+
+
 def test_a_phase_waits_only_for_what_it_depends_on():
-    first = FakePhase(_range(A, 0, 16, True))
-    beside = FakePhase(_range(A, 16, 16, True), _range(B, 0, 16, False))
-    reader = FakePhase(_range(A, 0, 4, False), _range(B, 0, 16, False))
-    writer = FakePhase(_range(B, 8, 8, True))
-    assert waits([first, beside, reader, writer]) == [False, False, True, True]
-    assert waits([beside, reader]) == [False, False]
+    first = _phase(_range(A, 0, 16, True))
+    beside = _phase(_range(A, 16, 16, True), _range(B, 0, 16, False))
+    reader = _phase(_range(A, 0, 4, False), _range(B, 0, 16, False))
+    writer = _phase(_range(B, 8, 8, True))
+    phases = [first, beside, reader, writer]
+    assert waits(phases, _in_memory(phases)) == [False, False, True, True]
+    assert waits([beside, reader], _in_memory([beside, reader])) == [False, False]
 
 
-def test_only_ranges_that_two_phases_touch_are_handed_over():
-    own = [FakePhase(_range(A, at, 16, True)) for at in (0, 16)]
-    assert handed_over(own) == set()
-    assert handed_over([*own, FakePhase(_range(A, 8, 16, False))]) == {id(A)}
+def test_a_phase_does_not_wait_for_what_is_handed_over():
+    phases = [_phase(_range(A, 0, 16, True)), _phase(_range(A, 0, 16, False))]
+    handed = [Slots({}, {"b0": 0}, frozenset()), Slots({"b0": 0}, {}, frozenset())]
+    assert waits(phases, _in_memory(phases)) == [False, True]
+    assert waits(phases, handed) == [False, False]
+    assert shared_buffers(phases, _in_memory(phases)) == {id(A)}
+    assert shared_buffers(phases, handed) == set()
+
+
+def test_only_ranges_that_two_phases_touch_are_shared():
+    own = [_phase(_range(A, at, 16, True)) for at in (0, 16)]
+    assert shared_buffers(own, _in_memory(own)) == set()
+    both = [*own, _phase(_range(A, 8, 16, False))]
+    assert shared_buffers(both, _in_memory(both)) == {id(A)}
 
 
 def test_phases_of_other_sizes_are_refused(bench):

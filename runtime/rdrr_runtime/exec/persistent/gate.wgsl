@@ -29,7 +29,7 @@ fn has_failed(index: u32) -> bool {
 }
 
 // Wait until the workgroups have arrived `goal` times in all; false, in all threads, if they have not
-// after `gate.polls` looks.
+// after `gate.polls` looks, or if one has given up before.
 //
 // The storage barrier completes the writes of a workgroup before it arrives. None is needed behind the wait:
 // what other workgroups wrote is in @coherent buffers, whose reads no cache of a multiprocessor serves. A second
@@ -43,6 +43,7 @@ fn all_arrived(index: u32, goal: u32) -> bool {
         var late = 0u;
         loop {
             if (atomicLoad(&gate.arrived) >= goal) {
+                late = atomicLoad(&gate.failed);
                 break;
             }
             looks++;
@@ -57,10 +58,13 @@ fn all_arrived(index: u32, goal: u32) -> bool {
     return workgroupUniformLoad(&gave_up) == 0u;
 }
 
-// The last of `groups` workgroups to leave prepares the gate for the next dispatch.
-fn leave(index: u32, groups: u32) {
-    if (index == 0u && atomicAdd(&gate.left, 1u) == groups - 1u) {
+// The last of `groups` workgroups to leave prepares the gate for the next dispatch; returns whether this thread
+// does that.
+fn leave(index: u32, groups: u32) -> bool {
+    let is_last = index == 0u && atomicAdd(&gate.left, 1u) == groups - 1u;
+    if (is_last) {
         atomicStore(&gate.arrived, 0u);
         atomicStore(&gate.left, 0u);
     }
+    return is_last;
 }

@@ -2,8 +2,9 @@
 
 A unit is a phase's function with its constants and the large buffers that it binds; phases that
 differ only in the ranges of these buffers share a unit. Storage buffers are declared once for each
-buffer and element type, and an access adds the offset of the call, which the table holds. Arrays in
-workgroup memory are laid over each other, since only one unit runs at a time.
+buffer and element type, and an access adds the offset of the call, which the table holds. Values
+that phases hand to each other are in words of their own (`handover`). Arrays in workgroup memory
+are laid over each other, since only one unit runs at a time.
 
 `rdrr_runtime.exec.persistent.renaming` rewrites the text of each unit.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,17 +27,29 @@ from rdrr_runtime.exec.persistent.declarations import (
     UnlinkableError,
     declarations,
 )
+from rdrr_runtime.exec.persistent.elements import Element, HandedElement
+from rdrr_runtime.exec.persistent.handover import EMPTY, WORD_BYTES, Slots, assign_slots
 from rdrr_runtime.exec.persistent.renaming import Renaming
-from rdrr_runtime.exec.persistent.schedule import handed_over, waits
-from rdrr_runtime.phases.launch import parameters
+from rdrr_runtime.exec.persistent.schedule import shared_buffers, waits
+from rdrr_runtime.exec.persistent.units import MOST_OFFSETS, Offset, Unit
 from rdrr_runtime.phases.phase import FOLDER as PHASES
-from rdrr_runtime.phases.phase import MAX_BUFFERS, Phase, Record
+from rdrr_runtime.phases.phase import Phase
 
 FOLDER = ShaderFolder("rdrr_runtime.exec.persistent")
 
-CALL_WORDS = 4 + MAX_BUFFERS
-"""Words of a call in the table: unit, items, token rows of a call (0 if the items do not depend on
-them), whether to wait first, and the offset of each buffer in elements."""
+CALL_WORDS = 4 + MOST_OFFSETS
+"""Words of a call in the table, a multiple of 4: unit, items, token rows of a call (0 if the items
+do not depend on them), whether to wait first, and the offsets of its operands."""
+
+ITEMS, WAITS = 1, 3
+"""Columns of the table."""
+
+MOST_RANGES = MOST_OFFSETS // 2
+"""Ranges of words of a call that stands for a phase that is left out: one that it reads, and those
+that it writes."""
+
+OMITTED = 0xFFFF
+"""The unit of calls that stand for phases that are left out."""
 
 MOST_UNITS = 16
 """Most units of a module. Compilers inline them all: NVIDIA's took 1 s for 10 units on an H200, and
@@ -55,13 +68,18 @@ class Linked:
         buffers: Whole buffers by the names under which the module declares them, without the table
             and the gate.
         table: Calls, u32 [calls, CALL_WORDS].
+        omitted: The calls that stand for phases that are left out, in the same form: they wait for
+            a value that the phase reads, and fill those that it hands over.
         workgroup_bytes: Upper bound of the workgroup memory that the module declares.
+        words: Words of the values that the phases hand over.
     """
 
     source: str
     buffers: Mapping[str, BufferSlice]
     table: npt.NDArray[np.uint32]
+    omitted: npt.NDArray[np.uint32]
     workgroup_bytes: int
+    words: int
 
 
 def link(phases: Sequence[Phase], *, threads: int) -> Linked:
@@ -74,10 +92,23 @@ def link(phases: Sequence[Phase], *, threads: int) -> Linked:
     Raises:
         UnlinkableError: A phase has another number of threads, or a form that cannot be joined.
     """
-    linker = _Linker(threads, handed_over(phases))
-    calls = zip(phases, waits(phases), strict=True)
-    rows = [linker.call(one, must_wait=must_wait) for one, must_wait in calls]
-    return linker.finish(rows)
+    slots, words = assign_slots(phases)
+    linker = _Linker(threads, shared_buffers(phases, slots))
+    calls = list(zip(phases, slots, waits(phases, slots), strict=True))
+    rows = [linker.call(one, handed, must_wait=wait) for one, handed, wait in calls]
+    omitted = [_omitted(one, handed, must_wait=wait) for one, handed, wait in calls]
+    return linker.finish(rows, omitted, words)
+
+
+def _omitted(phase: Phase, slots: Slots, *, must_wait: bool) -> list[int]:
+    """Return the call that stands for a phase that is left out, see `Linked.omitted`."""
+    latest = sorted(slots.reads.items(), key=lambda one: one[1])[-1:]
+    ranges = [*(latest or [("", 0)]), *slots.writes.items()]
+    if len(ranges) > MOST_RANGES:
+        raise UnlinkableError(f"{phase.label} hands over {len(ranges) - 1} values")
+    sizes = [phase.buffers[name].size // WORD_BYTES if name else 0 for name, _ in ranges]
+    found = [word for (_, first), size in zip(ranges, sizes, strict=True) for word in (first, size)]
+    return [OMITTED, 0, 0, int(must_wait), *found, *[0] * (MOST_OFFSETS - len(found))]
 
 
 @dataclass
@@ -99,42 +130,6 @@ class _Pool:
     count: int = 0
 
 
-@dataclass
-class _Unit:
-    """A phase's function in the module.
-
-    Attributes:
-        number: Suffix of its names.
-        record: Shader and constants.
-        by_rows: Whether the function is called for each group of token rows.
-        names: Constants and types of the shader.
-        offsets: For the number of each buffer that is an array, whose offset each call gives, the
-            bytes of its elements.
-        texts: Declarations with the names of the module.
-    """
-
-    number: int
-    record: Record
-    by_rows: bool
-    names: Names
-    offsets: dict[int, int] = field(default_factory=dict)
-    texts: list[str] = field(default_factory=list)
-
-    @property
-    def text(self) -> str:
-        """All declarations."""
-        return "\n".join(filter(None, self.texts))
-
-    @property
-    def call(self) -> str:
-        """The call of the unit's function."""
-        zero = set() if self.record.has_subgroups else {"subgroup_size"}
-        if not self.by_rows:
-            zero.add("row")
-        given = ("0u" if one in zero else one for one in parameters(self.record.source))
-        return f"phase_{self.number}({', '.join(given)})"
-
-
 class _Linker:
     """The module under construction.
 
@@ -146,29 +141,23 @@ class _Linker:
     def __init__(self, threads: int, coherent: set[int]) -> None:
         self._threads = threads
         self._coherent = coherent
-        self._units: dict[Any, _Unit] = {}
+        self._units: dict[Any, Unit] = {}
         self._buffers: dict[tuple[int, str], _Buffer] = {}
         self._written: set[int] = set()
         self._pools: dict[str, _Pool] = {}
         self._structs: dict[str, str] = {}
         self._own_bytes = 0
 
-    def call(self, phase: Phase, *, must_wait: bool) -> list[int]:
+    def call(self, phase: Phase, slots: Slots, *, must_wait: bool) -> list[int]:
         """Return the row of a phase in the table of calls."""
-        record = phase.record
-        if record.threads != self._threads:
-            raise UnlinkableError(f"{phase.label} has {record.threads} threads")
-        unit = self._unit(phase)
-        offsets = [0] * MAX_BUFFERS
-        for index, (binding, memory) in enumerate(zip(phase.bindings, phase.slices, strict=True)):
-            if index in unit.offsets:
-                offsets[index] = memory.offset // unit.offsets[index]
-            elif memory.offset:
-                raise UnlinkableError(f"{binding.name} of {phase.label} is not at offset 0")
-        return [unit.number, phase.work.items, phase.work.rows or 0, int(must_wait), *offsets]
+        if phase.record.threads != self._threads:
+            raise UnlinkableError(f"{phase.label} has {phase.record.threads} threads")
+        unit, work = self._unit(phase, slots), phase.work
+        offsets = unit.offsets_of(phase, slots)
+        return [unit.number, work.items, work.rows or 0, int(must_wait), *offsets]
 
-    def finish(self, rows: list[list[int]]) -> Linked:
-        """Return the module with the calls `rows`."""
+    def finish(self, rows: list[list[int]], omitted: list[list[int]], words: int) -> Linked:
+        """Return the module with the calls `rows`, which hand over `words` words."""
         units = list(self._units.values())
         if len(units) > MOST_UNITS:
             raise UnlinkableError(f"it has {len(units)} different phases, at most {MOST_UNITS}")
@@ -186,11 +175,15 @@ class _Linker:
                 _UnitText(one.number, one.text, one.call, one.by_rows, tuple(one.offsets))
                 for one in units
             ),
+            OMITTED=OMITTED,
+            RANGES=MOST_RANGES,
             STEP=step,
             SUBGROUPS=has_subgroups,
             WG=self._threads,
             CALLS=len(rows),
             WORDS=CALL_WORDS,
+            EMPTY=EMPTY,
+            HALF_WORDS=words,
         )
         if any(one.record.source.startswith("enable f16") for one in units):
             text = f"enable f16;\n{text}"
@@ -199,7 +192,9 @@ class _Linker:
             text,
             {one.name: one.memory for one in self._buffers.values()},
             np.array(rows, np.uint32),
+            np.array(omitted, np.uint32),
             pooled + self._own_bytes + OTHER_BYTES,
+            words,
         )
 
     def _declared(self, one: _Buffer) -> str:
@@ -208,42 +203,58 @@ class _Linker:
         attribute = "@coherent\n" if id(one.memory.buffer) in self._coherent else ""
         return f"{attribute}var<storage, {access}> {one.name}: {one.type};"
 
-    def _unit(self, phase: Phase) -> _Unit:
+    def _unit(self, phase: Phase, slots: Slots) -> Unit:
         record = phase.record
         constants = {"WG": self._threads, **record.constants}
+        in_memory = {
+            one.name: phase.buffers[one.name] for one in phase.bindings if one.name in slots.memory
+        }
         key = (
             record.source,
             tuple(sorted(constants.items())),
-            tuple(id(one.buffer) for one in phase.slices),
+            tuple((name, id(one.buffer)) for name, one in in_memory.items()),
+            tuple(slots.reads),
+            tuple(slots.writes),
             phase.work.rows,
         )
         found = self._units.get(key)
         if found is None:
             names = Names(declarations(record.source), constants)
             by_rows = phase.work.rows is not None
-            found = self._units[key] = _Unit(len(self._units), record, by_rows, names)
-            self._write(found, phase)
+            found = self._units[key] = Unit(len(self._units), record, by_rows, names)
+            self._write(found, phase, slots, in_memory)
         return found
 
-    def _write(self, unit: _Unit, phase: Phase) -> None:
+    def _write(
+        self, unit: Unit, phase: Phase, slots: Slots, in_memory: Mapping[str, BufferSlice]
+    ) -> None:
         """Fill in the texts of a unit, and declare the buffers and arrays that it needs."""
         renaming = Renaming(unit.number, declarations(unit.record.source), unit.names)
         for struct in renaming.shared_structs:
             if self._structs.setdefault(struct.name, struct.text) != struct.text:
                 raise UnlinkableError(f"two forms of the struct {struct.name}")
         storage = {one.name: one for one in renaming.declared if one.kind == "storage"}
-        for index, (binding, memory) in enumerate(zip(phase.bindings, phase.slices, strict=True)):
-            variable = self._buffer(unit.names, storage[binding.name], memory)
-            if binding.access is Access.READ_WRITE:
-                self._written.add(id(memory.buffer))
-            array = unit.names.array(storage[binding.name].type)
-            if array is None:
-                renaming.plain[binding.name] = variable.name
-            else:
-                offset = f"at_{unit.number}_{index}"
-                renaming.indexed[binding.name] = (variable.name, offset)
-                unit.offsets[index] = unit.names.size_of(array.element)
-                unit.texts.append(f"var<private> {offset}: u32;")
+        for index, binding in enumerate(phase.bindings):
+            name, number = binding.name, f"{unit.number}_{index}"
+            array = unit.names.array(storage[name].type)
+            if name in in_memory:
+                variable = self._buffer(unit.names, storage[name], in_memory[name]).name
+                if binding.access is Access.READ_WRITE and name not in slots.writes:
+                    self._written.add(id(in_memory[name].buffer))
+                if array is None:
+                    renaming.plain[name] = variable
+                else:
+                    size = unit.names.size_of(array.element)
+                    offset = unit.add(Offset(f"at_{number}", name, size))
+                    renaming.reads[name] = renaming.writes[name] = Element(variable, offset)
+            for handed, written, accesses in (
+                (slots.writes, True, renaming.writes),
+                (slots.reads, False, renaming.reads),
+            ):
+                if name in handed and array is not None:
+                    accesses[name] = _handed(unit, array.element, name, number, written=written)
+            if name in renaming.writes:
+                renaming.reads.setdefault(name, renaming.writes[name])
         self._overlay(unit, renaming)
         unit.texts += map(renaming.text, renaming.own)
 
@@ -256,7 +267,7 @@ class _Linker:
             self._buffers[key] = _Buffer(f"buffer_{len(self._buffers)}", type_, whole)
         return self._buffers[key]
 
-    def _overlay(self, unit: _Unit, renaming: Renaming) -> None:
+    def _overlay(self, unit: Unit, renaming: Renaming) -> None:
         """Lay the arrays of a unit in workgroup memory over those of the others."""
         ends: dict[str, int] = {}
         for one in renaming.declared:
@@ -274,7 +285,7 @@ class _Linker:
             first = ends.get(array.element, 0)
             ends[array.element] = first + unit.names.evaluate(array.count)
             pool.count = max(pool.count, ends[array.element])
-            renaming.indexed[one.name] = (pool.name, f"{first}u" if first else "")
+            renaming.reads[one.name] = Element(pool.name, f"{first}u" if first else "")
 
     def _pool(self, names: Names, element: str) -> _Pool:
         if element not in self._pools:
@@ -291,7 +302,14 @@ class _UnitText:
     text: str
     call: str
     by_rows: bool
-    offsets: tuple[int, ...]
+    offsets: tuple[Offset, ...]
+
+
+def _handed(unit: Unit, type_: str, name: str, number: str, *, written: bool) -> HandedElement:
+    """Return how a unit accesses the elements of a value that is handed over."""
+    variable = f"{'to' if written else 'from'}_{number}"
+    offset = Offset(variable, name, unit.names.size_of(type_), handed=True, written=written)
+    return HandedElement(f"words{offset.words}", unit.add(offset), type_, offset.words)
 
 
 def _declared_pool(pool: _Pool) -> str:

@@ -1,21 +1,24 @@
 {# The module of a whole pass. All workgroups stay until the pass is done: each makes its share of the
    calls of one phase after the other, and waits for the others where a phase needs their results.
 
-   table  u32 [calls, WORDS]: unit, items, token rows of a call (0: the items are all calls), whether to
-          wait first, and the first element of each buffer
-   gate   see gate.wgsl
+   table  u32 [calls, {{ WORDS }}]: unit, items, token rows of a call (0: the items are all calls), whether to
+          wait first, and the first element of each operand
+   gate   see gate.wgsl; words1, words2, words4  see handover.wgsl
 
-   Everything that one phase leaves for another is in buffers that are declared @coherent. #}
+   What a phase leaves for another is handed over word by word, or in buffers that are declared @coherent; then
+   the other one waits for all workgroups. #}
 const WG = {{ WG }}u;
 const CALLS = {{ CALLS }}u;
 
 {{ THREAD }}
 {% include "gate.wgsl" %}
 
+{% include "handover.wgsl" %}
+
 {{ STRUCTS }}
 
 {{ BUFFERS }}
-var<storage, read> table: array<u32>;
+var<storage, read> table: array<vec4<u32>>;
 
 {{ SHARED }}
 
@@ -28,19 +31,21 @@ struct Call {
     items: u32,
     rows: u32,
     waits: bool,
-    at: array<u32, {{ WORDS - 4 }}>,
+    at: array<vec4<u32>, {{ WORDS // 4 - 1 }}>,
 }
 
+// Four words at a time: every thread reads the call.
 fn load_call(number: u32) -> Call {
-    let first = {{ WORDS }}u * min(number, CALLS - 1u);
+    let first = {{ WORDS // 4 }}u * min(number, CALLS - 1u);
+    let head = table[first];
     return Call(
-        table[first],
-        table[first + 1u],
-        table[first + 2u],
-        table[first + 3u] != 0u,
-        array<u32, {{ WORDS - 4 }}>(
-{% for i in range(WORDS - 4) %}
-            table[first + {{ 4 + i }}u],
+        head.x,
+        head.y,
+        head.z,
+        head.w != 0u,
+        array<vec4<u32>, {{ WORDS // 4 - 1 }}>(
+{% for i in range(1, WORDS // 4) %}
+            table[first + {{ i }}u],
 {% endfor %}
         ),
     );
@@ -56,13 +61,15 @@ fn main(
     thread: Thread,
 ) {
     enter();
+    let second_half = enter_half();
+    let token_rows = {{ STEP }}.rows;
+    var call = load_call(0u);
     if (has_failed(thread.index)) {
-        leave(thread.index, groups.x);
+        _ = leave(thread.index, groups.x);
         return;
     }
-    let token_rows = {{ STEP }}.rows;
+    empty_half(!second_half, group.x, groups.x, thread.index);
     var goal = 0u;
-    var call = load_call(0u);
     for (var number = 0u; number < CALLS; number++) {
         if (call.waits) {
             goal += groups.x;
@@ -73,8 +80,8 @@ fn main(
         switch (call.unit) {
 {% for unit in UNITS %}
             case {{ unit.number }}u: {
-{% for i in unit.offsets %}
-                at_{{ unit.number }}_{{ i }} = call.at[{{ i }}];
+{% for at in unit.offsets %}
+                {{ at.variable }} = call.at[{{ loop.index0 // 4 }}][{{ loop.index0 % 4 }}]{{ " + first_word / %du" % at.words if at.words }};
 {% endfor %}
 {% if unit.by_rows %}
                 let calls = call.items * ((token_rows + call.rows - 1u) / call.rows);
@@ -93,9 +100,23 @@ fn main(
                 }
             }
 {% endfor %}
+            // A phase that is left out waits for what it reads, and fills what it hands over.
+            case {{ OMITTED }}u: {
+                for (var i = thread.index; i < call.at[0][1]; i += WG) {
+                    _ = taken1(first_word + call.at[0][0] + i);
+                }
+                workgroupBarrier();
+{% for r in range(1, RANGES) %}
+                for (var i = group.x * WG + thread.index; i < call.at[{{ r // 2 }}][{{ 2 * r % 4 + 1 }}]; i += groups.x * WG) {
+                    words1[first_word + call.at[{{ r // 2 }}][{{ 2 * r % 4 }}] + i] = 0u;
+                }
+{% endfor %}
+            }
             default: {}
         }
         call = load_call(number + 1u);
     }
-    leave(thread.index, groups.x);
+    if (leave(thread.index, groups.x)) {
+        words1[0] += 1u;
+    }
 }

@@ -12,6 +12,8 @@ from functools import cached_property
 from math import isfinite
 
 from rdrr_runtime.exec.persistent.declarations import Declaration, Names, UnlinkableError
+from rdrr_runtime.exec.persistent.deferral import deferred
+from rdrr_runtime.exec.persistent.elements import Element, rewritten
 
 
 class Renaming:
@@ -25,14 +27,15 @@ class Renaming:
     Attributes:
         declared: Declarations of the shader.
         plain: The module's variable for each storage buffer that is no array.
-        indexed: The module's variable for each array in storage or workgroup memory, and what to
-            add to an index, which is empty for nothing.
+        reads: How to read each array in storage or workgroup memory.
+        writes: How to write it, if that differs.
     """
 
     def __init__(self, number: int, declared: tuple[Declaration, ...], names: Names) -> None:
         self.declared = declared
         self.plain: dict[str, str] = {}
-        self.indexed: dict[str, tuple[str, str]] = {}
+        self.reads: dict[str, Element] = {}
+        self.writes: dict[str, Element] = {}
         self._number, self._names = number, names
 
     @cached_property
@@ -70,9 +73,9 @@ class Renaming:
             return self._struct(one)
         if one.kind == "fn":
             self._check_shadowing(one)
-        text = one.text
-        for name, (variable, offset) in self.indexed.items():
-            text = _indexed(text, name, variable, offset)
+        text = deferred(one.text, self.reads)
+        for name, read in self.reads.items():
+            text = rewritten(text, name, read, self.writes.get(name, read))
         return self.renamed(text)
 
     def renamed(self, text: str) -> str:
@@ -84,7 +87,7 @@ class Renaming:
     @cached_property
     def _own_names(self) -> re.Pattern[str]:
         shared = {one.name for one in self.shared_structs}
-        names = {one.name for one in self.declared} - shared - set(self.indexed)
+        names = {one.name for one in self.declared} - shared - set(self.reads)
         longest_first = sorted(map(re.escape, names), key=len, reverse=True)
         return re.compile(rf"(?<![.\w])(?:{'|'.join(longest_first)})\b")
 
@@ -110,37 +113,6 @@ class Renaming:
 
     def _check_shadowing(self, one: Declaration) -> None:
         """Refuse a function in which a local name hides an array that would be rewritten."""
-        for name in self.indexed:
+        for name in self.reads:
             if re.search(rf"\b(?:let|var|const)\s+{name}\b|[(,]\s*{name}\s*:", one.text):
                 raise UnlinkableError(f"{name} is also a local name of {one.name}")
-
-
-def _indexed(text: str, name: str, variable: str, offset: str) -> str:
-    """Replace each `name[index]` by `variable[offset + (index)]`.
-
-    Raises:
-        UnlinkableError: The array is used in another way than by an element.
-    """
-    parts: list[str] = []
-    end = 0
-    for found in re.finditer(rf"(?<![.\w]){re.escape(name)}\b", text):
-        if found.start() < end:  # inside an index that has been rewritten
-            continue
-        if text[found.end() : found.end() + 1] != "[":
-            raise UnlinkableError(f"{name} is used as a whole")
-        close = _closing(text, found.end())
-        index = _indexed(text[found.end() + 1 : close], name, variable, offset)
-        inner = f"{offset} + ({index})" if offset else index
-        parts += [text[end : found.start()], f"{variable}[{inner}]"]
-        end = close + 1
-    return "".join((*parts, text[end:]))
-
-
-def _closing(text: str, at: int) -> int:
-    """Return the position of the bracket that closes the one at `at`."""
-    depth = 0
-    for position in range(at, len(text)):
-        depth += {"[": 1, "]": -1}.get(text[position], 0)
-        if depth == 0:
-            return position
-    raise UnlinkableError("an index has no end")

@@ -15,6 +15,7 @@ from rdrr_device.device import Device
 from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.shaders import storage_bindings, with_binding_numbers
 
+from rdrr_runtime.exec.persistent.handover import EMPTY, HEAD_WORDS, WORD_BYTES
 from rdrr_runtime.exec.persistent.linking import FOLDER
 from rdrr_runtime.phases.context import Grid
 
@@ -30,6 +31,7 @@ RESIDENT = 2048
 """Threads that a multiprocessor holds if nothing but threads limits it; the grid gets one workgroup
 for each multiprocessor."""
 
+GATE_BYTES = 16
 MOST_GROUPS = 8192
 ROUNDS = 32
 POLLS = 1 << 14
@@ -84,20 +86,24 @@ class _Test:
 
     def __init__(self, device: Device, owner: Arena, threads: int) -> None:
         self._device = device
-        self._gate, self._wrong = owner.empty("gate", 16), owner.empty("wrong", 4)
+        self._gate, self._wrong = owner.empty("gate", GATE_BYTES), owner.empty("wrong", 4)
+        most = HEAD_WORDS + ROUNDS * MOST_GROUPS
+        self._words = owner.empty("words", WORD_BYTES * most)
         values = owner.empty("values", 4 * MOST_GROUPS)
-        source = FOLDER.render("grid_test.wgsl")
-        constants = (("ROUNDS", ROUNDS), ("WG", threads))
-        bindings = storage_bindings(source)
-        self._kernel = Kernel(
-            "grid test", with_binding_numbers(source), "main", constants, bindings
+        source = FOLDER.render(
+            "grid_test.wgsl", ROUNDS=ROUNDS, WG=threads, EMPTY=EMPTY, HALF_WORDS=most
         )
-        self._buffers = (self._gate, values, self._wrong)
+        bindings = storage_bindings(source)
+        self._kernel = Kernel("grid test", with_binding_numbers(source), "main", (), bindings)
+        buffers = {"gate": self._gate, "values": values, "wrong": self._wrong}
+        buffers |= dict.fromkeys(("words1", "words2", "words4"), self._words)
+        self._buffers = tuple(buffers[one.name] for one in bindings)
 
     def passes(self, groups: int) -> bool:
         """Return whether that many workgroups meet and see each other's values."""
         device = self._device
         device.write(self._gate, np.array([0, 0, 0, POLLS], np.uint32))
+        device.write(self._words, np.full(HEAD_WORDS + ROUNDS * groups, EMPTY, np.uint32))
         device.clear(self._wrong)
         bound = device.bind(Dispatch(self._kernel, self._buffers, Work(groups), "grid test"))
         device.submit((bound,), 1)

@@ -11,31 +11,40 @@ from collections.abc import Sequence
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.shaders import Access
 
+from rdrr_runtime.exec.persistent.handover import Slots
 from rdrr_runtime.phases.phase import Phase
 
 Range = tuple[BufferSlice, bool]
 """A range of memory that a phase touches, and whether it writes there."""
 
 
-def ranges(phase: Phase) -> list[Range]:
-    """Return the memory that a phase touches."""
-    pairs = zip(phase.bindings, phase.slices, strict=True)
-    return [(memory, one.access is Access.READ_WRITE) for one, memory in pairs]
+def ranges(phase: Phase, slots: Slots) -> list[Range]:
+    """Return the memory that a phase touches, without the values that are handed over."""
+    return [
+        (phase.buffers[one.name], one.access is Access.READ_WRITE and one.name not in slots.writes)
+        for one in phase.bindings
+        if one.name in slots.memory
+    ]
 
 
-def waits(phases: Sequence[Phase]) -> list[bool]:
-    """Return for each phase whether all calls before it must be done first."""
+def waits(phases: Sequence[Phase], slots: Sequence[Slots]) -> list[bool]:
+    """Return for each phase whether all calls before it must be done first.
+
+    Args:
+        phases: The phases, in order.
+        slots: Their values that are handed over.
+    """
     found: list[bool] = []
     since: list[Range] = []
-    for one in phases:
-        own = ranges(one)
+    for phase, handed in zip(phases, slots, strict=True):
+        own = ranges(phase, handed)
         must_wait = any(_conflict(a, b) for a in own for b in since)
         found.append(must_wait)
         since = own if must_wait else [*since, *own]
     return found
 
 
-def handed_over(phases: Sequence[Phase]) -> set[int]:
+def shared_buffers(phases: Sequence[Phase], slots: Sequence[Slots]) -> set[int]:
     """Return the ids of buffers in which one phase leaves what another phase reads or writes.
 
     The workgroups of the later phase must see these writes, so the module declares the buffers
@@ -44,8 +53,8 @@ def handed_over(phases: Sequence[Phase]) -> set[int]:
     found: set[int] = set()
     written: list[tuple[int, BufferSlice]] = []
     touched: list[tuple[int, BufferSlice]] = []
-    for index, one in enumerate(phases):
-        for memory, is_written in ranges(one):
+    for index, (phase, handed) in enumerate(zip(phases, slots, strict=True)):
+        for memory, is_written in ranges(phase, handed):
             touched.append((index, memory))
             if is_written:
                 written.append((index, memory))
@@ -54,15 +63,10 @@ def handed_over(phases: Sequence[Phase]) -> set[int]:
         by_buffer.setdefault(id(memory.buffer), []).append((index, memory))
     for index, memory in written:
         others = by_buffer[id(memory.buffer)]
-        if any(at != index and _overlap(memory, other) for at, other in others):
+        if any(at != index and memory.overlaps(other) for at, other in others):
             found.add(id(memory.buffer))
     return found
 
 
 def _conflict(a: Range, b: Range) -> bool:
-    return (a[1] or b[1]) and _overlap(a[0], b[0])
-
-
-def _overlap(a: BufferSlice, b: BufferSlice) -> bool:
-    same = a.buffer is b.buffer
-    return same and a.offset < b.offset + b.size and b.offset < a.offset + a.size
+    return (a[1] or b[1]) and a[0].overlaps(b[0])

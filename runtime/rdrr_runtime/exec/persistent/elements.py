@@ -1,0 +1,135 @@
+"""Accesses to the arrays of a unit, rewritten for the variables of a module.
+
+This works on the text of functions, in the style of this package's WGSL; it is no parser.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rdrr_runtime.exec.persistent.declarations import Declaration, UnlinkableError
+
+_ASSIGNED = re.compile(r"\s*=(?!=)")
+_CHANGED = re.compile(r"\s*(?:(?:[-+*/%&|^]|<<|>>)=|\+\+|--)|(?:\.\w+|\[[^\]]*\])+\s*=(?!=)")
+
+
+@dataclass(frozen=True)
+class Element:
+    """How a module accesses the elements of an array in storage or workgroup memory.
+
+    Attributes:
+        variable: The module's variable.
+        offset: What to add to an index; empty for nothing.
+    """
+
+    variable: str
+    offset: str = ""
+
+    def at(self, index: str) -> str:
+        """Return the index in the module's variable."""
+        return f"{self.offset} + ({index})" if self.offset else index
+
+    def read(self, index: str) -> str:
+        """Return the expression of an element."""
+        return f"{self.variable}[{self.at(index)}]"
+
+    def write(self, index: str, value: str) -> str:
+        """Return the statement that sets an element, without its semicolon."""
+        return f"{self.variable}[{self.at(index)}] = {value}"
+
+
+@dataclass(frozen=True)
+class HandedElement(Element):
+    """How a module accesses the elements of a value that is handed over, see handover.wgsl.
+
+    Attributes:
+        type: WGSL type of an element.
+        width: Words of an element.
+    """
+
+    type: str = "u32"
+    width: int = 1
+
+    def read(self, index: str) -> str:
+        """Return the expression that waits for an element."""
+        return self.value(f"taken{self.width}({self.at(index)})")
+
+    def write(self, index: str, value: str) -> str:
+        """Return the statement that hands an element over, without its semicolon."""
+        same = self.type == self._words
+        return super().write(index, value if same else f"bitcast<{self._words}>({value})")
+
+    def value(self, words: str) -> str:
+        """Return the element that consists of some words."""
+        return words if self.type == self._words else f"bitcast<{self.type}>({words})"
+
+    @property
+    def _words(self) -> str:
+        return "u32" if self.width == 1 else f"vec{self.width}<u32>"
+
+
+def has_reads(declared: Sequence[Declaration], name: str) -> bool:
+    """Return whether functions read elements of an array.
+
+    Raises:
+        UnlinkableError: The array is used in another way than by an element.
+    """
+    texts = (one.text for one in declared if one.kind == "fn")
+    return any(assigned is None for text in texts for *_, assigned in _accesses(text, name))
+
+
+def rewritten(text: str, name: str, read: Element, write: Element) -> str:
+    """Return a text with each access to an array replaced by the module's.
+
+    Args:
+        text: Text of a function.
+        name: The array.
+        read: How to read it.
+        write: How to write it.
+
+    Raises:
+        UnlinkableError: The array is used in another way than by reading or setting an element.
+    """
+    parts: list[str] = []
+    end = 0
+    for start, close, assigned in _accesses(text, name):
+        if start < end:  # inside an access that has been rewritten
+            continue
+        index = rewritten(text[start + len(name) + 1 : close], name, read, write)
+        parts.append(text[end:start])
+        if assigned is not None:
+            end = text.index(";", close)
+            value = rewritten(text[assigned.end() : end], name, read, write)
+            parts.append(write.write(index, value.strip()))
+            continue
+        handed = isinstance(read, HandedElement) or isinstance(write, HandedElement)
+        if handed and _CHANGED.match(text, close + 1):
+            raise UnlinkableError(f"{name} is changed in place")
+        parts.append(read.read(index))
+        end = close + 1
+    return "".join((*parts, text[end:]))
+
+
+def closing(text: str, at: int) -> int:
+    """Return the position of the bracket that closes the one at `at`.
+
+    Raises:
+        UnlinkableError: There is none.
+    """
+    depth = 0
+    for position in range(at, len(text)):
+        depth += {"[": 1, "]": -1}.get(text[position], 0)
+        if depth == 0:
+            return position
+    raise UnlinkableError("an index has no end")
+
+
+def _accesses(text: str, name: str) -> Iterator[tuple[int, int, re.Match[str] | None]]:
+    """Yield where each access to an array begins, where its index ends, and the `=` behind it."""
+    for found in re.finditer(rf"(?<![.\w]){re.escape(name)}\b", text):
+        if text[found.end() : found.end() + 1] != "[":
+            raise UnlinkableError(f"{name} is used as a whole")
+        close = closing(text, found.end())
+        yield found.start(), close, _ASSIGNED.match(text, close + 1)

@@ -1,0 +1,173 @@
+"""Values that phases of a pass hand to each other word by word, without waiting for all workgroups.
+
+Each such value has memory of its own, which is empty when the pass begins: all its words are
+`EMPTY`. A phase writes the words, and a reader looks at those that it needs until they are full
+(handover.wgsl). So a word says by itself that it has arrived, and no barrier is needed, which would
+take an arrival, a look and a load, one after the other. In the literature on parallel computers
+this is full/empty synchronization.
+
+A value can be handed over if its writer fills every word that is read (`Record.fills`) and all
+accesses to it are to elements of 32 bits, or to vectors of them. All other values stay in the
+buffers of the pass, see `rdrr_runtime.exec.persistent.schedule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from rdrr_device.buffers import BufferSlice, align
+from rdrr_device.shaders import Access
+
+from rdrr_runtime.exec.persistent.declarations import Names, declarations
+from rdrr_runtime.exec.persistent.elements import has_reads
+from rdrr_runtime.phases.phase import Phase
+
+EMPTY = 0xFF80FF80
+"""A word without a value. It is a NaN that no arithmetic gives, in each half as f16 too, and among
+four int8 codes it would have -128, which is no code."""
+
+HEAD_WORDS = 4
+"""Words in front of those of the values, see handover.wgsl."""
+
+WORD_BYTES = 4
+ALIGNMENT = 16
+
+WIDTHS: Mapping[str, int] = MappingProxyType(
+    dict.fromkeys(("f32", "u32", "i32"), 1)
+    | {f"vec{n}<{scalar}>": n for n in (2, 4) for scalar in ("f32", "u32", "i32")}
+)
+"""Words of each element type that can be handed over."""
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Where the values that a phase reads and writes are handed over.
+
+    Attributes:
+        reads: First word of the value that a binding reads, by the binding's name.
+        writes: The same for the value that it writes.
+        memory: Bindings through which the phase reads or writes buffers of the pass.
+    """
+
+    reads: Mapping[str, int]
+    writes: Mapping[str, int]
+    memory: frozenset[str]
+
+
+@dataclass
+class _Value:
+    """What a phase writes to a range of memory, until another phase writes there.
+
+    Attributes:
+        writer: Index of the phase.
+        name: Its binding.
+        memory: The range.
+        fits: Whether it can be handed over.
+        readers: The phases that read it, and their bindings.
+    """
+
+    writer: int
+    name: str
+    memory: BufferSlice
+    fits: bool
+    readers: list[tuple[int, str]] = field(default_factory=list)
+
+
+def assign_slots(phases: Sequence[Phase]) -> tuple[list[Slots], int]:
+    """Return where the values of a pass are handed over, phase by phase, and the words of them all.
+
+    Args:
+        phases: The phases, in order.
+    """
+    reads: list[dict[str, int]] = [{} for _ in phases]
+    writes: list[dict[str, int]] = [{} for _ in phases]
+    words = 0
+    for value in _values(phases):
+        if not value.fits or not value.readers:
+            continue
+        writes[value.writer][value.name] = words
+        for reader, name in value.readers:
+            inside = phases[reader].buffers[name].offset - value.memory.offset
+            reads[reader][name] = words + inside // WORD_BYTES
+        words += align(value.memory.size, ALIGNMENT) // WORD_BYTES
+    slots = [
+        Slots(read, written, frozenset(_in_memory(phase, read, written)))
+        for phase, read, written in zip(phases, reads, writes, strict=True)
+    ]
+    return slots, words
+
+
+def _in_memory(phase: Phase, reads: Mapping[str, int], writes: Mapping[str, int]) -> Iterator[str]:
+    """Yield the bindings of which a phase reads or writes something that is not handed over."""
+    read_names = _read_names(phase, _widths(phase))
+    for one in phase.bindings:
+        reads_memory = one.name in read_names and one.name not in reads
+        writes_memory = one.access is Access.READ_WRITE and one.name not in writes
+        if reads_memory or writes_memory:
+            yield one.name
+
+
+def _values(phases: Sequence[Phase]) -> list[_Value]:
+    """Return the values that the phases write, in order."""
+    found: list[_Value] = []
+    current: list[_Value] = []
+    for index, phase in enumerate(phases):
+        widths = _widths(phase)
+        for name in _read_names(phase, widths):
+            _read(current, index, name, phase.buffers[name], widths[name])
+        for one in phase.bindings:
+            if one.access is Access.READ_WRITE:
+                fits = phase.record.fills and widths[one.name] is not None
+                made = _Value(index, one.name, phase.buffers[one.name], fits)
+                current = _after(current, made)
+                found.append(made)
+    return found
+
+
+def _read(
+    current: Sequence[_Value], reader: int, name: str, memory: BufferSlice, width: int | None
+) -> None:
+    """Note that a phase reads memory, which may be a part of a current value."""
+    parts = [one for one in current if one.memory.overlaps(memory)]
+    if len(parts) == 1 and width is not None and parts[0].memory.contains(memory):
+        inside = memory.offset - parts[0].memory.offset
+        if inside % (width * WORD_BYTES) == 0:
+            parts[0].readers.append((reader, name))
+            return
+    for one in parts:
+        one.fits = False
+
+
+def _after(current: Sequence[_Value], made: _Value) -> list[_Value]:
+    """Return the values that are current once another one has been written."""
+    kept = []
+    for one in current:
+        replaced = made.fits and made.memory.contains(one.memory)
+        if one.memory.overlaps(made.memory) and not replaced:
+            # Some of its elements may stay in force, so whoever reads them needs both in memory.
+            one.fits = made.fits = False
+        if not made.memory.contains(one.memory):
+            kept.append(one)
+    return [*kept, made]
+
+
+def _widths(phase: Phase) -> dict[str, int | None]:
+    """Return the words of the elements of each binding; None where they cannot be handed over."""
+    declared = declarations(phase.record.source)
+    names = Names(declared, phase.record.constants)
+    arrays = {one.name: names.array(one.type) for one in declared if one.kind == "storage"}
+    return {
+        name: None if array is None else WIDTHS.get(array.element) for name, array in arrays.items()
+    }
+
+
+def _read_names(phase: Phase, widths: Mapping[str, int | None]) -> list[str]:
+    """Return the bindings that a phase reads, also those that it writes as well."""
+    declared = declarations(phase.record.source)
+    return [
+        one.name
+        for one in phase.bindings
+        if one.access is Access.READ or widths[one.name] is None or has_reads(declared, one.name)
+    ]

@@ -1,0 +1,59 @@
+// Values that are handed over word by word: a reader looks at the words that it needs until they are full.
+//
+// words1, words2, words4  the words of all values of a pass, twice, behind a head of 4 words: a pass uses one half
+//                         and empties the other one for the next pass. The first word counts the passes
+//
+// A word is written once in a pass, so whoever sees that it is full has its value. Reads and writes are those
+// of @coherent buffers. Each wait is bounded like those of gate.wgsl; a thread that gives up waits no more.
+const EMPTY = {{ EMPTY }}u;
+const HALF_WORDS = {{ HALF_WORDS }}u;
+
+@coherent
+var<storage, read_write> words1: array<u32>;
+@coherent
+var<storage, read_write> words2: array<vec2<u32>>;
+@coherent
+var<storage, read_write> words4: array<vec4<u32>>;
+
+var<private> first_word: u32;  // of the half that this pass uses
+
+// Choose the half of this pass; returns whether it is the second one.
+fn enter_half() -> bool {
+    let second = (words1[0] & 1u) != 0u;
+    first_word = select(4u, 4u + HALF_WORDS, second);
+    return second;
+}
+
+// Empty a half for the next pass.
+fn empty_half(second: bool, group: u32, groups: u32, index: u32) {
+    let first = select(4u, 4u + HALF_WORDS, second) / 4u;
+    for (var i = group * WG + index; i < HALF_WORDS / 4u; i += groups * WG) {
+        words4[first + i] = vec4<u32>(EMPTY);
+    }
+}
+
+fn give_up() {
+    atomicStore(&gate.failed, 1u);
+    most_looks = 0u;
+}
+{% for width, type, any in ((1, "u32", ""), (2, "vec2<u32>", "any"), (4, "vec4<u32>", "any")) %}
+
+// What element `at` of words{{ width }} is once it is full, with what it was at a first look.
+fn full{{ width }}(seen: {{ type }}, at: u32) -> {{ type }} {
+    if (!{{ any }}(seen == {{ type }}(EMPTY))) {
+        return seen;
+    }
+    for (var looks = 0u; looks < most_looks; looks++) {
+        let word = words{{ width }}[at];
+        if (!{{ any }}(word == {{ type }}(EMPTY))) {
+            return word;
+        }
+    }
+    give_up();
+    return {{ type }}(0u);
+}
+
+fn taken{{ width }}(at: u32) -> {{ type }} {
+    return full{{ width }}(words{{ width }}[at], at);
+}
+{% endfor %}
