@@ -54,7 +54,7 @@ def serve_attention_block(build: PassBuilder, pattern: AttentionBlock) -> int:
     projections, linears = pattern.projections, pattern.projections.linears
     one_row = build.ctx.max_rows == 1
     cache = build.cache.specs[projections.attention.layer]
-    split = default_split(cache, build.ctx.max_rows)
+    split = default_split(build.ctx, cache, projections.attention.heads)
     spec = attention_spec(build, projections.attention, split)
     projected = fused_product(build, [build.matrix(one.weight) for one in linears])
     out = _output(build, pattern, spec)

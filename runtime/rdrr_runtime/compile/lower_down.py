@@ -35,7 +35,8 @@ def cleared_sums(build: PassBuilder, width: int) -> BufferSlice | None:
     """
     count = sum(isinstance(op, GatedActivation) for op in build.body.ops)
     joins = build.model.may_fuse and build.model.preferences.joins_feed_forwards
-    if build.ctx.max_rows != 1 or not joins or not count:
+    # Phases of one dispatch hand values over in less time than their additions to a branch take.
+    if build.ctx.max_rows != 1 or build.ctx.grid is not None or not joins or not count:
         return None
     size = results_bytes(width)
     build.sums = build.workspace.named(f"down.{width}", (count + 1) * size)

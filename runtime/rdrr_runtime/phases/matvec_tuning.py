@@ -112,7 +112,7 @@ def staged_bytes(k: int, *, int8: bool, partials: int = 0, workgroup: int = WORK
     """
     per_32 = 32 + 8 + 8 if int8 else 128
     reductions = (16 + 4 + 8) * workgroup
-    return staged(k) // 32 * per_32 + reductions + 12 * partials + 4
+    return staged(k) // 32 * per_32 + reductions + 8 * partials + 4
 
 
 def column_staged_bytes(
@@ -121,7 +121,7 @@ def column_staged_bytes(
     """Return the bytes of workgroup memory with blocks along N, see `column_staged`."""
     values = column_staged(k, gate=gate, down=down) // 16 * (20 if int8 else 64)
     after = 0 if down is None else workgroup_bytes(down)
-    return values + after + (16 + 16 + 8 + 4) * WORKGROUP + 12 * partials + 4
+    return values + after + (16 + 16 + 8 + 4) * WORKGROUP + 8 * partials + 4
 
 
 def column_staged(k: int, *, gate: bool, down: GpuWeight | None = None) -> int:
@@ -146,6 +146,7 @@ def division(
     *,
     gate: bool,
     combines: bool = False,
+    quantizes: bool = False,
     down: GpuWeight | None = None,
 ) -> tuple[int, int, int]:
     """Return the threads of a workgroup, those of a team, and the outputs of a team at a time.
@@ -157,11 +158,15 @@ def division(
         outputs: Outputs, or gated pairs.
         gate: Whether the outputs are gated pairs.
         combines: Whether the input is combined from partial results of attention.
+        quantizes: Whether gated pairs are quantized to int8, so that tiles are groups of them.
         down: The down projection that multiplies the outputs in the same phase; None for none.
     """
     if not weights[0].by_column:
         teams = tuning.workgroup // tuning.team
         several = gate or (combines and outputs // teams > MANY_COMBINING)
+        if ctx.grid is not None and not quantizes:
+            # Two only where a workgroup would otherwise compute them one after the other.
+            several = outputs > teams * ctx.grid.groups
         return tuning.workgroup, tuning.team, 2 if several and outputs % 2 == 0 else 1
     # Small tiles fill the device sooner; in large tiles more outputs share the staged input.
     team = tuning.team

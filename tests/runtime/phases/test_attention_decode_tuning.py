@@ -12,25 +12,56 @@ from rdrr_runtime.phases.attention_decode_tuning import (
     DecodeTuning,
     default_split,
     default_tuning,
+    heads_of_item,
 )
-from rdrr_runtime.phases.attention_spec import AttentionSpec
+from rdrr_runtime.phases.attention_spec import AttentionSpec, SplitTuning
+from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.kv_cache import KvSpec
 from support.gpu import Bench
 
 CONTEXT = 640
 
 
-def test_a_batch_has_as_many_splits_as_run_at_the_same_time() -> None:
+def test_a_batch_has_as_many_splits_as_run_at_the_same_time(bench: Bench) -> None:
     few, many = KvSpec(1, 64, 8192), KvSpec(8, 64, 8192)
-    assert default_split(many, 1) == SPLIT
-    assert [default_split(many, rows).most for rows in (2, 4, 8, 13, 32, 64)] == [16, 8, 4, 2, 1, 1]
-    assert [default_split(few, rows).most for rows in (8, 32)] == [MAX_BATCH_SPLITS, 8]
+
+    def most(cache: KvSpec, *rows: int) -> list[int]:
+        return [default_split(bench.context(one), cache, 32).most for one in rows]
+
+    assert default_split(bench.context(1), many, 32) == SPLIT
+    assert most(many, 2, 4, 8, 13, 32, 64) == [16, 8, 4, 2, 1, 1]
+    assert most(few, 8, 32) == [MAX_BATCH_SPLITS, 8]
 
 
 @pytest.mark.parametrize(("context", "rows", "splits"), [(50, 4, 1), (320, 4, 5), (704, 4, 8)])
-def test_a_batch_has_no_split_that_is_always_empty(context, rows, splits) -> None:
+def test_a_batch_has_no_split_that_is_always_empty(bench: Bench, context, rows, splits) -> None:
     cache = KvSpec(8, 64, context)
-    assert AttentionSpec(32, cache, 1.0, split=default_split(cache, rows)).splits == splits
+    split = default_split(bench.context(rows), cache, 32)
+    assert AttentionSpec(32, cache, 1.0, split=split).splits == splits
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "groups", "expected", "splits"),
+    [
+        (32, 8, 132, 2, 8),  # llama-1b
+        (9, 3, 132, 1, 14),  # SmolLM 135M
+        (32, 8, 528, 1, 16),
+        (32, 8, 64, 4, 8),
+        (32, 8, 1, 4, 8),  # no number of heads leaves a workgroup for each split
+        (9, 3, 1, 3, 8),
+    ],
+)
+def test_the_workgroups_of_a_grid_divide_heads_and_keys(
+    bench: Bench, heads, kv_heads, groups, expected, splits
+) -> None:
+    ctx = replace(bench.context(1), grid=Grid(512, groups))
+    cache = KvSpec(kv_heads, 64, 8192)
+    split = default_split(ctx, cache, heads)
+    assert split == SplitTuning(64, splits)
+    spec = AttentionSpec(heads, cache, 1.0, split=split)
+    assert heads_of_item(ctx, spec) == expected
+    without = default_split(replace(ctx, grid=None), cache, heads)  # the control
+    assert without != split
 
 
 @pytest.mark.parametrize(
@@ -77,7 +108,7 @@ def test_few_key_value_heads_divide_the_query_heads(
 ) -> None:
     ctx = replace(bench.context(rows), max_threads=1024, workgroup_storage=48 * 1024)
     cache = KvSpec(kv_heads, head_dim, CONTEXT)
-    spec = AttentionSpec(heads, cache, 1.0, split=default_split(cache, rows))
+    spec = AttentionSpec(heads, cache, 1.0, split=default_split(ctx, cache, heads))
     assert default_tuning(ctx, spec) == DecodeTuning(256, expected)
     by_default = replace(ctx, max_threads=256, workgroup_storage=16 * 1024)
     assert default_tuning(by_default, spec) == DecodeTuning(256, expected)
