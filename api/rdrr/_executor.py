@@ -27,8 +27,14 @@ if TYPE_CHECKING:
 
     from rdrr._load_options import ExecutorName
 
-FORMAT = "rdrr-grid-2"
+FORMAT = "rdrr-grid-3"
 """The number changes with the test: results of another one are not used."""
+
+UNTUNED = (
+    "the default; one dispatch is compared with it by `rdrr tune`, or while more than 512 tokens "
+    "are decoded (auto)"
+)
+"""Why the pass of a model that was not tuned runs as dispatches."""
 
 TUNED = "decode pass "
 """Beginning of the names of decode passes in a tuned profile."""
@@ -58,8 +64,8 @@ def persistence(
 ) -> Persistence | None:
     """Return how to run decode passes in one dispatch, or None to launch their phases.
 
-    `auto` launches the phases unless `rdrr tune` has found one dispatch to be faster. They are as
-    fast on the GPU measured (docs/PERFORMANCE_LOG.md).
+    `auto` does what `rdrr tune` has found to be faster for the model. Without it, a process that
+    decodes for long compares both on the GPU.
 
     Args:
         device: The device.
@@ -74,6 +80,9 @@ def persistence(
     best = () if tuned is None or tuned.grid is None else (tuned.grid,)
     if executor == "auto" and tuned is not None and best:
         return Persistence(best, tuned.reason)
+    if executor == "auto" and tuned is None and not device.info.software:
+        grid = _usable(device)
+        return None if grid is None else Persistence((grid,), UNTUNED, compares=True)
     if executor != "persistent":
         return None
     grid = _usable(device)
@@ -190,8 +199,7 @@ def executor_decision(tuned: TunedExecutor | None) -> Decision:
     from rdrr_runtime.exec.persistent.choice import OP, title
 
     if tuned is None:
-        reason = "the default; `rdrr tune` compares it with one dispatch (auto)"
-        return Decision("load", OP, "dispatches", reason)
+        return Decision("load", OP, "dispatches", UNTUNED)
     kernel = "dispatches" if tuned.grid is None else title(tuned.grid)
     return Decision("load", OP, kernel, tuned.reason)
 

@@ -250,6 +250,10 @@ class Device:
         """Start building the pipelines of kernels in other threads, see `Pipelines.build_ahead`."""
         self._pipelines.build_ahead(kernels)
 
+    def is_built(self, kernel: Kernel) -> bool:
+        """Return whether no other thread is building the pipeline of a kernel."""
+        return self._pipelines.is_built(kernel)
+
     def bind(self, dispatch: Dispatch) -> BoundDispatch:
         """Create the pipeline and bind group of a dispatch.
 

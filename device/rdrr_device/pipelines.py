@@ -79,6 +79,11 @@ class Pipelines:
             self._ahead[kernel] = pool.submit(self._build, kernel)
         pool.shutdown(wait=False)  # its threads end when all pipelines are built
 
+    def is_built(self, kernel: Kernel) -> bool:
+        """Return whether `get` need not wait for a pipeline that is being built."""
+        started = self._ahead.get(kernel)
+        return started is None or started.done()
+
     def get(self, kernel: Kernel) -> Built:
         """Return the compute pipeline of a kernel and its explicit bind group layout.
 

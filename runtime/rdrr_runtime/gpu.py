@@ -23,7 +23,13 @@ from rdrr_runtime.compile.decision import Decision
 from rdrr_runtime.compile.hints import Policy
 from rdrr_runtime.compile.pass_spec import DECODE
 from rdrr_runtime.exec.executor import DispatchExecutor, Executor, Prepared
-from rdrr_runtime.exec.persistent.choice import Persistence, persistent_executor
+from rdrr_runtime.exec.persistent.choice import (
+    OP,
+    Persistence,
+    model_refusal,
+    persistent_executor,
+)
+from rdrr_runtime.exec.persistent.comparing import ComparingExecutor
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.program import PreparedPass, Program
 from rdrr_runtime.phases.kv_cache import KvCache
@@ -145,6 +151,13 @@ class GpuBackend:
                 waits_for_ids=bool(plan.host_tables),
             )
             undo.pop_all()
+
+    def settle(self) -> None:
+        """Bring decoding to the speed that it has in a process that runs for long.
+
+        A token must have been decoded before.
+        """
+        self._executor.settle()
 
     @property
     def info(self) -> BackendInfo:
@@ -322,6 +335,9 @@ def _whole_pass(
     """Return the executor of decode passes in one dispatch, if it is wanted and works; and why."""
     if persistence is None or plan.host_tables:
         return None, ()
+    if persistence.compares and model_refusal(plan) is None:
+        decision = Decision("load", OP, "dispatches", persistence.reason)
+        return ComparingExecutor(plan, arena, persistence), (decision,)
     made, decision = persistent_executor(plan, arena, persistence)
     return made, (decision,)
 

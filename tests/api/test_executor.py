@@ -53,10 +53,19 @@ def tests_of_adapters(monkeypatch, tmp_path):
     return done
 
 
-@pytest.mark.parametrize("executor", ["auto", "dispatches"])
-def test_phases_are_launched_unless_one_dispatch_is_asked_for(executor, tests_of_adapters):
-    assert persistence(FakeDevice(_info()), executor) is None
+def test_phases_are_launched_if_dispatches_are_asked_for(tests_of_adapters):
+    assert persistence(FakeDevice(_info()), "dispatches") is None
     assert not tests_of_adapters
+
+
+def test_auto_compares_one_dispatch_on_an_adapter_that_can_run_it(monkeypatch):
+    found = persistence(FakeDevice(_info()), "auto")
+    assert found.compares
+    assert found.grids == (Grid(512, 132),)
+    assert not persistence(FakeDevice(_info()), "persistent").compares
+    assert persistence(FakeDevice(_info(software=True)), "auto") is None
+    monkeypatch.setattr("rdrr_runtime.exec.persistent.residency.find_grid", lambda _: None)
+    assert persistence(FakeDevice(_info(driver="1.3")), "auto") is None
 
 
 def test_an_adapter_is_tested_once_for_each_driver(tests_of_adapters):

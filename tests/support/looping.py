@@ -69,11 +69,19 @@ class LoopingExecutor:
     def __init__(self, device: Device, groups: int = 3) -> None:
         self.device = device
         self.gave_up = None
+        self.at_once = 1
         self._groups = groups
         self._bound: dict[tuple[int, int], Any] = {}
 
     def prepare(self, phases: Sequence[Phase]) -> Any:
         return tuple(phases)
+
+    def prepare_whole(self, whole: Sequence[Phase], parts: Sequence[Phase]) -> Any:
+        del whole
+        return self.prepare(parts)
+
+    def settle(self) -> None:
+        pass
 
     def run(self, prepared: Any, rows: int, times: int = 1) -> None:
         key = (id(prepared), rows)

@@ -35,12 +35,21 @@ class Executor(Protocol):
     device: Device
 
     @property
+    def at_once(self) -> int:
+        """Passes of `prepare_whole` that the host records in the time of a pass in dispatches."""
+        ...
+
+    @property
     def gave_up(self) -> BufferSlice | None:
         """A word that is not 0 after a pass of `prepare_whole` gave up; None if none can."""
         ...
 
     def recover(self) -> None:
         """Make passes run again after one did not end; such a pass changed no token."""
+        ...
+
+    def settle(self) -> None:
+        """Finish what is prepared and chosen beside the passes, so that their times are steady."""
         ...
 
     def prepare(self, phases: Sequence[Phase]) -> Prepared:
@@ -57,7 +66,8 @@ class Executor(Protocol):
         The caller reads `gave_up` after each run, and runs passes again that did not end.
 
         Args:
-            whole: The phases of the pass, for the workgroups of one dispatch.
+            whole: The phases of the pass, for the workgroups of one dispatch; none if the pass was
+                not lowered for them.
             parts: Phases that compute the same, to be launched one by one.
 
         Raises:
@@ -90,12 +100,20 @@ class DispatchExecutor:
         self._compiled: set[Kernel] = set()
 
     @property
+    def at_once(self) -> int:
+        """See `Executor.at_once`."""
+        return 1
+
+    @property
     def gave_up(self) -> BufferSlice | None:
         """See `Executor.gave_up`; every dispatch ends."""
         return None
 
     def recover(self) -> None:
         """See `Executor.recover`; there is nothing to do."""
+
+    def settle(self) -> None:
+        """See `Executor.settle`; there is nothing to wait for."""
 
     def prepare_whole(self, whole: Sequence[Phase], parts: Sequence[Phase]) -> Prepared:
         """See `Executor.prepare_whole`; the parts are launched."""

@@ -68,9 +68,10 @@ class PreparedPass:
     @cached_property
     def to_token(self) -> Prepared:
         """The whole pass, up to the next token; feeds run it."""
-        if self._whole is None:
+        if self.lowered.spec != DECODE:
             return self._executor.prepare(self.lowered.phases)
-        return self._executor.prepare_whole(self._whole.phases, self.lowered.phases)
+        whole = () if self._whole is None else self._whole.phases
+        return self._executor.prepare_whole(whole, self.lowered.phases)
 
 
 class Program:

@@ -22,7 +22,7 @@ from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
 from rdrr_runtime.exec.persistent.choice import Persistence, persistent_executor
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.plan import Plan
-from rdrr_runtime.measure.timing import InterleavedTimer, Times, better, median_of
+from rdrr_runtime.exec.timing import InterleavedTimer, Times, better, median_of
 from rdrr_runtime.measure.tuned import ExecutorTimes, GridTrial, Verdict
 from rdrr_runtime.measure.tuner import Setting
 from rdrr_runtime.phases.context import Grid

@@ -14,7 +14,7 @@ from rdrr_device.timestamps import Timer
 
 from rdrr_runtime.exec.executor import Prepared
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
-from rdrr_runtime.measure.timing import InterleavedTimer, median_of
+from rdrr_runtime.exec.timing import InterleavedTimer, median_of
 from rdrr_runtime.phases.phase import Phase
 
 RUNS = 4

@@ -28,7 +28,7 @@ from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, PassSpec
 from rdrr_runtime.exec.agreement import Bytes, Check
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
 from rdrr_runtime.exec.plan import Plan
-from rdrr_runtime.measure.timing import InterleavedTimer, Times, better, scatter
+from rdrr_runtime.exec.timing import InterleavedTimer, Times, better, scatter
 from rdrr_runtime.measure.tuned import Outcome, PassTimes, Trial, Tuned, Verdict
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.phase import Phase

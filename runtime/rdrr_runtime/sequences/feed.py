@@ -73,8 +73,9 @@ class FeedRun:
             steps that it submitted, 0 or 1.
         further_step: Returns the phases of every further step.
         ring: Layout of the ring in which the steps leave their ids.
-        per_submission: Largest number of steps in one submission. The first has one step, and each
-            further one at most twice as many as the one before.
+        per_submission: Largest number of steps in one submission, where the executor records one
+            at once. The first has one step, and each further one at most twice as many as the one
+            before.
         submitted: Called with the number of further steps that have been submitted.
     """
 
@@ -166,7 +167,8 @@ class GpuFeed:
             steps = min(self._next_size, most, room)
             # Short at first, so that the GPU starts early. The host records a step of 8 sequences
             # in 0.4 of the time that an H200 runs it, so twice as many are recorded in time.
-            self._next_size = min(2 * self._next_size, self._run.per_submission)
+            most = self._run.per_submission * self._executor.at_once
+            self._next_size = min(2 * self._next_size, most)
             step.invalidate()
             self._executor.run(self._run.further_step(), len(self._rows), steps)
             if self._run.submitted is not None:

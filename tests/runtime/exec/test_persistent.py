@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from rdrr_runtime.compile.pass_spec import DECODE
+from rdrr_runtime.exec.persistent import choice
 from rdrr_runtime.exec.persistent import executor as executor_module
 from rdrr_runtime.exec.persistent.choice import Persistence
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
+from rdrr_runtime.exec.persistent.handover import EMPTY, HEAD_WORDS
 from rdrr_runtime.exec.persistent.residency import find_grid, unsupported
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.sampling.params import SamplingParams
+from rdrr_runtime.sequences.step import Step
+from support.comparison import relative_error
 from support.packages import llama_manifest, write_random_package
 from support.seeds import generator_of
 
@@ -103,27 +110,104 @@ def test_workgroups_that_do_not_meet_are_found_by_the_trial(package, device):
     assert found == expected
 
 
-def test_a_pass_that_waits_for_one_workgroup_too_many_gives_up_and_is_repeated(
-    package, device, monkeypatch, caplog
+def _change_source(monkeypatch, change):
+    """Let the passes that are prepared from now on run another kernel than the one on trial."""
+    module_of = PersistentExecutor._module
+
+    def changed(self, phases):
+        module = module_of(self, phases)
+        source = change(module.linked.source)
+        assert source != module.linked.source
+        return replace(module, linked=replace(module.linked, source=source))
+
+    monkeypatch.setattr(PersistentExecutor, "_module", changed)
+
+
+def _wait_for_one_more(source):
+    return source.replace("goal += groups.x;", "goal += groups.x + 1u;")
+
+
+def _withhold_a_word(source):
+    """Leave out one of the words that a matrix product writes, whose output is number 3."""
+    store = r"words1\[to_\w+ \+ \((\w+)\)\] = .+;"
+    return re.sub(store, r"if (\1 != 3u) { \g<0> }", source, count=1)
+
+
+@pytest.mark.parametrize("change", [_wait_for_one_more, _withhold_a_word])
+def test_a_pass_that_waits_for_what_never_comes_gives_up_and_is_repeated(
+    package, device, monkeypatch, caplog, change
 ):
-    expected, _ = _ids_of(package, device)
-    backend = _backend(package, device, ONE)
-    link = PersistentExecutor._linked
-
-    def waits_too_long(self, phases):
-        linked = link(self, phases)
-        changed = linked.source.replace("goal += groups.x;", "goal += groups.x + 1u;")
-        assert changed != linked.source
-        return replace(linked, source=changed)
-
-    monkeypatch.setattr(PersistentExecutor, "_linked", waits_too_long)
+    launched, backend = _backend(package, device), _backend(package, device, ONE)
+    _change_source(monkeypatch, change)
     try:
         with caplog.at_level(logging.WARNING):
+            expected = _ids(launched)
             assert _ids(backend) == expected
+            assert backend._executor.gave_up is None
+            # The ids say little about what the pass that gave up has left in the caches.
+            found, after = (
+                one.logits(expected[-1:], len(PROMPT) + TOKENS) for one in (backend, launched)
+            )
+            np.testing.assert_array_equal(found, after)
+            before = device.counters.copy()
             assert _ids(backend) == expected
+            assert device.counters.since(before).dispatches > 5 * TOKENS
     finally:
         backend.close()
+        launched.close()
     assert sum("gave up" in one.message for one in caplog.records) == 1
+
+
+def test_a_change_that_withholds_nothing_does_not_make_a_pass_give_up(
+    package, device, monkeypatch, caplog
+):
+    backend = _backend(package, device, ONE)
+    _change_source(monkeypatch, lambda one: _withhold_a_word(one).replace("!= 3u", "!= 3000u"))
+    try:
+        _ids(backend)
+        assert backend._executor.gave_up is not None
+    finally:
+        backend.close()
+    assert not caplog.records
+
+
+def _halves(words):
+    """Return the number of passes, the words that the last one has used, and the others."""
+    count, (first, second) = int(words[0]), words[HEAD_WORDS:].reshape(2, -1)
+    return count, (second, first) if count % 2 == 0 else (first, second)
+
+
+def test_different_passes_of_an_executor_take_turns_with_the_words(package, device):
+    launched, backend = _backend(package, device), _backend(package, device, ONE)
+    executor, plan = backend._executor, backend._plan
+    whole, decode = plan.whole.phases, plan.lowered(DECODE)
+    passes = (
+        executor.prepare_whole(whole, decode.phases),
+        executor.prepare_without(whole, whole[-1:]),
+    )
+    words, counts, expected = executor._module(whole).words, [], []
+    try:
+        for slot, number in enumerate((0, 1, 0, 1, 1, 0, 0, 1)):
+            token = 7 * slot + 5
+            Step(device, plan.state).write([token], slot)
+            device.clear(decode.logits)
+            executor.run(passes[number], 1)
+            found = device.read(decode.logits).view(np.float32)
+            expected.append(launched.logits([token], slot)[0])
+            assert relative_error(found, expected[-1]) < 1e-5
+            # One workgroup alone would not notice words that an earlier pass has left.
+            count, (used, other) = _halves(device.read(words).view(np.uint32))
+            counts.append(count)
+            assert (used != EMPTY).mean() > 0.9
+            assert (other == EMPTY).all()
+        assert counts == list(range(counts[0], counts[0] + len(counts)))
+        # The control: no pass may take the words of another one.
+        errors = [relative_error(a, b) for a, b in pairwise(expected)]
+        assert min(errors) > 1e-2
+        assert not executor.has_given_up()
+    finally:
+        backend.close()
+        launched.close()
 
 
 @pytest.mark.parametrize("after", [1, 5])
@@ -147,6 +231,15 @@ def test_tokens_after_a_failure_in_the_middle_are_run_again(package, device, aft
         assert backend._executor.gave_up is None
     finally:
         backend.close()
+
+
+def test_a_software_adapter_gets_no_pass_whose_loops_it_may_end_early(package, device, monkeypatch):
+    expected, decision = _ids_of(package, device, ONE)
+    assert decision == ["one dispatch, 1 workgroups of 128 threads"]
+    monkeypatch.setattr(choice, "SOFTWARE_ITERATIONS", 10)
+    found, decision = _ids_of(package, device, ONE)
+    assert decision == (["dispatches"] if device.info.software else [decision[0]])
+    assert found == expected
 
 
 def test_a_software_adapter_is_not_asked_to_wait(device):

@@ -13,9 +13,9 @@ from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, TUNED
 from rdrr_runtime.exec.executor import DispatchExecutor
 from rdrr_runtime.exec.plan import Plan
+from rdrr_runtime.exec.timing import InterleavedTimer, better
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.measure import tuner
-from rdrr_runtime.measure.timing import InterleavedTimer, better
 from rdrr_runtime.measure.tuned import Outcome, Verdict
 from rdrr_runtime.measure.tuner import Setting, _Tuner, tune
 from rdrr_runtime.phases import embed, matmul_int8

@@ -11,8 +11,13 @@ from rdrr_runtime.compile.decision import Decision
 from rdrr_runtime.exec.persistent.executor import POLLS, PersistentExecutor
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.phases.context import Grid
+from rdrr_runtime.phases.phase import Phase
 
 OP = "decode pass"
+
+SOFTWARE_ITERATIONS = 32_768
+"""Most iterations of a thread's loops on a software adapter. Mesa's ends the loops of a shader
+after 65,535 in all, without a word; this counts only those over tiles and rows."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +28,14 @@ class Persistence:
         grids: Grids to try, in order of preference.
         reason: Why the decode pass is to run so.
         polls: Looks at the other workgroups before a workgroup gives up.
+        compares: Whether the decode pass runs as dispatches at first, and in one dispatch only once
+            that has been found to be faster (`rdrr_runtime.exec.persistent.comparing`).
     """
 
     grids: Sequence[Grid]
     reason: str
     polls: int = POLLS
+    compares: bool = False
 
 
 def persistent_executor(
@@ -43,20 +51,42 @@ def persistent_executor(
     Returns:
         The executor, or None if no grid works; and the decision with its reason.
     """
-    if plan.graph.states:
-        # A pass that is given up runs again, and states would absorb its token twice.
-        reason = "one dispatch does not work for models with recurrent states"
+    reason = model_refusal(plan)
+    if reason is not None:
         return None, Decision("load", OP, "dispatches", reason)
     why = "there is no grid to try"
     for grid in wanted.grids:
         whole = plan.use_grid(grid)
         executor = PersistentExecutor(plan.device, arena, grid, wanted.polls)
-        refused = executor.refusal(whole.phases)
+        refused = _too_long(plan, grid, whole.phases) or executor.refusal(whole.phases)
         if refused is None:
             return executor, Decision("load", OP, title(grid), wanted.reason)
         why = refused
     plan.whole = None
     return None, Decision("load", OP, "dispatches", f"one dispatch does not work: {why}")
+
+
+def model_refusal(plan: Plan) -> str | None:
+    """Return why a model cannot run in one dispatch on any grid; None if it may."""
+    if plan.graph.states:
+        # A pass that is given up runs again, and states would absorb its token twice.
+        return "one dispatch does not work for models with recurrent states"
+    return None
+
+
+def _too_long(plan: Plan, grid: Grid, phases: Sequence[Phase]) -> str | None:
+    """Return why an adapter may end the loops of a pass too early; None if it does not."""
+    if not plan.device.info.software:
+        return None
+    iterations = 0
+    for one in phases:
+        constants = one.record.constants
+        trips = [int(value) for name, value in constants.items() if name.startswith("TRIPS")]
+        calls = -(-one.work.items // grid.groups)
+        iterations += calls * int(constants.get("STEPS", 1)) * max(trips, default=1)
+    if iterations <= SOFTWARE_ITERATIONS:
+        return None
+    return f"a software adapter may end loops of {iterations} iterations too early"
 
 
 def title(grid: Grid) -> str:

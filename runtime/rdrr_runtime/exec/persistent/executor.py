@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from time import sleep
 
 import numpy as np
+import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import Device
@@ -20,7 +23,8 @@ from rdrr_format.errors import DeviceError
 
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
 from rdrr_runtime.exec.persistent.declarations import UnlinkableError
-from rdrr_runtime.exec.persistent.linking import Linked, link
+from rdrr_runtime.exec.persistent.handover import EMPTY, HEAD_WORDS
+from rdrr_runtime.exec.persistent.linking import ITEMS, WAITS, Linked, link
 from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.phase import Phase
 
@@ -32,8 +36,17 @@ POLLS = 1 << 20
 TRIAL_POLLS = 1 << 14
 """The same for a trial without work, in which the workgroups arrive within microseconds."""
 
+PASSES_AT_ONCE = 4
+"""Passes of one dispatch that are submitted where one pass of many dispatches would be: recording
+them takes the host no time to speak of, and each submission costs the GPU 16 us."""
+
+BUILD_POLL_SECONDS = 0.01
+
 GATE_BYTES = 16
 FAILED_OFFSET = 8
+
+OWN_BUFFERS = 5
+"""Bindings of a pass beside those of its phases: table, gate, and the words in three widths."""
 
 
 @dataclass
@@ -49,6 +62,21 @@ class _Whole:
     prepared: Prepared
     parts: tuple[Phase, ...]
     launched: Prepared | None = None
+
+
+@dataclass(frozen=True)
+class _Module:
+    """A list of phases as one kernel, and its memory.
+
+    Attributes:
+        phases: The phases, kept because Python could otherwise reuse their ids for others.
+        linked: The kernel.
+        words: The words of the values that phases hand over.
+    """
+
+    phases: tuple[Phase, ...]
+    linked: Linked
+    words: BufferSlice
 
 
 class PersistentExecutor(DispatchExecutor):
@@ -67,9 +95,14 @@ class PersistentExecutor(DispatchExecutor):
         self._arena, self._polls = arena, polls
         self._gate = arena.empty("gate", GATE_BYTES)
         self._whole: dict[int, _Whole] = {}
-        # The phases are kept as well: Python could otherwise reuse their ids for other phases.
-        self._links: dict[tuple[int, ...], tuple[tuple[Phase, ...], Linked]] = {}
+        self._modules: dict[tuple[int, ...], _Module] = {}
+        self._linking: dict[tuple[int, ...], Future[Linked]] = {}
         self._one_dispatch = True
+
+    @property
+    def at_once(self) -> int:
+        """See `Executor.at_once`."""
+        return PASSES_AT_ONCE if self._one_dispatch else 1
 
     @property
     def gave_up(self) -> BufferSlice | None:
@@ -78,14 +111,14 @@ class PersistentExecutor(DispatchExecutor):
 
     def prepare_whole(self, whole: Sequence[Phase], parts: Sequence[Phase]) -> Prepared:
         """See `Executor.prepare_whole`."""
-        if not self._one_dispatch:
+        if not self._one_dispatch or not whole:
             return self.prepare(parts)
         try:
-            linked = self._linked(whole)
+            module = self._module(whole)
         except UnlinkableError as error:
             _LOG.debug("a pass of %d phases is launched phase by phase: %s", len(parts), error)
             return self.prepare(parts)
-        prepared = (self.device.bind(self._dispatch(linked, linked.table)),)
+        prepared = self._bind(module, module.linked.table)
         self._whole[id(prepared)] = _Whole(prepared, tuple(parts))
         return prepared
 
@@ -108,6 +141,29 @@ class PersistentExecutor(DispatchExecutor):
         self._one_dispatch = False
         self._open_gate(self._polls)
 
+    def begin_build(self, phases: Sequence[Phase]) -> None:
+        """Begin to link and compile phases in other threads, for `is_built` to ask about."""
+        pool = ThreadPoolExecutor(1, "link")
+        self._linking[_key(phases)] = pool.submit(self._link, phases)
+        pool.shutdown(wait=False)  # its thread ends when the phases are linked
+
+    def is_built(self, phases: Sequence[Phase]) -> bool:
+        """Return whether phases of `begin_build` are compiled, or cannot be linked."""
+        linking = self._linking[_key(phases)]
+        if not linking.done():
+            return False
+        if linking.exception() is not None:
+            return True
+        kernel = self._kernel(self._module(phases))
+        self.device.build_ahead((kernel,))
+        return self.device.is_built(kernel)
+
+    def finish_build(self, phases: Sequence[Phase]) -> None:
+        """Wait until phases of `begin_build` are compiled, or cannot be linked."""
+        wait((self._linking[_key(phases)],))
+        while not self.is_built(phases):
+            sleep(BUILD_POLL_SECONDS)
+
     def refusal(self, phases: Sequence[Phase]) -> str | None:
         """Return why phases cannot run in one dispatch; None if a trial has shown that they can.
 
@@ -115,7 +171,10 @@ class PersistentExecutor(DispatchExecutor):
         at each wait, with the registers and the workgroup memory that the work takes.
         """
         try:
-            idle = self.prepare_without(phases, phases)
+            module = self._module(phases)
+            table = module.linked.table.copy()
+            table[:, ITEMS], table[:, WAITS] = 0, 1
+            idle = self._bind(module, table)
             self._open_gate(TRIAL_POLLS)
             super().run(idle, 1)
         except (UnlinkableError, DeviceError) as error:
@@ -133,29 +192,35 @@ class PersistentExecutor(DispatchExecutor):
     def prepare_without(self, whole: Sequence[Phase], omitted: Collection[Phase]) -> Prepared:
         """Return a pass in one dispatch that does not compute some of its phases.
 
-        It still waits where they would wait, so that the time of the rest shows theirs: a shader
-        has no clock.
+        It still waits for what they would read, and hands over what they would write, so that the
+        time of the rest shows theirs: a shader has no clock.
 
         Raises:
             UnlinkableError: The phases cannot run in one dispatch.
             DeviceError: The device does not support the shader, or cannot bind a buffer.
         """
-        linked = self._linked(whole)
+        module = self._module(whole)
         left_out = {id(one) for one in omitted}
-        table = linked.table.copy()
-        table[[id(one) in left_out for one in whole], 1] = 0
-        return (self.device.bind(self._dispatch(linked, table)),)
+        rows = [id(one) in left_out for one in whole]
+        table = module.linked.table.copy()
+        table[rows] = module.linked.omitted[rows]
+        return self._bind(module, table)
 
     def _open_gate(self, polls: int) -> None:
         """Prepare the gate for the next pass; a workgroup gives up after `polls` looks."""
         self.device.write(self._gate, np.array([0, 0, 0, polls], np.uint32))
 
-    def _linked(self, phases: Sequence[Phase]) -> Linked:
+    def _module(self, phases: Sequence[Phase]) -> _Module:
         """Return phases as one kernel; the same phases are linked once."""
-        key = tuple(map(id, phases))
-        if key not in self._links:
-            self._links[key] = (tuple(phases), self._link(phases))
-        return self._links[key][1]
+        key = _key(phases)
+        if key not in self._modules:
+            linking = self._linking.get(key)
+            linked = self._link(phases) if linking is None else linking.result()
+            empty = np.full(HEAD_WORDS + 2 * linked.words, EMPTY, np.uint32)
+            empty[:HEAD_WORDS] = 0
+            words = self._arena.upload("words", empty)
+            self._modules[key] = _Module(tuple(phases), linked, words)
+        return self._modules[key]
 
     def _link(self, phases: Sequence[Phase]) -> Linked:
         linked = link(phases, threads=self.grid.threads)
@@ -163,18 +228,29 @@ class PersistentExecutor(DispatchExecutor):
         if linked.workgroup_bytes > most:
             needed = linked.workgroup_bytes
             raise UnlinkableError(f"the pass needs {needed} bytes of workgroup memory of {most}")
-        if len(linked.buffers) + 2 > self.device.limits["max-storage-buffers-per-shader-stage"]:
-            raise UnlinkableError(f"the pass binds {len(linked.buffers) + 2} buffers")
+        bindings = len(linked.buffers) + OWN_BUFFERS
+        if bindings > self.device.limits["max-storage-buffers-per-shader-stage"]:
+            raise UnlinkableError(f"the pass binds {bindings} buffers")
         return linked
 
-    def _dispatch(self, linked: Linked, table: np.ndarray) -> Dispatch:
+    def _bind(self, module: _Module, table: npt.NDArray[np.uint32]) -> Prepared:
+        """Return a pass in one dispatch that makes the calls of a table."""
         buffers = {
-            **linked.buffers,
+            **module.linked.buffers,
             "table": self._arena.upload("calls", np.ascontiguousarray(table)),
             "gate": self._gate,
+            **dict.fromkeys(("words1", "words2", "words4"), module.words),
         }
-        bindings = storage_bindings(linked.source)
-        source = with_binding_numbers(linked.source)
-        kernel = Kernel("persistent", source, "main", (), bindings, trusted=True)
-        slices = tuple(buffers[one.name] for one in bindings)
-        return Dispatch(kernel, slices, Work(self.grid.groups), "whole pass")
+        kernel = self._kernel(module)
+        slices = tuple(buffers[one.name] for one in kernel.bindings)
+        return (self.device.bind(Dispatch(kernel, slices, Work(self.grid.groups), "whole pass")),)
+
+    @staticmethod
+    def _kernel(module: _Module) -> Kernel:
+        source = module.linked.source
+        bindings, numbered = storage_bindings(source), with_binding_numbers(source)
+        return Kernel("persistent", numbered, "main", (), bindings, trusted=True)
+
+
+def _key(phases: Sequence[Phase]) -> tuple[int, ...]:
+    return tuple(map(id, phases))

@@ -1,0 +1,166 @@
+"""An executor that launches phases until one dispatch a pass has been found to be faster.
+
+Linking and compiling a whole decode pass takes a second or more, which is worth it only for a
+process that decodes for long. So it begins after some passes, beside those that follow. When it is
+done, the pass that is due runs both ways, and the faster way stays. Nothing is lost by that: a pass
+may run any number of times without its last phase, which moves to the next slot.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rdrr_device.arena import Arena
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.timestamps import FEATURE, Timer, warm_up
+
+from rdrr_runtime.compile.pass_spec import DECODE
+from rdrr_runtime.exec.agreement import INT8_TOLERANCE
+from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
+from rdrr_runtime.exec.persistent.choice import Persistence
+from rdrr_runtime.exec.persistent.executor import PersistentExecutor
+from rdrr_runtime.exec.plan import Plan
+from rdrr_runtime.exec.timing import InterleavedTimer, better, median_of
+from rdrr_runtime.phases.phase import Phase
+
+_LOG = logging.getLogger(__name__)
+
+PASSES = 512
+"""Passes after which a process is taken to decode for long."""
+
+ROUNDS = 5
+"""Measurements of each way, one pass each: about 10 ms for a model of 1 billion weights."""
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """The pass in one dispatch.
+
+    Attributes:
+        executor: Runs it.
+        phases: Its phases, for the workgroups of the dispatch.
+    """
+
+    executor: PersistentExecutor
+    phases: tuple[Phase, ...]
+
+
+class ComparingExecutor(DispatchExecutor):
+    """An executor that compares two ways of running decode passes; see the module docstring.
+
+    Args:
+        plan: The model.
+        arena: Owner of further buffers.
+        wanted: The grids of one dispatch, of which the first is tried.
+    """
+
+    def __init__(self, plan: Plan, arena: Arena, wanted: Persistence) -> None:
+        super().__init__(plan.device)
+        self._plan, self._arena, self._wanted = plan, arena, wanted
+        self._launched: Prepared = ()
+        self._parts: tuple[Phase, ...] = ()
+        self._passes = 0
+        self._candidate: _Candidate | None = None
+        self._chosen: tuple[PersistentExecutor, Prepared] | None = None
+        self._decided = FEATURE not in plan.device.features
+
+    @property
+    def at_once(self) -> int:
+        """See `Executor.at_once`."""
+        return 1 if self._chosen is None else self._chosen[0].at_once
+
+    @property
+    def gave_up(self) -> BufferSlice | None:
+        """See `Executor.gave_up`."""
+        return None if self._chosen is None else self._chosen[0].gave_up
+
+    def recover(self) -> None:
+        """See `Executor.recover`."""
+        if self._chosen is not None:
+            self._chosen[0].recover()
+
+    def prepare_whole(self, whole: Sequence[Phase], parts: Sequence[Phase]) -> Prepared:
+        """See `Executor.prepare_whole`; the parts are launched until the ways were compared."""
+        del whole
+        self._parts = tuple(parts)
+        self._launched = self.prepare(parts)
+        return self._launched
+
+    def run(self, prepared: Prepared, rows: int, times: int = 1) -> None:
+        """See `Executor.run`."""
+        if prepared is not self._launched:
+            super().run(prepared, rows, times)
+            return
+        self._passes += times
+        if not self._decided:
+            self._go_on()
+        if self._chosen is None:
+            super().run(prepared, rows, times)
+        else:
+            executor, whole = self._chosen
+            executor.run(whole, rows, times)
+
+    def settle(self) -> None:
+        """See `Executor.settle`; does nothing before the first decode pass."""
+        if self._decided or not self._passes:
+            return
+        candidate = self._candidate or self._begin()
+        candidate.executor.finish_build(candidate.phases)
+        warm_up(self.device, Timer(self.device), [self._launched[:-1]], 1)
+        self._decide(candidate)
+
+    def _go_on(self) -> None:
+        """Begin to compile, or compare, if it is time to."""
+        candidate = self._candidate
+        if candidate is None:
+            if self._passes >= PASSES:
+                self._begin()
+        elif candidate.executor.is_built(candidate.phases):
+            self._decide(candidate)
+
+    def _begin(self) -> _Candidate:
+        grid = next(iter(self._wanted.grids))
+        executor = PersistentExecutor(self.device, self._arena, grid, self._wanted.polls)
+        phases = self._plan.lower(DECODE, grid=grid).phases
+        executor.begin_build(phases)
+        self._candidate = _Candidate(executor, phases)
+        return self._candidate
+
+    def _decide(self, candidate: _Candidate) -> None:
+        """Run the pass that is due both ways, and keep the faster one."""
+        self._decided = True
+        executor, phases = candidate.executor, candidate.phases
+        refused = executor.refusal(phases)
+        if refused is not None:
+            _LOG.info("decode passes are launched phase by phase: %s", refused)
+            return
+        launched = self._launched[:-1]
+        whole = executor.prepare_without(phases, phases[-1:])
+        if not self._agree(launched, whole):
+            _LOG.warning("a pass in one dispatch computed other logits, so it is not used")
+            return
+        timer = InterleavedTimer(self.device, Timer(self.device), 1, lambda: None, ROUNDS)
+        before, after = timer.interleaved([launched, whole])
+        is_faster = better(after, before) and not executor.has_given_up()
+        _LOG.info(
+            "a decode pass takes %.0f us as dispatches and %.0f us in one dispatch, so it runs %s",
+            1e6 * median_of(before),
+            1e6 * median_of(after),
+            "in one" if is_faster else "as dispatches",
+        )
+        if is_faster:
+            self._chosen = executor, executor.prepare_whole(phases, self._parts)
+
+    def _agree(self, launched: Prepared, whole: Prepared) -> bool:
+        """Return whether both ways compute the same logits, but for the rounding to int8."""
+        logits = self._plan.lowered(DECODE).logits
+        found = []
+        for one in (launched, whole):
+            self.device.submit(one, 1)
+            found.append(self.device.read(logits).view(np.float32))
+        largest = float(np.abs(found[0]).max())
+        # Written so that NaN does not agree.
+        return float(np.abs(found[1] - found[0]).max()) <= INT8_TOLERANCE * largest

@@ -1,0 +1,97 @@
+"""A process that decodes for long moves to one dispatch a pass if that is faster."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+
+import pytest
+from rdrr_runtime.exec.persistent import comparing
+from rdrr_runtime.exec.persistent.choice import Persistence
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.phases.context import Grid
+from support.packages import llama_manifest, write_random_package
+from support.seeds import generator_of
+
+PROMPT = (5, 9, 1, 7, 20)
+GROUP, GROUPS = 6, 4
+COMPARES = Persistence((Grid(128, 1),), "a test asks for it", polls=1000, compares=True)
+
+
+@pytest.fixture(scope="module")
+def package(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("comparing")
+    return write_random_package(folder, llama_manifest(), generator_of(request))
+
+
+def _decoded(package, device, persistence, *, settles=False):
+    """Return the ids of some groups of tokens, and the dispatches of a token of the last group."""
+    with closing(
+        GpuBackend(package, context=64, device=device, persistence=persistence)
+    ) as backend:
+        ids, slot = backend.greedy(PROMPT, 0, 1), len(PROMPT)
+        if settles:
+            ids, slot = ids + backend.greedy(ids[-1:], slot, 1), slot + 1
+            backend.settle()
+        for _ in range(GROUPS):
+            before = device.counters.copy()
+            ids += backend.greedy(ids[-1:], slot, GROUP)
+            slot += GROUP
+            if persistence is not None and not settles and (begun := backend._executor._candidate):
+                begun.executor.finish_build(begun.phases)
+        return ids, device.counters.since(before).dispatches / GROUP
+
+
+@pytest.fixture
+def expected(package, device):
+    return _decoded(package, device, None)
+
+
+@pytest.mark.parametrize("is_faster", [True, False])
+def test_the_faster_way_stays(package, device, expected, monkeypatch, is_faster):
+    monkeypatch.setattr(comparing, "PASSES", GROUP)
+    monkeypatch.setattr(comparing, "better", lambda *_: is_faster)
+    ids, dispatches = _decoded(package, device, COMPARES)
+    assert ids == expected[0]
+    assert dispatches == (1 if is_faster else expected[1])
+
+
+def test_a_short_generation_compiles_nothing_else(package, device, expected, monkeypatch):
+    monkeypatch.setattr(comparing.ComparingExecutor, "_begin", lambda _: pytest.fail("it began"))
+    ids, dispatches = _decoded(package, device, COMPARES)
+    assert (ids, dispatches) == expected
+
+
+def test_settling_chooses_at_once(package, device, expected, monkeypatch):
+    monkeypatch.setattr(comparing, "better", lambda *_: True)
+    ids, dispatches = _decoded(package, device, COMPARES, settles=True)
+    assert dispatches == 1
+    assert ids[:-1] == expected[0]
+
+
+def test_other_logits_rule_one_dispatch_out(package, device, expected, monkeypatch, caplog):
+    monkeypatch.setattr(comparing, "PASSES", GROUP)
+    monkeypatch.setattr(comparing, "better", lambda *_: True)
+    monkeypatch.setattr(comparing, "INT8_TOLERANCE", -1.0)
+    with caplog.at_level(logging.WARNING):
+        assert _decoded(package, device, COMPARES) == expected
+    assert sum("other logits" in one.message for one in caplog.records) == 1
+
+
+def test_workgroups_that_do_not_meet_rule_it_out(package, device, expected, monkeypatch):
+    monkeypatch.setattr(comparing, "PASSES", GROUP)
+    several = Persistence((Grid(128, 64),), "a test asks for it", polls=1000, compares=True)
+    assert _decoded(package, device, several) == expected
+
+
+def test_a_pass_that_gives_up_later_is_launched_again(package, device, expected, monkeypatch):
+    monkeypatch.setattr(comparing, "better", lambda *_: True)
+    with closing(GpuBackend(package, context=64, device=device, persistence=COMPARES)) as backend:
+        ids = backend.greedy(PROMPT, 0, 1)
+        ids += backend.greedy(ids, len(PROMPT), 1)
+        backend.settle()
+        backend._executor.recover()
+        before = device.counters.copy()
+        ids += backend.greedy(ids[-1:], len(PROMPT) + 1, GROUP)
+        assert device.counters.since(before).dispatches == GROUP * expected[1]
+    assert ids == expected[0][: len(ids)]
