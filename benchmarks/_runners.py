@@ -18,6 +18,7 @@ from rdrr.bench.runs import LoadedAs, Workload, load
 
 if TYPE_CHECKING:
     from peers.llama_cpp import PeerModel
+    from rdrr._load_options import ExecutorName
     from rdrr_device.device import Device
 
 INTERVAL = 8  # decoded tokens per readback
@@ -61,9 +62,17 @@ class RdrrRunner:
         folder: Folder of the package.
         device: GPU to load it on.
         work: Workload whose tokens the key-value cache must hold.
+        executor: How decode passes are executed.
     """
 
-    def __init__(self, name: str, folder: Path, device: Device, work: Workload) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        device: Device,
+        work: Workload,
+        executor: ExecutorName = "auto",
+    ) -> None:
         # Imported before the time is taken: the load should not include importing modules.
         import rdrr_runtime.gpu  # noqa: F401
         from rdrr_manifests.package import open_package
@@ -72,9 +81,10 @@ class RdrrRunner:
         self.device = device
         start = time.perf_counter()
         package = open_package(folder)
-        self._backend = load(package, device, work, LoadedAs())
+        self._backend = load(package, device, work, LoadedAs(executor=executor))
         self._backend.greedy([3], 0, 1)
         self.load_seconds = time.perf_counter() - start
+        self._backend.settle()
         self.weights_bytes = self._backend.info.weights_bytes
         self.vocab = package.manifest.architecture.vocab_size
         self._last = 3

@@ -81,7 +81,7 @@ def open_rdrr(
     stack.callback(device.close)
     runners: list[Runner] = []
     for layout, folder in packages.items():
-        runner = RdrrRunner(f"rdrr, {layout}", folder, device, work)
+        runner = RdrrRunner(f"rdrr, {layout}", folder, device, work, options.executor)
         stack.callback(runner.close)
         runners.append(runner)
     return runners
@@ -361,6 +361,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--context", type=int, default=0, help="also decode after this many cached tokens")
     add("--batch", metavar="N,N", help="also decode batches of N sequences, such as 1,2,4,8,16")
     add("--repeat", type=int, default=5, help="rounds to measure")
+    add("--executor", choices=("auto", "dispatches", "persistent"), default="auto")
     add(
         "--warm",
         type=float,

@@ -5,7 +5,8 @@
 The exact path computes with float32 activations and a float32 cache; `int8` uses int8 dot products
 wherever a kernel has them; `default` is what `rdrr generate` does. Prefill and decode use different
 kernels, and small batches (batched decode, verifying draft tokens) use a third kind. So the text is
-evaluated with many tokens per pass, one token per pass (which is slow) and 8 tokens per pass. Each
+evaluated with many tokens per pass, one token per pass (which is slow) and 8 tokens per pass, and
+with `--one-dispatch` also with one token per pass in a single dispatch. Each
 difference is printed with its standard error: a difference below two or three standard errors
 means nothing, so give enough tokens. A checkpoint is converted to `--quantize` first. The last line
 is one JSON object.
@@ -89,6 +90,50 @@ class SmallPassModel:
         self._backend.close()
 
 
+class OneDispatchModel(SmallPassModel):
+    """A model that computes its logits in passes over one token, each of them in one dispatch."""
+
+    def __init__(
+        self, model: rdrr.Model, device: Device, arguments: Mapping[str, Any], context: int
+    ) -> None:
+        from rdrr._executor import persistence
+        from rdrr_runtime.compile.hints import resolve
+        from rdrr_runtime.gpu import GpuBackend
+
+        self.package, self.encode, self._device = model.package, model.encode, device
+        self._backend = GpuBackend(
+            model.package,
+            context=context,
+            device=device,
+            policy=resolve({"run flag": arguments.get("kernel_hints", {})}),
+            persistence=persistence(device, "persistent"),
+        )
+
+    def logits(self, ids: Sequence[int], *, stepwise: bool = False) -> npt.NDArray[np.float32]:
+        """Return the same as `rdrr.Model.logits`.
+
+        Raises:
+            RuntimeError: The model cannot run in one dispatch on this device.
+        """
+        from rdrr_runtime.exec.persistent.executor import PersistentExecutor
+        from rdrr_runtime.sequences.step import Step
+
+        del stepwise
+        executor, plan = self._backend._executor, self._backend._plan
+        if not isinstance(executor, PersistentExecutor) or plan.whole is None:
+            raise RuntimeError("the model cannot run in one dispatch on this device")
+        # Without the last phase, which would choose the next token itself.
+        prepared = executor.prepare_without(plan.whole.phases, plan.whole.phases[-1:])
+        step, found = Step(self._device, plan.state), []
+        for slot, token in enumerate(ids):
+            step.write([token], slot)
+            executor.run(prepared, 1)
+            found.append(self._device.read(plan.whole.logits).view(np.float32).copy())
+        if executor.has_given_up():
+            raise RuntimeError("a pass gave up")
+        return np.stack(found)
+
+
 def measure(package: Path, text: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return a row for each fast path and kind of pass."""
     import rdrr
@@ -114,6 +159,12 @@ def measure(package: Path, text: str, options: argparse.Namespace) -> list[dict[
                     few.as_model(), exact, text, **sizes
                 )
                 few.close()
+                if options.one_dispatch:
+                    whole = OneDispatchModel(model, device, arguments, options.window)
+                    found["one token in one dispatch"] = compare(
+                        whole.as_model(), exact, text, **sizes
+                    )
+                    whole.close()
                 unhonoured = {"unhonoured_hints": list(model.unhonoured_hints)}
             rows += [
                 details | {"passes": passes} | one.as_dict() | unhonoured
@@ -173,6 +224,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("package", type=Path, help="a package, or a checkpoint to convert")
     parser.add_argument("--text", type=Path, required=True, help="text file in UTF-8")
+    parser.add_argument("--one-dispatch", action="store_true", help="also one token in a dispatch")
     parser.add_argument("--tokens", type=int, default=4000, help="tokens of the text to evaluate")
     parser.add_argument("--window", type=int, default=256, help="tokens of each window")
     parser.add_argument("--quantize", default="q4_k_m", help="quantization of a checkpoint")
@@ -200,12 +252,12 @@ def main() -> None:
         rows = measure(package, options.text.read_text(encoding="utf-8"), options)
     print(f"{package.name} on {rows[0]['adapter']}, {rows[0]['tokens']} tokens")
     print(
-        f"{'path':9}{'passes':20}{'perplexity':>11}{'exact':>10}{'difference':>26}{'same top':>10}"
+        f"{'path':9}{'passes':26}{'perplexity':>11}{'exact':>10}{'difference':>26}{'same top':>10}"
     )
     for row in rows:
         change = f"{100 * (row['ratio'] - 1):+.3f} % (error {100 * row['ratio_error']:.3f})"
         print(
-            f"{row['path']:9}{row['passes']:20}{row['perplexity']:11.4f}"
+            f"{row['path']:9}{row['passes']:26}{row['perplexity']:11.4f}"
             f"{row['base']['perplexity']:10.4f}{change:>26}{100 * row['same_top']:8.2f} %"
         )
         for line in row["unhonoured_hints"]:

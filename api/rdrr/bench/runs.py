@@ -15,6 +15,7 @@ import numpy as np
 from rdrr_format.errors import UsageError
 
 from rdrr._backends import resolve_hints
+from rdrr._executor import persistence, tuned_executor
 from rdrr._load import context_of
 from rdrr._tuned import read_profile
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from rdrr_runtime.decode.base import Counts
     from rdrr_runtime.decode.strategy import Strategy
     from rdrr_runtime.gpu import GpuBackend
+
+    from rdrr._load_options import ExecutorName
 
 MARGIN = 16
 """Cache slots beyond the longest generation."""
@@ -68,11 +71,13 @@ class LoadedAs:
         hints: Kernel hints for the run.
         kv_dtype: Data type of the key-value cache.
         fused: Whether ops are fused.
+        executor: How decode passes are executed.
     """
 
     hints: Mapping[str, str] = field(default_factory=dict)
     kv_dtype: str = "f16"
     fused: bool = True
+    executor: ExecutorName = "dispatches"
 
 
 @contextmanager
@@ -108,6 +113,7 @@ def load(package: Package, device: Device, work: Workload, options: LoadedAs) ->
             found=work.prompt_tokens + work.tokens,
         )
     package.fetch()
+    stored = read_profile(device.info)
     return GpuBackend(
         package,
         context=context_of(package, min(longest, work.context)),
@@ -115,7 +121,10 @@ def load(package: Package, device: Device, work: Workload, options: LoadedAs) ->
         device=device,
         policy=resolve_hints(package, options.hints),
         fused=options.fused,
-        tuning=read_profile(device.info).tuning,
+        tuning=stored.tuning,
+        persistence=persistence(
+            device, options.executor, tuned_executor(stored, package, options.kv_dtype)
+        ),
     )
 
 

@@ -115,10 +115,13 @@ def measure(
         loaded = time.perf_counter() - start
         try:
             prompt = work.ids(package.manifest.architecture.vocab_size)
-            runs = [
-                generate(backend, Autoregressive(interval), prompt, work.tokens, device=device)
-                for _ in range(work.repeat + 1)
-            ]
+            runs = []
+            for _ in range(work.repeat + 1):
+                one = generate(
+                    backend, Autoregressive(interval), prompt, work.tokens, device=device
+                )
+                runs.append(one)
+                backend.settle()  # the first run is a cold one
             gpu = gpu_times(backend, device, prompt, work.tokens)
             return _summary(package, work, device, backend, loaded, runs, gpu, interval)
         finally:

@@ -89,7 +89,7 @@ def bench(
             open_package(path, follow_links=follow_links),
             Workload(prompt_tokens, tokens, repeat),
             adapter=adapter,
-            options=LoadedAs(hints, kv_dtype),
+            options=LoadedAs(hints, kv_dtype, executor="auto"),
             interval=interval,
         )
     if json:
