@@ -31,8 +31,8 @@ FORMAT = "rdrr-grid-3"
 """The number changes with the test: results of another one are not used."""
 
 UNTUNED = (
-    "the default; one dispatch is compared with it by `rdrr tune`, or while more than 512 tokens "
-    "are decoded (auto)"
+    "the default; one dispatch is compared with it by `rdrr tune`, or while more than 2,048 tokens"
+    " are decoded (auto)"
 )
 """Why the pass of a model that was not tuned runs as dispatches."""
 

@@ -19,6 +19,9 @@ class Workspace:
         arena: Owner of the buffers.
         rows: Token rows that each buffer can hold.
         value_bytes: Bytes per element.
+
+    Attributes:
+        value_bytes: Bytes per element.
     """
 
     def __init__(self, arena: Arena, rows: int, value_bytes: int = 4) -> None:
@@ -29,7 +32,7 @@ class Workspace:
         self._named: dict[str, BufferSlice] = {}
 
     def named(self, name: str, size: int) -> BufferSlice:
-        """Return the buffer of this name, with at least `size` bytes."""
+        """Return `size` bytes of the buffer of this name, which grows if it is too small."""
         if name not in self._named or self._named[name].size < size:
             self._named[name] = self._arena.empty(name, size)
         return self._named[name].range(0, size)
@@ -50,6 +53,7 @@ class Values:
     Attributes:
         workspace: Owner of the buffers.
         readers: Number of ops that still have to read each value.
+        rows: Token rows of a value; None for as many as the workspace has room for.
         live: Width and buffer number of each live value.
         free: Numbers of the free buffers of each width.
         counts: Number of buffers of each width that the pass uses.

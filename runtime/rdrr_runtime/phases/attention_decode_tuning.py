@@ -157,15 +157,16 @@ class Shares:
 def default_split(ctx: OpContext, cache: KvSpec, heads: int) -> SplitTuning:
     """Return how the keys of a row are split, unless a tuned profile says otherwise.
 
-    Args:
-        ctx: Lowering context.
-        cache: Sizes and type of the caches.
-        heads: Query heads.
-
     A batch has as many splits as run at the same time: further ones have to wait, even without
     keys. On an H200 in a context of 8,192, a step of 8 rows of llama-1b, which has 8 key-value
     heads, takes 971 us behind 512 tokens and 1,624 us behind 8,192, and with 16 splits instead of 4
     1,066 and 1,820 us. But if one row has 8,000 keys and the others 512, 1,457 instead of 1,164 us.
+    A row on a grid has as many as give each workgroup one.
+
+    Args:
+        ctx: Lowering context.
+        cache: Sizes and type of the caches.
+        heads: Query heads.
     """
     if ctx.max_rows > 1:
         at_once = WORKGROUPS_AT_ONCE // (ctx.max_rows * cache.kv_heads)
@@ -199,7 +200,8 @@ def default_tuning(ctx: OpContext, spec: AttentionSpec) -> DecodeTuning | None:
 def heads_of_item(ctx: OpContext, spec: AttentionSpec) -> int:
     """Return the default query heads of a workgroup, out of those that share a key-value head.
 
-    A batch has as few as leave no more workgroups than run at the same time. A single row has all
+    A row on a grid has as few as leave a workgroup for each of `GRID_SPLITS` splits. A batch has as
+    few as leave no more workgroups than run at the same time. A single row has all
     of them with many key-value heads, else as few as leave a split at most `ENOUGH_ITEMS`
     workgroups. If there is no such number, they are all of them.
     """
