@@ -6,8 +6,11 @@ import logging
 from contextlib import closing
 
 import pytest
+from rdrr_format.errors import FormatError
 from rdrr_runtime.exec.persistent import comparing
+from rdrr_runtime.exec.persistent import executor as executor_module
 from rdrr_runtime.exec.persistent.choice import Persistence
+from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.context import Grid
 from support.packages import llama_manifest, write_random_package
@@ -76,6 +79,39 @@ def test_other_logits_rule_one_dispatch_out(package, device, expected, monkeypat
     with caplog.at_level(logging.WARNING):
         assert _decoded(package, device, COMPARES) == expected
     assert sum("other logits" in one.message for one in caplog.records) == 1
+
+
+def _raises(error):
+    def raising(*_, **__):
+        raise error
+
+    return raising
+
+
+def test_a_fault_of_the_linker_does_not_end_a_generation(
+    package, device, expected, monkeypatch, caplog
+):
+    monkeypatch.setattr(comparing, "PASSES", GROUP)
+    monkeypatch.setattr(executor_module, "link", _raises(KeyError("y")))
+    with caplog.at_level(logging.WARNING):
+        assert _decoded(package, device, COMPARES) == expected
+    assert sum("could not be linked" in one.message for one in caplog.records) == 1
+
+
+def test_a_pass_that_cannot_be_lowered_for_a_grid_stays_as_it_is(
+    package, device, expected, monkeypatch
+):
+    monkeypatch.setattr(comparing, "PASSES", GROUP)
+    lower = Plan.lower
+
+    def refuses_grids(self, *arguments, grid=None, **others):
+        if grid is not None:
+            raise FormatError("a test refuses grids")
+        return lower(self, *arguments, **others)
+
+    monkeypatch.setattr(Plan, "lower", refuses_grids)
+    assert _decoded(package, device, COMPARES) == expected
+    assert _decoded(package, device, COMPARES, settles=True)[1] == expected[1]
 
 
 def test_workgroups_that_do_not_meet_rule_it_out(package, device, expected, monkeypatch):

@@ -16,6 +16,7 @@ import numpy as np
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.timestamps import FEATURE, Timer, warm_up
+from rdrr_format.errors import RdrrError
 
 from rdrr_runtime.compile.pass_spec import DECODE
 from rdrr_runtime.exec.agreement import INT8_TOLERANCE
@@ -109,6 +110,8 @@ class ComparingExecutor(DispatchExecutor):
         if self._decided or not self._passes:
             return
         candidate = self._candidate or self._begin()
+        if candidate is None:
+            return
         candidate.executor.finish_build(candidate.phases)
         warm_up(self.device, Timer(self.device), [self._launched[:-1]], 1)
         self._decide(candidate)
@@ -122,10 +125,16 @@ class ComparingExecutor(DispatchExecutor):
         elif candidate.executor.is_built(candidate.phases):
             self._decide(candidate)
 
-    def _begin(self) -> _Candidate:
+    def _begin(self) -> _Candidate | None:
+        """Begin to compile the pass in one dispatch; None if it cannot be lowered for that."""
         grid = next(iter(self._wanted.grids))
         executor = PersistentExecutor(self.device, self._arena, grid, self._wanted.polls)
-        phases = self._plan.lower(DECODE, grid=grid).phases
+        try:
+            phases = self._plan.lower(DECODE, grid=grid).phases
+        except RdrrError as error:
+            _LOG.info("decode passes are launched phase by phase: %s", error)
+            self._decided = True
+            return None
         executor.begin_build(phases)
         self._candidate = _Candidate(executor, phases)
         return self._candidate

@@ -144,7 +144,7 @@ class PersistentExecutor(DispatchExecutor):
     def begin_build(self, phases: Sequence[Phase]) -> None:
         """Begin to link and compile phases in other threads, for `is_built` to ask about."""
         pool = ThreadPoolExecutor(1, "link")
-        self._linking[_key(phases)] = pool.submit(self._link, phases)
+        self._linking[_key(phases)] = pool.submit(self._link_or_refuse, phases)
         pool.shutdown(wait=False)  # its thread ends when the phases are linked
 
     def is_built(self, phases: Sequence[Phase]) -> bool:
@@ -232,6 +232,16 @@ class PersistentExecutor(DispatchExecutor):
         if bindings > self.device.limits["max-storage-buffers-per-shader-stage"]:
             raise UnlinkableError(f"the pass binds {bindings} buffers")
         return linked
+
+    def _link_or_refuse(self, phases: Sequence[Phase]) -> Linked:
+        """Link phases; a fault of this package is a refusal too, as the model runs without it."""
+        try:
+            return self._link(phases)
+        except UnlinkableError:
+            raise
+        except Exception as error:
+            _LOG.warning("a pass could not be linked, so it is launched in parts", exc_info=True)
+            raise UnlinkableError(f"linking failed: {error!r}") from error
 
     def _bind(self, module: _Module, table: npt.NDArray[np.uint32]) -> Prepared:
         """Return a pass in one dispatch that makes the calls of a table."""
