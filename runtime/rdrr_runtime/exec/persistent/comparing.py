@@ -149,8 +149,14 @@ class ComparingExecutor(DispatchExecutor):
             return
         launched = self._launched[:-1]
         whole = executor.prepare_without(phases, phases[-1:])
-        if not self._agree(launched, whole):
-            _LOG.warning("a pass in one dispatch computed other logits, so it is not used")
+        distance = self._distance(launched, whole)
+        if not distance <= INT8_TOLERANCE:  # NaN is no agreement either
+            _LOG.info(
+                "logits of a pass in one dispatch differ by %.4f of the largest, and at most %.4f "
+                "is expected of roundings, so decode passes stay dispatches",
+                distance,
+                INT8_TOLERANCE,
+            )
             return
         timer = InterleavedTimer(self.device, Timer(self.device), 1, lambda: None, ROUNDS)
         before, after = timer.interleaved([launched, whole])
@@ -164,13 +170,12 @@ class ComparingExecutor(DispatchExecutor):
         if is_faster:
             self._chosen = executor, executor.prepare_whole(phases, self._parts)
 
-    def _agree(self, launched: Prepared, whole: Prepared) -> bool:
-        """Return whether both ways compute the same logits, but for the rounding to int8."""
+    def _distance(self, launched: Prepared, whole: Prepared) -> float:
+        """Return the largest difference of the logits of both ways, by the largest logit."""
         logits = self._plan.lowered(DECODE).logits
         found = []
         for one in (launched, whole):
             self.device.submit(one, 1)
             found.append(self.device.read(logits).view(np.float32))
-        largest = float(np.abs(found[0]).max())
-        # Written so that NaN does not agree.
-        return float(np.abs(found[1] - found[0]).max()) <= INT8_TOLERANCE * largest
+        largest = max(float(np.abs(found[0]).max()), float(np.finfo(np.float32).tiny))
+        return float(np.abs(found[1] - found[0]).max()) / largest
