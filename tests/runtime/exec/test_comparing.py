@@ -6,7 +6,7 @@ import logging
 from contextlib import closing
 
 import pytest
-from rdrr_format.errors import FormatError
+from rdrr_format.errors import DeviceError, FormatError
 from rdrr_runtime.exec.persistent import comparing
 from rdrr_runtime.exec.persistent import executor as executor_module
 from rdrr_runtime.exec.persistent.choice import Persistence
@@ -96,6 +96,15 @@ def test_a_fault_of_the_linker_does_not_end_a_generation(
     with caplog.at_level(logging.WARNING):
         assert _decoded(package, device, COMPARES) == expected
     assert sum("could not be linked" in one.message for one in caplog.records) == 1
+
+
+def test_a_clock_that_is_too_coarse_leaves_everything_as_it_is(
+    package, device, expected, monkeypatch
+):
+    monkeypatch.setattr(comparing, "PASSES", GROUP)
+    too_coarse = _raises(DeviceError("the timestamps are too coarse"))
+    monkeypatch.setattr(comparing.InterleavedTimer, "interleaved", too_coarse)
+    assert _decoded(package, device, COMPARES) == expected
 
 
 def test_a_pass_that_cannot_be_lowered_for_a_grid_stays_as_it_is(

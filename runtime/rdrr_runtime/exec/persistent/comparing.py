@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.timestamps import FEATURE, Timer, warm_up
-from rdrr_format.errors import RdrrError
+from rdrr_device.device import Device
+from rdrr_device.timestamps import Timer, warm_up
+from rdrr_format.errors import DeviceError, RdrrError
 
 from rdrr_runtime.compile.pass_spec import DECODE
 from rdrr_runtime.exec.agreement import INT8_TOLERANCE
@@ -67,7 +68,8 @@ class ComparingExecutor(DispatchExecutor):
         self._passes = 0
         self._candidate: _Candidate | None = None
         self._chosen: tuple[PersistentExecutor, Prepared] | None = None
-        self._decided = FEATURE not in plan.device.features
+        self._timer = _timer(plan.device)
+        self._decided = self._timer is None  # without a clock the ways cannot be compared
 
     @property
     def at_once(self) -> int:
@@ -107,13 +109,13 @@ class ComparingExecutor(DispatchExecutor):
 
     def settle(self) -> None:
         """See `Executor.settle`; does nothing before the first decode pass."""
-        if self._decided or not self._passes:
+        if self._decided or self._timer is None or not self._passes:
             return
         candidate = self._candidate or self._begin()
         if candidate is None:
             return
         candidate.executor.finish_build(candidate.phases)
-        warm_up(self.device, Timer(self.device), [self._launched[:-1]], 1)
+        warm_up(self.device, self._timer, [self._launched[:-1]], 1)
         self._decide(candidate)
 
     def _go_on(self) -> None:
@@ -142,6 +144,13 @@ class ComparingExecutor(DispatchExecutor):
     def _decide(self, candidate: _Candidate) -> None:
         """Run the pass that is due both ways, and keep the faster one."""
         self._decided = True
+        try:
+            self._compare(candidate)
+        except DeviceError as error:
+            _LOG.info("decode passes stay dispatches, since they could not be compared: %s", error)
+
+    def _compare(self, candidate: _Candidate) -> None:
+        assert self._timer is not None, "nothing is compared without a clock"
         executor, phases = candidate.executor, candidate.phases
         refused = executor.refusal(phases)
         if refused is not None:
@@ -158,7 +167,7 @@ class ComparingExecutor(DispatchExecutor):
                 INT8_TOLERANCE,
             )
             return
-        timer = InterleavedTimer(self.device, Timer(self.device), 1, lambda: None, ROUNDS)
+        timer = InterleavedTimer(self.device, self._timer, 1, lambda: None, ROUNDS)
         before, after = timer.interleaved([launched, whole])
         is_faster = better(after, before) and not executor.has_given_up()
         _LOG.info(
@@ -179,3 +188,11 @@ class ComparingExecutor(DispatchExecutor):
             found.append(self.device.read(logits).view(np.float32))
         largest = max(float(np.abs(found[0]).max()), float(np.finfo(np.float32).tiny))
         return float(np.abs(found[1] - found[0]).max()) / largest
+
+
+def _timer(device: Device) -> Timer | None:
+    """Return a timer; None if the device has no timestamps."""
+    try:
+        return Timer(device)
+    except DeviceError:
+        return None
