@@ -23,7 +23,7 @@ from rdrr_format.errors import DeviceError
 
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
 from rdrr_runtime.exec.persistent.declarations import UnlinkableError
-from rdrr_runtime.exec.persistent.handover import EMPTY, HEAD_WORDS
+from rdrr_runtime.exec.persistent.handover import BINDINGS, EMPTY, HEAD_WORDS
 from rdrr_runtime.exec.persistent.linking import ITEMS, WAITS, Linked, link
 from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.phase import Phase
@@ -249,7 +249,7 @@ class PersistentExecutor(DispatchExecutor):
             **module.linked.buffers,
             "table": self._arena.upload("calls", np.ascontiguousarray(table)),
             "gate": self._gate,
-            **dict.fromkeys(("words1", "words2", "words4"), module.words),
+            **dict.fromkeys(BINDINGS, module.words),
         }
         kernel = self._kernel(module)
         slices = tuple(buffers[one.name] for one in kernel.bindings)

@@ -31,6 +31,9 @@ four int8 codes it would have -128, which is no code."""
 HEAD_WORDS = 4
 """Words in front of those of the values, see handover.wgsl."""
 
+BINDINGS = ("words1", "words2", "words4")
+"""Names under which handover.wgsl declares the words."""
+
 WORD_BYTES = 4
 ALIGNMENT = 16
 

@@ -15,7 +15,8 @@ from rdrr_device.device import Device
 from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.shaders import storage_bindings, with_binding_numbers
 
-from rdrr_runtime.exec.persistent.handover import EMPTY, HEAD_WORDS, WORD_BYTES
+from rdrr_runtime.exec.persistent.executor import GATE_BYTES
+from rdrr_runtime.exec.persistent.handover import BINDINGS, EMPTY, HEAD_WORDS, WORD_BYTES
 from rdrr_runtime.exec.persistent.linking import FOLDER
 from rdrr_runtime.phases.context import Grid
 
@@ -31,7 +32,6 @@ RESIDENT = 2048
 """Threads that a multiprocessor holds if nothing but threads limits it; the grid gets one workgroup
 for each multiprocessor."""
 
-GATE_BYTES = 16
 MOST_GROUPS = 8192
 ROUNDS = 32
 POLLS = 1 << 14
@@ -96,7 +96,7 @@ class _Test:
         bindings = storage_bindings(source)
         self._kernel = Kernel("grid test", with_binding_numbers(source), "main", (), bindings)
         buffers = {"gate": self._gate, "values": values, "wrong": self._wrong}
-        buffers |= dict.fromkeys(("words1", "words2", "words4"), self._words)
+        buffers |= dict.fromkeys(BINDINGS, self._words)
         self._buffers = tuple(buffers[one.name] for one in bindings)
 
     def passes(self, groups: int) -> bool:
