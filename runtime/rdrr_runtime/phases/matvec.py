@@ -24,17 +24,18 @@ from rdrr_runtime.phases.down import (
 from rdrr_runtime.phases.down import refusal as down_refusal
 from rdrr_runtime.phases.fusion import AttentionSplits, Input, Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
+from rdrr_runtime.phases.matvec_columns import (
+    ColumnShape,
+    column_division,
+    column_tuning,
+    held_quads,
+)
 from rdrr_runtime.phases.matvec_record import Matvec, MatvecMatrix
 from rdrr_runtime.phases.matvec_tuning import (
     MAX_WORKGROUPS,
     TEAM,
     WORKGROUP,
-    column_staged,
-    column_staged_bytes,
-    column_tuning,
-    division,
-    group_of,
-    quads_at_once,
+    row_division,
     row_tuning,
     staged,
     staged_bytes,
@@ -111,7 +112,8 @@ def _too_large(
     """Return what does not fit the workgroup memory or the tiles, or None if everything does."""
     k, column = weights[0].k, weights[0].by_column
     if column:
-        needed = column_staged_bytes(k, int8=int8, gate=gate, partials=partials, down=down)
+        shape = ColumnShape(weights, 0, k, int8, gate, partials, down)
+        needed = shape.workgroup_bytes()
     else:
         needed = staged_bytes(k, int8=int8, partials=partials)
     if needed > ctx.workgroup_storage:
@@ -128,7 +130,7 @@ def _unpaired(weights: tuple[GpuWeight, ...]) -> str | None:
     types = {str(one.dtype) for one in weights}
     if len(types) > 1:
         return f"gate and up are column-major and of different types, {' and '.join(sorted(types))}"
-    outputs, group = sum(one.n for one in weights) // 2, group_of(weights)
+    outputs, group = sum(one.n for one in weights) // 2, min(one.form.group for one in weights)
     if outputs % group:
         return (
             f"gate and up have {outputs} outputs, not a multiple of the {group} that share a scale"
@@ -165,25 +167,20 @@ def matvec(
     bound = bind_whole((*weights, *([] if weight is None else [weight])))
     how = f"{'.column' if column else ''}{'.int8' if int8 else ''}"
     variant = f"{bound.types}.{source.title}.{output.kind}{how}"
+    shape = ColumnShape(weights, outputs, k, int8, gate, source.partials(k), weight)
     if column:
-        tuning_key = column_tuning(ctx, variant, outputs, k)
+        tuning_key = column_tuning(ctx, variant, shape)
+        divided = column_division(ctx, tuning_key.used, shape)
     else:
         partials = source.partials(k)
         tuning_key = row_tuning(
             ctx, variant, outputs, k, int8=int8, output=output, partials=partials
         )
-    combines = isinstance(source.before, AttentionSplits)
-    threads, team, per_team = division(
-        ctx,
-        tuning_key.used,
-        weights,
-        outputs,
-        gate=gate,
-        combines=combines,
-        quantizes=output.int8,
-        down=weight,
-    )
-    rows = threads // team * per_team
+        combines = isinstance(source.before, AttentionSplits)
+        divided = row_division(
+            ctx, tuning_key.used, outputs, gate=gate, combines=combines, quantizes=output.int8
+        )
+    threads, team, rows = divided.threads, divided.team, divided.rows
     tiles = [-(-(outputs if gate else one.n) // rows) for one in bound.weights]
     if gate:
         tiles[1:] = [0] * len(tiles[1:])
@@ -204,8 +201,9 @@ def matvec(
         pairs=pairs,
         at_once=0 if weight is None else outputs_at_once(weight, threads),
         scale_quads=scale_quads(weight, threads) if column and weight else 0,
-        per_team=per_team,
-        quads=quads_at_once(k, threads, outputs) if column and int8 and not gate else 0,
+        per_team=divided.per_team,
+        tile_groups=divided.tile_groups,
+        quads=held_quads(ctx, shape, threads) if column else 0,
         subgroups=ctx.subgroups,
         value=ctx.values,
         t=team,
@@ -216,7 +214,7 @@ def matvec(
         steps=-(-sum(tiles) // items),
         matrices=tuple(map(_matrix, bound.weights, tiles, [team] * len(tiles))),
         slot=None if weight is None else results_bytes(weight.n) // 4,
-        staged=column_staged(k, gate=True, down=weight) if column and weight else None,
+        staged=shape.staged if column and weight else None,
         groups=groups_of(weight) if column and weight else None,
         **bound.fields,
         partials=source.partials(k) or None,

@@ -33,9 +33,9 @@
 // every STRIDE-th tile, and a team of T threads computes {{ PER_TEAM }} output{{ "s" if PER_TEAM > 1 }} of a tile at a time. If the subgroup
 // size is at least T, a team is a subgroup or a part of one; otherwise it sums through workgroup memory.
 {% if COLUMN %}
-// Blocks along N have one scale for a group of outputs at each k. The outputs of a tile belong to one
-// group, so for each tile the scaled input a[k] = in(x)[k] scale[k] is staged{% if INT8 %} as int8{% endif %}, and the minimums
-// contribute one sum to all outputs:
+// Blocks along N have one scale for a group of outputs at each k. So for each group of a tile the scaled input
+// a[k] = in(x)[k] scale[k] is staged{% if INT8 %} as int8{% endif %} (snippets/stage_tile.wgsl), and the minimums contribute one sum to all outputs
+// of a group:
 //
 //     v[n] = sum_k a[k] code[n, k] - sum_k in(x)[k] minimum[k]
 {% else %}
@@ -48,7 +48,9 @@
 {% set GATE = OUTPUT == "gate" or DOWN %}
 {% set MATRICES = FORMATS | length %}
 {% set GATED_MATRICES = MATRICES - 1 if DOWN else MATRICES %}
-{% set STAGES = 2 if GATE and COLUMN else 1 %}
+{% set STAGES = TILE_GROUPS * (2 if GATE and COLUMN else 1) %}
+{% set MINIMUMS = COLUMN and FORMATS[:GATED_MATRICES] | selectattr("minimum") | list | length > 0 %}
+{% set EACH = PER_TEAM // TILE_GROUPS %}
 var<storage, read> x: array<vec4<{{ X }}>>;
 {% if INPUT == "quantized" %}
 var<storage, read> x_scales: array<vec2<f32>>;
@@ -162,6 +164,14 @@ override GATE_FIRST: u32;
 {% endif %}
 {% include "snippets/matvec_input.wgsl" %}
 {% include "snippets/stage.wgsl" %}
+
+{% include "snippets/output_tiles.wgsl" %}
+{% if COLUMN %}
+// Sums of the minimums of the groups of a tile.
+alias Minimums = {{ "f32" if STAGES == 1 else "vec" ~ STAGES ~ "<f32>" }};
+
+{% include "snippets/stage_tile.wgsl" %}
+{% endif %}
 {% if INT8 %}
 {% include "snippets/int8_dot.wgsl" %}
 {% endif %}
@@ -181,37 +191,19 @@ var<workgroup> partial: array<Sums, WG>;
 {% if INT8_OUT or DOWN %}
 var<workgroup> gated: array<f32, {{ PAIRS or "KEPT_TILES * ROWS" }}>;
 {% endif %}
-{% if INPUT in ("norm", "layer_norm") or COLUMN or ADDED_NORMED %}
-{% set KEPT = "vec3<f32>" if COLUMN or INPUT == "layer_norm" else "f32" %}
-var<workgroup> shared_totals: array<{{ KEPT }}, WG>;  // sums of squares{{ ", and of the minimums of gate and of up" if COLUMN }}{{ "; sums before LayerNorm" if INPUT == "layer_norm" }}{{ "; first that of squares of the branch" if ADDED_NORMED }}
-
-// Publish a thread's sums, which `workgroup_totals` adds up after a barrier.
-fn publish_totals(own: {{ KEPT }}, thread: Thread) {
-{% if SUBGROUPS %}
-    let total = subgroupAdd(own);
-    if (thread.lane == 0u) {
-        shared_totals[thread.subgroup] = total;
-    }
-{% else %}
-    shared_totals[thread.index] = own;
-    workgroupBarrier();
-    if (thread.index < 16u) {
-        var total = {{ KEPT }}(0.0);
-        for (var i = thread.index; i < WG; i += 16u) {
-            total += shared_totals[i];
-        }
-        shared_totals[thread.index] = total;
-    }
+{% if INPUT == "layer_norm" %}
+{% set NAME, SUM = "moments", "vec2<f32>" %}
+{% include "snippets/workgroup_sum.wgsl" %}
 {% endif %}
-}
-
-fn workgroup_totals(thread: Thread) -> {{ KEPT }} {
-    var total = {{ KEPT }}(0.0);
-    for (var i = 0u; i < {{ "thread.subgroups" if SUBGROUPS else "16u" }}; i++) {
-        total += shared_totals[i];
-    }
-    return total;
-}
+{% if ADDED_NORMED %}
+{% set NAME, SUM = "branch_squares", "f32" %}
+{% include "snippets/workgroup_sum.wgsl" %}
+{% endif %}
+{% set SUMMED = (1 if INPUT == "norm" else 0) + (STAGES if MINIMUMS else 0) %}
+{% if SUMMED %}
+{% set NAME, SUM = "totals", "f32" if SUMMED == 1 else "vec" ~ SUMMED ~ "<f32>" %}
+// The totals are {{ "the sum of squares" if INPUT == "norm" }}{{ ", then " if INPUT == "norm" and MINIMUMS }}{{ "the sums of minimums of the groups of a tile" if MINIMUMS }}.
+{% include "snippets/workgroup_sum.wgsl" %}
 {% endif %}
 
 {% if GATE or OUTPUT == "activate" %}
@@ -242,35 +234,38 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
 {% if INPUT == "combine" %}
     load_stats(thread.index);
 {% elif INPUT == "layer_norm" %}
-    publish_totals(vec3<f32>(moments(thread.index), 0.0), thread);
+    publish_moments(moments(thread.index), thread);
     workgroupBarrier();
-    set_moments(workgroup_totals(thread).xy);
-{% if COLUMN %}
-    workgroupBarrier();  // until all threads have read the sums that those of tiles overwrite
-{% endif %}
+    set_moments(workgroup_moments(thread));
 {% elif ADDED_NORMED %}
     // The index of the first input that this thread stages.
     let own = {{ "select(thread.index, thread.subgroup * subgroup_size + thread.lane, subgroup_size >= 4u)" if INT8 and SUBGROUPS else "thread.index" }};
-    publish_totals({{ "vec3<f32>(branch_squares(own), 0.0, 0.0)" if COLUMN else "branch_squares(own)" }}, thread);
+    publish_branch_squares(branch_squares(own), thread);
     workgroupBarrier();
-    set_branch_factor(workgroup_totals(thread){{ ".x" if COLUMN }});
-{% if INPUT == "norm" or COLUMN %}
-    workgroupBarrier();  // until all threads have read the sum that those of the input overwrite
-{% endif %}
+    set_branch_factor(workgroup_branch_squares(thread));
 {% endif %}
 {% if ADDED_STORED %}
     if (item == 0u) {
         store_stream({{ "own" if ADDED_NORMED else "thread.index" }});
     }
 {% endif %}
-{% if not COLUMN %}
+{% if COLUMN %}
+{% if QUADS %}
+    // The scales first: they come from memory, and the input may not be there yet.
+    let first = own_quad(thread, subgroup_size);
+    var inputs: Inputs;
+    var scales_of_tile: Scales;
+    load_scales({{ "item * STEPS" if DOWN else "item" }}, first, &scales_of_tile);
+    let squares = load_inputs(first, &inputs);
+{% endif %}
+{% else %}
 {% if INPUT == "quantized" %}
     stage(thread);
 {% else %}
-    let totals = stage(thread, subgroup_size, 0u, 0u, 0u);
+    let squares = stage(thread, subgroup_size);
 {% endif %}
 {% if INPUT == "norm" %}
-    publish_totals(totals.x, thread);
+    publish_totals(squares, thread);
     workgroupBarrier();
     let factor = inverseSqrt(workgroup_totals(thread) / f32(K) + EPS);
 {% else %}
@@ -283,61 +278,49 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
 {% endif %}
 {% if DOWN and COLUMN %}
     // Loaded here, so that nobody waits for them between the gated outputs and the down projection.
-    let own_quad = {{ "first_quad(thread, subgroup_size)" if INT8 else "thread.index" }};
+    let own_down = own_quad(thread, subgroup_size);
 {% for q in range(SCALE_QUADS) %}
-    let down_scales{{ q }} = down_scales({{ q }}u * WG + own_quad, item);
+    let down_scales{{ q }} = down_scales({{ q }}u * WG + own_down, item);
 {% endfor %}
 {% endif %}
     for (var step = 0u; step < STEPS; step++) {
         let tile = {{ "item * STEPS + step" if DOWN else "step * STRIDE + item" }};
-        var first_tile = 0u;
-        var first_output = 0u;
-        var own = 0u;  // first output of this team, counted over all matrices
-        var end = 0u;  // end of the outputs of its matrix
-{% for F in FORMATS %}
-{% if not GATE or loop.first %}
-{% set s = loop.index0 %}
-        if (tile >= first_tile && tile < first_tile + TILES{{ s }}) {
-            own = first_output + (tile - first_tile) * ROWS + team * {{ PER_TEAM }}u;
-            end = first_output + N{{ s }}{{ " / 2u" if GATE and GATED_MATRICES == 1 }};
-        }
-        first_tile += TILES{{ s }};
-        first_output += N{{ s }};
-{% endif %}
-{% endfor %}
-        first_tile = 0u;
+        let outputs = outputs_of(tile);
         var acc = Sums();
 {% if OUTPUT == "add" %}
         // Here, so that it is not waited for at the end.
-        let residual = f32(y[min(own + min(lane, {{ PER_TEAM - 1 }}u), end - 1u)]);
+        let residual = f32(y[min(outputs.x + in_tile(team, min(lane, {{ PER_TEAM - 1 }}u)), outputs.y - 1u)]);
 {% endif %}
 {% if COLUMN %}
-        var factor = 1.0;
-        var minimums = vec2<f32>(0.0);
+{% if QUADS %}
+        if (step > 0u) {
+            load_scales(tile, first, &scales_of_tile);
+        }
+        let own_minimums = stage_quads(thread, subgroup_size, first, &inputs, &scales_of_tile);
+{% else %}
+        var squares = 0.0;
+        let own_minimums = stage_tile(thread, subgroup_size, tile, &squares);
+{% endif %}
+{% if SUMMED == 1 %}
+        publish_totals({{ "squares" if INPUT == "norm" else "own_minimums" }}, thread);
+{% elif SUMMED %}
+        publish_totals(vec{{ SUMMED }}<f32>({{ "squares, " if INPUT == "norm" }}own_minimums), thread);
+{% endif %}
+        workgroupBarrier();
+{% if SUMMED %}
+        let totals = workgroup_totals(thread);
+{% endif %}
+        let factor = {{ "inverseSqrt(totals" ~ (".x" if SUMMED > 1) ~ " / f32(K) + EPS)" if INPUT == "norm" else "1.0" }};
 {% endif %}
 {% for F in FORMATS %}
 {% if not GATE or loop.first %}
 {% set s = loop.index0 %}
 {% set s_up = 1 if GATED_MATRICES == 2 else 0 %}
-        if (tile >= first_tile && tile < first_tile + TILES{{ s }}) {
-            let outputs = N{{ s }}{{ " / 2u" if GATE and GATED_MATRICES == 1 }};
-            let tile_row = (tile - first_tile) * ROWS;
-            let row = tile_row + team * {{ PER_TEAM }}u;
+        if (tile_of{{ s }}(tile) < TILES{{ s }}) {
+            let first_row = tile_of{{ s }}(tile) * ROWS;
+            let rows = N{{ s }}{{ " / 2u" if GATE and GATED_MATRICES == 1 }};
 {% if GATE %}
-            let up = {{ "outputs" if GATED_MATRICES == 1 else "0u" }};
-{% endif %}
-{% if COLUMN %}
-            let totals0 = stage(thread, subgroup_size, {{ s }}u, tile_row, 0u);
-{% if GATE %}
-            let totals1 = stage(thread, subgroup_size, {{ s_up }}u, up + tile_row, 1u);
-{% endif %}
-            publish_totals(vec3<f32>(totals0, {{ "totals1.y" if GATE else "0.0" }}), thread);
-            workgroupBarrier();
-            let total = workgroup_totals(thread);
-            minimums = total.yz;
-{% if INPUT == "norm" %}
-            factor = inverseSqrt(total.x / f32(K) + EPS);
-{% endif %}
+            let up = {{ "rows" if GATED_MATRICES == 1 else "0u" }};
 {% endif %}
             for (var trip = 0u; trip < TRIPS{{ s }}; trip++) {
                 let unit = trip * T + lane;
@@ -345,25 +328,30 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
                     continue;
                 }
 {% for r in range(PER_TEAM) %}
-                let row{{ r }} = min(row + {{ r }}u, outputs - 1u);
-                acc{{ "." ~ "xyzw"[r] if WIDTH > 1 }} += dot_unit{{ s }}(row{{ r }}, unit, {{ F.unit // 4 }}u * unit);
+{% set staged_at = (r // EACH) ~ "u * (K_STAGED / 4u) + " if COLUMN and r >= EACH %}
+                let row{{ r }} = min(first_row + in_tile(team, {{ r }}u), rows - 1u);
+                acc{{ "." ~ "xyzw"[r] if WIDTH > 1 }} += dot_unit{{ s }}(row{{ r }}, unit, {{ staged_at }}{{ F.unit // 4 }}u * unit);
 {% if GATE %}
-                acc.{{ "xyzw"[PER_TEAM + r] }} += dot_unit{{ s_up }}(up + row{{ r }}, unit, {{ "K_STAGED / 4u + " if STAGES == 2 }}{{ FORMATS[s_up].unit // 4 }}u * unit);
+{% set staged_at = (TILE_GROUPS + r // EACH) ~ "u * (K_STAGED / 4u) + " if COLUMN %}
+                acc.{{ "xyzw"[PER_TEAM + r] }} += dot_unit{{ s_up }}(up + row{{ r }}, unit, {{ staged_at }}{{ FORMATS[s_up].unit // 4 }}u * unit);
 {% endif %}
 {% endfor %}
             }
         }
-        first_tile += TILES{{ s }};
 {% endif %}
 {% endfor %}
         let sum = team_sum(acc, thread, subgroup_size, team);
-        if (lane < {{ PER_TEAM }}u{{ " && own + lane < end" if not (INT8_OUT or DOWN) }}) {
-            let n = own + lane;
-            let product = factor * {{ "(" if COLUMN }}sum{{ "[lane]" if WIDTH > 1 }}{{ " - minimums.x)" if COLUMN }};
+        let own_row = in_tile(team, lane);
+        if (lane < {{ PER_TEAM }}u{{ " && outputs.x + own_row < outputs.y" if not (INT8_OUT or DOWN) }}) {
+            let n = outputs.x + own_row;
+{% set squares = 1 if INPUT == "norm" else 0 %}
+{% set less = "totals" ~ ("[" ~ squares ~ "u + lane / " ~ EACH ~ "u]" if SUMMED > 1 else "") %}
+            let product = factor * {{ "(" if MINIMUMS }}sum{{ "[lane]" if WIDTH > 1 }}{{ " - " ~ less ~ ")" if MINIMUMS }};
 {% if GATE %}
-            let result = gated_activation(product, factor * {{ "(" if COLUMN }}sum[{{ PER_TEAM }}u + lane]{{ " - minimums.y)" if COLUMN }});
+{% set less = "totals[" ~ (squares + TILE_GROUPS) ~ "u + lane / " ~ EACH ~ "u]" %}
+            let result = gated_activation(product, factor * {{ "(" if MINIMUMS }}sum[{{ PER_TEAM }}u + lane]{{ " - " ~ less ~ ")" if MINIMUMS }});
 {% if INT8_OUT or DOWN %}
-            gated[{{ "step * ROWS + " if DOWN else "step % KEPT_TILES * ROWS + " }}team * {{ PER_TEAM }}u + lane] = result;
+            gated[{{ "step * ROWS + " if DOWN else "step % KEPT_TILES * ROWS + " }}own_row] = result;
 {% else %}
             y[n] = value(result);
 {% endif %}

@@ -49,8 +49,9 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
         scale_quads: Then with column-major matrices: quads of scales of the down projection that a
             thread loads before the products of gate and up.
         per_team: Outputs (or gated pairs) that a team computes at a time.
-        quads: Quads of inputs that every thread loads before it stages the first of them; 0 to
-            stage one after the other.
+        tile_groups: Groups of outputs of a tile, each with scales of its own; 1 with rows.
+        quads: With column-major matrices: quads of inputs that a thread holds for all tiles; 0 to
+            load them anew for each tile, one after the other.
         subgroups: Whether reductions use subgroup operations.
         value: Type of the activations, `f32` or `f16`.
         t: Threads of a team; the threads of a team share the sum of an output.
@@ -86,6 +87,7 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
     at_once: int = choice(0)
     scale_quads: int = choice(0)
     per_team: int = choice()
+    tile_groups: int = choice(1)
     quads: int = choice(0)
     subgroups: bool = choice()
     value: str = choice()

@@ -1,4 +1,7 @@
-"""Tuning parameters of the product with one token row, and the workgroup memory that it needs."""
+"""Tuning parameters of the product with one token row, and the workgroup memory that it needs.
+
+What is particular to blocks along N is in `rdrr_runtime.phases.matvec_columns`.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,9 @@ from dataclasses import dataclass, replace
 from rdrr_device.tuning import Params, TuningKey
 
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.down import (
-    FEWEST_PAIRS,
-    PAIRS,
-    most_rows,
-    staged_values,
-    workgroup_bytes,
-)
+from rdrr_runtime.phases.down import FEWEST_PAIRS, PAIRS
 from rdrr_runtime.phases.formats import UNIT
 from rdrr_runtime.phases.fusion import Output
-from rdrr_runtime.phases.gpu_weight import GpuWeight
 
 WORKGROUP = 512
 """Default threads of a workgroup, if the device allows them; they share the staged input."""
@@ -89,21 +85,6 @@ SOFTWARE = MatvecTuning(64, 8)
 """For software adapters, whose subgroups have 8 threads and whose barriers cost as many steps as a
 workgroup has subgroups. Six times as fast there as the default."""
 
-COLUMN_CANDIDATES = (
-    *(MatvecTuning(groups=groups) for groups in (132, 264, 528, 1056, 2112)),
-    MatvecTuning(WORKGROUP // 2, groups=1056),
-)
-"""For blocks along N, whose number of teams follows from the size of a group."""
-
-ENOUGH_TILES = 512
-"""Tiles of 32 outputs of a column-major matrix from which they beat twice as many tiles of 16."""
-
-MAX_QUADS = 8
-"""Most quads of inputs that a thread holds in registers before it stages them."""
-
-MAX_SUMS = 4
-"""Most outputs of a team at a time; gate and up count as two."""
-
 
 def staged_bytes(k: int, *, int8: bool, partials: int = 0, workgroup: int = WORKGROUP) -> int:
     """Return the bytes of workgroup memory of a phase with K inputs and blocks along K.
@@ -111,26 +92,8 @@ def staged_bytes(k: int, *, int8: bool, partials: int = 0, workgroup: int = WORK
     They include the reductions and the statistics of `partials` partial results of attention.
     """
     per_32 = 32 + 8 + 8 if int8 else 128
-    reductions = (16 + 4 + 8) * workgroup
+    reductions = (16 + 8 + 4 + 8) * workgroup
     return staged(k) // 32 * per_32 + reductions + 8 * partials + 4
-
-
-def column_staged_bytes(
-    k: int, *, int8: bool, gate: bool, partials: int = 0, down: GpuWeight | None = None
-) -> int:
-    """Return the bytes of workgroup memory with blocks along N, see `column_staged`."""
-    values = column_staged(k, gate=gate, down=down) // 16 * (20 if int8 else 64)
-    after = 0 if down is None else workgroup_bytes(down)
-    return values + after + (16 + 16 + 8 + 4) * WORKGROUP + 8 * partials + 4
-
-
-def column_staged(k: int, *, gate: bool, down: GpuWeight | None = None) -> int:
-    """Return the most values that a product with blocks along N stages at a time.
-
-    A gate stages its input twice. A down projection in the same phase stages its own after that.
-    """
-    inputs = staged(k) * (2 if gate else 1)
-    return inputs if down is None else max(inputs, staged_values(down))
 
 
 def staged(k: int) -> int:
@@ -138,81 +101,56 @@ def staged(k: int) -> int:
     return -(-k // UNIT) * UNIT
 
 
-def division(
+@dataclass(frozen=True)
+class Division:
+    """How the outputs of a product are divided.
+
+    Attributes:
+        threads: Threads of a workgroup.
+        team: Threads that share the sum of an output.
+        per_team: Outputs (or gated pairs) that a team computes at a time.
+        tile_groups: Groups of outputs of a tile, each with scales of its own; 1 with rows.
+    """
+
+    threads: int
+    team: int
+    per_team: int
+    tile_groups: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Outputs (or gated pairs) of a tile."""
+        return self.threads // self.team * self.per_team
+
+
+def row_division(
     ctx: OpContext,
     tuning: MatvecTuning,
-    weights: tuple[GpuWeight, ...],
     outputs: int,
     *,
     gate: bool,
     combines: bool = False,
     quantizes: bool = False,
-    down: GpuWeight | None = None,
-) -> tuple[int, int, int]:
-    """Return the threads of a workgroup, those of a team, and the outputs of a team at a time.
+) -> Division:
+    """Return how the outputs of a product with blocks along K are divided.
 
     Args:
         ctx: Lowering context.
         tuning: Tuning parameters.
-        weights: Matrices of the product.
         outputs: Outputs, or gated pairs.
         gate: Whether the outputs are gated pairs.
         combines: Whether the input is combined from partial results of attention.
         quantizes: Whether gated pairs are quantized to int8, so that tiles are groups of them.
-        down: The down projection that multiplies the outputs in the same phase; None for none.
     """
-    if not weights[0].by_column:
-        teams = tuning.workgroup // tuning.team
-        several = gate or (combines and outputs // teams > MANY_COMBINING)
-        if ctx.grid is not None and not quantizes:
-            # Two only where a workgroup would otherwise compute them one after the other.
-            several = outputs > teams * ctx.grid.groups
-        return tuning.workgroup, tuning.team, 2 if several and outputs % 2 == 0 else 1
-    # Small tiles fill the device sooner; in large tiles more outputs share the staged input.
-    team = tuning.team
-    rows = min(group_of(weights), most_rows(down))
-    teams = min(tuning.workgroup, ctx.max_threads) // team
-    if rows == 32 and outputs // 32 < ENOUGH_TILES and not gate:
-        rows = 16
-    while rows // teams * (2 if gate else 1) > MAX_SUMS:
-        rows //= 2
-    teams = min(teams, rows)
-    return teams * team, team, rows // teams
+    teams = tuning.workgroup // tuning.team
+    several = gate or (combines and outputs // teams > MANY_COMBINING)
+    if ctx.grid is not None and not quantizes:
+        # Two only where a workgroup would otherwise compute them one after the other.
+        several = outputs > teams * ctx.grid.groups
+    return Division(tuning.workgroup, tuning.team, 2 if several and outputs % 2 == 0 else 1)
 
 
-def quads_at_once(k: int, threads: int, outputs: int) -> int:
-    """Return how many quads each thread of a column-major product loads before it stages any.
-
-    0 if it stages one after the other: it has only one, or threads have different numbers of them.
-    The loads of scales come from memory, so that a thread with several quads waits for it once
-    instead of once for each. It was slower in a head.
-    """
-    quads, rest = divmod(k, 4 * threads)
-    several = not rest and staged(k) == k and 1 < quads <= MAX_QUADS
-    return quads if several and outputs <= MANY_OUTPUTS else 0
-
-
-def group_of(weights: tuple[GpuWeight, ...]) -> int:
-    """Return how many outputs of column-major matrices share a scale."""
-    return min(one.form.group for one in weights)
-
-
-def column_tuning(ctx: OpContext, variant: str, outputs: int, k: int) -> TuningKey[MatvecTuning]:
-    """Return the tuning key of a product with blocks along N, with the parameters to use.
-
-    The workgroups of a head compute several tiles each, and stage the input anew for each tile.
-    More and smaller workgroups can multiply while others wait for that at a barrier.
-    """
-    if outputs > MANY_OUTPUTS:
-        default = _default(ctx, WORKGROUP // 2, 2 * MAX_WORKGROUPS)
-    else:
-        default = _default(ctx, WORKGROUP)
-    return ctx.tuning_key(
-        f"matmul matvec.{variant} {outputs}x{k}", default, (SOFTWARE, *COLUMN_CANDIDATES)
-    )
-
-
-def _default(ctx: OpContext, workgroup: int, groups: int = MAX_WORKGROUPS) -> MatvecTuning:
+def default_tuning(ctx: OpContext, workgroup: int, groups: int = MAX_WORKGROUPS) -> MatvecTuning:
     """Return the parameters to use if none were tuned, for workgroups of `workgroup` threads.
 
     The workgroups of a grid are given, and each takes one item.
@@ -247,7 +185,7 @@ def _row_default(ctx: OpContext, outputs: int, output: Output) -> MatvecTuning:
     halves = outputs > MANY_OUTPUTS or (down is not None and down.weight.form.values)
     threads = min(WORKGROUP // 2 if halves else WORKGROUP, ctx.max_threads)
     groups = GATED_WORKGROUPS * WORKGROUP // threads if output.is_gated else MAX_WORKGROUPS
-    default = _default(ctx, threads, groups)
+    default = default_tuning(ctx, threads, groups)
     if down is None:
         return default
     team = 2 * ctx.threads(default.workgroup) // PAIRS  # so that a tile has no more pairs

@@ -55,9 +55,9 @@ fn phase(item: u32, thread: Thread) {
     ));
 {% else %}
     if (t < {{ GROUPS * 64 }}u) {
-        let scales = quad_scales0(
+        let scales = unpacked_scales0(stored_scales0(
             group0(FIRST + output + t / 64u * {{ F.group }}u), min(32u * pair + t % 64u, 16u * ROW_UNITS0 - 1u)
-        );
+        ));
         let to = t + t / 8u;
         factors[to] = scales.scale;
 {% if F.minimum %}

@@ -194,7 +194,7 @@ def test_different_passes_of_an_executor_take_turns_with_the_words(package, devi
             executor.run(passes[number], 1)
             found = device.read(decode.logits).view(np.float32)
             expected.append(launched.logits([token], slot)[0])
-            assert relative_error(found, expected[-1]) < 1e-5
+            assert relative_error(found, expected[-1]) < 1e-4
             # One workgroup alone would not notice words that an earlier pass has left.
             count, (used, other) = _halves(device.read(words).view(np.uint32))
             counts.append(count)

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.layouts import Layout
+from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.formats import FORMATS
 from rdrr_runtime.phases.fusion import Input, Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec import MAX_OUTPUT_GROUPS, matvec, refusal
+from rdrr_runtime.phases.matvec_columns import ColumnShape, held_quads
 from rdrr_runtime.phases.matvec_record import Matvec
-from rdrr_runtime.phases.matvec_tuning import MANY_COMBINING, SOFTWARE, MatvecTuning, quads_at_once
+from rdrr_runtime.phases.matvec_tuning import MANY_COMBINING, SOFTWARE, MatvecTuning
 from support.comparison import relative_error
 from support.gpu import UNITS_FIRST, Bench, normal
 from support.matvec_operands import Matrix, Operands, silu
@@ -96,10 +98,12 @@ class Errors:
     rounding: float
 
 
-def launch_errors(operands: Operands, name: str, case: Case, *, int8: bool) -> Errors:
+def launch_errors(
+    operands: Operands, name: str, case: Case, *, int8: bool, grid: Grid | None = None
+) -> Errors:
     """Run one product with random operands and compare its result with the reference."""
     bench, rng, output = operands.bench, operands.rng, case.output
-    ctx, matrices = bench.context(1), _matrices(operands, name, case)
+    ctx, matrices = replace(bench.context(1), grid=grid), _matrices(operands, name, case)
     weights = tuple(one.weight for one in matrices)
     source = operands.source(case.source, case.k, matrices)
     exact = source.products(matrices, int8=False)
@@ -225,13 +229,15 @@ def _matrices(operands: Operands, name: str, case: Case) -> list[Matrix]:
     return [operands.matrix(name, rows, k) for rows in ([n, n] if case.separate else [2 * n])]
 
 
-def check(operands: Operands, name: str, case: Case, *, int8: bool) -> None:
+def check(
+    operands: Operands, name: str, case: Case, *, int8: bool, grid: Grid | None = None
+) -> None:
     """Check that a product is as exact as f32, and that an int8 product has rounded its input.
 
     The error due to rounding depends on the values: the relative error of a gate can be several
     times that of its products. So the bound applies to a reference with the same rounded input.
     """
-    errors = launch_errors(operands, name, case, int8=int8)
+    errors = launch_errors(operands, name, case, int8=int8, grid=grid)
     assert errors.computed < 1e-4
     if int8:
         assert errors.rounding > 1e-5  # above the rounding of f32, so int8 was really used
@@ -316,14 +322,34 @@ def test_column_major_products_equal_the_reference(
     check(Operands(any_bench, rng, Layout.COLUMN), name, case, int8=int8)
 
 
-@pytest.mark.parametrize("case", [Case("add", "plain", 6144, 34), Case("store", "norm", 4096, 66)])
+@pytest.mark.parametrize("most_quads", [0, 8], ids=["loaded for each tile", "held"])
+@pytest.mark.parametrize("int8", [False, True], ids=["f32", "int8"])
+@pytest.mark.parametrize(("name", "case"), distributed(("Q4_K", "Q6_K", "Q8_0")), ids=str)
+def test_column_major_products_on_a_grid_equal_the_reference(
+    any_bench: Bench,
+    rng: np.random.Generator,
+    name: str,
+    case: Case,
+    int8: bool,
+    most_quads: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With few workgroups a tile has several groups of outputs, and there are several tiles."""
+    monkeypatch.setattr("rdrr_runtime.phases.matvec_columns.MAX_QUADS", most_quads)
+    operands = Operands(any_bench, rng, Layout.COLUMN)
+    check(operands, name, case, int8=int8, grid=Grid(256, 2))
+
+
+@pytest.mark.parametrize("case", [Case("add", "plain", 6144, 34), Case("store", "norm", 4160, 66)])
 @pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q8_0"])
-def test_threads_that_stage_several_quads_of_a_column_major_product_load_them_at_once(
+def test_threads_of_a_grid_hold_several_quads_of_the_input_of_a_column_major_product(
     any_bench: Bench, rng: np.random.Generator, name: str, case: Case
 ) -> None:
-    check(Operands(any_bench, rng, Layout.COLUMN), name, case, int8=True)
-    several = [quads_at_once(k, 256, case.n) for k in (case.k, case.k + 64)]
-    assert several == [case.k // 1024, 0]  # the control: threads have different numbers
+    operands, grid = Operands(any_bench, rng, Layout.COLUMN), Grid(256, 2)
+    check(operands, name, case, int8=True, grid=grid)
+    ctx, shape = any_bench.context(1), ColumnShape((), case.n, case.k, int8=True)
+    assert held_quads(replace(ctx, grid=grid), shape, 256) == -(-case.k // 1024)
+    assert held_quads(ctx, shape, 256) == 0  # the control: launched by itself it holds none
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])

@@ -28,9 +28,9 @@ fn weights{{ S }}(row: u32, half: u32) -> array<vec4<f32>, 8> {
 {% if i % per_word == 0 %}
     let bytes{{ i // per_word }} = weight{{ S }}[group.x + {{ 8 // per_word }}u * half + {{ i // per_word }}u];
 {% endif %}
-    let f{{ i }} = unpacked_quad_scales{{ S }}(bytes{{ i // per_word }}.{{ ["xy", "zw"][i % 2] if F.minimum else "xyzw"[i % 4] }}, group, 8u * half + {{ i }}u);
+    let f{{ i }} = unpacked_scales{{ S }}(stored_with{{ S }}(bytes{{ i // per_word }}.{{ ["xy", "zw"][i % 2] if F.minimum else "xyzw"[i % 4] }}, group, 8u * half + {{ i }}u));
 {% else %}
-    let f{{ i }} = quad_scales{{ S }}(group, 8u * half + {{ i }}u);
+    let f{{ i }} = unpacked_scales{{ S }}(stored_scales{{ S }}(group, 8u * half + {{ i }}u));
 {% endif %}
     w[{{ i }}] = f{{ i }}.scale * vec4<f32>({{ unpacked }}(codes{{ i // 4 }}[{{ i % 4 }}])){{ " - f" ~ i ~ ".minimum" if F.minimum }};
 {% endfor %}

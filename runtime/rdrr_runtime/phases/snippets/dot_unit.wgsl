@@ -5,7 +5,7 @@ fn dot_unit{{ S }}(row: u32, unit: u32, quad: u32) -> f32 {
     let w = weight{{ S }}[unit_at{{ S }}(row, unit)];
 {% if INT8 %}
     // The staged input is int8; the few outputs of an unquantized matrix read the input itself.
-    var ignored = vec2<f32>(0.0);
+    var ignored = 0.0;
 {% if F.values == "f32" %}
     return dot(bitcast<vec4<f32>>(w), input(quad, &ignored));
 {% else %}

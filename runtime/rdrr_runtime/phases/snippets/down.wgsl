@@ -50,7 +50,7 @@ var<workgroup> down_minimums: array<f32, GROUPS>;        // and of all
 fn down_scales(at: u32, item: u32) -> QuadScales{{ D }} {
     let inside = min(at, {{ STAGED_QUADS }} - 1u);
     let group = group{{ D }}(inside / {{ QUADS }}u * {{ F.group }}u);
-    return quad_scales{{ D }}(group, {{ QUADS }}u * item + inside % {{ QUADS }}u);
+    return unpacked_scales{{ D }}(stored_scales{{ D }}(group, {{ QUADS }}u * item + inside % {{ QUADS }}u));
 }
 {% endif %}
 

@@ -56,17 +56,16 @@ fn set_moments(total: vec2<f32>) {
 {% endif %}
 
 {% if INPUT != "quantized" %}
-// Inputs 4 i to 4 i + 3. With a norm, adds their squares to totals.x and does not apply the inverse root
-// mean square.
-fn input(i: u32, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
-{% if not QUADS %}
+// Inputs 4 i to 4 i + 3. With a norm, adds up their squares and does not apply the inverse root mean square.
+fn input(i: u32, square_sum: ptr<function, f32>) -> vec4<f32> {
+{% if not COLUMN %}
     if (4u * i >= K) {
         return vec4<f32>(0.0);
     }
 {% endif %}
 {% if INPUT == "norm" and ADDED_NORMED %}
     let v = stream_at(i);
-    (*totals).x += dot(v, v);
+    *square_sum += dot(v, v);
     var g = held_next_gain;
     if (i != held_at) {
         g = gain[K / 4u + i];
@@ -75,7 +74,7 @@ fn input(i: u32, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
 {% elif INPUT == "norm" %}
     let g = gain[i];  // first: it comes from memory, and the input may not be there yet
     let v = {{ "stream_at(i)" if ADDED else "vec4<f32>(x[i])" }};
-    (*totals).x += dot(v, v);
+    *square_sum += dot(v, v);
     return v * (OFFSET + g);
 {% elif INPUT == "layer_norm" %}
     let v = (vec4<f32>(x[i]) - row_mean) * row_factor;

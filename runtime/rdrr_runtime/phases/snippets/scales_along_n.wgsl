@@ -20,37 +20,43 @@ fn group{{ S }}(output: u32) -> vec2<u32> {
 }
 
 {% if F.levels == 2 %}
-{% set BYTES = "vec2<u32>" if F.minimum else "u32" %}
-// Scales of the inputs 4 i to 4 i + 3, given the bytes of their scales{{ " and minimums" if F.minimum }}.
-fn unpacked_quad_scales{{ S }}(bytes: {{ BYTES }}, group: vec2<u32>, i: u32) -> QuadScales{{ S }} {
-    let scale = bitcast<vec4<f32>>(weight{{ S }}[group.y + i]);
+// Load the super-block scales of the inputs 4 i to 4 i + 3 for a group, given {{ "the words of scales and minimums" if F.minimum else "the word of their scales" }}.
+fn stored_with{{ S }}(bytes: {{ "vec2<u32>" if F.minimum else "u32" }}, group: vec2<u32>, i: u32) -> StoredScales {
 {% if F.minimum %}
-    let minimum = bitcast<vec4<f32>>(weight{{ S }}[group.y + 16u * ROW_UNITS{{ S }} + i]);
-    return QuadScales{{ S }}(scale * vec4<f32>(unpack4xU8(bytes.x)), minimum * vec4<f32>(unpack4xU8(bytes.y)));
+    return StoredScales(bytes, weight{{ S }}[group.y + i], weight{{ S }}[group.y + 16u * ROW_UNITS{{ S }} + i]);
 {% else %}
-    return QuadScales{{ S }}(scale * vec4<f32>(unpack4xI8(bytes)));
+    return StoredScales(vec2<u32>(bytes, 0u), weight{{ S }}[group.y + i], vec4<u32>(0u));
 {% endif %}
 }
 
-fn quad_scales{{ S }}(group: vec2<u32>, i: u32) -> QuadScales{{ S }} {
-{% if F.minimum %}
+{% endif %}
+// Load the scales of the inputs 4 i to 4 i + 3 for a group.
+fn stored_scales{{ S }}(group: vec2<u32>, i: u32) -> StoredScales {
+{% if F.levels == 2 and F.minimum %}
     let pairs = weight{{ S }}[group.x + i / 2u];
-    return unpacked_quad_scales{{ S }}(select(pairs.xy, pairs.zw, i % 2u == 1u), group, i);
+    return stored_with{{ S }}(select(pairs.xy, pairs.zw, i % 2u == 1u), group, i);
+{% elif F.levels == 2 %}
+    return stored_with{{ S }}(weight{{ S }}[group.x + i / 4u][i % 4u], group, i);
 {% else %}
-    return unpacked_quad_scales{{ S }}(weight{{ S }}[group.x + i / 4u][i % 4u], group, i);
+    return StoredScales(vec2<u32>(0u), weight{{ S }}[group.x + i], vec4<u32>(0u));
 {% endif %}
 }
-{% else %}
-fn quad_scales{{ S }}(group: vec2<u32>, i: u32) -> QuadScales{{ S }} {
-{% if F.minimum %}
-    let words = weight{{ S }}[group.x + i];
-    let a = half_scales(words.x);
-    let b = half_scales(words.y);
-    let c = half_scales(words.z);
-    let d = half_scales(words.w);
+
+fn unpacked_scales{{ S }}(stored: StoredScales) -> QuadScales{{ S }} {
+{% if F.levels == 2 and F.minimum %}
+    return QuadScales{{ S }}(
+        bitcast<vec4<f32>>(stored.first) * vec4<f32>(unpack4xU8(stored.bytes.x)),
+        bitcast<vec4<f32>>(stored.second) * vec4<f32>(unpack4xU8(stored.bytes.y)),
+    );
+{% elif F.levels == 2 %}
+    return QuadScales{{ S }}(bitcast<vec4<f32>>(stored.first) * vec4<f32>(unpack4xI8(stored.bytes.x)));
+{% elif F.minimum %}
+    let a = half_scales(stored.first.x);
+    let b = half_scales(stored.first.y);
+    let c = half_scales(stored.first.z);
+    let d = half_scales(stored.first.w);
     return QuadScales{{ S }}(vec4<f32>(a.x, b.x, c.x, d.x), {{ "-" if F.minimum == "added" }}vec4<f32>(a.y, b.y, c.y, d.y));
 {% else %}
-    return QuadScales{{ S }}(bitcast<vec4<f32>>(weight{{ S }}[group.x + i]));
+    return QuadScales{{ S }}(bitcast<vec4<f32>>(stored.first));
 {% endif %}
 }
-{% endif %}

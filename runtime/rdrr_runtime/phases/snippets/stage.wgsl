@@ -1,4 +1,4 @@
-// Stage in(x) in workgroup memory{% if COLUMN %}, multiplied by the scales of one group of outputs{% endif %}{% if INT8 %}, as int8: x = scale q for each
+// Stage in(x) in workgroup memory{% if INT8 %}, as int8: x = scale q for each
 // 16 elements, with scale = max|x| / 127. Four threads share a scale; they exchange their values by
 // subgroup shuffles if subgroups have at least 4 threads{% endif %}.
 {% set STAGED = "STAGED" if COLUMN and DOWN else STAGES ~ "u * K_STAGED" %}
@@ -22,34 +22,6 @@ fn stage(thread: Thread) {
     }
 }
 {% else %}
-// Offsets of the scales of the group of an output of matrix `matrix`.
-fn group_of(matrix: u32, row: u32) -> vec2<u32> {
-{% if COLUMN %}
-{% for F in FORMATS %}
-    if (matrix == {{ loop.index0 }}u) {
-        return group{{ loop.index0 }}(row);
-    }
-{% endfor %}
-{% endif %}
-    return vec2<u32>(0u);
-}
-
-// Inputs 4 i to 4 i + 3 as they are staged. Adds to the sum of squares (x) and to that of minimums (y).
-fn scaled_input(i: u32, matrix: u32, group: vec2<u32>, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
-    let v = input(i, totals);
-{% if COLUMN %}
-{% for F in FORMATS %}
-    if (matrix == {{ loop.index0 }}u) {
-        let f = quad_scales{{ loop.index0 }}(group, i);
-{% if F.minimum %}
-        (*totals).y += dot(v, f.minimum);
-{% endif %}
-        return v * f.scale;
-    }
-{% endfor %}
-{% endif %}
-    return v;
-}
 {% if INT8 %}
 
 // Quantize four elements of a group of 16 whose largest magnitude is `amax`.
@@ -120,36 +92,26 @@ fn stage_quad(thread: Thread, subgroup_size: u32, at: u32, inside: bool, v: vec4
 }
 {% endif %}
 
-// Stage the input, with COLUMN for the group that output `row` of matrix `matrix` belongs to, as copy
-// `number`. Returns this thread's sums of squares and of minimums.
-fn stage(thread: Thread, subgroup_size: u32, matrix: u32, row: u32, number: u32) -> vec2<f32> {
-    var totals = vec2<f32>(0.0);
+{% if not COLUMN %}
+// Stage the input. Returns this thread's sum of squares for a norm.
+fn stage(thread: Thread, subgroup_size: u32) -> f32 {
+    var squares = 0.0;
     let end = K_STAGED / 4u;  // a multiple of 16, so that the 4 threads of a scale are never split
-    let begin = number * end;
-    let group = group_of(matrix, row);
 {% if not INT8 %}
     for (var i = thread.index; i < end; i += WG) {
-        staged[begin + i] = scaled_input(i, matrix, group, &totals);
+        staged[i] = input(i, &squares);
     }
-{% elif QUADS %}
-    // All loads are made before the first of them is waited for.
-    let first = first_quad(thread, subgroup_size);
-{% for q in range(QUADS) %}
-    let v{{ q }} = scaled_input(first + {{ q }}u * WG, matrix, group, &totals);
-{% endfor %}
-{% for q in range(QUADS) %}
-    stage_quad(thread, subgroup_size, begin + first + {{ q }}u * WG, true, v{{ q }});
-{% endfor %}
 {% else %}
     for (var first = 0u; first < end; first += WG) {
         let i = first + first_quad(thread, subgroup_size);
         var v = vec4<f32>(0.0);
         if (i < end) {
-            v = scaled_input(i, matrix, group, &totals);
+            v = input(i, &squares);
         }
-        stage_quad(thread, subgroup_size, begin + i, i < end, v);
+        stage_quad(thread, subgroup_size, i, i < end, v);
     }
 {% endif %}
-    return totals;
+    return squares;
 }
+{% endif %}
 {% endif %}

@@ -26,6 +26,15 @@ override SUPER_SCALES{{ S }}: u32;
 {% include "snippets/half_scales.wgsl" %}
 
 {% endif %}
+{% if FORMATS | selectattr("column") | list %}
+// Scales along N as they are stored. They are unpacked where they are used, so that other loads need not wait for them.
+struct StoredScales {
+    bytes: vec2<u32>,    // of four scales, and of four minimums
+    first: vec4<u32>,    // super-block scales, or the scales of formats without
+    second: vec4<u32>,   // super-block scales of minimums
+}
+
+{% endif %}
 {% for F in FORMATS %}
 {% set S = loop.index0 %}
 {% set ROW_UNITS, PART_ROWS = "ROW_UNITS" ~ S, "PART_ROWS" ~ S %}
