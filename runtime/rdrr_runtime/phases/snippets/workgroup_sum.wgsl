@@ -1,5 +1,8 @@
-{# Sums over the workgroup of the threads' own {{ SUM }}, in two steps so that one barrier serves several of them. #}
-var<workgroup> shared_{{ NAME }}: array<{{ SUM }}, {{ "WG / 4u" if SUBGROUPS else "WG" }}>;{{ "  // subgroups have 4 threads at least" if SUBGROUPS }}
+{# Sums over the workgroup of the threads' own {{ SUM }}, in two steps so that one barrier serves several of them.
+
+   Subgroups have 4 threads at least, so a quarter of the entries is enough. That helps in one dispatch, where the
+   arrays of all phases share the memory. Launched by itself, a product with fewer entries was 3 % slower on an H100. #}
+var<workgroup> shared_{{ NAME }}: array<{{ SUM }}, {{ "WG / 4u" if SUBGROUPS and QUADS else "WG" }}>;
 
 // Publish a thread's {{ NAME }}, which `workgroup_{{ NAME }}` adds up after a barrier.
 fn publish_{{ NAME }}(own: {{ SUM }}, thread: Thread) {
