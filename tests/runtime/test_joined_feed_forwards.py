@@ -14,8 +14,10 @@ from rdrr_manifests.package import Package, open_package
 from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.compile.pass_spec import DECODE
 from rdrr_runtime.compile.preferences import Preferences
+from rdrr_runtime.exec.persistent.choice import Persistence
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.matvec_record import Matvec
 from support.checkpoints import make_checkpoint
 from support.comparison import relative_error, stepped
@@ -166,3 +168,38 @@ def test_down_projections_of_hardware_have_their_units_first(
     assert orders() == {(False, False), (True, False), (True, True)}
     joined.undo()
     assert orders() == {(False, False)}
+
+
+@pytest.mark.parametrize(("transposed", "count"), [(True, 2), (False, 0)], ids=["column", "row"])
+def test_one_dispatch_joins_column_major_feed_forwards_as_dispatches_do(
+    device: Device,
+    tmp_path: Path,
+    joined: pytest.MonkeyPatch,
+    rng: np.random.Generator,
+    transposed: bool,
+    count: int,
+) -> None:
+    """Row-major ones are two phases there, which take less time."""
+    del joined
+    package = package_of("llama", tmp_path, "q4_k_m", transpose_weights=transposed)
+    one = Persistence((Grid(128, 1),), "a test asks for it", polls=1000)
+    ids = rng.integers(0, 50, IDS).tolist()
+    found = []
+    for wanted in (None, one):
+        backend = GpuBackend(
+            package, context=CONTEXT, kv_dtype="f32", device=device, persistence=wanted
+        )
+        try:
+            plan = backend._plan
+            used = plan.lowered(DECODE) if wanted is None else plan.whole
+            assert used is not None
+            steps = []
+            for slot, token in enumerate(ids):
+                backend.greedy([token], slot, 1)
+                steps.append(device.read(used.logits).view(np.float32))
+            found.append(np.stack(steps))
+            joins = sum(".down" in one.name for one in used.phases)
+            assert joins == (2 if wanted is None else count)
+        finally:
+            backend.close()
+    assert relative_error(found[1], found[0]) < 1e-4

@@ -13,7 +13,7 @@ from rdrr_runtime.phases.formats import FORMATS
 from rdrr_runtime.phases.fusion import Input, Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec import MAX_OUTPUT_GROUPS, matvec, refusal
-from rdrr_runtime.phases.matvec_columns import ColumnShape, held_quads
+from rdrr_runtime.phases.matvec_columns import ColumnShape, column_division, held_quads
 from rdrr_runtime.phases.matvec_record import Matvec
 from rdrr_runtime.phases.matvec_tuning import MANY_COMBINING, SOFTWARE, MatvecTuning
 from support.comparison import relative_error
@@ -350,6 +350,35 @@ def test_threads_of_a_grid_hold_several_quads_of_the_input_of_a_column_major_pro
     ctx, shape = any_bench.context(1), ColumnShape((), case.n, case.k, int8=True)
     assert held_quads(replace(ctx, grid=grid), shape, 256) == -(-case.k // 1024)
     assert held_quads(ctx, shape, 256) == 0  # the control: launched by itself it holds none
+
+
+@pytest.mark.parametrize(
+    ("name", "outputs", "gate", "int8", "expected"),
+    [
+        ("Q4_K", 2048, False, True, (1, 1)),  # 128 tiles for 132 workgroups
+        ("Q4_K", 3072, False, True, (2, 1)),  # 32 outputs share scales
+        ("Q6_K", 3072, False, True, (2, 2)),  # and here 16
+        ("Q6_K", 128_256, False, True, (4, 4)),
+        ("Q4_K", 128_256, False, True, (4, 2)),
+        ("Q4_K", 8192, True, True, (2, 1)),  # gate and up count as two outputs
+        ("Q6_K", 128_256, False, False, (2, 2)),  # what fits the memory in f32
+    ],
+)
+def test_a_tile_of_a_grid_has_as_many_outputs_as_a_workgroup_computes_and_fit(
+    bench: Bench,
+    rng: np.random.Generator,
+    name: str,
+    outputs: int,
+    gate: bool,
+    int8: bool,
+    expected: tuple[int, int],
+) -> None:
+    weight = Operands(bench, rng, Layout.COLUMN).matrix(name, 32, 256).weight
+    ctx = replace(bench.context(1), grid=Grid(512, 132), max_threads=512, workgroup_storage=49_152)
+    shape = ColumnShape((weight,), outputs, 2048, int8, gate)
+    found = column_division(ctx, MatvecTuning(512), shape)
+    assert (found.per_team, found.tile_groups) == expected
+    assert (found.threads, found.rows) == (512, 16 * expected[0])
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
