@@ -111,26 +111,25 @@ def _too_large(
 ) -> str | None:
     """Return what does not fit the workgroup memory or the tiles, or None if everything does."""
     k, column = weights[0].k, weights[0].by_column
-    if column:
-        shape = ColumnShape(weights, 0, k, int8, gate, partials, down)
-        needed = shape.workgroup_bytes()
-    else:
-        needed = staged_bytes(k, int8=int8, partials=partials)
+    outputs = sum(one.n for one in weights) // (2 if gate else 1)
+    shape = ColumnShape(weights, outputs, k, int8, gate, partials, down)
+    rows_need = staged_bytes(k, int8=int8, partials=partials)
+    needed = shape.workgroup_bytes() if column else rows_need
     if needed > ctx.workgroup_storage:
         available = f"the device's {ctx.workgroup_storage} bytes of workgroup memory"
         return f"its input of {needed} bytes exceeds {available}"
-    return _unpaired(weights) if column and gate else None
+    return _unpaired(shape) if column and gate else None
 
 
-def _unpaired(weights: tuple[GpuWeight, ...]) -> str | None:
+def _unpaired(shape: ColumnShape) -> str | None:
     """Return why column-major gate and up matrices cannot share tiles, or None if they can.
 
     A tile covers the same outputs of both, which must be whole groups that share a scale.
     """
-    types = {str(one.dtype) for one in weights}
+    types = {str(one.dtype) for one in shape.weights}
     if len(types) > 1:
         return f"gate and up are column-major and of different types, {' and '.join(sorted(types))}"
-    outputs, group = sum(one.n for one in weights) // 2, min(one.form.group for one in weights)
+    outputs, group = shape.outputs, shape.group
     if outputs % group:
         return (
             f"gate and up have {outputs} outputs, not a multiple of the {group} that share a scale"
