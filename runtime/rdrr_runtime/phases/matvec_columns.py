@@ -86,10 +86,10 @@ class ColumnShape:
         return inputs if self.down is None else max(inputs, staged_values(self.down))
 
     def workgroup_bytes(self, tile_groups: int = 1) -> int:
-        """Return the bytes of workgroup memory for tiles of so many groups of outputs."""
+        """Return the bytes of workgroup memory for tiles of `tile_groups` groups."""
         values = self.staged * tile_groups // 16 * (20 if self.int8 else 64)
         after = 0 if self.down is None else workgroup_bytes(self.down)
-        reductions = (16 + 16 + 8 + 8) * WORKGROUP
+        reductions = (16 + 16 + 8 + 4) * WORKGROUP
         return values + after + reductions + 8 * self.partials + 4
 
 

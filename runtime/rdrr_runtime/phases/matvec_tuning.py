@@ -92,7 +92,7 @@ def staged_bytes(k: int, *, int8: bool, partials: int = 0, workgroup: int = WORK
     They include the reductions and the statistics of `partials` partial results of attention.
     """
     per_32 = 32 + 8 + 8 if int8 else 128
-    reductions = (16 + 8 + 4 + 8) * workgroup
+    reductions = (16 + 4 + 8) * workgroup
     return staged(k) // 32 * per_32 + reductions + 8 * partials + 4
 
 
