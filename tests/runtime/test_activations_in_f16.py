@@ -41,6 +41,8 @@ from support.packages import VOCAB, llama_manifest, write_random_package
 
 ROWS, WIDTH, CONTEXT = 5, 192, 96
 ROUNDING = 2.0**-11
+SMALLEST_ROUNDING = 2.0**-25
+"""Half a step of f16 below 2^-14, where its steps no longer become smaller with the value."""
 F16 = np.float16
 Array = np.ndarray
 
@@ -210,7 +212,8 @@ def test_an_op_rounds_its_result_exactly_once(bench, rng, op, subgroups):
     made, buffer, expected = OPS[op](Operands(bench, rng, ctx))
     bench.run(made, ROWS)
     found = bench.device.read(buffer).view(F16)[: expected.size].reshape(expected.shape)
-    limit = TOLERANCE * np.abs(expected).max() + ROUNDING * np.abs(expected)
+    rounding = np.maximum(ROUNDING * np.abs(expected), SMALLEST_ROUNDING)
+    limit = TOLERANCE * np.abs(expected).max() + rounding
     assert (np.abs(found.astype(np.float64) - expected) <= limit).all()
 
 
