@@ -109,11 +109,11 @@ def measure(options: argparse.Namespace, scratch: Path, stack: ExitStack) -> dic
     )
     figures: dict[str, Any] = {"benchmark": "one dispatch", "kernel": kernel, "rates": rates}
     executor = model._executor
-    if isinstance(executor, PersistentExecutor) and model._plan.whole is not None:
+    if isinstance(executor, PersistentExecutor):
         step = Step(device, model._plan.state)
         parts = time_parts(
             executor,
-            model._plan.whole.phases,
+            executor.on_grid(model._plan.decode).phases,
             lambda: step.write([1], work.prompt_tokens),
             rounds=max(3, work.repeat),
         )

@@ -120,15 +120,16 @@ class OneDispatchModel(SmallPassModel):
 
         del stepwise
         executor, plan = self._backend._executor, self._backend._plan
-        if not isinstance(executor, PersistentExecutor) or plan.whole is None:
+        if not isinstance(executor, PersistentExecutor):
             raise RuntimeError("the model cannot run in one dispatch on this device")
         # Without the last phase, which would choose the next token itself.
-        prepared = executor.prepare_without(plan.whole.phases, plan.whole.phases[-1:])
+        whole = executor.on_grid(plan.decode)
+        prepared = executor.prepare_without(whole.phases, whole.phases[-1:])
         step, found = Step(self._device, plan.state), []
         for slot, token in enumerate(ids):
             step.write([token], slot)
             executor.run(prepared, 1)
-            found.append(self._device.read(plan.whole.logits).view(np.float32).copy())
+            found.append(self._device.read(whole.logits).view(np.float32).copy())
         if executor.has_given_up():
             raise RuntimeError("a pass gave up")
         return np.stack(found)

@@ -30,6 +30,7 @@ from rdrr_runtime.exec.persistent.choice import (
     persistent_executor,
 )
 from rdrr_runtime.exec.persistent.comparing import ComparingExecutor
+from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.program import PreparedPass, Program
 from rdrr_runtime.phases.kv_cache import KvCache
@@ -138,7 +139,7 @@ class GpuBackend:
                 self._sequence, self._program, package.graph.output_size, plan.value_bytes
             )
             decisions = (*chosen, *plan.decisions())
-            build_ahead(plan)
+            build_ahead(plan, self._executor)
             plan.upload()
             self._info = BackendInfo(
                 "wgpu",
@@ -272,9 +273,7 @@ class GpuBackend:
             if held is not None:
                 self._batch = None
                 held.close()
-            # The batch gets an executor of its own, whose bind groups are freed with the batch.
-            executor = self._new_executor(self.device)
-            held = GpuBatch(self._plan, executor, sequences=sequences, context=context)
+            held = GpuBatch(self._plan, self._executor, sequences=sequences, context=context)
             self._batch = held
         return held
 
@@ -337,7 +336,8 @@ def _whole_pass(
         return None, ()
     if persistence.compares and model_refusal(plan) is None:
         decision = Decision("load", OP, "dispatches", persistence.reason)
-        return ComparingExecutor(plan, arena, persistence), (decision,)
+        grid = next(iter(persistence.grids))
+        return ComparingExecutor(plan.device, arena, grid, persistence.polls), (decision,)
     made, decision = persistent_executor(plan, arena, persistence)
     return made, (decision,)
 
@@ -358,14 +358,14 @@ def _single_sequence(
     )
 
 
-def build_ahead(plan: Plan) -> None:
+def build_ahead(plan: Plan, executor: Executor) -> None:
     """Start to compile the shaders of the passes that a generation runs, in their order.
 
     They are compiled beside the upload of the weights. A decode pass that runs in one dispatch has
     a shader of its own, which has been compiled when it was tried.
     """
     first, *others = (one for one in plan.loaded if one != DECODE)
-    decode = () if plan.whole is not None else (DECODE,)
+    decode = () if isinstance(executor, PersistentExecutor) else (DECODE,)
     phases = [phase for spec in (first, *decode, *others) for phase in plan.lowered(spec).phases]
     plan.device.build_ahead(as_dispatch(phase).kernel for phase in phases)
 

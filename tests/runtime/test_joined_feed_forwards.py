@@ -15,6 +15,7 @@ from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.compile.pass_spec import DECODE
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.exec.persistent.choice import Persistence
+from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.context import Grid
@@ -191,8 +192,10 @@ def test_one_dispatch_joins_column_major_feed_forwards_as_dispatches_do(
         )
         try:
             plan = backend._plan
-            used = plan.lowered(DECODE) if wanted is None else plan.whole
-            assert used is not None
+            executor = backend._executor
+            whole = isinstance(executor, PersistentExecutor)
+            assert whole == (wanted is not None)
+            used = executor.on_grid(plan.decode) if whole else plan.decode.lowered
             steps = []
             for slot, token in enumerate(ids):
                 backend.greedy([token], slot, 1)

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from rdrr_device.arena import Arena
 from rdrr_device.device import Device
 from rdrr_device.kernels import Dispatch, Work
+from rdrr_runtime.exec.executor import TokenPass
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import Phase
 
@@ -69,16 +71,25 @@ class LoopingExecutor:
     def __init__(self, device: Device, groups: int = 3) -> None:
         self.device = device
         self.gave_up = None
-        self.at_once = 1
         self._groups = groups
         self._bound: dict[tuple[int, int], Any] = {}
 
     def prepare(self, phases: Sequence[Phase]) -> Any:
         return tuple(phases)
 
-    def prepare_whole(self, whole: Sequence[Phase], parts: Sequence[Phase]) -> Any:
-        del whole
-        return self.prepare(parts)
+    def prepare_whole(self, one: TokenPass) -> Any:
+        return self.prepare(one.phases)
+
+    def another(self, arena: Arena) -> LoopingExecutor:
+        del arena
+        return LoopingExecutor(self.device, self._groups)
+
+    def at_once(self, prepared: Any) -> int:
+        del prepared
+        return 1
+
+    def recover(self) -> None:
+        pass
 
     def settle(self) -> None:
         pass

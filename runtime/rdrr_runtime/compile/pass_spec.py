@@ -84,8 +84,12 @@ WINDOW = PassSpec("window", 32, Logits.LAST_N)
 
 
 def batch_of(rows: int) -> PassSpec:
-    """Return the decode pass of a batch: one row of each of up to `rows` sequences."""
-    return PassSpec(f"batch of {rows}", rows, Logits.LAST_N, Slots.DISTINCT)
+    """Return the decode pass of a batch: one row of each of up to `rows` sequences.
+
+    With one row it is the decode pass of a single sequence, whose argmax also advances the step.
+    """
+    logits = Logits.LAST if rows == 1 else Logits.LAST_N
+    return PassSpec(f"batch of {rows}", rows, logits, Slots.DISTINCT)
 
 
 def batch_fill(rows: int) -> PassSpec:

@@ -7,14 +7,18 @@ All executors run the same phases. `DispatchExecutor` launches each phase as its
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import Device
 from rdrr_device.kernels import Kernel
 from rdrr_device.pipelines import BoundDispatch
 
+from rdrr_runtime.compile.lower import Pass
+from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import Phase
 
@@ -23,6 +27,28 @@ _LOG = logging.getLogger(__name__)
 Prepared = tuple[BoundDispatch, ...]
 """Phases that are ready to run. Submitting the same object again is the fastest, since the device
 recognizes it."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenPass:
+    """A pass over one row that ends with the next token, so that it may run in one dispatch.
+
+    Attributes:
+        lowered: The pass as dispatches.
+        lower: Lowers the same pass for the workgroups of one dispatch.
+        sampling: Phases that choose the next token instead of those of the pass; None if there are
+            none. They depend on the options of a generation, so they are always launched.
+    """
+
+    lowered: Pass
+    lower: Callable[[Grid], Pass]
+    sampling: tuple[Phase, ...] | None = None
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """All phases of the pass as dispatches, in order."""
+        one = self.lowered
+        return (*one.body, *one.head, *(one.sample if self.sampling is None else self.sampling))
 
 
 class Executor(Protocol):
@@ -35,13 +61,16 @@ class Executor(Protocol):
     device: Device
 
     @property
-    def at_once(self) -> int:
-        """Passes of `prepare_whole` that the host records in the time of a pass in dispatches."""
-        ...
-
-    @property
     def gave_up(self) -> BufferSlice | None:
         """A word that is not 0 after a pass of `prepare_whole` gave up; None if none can."""
+        ...
+
+    def another(self, arena: Arena) -> Executor:
+        """Return an executor of the same kind for other passes; an arena owns its buffers."""
+        ...
+
+    def at_once(self, prepared: Prepared) -> int:
+        """Return how many of these passes the host records in the time of a pass in dispatches."""
         ...
 
     def recover(self) -> None:
@@ -60,15 +89,10 @@ class Executor(Protocol):
         """
         ...
 
-    def prepare_whole(self, whole: Sequence[Phase], parts: Sequence[Phase]) -> Prepared:
+    def prepare_whole(self, one: TokenPass) -> Prepared:
         """Return a pass ready to run, in one dispatch if the executor can.
 
         The caller reads `gave_up` after each run, and runs passes again that did not end.
-
-        Args:
-            whole: The phases of the pass, for the workgroups of one dispatch; none if the pass was
-                not lowered for them.
-            parts: Phases that compute the same, to be launched one by one.
 
         Raises:
             DeviceError: The device does not support a shader, or cannot bind a buffer.
@@ -100,14 +124,19 @@ class DispatchExecutor:
         self._compiled: set[Kernel] = set()
 
     @property
-    def at_once(self) -> int:
-        """See `Executor.at_once`."""
-        return 1
-
-    @property
     def gave_up(self) -> BufferSlice | None:
         """See `Executor.gave_up`; every dispatch ends."""
         return None
+
+    def another(self, arena: Arena) -> Executor:
+        """See `Executor.another`; it has no buffers."""
+        del arena
+        return DispatchExecutor(self.device)
+
+    def at_once(self, prepared: Prepared) -> int:
+        """See `Executor.at_once`."""
+        del prepared
+        return 1
 
     def recover(self) -> None:
         """See `Executor.recover`; there is nothing to do."""
@@ -115,10 +144,9 @@ class DispatchExecutor:
     def settle(self) -> None:
         """See `Executor.settle`; there is nothing to wait for."""
 
-    def prepare_whole(self, whole: Sequence[Phase], parts: Sequence[Phase]) -> Prepared:
-        """See `Executor.prepare_whole`; the parts are launched."""
-        del whole
-        return self.prepare(parts)
+    def prepare_whole(self, one: TokenPass) -> Prepared:
+        """See `Executor.prepare_whole`; the phases are launched."""
+        return self.prepare(one.phases)
 
     def prepare(self, phases: Sequence[Phase]) -> Prepared:
         """See `Executor.prepare`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from rdrr_device.arena import Arena
 from rdrr_device.device import Device
@@ -32,6 +33,7 @@ from rdrr_runtime.compile.pass_spec import (
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.values import Workspace
 from rdrr_runtime.compile.weights import Weights, allocate_weights
+from rdrr_runtime.exec.executor import TokenPass
 from rdrr_runtime.exec.host_tables import HostTables, host_tables
 from rdrr_runtime.phases.context import VALUE_BYTES, Grid, OpContext
 from rdrr_runtime.phases.kept_hidden import KeptHidden
@@ -58,9 +60,6 @@ class Plan:
         upload: Whether to upload the matrices now; otherwise the caller calls `upload`.
         draft_of: The plan of the model whose draft head this is; None for a model.
 
-    Attributes:
-        whole: The decode pass as it runs in one dispatch; None if it is launched phase by phase.
-
     Raises:
         ShardError: Bytes of a tensor are missing.
         FormatError: No kernel can read a matrix.
@@ -82,7 +81,6 @@ class Plan:
         draft_of: Plan | None = None,
     ) -> None:
         self.tuning = tuning or Tuning()
-        self.whole: Pass | None = None
         graph = package.graph if draft_of is None else package.mtp_graph
         assert graph is not None, "a draft head is only loaded from a package that has one"
         padded = pad_widths(graph)
@@ -164,10 +162,10 @@ class Plan:
         """
         self.weights.fill()
 
-    def use_grid(self, grid: Grid) -> Pass:
-        """Lower the decode pass a second time, for the workgroups of a grid, and return it."""
-        self.whole = self.lower(DECODE, grid=grid)
-        return self.whole
+    @cached_property
+    def decode(self) -> TokenPass:
+        """The decode pass, which may run in one dispatch."""
+        return TokenPass(self.lowered(DECODE), lambda grid: self.lower(DECODE, grid=grid))
 
     @property
     def value_bytes(self) -> int:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -12,8 +13,9 @@ from rdrr_device.buffers import BufferSlice
 
 from rdrr_runtime.compile.lower import Pass
 from rdrr_runtime.compile.pass_spec import DECODE, Logits, PassSpec
-from rdrr_runtime.exec.executor import Executor, Prepared
+from rdrr_runtime.exec.executor import Executor, Prepared, TokenPass
 from rdrr_runtime.exec.plan import Plan
+from rdrr_runtime.phases.phase import Phase
 
 
 class PreparedPass:
@@ -22,13 +24,13 @@ class PreparedPass:
     Args:
         lowered: The pass as lists of phases.
         executor: Prepares and runs the phases.
-        whole: The same pass, lowered to run in one dispatch; None to launch its phases.
+        one: The same pass, if it may run in one dispatch; None to launch its phases.
     """
 
-    def __init__(self, lowered: Pass, executor: Executor, whole: Pass | None = None) -> None:
+    def __init__(self, lowered: Pass, executor: Executor, one: TokenPass | None = None) -> None:
         self.lowered = lowered
         self._executor = executor
-        self._whole = whole
+        self._one = one
 
     @property
     def rows(self) -> int:
@@ -68,10 +70,17 @@ class PreparedPass:
     @cached_property
     def to_token(self) -> Prepared:
         """The whole pass, up to the next token; feeds run it."""
-        if self.lowered.spec != DECODE:
-            return self._executor.prepare(self.lowered.phases)
-        whole = () if self._whole is None else self._whole.phases
-        return self._executor.prepare_whole(whole, self.lowered.phases)
+        return self._whole(None)
+
+    def to_sampled(self, sampling: Sequence[Phase]) -> Prepared:
+        """Return body and head, and phases that choose the next token behind them."""
+        return self._whole(tuple(sampling))
+
+    def _whole(self, sampling: tuple[Phase, ...] | None) -> Prepared:
+        if self._one is not None:
+            return self._executor.prepare_whole(replace(self._one, sampling=sampling))
+        sample = self.lowered.sample if sampling is None else sampling
+        return self._executor.prepare((*self.lowered.body, *self.lowered.head, *sample))
 
 
 class Program:
@@ -96,8 +105,8 @@ class Program:
         if self.keeps_hidden and spec.logits is not Logits.NONE:
             spec = replace(spec, keeps_hidden=True)
         if spec not in self._passes:
-            whole = self._plan.whole if spec == DECODE else None
-            self._passes[spec] = PreparedPass(self._plan.lowered(spec), self.executor, whole)
+            one = self._plan.decode if spec == DECODE else None
+            self._passes[spec] = PreparedPass(self._plan.lowered(spec), self.executor, one)
         return self._passes[spec]
 
     def consecutive(self, ids: int) -> list[PreparedPass]:

@@ -85,9 +85,9 @@ class _Comparison:
         verdicts = dict.fromkeys(grids, Verdict.FAILED)
         for grid in grids:
             executor, _ = persistent_executor(self.plan, self.buffers, Persistence((grid,), ""))
-            if executor is None or self.plan.whole is None:
+            if executor is None:
                 continue
-            whole = self.plan.whole.phases
+            whole = executor.on_grid(self.plan.decode).phases
             prepared = executor.prepare_without(whole, whole[-1:])
             if _close(reference, self._logits(executor, prepared)):
                 verdicts[grid] = Verdict.NO_BETTER

@@ -184,12 +184,10 @@ class _Profiler:
             UsageError: The decode pass does not run in one dispatch.
         """
         executor, decision = persistent_executor(self.plan, self.arena, persistence)
-        if executor is None or self.plan.whole is None:
+        if executor is None:
             raise UsageError(decision.reason, hint="use `executor` dispatches")
-        step = Step(self.device, self.plan.state)
-        return time_parts(
-            executor, self.plan.whole.phases, lambda: step.write((self._id(base),), base)
-        )
+        step, whole = Step(self.device, self.plan.state), executor.on_grid(self.plan.decode)
+        return time_parts(executor, whole.phases, lambda: step.write((self._id(base),), base))
 
     def _prompt(self, count: int) -> Iterator[_Submission]:
         base = 0

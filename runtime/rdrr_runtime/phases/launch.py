@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from rdrr_device.buffers import BufferSlice
 from rdrr_device.kernels import MAX_WORKGROUPS, Dispatch, Kernel
-from rdrr_device.shaders import with_binding_numbers
+from rdrr_device.shaders import Access, Binding, with_binding_numbers
 
 from rdrr_runtime.phases.phase import FOLDER, Phase
 
@@ -17,19 +18,32 @@ _FUNCTION = re.compile(r"^fn phase\(([^)]*)\)", re.MULTILINE)
 _NAME = re.compile(r"(\w+)\s*:")
 
 
-def as_dispatch(phase: Phase) -> Dispatch:
-    """Return the dispatch in which each workgroup makes one call of the phase's function."""
+def as_dispatch(phase: Phase, unless: BufferSlice | None = None) -> Dispatch:
+    """Return the dispatch in which each workgroup makes one call of the phase's function.
+
+    Args:
+        phase: The phase.
+        unless: A word, in a buffer that the phase does not bind: if it is not 0 when the dispatch
+            begins, the phase does nothing. None if it always runs.
+    """
     record, work = phase.record, phase.work
     is_flat = work.items > MAX_WORKGROUPS
-    source = _shader(record.source, record.has_subgroups, is_flat)
+    bindings, slices = phase.bindings, phase.slices
     constants = {"WG": record.threads, **record.constants}
+    stop = None
+    if unless is not None:
+        stop = len(bindings)
+        bindings = (*bindings, Binding("stopped", Access.READ))
+        slices = (*slices, BufferSlice(unless.buffer, 0, unless.end))
+        constants["STOPPED_AT"] = unless.offset // 4
+    source = _shader(record.source, record.has_subgroups, is_flat, stop)
     if work.rows is not None and _takes_row(record.source):
         constants["ITEM_ROWS"] = work.rows
     if is_flat:
         constants["ITEMS"] = work.items
     values = tuple(sorted((name, float(one)) for name, one in constants.items()))
-    kernel = Kernel(record.name, source, "main", values, phase.bindings, record.trusted)
-    return Dispatch(kernel, phase.slices, work, phase.label, phase.tuning_keys)
+    kernel = Kernel(record.name, source, "main", values, bindings, record.trusted)
+    return Dispatch(kernel, slices, work, phase.label, phase.tuning_keys)
 
 
 @cache
@@ -46,8 +60,11 @@ def _takes_row(source: str) -> bool:
 
 
 @cache
-def _shader(source: str, has_subgroups: bool, is_flat: bool) -> str:
-    """Return the WGSL module: the executor's declarations, the phase and the entry point."""
+def _shader(source: str, has_subgroups: bool, is_flat: bool, stop: int | None) -> str:
+    """Return the WGSL module: the executor's declarations, the phase and the entry point.
+
+    `stop` is the number of the binding that can stop the phase; None if there is none.
+    """
     names = parameters(source)
     enable, source = source.split("\n", 1) if source.startswith("enable ") else ("", source)
     text = FOLDER.render(
@@ -56,5 +73,6 @@ def _shader(source: str, has_subgroups: bool, is_flat: bool) -> str:
         PARAMETERS=names,
         SUBGROUPS=has_subgroups,
         FLAT=is_flat,
+        STOP=stop,
     )
     return f"{enable}\n{text}" if enable else text

@@ -8,6 +8,10 @@ override ITEM_ROWS: u32 = 1u;  // token rows of a call
 {% if FLAT %}
 override ITEMS: u32;
 {% endif %}
+{% if STOP is not none %}
+override STOPPED_AT: u32;
+@group(0) @binding({{ STOP }}) var<storage, read> stopped: array<u32>;
+{% endif %}
 
 {% include "snippets/thread.wgsl" %}
 
@@ -23,6 +27,11 @@ fn main(
 {% endif %}
     thread: Thread,
 ) {
+{% if STOP is not none %}
+    if (stopped[STOPPED_AT] != 0u) {
+        return;
+    }
+{% endif %}
 {% if FLAT %}
     let item = group.x + group.y * groups.x;
     if (item >= ITEMS) {

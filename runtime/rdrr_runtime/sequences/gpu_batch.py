@@ -34,7 +34,8 @@ class GpuBatch(GpuSequences):
 
     Args:
         plan: The model.
-        executor: Runs the passes.
+        executor: An executor of the model's passes; the batch gets another one, whose bind groups
+            are freed with it.
         sequences: Number of sequences, at most the rows of the largest of `BATCHES`.
         context: Slots of each sequence.
 
@@ -45,7 +46,8 @@ class GpuBatch(GpuSequences):
 
     def __init__(self, plan: Plan, executor: Executor, *, sequences: int, context: int) -> None:
         _check(plan, sequences)
-        arena, dtype = Arena(executor.device, "batch"), plan.cache.dtype
+        arena, dtype = Arena(plan.device, "batch"), plan.cache.dtype
+        executor = executor.another(arena)
         self.context = context
         self.sequences = sequences
         self._arena = arena

@@ -1,16 +1,18 @@
 """The passes that run the rows of sequences; only here do a single sequence and a batch differ.
 
-The decode pass of a single sequence is fused for one row, and its argmax also advances the step.
-The decode passes of a batch end with a phase that advances each row.
+A decode pass of one row is fused for it, and its argmax also advances the step. Decode passes of
+more rows end with a phase that advances each row.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from rdrr_device.buffers import BufferSlice
 
+from rdrr_runtime.compile.lower import Pass
 from rdrr_runtime.compile.pass_spec import (
     BATCHES,
     DECODE,
@@ -20,10 +22,11 @@ from rdrr_runtime.compile.pass_spec import (
     batch_fill,
     batch_of,
 )
-from rdrr_runtime.exec.executor import Executor
+from rdrr_runtime.exec.executor import Executor, TokenPass
 from rdrr_runtime.exec.plan import RING, Plan
 from rdrr_runtime.exec.program import PreparedPass, Program
 from rdrr_runtime.phases.batch_advance import batch_advance
+from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.state import State
@@ -32,7 +35,7 @@ from rdrr_runtime.sequences.feed import Ring
 MOST_SEQUENCES = BATCHES[-1].rows
 
 BATCH_STEPS = 16
-"""Largest number of steps of a batch whose ids wait to be read back."""
+"""Largest number of steps of a batch of several rows whose ids wait to be read back."""
 
 
 class Passes(Protocol):
@@ -101,7 +104,8 @@ class BatchPasses:
 
     def ring(self, rows: int) -> Ring:
         """Return the layout of the ring, whose width is the number of rows of the pass."""
-        return Ring(BATCH_STEPS, self._size(rows))
+        width = self._size(rows)
+        return Ring(self._state.ring.size // 4) if width == 1 else Ring(BATCH_STEPS, width)
 
     def consecutive(self, ids: int) -> list[PreparedPass]:
         """Return the prefill passes of a long prompt; none for a short one, which shares a pass.
@@ -118,12 +122,17 @@ class BatchPasses:
 
     def _get(self, spec: PassSpec) -> PreparedPass:
         if spec not in self._prepared:
-            lowered = self._plan.lower(spec, state=self._state, cache=self._cache)
+            lowered, one = self._lower(spec), None
             if lowered.picks is not None and spec.slots is Slots.DISTINCT:
                 advance = advance_rows(self._state, lowered.picks, lowered.rows)
                 lowered = replace(lowered, sample=(*lowered.sample, *advance))
-            self._prepared[spec] = PreparedPass(lowered, self._executor)
+            elif spec == batch_of(1):
+                one = TokenPass(lowered, partial(self._lower, spec))
+            self._prepared[spec] = PreparedPass(lowered, self._executor, one)
         return self._prepared[spec]
+
+    def _lower(self, spec: PassSpec, grid: Grid | None = None) -> Pass:
+        return self._plan.lower(spec, state=self._state, cache=self._cache, grid=grid)
 
     def _size(self, rows: int) -> int:
         """Return the number of rows of the smallest decode pass that fits `rows` rows."""

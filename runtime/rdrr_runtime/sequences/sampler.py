@@ -128,10 +128,8 @@ class GpuSampler:
         key = (id(prepared), *searches_of(self._options), self._top)
         if key not in self._prepared_sampling:
             phases = self._phases(prepared)
-            whole = self._executor.prepare(
-                (*prepared.lowered.body, *prepared.lowered.head, *phases)
-            )
-            self._prepared_sampling[key] = (whole, self._executor.prepare(phases), prepared)
+            whole, alone = prepared.to_sampled(phases), self._executor.prepare(phases)
+            self._prepared_sampling[key] = (whole, alone, prepared)
         return self._prepared_sampling[key]
 
     def _phases(self, prepared: PreparedPass) -> list[Phase]:

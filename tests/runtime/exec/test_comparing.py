@@ -40,8 +40,8 @@ def _decoded(package, device, persistence, *, settles=False):
             before = device.counters.copy()
             ids += backend.greedy(ids[-1:], slot, GROUP)
             slot += GROUP
-            if persistence is not None and not settles and (begun := backend._executor._candidate):
-                begun.executor.finish_build(begun.phases)
+            if persistence is not None and not settles and (begun := backend._executor._compared):
+                backend._executor._candidate.finish_build(begun)
         return ids, device.counters.since(before).dispatches / GROUP
 
 
@@ -60,7 +60,7 @@ def test_the_faster_way_stays(package, device, expected, monkeypatch, is_faster)
 
 
 def test_a_short_generation_compiles_nothing_else(package, device, expected, monkeypatch):
-    monkeypatch.setattr(comparing.ComparingExecutor, "_begin", lambda _: pytest.fail("it began"))
+    monkeypatch.setattr(comparing.ComparingExecutor, "_begin", lambda *_: pytest.fail("it began"))
     ids, dispatches = _decoded(package, device, COMPARES)
     assert (ids, dispatches) == expected
 

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from rdrr_runtime.compile.pass_spec import DECODE
-from rdrr_runtime.exec.persistent import choice
+from rdrr_runtime.backend import Row
 from rdrr_runtime.exec.persistent import executor as executor_module
+from rdrr_runtime.exec.persistent import limits
 from rdrr_runtime.exec.persistent.choice import Persistence
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.persistent.handover import EMPTY, HEAD_WORDS
@@ -90,16 +90,97 @@ def test_the_pass_of_a_model_is_linked_once(package, device, monkeypatch):
     assert len(linked) == 1  # for the trial, and then for the passes
 
 
-def test_sampling_is_launched_phase_by_phase(package, device):
-    backend = _backend(package, device, ONE)
+SAMPLED = {
+    "temperature": SamplingParams(temperature=0.7, seed=3),
+    "top-k and top-p": SamplingParams(temperature=1.5, top_k=40, top_p=0.9, seed=3),
+    "penalties": SamplingParams(
+        temperature=1.5, frequency_penalty=0.5, presence_penalty=0.5, seed=3
+    ),
+}
+
+
+def _sampled(backend, options, count=TOKENS, logprobs=None):
+    backend.begin(options, PROMPT, logprobs=logprobs)
+    first = backend.sample(PROMPT, 0, 1)
+    return first + backend.sample(first, len(PROMPT), count)
+
+
+@pytest.mark.parametrize("options", SAMPLED.values(), ids=SAMPLED)
+def test_a_sampled_token_takes_one_dispatch_and_those_of_the_sampler(package, device, options):
+    counts, found = [], []
+    for persistence in (None, ONE):
+        backend = _backend(package, device, persistence)
+        try:
+            found.append(_sampled(backend, options))
+            before = device.counters.copy()
+            backend.sample(found[-1][-1:], len(PROMPT) + TOKENS, 4)
+            counts.append(device.counters.since(before).dispatches / 4)
+            decode = backend._plan.decode.lowered
+        finally:
+            backend.close()
+    assert found[0] == found[1]
+    assert len(set(found[0])) > 3  # so that a token that does not follow the one before is noticed
+    assert counts[0] - counts[1] == len(decode.body) + len(decode.head) - 1
+
+
+@pytest.mark.parametrize("logprobs", [None, 3])
+@pytest.mark.parametrize("options", SAMPLED.values(), ids=SAMPLED)
+def test_sampling_behind_a_pass_that_gave_up_is_repeated(
+    package, device, options, logprobs, caplog
+):
+    """The sampler keeps counts of tokens and records, which a pass that gave up must not change."""
+    launched, backend = _backend(package, device), _backend(package, device, ONE)
     try:
-        backend.begin(SamplingParams(temperature=0.7, seed=3), PROMPT)
-        first = backend.sample(PROMPT, 0, 1)
-        before = device.counters.copy()
-        backend.sample(first, len(PROMPT), 4)
-        assert device.counters.since(before).dispatches > 4
+        with caplog.at_level(logging.WARNING):
+            expected = _sampled(launched, options, logprobs=logprobs)
+            backend.begin(options, PROMPT, logprobs=logprobs)
+            found = backend.sample(PROMPT, 0, 1)
+            found += backend.sample(found, len(PROMPT), 3)
+            device.write(backend._executor.gave_up, np.ones(1, np.uint32))
+            found += backend.sample(found[-1:], len(PROMPT) + 3, TOKENS - 3)
+        assert found == expected
+        assert backend._executor.gave_up is None
+        if logprobs is not None:
+            pairs = zip(launched.take_logprobs(), backend.take_logprobs(), strict=True)
+            for one, other in pairs:
+                assert [each for each, _ in one.top] == [each for each, _ in other.top]
     finally:
         backend.close()
+        launched.close()
+    assert sum("gave up" in one.message for one in caplog.records) == 1
+
+
+def _batch_ids(backend, options=None):
+    """Return ids of a sequence that is alone in a batch, and the dispatches of each step."""
+    batch, (sequence, slot) = backend.batch(3, 64), (2, len(PROMPT) - 1)
+    batch.fill([Row(one, sequence, at) for at, one in enumerate(PROMPT[:-1])])
+    if options is not None:
+        batch.begin(sequence, options, PROMPT)
+    step = batch.greedy if options is None else batch.sample
+    ids = step([Row(PROMPT[-1], sequence, slot)], 1)[0]
+    before = backend.device.counters.copy()
+    ids += step([Row(ids[-1], sequence, slot + 1)], TOKENS)[0]
+    return ids, backend.device.counters.since(before).dispatches / TOKENS
+
+
+@pytest.mark.parametrize("options", [None, SAMPLED["penalties"]], ids=["greedy", "sampled"])
+def test_a_sequence_alone_in_a_batch_takes_one_dispatch_a_token(package, device, options):
+    launched, backend = _backend(package, device), _backend(package, device, ONE)
+    try:
+        (expected, before), (found, after) = (
+            _batch_ids(one, options) for one in (launched, backend)
+        )
+        alone = _ids(launched) if options is None else _sampled(launched, options)
+        assert found == expected == alone
+        decode = launched._plan.decode.lowered
+        saved = len(decode.body) + len(decode.head) + (1 if options is None else 0) - 1
+        assert before - after == saved
+        # The control: two sequences are launched phase by phase, and continue beside each other.
+        rows = [Row(5, 0, 0), Row(9, 1, 0)]
+        assert backend.batch(3, 64).greedy(rows, 4) == launched.batch(3, 64).greedy(rows, 4)
+    finally:
+        backend.close()
+        launched.close()
 
 
 def test_workgroups_that_do_not_meet_are_found_by_the_trial(package, device):
@@ -180,9 +261,9 @@ def _halves(words):
 def test_different_passes_of_an_executor_take_turns_with_the_words(package, device):
     launched, backend = _backend(package, device), _backend(package, device, ONE)
     executor, plan = backend._executor, backend._plan
-    whole, decode = plan.whole.phases, plan.lowered(DECODE)
+    decode, whole = plan.decode.lowered, executor.on_grid(plan.decode).phases
     passes = (
-        executor.prepare_whole(whole, decode.phases),
+        executor.prepare_whole(plan.decode),
         executor.prepare_without(whole, whole[-1:]),
     )
     words, counts, expected = executor._module(whole).words, [], []
@@ -236,7 +317,7 @@ def test_tokens_after_a_failure_in_the_middle_are_run_again(package, device, aft
 def test_a_software_adapter_gets_no_pass_whose_loops_it_may_end_early(package, device, monkeypatch):
     expected, decision = _ids_of(package, device, ONE)
     assert decision == ["one dispatch, 1 workgroups of 128 threads"]
-    monkeypatch.setattr(choice, "SOFTWARE_ITERATIONS", 10)
+    monkeypatch.setattr(limits, "SOFTWARE_ITERATIONS", 10)
     found, decision = _ids_of(package, device, ONE)
     assert decision == (["dispatches"] if device.info.software else [decision[0]])
     assert found == expected

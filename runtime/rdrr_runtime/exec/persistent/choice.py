@@ -11,13 +11,8 @@ from rdrr_runtime.compile.decision import Decision
 from rdrr_runtime.exec.persistent.executor import POLLS, PersistentExecutor
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.phases.context import Grid
-from rdrr_runtime.phases.phase import Phase
 
 OP = "decode pass"
-
-SOFTWARE_ITERATIONS = 32_768
-"""Most iterations of a thread's loops on a software adapter. Mesa's ends the loops of a shader
-after 65,535 in all, without a word; this counts only those over tiles and rows."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +36,7 @@ class Persistence:
 def persistent_executor(
     plan: Plan, arena: Arena, wanted: Persistence
 ) -> tuple[PersistentExecutor | None, Decision]:
-    """Return an executor of one dispatch for a plan, whose decode pass is then lowered for it.
+    """Return an executor that runs the decode pass of a plan in one dispatch.
 
     Args:
         plan: The model.
@@ -51,18 +46,15 @@ def persistent_executor(
     Returns:
         The executor, or None if no grid works; and the decision with its reason.
     """
-    reason = model_refusal(plan)
-    if reason is not None:
-        return None, Decision("load", OP, "dispatches", reason)
+    why = model_refusal(plan)
+    if why is not None:
+        return None, Decision("load", OP, "dispatches", why)
     why = "there is no grid to try"
     for grid in wanted.grids:
-        whole = plan.use_grid(grid)
         executor = PersistentExecutor(plan.device, arena, grid, wanted.polls)
-        refused = _too_long(plan, grid, whole.phases) or executor.refusal(whole.phases)
-        if refused is None:
+        why = executor.refusal(plan.decode)
+        if why is None:
             return executor, Decision("load", OP, title(grid), wanted.reason)
-        why = refused
-    plan.whole = None
     return None, Decision("load", OP, "dispatches", f"one dispatch does not work: {why}")
 
 
@@ -72,21 +64,6 @@ def model_refusal(plan: Plan) -> str | None:
         # A pass that is given up runs again, and states would absorb its token twice.
         return "one dispatch does not work for models with recurrent states"
     return None
-
-
-def _too_long(plan: Plan, grid: Grid, phases: Sequence[Phase]) -> str | None:
-    """Return why an adapter may end the loops of a pass too early; None if it does not."""
-    if not plan.device.info.software:
-        return None
-    iterations = 0
-    for one in phases:
-        constants = one.record.constants
-        trips = [int(value) for name, value in constants.items() if name.startswith("TRIPS")]
-        calls = -(-one.work.items // grid.groups)
-        iterations += calls * int(constants.get("STEPS", 1)) * max(trips, default=1)
-    if iterations <= SOFTWARE_ITERATIONS:
-        return None
-    return f"a software adapter may end loops of {iterations} iterations too early"
 
 
 def title(grid: Grid) -> str:

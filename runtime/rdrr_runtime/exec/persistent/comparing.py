@@ -9,7 +9,6 @@ may run any number of times without its last phase, which moves to the next slot
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,14 +18,11 @@ from rdrr_device.device import Device
 from rdrr_device.timestamps import Timer, warm_up
 from rdrr_format.errors import DeviceError, RdrrError
 
-from rdrr_runtime.compile.pass_spec import DECODE
 from rdrr_runtime.exec.agreement import INT8_TOLERANCE
-from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
-from rdrr_runtime.exec.persistent.choice import Persistence
+from rdrr_runtime.exec.executor import DispatchExecutor, Prepared, TokenPass
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
-from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.timing import InterleavedTimer, better, median_of
-from rdrr_runtime.phases.phase import Phase
+from rdrr_runtime.phases.context import Grid
 
 _LOG = logging.getLogger(__name__)
 
@@ -38,127 +34,141 @@ ROUNDS = 5
 """Measurements of each way, one pass each: about 10 ms for a model of 1 billion weights."""
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """The pass in one dispatch.
+@dataclass
+class _Launched:
+    """A pass that was prepared as dispatches.
 
     Attributes:
-        executor: Runs it.
-        phases: Its phases, for the workgroups of the dispatch.
+        prepared: Its dispatches.
+        one: The pass.
+        whole: The pass in one dispatch, once it is needed.
     """
 
-    executor: PersistentExecutor
-    phases: tuple[Phase, ...]
+    prepared: Prepared
+    one: TokenPass
+    whole: Prepared | None = None
 
 
 class ComparingExecutor(DispatchExecutor):
     """An executor that compares two ways of running decode passes; see the module docstring.
 
+    Passes that sample differ in the phases behind the logits, so one comparison holds for all.
+
     Args:
-        plan: The model.
+        device: The device.
         arena: Owner of further buffers.
-        wanted: The grids of one dispatch, of which the first is tried.
+        grid: The workgroups of one dispatch.
+        polls: Looks at the other workgroups before a workgroup gives up.
     """
 
-    def __init__(self, plan: Plan, arena: Arena, wanted: Persistence) -> None:
-        super().__init__(plan.device)
-        self._plan, self._arena, self._wanted = plan, arena, wanted
-        self._launched: Prepared = ()
-        self._parts: tuple[Phase, ...] = ()
+    def __init__(self, device: Device, arena: Arena, grid: Grid, polls: int) -> None:
+        super().__init__(device)
+        self._grid, self._polls = grid, polls
+        self._candidate = PersistentExecutor(device, arena, grid, polls)
+        self._launched: dict[int, _Launched] = {}
         self._passes = 0
-        self._candidate: _Candidate | None = None
-        self._chosen: tuple[PersistentExecutor, Prepared] | None = None
-        self._timer = _timer(plan.device)
+        self._compared: TokenPass | None = None
+        self._timer = _timer(device)
         self._decided = self._timer is None  # without a clock the ways cannot be compared
-
-    @property
-    def at_once(self) -> int:
-        """See `Executor.at_once`."""
-        return 1 if self._chosen is None else self._chosen[0].at_once
+        self._is_faster = False
 
     @property
     def gave_up(self) -> BufferSlice | None:
         """See `Executor.gave_up`."""
-        return None if self._chosen is None else self._chosen[0].gave_up
+        return self._candidate.gave_up if self._is_faster else None
+
+    def another(self, arena: Arena) -> ComparingExecutor:
+        """See `Executor.another`; it compares its own passes."""
+        return ComparingExecutor(self.device, arena, self._grid, self._polls)
+
+    def at_once(self, prepared: Prepared) -> int:
+        """See `Executor.at_once`."""
+        whole = self._whole(prepared)
+        return 1 if whole is None else self._candidate.at_once(whole)
 
     def recover(self) -> None:
         """See `Executor.recover`."""
-        if self._chosen is not None:
-            self._chosen[0].recover()
+        if self._is_faster:
+            self._candidate.recover()
 
-    def prepare_whole(self, whole: Sequence[Phase], parts: Sequence[Phase]) -> Prepared:
-        """See `Executor.prepare_whole`; the parts are launched until the ways were compared."""
-        del whole
-        self._parts = tuple(parts)
-        self._launched = self.prepare(parts)
-        return self._launched
+    def prepare_whole(self, one: TokenPass) -> Prepared:
+        """See `Executor.prepare_whole`; the phases are launched until the ways were compared."""
+        prepared = self.prepare(one.phases)
+        self._launched[id(prepared)] = _Launched(prepared, one)
+        return prepared
 
     def run(self, prepared: Prepared, rows: int, times: int = 1) -> None:
         """See `Executor.run`."""
-        if prepared is not self._launched:
-            super().run(prepared, rows, times)
-            return
-        self._passes += times
-        if not self._decided:
-            self._go_on()
-        if self._chosen is None:
+        found = self._launched.get(id(prepared))
+        if found is not None:
+            self._passes += times
+            if not self._decided:
+                self._go_on(found.one)
+        whole = self._whole(prepared)
+        if whole is None:
             super().run(prepared, rows, times)
         else:
-            executor, whole = self._chosen
-            executor.run(whole, rows, times)
+            self._candidate.run(whole, rows, times)
 
     def settle(self) -> None:
         """See `Executor.settle`; does nothing before the first decode pass."""
         if self._decided or self._timer is None or not self._passes:
             return
-        candidate = self._candidate or self._begin()
-        if candidate is None:
+        one = self._compared or self._begin(next(iter(self._launched.values())).one)
+        if one is None:
             return
-        candidate.executor.finish_build(candidate.phases)
-        warm_up(self.device, self._timer, [self._launched[:-1]], 1)
-        self._decide(candidate)
+        self._candidate.finish_build(one)
+        warm_up(self.device, self._timer, [self._without_end(one)], 1)
+        self._decide(one)
 
-    def _go_on(self) -> None:
+    def _whole(self, prepared: Prepared) -> Prepared | None:
+        """Return a pass in one dispatch; None if it is to be launched phase by phase."""
+        found = self._launched.get(id(prepared)) if self._is_faster else None
+        if found is None:
+            return None
+        if found.whole is None:
+            found.whole = self._candidate.prepare_whole(found.one)
+        return found.whole
+
+    def _go_on(self, one: TokenPass) -> None:
         """Begin to compile, or compare, if it is time to."""
-        candidate = self._candidate
-        if candidate is None:
+        if self._compared is None:
             if self._passes >= PASSES:
-                self._begin()
-        elif candidate.executor.is_built(candidate.phases):
-            self._decide(candidate)
+                self._begin(one)
+        elif self._candidate.is_built(self._compared):
+            self._decide(self._compared)
 
-    def _begin(self) -> _Candidate | None:
-        """Begin to compile the pass in one dispatch; None if it cannot be lowered for that."""
-        grid = next(iter(self._wanted.grids))
-        executor = PersistentExecutor(self.device, self._arena, grid, self._wanted.polls)
+    def _begin(self, one: TokenPass) -> TokenPass | None:
+        """Begin to compile a pass in one dispatch; None if it cannot be lowered for that."""
         try:
-            phases = self._plan.lower(DECODE, grid=grid).phases
+            self._candidate.begin_build(one)
         except RdrrError as error:
             _LOG.info("decode passes are launched phase by phase: %s", error)
             self._decided = True
             return None
-        executor.begin_build(phases)
-        self._candidate = _Candidate(executor, phases)
-        return self._candidate
+        self._compared = one
+        return one
 
-    def _decide(self, candidate: _Candidate) -> None:
+    def _decide(self, one: TokenPass) -> None:
         """Run the pass that is due both ways, and keep the faster one."""
         self._decided = True
         try:
-            self._compare(candidate)
+            self._is_faster = self._compare(one)
         except DeviceError as error:
             _LOG.info("decode passes stay dispatches, since they could not be compared: %s", error)
 
-    def _compare(self, candidate: _Candidate) -> None:
+    def _compare(self, one: TokenPass) -> bool:
+        """Return whether a pass gives the same logits in one dispatch, and is faster."""
         assert self._timer is not None, "nothing is compared without a clock"
-        executor, phases = candidate.executor, candidate.phases
-        refused = executor.refusal(phases)
+        executor = self._candidate
+        refused = executor.refusal(one)
         if refused is not None:
             _LOG.info("decode passes are launched phase by phase: %s", refused)
-            return
-        launched = self._launched[:-1]
+            return False
+        phases = executor.on_grid(one).phases
+        launched = self._without_end(one)
         whole = executor.prepare_without(phases, phases[-1:])
-        distance = self._distance(launched, whole)
+        distance = self._distance(one.lowered.logits, launched, whole)
         if not distance <= INT8_TOLERANCE:  # NaN is no agreement either
             _LOG.info(
                 "logits of a pass in one dispatch differ by %.4f of the largest, and at most %.4f "
@@ -166,7 +176,7 @@ class ComparingExecutor(DispatchExecutor):
                 distance,
                 INT8_TOLERANCE,
             )
-            return
+            return False
         timer = InterleavedTimer(self.device, self._timer, 1, lambda: None, ROUNDS)
         before, after = timer.interleaved([launched, whole])
         is_faster = better(after, before) and not executor.has_given_up()
@@ -176,12 +186,17 @@ class ComparingExecutor(DispatchExecutor):
             1e6 * median_of(after),
             "in one" if is_faster else "as dispatches",
         )
-        if is_faster:
-            self._chosen = executor, executor.prepare_whole(phases, self._parts)
+        return is_faster
 
-    def _distance(self, launched: Prepared, whole: Prepared) -> float:
+    def _without_end(self, one: TokenPass) -> Prepared:
+        """Return the dispatches of a pass without the last, so that it may run any number of times.
+
+        The pass chooses the most probable token, whatever the generation samples.
+        """
+        return self.prepare(one.lowered.phases[:-1])
+
+    def _distance(self, logits: BufferSlice, launched: Prepared, whole: Prepared) -> float:
         """Return the largest difference of the logits of both ways, by the largest logit."""
-        logits = self._plan.lowered(DECODE).logits
         found = []
         for one in (launched, whole):
             self.device.submit(one, 1)

@@ -1,7 +1,9 @@
 """The executor of whole decode passes in one dispatch each; all other phases are dispatches.
 
 The workgroups of such a pass wait for each other, and a wait may run out. From then on the executor
-launches phase by phase.
+launches phase by phase. Phases that sample are launched behind the pass, since they depend on the
+options of a generation and a shader for each set of them takes long to compile; behind a pass that
+gave up they do nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +21,16 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import Device
 from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.shaders import storage_bindings, with_binding_numbers
-from rdrr_format.errors import DeviceError
+from rdrr_format.errors import RdrrError
 
-from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
+from rdrr_runtime.compile.lower import Pass
+from rdrr_runtime.exec.executor import DispatchExecutor, Prepared, TokenPass
 from rdrr_runtime.exec.persistent.declarations import UnlinkableError
 from rdrr_runtime.exec.persistent.handover import BINDINGS, EMPTY, HEAD_WORDS
+from rdrr_runtime.exec.persistent.limits import check_limits, check_loops
 from rdrr_runtime.exec.persistent.linking import ITEMS, WAITS, Linked, link
 from rdrr_runtime.phases.context import Grid
+from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import Phase
 
 _LOG = logging.getLogger(__name__)
@@ -45,9 +50,6 @@ BUILD_POLL_SECONDS = 0.01
 GATE_BYTES = 16
 FAILED_OFFSET = 8
 
-OWN_BUFFERS = 5
-"""Bindings of a pass beside those of its phases: table, gate, and the words in three widths."""
-
 
 @dataclass
 class _Whole:
@@ -55,12 +57,12 @@ class _Whole:
 
     Attributes:
         prepared: The pass in one dispatch, kept because it is known by its id.
-        parts: The phases that compute the same.
-        launched: These phases, ready to run, once they are needed.
+        one: The same pass, which is launched phase by phase instead.
+        launched: Its phases, ready to run, once they are needed.
     """
 
     prepared: Prepared
-    parts: tuple[Phase, ...]
+    one: TokenPass
     launched: Prepared | None = None
 
 
@@ -95,31 +97,51 @@ class PersistentExecutor(DispatchExecutor):
         self._arena, self._polls = arena, polls
         self._gate = arena.empty("gate", GATE_BYTES)
         self._whole: dict[int, _Whole] = {}
+        # The pass as dispatches is kept as well, because it is known by its id.
+        self._on_grid: dict[int, tuple[Pass, Pass]] = {}
+        self._refusals: dict[int, str | None] = {}
         self._modules: dict[tuple[int, ...], _Module] = {}
         self._linking: dict[tuple[int, ...], Future[Linked]] = {}
         self._one_dispatch = True
 
     @property
-    def at_once(self) -> int:
-        """See `Executor.at_once`."""
-        return PASSES_AT_ONCE if self._one_dispatch else 1
-
-    @property
     def gave_up(self) -> BufferSlice | None:
         """See `Executor.gave_up`."""
-        return self._gate.range(FAILED_OFFSET, 4) if self._one_dispatch else None
+        return self._failed if self._one_dispatch else None
 
-    def prepare_whole(self, whole: Sequence[Phase], parts: Sequence[Phase]) -> Prepared:
+    def another(self, arena: Arena) -> PersistentExecutor:
+        """See `Executor.another`."""
+        return PersistentExecutor(self.device, arena, self.grid, self._polls)
+
+    def at_once(self, prepared: Prepared) -> int:
+        """See `Executor.at_once`."""
+        return PASSES_AT_ONCE if self._one_dispatch and id(prepared) in self._whole else 1
+
+    def on_grid(self, one: TokenPass) -> Pass:
+        """Return a pass lowered for the workgroups of the executor, once.
+
+        Raises:
+            FormatError: It cannot be lowered for them.
+        """
+        key = id(one.lowered)
+        if key not in self._on_grid:
+            self._on_grid[key] = (one.lowered, one.lower(self.grid))
+        return self._on_grid[key][1]
+
+    def prepare_whole(self, one: TokenPass) -> Prepared:
         """See `Executor.prepare_whole`."""
-        if not self._one_dispatch or not whole:
-            return self.prepare(parts)
-        try:
-            module = self._module(whole)
-        except UnlinkableError as error:
-            _LOG.debug("a pass of %d phases is launched phase by phase: %s", len(parts), error)
-            return self.prepare(parts)
-        prepared = self._bind(module, module.linked.table)
-        self._whole[id(prepared)] = _Whole(prepared, tuple(parts))
+        refused = self.refusal(one) if self._one_dispatch else "a pass gave up before"
+        if refused is not None:
+            _LOG.debug("a pass is launched phase by phase: %s", refused)
+            return self.prepare(one.phases)
+        whole = self.on_grid(one)
+        omitted = () if one.sampling is None else whole.sample
+        prepared = self.prepare_without(whole.phases, omitted)
+        if one.sampling is not None:
+            dispatches = [as_dispatch(each, unless=self._failed) for each in one.sampling]
+            self.device.build_ahead(each.kernel for each in dispatches)
+            prepared = (*prepared, *map(self.device.bind, dispatches))
+        self._whole[id(prepared)] = _Whole(prepared, one)
         return prepared
 
     def run(self, prepared: Prepared, rows: int, times: int = 1) -> None:
@@ -127,7 +149,7 @@ class PersistentExecutor(DispatchExecutor):
         found = self._whole.get(id(prepared))
         if found is not None and not self._one_dispatch:
             if found.launched is None:
-                found.launched = self.prepare(found.parts)
+                found.launched = self.prepare(found.one.phases)
             prepared = found.launched
         super().run(prepared, rows, times)
 
@@ -141,14 +163,20 @@ class PersistentExecutor(DispatchExecutor):
         self._one_dispatch = False
         self._open_gate(self._polls)
 
-    def begin_build(self, phases: Sequence[Phase]) -> None:
-        """Begin to link and compile phases in other threads, for `is_built` to ask about."""
+    def begin_build(self, one: TokenPass) -> None:
+        """Begin to link and compile a pass in other threads, for `is_built` to ask about.
+
+        Raises:
+            FormatError: It cannot be lowered for the workgroups of the executor.
+        """
+        phases = self.on_grid(one).phases
         pool = ThreadPoolExecutor(1, "link")
         self._linking[_key(phases)] = pool.submit(self._link_or_refuse, phases)
         pool.shutdown(wait=False)  # its thread ends when the phases are linked
 
-    def is_built(self, phases: Sequence[Phase]) -> bool:
-        """Return whether phases of `begin_build` are compiled, or cannot be linked."""
+    def is_built(self, one: TokenPass) -> bool:
+        """Return whether a pass of `begin_build` is compiled, or cannot be linked."""
+        phases = self.on_grid(one).phases
         linking = self._linking[_key(phases)]
         if not linking.done():
             return False
@@ -158,26 +186,34 @@ class PersistentExecutor(DispatchExecutor):
         self.device.build_ahead((kernel,))
         return self.device.is_built(kernel)
 
-    def finish_build(self, phases: Sequence[Phase]) -> None:
-        """Wait until phases of `begin_build` are compiled, or cannot be linked."""
-        wait((self._linking[_key(phases)],))
-        while not self.is_built(phases):
+    def finish_build(self, one: TokenPass) -> None:
+        """Wait until a pass of `begin_build` is compiled, or cannot be linked."""
+        wait((self._linking[_key(self.on_grid(one).phases)],))
+        while not self.is_built(one):
             sleep(BUILD_POLL_SECONDS)
 
-    def refusal(self, phases: Sequence[Phase]) -> str | None:
-        """Return why phases cannot run in one dispatch; None if a trial has shown that they can.
+    def refusal(self, one: TokenPass) -> str | None:
+        """Return why a pass cannot run in one dispatch; None if a trial has shown that it can.
 
-        The trial runs the kernel of these phases without their work: all its workgroups must meet
-        at each wait, with the registers and the workgroup memory that the work takes.
+        The trial runs the kernel of the pass without its work: all its workgroups must meet at each
+        wait, with the registers and the workgroup memory that the work takes.
         """
+        key = id(one.lowered)
+        if key not in self._refusals:
+            self._refusals[key] = self._try(one)
+        return self._refusals[key]
+
+    def _try(self, one: TokenPass) -> str | None:
         try:
+            phases = self.on_grid(one).phases
+            check_loops(phases, self.grid, self.device)
             module = self._module(phases)
             table = module.linked.table.copy()
             table[:, ITEMS], table[:, WAITS] = 0, 1
             idle = self._bind(module, table)
             self._open_gate(TRIAL_POLLS)
             super().run(idle, 1)
-        except (UnlinkableError, DeviceError) as error:
+        except (UnlinkableError, RdrrError) as error:
             return str(error)
         failed = self.has_given_up()
         self._open_gate(self._polls)
@@ -206,6 +242,11 @@ class PersistentExecutor(DispatchExecutor):
         table[rows] = module.linked.omitted[rows]
         return self._bind(module, table)
 
+    @property
+    def _failed(self) -> BufferSlice:
+        """The word of the gate that says whether a pass gave up."""
+        return self._gate.range(FAILED_OFFSET, 4)
+
     def _open_gate(self, polls: int) -> None:
         """Prepare the gate for the next pass; a workgroup gives up after `polls` looks."""
         self.device.write(self._gate, np.array([0, 0, 0, polls], np.uint32))
@@ -224,13 +265,7 @@ class PersistentExecutor(DispatchExecutor):
 
     def _link(self, phases: Sequence[Phase]) -> Linked:
         linked = link(phases, threads=self.grid.threads)
-        most = self.device.limits["max-compute-workgroup-storage-size"]
-        if linked.workgroup_bytes > most:
-            needed = linked.workgroup_bytes
-            raise UnlinkableError(f"the pass needs {needed} bytes of workgroup memory of {most}")
-        bindings = len(linked.buffers) + OWN_BUFFERS
-        if bindings > self.device.limits["max-storage-buffers-per-shader-stage"]:
-            raise UnlinkableError(f"the pass binds {bindings} buffers")
+        check_limits(linked, self.device)
         return linked
 
     def _link_or_refuse(self, phases: Sequence[Phase]) -> Linked:

@@ -1,0 +1,56 @@
+"""What a device must allow a pass in one dispatch: its memory, its bindings, and its loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rdrr_device.device import Device
+
+from rdrr_runtime.exec.persistent.declarations import UnlinkableError
+from rdrr_runtime.exec.persistent.linking import Linked
+from rdrr_runtime.phases.context import Grid
+from rdrr_runtime.phases.phase import MAX_BUFFERS, Phase
+
+OWN_BUFFERS = 5
+"""Bindings of a pass beside those of its phases: table, gate, and the words in three widths."""
+
+SOFTWARE_ITERATIONS = 32_768
+"""Most iterations of a thread's loops on a software adapter. Mesa's ends the loops of a shader
+after 65,535 in all, without a word; this counts only those over tiles and rows."""
+
+
+def check_limits(linked: Linked, device: Device) -> None:
+    """Check that a device has the workgroup memory and the bindings of a pass.
+
+    Raises:
+        UnlinkableError: It has not.
+    """
+    memory = device.limits["max-compute-workgroup-storage-size"]
+    if linked.workgroup_bytes > memory:
+        raise UnlinkableError(
+            f"the pass needs {linked.workgroup_bytes} bytes of workgroup memory of {memory}"
+        )
+    # A phase that is launched behind the pass binds one buffer more, the gate.
+    bindings = max(len(linked.buffers) + OWN_BUFFERS, MAX_BUFFERS + 1)
+    if bindings > device.limits["max-storage-buffers-per-shader-stage"]:
+        raise UnlinkableError(f"the pass binds {bindings} buffers")
+
+
+def check_loops(phases: Sequence[Phase], grid: Grid, device: Device) -> None:
+    """Check that an adapter does not end the loops of a pass too early.
+
+    Raises:
+        UnlinkableError: It may.
+    """
+    if not device.info.software:
+        return
+    iterations = 0
+    for one in phases:
+        constants = one.record.constants
+        trips = [int(value) for name, value in constants.items() if name.startswith("TRIPS")]
+        calls = -(-one.work.items // grid.groups)
+        iterations += calls * int(constants.get("STEPS", 1)) * max(trips, default=1)
+    if iterations > SOFTWARE_ITERATIONS:
+        raise UnlinkableError(
+            f"a software adapter may end loops of {iterations} iterations too early"
+        )
