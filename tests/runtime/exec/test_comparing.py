@@ -7,8 +7,7 @@ from contextlib import closing
 
 import pytest
 from rdrr_format.errors import DeviceError, FormatError
-from rdrr_runtime.exec.persistent import comparing
-from rdrr_runtime.exec.persistent import executor as executor_module
+from rdrr_runtime.exec.persistent import comparing, modules
 from rdrr_runtime.exec.persistent.choice import Persistence
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
@@ -92,7 +91,7 @@ def test_a_fault_of_the_linker_does_not_end_a_generation(
     package, device, expected, monkeypatch, caplog
 ):
     monkeypatch.setattr(comparing, "PASSES", GROUP)
-    monkeypatch.setattr(executor_module, "link", _raises(KeyError("y")))
+    monkeypatch.setattr(modules, "link", _raises(KeyError("y")))
     with caplog.at_level(logging.WARNING):
         assert _decoded(package, device, COMPARES) == expected
     assert sum("could not be linked" in one.message for one in caplog.records) == 1

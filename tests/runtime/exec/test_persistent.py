@@ -10,11 +10,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from rdrr_runtime.backend import Row
-from rdrr_runtime.exec.persistent import executor as executor_module
-from rdrr_runtime.exec.persistent import limits
+from rdrr_runtime.exec.persistent import limits, modules
 from rdrr_runtime.exec.persistent.choice import Persistence
-from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.persistent.handover import EMPTY, HEAD_WORDS
+from rdrr_runtime.exec.persistent.modules import Modules
 from rdrr_runtime.exec.persistent.residency import find_grid, unsupported
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.context import Grid
@@ -78,10 +77,8 @@ def test_a_token_takes_one_dispatch(package, device):
 
 
 def test_the_pass_of_a_model_is_linked_once(package, device, monkeypatch):
-    linked, link = [], executor_module.link
-    monkeypatch.setattr(
-        executor_module, "link", lambda *a, **b: linked.append(len(a[0])) or link(*a, **b)
-    )
+    linked, link = [], modules.link
+    monkeypatch.setattr(modules, "link", lambda *a, **b: linked.append(len(a[0])) or link(*a, **b))
     backend = _backend(package, device, ONE)
     try:
         _ids(backend)
@@ -193,15 +190,15 @@ def test_workgroups_that_do_not_meet_are_found_by_the_trial(package, device):
 
 def _change_source(monkeypatch, change):
     """Let the passes that are prepared from now on run another kernel than the one on trial."""
-    module_of = PersistentExecutor._module
+    get = Modules.get
 
     def changed(self, phases):
-        module = module_of(self, phases)
+        module = get(self, phases)
         source = change(module.linked.source)
         assert source != module.linked.source
         return replace(module, linked=replace(module.linked, source=source))
 
-    monkeypatch.setattr(PersistentExecutor, "_module", changed)
+    monkeypatch.setattr(Modules, "get", changed)
 
 
 def _wait_for_one_more(source):
@@ -266,7 +263,7 @@ def test_different_passes_of_an_executor_take_turns_with_the_words(package, devi
         executor.prepare_whole(plan.decode),
         executor.prepare_without(whole, whole[-1:]),
     )
-    words, counts, expected = executor._module(whole).words, [], []
+    words, counts, expected = executor._modules.get(whole).words, [], []
     try:
         for slot, number in enumerate((0, 1, 0, 1, 1, 0, 0, 1)):
             token = 7 * slot + 5

@@ -10,25 +10,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from time import sleep
 
 import numpy as np
-import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import Device
-from rdrr_device.kernels import Dispatch, Kernel, Work
-from rdrr_device.shaders import storage_bindings, with_binding_numbers
 from rdrr_format.errors import RdrrError
 
 from rdrr_runtime.compile.lower import Pass
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared, TokenPass
 from rdrr_runtime.exec.persistent.declarations import UnlinkableError
-from rdrr_runtime.exec.persistent.handover import BINDINGS, EMPTY, HEAD_WORDS
-from rdrr_runtime.exec.persistent.limits import check_limits, check_loops
-from rdrr_runtime.exec.persistent.linking import ITEMS, WAITS, Linked, link
+from rdrr_runtime.exec.persistent.limits import check_loops
+from rdrr_runtime.exec.persistent.linking import ITEMS, WAITS
+from rdrr_runtime.exec.persistent.modules import Modules
 from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import Phase
@@ -44,8 +39,6 @@ TRIAL_POLLS = 1 << 14
 PASSES_AT_ONCE = 4
 """Passes of one dispatch that are submitted where one pass of many dispatches would be: recording
 them takes the host no time to speak of, and each submission costs the GPU 16 us."""
-
-BUILD_POLL_SECONDS = 0.01
 
 GATE_BYTES = 16
 FAILED_OFFSET = 8
@@ -66,27 +59,12 @@ class _Whole:
     launched: Prepared | None = None
 
 
-@dataclass(frozen=True)
-class _Module:
-    """A list of phases as one kernel, and its memory.
-
-    Attributes:
-        phases: The phases, kept because Python could otherwise reuse their ids for others.
-        linked: The kernel.
-        words: The words of the values that phases hand over.
-    """
-
-    phases: tuple[Phase, ...]
-    linked: Linked
-    words: BufferSlice
-
-
 class PersistentExecutor(DispatchExecutor):
     """An executor of passes in one dispatch; see the module docstring.
 
     Args:
         device: The device.
-        arena: Owner of the gate and of the tables of calls.
+        arena: Owner of the buffers that the passes share.
         grid: The workgroups.
         polls: Looks at the other workgroups before a workgroup gives up.
     """
@@ -94,14 +72,13 @@ class PersistentExecutor(DispatchExecutor):
     def __init__(self, device: Device, arena: Arena, grid: Grid, polls: int = POLLS) -> None:
         super().__init__(device)
         self.grid = grid
-        self._arena, self._polls = arena, polls
+        self._polls = polls
         self._gate = arena.empty("gate", GATE_BYTES)
         self._whole: dict[int, _Whole] = {}
         # The pass as dispatches is kept as well, because it is known by its id.
         self._on_grid: dict[int, tuple[Pass, Pass]] = {}
         self._refusals: dict[int, str | None] = {}
-        self._modules: dict[tuple[int, ...], _Module] = {}
-        self._linking: dict[tuple[int, ...], Future[Linked]] = {}
+        self._modules = Modules(device, arena, grid, self._gate)
         self._one_dispatch = True
 
     @property
@@ -169,28 +146,15 @@ class PersistentExecutor(DispatchExecutor):
         Raises:
             FormatError: It cannot be lowered for the workgroups of the executor.
         """
-        phases = self.on_grid(one).phases
-        pool = ThreadPoolExecutor(1, "link")
-        self._linking[_key(phases)] = pool.submit(self._link_or_refuse, phases)
-        pool.shutdown(wait=False)  # its thread ends when the phases are linked
+        self._modules.begin(self.on_grid(one).phases)
 
     def is_built(self, one: TokenPass) -> bool:
         """Return whether a pass of `begin_build` is compiled, or cannot be linked."""
-        phases = self.on_grid(one).phases
-        linking = self._linking[_key(phases)]
-        if not linking.done():
-            return False
-        if linking.exception() is not None:
-            return True
-        kernel = self._kernel(self._module(phases))
-        self.device.build_ahead((kernel,))
-        return self.device.is_built(kernel)
+        return self._modules.is_built(self.on_grid(one).phases)
 
     def finish_build(self, one: TokenPass) -> None:
         """Wait until a pass of `begin_build` is compiled, or cannot be linked."""
-        wait((self._linking[_key(self.on_grid(one).phases)],))
-        while not self.is_built(one):
-            sleep(BUILD_POLL_SECONDS)
+        self._modules.finish(self.on_grid(one).phases)
 
     def refusal(self, one: TokenPass) -> str | None:
         """Return why a pass cannot run in one dispatch; None if a trial has shown that it can.
@@ -207,12 +171,12 @@ class PersistentExecutor(DispatchExecutor):
         try:
             phases = self.on_grid(one).phases
             check_loops(phases, self.grid, self.device)
-            module = self._module(phases)
+            module = self._modules.get(phases)
             table = module.linked.table.copy()
             table[:, ITEMS], table[:, WAITS] = 0, 1
-            idle = self._bind(module, table)
+            idle = self._modules.bind(module, table)
             self._open_gate(TRIAL_POLLS)
-            super().run(idle, 1)
+            super().run((idle,), 1)
         except (UnlinkableError, RdrrError) as error:
             return str(error)
         failed = self.has_given_up()
@@ -235,12 +199,12 @@ class PersistentExecutor(DispatchExecutor):
             UnlinkableError: The phases cannot run in one dispatch.
             DeviceError: The device does not support the shader, or cannot bind a buffer.
         """
-        module = self._module(whole)
+        module = self._modules.get(whole)
         left_out = {id(one) for one in omitted}
         rows = [id(one) in left_out for one in whole]
         table = module.linked.table.copy()
         table[rows] = module.linked.omitted[rows]
-        return self._bind(module, table)
+        return (self._modules.bind(module, table),)
 
     @property
     def _failed(self) -> BufferSlice:
@@ -250,52 +214,3 @@ class PersistentExecutor(DispatchExecutor):
     def _open_gate(self, polls: int) -> None:
         """Prepare the gate for the next pass; a workgroup gives up after `polls` looks."""
         self.device.write(self._gate, np.array([0, 0, 0, polls], np.uint32))
-
-    def _module(self, phases: Sequence[Phase]) -> _Module:
-        """Return phases as one kernel; the same phases are linked once."""
-        key = _key(phases)
-        if key not in self._modules:
-            linking = self._linking.get(key)
-            linked = self._link(phases) if linking is None else linking.result()
-            empty = np.full(HEAD_WORDS + 2 * linked.words, EMPTY, np.uint32)
-            empty[:HEAD_WORDS] = 0
-            words = self._arena.upload("words", empty)
-            self._modules[key] = _Module(tuple(phases), linked, words)
-        return self._modules[key]
-
-    def _link(self, phases: Sequence[Phase]) -> Linked:
-        linked = link(phases, threads=self.grid.threads)
-        check_limits(linked, self.device)
-        return linked
-
-    def _link_or_refuse(self, phases: Sequence[Phase]) -> Linked:
-        """Link phases; a fault of this package is a refusal too, as the model runs without it."""
-        try:
-            return self._link(phases)
-        except UnlinkableError:
-            raise
-        except Exception as error:
-            _LOG.warning("a pass could not be linked, so it is launched in parts", exc_info=True)
-            raise UnlinkableError(f"linking failed: {error!r}") from error
-
-    def _bind(self, module: _Module, table: npt.NDArray[np.uint32]) -> Prepared:
-        """Return a pass in one dispatch that makes the calls of a table."""
-        buffers = {
-            **module.linked.buffers,
-            "table": self._arena.upload("calls", np.ascontiguousarray(table)),
-            "gate": self._gate,
-            **dict.fromkeys(BINDINGS, module.words),
-        }
-        kernel = self._kernel(module)
-        slices = tuple(buffers[one.name] for one in kernel.bindings)
-        return (self.device.bind(Dispatch(kernel, slices, Work(self.grid.groups), "whole pass")),)
-
-    @staticmethod
-    def _kernel(module: _Module) -> Kernel:
-        source = module.linked.source
-        bindings, numbered = storage_bindings(source), with_binding_numbers(source)
-        return Kernel("persistent", numbered, "main", (), bindings, trusted=True)
-
-
-def _key(phases: Sequence[Phase]) -> tuple[int, ...]:
-    return tuple(map(id, phases))
