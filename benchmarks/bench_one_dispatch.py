@@ -113,7 +113,7 @@ def measure(options: argparse.Namespace, scratch: Path, stack: ExitStack) -> dic
         step = Step(device, model._plan.state)
         parts = time_parts(
             executor,
-            executor.on_grid(model._plan.decode).phases,
+            executor.on_grid(model._plan.decode),
             lambda: step.write([1], work.prompt_tokens),
             rounds=max(3, work.repeat),
         )

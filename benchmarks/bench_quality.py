@@ -124,7 +124,7 @@ class OneDispatchModel(SmallPassModel):
             raise RuntimeError("the model cannot run in one dispatch on this device")
         # Without the last phase, which would choose the next token itself.
         whole = executor.on_grid(plan.decode)
-        prepared = executor.prepare_without(whole.phases, whole.phases[-1:])
+        prepared = executor.prepare_without(whole, whole.phases[-1:])
         step, found = Step(self._device, plan.state), []
         for slot, token in enumerate(ids):
             step.write([token], slot)

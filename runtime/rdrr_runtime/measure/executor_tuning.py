@@ -17,7 +17,7 @@ from rdrr_device.timestamps import Timer, warm_up
 from rdrr_device.tuning import Tuning
 
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL
-from rdrr_runtime.exec.agreement import INT8_TOLERANCE
+from rdrr_runtime.exec.agreement import INT8_TOLERANCE, distance
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
 from rdrr_runtime.exec.persistent.choice import Persistence, persistent_executor
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
@@ -87,9 +87,10 @@ class _Comparison:
             executor, _ = persistent_executor(self.plan, self.buffers, Persistence((grid,), ""))
             if executor is None:
                 continue
-            whole = executor.on_grid(self.plan.decode).phases
-            prepared = executor.prepare_without(whole, whole[-1:])
-            if _close(reference, self._logits(executor, prepared)):
+            whole = executor.on_grid(self.plan.decode)
+            prepared = executor.prepare_without(whole, whole.phases[-1:])
+            # Activations that are rounded to int8 otherwise are no fault.
+            if distance(reference, self._logits(executor, prepared)) <= INT8_TOLERANCE:
                 verdicts[grid] = Verdict.NO_BETTER
                 alternatives[grid], executors[grid] = prepared, executor
             else:
@@ -134,10 +135,3 @@ class _Comparison:
 
     def _reset(self) -> None:
         self._step.write(self._ids[-1:], self._base)
-
-
-def _close(reference: F32, found: F32) -> bool:
-    """Return whether logits are equal but for the rounding of activations to int8."""
-    largest = float(np.abs(reference).max())
-    # Written so that NaN does not agree.
-    return float(np.abs(found - reference).max()) <= INT8_TOLERANCE * largest

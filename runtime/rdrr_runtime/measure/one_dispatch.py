@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rdrr_device.timestamps import Timer
 
+from rdrr_runtime.compile.lower import Pass
 from rdrr_runtime.exec.executor import Prepared
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.timing import InterleavedTimer, median_of
@@ -65,7 +66,7 @@ def kinds(phases: Sequence[Phase]) -> dict[str, list[Phase]]:
 
 def time_parts(
     executor: PersistentExecutor,
-    whole: Sequence[Phase],
+    whole: Pass,
     reset: Callable[[], None],
     *,
     rounds: int | None = None,
@@ -74,19 +75,19 @@ def time_parts(
 
     Args:
         executor: The executor of the pass.
-        whole: The phases of the pass, the last of which moves to the next slot.
+        whole: The pass, whose last phase moves to the next slot.
         reset: Writes the step that the phases read.
         rounds: Measurements of each part; None for the default of the adapter.
 
     Raises:
         DeviceError: The device has no timestamps, or they are too coarse.
     """
-    parts = kinds(whole[:-1])
+    parts = kinds(whole.phases[:-1])
 
     def without(omitted: Collection[Phase]) -> Prepared:
-        return executor.prepare_without(whole, (*omitted, whole[-1]))
+        return executor.prepare_without(whole, (*omitted, whole.phases[-1]))
 
-    passes = [without(()), without(whole), *(without(some) for some in parts.values())]
+    passes = [without(()), without(whole.phases), *(without(some) for some in parts.values())]
     device = executor.device
     timer = InterleavedTimer(device, Timer(device), 1, reset, rounds)
     all_of_it, waits, *rest = map(median_of, timer.interleaved(passes, RUNS))

@@ -187,7 +187,7 @@ class _Profiler:
         if executor is None:
             raise UsageError(decision.reason, hint="use `executor` dispatches")
         step, whole = Step(self.device, self.plan.state), executor.on_grid(self.plan.decode)
-        return time_parts(executor, whole.phases, lambda: step.write((self._id(base),), base))
+        return time_parts(executor, whole, lambda: step.write((self._id(base),), base))
 
     def _prompt(self, count: int) -> Iterator[_Submission]:
         base = 0

@@ -43,6 +43,12 @@ def test_a_value_that_no_phase_reads_stays_in_memory():
     assert _handed(_slots(writer(X), reader(X)))[0] != IN_MEMORY
 
 
+@pytest.mark.parametrize(("result", "is_handed"), [(X, False), (BufferSlice(B, 0, 64), True)])
+def test_a_result_of_the_pass_stays_in_memory(result, is_handed):
+    slots, _ = assign_slots([writer(X), reader(X)], results=(result,))
+    assert bool(slots[0].writes) == bool(slots[1].reads) == is_handed
+
+
 @pytest.mark.parametrize("fills", [True, False])
 def test_only_a_value_that_its_writer_fills_is_handed_over(fills):
     slots, words = assign_slots([writer(X, fills=fills), reader(X)])

@@ -258,10 +258,10 @@ def _halves(words):
 def test_different_passes_of_an_executor_take_turns_with_the_words(package, device):
     launched, backend = _backend(package, device), _backend(package, device, ONE)
     executor, plan = backend._executor, backend._plan
-    decode, whole = plan.decode.lowered, executor.on_grid(plan.decode).phases
+    decode, whole = plan.decode.lowered, executor.on_grid(plan.decode)
     passes = (
         executor.prepare_whole(plan.decode),
-        executor.prepare_without(whole, whole[-1:]),
+        executor.prepare_without(whole, whole.phases[-1:]),
     )
     words, counts, expected = executor._modules.get(whole).words, [], []
     try:

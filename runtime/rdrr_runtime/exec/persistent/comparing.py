@@ -18,7 +18,7 @@ from rdrr_device.device import Device
 from rdrr_device.timestamps import Timer, warm_up
 from rdrr_format.errors import DeviceError, RdrrError
 
-from rdrr_runtime.exec.agreement import INT8_TOLERANCE
+from rdrr_runtime.exec.agreement import INT8_TOLERANCE, distance
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared, TokenPass
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.timing import InterleavedTimer, better, median_of
@@ -165,15 +165,14 @@ class ComparingExecutor(DispatchExecutor):
         if refused is not None:
             _LOG.info("decode passes are launched phase by phase: %s", refused)
             return False
-        phases = executor.on_grid(one).phases
-        launched = self._without_end(one)
-        whole = executor.prepare_without(phases, phases[-1:])
-        distance = self._distance(one.lowered.logits, launched, whole)
-        if not distance <= INT8_TOLERANCE:  # NaN is no agreement either
+        on_grid, launched = executor.on_grid(one), self._without_end(one)
+        whole = executor.prepare_without(on_grid, on_grid.phases[-1:])
+        error = self._distance(one.lowered.logits, launched, whole)
+        if not error <= INT8_TOLERANCE:  # NaN is no agreement either
             _LOG.info(
                 "logits of a pass in one dispatch differ by %.4f of the largest, and at most %.4f "
                 "is expected of roundings, so decode passes stay dispatches",
-                distance,
+                error,
                 INT8_TOLERANCE,
             )
             return False
@@ -196,13 +195,12 @@ class ComparingExecutor(DispatchExecutor):
         return self.prepare(one.lowered.phases[:-1])
 
     def _distance(self, logits: BufferSlice, launched: Prepared, whole: Prepared) -> float:
-        """Return the largest difference of the logits of both ways, by the largest logit."""
+        """Return the difference of the logits of both ways, relative to the largest logit."""
         found = []
         for one in (launched, whole):
             self.device.submit(one, 1)
             found.append(self.device.read(logits).view(np.float32))
-        largest = max(float(np.abs(found[0]).max()), float(np.finfo(np.float32).tiny))
-        return float(np.abs(found[1] - found[0]).max()) / largest
+        return distance(*found)
 
 
 def _timer(device: Device) -> Timer | None:

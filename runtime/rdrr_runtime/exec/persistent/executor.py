@@ -9,7 +9,7 @@ gave up they do nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,7 +113,7 @@ class PersistentExecutor(DispatchExecutor):
             return self.prepare(one.phases)
         whole = self.on_grid(one)
         omitted = () if one.sampling is None else whole.sample
-        prepared = self.prepare_without(whole.phases, omitted)
+        prepared = self.prepare_without(whole, omitted)
         if one.sampling is not None:
             dispatches = [as_dispatch(each, unless=self._failed) for each in one.sampling]
             self.device.build_ahead(each.kernel for each in dispatches)
@@ -146,15 +146,15 @@ class PersistentExecutor(DispatchExecutor):
         Raises:
             FormatError: It cannot be lowered for the workgroups of the executor.
         """
-        self._modules.begin(self.on_grid(one).phases)
+        self._modules.begin(self.on_grid(one))
 
     def is_built(self, one: TokenPass) -> bool:
         """Return whether a pass of `begin_build` is compiled, or cannot be linked."""
-        return self._modules.is_built(self.on_grid(one).phases)
+        return self._modules.is_built(self.on_grid(one))
 
     def finish_build(self, one: TokenPass) -> None:
         """Wait until a pass of `begin_build` is compiled, or cannot be linked."""
-        self._modules.finish(self.on_grid(one).phases)
+        self._modules.finish(self.on_grid(one))
 
     def refusal(self, one: TokenPass) -> str | None:
         """Return why a pass cannot run in one dispatch; None if a trial has shown that it can.
@@ -169,9 +169,9 @@ class PersistentExecutor(DispatchExecutor):
 
     def _try(self, one: TokenPass) -> str | None:
         try:
-            phases = self.on_grid(one).phases
-            check_loops(phases, self.grid, self.device)
-            module = self._modules.get(phases)
+            whole = self.on_grid(one)
+            check_loops(whole.phases, self.grid, self.device)
+            module = self._modules.get(whole)
             table = module.linked.table.copy()
             table[:, ITEMS], table[:, WAITS] = 0, 1
             idle = self._modules.bind(module, table)
@@ -189,7 +189,7 @@ class PersistentExecutor(DispatchExecutor):
         """Wait for the passes submitted so far, and return whether one of them gave up."""
         return bool(self.device.read(self._gate, FAILED_OFFSET, 4).view(np.uint32)[0])
 
-    def prepare_without(self, whole: Sequence[Phase], omitted: Collection[Phase]) -> Prepared:
+    def prepare_without(self, whole: Pass, omitted: Collection[Phase]) -> Prepared:
         """Return a pass in one dispatch that does not compute some of its phases.
 
         It still waits for what they would read, and hands over what they would write, so that the
@@ -201,7 +201,7 @@ class PersistentExecutor(DispatchExecutor):
         """
         module = self._modules.get(whole)
         left_out = {id(one) for one in omitted}
-        rows = [id(one) in left_out for one in whole]
+        rows = [id(one) in left_out for one in whole.phases]
         table = module.linked.table.copy()
         table[rows] = module.linked.omitted[rows]
         return (self._modules.bind(module, table),)

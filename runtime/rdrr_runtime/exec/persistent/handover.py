@@ -78,17 +78,21 @@ class _Value:
     readers: list[tuple[int, str]] = field(default_factory=list)
 
 
-def assign_slots(phases: Sequence[Phase]) -> tuple[list[Slots], int]:
+def assign_slots(
+    phases: Sequence[Phase], results: Sequence[BufferSlice] = ()
+) -> tuple[list[Slots], int]:
     """Return where the values of a pass are handed over, phase by phase, and the words of them all.
 
     Args:
         phases: The phases, in order.
+        results: Memory that is read after the pass; what phases leave there is not handed over.
     """
     reads: list[dict[str, int]] = [{} for _ in phases]
     writes: list[dict[str, int]] = [{} for _ in phases]
     words = 0
     for value in _values(phases):
-        if not value.fits or not value.readers:
+        is_result = any(value.memory.overlaps(one) for one in results)
+        if is_result or not value.fits or not value.readers:
             continue
         writes[value.writer][value.name] = words
         for reader, name in value.readers:

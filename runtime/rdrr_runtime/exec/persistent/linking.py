@@ -82,17 +82,18 @@ class Linked:
     words: int
 
 
-def link(phases: Sequence[Phase], *, threads: int) -> Linked:
+def link(phases: Sequence[Phase], *, threads: int, results: Sequence[BufferSlice] = ()) -> Linked:
     """Join phases in one module.
 
     Args:
         phases: The phases, in order; all have workgroups of `threads` threads.
         threads: Threads of a workgroup.
+        results: Memory that is read after the pass.
 
     Raises:
         UnlinkableError: A phase has another number of threads, or a form that cannot be joined.
     """
-    slots, words = assign_slots(phases)
+    slots, words = assign_slots(phases, results)
     linker = _Linker(threads, shared_buffers(phases, slots))
     calls = list(zip(phases, slots, waits(phases, slots), strict=True))
     rows = [linker.call(one, handed, must_wait=wait) for one, handed, wait in calls]

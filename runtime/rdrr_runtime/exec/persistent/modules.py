@@ -6,7 +6,6 @@ When such a pass runs, and what happens if it gives up, is up to the executor.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from time import sleep
@@ -20,12 +19,12 @@ from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.pipelines import BoundDispatch
 from rdrr_device.shaders import storage_bindings, with_binding_numbers
 
+from rdrr_runtime.compile.lower import Pass
 from rdrr_runtime.exec.persistent.declarations import UnlinkableError
 from rdrr_runtime.exec.persistent.handover import BINDINGS, EMPTY, HEAD_WORDS
 from rdrr_runtime.exec.persistent.limits import check_limits
 from rdrr_runtime.exec.persistent.linking import Linked, link
 from rdrr_runtime.phases.context import Grid
-from rdrr_runtime.phases.phase import Phase
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,15 +33,15 @@ BUILD_POLL_SECONDS = 0.01
 
 @dataclass(frozen=True)
 class Module:
-    """A list of phases as one kernel, and its memory.
+    """A pass as one kernel, and its memory.
 
     Attributes:
-        phases: The phases, kept because Python could otherwise reuse their ids for others.
+        whole: The pass, kept because Python could otherwise reuse its id for another.
         linked: The linked shader.
         words: The words of the values that phases hand over.
     """
 
-    phases: tuple[Phase, ...]
+    whole: Pass
     linked: Linked
     words: BufferSlice
 
@@ -55,7 +54,7 @@ class Module:
 
 
 class Modules:
-    """The modules of an executor, by their phases.
+    """The modules of an executor, one for each pass.
 
     Args:
         device: The device.
@@ -67,46 +66,46 @@ class Modules:
     def __init__(self, device: Device, arena: Arena, grid: Grid, gate: BufferSlice) -> None:
         self._device, self._arena = device, arena
         self._grid, self._gate = grid, gate
-        self._made: dict[tuple[int, ...], Module] = {}
-        self._linking: dict[tuple[int, ...], Future[Linked]] = {}
+        self._made: dict[int, Module] = {}
+        self._linking: dict[int, Future[Linked]] = {}
 
-    def get(self, phases: Sequence[Phase]) -> Module:
-        """Return phases as one kernel; the same phases are linked once.
+    def get(self, whole: Pass) -> Module:
+        """Return a pass as one kernel; it is linked once.
 
         Raises:
-            UnlinkableError: They cannot be joined, or the device does not allow it.
+            UnlinkableError: Its phases cannot be joined, or the device does not allow it.
         """
-        key = _key(phases)
+        key = id(whole)
         if key not in self._made:
             linking = self._linking.get(key)
-            linked = self._link(phases) if linking is None else linking.result()
+            linked = self._link(whole) if linking is None else linking.result()
             empty = np.full(HEAD_WORDS + 2 * linked.words, EMPTY, np.uint32)
             empty[:HEAD_WORDS] = 0
             words = self._arena.upload("words", empty)
-            self._made[key] = Module(tuple(phases), linked, words)
+            self._made[key] = Module(whole, linked, words)
         return self._made[key]
 
-    def begin(self, phases: Sequence[Phase]) -> None:
-        """Begin to link and compile phases in other threads, for `is_built` to ask about."""
+    def begin(self, whole: Pass) -> None:
+        """Begin to link and compile a pass in other threads, for `is_built` to ask about."""
         pool = ThreadPoolExecutor(1, "link")
-        self._linking[_key(phases)] = pool.submit(self._link_or_refuse, phases)
-        pool.shutdown(wait=False)  # its thread ends when the phases are linked
+        self._linking[id(whole)] = pool.submit(self._link_or_refuse, whole)
+        pool.shutdown(wait=False)  # its thread ends when the pass is linked
 
-    def is_built(self, phases: Sequence[Phase]) -> bool:
-        """Return whether phases of `begin` are compiled, or cannot be linked."""
-        linking = self._linking[_key(phases)]
+    def is_built(self, whole: Pass) -> bool:
+        """Return whether a pass of `begin` is compiled, or cannot be linked."""
+        linking = self._linking[id(whole)]
         if not linking.done():
             return False
         if linking.exception() is not None:
             return True
-        kernel = self.get(phases).kernel
+        kernel = self.get(whole).kernel
         self._device.build_ahead((kernel,))
         return self._device.is_built(kernel)
 
-    def finish(self, phases: Sequence[Phase]) -> None:
-        """Wait until phases of `begin` are compiled, or cannot be linked."""
-        wait((self._linking[_key(phases)],))
-        while not self.is_built(phases):
+    def finish(self, whole: Pass) -> None:
+        """Wait until a pass of `begin` is compiled, or cannot be linked."""
+        wait((self._linking[id(whole)],))
+        while not self.is_built(whole):
             sleep(BUILD_POLL_SECONDS)
 
     def bind(self, module: Module, table: npt.NDArray[np.uint32]) -> BoundDispatch:
@@ -125,21 +124,18 @@ class Modules:
         slices = tuple(buffers[one.name] for one in kernel.bindings)
         return self._device.bind(Dispatch(kernel, slices, Work(self._grid.groups), "whole pass"))
 
-    def _link(self, phases: Sequence[Phase]) -> Linked:
-        linked = link(phases, threads=self._grid.threads)
+    def _link(self, whole: Pass) -> Linked:
+        # The logits are a result, since phases that sample are launched behind the pass.
+        linked = link(whole.phases, threads=self._grid.threads, results=(whole.logits,))
         check_limits(linked, self._device)
         return linked
 
-    def _link_or_refuse(self, phases: Sequence[Phase]) -> Linked:
-        """Link phases; a fault of this package is a refusal too, as the model runs without it."""
+    def _link_or_refuse(self, whole: Pass) -> Linked:
+        """Link a pass; a fault of this package is a refusal too, as the model runs without it."""
         try:
-            return self._link(phases)
+            return self._link(whole)
         except UnlinkableError:
             raise
         except Exception as error:
             _LOG.warning("a pass could not be linked, so it is launched in parts", exc_info=True)
             raise UnlinkableError(f"linking failed: {error!r}") from error
-
-
-def _key(phases: Sequence[Phase]) -> tuple[int, ...]:
-    return tuple(map(id, phases))
