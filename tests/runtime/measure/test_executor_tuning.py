@@ -10,6 +10,7 @@ from rdrr_device.arena import arena
 from rdrr_device.tuning import OPS, Tuning
 from rdrr_runtime.compile.hints import Policy
 from rdrr_runtime.compile.pass_spec import DECODE
+from rdrr_runtime.exec.agreement import INT8_TOLERANCE, distance
 from rdrr_runtime.measure import executor_tuning
 from rdrr_runtime.measure.executor_tuning import tune_executor
 from rdrr_runtime.measure.tuned import Verdict
@@ -59,20 +60,17 @@ def test_kernels_tuned_to_other_workgroups_do_not_rule_out_a_grid(setting):
 def test_a_pass_with_other_logits_is_not_taken(setting, monkeypatch):
     compared = []
 
-    def close(reference, found):
-        compared.append((np.abs(reference).max(), executor_tuning_close(reference, found)))
-        return False
+    def far(reference, found):
+        compared.append((np.abs(reference).max(), distance(reference, found)))
+        return np.nan
 
-    executor_tuning_close = executor_tuning._close
-    monkeypatch.setattr(executor_tuning, "_close", close)
+    monkeypatch.setattr(executor_tuning, "distance", far)
     found = tune_executor(setting, Tuning(), (ONE,))
     assert [one.verdict for one in found.trials] == [Verdict.WRONG]
     assert found.chosen is None
-    ((largest, was_close),) = compared
+    ((largest, error),) = compared
     assert largest > 0
-    assert was_close
-    wrong = np.full(4, np.nan, np.float32)
-    assert not executor_tuning_close(np.ones(4, np.float32), wrong)
+    assert error <= INT8_TOLERANCE
 
 
 def test_the_faster_way_is_taken_only_if_two_measurements_agree(setting, monkeypatch):
