@@ -2,9 +2,10 @@
 
     python benchmarks/bench_one_dispatch.py --shape llama-1b --quantize q4_k_m
 
-Both executors decode the same tokens alternately. Then the phases of the one dispatch are left out,
-one kind at a time, because a shader has no clock; the first row leaves out all of them, so only the
-waits remain. The last line is one JSON object.
+Both executors decode the same tokens alternately: the most probable ones, sampled ones, and those
+of a sequence that is alone in a batch. Then the phases of the one dispatch are left out, one kind
+at a time, because a shader has no clock; the first row leaves out all of them, so only the waits
+remain. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -24,10 +26,13 @@ from _script import finish, keep_busy, table
 from rdrr._executor import persistence
 from rdrr.bench.runs import Workload, open_device
 from rdrr_manifests.package import open_package
+from rdrr_runtime.backend import Row
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.plan import RING
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.measure.one_dispatch import OneDispatch, time_parts
+from rdrr_runtime.sampling.params import SamplingParams
+from rdrr_runtime.sequences.feed import GpuFeed
 from rdrr_runtime.sequences.step import Step
 from shapes import SHAPES
 
@@ -35,13 +40,39 @@ if TYPE_CHECKING:
     from rdrr._load_options import ExecutorName
 
 EXECUTORS: tuple[ExecutorName, ...] = ("dispatches", "persistent")
+SAMPLING = SamplingParams(temperature=0.7, top_k=40, top_p=0.95, seed=1)
 
 
-def decode(backend: GpuBackend, token: int, work: Workload) -> tuple[float, list[int]]:
-    """Decode greedily after the prompt; return the seconds of a token, and the ids."""
+def greedy(backend: GpuBackend, token: int, work: Workload) -> GpuFeed:
+    """Return a feed of the most probable tokens after the prompt."""
+    return backend.feed([token], work.prompt_tokens)
+
+
+def sampled(backend: GpuBackend, token: int, work: Workload) -> GpuFeed:
+    """Return a feed of sampled tokens, the same ones each time."""
+    backend.begin(SAMPLING, ())
+    return backend.feed([token], work.prompt_tokens, sampled=True)
+
+
+def alone(backend: GpuBackend, token: int, work: Workload) -> GpuFeed:
+    """Return a feed of the most probable tokens of a sequence that is alone in a batch."""
+    rows = [Row(token, 0, work.prompt_tokens)]
+    feed = backend.batch(1, work.context).feed_rows(rows, sampled=False)
+    assert feed is not None, "no tables of the model are on the host"
+    return feed
+
+
+KINDS: Mapping[str, Callable[[GpuBackend, int, Workload], GpuFeed]] = {
+    "greedy": greedy,
+    "sampled": sampled,
+    "alone in a batch": alone,
+}
+
+
+def decode(feed: GpuFeed, work: Workload) -> tuple[float, list[int]]:
+    """Decode after the prompt; return the seconds of a token, and the ids."""
     start = time.perf_counter()
     ids: list[int] = []
-    feed = backend.feed([token], work.prompt_tokens)
     step = RING // 4
     counts = [min(step, work.tokens - at) for at in range(0, work.tokens, step)]
     for number, count in enumerate(counts):
@@ -53,22 +84,55 @@ def decode(backend: GpuBackend, token: int, work: Workload) -> tuple[float, list
     return (time.perf_counter() - start) / work.tokens, ids
 
 
+@dataclass(frozen=True)
+class Compared:
+    """One kind of decoding with both executors.
+
+    Attributes:
+        rates: Tokens per second of each executor.
+        equal: How many ids agree.
+    """
+
+    rates: Mapping[ExecutorName, float]
+    equal: int
+
+    @property
+    def ratio(self) -> float:
+        """How much faster one dispatch is."""
+        return self.rates["persistent"] / self.rates["dispatches"]
+
+
 def compare(
-    backends: Mapping[ExecutorName, GpuBackend], vocabulary: int, work: Workload
-) -> tuple[dict[ExecutorName, float], int]:
-    """Decode alternately; return the tokens per second of each backend, and how many ids agree."""
-    first = {name: one.greedy(work.ids(vocabulary), 0, 1)[0] for name, one in backends.items()}
+    backends: Mapping[ExecutorName, GpuBackend], kind: str, token: int, work: Workload
+) -> Compared:
+    """Decode alternately after the prompt, which both have run."""
+
+    def run(backend: GpuBackend) -> tuple[float, list[int]]:
+        return decode(KINDS[kind](backend, token, work), work)
+
     times: dict[ExecutorName, list[float]] = {name: [] for name in backends}
     ids: dict[ExecutorName, list[int]] = {}
-    for name, one in backends.items():
-        keep_busy(partial(decode, one, first[name], work), 0.4)
+    for one in backends.values():
+        keep_busy(partial(run, one), 0.4)
     for number in range(work.repeat):
         for name in list(backends)[:: 1 if number % 2 == 0 else -1]:
-            seconds, ids[name] = decode(backends[name], first[name], work)
+            seconds, ids[name] = run(backends[name])
             times[name].append(seconds)
     a, b = ids.values()
     rates = {name: 1 / median(values) for name, values in times.items()}
-    return rates, sum(one == other for one, other in zip(a, b, strict=True))
+    return Compared(rates, sum(one == other for one, other in zip(a, b, strict=True)))
+
+
+def compare_kinds(
+    backends: Mapping[ExecutorName, GpuBackend], vocabulary: int, work: Workload
+) -> dict[str, Compared]:
+    """Run the prompt in both, as a single sequence and in a batch, and compare each kind."""
+    prompt = work.ids(vocabulary)
+    firsts = [one.greedy(prompt, 0, 1)[0] for one in backends.values()]
+    for one in backends.values():
+        rows = [Row(token, 0, slot) for slot, token in enumerate(prompt)]
+        one.batch(1, work.context).fill(rows)
+    return {kind: compare(backends, kind, firsts[0], work) for kind in KINDS}
 
 
 def show_parts(found: OneDispatch) -> None:
@@ -91,23 +155,28 @@ def measure(options: argparse.Namespace, scratch: Path, stack: ExitStack) -> dic
         wanted = persistence(device, name)
         made = GpuBackend(opened, context=work.context, device=device, persistence=wanted)
         backends[name] = stack.enter_context(closing(made))
-    rates, equal = compare(backends, opened.manifest.architecture.vocab_size, work)
-    launched, persistent = (rates[name] for name in EXECUTORS)
+    found = compare_kinds(backends, opened.manifest.architecture.vocab_size, work)
     model = backends["persistent"]
     kernel = next(one.kernel for one in model.info.decisions if one.op == "decode pass")
     table(
-        ("executor", "tokens/s", "ratio", "equal ids"),
+        ("tokens/s", "dispatches", kernel, "ratio", "equal ids"),
         [
-            ("dispatches", f"{launched:.0f}", "1.00", ""),
             (
-                kernel,
-                f"{persistent:.0f}",
-                f"{persistent / launched:.2f}",
-                f"{equal} of {work.tokens}",
-            ),
+                kind,
+                *(f"{one.rates[name]:.0f}" for name in EXECUTORS),
+                f"{one.ratio:.2f}",
+                f"{one.equal} of {work.tokens}",
+            )
+            for kind, one in found.items()
         ],
     )
-    figures: dict[str, Any] = {"benchmark": "one dispatch", "kernel": kernel, "rates": rates}
+    figures: dict[str, Any] = {
+        "benchmark": "one dispatch",
+        "kernel": kernel,
+        "kinds": {
+            kind: {"rates": one.rates, "equal_ids": one.equal} for kind, one in found.items()
+        },
+    }
     executor = model._executor
     if isinstance(executor, PersistentExecutor):
         step = Step(device, model._plan.state)
@@ -123,7 +192,7 @@ def measure(options: argparse.Namespace, scratch: Path, stack: ExitStack) -> dic
             **{one.kernel: 1e6 * (parts.seconds - one.seconds) for one in parts.parts},
         }
         show_parts(parts)
-    return figures | {"equal_ids": equal}
+    return figures
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
