@@ -59,6 +59,19 @@ class Slots:
     memory: frozenset[str]
 
 
+@dataclass(frozen=True)
+class _Use:
+    """How a phase uses its bindings.
+
+    Attributes:
+        widths: Words of the elements of each binding; None where they cannot be handed over.
+        reads: Bindings that it reads, also those that it writes as well.
+    """
+
+    widths: Mapping[str, int | None]
+    reads: tuple[str, ...]
+
+
 @dataclass
 class _Value:
     """What a phase writes to a range of memory, until another phase writes there.
@@ -87,10 +100,11 @@ def assign_slots(
         phases: The phases, in order.
         results: Memory that is read after the pass; what phases leave there is not handed over.
     """
+    uses = [_use(one) for one in phases]
     reads: list[dict[str, int]] = [{} for _ in phases]
     writes: list[dict[str, int]] = [{} for _ in phases]
     words = 0
-    for value in _values(phases):
+    for value in _values(phases, uses):
         is_result = any(value.memory.overlaps(one) for one in results)
         if is_result or not value.fits or not value.readers:
             continue
@@ -100,33 +114,33 @@ def assign_slots(
             reads[reader][name] = words + inside // WORD_BYTES
         words += align(value.memory.size, ALIGNMENT) // WORD_BYTES
     slots = [
-        Slots(read, written, frozenset(_in_memory(phase, read, written)))
-        for phase, read, written in zip(phases, reads, writes, strict=True)
+        Slots(read, written, frozenset(_in_memory(phase, use, read, written)))
+        for phase, use, read, written in zip(phases, uses, reads, writes, strict=True)
     ]
     return slots, words
 
 
-def _in_memory(phase: Phase, reads: Mapping[str, int], writes: Mapping[str, int]) -> Iterator[str]:
+def _in_memory(
+    phase: Phase, use: _Use, reads: Mapping[str, int], writes: Mapping[str, int]
+) -> Iterator[str]:
     """Yield the bindings of which a phase reads or writes something that is not handed over."""
-    read_names = _read_names(phase, _widths(phase))
     for one in phase.bindings:
-        reads_memory = one.name in read_names and one.name not in reads
+        reads_memory = one.name in use.reads and one.name not in reads
         writes_memory = one.access is Access.READ_WRITE and one.name not in writes
         if reads_memory or writes_memory:
             yield one.name
 
 
-def _values(phases: Sequence[Phase]) -> list[_Value]:
+def _values(phases: Sequence[Phase], uses: Sequence[_Use]) -> list[_Value]:
     """Return the values that the phases write, in order."""
     found: list[_Value] = []
     current: list[_Value] = []
-    for index, phase in enumerate(phases):
-        widths = _widths(phase)
-        for name in _read_names(phase, widths):
-            _read(current, index, name, phase.buffers[name], widths[name])
+    for index, (phase, use) in enumerate(zip(phases, uses, strict=True)):
+        for name in use.reads:
+            _read(current, index, name, phase.buffers[name], use.widths[name])
         for one in phase.bindings:
             if one.access is Access.READ_WRITE:
-                fits = phase.record.fills and widths[one.name] is not None
+                fits = phase.record.fills and use.widths[one.name] is not None
                 made = _Value(index, one.name, phase.buffers[one.name], fits)
                 current = _after(current, made)
                 found.append(made)
@@ -160,21 +174,17 @@ def _after(current: Sequence[_Value], made: _Value) -> list[_Value]:
     return [*kept, made]
 
 
-def _widths(phase: Phase) -> dict[str, int | None]:
-    """Return the words of the elements of each binding; None where they cannot be handed over."""
+def _use(phase: Phase) -> _Use:
+    """Return how a phase uses its bindings."""
     declared = declarations(phase.record.source)
     names = Names(declared, phase.record.constants)
     arrays = {one.name: names.array(one.type) for one in declared if one.kind == "storage"}
-    return {
+    widths = {
         name: None if array is None else WIDTHS.get(array.element) for name, array in arrays.items()
     }
-
-
-def _read_names(phase: Phase, widths: Mapping[str, int | None]) -> list[str]:
-    """Return the bindings that a phase reads, also those that it writes as well."""
-    declared = declarations(phase.record.source)
-    return [
+    reads = tuple(
         one.name
         for one in phase.bindings
         if one.access is Access.READ or widths[one.name] is None or has_reads(declared, one.name)
-    ]
+    )
+    return _Use(widths, reads)
