@@ -1,7 +1,8 @@
 """Compile kernels with Tint, the WGSL compiler of Dawn and Chromium, in addition to naga.
 
-`.ci/dawn` sets up `.dawn`: Dawn for Node and a driver that Dawn accepts. One Node process
-(`tests/dawn/compile.mjs`) compiles a whole list of kernels.
+`.ci/dawn` sets up `.dawn`: Dawn for Node and a driver that Dawn accepts. A Node process
+(`tests/dawn/compile.mjs`) compiles a whole list of kernels; a long list is shared by one process
+for each core.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -27,6 +29,8 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".dawn"
 NOT_SET_UP = "Dawn is not set up: run .ci/dawn"
 COMPILER = ROOT / "tests" / "dawn" / "compile.mjs"
+FEWEST = 200
+"""Fewest kernels of a Node process, which takes about a second to start."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +70,22 @@ def compile_requests(requests: Iterable[dict[str, Any]]) -> Compiled:
     Raises:
         RuntimeError: Dawn does not run on this machine.
     """
+    wanted = list(requests)
+    processes = min(os.cpu_count() or 1, -(-len(wanted) // FEWEST) or 1)
+    # Kernels of the same source come next to each other, and Tint reads a source once a process.
+    size = -(-len(wanted) // processes) or 1
+    shares = [wanted[at : at + size] for at in range(0, len(wanted), size)] or [[]]
+    with ThreadPoolExecutor(processes) as pool:
+        made = list(pool.map(_compile, shares))
+    refused = tuple(one for each in made for one in each.refused)
+    return Compiled(made[0].adapter, sum(one.count for one in made), refused)
+
+
+def _compile(requests: Sequence[dict[str, Any]]) -> Compiled:
+    """Compile kernels in one Node process."""
     with tempfile.TemporaryDirectory() as place:
         shaders = Path(place, "shaders.json")
-        shaders.write_text(json.dumps(list(requests)), encoding="utf-8")
+        shaders.write_text(json.dumps(requests), encoding="utf-8")
         done = subprocess.run(
             ["node", str(COMPILER), str(FOLDER), str(shaders)],
             capture_output=True,
