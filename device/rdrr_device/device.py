@@ -71,7 +71,13 @@ class Device:
         self.counters = self.handle.counters
         self.memory = self.handle.memory
         self.host = self.handle.host
-        self._pipelines = Pipelines(gpu, self.handle.native, self.counters)
+        self._pipelines = Pipelines(
+            gpu,
+            self.handle.native,
+            self.counters,
+            # Dawn compiles for a software adapter too, but only to test the shaders of GPUs.
+            shares=info.software and self.handle.native is not None,
+        )
         self._recorder = Recorder(self.handle.native)
         self._readback = Readback(self.handle)
         self._submitter: Submitter = PassSubmitter(self.handle, self._recorder)

@@ -30,6 +30,8 @@ class Kernel:
         bindings: Storage buffers in binding order.
         trusted: Whether the shader checks every index and bounds every loop itself, so that the
             compiler's runtime checks can be omitted.
+        general: Whether the shader is about as fast if it reads its constants from memory, so that
+            on a software adapter kernels that differ only in them share one.
     """
 
     label: str
@@ -38,6 +40,7 @@ class Kernel:
     overrides: tuple[tuple[str, float | int], ...]
     bindings: tuple[Binding, ...]
     trusted: bool = False
+    general: bool = False
 
 
 @dataclass(frozen=True)

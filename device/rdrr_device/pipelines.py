@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from rdrr_device.buffers import bind_group_entries
+from rdrr_device.buffers import BufferSlice, bind_group_entries
 from rdrr_device.counters import Counters
 from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.native import Launch, Native
+from rdrr_device.shared_shaders import SharedKernel, shared
 from rdrr_device.wgpu_errors import device_errors
 
 REMEMBERED_PROGRAMS = 64
@@ -51,12 +52,17 @@ class Pipelines:
         native: Raw calls, which can compile trusted kernels without runtime checks; with None,
             all kernels have them.
         counters: Counters of the created pipelines and bind groups.
+        shares: Whether general kernels that differ only in numbers share a pipeline.
     """
 
-    def __init__(self, gpu: Any, native: Native | None, counters: Counters) -> None:
+    def __init__(
+        self, gpu: Any, native: Native | None, counters: Counters, *, shares: bool = False
+    ) -> None:
         self._gpu = gpu
         self._native = native
         self._counters = counters
+        self._shares = shares
+        self._constants: dict[bytes, BufferSlice] = {}
         self._made: dict[Kernel, Built] = {}
         self._ahead: dict[Kernel, Future[Built]] = {}
         self._modules: dict[str, Future[Any]] = {}
@@ -70,7 +76,7 @@ class Pipelines:
         """
         if self._native is None:
             return  # only wgpu-native is known to take calls from several threads
-        wanted = dict.fromkeys(kernels)
+        wanted = dict.fromkeys(self._shared(one).kernel for one in kernels)
         new = [one for one in wanted if one not in self._made and one not in self._ahead]
         if not new:
             return
@@ -81,7 +87,7 @@ class Pipelines:
 
     def is_built(self, kernel: Kernel) -> bool:
         """Return whether `get` need not wait for a pipeline that is being built."""
-        started = self._ahead.get(kernel)
+        started = self._ahead.get(self._shared(kernel).kernel)
         return started is None or started.done()
 
     def get(self, kernel: Kernel) -> Built:
@@ -90,6 +96,7 @@ class Pipelines:
         Raises:
             DeviceError: The shader does not compile, or the device does not support it.
         """
+        kernel = self._shared(kernel).kernel
         made = self._made.get(kernel)
         if made is None:
             with device_errors(f"building kernel {kernel.label}"):
@@ -104,9 +111,13 @@ class Pipelines:
             DeviceError: The buffers do not match the kernel's bindings.
         """
         pipeline, layout = self.get(dispatch.kernel)
+        constants = self._shared(dispatch.kernel).constants
         with device_errors(f"binding {dispatch.label}"):
+            uniform = (self._uniform(constants),) if constants else ()
             group = self._gpu.create_bind_group(
-                label=dispatch.label, layout=layout, entries=bind_group_entries(dispatch.buffers)
+                label=dispatch.label,
+                layout=layout,
+                entries=bind_group_entries((*dispatch.buffers, *uniform)),
             )
         self._counters.bind_group_creates += 1
         label, kernel = dispatch.label, dispatch.kernel.label
@@ -119,6 +130,25 @@ class Pipelines:
         self._ahead.clear()
         self._made.clear()
         self._modules.clear()
+        for one in self._constants.values():
+            one.buffer.destroy()
+        self._constants.clear()
+
+    def _shared(self, kernel: Kernel) -> SharedKernel:
+        """Return the kernel that is built, and the constants that are bound with it."""
+        shares = self._shares and kernel.general
+        return shared(kernel) if shares else SharedKernel(kernel, b"")
+
+    def _uniform(self, constants: bytes) -> BufferSlice:
+        """Return a uniform buffer with these contents, which equal constants share."""
+        import wgpu
+
+        if constants not in self._constants:
+            made = self._gpu.create_buffer_with_data(
+                label="constants", data=constants, usage=wgpu.BufferUsage.UNIFORM
+            )
+            self._constants[constants] = BufferSlice(made, 0, len(constants))
+        return self._constants[constants]
 
     def _take(self, kernel: Kernel) -> Built:
         """Return the pipeline that was built ahead; build it here if no thread has begun to."""

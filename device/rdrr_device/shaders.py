@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 
 class Access(StrEnum):
-    """How a kernel accesses a storage buffer; the values are WebGPU's buffer binding types."""
+    """How a kernel accesses a buffer; the values are WebGPU's buffer binding types."""
 
     READ = "read-only-storage"
     READ_WRITE = "storage"
+    UNIFORM = "uniform"
 
 
 class Target(StrEnum):
@@ -39,7 +40,7 @@ class Target(StrEnum):
 
 @dataclass(frozen=True)
 class Binding:
-    """One storage buffer that a kernel declares."""
+    """One buffer that a kernel declares."""
 
     name: str
     access: Access
@@ -130,12 +131,17 @@ def _digest(package: str) -> str:
     return found.hexdigest()
 
 
+def without_comments(source: str) -> str:
+    """Return a source without its comments."""
+    return _COMMENT.sub("", source)
+
+
 def for_target(source: str, target: Target) -> str:
     """Return a rendered source in the form that a compiler accepts.
 
     Tint requires `enable subgroups;` where subgroup operations are used; naga rejects that line.
     """
-    if target is Target.TINT and _SUBGROUPS.search(_COMMENT.sub("", source)):
+    if target is Target.TINT and _SUBGROUPS.search(without_comments(source)):
         return f"enable subgroups;\n{source}"
     return source
 

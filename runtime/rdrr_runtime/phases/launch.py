@@ -42,7 +42,7 @@ def as_dispatch(phase: Phase, unless: BufferSlice | None = None) -> Dispatch:
     if is_flat:
         constants["ITEMS"] = work.items
     values = tuple(sorted((name, float(one)) for name, one in constants.items()))
-    kernel = Kernel(record.name, source, "main", values, bindings, record.trusted)
+    kernel = Kernel(record.name, source, "main", values, bindings, record.trusted, record.general)
     return Dispatch(kernel, slices, work, phase.label, phase.tuning_keys)
 
 

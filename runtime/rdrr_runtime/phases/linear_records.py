@@ -89,6 +89,7 @@ class MatmulTiled(FloatRecord):
 
     shader = "matmul_tiled"
     trusted = True
+    general = True
 
     threads: int = 128
     micro: int = choice()

@@ -55,6 +55,7 @@ class Record:
         folder: Template folder of the shader.
         trusted: The function guards every index and bounds every loop itself, so the runtime checks
             that the shader compiler inserts may be omitted.
+        general: See `Kernel.general`.
         threads: Threads of a workgroup, the constant `WG`.
         variant: Suffix of the shader's name in explanations and profiles.
     """
@@ -62,6 +63,7 @@ class Record:
     shader: ClassVar[str]
     folder: ClassVar[ShaderFolder] = FOLDER
     trusted: ClassVar[bool] = False
+    general: ClassVar[bool] = False
 
     threads: int
     variant: str = ""
