@@ -26,11 +26,16 @@ fast."""
 
 @dataclass(frozen=True)
 class BoundDispatch:
-    """A `Dispatch` with its pipeline and bind group, ready to be encoded any number of times."""
+    """A `Dispatch` with its pipeline and bind group, ready to be encoded any number of times.
+
+    `slices` are the buffers of the bind group: those of the dispatch, and that of its constants if
+    its shader reads them from memory.
+    """
 
     pipeline: Any
     layout: Any
     bind_group: Any
+    slices: tuple[BufferSlice, ...]
     work: Work
     label: str
     kernel: str
@@ -113,15 +118,16 @@ class Pipelines:
         pipeline, layout = self.get(dispatch.kernel)
         constants = self._shared(dispatch.kernel).constants
         with device_errors(f"binding {dispatch.label}"):
-            uniform = (self._uniform(constants),) if constants else ()
+            slices = dispatch.buffers
+            if constants:
+                slices = (*slices, self._uniform(constants))
             group = self._gpu.create_bind_group(
-                label=dispatch.label,
-                layout=layout,
-                entries=bind_group_entries((*dispatch.buffers, *uniform)),
+                label=dispatch.label, layout=layout, entries=bind_group_entries(slices)
             )
         self._counters.bind_group_creates += 1
         label, kernel = dispatch.label, dispatch.kernel.label
-        return BoundDispatch(pipeline, layout, group, dispatch.work, label, kernel, dispatch)
+        work = dispatch.work
+        return BoundDispatch(pipeline, layout, group, slices, work, label, kernel, dispatch)
 
     def clear(self) -> None:
         """Drop all pipelines and shader modules, once none is being built any more."""

@@ -96,10 +96,10 @@ class NativeCalls:
         uniform = self._ffi.new("WGPUBufferDescriptor *")
         uniform.usage = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
         uniform.size = made.content.nbytes
-        entries = self._entries(bound.dispatch.buffers)
+        entries = self._entries(bound.slices)
         group = self._ffi.new("WGPUBindGroupDescriptor *")
         group.layout = bound.layout._internal
-        group.entries, group.entryCount = entries, len(bound.dispatch.buffers)
+        group.entries, group.entryCount = entries, len(bound.slices)
         handles = Handles(
             bound.pipeline._internal,
             bound.bind_group._internal,

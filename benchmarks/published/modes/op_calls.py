@@ -109,7 +109,7 @@ class WgpuCalls:
 
     def bind(self, op: Op) -> Any:
         """See `OpCalls.bind`."""
-        layout, buffers = op.bound.layout, op.bound.dispatch.buffers
+        layout, buffers = op.bound.layout, op.bound.slices
         return self._gpu.create_bind_group(
             label=op.bound.label, layout=layout, entries=bind_group_entries(buffers)
         )

@@ -7,11 +7,13 @@ from contextlib import closing
 
 import pytest
 from rdrr_format.errors import DeviceError, FormatError
+from rdrr_runtime.backend import Row
 from rdrr_runtime.exec.persistent import comparing, modules
 from rdrr_runtime.exec.persistent.choice import Persistence
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.context import Grid
+from rdrr_runtime.sampling.params import SamplingParams
 from support.packages import llama_manifest, write_random_package
 from support.seeds import generator_of
 
@@ -56,6 +58,59 @@ def test_the_faster_way_stays(package, device, expected, monkeypatch, is_faster)
     ids, dispatches = _decoded(package, device, COMPARES)
     assert ids == expected[0]
     assert dispatches == (1 if is_faster else expected[1])
+
+
+def _sampled(package, device, persistence):
+    """Return the ids of two generations that sample, and the dispatches of a token of the second.
+
+    They sample in different ways, so the phases behind the logits differ.
+    """
+    ids, counts = [], []
+    backend = GpuBackend(package, context=64, device=device, persistence=persistence)
+    with closing(backend):
+        for options in (
+            SamplingParams(temperature=1.5, seed=3),
+            SamplingParams(temperature=1.5, top_k=40, frequency_penalty=0.5, seed=4),
+        ):
+            backend.begin(options, PROMPT)
+            ids += backend.sample(PROMPT, 0, 1)
+            ids += backend.sample(ids[-1:], len(PROMPT), GROUP)
+            if persistence is not None and not counts:
+                backend._executor.settle()
+            before = device.counters.copy()
+            ids += backend.sample(ids[-1:], len(PROMPT) + GROUP, GROUP)
+            counts.append(device.counters.since(before).dispatches / GROUP)
+        decode = backend._plan.decode.lowered
+        return ids, counts, len(decode.body) + len(decode.head)
+
+
+@pytest.mark.parametrize("is_faster", [True, False])
+def test_one_comparison_holds_for_all_ways_to_sample(package, device, monkeypatch, is_faster):
+    monkeypatch.setattr(comparing, "better", lambda *_: is_faster)
+    expected, launched, phases = _sampled(package, device, None)
+    found, counts, _ = _sampled(package, device, COMPARES)
+    assert found == expected
+    saved = phases - 1 if is_faster else 0
+    assert counts == [one - saved for one in launched]
+
+
+def test_a_sequence_alone_in_a_batch_is_compared_by_itself(package, device, monkeypatch):
+    monkeypatch.setattr(comparing, "better", lambda *_: True)
+    dispatches = []
+    with closing(GpuBackend(package, context=64, device=device, persistence=COMPARES)) as backend:
+        expected = backend.greedy(PROMPT, 0, 1)
+        expected += backend.greedy(expected, len(PROMPT), GROUP)
+        batch, slot = backend.batch(2, 64), len(PROMPT) - 1
+        batch.fill([Row(one, 1, at) for at, one in enumerate(PROMPT[:-1])])
+        ids = batch.greedy([Row(PROMPT[-1], 1, slot)], 1)[0]
+        for _ in range(2):
+            before = device.counters.copy()
+            ids += batch.greedy([Row(ids[-1], 1, len(PROMPT) + len(ids) - 1)], GROUP // 2)[0]
+            dispatches.append(device.counters.since(before).dispatches / (GROUP // 2))
+            batch._executor.settle()
+        assert backend._executor is not batch._executor
+    assert ids == expected
+    assert dispatches[1] == 1 < dispatches[0]
 
 
 def test_a_short_generation_compiles_nothing_else(package, device, expected, monkeypatch):
