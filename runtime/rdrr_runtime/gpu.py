@@ -337,7 +337,8 @@ def _whole_pass(
     if persistence.compares and model_refusal(plan) is None:
         decision = Decision("load", OP, "dispatches", persistence.reason)
         grid = next(iter(persistence.grids))
-        return ComparingExecutor(plan.device, arena, grid, persistence.polls), (decision,)
+        candidate = PersistentExecutor(plan.device, arena, grid, persistence.polls)
+        return ComparingExecutor(candidate), (decision,)
     made, decision = persistent_executor(plan, arena, persistence)
     return made, (decision,)
 

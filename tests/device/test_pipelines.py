@@ -19,12 +19,8 @@ BINDINGS = (Binding("values", Access.READ_WRITE),)
 
 
 def kernel(factor: float, *, trusted: bool = False, body: str = "values[i] * FACTOR") -> Kernel:
-    """Return a kernel that multiplies 64 values; kernels with the same body share their source.
-
-    Each factor needs a pipeline of its own, since another constant is computed from it.
-    """
+    """Return a kernel that multiplies 64 values; kernels with the same body share their source."""
     source = f"""override FACTOR: f32;
-override HALF = FACTOR / 2.0;
 @group(0) @binding(0) var<storage, read_write> values: array<f32>;
 @compute @workgroup_size(64)
 fn main(@builtin(local_invocation_index) i: u32) {{ values[i] = {body}; }}

@@ -71,11 +71,9 @@ def compile_requests(requests: Iterable[dict[str, Any]]) -> Compiled:
         RuntimeError: Dawn does not run on this machine.
     """
     wanted = list(requests)
-    processes = min(os.cpu_count() or 1, -(-len(wanted) // FEWEST) or 1)
-    # Kernels of the same source come next to each other, and Tint reads a source once a process.
-    size = -(-len(wanted) // processes) or 1
+    size = max(FEWEST, -(-len(wanted) // (os.cpu_count() or 1)))
     shares = [wanted[at : at + size] for at in range(0, len(wanted), size)] or [[]]
-    with ThreadPoolExecutor(processes) as pool:
+    with ThreadPoolExecutor(len(shares)) as pool:
         made = list(pool.map(_compile, shares))
     refused = tuple(one for each in made for one in each.refused)
     return Compiled(made[0].adapter, sum(one.count for one in made), refused)

@@ -192,8 +192,8 @@ def _change_source(monkeypatch, change):
     """Let the passes that are prepared from now on run another kernel than the one on trial."""
     get = Modules.get
 
-    def changed(self, phases):
-        module = get(self, phases)
+    def changed(self, whole):
+        module = get(self, whole)
         source = change(module.linked.source)
         assert source != module.linked.source
         return replace(module, linked=replace(module.linked, source=source))

@@ -22,7 +22,6 @@ from rdrr_runtime.exec.agreement import INT8_TOLERANCE, distance
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared, TokenPass
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.timing import InterleavedTimer, better, median_of
-from rdrr_runtime.phases.context import Grid
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,20 +54,16 @@ class ComparingExecutor(DispatchExecutor):
     Passes that sample differ in the phases behind the logits, so one comparison holds for all.
 
     Args:
-        device: The device.
-        arena: Owner of further buffers.
-        grid: The workgroups of one dispatch.
-        polls: Looks at the other workgroups before a workgroup gives up.
+        candidate: Runs the passes in one dispatch.
     """
 
-    def __init__(self, device: Device, arena: Arena, grid: Grid, polls: int) -> None:
-        super().__init__(device)
-        self._grid, self._polls = grid, polls
-        self._candidate = PersistentExecutor(device, arena, grid, polls)
+    def __init__(self, candidate: PersistentExecutor) -> None:
+        super().__init__(candidate.device)
+        self._candidate = candidate
         self._launched: dict[int, _Launched] = {}
         self._passes = 0
         self._compared: TokenPass | None = None
-        self._timer = _timer(device)
+        self._timer = _timer(candidate.device)
         self._decided = self._timer is None  # without a clock the ways cannot be compared
         self._is_faster = False
 
@@ -79,7 +74,7 @@ class ComparingExecutor(DispatchExecutor):
 
     def another(self, arena: Arena) -> ComparingExecutor:
         """See `Executor.another`; it compares its own passes."""
-        return ComparingExecutor(self.device, arena, self._grid, self._polls)
+        return ComparingExecutor(self._candidate.another(arena))
 
     def at_once(self, prepared: Prepared) -> int:
         """See `Executor.at_once`."""
