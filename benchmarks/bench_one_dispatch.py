@@ -2,8 +2,9 @@
 
     python benchmarks/bench_one_dispatch.py --shape llama-1b --quantize q4_k_m
 
-Both executors decode the same tokens alternately: the most probable ones, sampled ones, and those
-of a sequence that is alone in a batch. Then the phases of the one dispatch are left out, one kind
+Both executors decode the same tokens alternately: the most probable ones, sampled ones, those of a
+sequence that is alone in a batch, and sampled ones with a constraint, whose mask the host computes
+for each token. Then the phases of the one dispatch are left out, one kind
 at a time, because a shader has no clock; the first row leaves out all of them, so only the waits
 remain. The last line is one JSON object.
 """
@@ -21,6 +22,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 from _prepared import Clock, package
 from _script import finish, keep_busy, table
 from rdrr._executor import persistence
@@ -43,35 +46,49 @@ EXECUTORS: tuple[ExecutorName, ...] = ("dispatches", "persistent")
 SAMPLING = SamplingParams(temperature=0.7, top_k=40, top_p=0.95, seed=1)
 
 
-def greedy(backend: GpuBackend, token: int, work: Workload) -> GpuFeed:
-    """Return a feed of the most probable tokens after the prompt."""
-    return backend.feed([token], work.prompt_tokens)
+def greedy(backend: GpuBackend, token: int, work: Workload) -> list[int]:
+    """Return the most probable tokens after the prompt."""
+    return collect(backend.feed([token], work.prompt_tokens), work)
 
 
-def sampled(backend: GpuBackend, token: int, work: Workload) -> GpuFeed:
-    """Return a feed of sampled tokens, the same ones each time."""
+def sampled(backend: GpuBackend, token: int, work: Workload) -> list[int]:
+    """Return sampled tokens, the same ones each time."""
     backend.begin(SAMPLING, ())
-    return backend.feed([token], work.prompt_tokens, sampled=True)
+    return collect(backend.feed([token], work.prompt_tokens, sampled=True), work)
 
 
-def alone(backend: GpuBackend, token: int, work: Workload) -> GpuFeed:
-    """Return a feed of the most probable tokens of a sequence that is alone in a batch."""
+def alone(backend: GpuBackend, token: int, work: Workload) -> list[int]:
+    """Return the most probable tokens of a sequence that is alone in a batch."""
     rows = [Row(token, 0, work.prompt_tokens)]
     feed = backend.batch(1, work.context).feed_rows(rows, sampled=False)
     assert feed is not None, "no tables of the model are on the host"
-    return feed
+    return collect(feed, work)
 
 
-KINDS: Mapping[str, Callable[[GpuBackend, int, Workload], GpuFeed]] = {
+def constrained(backend: GpuBackend, token: int, work: Workload) -> list[int]:
+    """Return sampled tokens, of which a mask allows half; the host waits for each of them."""
+    backend.begin(SAMPLING, (), masked=True)
+    ids = [token]
+    for slot in range(work.prompt_tokens, work.prompt_tokens + work.tokens):
+        ids += backend.sample_masked(ids[-1:], slot, partial(half, backend))
+    return ids[1:]
+
+
+def half(backend: GpuBackend) -> npt.NDArray[np.uint32]:
+    """Return a mask that allows every second token."""
+    return np.full(-(-backend._plan.graph.vocab_size // 32), 0x55555555, np.uint32)
+
+
+KINDS: Mapping[str, Callable[[GpuBackend, int, Workload], list[int]]] = {
     "greedy": greedy,
     "sampled": sampled,
     "alone in a batch": alone,
+    "constrained": constrained,
 }
 
 
-def decode(feed: GpuFeed, work: Workload) -> tuple[float, list[int]]:
-    """Decode after the prompt; return the seconds of a token, and the ids."""
-    start = time.perf_counter()
+def collect(feed: GpuFeed, work: Workload) -> list[int]:
+    """Decode after the prompt, with passes ahead of the readback of their ids."""
     ids: list[int] = []
     step = RING // 4
     counts = [min(step, work.tokens - at) for at in range(0, work.tokens, step)]
@@ -80,8 +97,7 @@ def decode(feed: GpuFeed, work: Workload) -> tuple[float, list[int]]:
         feed.fence()
         if number:  # one copy ahead of the passes that are running
             ids += feed.collect()[0]
-    ids += feed.collect()[0]
-    return (time.perf_counter() - start) / work.tokens, ids
+    return ids + feed.collect()[0]
 
 
 @dataclass(frozen=True)
@@ -108,7 +124,9 @@ def compare(
     """Decode alternately after the prompt, which both have run."""
 
     def run(backend: GpuBackend) -> tuple[float, list[int]]:
-        return decode(KINDS[kind](backend, token, work), work)
+        start = time.perf_counter()
+        ids = KINDS[kind](backend, token, work)
+        return (time.perf_counter() - start) / work.tokens, ids
 
     times: dict[ExecutorName, list[float]] = {name: [] for name in backends}
     ids: dict[ExecutorName, list[int]] = {}

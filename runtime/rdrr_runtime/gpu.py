@@ -204,7 +204,7 @@ class GpuBackend:
         sampler = self._sequence.sampler
 
         def first() -> int:
-            prepared = self._run(ids, base, _to_logits)
+            prepared = self._run(ids, base, _before_sampling)
             sampler.allow(mask())  # the host computes the mask while the GPU is busy
             self._executor.run(sampler.sample(prepared), 1)
             return 1
@@ -382,3 +382,7 @@ def _to_cache(prepared: PreparedPass) -> Prepared:
 
 def _to_logits(prepared: PreparedPass) -> Prepared:
     return prepared.to_logits
+
+
+def _before_sampling(prepared: PreparedPass) -> Prepared:
+    return prepared.before_sampling

@@ -11,7 +11,7 @@ def test_both_executors_choose_the_same_tokens_and_every_part_is_timed(tmp_path)
     package = write_random_package(tmp_path, llama_manifest(), np.random.default_rng(5))
     words = ("--prompt-tokens", 8, "--tokens", 6, "--repeat", 1)
     found = script("bench_one_dispatch", "--package", tmp_path, *words).json()
-    assert set(found["kinds"]) == {"greedy", "sampled", "alone in a batch"}
+    assert set(found["kinds"]) == {"greedy", "sampled", "alone in a batch", "constrained"}
     for one in found["kinds"].values():
         assert one["equal_ids"] == 6
         assert set(one["rates"]) == {"dispatches", "persistent"}

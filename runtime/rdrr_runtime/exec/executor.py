@@ -99,6 +99,16 @@ class Executor(Protocol):
         """
         ...
 
+    def prepare_behind(self, phases: Sequence[Phase]) -> Prepared:
+        """Return phases ready to run behind a pass of `prepare_whole`.
+
+        They do nothing behind a pass that gave up, so that the pass can run again.
+
+        Raises:
+            DeviceError: The device does not support a shader, or cannot bind a buffer.
+        """
+        ...
+
     def run(self, prepared: Prepared, rows: int, times: int = 1) -> None:
         """Submit phases for `rows` token rows, `times` times in a row, without waiting for them.
 
@@ -119,8 +129,9 @@ class DispatchExecutor:
 
     def __init__(self, device: Device) -> None:
         self.device = device
+        # By the id of the phase, and whether it always runs.
         # The phase is kept as well: Python could otherwise reuse its id for another phase.
-        self._bound: dict[int, tuple[Phase, BoundDispatch]] = {}
+        self._bound: dict[tuple[int, bool], tuple[Phase, BoundDispatch]] = {}
         self._compiled: set[Kernel] = set()
 
     @property
@@ -148,20 +159,33 @@ class DispatchExecutor:
         """See `Executor.prepare_whole`; the phases are launched."""
         return self.prepare(one.phases)
 
+    def prepare_behind(self, phases: Sequence[Phase]) -> Prepared:
+        """See `Executor.prepare_behind`; every pass ends."""
+        return self.prepare(phases)
+
     def prepare(self, phases: Sequence[Phase]) -> Prepared:
         """See `Executor.prepare`."""
-        new = {id(one): (one, as_dispatch(one)) for one in phases if id(one) not in self._bound}
+        return self._bind(phases)
+
+    def run(self, prepared: Prepared, rows: int, times: int = 1) -> None:
+        """See `Executor.run`."""
+        self.device.submit(prepared, rows, times)
+
+    def _bind(self, phases: Sequence[Phase], unless: BufferSlice | None = None) -> Prepared:
+        """Return the dispatches of phases, which do nothing if the word `unless` is not 0."""
+        keys = [(id(one), unless is None) for one in phases]
+        new = {
+            key: (one, as_dispatch(one, unless))
+            for key, one in zip(keys, phases, strict=True)
+            if key not in self._bound
+        }
         kernels = [dispatch.kernel for _, dispatch in new.values()]
         self.device.build_ahead(kernels)  # in several threads
         if _LOG.isEnabledFor(logging.DEBUG):
             self._compile_with_progress(kernels)
         for key, (phase, dispatch) in new.items():
             self._bound[key] = (phase, self.device.bind(dispatch))
-        return tuple(self._bound[id(one)][1] for one in phases)
-
-    def run(self, prepared: Prepared, rows: int, times: int = 1) -> None:
-        """See `Executor.run`."""
-        self.device.submit(prepared, rows, times)
+        return tuple(self._bound[key][1] for key in keys)
 
     def _compile_with_progress(self, kernels: Sequence[Kernel]) -> None:
         """Compile the kernels that were not compiled before, and log how far this is."""

@@ -72,6 +72,11 @@ class PreparedPass:
         """The whole pass, up to the next token; feeds run it."""
         return self._whole(None)
 
+    @cached_property
+    def before_sampling(self) -> Prepared:
+        """Body and head like `to_logits`, for `Executor.prepare_behind`; feeds run it."""
+        return self._whole(())
+
     def to_sampled(self, sampling: Sequence[Phase]) -> Prepared:
         """Return body and head, and phases that choose the next token behind them."""
         return self._whole(tuple(sampling))

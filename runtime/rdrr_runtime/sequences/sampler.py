@@ -9,6 +9,8 @@ sequence, and a pass of several sequences samples for each of its rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +39,31 @@ from rdrr_runtime.sequences.passes import advance_rows
 
 _Key = tuple[int, bool, bool, int | None]
 """Identity of a pass, whether top-k and top-p are searched for, and how many logprobs to record."""
+
+
+@dataclass
+class _Sampled:
+    """A pass with the phases that sample behind it, each made when it is first needed.
+
+    Attributes:
+        executor: Prepares the phases.
+        prepared: The pass.
+        phases: The phases of sampling.
+    """
+
+    executor: Executor
+    prepared: PreparedPass
+    phases: Sequence[Phase]
+
+    @cached_property
+    def whole(self) -> Prepared:
+        """Body, head and sampling."""
+        return self.prepared.to_sampled(self.phases)
+
+    @cached_property
+    def behind(self) -> Prepared:
+        """Only the phases of sampling."""
+        return self.executor.prepare_behind(self.phases)
 
 
 class GpuSampler:
@@ -75,8 +102,7 @@ class GpuSampler:
             executor.prepare([scatter_entries(self._buffers, "sample.set", one)])
             for one in range(sequences)
         ]
-        # The pass is kept as well: Python could otherwise reuse its id for another pass.
-        self._prepared_sampling: dict[_Key, tuple[Prepared, Prepared, PreparedPass]] = {}
+        self._prepared: dict[_Key, _Sampled] = {}
 
     def begin(
         self,
@@ -118,19 +144,17 @@ class GpuSampler:
 
         The same object is returned each time, since the device encodes a known object faster.
         """
-        return self._prepared(prepared)[0]
+        return self._sampled(prepared).whole
 
     def sample(self, prepared: PreparedPass) -> Prepared:
-        """Return only the phases of sampling, which run after those of `prepared.to_logits`."""
-        return self._prepared(prepared)[1]
+        """Return only the phases of sampling, which run behind `prepared.before_sampling`."""
+        return self._sampled(prepared).behind
 
-    def _prepared(self, prepared: PreparedPass) -> tuple[Prepared, Prepared, PreparedPass]:
+    def _sampled(self, prepared: PreparedPass) -> _Sampled:
         key = (id(prepared), *searches_of(self._options), self._top)
-        if key not in self._prepared_sampling:
-            phases = self._phases(prepared)
-            whole, alone = prepared.to_sampled(phases), self._executor.prepare(phases)
-            self._prepared_sampling[key] = (whole, alone, prepared)
-        return self._prepared_sampling[key]
+        if key not in self._prepared:
+            self._prepared[key] = _Sampled(self._executor, prepared, self._phases(prepared))
+        return self._prepared[key]
 
     def _phases(self, prepared: PreparedPass) -> list[Phase]:
         picks, buffers = prepared.picks, self._buffers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import closing
 
+import numpy as np
 import pytest
 from rdrr_format.errors import DeviceError, FormatError
 from rdrr_runtime.backend import Row
@@ -14,7 +15,7 @@ from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.sampling.params import SamplingParams
-from support.packages import llama_manifest, write_random_package
+from support.packages import VOCAB, llama_manifest, write_random_package
 from support.seeds import generator_of
 
 PROMPT = (5, 9, 1, 7, 20)
@@ -92,6 +93,27 @@ def test_one_comparison_holds_for_all_ways_to_sample(package, device, monkeypatc
     assert found == expected
     saved = phases - 1 if is_faster else 0
     assert counts == [one - saved for one in launched]
+
+
+@pytest.mark.parametrize("is_faster", [True, False])
+def test_tokens_of_a_constraint_run_the_faster_way_too(package, device, monkeypatch, is_faster):
+    monkeypatch.setattr(comparing, "better", lambda *_: is_faster)
+    counts, every = [], np.full(-(-VOCAB // 32), 2**32 - 1, np.uint32)
+    with closing(GpuBackend(package, context=64, device=device, persistence=COMPARES)) as backend:
+        expected = backend.greedy(PROMPT, 0, 1)
+        expected += backend.greedy(expected, len(PROMPT), GROUP - 1)
+        backend.begin(SamplingParams(temperature=0.0), PROMPT, masked=True)
+        ids = backend.sample_masked(PROMPT, 0, lambda: every)
+        for turn in range(GROUP - 1):
+            if turn == GROUP // 2:
+                backend._executor.settle()
+            before = device.counters.copy()
+            ids += backend.sample_masked(ids[-1:], len(PROMPT) + turn, lambda: every)
+            counts.append(device.counters.since(before).dispatches)
+        decode = backend._plan.decode.lowered
+    assert ids == expected
+    saved = len(decode.body) + len(decode.head) - 1 if is_faster else 0
+    assert counts[0] - counts[-1] == saved
 
 
 def test_a_sequence_alone_in_a_batch_is_compared_by_itself(package, device, monkeypatch):

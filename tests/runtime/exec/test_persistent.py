@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -20,7 +21,7 @@ from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.step import Step
 from support.comparison import relative_error
-from support.packages import llama_manifest, write_random_package
+from support.packages import VOCAB, llama_manifest, write_random_package
 from support.seeds import generator_of
 
 PROMPT = (5, 9, 1, 7, 20)
@@ -34,8 +35,10 @@ def package(request, tmp_path_factory):
     return write_random_package(folder, llama_manifest(), generator_of(request))
 
 
-def _backend(package, device, persistence=None):
-    return GpuBackend(package, context=64, device=device, persistence=persistence)
+def _backend(package, device, persistence=None, kv_dtype="f16"):
+    return GpuBackend(
+        package, context=64, device=device, persistence=persistence, kv_dtype=kv_dtype
+    )
 
 
 def _decision(backend):
@@ -141,6 +144,58 @@ def test_sampling_behind_a_pass_that_gave_up_is_repeated(
             pairs = zip(launched.take_logprobs(), backend.take_logprobs(), strict=True)
             for one, other in pairs:
                 assert [each for each, _ in one.top] == [each for each, _ in other.top]
+    finally:
+        backend.close()
+        launched.close()
+    assert sum("gave up" in one.message for one in caplog.records) == 1
+
+
+def _masked(backend, count=TOKENS, gives_up_at=None):
+    """Return ids of which each may be one of three groups, and the dispatches of each."""
+    backend.begin(SAMPLED["penalties"], PROMPT, masked=True)
+    ids, found, base, counts = list(PROMPT), [], 0, []
+    every = np.arange(-(-VOCAB // 32) * 32)
+    for turn in range(count):
+        bits = (every < VOCAB) & (every % 3 == turn % 3)
+        mask = np.packbits(bits, bitorder="little").view(np.uint32)
+        if turn == gives_up_at:
+            backend.device.write(backend._executor.gave_up, np.ones(1, np.uint32))
+        before = backend.device.counters.copy()
+        new = backend.sample_masked(ids, base, partial(_itself, mask))
+        counts.append(backend.device.counters.since(before).dispatches)
+        base, ids, found = base + len(ids), new, found + new
+    assert [one % 3 for one in found] == [turn % 3 for turn in range(count)]
+    return found, counts
+
+
+def _itself(value):
+    return value
+
+
+def test_a_token_of_a_constraint_takes_one_dispatch_and_those_of_the_sampler(package, device):
+    launched, backend = _backend(package, device), _backend(package, device, ONE)
+    try:
+        (expected, before), (found, after) = _masked(launched), _masked(backend)
+        decode = launched._plan.decode.lowered
+        assert found == expected
+        assert before[0] - after[0] == 0  # the prompt is more than one row
+        saved = len(decode.body) + len(decode.head) - 1
+        assert {one - other for one, other in zip(before[1:], after[1:], strict=True)} == {saved}
+    finally:
+        backend.close()
+        launched.close()
+
+
+@pytest.mark.parametrize("at", [1, 4])
+def test_a_token_of_a_constraint_is_repeated_if_its_pass_gave_up(package, device, at, caplog):
+    launched, backend = _backend(package, device), _backend(package, device, ONE)
+    try:
+        with caplog.at_level(logging.WARNING):
+            found, counts = _masked(backend, gives_up_at=at)
+        expected, launches = _masked(launched)
+        assert found == expected
+        assert counts[at] > launches[at]  # the pass in vain, and the launches
+        assert counts[at + 1 :] == launches[at + 1 :]
     finally:
         backend.close()
         launched.close()
@@ -256,7 +311,9 @@ def _halves(words):
 
 
 def test_different_passes_of_an_executor_take_turns_with_the_words(package, device):
-    launched, backend = _backend(package, device), _backend(package, device, ONE)
+    # Keys and values in f32, since a difference of 1e-7 can move one of f16 by a whole step.
+    launched = _backend(package, device, kv_dtype="f32")
+    backend = _backend(package, device, ONE, kv_dtype="f32")
     executor, plan = backend._executor, backend._plan
     decode, whole = plan.decode.lowered, executor.on_grid(plan.decode)
     passes = (

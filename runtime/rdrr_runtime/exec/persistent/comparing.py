@@ -9,7 +9,9 @@ may run any number of times without its last phase, which moves to the next slot
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 from rdrr_device.arena import Arena
@@ -22,6 +24,7 @@ from rdrr_runtime.exec.agreement import INT8_TOLERANCE, distance
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared, TokenPass
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.timing import InterleavedTimer, better, median_of
+from rdrr_runtime.phases.phase import Phase
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,17 +38,22 @@ ROUNDS = 5
 
 @dataclass
 class _Launched:
-    """A pass that was prepared as dispatches.
+    """Phases that were prepared as dispatches.
 
     Attributes:
-        prepared: Its dispatches.
-        one: The pass.
-        whole: The pass in one dispatch, once it is needed.
+        prepared: Their dispatches.
+        replacement: Prepares what replaces them if one dispatch a pass is faster.
+        one: The pass that the phases are; None if they run behind one.
     """
 
     prepared: Prepared
-    one: TokenPass
-    whole: Prepared | None = None
+    replacement: Callable[[], Prepared]
+    one: TokenPass | None = None
+
+    @cached_property
+    def replaced(self) -> Prepared:
+        """What replaces the dispatches, made when it is first needed."""
+        return self.replacement()
 
 
 class ComparingExecutor(DispatchExecutor):
@@ -78,8 +86,8 @@ class ComparingExecutor(DispatchExecutor):
 
     def at_once(self, prepared: Prepared) -> int:
         """See `Executor.at_once`."""
-        whole = self._whole(prepared)
-        return 1 if whole is None else self._candidate.at_once(whole)
+        found = self._replaced(prepared)
+        return 1 if found is None else self._candidate.at_once(found)
 
     def recover(self) -> None:
         """See `Executor.recover`."""
@@ -88,42 +96,52 @@ class ComparingExecutor(DispatchExecutor):
 
     def prepare_whole(self, one: TokenPass) -> Prepared:
         """See `Executor.prepare_whole`; the phases are launched until the ways were compared."""
-        prepared = self.prepare(one.phases)
-        self._launched[id(prepared)] = _Launched(prepared, one)
-        return prepared
+        return self._launch(one.phases, partial(self._candidate.prepare_whole, one), one)
+
+    def prepare_behind(self, phases: Sequence[Phase]) -> Prepared:
+        """See `Executor.prepare_behind`."""
+        return self._launch(phases, partial(self._candidate.prepare_behind, phases))
 
     def run(self, prepared: Prepared, rows: int, times: int = 1) -> None:
         """See `Executor.run`."""
         found = self._launched.get(id(prepared))
-        if found is not None:
+        if found is not None and found.one is not None:
             self._passes += times
             if not self._decided:
                 self._go_on(found.one)
-        whole = self._whole(prepared)
-        if whole is None:
+        replaced = self._replaced(prepared)
+        if replaced is None:
             super().run(prepared, rows, times)
         else:
-            self._candidate.run(whole, rows, times)
+            self._candidate.run(replaced, rows, times)
 
     def settle(self) -> None:
         """See `Executor.settle`; does nothing before the first decode pass."""
         if self._decided or self._timer is None or not self._passes:
             return
-        one = self._compared or self._begin(next(iter(self._launched.values())).one)
+        passes = (one.one for one in self._launched.values() if one.one is not None)
+        one = self._compared or self._begin(next(passes))
         if one is None:
             return
         self._candidate.finish_build(one)
         warm_up(self.device, self._timer, [self._without_end(one)], 1)
         self._decide(one)
 
-    def _whole(self, prepared: Prepared) -> Prepared | None:
-        """Return a pass in one dispatch; None if it is to be launched phase by phase."""
+    def _launch(
+        self,
+        phases: Sequence[Phase],
+        replacement: Callable[[], Prepared],
+        one: TokenPass | None = None,
+    ) -> Prepared:
+        """Return dispatches, and remember what may replace them."""
+        prepared = self.prepare(phases)
+        self._launched[id(prepared)] = _Launched(prepared, replacement, one)
+        return prepared
+
+    def _replaced(self, prepared: Prepared) -> Prepared | None:
+        """Return what replaces dispatches; None if they are to be launched."""
         found = self._launched.get(id(prepared)) if self._is_faster else None
-        if found is None:
-            return None
-        if found.whole is None:
-            found.whole = self._candidate.prepare_whole(found.one)
-        return found.whole
+        return None if found is None else found.replaced
 
     def _go_on(self, one: TokenPass) -> None:
         """Begin to compile, or compare, if it is time to."""

@@ -9,7 +9,7 @@ gave up they do nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,6 @@ from rdrr_runtime.exec.persistent.limits import check_loops
 from rdrr_runtime.exec.persistent.linking import ITEMS, WAITS
 from rdrr_runtime.exec.persistent.modules import Modules
 from rdrr_runtime.phases.context import Grid
-from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import Phase
 
 _LOG = logging.getLogger(__name__)
@@ -114,12 +113,14 @@ class PersistentExecutor(DispatchExecutor):
         whole = self.on_grid(one)
         omitted = () if one.sampling is None else whole.sample
         prepared = self.prepare_without(whole, omitted)
-        if one.sampling is not None:
-            dispatches = [as_dispatch(each, unless=self._failed) for each in one.sampling]
-            self.device.build_ahead(each.kernel for each in dispatches)
-            prepared = (*prepared, *map(self.device.bind, dispatches))
+        if one.sampling:
+            prepared = (*prepared, *self.prepare_behind(one.sampling))
         self._whole[id(prepared)] = _Whole(prepared, one)
         return prepared
+
+    def prepare_behind(self, phases: Sequence[Phase]) -> Prepared:
+        """See `Executor.prepare_behind`."""
+        return self._bind(phases, unless=self._failed)
 
     def run(self, prepared: Prepared, rows: int, times: int = 1) -> None:
         """See `Executor.run`."""
