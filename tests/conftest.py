@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support.commands import EXAMPLE, rdrr
 from support.isolation import isolate
+from support.sampled_tests import left_out, wanted_sample
 from support.seeds import VARIABLE, generator_of, seed_of_run
 
 # Client libraries read their environment variables when they are imported, so this cannot be a
@@ -20,6 +21,19 @@ os.environ.setdefault(
 )  # as the command line sets it; tests share cores
 seed_of_run()  # here, so that the workers of a run inherit it
 isolate(os.environ, str(Path(tempfile.gettempdir()) / f"rdrr-tests-{os.getpid()}"))
+
+
+def pytest_report_header() -> list[str]:
+    """Say which sample of the tests runs, if not all do."""
+    wanted = wanted_sample()
+    return [] if wanted is None else ["sample of tests: {} of each file, seed {}".format(*wanted)]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out tests that compile, if only a sample of them is to run."""
+    others = left_out(items)
+    config.hook.pytest_deselected(items=[one for one in items if one in others])
+    items[:] = [one for one in items if one not in others]
 
 
 @pytest.fixture(autouse=True)
