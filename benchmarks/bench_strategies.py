@@ -39,8 +39,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rdrr_device.device import Device
     from rdrr_manifests.package import Package
-    from rdrr_runtime.backend import Backend, DraftHead
+    from rdrr_runtime.backend import Backend
     from rdrr_runtime.decode.strategy import Strategy
+    from rdrr_runtime.draft_backend import DraftHead
     from rdrr_runtime.engine import Engine
 
 

@@ -22,8 +22,9 @@ from rdrr._tuned import read_profile
 if TYPE_CHECKING:
     from rdrr_device.device import Device
     from rdrr_manifests.package import Package
-    from rdrr_runtime.backend import Backend, DraftHead
+    from rdrr_runtime.backend import Backend
     from rdrr_runtime.compile.hints import Policy
+    from rdrr_runtime.draft_backend import DraftHead
 
 AnyBackend = TypeVar("AnyBackend", bound="Backend | DraftHead")
 

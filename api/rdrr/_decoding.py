@@ -12,8 +12,9 @@ from rdrr._backends import OpenedBackend, load_checked, open_beside
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
-    from rdrr_runtime.backend import Backend, DraftHead
+    from rdrr_runtime.backend import Backend
     from rdrr_runtime.decode.turns import Turns
+    from rdrr_runtime.draft_backend import DraftHead
 
 
 @dataclass
@@ -68,7 +69,7 @@ class DraftModels:
             ManifestError: The head is incomplete.
             GenerationError: Another thread did not end its generation in time.
         """
-        from rdrr_runtime.backend import DraftingBackend
+        from rdrr_runtime.draft_backend import DraftingBackend
 
         backend = self.beside.backend
         if self.package.mtp_graph is None or not isinstance(backend, DraftingBackend):

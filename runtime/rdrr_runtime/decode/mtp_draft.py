@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 from rdrr_runtime.decode.drafts import Proposal, sampled
 
 if TYPE_CHECKING:
-    from rdrr_runtime.backend import Backend, DraftHead
+    from rdrr_runtime.backend import Backend
     from rdrr_runtime.decode.probabilities import ProbabilitySampler
+    from rdrr_runtime.draft_backend import DraftHead
 
 
 class MtpDraft:
@@ -80,7 +81,7 @@ class MtpDraft:
             self._head.seen = list(ids)
 
     def _keep_hidden(self, *, keeps: bool) -> None:
-        from rdrr_runtime.backend import DraftingBackend
+        from rdrr_runtime.draft_backend import DraftingBackend
 
         assert isinstance(self._target, DraftingBackend), "checked when the head was loaded"
         self._target.keep_hidden(keeps=keeps)

@@ -16,9 +16,10 @@ from rdrr_runtime.decode.base import Counts, Job
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
 
-    from rdrr_runtime.backend import Backend, DraftHead
+    from rdrr_runtime.backend import Backend
     from rdrr_runtime.decode.chooser import Chooser
     from rdrr_runtime.decode.rules import TokenRules
+    from rdrr_runtime.draft_backend import DraftHead
 
 
 class Strategy(ABC):

@@ -46,7 +46,7 @@ def most_probable(
 
 
 class CpuDraftHead:
-    """A draft head in torch, see `rdrr_runtime.backend.DraftHead`.
+    """A draft head in torch, see `rdrr_runtime.draft_backend.DraftHead`.
 
     Args:
         package: The package of the model.

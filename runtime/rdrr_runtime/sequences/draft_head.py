@@ -33,7 +33,7 @@ F32 = npt.NDArray[np.float32]
 
 
 class GpuDraftHead:
-    """A draft head on the device of its model, see `rdrr_runtime.backend.DraftHead`.
+    """A draft head on the device of its model, see `rdrr_runtime.draft_backend.DraftHead`.
 
     Args:
         model: The plan of the model.
