@@ -3,10 +3,10 @@
     python benchmarks/bench_one_dispatch.py --shape llama-1b --quantize q4_k_m
 
 Both executors decode the same tokens alternately: the most probable ones, sampled ones, those of a
-sequence that is alone in a batch, and sampled ones with a constraint, whose mask the host computes
-for each token. Then the phases of the one dispatch are left out, one kind
-at a time, because a shader has no clock; the first row leaves out all of them, so only the waits
-remain. The last line is one JSON object.
+sequence that is alone in a batch, and sampled ones of a constraint, for each of which the host
+sends a mask. Then the phases of the one dispatch are left out, one kind at a time, because a shader
+has no clock; the first row leaves out all of them, so only the waits remain. The last line is one
+JSON object.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from _prepared import Clock, package
 from _script import finish, keep_busy, table
 from rdrr._executor import persistence
@@ -68,15 +67,10 @@ def alone(backend: GpuBackend, token: int, work: Workload) -> list[int]:
 def constrained(backend: GpuBackend, token: int, work: Workload) -> list[int]:
     """Return sampled tokens, of which a mask allows half; the host waits for each of them."""
     backend.begin(SAMPLING, (), masked=True)
-    ids = [token]
+    ids, mask = [token], np.full(-(-backend._plan.graph.vocab_size // 32), 0x55555555, np.uint32)
     for slot in range(work.prompt_tokens, work.prompt_tokens + work.tokens):
-        ids += backend.sample_masked(ids[-1:], slot, partial(half, backend))
+        ids += backend.sample_masked(ids[-1:], slot, mask.copy)
     return ids[1:]
-
-
-def half(backend: GpuBackend) -> npt.NDArray[np.uint32]:
-    """Return a mask that allows every second token."""
-    return np.full(-(-backend._plan.graph.vocab_size // 32), 0x55555555, np.uint32)
 
 
 KINDS: Mapping[str, Callable[[GpuBackend, int, Workload], list[int]]] = {

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from support.commands import EXAMPLE, rdrr
 from support.isolation import isolate
-from support.sampled_tests import left_out, wanted_sample
 from support.seeds import VARIABLE, generator_of, seed_of_run
+from support.selected_tests import left_out, wanted_sample
 
 # Client libraries read their environment variables when they are imported, so this cannot be a
 # fixture. Processes that tests start inherit it.

@@ -11,7 +11,7 @@ from rdrr_device.device import open_device
 from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.shaders import Access, Binding
 from rdrr_format.errors import DeviceError
-from support.devices import on_dawn
+from support.selected_tests import on_dawn
 
 pytestmark = pytest.mark.skipif(on_dawn(), reason="only wgpu-native builds pipelines ahead")
 

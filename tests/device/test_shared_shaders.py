@@ -14,8 +14,8 @@ from rdrr_device.shaders import Access, Binding
 from rdrr_device.shared_shaders import NAME, shared
 from rdrr_runtime.gpu import GpuBackend
 from support.comparison import relative_error
-from support.devices import on_dawn
 from support.packages import llama_manifest, write_random_package
+from support.selected_tests import on_dawn
 
 SOURCE = """// COUNT values in groups of SIZE
 override SIZE: u32;  // threads

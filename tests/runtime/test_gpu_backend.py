@@ -17,6 +17,7 @@ from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from support.comparison import relative_error, scored, stepped
+from support.masks import packed
 from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
 from support.seeds import generator_of
 
@@ -127,8 +128,7 @@ class EveryThird:
 
     def mask(self) -> np.ndarray:
         allowed = np.arange(VOCAB) % 3 == self.rest
-        words = np.pad(allowed, (0, -VOCAB % 32))
-        return np.packbits(words, bitorder="little").view(np.uint32)
+        return packed(allowed)
 
     def accept(self, token_id: int) -> None:
         assert token_id % 3 == self.rest
@@ -157,7 +157,7 @@ def test_a_constraint_gives_the_same_ids_as_a_mask_on_the_device(backend, rng, t
 def test_a_masked_token_is_two_submits_and_writes_only_its_mask(backend, rng):
     ids = prompt(rng, 9)
     backend.begin(SamplingParams(temperature=1.0, seed=1), ids, masked=True)
-    every = np.full(-(-VOCAB // 32), 2**32 - 1, np.uint32)
+    every = packed(np.ones(VOCAB, bool))
     out = backend.sample_masked(backend.sample_masked(ids, 0, lambda: every), 9, lambda: every)
     before = backend.device.counters.copy()
     backend.sample_masked(out, 10, lambda: every)

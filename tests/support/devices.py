@@ -11,7 +11,6 @@ With `RDRR_TEST_DEVICE=dawn` in the environment the devices are those of Dawn in
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -20,6 +19,7 @@ from rdrr_device.arena import arena
 from rdrr_device.device import Device, open_device
 from support.dawn_device import open_dawn_device
 from support.gpu import Bench
+from support.selected_tests import on_dawn
 
 PLAIN = frozenset({"subgroup", "shader-f16", "timestamp-query"})
 
@@ -48,11 +48,6 @@ def device() -> Iterator[Device]:
 @pytest.fixture(scope="session")
 def plain_device() -> Iterator[Device]:
     yield from exact_device(PLAIN)
-
-
-def on_dawn() -> bool:
-    """Return whether the fixtures open devices on Dawn."""
-    return os.environ.get("RDRR_TEST_DEVICE") == "dawn"
 
 
 def exact_device(without: frozenset[str]) -> Iterator[Device]:

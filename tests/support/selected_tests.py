@@ -1,8 +1,8 @@
-"""Which tests run of those that compile shaders for each case: a sample, if one is asked for.
+"""Which tests run: a sample of those that compile shaders for many cases, if one is asked for.
 
 `RDRR_TEST_SAMPLE=N` keeps N of them in each file; the choice follows from the seed of the run, and
 `RDRR_TEST_SAMPLE=N:SEED` repeats another. With `RDRR_TEST_DEVICE=dawn` only those tests of kernels
-run that use a device, since no others depend on it.
+run that use a device. Every run reads this module, so it imports nothing that takes long.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from support.devices import on_dawn
 from support.seeds import seed_of_run
 
 VARIABLE = "RDRR_TEST_SAMPLE"
@@ -27,9 +26,15 @@ COMPILING = (
     TESTS / "runtime" / "test_joined_feed_forwards.py",
     TESTS / "runtime" / "test_small_limits.py",
 )
-"""Folders and files whose tests take most of the time of all, nearly all of it to compile."""
+"""Folders and files with many cases that compile shaders of their own. With an empty cache they
+take two fifths of the time of all tests, even with no more than 40 tests of kernels in a file."""
 
 DEVICES = {"device", "plain_device"}
+
+
+def on_dawn() -> bool:
+    """Return whether the fixtures open devices on Dawn."""
+    return os.environ.get("RDRR_TEST_DEVICE") == "dawn"
 
 
 def wanted_sample() -> tuple[int, int] | None:

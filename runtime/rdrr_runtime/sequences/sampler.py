@@ -37,8 +37,8 @@ from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import fresh_seed
 from rdrr_runtime.sequences.passes import advance_rows
 
-_Key = tuple[int, bool, bool, int | None]
-"""Identity of a pass, whether top-k and top-p are searched for, and how many logprobs to record."""
+_Key = tuple[PreparedPass, bool, bool, int | None]
+"""A pass, whether top-k and top-p are searched for, and how many logprobs to record."""
 
 
 @dataclass
@@ -151,7 +151,7 @@ class GpuSampler:
         return self._sampled(prepared).behind
 
     def _sampled(self, prepared: PreparedPass) -> _Sampled:
-        key = (id(prepared), *searches_of(self._options), self._top)
+        key = (prepared, *searches_of(self._options), self._top)
         if key not in self._prepared:
             self._prepared[key] = _Sampled(self._executor, prepared, self._phases(prepared))
         return self._prepared[key]

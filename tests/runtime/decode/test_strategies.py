@@ -22,6 +22,7 @@ from rdrr_runtime.engine import Engine
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
+from support.masks import packed
 from support.packages import VOCAB as PACKAGE_VOCAB
 from support.packages import llama_manifest, write_random_package
 from support.seeds import generator_of
@@ -145,7 +146,7 @@ class Multiples:
 
     def mask(self) -> np.ndarray:
         allowed = np.arange(VOCAB) % 3 == self.taken % 3
-        return np.packbits(np.pad(allowed, (0, -VOCAB % 32)), bitorder="little").view(np.uint32)
+        return packed(allowed)
 
     def accept(self, token_id: int) -> None:
         assert token_id % 3 == self.taken % 3

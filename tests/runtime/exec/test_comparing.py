@@ -15,6 +15,7 @@ from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.sampling.params import SamplingParams
+from support.masks import packed
 from support.packages import VOCAB, llama_manifest, write_random_package
 from support.seeds import generator_of
 
@@ -98,7 +99,7 @@ def test_one_comparison_holds_for_all_ways_to_sample(package, device, monkeypatc
 @pytest.mark.parametrize("is_faster", [True, False])
 def test_tokens_of_a_constraint_run_the_faster_way_too(package, device, monkeypatch, is_faster):
     monkeypatch.setattr(comparing, "better", lambda *_: is_faster)
-    counts, every = [], np.full(-(-VOCAB // 32), 2**32 - 1, np.uint32)
+    counts, every = [], packed(np.ones(VOCAB, bool))
     with closing(GpuBackend(package, context=64, device=device, persistence=COMPARES)) as backend:
         expected = backend.greedy(PROMPT, 0, 1)
         expected += backend.greedy(expected, len(PROMPT), GROUP - 1)

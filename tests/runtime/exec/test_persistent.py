@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -21,6 +20,7 @@ from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.step import Step
 from support.comparison import relative_error
+from support.masks import packed
 from support.packages import VOCAB, llama_manifest, write_random_package
 from support.seeds import generator_of
 
@@ -150,26 +150,20 @@ def test_sampling_behind_a_pass_that_gave_up_is_repeated(
     assert sum("gave up" in one.message for one in caplog.records) == 1
 
 
-def _masked(backend, count=TOKENS, gives_up_at=None):
+def _masked(backend, gives_up_at=None):
     """Return ids of which each may be one of three groups, and the dispatches of each."""
     backend.begin(SAMPLED["penalties"], PROMPT, masked=True)
     ids, found, base, counts = list(PROMPT), [], 0, []
-    every = np.arange(-(-VOCAB // 32) * 32)
-    for turn in range(count):
-        bits = (every < VOCAB) & (every % 3 == turn % 3)
-        mask = np.packbits(bits, bitorder="little").view(np.uint32)
+    for turn in range(TOKENS):
+        mask = packed(np.arange(VOCAB) % 3 == turn % 3)
         if turn == gives_up_at:
             backend.device.write(backend._executor.gave_up, np.ones(1, np.uint32))
         before = backend.device.counters.copy()
-        new = backend.sample_masked(ids, base, partial(_itself, mask))
+        new = backend.sample_masked(ids, base, mask.copy)
         counts.append(backend.device.counters.since(before).dispatches)
         base, ids, found = base + len(ids), new, found + new
-    assert [one % 3 for one in found] == [turn % 3 for turn in range(count)]
+    assert [one % 3 for one in found] == [turn % 3 for turn in range(TOKENS)]
     return found, counts
-
-
-def _itself(value):
-    return value
 
 
 def test_a_token_of_a_constraint_takes_one_dispatch_and_those_of_the_sampler(package, device):
@@ -178,7 +172,7 @@ def test_a_token_of_a_constraint_takes_one_dispatch_and_those_of_the_sampler(pac
         (expected, before), (found, after) = _masked(launched), _masked(backend)
         decode = launched._plan.decode.lowered
         assert found == expected
-        assert before[0] - after[0] == 0  # the prompt is more than one row
+        assert before[0] == after[0]  # the prompt is more than one row
         saved = len(decode.body) + len(decode.head) - 1
         assert {one - other for one, other in zip(before[1:], after[1:], strict=True)} == {saved}
     finally:

@@ -20,6 +20,7 @@ from rdrr_runtime.sampling.randomness import fresh_seed
 from rdrr_runtime.sampling.sampler import Sampler
 from rdrr_runtime.sequences.sampler import entries_of
 from support.gpu import Bench, normal
+from support.masks import packed
 
 VOCAB = 12_365  # shared by four workgroups, the last of which has few tokens
 RING = 512
@@ -186,12 +187,11 @@ def test_only_allowed_tokens_are_sampled(sampling, rng) -> None:
     logits = normal(rng, VOCAB)
     allowed = np.zeros(VOCAB, bool)
     allowed[rng.choice(VOCAB, 9, replace=False)] = True
-    bits = np.packbits(np.pad(allowed, (0, -VOCAB % 32)), bitorder="little").view(np.uint32)
     options = SamplingParams(temperature=2.0, top_k=5, seed=3)
-    found = sampling.sample(logits, 40, options, mask=bits)
+    found = sampling.sample(logits, 40, options, mask=packed(allowed))
     assert found == host_samples(logits, 40, options, allowed=allowed)
     assert not allowed[sampling.sample(logits, 40, options)].all()  # the control: without the mask
-    greedy = sampling.sample(logits, 1, SamplingParams(), mask=bits)
+    greedy = sampling.sample(logits, 1, SamplingParams(), mask=packed(allowed))
     assert greedy == [int(np.where(allowed, logits, -np.inf).argmax())]
 
 
