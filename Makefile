@@ -73,7 +73,7 @@ adapter: $(VENV)/installed
 	@RDRR=$(BIN)/rdrr .ci/adapter
 
 test: $(VENV)/installed-dev adapter ## Run all tests, including those of the GPU kernels.
-	$(BIN)/python -m pytest -n 2
+	PYTHON=$(BIN)/python .ci/tests -n 2
 
 test-fast: $(VENV)/installed-dev adapter ## Run the tests of the format, manifests and API (under a minute).
 	$(BIN)/python -m pytest -n 2 -q $(FAST)

@@ -24,9 +24,12 @@ isolate(os.environ, str(Path(tempfile.gettempdir()) / f"rdrr-tests-{os.getpid()}
 
 
 def pytest_report_header() -> list[str]:
-    """Say which sample of the tests runs, if not all do."""
-    wanted = wanted_sample()
-    return [] if wanted is None else ["sample of tests: {} of each file, seed {}".format(*wanted)]
+    """Print the seed of the run, and which sample of the tests runs if not all do."""
+    lines = [f"seed of the random values: {seed_of_run()}"]
+    sample = wanted_sample()
+    if sample is not None:
+        lines.append("sample of tests: {} of each file, seed {}".format(*sample))
+    return lines
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -13,6 +13,7 @@ from rdrr._async_generation import AsyncGeneration, TaskQueue
 from rdrr._generation import Generation
 from rdrr_format.errors import GenerationError, UsageError
 from rdrr_runtime.decode.stats import GenerationStats
+from support.deadlines import HANGS
 
 PROMPT = "And it came to pass"
 MESSAGES = [{"role": "user", "content": "Behold"}]
@@ -21,12 +22,12 @@ TEMPLATE = "{% for one in messages %}{{ one.content }}{% endfor %}"
 
 @pytest.fixture(scope="module")
 def model(made_package):
-    with rdrr.load(made_package, backend="cpu", context=256, busy_timeout=60) as loaded:
+    with rdrr.load(made_package, backend="cpu", context=256, busy_timeout=HANGS) as loaded:
         yield loaded
 
 
 def run(main, *, debug=False):
-    return asyncio.run(asyncio.wait_for(main(), 120), debug=debug)
+    return asyncio.run(asyncio.wait_for(main(), HANGS), debug=debug)
 
 
 def generation_threads():
@@ -34,11 +35,10 @@ def generation_threads():
 
 
 def assert_threads_end():
-    for _ in range(200):
-        if not generation_threads():
-            return
-        time.sleep(0.05)
-    raise AssertionError("a thread of a generation is left")
+    end = time.monotonic() + HANGS
+    while generation_threads():
+        assert time.monotonic() < end, "a thread of a generation is left"
+        time.sleep(0.01)
 
 
 def test_the_pieces_are_those_of_generate_and_the_loop_goes_on_meanwhile(model):

@@ -13,6 +13,7 @@ import pytest
 from _runners import rates
 from bench_decode import Times
 from support.commands import ROOT, environment
+from support.deadlines import HANGS
 
 
 def test_a_rate_is_given_as_median_least_and_most_of_tokens_per_second():
@@ -99,7 +100,7 @@ def test_a_run_without_llama_cpp_gives_the_reason_and_ends_with_one_json_object(
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=HANGS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

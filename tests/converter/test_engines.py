@@ -14,6 +14,7 @@ from rdrr_converter.convert import convert
 from rdrr_converter.engines import open_engine
 from rdrr_converter.sources import open_source
 from rdrr_format.errors import ConversionError, SourceError, UsageError
+from support.deadlines import HANGS
 from support.safetensor_files import llama_tensors, write_llama
 
 
@@ -36,12 +37,14 @@ def test_threads_keep_the_order_and_run_a_few_items_ahead(rng):
     delays = rng.uniform(0, 0.01, 30).tolist()
     taken, begun, most = 0, 0, 0
     guard = threading.Lock()
+    several = threading.Barrier(3)
 
     def work(delay):
         nonlocal begun, most
         with guard:
             begun += 1
             most = max(most, begun - taken)
+        several.wait(HANGS)  # the next two items are begun before this one ends
         time.sleep(delay)
         return -delay
 
@@ -79,7 +82,7 @@ def test_ray_workers_give_the_same_bytes_and_the_same_errors(folder, tmp_path, m
         convert(folder, tmp_path / "ray", shard_size=2**16, engine="ray")
         convert(folder, tmp_path / "ray-column", engine="ray", **options)
         with open_engine("ray", 1) as engine:
-            pids = {pid for _, pid in engine.map(process_id, range(20))}
+            pids = {pid for _, pid in engine.map(process_id, [tmp_path / "pids"] * 2)}
             with pytest.raises(SourceError) as caught:
                 list(engine.map(refuse, range(1000)))
         assert ray.is_initialized()  # a cluster that was running before is not shut down
@@ -87,13 +90,19 @@ def test_ray_workers_give_the_same_bytes_and_the_same_errors(folder, tmp_path, m
         ray.shutdown()
     assert contents(tmp_path / "ray") == contents(tmp_path / "threads")
     assert contents(tmp_path / "ray-column") == contents(tmp_path / "threads-column")
-    assert process_id(0) not in pids
+    assert os.getpid() not in pids
     assert len(pids) == 2
     assert caught.value.line() == "file: cannot be read (expected three, found 3)"
 
 
-def process_id(_number):
-    time.sleep(0.02)
+def process_id(folder):
+    """Return the id of this process once two processes are at work, however late one starts."""
+    folder.mkdir(exist_ok=True)
+    (folder / str(os.getpid())).touch()
+    end = time.monotonic() + HANGS
+    while len(list(folder.iterdir())) < 2:
+        assert time.monotonic() < end, "one process does all the work"
+        time.sleep(0.01)
     return os.getpid()
 
 

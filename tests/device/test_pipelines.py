@@ -11,6 +11,7 @@ from rdrr_device.device import open_device
 from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.shaders import Access, Binding
 from rdrr_format.errors import DeviceError
+from support.deadlines import HANGS
 from support.selected_tests import on_dawn
 
 pytestmark = pytest.mark.skipif(on_dawn(), reason="only wgpu-native builds pipelines ahead")
@@ -83,7 +84,7 @@ def test_a_pipeline_that_no_thread_has_begun_is_built_by_the_caller(bench, monke
 
     def waiting(self, one):
         if dict(one.overrides)["FACTOR"] == 7.0:
-            assert free.wait(60)
+            assert free.wait(HANGS)
         return build(self, one)
 
     monkeypatch.setattr(pipelines.Pipelines, "_build", waiting)

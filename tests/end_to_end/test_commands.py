@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import EXAMPLE, environment, error_line, rdrr
+from support.deadlines import HANGS
 from support.safetensor_files import llama_tensors, write_llama
 
 PROMPT = "And it came to pass"
@@ -319,7 +320,7 @@ def test_a_closed_pipe_ends_the_command_quietly(made_package):
         assert process.stderr is not None
         process.stdout.close()
         err = process.stderr.read().decode()
-        process.wait(timeout=60)
+        process.wait(timeout=HANGS)
     assert err == ""
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import EXAMPLE
+from support.deadlines import HANGS
 
 SCRIPTS = Path(EXAMPLE).parent
 PROMPTS = ("And it came to pass", "In the beginning")
@@ -43,7 +44,7 @@ def test_an_example_runs_and_shows_what_it_promises(name, made_package, tmp_path
         text=True,
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        timeout=300,
+        timeout=HANGS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ import pytest
 from rdrr.cli._console import table
 from rich.console import Console
 from support.commands import EXAMPLE, environment, rdrr
+from support.deadlines import HANGS
 
 MAIN = "from rdrr.cli import main; main()"
 INTERRUPTED = 130
@@ -35,7 +36,7 @@ def start(*words, code=MAIN, shell=""):
 
 def ended(process):
     """Return the exit code, stdout and stderr of a process that has ended."""
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=HANGS)
     return process.returncode, out, err
 
 

@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from support.commands import ROOT, TIMEOUT_SECONDS, environment
+from support.commands import ROOT, environment
+from support.deadlines import HANGS
 from support.isolation import isolate
 
 SETTINGS = {
@@ -60,7 +61,7 @@ def test_tests_of_the_hub_pass_with_any_settings_of_the_user(test, tmp_path):
         text=True,
         cwd=ROOT,
         env=environment(**SETTINGS),
-        timeout=TIMEOUT_SECONDS,
+        timeout=HANGS,
         check=False,
     )
     assert done.returncode == 0, done.stdout

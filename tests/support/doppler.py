@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.dawn import FOLDER, dawn_environment
+from support.deadlines import HANGS
 
 PROGRAM = Path(__file__).parents[1] / "doppler" / "generate.mjs"
 INSTALLED = FOLDER / "node_modules" / "doppler-gpu" / "package.json"
-TIMEOUT_SECONDS = 600
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def generate_with_doppler(package: Path, prompt: str, tokens: int) -> DopplerRun
             capture_output=True,
             text=True,
             env=dawn_environment(),
-            timeout=TIMEOUT_SECONDS,
+            timeout=HANGS,
             check=False,
         )
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]

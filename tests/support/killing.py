@@ -19,6 +19,7 @@ from typing import Any
 
 from rdrr_converter.convert import convert
 from rdrr_format.errors import RdrrError
+from support.deadlines import HANGS
 
 FILE_EVENTS = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree")
 """Audit events of operations that change files; a rename and a replacement are the same event."""
@@ -57,7 +58,7 @@ class Converters:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate(timeout=60)
+        self._process.communicate(timeout=HANGS)
 
     def convert(
         self,

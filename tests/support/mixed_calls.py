@@ -10,10 +10,10 @@ from random import Random
 import pytest
 from rdrr import Model
 from rdrr_format.errors import GenerationError
+from support.deadlines import HANGS
 
 PROMPTS = ("Now is the winter", "To be, or not", "What light", "Friends", "All the world")
 TOKENS = 12
-TIMEOUT_SECONDS = 300
 
 Call = Callable[[Model, str, str], None]
 
@@ -43,7 +43,7 @@ def in_threads(
 
     with ThreadPoolExecutor(len(seeds)) as pool:
         for done in [pool.submit(work, seed) for seed in seeds]:
-            done.result(timeout=TIMEOUT_SECONDS)
+            done.result(timeout=HANGS)
 
 
 def generates(model, prompt, text):

@@ -9,6 +9,7 @@ import pytest
 from rdrr_format.errors import ShardError
 from rdrr_runtime.compile import read_ahead
 from rdrr_runtime.compile.read_ahead import reading_ahead
+from support.deadlines import HANGS
 
 
 def numbered(count: int, log: list[int] | None = None):
@@ -25,7 +26,7 @@ def test_results_come_in_order_whichever_read_ends_first(monkeypatch):
     last = threading.Event()
 
     def late():
-        assert last.wait(60)
+        assert last.wait(HANGS)
         return np.zeros(1, np.uint8)
 
     def early():

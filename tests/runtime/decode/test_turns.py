@@ -11,9 +11,7 @@ from collections.abc import Callable
 import pytest
 from rdrr_format.errors import GenerationError
 from rdrr_runtime.decode.turns import Turns
-
-SOON = 20.0
-"""Seconds after which a test fails; no test comes near it."""
+from support.deadlines import HANGS
 
 
 class Worker:
@@ -34,7 +32,7 @@ class Worker:
             self.error = error
 
     def join(self) -> list[object]:
-        self._thread.join(SOON)
+        self._thread.join(HANGS)
         assert not self._thread.is_alive(), "the thread is still waiting"
         if self.error is not None:
             raise self.error
@@ -43,7 +41,7 @@ class Worker:
 
 def until(holds: Callable[[], bool]) -> None:
     """Wait for another thread."""
-    end = time.monotonic() + SOON
+    end = time.monotonic() + HANGS
     while not holds():
         assert time.monotonic() < end, "the other thread did not get there in time"
         time.sleep(0.001)
@@ -109,7 +107,7 @@ def test_a_turn_belongs_to_the_thread_that_used_it_last():
 
 
 def test_an_unreachable_turn_is_garbage_collected():
-    turns = Turns(timeout=SOON)
+    turns = Turns(timeout=HANGS)
 
     def holder():
         turn = turns.begin()
@@ -152,13 +150,13 @@ def test_close_waits_for_the_step_and_raises_in_waiting_threads():
         turn = turns.begin(lambda: freed.append("runs"))
         with turn.step():
             in_step.set()
-            go_on.wait(SOON)
+            go_on.wait(HANGS)
             assert not freed, "the state was freed during a step"
         with turn.step():
             raise AssertionError("a step of a closed model")
 
     running = Worker(generate)
-    assert in_step.wait(SOON)
+    assert in_step.wait(HANGS)
     waiting = Worker(turns.begin)
     until(lambda: waiters(turns) == 1)
     closing = Worker(turns.close)
@@ -181,10 +179,10 @@ def test_close_times_out_on_a_step_that_does_not_end_and_the_model_stays_open():
     def generate() -> None:
         with turns.exclusive():
             in_step.set()
-            go_on.wait(SOON)
+            go_on.wait(HANGS)
 
     running = Worker(generate)
-    assert in_step.wait(SOON)
+    assert in_step.wait(HANGS)
     with pytest.raises(GenerationError, match="waited"):
         turns.close()
     go_on.set()
