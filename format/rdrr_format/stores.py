@@ -79,6 +79,13 @@ def store_errors(where: object) -> Iterator[None]:
     except OSError as error:
         message, hint = _OS_ERRORS.get(error.errno or 0, (error.strerror or str(error), None))
         raise StoreError(message, where=where, hint=hint) from error
+    except UnicodeEncodeError as error:
+        raise StoreError(
+            "the name cannot be written in the system's encoding",
+            where=where,
+            expected=f"characters of {error.encoding}",
+            hint="use a locale with UTF-8, for example LC_ALL=C.UTF-8",
+        ) from error
 
 
 _OS_ERRORS: dict[int, tuple[str, str | None]] = {

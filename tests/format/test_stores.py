@@ -236,3 +236,31 @@ def test_what_the_client_of_a_protocol_logs_does_not_reach_stderr():
         [sys.executable, "-c", LOUD], env=environment(), capture_output=True, text=True, check=True
     )
     assert done.stderr == "heard\nloud://there/manifest.json: no route"
+
+
+_ACCENTED = """
+import sys
+from rdrr_format.errors import StoreError
+from rdrr_format.stores import LocalStore
+try:
+    LocalStore(sys.argv[1]).open_write("\\u00fc.bin").close()
+    print("written")
+except StoreError as error:
+    print(ascii(error.message))
+"""
+
+
+@pytest.mark.parametrize(
+    ("locale", "answer"),
+    [("C", "cannot be written in the system's encoding"), ("C.UTF-8", "written")],
+)
+def test_a_name_that_the_locale_cannot_write_is_one_error(tmp_path, locale, answer):
+    extra = {"LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", _ACCENTED, str(tmp_path)],
+        env=environment(**extra),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert answer in done.stdout
