@@ -25,7 +25,7 @@ isolate(os.environ, str(Path(tempfile.gettempdir()) / f"rdrr-tests-{os.getpid()}
 
 def pytest_report_header() -> list[str]:
     """Print the seed of the run, and which sample of the tests runs if not all do."""
-    lines = [f"seed of the random values: {seed_of_run()}"]
+    lines = [f"{VARIABLE}={seed_of_run()}"]
     sample = wanted_sample()
     if sample is not None:
         lines.append("sample of tests: {} of each file, seed {}".format(*sample))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import time
 
 import pytest
 import rdrr
@@ -13,7 +12,7 @@ from rdrr._async_generation import AsyncGeneration, TaskQueue
 from rdrr._generation import Generation
 from rdrr_format.errors import GenerationError, UsageError
 from rdrr_runtime.decode.stats import GenerationStats
-from support.deadlines import HANGS
+from support.deadlines import HANGS, until
 
 PROMPT = "And it came to pass"
 MESSAGES = [{"role": "user", "content": "Behold"}]
@@ -35,10 +34,7 @@ def generation_threads():
 
 
 def assert_threads_end():
-    end = time.monotonic() + HANGS
-    while generation_threads():
-        assert time.monotonic() < end, "a thread of a generation is left"
-        time.sleep(0.01)
+    until(lambda: not generation_threads(), "a thread of a generation is left")
 
 
 def test_the_pieces_are_those_of_generate_and_the_loop_goes_on_meanwhile(model):

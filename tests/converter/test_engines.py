@@ -14,7 +14,7 @@ from rdrr_converter.convert import convert
 from rdrr_converter.engines import open_engine
 from rdrr_converter.sources import open_source
 from rdrr_format.errors import ConversionError, SourceError, UsageError
-from support.deadlines import HANGS
+from support.deadlines import HANGS, until
 from support.safetensor_files import llama_tensors, write_llama
 
 
@@ -99,10 +99,7 @@ def process_id(folder):
     """Return the id of this process once two processes are at work, however late one starts."""
     folder.mkdir(exist_ok=True)
     (folder / str(os.getpid())).touch()
-    end = time.monotonic() + HANGS
-    while len(list(folder.iterdir())) < 2:
-        assert time.monotonic() < end, "one process does all the work"
-        time.sleep(0.01)
+    until(lambda: len(list(folder.iterdir())) == 2, "one process does all the work")
     return os.getpid()
 
 

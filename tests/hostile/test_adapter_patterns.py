@@ -17,7 +17,7 @@ from rdrr_converter.lora._patterns import PatternTable
 from rdrr_converter.lora._regex import MAX_DEPTH, MAX_INSTRUCTIONS, MAX_PATTERN, compile_regex
 from rdrr_format.errors import FormatError, SourceError
 
-SECONDS = 60.0
+SECONDS = 5.0
 """Limit of CPU time; with backtracking these patterns would take years."""
 MODULE = "model.layers.11.self_attn.q_proj"
 

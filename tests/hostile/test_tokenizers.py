@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,7 @@ def test_a_tokenizer_that_takes_too_long_is_abandoned(monkeypatch):
     monkeypatch.setattr(bounded_tokenizer, "SECONDS", 0.2)
     with pytest.raises(GenerationError, match="takes too long"):
         slow.encode("a" * 250 + "dx")
+    assert any(thread.name == "rdrr-tokenizer" for thread in threading.enumerate())
 
 
 def test_the_length_of_a_text_is_bounded_and_less_if_the_tokenizer_expands_it():

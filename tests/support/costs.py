@@ -11,8 +11,8 @@ import pytest
 from rdrr_format.errors import RdrrError
 
 MIB = 1 << 20
-SECONDS = 60.0
-"""Limit of CPU time for a refusal while every allocation is traced; most take milliseconds."""
+SECONDS = 5.0
+"""Limit of CPU time for a refusal while every allocation is traced."""
 
 
 @contextmanager

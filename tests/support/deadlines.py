@@ -6,5 +6,21 @@ cache of shaders, a command may take ten times as long as here, so no deadline i
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 HANGS = 900
 """Seconds after which a thread or a process is considered to hang."""
+
+
+def until(holds: Callable[[], bool], failure: str) -> None:
+    """Wait until a condition holds that another thread or process brings about.
+
+    Args:
+        holds: The condition.
+        failure: What is wrong if it never holds.
+    """
+    end = time.monotonic() + HANGS
+    while not holds():
+        assert time.monotonic() < end, failure
+        time.sleep(0.001)

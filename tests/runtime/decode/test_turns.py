@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
 from rdrr_format.errors import GenerationError
 from rdrr_runtime.decode.turns import Turns
-from support.deadlines import HANGS
+from support.deadlines import HANGS, until
 
 
 class Worker:
@@ -39,14 +38,6 @@ class Worker:
         return self.results
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for another thread."""
-    end = time.monotonic() + HANGS
-    while not holds():
-        assert time.monotonic() < end, "the other thread did not get there in time"
-        time.sleep(0.001)
-
-
 def waiters(turns: Turns) -> int:
     return len(turns._waiting)
 
@@ -63,7 +54,7 @@ def test_other_threads_wait_for_the_end_of_a_turn_and_follow_in_order():
     workers = []
     for count, name in enumerate("abc", start=1):
         workers.append(Worker(lambda name=name: take(name)))
-        until(lambda count=count: waiters(turns) == count)
+        until(lambda count=count: waiters(turns) == count, "a thread does not wait")
     assert order == []
     order.append("first")
     first.end()
@@ -158,7 +149,7 @@ def test_close_waits_for_the_step_and_raises_in_waiting_threads():
     running = Worker(generate)
     assert in_step.wait(HANGS)
     waiting = Worker(turns.begin)
-    until(lambda: waiters(turns) == 1)
+    until(lambda: waiters(turns) == 1, "the other thread does not wait")
     closing = Worker(turns.close)
     with pytest.raises(GenerationError, match="closed"):
         waiting.join()
