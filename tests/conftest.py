@@ -12,7 +12,7 @@ import pytest
 from support.commands import EXAMPLE, rdrr
 from support.isolation import isolate
 from support.seeds import VARIABLE, generator_of, seed_of_run
-from support.selected_tests import left_out, wanted_sample
+from support.selected_tests import is_covering, left_out, wanted_sample
 
 # Client libraries read their environment variables when they are imported, so this cannot be a
 # fixture. Processes that tests start inherit it.
@@ -24,8 +24,10 @@ isolate(os.environ, str(Path(tempfile.gettempdir()) / f"rdrr-tests-{os.getpid()}
 
 
 def pytest_report_header() -> list[str]:
-    """Print the seed of the run, and which sample of the tests runs if not all do."""
+    """Print the seed of the run, and which tests run if not all do."""
     lines = [f"{VARIABLE}={seed_of_run()}"]
+    if is_covering():
+        lines.append("the tests of `make test`; `make test-all` runs all")
     sample = wanted_sample()
     if sample is not None:
         lines.append("sample of tests: {} of each file, seed {}".format(*sample))
@@ -33,7 +35,7 @@ def pytest_report_header() -> list[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests that compile, if only a sample of them is to run."""
+    """Leave out tests, if not all are to run."""
     others = left_out(items)
     config.hook.pytest_deselected(items=[one for one in items if one in others])
     items[:] = [one for one in items if one not in others]

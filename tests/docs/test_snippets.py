@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import ast
+import io
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import textwrap
+from contextlib import redirect_stdout
 from functools import cache, partial
 from pathlib import Path
 
 import pytest
 import typer
 from rdrr.cli.app import COMMANDS, build_app
-from support.commands import EXAMPLE, environment
+from support.commands import EXAMPLE, environment, rdrr
 from support.snippets import PAGES, ROOT, Snippet, snippets
 
 RUN_PAGES = [page for page in PAGES if any(one.is_run for one in snippets(page))]
@@ -30,24 +33,39 @@ def package(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("page", RUN_PAGES, ids=NAMED.get)
-def test_the_snippets_of_a_page_run_in_order_and_once_more(page, package, tmp_path):
-    """Once more, because readers repeat a page; what leaves no file does the same each time."""
+@pytest.fixture
+def folder(package, tmp_path, monkeypatch):
+    """The current folder of a reader."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     shutil.copytree(package, tmp_path / package.name)
-    again = [one for one in parts_of(page) if changes_files(one, tmp_path)]
-    for part in again:
-        part(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
-def parts_of(page: Path):
+@pytest.mark.parametrize("page", RUN_PAGES, ids=NAMED.get)
+def test_the_snippets_of_a_page_run_in_order(page, folder):
+    """In this process, which saves the imports of each command."""
+    for part in parts_of(page, run_here, run_python_here):
+        part(folder)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("page", RUN_PAGES, ids=NAMED.get)
+def test_the_snippets_of_a_page_run_in_processes_of_their_own_and_once_more(page, folder):
+    """Once more, because readers repeat a page; what leaves no file does the same each time."""
+    parts = parts_of(page, run, run_python)
+    for part in [part for part in parts if changes_files(part, folder)]:
+        part(folder)
+
+
+def parts_of(page: Path, run_command, run_block):
     """Yield what runs each command and each block of Python of a page, in a folder."""
     for snippet in snippets(page):
         if snippet.language == "python":
-            yield partial(run_python, snippet)
+            yield partial(run_block, snippet)
         elif snippet.is_run:
             for command in snippet.commands():
-                yield partial(run, command)
+                yield partial(run_command, command)
 
 
 def changes_files(part, folder: Path) -> bool:
@@ -94,6 +112,22 @@ def test_the_check_finds_a_flag_a_command_a_script_and_a_target_that_do_not_exis
     assert [*faults_of(["python", "benchmarks/no_such.py"])]
     assert not [*faults_of(["make", "test"])]
     assert [*faults_of(["make", "no-such-target"])]
+
+
+def run_here(command: str, folder: Path):
+    """Run a command of ours in this process, and any other in a shell."""
+    words = shlex.split(command)
+    if words[0] not in ("rdrr", "convert-cli") or set(command) & set("|<>&;$*"):
+        run(command, folder)
+        return
+    done = rdrr(*words[1:], program=words[0])
+    assert done.code == 0, f"{command}\n{done.out[-2000:]}\n{done.err[-2000:]}"
+
+
+def run_python_here(snippet: Snippet, _folder: Path):
+    place = f"{NAMED[snippet.page]}:{snippet.line}"
+    with redirect_stdout(io.StringIO()):
+        exec(compile(snippet.text, place, "exec"), {"__name__": "__main__"})
 
 
 def run(command: str, folder: Path):

@@ -1,8 +1,10 @@
-"""Which tests run: a sample of those that compile shaders for many cases, if one is asked for.
+"""Which tests run: all of them, unless the environment asks for fewer.
 
-`RDRR_TEST_SAMPLE=N` keeps N of them in each file; the choice follows from the seed of the run, and
-`RDRR_TEST_SAMPLE=N:SEED` repeats another. With `RDRR_TEST_DEVICE=dawn` only those tests of kernels
-run that use a device. Every run reads this module, so it imports nothing that takes long.
+`RDRR_TEST_COVER=1`, which `make test` sets, leaves out the tests that are marked `thorough`, and of
+the files with many cases all but a cover (`support.covers`). `RDRR_TEST_SAMPLE=N` keeps N kernel
+tests of each file; the choice follows from the seed of the run, and `RDRR_TEST_SAMPLE=N:SEED`
+repeats another. With `RDRR_TEST_DEVICE=dawn` only those tests of kernels run that use a device.
+Every run reads this module, so it imports nothing that takes long.
 """
 
 from __future__ import annotations
@@ -14,20 +16,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from support.covers import cover
 from support.seeds import seed_of_run
 
-VARIABLE = "RDRR_TEST_SAMPLE"
+COVER, SAMPLE = "RDRR_TEST_COVER", "RDRR_TEST_SAMPLE"
 TESTS = Path(__file__).parents[1]
 KERNELS = TESTS / "runtime" / "phases"
-COMPILING = (
-    KERNELS,
-    TESTS / "end_to_end" / "test_against_transformers.py",
-    TESTS / "end_to_end" / "test_default_limits.py",
-    TESTS / "runtime" / "test_joined_feed_forwards.py",
-    TESTS / "runtime" / "test_small_limits.py",
-)
-"""Folders and files with many cases that compile shaders of their own. With an empty cache they
-take two fifths of the time of all tests, even with no more than 40 tests of kernels in a file."""
+PRODUCTS = (KERNELS,)
+"""Folders and files whose tests have so many cases that `make test` runs a cover of them."""
 
 DEVICES = {"device", "plain_device"}
 
@@ -37,33 +33,60 @@ def on_dawn() -> bool:
     return os.environ.get("RDRR_TEST_DEVICE") == "dawn"
 
 
+def is_covering() -> bool:
+    """Return whether the tests of `make test` run, rather than all."""
+    return bool(os.environ.get(COVER))
+
+
 def wanted_sample() -> tuple[int, int] | None:
     """Return the number of tests of each file and the seed; None if all tests run."""
-    count, _, seed = os.environ.get(VARIABLE, "").partition(":")
+    count, _, seed = os.environ.get(SAMPLE, "").partition(":")
     return (int(count), int(seed or seed_of_run())) if count else None
 
 
 def left_out(tests: Iterable[pytest.Item]) -> set[pytest.Item]:
     """Return the tests that do not run."""
-    here = [one for one in tests if any(map(one.path.is_relative_to, COMPILING))]
-    compiling = [one for one in here if _compiles(one)]
-    wanted = wanted_sample()
-    kept = compiling if wanted is None else _sample(compiling, *wanted)
-    kernels = [one for one in here if one.path.is_relative_to(KERNELS)]
-    return {*compiling, *(kernels if on_dawn() else ())}.difference(kept)
+    selected = everything = [*tests]
+    if on_dawn():
+        selected = [test for test in selected if not _is_kernel(test) or _compiles(test)]
+    sample = wanted_sample()
+    if sample is not None:
+        selected = _sampled(selected, *sample)
+    if is_covering():
+        selected = _covered(selected)
+    return set(everything).difference(selected)
+
+
+def _is_kernel(test: pytest.Item) -> bool:
+    return test.path.is_relative_to(KERNELS)
 
 
 def _compiles(test: pytest.Item) -> bool:
-    """Return whether a test compiles shaders: of those of kernels, each that uses a device."""
     fixtures: list[str] = getattr(test, "fixturenames", [])
     # `any_bench` asks for one of the two devices while the test runs.
-    uses_device = {*DEVICES, "any_bench"}.intersection(fixtures)
-    return bool(uses_device) or not test.path.is_relative_to(KERNELS)
+    return bool({*DEVICES, "any_bench"}.intersection(fixtures))
 
 
-def _sample(tests: list[pytest.Item], count: int, seed: int) -> list[pytest.Item]:
-    files: dict[Path, list[pytest.Item]] = defaultdict(list)
-    for one in tests:
-        files[one.path].append(one)
+def _sampled(tests: list[pytest.Item], count: int, seed: int) -> list[pytest.Item]:
     rng = random.Random(seed)
-    return [one for of in files.values() for one in rng.sample(of, min(count, len(of)))]
+    kernels = [test for test in tests if _is_kernel(test) and _compiles(test)]
+    sample = [
+        test
+        for of_file in _by_file(kernels)
+        for test in rng.sample(of_file, min(count, len(of_file)))
+    ]
+    return [*sample, *set(tests).difference(kernels)]
+
+
+def _covered(tests: list[pytest.Item]) -> list[pytest.Item]:
+    usual = [test for test in tests if test.get_closest_marker("thorough") is None]
+    products = [test for test in usual if any(map(test.path.is_relative_to, PRODUCTS))]
+    covers = [test for of_file in _by_file(products) for test in cover(of_file)]
+    return [*covers, *set(usual).difference(products)]
+
+
+def _by_file(tests: Iterable[pytest.Item]) -> Iterable[list[pytest.Item]]:
+    files: dict[Path, list[pytest.Item]] = defaultdict(list)
+    for test in tests:
+        files[test.path].append(test)
+    return files.values()

@@ -1,0 +1,85 @@
+"""Covers: few cases of parametrized tests that together have every value of every parameter.
+
+The products of kernels, types and layouts are too many for a run before each commit. Most faults
+show with one value of one parameter, in whatever combination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+
+import pytest
+
+Feature = tuple[str, Hashable]
+"""The name of a parameter, or of a part of one, and what its value is like."""
+
+SMALL = range(-1, 5)
+"""Numbers that count as values of their own; of larger ones the divisors matter."""
+
+
+def cover(tests: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Choose tests of one file greedily, until each function and each feature occurs.
+
+    The choice follows from the tests and their order alone.
+    """
+    wanting = {test: {("function", _function(test)), *features(test)} for test in tests}
+    missing = set().union(*wanting.values()) if wanting else set()
+    kept = []
+    while missing:
+        test = max(wanting, key=lambda one: len(wanting[one] & missing))
+        kept.append(test)
+        missing -= wanting.pop(test)
+    return kept
+
+
+def features(test: pytest.Item) -> set[Feature]:
+    """Return what the parameters of a test are like; the empty set if it has none."""
+    call = getattr(test, "callspec", None)
+    if call is None:
+        return set()
+    return {
+        feature
+        for name, value in call.params.items()
+        for feature in _features(name, value, call.indices.get(name, 0))
+    }
+
+
+def _function(test: pytest.Item) -> str:
+    return test.nodeid.split("[")[0]
+
+
+def _features(name: str, value: object, otherwise: Hashable) -> Iterator[Feature]:
+    """Yield the features of a value: those of its parts, or itself.
+
+    Args:
+        name: Name of the parameter, or of the part.
+        value: What a test is called with.
+        otherwise: What stands for a value that has no parts and cannot be compared.
+    """
+    parts = _parts(value)
+    if parts:
+        for key, part in parts.items():
+            yield from _features(f"{name}.{key}", part, type(part).__name__)
+    else:
+        yield name, _kind(value, otherwise)
+
+
+def _parts(value: object) -> Mapping[object, object]:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, (tuple, list)):
+        return dict(enumerate(value))
+    return {}
+
+
+def _kind(value: object, otherwise: Hashable) -> Hashable:
+    """Return a value as far as it matters: of a large integer, what divides it."""
+    if isinstance(value, int) and not isinstance(value, Enum) and value not in SMALL:
+        return next((f"of {divisor}" for divisor in (32, 2) if value % divisor == 0), "odd")
+    if value is None or isinstance(value, (str, bytes, int, float, Enum)):
+        return type(value).__name__, value if value == value else "nan"
+    return getattr(value, "__qualname__", otherwise)
