@@ -46,6 +46,7 @@ def measured(request, tmp_path_factory) -> Measured:
     return Measured(str(package.where), done.json(), json.loads(trace.read_text())["traceEvents"])
 
 
+@pytest.mark.thorough
 def test_the_times_of_the_kernels_add_up_to_the_step(measured):
     prefill, decode = measured.output["steps"]
     assert (prefill["step"], prefill["token_rows"]) == ("prefill", PROMPT)
@@ -115,6 +116,7 @@ def test_no_gpu_work_ends_after_the_host_has_seen_its_end(measured):
     assert all(whole <= seen + 0.01 for whole, seen in zip(wholes, waits[::2], strict=True))
 
 
+@pytest.mark.thorough
 def test_the_parts_of_a_pass_in_one_dispatch_are_measured(measured):
     words = ("--prompt-tokens", 2, "--tokens", 1, "--executor", "persistent")
     assert "one_dispatch" not in measured.output

@@ -107,6 +107,7 @@ def test_an_unknown_op_is_wrong_usage(package):
     assert "no such op" in error_line(done)
 
 
+@pytest.mark.thorough
 def test_the_decode_pass_is_compared_with_one_dispatch(package, monkeypatch):
     none = Tuned((), (), 0)  # the parameters of kernels are not what this test is about
     monkeypatch.setattr("rdrr_runtime.measure.tuner.tune", lambda *_: none)

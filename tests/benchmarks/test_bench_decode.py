@@ -90,6 +90,7 @@ def test_unknown_layouts_are_wrong_usage(capsys):
     assert "diagonal" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_run_without_llama_cpp_gives_the_reason_and_ends_with_one_json_object(tmp_path):
     sizes = {"prompt": 8, "tokens": 3, "repeat": 2, "warm": 0, "context": 12}
     words = [f"--{name}={value}" for name, value in sizes.items()]

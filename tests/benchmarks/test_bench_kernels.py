@@ -39,6 +39,7 @@ def test_an_unknown_shape_is_wrong_usage_and_the_known_shapes_are_listed():
         products.products("gemma4")
 
 
+@pytest.mark.thorough
 def test_all_pairs_of_kernels_are_measured_and_state_the_published_ratio():
     done = script("bench_kernels", "--repeat", 1)
     found = done.json()

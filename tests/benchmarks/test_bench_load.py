@@ -29,6 +29,7 @@ def test_every_mode_is_timed_and_hashes_as_often_as_it_should(made_package, monk
     assert found["check_seconds"]["full"] > found["check_seconds"]["cached"] > 0
 
 
+@pytest.mark.thorough
 def test_the_stages_of_a_load_are_timed_and_lie_within_it(made_package):
     words = ("--package", made_package, "--rounds", 1, "--cold", 0)
     found = script("bench_load", *words).json()
@@ -41,6 +42,7 @@ def test_the_stages_of_a_load_are_timed_and_lie_within_it(made_package):
     assert found["alone"]["write_buffer"] > 0
 
 
+@pytest.mark.thorough
 def test_a_cold_load_runs_in_a_process_of_its_own_and_imports_everything(made_package):
     import bench_load
 

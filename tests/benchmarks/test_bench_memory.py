@@ -22,6 +22,7 @@ def _components(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
 
 
+@pytest.mark.thorough
 def test_converting_a_model_thirty_times_as_large_takes_no_more_memory(tmp_path):
     options = {"quantize": "q8_0", "q4k_layout": "column", "fuse_gate_up": True, "workers": 2}
     sizes, peaks = [], []

@@ -41,6 +41,7 @@ def test_modes_generate_the_same_ids_and_their_counters_are_exact(folder):
         assert {one["verdict"] for one in gated} == {"software-adapter: P not gated"}
 
 
+@pytest.mark.thorough
 def test_ablations_give_both_sides_and_the_reason_when_they_did_not_run(folder):
     names = "command-batching,kv-f16,kv-cache,gate-up-fusion,subgroup-gemv"
     found = script("bench_ablations", folder, *SHORT, "--ablation", names).json()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from support.packages import llama_manifest, write_random_package
 from support.scripts import script
 
 
+@pytest.mark.thorough
 def test_both_executors_choose_the_same_tokens_and_every_part_is_timed(tmp_path):
     package = write_random_package(tmp_path, llama_manifest(), np.random.default_rng(5))
     words = ("--prompt-tokens", 8, "--tokens", 6, "--repeat", 1)

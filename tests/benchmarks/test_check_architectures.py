@@ -70,6 +70,7 @@ def test_every_model_of_the_tests_is_a_subject():
     assert choose(found, ["no such"]) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("wrong", [False, True], ids=["right", "wrong"])
 def test_a_model_that_computes_something_else_fails(wrong):
     """The control changes a weight after the reference is computed, so that every check sees it."""

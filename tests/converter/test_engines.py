@@ -70,6 +70,7 @@ def test_an_error_is_raised_in_the_order_of_items_and_pending_items_are_dropped(
     assert len(begun) <= 3 + 2 * 2
 
 
+@pytest.mark.thorough
 def test_ray_workers_give_the_same_bytes_and_the_same_errors(folder, tmp_path, monkeypatch):
     """One cluster of two workers serves the whole test, because starting one takes seconds."""
     ray = pytest.importorskip("ray")

@@ -56,6 +56,7 @@ def payloads(path):
     return {one.name: np.array(one.data) for one in gguf.GGUFReader(path).tensors}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gguf_gives_the_head_of_its_checkpoint(kind, tmp_path, rng):
     checkpoint = saved(kind, tmp_path / "model", rng)

@@ -19,7 +19,7 @@ from rdrr_manifests.package import open_package
 from support.checkpoints import make_checkpoint, write_tokenizer
 from support.gguf_files import LIKE_LLAMA_CPP, write_gguf
 from support.safetensor_files import llama_tensors, to_stored, write_llama
-from support.tiny_models import MORE_MODELS, TINY_MODELS
+from support.tiny_models import MORE_MODELS, TINY_MODELS, covering
 
 SMALL = {"num_hidden_layers": 2}
 
@@ -40,7 +40,7 @@ def payloads(folder):
     return {name: bytes(package.read(name)) for name in package.manifest.tensors}
 
 
-@pytest.mark.parametrize("tiny", TINY_MODELS + MORE_MODELS, ids=lambda tiny: tiny.name)
+@pytest.mark.parametrize("tiny", covering(TINY_MODELS + MORE_MODELS))
 def test_a_gguf_gives_the_package_of_its_checkpoint(tiny, tmp_path, rng):
     settings = SMALL | LIKE_LLAMA_CPP.get(tiny.model_type, {})
     checkpoint = make_checkpoint(tiny, tmp_path / "model", rng, **settings)

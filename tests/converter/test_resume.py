@@ -301,6 +301,7 @@ def test_resume_without_leftovers_converts_normally(folder, packages):
     assert listing(packages) == ["out"]
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("resume", [True, False])
 def test_a_concurrent_conversion_to_the_same_destination_is_refused_without_harm(
     folder, packages, resume

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
+from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from rdrr_converter.convert import convert
+from rdrr_manifests.graph.ops import Graph
 from rdrr_manifests.package import open_package, validate
-from support.checkpoints import make_model, save_checkpoint
+from support.checkpoints import make_checkpoint, make_model, save_checkpoint
 from support.older_names import canonical_name, is_conv1d, joined_norms, split_projections
 from support.state_space_names import is_input_projection, split_inputs
-from support.tiny_models import ALL_MODELS, TINY_MODELS
+from support.tiny_models import ALL_MODELS, COVERING, TINY_MODELS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tiny", ALL_MODELS, ids=lambda tiny: tiny.name)
 def test_every_weight_of_a_saved_model_is_in_the_package(tmp_path, rng, tiny):
     model = make_model(tiny, rng)
@@ -127,6 +133,38 @@ def separate_experts(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
         for expert, matrix in enumerate(own):
             found[f"{stem}.{expert}.{kind}_proj.weight"] = matrix.T
     return found
+
+
+@pytest.mark.thorough
+def test_the_covering_models_have_every_part_of_a_graph(tmp_path, rng):
+    parts = defaultdict(set)
+    for index, tiny in enumerate(ALL_MODELS):
+        folder = tmp_path / str(index)
+        convert(make_checkpoint(tiny, folder / "model", rng), folder / "out", quantize="f32")
+        with open_package(folder / "out") as package:
+            parts[tiny.name].update(parts_of(package.graph))
+    every = set().union(*parts.values())
+    assert every - set().union(*(parts[name] for name in COVERING)) == set()
+    assert every - set().union(*(parts[name] for name in COVERING[:10])) != set()  # the control
+
+
+def parts_of(graph: Graph) -> Iterator[Hashable]:
+    """Yield the pairs of ops in a graph, and each field of an op with the kind of its value."""
+    values = {op.out for op in graph.ops}
+    for op, following in pairwise([*graph.ops, None]):
+        yield type(op), type(following)
+        for field in fields(op):
+            kind = kind_of(getattr(op, field.name))
+            if kind not in values:  # names differ in each layer
+                yield type(op), field.name, kind
+
+
+def kind_of(value: object) -> Hashable:
+    """Return a value as far as it decides what is computed, rather than a size."""
+    if isinstance(value, tuple):
+        return tuple, len(value) > 0
+    is_neutral = value is None or isinstance(value, str) or value in (0, 1)
+    return value if is_neutral else type(value)
 
 
 def test_a_sharded_checkpoint_gives_the_same_package_as_a_single_file(tmp_path, rng):

@@ -28,7 +28,15 @@ from support.comparison import (
     stepped,
     transformers_logits,
 )
-from support.tiny_models import ALL_MODELS, MORE_MODELS, OLDER_MODELS, TINY_MODELS, VOCAB, TinyModel
+from support.tiny_models import (
+    ALL_MODELS,
+    MORE_MODELS,
+    OLDER_MODELS,
+    TINY_MODELS,
+    VOCAB,
+    TinyModel,
+    covering,
+)
 
 LAYERS = 2  # one with a sliding window and one without, if an architecture has both
 TOKENS, PREFILL = 216, 208
@@ -77,6 +85,16 @@ def _check(
     """Fail unless every backend and KV cache type stays within its tolerance."""
     cpu = CpuBackend(package, context=CONTEXT)
     assert _error(cpu, ids, reference) <= CPU
+    _check_gpu(package, device, ids, reference, paths)
+
+
+def _check_gpu(
+    package: Package,
+    device: Device,
+    ids: list[int],
+    reference: np.ndarray,
+    paths: Mapping[str, float],
+) -> None:
     for kv_dtype, tolerance in paths.items():
         backend = _gpu(package, device, kv_dtype)
         if package.manifest.moe_config is not None:
@@ -112,14 +130,22 @@ def _path(tiny: TinyModel, rng: np.random.Generator) -> Mapping[str, float]:
 
 
 @pytest.mark.parametrize("tiny", ALL_MODELS, ids=lambda tiny: tiny.name)
+def test_logits_of_the_torch_backend_are_those_of_transformers(tiny, tmp_path, rng):
+    model = make_model(tiny, rng, num_hidden_layers=LAYERS)
+    ids = rng.integers(3, VOCAB, TOKENS).tolist()
+    backend = CpuBackend(_packaged(model, tmp_path, quantize="f32"), context=CONTEXT)
+    assert _error(backend, ids, transformers_logits(model, ids)) <= CPU
+
+
+@pytest.mark.parametrize("tiny", covering(ALL_MODELS))
 def test_logits_of_unquantized_models_are_those_of_transformers(tiny, device, tmp_path, rng):
     model = make_model(tiny, rng, num_hidden_layers=LAYERS)
     ids = rng.integers(3, VOCAB, TOKENS).tolist()
     package = _packaged(model, tmp_path, quantize="f32")
-    _check(package, device, ids, transformers_logits(model, ids), _path(tiny, rng))
+    _check_gpu(package, device, ids, transformers_logits(model, ids), _path(tiny, rng))
 
 
-@pytest.mark.parametrize("tiny", [*TINY_MODELS, MIXTRAL], ids=lambda tiny: tiny.name)
+@pytest.mark.parametrize("tiny", covering([*TINY_MODELS, MIXTRAL]))
 def test_logits_of_quantized_models_are_those_of_their_dequantized_weights(
     tiny, device, tmp_path, rng
 ):
@@ -135,7 +161,7 @@ def test_logits_of_quantized_models_are_those_of_their_dequantized_weights(
     _check(package, device, ids, reference, PATHS if has_experts else _path(tiny, rng))
 
 
-@pytest.mark.parametrize("tiny", OLDER_MODELS, ids=lambda tiny: tiny.name)
+@pytest.mark.parametrize("tiny", covering(OLDER_MODELS))
 def test_quantized_models_with_layer_norm_compute_what_transformers_does(
     tiny, device, tmp_path, rng
 ):
@@ -152,6 +178,7 @@ def test_quantized_models_with_layer_norm_compute_what_transformers_does(
     backend.close()
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("transpose", [False, True], ids=["row", "column"])
 @pytest.mark.parametrize("quantize", ["q4_k_m", "q8_0", "f16", "f32"])
 def test_every_quantization_and_layout_matches_torch_on_the_same_bytes(
@@ -204,6 +231,7 @@ def _is_greedy(model, ids: list[int], out: list[int]) -> bool:
     return rows.argmax(axis=1).tolist() == out
 
 
+@pytest.mark.cover
 def test_greedy_text_of_the_bundled_model_is_that_of_transformers(bundled, device, rng):
     package, model = bundled
     codec = TextCodec(package.tokenizer_bytes())
@@ -217,6 +245,7 @@ def test_greedy_text_of_the_bundled_model_is_that_of_transformers(bundled, devic
         backend.close()
 
 
+@pytest.mark.cover
 def test_logits_of_the_bundled_model_are_those_of_transformers(bundled, device):
     package, model = bundled
     text = (EXAMPLE.parents[1] / "CONTRIBUTING.md").read_text()

@@ -81,6 +81,7 @@ def test_choices_in_upper_case_do_the_same(made_package, tmp_path):
 # Short names of repositories on the hub
 
 
+@pytest.mark.thorough
 def test_a_short_name_means_the_hub_where_no_such_path_exists(hub, variables, tmp_path):
     hub.add("org/checkpoint", files(EXAMPLE))
     out = tmp_path / "out"
@@ -256,6 +257,7 @@ def test_architectures_show_their_classes_where_these_need_not_be_folded(columns
     assert any("`rdrr architectures NAME`" in line for line in lines) == (columns == 60)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("flag", ["--quiet", "--json"])
 def test_no_bar_is_drawn_when_only_the_result_is_wanted(flag, tmp_path):
     shown = shown_in_a_terminal("convert", EXAMPLE, tmp_path / "out", flag, columns=60)

@@ -184,6 +184,7 @@ def test_an_abandoned_generation_leaves_the_head_usable(package, rng):
     assert draft.proposed == again.proposed
 
 
+@pytest.mark.thorough
 def test_sampled_tokens_have_the_distribution_of_the_model(package, rng):
     """Only the first draft token of a short generation is verified, many times."""
     backend = CpuBackend(package, context=CONTEXT)
@@ -226,6 +227,7 @@ def test_an_incomplete_head_is_left_out_with_a_note(tmp_path, rng):
         assert not [name for name in package.manifest.tensors if name.startswith("mtp.")]
 
 
+@pytest.mark.thorough
 def test_a_quantized_head_drafts_on_the_gpu(checkpoint, device, rng):
     folder, _ = checkpoint
     convert(folder, folder.parent / "quantized")

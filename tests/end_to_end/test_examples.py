@@ -35,6 +35,7 @@ def arguments(name, made_package, folder):
     }.get(name, (made_package, *PROMPTS))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(SHOWN))
 def test_an_example_runs_and_shows_what_it_promises(name, made_package, tmp_path):
     words = [str(one) for one in arguments(name, made_package, tmp_path)]

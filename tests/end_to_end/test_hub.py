@@ -54,6 +54,7 @@ def test_a_checkpoint_on_the_hub_gives_the_bytes_of_a_local_one_and_works_offlin
     assert "the cache does not have it" in error_line(unknown)
 
 
+@pytest.mark.thorough
 def test_a_revision_and_a_single_file_can_be_named(hub, variables, local, tmp_path):
     hub.add(NAME, {"README.md": b"nothing here yet"})
     hub.add(NAME, files(EXAMPLE), revision="v1/final")
@@ -137,6 +138,7 @@ def test_a_checkpoint_on_the_hub_is_not_taken_for_a_package(hub, variables):
     assert "convert it first" in error_line(done)
 
 
+@pytest.mark.thorough
 def test_an_adapter_on_the_hub_is_merged_and_works_offline_later(hub, variables, tmp_path, rng):
     module = "model.layers.0.self_attn.o_proj"
     shape = json.loads((EXAMPLE / "config.json").read_text())
@@ -154,6 +156,7 @@ def test_an_adapter_on_the_hub_is_merged_and_works_offline_later(hub, variables,
     assert files(tmp_path / "hub") == files(tmp_path / "local") == files(tmp_path / "again")
 
 
+@pytest.mark.thorough
 def test_an_embedding_model_is_fetched_with_its_modules(hub, variables, tmp_path):
     source, name = tmp_path / "embedding", "org/embedding"
     shutil.copytree(EXAMPLE, source)

@@ -36,6 +36,7 @@ def test_every_command_reads_what_convert_wrote_to_an_object_store(bucket, tmp_p
     assert "no manifest.json" in error_line(rdrr("inspect", f"{bucket}/nowhere"))
 
 
+@pytest.mark.thorough
 def test_google_cloud_storage_stores_and_returns_the_same_bytes_as_a_folder(tmp_path):
     local = tmp_path / "local"
     with gs_server() as bucket:

@@ -61,6 +61,7 @@ def device():
     opened.close()
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize(("tiny", "quantize", "options"), CASES)
 def test_odd_sizes_run_on_the_gpu_as_on_the_cpu(tiny, quantize, options, device, tmp_path, rng):
     model = make_model(tiny, rng, num_hidden_layers=2)

@@ -56,6 +56,7 @@ def backends(package, device):
     return made
 
 
+@pytest.mark.cover
 def test_every_pass_computes_the_same_with_the_table_on_the_host(package, device, rng):
     on_gpu, on_host = backends(package, device)
     ids = rng.integers(0, 384, 30).tolist()
@@ -81,6 +82,7 @@ def test_every_pass_computes_the_same_with_the_table_on_the_host(package, device
         one.close()
 
 
+@pytest.mark.cover
 def test_the_table_takes_no_gpu_memory(package, device):
     with_table, without = (
         footprint(package, device, policy, context=CONTEXT) for policy in (Policy(), ON_HOST)
@@ -97,6 +99,7 @@ def test_the_table_takes_no_gpu_memory(package, device):
     backend.close()
 
 
+@pytest.mark.thorough
 def test_a_model_that_fits_only_without_its_table_is_loaded_without(package, device):
     where = package.where
     needs = [

@@ -35,6 +35,7 @@ def python(*words: object) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.thorough
 def test_no_parser_misbehaves_on_hostile_cases(tmp_path):
     seed = seed_of_run()
     words = ("--cases", EACH * len(TARGETS), "--seed", seed, "--corpus", tmp_path)
@@ -75,6 +76,7 @@ def broken() -> dict[str, dict[str, dict[str, list[str]]]]:
     return {kind: json.loads(python("-c", _BROKEN, kind).stdout) for kind in ("marked", "unmarked")}
 
 
+@pytest.mark.thorough
 def test_every_kind_of_fault_is_found_with_its_case(broken):
     from fuzz.broken_readers import FAULTS, MARK
 
@@ -96,6 +98,7 @@ def test_the_corpus_is_small():
     assert 0 < sum(sizes) < MOST
 
 
+@pytest.mark.thorough
 def test_the_same_seed_makes_the_same_cases(tmp_path):
     ends = [
         python("-m", "fuzz", "--target", "imatrix", "--cases", 60, "--seed", seed, "--keep",

@@ -277,6 +277,7 @@ def test_a_json_file_of_a_checkpoint_has_the_bounds_of_its_kind(tmp_path, bounds
     refused(SourceError, "too large", MIB, lambda: read(path))
 
 
+@pytest.mark.thorough
 def test_a_tokenizer_as_large_as_published_ones_is_read():
     vocab = {f"token{number}": number for number in range(300_000)}
     merges = [[f"a{number}", "b"] for number in range(600_000)]

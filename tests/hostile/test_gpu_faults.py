@@ -47,6 +47,7 @@ def load(package, **options) -> front.Model:
     return front.load(package, **({"backend": "wgpu", "context": CONTEXT} | options))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_warm", [False, True], ids=["first generation", "later generation"])
 def test_a_device_lost_during_generation_ends_it_and_the_model_can_be_loaded_again(
     made_package, opened, expected, is_warm
@@ -171,6 +172,7 @@ def test_out_of_memory_during_generation_leaves_the_model_usable(made_package, o
         assert model.generate_batch([PROMPT, "Now"], max_tokens=12)[0].text == expected
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("kv_dtype", ["f16", "f32", "q8_0"])
 def test_a_model_beyond_the_limit_is_refused_before_a_weight_is_read(
     made_package, opened, monkeypatch, kv_dtype

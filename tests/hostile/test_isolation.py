@@ -46,6 +46,7 @@ def test_this_run_is_isolated():
     assert "rdrr-tests" in os.environ["XDG_CACHE_HOME"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "test",
     [

@@ -94,6 +94,7 @@ def memory_used(warm: Path, folder: Path, *, hints=None, hoards: bool = False) -
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc here")
 @pytest.mark.parametrize(
     ("dtype", "layers", "hints"),
@@ -108,6 +109,7 @@ def test_host_memory_of_a_load_does_not_grow_with_the_package(package_of, dtype,
     assert found["memory_used"] < BOUND
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc here")
 def test_a_loader_that_kept_what_it_read_would_be_noticed(package_of):
     warm, large = package_of("F16", 1), package_of("F16", 36)

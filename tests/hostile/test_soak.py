@@ -9,6 +9,7 @@ from soak import BOUNDS, Sample, excess, growth, samples
 ROUNDS = 3
 
 
+@pytest.mark.thorough
 def test_loads_generations_and_closes_leave_nothing_behind(made_package, rng):
     seed = int(rng.integers(0, 1 << 30))
     found = list(samples(made_package, seed, lambda done: done < ROUNDS, calls=1))

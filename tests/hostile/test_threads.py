@@ -34,12 +34,14 @@ def expected_texts(model) -> dict[str, str]:
     return texts_of(model)
 
 
+@pytest.mark.thorough
 def test_calls_from_many_threads_give_the_same_text_as_single_calls(model, expected_texts, rng):
     seeds = rng.integers(0, 1 << 30, THREADS).tolist()
     in_threads(model, expected_texts, seeds, rounds=ROUNDS)
     assert texts_of(model) == expected_texts
 
 
+@pytest.mark.thorough
 def test_one_generation_may_be_read_by_several_threads(model, expected_texts):
     generation = model.generate(PROMPTS[0], max_tokens=TOKENS, interval=1)
     with ThreadPoolExecutor(THREADS) as pool:

@@ -167,6 +167,7 @@ def test_a_tokenizer_that_takes_too_long_is_abandoned(monkeypatch):
     assert any(thread.name == "rdrr-tokenizer" for thread in threading.enumerate())
 
 
+@pytest.mark.thorough
 def test_the_length_of_a_text_is_bounded_and_less_if_the_tokenizer_expands_it():
     plain = BoundedTokenizer(tokenizer(model={"vocab": {"b": 0}}))
     assert plain.encode("a" * MAX_TEXT) == []

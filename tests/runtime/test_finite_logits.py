@@ -179,6 +179,7 @@ CALLS: dict[str, Callable[[GpuBackend, list[int]], None]] = {
 }
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_broken_weight_ends_every_way_of_choosing_tokens(device, tmp_path, rng, policy):
     ids = rng.integers(0, VOCAB, 12).tolist()

@@ -69,6 +69,7 @@ def results(
         backend.close()
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("quantize", ["q4_k_m", "f16"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_joined_feed_forward_changes_the_phases_and_not_the_logits(
@@ -90,6 +91,7 @@ def test_a_joined_feed_forward_changes_the_phases_and_not_the_logits(
     assert chosen == same
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("fused", [False, True], ids=["separate", "fused"])
 @pytest.mark.parametrize(("family", "pairs"), [("llama", 16), ("gemma3_text", 32), ("llama", 64)])
 def test_a_column_major_feed_forward_changes_the_phases_and_not_the_logits(
@@ -113,6 +115,7 @@ def test_a_column_major_feed_forward_changes_the_phases_and_not_the_logits(
     assert chosen == same
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize(("family", "pairs"), [("llama", 64), ("gemma3_text", 16)])
 def test_a_column_major_feed_forward_in_int8_is_as_near_to_the_exact_logits_as_two_phases(
     device: Device,

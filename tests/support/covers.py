@@ -20,11 +20,11 @@ SMALL = range(-1, 5)
 
 
 def cover(tests: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """Choose tests of one file greedily, until each function and each feature occurs.
+    """Choose tests greedily, until each function and each feature occurs.
 
     The choice follows from the tests and their order alone.
     """
-    wanting = {test: {("function", _function(test)), *features(test)} for test in tests}
+    wanting = {test: {("function", function_of(test)), *features(test)} for test in tests}
     missing = set().union(*wanting.values()) if wanting else set()
     kept = []
     while missing:
@@ -46,7 +46,8 @@ def features(test: pytest.Item) -> set[Feature]:
     }
 
 
-def _function(test: pytest.Item) -> str:
+def function_of(test: pytest.Item) -> str:
+    """Return the file and the name of the function of a test."""
     return test.nodeid.split("[")[0]
 
 

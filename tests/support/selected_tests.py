@@ -1,10 +1,11 @@
 """Which tests run: all of them, unless the environment asks for fewer.
 
-`RDRR_TEST_COVER=1`, which `make test` sets, leaves out the tests that are marked `thorough`, and of
-the files with many cases all but a cover (`support.covers`). `RDRR_TEST_SAMPLE=N` keeps N kernel
-tests of each file; the choice follows from the seed of the run, and `RDRR_TEST_SAMPLE=N:SEED`
-repeats another. With `RDRR_TEST_DEVICE=dawn` only those tests of kernels run that use a device.
-Every run reads this module, so it imports nothing that takes long.
+`RDRR_TEST_COVER=1`, which `make test` sets, leaves out the tests that are marked `thorough`. Of the
+kernel tests of each file, and of the cases of each test that is marked `cover`, it keeps a cover
+(`support.covers`). `RDRR_TEST_SAMPLE=N` keeps N kernel tests of each file; the choice follows from
+the seed of the run, and `RDRR_TEST_SAMPLE=N:SEED` repeats another. With `RDRR_TEST_DEVICE=dawn`
+only those tests of kernels run that use a device. Every run reads this module, so it imports
+nothing that takes long.
 """
 
 from __future__ import annotations
@@ -12,19 +13,16 @@ from __future__ import annotations
 import os
 import random
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from pathlib import Path
 
 import pytest
-from support.covers import cover
+from support.covers import cover, function_of
 from support.seeds import seed_of_run
 
 COVER, SAMPLE = "RDRR_TEST_COVER", "RDRR_TEST_SAMPLE"
 TESTS = Path(__file__).parents[1]
 KERNELS = TESTS / "runtime" / "phases"
-PRODUCTS = (KERNELS,)
-"""Folders and files whose tests have so many cases that `make test` runs a cover of them."""
-
 DEVICES = {"device", "plain_device"}
 
 
@@ -69,24 +67,24 @@ def _compiles(test: pytest.Item) -> bool:
 
 def _sampled(tests: list[pytest.Item], count: int, seed: int) -> list[pytest.Item]:
     rng = random.Random(seed)
+    files: dict[Path, list[pytest.Item]] = defaultdict(list)
     kernels = [test for test in tests if _is_kernel(test) and _compiles(test)]
-    sample = [
-        test
-        for of_file in _by_file(kernels)
-        for test in rng.sample(of_file, min(count, len(of_file)))
-    ]
+    for test in kernels:
+        files[test.path].append(test)
+    sample = [test for file in files.values() for test in rng.sample(file, min(count, len(file)))]
     return [*sample, *set(tests).difference(kernels)]
 
 
 def _covered(tests: list[pytest.Item]) -> list[pytest.Item]:
     usual = [test for test in tests if test.get_closest_marker("thorough") is None]
-    products = [test for test in usual if any(map(test.path.is_relative_to, PRODUCTS))]
-    covers = [test for of_file in _by_file(products) for test in cover(of_file)]
-    return [*covers, *set(usual).difference(products)]
+    groups: dict[Hashable, list[pytest.Item]] = defaultdict(list)
+    for test in usual:
+        groups[_group(test)].append(test)
+    return [test for group in groups.values() for test in cover(group)]
 
 
-def _by_file(tests: Iterable[pytest.Item]) -> Iterable[list[pytest.Item]]:
-    files: dict[Path, list[pytest.Item]] = defaultdict(list)
-    for test in tests:
-        files[test.path].append(test)
-    return files.values()
+def _group(test: pytest.Item) -> Hashable:
+    """Return what the tests of a cover have in common: a file, a function, or all of the test."""
+    if _is_kernel(test):
+        return test.path
+    return function_of(test) if test.get_closest_marker("cover") else test.nodeid

@@ -147,6 +147,7 @@ def packages(request, tmp_path_factory):
     return made
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("name", ["hardware", "software, default limits, no features"])
 def test_a_reason_names_the_kernel_that_runs_and_no_hint_is_ignored(packages, name) -> None:
     for kind, package in packages.items():

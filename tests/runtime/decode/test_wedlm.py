@@ -96,6 +96,7 @@ CASES = [(where, one) for where in ("on_cpu", "on_gpu") for one in SETTINGS]
 """Backends and settings; on the GPU, passes run ahead of readback."""
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize(("where", "setting"), CASES)
 def test_every_pass_equals_that_of_the_definition(request, package, rng, where, setting):
     window, tau, slope, cap = setting

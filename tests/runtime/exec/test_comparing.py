@@ -53,6 +53,7 @@ def expected(package, device):
     return _decoded(package, device, None)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("is_faster", [True, False])
 def test_the_faster_way_stays(package, device, expected, monkeypatch, is_faster):
     monkeypatch.setattr(comparing, "PASSES", GROUP)
@@ -117,6 +118,7 @@ def test_tokens_of_a_constraint_run_the_faster_way_too(package, device, monkeypa
     assert counts[0] - counts[-1] == saved
 
 
+@pytest.mark.thorough
 def test_a_sequence_alone_in_a_batch_is_compared_by_itself(package, device, monkeypatch):
     monkeypatch.setattr(comparing, "better", lambda *_: True)
     dispatches = []

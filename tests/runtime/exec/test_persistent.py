@@ -58,6 +58,7 @@ def _ids_of(package, device, persistence=None):
         backend.close()
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize(("dtype", "layout"), [("Q4_K", "row"), ("F16", "row"), ("Q4_K", "column")])
 def test_one_workgroup_chooses_the_tokens_of_the_dispatches(tmp_path, device, dtype, layout, rng):
     manifest = llama_manifest(dtype, layout)
@@ -260,6 +261,7 @@ def _withhold_a_word(source):
     return re.sub(store, r"if (\1 != 3u) { \g<0> }", source, count=1)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("change", [_wait_for_one_more, _withhold_a_word])
 def test_a_pass_that_waits_for_what_never_comes_gives_up_and_is_repeated(
     package, device, monkeypatch, caplog, change
@@ -285,6 +287,7 @@ def test_a_pass_that_waits_for_what_never_comes_gives_up_and_is_repeated(
     assert sum("gave up" in one.message for one in caplog.records) == 1
 
 
+@pytest.mark.thorough
 def test_a_change_that_withholds_nothing_does_not_make_a_pass_give_up(
     package, device, monkeypatch, caplog
 ):

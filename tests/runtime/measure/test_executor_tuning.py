@@ -29,6 +29,7 @@ def setting(request, tmp_path_factory, device):
     return Setting(package, device, Policy(), 24, "f16", frozenset(OPS), 3)
 
 
+@pytest.mark.thorough
 def test_grids_are_timed_beside_dispatches(setting):
     if not setting.device.info.software:
         pytest.skip("several workgroups may run at the same time")

@@ -108,6 +108,7 @@ def test_a_kernel_without_measurable_time_is_an_error(device, tmp_path, rng, mon
         profile(package, device, Policy(), context=8, prompt_tokens=1, tokens=1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tokens", [20, 500], ids="{} tokens".format)
 def test_a_dispatch_that_a_pass_leaves_out_is_not_listed(device, tmp_path, rng, tokens):
     package = write_random_package(tmp_path / "package", llama_manifest(), rng)

@@ -353,6 +353,7 @@ def test_tiles_with_their_keys_in_splits_equal_torch(any_bench, rng, spec, which
         check(any_bench, rng, spec, **wanted, max_rows=20, splits=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("heads", "head_dim"), [(16, 64), (4, 256)])
 @pytest.mark.parametrize("which", TILED)
 def test_every_form_of_a_tile_with_splits_equals_torch(bench, rng, which, heads, head_dim) -> None:

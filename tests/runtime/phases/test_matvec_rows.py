@@ -72,7 +72,11 @@ def errors(
 
 @pytest.mark.parametrize(
     ("dtype", "shape"),
-    [("Q8_0", (30, 160)), ("Q4_K", (89, 608)), ("Q6_K", (64, 288))],
+    [
+        pytest.param("Q8_0", (30, 160), marks=pytest.mark.thorough),
+        ("Q4_K", (89, 608)),
+        pytest.param("Q6_K", (64, 288), marks=pytest.mark.thorough),
+    ],
     ids=str,
 )
 def test_every_number_of_rows_equals_the_reference(bench, rng, dtype, shape) -> None:

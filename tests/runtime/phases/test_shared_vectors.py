@@ -115,6 +115,7 @@ def kernels_of_linear_attention(bench: Bench) -> Iterator[Kernel]:
         yield as_dispatch(phase).kernel
 
 
+@pytest.mark.thorough
 def test_no_kernel_writes_a_component(request, bench, tmp_path, monkeypatch) -> None:
     found: dict[str, str] = {}
     for features in ("device", "plain_device"):

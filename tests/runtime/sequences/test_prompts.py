@@ -105,7 +105,15 @@ def test_logits_of_short_prompts_are_close_to_torch(backend, package, rng):
         assert relative_error(found, expected[count - 2 : count - 1]) > APART  # the control
 
 
-@pytest.mark.parametrize("count", [20, 70, 513, 540])
+@pytest.mark.parametrize(
+    "count",
+    [
+        20,
+        pytest.param(70, marks=pytest.mark.thorough),
+        513,
+        pytest.param(540, marks=pytest.mark.thorough),
+    ],
+)
 def test_the_last_ids_of_a_prompt_run_in_a_shorter_pass_with_the_same_result(
     backend, rng, count, monkeypatch
 ):

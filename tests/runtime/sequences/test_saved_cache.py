@@ -26,6 +26,7 @@ def opened(package, device, dtype: str, context: int):
     return GpuBackend(package, context=context, kv_dtype=dtype, device=device)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", ["cpu", "f16", "f32", "q8_0"])
 def test_a_sequence_continues_in_another_backend_with_another_context(package, device, dtype, rng):
     ids = rng.integers(0, VOCAB, 8).tolist()

@@ -195,6 +195,7 @@ def test_speculative_decoding_gives_the_ids_of_plain_decoding(backend, package, 
     assert_same_ids(continued(engine, more, 8), fresh(backend, more, 8), more, package)
 
 
+@pytest.mark.thorough
 def test_a_hybrid_can_be_the_draft_of_another(package, tmp_path, device, rng):
     draft = opened(write_hybrid(tmp_path, rng), device, "f32")
     target, same = opened(package, device, "f32"), opened(package, device, "f32")

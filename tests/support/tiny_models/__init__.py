@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from support.tiny_models.covering import COVERING, covering
 from support.tiny_models.gemma import GEMMA3N_MODELS, GEMMA4_MODELS
 from support.tiny_models.latest import LATENT_YARN, LATEST_MODELS
 from support.tiny_models.layer_norm import OLDER_MODELS
@@ -21,6 +22,7 @@ ALL_MODELS = (
 
 __all__ = [
     "ALL_MODELS",
+    "COVERING",
     "GEMMA3N_MODELS",
     "GEMMA4_MODELS",
     "LATENT_YARN",
@@ -32,4 +34,5 @@ __all__ = [
     "TINY_MODELS",
     "VOCAB",
     "TinyModel",
+    "covering",
 ]
