@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.commands import EXAMPLE, rdrr
+from support.cpu_time import noting
 from support.isolation import isolate
 from support.seeds import VARIABLE, generator_of, seed_of_run
 from support.selected_tests import is_covering, left_out, wanted_sample
@@ -39,6 +40,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     others = left_out(items)
     config.hook.pytest_deselected(items=[one for one in items if one in others])
     items[:] = [one for one in items if one not in others]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Note what a test costs, with its fixtures, if that is asked for."""
+    with noting(item.nodeid):
+        return (yield)
 
 
 @pytest.fixture(autouse=True)

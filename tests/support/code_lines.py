@@ -1,0 +1,44 @@
+"""Count lines of code: those that are not blank, and not only a comment or part of a docstring."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+SLASHES = {".wgsl", ".ts", ".js", ".mjs", ".css"}
+"""Endings of files whose comments begin with two slashes; blocks of comments count as code."""
+
+
+def code_lines(folder: Path) -> int:
+    """Return the lines of code of all modules and shaders of a folder, those below it included."""
+    return sum(_lines_of(path) for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def _lines_of(path: Path) -> int:
+    if path.suffix == ".py":
+        return python_lines(path.read_text(encoding="utf-8"))
+    if path.suffix in SLASHES and "node_modules" not in path.parts:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return sum(not line.strip().startswith(("//", "/*")) for line in lines if line.strip())
+    return 0
+
+
+def python_lines(source: str) -> int:
+    """Return the lines of code of a module; a comment has a line of its own."""
+    lines = enumerate(source.splitlines(), start=1)
+    code = {number for number, line in lines if line.strip() and not line.strip().startswith("#")}
+    return len(code - _docstrings(ast.parse(source)))
+
+
+def _docstrings(tree: ast.Module) -> set[int]:
+    """Return the numbers of the lines of all docstrings."""
+    first = [node.body[0] for node in ast.walk(tree) if isinstance(node, DOCUMENTED) and node.body]
+    return {
+        line
+        for statement in first
+        if isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+        for line in range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+    }
