@@ -60,6 +60,7 @@ def test_the_times_of_the_kernels_add_up_to_the_step(measured):
         assert all(one["calls"] == one["ops"] * step["runs"] for one in step["kernels"])
 
 
+@pytest.mark.thorough
 def test_every_dispatch_that_serves_an_op_is_measured(measured):
     chosen = rdrr("explain", measured.where, "--json").json()["choices"]
     for step in ("prefill", "decode"):

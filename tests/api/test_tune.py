@@ -75,6 +75,7 @@ def test_explain_says_what_is_tuned(package, stored):
     assert str(stored) in shown
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [

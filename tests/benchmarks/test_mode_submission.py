@@ -61,6 +61,7 @@ def submitting(
     return backend.device.submitting(ModeSubmitter(handle, how, calls))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("interval", [1, 4])
 @pytest.mark.parametrize("api", APIS)

@@ -55,6 +55,7 @@ def test_large_checkpoints_are_split_into_shards_that_belong_together(tmp_path, 
     assert sum(one.stat().st_size for one in files) > total
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TINY)
 def test_the_converter_takes_every_kind_of_checkpoint_and_the_package_runs(name, tmp_path):
     synthesize.synthesize(ALL_SHAPES[name], tmp_path / "source")

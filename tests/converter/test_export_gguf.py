@@ -17,7 +17,7 @@ from rdrr_manifests.package import open_package
 from support.checkpoints import make_checkpoint, write_tokenizer
 from support.gguf_files import LIKE_LLAMA_CPP, q4_k_m, write_gguf
 from support.safetensor_files import llama_tensors, write_llama
-from support.tiny_models import MORE_MODELS, TINY_MODELS, TinyModel
+from support.tiny_models import MORE_MODELS, TINY_MODELS, TinyModel, covering
 
 LAYERS = 2
 
@@ -58,7 +58,7 @@ def test_a_round_trip_keeps_every_payload(tmp_path, llama, dtype, options):
     assert ["without merges" in note for note in result.notes] == [True]
 
 
-@pytest.mark.parametrize("tiny", TINY_MODELS + MORE_MODELS, ids=lambda tiny: tiny.name)
+@pytest.mark.parametrize("tiny", covering(TINY_MODELS + MORE_MODELS))
 def test_every_architecture_survives_a_round_trip(tmp_path, rng, tiny):
     options = {"num_hidden_layers": LAYERS, **LIKE_LLAMA_CPP.get(tiny.model_type, {})}
     folder = make_checkpoint(tiny, tmp_path / "model", rng, **options)

@@ -105,6 +105,7 @@ def test_a_shared_shader_computes_with_the_constants_of_each_kernel(shares, gene
         opened.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(on_dawn(), reason="Dawn compiles kernels as GPUs do")
 def test_a_model_computes_the_same_with_constants_of_either_kind(tmp_path, rng):
     """Software adapters run most of these tests, and GPUs compile what only this one runs."""

@@ -190,6 +190,7 @@ def greedy_on_the_host(backend: GpuBackend, ids: list[int], count: int) -> list[
     return sequence[len(ids) :]
 
 
+@pytest.mark.thorough
 def test_ids_are_the_same_with_an_end_at_every_position_of_an_interval(backend, rng):
     ids, stops = varied_prompt(backend, rng), frozenset({Ending.EOS})
     plain = greedy_on_the_host(backend, ids, 10)

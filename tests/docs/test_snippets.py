@@ -22,6 +22,9 @@ from support.commands import EXAMPLE, environment, rdrr
 from support.snippets import PAGES, ROOT, Snippet, snippets
 
 RUN_PAGES = [page for page in PAGES if any(one.is_run for one in snippets(page))]
+FIRST = ("README.md", "tutorial.md", "errors.md")
+"""Pages that a reader begins with, which `make test` runs."""
+
 NAMED = {page: page.relative_to(ROOT).as_posix() for page in PAGES}
 
 
@@ -42,7 +45,14 @@ def folder(package, tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("page", RUN_PAGES, ids=NAMED.get)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=() if page.name in FIRST else pytest.mark.thorough)
+        for page in RUN_PAGES
+    ],
+    ids=NAMED.get,
+)
 def test_the_snippets_of_a_page_run_in_order(page, folder):
     """In this process, which saves the imports of each command."""
     for part in parts_of(page, run_here, run_python_here):

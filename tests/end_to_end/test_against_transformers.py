@@ -137,7 +137,7 @@ def test_logits_of_the_torch_backend_are_those_of_transformers(tiny, tmp_path, r
     assert _error(backend, ids, transformers_logits(model, ids)) <= CPU
 
 
-@pytest.mark.parametrize("tiny", covering(ALL_MODELS))
+@pytest.mark.parametrize("tiny", covering(ALL_MODELS, first=13))
 def test_logits_of_unquantized_models_are_those_of_transformers(tiny, device, tmp_path, rng):
     model = make_model(tiny, rng, num_hidden_layers=LAYERS)
     ids = rng.integers(3, VOCAB, TOKENS).tolist()
@@ -161,7 +161,7 @@ def test_logits_of_quantized_models_are_those_of_their_dequantized_weights(
     _check(package, device, ids, reference, PATHS if has_experts else _path(tiny, rng))
 
 
-@pytest.mark.parametrize("tiny", covering(OLDER_MODELS))
+@pytest.mark.parametrize("tiny", covering(OLDER_MODELS, first=10))
 def test_quantized_models_with_layer_norm_compute_what_transformers_does(
     tiny, device, tmp_path, rng
 ):

@@ -39,6 +39,7 @@ def test_the_figures_of_a_package_have_stable_keys_and_exact_work(folder):
     assert found["decode_tokens_per_second"]["median"] > 0
 
 
+@pytest.mark.thorough
 def test_a_hint_that_is_not_honoured_is_reported(folder):
     words = ("bench", folder, *SHORT, "--kernel-hint")
     found = rdrr(*words, "f16Matmul=gemv", "--json").json()

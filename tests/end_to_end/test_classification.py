@@ -41,6 +41,7 @@ def converted(tmp_path, **options):
     return package
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("backend", ["cpu", "wgpu"])
 @pytest.mark.parametrize(
     "tiny", [QWEN3, TinyModel("llama"), GEMMA3, GPT2], ids=lambda one: one.name

@@ -265,6 +265,7 @@ def test_no_bar_is_drawn_when_only_the_result_is_wanted(flag, tmp_path):
     assert (shown == "") == (flag == "--quiet")
 
 
+@pytest.mark.thorough
 def test_a_terminal_shows_what_is_done_before_the_text_comes(made_package):
     words = ("generate", made_package, "-p", "And it", "-n", 2)
     shown = shown_in_a_terminal(*words, columns=60)

@@ -87,6 +87,7 @@ def test_the_head_of_every_family_computes_the_formula(name, tmp_path, rng):
         assert_head_computes(backend, package, folder, head, ids, 1e-4)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("kind", ["cpu", "f32", "f16", "q8_0"])
 def test_the_head_computes_the_formula_on_both_backends(kind, checkpoint, package, device, rng):
     if kind == "cpu":
@@ -99,6 +100,7 @@ def test_the_head_computes_the_formula_on_both_backends(kind, checkpoint, packag
     backend.close()
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("by", ["embedding", "hidden"])
 @pytest.mark.parametrize("backend", ["cpu", "wgpu"])
 def test_a_head_that_knows_the_next_token_is_accepted(by, backend, tmp_path, rng):
@@ -139,6 +141,7 @@ def generated(engine: Engine, ids, count: int, draft=None, **options) -> list[in
     return [one for run in runs for one in run]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["cpu", "wgpu"])
 def test_a_conversation_is_drafted_as_if_it_were_new(kind, package, device, rng):
     """The turns alternate between strategies, and the prompts are longer than what is kept."""

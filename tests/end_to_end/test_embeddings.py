@@ -50,6 +50,7 @@ def hidden_states(model, ids):
         return model.model(torch.tensor([ids]), use_cache=False).last_hidden_state[0]
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("backend", ["cpu", "wgpu"])
 @pytest.mark.parametrize(
     ("pooling", "normalize", "include_prompt"),

@@ -51,6 +51,7 @@ def packaged(model, folder, **options):
     return folder / "package"
 
 
+@pytest.mark.cover
 def test_both_backends_compute_what_transformers_does(model, device, tmp_path, rng):
     ids = rng.integers(3, VOCAB, TOKENS).tolist()
     reference = transformers_logits(model, ids)

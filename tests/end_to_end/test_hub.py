@@ -32,6 +32,7 @@ def local(tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_on_the_hub_gives_the_bytes_of_a_local_one_and_works_offline_later(
     hub, variables, local, tmp_path
 ):

@@ -41,6 +41,7 @@ def packaged(kind, rng, folder, **options):
     return model, open_package(folder / "package")
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("kind", ["qwen3_5_text", "lfm2"])
 def test_a_quantized_hybrid_computes_what_its_dequantized_weights_do(kind, device, tmp_path, rng):
     model, package = packaged(kind, rng, tmp_path, quantize="q4_k_m")
