@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,26 @@ def reported_seed(request: pytest.FixtureRequest) -> None:
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Return the random generator of a test."""
     return generator_of(request)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_pipelines() -> Iterator[None]:
+    """In `make test`, let all kernels that differ only in numbers share a pipeline.
+
+    Elsewhere only general kernels do. The models of the tests differ in their sizes, so this halves
+    the pipelines that the software adapter compiles, which is most of what the tests cost.
+    """
+    if not is_covering():
+        yield
+        return
+    from rdrr_device.pipelines import Pipelines
+
+    build = Pipelines._shared
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Pipelines, "_shared", lambda self, kernel: build(self, replace(kernel, general=True))
+        )
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -208,7 +208,7 @@ def test_another_model_is_beyond_every_tolerance(tmp_path, rng):
     assert relative_error(ours, reference) > 10 * DEFAULT
 
 
-@pytest.fixture(scope="module", params=["f32", "q4_k_m"])
+@pytest.fixture(scope="module", params=[pytest.param("f32", marks=pytest.mark.thorough), "q4_k_m"])
 def bundled(request, tmp_path_factory):
     """Return the bundled model as a package, and in transformers with the package's weights."""
     import torch

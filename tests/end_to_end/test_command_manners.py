@@ -235,6 +235,7 @@ def test_the_help_says_how_completion_is_installed_and_it_is_printed():
 # Progress
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [60, 120])
 def test_bars_and_tables_fit_the_terminal(columns, tmp_path):
     shown = shown_in_a_terminal("convert", EXAMPLE, tmp_path / "out", columns=columns)

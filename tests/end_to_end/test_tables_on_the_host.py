@@ -24,7 +24,7 @@ ON_HOST = Policy(keeps_tables_on_host=True)
 TABLE = "model.embed_tokens_per_layer.weight"
 
 
-@pytest.fixture(scope="module", params=["f32", "q4_k_m"])
+@pytest.fixture(scope="module", params=[pytest.param("f32", marks=pytest.mark.thorough), "q4_k_m"])
 def package(request, tmp_path_factory):
     """A Gemma 4 with inputs of each layer, in shards that are smaller than its table."""
     options = [dict(one.options) for one in ALL_MODELS]
@@ -56,7 +56,6 @@ def backends(package, device):
     return made
 
 
-@pytest.mark.cover
 def test_every_pass_computes_the_same_with_the_table_on_the_host(package, device, rng):
     on_gpu, on_host = backends(package, device)
     ids = rng.integers(0, 384, 30).tolist()
@@ -82,7 +81,6 @@ def test_every_pass_computes_the_same_with_the_table_on_the_host(package, device
         one.close()
 
 
-@pytest.mark.cover
 def test_the_table_takes_no_gpu_memory(package, device):
     with_table, without = (
         footprint(package, device, policy, context=CONTEXT) for policy in (Policy(), ON_HOST)

@@ -202,6 +202,7 @@ def test_a_pass_that_cannot_be_lowered_for_a_grid_stays_as_it_is(
     assert _decoded(package, device, COMPARES, settles=True)[1] == expected[1]
 
 
+@pytest.mark.thorough
 def test_workgroups_that_do_not_meet_rule_it_out(package, device, expected, monkeypatch):
     monkeypatch.setattr(comparing, "PASSES", GROUP)
     several = Persistence((Grid(128, 64),), "a test asks for it", polls=1000, compares=True)

@@ -58,8 +58,14 @@ def _ids_of(package, device, persistence=None):
         backend.close()
 
 
-@pytest.mark.cover
-@pytest.mark.parametrize(("dtype", "layout"), [("Q4_K", "row"), ("F16", "row"), ("Q4_K", "column")])
+@pytest.mark.parametrize(
+    ("dtype", "layout"),
+    [
+        pytest.param("Q4_K", "row", marks=pytest.mark.thorough),
+        pytest.param("F16", "row", marks=pytest.mark.thorough),
+        ("Q4_K", "column"),
+    ],
+)
 def test_one_workgroup_chooses_the_tokens_of_the_dispatches(tmp_path, device, dtype, layout, rng):
     manifest = llama_manifest(dtype, layout)
     package = write_random_package(tmp_path, manifest, rng)
@@ -210,6 +216,7 @@ def _batch_ids(backend, options=None):
     return ids, backend.device.counters.since(before).dispatches / TOKENS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [None, SAMPLED["penalties"]], ids=["greedy", "sampled"])
 def test_a_sequence_alone_in_a_batch_takes_one_dispatch_a_token(package, device, options):
     launched, backend = _backend(package, device), _backend(package, device, ONE)

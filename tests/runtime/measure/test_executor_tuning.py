@@ -43,6 +43,7 @@ def test_grids_are_timed_beside_dispatches(setting):
     assert found.seconds == (one.seconds if found.chosen else found.dispatches)
 
 
+@pytest.mark.thorough
 def test_kernels_tuned_to_other_workgroups_do_not_rule_out_a_grid(setting):
     def threads(tuning):
         with arena(setting.device, "test") as buffers:
