@@ -35,7 +35,7 @@ from rdrr_runtime.phases.requantize import (
     shared_bytes,
     whole_bytes,
 )
-from rdrr_runtime.phases.routing import Routed
+from rdrr_runtime.phases.routes import Routed
 
 
 @dataclass(frozen=True)

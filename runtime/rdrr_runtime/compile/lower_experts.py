@@ -26,13 +26,8 @@ from rdrr_runtime.phases.quantize_rows import QuantizedRows
 from rdrr_runtime.phases.quantize_small_batch import quantize_small_batch, small_batch_bytes
 from rdrr_runtime.phases.rmsnorm import rms_norm
 from rdrr_runtime.phases.router_topk import RouterSpec, router_topk
-from rdrr_runtime.phases.routing import (
-    ROUTE_WORDS,
-    Routed,
-    expert_combine,
-    expert_groups,
-    groups_bytes,
-)
+from rdrr_runtime.phases.routes import ROUTE_WORDS, Routed
+from rdrr_runtime.phases.routing import expert_combine, expert_groups, groups_bytes
 from rdrr_runtime.phases.sigmoid_gate import sigmoid_gate
 
 

@@ -24,10 +24,9 @@ from rdrr_format.errors import DeviceError, FormatError
 
 from rdrr_runtime.phases.attention_spec import AttentionRecord, AttentionSpec, SplitTuning
 from rdrr_runtime.phases.attention_tiled import attention_tiled, tiled_refusal
-from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.context import OpContext, power_of_two
 from rdrr_runtime.phases.kv_cache import MAX_HEAD_DIM, LayerCache
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
-from rdrr_runtime.phases.weight_checks import power_of_two
 
 
 class AttentionKernel(StrEnum):

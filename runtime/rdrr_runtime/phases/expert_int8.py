@@ -15,7 +15,8 @@ from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec_record import MatvecRows, RowsMatrix
 from rdrr_runtime.phases.phase import Phase, Work
 from rdrr_runtime.phases.quantize_small_batch import small_batch_bytes, units_of
-from rdrr_runtime.phases.routing import Routed, expert_outputs, need_routes
+from rdrr_runtime.phases.routes import Routed, need_routes
+from rdrr_runtime.phases.routing import expert_outputs
 
 WORKGROUP = 128
 TEAM = 32

@@ -10,13 +10,14 @@ from __future__ import annotations
 from rdrr_device.buffers import BufferSlice
 
 from rdrr_runtime.phases.bound_weights import bind_parts
-from rdrr_runtime.phases.context import OpContext, need_floats
+from rdrr_runtime.phases.context import OpContext, need_floats, power_of_two
 from rdrr_runtime.phases.formats import HALF
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.linear_records import GemvRow, float_fields
 from rdrr_runtime.phases.phase import Phase, Work
-from rdrr_runtime.phases.routing import Routed, expert_outputs, need_routes
-from rdrr_runtime.phases.weight_checks import half_units, power_of_two
+from rdrr_runtime.phases.routes import Routed, need_routes
+from rdrr_runtime.phases.routing import expert_outputs
+from rdrr_runtime.phases.weight_checks import half_units
 
 
 def expert_linear(

@@ -19,7 +19,8 @@ from rdrr_runtime.phases.linear_records import LinearRecord, MatmulInt8, MatmulT
 from rdrr_runtime.phases.matmul_int8 import TINY, steps_of
 from rdrr_runtime.phases.phase import Phase, Work
 from rdrr_runtime.phases.quantize_rows import QuantizedRows
-from rdrr_runtime.phases.routing import Routed, expert_outputs, groups_bytes
+from rdrr_runtime.phases.routes import Routed
+from rdrr_runtime.phases.routing import expert_outputs, groups_bytes
 
 MIN_ROWS = 32
 """Fewest token rows of a pass for which tiles over each expert's routes are used."""

@@ -10,7 +10,7 @@ from rdrr_manifests.graph import Clamp
 from rdrr_runtime.phases.activation import check_activation
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
-from rdrr_runtime.phases.routing import Routed, need_routes
+from rdrr_runtime.phases.routes import Routed, need_routes
 
 CLAMPED = "clamped_silu"
 """The formula of snippets/activate.wgsl for the clamped SwiGLU."""

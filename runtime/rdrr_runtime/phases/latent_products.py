@@ -10,12 +10,12 @@ from rdrr_device.tuning import AnyTuningKey
 from rdrr_format.errors import DeviceError, FormatError
 
 from rdrr_runtime.phases.bound_weights import BoundWeights, WeightsRecord, bind_whole
-from rdrr_runtime.phases.context import OpContext, need_floats
+from rdrr_runtime.phases.context import OpContext, need_floats, power_of_two
 from rdrr_runtime.phases.fusion import AttentionSplits, Input
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.latent import LatentSpec
 from rdrr_runtime.phases.phase import Phase, Work, choice
-from rdrr_runtime.phases.weight_checks import half_units, power_of_two, unreadable_reason
+from rdrr_runtime.phases.weight_checks import half_units, unreadable_reason
 
 QUERY_THREADS = 128
 VALUE_THREADS = 256

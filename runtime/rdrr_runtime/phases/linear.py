@@ -15,12 +15,12 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey, Params
 
 from rdrr_runtime.phases.bound_weights import BoundWeights, bind_parts
-from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
+from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple, power_of_two
 from rdrr_runtime.phases.formats import HALF
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.linear_records import FloatRecord, GemvRow, MatmulTiled, float_fields
 from rdrr_runtime.phases.phase import Phase, Work
-from rdrr_runtime.phases.weight_checks import half_units, need_rows, power_of_two
+from rdrr_runtime.phases.weight_checks import half_units, need_rows
 
 ENOUGH_TILES = 200  # workgroups of the wide tile that fill the largest GPUs
 WIDE_BYTES = 24_576  # bytes of workgroup memory of the wide tile

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 from rdrr_device.tuning import Params, TuningKey
 
-from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.context import OpContext, power_of_two
 from rdrr_runtime.phases.quantize_small_batch import small_batch_bytes, units_of
-from rdrr_runtime.phases.weight_checks import power_of_two
 
 MAX_ITEM_ROWS = 32
 """Most token rows of an item."""

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
+from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple, power_of_two
 from rdrr_runtime.phases.fusion import AttentionSplits, InputRecord, RowNorm
 from rdrr_runtime.phases.phase import Phase, Work, choice
-from rdrr_runtime.phases.weight_checks import power_of_two
 
 UNIT = 64
 """Elements of a unit; rows are zero-padded to whole units."""

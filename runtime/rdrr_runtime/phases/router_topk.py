@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.errors import FormatError
 
-from rdrr_runtime.phases.context import OpContext, need_floats
+from rdrr_runtime.phases.context import OpContext, need_floats, power_of_two
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
-from rdrr_runtime.phases.routing import Routed, need_routes
-from rdrr_runtime.phases.weight_checks import power_of_two
+from rdrr_runtime.phases.routes import Routed, need_routes
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Routing of token rows to experts in a mixture of experts (MoE), and the sum of their results.
 
-A route is one (row, expert) pair; each row has top_k of them, which `router_topk` selects.
+`router_topk` selects the routes of each row, see `rdrr_runtime.phases.routes`.
 
     expert_groups     list the routes of each expert
     expert_combine    y[r, :] = sum_s w[r, s] (inner[r, s, :] (+ b[e])), where w is the routing
@@ -16,30 +16,10 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
+from rdrr_runtime.phases.routes import Routed, need_routes
 from rdrr_runtime.phases.weight_checks import need_rows
 
-ROUTE_WORDS = 2
-"""32-bit words of a route: the expert's number and its routing weight."""
-
 THREADS = 64
-
-
-@dataclass(frozen=True)
-class Routed:
-    """The routes of a pass.
-
-    Attributes:
-        routes: (u32 expert, f32 routing weight) [rows, top_k].
-        experts: Number of experts.
-        top_k: Routes of a row.
-        scales_inputs: Whether the routing weight multiplies the inputs of an expert, and not its
-            outputs.
-    """
-
-    routes: BufferSlice
-    experts: int
-    top_k: int
-    scales_inputs: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,15 +71,6 @@ def expert_outputs(weight: GpuWeight, routed: Routed, label: str) -> int:
     need_multiple(f"{label}: all experts", weight.n, routed.experts)
     need_multiple(f"{label}: K", weight.k, 4)
     return weight.n // routed.experts
-
-
-def need_routes(ctx: OpContext, routed: Routed, label: str) -> None:
-    """Check that the routes of a pass fit their buffer.
-
-    Raises:
-        FormatError: The buffer is too small.
-    """
-    need_floats(f"{label}: routes", routed.routes, ctx.max_rows * routed.top_k * ROUTE_WORDS)
 
 
 def groups_bytes(ctx: OpContext, experts: int) -> int:

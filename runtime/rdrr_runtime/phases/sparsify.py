@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.context import OpContext, need_multiple
+from rdrr_runtime.phases.context import OpContext, need_multiple, power_of_two
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
-from rdrr_runtime.phases.weight_checks import power_of_two
 
 
 @dataclass(frozen=True, kw_only=True)

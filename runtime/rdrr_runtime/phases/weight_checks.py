@@ -1,4 +1,4 @@
-"""Checks of whether kernels can read a matrix, and the arithmetic of units and thread counts."""
+"""Checks of whether kernels can read a matrix, and the number of its half units."""
 
 from __future__ import annotations
 
@@ -49,11 +49,3 @@ def unreadable_reason(weight: GpuWeight, *, int8: bool, in_parts: bool = False) 
 def half_units(k: int) -> int:
     """Return the number of half units (32 weights) in a row of `k` inputs."""
     return -(-k // HALF)
-
-
-def power_of_two(value: int, low: int, high: int) -> int:
-    """Return the smallest power of two that is at least `value`, clamped to [low, high].
-
-    `low` and `high` are powers of two.
-    """
-    return min(high, max(low, 1 << (max(1, value) - 1).bit_length()))

@@ -11,7 +11,8 @@ from rdrr_runtime.phases.expert_linear import expert_linear
 from rdrr_runtime.phases.expert_tiled import expert_tiled
 from rdrr_runtime.phases.gated_activation import ExpertGates, gated_activation
 from rdrr_runtime.phases.router_topk import RouterSpec, router_topk
-from rdrr_runtime.phases.routing import Routed, expert_combine
+from rdrr_runtime.phases.routes import Routed
+from rdrr_runtime.phases.routing import expert_combine
 from rdrr_runtime.phases.sigmoid_gate import sigmoid_gate
 from rdrr_runtime.reference import ops
 from support.comparison import relative_error
