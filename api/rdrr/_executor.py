@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rdrr_device.adapters import AdapterInfo
     from rdrr_device.device import Device
     from rdrr_manifests.package import Package
-    from rdrr_runtime.compile.decision import Decision
+    from rdrr_runtime.compile.choice.decision import Decision
     from rdrr_runtime.exec.persistent.choice import Persistence
     from rdrr_runtime.phases.context import Grid
 
@@ -195,7 +195,7 @@ def tuning_name(package: Package, kv_dtype: str) -> str:
 
 def executor_decision(tuned: TunedExecutor | None) -> Decision:
     """Return how `auto` runs the decode pass of a model, with the reason."""
-    from rdrr_runtime.compile.decision import Decision
+    from rdrr_runtime.compile.choice.decision import Decision
     from rdrr_runtime.exec.persistent.choice import OP, title
 
     if tuned is None:

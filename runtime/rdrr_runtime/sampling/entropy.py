@@ -1,6 +1,6 @@
 """Entropy of the distributions given by rows of logits, computed on the host.
 
-`phases/argmax_entropy.py` computes the same on the GPU.
+`phases/sampling/argmax_entropy.py` computes the same on the GPU.
 """
 
 from __future__ import annotations

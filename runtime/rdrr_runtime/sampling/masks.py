@@ -1,7 +1,7 @@
 """The rule that decides which masks of a window are filled, computed on the host.
 
-`phases/fill_masks.py` computes the same on the GPU. Both add in f32 and compare the sum with an f32
-number, so they fill the same masks.
+`phases/sampling/fill_masks.py` computes the same on the GPU. Both add in f32 and compare the sum
+with an f32 number, so they fill the same masks.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from rdrr_runtime.backend import Row
 from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.host_tables import HostTables
 from rdrr_runtime.exec.program import PreparedPass
+from rdrr_runtime.phases.cache.state_positions import StatePosition
 from rdrr_runtime.phases.state import State
-from rdrr_runtime.phases.state_positions import StatePosition
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.feed import FeedRun, GpuFeed
 from rdrr_runtime.sequences.passes import Passes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rdrr_runtime.exec.executor import Executor, Prepared
-from rdrr_runtime.phases.state_cache import StateCache
+from rdrr_runtime.phases.cache.state_cache import StateCache
 
 
 class GpuStateCopies:
