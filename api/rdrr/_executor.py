@@ -206,7 +206,7 @@ def executor_decision(tuned: TunedExecutor | None) -> Decision:
 
 def describe(info: AdapterInfo) -> str:
     """Return one line that says whether decode passes can run in one dispatch on an adapter."""
-    from rdrr_runtime.exec.persistent.residency import unsupported
+    from rdrr_runtime.exec.persistent.occupancy import unsupported
 
     reason = unsupported(info.features, software=info.software)
     if info.software:
@@ -219,7 +219,7 @@ def describe(info: AdapterInfo) -> str:
 
 def _tested(device: Device) -> TestedGrid:
     """Return the grid of an adapter, from the user's cache or from a test."""
-    from rdrr_runtime.exec.persistent.residency import find_grid
+    from rdrr_runtime.exec.persistent.occupancy import find_grid
 
     known = _read(device.info)
     if known is None:

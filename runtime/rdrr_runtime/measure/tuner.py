@@ -25,8 +25,8 @@ from rdrr_runtime.backend import Row
 from rdrr_runtime.compile.choice.hints import Policy
 from rdrr_runtime.compile.lowering.graph import Pass
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, PassSpec
-from rdrr_runtime.exec.agreement import Bytes, Check
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
+from rdrr_runtime.exec.output_comparison import Bytes, Check
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.timing import InterleavedTimer, Times, better, scatter
 from rdrr_runtime.measure.tuned import Outcome, PassTimes, Trial, Tuned, Verdict

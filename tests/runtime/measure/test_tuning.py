@@ -184,7 +184,7 @@ def test_stored_keys_are_not_tuned_again_and_nothing_is_loaded(package, device):
 
 
 def test_an_output_that_is_not_written_is_detected(package, device):
-    from rdrr_runtime.exec.agreement import Check
+    from rdrr_runtime.exec.output_comparison import Check
 
     with arena(device, "check") as buffers:
         plan = Plan(package, device, buffers, resolve({}), context=CONTEXT, kv_dtype="f16")

@@ -5,7 +5,7 @@ tokens. A call from another thread waits until the earlier generation has ended,
 garbage-collected. A call from the same thread cannot wait for itself, so it ends the generation
 that the thread left unfinished. The rules are in docs/THREADS.md.
 
-This module does not know what runs in a turn.
+This module does not know what a holder of the lock runs.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ DEFAULT_TIMEOUT = 600.0
 
 COLLECT_AFTER = 1.0
 """Seconds after which a waiting thread runs the garbage collector: an unreachable generation in a
-reference cycle would otherwise keep its turn until Python happens to collect it."""
+reference cycle would otherwise hold the lock until Python happens to collect it."""
 
 
-class Turn:
-    """The exclusive right to use a backend, from `Turns.begin` until `end`.
+class Lease:
+    """The exclusive right to use a backend, from `BackendLock.begin` until `end`.
 
     Args:
-        turns: The turns of the backend.
-        close: Frees the holder's state in the backend; called once, when the turn ends.
+        lock: The lock of the backend.
+        close: Frees the holder's state in the backend; called once, when the lease ends.
     """
 
-    def __init__(self, turns: Turns, close: Callable[[], None]) -> None:
-        self._turns = turns
+    def __init__(self, lock: BackendLock, close: Callable[[], None]) -> None:
+        self._lock = lock
         self._close = close
         self.thread = threading.get_ident()
         self.runs_in: int | None = None
@@ -47,17 +47,17 @@ class Turn:
         """Use the backend for the length of a block, in any thread.
 
         Raises:
-            GenerationError: The turn has ended, or this process was forked after it began.
+            GenerationError: The lease has ended, or this process was forked after it began.
         """
-        self._turns.enter(self)
+        self._lock.enter(self)
         try:
             yield
         finally:
-            self._turns.leave(self)
+            self._lock.leave(self)
 
     def end(self) -> None:
-        """End the turn; a turn that has already ended stays so."""
-        self._turns.end(self)
+        """End the lease; a lease that has already ended stays so."""
+        self._lock.end(self)
 
     def close(self) -> None:
         """Free the holder's state in the backend, once."""
@@ -65,58 +65,58 @@ class Turn:
         close()
 
 
-class Turns:
-    """The turns of one backend, handed out in the order in which threads ask.
+class BackendLock:
+    """The lock of one backend; threads get leases in the order in which they ask.
 
     Args:
-        timeout: Seconds that a thread waits for its turn; None to wait without limit.
+        timeout: Seconds that a thread waits for a lease; None to wait without limit.
     """
 
     def __init__(self, timeout: float | None = DEFAULT_TIMEOUT) -> None:
         self.timeout = timeout
         self._process = os.getpid()
-        # Reentrant, since the garbage collector may end a turn while this thread holds the lock.
+        # Reentrant, since the garbage collector may end a lease while this thread holds the lock.
         self._changed = threading.Condition(threading.RLock())
-        self._current: Turn | None = None
+        self._current: Lease | None = None
         self._waiting: deque[object] = deque()
         self._closed = False
 
-    def begin(self, close: Callable[[], None] | None = None) -> Turn:
-        """Wait until no other thread has the turn, then take it.
+    def begin(self, close: Callable[[], None] | None = None) -> Lease:
+        """Wait until no other thread has a lease, then take one.
 
         Args:
-            close: Frees the holder's state in the backend; called when the turn ends.
+            close: Frees the holder's state in the backend; called when the lease ends.
 
         Raises:
             GenerationError: The wait timed out, the model is closed, this thread is within a step
-                of its own turn, or this process was forked after the model was loaded.
+                of its own lease, or this process was forked after the model was loaded.
         """
         self._check_process()
-        turn = Turn(self, close or _nothing)
+        lease = Lease(self, close or _nothing)
         with self._changed:
             if self._is_mine():
                 self._supersede()
             self._wait(self._is_free)
             self._check_open()
-            self._current = turn
-        return turn
+            self._current = lease
+        return lease
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Use the backend for the length of a block, as one turn with one step.
+        """Use the backend for the length of a block, as one lease with one step.
 
         Raises:
             GenerationError: As for `begin`.
         """
-        turn = self.begin()
+        lease = self.begin()
         try:
-            with turn.step():
+            with lease.step():
                 yield
         finally:
-            turn.end()
+            lease.end()
 
     def await_others(self) -> None:
-        """Wait until no other thread has the turn, without taking it.
+        """Wait until no other thread has a lease, without taking one.
 
         Raises:
             GenerationError: The wait timed out, or this process was forked after the model was
@@ -127,34 +127,34 @@ class Turns:
             if not self._is_mine():
                 self._wait(self._is_free)
 
-    def enter(self, turn: Turn) -> None:
-        """Begin a step of a turn, see `Turn.step`."""
+    def enter(self, lease: Lease) -> None:
+        """Begin a step of a lease, see `Lease.step`."""
         self._check_process()
         with self._changed:
             self._check_open()
-            if turn is not self._current:
+            if lease is not self._current:
                 raise GenerationError(
                     "another call on this model has ended this generation",
                     hint="finish one before the next in the same thread, or load the model twice",
                 )
-            turn.thread = turn.runs_in = threading.get_ident()
+            lease.thread = lease.runs_in = threading.get_ident()
 
-    def leave(self, turn: Turn) -> None:
-        """End a step of a turn."""
+    def leave(self, lease: Lease) -> None:
+        """End a step of a lease."""
         with self._changed:
-            turn.runs_in = None
+            lease.runs_in = None
             self._changed.notify_all()
 
-    def end(self, turn: Turn) -> None:
-        """End a turn, see `Turn.end`."""
+    def end(self, lease: Lease) -> None:
+        """End a lease, see `Lease.end`."""
         if os.getpid() != self._process:
             return
         with self._changed:
-            if turn is self._current:
+            if lease is self._current:
                 self._end_current()
 
     def close(self) -> bool:
-        """Refuse further turns, wait for the current turn's step, and end that turn.
+        """Refuse further leases, wait for the current lease's step, and end that lease.
 
         Returns:
             Whether the caller must free the backend; False if that has happened already, and in a
@@ -189,7 +189,7 @@ class Turns:
         return self._current is None or self._closed
 
     def _supersede(self) -> None:
-        """End the unfinished turn of this thread."""
+        """End the unfinished lease of this thread."""
         held = self._current
         if held is not None and held.runs_in is not None:
             raise _within_step("begin")

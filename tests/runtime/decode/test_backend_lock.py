@@ -1,4 +1,4 @@
-"""Turns of several threads at one backend, and what ends a turn."""
+"""Leases of several threads at one backend, and what ends a lease."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from rdrr_format.errors import GenerationError
-from rdrr_runtime.decode.turns import Turns
+from rdrr_runtime.decode.backend_lock import BackendLock
 from support.deadlines import HANGS, until
 
 
@@ -38,23 +38,23 @@ class Worker:
         return self.results
 
 
-def waiters(turns: Turns) -> int:
-    return len(turns._waiting)
+def waiters(lock: BackendLock) -> int:
+    return len(lock._waiting)
 
 
 def test_other_threads_wait_for_the_end_of_a_turn_and_follow_in_order():
-    turns, order = Turns(), []
-    first = turns.begin()
+    lock, order = BackendLock(), []
+    first = lock.begin()
 
     def take(name: str) -> None:
-        turn = turns.begin()
+        lease = lock.begin()
         order.append(name)
-        turn.end()
+        lease.end()
 
     workers = []
     for count, name in enumerate("abc", start=1):
         workers.append(Worker(lambda name=name: take(name)))
-        until(lambda count=count: waiters(turns) == count, "a thread does not wait")
+        until(lambda count=count: waiters(lock) == count, "a thread does not wait")
     assert order == []
     order.append("first")
     first.end()
@@ -64,17 +64,17 @@ def test_other_threads_wait_for_the_end_of_a_turn_and_follow_in_order():
 
 
 def test_a_call_in_the_same_thread_ends_its_earlier_turn_and_frees_the_state():
-    turns, freed = Turns(), []
-    first = turns.begin(lambda: freed.append("first"))
+    lock, freed = BackendLock(), []
+    first = lock.begin(lambda: freed.append("first"))
     with first.step():
         pass
-    second = turns.begin(lambda: freed.append("second"))
+    second = lock.begin(lambda: freed.append("second"))
     assert freed == ["first"]
     with pytest.raises(GenerationError, match="another call"), first.step():
-        raise AssertionError("the step of an ended turn")
+        raise AssertionError("the step of an ended lease")
     with second.step():
         pass
-    first.end()  # has no effect, since the turn has ended
+    first.end()  # has no effect, since the lease has ended
     with second.step():
         pass
     second.end()
@@ -83,29 +83,29 @@ def test_a_call_in_the_same_thread_ends_its_earlier_turn_and_frees_the_state():
 
 
 def test_a_turn_belongs_to_the_thread_that_used_it_last():
-    turns = Turns(timeout=0)
-    turn = turns.begin()
+    lock = BackendLock(timeout=0)
+    lease = lock.begin()
 
     def step() -> None:
-        with turn.step():
+        with lease.step():
             pass
 
     Worker(step).join()
     with pytest.raises(GenerationError, match="waited 0 seconds"):
-        turns.begin()
+        lock.begin()
     step()
-    turns.begin().end()
+    lock.begin().end()
 
 
 def test_an_unreachable_turn_is_garbage_collected():
-    turns = Turns(timeout=HANGS)
+    lock = BackendLock(timeout=HANGS)
 
     def holder():
-        turn = turns.begin()
+        lease = lock.begin()
         try:
             yield
         finally:
-            turn.end()
+            lease.end()
 
     def leave_in_a_cycle() -> None:
         runs = holder()
@@ -117,40 +117,40 @@ def test_an_unreachable_turn_is_garbage_collected():
     gc.disable()
     try:
         Worker(leave_in_a_cycle).join()
-        turns.begin().end()
+        lock.begin().end()
     finally:
         gc.enable()
 
 
 def test_a_turn_with_a_live_holder_is_not_garbage_collected():
-    turns = Turns(timeout=0.01)
-    held = Worker(turns.begin).join()
+    lock = BackendLock(timeout=0.01)
+    held = Worker(lock.begin).join()
     with pytest.raises(GenerationError, match=r"waited 0\.01 seconds") as caught:
-        turns.begin()
+        lock.begin()
     assert "busy_timeout" in str(caught.value.hint)
-    assert waiters(turns) == 0
+    assert waiters(lock) == 0
     held[0].end()
-    turns.begin().end()
+    lock.begin().end()
 
 
 def test_close_waits_for_the_step_and_raises_in_waiting_threads():
-    turns, freed = Turns(), []
+    lock, freed = BackendLock(), []
     in_step, go_on = threading.Event(), threading.Event()
 
     def generate() -> None:
-        turn = turns.begin(lambda: freed.append("runs"))
-        with turn.step():
+        lease = lock.begin(lambda: freed.append("runs"))
+        with lease.step():
             in_step.set()
             go_on.wait(HANGS)
             assert not freed, "the state was freed during a step"
-        with turn.step():
+        with lease.step():
             raise AssertionError("a step of a closed model")
 
     running = Worker(generate)
     assert in_step.wait(HANGS)
-    waiting = Worker(turns.begin)
-    until(lambda: waiters(turns) == 1, "the other thread does not wait")
-    closing = Worker(turns.close)
+    waiting = Worker(lock.begin)
+    until(lambda: waiters(lock) == 1, "the other thread does not wait")
+    closing = Worker(lock.close)
     with pytest.raises(GenerationError, match="closed"):
         waiting.join()
     go_on.set()
@@ -159,63 +159,63 @@ def test_close_waits_for_the_step_and_raises_in_waiting_threads():
     with pytest.raises(GenerationError, match="closed"):
         running.join()
     with pytest.raises(GenerationError, match="closed"):
-        turns.begin()
-    assert turns.close() is False
+        lock.begin()
+    assert lock.close() is False
 
 
 def test_close_times_out_on_a_step_that_does_not_end_and_the_model_stays_open():
-    turns = Turns(timeout=0.01)
+    lock = BackendLock(timeout=0.01)
     in_step, go_on = threading.Event(), threading.Event()
 
     def generate() -> None:
-        with turns.exclusive():
+        with lock.exclusive():
             in_step.set()
             go_on.wait(HANGS)
 
     running = Worker(generate)
     assert in_step.wait(HANGS)
     with pytest.raises(GenerationError, match="waited"):
-        turns.close()
+        lock.close()
     go_on.set()
     running.join()
-    turns.begin().end()
-    assert turns.close() is True
+    lock.begin().end()
+    assert lock.close() is True
 
 
 @pytest.mark.parametrize("call", ["begin", "close"])
 def test_a_thread_cannot_begin_or_close_within_its_own_step(call):
-    turns = Turns()
+    lock = BackendLock()
     with (
-        turns.exclusive(),
+        lock.exclusive(),
         pytest.raises(GenerationError, match=f"cannot {call} within a step"),
     ):
-        getattr(turns, call)()
-    getattr(turns, call)()
+        getattr(lock, call)()
+    getattr(lock, call)()
 
 
 def test_an_error_within_a_step_ends_it():
-    turns = Turns(timeout=0)
-    with pytest.raises(ZeroDivisionError), turns.exclusive():
+    lock = BackendLock(timeout=0)
+    with pytest.raises(ZeroDivisionError), lock.exclusive():
         raise ZeroDivisionError
-    Worker(lambda: turns.begin().end()).join()
+    Worker(lambda: lock.begin().end()).join()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_process_gets_an_error_even_if_a_lock_was_held():
-    turns = Turns()
-    turn = turns.begin()
-    with turns._changed:
+    lock = BackendLock()
+    lease = lock.begin()
+    with lock._changed:
         child = os.fork()
     if child == 0:
         refused = []
-        for call in (turns.begin, turns.await_others, turn.step().__enter__):
+        for call in (lock.begin, lock.await_others, lease.step().__enter__):
             try:
                 call()
             except GenerationError as error:
                 refused.append("another process" in str(error))
-        turn.end()
-        os._exit(0 if refused == [True] * 3 and turns.close() is False else 1)
+        lease.end()
+        os._exit(0 if refused == [True] * 3 and lock.close() is False else 1)
     assert os.waitpid(child, 0)[1] == 0
-    with turn.step():
+    with lease.step():
         pass

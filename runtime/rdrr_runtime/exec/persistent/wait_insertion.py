@@ -1,4 +1,4 @@
-"""Loads of values that are handed over, waited for only where the values are used.
+"""Insertion of waits for values that are handed over, in front of where the values are used.
 
 A phase loads values in statements of the form `let v = x[i];` or `let v = f32(x[i]);`. In a module
 such a statement only looks at the words; the wait stands in front of the statement that uses `v`,
@@ -61,7 +61,7 @@ class _Load:
         return f"{self.type}({value})" if self.type else value
 
 
-def deferred(text: str, reads: Mapping[str, Element]) -> str:
+def with_waits(text: str, reads: Mapping[str, Element]) -> str:
     """Return the text of a function in which values are waited for where they are used.
 
     Args:

@@ -6,8 +6,8 @@ from textwrap import dedent
 
 import pytest
 from rdrr_runtime.exec.persistent.declarations import UnlinkableError, declarations
-from rdrr_runtime.exec.persistent.deferral import deferred
 from rdrr_runtime.exec.persistent.elements import Element, HandedElement, has_reads, rewritten
+from rdrr_runtime.exec.persistent.wait_insertion import with_waits
 
 X = HandedElement("words1", "from_0", "f32")
 READS = {
@@ -19,8 +19,8 @@ READS = {
 MEMORY = Element("buffer_0", "at_0")
 
 
-def _deferred(text):
-    return deferred(dedent(text).strip(), READS)
+def _inserted(text):
+    return with_waits(dedent(text).strip(), READS)
 
 
 def _is(found, expected):
@@ -36,7 +36,7 @@ def _looks(name, array, index, space=""):
 
 
 def test_a_value_that_is_used_once_is_waited_for_in_that_statement():
-    found = _deferred("""
+    found = _inserted("""
         let v = x[i];
         work();
         y[i] = 2.0 * v;
@@ -49,7 +49,7 @@ def test_a_value_that_is_used_once_is_waited_for_in_that_statement():
 
 
 def test_a_value_that_is_used_once_is_waited_for_only_in_the_branch_that_is_taken():
-    found = _deferred("""
+    found = _inserted("""
         let v = x[i];
         if (is_first) {
             y[i] = v;
@@ -68,7 +68,7 @@ def test_a_value_that_is_used_once_is_waited_for_only_in_the_branch_that_is_take
 
 
 def test_a_value_that_is_used_twice_is_waited_for_once_in_front_of_the_first_use():
-    found = _deferred("""
+    found = _inserted("""
         let v = x[i];
         work();
         y[i] = v;
@@ -83,7 +83,7 @@ def test_a_value_that_is_used_twice_is_waited_for_once_in_front_of_the_first_use
 
 
 def test_a_value_that_is_used_first_in_a_deeper_block_is_waited_for_in_front_of_the_block():
-    found = _deferred("""
+    found = _inserted("""
         fn f() {
             let v = x[i];
             work();
@@ -107,7 +107,7 @@ def test_a_value_that_is_used_first_in_a_deeper_block_is_waited_for_in_front_of_
     "head", ["if (a) {", "if (a &&\n    b) {", "if (a) {\n    work();\n} else if (v > 0.0) {"]
 )
 def test_a_value_is_waited_for_in_front_of_a_branch_with_several_lines_in_its_head(head):
-    found = deferred(f"let v = x[i];\nwork();\n{head}\n    y[i] = v;\n}}\nz[i] = v;", READS)
+    found = with_waits(f"let v = x[i];\nwork();\n{head}\n    y[i] = v;\n}}\nz[i] = v;", READS)
     wait = "let v = bitcast<f32>(full1(v_seen, v_at));"
     assert (
         found == f"{_looks('v', 'x', 'i')}\nwork();\n{wait}\n{head}\n    y[i] = v;\n}}\nz[i] = v;"
@@ -115,7 +115,7 @@ def test_a_value_is_waited_for_in_front_of_a_branch_with_several_lines_in_its_he
 
 
 def test_a_value_is_waited_for_in_front_of_a_statement_of_several_lines():
-    found = _deferred("""
+    found = _inserted("""
         let v = x[i];
         work();
         y[i] = vec2<f32>(
@@ -130,7 +130,7 @@ def test_a_value_is_waited_for_in_front_of_a_statement_of_several_lines():
 
 
 def test_a_value_that_is_used_once_in_a_statement_of_several_lines_is_waited_for_in_its_line():
-    found = _deferred("""
+    found = _inserted("""
         let v = x[i];
         y[i] = vec2<f32>(
             1.0, v,
@@ -144,7 +144,7 @@ def test_a_value_that_is_used_once_in_a_statement_of_several_lines_is_waited_for
 
 
 def test_consecutive_loads_all_look_before_any_waits():
-    found = _deferred("""
+    found = _inserted("""
         let a = x[i];
         let b = pairs[i];
         let c = codes[i];
@@ -162,7 +162,7 @@ def test_consecutive_loads_all_look_before_any_waits():
 
 
 def test_values_that_are_used_one_after_the_other_are_waited_for_one_after_the_other():
-    found = _deferred("""
+    found = _inserted("""
         let a = x[i];
         let b = x[j];
         use(a);
@@ -181,7 +181,7 @@ def test_values_that_are_used_one_after_the_other_are_waited_for_one_after_the_o
 
 
 def test_loads_in_two_branches_may_have_the_same_name():
-    found = _deferred("""
+    found = _inserted("""
         if (a) {
             let v = x[i];
             use(v);
@@ -207,7 +207,7 @@ def test_loads_in_two_branches_may_have_the_same_name():
 
 
 def test_a_name_within_another_name_is_no_use():
-    found = _deferred("""
+    found = _inserted("""
         let v = x[i];
         let value = other.v + v2;
         use(v);
@@ -219,7 +219,7 @@ def test_a_name_within_another_name_is_no_use():
 
 
 def test_an_index_that_is_a_value_itself_is_waited_for_by_its_load():
-    found = _deferred("""
+    found = _inserted("""
         let at = codes[i];
         let v = x[2u * at + 1u];
         use(v);
@@ -233,7 +233,7 @@ def test_an_index_that_is_a_value_itself_is_waited_for_by_its_load():
 
 
 def test_a_conversion_is_kept():
-    found = _deferred("""
+    found = _inserted("""
         let v = f32(x[i]);
         use(v);
     """)
@@ -251,8 +251,8 @@ def test_a_conversion_is_kept():
     ],
 )
 def test_other_statements_stay_as_they_are(text):
-    assert deferred(text, READS) == text
-    assert deferred("let v = x[i];\nuse(v);", READS) != text
+    assert with_waits(text, READS) == text
+    assert with_waits("let v = x[i];\nuse(v);", READS) != text
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from rdrr_runtime.exec.agreement import INT8_TOLERANCE, distance
+from rdrr_runtime.exec.output_comparison import INT8_TOLERANCE, distance
 
 REFERENCE = np.array([1.0, -4.0, 2.0], np.float32)
 
