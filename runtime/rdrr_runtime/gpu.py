@@ -45,10 +45,10 @@ from rdrr_runtime.sequences.gpu_batch import GpuBatch
 from rdrr_runtime.sequences.gpu_sequences import (
     PASSES_PER_SUBMISSION,
     GpuSequences,
+    GpuStateCopies,
     PassPart,
     submit_and_collect,
 )
-from rdrr_runtime.sequences.gpu_states import GpuStateCopies
 from rdrr_runtime.sequences.hidden import GpuHidden
 from rdrr_runtime.sequences.mask_feed import GpuMaskFeed, GpuMasks
 from rdrr_runtime.sequences.passes import SinglePasses

@@ -22,6 +22,7 @@ from rdrr_runtime.phases.attention.spec import AttentionSpec
 from rdrr_runtime.phases.cache.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.experts.sigmoid_gate import sigmoid_gate
+from rdrr_runtime.phases.generation_state import HEADER_WORDS, ROW_WORDS
 from rdrr_runtime.phases.norms.rmsnorm import post_norm_add, rms_norm
 from rdrr_runtime.phases.products.fusion import Input, Output, RowNorm
 from rdrr_runtime.phases.products.linear import linear
@@ -30,7 +31,6 @@ from rdrr_runtime.phases.rows.copy import copy_row
 from rdrr_runtime.phases.rows.elementwise import residual_add, scale, softcap
 from rdrr_runtime.phases.rows.embed import embed
 from rdrr_runtime.phases.rows.gated_activation import gated_activation
-from rdrr_runtime.phases.state import HEADER_WORDS, ROW_WORDS
 from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
 from rdrr_runtime.phases.weights.packing import upload_weight
 from rdrr_runtime.reference import ops

@@ -26,6 +26,7 @@ from rdrr_runtime.compile.pass_spec import (
 )
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.phases.cache.kv_cache import KvCache
+from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.products.requantize import is_rounded, requantized, scratch_bytes
 from rdrr_runtime.phases.rows.copy import copy
@@ -34,7 +35,6 @@ from rdrr_runtime.phases.sampling.fill_masks import fill_masks, record_bytes, ru
 from rdrr_runtime.phases.sampling.logprobs import LogprobBuffers, logprobs
 from rdrr_runtime.phases.sampling.sample import sample, scatter_entries
 from rdrr_runtime.phases.sampling.sample_buffers import SampleBuffers
-from rdrr_runtime.phases.state import State
 from rdrr_runtime.phases.weights.formats import FORMATS
 from rdrr_runtime.phases.weights.gpu_weight import allocate_weight
 from rdrr_runtime.phases.weights.repack import Chunk, repack_columns, repack_rows

@@ -39,7 +39,7 @@ from rdrr_runtime.phases.attention.rope_tables import rope_bytes, rope_table
 from rdrr_runtime.phases.cache.kept_hidden import KeptHidden
 from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.context import VALUE_BYTES, Grid, OpContext
-from rdrr_runtime.phases.state import State
+from rdrr_runtime.phases.generation_state import State
 
 RING = 64
 """Largest number of ids that wait to be read back."""

@@ -31,8 +31,8 @@ from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.timing import InterleavedTimer, Times, better, scatter
 from rdrr_runtime.measure.tuned import Outcome, PassTimes, Trial, Tuned, Verdict
 from rdrr_runtime.phases.cache.kv_cache import KvCache
+from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.phase import Phase
-from rdrr_runtime.phases.state import State
 from rdrr_runtime.sequences.step import Step
 
 SLOWER = 0.01

@@ -11,7 +11,7 @@
                   attention over the cache, and mixtures of experts
 
 All of them stand on the modules beside them: `phase` (a function with its buffers and its work),
-`context` (the step and the device), `state` (the token rows of a pass), `routes` (the experts of
-its rows) and `launch` (a phase as one dispatch). `snippets` holds WGSL that several packages
-include; what only one package or those below it include is in the package.
+`context` (the step and the device), `generation_state` (the token rows of a pass), `routes` (the
+experts of its rows) and `launch` (a phase as one dispatch). A snippet of WGSL is in the package
+that includes it or in one that it imports; `snippets` has those that packages share otherwise.
 """

@@ -10,7 +10,7 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import P, Tuning, TuningKey
 from rdrr_format.errors import FormatError
 
-from rdrr_runtime.phases.state import State
+from rdrr_runtime.phases.generation_state import State
 
 VALUE_BYTES: Mapping[str, int] = MappingProxyType({"f32": 4, "f16": 2})
 

@@ -16,7 +16,7 @@ from rdrr_runtime.phases.cache.state_positions import StatePosition
 from rdrr_runtime.reference.draft_head import PREFILL_ROWS, CpuDraftHead, most_probable
 from rdrr_runtime.reference.forward import ReferenceModel
 from rdrr_runtime.reference.run import Observer
-from rdrr_runtime.sampling.entropy import entropies
+from rdrr_runtime.sampling.masks import entropies
 
 F32 = npt.NDArray[np.float32]
 

@@ -19,6 +19,7 @@ from rdrr_runtime.compile.lowering.graph import Pass
 from rdrr_runtime.compile.pass_spec import SMALL_WINDOW, WINDOW, PassSpec
 from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.plan import Plan
+from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.sampling.fill_masks import (
     fill_masks,
@@ -27,7 +28,6 @@ from rdrr_runtime.phases.sampling.fill_masks import (
     rules_bytes,
     unpack,
 )
-from rdrr_runtime.phases.state import State
 from rdrr_runtime.sampling.masks import FilledTokens, MaskRules
 from rdrr_runtime.sequences.step import Step
 

@@ -21,6 +21,7 @@ from rdrr_format.errors import UsageError
 
 from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.program import PreparedPass
+from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.sampling.logprobs import LogprobBuffers, logprobs, record_bytes, unpack
 from rdrr_runtime.phases.sampling.sample import sample, scatter_entries, searches_of
@@ -31,7 +32,6 @@ from rdrr_runtime.phases.sampling.sample_buffers import (
     pack_entries,
     pack_params,
 )
-from rdrr_runtime.phases.state import State
 from rdrr_runtime.sampling.logprobs import TokenLogprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import fresh_seed

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from rdrr_device.buffers import BufferSlice
 
 from rdrr_runtime.phases.context import need_floats
+from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 from rdrr_runtime.phases.sampling.sample_buffers import SampleBuffers
-from rdrr_runtime.phases.state import State
 
 GROUPS = 64
 THREADS = 256

@@ -8,8 +8,8 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.context import need_floats
+from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.phase import Phase, Record, Work
-from rdrr_runtime.phases.state import State
 
 MAX_ROWS = 64
 """Most rows of a pass; the kernel has one thread for each row."""

@@ -14,9 +14,9 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.context import need_floats
+from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.phase import Phase, Record, Work
 from rdrr_runtime.phases.sampling.argmax_entropy import PICK_BYTES
-from rdrr_runtime.phases.state import State
 from rdrr_runtime.sampling.masks import FilledTokens, MaskRules
 
 THREADS = 64

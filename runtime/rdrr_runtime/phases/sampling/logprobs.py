@@ -14,9 +14,9 @@ import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
 
+from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.phase import Phase, Work
 from rdrr_runtime.phases.sampling.argmax import LogitsRecord
-from rdrr_runtime.phases.state import State
 from rdrr_runtime.sampling.logprobs import MAX_TOP, TokenLogprobs
 
 GROUPS = 64

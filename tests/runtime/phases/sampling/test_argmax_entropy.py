@@ -10,7 +10,7 @@ from rdrr_runtime.phases.sampling.argmax_entropy import (
     argmax_entropy,
     unpack,
 )
-from rdrr_runtime.sampling.entropy import entropies
+from rdrr_runtime.sampling.masks import entropies
 from support.gpu import Bench, normal
 from support.wedlm_reference import picks
 

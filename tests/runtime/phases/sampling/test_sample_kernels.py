@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
+from rdrr_runtime.phases.generation_state import State, pack_step
 from rdrr_runtime.phases.sampling.batch_advance import batch_advance
 from rdrr_runtime.phases.sampling.sample import sample, scatter_entries
 from rdrr_runtime.phases.sampling.sample_buffers import (
@@ -14,7 +15,6 @@ from rdrr_runtime.phases.sampling.sample_buffers import (
     pack_entries,
     pack_params,
 )
-from rdrr_runtime.phases.state import State, pack_step
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import fresh_seed
 from rdrr_runtime.sampling.sampler import Sampler

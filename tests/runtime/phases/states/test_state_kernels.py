@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from rdrr_runtime.phases.generation_state import pack_step
 from rdrr_runtime.phases.rows.slice import Part, copy_part
-from rdrr_runtime.phases.state import pack_step
 from rdrr_runtime.phases.states.delta_rule import (
     DeltaOperands,
     DeltaSpec,
