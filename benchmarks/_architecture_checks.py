@@ -282,7 +282,7 @@ def _on_cpu(one: Model, folder: Path) -> Iterator[tuple[str, float]]:
 
 def _gpu(folder: Path, kv_dtype: str) -> Any:
     from rdrr_manifests.package import open_package
-    from rdrr_runtime.compile.hints import resolve
+    from rdrr_runtime.compile.choice.hints import resolve
     from rdrr_runtime.gpu import GpuBackend
 
     # Arithmetic in int8 has a tolerance of its own, stated as perplexity.

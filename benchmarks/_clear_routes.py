@@ -23,7 +23,7 @@ _CHANGES, _TRIES = 8, 64
 def reference_memory(graph: Any, weights: Mapping[str, Any], context: int) -> Any:
     """Return the memory of the torch reference for one sequence, in the type of the weights."""
     import torch
-    from rdrr_runtime.phases.rope_tables import rope_table
+    from rdrr_runtime.phases.attention.rope_tables import rope_table
     from rdrr_runtime.reference.forward import empty_cache
     from rdrr_runtime.reference.run import ReferenceMemory
 

@@ -63,7 +63,7 @@ class SmallPassModel:
     def __init__(
         self, model: rdrr.Model, device: Device, arguments: Mapping[str, Any], context: int
     ) -> None:
-        from rdrr_runtime.compile.hints import resolve
+        from rdrr_runtime.compile.choice.hints import resolve
         from rdrr_runtime.gpu import GpuBackend
 
         policy = resolve({"run flag": arguments.get("kernel_hints", {})})
@@ -97,7 +97,7 @@ class OneDispatchModel(SmallPassModel):
         self, model: rdrr.Model, device: Device, arguments: Mapping[str, Any], context: int
     ) -> None:
         from rdrr._executor import persistence
-        from rdrr_runtime.compile.hints import resolve
+        from rdrr_runtime.compile.choice.hints import resolve
         from rdrr_runtime.gpu import GpuBackend
 
         self.package, self.encode, self._device = model.package, model.encode, device

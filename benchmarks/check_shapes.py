@@ -91,7 +91,7 @@ def run_path(
     """Load the package and run it on one path; return the measurements and the logits."""
     from rdrr_device.device import open_device
     from rdrr_manifests.package import open_package
-    from rdrr_runtime.compile.hints import resolve
+    from rdrr_runtime.compile.choice.hints import resolve
     from rdrr_runtime.gpu import GpuBackend
 
     hints, kv_dtype, _ = PATHS[path]

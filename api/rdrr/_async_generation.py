@@ -117,7 +117,8 @@ class TaskQueue:
     """Lets one asynchronous generation of a model run at a time in one event loop.
 
     Only the generation whose turn it is has a thread, so a task that waits can be cancelled at
-    once. Calls from other threads are waited for in that thread (`rdrr_runtime.decode.turns`).
+    once. Calls from other threads are waited for in that thread, see
+    `rdrr_runtime.decode.backend_lock`.
 
     Args:
         patience: Seconds that a task waits for its turn; None for as long as it takes.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rdrr_device.device import Device
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import Backend
-    from rdrr_runtime.compile.hints import Policy
+    from rdrr_runtime.compile.choice.hints import Policy
     from rdrr_runtime.draft_backend import DraftHead
 
 AnyBackend = TypeVar("AnyBackend", bound="Backend | DraftHead")
@@ -71,7 +71,7 @@ def resolve_hints(package: Package, given: Mapping[str, str]) -> Policy:
         UsageError: A hint or its value is unknown.
     """
     from rdrr_manifests.models import HINT_VALUES
-    from rdrr_runtime.compile.hints import resolve
+    from rdrr_runtime.compile.choice.hints import resolve
 
     manifest = package.manifest.kernel_hints.model_dump(by_alias=True)
     return resolve(
@@ -191,7 +191,7 @@ def _wgpu(
     options: LoadOptions,
     context: int,
 ) -> OpenedBackend:
-    from rdrr_runtime.compile.decision import unhonoured
+    from rdrr_runtime.compile.choice.decision import unhonoured
     from rdrr_runtime.exec.plan import decisions_for
     from rdrr_runtime.gpu import GpuBackend
 

@@ -13,7 +13,7 @@ from rdrr._backends import OpenedBackend, load_checked, open_beside
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import Backend
-    from rdrr_runtime.decode.turns import Turns
+    from rdrr_runtime.decode.backend_lock import BackendLock
     from rdrr_runtime.draft_backend import DraftHead
 
 
@@ -24,13 +24,13 @@ class DraftModels:
     Attributes:
         package: The package of the target model, which verifies draft tokens.
         beside: Its backend. Draft models run on the same device.
-        turns: The turns of the target model, which draft models share.
+        lock: The lock of the target model, which draft models share.
         follow_links: Whether links that lead out of a draft's folder are followed.
     """
 
     package: Package
     beside: OpenedBackend
-    turns: Turns
+    lock: BackendLock
     follow_links: bool = False
     _loaded: dict[str, Backend] = field(default_factory=dict)
     _head: DraftHead | None = None
@@ -56,7 +56,7 @@ class DraftModels:
                     expected=f"{sizes[0]} tokens",
                     found=sizes[1],
                 )
-            with self.turns.exclusive():
+            with self.lock.exclusive():
                 if name not in self._loaded:  # no other thread has loaded it since
                     self._loaded[name] = open_beside(draft, self.beside)
         return self._loaded[name]
@@ -80,7 +80,7 @@ class DraftModels:
                 "that have one (`mtp.*`)",
             )
         if self._head is None:
-            with self.turns.exclusive():
+            with self.lock.exclusive():
                 self._head = load_checked(
                     self.package, self.beside.verify, lambda: backend.draft_head(self.package)
                 )[0]

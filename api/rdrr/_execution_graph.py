@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rdrr_manifests.doppler import ExecutionStep
-    from rdrr_runtime.compile.decision import Decision
+    from rdrr_runtime.compile.choice.decision import Decision
 
 OPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rdrr_device.adapters import AdapterInfo
     from rdrr_device.device import Device
     from rdrr_manifests.package import Package
-    from rdrr_runtime.compile.decision import Decision
+    from rdrr_runtime.compile.choice.decision import Decision
     from rdrr_runtime.exec.persistent.choice import Persistence
     from rdrr_runtime.phases.context import Grid
 
@@ -195,7 +195,7 @@ def tuning_name(package: Package, kv_dtype: str) -> str:
 
 def executor_decision(tuned: TunedExecutor | None) -> Decision:
     """Return how `auto` runs the decode pass of a model, with the reason."""
-    from rdrr_runtime.compile.decision import Decision
+    from rdrr_runtime.compile.choice.decision import Decision
     from rdrr_runtime.exec.persistent.choice import OP, title
 
     if tuned is None:
@@ -206,7 +206,7 @@ def executor_decision(tuned: TunedExecutor | None) -> Decision:
 
 def describe(info: AdapterInfo) -> str:
     """Return one line that says whether decode passes can run in one dispatch on an adapter."""
-    from rdrr_runtime.exec.persistent.residency import unsupported
+    from rdrr_runtime.exec.persistent.occupancy import unsupported
 
     reason = unsupported(info.features, software=info.software)
     if info.software:
@@ -219,7 +219,7 @@ def describe(info: AdapterInfo) -> str:
 
 def _tested(device: Device) -> TestedGrid:
     """Return the grid of an adapter, from the user's cache or from a test."""
-    from rdrr_runtime.exec.persistent.residency import find_grid
+    from rdrr_runtime.exec.persistent.occupancy import find_grid
 
     known = _read(device.info)
     if known is None:

@@ -14,9 +14,9 @@ from rdrr._tuned import TunedProfile, read_profile
 if TYPE_CHECKING:
     from rdrr_device.adapters import AdapterInfo
     from rdrr_manifests.package import Package
-    from rdrr_runtime.compile.decision import Decision
-    from rdrr_runtime.compile.hints import Policy
-    from rdrr_runtime.compile.lower import Pass
+    from rdrr_runtime.compile.choice.decision import Decision
+    from rdrr_runtime.compile.choice.hints import Policy
+    from rdrr_runtime.compile.lowering.graph import Pass
 
 # How tensors, values and fused ops name the layer they belong to.
 _LAYER = re.compile(r"\b(layers\.|layer |l)(\d+)\b")
@@ -123,7 +123,7 @@ def explain(
     """
     from rdrr_device.device import open_device
     from rdrr_manifests.doppler import execution_steps
-    from rdrr_runtime.compile.decision import unhonoured
+    from rdrr_runtime.compile.choice.decision import unhonoured
     from rdrr_runtime.exec.plan import dry_run_plan
 
     device = open_device(adapter)

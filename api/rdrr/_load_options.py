@@ -11,7 +11,7 @@ from functools import partial
 from typing import Literal, TypedDict, get_args
 
 from rdrr_format.options import check_fields, documented, option, split_pairs
-from rdrr_runtime.decode.turns import DEFAULT_TIMEOUT
+from rdrr_runtime.decode.backend_lock import DEFAULT_TIMEOUT
 
 BackendName = Literal["auto", "wgpu", "cpu"]
 VerifyMode = Literal["cached", "full", "none"]

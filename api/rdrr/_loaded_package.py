@@ -35,7 +35,7 @@ class LoadedPackage(Closing):
     def __init__(
         self, package: Package, opened: OpenedBackend, options: LoadOptions | None = None
     ) -> None:
-        from rdrr_runtime.decode.turns import Turns
+        from rdrr_runtime.decode.backend_lock import BackendLock
         from rdrr_runtime.engine import Engine
 
         self.package = package
@@ -47,8 +47,8 @@ class LoadedPackage(Closing):
         self._templates: dict[tuple[str | None, bool], ChatTemplate] = {}
         manifest = package.manifest
         vocabulary = manifest.architecture.vocab_size
-        turns = Turns((options or LoadOptions()).busy_timeout)
-        self._engine = Engine(opened.backend, manifest.eos_token_ids, vocabulary, turns)
+        lock = BackendLock((options or LoadOptions()).busy_timeout)
+        self._engine = Engine(opened.backend, manifest.eos_token_ids, vocabulary, lock)
 
     @property
     def info(self) -> BackendInfo:
@@ -110,7 +110,7 @@ class LoadedPackage(Closing):
         Raises:
             GenerationError: The pass took too long, or this is called from within it.
         """
-        if self._engine.turns.close():
+        if self._engine.lock.close():
             self._release()
 
     def _release(self) -> None:

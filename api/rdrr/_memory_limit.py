@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rdrr_device.device import Device
     from rdrr_device.tuning import Tuning
     from rdrr_manifests.package import Package
-    from rdrr_runtime.compile.hints import Policy
+    from rdrr_runtime.compile.choice.hints import Policy
     from rdrr_runtime.exec.footprint import Footprint
 
     from rdrr._load_options import LoadOptions

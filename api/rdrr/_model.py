@@ -50,7 +50,7 @@ class Model(ScoringModel):
         chosen = options or LoadOptions()
         self._busy_timeout = chosen.busy_timeout
         self._queues: WeakKeyDictionary[AbstractEventLoop, TaskQueue] = WeakKeyDictionary()
-        self._drafts = DraftModels(package, opened, self._engine.turns, chosen.follow_links)
+        self._drafts = DraftModels(package, opened, self._engine.lock, chosen.follow_links)
 
     def _release(self) -> None:
         self._drafts.close()

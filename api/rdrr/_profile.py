@@ -13,7 +13,7 @@ from rdrr_format.errors import DeviceError
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
-    from rdrr_runtime.compile.hints import Policy
+    from rdrr_runtime.compile.choice.hints import Policy
     from rdrr_runtime.measure.one_dispatch import OneDispatch
     from rdrr_runtime.measure.profiled import KernelTime, Profile, StepProfile
 

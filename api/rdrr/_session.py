@@ -125,7 +125,7 @@ class Session:
     @contextmanager
     def _settled(self) -> Iterator[None]:
         """Close the running generation, and add its tokens to the sequence and to the sampler."""
-        self._engine.turns.await_others()
+        self._engine.lock.await_others()
         with self._changing:
             current, self._current = self._current, None
             if current is not None:

@@ -12,7 +12,7 @@ from rdrr_format.errors import DeviceError, FormatError
 if TYPE_CHECKING:
     from rdrr_manifests.models import Manifest, Tensor
     from rdrr_manifests.package import Package
-    from rdrr_runtime.compile.hints import Policy
+    from rdrr_runtime.compile.choice.hints import Policy
 
 
 @dataclass(frozen=True)

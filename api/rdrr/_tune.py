@@ -13,7 +13,7 @@ from rdrr._tuned import TunedProfile, read_profile, write_profile
 if TYPE_CHECKING:
     from rdrr_device.adapters import AdapterInfo
     from rdrr_manifests.package import Package
-    from rdrr_runtime.compile.hints import Policy
+    from rdrr_runtime.compile.choice.hints import Policy
     from rdrr_runtime.compile.pass_spec import PassSpec
     from rdrr_runtime.measure.tuned import ExecutorTimes, Outcome, Tuned
 

@@ -20,6 +20,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
     import jinja2
 
 
@@ -121,14 +123,21 @@ def _first_uses() -> Callable[[str], bool]:
 @cache
 def _digest(package: str) -> str:
     found = sha256()
-    folder = files(package)
-    for directory in (folder, folder.joinpath("snippets")):
-        if not directory.is_dir():
-            continue
-        for one in sorted(directory.iterdir(), key=lambda entry: entry.name):
-            if one.name.endswith((".wgsl", ".py")):
-                found.update(one.name.encode() + b"\0" + one.read_bytes())
+    for path, file in sorted(_sources(files(package)).items()):
+        found.update(path.encode() + b"\0" + file.read_bytes())
     return found.hexdigest()
+
+
+def _sources(folder: Traversable) -> dict[str, Traversable]:
+    """Return the shaders and modules of a folder and of those in it, by their paths."""
+    sources: dict[str, Traversable] = {}
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            inner = _sources(entry)
+            sources |= {f"{entry.name}/{path}": file for path, file in inner.items()}
+        elif entry.name.endswith((".wgsl", ".py")):
+            sources[entry.name] = entry
+    return sources
 
 
 def without_comments(source: str) -> str:

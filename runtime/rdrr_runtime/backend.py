@@ -20,7 +20,7 @@ from rdrr_runtime.sampling.masks import FilledTokens, MaskRules
 from rdrr_runtime.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
-    from rdrr_runtime.compile.decision import Decision
+    from rdrr_runtime.compile.choice.decision import Decision
 
 F32 = npt.NDArray[np.float32]
 Mask = Callable[[], npt.NDArray[np.uint32]]
@@ -36,7 +36,7 @@ class BackendInfo:
         context: Slots of the key-value cache.
         weights_bytes: Bytes that the weights take in the backend's memory.
         kv_bytes: Bytes of the key-value cache.
-        decisions: Which kernel serves each op, and why (see `rdrr_runtime.compile.decision`).
+        decisions: Which kernel serves each op, and why, see `rdrr_runtime.compile.choice.decision`.
         kv_dtype: Type of the cache's elements.
         waits_for_ids: Whether the host must know each token before the next pass, because it reads
             rows of a table for it. Then no pass can run ahead.

@@ -19,6 +19,7 @@ from rdrr_format.options import check_count
 
 from rdrr_runtime.backend import Backend, BatchingBackend, StoringBackend, resumable
 from rdrr_runtime.decode.autoregressive import Autoregressive
+from rdrr_runtime.decode.backend_lock import BackendLock
 from rdrr_runtime.decode.base import Counts, Job
 from rdrr_runtime.decode.batch import BatchSequence, run_batch
 from rdrr_runtime.decode.chooser import Chooser
@@ -27,7 +28,6 @@ from rdrr_runtime.decode.request import Request, check_prompt, no_room
 from rdrr_runtime.decode.rules import Constraint, TokenRules
 from rdrr_runtime.decode.stats import GenerationStats
 from rdrr_runtime.decode.strategy import Strategy
-from rdrr_runtime.decode.turns import Turns
 from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.cached_ids import CachedIds, check_keep, shift_context
@@ -44,7 +44,7 @@ class Engine:
         backend: The loaded model.
         eos_token_ids: Ids that end a sequence.
         vocab_size: Number of token ids of the model.
-        turns: Mutual exclusion for the backend; made anew when None.
+        lock: Mutual exclusion for the backend; made anew when None.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Engine:
         backend: Backend,
         eos_token_ids: Sequence[int],
         vocab_size: int,
-        turns: Turns | None = None,
+        lock: BackendLock | None = None,
     ) -> None:
         self.backend = backend
-        self.turns = turns if turns is not None else Turns()
+        self.lock = lock if lock is not None else BackendLock()
         self._eos = frozenset(eos_token_ids)
         self._vocab_size = vocab_size
         self._cached_ids = CachedIds()
@@ -65,9 +65,9 @@ class Engine:
         """Lend the backend to the caller for a block; its cache counts as empty afterwards.
 
         Raises:
-            GenerationError: See `Turns.begin`.
+            GenerationError: See `BackendLock.begin`.
         """
-        with self.turns.exclusive():
+        with self.lock.exclusive():
             self._cached_ids = CachedIds()
             yield self.backend
 
@@ -75,11 +75,11 @@ class Engine:
         """Return how many leading `ids` the cache holds, and their keys and values.
 
         Raises:
-            GenerationError: See `Turns.begin`.
+            GenerationError: See `BackendLock.begin`.
         """
         if not isinstance(self.backend, StoringBackend):
             return 0, {}
-        with self.turns.exclusive():
+        with self.lock.exclusive():
             slots = resumable(self.backend, self._cached_ids.shared(ids))
             return slots, self.backend.read_cache(slots)
 
@@ -138,7 +138,7 @@ class Engine:
 
         Raises:
             GenerationError: The prompt is empty, has an unknown id, or does not fit the context.
-                While iterating: another call has ended the generation (see `Turns`).
+                While iterating: another call has ended the generation (see `BackendLock`).
             UsageError: `max_tokens` or `interval` is out of range, a biased id is unknown,
                 `context_shift` is more than half of the context, or the strategy cannot follow
                 these rules.
@@ -201,7 +201,7 @@ class Engine:
             return self._one_by_one(prompts, max_tokens, sampling, stop_ids, counts or Counts())
         longest = max(map(len, prompts)) + max_tokens
         slots = min(self.backend.info.context, -(-longest // SLOTS) * SLOTS)
-        with self.turns.exclusive():
+        with self.lock.exclusive():
             return run_batch(
                 self.backend.batch(min(sequences, len(prompts)), slots),
                 prompts,
@@ -235,14 +235,14 @@ class Engine:
         check_prompt(prompt, context=context, vocab_size=self._vocab_size, shifts=shifts)
 
     def _timed(self, request: Request, stats: GenerationStats) -> Generator[list[int], None, None]:
-        """Yield and time the groups of a generation while it has the backend's turn."""
+        """Yield and time the groups of a generation while it has a lease of the backend."""
         stats.prompt_tokens = len(request.prompt)
         runs = self._runs(request, stats)
-        turn = self.turns.begin(runs.close)
+        lease = self.lock.begin(runs.close)
         try:
             start = time.perf_counter()
             while True:
-                with turn.step():
+                with lease.step():
                     ids = next(runs, None)
                 if ids is None:
                     break
@@ -252,7 +252,7 @@ class Engine:
                 stats.new_tokens += len(ids)
                 yield ids
         finally:
-            turn.end()
+            lease.end()
         if stats.finish == "running":
             stats.finish = "length" if stats.new_tokens >= request.max_tokens else "context"
 

@@ -19,8 +19,8 @@ from rdrr_device.tuning import Tuning
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import BackendInfo, Mask, Row
-from rdrr_runtime.compile.decision import Decision
-from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.compile.choice.decision import Decision
+from rdrr_runtime.compile.choice.hints import Policy
 from rdrr_runtime.compile.pass_spec import DECODE
 from rdrr_runtime.exec.executor import DispatchExecutor, Executor, Prepared
 from rdrr_runtime.exec.persistent.choice import (
@@ -33,9 +33,9 @@ from rdrr_runtime.exec.persistent.comparing import ComparingExecutor
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.program import PreparedPass, Program
-from rdrr_runtime.phases.kv_cache import KvCache
+from rdrr_runtime.phases.cache.kv_cache import KvCache
+from rdrr_runtime.phases.cache.state_positions import StatePosition
 from rdrr_runtime.phases.launch import as_dispatch
-from rdrr_runtime.phases.state_positions import StatePosition
 from rdrr_runtime.sampling.logprobs import TokenLogprobs
 from rdrr_runtime.sampling.masks import MaskRules
 from rdrr_runtime.sampling.params import SamplingParams
@@ -45,10 +45,10 @@ from rdrr_runtime.sequences.gpu_batch import GpuBatch
 from rdrr_runtime.sequences.gpu_sequences import (
     PASSES_PER_SUBMISSION,
     GpuSequences,
+    GpuStateCopies,
     PassPart,
     submit_and_collect,
 )
-from rdrr_runtime.sequences.gpu_states import GpuStateCopies
 from rdrr_runtime.sequences.hidden import GpuHidden
 from rdrr_runtime.sequences.mask_feed import GpuMaskFeed, GpuMasks
 from rdrr_runtime.sequences.passes import SinglePasses

@@ -8,16 +8,17 @@ from rdrr._backends import OpenedBackend
 from rdrr._decoding import DraftModels
 from rdrr.cli._decoding import DecodeFlags
 from rdrr_format.errors import UsageError
+from rdrr_runtime.decode.backend_lock import BackendLock
 from rdrr_runtime.decode.drafts import ModelDraft, NgramDraft
 from rdrr_runtime.decode.strategies import options_named
-from rdrr_runtime.decode.turns import Turns
 from rdrr_runtime.decode.wedlm import WedlmDecoding
 from rdrr_runtime.reference.backend import CpuBackend
 from support.packages import llama_manifest, write_random_package
 
 
 def drafts_of(package) -> DraftModels:
-    return DraftModels(package, OpenedBackend(CpuBackend(package, context=40), "", ()), Turns())
+    opened = OpenedBackend(CpuBackend(package, context=40), "", ())
+    return DraftModels(package, opened, BackendLock())
 
 
 def test_a_manifest_says_which_token_is_the_mask(tmp_path, rng):

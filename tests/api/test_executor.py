@@ -21,7 +21,7 @@ from rdrr._load_options import LoadOptions
 from rdrr._tuned import TunedProfile, adapter_file
 from rdrr_device.adapters import AdapterInfo
 from rdrr_format.errors import DeviceError, UsageError
-from rdrr_runtime.exec.persistent.residency import COHERENT
+from rdrr_runtime.exec.persistent.occupancy import COHERENT
 from rdrr_runtime.phases.context import Grid
 from support.packages import llama_manifest, write_random_package
 
@@ -49,7 +49,7 @@ def tests_of_adapters(monkeypatch, tmp_path):
         done.append(device.info.driver)
         return Grid(512, 132)
 
-    monkeypatch.setattr("rdrr_runtime.exec.persistent.residency.find_grid", find_grid)
+    monkeypatch.setattr("rdrr_runtime.exec.persistent.occupancy.find_grid", find_grid)
     return done
 
 
@@ -64,7 +64,7 @@ def test_auto_compares_one_dispatch_on_an_adapter_that_can_run_it(monkeypatch):
     assert found.grids == (Grid(512, 132),)
     assert not persistence(FakeDevice(_info()), "persistent").compares
     assert persistence(FakeDevice(_info(software=True)), "auto") is None
-    monkeypatch.setattr("rdrr_runtime.exec.persistent.residency.find_grid", lambda _: None)
+    monkeypatch.setattr("rdrr_runtime.exec.persistent.occupancy.find_grid", lambda _: None)
     assert persistence(FakeDevice(_info(driver="1.3")), "auto") is None
 
 
@@ -85,7 +85,7 @@ def test_a_damaged_result_is_tested_again(tests_of_adapters):
 
 
 def test_an_adapter_that_fails_the_test_is_refused(monkeypatch):
-    monkeypatch.setattr("rdrr_runtime.exec.persistent.residency.find_grid", lambda _: None)
+    monkeypatch.setattr("rdrr_runtime.exec.persistent.occupancy.find_grid", lambda _: None)
     with pytest.raises(DeviceError, match="cannot run a decode pass in one dispatch"):
         persistence(FakeDevice(_info()), "persistent")
     assert describe(_info()) == "no: the test of the adapter failed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rdrr._explanation import Row, grouped
 from rdrr_device.adapters import choose_adapter, list_adapters
-from rdrr_runtime.compile.decision import Decision
+from rdrr_runtime.compile.choice.decision import Decision
 from rdrr_runtime.compile.pass_spec import EXPLAINED, PREFILL, PREFILLS
 from support.commands import error_line, rdrr
 from support.packages import LAYERS, llama_manifest, write_random_package

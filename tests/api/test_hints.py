@@ -11,7 +11,7 @@ from rdrr._configuration import configuration_path
 from rdrr._load_options import LoadOptions
 from rdrr_format.errors import DeviceError, UsageError
 from rdrr_manifests.models import KernelHints
-from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.compile.choice.hints import resolve
 from support.packages import llama_manifest, write_random_package
 
 

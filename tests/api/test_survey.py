@@ -7,7 +7,7 @@ from rdrr._survey import estimate_memory, survey
 from rdrr_device import device
 from rdrr_format.errors import DeviceError
 from rdrr_manifests.models import Manifest
-from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.compile.choice.hints import Policy
 from support.manifests import valid_manifest
 from support.packages import llama_manifest, write_random_package
 

@@ -12,8 +12,8 @@ from published.baselines.matmul_naive import matmul_naive
 from published.baselines.weights import upload_stored
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
-from rdrr_runtime.phases.attention_spec import AttentionSpec
-from rdrr_runtime.phases.kv_cache import KvSpec
+from rdrr_runtime.phases.attention.spec import AttentionSpec
+from rdrr_runtime.phases.cache.kv_cache import KvSpec
 from rdrr_runtime.reference import ops
 from support.comparison import relative_error
 from support.gpu import TOLERANCE, normal, random_tensor

@@ -16,8 +16,8 @@ from rdrr_device.pass_timer import PassTimer, timed
 from rdrr_format.errors import DeviceError
 from rdrr_runtime.decode.autoregressive import Autoregressive
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.phases.copy import copy
-from rdrr_runtime.phases.elementwise import scale
+from rdrr_runtime.phases.rows.copy import copy
+from rdrr_runtime.phases.rows.elementwise import scale
 from support.comparison import relative_error
 from support.decoding import (
     Ending,

@@ -21,7 +21,7 @@ from rdrr_converter.sources import Source, SourceTensor
 from rdrr_manifests.graph import Graph, derive_graph
 from rdrr_manifests.graph.ops import Attention, LatentAttention, Residual, Router
 from rdrr_manifests.models import Manifest
-from rdrr_runtime.phases.rope_tables import attention_factor, frequencies
+from rdrr_runtime.phases.attention.rope_tables import attention_factor, frequencies
 from support.published import MORE_PUBLISHED
 from support.published_deepseek import PUBLISHED_DEEPSEEK
 from support.published_dense import PUBLISHED_DENSE

@@ -12,9 +12,9 @@ from rdrr_device.device import open_device
 from rdrr_device.kernels import Dispatch, Work
 from rdrr_device.readback import Fetch, Readback
 from rdrr_format.errors import DeviceError
-from rdrr_runtime.phases.copy import copy
-from rdrr_runtime.phases.elementwise import scale
 from rdrr_runtime.phases.launch import as_dispatch
+from rdrr_runtime.phases.rows.copy import copy
+from rdrr_runtime.phases.rows.elementwise import scale
 
 
 def fake(name: str, kind: str, backend: str = "Vulkan") -> AdapterInfo:

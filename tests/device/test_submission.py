@@ -15,8 +15,8 @@ from rdrr_format.errors import DeviceError
 from rdrr_runtime.compile.pass_spec import PREFILL
 from rdrr_runtime.decode.autoregressive import Autoregressive
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.phases.copy import copy
-from rdrr_runtime.phases.elementwise import scale
+from rdrr_runtime.phases.rows.copy import copy
+from rdrr_runtime.phases.rows.elementwise import scale
 from support.comparison import relative_error
 from support.decoding import (
     Ending,

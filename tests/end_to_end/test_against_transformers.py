@@ -14,7 +14,7 @@ from rdrr_converter.convert import convert
 from rdrr_device.device import Device, open_device
 from rdrr_manifests.package import Package, open_package
 from rdrr_runtime.backend import Backend
-from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.compile.choice.hints import resolve
 from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend

@@ -18,7 +18,7 @@ from rdrr_device.pipelines import Pipelines
 from rdrr_device.shaders import Access, Binding
 from rdrr_format.errors import DeviceError
 from rdrr_manifests.package import open_package
-from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.compile.choice.hints import resolve
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from support.checkpoints import make_checkpoint

@@ -12,7 +12,7 @@ from rdrr_converter.export import export
 from rdrr_converter.sources import open_source
 from rdrr_format.errors import SourceError
 from rdrr_manifests.package import open_package, validate
-from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.compile.choice.hints import resolve
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from safetensors.numpy import load_file, save_file

@@ -10,7 +10,7 @@ from rdrr_converter.convert import convert
 from rdrr_converter.export import export
 from rdrr_device.device import Device, open_device
 from rdrr_manifests.package import open_package
-from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.compile.choice.hints import resolve
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from support.checkpoints import make_model, save_checkpoint

@@ -8,7 +8,7 @@ from rdrr_converter.convert import convert
 from rdrr_device.device import open_device
 from rdrr_manifests.graph.padding import pad_widths
 from rdrr_manifests.package import open_package
-from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.compile.choice.hints import resolve
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from support.checkpoints import make_model, save_checkpoint

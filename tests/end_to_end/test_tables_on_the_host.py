@@ -9,7 +9,7 @@ from rdrr_converter.convert import convert
 from rdrr_device.device import open_device
 from rdrr_manifests.package import open_package
 from rdrr_runtime.backend import Row
-from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.compile.choice.hints import Policy
 from rdrr_runtime.exec.footprint import footprint
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend

@@ -14,7 +14,7 @@ from rdrr_device.device import Device, open_device
 from rdrr_device.wgpu_errors import device_errors
 from rdrr_format.errors import DeviceError, UsageError
 from rdrr_manifests import loading
-from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.compile.choice.hints import Policy
 from rdrr_runtime.exec.footprint import footprint
 from rdrr_runtime.gpu import GpuBackend
 from support.commands import error_line, rdrr

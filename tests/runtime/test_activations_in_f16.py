@@ -12,27 +12,27 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_device.kernels import Dispatch
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
-from rdrr_runtime.compile.decision import unhonoured
-from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.compile.choice.decision import unhonoured
+from rdrr_runtime.compile.choice.hints import resolve
 from rdrr_runtime.exec.plan import decisions_for
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.phases.attention import AttentionKernel, attention
-from rdrr_runtime.phases.attention_spec import AttentionSpec
+from rdrr_runtime.phases.attention.attention import AttentionKernel, attention
+from rdrr_runtime.phases.attention.rope import rope
+from rdrr_runtime.phases.attention.spec import AttentionSpec
+from rdrr_runtime.phases.cache.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.copy import copy_row
-from rdrr_runtime.phases.elementwise import residual_add, scale, softcap
-from rdrr_runtime.phases.embed import embed
-from rdrr_runtime.phases.fusion import Input, Output, RowNorm
-from rdrr_runtime.phases.gated_activation import gated_activation
-from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
-from rdrr_runtime.phases.linear import linear
-from rdrr_runtime.phases.matvec import matvec
-from rdrr_runtime.phases.packing import upload_weight
-from rdrr_runtime.phases.rmsnorm import post_norm_add, rms_norm
-from rdrr_runtime.phases.rope import rope
-from rdrr_runtime.phases.sigmoid_gate import sigmoid_gate
-from rdrr_runtime.phases.state import HEADER_WORDS, ROW_WORDS
+from rdrr_runtime.phases.experts.sigmoid_gate import sigmoid_gate
+from rdrr_runtime.phases.generation_state import HEADER_WORDS, ROW_WORDS
+from rdrr_runtime.phases.norms.rmsnorm import post_norm_add, rms_norm
+from rdrr_runtime.phases.products.fusion import Input, Output, RowNorm
+from rdrr_runtime.phases.products.linear import linear
+from rdrr_runtime.phases.products.matvec import matvec
+from rdrr_runtime.phases.rows.copy import copy_row
+from rdrr_runtime.phases.rows.elementwise import residual_add, scale, softcap
+from rdrr_runtime.phases.rows.embed import embed
+from rdrr_runtime.phases.rows.gated_activation import gated_activation
+from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
+from rdrr_runtime.phases.weights.packing import upload_weight
 from rdrr_runtime.reference import ops
 from rdrr_runtime.reference.backend import CpuBackend
 from support.comparison import relative_error, scored, stepped

@@ -11,15 +11,15 @@ import rdrr
 from rdrr_device.device import Device
 from rdrr_device.dry_run import DryRunArena
 from rdrr_manifests.package import Package, open_package
-from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.compile.choice.hints import resolve
+from rdrr_runtime.compile.choice.preferences import Preferences
 from rdrr_runtime.compile.pass_spec import DECODE
-from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.exec.persistent.choice import Persistence
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.context import Grid
-from rdrr_runtime.phases.matvec_record import Matvec
+from rdrr_runtime.phases.products.matvec_record import Matvec
 from support.checkpoints import make_checkpoint
 from support.comparison import relative_error, stepped
 from support.tiny_models import ALL_MODELS
@@ -103,7 +103,7 @@ def test_a_column_major_feed_forward_changes_the_phases_and_not_the_logits(
     pairs: int,
     fused: bool,
 ) -> None:
-    joined.setattr("rdrr_runtime.phases.down.COLUMN_PAIRS", (pairs,))
+    joined.setattr("rdrr_runtime.phases.products.down.COLUMN_PAIRS", (pairs,))
     package = package_of(family, tmp_path, "q4_k_m", transpose_weights=True, fuse_gate_up=fused)
     ids = rng.integers(0, 50, IDS).tolist()
     ours, chosen, count = results(package, device, ids)
@@ -125,7 +125,7 @@ def test_a_column_major_feed_forward_in_int8_is_as_near_to_the_exact_logits_as_t
     family: str,
     pairs: int,
 ) -> None:
-    joined.setattr("rdrr_runtime.phases.down.COLUMN_PAIRS", (pairs,))
+    joined.setattr("rdrr_runtime.phases.products.down.COLUMN_PAIRS", (pairs,))
     package = package_of(family, tmp_path, "q4_k_m", transpose_weights=True)
     ids = rng.integers(0, 50, IDS).tolist()
     ours, _, count = results(package, device, ids, int8=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from rdrr_runtime.compile.decision import unhonoured
-from rdrr_runtime.compile.hints import Policy, resolve
+from rdrr_runtime.compile.choice.decision import unhonoured
+from rdrr_runtime.compile.choice.hints import Policy, resolve
 from rdrr_runtime.exec.plan import decisions_for
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend

@@ -9,9 +9,10 @@ from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
 from rdrr_manifests.graph import Clamp
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
-from rdrr_runtime.phases.packing import Uploader
-from rdrr_runtime.phases.routing import Routed, expert_groups
+from rdrr_runtime.phases.experts.routing import expert_groups
+from rdrr_runtime.phases.routes import Routed
+from rdrr_runtime.phases.weights.gpu_weight import GpuWeight, allocate_weight
+from rdrr_runtime.phases.weights.packing import Uploader
 from support.gpu import F32, Bench, random_tensor
 
 Ids = npt.NDArray[np.uint32]

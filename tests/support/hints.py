@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rdrr_runtime.compile.hints import Policy, resolve
+from rdrr_runtime.compile.choice.hints import Policy, resolve
 from support.packages import llama_manifest, write_random_package
 
 CONTEXT = 96

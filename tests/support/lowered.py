@@ -14,7 +14,7 @@ from rdrr_device.kernels import Kernel
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout, geometry
 from rdrr_manifests.package import Package, open_package
-from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.compile.choice.hints import Policy
 from rdrr_runtime.compile.pass_spec import (
     DECODE,
     PREFILL,
@@ -25,19 +25,19 @@ from rdrr_runtime.compile.pass_spec import (
     batch_of,
 )
 from rdrr_runtime.exec.plan import Plan
-from rdrr_runtime.phases.batch_advance import batch_advance
-from rdrr_runtime.phases.copy import copy
-from rdrr_runtime.phases.fill_masks import fill_masks, record_bytes, rules_bytes
-from rdrr_runtime.phases.formats import FORMATS
-from rdrr_runtime.phases.gpu_weight import allocate_weight
-from rdrr_runtime.phases.kv_cache import KvCache
+from rdrr_runtime.phases.cache.kv_cache import KvCache
+from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.launch import as_dispatch
-from rdrr_runtime.phases.logprobs import LogprobBuffers, logprobs
-from rdrr_runtime.phases.repack import Chunk, repack_columns, repack_rows
-from rdrr_runtime.phases.requantize import is_rounded, requantized, scratch_bytes
-from rdrr_runtime.phases.sample import sample, scatter_entries
-from rdrr_runtime.phases.sample_buffers import SampleBuffers
-from rdrr_runtime.phases.state import State
+from rdrr_runtime.phases.products.requantize import is_rounded, requantized, scratch_bytes
+from rdrr_runtime.phases.rows.copy import copy
+from rdrr_runtime.phases.sampling.batch_advance import batch_advance
+from rdrr_runtime.phases.sampling.fill_masks import fill_masks, record_bytes, rules_bytes
+from rdrr_runtime.phases.sampling.logprobs import LogprobBuffers, logprobs
+from rdrr_runtime.phases.sampling.sample import sample, scatter_entries
+from rdrr_runtime.phases.sampling.sample_buffers import SampleBuffers
+from rdrr_runtime.phases.weights.formats import FORMATS
+from rdrr_runtime.phases.weights.gpu_weight import allocate_weight
+from rdrr_runtime.phases.weights.repack import Chunk, repack_columns, repack_rows
 from rdrr_runtime.sampling.params import SamplingParams
 from support.manifests import write_manifest
 from support.packages import VOCAB

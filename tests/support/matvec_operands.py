@@ -15,8 +15,8 @@ from rdrr_format.block_fields import BLOCK_FIELDS
 from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
-from rdrr_runtime.phases.added_branch import AddedBranch, BranchNorm
-from rdrr_runtime.phases.fusion import (
+from rdrr_runtime.phases.products.added_branch import AddedBranch, BranchNorm
+from rdrr_runtime.phases.products.fusion import (
     AttentionSplits,
     GatedNorm,
     HeadGates,
@@ -24,8 +24,8 @@ from rdrr_runtime.phases.fusion import (
     RowLayerNorm,
     RowNorm,
 )
-from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.packing import upload_weight
+from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
+from rdrr_runtime.phases.weights.packing import upload_weight
 from support.gpu import F32, Bench, in_int8, normal, random_tensor
 
 F64 = npt.NDArray[np.float64]

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
+import rdrr_runtime.phases
 from rdrr_device.shaders import Access, Binding
+
+# `launch.wgsl` beside their folders is the template that wraps them into shader modules.
+SHADERS_OF_PHASES = sorted(
+    file
+    for file in Path(rdrr_runtime.phases.__file__).parent.glob("*/*.wgsl")
+    if file.parent.name != "snippets"
+)
 
 _DECLARATION = re.compile(
     r"@group\(0\)\s*@binding\((\d+)\)\s*var<storage,\s*(read_write|read)>\s*(\w+)\s*:"

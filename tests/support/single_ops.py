@@ -14,19 +14,19 @@ from rdrr_manifests.graph import Graph, RopeSpec
 from rdrr_manifests.graph.ops import Head, Op, uses
 from rdrr_manifests.graph.padding import PaddedGraph
 from rdrr_manifests.models import Tensor
-from rdrr_runtime.compile.builder import LoadedModel, PassBuilder
-from rdrr_runtime.compile.hints import resolve
-from rdrr_runtime.compile.lower_head import lower_head
-from rdrr_runtime.compile.lower_ops import check_fields, lower_op
+from rdrr_runtime.compile.choice.hints import resolve
+from rdrr_runtime.compile.choice.preferences import Preferences
+from rdrr_runtime.compile.lowering.builder import LoadedModel, PassBuilder
+from rdrr_runtime.compile.lowering.head import lower_head
+from rdrr_runtime.compile.lowering.ops import check_fields, lower_op
+from rdrr_runtime.compile.lowering.values import Values, Workspace
 from rdrr_runtime.compile.pass_spec import Logits, PassSpec
-from rdrr_runtime.compile.patterns import Body
-from rdrr_runtime.compile.preferences import Preferences
-from rdrr_runtime.compile.values import Values, Workspace
-from rdrr_runtime.compile.weights import allocate_weights
-from rdrr_runtime.phases.kept_hidden import KeptHidden
-from rdrr_runtime.phases.kv_cache import KvCache
+from rdrr_runtime.compile.patterns.layers import Body
+from rdrr_runtime.compile.weights.upload import allocate_weights
+from rdrr_runtime.phases.attention.rope_tables import rope_table
+from rdrr_runtime.phases.cache.kept_hidden import KeptHidden
+from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.phase import Phase
-from rdrr_runtime.phases.rope_tables import rope_table
 from rdrr_runtime.reference import run as reference
 from rdrr_runtime.reference.forward import empty_cache
 from rdrr_runtime.reference.ops import compute

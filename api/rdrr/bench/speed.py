@@ -138,7 +138,7 @@ def _summary(
     gpu: GpuTimes,
     interval: int,
 ) -> Speed:
-    from rdrr_runtime.compile.decision import unhonoured
+    from rdrr_runtime.compile.choice.decision import unhonoured
 
     cold, *warm = runs
     last = warm[-1]

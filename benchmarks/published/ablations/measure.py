@@ -190,7 +190,7 @@ def _strategy(side: Side) -> Strategy:
 
 
 def _unhonoured(choices: Sequence[Any]) -> tuple[str, ...]:
-    from rdrr_runtime.compile.decision import unhonoured
+    from rdrr_runtime.compile.choice.decision import unhonoured
 
     return unhonoured(choices)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_runtime.phases.attention_spec import AttentionSpec
+from rdrr_runtime.phases.attention.spec import AttentionSpec
 from rdrr_runtime.phases.context import OpContext, need_floats
 from rdrr_runtime.phases.phase import Phase, Work, choice
 

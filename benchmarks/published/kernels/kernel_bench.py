@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from rdrr_device.device import Device
     from rdrr_device.timestamps import Timer
     from rdrr_runtime.phases.context import OpContext
-    from rdrr_runtime.phases.gpu_weight import GpuWeight
     from rdrr_runtime.phases.phase import Phase
+    from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
 
 WARM_SECONDS = 0.2
 """Seconds of work before a measurement, to raise the clocks; not on software adapters."""
@@ -48,7 +48,7 @@ class KernelBench:
     def context(self, rows: int) -> OpContext:
         """Return the context of a step with `rows` token rows."""
         from rdrr_runtime.phases.context import OpContext
-        from rdrr_runtime.phases.state import State, pack_step
+        from rdrr_runtime.phases.generation_state import State, pack_step
 
         state = State.create(self.arena, rows, ring=4)
         self.device.write(state.step, pack_step([0] * rows, range(rows)))
@@ -63,7 +63,7 @@ class KernelBench:
 
     def weight(self, dtype: str, layout: Layout, n: int, k: int) -> GpuWeight:
         """Upload an arbitrary matrix [n, k] for the kernels of the runtime."""
-        from rdrr_runtime.phases.packing import upload_weight
+        from rdrr_runtime.phases.weights.packing import upload_weight
 
         raw = arbitrary_bits(dtype, layout, (n, k))
         return upload_weight(self.arena, DTYPES[dtype], layout, (n, k), raw, "weight")

@@ -41,7 +41,7 @@ class Pair:
 
 
 def _naive_and_tiled(bench: KernelBench, size: int) -> tuple[int, list[Phase], list[Phase]]:
-    from rdrr_runtime.phases.linear import linear
+    from rdrr_runtime.phases.products.linear import linear
 
     from published.baselines.matmul_naive import matmul_naive
 
@@ -123,9 +123,9 @@ def _prompt_by_block(bench: KernelBench, size: int) -> tuple[int, list[Phase], l
 
 
 def _unfused_and_fused(bench: KernelBench, size: int) -> tuple[int, list[Phase], list[Phase]]:
-    from rdrr_runtime.phases.attention import AttentionKernel, attention
-    from rdrr_runtime.phases.attention_spec import AttentionSpec
-    from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
+    from rdrr_runtime.phases.attention.attention import AttentionKernel, attention
+    from rdrr_runtime.phases.attention.spec import AttentionSpec
+    from rdrr_runtime.phases.cache.kv_cache import KvSpec, LayerCache
 
     from published.baselines.attention_unfused import attention_unfused
 

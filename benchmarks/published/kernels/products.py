@@ -20,8 +20,8 @@ from published.kernels.kernel_bench import KernelBench, open_kernel_bench
 if TYPE_CHECKING:
     from rdrr_device.buffers import BufferSlice
     from rdrr_runtime.phases.context import OpContext
-    from rdrr_runtime.phases.gpu_weight import GpuWeight
     from rdrr_runtime.phases.phase import Phase
+    from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
 
 SPREAD_BYTES = 256 << 20
 """Minimum bytes of all copies of a matrix together, up to `MOST_COPIES` copies."""
@@ -35,15 +35,15 @@ Maker = Callable[["OpContext", "GpuWeight", "BufferSlice", "BufferSlice"], "list
 
 def product(ctx: OpContext, weight: GpuWeight, x: BufferSlice, y: BufferSlice) -> list[Phase]:
     """Return the phases of y = x W^T with the general kernels."""
-    from rdrr_runtime.phases.linear import linear
+    from rdrr_runtime.phases.products.linear import linear
 
     return linear(ctx, weight, x, y, label="product")
 
 
 def _matvec(int8: bool) -> Maker:
     def make(ctx: OpContext, weight: GpuWeight, x: BufferSlice, y: BufferSlice) -> list[Phase]:
-        from rdrr_runtime.phases.fusion import Input, Output
-        from rdrr_runtime.phases.matvec import matvec, refusal
+        from rdrr_runtime.phases.products.fusion import Input, Output
+        from rdrr_runtime.phases.products.matvec import matvec, refusal
 
         obstacle = refusal(ctx, (weight,), int8=int8)
         if obstacle is not None:

@@ -105,8 +105,8 @@ def _smallest(device: Device, count: int) -> Iterator[tuple[BoundDispatch, ...]]
     """Yield the smallest dispatch, bound, `count` times: once per dispatch of a token."""
     from rdrr_device.arena import arena
     from rdrr_device.timestamps import Timer
-    from rdrr_runtime.phases.elementwise import scale
     from rdrr_runtime.phases.launch import as_dispatch
+    from rdrr_runtime.phases.rows.elementwise import scale
 
     with arena(device, "bench") as buffers:
         bench = KernelBench(device, buffers, Timer(device))

@@ -14,7 +14,7 @@ Value = Annotated[str, "value"]
 class RopeSpec:
     """Rotary embedding of one kind of layer.
 
-    `rdrr_runtime.phases.rope_tables` computes the table of cosines and sines.
+    `rdrr_runtime.phases.attention.rope_tables` computes the table of cosines and sines.
 
     Attributes:
         theta: Base of the frequencies.

@@ -22,9 +22,8 @@ from rdrr_runtime.decode.mask_stream import DeviceMasks, HostMasks, MaskStream
 from rdrr_runtime.decode.probabilities import Allowed, ProbabilitySampler
 from rdrr_runtime.decode.rules import TokenRules
 from rdrr_runtime.decode.stream import BlockingFeed, Stream
-from rdrr_runtime.sampling.entropy import entropies
 from rdrr_runtime.sampling.logprobs import TokenLogprobs, token_logprobs
-from rdrr_runtime.sampling.masks import MaskRules
+from rdrr_runtime.sampling.masks import MaskRules, entropies
 from rdrr_runtime.sampling.sampler import Sampler
 
 F32 = npt.NDArray[np.float32]

@@ -17,7 +17,7 @@ from rdrr_device.device import Device
 from rdrr_device.kernels import Kernel
 from rdrr_device.pipelines import BoundDispatch
 
-from rdrr_runtime.compile.lower import Pass
+from rdrr_runtime.compile.lowering.graph import Pass
 from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import Phase

@@ -14,13 +14,13 @@ from rdrr_device.tuning import Tuning
 
 from rdrr_runtime.compile.pass_spec import PREFILL
 from rdrr_runtime.exec.plan import Plan
-from rdrr_runtime.phases.packing import staging_bytes
+from rdrr_runtime.phases.weights.packing import staging_bytes
 
 if TYPE_CHECKING:
     from rdrr_device.device import Device
     from rdrr_manifests.package import Package
 
-    from rdrr_runtime.compile.hints import Policy
+    from rdrr_runtime.compile.choice.hints import Policy
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from rdrr_manifests.graph import Graph
 from rdrr_manifests.graph.ops import Embed
 from rdrr_manifests.package import Package
 
-from rdrr_runtime.compile.decision import Decision
+from rdrr_runtime.compile.choice.decision import Decision
 
 F32 = npt.NDArray[np.float32]
 

@@ -17,10 +17,12 @@ from rdrr_device.tuning import Tuning
 from rdrr_manifests.graph.padding import pad_widths
 from rdrr_manifests.package import Package
 
-from rdrr_runtime.compile.builder import LoadedModel
-from rdrr_runtime.compile.decision import Decision
-from rdrr_runtime.compile.hints import Policy
-from rdrr_runtime.compile.lower import Pass, lower
+from rdrr_runtime.compile.choice.decision import Decision
+from rdrr_runtime.compile.choice.hints import Policy
+from rdrr_runtime.compile.choice.preferences import Preferences
+from rdrr_runtime.compile.lowering.builder import LoadedModel
+from rdrr_runtime.compile.lowering.graph import Pass, lower
+from rdrr_runtime.compile.lowering.values import Workspace
 from rdrr_runtime.compile.pass_spec import (
     DECODE,
     EXPLAINED,
@@ -30,16 +32,14 @@ from rdrr_runtime.compile.pass_spec import (
     Logits,
     PassSpec,
 )
-from rdrr_runtime.compile.preferences import Preferences
-from rdrr_runtime.compile.values import Workspace
-from rdrr_runtime.compile.weights import Weights, allocate_weights
+from rdrr_runtime.compile.weights.upload import Weights, allocate_weights
 from rdrr_runtime.exec.executor import TokenPass
 from rdrr_runtime.exec.host_tables import HostTables, host_tables
+from rdrr_runtime.phases.attention.rope_tables import rope_bytes, rope_table
+from rdrr_runtime.phases.cache.kept_hidden import KeptHidden
+from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.context import VALUE_BYTES, Grid, OpContext
-from rdrr_runtime.phases.kept_hidden import KeptHidden
-from rdrr_runtime.phases.kv_cache import KvCache
-from rdrr_runtime.phases.rope_tables import rope_bytes, rope_table
-from rdrr_runtime.phases.state import State
+from rdrr_runtime.phases.generation_state import State
 
 RING = 64
 """Largest number of ids that wait to be read back."""

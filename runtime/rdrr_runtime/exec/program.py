@@ -11,7 +11,7 @@ from functools import cached_property
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.compile.lower import Pass
+from rdrr_runtime.compile.lowering.graph import Pass
 from rdrr_runtime.compile.pass_spec import DECODE, Logits, PassSpec
 from rdrr_runtime.exec.executor import Executor, Prepared, TokenPass
 from rdrr_runtime.exec.plan import Plan

@@ -10,10 +10,12 @@ from __future__ import annotations
 from rdrr_device.shaders import Access
 
 from rdrr_runtime.phases.phase import Number, Phase
-from rdrr_runtime.phases.requantize import Requantize
+from rdrr_runtime.phases.products.requantize import Requantize
 
 _CACHES = frozenset({"k_cache", "v_cache"})
-_STORES = frozenset({"kv_store", "kv_store_blocks", "norm_rope_store"})  # which read no keys
+_STORES = frozenset(  # which read no keys
+    {"cache/kv_store", "cache/kv_store_blocks", "attention/norm_rope_store"}
+)
 
 
 def traffic(one: Phase, rows: int, base: int) -> int:
@@ -26,13 +28,13 @@ def traffic(one: Phase, rows: int, base: int) -> int:
     """
     if not one.work.serves(rows):
         return 0
-    family, constants = one.record.shader, one.record.constants
+    shader, constants = one.record.shader, one.record.constants
     total = 0.0
     for binding, part in zip(one.bindings, one.slices, strict=True):
         if binding.name.startswith("weight"):
             total += _weight_bytes(one, part.size, rows)
         elif binding.name in _CACHES:
-            slots = 0 if family in _STORES else _slots_read(constants, rows, base)
+            slots = 0 if shader in _STORES else _slots_read(constants, rows, base)
             slots += rows if binding.access is Access.READ_WRITE else 0
             total += slots * part.size / constants["CONTEXT"]
     return round(total)
@@ -43,7 +45,7 @@ def _weight_bytes(one: Phase, size: int, rows: int) -> float:
     if isinstance(record, Requantize):
         # It may write only some of the rows that it binds.
         return record.formats[0].size(record.outputs, record.planes[0].row_units)
-    if record.shader == "embed":
+    if record.shader == "rows/embed":
         return min(1.0, rows / constants["OUTPUTS"]) * size
     if "EXPERTS" in constants:
         # An upper bound: rows that are routed to the same expert may share its weights.

@@ -17,8 +17,8 @@ from rdrr_device.timestamps import Timer, warm_up
 from rdrr_device.tuning import Tuning
 
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL
-from rdrr_runtime.exec.agreement import INT8_TOLERANCE, distance
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
+from rdrr_runtime.exec.output_comparison import INT8_TOLERANCE, distance
 from rdrr_runtime.exec.persistent.choice import Persistence, persistent_executor
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.plan import Plan

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rdrr_device.timestamps import Timer
 
-from rdrr_runtime.compile.lower import Pass
+from rdrr_runtime.compile.lowering.graph import Pass
 from rdrr_runtime.exec.executor import Prepared
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.timing import InterleavedTimer, median_of

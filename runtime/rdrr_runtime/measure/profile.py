@@ -18,7 +18,7 @@ from rdrr_device.tuning import Tuning
 from rdrr_format.errors import DeviceError, UsageError
 from rdrr_manifests.package import Package
 
-from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.compile.choice.hints import Policy
 from rdrr_runtime.compile.pass_spec import DECODE
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
 from rdrr_runtime.exec.persistent.choice import Persistence, persistent_executor
@@ -27,8 +27,8 @@ from rdrr_runtime.exec.program import Program
 from rdrr_runtime.exec.traffic import traffic
 from rdrr_runtime.measure.one_dispatch import OneDispatch, time_parts
 from rdrr_runtime.measure.profiled import KernelTime, Profile, Span, StepProfile
-from rdrr_runtime.phases.copy import copy
 from rdrr_runtime.phases.phase import Phase
+from rdrr_runtime.phases.rows.copy import copy
 from rdrr_runtime.sequences.step import Step
 
 PREFILL_RUNS = 4

@@ -22,17 +22,17 @@ from rdrr_format.errors import DeviceError
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import Row
-from rdrr_runtime.compile.hints import Policy
-from rdrr_runtime.compile.lower import Pass
+from rdrr_runtime.compile.choice.hints import Policy
+from rdrr_runtime.compile.lowering.graph import Pass
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, PassSpec
-from rdrr_runtime.exec.agreement import Bytes, Check
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
+from rdrr_runtime.exec.output_comparison import Bytes, Check
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.timing import InterleavedTimer, Times, better, scatter
 from rdrr_runtime.measure.tuned import Outcome, PassTimes, Trial, Tuned, Verdict
-from rdrr_runtime.phases.kv_cache import KvCache
+from rdrr_runtime.phases.cache.kv_cache import KvCache
+from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.phase import Phase
-from rdrr_runtime.phases.state import State
 from rdrr_runtime.sequences.step import Step
 
 SLOWER = 0.01

@@ -10,7 +10,7 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import P, Tuning, TuningKey
 from rdrr_format.errors import FormatError
 
-from rdrr_runtime.phases.state import State
+from rdrr_runtime.phases.generation_state import State
 
 VALUE_BYTES: Mapping[str, int] = MappingProxyType({"f32": 4, "f16": 2})
 
@@ -147,3 +147,11 @@ def need_floats(what: str, buffer: BufferSlice, count: int) -> None:
         raise FormatError(
             f"the buffer of {what} is too small", expected=f"{4 * count} bytes", found=buffer.size
         )
+
+
+def power_of_two(value: int, low: int, high: int) -> int:
+    """Return the smallest power of two that is at least `value`, clamped to [low, high].
+
+    `low` and `high` are powers of two.
+    """
+    return min(high, max(low, 1 << (max(1, value) - 1).bit_length()))

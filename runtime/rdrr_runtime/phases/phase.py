@@ -28,7 +28,7 @@ from rdrr_device.tuning import AnyTuningKey
 __all__ = ["FOLDER", "MAX_BUFFERS", "Number", "Phase", "Record", "Work", "choice"]
 
 FOLDER = ShaderFolder("rdrr_runtime.phases")
-"""Template folder with the WGSL files of this package and the snippets that they include."""
+"""Template folder with the WGSL files of this package and its parts, and with their snippets."""
 
 MAX_BUFFERS = 8
 """Most storage buffers of a phase: the number that every WebGPU device can bind."""
@@ -51,7 +51,7 @@ class Record:
     `choice` becomes a variable of the shader's template instead.
 
     Attributes:
-        shader: File name of the shader without the suffix.
+        shader: Path of the shader in `folder` without the suffix, e.g. `products/matvec`.
         folder: Template folder of the shader.
         trusted: The function guards every index and bounds every loop itself, so the runtime checks
             that the shader compiler inserts may be omitted.
@@ -76,7 +76,8 @@ class Record:
     @property
     def name(self) -> str:
         """Name of the kernel in explanations and profiles, e.g. `matvec.q4_k.norm.store`."""
-        return f"{self.shader}.{self.variant}" if self.variant else self.shader
+        function = self.shader.rpartition("/")[2]
+        return f"{function}.{self.variant}" if self.variant else function
 
     @property
     def has_subgroups(self) -> bool:

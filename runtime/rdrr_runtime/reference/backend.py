@@ -11,12 +11,12 @@ from rdrr_format.errors import FormatError
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import BackendInfo
-from rdrr_runtime.phases.state_cache import state_name
-from rdrr_runtime.phases.state_positions import StatePosition
+from rdrr_runtime.phases.cache.state_cache import state_name
+from rdrr_runtime.phases.cache.state_positions import StatePosition
 from rdrr_runtime.reference.draft_head import PREFILL_ROWS, CpuDraftHead, most_probable
 from rdrr_runtime.reference.forward import ReferenceModel
 from rdrr_runtime.reference.run import Observer
-from rdrr_runtime.sampling.entropy import entropies
+from rdrr_runtime.sampling.masks import entropies
 
 F32 = npt.NDArray[np.float32]
 

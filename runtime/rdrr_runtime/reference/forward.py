@@ -12,7 +12,7 @@ from rdrr_manifests.graph import CacheShape, Graph
 from rdrr_manifests.graph.ops import Op
 from torch import Tensor
 
-from rdrr_runtime.phases.rope_tables import rope_table
+from rdrr_runtime.phases.attention.rope_tables import rope_table
 from rdrr_runtime.reference.ops import compute
 from rdrr_runtime.reference.run import KeptHidden, Observer, ReferenceMemory, ReferencePass
 from rdrr_runtime.reference.threads import limited_threads

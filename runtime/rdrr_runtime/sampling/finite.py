@@ -2,7 +2,7 @@
 
 A value that overflows, and a broken weight, make the logits NaN. Any token chosen from those would
 be noise, so the generation ends with an error. On the GPU the phases that choose a token mark its
-id (snippets/finite.wgsl), so that the check costs no readback of logits.
+id (phases/snippets/finite.wgsl), so that the check costs no readback of logits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The rule that decides which masks of a window are filled, computed on the host.
+"""The rule that decides which masks of a window are filled, and the entropies that it compares.
 
-`phases/fill_masks.py` computes the same on the GPU. Both add in f32 and compare the sum with an f32
-number, so they fill the same masks.
+Both are computed on the host; `argmax_entropy.py` and `fill_masks.py` in `phases/sampling` compute
+the same on the GPU. Host and GPU add in f32 and compare the sum with an f32 number, so they fill
+the same masks.
 """
 
 from __future__ import annotations
@@ -69,3 +70,20 @@ class FilledTokens:
 
     ids: list[int]
     rows: int
+
+
+def entropies(logits: F32) -> F32:
+    """Return the entropy of softmax(row) for each row, in nats, float32 [n].
+
+    With x = logit - max and S = sum exp(x), the entropy is log S - sum(x exp(x)) / S.
+
+    Args:
+        logits: float32 [n, vocab]; -inf for tokens that are not allowed.
+    """
+    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    weights = np.exp(shifted)
+    total = weights.sum(axis=-1)
+    # exp(-inf) * -inf would be NaN; its limit is 0.
+    terms = np.where(weights > 0, weights * np.where(weights > 0, shifted, 0.0), 0.0)
+    entropy: F32 = (np.log(total) - terms.sum(axis=-1) / total).astype(np.float32)
+    return entropy

@@ -3,7 +3,7 @@
 The random word of a token is a hash of (seed, step, id): pcg4d of Jarzynski and Olano, "Hash
 Functions for GPU Rendering" (2020). The generator has no state, so the host need not write anything
 between tokens, and the same seed gives the same sequence on the host and on the GPU.
-`phases/snippets/noise.wgsl` computes the same function.
+`phases/sampling/snippets/noise.wgsl` computes the same function.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 The steps, in order: repetition penalty, presence and frequency penalties, bias, mask, temperature,
 top-k, top-p, min-p, choice. Tokens exactly as probable as the least probable token kept are kept
 too. The choice is the argmax of score + Gumbel noise, see `rdrr_runtime.sampling.randomness`.
-`phases/sample.py` takes the same steps with the same random numbers on the GPU, so the same seed
-gives the same sequence on both, unless two candidates differ by no more than float32 rounding.
-Greedy decoding needs neither sampler: its argmax is part of the pass.
+`phases/sampling/sample.py` takes the same steps with the same random numbers on the GPU, so the
+same seed gives the same sequence on both, unless two candidates differ by no more than float32
+rounding. Greedy decoding needs neither sampler: its argmax is part of the pass.
 """
 
 from __future__ import annotations

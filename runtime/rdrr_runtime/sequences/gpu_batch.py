@@ -21,8 +21,8 @@ from rdrr_runtime.compile.pass_spec import PREFILL
 from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.program import PreparedPass
-from rdrr_runtime.phases.kv_cache import KvCache
-from rdrr_runtime.phases.state import State
+from rdrr_runtime.phases.cache.kv_cache import KvCache
+from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.sequences.feed import GpuFeed
 from rdrr_runtime.sequences.gpu_sequences import PASSES_PER_SUBMISSION, GpuSequences
 from rdrr_runtime.sequences.passes import BATCH_STEPS, MOST_SEQUENCES, BatchPasses

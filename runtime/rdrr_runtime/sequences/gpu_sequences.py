@@ -1,6 +1,7 @@
 """Decoding of one sequence or several on the GPU, with the same step, sampler and feed.
 
-The passes that run the rows are given from outside, see `passes`.
+The passes that run the rows are given from outside, see `passes`. A single sequence with recurrent
+states also has copies of them, to which it can return.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from rdrr_runtime.backend import Row
 from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.host_tables import HostTables
 from rdrr_runtime.exec.program import PreparedPass
-from rdrr_runtime.phases.state import State
-from rdrr_runtime.phases.state_positions import StatePosition
+from rdrr_runtime.phases.cache.state_cache import StateCache
+from rdrr_runtime.phases.cache.state_positions import StatePosition
+from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.feed import FeedRun, GpuFeed
 from rdrr_runtime.sequences.passes import Passes
@@ -196,3 +198,33 @@ def submit_and_collect(feed: GpuFeed, count: int) -> list[list[int]]:
 
 def _to_most_probable(prepared: PreparedPass) -> Prepared:
     return prepared.to_token
+
+
+class GpuStateCopies:
+    """The states of the single sequence with their copies, see `state_positions.StateCopies`.
+
+    Args:
+        executor: Runs the copies.
+        states: The states and the memory of their copies.
+    """
+
+    def __init__(self, executor: Executor, states: StateCache) -> None:
+        self._executor, self._states = executor, states
+        self._prepared: dict[tuple[str, int], Prepared] = {}
+
+    def save(self, index: int) -> None:
+        """Copy the states into the copy `index`, behind all passes submitted so far."""
+        self._copy("save", index)
+
+    def restore(self, index: int) -> None:
+        """Copy the copy `index` into the states."""
+        self._copy("restore", index)
+
+    def _copy(self, what: str, index: int) -> None:
+        key = what, index
+        if key not in self._prepared:
+            pair = self._states, self._states.copies[index]
+            source, target = pair if what == "save" else pair[::-1]
+            phases = source.copy_to(target, f"states.{what}")
+            self._prepared[key] = self._executor.prepare(phases)
+        self._executor.run(self._prepared[key], 1)

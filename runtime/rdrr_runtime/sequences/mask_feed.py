@@ -1,8 +1,9 @@
 """The GPU feed of windows with masks: passes that run ahead of the readback of their tokens.
 
 A pass chooses which masks it fills and writes the window of the next pass itself
-(`phases/fill_masks.py`). The host does not know how many rows a pass ahead of readback has, so the
-pass is launched for as many as a window can have; rows that it does not have are without effect.
+(`phases/sampling/fill_masks.py`). The host does not know how many rows a pass ahead of readback
+has, so the pass is launched for as many as a window can have; rows that it does not have are
+without effect.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.readback import Fetch
 
-from rdrr_runtime.compile.lower import Pass
+from rdrr_runtime.compile.lowering.graph import Pass
 from rdrr_runtime.compile.pass_spec import SMALL_WINDOW, WINDOW, PassSpec
 from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.plan import Plan
-from rdrr_runtime.phases.fill_masks import (
+from rdrr_runtime.phases.generation_state import State
+from rdrr_runtime.phases.phase import Phase
+from rdrr_runtime.phases.sampling.fill_masks import (
     fill_masks,
     pack_rules,
     record_bytes,
     rules_bytes,
     unpack,
 )
-from rdrr_runtime.phases.phase import Phase
-from rdrr_runtime.phases.state import State
 from rdrr_runtime.sampling.masks import FilledTokens, MaskRules
 from rdrr_runtime.sequences.step import Step
 

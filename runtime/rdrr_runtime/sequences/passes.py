@@ -12,7 +12,7 @@ from typing import Protocol
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.compile.lower import Pass
+from rdrr_runtime.compile.lowering.graph import Pass
 from rdrr_runtime.compile.pass_spec import (
     BATCHES,
     DECODE,
@@ -25,11 +25,11 @@ from rdrr_runtime.compile.pass_spec import (
 from rdrr_runtime.exec.executor import Executor, TokenPass
 from rdrr_runtime.exec.plan import RING, Plan
 from rdrr_runtime.exec.program import PreparedPass, Program
-from rdrr_runtime.phases.batch_advance import batch_advance
+from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.context import Grid
-from rdrr_runtime.phases.kv_cache import KvCache
+from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.phase import Phase
-from rdrr_runtime.phases.state import State
+from rdrr_runtime.phases.sampling.batch_advance import batch_advance
 from rdrr_runtime.sequences.feed import Ring
 
 MOST_SEQUENCES = BATCHES[-1].rows

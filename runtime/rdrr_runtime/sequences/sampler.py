@@ -2,8 +2,8 @@
 
 The host writes when a generation begins: the sampling parameters, and the tokens that were seen or
 have a bias. For each further token it writes nothing except the mask of a constraint. How the
-phases work is described in `phases/sample.py`. A sampler keeps the state of a generation for each
-sequence, and a pass of several sequences samples for each of its rows.
+phases work is described in `phases/sampling/sample.py`. A sampler keeps the state of a generation
+for each sequence, and a pass of several sequences samples for each of its rows.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from rdrr_format.errors import UsageError
 
 from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.program import PreparedPass
-from rdrr_runtime.phases.logprobs import LogprobBuffers, logprobs, record_bytes, unpack
+from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.phase import Phase
-from rdrr_runtime.phases.sample import sample, scatter_entries, searches_of
-from rdrr_runtime.phases.sample_buffers import (
+from rdrr_runtime.phases.sampling.logprobs import LogprobBuffers, logprobs, record_bytes, unpack
+from rdrr_runtime.phases.sampling.sample import sample, scatter_entries, searches_of
+from rdrr_runtime.phases.sampling.sample_buffers import (
     PARAM_WORDS,
     Entry,
     SampleBuffers,
     pack_entries,
     pack_params,
 )
-from rdrr_runtime.phases.state import State
 from rdrr_runtime.sampling.logprobs import TokenLogprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import fresh_seed

@@ -15,7 +15,7 @@ from rdrr_format.errors import UsageError
 
 from rdrr_runtime.compile.pass_spec import SCORE, SMALL_WINDOW, WINDOW
 from rdrr_runtime.exec.program import PreparedPass, Program
-from rdrr_runtime.phases.argmax_entropy import PICK_BYTES, unpack
+from rdrr_runtime.phases.sampling.argmax_entropy import PICK_BYTES, unpack
 from rdrr_runtime.sampling.finite import check_ids
 from rdrr_runtime.sequences.gpu_sequences import GpuSequences
 

@@ -1,7 +1,7 @@
 """Constrain generated text to a JSON schema or a regular expression with llguidance.
 
 llguidance is installed by the extra `grammar`. It follows the text token by token and computes,
-before each token, the set of tokens that may come next; `decode/constrained.py` samples from that
+before each token, the set of tokens that may come next; `decode/chooser.py` samples from that
 set. JSON is formatted as by `json.dumps`, with one space after commas and colons, so that a model
 cannot go on generating whitespace.
 """

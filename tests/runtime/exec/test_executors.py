@@ -38,7 +38,7 @@ def test_results_do_not_depend_on_the_items_per_workgroup(package, device, group
 
 
 def test_a_phase_is_bound_once_however_often_it_is_prepared(bench, device):
-    from rdrr_runtime.phases.copy import copy
+    from rdrr_runtime.phases.rows.copy import copy
 
     executor = DispatchExecutor(device)
     phases = copy(bench.poisoned(64), bench.poisoned(64), label="copy")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.compile.choice.hints import resolve
 from rdrr_runtime.exec.footprint import footprint
 from rdrr_runtime.gpu import GpuBackend
 from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package

@@ -183,7 +183,7 @@ def test_only_ranges_that_two_phases_touch_are_shared():
 
 
 def test_phases_of_other_sizes_are_refused(bench):
-    from rdrr_runtime.phases.copy import copy
+    from rdrr_runtime.phases.rows.copy import copy
 
     phases = copy(bench.poisoned(64), bench.poisoned(64), label="copy")
     threads = phases[0].record.threads

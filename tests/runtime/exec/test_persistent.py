@@ -14,7 +14,7 @@ from rdrr_runtime.exec.persistent import limits, modules
 from rdrr_runtime.exec.persistent.choice import Persistence
 from rdrr_runtime.exec.persistent.handover import EMPTY, HEAD_WORDS
 from rdrr_runtime.exec.persistent.modules import Modules
-from rdrr_runtime.exec.persistent.residency import find_grid, unsupported
+from rdrr_runtime.exec.persistent.occupancy import find_grid, unsupported
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.sampling.params import SamplingParams

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from rdrr_device.arena import arena
 from rdrr_device.tuning import OPS, Tuning
-from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.compile.choice.hints import Policy
 from rdrr_runtime.compile.pass_spec import DECODE
-from rdrr_runtime.exec.agreement import INT8_TOLERANCE, distance
+from rdrr_runtime.exec.output_comparison import INT8_TOLERANCE, distance
 from rdrr_runtime.measure import executor_tuning
 from rdrr_runtime.measure.executor_tuning import tune_executor
 from rdrr_runtime.measure.tuned import Verdict

@@ -11,20 +11,20 @@ from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import DeviceError, UsageError
 from rdrr_format.layouts import Layout
 from rdrr_manifests.graph import CacheShape
-from rdrr_runtime.compile.hints import Policy, resolve
+from rdrr_runtime.compile.choice.hints import Policy, resolve
 from rdrr_runtime.compile.pass_spec import PREFILL
 from rdrr_runtime.exec.plan import dry_run_plan
 from rdrr_runtime.exec.traffic import traffic
 from rdrr_runtime.measure.profile import copy_bandwidth, profile
-from rdrr_runtime.phases.attention import attention
-from rdrr_runtime.phases.attention_spec import AttentionSpec
-from rdrr_runtime.phases.copy import copy
-from rdrr_runtime.phases.embed import embed
-from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
-from rdrr_runtime.phases.kv_store import kv_store
+from rdrr_runtime.phases.attention.attention import attention
+from rdrr_runtime.phases.attention.spec import AttentionSpec
+from rdrr_runtime.phases.cache.kv_cache import KvSpec, LayerCache
+from rdrr_runtime.phases.cache.kv_store import kv_store
 from rdrr_runtime.phases.launch import as_dispatch
-from rdrr_runtime.phases.linear import linear
-from rdrr_runtime.phases.packing import upload_weight
+from rdrr_runtime.phases.products.linear import linear
+from rdrr_runtime.phases.rows.copy import copy
+from rdrr_runtime.phases.rows.embed import embed
+from rdrr_runtime.phases.weights.packing import upload_weight
 from support.gpu import normal, random_tensor
 from support.packages import llama_manifest, write_random_package
 

@@ -9,7 +9,7 @@ import pytest
 from rdrr_device.arena import arena
 from rdrr_device.dry_run import DryRunArena
 from rdrr_device.tuning import OPS, Tuning
-from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.compile.choice.hints import resolve
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, TUNED
 from rdrr_runtime.exec.executor import DispatchExecutor
 from rdrr_runtime.exec.plan import Plan
@@ -18,9 +18,10 @@ from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.measure import tuner
 from rdrr_runtime.measure.tuned import Outcome, Verdict
 from rdrr_runtime.measure.tuner import Setting, _Tuner, tune
-from rdrr_runtime.phases import embed, matmul_int8
-from rdrr_runtime.phases.embed import EmbedTuning
-from rdrr_runtime.phases.matmul_int8 import Tile
+from rdrr_runtime.phases.products import matmul_int8
+from rdrr_runtime.phases.products.matmul_int8 import Tile
+from rdrr_runtime.phases.rows import embed
+from rdrr_runtime.phases.rows.embed import EmbedTuning
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
 from support.seeds import generator_of
@@ -184,7 +185,7 @@ def test_stored_keys_are_not_tuned_again_and_nothing_is_loaded(package, device):
 
 
 def test_an_output_that_is_not_written_is_detected(package, device):
-    from rdrr_runtime.exec.agreement import Check
+    from rdrr_runtime.exec.output_comparison import Check
 
     with arena(device, "check") as buffers:
         plan = Plan(package, device, buffers, resolve({}), context=CONTEXT, kv_dtype="f16")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import rdrr_runtime.phases
 from rdrr_device.buffers import BufferSlice
-from rdrr_runtime.phases.copy import Copy
+from rdrr_runtime.phases.norms.rmsnorm import rms_norm
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
-from rdrr_runtime.phases.rmsnorm import rms_norm
+from rdrr_runtime.phases.rows.copy import Copy
 from support.gpu import Bench, normal
 
 FOLDER = Path(rdrr_runtime.phases.__file__).parent
@@ -137,7 +137,7 @@ def test_an_unknown_buffer_is_refused() -> None:
 def test_a_record_whose_constants_are_not_those_of_its_shader_is_refused(fields, wrong) -> None:
     kinds = [(name, int) for name in fields]
     made = make_dataclass("Made", kinds, bases=(Record,), frozen=True, kw_only=True)
-    made.shader = "copy"
+    made.shader = "rows/copy"
     with pytest.raises(ValueError, match=f"differ in {wrong}"):
         Phase(made(threads=64, **fields), {"x": X, "y": Y}, Work(1), "t")
 

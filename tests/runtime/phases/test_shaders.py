@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import re
-from importlib.resources import files
 
 import pytest
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.shaders import Access, Binding, Target, for_target, storage_bindings
-from rdrr_runtime.phases.copy import Copy, CopyRow
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import FOLDER as SHADERS
 from rdrr_runtime.phases.phase import Phase, Work
-from support.shader_text import bindings
+from rdrr_runtime.phases.rows.copy import Copy, CopyRow
+from support.shader_text import SHADERS_OF_PHASES, bindings
 
-FOLDER = files("rdrr_runtime.phases")
-LAUNCH = "launch.wgsl"  # the template that wraps the others into shader modules
-FILES = sorted(
-    one.name for one in FOLDER.iterdir() if one.name.endswith(".wgsl") and one.name != LAUNCH
-)
 X, Y = (BufferSlice(None, offset, 64) for offset in (0, 64))
 
 
@@ -26,9 +20,9 @@ def copy_phase(groups: int) -> Phase:
     return Phase(Copy(threads=64, words=4, groups=groups), {"x": X, "y": Y}, Work(groups), "t")
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_shader_opens_with_its_formula_and_explains_every_binding(name) -> None:
-    text = FOLDER.joinpath(name).read_text(encoding="utf-8")
+@pytest.mark.parametrize("file", SHADERS_OF_PHASES, ids=lambda file: file.stem)
+def test_a_shader_opens_with_its_formula_and_explains_every_binding(file) -> None:
+    text = file.read_text(encoding="utf-8")
     header = "".join(
         line for line in text.splitlines(keepends=True)[:30] if line.startswith(("//", "{%"))
     )
@@ -37,15 +31,15 @@ def test_a_shader_opens_with_its_formula_and_explains_every_binding(name) -> Non
         assert re.search(rf"\b{bound}\b", header), bound
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_shader_enables_nothing(name) -> None:
-    text = FOLDER.joinpath(name).read_text(encoding="utf-8")
+@pytest.mark.parametrize("file", SHADERS_OF_PHASES, ids=lambda file: file.stem)
+def test_a_shader_enables_nothing(file) -> None:
+    text = file.read_text(encoding="utf-8")
     assert "enable " not in text
 
 
 @pytest.mark.parametrize(("subgroups", "enabled"), [(True, "enable subgroups;\n"), (False, "")])
 def test_subgroups_are_enabled_for_tint_alone(subgroups, enabled) -> None:
-    source = SHADERS.render("rmsnorm.wgsl", MODE="out", SCALED=False, SUBGROUPS=subgroups)
+    source = SHADERS.render("norms/rmsnorm.wgsl", MODE="out", SCALED=False, SUBGROUPS=subgroups)
     assert for_target(source, Target.TINT) == enabled + source
     assert for_target(source, Target.NAGA) == source
 

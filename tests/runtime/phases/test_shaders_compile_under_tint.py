@@ -14,7 +14,7 @@ import pytest
 from rdrr_converter.devices.webgpu import SHADERS
 from rdrr_device.kernels import Kernel
 from rdrr_device.shaders import Access, Binding
-from rdrr_runtime.compile.hints import Policy, resolve
+from rdrr_runtime.compile.choice.hints import Policy, resolve
 from support.dawn import NOT_SET_UP, Compiled, compile_requests, is_set_up, request_of
 from support.lowered import (
     ATTENTIONS,

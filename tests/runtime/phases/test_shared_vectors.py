@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 
@@ -17,10 +16,10 @@ import pytest
 from rdrr_converter.devices.webgpu import SHADERS
 from rdrr_device.device import Device
 from rdrr_device.kernels import Kernel
-from rdrr_runtime.compile.hints import Policy, resolve
-from rdrr_runtime.phases.delta_rule import DeltaSpec
-from rdrr_runtime.phases.delta_step import StepOperands, StepSpec, delta_step
+from rdrr_runtime.compile.choice.hints import Policy, resolve
 from rdrr_runtime.phases.launch import as_dispatch
+from rdrr_runtime.phases.states.delta_rule import DeltaSpec
+from rdrr_runtime.phases.states.delta_step import StepOperands, StepSpec, delta_step
 from support.gpu import Bench
 from support.lowered import (
     ATTENTIONS,
@@ -33,7 +32,7 @@ from support.lowered import (
 )
 from support.op_examples import EXAMPLES
 from support.packages import llama_manifest
-from support.shader_text import component_writes
+from support.shader_text import SHADERS_OF_PHASES, component_writes
 from support.single_ops import Operands, lowered
 
 DECLARED = """
@@ -75,13 +74,6 @@ def test_a_pointer_to_a_vector_is_found() -> None:
 )
 def test_writes_to_scalars_and_local_vectors_are_not_reported(body: str) -> None:
     assert component_writes(f"{DECLARED} fn phase(t: u32) {{ {body}\n }}") == ()
-
-
-SHADERS_OF_PHASES = {
-    one.name.removesuffix(".wgsl")
-    for one in files("rdrr_runtime.phases").iterdir()
-    if one.name.endswith(".wgsl") and one.name != "launch.wgsl"
-}
 
 
 def kernels_of_models(device: Device, folder: Path) -> Iterator[Kernel]:
@@ -132,7 +124,8 @@ def test_no_kernel_writes_a_component(request, bench, tmp_path, monkeypatch) -> 
     found |= {one.source: one.label for one in kernels_of_linear_attention(bench)}
     racing = {label: writes for text, label in found.items() if (writes := component_writes(text))}
     assert racing == {}
-    assert {label.partition(".")[0] for label in found.values()} == SHADERS_OF_PHASES
+    shaders = {label.partition(".")[0] for label in found.values()}
+    assert shaders == {file.stem for file in SHADERS_OF_PHASES}
 
 
 @pytest.mark.parametrize("dtype", SHADERS)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rdrr_format.errors import GenerationError, UsageError
 from rdrr_runtime.backend import Row
-from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.compile.choice.hints import resolve
 from rdrr_runtime.decode.base import Counts
 from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend

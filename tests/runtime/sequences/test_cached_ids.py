@@ -15,7 +15,7 @@ from rdrr_runtime.backend import BackendInfo
 from rdrr_runtime.decode.stats import GenerationStats
 from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.phases.state import ROW_WORDS
+from rdrr_runtime.phases.generation_state import ROW_WORDS
 from rdrr_runtime.sampling.params import SamplingParams
 from support.comparison import relative_error
 from support.packages import llama_manifest, write_random_package

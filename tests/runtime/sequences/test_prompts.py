@@ -9,7 +9,7 @@ import pytest
 from rdrr_device.device import Device
 from rdrr_device.dry_run import DryRunArena
 from rdrr_runtime.backend import Row
-from rdrr_runtime.compile.hints import Policy, resolve
+from rdrr_runtime.compile.choice.hints import Policy, resolve
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, PREFILLS
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend

@@ -13,8 +13,8 @@ from rdrr_runtime.decode.wedlm import Wedlm
 from rdrr_runtime.engine import Engine
 from rdrr_runtime.exec.persistent.choice import Persistence
 from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.phases.cache.state_positions import StatePosition
 from rdrr_runtime.phases.context import Grid
-from rdrr_runtime.phases.state_positions import StatePosition
 from rdrr_runtime.reference.backend import CpuBackend
 from support.choices import assert_same_ids
 from support.comparison import relative_error

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from rdrr_device.dry_run import DryRunArena
-from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.compile.choice.hints import resolve
 from rdrr_runtime.compile.pass_spec import PREFILL, SMALL_WINDOW, WINDOW
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.phases.matvec_rows_tuning import ROWS_AT_A_TIME
+from rdrr_runtime.phases.products.matvec_rows_tuning import ROWS_AT_A_TIME
 from rdrr_runtime.reference.backend import CpuBackend
 from support.choices import assert_same_ids
 from support.comparison import relative_error

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rdrr_device.arena import Arena
 
-from rdrr_runtime.compile.decision import Decision
+from rdrr_runtime.compile.choice.decision import Decision
 from rdrr_runtime.exec.persistent.executor import POLLS, PersistentExecutor
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.phases.context import Grid

@@ -20,8 +20,8 @@ from rdrr_device.device import Device
 from rdrr_device.timestamps import Timer, warm_up
 from rdrr_format.errors import DeviceError, RdrrError
 
-from rdrr_runtime.exec.agreement import INT8_TOLERANCE, distance
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared, TokenPass
+from rdrr_runtime.exec.output_comparison import INT8_TOLERANCE, distance
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.timing import InterleavedTimer, better, median_of
 from rdrr_runtime.phases.phase import Phase

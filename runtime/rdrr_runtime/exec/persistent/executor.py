@@ -18,7 +18,7 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import Device
 from rdrr_format.errors import RdrrError
 
-from rdrr_runtime.compile.lower import Pass
+from rdrr_runtime.compile.lowering.graph import Pass
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared, TokenPass
 from rdrr_runtime.exec.persistent.declarations import UnlinkableError
 from rdrr_runtime.exec.persistent.limits import check_loops

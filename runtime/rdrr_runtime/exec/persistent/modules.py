@@ -19,7 +19,7 @@ from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.pipelines import BoundDispatch
 from rdrr_device.shaders import storage_bindings, with_binding_numbers
 
-from rdrr_runtime.compile.lower import Pass
+from rdrr_runtime.compile.lowering.graph import Pass
 from rdrr_runtime.exec.persistent.declarations import UnlinkableError
 from rdrr_runtime.exec.persistent.handover import BINDINGS, EMPTY, HEAD_WORDS
 from rdrr_runtime.exec.persistent.limits import check_limits

@@ -12,8 +12,8 @@ from functools import cached_property
 from math import isfinite
 
 from rdrr_runtime.exec.persistent.declarations import Declaration, Names, UnlinkableError
-from rdrr_runtime.exec.persistent.deferral import deferred
 from rdrr_runtime.exec.persistent.elements import Element, rewritten
+from rdrr_runtime.exec.persistent.wait_insertion import with_waits
 
 
 class Renaming:
@@ -73,7 +73,7 @@ class Renaming:
             return self._struct(one)
         if one.kind == "fn":
             self._check_shadowing(one)
-        text = deferred(one.text, self.reads)
+        text = with_waits(one.text, self.reads)
         for name, read in self.reads.items():
             text = rewritten(text, name, read, self.writes.get(name, read))
         return self.renamed(text)

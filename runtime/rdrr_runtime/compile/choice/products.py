@@ -1,0 +1,264 @@
+"""The choice of a kernel for a matrix product, from a list in order of preference.
+
+A request (`Product`) names the matrices and the ops that are to be fused into the launch. A kernel
+either can serve it or returns why not. The lowering makes the phases.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from types import MappingProxyType
+
+from rdrr_runtime.compile.choice.decision import Chosen, Reason, Wish, choose
+from rdrr_runtime.compile.choice.hints import Hint
+from rdrr_runtime.compile.choice.preferences import Preferences
+from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.products import matmul_int8, matvec, matvec_rows
+from rdrr_runtime.phases.products.linear import GEMV_ROWS
+from rdrr_runtime.phases.products.requantize import in_rows, is_rounded, whole_bytes
+from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
+
+
+class Family(Enum):
+    """Families of kernels, which differ in the form of their inputs and outputs."""
+
+    ONE_ROW = "one row"
+    """Products of one row, fused with a norm or join before and an activation or argmax after."""
+    SMALL_BATCH = "small batch"
+    """Products of rows quantized by `quantize_small_batch`, fused with an activation after."""
+    INT8_TILES = "int8 tiles"
+    """Products of rows that `quantize_rows` has quantized, in tiles."""
+    GENERAL = "general"
+    """Products with one matrix, without fusion; each weight is read once for a small batch."""
+    TILES = "tiles"
+    """Products with one matrix, without fusion, in tiles of many rows."""
+
+
+ROWS: Mapping[Family, range] = MappingProxyType(
+    {
+        Family.ONE_ROW: range(1, 2),
+        Family.SMALL_BATCH: range(2, matvec_rows.MAX_ROWS + 1),
+        Family.INT8_TILES: range(matmul_int8.MIN_ROWS, sys.maxsize),
+        Family.GENERAL: range(1, sys.maxsize),
+        Family.TILES: range(1, sys.maxsize),
+    }
+)
+"""Numbers of rows for which the kernels of each family are candidates."""
+
+ROUNDING = (Family.SMALL_BATCH, Family.INT8_TILES)
+"""Families whose products may round matrices to rows of Q8_0 first."""
+
+FUSED_FAMILIES = (Family.ONE_ROW, Family.SMALL_BATCH)
+"""Families that can fuse the ops around a product into the launch."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """The request for a product: its matrices, and the ops to be fused with it.
+
+    Attributes:
+        ctx: Rows of the product, and features and limits of the device.
+        weights: One to four matrices [N, K] with the same K.
+        fused: Whether several matrices, or the ops before or after them, share the launch.
+        gate: Whether an activation joins the outputs of gate and up.
+        partials: Number of partial results of attention to join before the product; 0 for none.
+        apart: Whether each matrix has a y of its own.
+        bias: Whether a bias is added.
+        shared_bytes: Bytes of the buffer for matrices that are rounded before the product.
+        exact: Whether activations must not be quantized to int8.
+        may_fuse: Whether kernels that serve several ops may be used at all.
+    """
+
+    ctx: OpContext
+    weights: tuple[GpuWeight, ...]
+    fused: bool = False
+    gate: bool = False
+    partials: int = 0
+    separate_outputs: bool = False
+    bias: bool = False
+    shared_bytes: int = 0
+    exact: bool = False
+    may_fuse: bool = True
+
+
+Refusal = Callable[[Product], str | None]
+
+
+@dataclass(frozen=True)
+class ProductKernel:
+    """A kernel that multiplies rows by matrices.
+
+    Attributes:
+        family: The family, which determines the form of inputs and outputs.
+        int8: Whether activations are quantized to int8.
+        subgroups: Whether the kernel sums with subgroup operations rather than in workgroup memory,
+            where it supports both.
+        refuses: Returns why the kernel cannot serve a request; None if it can.
+    """
+
+    family: Family
+    int8: bool
+    subgroups: bool
+    refuses: Refusal
+
+    @property
+    def title(self) -> str:
+        """Description of the kernel in explanations."""
+        if self.family is Family.INT8_TILES:
+            return "tiles of many rows, int8 activations"
+        if self.family is Family.SMALL_BATCH:
+            return "small batch, int8 activations"
+        if self.family is Family.TILES:
+            return "tiles of many rows"
+        sums = "" if self.subgroups else ", sums through workgroup memory"
+        if self.family is Family.GENERAL:
+            return f"general product{sums}"
+        return f"one-row product, {'int8' if self.int8 else 'float'} activations{sums}"
+
+    def refusal(self, product: Product) -> str | None:
+        """Return why the kernel cannot serve a request; None if it can."""
+        if self.subgroups and not product.ctx.subgroups:
+            return "the device has no feature subgroup"
+        if self.int8 and product.exact:
+            return "the inputs of this product must not be rounded to int8"
+        if self.family in FUSED_FAMILIES and not product.may_fuse:
+            return "fused kernels are switched off"
+        if product.fused and self.family not in FUSED_FAMILIES:
+            return "the kernel cannot be fused with other ops or matrices"
+        return self.refuses(product)
+
+    def context(self, product: Product) -> OpContext:
+        """Return the context for the kernel's phases."""
+        return product.ctx if self.subgroups else product.ctx.without_subgroups()
+
+
+def _one_row(*, int8: bool) -> Refusal:
+    def refusal(product: Product) -> str | None:
+        partials, gate = product.partials, product.gate
+        return matvec.refusal(product.ctx, product.weights, int8=int8, partials=partials, gate=gate)
+
+    return refusal
+
+
+def _small_batch(product: Product) -> str | None:
+    weights, rounded = product.weights, [one for one in product.weights if is_rounded(one)]
+    if len(weights) > 1 or product.gate:
+        size = sum(map(whole_bytes, rounded))
+        if size > product.shared_bytes:
+            most = product.shared_bytes
+            return f"its matrices take {size} bytes as rows of Q8_0, and there are {most} for them"
+    if not any(one.form.values for one in rounded) or len(rounded) == len(weights):
+        weights = tuple(in_rows(one) if is_rounded(one) else one for one in weights)
+    return matvec_rows.refusal(
+        product.ctx,
+        weights,
+        apart=product.separate_outputs,
+        bias=product.bias,
+        gate=product.gate,
+    )
+
+
+def _int8_tiles(product: Product) -> str | None:
+    return matmul_int8.refusal(product.ctx, product.weights[0])
+
+
+def _never(product: Product) -> None:
+    del product
+
+
+_BOTH = (True, False)
+_FUSED_AND_INT8 = (
+    *(ProductKernel(Family.ONE_ROW, True, one, _one_row(int8=True)) for one in _BOTH),
+    *(ProductKernel(Family.ONE_ROW, False, one, _one_row(int8=False)) for one in _BOTH),
+    ProductKernel(Family.SMALL_BATCH, True, False, _small_batch),
+    ProductKernel(Family.INT8_TILES, True, False, _int8_tiles),
+)
+_GENERAL = tuple(ProductKernel(Family.GENERAL, False, one, _never) for one in _BOTH)
+_TILES = ProductKernel(Family.TILES, False, False, _never)
+
+
+def _in_order(rows: int) -> tuple[ProductKernel, ...]:
+    """Return all kernels in order of preference, which for many rows puts tiles before the rest."""
+    if rows <= GEMV_ROWS:
+        return (*_FUSED_AND_INT8, *_GENERAL, _TILES)
+    return (*_FUSED_AND_INT8, _TILES, *_GENERAL)
+
+
+def choose_product(product: Product, preferences: Preferences) -> Chosen[ProductKernel]:
+    """Choose the kernel of a product with one matrix; the reason includes changes made at load."""
+    rows = product.ctx.max_rows
+    candidates = [one for one in _in_order(rows) if rows in ROWS[one.family]]
+    wishes = _wishes(product, preferences)
+    found = choose(candidates, lambda one: one.refusal(product), wishes)
+    return _with_notes(found, product, preferences)
+
+
+def choose_fused(product: Product, preferences: Preferences) -> Chosen[ProductKernel] | None:
+    """Choose the kernel of a product that fuses other ops; None if none satisfies all wishes.
+
+    The caller then lowers the ops one by one.
+    """
+    wishes = _wishes(product, preferences)
+    able = [one for one in _FUSED_AND_INT8 if product.ctx.max_rows in ROWS[one.family]]
+    for one in able:
+        if all(wish.accepts(one) for wish in wishes) and one.refusal(product) is None:
+            said = ", ".join(wish.source for wish in wishes)
+            return _with_notes(Chosen(one, Reason(f"{one.title} ({said})")), product, preferences)
+    return None
+
+
+def _with_notes(
+    found: Chosen[ProductKernel], product: Product, preferences: Preferences
+) -> Chosen[ProductKernel]:
+    """Add to the reason the changes made to the matrices at load, and an overruled hint."""
+    reason = found.reason
+    overruled = preferences.arithmetic.overruled
+    if overruled is not None and reason.unmet is None and _has_blocks(product):
+        text = f"{reason.text}; {overruled.hint} is not honoured: {overruled.obstacle}"
+        reason = Reason(text, overruled)
+    notes = dict.fromkeys(one.note for one in product.weights if one.note)
+    if found.candidate.family in ROUNDING and any(map(is_rounded, product.weights)):
+        notes["weights rounded to rows of Q8_0 in each pass"] = None
+    return Chosen(found.candidate, replace(reason, text="; ".join((*notes, reason.text))))
+
+
+def _has_blocks(product: Product) -> bool:
+    return any(one.dtype.is_block for one in product.weights)
+
+
+def _wishes(product: Product, preferences: Preferences) -> Sequence[Wish[ProductKernel]]:
+    """Return the wishes for a product: hints for the type of its weights, else adapter defaults."""
+    arithmetic = preferences.arithmetic
+    if _has_blocks(product):
+        return [Wish(arithmetic.source, _in_int8(wanted=arithmetic.int8), arithmetic.hint)]
+    hint = preferences.hint("f16Matmul")
+    asked = _kernel_wish(hint, product) if hint is not None else None
+    return [_scalar_wish(product, preferences), *([asked] if asked is not None else [])]
+
+
+def _in_int8(*, wanted: bool) -> Callable[[ProductKernel], bool]:
+    return lambda kernel: kernel.int8 is wanted
+
+
+def _scalar_wish(product: Product, preferences: Preferences) -> Wish[ProductKernel]:
+    """Return the wish for 16-bit and 32-bit weights: int8 only above `GEMV_ROWS` rows."""
+    arithmetic = preferences.arithmetic
+    if preferences.rounds_16_bit_weights and product.ctx.max_rows > GEMV_ROWS:
+        return Wish(arithmetic.source, lambda kernel: kernel.family in ROUNDING or not kernel.int8)
+    return Wish(arithmetic.source if arithmetic.hint else "auto", _in_int8(wanted=False))
+
+
+def _kernel_wish(hint: Hint, product: Product) -> Wish[ProductKernel] | None:
+    """Return the wish of the hint `f16Matmul`; `gemv` and `gemv_subgroup` concern small batches."""
+    if hint.value == "tiled":
+        return Wish(str(hint), lambda kernel: kernel.family is Family.TILES, hint)
+    if product.ctx.max_rows > GEMV_ROWS:
+        return None
+    subgroups = hint.value == "gemv_subgroup"
+    few = (Family.ONE_ROW, Family.GENERAL)
+    return Wish(
+        str(hint), lambda kernel: kernel.family in few and kernel.subgroups is subgroups, hint
+    )

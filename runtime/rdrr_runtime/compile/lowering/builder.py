@@ -1,0 +1,256 @@
+"""A pass under construction: its phases so far, the decisions behind them, and its values.
+
+The modules `lower_*` add phases to it. This module only keeps the state that they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from rdrr_device.buffers import BufferSlice
+from rdrr_manifests.graph.ops import Graph, Linear, Norm, Residual, WeightUse
+
+from rdrr_runtime.compile.choice.decision import ONLY, Chosen, Decision, Reason, decisions_of
+from rdrr_runtime.compile.choice.preferences import Preferences
+from rdrr_runtime.compile.choice.products import Product, ProductKernel, choose_product
+from rdrr_runtime.compile.lowering.values import Values, Workspace
+from rdrr_runtime.compile.pass_spec import PassSpec
+from rdrr_runtime.compile.patterns.layers import Body
+from rdrr_runtime.compile.patterns.residual import StreamSum
+from rdrr_runtime.compile.weights.upload import Weights
+from rdrr_runtime.phases.cache.kept_hidden import KeptHidden
+from rdrr_runtime.phases.cache.kv_cache import KvCache
+from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.phase import Phase
+from rdrr_runtime.phases.products.fusion import GatedPair, Input, RowNorm
+from rdrr_runtime.phases.products.quantize_rows import (
+    QuantizedRows,
+    int8_sizes,
+    padded_rows,
+    quantize_rows,
+)
+from rdrr_runtime.phases.products.requantize import (
+    Requantized,
+    is_rounded,
+    requantized,
+    shared_bytes,
+    whole_bytes,
+)
+from rdrr_runtime.phases.routes import Routed
+from rdrr_runtime.phases.rows.copy import copy
+from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A graph with its weights and buffers in GPU memory, from which passes are built.
+
+    Attributes:
+        graph: The ops to compute.
+        weights: Matrices and vectors.
+        ropes: A table of rotations for each of `graph.ropes`.
+        workspace: Buffers of intermediate values.
+        preferences: The kernels and types that hints and defaults ask for.
+        max_binding: Bytes of the largest buffer that can be bound.
+        may_fuse: Whether one kernel may serve several ops.
+        hidden: The hidden states that a model keeps for its draft head; None if there is none.
+        host_rows: For each table that stays on the host, by its name, the rows of the tokens of a
+            pass, [rows, width].
+    """
+
+    graph: Graph
+    weights: Weights
+    ropes: tuple[BufferSlice, ...]
+    workspace: Workspace
+    preferences: Preferences
+    max_binding: int
+    may_fuse: bool = True
+    hidden: KeptHidden | None = None
+    host_rows: Mapping[str, BufferSlice] = field(default_factory=dict)
+
+    @cached_property
+    def requantized_bytes(self) -> int:
+        """Bytes of the buffer for matrices that int8 products need rounded; 0 if there are none."""
+        rounded = (one for one in self.weights.matrices.values() if is_rounded(one))
+        return shared_bytes(rounded, self.max_binding)
+
+
+@dataclass
+class PassBuilder:
+    """A pass under construction.
+
+    Attributes:
+        model: The graph with its memory.
+        spec: The kind of pass.
+        ctx: State of the step, features and limits; its rows are the largest number of the pass.
+        cache: Keys and values.
+        body: The ops before the head, and the readers of their values.
+        values: The buffer of each intermediate value.
+        phases: The phases emitted so far.
+        decisions: The kernel that serves each op so far, and why.
+        routed: The routes of each router, by the name of its output value.
+        deferred: Norms that have not been emitted because each reader computes them, by the names
+            of their outputs.
+        uncombined: The input of the product that combines the partial results of an attention, by
+            the name of the attention's output.
+        pending_sum: A sum that has not been emitted because the next product may compute it; None
+            for none.
+        fixed: Values that a phase has left in fixed point, by their names.
+        sums: Memory for further values in fixed point, of which the first is cleared when a phase
+            begins that adds to it; None if there is none.
+    """
+
+    model: LoadedModel
+    spec: PassSpec
+    ctx: OpContext
+    cache: KvCache
+    body: Body
+    values: Values
+    phases: list[Phase] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    routed: dict[str, Routed] = field(default_factory=dict)
+    deferred: dict[str, Norm] = field(default_factory=dict)
+    uncombined: dict[str, Input] = field(default_factory=dict)
+    pending_sum: StreamSum | None = None
+    fixed: dict[str, BufferSlice] = field(default_factory=dict)
+    sums: BufferSlice | None = None
+    _quantized_names: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    @property
+    def workspace(self) -> Workspace:
+        """Buffers of values."""
+        return self.model.workspace
+
+    def emit(self, phases: Sequence[Phase], reason: Reason = ONLY) -> None:
+        """Append phases, and the reason for choosing them."""
+        self.phases += phases
+        self.decisions += decisions_of(self.spec.name, phases, reason)
+
+    def matrix(self, use: WeightUse) -> GpuWeight:
+        """Return a matrix in GPU memory."""
+        return self.model.weights.matrices[use.name]
+
+    def vector(self, use: WeightUse) -> BufferSlice:
+        """Return a vector in GPU memory, f32."""
+        return self.model.weights.vectors[use.name]
+
+    def gain(self, norm: Norm) -> tuple[BufferSlice, float, float]:
+        """Return the weight of a plain norm, its epsilon, and the offset added to the weight."""
+        assert norm.weight is not None, "a plain norm has a weight"
+        return self.vector(norm.weight), norm.eps, float(norm.unit_offset)
+
+    def mark_source_read(self, norm: Norm | None, x: str, count: int) -> None:
+        """Note that `count` ops have read a value, or computed the norm that it is the output of.
+
+        Args:
+            norm: The norm directly before the ops; None if there is none.
+            x: The value.
+            count: Number of ops.
+        """
+        if norm is not None:
+            self.deferred[x] = norm
+        self.values.mark_read(*[x] * count)
+        if x in self.deferred and self.values.readers[x] == 0:
+            self.values.mark_read(self.deferred.pop(x).x)
+
+    def target(self, out: str, width: int, residual: Residual | None) -> BufferSlice:
+        """Return the buffer that an op writes: a new value, or the residual stream it is added to.
+
+        Fetch the op's operands before the call, since it renames the value of the stream.
+        """
+        if residual is None:
+            return self.values.allocate(out, width)
+        stream = self.values.get(residual.x)
+        self.values.rename(residual.x, residual.out)
+        return stream
+
+    def changed(self, x: str, out: str) -> tuple[BufferSlice, int]:
+        """Return a buffer in which an op may change a value, and the width of the value.
+
+        It is the value's own, or a copy if other ops still have to read the old value.
+
+        Args:
+            x: The value.
+            out: Its name after the change.
+        """
+        own, (width, *_) = self.values.get(x), self.values.live[x]
+        if self.values.readers[x] == 1:
+            self.values.rename(x, out)
+            return own, width
+        y = self.values.allocate(out, width)
+        self.emit(copy(own, y, label=out))
+        self.values.mark_read(x)
+        return y, width
+
+    def concatenated_bias(self, linears: Sequence[Linear]) -> BufferSlice | None:
+        """Return the concatenated biases of some linears; None if they have no bias."""
+        names = [one.bias.name for one in linears if one.bias is not None]
+        return self.model.weights.concatenated(names) if names else None
+
+    def product(self, weights: Sequence[GpuWeight], ctx: OpContext | None = None) -> Product:
+        """Return the request for a product with some matrices."""
+        return Product(
+            ctx or self.ctx,
+            tuple(weights),
+            shared_bytes=self.model.requantized_bytes,
+            may_fuse=self.model.may_fuse,
+        )
+
+    def choose(self, product: Product) -> Chosen[ProductKernel]:
+        """Choose the kernel of a product with one matrix."""
+        return choose_product(product, self.model.preferences)
+
+    def quantized(
+        self,
+        name: str,
+        x: BufferSlice,
+        k: int,
+        reason: Reason,
+        *,
+        before: RowNorm | GatedPair | None = None,
+        per_row: int = 1,
+    ) -> QuantizedRows:
+        """Return a value quantized to int8 for tiled products.
+
+        Linears that read the same value share the result.
+
+        Args:
+            name: Name of the value.
+            x: The value, f32 [rows, per_row, K].
+            k: Elements per row, K.
+            reason: Why the products that read the value are in int8.
+            before: The norm or activation that makes the value of x; None if it is x.
+            per_row: Rows of K elements per token row.
+        """
+        rows = self.ctx.max_rows * per_row
+        q_size, scales_size = int8_sizes(rows, k)
+        target = QuantizedRows(
+            self.workspace.named(f"int8.{rows}.{k}", q_size),
+            self.workspace.named(f"int8 scales.{rows}.{k}", scales_size),
+            padded_rows(rows),
+            k,
+        )
+        if self._quantized_names.get((rows, k)) != name:
+            phases = quantize_rows(
+                self.ctx, x, target, before=before, per_row=per_row, label=f"{name}.int8"
+            )
+            self.emit(phases, reason)
+            self._quantized_names[rows, k] = name
+        return target
+
+    def requantized(self, weights: Sequence[GpuWeight], label: str) -> tuple[Requantized, ...]:
+        """Return matrices rounded to Q8_0 rows, in a buffer that all such matrices share.
+
+        Args:
+            weights: One matrix, or several that find room in the buffer together.
+            label: Name of the product, for messages and profiles.
+        """
+        shared = self.workspace.named("requantized", self.model.requantized_bytes)
+        made, begin = [], 0
+        for one in weights:
+            rest = shared.range(begin, shared.size - begin)
+            made.append(requantized(one, rest, self.model.max_binding, label=label))
+            begin += whole_bytes(one)
+        return tuple(made)

@@ -1,0 +1,152 @@
+"""Lowering of the patterns of a layer: a norm with the linears that read it, and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rdrr_manifests.graph.ops import Linear, Norm
+
+from rdrr_runtime.compile.choice.products import Family
+from rdrr_runtime.compile.lowering.attention import serve_attention_after_projections
+from rdrr_runtime.compile.lowering.builder import PassBuilder
+from rdrr_runtime.compile.lowering.down import serve_whole
+from rdrr_runtime.compile.lowering.inputs import norm_input, normed
+from rdrr_runtime.compile.lowering.ops import lower_op
+from rdrr_runtime.compile.lowering.products import (
+    Served,
+    emit_branch,
+    emit_product,
+    fused_product,
+    int8_gate,
+    int8_tiles,
+)
+from rdrr_runtime.compile.patterns.layers import (
+    Branch,
+    GatedFeedForward,
+    NormedLinears,
+    NormedProjections,
+)
+from rdrr_runtime.phases.products.fusion import GatedPair, Input, Output
+
+
+def serve_gated(build: PassBuilder, pattern: GatedFeedForward) -> int:
+    """Emit norm, gate, up and activation with fused kernels; return the number of ops, or 0.
+
+    The down projection is emitted as well if the activation can hand it over in int8.
+    """
+    weights = [build.matrix(one.weight) for one in pattern.linears]
+    gated = fused_product(build, weights, gate=True)
+    if gated is None:
+        return _gated_tiles(build, pattern)
+    if pattern.down is not None and serve_whole(build, gated, pattern):
+        return pattern.own_count + pattern.down.count
+    activation, down = pattern.activation, _down(build, pattern)
+    quantized = None if down is None else int8_gate(build, gated, down, activation)
+    if quantized is None or down is None or pattern.down is None:
+        y = build.values.allocate(activation.out, activation.width)
+        output = Output((y,), "gate", activation=activation.activation, clamp=activation.clamp)
+        source = norm_input(build, pattern.norm, weights, output)
+        emit_product(build, gated, source, output, activation.out)
+        build.values.mark_read(pattern.norm.x)
+        return pattern.own_count
+    output, handed = quantized
+    source = norm_input(build, pattern.norm, weights, output)
+    (*_, phase) = emit_product(build, gated, source, output, activation.out)
+    build.values.mark_read(pattern.norm.x)
+    emit_branch(build, down, pattern.down, handed, phase.tuning_keys)
+    return pattern.own_count + pattern.down.count
+
+
+def _gated_tiles(build: PassBuilder, pattern: GatedFeedForward) -> int:
+    """Emit norm, gate, up, activation and down projection of many rows; return the number of ops.
+
+    The norm and the activation are computed as their results are quantized to int8. Returns 0 if
+    a product is no tiled product in int8.
+    """
+    activation, branch = pattern.activation, pattern.down
+    op = None if branch is None else branch.op
+    if branch is None or not isinstance(op, Linear):
+        return 0
+    served = int8_tiles(build, (*pattern.linears, op))
+    if served is None or activation.up_parts != 1:
+        return 0
+    emit_normed(build, pattern.norm, pattern.linears, served)
+    gate = build.values.get(activation.gate)
+    up = None if activation.up is None else build.values.get(activation.up)
+    before = GatedPair(up, activation.activation, activation.clamp)
+    emit_branch(build, served[-1], branch, Input(gate, before, name=activation.out))
+    build.values.mark_read(activation.gate, activation.up)
+    return pattern.own_count + branch.count
+
+
+def emit_normed(
+    build: PassBuilder, norm: Norm, linears: Sequence[Linear], served: Sequence[Served]
+) -> None:
+    """Emit tiled products in int8 that share a norm, which is computed as it is quantized."""
+    source = normed(build, norm, build.values.get(norm.x))
+    for op, one in zip(linears, served, strict=False):
+        emit_branch(build, one, Branch(op), source)
+    build.values.mark_read(norm.x)
+
+
+def _down(build: PassBuilder, pattern: GatedFeedForward) -> Served | None:
+    """Return the product of the down projection, if one follows that can be fused."""
+    op = pattern.down.op if pattern.down is not None else None
+    return fused_product(build, (build.matrix(op.weight),)) if isinstance(op, Linear) else None
+
+
+def serve_normed_linears(build: PassBuilder, found: NormedProjections) -> int:
+    """Emit a norm and the linears that read it; return the number of ops, or 0.
+
+    A small batch takes two launches; if the linears are the projections of a layer, its attention
+    is emitted as well. With more rows the products run concurrently: the device needs no barrier
+    between launches that do not read each other's output, so small products share it.
+    """
+    pattern, layer = found.linears, found.layer
+    served = _small_batch_projections(build, pattern)
+    if served is None:
+        return _emit_one_by_one(build, found)
+    ys = tuple(build.values.allocate(one.out, one.weight.shape[0]) for one in pattern.linears)
+    names = [pattern.linears[0].out, *(one.out.rpartition(".")[2] for one in pattern.linears[1:])]
+    output = Output(ys, bias=build.concatenated_bias(pattern.linears))
+    source = norm_input(build, pattern.norm, served.product.weights, output)
+    emit_product(build, served, source, output, "+".join(names))
+    build.values.mark_read(pattern.norm.x)
+    if layer is not None and serve_attention_after_projections(build, layer):
+        return layer.count
+    for op in pattern.others:
+        lower_op(build, op)
+    return pattern.count
+
+
+def _small_batch_projections(build: PassBuilder, pattern: NormedLinears) -> Served | None:
+    linears = pattern.linears
+    weights = [build.matrix(one.weight) for one in linears]
+    has_bias = linears[0].bias is not None
+    if any((one.bias is not None) != has_bias for one in linears):
+        return None
+    served = fused_product(build, weights, separate_outputs=True, bias=has_bias)
+    return served if served is not None and served.family is Family.SMALL_BATCH else None
+
+
+def _emit_one_by_one(build: PassBuilder, found: NormedProjections) -> int:
+    """Emit a norm, its linears, then the norms and ropes between them; return the number, or 0.
+
+    If attention follows, norms, ropes and the cache store are one phase, and it is emitted too.
+    The norms and ropes change the products in place, so reordering them takes no further buffers.
+    """
+    pattern, layer = found.linears, found.layer
+    served = int8_tiles(build, pattern.linears)
+    if build.ctx.max_rows == 1 or (served is None and len(pattern.linears) < 2):
+        return 0
+    if served is None:
+        lower_op(build, pattern.norm)
+        for op in pattern.linears:
+            lower_op(build, op)
+    else:
+        emit_normed(build, pattern.norm, pattern.linears, served)
+    if layer is not None and serve_attention_after_projections(build, layer):
+        return layer.count
+    for other in pattern.others:
+        lower_op(build, other)
+    return pattern.count

@@ -1,0 +1,155 @@
+"""Lowering of single norms, and of the sums of the residual stream and a branch.
+
+Plain RMSNorm has its own phase, other forms that of LayerNorm. Sums come here unless a product
+computes them as it reads its input.
+"""
+
+from __future__ import annotations
+
+from rdrr_device.buffers import BufferSlice
+from rdrr_manifests.graph.ops import Norm, Residual
+
+from rdrr_runtime.compile.lowering.builder import PassBuilder
+from rdrr_runtime.compile.patterns.residual import StreamSum
+from rdrr_runtime.phases.norms.layer_norm import (
+    NormForm,
+    layer_norm,
+    layer_norm_add,
+    layer_norm_in_place,
+)
+from rdrr_runtime.phases.norms.rmsnorm import post_norm_add, rms_norm, rms_norm_in_place
+from rdrr_runtime.phases.rows.elementwise import converted, residual_add
+
+
+def lower_norm(build: PassBuilder, op: Norm, residual: Residual | None = None) -> None:
+    """Emit a norm, added to the residual stream if one follows."""
+    values, x = build.values, build.values.get(op.x)
+    if residual is not None:
+        _emit_add(build, op, x, build.target(op.out, op.width, residual))
+    elif op.groups > 1 and values.readers[op.x] == 1:
+        _emit_in_place(build, op, x)
+        values.rename(op.x, op.out)
+    else:
+        y = values.allocate(op.out, op.width * op.groups)
+        emit_norm(build, op, x, y, label=op.out)
+    values.mark_read(op.x)
+
+
+def lower_sum(build: PassBuilder, found: StreamSum) -> None:
+    """Emit the sum of the stream and a branch, with its norm and its scale in the same phase."""
+    op, scale = found.norm, found.scale
+    _settle_fixed(build, found)
+    if op is None:
+        lower_residual(build, found.residual)
+        return
+    if scale is None:
+        lower_norm(build, op, found.residual)
+        return
+    assert scale.weight is not None, "the pattern's scale has a weight"
+    values, x = build.values, build.values.get(op.x)
+    stream, (gain, eps, offset) = build.target(op.out, op.width, found.residual), build.gain(op)
+    phases = post_norm_add(
+        build.ctx,
+        stream,
+        x,
+        gain,
+        width=op.width,
+        eps=eps,
+        offset=offset,
+        scale=(build.vector(scale.weight), scale.factor),
+        label=f"{op.out}+residual",
+    )
+    build.emit(phases)
+    values.mark_read(op.x)
+    values.rename(scale.x, scale.out)
+
+
+def settle_sum(build: PassBuilder) -> None:
+    """Emit the deferred sum, if there is one, because the phases that follow do not compute it."""
+    pending, build.pending_sum = build.pending_sum, None
+    if pending is not None:
+        lower_sum(build, pending)
+
+
+def _settle_fixed(build: PassBuilder, found: StreamSum) -> None:
+    """Emit the conversion of a branch that a phase has left in fixed point."""
+    fixed = build.fixed.pop(found.branch, None)
+    if fixed is not None:
+        width, *_ = build.values.live[found.residual.x]
+        y = build.values.allocate(found.branch, width)
+        build.emit(converted(build.ctx, y, fixed, width=width, label=found.branch))
+
+
+def lower_residual(build: PassBuilder, op: Residual) -> None:
+    """Emit the sum of the stream and a branch, in the buffer of the stream."""
+    values = build.values
+    width = values.live[op.x][0]
+    x, branch = values.get(op.x), values.get(op.branch)
+    build.emit(residual_add(build.ctx, x, branch, width=width, factor=op.scale, label=op.out))
+    values.mark_read(op.branch)
+    values.rename(op.x, op.out)
+
+
+def emit_norm(
+    build: PassBuilder,
+    op: Norm,
+    x: BufferSlice,
+    y: BufferSlice,
+    *,
+    single_row: bool = False,
+    label: str,
+) -> None:
+    """Emit a norm of x into y; with `single_row` both have one row, whatever the pass has."""
+    ctx = build.ctx
+    if not op.is_plain:
+        build.emit(layer_norm(ctx, x, y, _form(build, op), single_row=single_row, label=label))
+        return
+    gain, eps, offset = build.gain(op)
+    phases = rms_norm(
+        ctx,
+        x,
+        gain,
+        y,
+        width=op.width,
+        eps=eps,
+        offset=offset,
+        per_row=op.groups,
+        single_row=single_row,
+        label=label,
+    )
+    build.emit(phases)
+
+
+def _emit_in_place(build: PassBuilder, op: Norm, x: BufferSlice) -> None:
+    ctx, width, heads = build.ctx, op.width, op.groups
+    if not op.is_plain:
+        build.emit(layer_norm_in_place(ctx, x, _form(build, op), label=op.out))
+        return
+    gain, eps, offset = build.gain(op)
+    phases = rms_norm_in_place(
+        ctx, x, gain, width=width, eps=eps, offset=offset, per_row=heads, label=op.out
+    )
+    build.emit(phases)
+
+
+def _emit_add(build: PassBuilder, op: Norm, r: BufferSlice, x: BufferSlice) -> None:
+    ctx, width, label = build.ctx, op.width, f"{op.out}+residual"
+    if not op.is_plain:
+        build.emit(layer_norm_add(ctx, x, r, _form(build, op), label=label))
+        return
+    gain, eps, offset = build.gain(op)
+    phases = post_norm_add(ctx, x, r, gain, width=width, eps=eps, offset=offset, label=label)
+    build.emit(phases)
+
+
+def _form(build: PassBuilder, op: Norm) -> NormForm:
+    return NormForm(
+        width=op.width,
+        eps=op.eps,
+        per_row=op.groups,
+        centred=op.centred,
+        weight=None if op.weight is None else build.vector(op.weight),
+        bias=None if op.bias is None else build.vector(op.bias),
+        offset=float(op.unit_offset),
+        per_vector=op.weight is not None and op.weight.shape != (op.width,),
+    )

@@ -1,0 +1,79 @@
+"""The pattern of a layer's linear attention, from its first norm to its output projection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdrr_manifests.graph.ops import (
+    DeltaRule,
+    GatedActivation,
+    Linear,
+    Norm,
+    ShortConvolution,
+)
+
+from rdrr_runtime.compile.patterns.layers import Body, Branch, match_branch, match_normed_linears
+
+
+@dataclass(frozen=True)
+class LinearAttention:
+    """The ops of a layer's linear attention, from the norm before it to its output projection.
+
+    Attributes:
+        norm: The norm before the projections.
+        linears: Queries, keys and values in one; gates; strengths; and decays.
+        convolution: The convolution of queries, keys and values.
+        rule: The delta rule.
+        head_norm: The norm of each head of its output.
+        output: The projection of the gated output.
+    """
+
+    norm: Norm
+    linears: tuple[Linear, Linear, Linear, Linear]
+    convolution: ShortConvolution
+    rule: DeltaRule
+    head_norm: Norm
+    output: Branch
+
+    @property
+    def count(self) -> int:
+        """Number of ops."""
+        return 9 + self.output.count
+
+
+def match_linear_attention(body: Body, index: int) -> LinearAttention | None:
+    """Match norm, four linears, convolution, delta rule, norm of heads, gate and output."""
+    found = match_normed_linears(body, index)
+    if found is None or len(found.linears) != 4 or found.others:
+        return None
+    at = index + found.count
+    convolution, rule, head_norm, gate = (body.at(at + offset) for offset in range(4))
+    if not isinstance(convolution, ShortConvolution) or not isinstance(rule, DeltaRule):
+        return None
+    if not isinstance(head_norm, Norm) or not isinstance(gate, GatedActivation):
+        return None
+    output = match_branch(body, at + 4)
+    if output is None or not isinstance(output.op, Linear):
+        return None
+    by_name = {one.out: one for one in found.linears}
+    wanted = (convolution.x, gate.gate, rule.strength, rule.decay)
+    follow = (
+        (convolution.out, rule.qkv),
+        (rule.out, head_norm.x),
+        (head_norm.out, gate.up),
+        (gate.out, output.op.x),
+    )
+    inner = (*wanted, *(made for made, _ in follow))
+    if set(wanted) != set(by_name) or any(made != read for made, read in follow):
+        return None
+    if any(body.readers[name] != 1 for name in inner):
+        return None
+    is_usual = convolution.activation == "silu" and convolution.parts == 1
+    is_usual = is_usual and convolution.factors is None and gate.gate_scale == 1.0
+    is_gated = gate.activation == "silu" and gate.clamp is None and gate.up_parts == 1
+    normed = head_norm.is_plain and head_norm.groups == rule.heads
+    if not (is_usual and is_gated and normed) or convolution.bias is not None:
+        return None
+    qkv, gates, strength, decay = (by_name[name] for name in wanted)
+    linears = (qkv, gates, strength, decay)
+    return LinearAttention(found.norm, linears, convolution, rule, head_norm, output)

@@ -1,0 +1,136 @@
+"""The pattern of a mixture of experts, from the norm before it to the residual after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdrr_manifests.graph.ops import (
+    Experts,
+    GatedActivation,
+    Linear,
+    Norm,
+    Op,
+    Residual,
+    Router,
+    SigmoidGate,
+    values_read,
+)
+
+from rdrr_runtime.compile.patterns.layers import Body
+
+
+@dataclass(frozen=True)
+class SharedExpert:
+    """The ops of a shared expert.
+
+    Attributes:
+        linears: Gate and up.
+        activation: The activation that joins them.
+        down: The down projection.
+        score: The sigmoid gate of its output; None for none.
+    """
+
+    linears: tuple[Linear, Linear]
+    activation: GatedActivation
+    down: Linear
+    score: SigmoidGate | None
+
+    @property
+    def out(self) -> str:
+        """Name of its output."""
+        return self.down.out if self.score is None else self.score.out
+
+    @property
+    def count(self) -> int:
+        """Number of ops."""
+        return 4 + (self.score is not None)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The ops of a mixture of experts.
+
+    Attributes:
+        norm: The norm that the router and the experts read.
+        router: The router.
+        experts: The routed experts.
+        shared: The shared expert; None for none.
+        residual: The residual that adds their sum to the stream.
+    """
+
+    norm: Norm
+    router: Router
+    experts: Experts
+    shared: SharedExpert | None
+    residual: Residual
+
+    @property
+    def count(self) -> int:
+        """Number of ops."""
+        return 4 + (0 if self.shared is None else self.shared.count + 1)
+
+
+def match_mixture(body: Body, index: int) -> Mixture | None:
+    """Match norm, router, experts, maybe a shared expert and its sum, and the residual.
+
+    The stream may be changed before the last of these ops, so nothing else may read its old value,
+    nor any value in between.
+    """
+    norm, router, experts = (body.at(index + offset) for offset in range(3))
+    if not isinstance(norm, Norm) or not norm.is_plain or norm.groups != 1:
+        return None
+    if not isinstance(router, Router) or not isinstance(experts, Experts):
+        return None
+    end, branch = index + 3, experts.out
+    shared = _match_shared(body, end, norm.out)
+    if shared is not None:
+        joined = body.at(end + shared.count)
+        if not _adds(joined, branch, shared.out):
+            return None
+        assert isinstance(joined, Residual), "only residuals add"
+        end, branch = end + shared.count + 1, joined.out
+    residual = body.at(end)
+    if not isinstance(residual, Residual) or not _adds(residual, norm.x, branch):
+        return None
+    found = Mixture(norm, router, experts, shared, residual)
+    return found if _is_closed(body, index, found) else None
+
+
+def _match_shared(body: Body, index: int, x: str) -> SharedExpert | None:
+    gate, up, activation, down, score = (body.at(index + offset) for offset in range(5))
+    if not isinstance(gate, Linear) or not isinstance(up, Linear):
+        return None
+    if not isinstance(activation, GatedActivation) or not isinstance(down, Linear):
+        return None
+    reads = gate.x == up.x == x and (activation.gate, activation.up) == (gate.out, up.out)
+    has_bias = any(one.bias is not None for one in (gate, up, down))
+    is_plain = activation.up_parts == 1 and activation.gate_scale == 1.0
+    if not (reads and is_plain) or down.x != activation.out or has_bias:
+        return None
+    scored = isinstance(score, SigmoidGate) and (score.x, score.branch) == (x, down.out)
+    found = score if isinstance(score, SigmoidGate) and scored else None
+    return SharedExpert((gate, up), activation, down, found)
+
+
+def _adds(op: Op | None, x: str, branch: str) -> bool:
+    is_sum = isinstance(op, Residual) and op.scale == 1.0
+    return is_sum and isinstance(op, Residual) and (op.x, op.branch) == (x, branch)
+
+
+def _is_closed(body: Body, index: int, found: Mixture) -> bool:
+    """Return whether only the ops of a mixture read its inner values, and it reads nothing else."""
+    ops = body.ops[index : index + found.count]
+    read = [value for op in ops for value in values_read(op)]
+    inner = {op.out for op in ops[:-1]}
+    alone = all(read.count(name) == body.readers[name] for name in {*inner, found.norm.x})
+    same = found.experts.x == found.router.x == found.norm.out
+    return (
+        alone
+        and same
+        and found.experts.router == found.router.out
+        and set(read)
+        <= {
+            *inner,
+            found.norm.x,
+        }
+    )

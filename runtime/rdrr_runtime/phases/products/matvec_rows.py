@@ -1,0 +1,215 @@
+"""Int8 products of matrices with a small batch of token rows; each weight is read once for all.
+
+This kernel fills the gap between `matvec`, which takes one row, and `matmul_int8`, whose tiles need
+many rows. `quantize_small_batch` provides the rows in int8. The phase stores the outputs, adds them
+to the residual stream or gates them. It reads only blocks along K; `requantize` makes such blocks
+of other matrices. A matrix with several parts has a phase for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rdrr_device.buffers import BufferSlice
+
+from rdrr_runtime.phases.context import OpContext, need_floats
+from rdrr_runtime.phases.phase import MAX_BUFFERS, Phase, Work
+from rdrr_runtime.phases.products.fusion import Output
+from rdrr_runtime.phases.products.matvec_record import MatvecRows, RowsMatrix
+from rdrr_runtime.phases.products.matvec_rows_tuning import (
+    INT8_WORKGROUP,
+    ROWS_AT_A_TIME,
+    RowsShape,
+    RowsTuning,
+    rows_tuning,
+)
+from rdrr_runtime.phases.products.quantize_small_batch import UNIT, small_batch_bytes, units_of
+from rdrr_runtime.phases.weights.binding import BoundWeights, bind_parts, bind_whole
+from rdrr_runtime.phases.weights.checks import unreadable_reason
+from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
+
+MAX_ROWS = 32
+"""Most token rows of a pass for which this kernel is faster than tiles."""
+
+MAX_MATRICES = 3
+"""Most matrices of a phase."""
+
+
+def padded_batch_rows(rows: int) -> int:
+    """Return the rows that the int8 input of a pass of `rows` rows must have room for.
+
+    The kernel reads a multiple of `ROWS_AT_A_TIME` rows.
+    """
+    return -(-rows // ROWS_AT_A_TIME) * ROWS_AT_A_TIME
+
+
+def refusal(
+    ctx: OpContext,
+    weights: Sequence[GpuWeight],
+    *,
+    apart: bool = False,
+    bias: bool = False,
+    gate: bool = False,
+) -> str | None:
+    """Return why the kernel cannot multiply these matrices, or None if it can.
+
+    Args:
+        ctx: Lowering context.
+        weights: The matrices [N, K].
+        apart: Whether each matrix has a y of its own.
+        bias: Whether a bias is added.
+        gate: Whether an activation joins the outputs of gate and up.
+    """
+    if not 2 <= ctx.max_rows <= MAX_ROWS:
+        return f"it takes 2 to {MAX_ROWS} token rows, and the pass has {ctx.max_rows}"
+    if weights[0].k % 4:
+        return f"K is {weights[0].k}, not a multiple of 4"
+    inputs = sorted({one.k for one in weights})
+    if len(inputs) > 1:
+        return f"its matrices have different numbers of inputs, {' and '.join(map(str, inputs))}"
+    if len(weights) > MAX_MATRICES:
+        return f"it takes up to {MAX_MATRICES} matrices, and there are {len(weights)}"
+    buffers = 2 + len(weights) + (len(weights) if apart else 1) + bias
+    if buffers > MAX_BUFFERS:
+        return f"it would bind {buffers} buffers, more than {MAX_BUFFERS}"
+    return weights_refusal(ctx, weights, in_parts=len(weights) == 1 and not gate)
+
+
+def weights_refusal(
+    ctx: OpContext, weights: Sequence[GpuWeight], *, in_parts: bool = False
+) -> str | None:
+    """Return why this kernel and `expert_int8` cannot read these matrices, or None if they can."""
+    if ctx.values != "f32":
+        return f"it takes activations in f32, and the pass has {ctx.values}"
+    column = next((one for one in weights if one.by_column), None)
+    if column is not None:
+        return f"it reads blocks along K, and a {column.dtype} matrix is column-major"
+    return next(
+        filter(None, (unreadable_reason(one, int8=True, in_parts=in_parts) for one in weights)),
+        None,
+    )
+
+
+def can_quantize_output(ctx: OpContext, outputs: int) -> bool:
+    """Return whether a `gate` phase can write int8: only if the outputs are whole units of 64."""
+    return outputs % UNIT == 0 and ctx.max_threads >= INT8_WORKGROUP
+
+
+def matvec_rows(
+    ctx: OpContext,
+    weights: tuple[GpuWeight, ...],
+    x: BufferSlice,
+    output: Output,
+    *,
+    label: str,
+    tuning: RowsTuning | None = None,
+) -> list[Phase]:
+    """Lower a fused product of a small batch; `refusal` must return None for it.
+
+    It takes one phase, or one for each part of a single matrix.
+
+    Args:
+        ctx: Lowering context.
+        weights: One to three matrices [N, K] with the same K; for `gate`, gate and up, or one
+            matrix with both.
+        x: Output of `quantize_small_batch`, with room for `padded_batch_rows` rows.
+        output: Output of the product, with the op fused after it.
+        label: Name of the op, for messages and profiles.
+        tuning: Tuning parameters to use instead of the tuned or default ones.
+
+    Raises:
+        FormatError: A buffer is too small.
+    """
+    gate, rows, k = output.kind == "gate", ctx.max_rows, weights[0].k
+    sizes = [sum(one.n for one in weights) // 2] if gate else [one.n for one in weights]
+    in_parts = len(weights) == 1 and not gate
+    bounds = bind_parts(weights[0]) if in_parts else (bind_whole(weights),)
+    concatenated = len(output.ys) < len(sizes) or len(bounds) > 1
+    _need_room(ctx, x, output, [sum(sizes)] if concatenated else sizes, k, label)
+    variant = f"{bounds[0].types}.{output.kind}"
+    shape = RowsShape(sum(sizes), k, len(sizes), gate, output.int8)
+    tuning_key = rows_tuning(ctx, variant, shape)
+    used = (tuning or tuning_key.used).for_rows(rows)
+    fields = _fields(ctx, output, used, k)
+    if concatenated:
+        fields |= {"concatenated": True, "y_stride": sum(sizes)}
+    buffers = {"current": ctx.state.step, "x": x}
+    buffers |= {f"y{index}": y for index, y in enumerate(output.ys)}
+    if output.bias is not None:
+        buffers["bias"] = output.bias
+    step = used.item_outputs // (2 if gate else 1)
+    made = []
+    for bound in bounds:
+        matrices, items = _matrices(bound, step, gate=gate)
+        workgroups = min(items, used.workgroups or items)
+        looped = workgroups < items
+        record = MatvecRows(
+            variant=f"{variant}.int8",
+            looped=looped,
+            stride=workgroups if looped else None,
+            steps=-(-items // workgroups) if looped else None,
+            matrices=matrices,
+            **fields,
+            **bound.fields,
+        )
+        work = Work(workgroups, used.item_rows)
+        made.append(Phase(record, buffers | bound.buffers, work, label, (tuning_key,)))
+    return made
+
+
+def _fields(ctx: OpContext, output: Output, used: RowsTuning, k: int) -> dict[str, Any]:
+    """Return the fields of the record that do not depend on the matrices."""
+    return {
+        "threads": used.workgroup,
+        "kind": output.kind,
+        "act": output.act,
+        "clamp": output.clamp,
+        "bias": output.bias is not None,
+        "rows": used.rows,
+        "groups": used.groups,
+        "staged": used.staged > 0,
+        "t": used.team,
+        "lanes": used.lanes,
+        "outputs": used.outputs,
+        "ahead": used.ahead > 0,
+        "width": used.outputs_of_gate if output.int8 else 0,
+        "subgroups": ctx.subgroups,
+        "units": units_of(k),
+    }
+
+
+def _need_room(
+    ctx: OpContext,
+    x: BufferSlice,
+    output: Output,
+    sizes: Sequence[int],
+    k: int,
+    label: str,
+) -> None:
+    """Check that the operands are large enough; `sizes` are the outputs of each y.
+
+    Raises:
+        FormatError: A buffer is too small.
+    """
+    rows = ctx.max_rows
+    need_floats(f"{label}: x", x, small_batch_bytes(padded_batch_rows(rows), k) // 4)
+    for y, size in zip(output.ys, sizes, strict=True):
+        words = small_batch_bytes(1, size) // 4 if output.int8 else size
+        need_floats(f"{label}: y", y, rows * words)
+    if output.bias is not None:
+        need_floats(f"{label}: bias", output.bias, sum(sizes))
+
+
+def _matrices(bound: BoundWeights, step: int, *, gate: bool) -> tuple[tuple[RowsMatrix, ...], int]:
+    """Return the constants of each bound matrix, and the number of items of `step` outputs."""
+    pairs = tuple(zip(bound.weights, bound.parts, strict=True))
+    sizes = [one.outputs(part) for one, part in pairs]
+    if gate:
+        return tuple(RowsMatrix(size, 0) for size in sizes), -(-sum(sizes) // 2 // step)
+    counts = [-(-size // step) for size in sizes]
+    made = tuple(
+        RowsMatrix(size, sum(counts[:at]), part.first_row + sum(sizes[:at]))
+        for at, (size, (_, part)) in enumerate(zip(sizes, pairs, strict=True))
+    )
+    return made, sum(counts)

@@ -1,0 +1,192 @@
+"""Tuning parameters of the product with one token row, and the workgroup memory that it needs.
+
+What is particular to blocks along N is in `rdrr_runtime.phases.products.matvec_columns`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rdrr_device.tuning import Params, TuningKey
+
+from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.products.down import FEWEST_PAIRS, PAIRS
+from rdrr_runtime.phases.products.fusion import Output
+from rdrr_runtime.phases.weights.formats import UNIT
+
+WORKGROUP = 512
+"""Default threads of a workgroup, if the device allows them; they share the staged input."""
+
+MANY_OUTPUTS = 32_768
+"""Outputs (of a head) from which staging the input takes little of the time, so that half the
+threads are faster."""
+
+TEAM = 32
+"""Default threads of a team, which share the sum of an output."""
+
+MAX_WORKGROUPS = 528
+"""Default most items of a phase: enough to fill the largest GPUs, but few, because each item stages
+the input once."""
+
+GATED_WORKGROUPS = 264
+"""Default most items of a gated product if workgroups have 512 threads, two for each processor of
+an H200; smaller workgroups have as many threads in all. Threads hold weights of four outputs in
+registers, so that further workgroups may have to start late."""
+
+MANY_COMBINING = 200
+"""Workgroups of a product that combines partial results of attention beyond which each team
+computes two outputs, for half as many workgroups, since each workgroup combines them all."""
+
+
+@dataclass(frozen=True)
+class MatvecTuning(Params):
+    """Tuning parameters of matvec.
+
+    Attributes:
+        workgroup: Threads of a workgroup, which share the staged input; a power of two.
+        team: Threads that share the sum of an output; fast if it is the size of a subgroup.
+        groups: Most items; each computes as many tiles of outputs as are needed.
+    """
+
+    workgroup: int = WORKGROUP
+    team: int = TEAM
+    groups: int = MAX_WORKGROUPS
+
+    def can_quantize_output(self) -> bool:
+        """Return whether a tile of gated pairs is whole groups of 16 outputs."""
+        return self.pairs % 16 == 0
+
+    def can_multiply_output(self) -> bool:
+        """Return whether whole tiles of gated pairs make an item with a down projection."""
+        return self.pairs in (FEWEST_PAIRS, PAIRS)
+
+    @property
+    def pairs(self) -> int:
+        """Gated pairs of a tile, of row-major matrices."""
+        return self.workgroup // self.team * 2
+
+
+CANDIDATES = (
+    MatvecTuning(512, 32, 264),
+    MatvecTuning(512, 32, 528),
+    MatvecTuning(512, 32, 1056),
+    MatvecTuning(256, 32, 528),
+    MatvecTuning(256, 32, 1056),
+    MatvecTuning(128, 32, 1056),
+    MatvecTuning(128, 32, 2112),
+    MatvecTuning(1024, 32, 264),
+    MatvecTuning(256, 64, 1056),
+    MatvecTuning(256, 16, 1056),
+    MatvecTuning(64, 8, 528),
+)
+"""Mostly for GPUs whose subgroups have 32 threads; some for subgroups of 64, 16 and 8."""
+
+SOFTWARE = MatvecTuning(64, 8)
+"""For software adapters, whose subgroups have 8 threads and whose barriers cost as many steps as a
+workgroup has subgroups. Six times as fast there as the default."""
+
+
+def staged_bytes(k: int, *, int8: bool, partials: int = 0, workgroup: int = WORKGROUP) -> int:
+    """Return the bytes of workgroup memory of a phase with K inputs and blocks along K.
+
+    They include the reductions and the statistics of `partials` partial results of attention.
+    """
+    per_32 = 32 + 8 + 8 if int8 else 128
+    reductions = (16 + 4 + 8) * workgroup
+    return staged(k) // 32 * per_32 + reductions + 8 * partials + 4
+
+
+def staged(k: int) -> int:
+    """Return the number of staged inputs: K rounded up to whole units."""
+    return -(-k // UNIT) * UNIT
+
+
+@dataclass(frozen=True)
+class Division:
+    """How the outputs of a product are divided.
+
+    Attributes:
+        threads: Threads of a workgroup.
+        team: Threads that share the sum of an output.
+        per_team: Outputs (or gated pairs) that a team computes at a time.
+        tile_groups: Groups of outputs of a tile, each with scales of its own; 1 with rows.
+    """
+
+    threads: int
+    team: int
+    per_team: int
+    tile_groups: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Outputs (or gated pairs) of a tile."""
+        return self.threads // self.team * self.per_team
+
+
+def row_division(
+    ctx: OpContext,
+    tuning: MatvecTuning,
+    outputs: int,
+    *,
+    gate: bool,
+    combines: bool = False,
+    quantizes: bool = False,
+) -> Division:
+    """Return how the outputs of a product with blocks along K are divided.
+
+    Args:
+        ctx: Lowering context.
+        tuning: Tuning parameters.
+        outputs: Outputs, or gated pairs.
+        gate: Whether the outputs are gated pairs.
+        combines: Whether the input is combined from partial results of attention.
+        quantizes: Whether gated pairs are quantized to int8, so that tiles are groups of them.
+    """
+    teams = tuning.workgroup // tuning.team
+    several = gate or (combines and outputs // teams > MANY_COMBINING)
+    if ctx.grid is not None and not quantizes:
+        # Two only where a workgroup would otherwise compute them one after the other.
+        several = outputs > teams * ctx.grid.groups
+    return Division(tuning.workgroup, tuning.team, 2 if several and outputs % 2 == 0 else 1)
+
+
+def default_tuning(ctx: OpContext, workgroup: int, groups: int = MAX_WORKGROUPS) -> MatvecTuning:
+    """Return the parameters to use if none were tuned, for workgroups of `workgroup` threads.
+
+    The workgroups of a grid are given, and each takes one item.
+    """
+    chosen = SOFTWARE if ctx.software else MatvecTuning(workgroup, groups=groups)
+    if ctx.grid is None:
+        return chosen
+    return replace(chosen, groups=ctx.grid.groups)
+
+
+def row_tuning(
+    ctx: OpContext, variant: str, outputs: int, k: int, *, int8: bool, output: Output, partials: int
+) -> TuningKey[MatvecTuning]:
+    """Return the tuning key of a product with blocks along K or unquantized weights."""
+
+    def fits(one: MatvecTuning) -> bool:
+        needed = staged_bytes(k, int8=int8, partials=partials, workgroup=one.workgroup)
+        whole = not output.int8 or one.can_quantize_output()
+        whole = whole and (output.down is None or one.can_multiply_output())
+        return whole and needed <= ctx.workgroup_storage and one.workgroup <= ctx.max_threads
+
+    return ctx.tuning_key(
+        f"matmul matvec.{variant} {outputs}x{k}{' to int8' if output.int8 else ''}",
+        _row_default(ctx, outputs, output),
+        filter(fits, CANDIDATES),
+    )
+
+
+def _row_default(ctx: OpContext, outputs: int, output: Output) -> MatvecTuning:
+    """Return the parameters to use if none were tuned for a product with blocks along K."""
+    down = output.down
+    halves = outputs > MANY_OUTPUTS or (down is not None and down.weight.form.values)
+    threads = min(WORKGROUP // 2 if halves else WORKGROUP, ctx.max_threads)
+    groups = GATED_WORKGROUPS * WORKGROUP // threads if output.is_gated else MAX_WORKGROUPS
+    default = default_tuning(ctx, threads, groups)
+    if down is None:
+        return default
+    team = 2 * ctx.threads(default.workgroup) // PAIRS  # so that a tile has no more pairs
+    return replace(default, team=max(team, default.team))

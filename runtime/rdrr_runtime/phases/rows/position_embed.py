@@ -1,0 +1,77 @@
+"""Learned position embedding: add the table row of each token's position, in place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdrr_device.buffers import BufferSlice
+
+from rdrr_runtime.phases.context import OpContext, need_multiple
+from rdrr_runtime.phases.phase import Phase, Work, choice
+from rdrr_runtime.phases.weights.binding import WeightsRecord, bind_parts
+from rdrr_runtime.phases.weights.checks import half_units, need_rows
+from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
+
+THREADS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionEmbedRecord(WeightsRecord):
+    """Parameters of position_embed.wgsl.
+
+    Attributes:
+        value: Type of the activations, `f32` or `f16`.
+        k: Elements of a row.
+        units: Half units (32 weights) of a row.
+        outputs: Rows of the bound part of the table.
+        first: Index of the part's first row in the table.
+        offset: Row of position 0.
+    """
+
+    shader = "rows/position_embed"
+
+    value: str = choice()
+    k: int
+    units: int
+    outputs: int
+    first: int
+    offset: int
+
+
+def position_embed(
+    ctx: OpContext, table: GpuWeight, x: BufferSlice, *, offset: int, label: str
+) -> list[Phase]:
+    """Add position embeddings: x[r, :] += table[offset + p, :], where p is the position of row r.
+
+    Args:
+        ctx: Lowering context; its state holds the positions.
+        table: [offset + context, hidden], in any format except column-major unquantized values.
+        x: The embedded tokens [rows, hidden].
+        offset: Row of position 0 (OPT: 2).
+        label: Name of the op, for messages and profiles.
+
+    Raises:
+        FormatError: The table is column-major and unquantized, the kernel does not support a size,
+            or a buffer is too small.
+    """
+    need_rows(table, label)
+    need_multiple(f"{label}: hidden size", table.k, 4)
+    ctx.need_values(f"{label}: x", x, ctx.max_rows * table.k)
+    units = half_units(table.k)
+    made = []
+    for bound in bind_parts(table):
+        part = bound.parts[0]
+        record = PositionEmbedRecord(
+            threads=THREADS,
+            variant=table.dtype.name.lower(),
+            value=ctx.values,
+            k=table.k,
+            units=units,
+            outputs=table.outputs(part),
+            first=part.first_row,
+            offset=offset,
+            **bound.fields,
+        )
+        buffers = {"current": ctx.state.step, "x": x, **bound.buffers}
+        made.append(Phase(record, buffers, Work(-(-units // THREADS), 1), label))
+    return made
