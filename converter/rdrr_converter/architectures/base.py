@@ -162,7 +162,7 @@ class ArchitectureRule:
             predict further tokens (multi-token prediction). The first is the draft head if
             `has_draft_head`; all others are left out.
         has_draft_head: Whether checkpoints may have a head for multi-token prediction of the form
-            that `rdrr_converter.draft_head` describes.
+            that `rdrr_converter.reading.draft_head` describes.
     """
 
     name: str

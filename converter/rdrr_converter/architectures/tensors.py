@@ -10,7 +10,7 @@ from rdrr_converter.architectures.config import Config, Flag
 
 EMBEDDING = TensorRule("model.embed_tokens.weight", "embedding", ("vocab", "hidden"))
 FINAL_NORM = TensorRule("model.norm.weight", "norm", ("hidden",))
-# A checkpoint without a head is tied; `rdrr_converter.reading` decides that.
+# A checkpoint without a head is tied; `rdrr_converter.reading.model` decides that.
 HEAD = TensorRule(
     "lm_head.weight",
     "lm_head",

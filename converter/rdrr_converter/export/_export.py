@@ -20,8 +20,6 @@ from rdrr_manifests.package import Package, open_package
 
 from rdrr_converter.architectures import ArchitectureRule
 from rdrr_converter.architectures.base import StackRule
-from rdrr_converter.arrangements import arrange, stacked_shape
-from rdrr_converter.destination import atomic_folder
 from rdrr_converter.export._check import check_complete, norm_shift
 from rdrr_converter.export._config import find_rule, published_keys
 from rdrr_converter.export._gguf import find_gguf_architecture, plan_gguf, write_gguf
@@ -43,7 +41,9 @@ from rdrr_converter.export._stacks import (
     written_stacks,
 )
 from rdrr_converter.export._values import OutgoingTensor
-from rdrr_converter.report import Progress, ProgressCallback
+from rdrr_converter.output.destination import atomic_folder
+from rdrr_converter.progress import Progress, ProgressCallback
+from rdrr_converter.reading.interleaved import arrange, stacked_shape
 
 DTYPES: Mapping[str, str] = MappingProxyType({"f32": "F32", "f16": "F16", "bf16": "BF16"})
 """Storage types by the values of `dtype`."""

@@ -43,12 +43,12 @@ from rdrr_converter.export._gguf_tokenizer import tokenizer_metadata
 from rdrr_converter.export._gguf_types import storage_type
 from rdrr_converter.export._stacks import is_expert_stack, join_experts, stacked
 from rdrr_converter.export._values import OutgoingTensor
-from rdrr_converter.report import Progress
-from rdrr_converter.sources.gguf_architecture import GgufArchitecture
-from rdrr_converter.sources.gguf_names import (
+from rdrr_converter.gguf.architecture import GgufArchitecture
+from rdrr_converter.gguf.architectures import (
     GGUF_ARCHITECTURES,
     UNKNOWN_TO_LLAMA_CPP,
 )
+from rdrr_converter.progress import Progress
 
 F32Array = npt.NDArray[np.float32]
 

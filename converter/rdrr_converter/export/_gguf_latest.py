@@ -1,4 +1,4 @@
-"""Metadata of the families of `sources._gguf_latest`, the inverse of the reading module."""
+"""Metadata of the families of `gguf.families.latest`, the inverse of the reading module."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from rdrr_manifests.package import Package
 
 from rdrr_converter.export._gguf_states import rope_sections
-from rdrr_converter.sources._gguf_latest import ACTIVATION, XIELU
+from rdrr_converter.gguf.families.latest import ACTIVATION, XIELU
 
 Entries = dict[str, Any]
 Notes = tuple[str, ...]

@@ -9,7 +9,7 @@ from typing import Any
 from rdrr_format.errors import ConversionError
 
 from rdrr_converter.architectures.layers import FULL
-from rdrr_converter.sources._gguf_layer_norms import COHERE2_PERIOD
+from rdrr_converter.gguf.families.layer_norms import COHERE2_PERIOD
 
 Entries = dict[str, Any]
 LAYERS_WITH_QUERY_NORM = 64

@@ -1,4 +1,4 @@
-"""Translation of a configuration into GGUF metadata, the inverse of `sources.gguf_config`.
+"""Translation of a configuration into GGUF metadata, the inverse of `gguf.config`.
 
 Settings for which llama.cpp has no key are found when the metadata is read back and compared.
 Settings that llama.cpp ignores although it has a key for them are mentioned in notes.
@@ -22,8 +22,8 @@ from rdrr_converter.export import (
 )
 from rdrr_converter.export._gguf_layer_norms import KEYS_OF
 from rdrr_converter.export._gguf_rms import exaone4, ministral3, olmo, olmo2
-from rdrr_converter.sources.gguf_architecture import GgufArchitecture
-from rdrr_converter.sources.gguf_config import GRANITE_KEYS, KEYS
+from rdrr_converter.gguf.architecture import GgufArchitecture
+from rdrr_converter.gguf.config import GRANITE_KEYS, KEYS
 
 Entries = dict[str, Any]
 

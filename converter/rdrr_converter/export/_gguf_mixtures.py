@@ -1,4 +1,4 @@
-"""Metadata of mixtures beyond Qwen's and Mixtral's, the inverse of `sources._gguf_mixtures`."""
+"""Metadata of mixtures beyond Qwen's and Mixtral's, the inverse of `gguf.families.mixtures`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rdrr_converter.export._gguf_rms import windows
-from rdrr_converter.sources._gguf_mixtures import SCORES
+from rdrr_converter.gguf.families.mixtures import SCORES
 
 Entries = dict[str, Any]
 Keys = tuple[Entries, tuple[str, ...]]

@@ -11,9 +11,8 @@ from rdrr_manifests.models import Classifier, EmbeddingPostprocessor
 from rdrr_manifests.models.embedding import Projection
 from rdrr_manifests.package import Package
 
-from rdrr_converter.sources._gguf_reranking import LABELS, RANK, RANK_HEAD
-from rdrr_converter.sources.gguf_architecture import GgufArchitecture
-from rdrr_converter.sources.gguf_pooling import DENSE, POOLING_TYPES
+from rdrr_converter.gguf.architecture import GgufArchitecture
+from rdrr_converter.gguf.pooling import DENSE, LABELS, POOLING_TYPES, RANK, RANK_HEAD
 
 _WITH_LAYERS = "gemma-embedding"
 """The architecture whose linear layers llama.cpp computes."""

@@ -11,7 +11,7 @@ from rdrr_manifests.logical import LogicalTensor
 from rdrr_manifests.package import Package
 
 from rdrr_converter.export._values import OutgoingTensor
-from rdrr_converter.sources._gguf_states import negative_exponential
+from rdrr_converter.gguf.families.states import negative_exponential
 
 Entries = dict[str, Any]
 Notes = tuple[str, ...]

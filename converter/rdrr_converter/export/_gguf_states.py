@@ -21,7 +21,7 @@ from rdrr_manifests.package import Package
 from rdrr_converter.architectures.layers import FULL
 from rdrr_converter.export._gguf_types import decoded_type, storage_type
 from rdrr_converter.export._values import OutgoingTensor
-from rdrr_converter.sources._gguf_states import (
+from rdrr_converter.gguf.families.states import (
     LINEAR,
     RATE,
     Order,
