@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from rdrr_format.codecs import CODECS
-from rdrr_format.dtypes import DTYPES, DType
+from rdrr_format.dtypes import DTYPES, F16_OVERFLOW, DType
 from rdrr_format.errors import ConversionError, UsageError
 from rdrr_format.layouts import Geometry, Layout, geometry
 from rdrr_format.shards import ShardSpan, align_up, plan_spans
@@ -24,9 +24,6 @@ from rdrr_converter.reading.matching import ModelTensor
 from rdrr_converter.reading.model import SourceModel
 from rdrr_converter.recipes import choose_dtype, choose_tail_dtype
 from rdrr_converter.source_types import kept_dtype
-
-F16_OVERFLOW = 65520.0
-"""The smallest value that rounds to infinity in float16."""
 
 BLOCK_OVERFLOW = 8 * 65504.0
 """Below this magnitude the float16 scale of every block type is finite.

@@ -20,6 +20,7 @@ from rdrr_manifests.package import Package, open_package
 
 from rdrr_converter.architectures import ArchitectureRule
 from rdrr_converter.architectures.base import StackRule
+from rdrr_converter.checkpoint.outgoing import OutgoingTensor, Stack
 from rdrr_converter.export._check import check_complete, norm_shift
 from rdrr_converter.export._config import find_rule, published_keys
 from rdrr_converter.export._gguf import find_gguf_architecture, plan_gguf, write_gguf
@@ -34,13 +35,11 @@ from rdrr_converter.export._sentences import (
     write_modules,
 )
 from rdrr_converter.export._stacks import (
-    Stack,
     arrangement,
     stacked,
     transpose,
     written_stacks,
 )
-from rdrr_converter.export._values import OutgoingTensor
 from rdrr_converter.output.destination import atomic_folder
 from rdrr_converter.progress import Progress, ProgressCallback
 from rdrr_converter.reading.interleaved import arrange, stacked_shape

@@ -21,33 +21,33 @@ from rdrr_manifests.logical import LogicalTensor
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures import ArchitectureRule
+from rdrr_converter.checkpoint.outgoing import OutgoingTensor
 from rdrr_converter.export._check import check_complete, norm_shift
 from rdrr_converter.export._gguf_check import check_metadata, frequency_divisors
 from rdrr_converter.export._gguf_container import atomic_file, write_container
 from rdrr_converter.export._gguf_draft_head import with_further_layer
 from rdrr_converter.export._gguf_factors import with_factors
-from rdrr_converter.export._gguf_gemma import (
+from rdrr_converter.export._gguf_pooling import pooling_entries
+from rdrr_converter.export._gguf_tokenizer import tokenizer_metadata
+from rdrr_converter.export._stacks import is_expert_stack, join_experts, stacked
+from rdrr_converter.gguf.architecture import GgufArchitecture
+from rdrr_converter.gguf.architectures import (
+    GGUF_ARCHITECTURES,
+    UNKNOWN_TO_LLAMA_CPP,
+)
+from rdrr_converter.gguf.config import write_config
+from rdrr_converter.gguf.families.apertus import stated_parameters
+from rdrr_converter.gguf.families.gemma4 import (
     check_gemma3n,
     padded_rows,
     unread_tensors,
     with_joined_gates,
     without_padding,
 )
-from rdrr_converter.export._gguf_gemma import stacked_shape as gemma_shape
-from rdrr_converter.export._gguf_latest import stated_parameters
-from rdrr_converter.export._gguf_metadata import metadata
-from rdrr_converter.export._gguf_pooling import pooling_entries
-from rdrr_converter.export._gguf_state_spaces import plan_state_space
-from rdrr_converter.export._gguf_states import plan_state
-from rdrr_converter.export._gguf_tokenizer import tokenizer_metadata
-from rdrr_converter.export._gguf_types import storage_type
-from rdrr_converter.export._stacks import is_expert_stack, join_experts, stacked
-from rdrr_converter.export._values import OutgoingTensor
-from rdrr_converter.gguf.architecture import GgufArchitecture
-from rdrr_converter.gguf.architectures import (
-    GGUF_ARCHITECTURES,
-    UNKNOWN_TO_LLAMA_CPP,
-)
+from rdrr_converter.gguf.families.gemma4 import stacked_shape as gemma_shape
+from rdrr_converter.gguf.families.linear_attention import plan_state
+from rdrr_converter.gguf.families.state_spaces import plan_state_space
+from rdrr_converter.gguf.storage_types import storage_type
 from rdrr_converter.progress import Progress
 
 F32Array = npt.NDArray[np.float32]
@@ -229,7 +229,7 @@ def write_gguf(
         StoreError: The file cannot be written.
     """
     row = find_gguf_architecture(rule, package)
-    entries, notes = metadata(config, row)
+    entries, notes = write_config(config, row)
     entries = with_further_layer(entries, row, outgoing)
     pooling, pooling_notes = pooling_entries(package, row)
     extra = frequency_divisors(config)

@@ -14,7 +14,7 @@ from rdrr_manifests.graph import mtp
 from rdrr_manifests.logical import LogicalTensor
 from rdrr_manifests.package import Package
 
-from rdrr_converter.export._values import OutgoingTensor
+from rdrr_converter.checkpoint.outgoing import OutgoingTensor
 from rdrr_converter.gguf.architecture import GgufArchitecture
 from rdrr_converter.reading.draft_head import AS_A_LAYER
 

@@ -15,7 +15,8 @@ from typing import Any
 from rdrr_format.stores import store_errors
 from rdrr_manifests.package import Package
 
-from rdrr_converter.export._values import Encoder, OutgoingTensor
+from rdrr_converter.checkpoint.outgoing import OutgoingTensor
+from rdrr_converter.export._values import Encoder
 from rdrr_converter.progress import Progress
 from rdrr_converter.tokenizer.files import COPIED
 

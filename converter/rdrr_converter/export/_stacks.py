@@ -13,13 +13,9 @@ from rdrr_manifests.logical import LogicalTensor
 from rdrr_manifests.models import Architecture
 
 from rdrr_converter.architectures.base import StackRule
-from rdrr_converter.export._values import Arrange
+from rdrr_converter.checkpoint.outgoing import Arrange, Stack
 from rdrr_converter.reading.expected_tensors import linear_dimensions
 from rdrr_converter.reading.grouped_rows import Piece, Rows, rows_of_parts
-
-Stack = tuple[str, tuple[LogicalTensor, ...]]
-"""A name in the checkpoint, and the tensors that are stacked under it, from the top down."""
-
 
 _EXPERT = re.compile(r"(?P<stem>.+\.experts)\.(?P<number>\d+)\.(?P<part>.+)")
 

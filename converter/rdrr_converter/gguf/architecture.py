@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from rdrr_converter.architectures.base import StackRule
 from rdrr_converter.gguf import layer_names
-from rdrr_converter.gguf.families.gemma import shares_values
+from rdrr_converter.gguf.settings import IGNORED_WINDOW, Setting
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class GgufArchitecture:
         has_draft_head: Whether llama.cpp loads the head for multi-token prediction.
         has_experts: Whether the models have experts, where llama.cpp gives those with experts
             another name than those without; None where it does not.
+        settings: What metadata and configuration state beyond the keys that all architectures have,
+            in the order in which it is written.
     """
 
     name: str
@@ -73,6 +75,7 @@ class GgufArchitecture:
     has_draft_head: bool = False
     rank_class: str | None = None
     has_experts: bool | None = None
+    settings: tuple[Setting, ...] = (IGNORED_WINDOW,)
 
     def for_tensors(self, names: Iterable[str]) -> GgufArchitecture:
         """Return this row for a model with these tensors, in llama.cpp's names or the other."""
@@ -84,7 +87,7 @@ class GgufArchitecture:
     def stated_by(self, names: Iterable[str]) -> dict[str, bool]:
         """Return the keys of the configuration that follow from the tensors' Hugging Face names."""
         known = tuple(names)
-        shared = {"attention_k_eq_v": shares_values(known)} if self.shares_values else {}
+        shared = {"attention_k_eq_v": _shares_values(known)} if self.shares_values else {}
         return shared | {
             key: value == any(name.endswith(part) for name in known)
             for key, part, value in self.flags
@@ -158,3 +161,11 @@ class GgufArchitecture:
 def _theirs(names: Mapping[str, str], name: str) -> str | None:
     """Return llama.cpp's name of what Hugging Face has under another; None if it has none."""
     return next((theirs for theirs, ours in names.items() if ours == name), None)
+
+
+def _shares_values(names: tuple[str, ...]) -> bool:
+    """Return whether some layers have a projection of keys and none of values."""
+    keys, values = (
+        sum(name.endswith(f".self_attn.{part}_proj.weight") for name in names) for part in "kv"
+    )
+    return values < keys

@@ -1,7 +1,9 @@
-"""Translate GGUF metadata to the configuration of the same model in Hugging Face form.
+"""The configuration of a model in the metadata of a GGUF: read as Hugging Face's, and written.
 
 Architecture modules read the result like any config.json. Where the metadata is silent, this module
-states what llama.cpp assumes, because the defaults of Hugging Face differ.
+states what llama.cpp assumes, because the defaults of Hugging Face differ. Settings for which
+llama.cpp has no key are found when written metadata is read back and compared; settings that
+llama.cpp ignores although it has a key for them are mentioned in notes.
 """
 
 from __future__ import annotations
@@ -13,13 +15,12 @@ from typing import Any
 from rdrr_format.errors import ConversionError, SourceError
 
 from rdrr_converter.architectures._rope_scaling import yarn_mscale
-from rdrr_converter.architectures.layers import FULL, SLIDING
 from rdrr_converter.gguf.architecture import GgufArchitecture
-from rdrr_converter.gguf.families import gemma, latest, mixtures, rms, state_spaces, states
-from rdrr_converter.gguf.families.layer_norms import SETTINGS
-from rdrr_converter.gguf.metadata import GgufMetadata, Settings
+from rdrr_converter.gguf.architectures import WITH_EXPERTS
+from rdrr_converter.gguf.metadata import GgufMetadata
+from rdrr_converter.gguf.settings import Entries, Notes
 
-KEYS: Mapping[str, str] = MappingProxyType(
+_KEYS: Mapping[str, str] = MappingProxyType(
     {
         "block_count": "num_hidden_layers",
         "context_length": "max_position_embeddings",
@@ -40,29 +41,13 @@ KEYS: Mapping[str, str] = MappingProxyType(
 )
 """Hugging Face's keys by GGUF's keys without the architecture prefix."""
 
-_WIDTHS = ("moe_intermediate_size", "shared_expert_intermediate_size")
 _ROPE_THETA = 10000.0
-_WITH_EXPERTS = (
-    "llama",
-    "qwen2moe",
-    "qwen3moe",
-    "gpt-oss",
-    "granitemoe",
-    "granitehybrid",
-    "olmoe",
-    "gemma4",
-    "qwen35moe",
-    "qwen3next",
-    "lfm2moe",
-    "hunyuan-moe",
-    "llama4",
-    "nemotron_h_moe",
-    "phimoe",
-    *mixtures.SETTINGS,
-)
-_GEMMA2_27B_LAYERS = 46
-_GEMMA3_PERIOD = 6
-_GEMMA3_27B_LAYERS = 62
+
+_SCALINGS = ("linear", "yarn")
+"""Types of rope scaling that have metadata keys; llama3 scaling is a tensor of divisors."""
+
+_LAYER_NORM_EPS = 1e-5
+"""Epsilon of LayerNorm in torch, for configurations that state none."""
 
 
 def read_config(
@@ -89,11 +74,11 @@ def read_config(
         ConversionError: The model cannot be converted.
     """
     read = GgufMetadata(metadata, architecture.name, where, architecture.per_layer)
-    if read.get("expert_count") and architecture.name not in _WITH_EXPERTS:
+    if read.get("expert_count") and architecture.name not in WITH_EXPERTS:
         raise ConversionError(
             f"a mixture of experts of architecture {architecture.name} cannot be converted",
             where=where,
-            expected=", ".join(_WITH_EXPERTS),
+            expected=", ".join(WITH_EXPERTS),
         )
     if read.get("expert_count"):
         read.size("expert_count")
@@ -104,18 +89,21 @@ def read_config(
         "tie_word_embeddings": tied,
     }
     config |= {
-        ours: value for key, ours in KEYS.items() if (value := read.of_layers(key)) is not None
+        ours: value for key, ours in _KEYS.items() if (value := read.of_layers(key)) is not None
     }
     if architecture.layer_norm:
         config["rms_norm_eps"] = read.number("attention.layer_norm_epsilon")
     if not architecture.has_attention:
         config["head_dim"] = None
-        return config | _ARCHITECTURE_SETTINGS[architecture.name](read, config)
-    config |= _rotated_heads(read, config)
-    scaling = _rope_scaling(read)
-    if scaling:
-        config["rope_scaling"] = scaling
-    return config | _ARCHITECTURE_SETTINGS.get(architecture.name, _no_settings)(read, config)
+    else:
+        config |= _rotated_heads(read, config)
+        scaling = _read_scaling(read)
+        if scaling:
+            config["rope_scaling"] = scaling
+    found = dict(config)
+    for setting in architecture.settings:
+        found |= setting.read(read, config)
+    return found
 
 
 def _rotated_heads(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,7 +135,7 @@ def _rotated_heads(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, A
     return keys
 
 
-def _rope_scaling(read: GgufMetadata) -> dict[str, Any]:
+def _read_scaling(read: GgufMetadata) -> dict[str, Any]:
     kind = read.get("rope.scaling.type")
     factor = read.get("rope.scaling.factor") or read.get("rope.scale_linear")
     if kind in (None, "none") and not (kind is None and factor and factor != 1.0):
@@ -167,178 +155,46 @@ def _rope_scaling(read: GgufMetadata) -> dict[str, Any]:
     return {key: value for key, value in stated.items() if value is not None}
 
 
-def _no_settings(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    del read, config
-    return {}
+def write_config(
+    config: Mapping[str, Any], architecture: GgufArchitecture
+) -> tuple[Entries, Notes]:
+    """Build the metadata with architecture-prefixed keys, and notes on what llama.cpp ignores.
 
-
-def _llama(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Tell Mixtral (it has experts) and Mistral (it has a sliding window) from plain Llama.
-
-    A list of the layers with a window makes it Ministral.
+    Args:
+        config: Content of `config.json` of the model.
+        architecture: The GGUF conventions of the architecture.
     """
-    del config
-    window = read.get("attention.sliding_window")
-    slides = read.get("attention.sliding_window_pattern")
-    if window and isinstance(slides, list):
-        types = [SLIDING if one else FULL for one in slides]
-        stated = {"layer_types": types, "sliding_window": window}
-        return {"architectures": ["MinistralForCausalLM"], **stated}
-    if read.get("expert_count"):
-        return {
-            "architectures": ["MixtralForCausalLM"],
-            "num_local_experts": read.size("expert_count"),
-            "sliding_window": window,
-        }
-    return {"architectures": ["MistralForCausalLM"], "sliding_window": window} if window else {}
-
-
-def _qwen2moe(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the widths of the experts; llama.cpp derives those that the first files omit."""
-    inner = read.size("feed_forward_length")
-    return {
-        "moe_intermediate_size": inner // read.size("expert_used_count"),
-        "shared_expert_intermediate_size": inner,
-        **{key: config[key] for key in _WIDTHS if key in config},
-        "norm_topk_prob": False,
+    entries: Entries = {
+        key: config[ours] for key, ours in _KEYS.items() if config.get(ours) is not None
     }
-
-
-def _qwen3moe(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the width of the experts, whose weights are normalized to a sum of 1."""
-    width = "moe_intermediate_size"
-    return {width: _qwen2moe(read, config)[width], "norm_topk_prob": True}
-
-
-def _gemma2(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the scale of the queries, which llama.cpp fixes for Gemma 2, and the window."""
-    scalar = config["head_dim"]
-    if read.size("block_count") == _GEMMA2_27B_LAYERS:
-        scalar = config["hidden_size"] / config["num_attention_heads"]
-    window = read.get("attention.sliding_window")
-    return {"query_pre_attn_scalar": scalar, **({"sliding_window": window} if window else {})}
-
-
-def _phi3(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sliding window (0 for none), and the context length before longrope scaling."""
-    context = config.get("max_position_embeddings")
-    return {
-        "sliding_window": read.get("attention.sliding_window"),
-        "original_max_position_embeddings": (
-            read.get("rope.scaling.original_context_length") or context
-        ),
+    head = config.get("head_dim") or 0  # latent attention states its sizes itself
+    entries |= {
+        "vocab_size": config["vocab_size"],
+        "attention.value_length": head,
+        "rope.dimension_count": int(head * (config.get("partial_rotary_factor") or 1.0)),
+        **_write_scaling(config.get("rope_scaling") or {}),
     }
+    if architecture.layer_norm:
+        eps = entries.pop("attention.layer_norm_rms_epsilon", _LAYER_NORM_EPS)
+        entries["attention.layer_norm_epsilon"] = eps
+    for setting in architecture.settings:
+        entries |= setting.write(config)
+    notes = tuple(note for setting in architecture.settings for note in setting.notes(config))
+    return {f"{architecture.name}.{key}": value for key, value in entries.items()}, notes
 
 
-def _phimoe(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what Phi-3 has, its experts, and the factor that llama.cpp has for all contexts."""
-    factor = read.number("rope.scaling.attn_factor")
-    found = {**_phi3(read, config), "num_local_experts": read.size("expert_count")}
-    found["num_experts"] = None
-    if factor is not None:
-        # Seven digits undo the rounding to float32.
-        factor = float(f"{factor:.7g}")
-        found["rope_scaling"] = {"short_mscale": factor, "long_mscale": factor}
-    return found
-
-
-def _gemma3(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the layer types and the scale of the queries, which llama.cpp fixes for Gemma 3."""
-    layers = read.size("block_count")
-    pattern = read.get("attention.sliding_window_pattern")
-    if not isinstance(pattern, list):
-        period = read.size("attention.sliding_window_pattern") if pattern else _GEMMA3_PERIOD
-        pattern = [(layer + 1) % period != 0 for layer in range(layers)]
-    scalar, scale = config["head_dim"], read.number("attention.scale")
-    if scale is not None:
-        # Six digits undo the rounding to float32; 256 would come back as 256.00002.
-        scalar = float(f"{scale**-2:.6g}")
-    elif layers == _GEMMA3_27B_LAYERS:
-        scalar = config["hidden_size"] / config["num_attention_heads"]
-    return {
-        "layer_types": [SLIDING if slides else FULL for slides in pattern],
-        "query_pre_attn_scalar": scalar,
-        "rope_local_base_freq": read.number("rope.freq_base_swa") or _ROPE_THETA,
-        "sliding_window": read.get("attention.sliding_window"),
+def _write_scaling(scaling: Mapping[str, Any]) -> Entries:
+    kind = scaling.get("rope_type")
+    if kind not in _SCALINGS:
+        return {}
+    stated = {
+        "rope.scaling.type": kind,
+        "rope.scaling.factor": float(scaling["factor"]),
+        "rope.scaling.original_context_length": scaling.get("original_max_position_embeddings"),
+        "rope.scaling.yarn_beta_fast": scaling.get("beta_fast"),
+        "rope.scaling.yarn_beta_slow": scaling.get("beta_slow"),
     }
-
-
-def _gemma_embedding(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what Gemma 3 has, with attention to later tokens and a window on both sides."""
-    return {**_gemma3(read, config), "use_bidirectional_attention": True}
-
-
-def _gpt_oss(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the window and the width of the experts; YaRN's ramp is not rounded to whole pairs."""
-    scaling = config.get("rope_scaling")
-    return {
-        "attention_bias": True,
-        "intermediate_size": read.size("expert_feed_forward_length"),
-        "num_local_experts": read.size("expert_count"),
-        "rope_scaling": {**scaling, "truncate": False} if scaling else {"rope_type": "default"},
-        "sliding_window": read.get("attention.sliding_window"),
-    }
-
-
-GRANITE_KEYS: Mapping[str, str] = MappingProxyType(
-    {
-        "attention.scale": "attention_multiplier",
-        "embedding_scale": "embedding_multiplier",
-        "logit_scale": "logits_scaling",
-        "residual_scale": "residual_multiplier",
-    }
-)
-"""Granite's factors in Hugging Face's configuration, by GGUF's keys."""
-
-
-def _granite(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Granite's factors, and the sizes of its experts under its own names."""
-    # Seven digits undo the rounding to float32.
-    found: dict[str, Any] = {
-        ours: float(f"{value:.7g}")
-        for theirs, ours in GRANITE_KEYS.items()
-        if (value := read.number(theirs)) is not None
-    }
-    shared = config.get("shared_expert_intermediate_size")
-    if read.get("expert_count"):
-        found["num_local_experts"] = read.size("expert_count")
-    if shared:
-        found["architectures"] = ["GraniteMoeSharedForCausalLM"]
-        found["shared_intermediate_size"] = shared
-    return found
-
-
-def _granite_hybrid(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Granite's factors, and the state spaces of its hybrids."""
-    return {**_granite(read, config), **state_spaces.granite(read, config)}
-
-
-_ARCHITECTURE_SETTINGS: Mapping[str, Settings] = MappingProxyType(
-    {
-        "llama": _llama,
-        "qwen2moe": _qwen2moe,
-        "qwen3moe": _qwen3moe,
-        "gemma2": _gemma2,
-        "gemma3": _gemma3,
-        "gemma-embedding": _gemma_embedding,
-        "gemma3n": gemma.gemma3n,
-        "gemma4": gemma.gemma4,
-        "gpt-oss": _gpt_oss,
-        "granite": _granite,
-        "granitemoe": _granite,
-        "phi3": _phi3,
-        "phimoe": _phimoe,
-        "chatglm": rms.glm,
-        "glm4": rms.glm,
-        "olmo2": rms.olmo2,
-        "exaone4": rms.exaone4,
-        "mistral3": rms.mistral3,
-        "olmo": rms.olmo,
-        **SETTINGS,
-        **mixtures.SETTINGS,
-        **states.SETTINGS,
-        **state_spaces.SETTINGS,
-        "granitehybrid": _granite_hybrid,
-        **latest.SETTINGS,
-    }
-)
+    if scaling.get("attention_factor") is not None:  # llama.cpp multiplies the usual one by this
+        usual = yarn_mscale(float(scaling["factor"]), 1.0)
+        stated["rope.scaling.attn_factor"] = scaling["attention_factor"] / usual
+    return {key: value for key, value in stated.items() if value is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rdrr_format.errors import ConversionError, SourceError
@@ -77,10 +77,3 @@ class GgufMetadata:
                 found=value,
             )
         return float(value)
-
-
-Settings = Callable[[GgufMetadata, Mapping[str, Any]], dict[str, Any]]
-"""A function that returns the keys of the configuration that only some architectures have.
-
-It takes the metadata and the configuration that follows from the keys that all have.
-"""

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import ConversionError
 
-from rdrr_converter.gguf.families.gemma import proportional, with_part
+from rdrr_converter.gguf.families.gemma4 import proportional, with_part
 
 F64Array = npt.NDArray[np.float64]
 

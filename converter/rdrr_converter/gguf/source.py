@@ -32,15 +32,15 @@ from rdrr_converter.gguf.architectures import (
 )
 from rdrr_converter.gguf.block_types import DECODE_ONLY_TYPES, BlockDecoder
 from rdrr_converter.gguf.config import read_config
-from rdrr_converter.gguf.families.latents import joined_latents
-from rdrr_converter.gguf.families.latest import stated_tensors
-from rdrr_converter.gguf.families.state_spaces import flattened
-from rdrr_converter.gguf.families.states import (
+from rdrr_converter.gguf.families.apertus import stated_tensors
+from rdrr_converter.gguf.families.deepseek import joined_latents
+from rdrr_converter.gguf.families.linear_attention import (
     ValueHeads,
     further_name,
     in_hf_form,
     value_heads,
 )
+from rdrr_converter.gguf.families.state_spaces import flattened
 from rdrr_converter.gguf.file import GgufFile, GgufTensor, read_gguf
 from rdrr_converter.gguf.pooling import DENSE, FOLDERS, module_files, read_rank_head
 from rdrr_converter.gguf.rope import from_factors, from_metadata

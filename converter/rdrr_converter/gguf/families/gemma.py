@@ -1,162 +1,136 @@
-"""What llama.cpp's metadata means for Gemma 4 and Gemma 3n, and its names of their tensors.
-
-Global layers of Gemma 4 rotate a part of their pairs. llama.cpp writes that as divisors of the
-frequencies which are 1 for these pairs and huge for the others.
-"""
+"""Gemma 1 to 3 in GGUF files, and the embedding model of Gemma 3."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from statistics import NormalDist
-from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-from rdrr_format.errors import ConversionError
-
 from rdrr_converter.architectures.layers import FULL, SLIDING
+from rdrr_converter.gguf import layer_names
+from rdrr_converter.gguf.architecture import GgufArchitecture
 from rdrr_converter.gguf.metadata import GgufMetadata
-
-HUGE = 1e20
-"""Divisors above this stop the rotation of a pair."""
-
-_LOCAL_THETA = 10000.0
-_SOFTCAP = 30.0
-
-OUTSIDE: Mapping[str, str] = MappingProxyType(
-    {
-        "per_layer_token_embd": "model.embed_tokens_per_layer",
-        "per_layer_model_proj": "model.per_layer_model_projection",
-        "per_layer_proj_norm": "model.per_layer_projection_norm",
-        "altup_proj": "model.altup_projections",
-        "altup_unembd_proj": "model.altup_unembed_projections",
-    }
+from rdrr_converter.gguf.settings import (
+    IGNORED_WINDOW,
+    WITHOUT_BIASES,
+    WRITTEN_WINDOW,
+    Config,
+    Entries,
+    Notes,
+    Setting,
+    fixed,
+    number,
 )
-LAYER: Mapping[str, str] = MappingProxyType(
-    {
-        "inp_gate": "per_layer_input_gate",
-        "proj": "per_layer_projection",
-        "post_norm": "post_per_layer_input_norm",
-        "layer_output_scale": "layer_scalar",
-        "ffn_gate_inp": "router.proj",
-        "ffn_gate_up_exps": "experts.gate_up_proj",
-        "ffn_gate_exps": "experts.gate_proj",
-        "ffn_up_exps": "experts.up_proj",
-        "ffn_down_exps": "experts.down_proj",
-        "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
-        "post_ffw_norm_1": "post_feedforward_layernorm_1",
-        "post_ffw_norm_2": "post_feedforward_layernorm_2",
-        "altup_correct_coef": "altup.correction_coefs",
-        "altup_correct_scale": "altup.correct_output_scale",
-        "altup_predict_coef": "altup.prediction_coefs",
-        "altup_router": "altup.modality_router",
-        "altup_router_norm": "altup.router_norm",
-        "laurel_l": "laurel.linear_left",
-        "laurel_r": "laurel.linear_right",
-        "laurel_post_norm": "laurel.post_laurel_norm",
-    }
+
+LOCAL_THETA = 10000.0
+"""Base of the rope of layers with a window, if the file states none."""
+
+_GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
+_GEMMA3_PERIOD = 6
+
+GEMMA = GgufArchitecture(
+    "gemma", "GemmaForCausalLM", norm_offset=-1.0, settings=(WITHOUT_BIASES, IGNORED_WINDOW)
 )
 
 
-def gemma4(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sizes of both kinds of layers, and the sizes of the layers' inputs."""
-    types = _types(read)
-    heads, inner = read.get("attention.head_count_kv"), read.get("feed_forward_length")
-    found: dict[str, Any] = {
-        **_layer_inputs(read, config),
-        "global_head_dim": read.size("attention.key_length"),
-        "head_dim": read.size("attention.key_length_swa"),
-        "layer_types": types,
-        "rope_parameters": _ropes(read, config),
-        "sliding_window": read.get("attention.sliding_window"),
-    }
-    if isinstance(heads, list):
-        by_type = dict(zip(types, heads, strict=False))
-        found["num_key_value_heads"] = by_type.get(SLIDING)
-        found["num_global_key_value_heads"] = by_type.get(FULL)
-    if isinstance(inner, list):
-        found["intermediate_size"] = inner[0]
-        found["use_double_wide_mlp"] = len(set(inner)) > 1
-    if read.get("expert_count"):
-        found["enable_moe_block"] = True
-        found["top_k_experts"] = config.get("num_experts_per_tok")
-        found["num_experts_per_tok"] = None
-    return found
+def _width_of_heads(config: Config, layers: int, large: int) -> float:
+    """Return the scale of the queries, which llama.cpp fixes by the number of layers."""
+    if layers == large:
+        return config["hidden_size"] / config["num_attention_heads"]
+    return config["head_dim"]
 
 
-def gemma3n(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the streams, the shares of zeros, and the sizes of the layers' inputs."""
-    scales = read.get("activation_sparsity_scale") or []
-    # Six digits undo the rounding to float32.
-    shares = [float(f"{NormalDist().cdf(one):.6g}") if one > -1e30 else 0.0 for one in scales]
+def _read_gemma2(read: GgufMetadata, config: Config) -> dict[str, Any]:
+    scalar = _width_of_heads(config, read.size("block_count"), _GEMMA2_27B_LAYERS)
+    window = read.get("attention.sliding_window")
+    return {"query_pre_attn_scalar": scalar, **({"sliding_window": window} if window else {})}
+
+
+# llama.cpp applies the window to every other layer without further metadata.
+GEMMA2 = GgufArchitecture(
+    "gemma2",
+    "Gemma2ForCausalLM",
+    layer_names.FOUR_NORMS,
+    norm_offset=-1.0,
+    settings=(Setting(_read_gemma2), WRITTEN_WINDOW),
+)
+
+
+def _read_gemma3(read: GgufMetadata, config: Config) -> dict[str, Any]:
+    """Return the layer types and the scale of the queries."""
+    layers = read.size("block_count")
+    pattern = read.get("attention.sliding_window_pattern")
+    if not isinstance(pattern, list):
+        period = read.size("attention.sliding_window_pattern") if pattern else _GEMMA3_PERIOD
+        pattern = [(layer + 1) % period != 0 for layer in range(layers)]
+    scalar = _width_of_heads(config, layers, _GEMMA3_27B_LAYERS)
+    scale = read.number("attention.scale")
+    if scale is not None:
+        # Six digits undo the rounding to float32; 256 would come back as 256.00002.
+        scalar = float(f"{scale**-2:.6g}")
     return {
-        **_layer_inputs(read, config),
-        "activation_sparsity_pattern": shares or None,
-        "altup_active_idx": read.get("altup.active_idx") or 0,
-        "altup_num_inputs": read.size("altup.num_inputs"),
-        "final_logit_softcapping": config.get("final_logit_softcapping") or _SOFTCAP,
-        "layer_types": _types(read),
-        "rope_local_base_freq": read.number("rope.freq_base_swa") or _LOCAL_THETA,
+        "layer_types": [SLIDING if slides else FULL for slides in pattern],
+        "query_pre_attn_scalar": scalar,
         "sliding_window": read.get("attention.sliding_window"),
     }
 
 
-def proportional(divisors: npt.NDArray[np.float64], where: object) -> float:
-    """Return the part of the pairs that is rotated, given the divisors of the frequencies.
+def _slides(config: Config) -> list[bool]:
+    types = config.get("layer_types") or [SLIDING] * config["num_hidden_layers"]
+    return [kind == SLIDING for kind in types]
 
-    Raises:
-        ConversionError: The divisors are not 1 for the first pairs and huge for the others.
-    """
-    rotated = int((divisors < HUGE).sum())
-    if not np.allclose(divisors[:rotated], 1.0) or (divisors[rotated:] < HUGE).any():
-        raise ConversionError(
-            "unknown divisors of the rope frequencies",
-            where=where,
-            expected="1 for the rotated pairs, and more than 1e20 for the others",
-            found=np.array2string(divisors, precision=4, threshold=8),
+
+def _write_gemma3(config: Config) -> Entries:
+    entries: Entries = {}
+    slides, scalar = _slides(config), config["query_pre_attn_scalar"]
+    period = _period(slides)
+    if period != _GEMMA3_PERIOD:
+        entries["attention.sliding_window_pattern"] = period or slides
+    if scalar != config["head_dim"]:
+        entries["attention.scale"] = float(scalar) ** -0.5
+    return entries
+
+
+def _notes_of_gemma3(config: Config) -> Notes:
+    notes = []
+    if _period(_slides(config)) is None:
+        notes.append(
+            "layers with a sliding window follow no period: llama.cpp may refuse the list of them"
         )
-    return rotated / divisors.size
-
-
-def with_part(config: Mapping[str, Any], part: float) -> dict[str, Any]:
-    """Return the rope of Gemma 4 whose global layers rotate a part of their pairs."""
-    ropes = config["rope_parameters"]
-    full = {**ropes[FULL], "rope_type": "proportional", "partial_rotary_factor": part}
-    return {"rope_parameters": {**ropes, FULL: full}}
-
-
-def shares_values(names: Iterable[str]) -> bool:
-    """Return whether some layers have a projection of keys and none of values."""
-    known = list(names)
-    keys, values = (
-        sum(name.endswith(f".self_attn.{part}_proj.weight") for name in known) for part in "kv"
-    )
-    return values < keys
-
-
-def _types(read: GgufMetadata) -> list[str]:
-    layers, slides = read.size("block_count"), read.get("attention.sliding_window_pattern")
-    if not isinstance(slides, list) or len(slides) < layers:
-        raise ConversionError(
-            "the layers with a sliding window are not stated",
-            expected=f"attention.sliding_window_pattern with {layers} flags",
-            found=slides,
+    if config["query_pre_attn_scalar"] != config["head_dim"]:
+        notes.append(
+            "llama.cpp computes the attention scale of Gemma 3 from the head dimension and "
+            f"ignores query_pre_attn_scalar {config['query_pre_attn_scalar']}"
         )
-    return [SLIDING if one else FULL for one in slides[:layers]]
+    return tuple(notes)
 
 
-def _ropes(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    local = read.number("rope.freq_base_swa") or _LOCAL_THETA
-    return {
-        FULL: {"rope_type": "default", "rope_theta": config["rope_theta"]},
-        SLIDING: {"rope_type": "default", "rope_theta": local},
-    }
+def _period(slides: list[bool]) -> int | None:
+    """Return n if every n-th layer has no window and all others have one, else None."""
+    periods: tuple[int, ...] = (_GEMMA3_PERIOD, *range(1, len(slides) + 1))
+    for period in periods:
+        if all(one == ((layer + 1) % period != 0) for layer, one in enumerate(slides)):
+            return period
+    return None
 
 
-def _layer_inputs(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "hidden_size_per_layer_input": read.get("embedding_length_per_layer_input") or 0,
-        "num_kv_shared_layers": read.get("attention.shared_kv_layers") or 0,
-        "vocab_size_per_layer_input": config["vocab_size"],
-    }
+LOCAL_ROPE = number("rope.freq_base_swa", "rope_local_base_freq", LOCAL_THETA)
+_GEMMA3_SETTINGS = (
+    LOCAL_ROPE,
+    WRITTEN_WINDOW,
+    Setting(_read_gemma3, _write_gemma3, _notes_of_gemma3),
+)
+
+GEMMA3 = GgufArchitecture(
+    "gemma3",
+    "Gemma3ForCausalLM",
+    layer_names.FOUR_NORMS,
+    norm_offset=-1.0,
+    settings=_GEMMA3_SETTINGS,
+)
+GEMMA_EMBEDDING = GgufArchitecture(
+    "gemma-embedding",
+    "Gemma3TextModel",
+    layer_names.FOUR_NORMS,
+    norm_offset=-1.0,
+    is_causal=False,
+    settings=(*_GEMMA3_SETTINGS, fixed(use_bidirectional_attention=True)),
+)

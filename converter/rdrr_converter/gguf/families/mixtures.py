@@ -1,7 +1,6 @@
-"""What llama.cpp's metadata means for mixtures: DeepSeek, GLM, dots, Ernie and MiniMax.
+"""Mixtures of experts in GGUF files: GLM 4.5, dots, EXAONE, Ernie, MiniMax, Hunyuan and gpt-oss.
 
-Each function returns configuration keys of Hugging Face. Keys that have another meaning here than
-for most architectures are null.
+Keys of the configuration that have another meaning here than for most architectures are null.
 """
 
 from __future__ import annotations
@@ -10,136 +9,257 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from rdrr_converter.gguf.families.rms import exaone4
-from rdrr_converter.gguf.metadata import GgufMetadata, Settings
+from rdrr_converter.gguf import layer_names
+from rdrr_converter.gguf.architecture import GgufArchitecture
+from rdrr_converter.gguf.families.post_norms import ROTATED_PART_OF_GLM, WINDOWS_OF_EXAONE
+from rdrr_converter.gguf.metadata import GgufMetadata
+from rdrr_converter.gguf.settings import (
+    Config,
+    Entries,
+    Notes,
+    Setting,
+    fixed,
+    flag,
+    number,
+    size,
+    value,
+)
 
-SCORES: Mapping[int, str] = MappingProxyType({1: "softmax", 2: "sigmoid"})
+_SCORES: Mapping[int, str] = MappingProxyType({1: "softmax", 2: "sigmoid"})
 """Functions of the router, by their numbers in `expert_gating_func`."""
 
-GLM_LITE_VOCABULARY = 154880
-"""Vocabulary by which llama.cpp knows GLM 4.7 Flash, if the file does not state the router."""
 
-
-def _shared(read: GgufMetadata, *, default: str) -> dict[str, Any]:
-    """Return the keys that DeepSeek's mixtures and similar ones have."""
-    further = read.get("nextn_predict_layers") or 0
+def read_scores(read: GgufMetadata, default: str) -> Any:
+    """Return the function of the router."""
     gating = read.get("expert_gating_func")
+    return _SCORES.get(gating, gating) if gating else default
+
+
+def write_scores(scores: str) -> Entries:
+    """Return the metadata for a function of the router."""
+    return {"expert_gating_func": next(one for one, name in _SCORES.items() if name == scores)}
+
+
+def scores(function: str) -> Setting:
+    """Return the function of the router, which is the same for all models of a family."""
+    return Setting(
+        lambda read, _: {"scoring_func": read_scores(read, function)},
+        lambda _: write_scores(function),
+    )
+
+
+def _read_further_layers(read: GgufMetadata, _: Config) -> dict[str, Any]:
+    further = read.get("nextn_predict_layers") or 0
     return {
-        "num_experts": None,
-        "shared_expert_intermediate_size": None,
-        "n_routed_experts": read.size("expert_count"),
-        "n_shared_experts": read.size("expert_shared_count"),
-        "first_k_dense_replace": read.get("leading_dense_block_count") or 0,
-        "routed_scaling_factor": read.number("expert_weights_scale") or 1.0,
-        "norm_topk_prob": bool(read.get("expert_weights_norm")),
-        "n_group": read.get("expert_group_count") or 1,
-        "topk_group": read.get("expert_group_used_count") or 1,
-        "scoring_func": SCORES.get(gating, gating) if gating else default,
         "num_hidden_layers": read.size("block_count") - further,
         "num_nextn_predict_layers": further,
     }
 
 
-def glm4moe(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of GLM 4.5 and its successors, which rotate a part of each head."""
-    size = config["head_dim"]
-    rotated = read.get("rope.dimension_count") or size
-    return {**_shared(read, default="sigmoid"), "partial_rotary_factor": rotated / size}
+FURTHER_LAYERS = Setting(_read_further_layers)
+"""The number of layers without those that only predict further tokens."""
 
 
-def dots1(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of dots.llm1, for which llama.cpp has no windows."""
-    del config
-    keys = _shared(read, default="sigmoid")
-    return {**keys, "sliding_window": None, "num_nextn_predict_layers": None}
+def _read_dense_layers(read: GgufMetadata, _: Config) -> dict[str, Any]:
+    return {"first_k_dense_replace": read.get("leading_dense_block_count") or 0}
 
 
-def exaone_moe(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of EXAONE MoE, whose layers alternate as EXAONE 4's do."""
-    shared = _shared(read, default="sigmoid")
-    renamed = {
-        "num_experts": shared.pop("n_routed_experts"),
-        "num_shared_experts": shared.pop("n_shared_experts"),
-    }
-    return {**shared, **renamed, **exaone4(read, config)}
+def _write_dense_layers(config: Config) -> Entries:
+    """State the number of dense layers, which some configurations state by a list of all layers."""
+    first = config.get("first_k_dense_replace")
+    if first is None:
+        first = config["mlp_layer_types"].index("sparse")
+    return {"leading_dense_block_count": first}
 
 
-def ernie4_5_moe(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of Ernie 4.5, where every n-th layer has experts from a first one on."""
-    return {
-        "num_experts": None,
-        "shared_expert_intermediate_size": None,
-        "num_experts_per_tok": None,
-        "moe_k": config["num_experts_per_tok"],
-        "moe_num_experts": read.size("expert_count"),
-        "moe_num_shared_experts": read.size("expert_shared_count"),
-        "moe_layer_start_index": read.get("leading_dense_block_count") or 0,
-        "moe_layer_interval": read.get("interleave_moe_layer_step") or 1,
-    }
+def shared_experts(
+    router: Setting, routed: str = "n_routed_experts", shared: str = "n_shared_experts"
+) -> tuple[Setting, ...]:
+    """Return the settings that DeepSeek's mixtures and similar ones have.
 
-
-def minimax_m2(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of MiniMax M2, all of whose layers have experts."""
-    del config
-    gating = read.get("expert_gating_func")
-    return {
-        "num_experts": None,
-        "moe_intermediate_size": None,
-        "intermediate_size": read.size("expert_feed_forward_length"),
-        "num_local_experts": read.size("expert_count"),
-        "scoring_func": SCORES.get(gating, gating) if gating else "sigmoid",
-    }
-
-
-def deepseek2(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of DeepSeek V2 and V3, which differ in their router.
-
-    Files with `key_length_mla` describe attention as it is computed, with one head of latents.
+    Args:
+        router: The setting with the function of the router.
+        routed: The configuration's key for the number of experts.
+        shared: The same for shared experts.
     """
-    lite = config["vocab_size"] == GLM_LITE_VOCABULARY
-    shared = _shared(read, default="sigmoid" if lite else "softmax")
-    is_latent = read.get("attention.key_length_mla") is not None
-    ending = "_mla" if is_latent else ""
-    rope = read.size("rope.dimension_count")
-    keys = {
-        **shared,
-        "head_dim": None,
-        "partial_rotary_factor": None,
-        "num_key_value_heads": read.size("attention.head_count"),
-        "kv_lora_rank": read.size("attention.kv_lora_rank"),
-        "q_lora_rank": read.get("attention.q_lora_rank"),
-        "qk_nope_head_dim": read.size(f"attention.key_length{ending}") - rope,
-        "qk_rope_head_dim": rope,
-        "v_head_dim": read.size(f"attention.value_length{ending}"),
-        "rope_scaling": _scaling(read, config.get("rope_scaling")),
-    }
-    if shared["scoring_func"] == "sigmoid":
-        return {**keys, "architectures": ["DeepseekV3ForCausalLM"]}
-    grouped = shared["n_group"] > 1
-    method = "group_limited_greedy" if grouped else "greedy"
-    return {**keys, "topk_method": method, "num_nextn_predict_layers": None}
+    return (
+        fixed(num_experts=None, shared_expert_intermediate_size=None),
+        size("expert_count", routed),
+        size("expert_shared_count", shared),
+        Setting(_read_dense_layers, _write_dense_layers),
+        number("expert_weights_scale", "routed_scaling_factor", 1.0),
+        flag("expert_weights_norm", "norm_topk_prob"),
+        router,
+        value("expert_group_count", "n_group", 1),
+        value("expert_group_used_count", "topk_group", 1),
+        FURTHER_LAYERS,
+    )
 
 
-def _scaling(read: GgufMetadata, scaling: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the scaling with its corrections: cosines and sines have none in llama.cpp."""
-    if not scaling or scaling.get("rope_type") != "yarn":
-        return None if scaling is None else dict(scaling)
-    correction = read.number("rope.scaling.yarn_log_multiplier")
-    if correction is None:
-        return {**scaling, "attention_factor": 1.0}
-    # Six digits undo the rounding to float32.
-    scale = float(f"{10 * correction:.6g}")
-    return {**scaling, "mscale": scale, "mscale_all_dim": scale}
+_SIGMOIDS = scores("sigmoid")
 
-
-SETTINGS: Mapping[str, Settings] = MappingProxyType(
-    {
-        "deepseek2": deepseek2,
-        "dots1": dots1,
-        "ernie4_5-moe": ernie4_5_moe,
-        "exaone-moe": exaone_moe,
-        "glm4moe": glm4moe,
-        "minimax-m2": minimax_m2,
-    }
+GLM4_MOE = GgufArchitecture(
+    "glm4moe",
+    "Glm4MoeForCausalLM",
+    {"post_attention_norm": "post_attention_layernorm", **layer_names.SHARED_EXPERTS},
+    classes=("SolarOpenForCausalLM",),
+    flags=(("use_qk_norm", ".q_norm.weight", True),),
+    dense_layers=True,
+    has_draft_head=True,
+    settings=(*shared_experts(_SIGMOIDS), ROTATED_PART_OF_GLM),
 )
-"""The functions by the names of their architectures in llama.cpp."""
+
+
+def _note_heads(config: Config) -> Notes:
+    if config["num_key_value_heads"] == config["num_attention_heads"]:
+        return ()
+    return ("llama.cpp refuses a dots.llm1 with fewer key-value heads than heads",)
+
+
+DOTS1 = GgufArchitecture(
+    "dots1",
+    "Dots1ForCausalLM",
+    layer_names.SHARED_EXPERTS,
+    dense_layers=True,
+    settings=(
+        *shared_experts(_SIGMOIDS),
+        fixed(sliding_window=None, num_nextn_predict_layers=None),
+        Setting(notes=_note_heads),
+    ),
+)
+
+
+def _write_shared_width(config: Config) -> Entries:
+    return {
+        "expert_shared_feed_forward_length": config["moe_intermediate_size"]
+        * config["num_shared_experts"]
+    }
+
+
+EXAONE_MOE = GgufArchitecture(
+    "exaone-moe",
+    "ExaoneMoeForCausalLM",
+    layer_names.SHARED_EXPERTS,
+    dense_layers=True,
+    biases=False,
+    settings=(
+        WINDOWS_OF_EXAONE,  # its layers alternate as EXAONE 4's do
+        *shared_experts(_SIGMOIDS, "num_experts", "num_shared_experts"),
+        Setting(write=_write_shared_width),
+    ),
+)
+
+
+def _read_ernie(_: GgufMetadata, config: Config) -> dict[str, Any]:
+    return {"moe_k": config["num_experts_per_tok"], "num_experts_per_tok": None}
+
+
+def _write_ernie(config: Config) -> Entries:
+    width, count = config["moe_intermediate_size"], config["moe_num_shared_experts"]
+    return {"expert_shared_feed_forward_length": width * count}
+
+
+# Every n-th layer of Ernie 4.5 has experts, from a first one on.
+ERNIE4_5_MOE = GgufArchitecture(
+    "ernie4_5-moe",
+    "Ernie4_5_MoeForCausalLM",
+    {**layer_names.SHARED_EXPERTS, "exp_probs_b": "mlp.moe_statics.e_score_correction_bias"},
+    dense_layers=True,
+    settings=(
+        fixed(num_experts=None, shared_expert_intermediate_size=None),
+        size("expert_count", "moe_num_experts"),
+        Setting(_read_ernie, lambda config: {"expert_used_count": config["moe_k"]}),
+        size("expert_shared_count", "moe_num_shared_experts"),
+        Setting(write=_write_ernie),
+        value("leading_dense_block_count", "moe_layer_start_index", 0),
+        value("interleave_moe_layer_step", "moe_layer_interval", 1),
+    ),
+)
+
+# All layers of MiniMax M2 have experts, whose weights llama.cpp always normalizes.
+MINIMAX_M2 = GgufArchitecture(
+    "minimax-m2",
+    "MiniMaxM2ForCausalLM",
+    {**layer_names.MIXTRAL, "exp_probs_b": "block_sparse_moe.e_score_correction_bias"},
+    biases=False,
+    settings=(
+        fixed(num_experts=None, moe_intermediate_size=None),
+        size("expert_count", "num_local_experts"),
+        size("expert_feed_forward_length", "intermediate_size"),
+        _SIGMOIDS,
+    ),
+)
+
+_QUERY_KEY_NORMS = {
+    "attn_q_norm": "self_attn.query_layernorm",
+    "attn_k_norm": "self_attn.key_layernorm",
+}
+
+HUNYUAN_DENSE = GgufArchitecture(
+    "hunyuan-dense", "HunYuanDenseV1ForCausalLM", {**layer_names.LAYER, **_QUERY_KEY_NORMS}
+)
+
+
+def _write_hunyuan(config: Config) -> Entries:
+    """State the experts, which are as wide as the shared one."""
+    width = config["intermediate_size"]
+    return {
+        "expert_feed_forward_length": width,
+        "expert_shared_count": 1,
+        "expert_shared_feed_forward_length": width,
+    }
+
+
+# All layers of Hunyuan have the same experts and a shared one.
+HUNYUAN_MOE = GgufArchitecture(
+    "hunyuan-moe",
+    "HunYuanMoEV1ForCausalLM",
+    {
+        **layer_names.LAYER,
+        **_QUERY_KEY_NORMS,
+        "ffn_gate_inp": "mlp.gate.wg",
+        **layer_names.experts("mlp.experts", "mlp.shared_mlp"),
+    },
+    settings=(
+        fixed(attention_bias=False, num_experts_per_tok=None, shared_expert_intermediate_size=None),
+        Setting(
+            lambda read, _: {"num_shared_expert": read.get("expert_shared_count") or 1},
+            _write_hunyuan,
+        ),
+        size("expert_used_count", "moe_topk"),
+    ),
+)
+
+
+def _read_ramp(_: GgufMetadata, config: Config) -> dict[str, Any]:
+    """Return the scaling of the rope; YaRN's ramp is not rounded to whole pairs."""
+    scaling = config.get("rope_scaling")
+    return {"rope_scaling": {**scaling, "truncate": False} if scaling else {"rope_type": "default"}}
+
+
+def _note_ramp(config: Config) -> Notes:
+    is_scaled = (config.get("rope_scaling") or {}).get("rope_type") == "yarn"
+    return ("llama.cpp rounds the ends of YaRN's ramp to whole pairs",) if is_scaled else ()
+
+
+# llama.cpp applies the window of gpt-oss to every other layer.
+GPT_OSS = GgufArchitecture(
+    "gpt-oss",
+    "GptOssForCausalLM",
+    {
+        **layer_names.SEED_OSS,
+        "attn_sinks": "self_attn.sinks",
+        "ffn_gate_inp": "mlp.router",
+        **layer_names.experts("mlp.experts"),
+    },
+    settings=(
+        fixed(attention_bias=True),
+        Setting(
+            lambda read, _: {"sliding_window": read.get("attention.sliding_window")},
+            lambda config: {"attention.sliding_window": config["sliding_window"] or 0},
+        ),
+        size("expert_count", "num_local_experts"),
+        size("expert_feed_forward_length", "intermediate_size"),
+        Setting(_read_ramp, notes=_note_ramp),
+    ),
+)

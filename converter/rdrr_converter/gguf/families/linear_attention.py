@@ -1,4 +1,4 @@
-"""How llama.cpp writes layers with recurrent states: Qwen 3.5, Qwen 3 Next and LFM2.
+"""Tensors of linear attention and of short convolutions in GGUF files: Qwen 3.5, Qwen 3 Next, LFM2.
 
 llama.cpp stores -exp(A_log), and convolutions without the dimension of size 1. For Qwen 3.5 it
 also orders the value heads of linear attention so that the heads of different key heads alternate:
@@ -11,61 +11,34 @@ heads cannot be moved and are decoded.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from rdrr_format.dtypes import DTYPES
+from rdrr_format.errors import ConversionError
+from rdrr_manifests.logical import LogicalTensor
+from rdrr_manifests.models import Architecture
+from rdrr_manifests.package import Package
 
-from rdrr_converter.architectures.layers import FULL
+from rdrr_converter.checkpoint.outgoing import OutgoingTensor
 from rdrr_converter.checkpoint.source import F32Array, SourceTensor
-from rdrr_converter.gguf.metadata import GgufMetadata, Settings
+from rdrr_converter.gguf.storage_types import decoded_type, storage_type
 
 Order = npt.NDArray[np.intp]
 """For each stored row or column, its index in the order of Hugging Face."""
 
-LINEAR, CONVOLUTION = "linear_attention", "conv"
-
-LINEAR_ATTENTION: Mapping[str, str] = MappingProxyType(
-    {
-        "post_attention_norm": "post_attention_layernorm",
-        "attn_qkv": "linear_attn.in_proj_qkv",
-        "attn_gate": "linear_attn.in_proj_z",
-        "ssm_alpha": "linear_attn.in_proj_a",
-        "ssm_beta": "linear_attn.in_proj_b",
-        "ssm_conv1d": "linear_attn.conv1d",
-        "ssm_norm": "linear_attn.norm",
-        "ssm_out": "linear_attn.out_proj",
-    }
-)
-"""Hugging Face's names of the modules of Qwen 3.5, by llama.cpp's."""
-
-JOINED_GATES: Mapping[str, str] = MappingProxyType(
-    {
-        **{
-            theirs: ours
-            for theirs, ours in LINEAR_ATTENTION.items()
-            if theirs not in ("ssm_alpha", "ssm_beta")
-        },
-        "ssm_ba": "linear_attn.in_proj_ba",
-    }
-)
-"""The same for Qwen 3 Next."""
-
-SHORT_CONVOLUTION: Mapping[str, str] = MappingProxyType(
-    {f"shortconv.{part}": f"conv.{part}" for part in ("conv", "in_proj", "out_proj")}
-)
-"""The same for LFM2."""
-
-RATE = "linear_attn.A_log"
-"""The logarithms of the rates of decay."""
-
 PLAIN_NORM = "linear_attn.norm"
 """A norm whose weights llama.cpp stores as Hugging Face does, unlike all others of its models."""
+
+_RATE = "linear_attn.A_log"
+"""The logarithms of the rates of decay."""
+
+_CONVOLUTIONS = (".conv1d.weight", ".conv.conv.weight")
+_GATES = ".in_proj_ba.weight"
 
 _FURTHER = {
     "eh_proj": "fc",
@@ -148,7 +121,7 @@ def in_hf_form(tensor: SourceTensor, heads: ValueHeads | None) -> SourceTensor:
         tensor: A tensor of any layer, with the name that Hugging Face uses.
         heads: The heads of linear attention if llama.cpp changes their order for the architecture.
     """
-    if tensor.name.endswith((".conv1d.weight", ".conv.conv.weight")) and len(tensor.shape) == 2:
+    if tensor.name.endswith(_CONVOLUTIONS) and len(tensor.shape) == 2:
         tensor = replace(tensor, shape=(tensor.rows, 1, tensor.columns))
     if heads is not None:
         tensor = _in_hf_order(tensor, heads)
@@ -248,69 +221,109 @@ def further_name(name: str, layers: int) -> str:
     return f"mtp.layers.{int(match[1]) - layers}.{match[2]}.{match[3]}"
 
 
-def qwen35(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sizes of linear attention and the types of the layers of Qwen 3.5."""
-    layers = read.size("block_count") - (read.get("nextn_predict_layers") or 0)
-    heads = read.size("ssm.time_step_rank")
-    return {
-        "attention_bias": False,
-        "layer_types": _types(read, layers),
-        "linear_conv_kernel_dim": read.size("ssm.conv_kernel"),
-        "linear_key_head_dim": read.size("ssm.state_size"),
-        "linear_num_key_heads": read.size("ssm.group_count"),
-        "linear_num_value_heads": heads,
-        "linear_value_head_dim": read.size("ssm.inner_size") // heads,
-        "num_hidden_layers": layers,
-        "partial_rotary_factor": config.get("partial_rotary_factor", 1.0),
-    }
+def plan_state(
+    package: Package,
+    name: str,
+    gguf_name: str,
+    parts: tuple[LogicalTensor, ...],
+    *,
+    alternating: bool,
+) -> OutgoingTensor | None:
+    """Plan a tensor of a layer with a state; return None for other tensors.
+
+    Args:
+        package: The package.
+        name: Hugging Face's name of the tensor.
+        gguf_name: llama.cpp's name.
+        parts: The tensors of the package that it consists of.
+        alternating: Whether llama.cpp lets the value heads alternate between key heads.
+    """
+    first = parts[0]
+    if name.endswith(".conv.conv.weight"):
+        return _convolution(gguf_name, parts, None)
+    if ".linear_attn." not in name:
+        return None
+    heads = _value_heads(package.manifest.architecture)
+    if name.endswith(_GATES):
+        dtype, why = storage_type(package, parts)
+        joined = (2 * heads.heads, first.columns)
+        order = partial(_by_key_head, groups=heads.key_heads)
+        return OutgoingTensor(gguf_name, parts, joined, dtype, why, arrange=order)
+    rows = heads.rows(name) if alternating else None
+    columns = heads.columns(name) if alternating else None
+    if name.endswith(_CONVOLUTIONS):
+        return _convolution(gguf_name, parts, rows)
+    if first.rows == 1:
+        change = negative_exponential if name.endswith(_RATE) else None
+        return OutgoingTensor(
+            gguf_name, parts, (first.columns,), "F32", vector_order=rows, transform=change
+        )
+    if columns is not None:
+        return _with_columns(package, gguf_name, parts, columns)
+    if rows is None:
+        return None
+    dtype, why = storage_type(package, parts)
+    return OutgoingTensor(
+        gguf_name, parts, first.shape, dtype, why, arrange=partial(_in_order, rows=rows)
+    )
 
 
-def qwen3next(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same for Qwen 3 Next, all of whose layers have experts in llama.cpp."""
-    return {**qwen35(read, config), "decoder_sparse_step": 1, "norm_topk_prob": True}
+def _value_heads(sizes: Architecture) -> ValueHeads:
+    """Return the heads of linear attention, whose keys and values have one size in llama.cpp.
+
+    Raises:
+        ConversionError: They have different sizes.
+    """
+    key, value = sizes.linear_key_head_dim or 0, sizes.linear_value_head_dim or 0
+    if key != value:
+        raise ConversionError(
+            "llama.cpp needs keys and values of the same size in linear attention",
+            where="architecture.linearValueHeadDim",
+            expected=key,
+            found=value,
+        )
+    return ValueHeads(
+        sizes.linear_num_key_heads or 0, sizes.linear_num_value_heads or 0, key, value
+    )
 
 
-def _types(read: GgufMetadata, layers: int) -> list[str]:
-    recurrent = read.get("attention.recurrent_layers")
-    if not isinstance(recurrent, list) or len(recurrent) < layers:
-        period = read.size("full_attention_interval") if read.get("full_attention_interval") else 4
-        recurrent = [(layer + 1) % period != 0 for layer in range(layers)]
-    return [LINEAR if one else FULL for one in recurrent[:layers]]
+def _convolution(
+    gguf_name: str, parts: tuple[LogicalTensor, ...], rows: Order | None
+) -> OutgoingTensor:
+    first = parts[0]
+    order = None if rows is None else partial(_in_order, rows=rows)
+    return OutgoingTensor(gguf_name, parts, (first.rows, first.columns), "F32", arrange=order)
 
 
-def lfm2(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the types of the layers of LFM2: those without key-value heads have a convolution."""
-    heads, layers = read.get("attention.head_count_kv"), read.size("block_count")
-    by_layer = heads if isinstance(heads, list) else [heads] * layers
-    return {
-        "block_auto_adjust_ff_dim": False,
-        "conv_L_cache": read.size("shortconv.l_cache"),
-        "conv_bias": False,
-        "layer_types": [FULL if count else CONVOLUTION for count in by_layer],
-        "norm_eps": config.get("rms_norm_eps"),
-        "num_key_value_heads": max((count or 0 for count in by_layer), default=0),
-        "rms_norm_eps": None,
-    }
+def _with_columns(
+    package: Package, gguf_name: str, parts: tuple[LogicalTensor, ...], columns: Order
+) -> OutgoingTensor:
+    """Plan a matrix whose columns are moved, as whole blocks if they can be."""
+    first = parts[0]
+    dtype, why = storage_type(package, parts)
+    if first.dtype.is_block and not why:
+        blocks = moved_units(columns, first.dtype.block_elements)
+        if blocks is not None:
+            order = partial(_moved, units=blocks, size=first.dtype.block_bytes)
+            return OutgoingTensor(gguf_name, parts, first.shape, dtype, arrange=order)
+        dtype = decoded_type(package, parts)
+        why = f"{first.dtype} blocks contain columns of several heads, which llama.cpp reorders"
+    order = partial(_moved, units=columns, size=1)
+    return OutgoingTensor(gguf_name, parts, first.shape, dtype, why, arrange=order)
 
 
-def lfm2moe(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same for LFM2 with experts, whose first layers are dense."""
-    return {
-        **lfm2(read, config),
-        "block_auto_adjust_ff_dim": None,
-        "norm_topk_prob": True,
-        "num_dense_layers": read.get("leading_dense_block_count") or 0,
-        "routed_scaling_factor": read.get("expert_weights_scale") or 1.0,
-    }
+def _in_order(parts: Sequence[npt.NDArray[Any]], rows: Order) -> npt.NDArray[Any]:
+    return np.concatenate(parts)[rows]
 
 
-SETTINGS: Mapping[str, Settings] = MappingProxyType(
-    {
-        "lfm2": lfm2,
-        "lfm2moe": lfm2moe,
-        "qwen35": qwen35,
-        "qwen35moe": qwen35,
-        "qwen3next": qwen3next,
-    }
-)
-"""The keys of the configuration, by `general.architecture`."""
+def _moved(parts: Sequence[npt.NDArray[Any]], units: Order, size: int) -> npt.NDArray[Any]:
+    stored = np.concatenate(parts)
+    return stored.reshape(stored.shape[0], -1, size)[:, units].reshape(stored.shape)
+
+
+def _by_key_head(parts: Sequence[npt.NDArray[Any]], groups: int) -> npt.NDArray[Any]:
+    """Return the rows of all parts that belong to the first key head, then those of the next."""
+    columns = parts[0].shape[1]
+    return np.concatenate([one.reshape(groups, -1, columns) for one in parts], axis=1).reshape(
+        -1, columns
+    )

@@ -1,15 +1,14 @@
-"""The storage type of each matrix of a GGUF."""
+"""The storage type of each matrix of a GGUF that is written."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+from rdrr_format.dtypes import F16_OVERFLOW
 from rdrr_format.layouts import Layout
 from rdrr_manifests.logical import LogicalTensor, RowReader
 from rdrr_manifests.package import Package
-
-from rdrr_converter.plan import F16_OVERFLOW
 
 
 def storage_type(package: Package, parts: Sequence[LogicalTensor]) -> tuple[str, str]:
