@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy.typing as npt
+from rdrr_manifests.logical import LogicalTensor
+from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures.base import StackRule
+from rdrr_converter.checkpoint.outgoing import OutgoingTensor, Stack
+from rdrr_converter.checkpoint.source import SourceTensor
 from rdrr_converter.gguf import layer_names
-from rdrr_converter.gguf.settings import IGNORED_WINDOW, Setting
+from rdrr_converter.gguf.settings import IGNORED_WINDOW, Config, Setting
+
+Parts = tuple[LogicalTensor, ...]
 
 
 @dataclass(frozen=True)
@@ -31,12 +40,10 @@ class GgufArchitecture:
         shares_values: Whether the values of some layers may be their projected keys.
         plain_norms: Modules of norms to which `norm_offset` does not apply.
         outside: Hugging Face's names of the modules outside the layers, by llama.cpp's.
-        alternating_heads: Whether the value heads of linear attention alternate between key heads.
         biases: Whether llama.cpp loads biases of projections and convolutions.
         other_forms: Further names of modules, of stacks that only some files have.
         is_causal: Whether a token attends only to earlier ones in these files.
         whole: Hugging Face's names of tensors of a layer, with their endings, by llama.cpp's.
-        joins_gates: Whether llama.cpp stores gate and up of all experts in one tensor.
         in_metadata: A part of the names of tensors that a GGUF states in its metadata.
         factors_in_weights: Whether the factors of the model are part of the weights.
         has_attention: Whether any layer has attention.
@@ -45,6 +52,13 @@ class GgufArchitecture:
         has_draft_head: Whether llama.cpp loads the head for multi-token prediction.
         has_experts: Whether the models have experts, where llama.cpp gives those with experts
             another name than those without; None where it does not.
+        check: Refuses packages of which llama.cpp assumes something else.
+        in_hf_form: Returns the tensors of a file in the form of Hugging Face, given those with its
+            names, and the configuration.
+        join: Joins further tensors that llama.cpp stores as one, on writing.
+        plan: Plans a tensor that llama.cpp stores in another form, given the package, the names of
+            Hugging Face and of llama.cpp, and its parts; None for any other tensor.
+        further: Returns tensors that llama.cpp loads although the package has none.
         settings: What metadata and configuration state beyond the keys that all architectures have,
             in the order in which it is written.
     """
@@ -64,17 +78,22 @@ class GgufArchitecture:
     dense_layers: bool = False
     plain_norms: tuple[str, ...] = ()
     outside: Mapping[str, str] = field(default_factory=lambda: layer_names.OUTSIDE)
-    alternating_heads: bool = False
     biases: bool = True
     other_forms: Mapping[str, str] = field(default_factory=lambda: layer_names.NO_FORMS)
     has_attention: bool = True
     whole: Mapping[str, str] = field(default_factory=lambda: layer_names.WHOLE)
-    joins_gates: bool = False
     in_metadata: str | None = None
     two_norms: Mapping[str, str] | None = None
     has_draft_head: bool = False
     rank_class: str | None = None
     has_experts: bool | None = None
+    check: Callable[[Package], None] = lambda _package: None
+    in_hf_form: Callable[[Iterable[SourceTensor], Config], Iterable[SourceTensor]] = (
+        lambda tensors, _config: tensors
+    )
+    join: Callable[[Sequence[Stack]], Sequence[Stack]] = lambda stacks: stacks
+    plan: Callable[[Package, str, str, Parts], OutgoingTensor | None] = lambda *_: None
+    further: Callable[[Package], Mapping[str, npt.NDArray[Any]]] = lambda _package: {}
     settings: tuple[Setting, ...] = (IGNORED_WINDOW,)
 
     def for_tensors(self, names: Iterable[str]) -> GgufArchitecture:
@@ -147,11 +166,6 @@ class GgufArchitecture:
     def is_plain_norm(self, name: str) -> bool:
         """Return whether `norm_offset` does not apply to the norm of this Hugging Face name."""
         return name.removesuffix(".weight").endswith(self.plain_norms)
-
-    @property
-    def has_states(self) -> bool:
-        """Whether some layers have a recurrent state."""
-        return not self.layer.keys().isdisjoint(("ssm_conv1d", "shortconv.conv"))
 
     def is_interleaved(self, name: str) -> bool:
         """Return whether llama.cpp interleaves the rows of a tensor of this Hugging Face name."""

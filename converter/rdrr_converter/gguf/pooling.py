@@ -15,14 +15,41 @@ from types import MappingProxyType
 from typing import Any
 
 from rdrr_format.errors import ConversionError
+from rdrr_manifests import rank_question
+from rdrr_manifests.models import Classifier, EmbeddingPostprocessor
+from rdrr_manifests.models.embedding import Projection
+from rdrr_manifests.package import Package
 
 from rdrr_converter.gguf.architecture import GgufArchitecture
 
-RANK = 4
+_RANK = 4
 """The value of `pooling_type` of reranking models."""
 
-LABELS = "classifier.output_labels"
-RANK_HEAD = "cls.output.weight"
+_LABELS = "classifier.output_labels"
+_RANK_HEAD = "cls.output.weight"
+
+_POOLING_TYPES: Mapping[int, str] = MappingProxyType({1: "mean", 2: "cls", 3: "last"})
+"""The pooling of each value of `pooling_type`; 0 is none."""
+
+DENSE = ("dense_2.weight", "dense_3.weight")
+"""Linear layers after the pooling, in order."""
+
+FOLDERS = ("2_Dense", "3_Dense")
+"""Folders that the modules of these layers have in a checkpoint."""
+
+_MODES = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
+_TYPE = "sentence_transformers.models"
+
+_WITH_LAYERS = "gemma-embedding"
+"""The architecture whose linear layers llama.cpp computes."""
+
+_HINT = "export it `to` safetensors"
+
+_RERANK_TEMPLATE = "tokenizer.chat_template.rerank"
+_QUESTION = f"{rank_question.BEFORE}{rank_question.PAIR}{rank_question.AFTER}".replace(
+    "{instruction}", rank_question.INSTRUCTION
+)
+"""The question of the published Qwen3-Reranker models, as llama.cpp's server fills it in."""
 
 
 @dataclass(frozen=True)
@@ -49,29 +76,16 @@ def read_rank_head(
         names: llama.cpp's names of its tensors.
     """
     kind = metadata.get(f"{architecture.name}.pooling_type")
-    if architecture.rank_class is None or kind != RANK or RANK_HEAD not in names:
+    if architecture.rank_class is None or kind != _RANK or _RANK_HEAD not in names:
         return RankHead()
     config: dict[str, Any] = {
         "architectures": [architecture.rank_class],
         "problem_type": "single_label_classification",
     }
-    labels = metadata.get(f"{architecture.name}.{LABELS}")
+    labels = metadata.get(f"{architecture.name}.{_LABELS}")
     if isinstance(labels, list):
         config["id2label"] = {str(index): label for index, label in enumerate(labels)}
-    return RankHead({RANK_HEAD: "score.weight"}, config)
-
-
-POOLING_TYPES: Mapping[int, str] = MappingProxyType({1: "mean", 2: "cls", 3: "last"})
-"""The pooling of each value of `pooling_type`; 0 is none."""
-
-DENSE = ("dense_2.weight", "dense_3.weight")
-"""Linear layers after the pooling, in order."""
-
-FOLDERS = ("2_Dense", "3_Dense")
-"""Folders that the modules of these layers have in a checkpoint."""
-
-_MODES = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
-_TYPE = "sentence_transformers.models"
+    return RankHead({_RANK_HEAD: "score.weight"}, config)
 
 
 def module_files(
@@ -93,13 +107,13 @@ def module_files(
     kind = metadata.get(f"{name}.pooling_type")
     if kind in (None, 0):
         return {}, ()
-    pooling = POOLING_TYPES.get(kind) if isinstance(kind, int) else None
+    pooling = _POOLING_TYPES.get(kind) if isinstance(kind, int) else None
     if pooling is None:
         raise ConversionError(
             "this pooling cannot be converted",
             where=f"{where}, {name}.pooling_type",
-            expected=", ".join(f"{number} ({mode})" for number, mode in POOLING_TYPES.items()),
-            found=f"{kind} (scores of a reranking model)" if kind == RANK else kind,
+            expected=", ".join(f"{number} ({mode})" for number, mode in _POOLING_TYPES.items()),
+            found=f"{kind} (scores of a reranking model)" if kind == _RANK else kind,
         )
     kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
     files: dict[str, object] = {"1_Pooling/config.json": {"pooling_mode": _MODES[pooling]}}
@@ -115,3 +129,82 @@ def module_files(
     return {path: json.dumps(content).encode() for path, content in files.items()}, (
         "embeddings are normalized, as llama.cpp does: the GGUF does not state it",
     )
+
+
+def pooling_entries(
+    package: Package, row: GgufArchitecture
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the metadata of the pooling, and notes on what is lost; both are empty without one.
+
+    Args:
+        package: The package.
+        row: The GGUF conventions of the architecture.
+
+    Raises:
+        ConversionError: llama.cpp cannot compute what follows the pooling.
+    """
+    output, name = package.manifest.inference.output, row.name
+    block = output.embedding_postprocessor
+    if block is None:
+        return {}, ()
+    layers = block.projections
+    if output.classifier is not None:
+        return _rank_entries(output.classifier, block, row), ()
+    if layers and (name != _WITH_LAYERS or len(layers) > len(DENSE) or _has_biases(layers)):
+        raise ConversionError(
+            "llama.cpp has no such linear layers after the pooling",
+            expected=f"at most {len(DENSE)} without biases, in {_WITH_LAYERS}",
+            found=f"{len(layers)} in {name}",
+            hint=_HINT,
+        )
+    kinds = {pooling: kind for kind, pooling in _POOLING_TYPES.items()}
+    notes = []
+    if block.prompts:
+        notes.append(f"a GGUF has no place for the prompts {', '.join(sorted(block.prompts))}")
+    if block.normalize != "l2":
+        notes.append("readers of a GGUF normalize its embeddings, which this model does not")
+    if not block.include_prompt:
+        notes.append("readers of a GGUF include the tokens of a prompt in the mean")
+    entries = {f"{name}.pooling_type": kinds[block.pooling_mode]}
+    for own, layer in zip(DENSE, layers, strict=False):
+        stem = f"{name}.{own.removesuffix('.weight')}_feat"
+        entries |= {f"{stem}_in": layer.input_size, f"{stem}_out": layer.output_size}
+    return entries, tuple(notes)
+
+
+def _rank_entries(
+    classifier: Classifier, block: EmbeddingPostprocessor, row: GgufArchitecture
+) -> dict[str, Any]:
+    """Return the metadata of a head that llama.cpp has for reranking models.
+
+    Raises:
+        ConversionError: llama.cpp has no such head.
+    """
+    has_form = classifier.activation == "softmax" and block.pooling_mode == "last"
+    if row.rank_class is None or not has_form or _has_biases(block.projections):
+        raise ConversionError(
+            "llama.cpp has no such classification head",
+            expected="that of a Qwen 3 whose labels have a softmax, without a bias",
+            found=f"{row.name}, {classifier.activation}, {len(classifier.labels)} labels",
+            hint=_HINT,
+        )
+    entries: dict[str, Any] = {
+        f"{row.name}.pooling_type": _RANK,
+        f"{row.name}.{_LABELS}": list(classifier.labels),
+    }
+    if classifier.labels == ("yes", "no"):
+        entries |= {"tokenizer.chat_templates": ["rerank"], _RERANK_TEMPLATE: _QUESTION}
+    return entries
+
+
+def layer_names(package: Package) -> dict[str, str]:
+    """Return llama.cpp's names of the linear layers after the pooling, by their stored names."""
+    block = package.manifest.inference.output.embedding_postprocessor
+    layers = () if block is None else block.projections
+    if package.manifest.inference.output.classifier is not None:
+        return {layer.weight_tensor: _RANK_HEAD for layer in layers}
+    return {layer.weight_tensor: own for own, layer in zip(DENSE, layers, strict=False)}
+
+
+def _has_biases(layers: Sequence[Projection]) -> bool:
+    return any(layer.bias_tensor is not None for layer in layers)

@@ -74,7 +74,7 @@ def flag(theirs: str, ours: str) -> Setting:
     return _key(theirs, ours, lambda read: bool(read.get(theirs)), bool)
 
 
-def state_sizes(*, heads: str, width: str, groups: str, state: str, kernel: str) -> Setting:
+def state_sizes(heads: str, width: str, groups: str, state: str, kernel: str) -> Setting:
     """Return the sizes of a recurrent state, by the keys of the configuration.
 
     Args:

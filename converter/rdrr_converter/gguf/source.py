@@ -33,14 +33,6 @@ from rdrr_converter.gguf.architectures import (
 from rdrr_converter.gguf.block_types import DECODE_ONLY_TYPES, BlockDecoder
 from rdrr_converter.gguf.config import read_config
 from rdrr_converter.gguf.families.apertus import stated_tensors
-from rdrr_converter.gguf.families.deepseek import joined_latents
-from rdrr_converter.gguf.families.linear_attention import (
-    ValueHeads,
-    further_name,
-    in_hf_form,
-    value_heads,
-)
-from rdrr_converter.gguf.families.state_spaces import flattened
 from rdrr_converter.gguf.file import GgufFile, GgufTensor, read_gguf
 from rdrr_converter.gguf.pooling import DENSE, FOLDERS, module_files, read_rank_head
 from rdrr_converter.gguf.rope import from_factors, from_metadata
@@ -143,16 +135,7 @@ def _model_tensors(
     read = (
         _source_tensor(tensor, architecture, config["head_dim"] or 0) for tensor in stored.values()
     )
-    tensors = list(joined_latents(read))
-    if architecture.has_states:
-        heads = value_heads(config) if architecture.alternating_heads else None
-        tensors = [_of_states(tensor, heads, config["num_hidden_layers"]) for tensor in tensors]
-    return tensors
-
-
-def _of_states(tensor: SourceTensor, heads: ValueHeads | None, layers: int) -> SourceTensor:
-    changed = in_hf_form(flattened(tensor), heads)
-    return replace(changed, name=further_name(tensor.name, layers))
+    return list(architecture.in_hf_form(read, config))
 
 
 def part_names(name: str) -> tuple[str, ...]:

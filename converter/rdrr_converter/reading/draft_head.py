@@ -10,7 +10,7 @@ A head that is incomplete, or not of this form, is left out, since the model run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,18 +22,12 @@ from rdrr_converter.architectures import ArchitectureRule, Config, TensorRule
 from rdrr_converter.architectures.base import StackRule
 from rdrr_converter.architectures.layers import FULL
 from rdrr_converter.checkpoint.source import Source
+from rdrr_converter.gguf.draft_head import AS_A_LAYER
 from rdrr_converter.reading.expected_tensors import ExpectedTensor, Shapes, is_required
 from rdrr_converter.reading.finder import Finder
 from rdrr_converter.reading.matching import ModelTensor
 
 _LAYER = "model.layers.{layer}."
-AS_A_LAYER: Mapping[str, str] = {
-    mtp.PROJECTION: "eh_proj",
-    mtp.EMBEDDING_NORM: "enorm",
-    mtp.HIDDEN_NORM: "hnorm",
-    mtp.FINAL_NORM: "shared_head.norm",
-}
-"""Names of the head's own modules where it counts as a layer."""
 
 
 @dataclass(frozen=True)

@@ -107,35 +107,6 @@ def _notes(config: Config) -> Notes:
     return tuple(notes)
 
 
-DEEPSEEK2 = GgufArchitecture(
-    "deepseek2",
-    "DeepseekV2ForCausalLM",
-    {
-        **layer_names.SHARED_EXPERTS,
-        "attn_q_a": "self_attn.q_a_proj",
-        "attn_q_a_norm": "self_attn.q_a_layernorm",
-        "attn_q_b": "self_attn.q_b_proj",
-        "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
-        "attn_kv_a_norm": "self_attn.kv_a_layernorm",
-        "attn_kv_b": "self_attn.kv_b_proj",
-        "attn_k_b": "self_attn.k_b_proj",
-        "attn_v_b": "self_attn.v_b_proj",
-    },
-    classes=("DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"),
-    dense_layers=True,
-    biases=False,
-    has_draft_head=True,
-    settings=(
-        *shared_experts(Setting(_read_scores, _write_scores)),
-        fixed(head_dim=None, partial_rotary_factor=None),
-        size("attention.kv_lora_rank", "kv_lora_rank"),
-        Setting(_read_sizes, _write_sizes),
-        value("attention.q_lora_rank", "q_lora_rank"),
-        Setting(_read_scaling, _write_scaling),
-        Setting(_read_router, notes=_notes),
-    ),
-)
-
 KEYS, VALUES, JOINED = ".k_b_proj.weight", ".v_b_proj.weight", ".kv_b_proj.weight"
 
 
@@ -159,7 +130,7 @@ class _Joined:
         return np.ascontiguousarray(whole[rows, columns])
 
 
-def joined_latents(tensors: Iterable[SourceTensor]) -> Iterator[SourceTensor]:
+def joined_latents(tensors: Iterable[SourceTensor], _: Config) -> Iterator[SourceTensor]:
     """Yield the tensors with the two parts of each matrix joined.
 
     Raises:
@@ -196,3 +167,34 @@ def _join(keys: SourceTensor, values: SourceTensor | None) -> SourceTensor:
     joined = (heads * (rows + values.shape[1]), latent)
     decode = _Joined(keys, values)
     return SourceTensor(name, joined, values.dtype, values.file, values.native, decode=decode)
+
+
+DEEPSEEK2 = GgufArchitecture(
+    "deepseek2",
+    "DeepseekV2ForCausalLM",
+    {
+        **layer_names.SHARED_EXPERTS,
+        "attn_q_a": "self_attn.q_a_proj",
+        "attn_q_a_norm": "self_attn.q_a_layernorm",
+        "attn_q_b": "self_attn.q_b_proj",
+        "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+        "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+        "attn_kv_b": "self_attn.kv_b_proj",
+        "attn_k_b": "self_attn.k_b_proj",
+        "attn_v_b": "self_attn.v_b_proj",
+    },
+    classes=("DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"),
+    dense_layers=True,
+    biases=False,
+    has_draft_head=True,
+    in_hf_form=joined_latents,
+    settings=(
+        *shared_experts(Setting(_read_scores, _write_scores)),
+        fixed(head_dim=None, partial_rotary_factor=None),
+        size("attention.kv_lora_rank", "kv_lora_rank"),
+        Setting(_read_sizes, _write_sizes),
+        value("attention.q_lora_rank", "q_lora_rank"),
+        Setting(_read_scaling, _write_scaling),
+        Setting(_read_router, notes=_notes),
+    ),
+)

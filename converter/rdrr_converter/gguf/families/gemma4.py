@@ -19,7 +19,7 @@ from rdrr_manifests.logical import LogicalTensor
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures.layers import FULL, SLIDING
-from rdrr_converter.checkpoint.outgoing import Stack
+from rdrr_converter.checkpoint.outgoing import OutgoingTensor, Stack
 from rdrr_converter.gguf import layer_names
 from rdrr_converter.gguf.architecture import GgufArchitecture
 from rdrr_converter.gguf.families.gemma import LOCAL_ROPE, LOCAL_THETA
@@ -32,6 +32,7 @@ from rdrr_converter.gguf.settings import (
     size,
     value,
 )
+from rdrr_converter.gguf.storage_types import storage_type
 
 HUGE = 1e20
 """Divisors above this stop the rotation of a pair."""
@@ -45,7 +46,7 @@ _STREAMS, _LAYERS_WITH_KEYS, _SPARSE_LAYERS, _SPARSITY = 4, 20, 10, 0.95
 _PERIOD, _RANK, _LAYER_INPUT = 5, 64, 256
 """What llama.cpp fixes for Gemma 3n."""
 
-TABLE = "model.embed_tokens_per_layer.weight"
+_TABLE = "model.embed_tokens_per_layer.weight"
 
 _GATE, _UP, _JOINED = ".experts.gate_proj.", ".experts.up_proj.", ".experts.gate_up_proj."
 
@@ -72,6 +73,132 @@ _NAMES: Mapping[str, str] = MappingProxyType(
         "laurel_post_norm": "laurel.post_laurel_norm",
     }
 )
+
+
+def rope_divisors(config: Mapping[str, Any]) -> npt.NDArray[np.float32] | None:
+    """Return the divisors of the frequencies of Gemma 4's global layers; None for other models."""
+    if "global_head_dim" not in config:
+        return None
+    rope, pairs = config["rope_parameters"][FULL], config["global_head_dim"] // 2
+    rotated = int(pairs * (rope.get("partial_rotary_factor") or 1.0))
+    found = np.full(pairs, _UNROTATED, np.float32)
+    found[:rotated] = 1.0
+    return found
+
+
+def proportional(divisors: npt.NDArray[np.float64], where: object) -> float:
+    """Return the part of the pairs that is rotated, given the divisors of the frequencies.
+
+    Raises:
+        ConversionError: The divisors are not 1 for the first pairs and huge for the others.
+    """
+    rotated = int((divisors < HUGE).sum())
+    if not np.allclose(divisors[:rotated], 1.0) or (divisors[rotated:] < HUGE).any():
+        raise ConversionError(
+            "unknown divisors of the rope frequencies",
+            where=where,
+            expected="1 for the rotated pairs, and more than 1e20 for the others",
+            found=np.array2string(divisors, precision=4, threshold=8),
+        )
+    return rotated / divisors.size
+
+
+def with_part(config: Mapping[str, Any], part: float) -> dict[str, Any]:
+    """Return the rope of Gemma 4 whose global layers rotate a part of their pairs."""
+    ropes = config["rope_parameters"]
+    full = {**ropes[FULL], "rope_type": "proportional", "partial_rotary_factor": part}
+    return {"rope_parameters": {**ropes, FULL: full}}
+
+
+def _check_gemma3n(package: Package) -> None:
+    """Check what llama.cpp assumes of every Gemma 3n, whatever the file states.
+
+    Raises:
+        ConversionError: The model differs.
+    """
+    sizes, layers = package.manifest.architecture, package.manifest.architecture.num_layers
+    windows = [op.window for op in package.graph.ops if isinstance(op, Attention)]
+    sparsity = package.manifest.inference.ffn.activation_sparsity or (0.0,) * layers
+    sparse = min(_SPARSE_LAYERS, layers)
+    own = layers - (sizes.num_kv_shared_layers or 0)
+    assumed: Mapping[str, tuple[object, object]] = {
+        "altupNumInputs": (sizes.altup_num_inputs, _STREAMS),
+        "altupActiveIndex": (sizes.altup_active_index, 0),
+        "laurelRank": (sizes.laurel_rank, _RANK),
+        "hiddenSizePerLayerInput": (sizes.hidden_size_per_layer_input, _LAYER_INPUT),
+        "layers with keys of their own": (own, min(_LAYERS_WITH_KEYS, layers)),
+        "layers with full attention": (
+            [layer for layer, window in enumerate(windows) if window is None],
+            list(range(_PERIOD - 1, layers, _PERIOD)),
+        ),
+        "activationSparsity": (
+            list(sparsity),
+            [_SPARSITY] * sparse + [0.0] * (layers - sparse),
+        ),
+    }
+    for name, (found, expected) in assumed.items():
+        if found != expected:
+            raise ConversionError(
+                "llama.cpp assumes another value for every Gemma 3n",
+                where=name,
+                expected=expected,
+                found=found,
+                hint="export it `to` safetensors",
+            )
+
+
+def _unread_tensors(package: Package) -> dict[str, npt.NDArray[Any]]:
+    """Return zeros for tensors that llama.cpp loads although layers with shared keys have none."""
+    sizes = package.manifest.architecture
+    rows, columns = sizes.num_key_value_heads * sizes.head_dim, sizes.hidden_size
+    found: dict[str, npt.NDArray[Any]] = {}
+    for layer in range(sizes.num_layers - (sizes.num_kv_shared_layers or 0), sizes.num_layers):
+        for part in "kv":
+            found[f"blk.{layer}.attn_{part}.weight"] = np.zeros((rows, columns), np.float16)
+        found[f"blk.{layer}.attn_k_norm.weight"] = np.zeros(sizes.head_dim, np.float32)
+    return found
+
+
+def _with_joined_gates(stacks: Sequence[Stack]) -> list[Stack]:
+    """Stack gate and up of the experts of each layer: those of the first expert, then the next."""
+    by_name = dict(stacks)
+    found: list[Stack] = []
+    for name, parts in stacks:
+        if _GATE in name:
+            pairs = zip(parts, by_name[name.replace(_GATE, _UP)], strict=True)
+            joined = tuple(one for pair in pairs for one in pair)
+            found.append((name.replace(_GATE, _JOINED), joined))
+        elif _UP not in name:
+            found.append((name, parts))
+    return found
+
+
+def _plan(
+    package: Package, name: str, gguf_name: str, parts: tuple[LogicalTensor, ...]
+) -> OutgoingTensor | None:
+    """Plan the stacks that only Gemma has, and the table of the layers' inputs.
+
+    llama.cpp reads one row of the table for every token; the model reads the first for tokens
+    without one.
+    """
+    first, padding = parts[0], 0
+    if _JOINED in name:
+        shape: tuple[int, ...] = (len(parts) // 2, 2 * first.rows, first.columns)
+    elif name.startswith("model.altup_"):
+        shape = (len(parts), *first.shape)
+    elif name == _TABLE:
+        padding = package.manifest.architecture.vocab_size - first.rows
+        shape = (first.rows + padding, first.columns)
+    else:
+        return None
+    dtype, why = storage_type(package, parts)
+    return OutgoingTensor(gguf_name, parts, shape, dtype, why, padding=padding)
+
+
+def without_padding(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a configuration that padding changes."""
+    key = "vocab_size_per_layer_input"
+    return {key: config[key]} if key in config else {}
 
 
 def _read_layer_inputs(read: GgufMetadata, config: Config) -> dict[str, Any]:
@@ -164,7 +291,8 @@ GEMMA4 = GgufArchitecture(
     classes=("Gemma4UnifiedForCausalLM",),
     shares_values=True,
     dense_layers=True,
-    joins_gates=True,
+    join=_with_joined_gates,
+    plan=_plan,
     settings=(*_LAYER_INPUTS, Setting(_read_gemma4, _write_gemma4)),
 )
 
@@ -192,6 +320,9 @@ GEMMA3N = GgufArchitecture(
     "Gemma3nForCausalLM",
     _NAMES,
     per_layer=("feed_forward_length",),
+    check=_check_gemma3n,
+    plan=_plan,
+    further=_unread_tensors,
     settings=(
         *_LAYER_INPUTS,
         Setting(_read_gemma3n, _write_gemma3n),
@@ -200,123 +331,3 @@ GEMMA3N = GgufArchitecture(
         LOCAL_ROPE,
     ),
 )
-
-
-def rope_divisors(config: Mapping[str, Any]) -> npt.NDArray[np.float32] | None:
-    """Return the divisors of the frequencies of Gemma 4's global layers; None for other models."""
-    if "global_head_dim" not in config:
-        return None
-    rope, pairs = config["rope_parameters"][FULL], config["global_head_dim"] // 2
-    rotated = int(pairs * (rope.get("partial_rotary_factor") or 1.0))
-    found = np.full(pairs, _UNROTATED, np.float32)
-    found[:rotated] = 1.0
-    return found
-
-
-def proportional(divisors: npt.NDArray[np.float64], where: object) -> float:
-    """Return the part of the pairs that is rotated, given the divisors of the frequencies.
-
-    Raises:
-        ConversionError: The divisors are not 1 for the first pairs and huge for the others.
-    """
-    rotated = int((divisors < HUGE).sum())
-    if not np.allclose(divisors[:rotated], 1.0) or (divisors[rotated:] < HUGE).any():
-        raise ConversionError(
-            "unknown divisors of the rope frequencies",
-            where=where,
-            expected="1 for the rotated pairs, and more than 1e20 for the others",
-            found=np.array2string(divisors, precision=4, threshold=8),
-        )
-    return rotated / divisors.size
-
-
-def with_part(config: Mapping[str, Any], part: float) -> dict[str, Any]:
-    """Return the rope of Gemma 4 whose global layers rotate a part of their pairs."""
-    ropes = config["rope_parameters"]
-    full = {**ropes[FULL], "rope_type": "proportional", "partial_rotary_factor": part}
-    return {"rope_parameters": {**ropes, FULL: full}}
-
-
-def check_gemma3n(package: Package) -> None:
-    """Check what llama.cpp assumes of every Gemma 3n, whatever the file states.
-
-    Raises:
-        ConversionError: The model differs.
-    """
-    sizes, layers = package.manifest.architecture, package.manifest.architecture.num_layers
-    windows = [op.window for op in package.graph.ops if isinstance(op, Attention)]
-    sparsity = package.manifest.inference.ffn.activation_sparsity or (0.0,) * layers
-    sparse = min(_SPARSE_LAYERS, layers)
-    own = layers - (sizes.num_kv_shared_layers or 0)
-    assumed: Mapping[str, tuple[object, object]] = {
-        "altupNumInputs": (sizes.altup_num_inputs, _STREAMS),
-        "altupActiveIndex": (sizes.altup_active_index, 0),
-        "laurelRank": (sizes.laurel_rank, _RANK),
-        "hiddenSizePerLayerInput": (sizes.hidden_size_per_layer_input, _LAYER_INPUT),
-        "layers with keys of their own": (own, min(_LAYERS_WITH_KEYS, layers)),
-        "layers with full attention": (
-            [layer for layer, window in enumerate(windows) if window is None],
-            list(range(_PERIOD - 1, layers, _PERIOD)),
-        ),
-        "activationSparsity": (
-            list(sparsity),
-            [_SPARSITY] * sparse + [0.0] * (layers - sparse),
-        ),
-    }
-    for name, (found, expected) in assumed.items():
-        if found != expected:
-            raise ConversionError(
-                "llama.cpp assumes another value for every Gemma 3n",
-                where=name,
-                expected=expected,
-                found=found,
-                hint="export it `to` safetensors",
-            )
-
-
-def unread_tensors(package: Package) -> dict[str, npt.NDArray[Any]]:
-    """Return zeros for tensors that llama.cpp loads although layers with shared keys have none."""
-    sizes = package.manifest.architecture
-    rows, columns = sizes.num_key_value_heads * sizes.head_dim, sizes.hidden_size
-    found: dict[str, npt.NDArray[Any]] = {}
-    for layer in range(sizes.num_layers - (sizes.num_kv_shared_layers or 0), sizes.num_layers):
-        for part in "kv":
-            found[f"blk.{layer}.attn_{part}.weight"] = np.zeros((rows, columns), np.float16)
-        found[f"blk.{layer}.attn_k_norm.weight"] = np.zeros(sizes.head_dim, np.float32)
-    return found
-
-
-def with_joined_gates(stacks: Sequence[Stack]) -> list[Stack]:
-    """Stack gate and up of the experts of each layer: those of the first expert, then the next."""
-    by_name = dict(stacks)
-    found: list[Stack] = []
-    for name, parts in stacks:
-        if _GATE in name:
-            pairs = zip(parts, by_name[name.replace(_GATE, _UP)], strict=True)
-            joined = tuple(one for pair in pairs for one in pair)
-            found.append((name.replace(_GATE, _JOINED), joined))
-        elif _UP not in name:
-            found.append((name, parts))
-    return found
-
-
-def stacked_shape(name: str, parts: Sequence[LogicalTensor]) -> tuple[int, ...] | None:
-    """Return the shape of a stack that only Gemma has; None for other tensors."""
-    first = parts[0]
-    if _JOINED in name:
-        return (len(parts) // 2, 2 * first.rows, first.columns)
-    return (len(parts), *first.shape) if name.startswith("model.altup_") else None
-
-
-def padded_rows(name: str, parts: Sequence[LogicalTensor], vocab_size: int) -> int:
-    """Return the rows to add to the table of the layers' inputs.
-
-    llama.cpp reads one row for every token; the model reads the first for tokens without one.
-    """
-    return vocab_size - parts[0].rows if name == TABLE else 0
-
-
-def without_padding(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a configuration that padding changes."""
-    key = "vocab_size_per_layer_input"
-    return {key: config[key]} if key in config else {}

@@ -7,6 +7,7 @@ from typing import Any
 from rdrr_converter.architectures.layers import FULL
 from rdrr_converter.gguf import layer_names
 from rdrr_converter.gguf.architecture import GgufArchitecture
+from rdrr_converter.gguf.families.linear_attention import in_hf_form, plan_state
 from rdrr_converter.gguf.metadata import GgufMetadata
 from rdrr_converter.gguf.settings import Config, Entries, Setting, fixed, size, value
 
@@ -58,6 +59,8 @@ LFM2 = GgufArchitecture(
     outside=_OUTSIDE,
     biases=False,
     per_layer=("attention.head_count_kv",),
+    in_hf_form=in_hf_form,
+    plan=plan_state,
     settings=_LAYERS,
 )
 
@@ -76,6 +79,8 @@ LFM2_MOE = GgufArchitecture(
     per_layer=("attention.head_count_kv",),
     dense_layers=True,
     flags=(("use_expert_bias", ".e_score_correction_bias", True),),
+    in_hf_form=in_hf_form,
+    plan=plan_state,
     settings=(
         *_LAYERS,
         fixed(block_auto_adjust_ff_dim=None, norm_topk_prob=True),

@@ -10,8 +10,7 @@ heads cannot be moved and are decoded.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,6 +25,7 @@ from rdrr_manifests.package import Package
 
 from rdrr_converter.checkpoint.outgoing import OutgoingTensor
 from rdrr_converter.checkpoint.source import F32Array, SourceTensor
+from rdrr_converter.gguf.draft_head import further_name
 from rdrr_converter.gguf.storage_types import decoded_type, storage_type
 
 Order = npt.NDArray[np.intp]
@@ -39,16 +39,6 @@ _RATE = "linear_attn.A_log"
 
 _CONVOLUTIONS = (".conv1d.weight", ".conv.conv.weight")
 _GATES = ".in_proj_ba.weight"
-
-_FURTHER = {
-    "eh_proj": "fc",
-    "enorm": "pre_fc_norm_embedding",
-    "hnorm": "pre_fc_norm_hidden",
-    "shared_head.norm": "norm",
-    "shared_head.head": "lm_head",
-    "embed_tokens": "embed_tokens",
-}
-"""Modules of a layer that predicts further tokens, under `mtp.` in checkpoints of Qwen 3.5."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +104,23 @@ def value_heads(sizes: Mapping[str, Any]) -> ValueHeads:
     return ValueHeads(*(sizes[f"linear_{key}"] for key in keys))
 
 
-def in_hf_form(tensor: SourceTensor, heads: ValueHeads | None) -> SourceTensor:
+def in_hf_form(
+    tensors: Iterable[SourceTensor], config: Mapping[str, Any], *, alternating: bool = False
+) -> Iterator[SourceTensor]:
+    """Yield the tensors of a model whose layers have states in the form of Hugging Face.
+
+    Args:
+        tensors: The tensors, with the names that Hugging Face uses.
+        config: The configuration.
+        alternating: Whether llama.cpp lets the value heads alternate between key heads.
+    """
+    heads = value_heads(config) if alternating else None
+    for tensor in tensors:
+        changed = tensor_in_hf_form(tensor, heads)
+        yield replace(changed, name=further_name(tensor.name, config["num_hidden_layers"]))
+
+
+def tensor_in_hf_form(tensor: SourceTensor, heads: ValueHeads | None) -> SourceTensor:
     """Return a tensor of a layer with a state with the shape, values and order of Hugging Face.
 
     Args:
@@ -205,29 +211,13 @@ def negative_exponential(logarithms: npt.NDArray[np.float64]) -> npt.NDArray[np.
     return -np.exp(logarithms)
 
 
-def further_name(name: str, layers: int) -> str:
-    """Return the name in checkpoints of Qwen 3.5 of a tensor in a layer after the last one.
-
-    Args:
-        name: Name with the index of the layer.
-        layers: Number of layers of the model; tensors of these keep their names.
-    """
-    match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.(\w+)", name)
-    if match is None or int(match[1]) < layers:
-        return name
-    module = _FURTHER.get(match[2])
-    if module is not None:
-        return f"mtp.{module}.{match[3]}"
-    return f"mtp.layers.{int(match[1]) - layers}.{match[2]}.{match[3]}"
-
-
 def plan_state(
     package: Package,
     name: str,
     gguf_name: str,
     parts: tuple[LogicalTensor, ...],
     *,
-    alternating: bool,
+    alternating: bool = False,
 ) -> OutgoingTensor | None:
     """Plan a tensor of a layer with a state; return None for other tensors.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from rdrr_converter.architectures.layers import FULL
 from rdrr_converter.gguf import layer_names
 from rdrr_converter.gguf.architecture import GgufArchitecture
-from rdrr_converter.gguf.families.linear_attention import PLAIN_NORM
+from rdrr_converter.gguf.families.linear_attention import PLAIN_NORM, in_hf_form, plan_state
 from rdrr_converter.gguf.metadata import GgufMetadata
 from rdrr_converter.gguf.settings import (
     IGNORED_WINDOW,
@@ -94,11 +95,11 @@ def _write_layers(config: Config) -> Entries:
 
 _LINEAR_ATTENTION = (
     state_sizes(
-        heads="linear_num_value_heads",
-        width="linear_value_head_dim",
-        groups="linear_num_key_heads",
-        state="linear_key_head_dim",
-        kernel="linear_conv_kernel_dim",
+        "linear_num_value_heads",
+        "linear_value_head_dim",
+        "linear_num_key_heads",
+        "linear_key_head_dim",
+        "linear_conv_kernel_dim",
     ),
     Setting(_read_layers, _write_layers),
 )
@@ -135,9 +136,10 @@ QWEN35, QWEN35_MOE = (
         _QWEN35_NAMES,
         norm_offset=-1.0,
         plain_norms=(PLAIN_NORM,),
-        alternating_heads=True,
         other_forms=_STACKS,
         has_draft_head=True,
+        in_hf_form=partial(in_hf_form, alternating=True),
+        plan=partial(plan_state, alternating=True),
         settings=(*_LINEAR_ATTENTION, _SECTIONS),
     )
     for name, hf_class in (
@@ -153,6 +155,8 @@ QWEN3_NEXT = GgufArchitecture(
     plain_norms=(PLAIN_NORM,),
     other_forms=_STACKS,
     has_draft_head=True,
+    in_hf_form=in_hf_form,
+    plan=plan_state,
     # All its layers have experts in llama.cpp.
     settings=(*_LINEAR_ATTENTION, fixed(decoder_sparse_step=1, norm_topk_prob=True)),
 )

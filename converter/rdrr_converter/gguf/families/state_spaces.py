@@ -8,7 +8,7 @@ part of the weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -25,7 +25,7 @@ from rdrr_converter.checkpoint.outgoing import OutgoingTensor
 from rdrr_converter.checkpoint.source import F32Array, SourceTensor
 from rdrr_converter.gguf import layer_names
 from rdrr_converter.gguf.architecture import GgufArchitecture
-from rdrr_converter.gguf.families.linear_attention import negative_exponential
+from rdrr_converter.gguf.families.linear_attention import in_hf_form, negative_exponential
 from rdrr_converter.gguf.families.llama import FACTORS_OF_GRANITE
 from rdrr_converter.gguf.families.mixtures import FURTHER_LAYERS
 from rdrr_converter.gguf.metadata import GgufMetadata
@@ -62,13 +62,69 @@ _PER_LAYER = ("attention.head_count_kv", "feed_forward_length")
 
 _COLUMNS = (".mamba.A_log", ".mamba.D", ".mamba.norm.weight")
 _BIASES = (".mamba.in_proj.bias", ".mamba.out_proj.bias")
-_EXPERT_BIASES = (".shared_experts.up_proj.bias", ".shared_experts.down_proj.bias")
 
 _CONV_BIAS = ("use_conv_bias", ".mamba.conv1d.bias", True)
 _BIASES_OF_PREFIXED = (
     ("mamba_conv_bias", ".mamba.conv1d.bias", True),
     ("mamba_proj_bias", ".mamba.in_proj.bias", True),
 )
+
+
+def _in_hf_form(tensors: Iterable[SourceTensor], config: Config) -> Iterator[SourceTensor]:
+    """Yield the tensors of a model in the form of Hugging Face."""
+    return in_hf_form(map(_flattened, tensors), config)
+
+
+def _flattened(tensor: SourceTensor) -> SourceTensor:
+    """Return a tensor of a state space with the shape of Hugging Face, or another one unchanged."""
+    if not tensor.name.endswith(_COLUMNS) or len(tensor.shape) == 1:
+        return tensor
+    native = partial(_in_one_row, tensor.native)
+    decode = None if tensor.decode is None else _OneRow(tensor)
+    return replace(tensor, shape=(prod(tensor.shape),), native=native, decode=decode)
+
+
+def _in_one_row(native: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return np.ascontiguousarray(native()).reshape(1, -1)
+
+
+@dataclass(frozen=True)
+class _OneRow:
+    tensor: SourceTensor
+
+    def __call__(self, rows: slice, columns: slice) -> F32Array:
+        return self.tensor.read().reshape(1, -1)[rows, columns]
+
+
+def _plan(
+    package: Package, name: str, gguf_name: str, parts: tuple[LogicalTensor, ...]
+) -> OutgoingTensor | None:
+    """Plan a tensor of a state space; return None for other tensors.
+
+    Args:
+        package: The package.
+        name: Hugging Face's name of the tensor.
+        gguf_name: llama.cpp's name.
+        parts: The tensors of the package that it consists of.
+
+    Raises:
+        ConversionError: llama.cpp would not read the tensor.
+    """
+    first = parts[0]
+    if name.endswith(_BIASES):
+        raise ConversionError(
+            "llama.cpp has no biases in the projections of a state space",
+            where=f"{package.where}, {first.name}",
+        )
+    if name.endswith(".mamba.conv1d.weight"):
+        return OutgoingTensor(gguf_name, parts, (first.rows, first.columns), "F32")
+    if name.endswith((".mamba.A_log", ".mamba.D")):
+        change = negative_exponential if name.endswith("A_log") else None
+        return OutgoingTensor(gguf_name, parts, (first.columns, 1), "F32", transform=change)
+    if name.endswith(".mamba.norm.weight"):
+        groups = package.manifest.architecture.ssm_num_groups or 1
+        return OutgoingTensor(gguf_name, parts, (groups, first.columns // groups), "F32")
+    return None
 
 
 def _by_layer(read: GgufMetadata, key: str) -> list[int]:
@@ -116,6 +172,8 @@ MAMBA2 = GgufArchitecture(
     flags=(("use_bias", ".mamba.in_proj.bias", True), _CONV_BIAS),
     has_attention=False,
     whole=_WHOLE,
+    in_hf_form=_in_hf_form,
+    plan=_plan,
     settings=(
         fixed(
             num_attention_heads=None,
@@ -123,24 +181,14 @@ MAMBA2 = GgufArchitecture(
             partial_rotary_factor=None,
             rope_theta=None,
         ),
-        state_sizes(
-            heads="num_heads",
-            width="head_dim",
-            groups="n_groups",
-            state="state_size",
-            kernel="conv_kernel",
-        ),
+        state_sizes("num_heads", "head_dim", "n_groups", "state_size", "conv_kernel"),
         Setting(_read_mamba2, _write_mamba2),
         _NO_RMS_EPS,
     ),
 )
 
 _PREFIXED = state_sizes(
-    heads="mamba_n_heads",
-    width="mamba_d_head",
-    groups="mamba_n_groups",
-    state="mamba_d_state",
-    kernel="mamba_d_conv",
+    "mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", "mamba_d_conv"
 )
 
 
@@ -186,6 +234,8 @@ GRANITE_HYBRID = GgufArchitecture(
     per_layer=_PER_LAYER,
     whole=_WHOLE,
     flags=_BIASES_OF_PREFIXED,
+    in_hf_form=_in_hf_form,
+    plan=_plan,
     settings=(FACTORS_OF_GRANITE, _PREFIXED, Setting(_read_granite, _write_granite)),
 )
 
@@ -202,6 +252,8 @@ FALCON_H1 = GgufArchitecture(
     ),
     whole={**_WHOLE, "ffn_norm": "post_attention_layernorm.weight"},
     factors_in_weights=True,
+    in_hf_form=_in_hf_form,
+    plan=_plan,
     settings=(
         _PREFIXED,
         fixed(mamba_norm_before_gate=False),
@@ -235,13 +287,7 @@ def _write_nemotron(config: Config) -> Entries:
 
 
 _NEMOTRON = (
-    state_sizes(
-        heads="mamba_num_heads",
-        width="mamba_head_dim",
-        groups="n_groups",
-        state="ssm_state_size",
-        kernel="conv_kernel",
-    ),
+    state_sizes("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel"),
     Setting(_read_nemotron, _write_nemotron),
     _NO_RMS_EPS,
 )
@@ -259,6 +305,8 @@ NEMOTRON_H = GgufArchitecture(
         _CONV_BIAS,
     ),
     has_experts=False,
+    in_hf_form=_in_hf_form,
+    plan=_plan,
     settings=_NEMOTRON,
 )
 
@@ -306,6 +354,8 @@ NEMOTRON_H_MOE = GgufArchitecture(
     whole=_WHOLE,
     flags=(_CONV_BIAS,),
     has_experts=True,
+    in_hf_form=_in_hf_form,
+    plan=_plan,
     settings=(
         Setting(write=_check_experts),
         *_NEMOTRON,
@@ -322,60 +372,3 @@ NEMOTRON_H_MOE = GgufArchitecture(
         value("moe_latent_size", "moe_latent_size"),
     ),
 )
-
-
-def flattened(tensor: SourceTensor) -> SourceTensor:
-    """Return a tensor of a state space with the shape of Hugging Face, or another one unchanged."""
-    if not tensor.name.endswith(_COLUMNS) or len(tensor.shape) == 1:
-        return tensor
-    native = partial(_in_one_row, tensor.native)
-    decode = None if tensor.decode is None else _Flattened(tensor)
-    return replace(tensor, shape=(prod(tensor.shape),), native=native, decode=decode)
-
-
-def _in_one_row(native: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    return np.ascontiguousarray(native()).reshape(1, -1)
-
-
-@dataclass(frozen=True)
-class _Flattened:
-    tensor: SourceTensor
-
-    def __call__(self, rows: slice, columns: slice) -> F32Array:
-        return self.tensor.read().reshape(1, -1)[rows, columns]
-
-
-def plan_state_space(
-    package: Package, name: str, gguf_name: str, parts: tuple[LogicalTensor, ...]
-) -> OutgoingTensor | None:
-    """Plan a tensor of a state space; return None for other tensors.
-
-    Args:
-        package: The package.
-        name: Hugging Face's name of the tensor.
-        gguf_name: llama.cpp's name.
-        parts: The tensors of the package that it consists of.
-
-    Raises:
-        ConversionError: llama.cpp would not read the tensor.
-    """
-    first = parts[0]
-    if name.endswith(_BIASES):
-        raise ConversionError(
-            "llama.cpp has no biases in the projections of a state space",
-            where=f"{package.where}, {first.name}",
-        )
-    if name.endswith((*_EXPERT_BIASES, "_latent_proj.bias")):
-        raise ConversionError(
-            "llama.cpp has no biases in shared experts",
-            where=f"{package.where}, {first.name}",
-        )
-    if name.endswith(".mamba.conv1d.weight"):
-        return OutgoingTensor(gguf_name, parts, (first.rows, first.columns), "F32")
-    if name.endswith((".mamba.A_log", ".mamba.D")):
-        change = negative_exponential if name.endswith("A_log") else None
-        return OutgoingTensor(gguf_name, parts, (first.columns, 1), "F32", transform=change)
-    if name.endswith(".mamba.norm.weight"):
-        groups = package.manifest.architecture.ssm_num_groups or 1
-        return OutgoingTensor(gguf_name, parts, (groups, first.columns // groups), "F32")
-    return None

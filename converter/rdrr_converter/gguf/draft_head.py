@@ -1,10 +1,11 @@
-"""Writing the head for multi-token prediction as llama.cpp has it: as a layer after the last one.
+"""The head for multi-token prediction in a GGUF, which has it as a layer after the last one.
 
 llama.cpp takes the embedding and the output matrix of the model for the head, as rdrr does.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,9 +17,37 @@ from rdrr_manifests.package import Package
 
 from rdrr_converter.checkpoint.outgoing import OutgoingTensor
 from rdrr_converter.gguf.architecture import GgufArchitecture
-from rdrr_converter.reading.draft_head import AS_A_LAYER
+
+AS_A_LAYER: Mapping[str, str] = {
+    mtp.PROJECTION: "eh_proj",
+    mtp.EMBEDDING_NORM: "enorm",
+    mtp.HIDDEN_NORM: "hnorm",
+    mtp.FINAL_NORM: "shared_head.norm",
+}
+"""Names of the head's own modules where it counts as a layer."""
+
+_OF_LAYER: Mapping[str, str] = {
+    **{theirs: ours for ours, theirs in AS_A_LAYER.items()},
+    "shared_head.head": f"{mtp.MTP}lm_head",
+    "embed_tokens": f"{mtp.MTP}embed_tokens",
+}
+"""Names of modules of such a layer in checkpoints of Qwen 3.5."""
 
 _RECURRENT = "attention.recurrent_layers"
+
+
+def further_name(name: str, layers: int) -> str:
+    """Return the name in checkpoints of Qwen 3.5 of a tensor in a layer after the last one.
+
+    Args:
+        name: Name with the index of the layer.
+        layers: Number of layers of the model; tensors of these keep their names.
+    """
+    match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.(\w+)", name)
+    if match is None or int(match[1]) < layers:
+        return name
+    module = _OF_LAYER.get(match[2], f"{mtp.MTP}layers.{int(match[1]) - layers}.{match[2]}")
+    return f"{module}.{match[3]}"
 
 
 def further_layer(
