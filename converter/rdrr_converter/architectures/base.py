@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
+from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures._rope import read_rope
 from rdrr_converter.architectures.config import Config
+from rdrr_converter.architectures.layers import all_full
 
 Rule = Callable[[Config], object]
 """A function that reads one field of a typed block from the configuration."""
@@ -104,6 +107,16 @@ class StackRule:
     pieces: tuple[tuple[int, str], ...] = ()
 
 
+ATTENTION: Block = MappingProxyType({"query_pre_attn_scalar": read.head_dim})
+WINDOWED_ATTENTION: Block = MappingProxyType(
+    {**ATTENTION, "sliding_window": read.window("sliding_window")}
+)
+RMS_NORMS: Block = MappingProxyType(
+    {"rms_norm_eps": read.number("rms_norm_eps"), "post_attention_norm": True}
+)
+FEED_FORWARD: Block = MappingProxyType({"activation": read.activation("hidden_act")})
+"""Fields of the typed blocks of Llama, and of models of its form with a sliding window."""
+
 BODY = "model."
 """Prefix of the canonical names of all tensors except the head."""
 
@@ -113,19 +126,19 @@ _EXPERT = re.compile(r"(?<=\.experts\.)\d+(?=\.)")
 
 @dataclass(frozen=True)
 class ArchitectureRule:
-    """The description of an architecture.
+    """The description of an architecture: what of it differs from Llama.
 
     Attributes:
         name: Its `model_type`, which is also the name of its file.
         classes: Values of `architectures` in config.json.
         defaults: Values that transformers assumes for absent configuration keys.
+        tensors: The tensors in storage order.
         attention: Fields of the block `inference.attention`.
         normalization: Fields of the block `inference.normalization`.
         ffn: Fields of the block `inference.ffn`.
         output: Fields of the block `inference.output`.
         layer_types: Rule for the type of each layer: `full_attention`, `sliding_attention`, or a
             type with a recurrent state.
-        tensors: The tensors in storage order.
         rope: Rule for the block `inference.rope`.
         branch_scale: Factor on the outputs of attention and feed-forward network before they are
             added to the residual stream.
@@ -168,12 +181,12 @@ class ArchitectureRule:
     name: str
     classes: tuple[str, ...]
     defaults: Mapping[str, object]
-    attention: Block
-    normalization: Block
-    ffn: Block
-    output: Block
-    layer_types: Callable[[Config], tuple[str, ...]]
     tensors: tuple[TensorRule, ...]
+    attention: Block = field(default_factory=lambda: ATTENTION)
+    normalization: Block = field(default_factory=lambda: RMS_NORMS)
+    ffn: Block = field(default_factory=lambda: FEED_FORWARD)
+    output: Block = field(default_factory=dict)
+    layer_types: Callable[[Config], tuple[str, ...]] = all_full
     rope: Callable[[Config], Mapping[str, object]] = read_rope
     branch_scale: Callable[[Config], float] | float = 1.0
     parallel: Callable[[Config], bool] | bool = False

@@ -10,20 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._state_space import STEP_LIMITS, StateSpaceKeys, input_stacks
 from rdrr_converter.architectures.base import ArchitectureRule
 from rdrr_converter.architectures.config import Config
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    TWO_NORMS,
-    attention_biases,
-    feed_forward_biases,
-    layer_names,
-)
 
 KEYS = StateSpaceKeys(width="mamba_d_ssm")
 WITH_ATTENTION = "attention_and_state_space"
@@ -144,7 +134,6 @@ FALCON_H1 = ArchitectureRule(
     },
     sizes=KEYS.sizes(),
     attention={"query_pre_attn_scalar": query_scalar},
-    normalization={"rms_norm_eps": read.number("rms_norm_eps"), "post_attention_norm": True},
     ffn={
         "activation": read.activation("hidden_act"),
         "gate_multiplier": feed_forward_factor(0),
@@ -171,7 +160,7 @@ FALCON_H1 = ArchitectureRule(
     dimensions=KEYS.dimensions(),
     names={
         "model.norm": "model.final_layernorm",
-        **layer_names(
+        **tensors.layer_names(
             "model.layers.{layer}",
             {
                 "post_attention_layernorm": "pre_ff_layernorm",
@@ -183,14 +172,14 @@ FALCON_H1 = ArchitectureRule(
     },
     stacks=input_stacks(),
     tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
+        tensors.EMBEDDING,
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         *KEYS.tensors(gated_norm=GATED_NORM, out_bias="projectors_bias"),
-        *FEED_FORWARD,
-        *feed_forward_biases(read.flag("mlp_bias")),
-        FINAL_NORM,
-        HEAD,
+        *tensors.FEED_FORWARD,
+        *tensors.feed_forward_biases(read.flag("mlp_bias")),
+        tensors.FINAL_NORM,
+        tensors.HEAD,
     ),
 )

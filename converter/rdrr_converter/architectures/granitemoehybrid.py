@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import no_rope, read_rope
 from rdrr_converter.architectures._state_space import (
     STATE_SPACE,
@@ -22,18 +23,6 @@ from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.granite import GRANITE
 from rdrr_converter.architectures.granitemoe import ATTENTION_BIAS, EXPERTS, GRANITEMOE, PUBLISHED
 from rdrr_converter.architectures.layers import FULL
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    SHARED_EXPERT,
-    TWO_NORMS,
-    attention_biases,
-    in_layers,
-    router,
-)
 
 KEYS = StateSpaceKeys()
 SHARED = "model.layers.{layer}.shared_mlp"
@@ -131,27 +120,27 @@ GRANITEMOEHYBRID = ArchitectureRule(
     dimensions=KEYS.dimensions(),
     stacks=(
         *GRANITEMOE.stacks,
-        *stacks(*(row.name for row in SHARED_EXPERT[:3])),
-        *stacks(*(row.name for row in FEED_FORWARD)),
+        *stacks(*(row.name for row in tensors.SHARED_EXPERT[:3])),
+        *stacks(*(row.name for row in tensors.FEED_FORWARD)),
         *input_stacks(),
     ),
     tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *in_layers(
+        tensors.EMBEDDING,
+        *tensors.TWO_NORMS,
+        *tensors.in_layers(
             of_type(state_space_and_full, FULL),
-            *ATTENTION,
-            *attention_biases(*[ATTENTION_BIAS] * 4),
+            *tensors.ATTENTION,
+            *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         ),
-        *in_layers(of_type(state_space_and_full, STATE_SPACE), *KEYS.tensors()),
-        *in_layers(layers_without_experts, *FEED_FORWARD),
-        *in_layers(
+        *tensors.in_layers(of_type(state_space_and_full, STATE_SPACE), *KEYS.tensors()),
+        *tensors.in_layers(layers_without_experts, *tensors.FEED_FORWARD),
+        *tensors.in_layers(
             layers_with_experts,
-            router("block_sparse_moe.router.layer", aliases=("block_sparse_moe.router",)),
+            tensors.router("block_sparse_moe.router.layer", aliases=("block_sparse_moe.router",)),
             *EXPERTS,
-            *SHARED_EXPERT[:3],
+            *tensors.SHARED_EXPERT[:3],
         ),
-        FINAL_NORM,
-        HEAD,
+        tensors.FINAL_NORM,
+        tensors.HEAD,
     ),
 )

@@ -9,29 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import interleaved, read_rope_of_some_layers
 from rdrr_converter.architectures.base import ArchitectureRule, Arrangement, StackRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import chunked_with_rope
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    QWEN_EXPERTS,
-    SHARED_EXPERT,
-    TWO_NORMS,
-    attention_biases,
-    in_layers,
-    layer_names,
-    router,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 EXPERTS = "model.layers.{layer}.feed_forward.experts"
-GATE, UP, DOWN = QWEN_EXPERTS
-SHARED = SHARED_EXPERT[:3]
+GATE, UP, DOWN = tensors.QWEN_EXPERTS
+SHARED = tensors.SHARED_EXPERT[:3]
 TRANSPOSED = Arrangement(transposed=True, written=True)
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
@@ -102,12 +89,6 @@ LLAMA4_TEXT = ArchitectureRule(
         "temperature_length": temperature("floor_scale"),
         "temperature_without_rope": True,
     },
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
     experts={
         "num_experts": read.integer("num_local_experts"),
         "num_experts_per_token": read.integer("num_experts_per_tok"),
@@ -123,7 +104,7 @@ LLAMA4_TEXT = ArchitectureRule(
     sizes={"intermediate_size": read.integer("intermediate_size_mlp")},
     prefixes=("model.", "language_model.model.", ""),
     other_parts=(r"(model\.)?(vision_model|multi_modal_projector)\..*",),
-    names=layer_names(
+    names=tensors.layer_names(
         "model.layers.{layer}",
         {
             "mlp.router": "feed_forward.router",
@@ -139,17 +120,19 @@ LLAMA4_TEXT = ArchitectureRule(
         StackRule(f"{EXPERTS}.down_proj", (DOWN.name,), arrangement=TRANSPOSED),
         *(
             StackRule(row.name.replace(".{expert}", ""), (row.name,), is_published=False)
-            for row in QWEN_EXPERTS
+            for row in tensors.QWEN_EXPERTS
         ),
     ),
     tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        *in_layers(dense_layers, *FEED_FORWARD),
-        *in_layers(sparse_layers, router("mlp.router"), *QWEN_EXPERTS, *SHARED),
-        FINAL_NORM,
-        HEAD,
+        tensors.EMBEDDING,
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.in_layers(dense_layers, *tensors.FEED_FORWARD),
+        *tensors.in_layers(
+            sparse_layers, tensors.router("mlp.router"), *tensors.QWEN_EXPERTS, *SHARED
+        ),
+        tensors.FINAL_NORM,
+        tensors.HEAD,
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import no_rope
 from rdrr_converter.architectures._state_space import (
     STATE_SPACE,
@@ -15,13 +16,6 @@ from rdrr_converter.architectures._state_space import (
 )
 from rdrr_converter.architectures.base import ArchitectureRule
 from rdrr_converter.architectures.config import Config
-from rdrr_converter.architectures.tensors import (
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    layer_names,
-    norm,
-)
 
 KEYS = StateSpaceKeys(
     heads="num_heads",
@@ -82,10 +76,7 @@ MAMBA2 = ArchitectureRule(
         "num_attention_heads": read.integer("num_heads"),
         "num_key_value_heads": read.integer("num_heads"),
     },
-    attention={"query_pre_attn_scalar": read.head_dim},
     normalization={"rms_norm_eps": read.number("rms_norm_eps")},
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
     rope=no_rope,
     state_space=STEP_LIMITS,
     layer_types=all_state_space,
@@ -97,16 +88,16 @@ MAMBA2 = ArchitectureRule(
     names={
         "model.embed_tokens": "backbone.embeddings",
         "model.norm": "backbone.norm_f",
-        **layer_names(
+        **tensors.layer_names(
             "backbone.layers.{layer}", {"input_layernorm": "norm", **mixer_names("mixer")}
         ),
     },
     stacks=input_stacks("backbone.layers.{layer}.mixer"),
     tensors=(
-        replace(EMBEDDING, aliases=("backbone.embedding.weight",)),
-        norm("input_layernorm"),
+        replace(tensors.EMBEDDING, aliases=("backbone.embedding.weight",)),
+        tensors.norm("input_layernorm"),
         *KEYS.tensors(),
-        FINAL_NORM,
-        HEAD,
+        tensors.FINAL_NORM,
+        tensors.HEAD,
     ),
 )

@@ -9,6 +9,7 @@ NVIDIA's own code follows `time_step_limit` in both, and so does this file.
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._nemotron_h import (
     EXPERT_STACKS,
     EXPERTS,
@@ -36,17 +37,6 @@ from rdrr_converter.architectures._state_space import (
 )
 from rdrr_converter.architectures.base import ArchitectureRule
 from rdrr_converter.architectures.layers import FULL
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    UNGATED_FEED_FORWARD,
-    in_layers,
-    layer_names,
-    norm,
-    ungated_biases,
-)
 
 KEYS = StateSpaceKeys(
     heads="mamba_num_heads",
@@ -93,10 +83,8 @@ NEMOTRON_H = ArchitectureRule(
         "vocab_size": 131072,
     },
     sizes=KEYS.sizes(),
-    attention={"query_pre_attn_scalar": read.head_dim},
     normalization={"rms_norm_eps": read.number("rms_norm_eps")},
     ffn={"activation": read.activation("mlp_hidden_act"), "gated_activation": False},
-    output={},
     experts=MOE,
     has_experts=has_experts,
     rope=no_rope,
@@ -109,7 +97,7 @@ NEMOTRON_H = ArchitectureRule(
     names={
         "model.embed_tokens": "model.embeddings",
         "model.norm": "model.norm_f",
-        **layer_names(
+        **tensors.layer_names(
             "model.layers.{layer}",
             {
                 "input_layernorm": "norm",
@@ -126,14 +114,18 @@ NEMOTRON_H = ArchitectureRule(
     other_parts=(r"mtp\..*",),
     extra_layers="num_nextn_predict_layers",
     tensors=(
-        EMBEDDING,
-        norm("input_layernorm"),
-        *in_layers(layers_of(STATE_SPACE), *KEYS.tensors()),
-        *in_layers(layers_of(FULL), *ATTENTION),
-        *in_layers(layers_of(FEED_FORWARD), *UNGATED_FEED_FORWARD, *ungated_biases(MLP_BIAS)),
-        *in_layers(layers_of(EXPERTS), *MIXTURE),
-        *in_layers(layers_with_latents, *LATENTS),
-        FINAL_NORM,
-        HEAD,
+        tensors.EMBEDDING,
+        tensors.norm("input_layernorm"),
+        *tensors.in_layers(layers_of(STATE_SPACE), *KEYS.tensors()),
+        *tensors.in_layers(layers_of(FULL), *tensors.ATTENTION),
+        *tensors.in_layers(
+            layers_of(FEED_FORWARD),
+            *tensors.UNGATED_FEED_FORWARD,
+            *tensors.ungated_biases(MLP_BIAS),
+        ),
+        *tensors.in_layers(layers_of(EXPERTS), *MIXTURE),
+        *tensors.in_layers(layers_with_latents, *LATENTS),
+        tensors.FINAL_NORM,
+        tensors.HEAD,
     ),
 )

@@ -33,9 +33,10 @@ GEMMA = GgufArchitecture(
 
 def _width_of_heads(config: Config, layers: int, large: int) -> float:
     """Return the scale of the queries, which llama.cpp fixes by the number of layers."""
+    width: float = config["head_dim"]
     if layers == large:
-        return config["hidden_size"] / config["num_attention_heads"]
-    return config["head_dim"]
+        width = config["hidden_size"] / config["num_attention_heads"]
+    return width
 
 
 def _read_gemma2(read: GgufMetadata, config: Config) -> dict[str, Any]:

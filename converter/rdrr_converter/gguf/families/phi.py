@@ -43,8 +43,10 @@ _WINDOW = Setting(_read_window, _write_window, _note_factors)
 def _write_factor(config: Config) -> Entries:
     """State the factor that follows from the context lengths."""
     original = config.get("original_max_position_embeddings")
-    factor = config["max_position_embeddings"] / original if original else 1.0
-    return {_FACTOR: sqrt(1.0 + log(factor) / log(original))} if factor > 1 else {}
+    if not original or config["max_position_embeddings"] <= original:
+        return {}
+    factor = config["max_position_embeddings"] / original
+    return {_FACTOR: sqrt(1.0 + log(factor) / log(original))}
 
 
 PHI3 = GgufArchitecture(
