@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from rdrr_manifests.models import Manifest
+
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures._rope import read_rope
 from rdrr_converter.architectures.config import Config
@@ -19,6 +21,9 @@ from rdrr_converter.architectures.layers import all_full
 
 Rule = Callable[[Config], object]
 """A function that reads one field of a typed block from the configuration."""
+
+Keys = dict[str, Any]
+"""Content of a `config.json` that is being built."""
 
 Block = Mapping[str, object]
 """Fields of a typed block by Python name, each a `Rule` or a constant."""
@@ -149,6 +154,7 @@ class ArchitectureRule:
             tokens.
         stated_by_tensors: Configuration keys that are not read, since the tensors say the same.
         model_types: Further values of `model_type` and of `--arch` for this architecture.
+        text_type: `model_type` of the text model in transformers, where it is not the name.
         prefixes: Prefixes that checkpoints use in place of `body`.
         body: Prefix of the names of all tensors except the head, in checkpoints of transformers.
         names: Names of modules in checkpoints of transformers, by canonical name, where they
@@ -174,6 +180,9 @@ class ArchitectureRule:
         extra_layers: Configuration key with the number of layers after the last one, which only
             predict further tokens (multi-token prediction). The first is the draft head if
             `has_draft_head`; all others are left out.
+        exported: Returns the configuration of an export with the keys that follow from several
+            fields or from tensors, given the configuration so far, the manifest and the names of
+            the tensors. Keys with a `KeyRule` are written by themselves.
         has_draft_head: Whether checkpoints may have a head for multi-token prediction of the form
             that `rdrr_converter.reading.draft_head` describes.
     """
@@ -195,6 +204,7 @@ class ArchitectureRule:
     mask_token: str | None = None
     stated_by_tensors: tuple[str, ...] = ()
     model_types: tuple[str, ...] = ()
+    text_type: str = ""
     prefixes: tuple[str, ...] = (BODY, "")
     ignored: tuple[str, ...] = (
         r".*\.rotary_emb\.(inv_freq|cos_cached|sin_cached)$",
@@ -217,6 +227,7 @@ class ArchitectureRule:
     pattern: Block = field(default_factory=dict)
     has_experts: Callable[[Config], bool] | None = None
     unused: Callable[[Config], Collection[str]] | None = None
+    exported: Callable[[Keys, Manifest, Collection[str]], Keys] = lambda config, *_: config
 
     def config(self, values: Mapping[str, Any], where: object) -> Config:
         """Return a configuration with the defaults and the key names of this architecture."""

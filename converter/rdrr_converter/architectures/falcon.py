@@ -6,14 +6,15 @@ decoder (40B, 180B, 11B) have several, and a norm for each branch or one for bot
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from rdrr_format.errors import ConversionError
+from rdrr_manifests.models import Manifest
 
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_rope
-from rdrr_converter.architectures.base import ArchitectureRule, StackRule
+from rdrr_converter.architectures.base import ArchitectureRule, Keys, StackRule
 from rdrr_converter.architectures.config import Config
 
 BIAS = read.flag("bias")
@@ -83,6 +84,20 @@ def _norm_names(config: Config) -> dict[str, str]:
     )
 
 
+def exported(config: Keys, manifest: Manifest, _: Collection[str]) -> Keys:
+    """Return the keys of the newer decoder only where the older cannot express the model."""
+    blocks, kv_heads = manifest.inference, config["num_key_value_heads"]
+    is_parallel = blocks.layer_pattern.parallel_residual
+    two_norms = blocks.normalization.post_attention_norm
+    is_new = is_parallel and (two_norms or kv_heads > 1)
+    return config | {
+        "multi_query": kv_heads == 1 and not is_new,
+        "new_decoder_architecture": is_new,
+        "num_ln_in_parallel_attn": (2 if two_norms else 1) if is_new else None,
+        "parallel_attn": is_parallel,
+    }
+
+
 FALCON = ArchitectureRule(
     name="falcon",
     classes=("FalconForCausalLM", "FalconModel"),
@@ -113,6 +128,7 @@ FALCON = ArchitectureRule(
     ffn={"activation": read.activation("hidden_act"), "gated_activation": False},
     rope=_rope,
     parallel=is_parallel,
+    exported=exported,
     body="transformer.",
     prefixes=("transformer.", ""),
     keys={

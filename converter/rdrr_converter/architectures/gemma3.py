@@ -17,6 +17,7 @@ GEMMA3 = ArchitectureRule(
     name="gemma3",
     classes=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "Gemma3TextModel"),
     model_types=("gemma3_text",),
+    text_type="gemma3_text",
     defaults={
         "head_dim": 256,
         "hidden_activation": "gelu_pytorch_tanh",

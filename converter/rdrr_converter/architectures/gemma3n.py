@@ -22,6 +22,7 @@ GEMMA3N = ArchitectureRule(
     name="gemma3n",
     classes=("Gemma3nForCausalLM", "Gemma3nForConditionalGeneration", "Gemma3nTextModel"),
     model_types=("gemma3n_text",),
+    text_type="gemma3n_text",
     defaults={
         "altup_active_idx": 0,
         "altup_correct_scale": True,
@@ -74,6 +75,7 @@ GEMMA3N = ArchitectureRule(
     inner=own.inner,
     dimensions={**rules.DIMENSIONS, **own.DIMENSIONS},
     unused=rules.unread_keys,
+    exported=own.exported,
     stacks=own.STREAM_STACKS,
     tensors=(
         tensors.EMBEDDING,

@@ -22,6 +22,7 @@ GEMMA4 = ArchitectureRule(
     name="gemma4",
     classes=("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "Gemma4TextModel"),
     model_types=("gemma4_text",),
+    text_type="gemma4_text",
     defaults={
         "global_head_dim": 512,
         "head_dim": 256,
@@ -83,6 +84,7 @@ GEMMA4 = ArchitectureRule(
     dimensions=rules.DIMENSIONS,
     layer_dimensions=rules.dimensions_of_layers(TYPES),
     unused=rules.unread_keys,
+    exported=rules.exported,
     stacks=(*rules.EXPERT_STACKS, *rules.GGUF_EXPERT_STACKS),
     tensors=(
         tensors.EMBEDDING,

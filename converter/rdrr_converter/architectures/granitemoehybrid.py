@@ -6,7 +6,9 @@ small models without state spaces have the same configuration.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+
+from rdrr_manifests.models import Manifest
 
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
@@ -18,7 +20,7 @@ from rdrr_converter.architectures._state_space import (
     input_stacks,
     of_type,
 )
-from rdrr_converter.architectures.base import ArchitectureRule, StackRule
+from rdrr_converter.architectures.base import ArchitectureRule, Keys, StackRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.granite import GRANITE
 from rdrr_converter.architectures.granitemoe import ATTENTION_BIAS, EXPERTS, GRANITEMOE, PUBLISHED
@@ -87,6 +89,25 @@ def stacks(gate: str, up: str, down: str) -> tuple[StackRule, StackRule]:
     )
 
 
+def exported(config: Keys, manifest: Manifest, _: Collection[str]) -> Keys:
+    """Return the keys of Granite's hybrids, whose layers may also have no experts."""
+    sizes, moe, blocks = manifest.architecture, manifest.moe_config, manifest.inference
+    kinds = blocks.layer_pattern.layer_types or ("full_attention",) * sizes.num_layers
+    plain = blocks.rope.unrotated_layers or ()
+    found = (
+        config
+        | KEYS.exported(manifest)
+        | {
+            "layer_types": ["mamba" if one == STATE_SPACE else "attention" for one in kinds],
+            "position_embedding_type": None if plain else "rope",
+        }
+    )
+    if moe is None:
+        width = sizes.intermediate_size
+        return found | {"num_local_experts": 0, "shared_intermediate_size": width}
+    return found | {"shared_intermediate_size": moe.shared_expert_intermediate_size}
+
+
 GRANITEMOEHYBRID = ArchitectureRule(
     name="granitemoehybrid",
     classes=("GraniteMoeHybridForCausalLM", "GraniteMoeHybridModel"),
@@ -116,6 +137,7 @@ GRANITEMOEHYBRID = ArchitectureRule(
     has_experts=has_experts,
     rope=rope,
     state_space=STEP_LIMITS,
+    exported=exported,
     layer_types=state_space_and_full,
     dimensions=KEYS.dimensions(),
     stacks=(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+from rdrr_manifests.models import Manifest
+
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
-from rdrr_converter.architectures.base import Block, TensorRule
+from rdrr_converter.architectures.base import Block, Keys, TensorRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import FULL
 
@@ -46,6 +48,17 @@ def output_gate(config: Config) -> bool:
     if config.get("attn_output_gate") not in (None, True):
         raise config.fault("attn_output_gate", "true", config.get("attn_output_gate"))
     return True
+
+
+def exported(config: Keys, manifest: Manifest, _: Collection[str]) -> Keys:
+    """Return the types of layers, none of which has a window, and the sizes of their states."""
+    types = manifest.inference.layer_pattern.layer_types
+    if types is None:
+        return config
+    sizes = {
+        key: getattr(manifest.architecture, key) for key in LINEAR_SIZES if key in LINEAR_DEFAULTS
+    }
+    return config | {"layer_types": list(types), **sizes}
 
 
 def linear_and_full(config: Config) -> tuple[str, ...]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from rdrr_manifests.models import Manifest
+
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
-from rdrr_converter.architectures.base import ArchitectureRule, TensorRule
+from rdrr_converter.architectures.base import ArchitectureRule, Keys, TensorRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import FULL
 
@@ -72,6 +74,26 @@ GATED_BRANCHES = (
     *CONVOLUTIONS,
 )
 
+
+def exported(config: Keys, manifest: Manifest, _: Collection[str]) -> Keys:
+    """Return the types of layers and the size of convolutions."""
+    types = manifest.inference.layer_pattern.layer_types
+    if types is None:
+        return config
+    lacking = ("rms_norm_eps", "hidden_act", "head_dim")
+    found = config | {"layer_types": list(types)}
+    return {key: value for key, value in found.items() if key not in lacking} | {
+        "norm_eps": found["rms_norm_eps"],
+        "conv_L_cache": manifest.architecture.linear_conv_kernel_dim,
+    }
+
+
+def exported_dense(config: Keys, manifest: Manifest, names: Collection[str]) -> Keys:
+    """Return the same for a model without experts, whose stated width is the width."""
+    found = exported(config, manifest, names)
+    return found if found is config else found | {"block_auto_adjust_ff_dim": False}
+
+
 LFM2 = ArchitectureRule(
     name="lfm2",
     classes=("Lfm2ForCausalLM", "Lfm2Model"),
@@ -97,6 +119,7 @@ LFM2 = ArchitectureRule(
     },
     normalization={"rms_norm_eps": read.number("norm_eps"), "post_attention_norm": True},
     ffn={"activation": "silu"},
+    exported=exported_dense,
     layer_types=convolutions_and_full,
     stated_by_tensors=("tie_embedding",),
     dimensions={

@@ -9,7 +9,7 @@ from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._mixtures import SELECTION_BIAS
 from rdrr_converter.architectures.base import StackRule
 from rdrr_converter.architectures.config import Config
-from rdrr_converter.architectures.lfm2 import GATED_BRANCHES, LAYER, LFM2
+from rdrr_converter.architectures.lfm2 import GATED_BRANCHES, LAYER, LFM2, exported
 
 _SOURCE = f"{LAYER}.feed_forward"
 _NAMES = {
@@ -40,6 +40,7 @@ def sparse_layers(config: Config) -> tuple[int, ...]:
 
 LFM2_MOE = replace(
     LFM2,
+    exported=exported,
     name="lfm2_moe",
     classes=("Lfm2MoeForCausalLM", "Lfm2MoeModel"),
     defaults={

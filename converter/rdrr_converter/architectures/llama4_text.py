@@ -6,12 +6,15 @@ rope attend within chunks; those without attend to all and scale their queries b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+
+from rdrr_manifests.graph.names import EXPERT_NAMES
+from rdrr_manifests.models import Manifest
 
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import interleaved, read_rope_of_some_layers
-from rdrr_converter.architectures.base import ArchitectureRule, Arrangement, StackRule
+from rdrr_converter.architectures.base import ArchitectureRule, Arrangement, Keys, StackRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import chunked_with_rope
 
@@ -51,6 +54,28 @@ def temperature(key: str) -> Callable[[Config], float | None]:
         return value if config.get("attn_temperature_tuning") else None
 
     return rule
+
+
+def _has_experts(layer: int, names: Collection[str]) -> bool:
+    return any(f"model.layers.{layer}.{one.router}.weight" in names for one in EXPERT_NAMES)
+
+
+def exported(config: Keys, manifest: Manifest, names: Collection[str]) -> Keys:
+    """Return the keys for chunks, queries and the widths of layers."""
+    attention, sizes, moe = manifest.inference.attention, manifest.architecture, manifest.moe_config
+    width = None if moe is None else moe.expert_intermediate_size
+    layers = range(sizes.num_layers)
+    return config | {
+        "attention_chunk_size": attention.attention_chunk_size,
+        "attn_scale": attention.temperature_scale or 1.0,
+        "attn_temperature_tuning": attention.temperature_scale is not None,
+        "floor_scale": attention.temperature_length or 1,
+        "intermediate_size": width or sizes.intermediate_size,
+        "intermediate_size_mlp": sizes.intermediate_size,
+        "interleave_moe_layer_step": 1,
+        "moe_layers": [layer for layer in layers if _has_experts(layer, names)],
+        "use_qk_norm": attention.query_key_unit_norm,
+    }
 
 
 LLAMA4_TEXT = ArchitectureRule(
@@ -101,6 +126,7 @@ LLAMA4_TEXT = ArchitectureRule(
     },
     rope=interleaved(read_rope_of_some_layers),
     layer_types=chunked_with_rope,
+    exported=exported,
     sizes={"intermediate_size": read.integer("intermediate_size_mlp")},
     prefixes=("model.", "language_model.model.", ""),
     other_parts=(r"(model\.)?(vision_model|multi_modal_projector)\..*",),

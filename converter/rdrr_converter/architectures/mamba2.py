@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
+
+from rdrr_manifests.models import Manifest
 
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
@@ -14,7 +17,7 @@ from rdrr_converter.architectures._state_space import (
     input_stacks,
     mixer_names,
 )
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.base import ArchitectureRule, Keys
 from rdrr_converter.architectures.config import Config
 
 KEYS = StateSpaceKeys(
@@ -47,6 +50,13 @@ def width(config: Config) -> int:
     return found
 
 
+def exported(config: Keys, manifest: Manifest, _: Collection[str]) -> Keys:
+    """Return the keys of the state space, without those of attention and feed-forwards."""
+    lacking = ("intermediate_size", "num_attention_heads", "num_key_value_heads", "rope_theta")
+    found = {key: value for key, value in config.items() if key not in lacking}
+    return found | KEYS.exported(manifest)
+
+
 MAMBA2 = ArchitectureRule(
     name="mamba2",
     classes=("Mamba2ForCausalLM", "Mamba2Model"),
@@ -73,12 +83,13 @@ MAMBA2 = ArchitectureRule(
     # No layer has attention: the fields that every manifest needs describe the state space.
     sizes={
         **KEYS.sizes(),
-        "num_attention_heads": read.integer("num_heads"),
-        "num_key_value_heads": read.integer("num_heads"),
+        "num_attention_heads": lambda config: config.integer("num_heads"),
+        "num_key_value_heads": lambda config: config.integer("num_heads"),
     },
     normalization={"rms_norm_eps": read.number("rms_norm_eps")},
     rope=no_rope,
     state_space=STEP_LIMITS,
+    exported=exported,
     layer_types=all_state_space,
     pattern={"single_branch": True},
     keys={"num_attention_heads": "num_heads", "rms_norm_eps": "layer_norm_epsilon"},

@@ -8,6 +8,11 @@ NVIDIA's own code follows `time_step_limit` in both, and so does this file.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from rdrr_manifests.graph.names import TensorNames
+from rdrr_manifests.models import Manifest
+
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._nemotron_h import (
@@ -35,7 +40,7 @@ from rdrr_converter.architectures._state_space import (
     input_stacks,
     mixer_names,
 )
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.base import ArchitectureRule, Keys
 from rdrr_converter.architectures.layers import FULL
 
 KEYS = StateSpaceKeys(
@@ -49,6 +54,35 @@ KEYS = StateSpaceKeys(
     conv_bias="use_conv_bias",
     bias="use_bias",
 )
+
+
+def exported(config: Keys, manifest: Manifest, _: Collection[str]) -> Keys:
+    """Return the types of the layers of Nemotron-H, for older and newer readers."""
+    kinds = manifest.inference.layer_pattern.layer_types
+    if kinds is None:
+        kinds = (FULL,) * manifest.architecture.num_layers
+    names, moe = TensorNames(manifest.tensors), manifest.moe_config
+    kinds = tuple(
+        one if names.experts(layer) is None else EXPERTS for layer, one in enumerate(kinds)
+    )
+    letters = {STATE_SPACE: "M", FULL: "*", FEED_FORWARD: "-", EXPERTS: "E"}
+    words = {STATE_SPACE: "mamba", FULL: "attention", FEED_FORWARD: "mlp", EXPERTS: "moe"}
+    lacking = ("hidden_act", "rope_theta")
+    found = {key: value for key, value in config.items() if key not in lacking}
+    found |= KEYS.exported(manifest) | {
+        "hybrid_override_pattern": "".join(letters.get(one, "?") for one in kinds),
+        "layers_block_type": [words.get(one, one) for one in kinds],
+        "mlp_hidden_act": manifest.inference.ffn.activation,
+    }
+    if moe is None:
+        return found
+    return found | {
+        "moe_latent_size": moe.expert_latent_size,
+        "moe_shared_expert_intermediate_size": moe.shared_expert_intermediate_size,
+        "n_shared_experts": 1,
+    }
+
+
 NEMOTRON_H = ArchitectureRule(
     name="nemotron_h",
     classes=("NemotronHForCausalLM", "NemotronHModel"),
@@ -89,6 +123,7 @@ NEMOTRON_H = ArchitectureRule(
     has_experts=has_experts,
     rope=no_rope,
     state_space=STEP_LIMITS,
+    exported=exported,
     layer_types=single_branches,
     pattern={"single_branch": True},
     keys={"rms_norm_eps": "layer_norm_epsilon"},

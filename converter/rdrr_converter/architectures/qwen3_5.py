@@ -12,6 +12,7 @@ from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule
 from rdrr_converter.architectures.hybrid import (
     LINEAR_DEFAULTS,
     LINEAR_SIZES,
+    exported,
     gated_attention,
     linear_and_full,
     linear_attention,
@@ -27,6 +28,7 @@ QWEN3_5 = ArchitectureRule(
         "Qwen3_5TextModel",
     ),
     model_types=("qwen3_5_text",),
+    text_type="qwen3_5_text",
     defaults={
         **LINEAR_DEFAULTS,
         "head_dim": 256,
@@ -47,6 +49,7 @@ QWEN3_5 = ArchitectureRule(
     attention={"query_pre_attn_scalar": read.head_dim, "attention_output_gate": output_gate},
     normalization={**RMS_NORMS, "rms_norm_weight_offset": True},
     rope=read_partial_rope,
+    exported=exported,
     layer_types=linear_and_full,
     tensors=(
         tensors.EMBEDDING,

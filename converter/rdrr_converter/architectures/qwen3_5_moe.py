@@ -32,6 +32,7 @@ QWEN3_5_MOE = replace(
         "Qwen3_5MoeTextModel",
     ),
     model_types=("qwen3_5_moe_text",),
+    text_type="qwen3_5_moe_text",
     defaults={
         **QWEN3_5.defaults,
         "hidden_size": 2048,

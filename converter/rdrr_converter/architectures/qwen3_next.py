@@ -35,6 +35,7 @@ QWEN3_NEXT = replace(
     name="qwen3_next",
     classes=("Qwen3NextForCausalLM", "Qwen3NextModel"),
     model_types=(),
+    text_type="",
     defaults={
         **QWEN3_5_MOE.defaults,
         "decoder_sparse_step": 1,
