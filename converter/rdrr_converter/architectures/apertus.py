@@ -39,8 +39,7 @@ APERTUS = ArchitectureRule(
     normalization={"rms_norm_eps": read.number("rms_norm_eps")},
     ffn={"activation": read.activation("hidden_act"), "gated_activation": False},
     stated_by_tensors=("qk_norm",),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         tensors.norm("attention_layernorm"),
         tensors.norm("feedforward_layernorm"),
         *tensors.ATTENTION,
@@ -51,7 +50,5 @@ APERTUS = ArchitectureRule(
         _parameter("alpha_n", "one"),
         _parameter("beta"),
         _parameter("eps"),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

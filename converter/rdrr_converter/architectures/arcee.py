@@ -24,14 +24,11 @@ ARCEE = ArchitectureRule(
         "vocab_size": 32000,
     },
     ffn={"activation": read.activation("hidden_act"), "gated_activation": False},
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         *tensors.UNGATED_FEED_FORWARD,
         *tensors.ungated_biases(read.flag("mlp_bias")),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

@@ -32,14 +32,11 @@ COHERE = ArchitectureRule(
     rope=read_interleaved_rope,
     parallel=True,
     keys={"rms_norm_eps": "layer_norm_eps"},
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         tensors.norm("input_layernorm"),
         *tensors.required_if(QK_NORM, *tensors.QUERY_KEY_NORMS_PER_HEAD),
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         *tensors.FEED_FORWARD,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

@@ -47,13 +47,10 @@ COHERE2 = ArchitectureRule(
     layer_types=LAYER_TYPES,
     parallel=True,
     keys={"rms_norm_eps": "layer_norm_eps"},
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         tensors.norm("input_layernorm"),
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         *tensors.FEED_FORWARD,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

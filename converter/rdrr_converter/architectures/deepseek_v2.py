@@ -44,12 +44,9 @@ DEEPSEEK_V2 = ArchitectureRule(
     experts=SOFTMAX_EXPERTS,
     rope=interleaved(read_rope),
     stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *TENSORS,
         *feed_forwards(),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

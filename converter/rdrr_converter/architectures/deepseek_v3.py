@@ -49,12 +49,9 @@ DEEPSEEK_V3 = ArchitectureRule(
     stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
     extra_layers="num_nextn_predict_layers",
     has_draft_head=True,
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *TENSORS,
         *feed_forwards(SELECTION_BIAS),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

@@ -42,14 +42,11 @@ DOTS1 = ArchitectureRule(
     experts=SIGMOID_EXPERTS,
     layer_types=window_from("max_window_layers"),
     stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         *tensors.QUERY_KEY_NORMS,
         *feed_forwards(SELECTION_BIAS),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

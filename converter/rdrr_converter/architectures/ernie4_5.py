@@ -27,14 +27,11 @@ ERNIE4_5 = ArchitectureRule(
         "vocab_size": 103424,
     },
     rope=interleaved(read_rope),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(*[BIAS] * 4),
         *tensors.FEED_FORWARD,
         *tensors.feed_forward_biases(BIAS),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

@@ -83,8 +83,7 @@ ERNIE4_5_MOE = ArchitectureRule(
     rope=interleaved(read_rope),
     stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
     other_parts=(r"model\.mtp_.*",),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(*[USE_BIAS] * 4),
@@ -98,7 +97,5 @@ ERNIE4_5_MOE = ArchitectureRule(
             *tensors.QWEN_EXPERTS,
             *SHARED_EXPERTS,
         ),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

@@ -29,13 +29,10 @@ EXAONE4 = ArchitectureRule(
     normalization={**RMS_NORMS, "post_feedforward_norm": True},
     rope=read_rope_of_windows,
     layer_types=every_nth_full_if_window("sliding_window_pattern"),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.ATTENTION,
         *tensors.QUERY_KEY_NORMS,
         *tensors.POST_NORMS,
         *tensors.FEED_FORWARD,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

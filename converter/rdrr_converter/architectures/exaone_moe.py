@@ -69,8 +69,7 @@ EXAONE_MOE: ArchitectureRule = replace(
     names={_mixtures.SELECTION_BIAS.name: PUBLISHED_BIAS},
     extra_layers="num_nextn_predict_layers",
     other_parts=(r"mtp\..*",),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.QUERY_KEY_NORMS,
@@ -82,7 +81,5 @@ EXAONE_MOE: ArchitectureRule = replace(
             *tensors.QWEN_EXPERTS,
             *_mixtures.SHARED_EXPERTS,
         ),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

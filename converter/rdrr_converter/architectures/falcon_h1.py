@@ -200,15 +200,12 @@ FALCON_H1 = ArchitectureRule(
         ),
     },
     stacks=input_stacks(),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         *KEYS.tensors(gated_norm=GATED_NORM, out_bias="projectors_bias"),
         *tensors.FEED_FORWARD,
         *tensors.feed_forward_biases(read.flag("mlp_bias")),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

@@ -32,8 +32,7 @@ FLEX_OLMO = replace(
     },
     experts=OLMOE.experts,
     stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         tensors.norm("self_attn.q_norm", "q"),
@@ -41,7 +40,5 @@ FLEX_OLMO = replace(
         *tensors.POST_NORMS,
         tensors.router("mlp.gate"),
         *tensors.QWEN_EXPERTS,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

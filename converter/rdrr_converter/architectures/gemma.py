@@ -32,13 +32,10 @@ GEMMA = ArchitectureRule(
     # Its first configurations say `gelu` although the model was trained with the tanh form.
     ffn={"activation": "gelu"},
     output={"scale_embeddings": True},
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         *tensors.FEED_FORWARD,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

@@ -51,13 +51,10 @@ GEMMA2 = ArchitectureRule(
         "scale_embeddings": True,
     },
     layer_types=alternating,
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.FOUR_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         *tensors.FEED_FORWARD,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

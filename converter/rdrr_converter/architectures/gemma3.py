@@ -54,15 +54,12 @@ GEMMA3 = ArchitectureRule(
     },
     rope=read_dual_rope,
     layer_types=every_nth_full("sliding_window_pattern"),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.FOUR_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         *tensors.QUERY_KEY_NORMS,
         *tensors.FEED_FORWARD,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
     prefixes=("model.", "language_model.model.", "model.language_model.", ""),
     other_parts=(r"(model\.)?(vision_tower|multi_modal_projector)\..*",),

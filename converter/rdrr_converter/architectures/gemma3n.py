@@ -77,8 +77,7 @@ GEMMA3N = ArchitectureRule(
     unused=rules.unread_keys,
     exported=own.exported,
     stacks=own.STREAM_STACKS,
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         rules.LAYER_TABLE,
         rules.LAYER_PROJECTION,
         rules.LAYER_PROJECTION_NORM,
@@ -96,8 +95,6 @@ GEMMA3N = ArchitectureRule(
         *own.ALTUP,
         *own.LAUREL,
         *rules.LAYER_INPUTS,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
     prefixes=("model.", "language_model.model.", "model.language_model.", ""),
     other_parts=(r"(model\.)?(vision_tower|audio_tower|embed_vision|embed_audio)\..*",),

@@ -86,8 +86,7 @@ GEMMA4 = ArchitectureRule(
     unused=rules.unread_keys,
     exported=rules.exported,
     stacks=(*rules.EXPERT_STACKS, *rules.GGUF_EXPERT_STACKS),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *rules.required_with_inputs(
             rules.LAYER_TABLE,
             rules.LAYER_PROJECTION,
@@ -122,8 +121,6 @@ GEMMA4 = ArchitectureRule(
             ("one",),
             aliases=("model.layers.{layer}.layer_scalar.weight",),
         ),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
     prefixes=("model.", "language_model.model.", "model.language_model.", ""),
     other_parts=(

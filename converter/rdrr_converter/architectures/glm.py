@@ -30,13 +30,10 @@ GLM = ArchitectureRule(
     },
     rope=interleaved(read_partial_rope),
     stacks=(tensors.STACKED_GATE_UP,),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(ATTENTION_BIAS, ATTENTION_BIAS, ATTENTION_BIAS, False),
         *tensors.FEED_FORWARD,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

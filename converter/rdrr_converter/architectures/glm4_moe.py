@@ -44,14 +44,11 @@ GLM4_MOE = ArchitectureRule(
     stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
     extra_layers="num_nextn_predict_layers",
     has_draft_head=True,
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(q=ATTENTION_BIAS, k=ATTENTION_BIAS, v=ATTENTION_BIAS, o=False),
         *tensors.required_if(read.flag("use_qk_norm"), *tensors.QUERY_KEY_NORMS),
         *feed_forwards(SELECTION_BIAS),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

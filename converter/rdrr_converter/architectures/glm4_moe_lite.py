@@ -75,8 +75,7 @@ GLM4_MOE_LITE = ArchitectureRule(
     stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
     extra_layers="num_nextn_predict_layers",
     has_draft_head=True,
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *TENSORS,
         *tensors.in_layers(dense_layers, *tensors.FEED_FORWARD),
@@ -87,7 +86,5 @@ GLM4_MOE_LITE = ArchitectureRule(
             *tensors.QWEN_EXPERTS,
             *SHARED_EXPERTS,
         ),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

@@ -101,8 +101,7 @@ GPT_OSS = ArchitectureRule(
             for row in tensors.QWEN_EXPERTS
         ),
     ),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
@@ -113,7 +112,5 @@ GPT_OSS = ArchitectureRule(
         GATE_BIAS,
         UP_BIAS,
         DOWN_BIAS,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

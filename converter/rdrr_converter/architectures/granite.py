@@ -35,14 +35,11 @@ GRANITE = ArchitectureRule(
         "logit_input_scale": lambda config: 1.0 / config.number("logits_scaling"),
     },
     branch_scale=read.number("residual_multiplier"),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         *tensors.FEED_FORWARD,
         *tensors.feed_forward_biases(read.flag("mlp_bias")),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

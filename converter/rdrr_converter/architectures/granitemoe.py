@@ -48,14 +48,11 @@ GRANITEMOE = ArchitectureRule(
         StackRule(f"{MIXTURE}.output_linear.weight", (EXPERTS[2].name,), arrangement=PUBLISHED),
         *tensors.stacked_experts(*EXPERTS, part="block_sparse_moe.experts"),
     ),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         tensors.router("block_sparse_moe.router.layer", aliases=("block_sparse_moe.router",)),
         *EXPERTS,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

@@ -146,8 +146,7 @@ GRANITEMOEHYBRID = ArchitectureRule(
         *stacks(*(row.name for row in tensors.FEED_FORWARD)),
         *input_stacks(),
     ),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.in_layers(
             of_type(state_space_and_full, FULL),
@@ -162,7 +161,5 @@ GRANITEMOEHYBRID = ArchitectureRule(
             *EXPERTS,
             *tensors.SHARED_EXPERT[:3],
         ),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

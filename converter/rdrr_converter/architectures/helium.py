@@ -27,14 +27,11 @@ HELIUM = ArchitectureRule(
         "vocab_size": 48000,
     },
     rope=interleaved(read_rope),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(ATTENTION_BIAS, ATTENTION_BIAS, ATTENTION_BIAS, False),
         *tensors.FEED_FORWARD,
         *tensors.feed_forward_biases(read.flag("mlp_bias")),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

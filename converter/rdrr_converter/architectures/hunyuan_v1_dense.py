@@ -27,15 +27,12 @@ HUNYUAN_V1_DENSE = ArchitectureRule(
     attention={"query_pre_attn_scalar": read.head_dim, "query_key_norm_after_rope": True},
     rope=read_stretched_rope,
     stated_by_tensors=("use_qk_norm",),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         tensors.norm("self_attn.query_layernorm", "head"),
         tensors.norm("self_attn.key_layernorm", "head"),
         *tensors.FEED_FORWARD,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

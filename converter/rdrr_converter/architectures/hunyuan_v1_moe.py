@@ -90,8 +90,7 @@ HUNYUAN_V1_MOE = ArchitectureRule(
     rope=read_stretched_rope,
     stated_by_tensors=("use_qk_norm",),
     stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
@@ -102,7 +101,5 @@ HUNYUAN_V1_MOE = ArchitectureRule(
         tensors.projection("mlp.shared_mlp.gate_proj", "shared", "hidden"),
         tensors.projection("mlp.shared_mlp.up_proj", "shared", "hidden"),
         tensors.projection("mlp.shared_mlp.down_proj", "hidden", "shared"),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

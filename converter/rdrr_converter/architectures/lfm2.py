@@ -142,12 +142,9 @@ LFM2 = ArchitectureRule(
             },
         ),
     },
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *GATED_BRANCHES,
         *tensors.FEED_FORWARD,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

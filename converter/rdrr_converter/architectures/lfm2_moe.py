@@ -84,8 +84,7 @@ LFM2_MOE = replace(
             for row in tensors.QWEN_EXPERTS
         ),
     ),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *GATED_BRANCHES,
         *tensors.in_layers(dense_layers, *tensors.FEED_FORWARD),
@@ -95,7 +94,5 @@ LFM2_MOE = replace(
             *tensors.required_if(read.flag("use_expert_bias"), SELECTION_BIAS),
             *tensors.QWEN_EXPERTS,
         ),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

@@ -18,14 +18,11 @@ LLAMA = ArchitectureRule(
         "rope_theta": 10000.0,
         "tie_word_embeddings": False,
     },
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         *tensors.FEED_FORWARD,
         *tensors.feed_forward_biases(read.flag("mlp_bias")),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

@@ -149,8 +149,7 @@ LLAMA4_TEXT = ArchitectureRule(
             for row in tensors.QWEN_EXPERTS
         ),
     ),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
@@ -158,7 +157,5 @@ LLAMA4_TEXT = ArchitectureRule(
         *tensors.in_layers(
             sparse_layers, tensors.router("mlp.router"), *tensors.QWEN_EXPERTS, *SHARED
         ),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

@@ -87,8 +87,7 @@ MINIMAX_M2 = ArchitectureRule(
     layer_types=all_of_type_one,
     stacks=tensors.stacked_experts(*EXPERTS),
     stated_by_tensors=("use_qk_norm", "use_routing_bias"),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         tensors.norm("self_attn.q_norm", "q"),
@@ -96,7 +95,5 @@ MINIMAX_M2 = ArchitectureRule(
         tensors.router("block_sparse_moe.gate", aliases=("mlp.gate",)),
         SELECTION_BIAS,
         *EXPERTS,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

@@ -27,13 +27,10 @@ MISTRAL = ArchitectureRule(
         "sliding_window": read.optional_integer("sliding_window"),
     },
     layer_types=window_everywhere,
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.FEED_FORWARD,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
     prefixes=("model.", "language_model.model.", "model.language_model.", ""),
     other_parts=(r"(model\.)?(vision_tower|multi_modal_projector)\..*",),

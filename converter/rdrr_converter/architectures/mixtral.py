@@ -37,13 +37,10 @@ MIXTRAL = ArchitectureRule(
     },
     layer_types=window_everywhere,
     stacks=tensors.stacked_experts(*EXPERTS),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         tensors.router("block_sparse_moe.gate", aliases=("mlp.gate",)),
         *EXPERTS,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

@@ -148,8 +148,7 @@ NEMOTRON_H = ArchitectureRule(
     ),
     other_parts=(r"mtp\..*",),
     extra_layers="num_nextn_predict_layers",
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         tensors.norm("input_layernorm"),
         *tensors.in_layers(layers_of(STATE_SPACE), *KEYS.tensors()),
         *tensors.in_layers(layers_of(FULL), *tensors.ATTENTION),
@@ -160,7 +159,5 @@ NEMOTRON_H = ArchitectureRule(
         ),
         *tensors.in_layers(layers_of(EXPERTS), *MIXTURE),
         *tensors.in_layers(layers_with_latents, *LATENTS),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

@@ -25,15 +25,12 @@ OLMO2 = ArchitectureRule(
     },
     attention={"query_pre_attn_scalar": read.head_dim, "query_key_norm_spans_heads": True},
     normalization={**RMS_NORMS, "post_feedforward_norm": True},
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         tensors.norm("self_attn.q_norm", "q"),
         tensors.norm("self_attn.k_norm", "kv"),
         *tensors.POST_NORMS,
         *tensors.FEED_FORWARD,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

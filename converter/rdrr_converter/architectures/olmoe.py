@@ -40,8 +40,7 @@ OLMOE = ArchitectureRule(
         "normalize_weights": read.flag("norm_topk_prob"),
     },
     stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
@@ -49,7 +48,5 @@ OLMOE = ArchitectureRule(
         tensors.norm("self_attn.k_norm", "kv"),
         tensors.router("mlp.gate"),
         *tensors.QWEN_EXPERTS,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

@@ -27,12 +27,9 @@ PHI3 = ArchitectureRule(
     rope=read_partial_rope,
     layer_types=window_everywhere,
     stacks=(tensors.STACKED_ATTENTION, tensors.STACKED_GATE_UP),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.FEED_FORWARD,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

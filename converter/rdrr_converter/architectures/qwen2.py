@@ -26,13 +26,10 @@ QWEN2 = ArchitectureRule(
         "sliding_window": read.optional_integer("sliding_window"),
     },
     layer_types=window_above("max_window_layers"),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(q=True, k=True, v=True, o=False),
         *tensors.FEED_FORWARD,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

@@ -50,8 +50,7 @@ QWEN2_MOE = ArchitectureRule(
     },
     layer_types=alternating_below("max_window_layers"),
     stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(q=QKV_BIAS, k=QKV_BIAS, v=QKV_BIAS, o=False),
@@ -62,7 +61,5 @@ QWEN2_MOE = ArchitectureRule(
             *tensors.QWEN_EXPERTS,
             *tensors.SHARED_EXPERT,
         ),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

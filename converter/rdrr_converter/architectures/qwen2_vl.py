@@ -33,14 +33,11 @@ QWEN2_VL = ArchitectureRule(
     },
     attention=WINDOWED_ATTENTION,
     layer_types=window_above("max_window_layers"),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(q=True, k=True, v=True, o=False),
         *tensors.FEED_FORWARD,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
     prefixes=("model.", "model.language_model.", "language_model.model.", "language_model.", ""),
     other_parts=(r"(model\.)?visual\..*",),

@@ -32,14 +32,11 @@ QWEN3 = ArchitectureRule(
         "sliding_window": read.optional_integer("sliding_window"),
     },
     layer_types=window_above("max_window_layers"),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         *tensors.QUERY_KEY_NORMS,
         *tensors.FEED_FORWARD,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

@@ -54,15 +54,12 @@ QWEN3_5_MOE = replace(
         "normalize_weights": always_normalized,
     },
     stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *gated_attention(read.flag("attention_bias")),
         *linear_attention(),
         tensors.router("mlp.gate"),
         *tensors.QWEN_EXPERTS,
         *tensors.SHARED_EXPERT,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

@@ -47,15 +47,12 @@ QWEN3_MOE = ArchitectureRule(
     layer_types=window_if_used,
     stated_by_tensors=("use_qk_norm",),
     stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         *tensors.QUERY_KEY_NORMS,
         *tensors.in_layers(layers_without_experts, *tensors.FEED_FORWARD),
         *tensors.in_layers(layers_with_experts, tensors.router("mlp.gate"), *tensors.QWEN_EXPERTS),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

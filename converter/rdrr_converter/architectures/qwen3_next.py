@@ -47,8 +47,7 @@ QWEN3_NEXT = replace(
     },
     experts={**(QWEN3_5_MOE.experts or {}), "normalize_weights": read.flag("norm_topk_prob")},
     stacks=(*QWEN3_5_MOE.stacks, _QUERIES_TO_GATES, _STRENGTHS_AND_DECAYS),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *gated_attention(read.flag("attention_bias")),
         *linear_attention(),
@@ -59,7 +58,5 @@ QWEN3_NEXT = replace(
             *tensors.QWEN_EXPERTS,
             *tensors.SHARED_EXPERT,
         ),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

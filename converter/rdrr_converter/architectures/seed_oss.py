@@ -32,8 +32,7 @@ SEED_OSS = replace(
         "tie_word_embeddings": False,
         "vocab_size": 155136,
     },
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(
@@ -41,7 +40,5 @@ SEED_OSS = replace(
         ),
         *tensors.FEED_FORWARD,
         *tensors.feed_forward_biases(read.flag("mlp_bias")),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

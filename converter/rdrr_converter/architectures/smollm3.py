@@ -31,14 +31,11 @@ SMOLLM3 = ArchitectureRule(
     attention=WINDOWED_ATTENTION,
     rope=read_rope_of_some_layers,
     layer_types=window_without_rope,
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         *tensors.FEED_FORWARD,
         *tensors.feed_forward_biases(read.flag("mlp_bias")),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

@@ -42,13 +42,10 @@ SOLAR_OPEN = replace(
     },
     extra_layers=None,
     has_draft_head=False,
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(q=ATTENTION_BIAS, k=ATTENTION_BIAS, v=ATTENTION_BIAS, o=False),
         *feed_forwards(SELECTION_BIAS),
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

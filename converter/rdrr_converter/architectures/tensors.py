@@ -20,6 +20,11 @@ HEAD = TensorRule(
 )
 
 
+def of_model(*layers: TensorRule) -> tuple[TensorRule, ...]:
+    """Return the rules of a model: its embedding, those given, the final norm and the head."""
+    return (EMBEDDING, *layers, FINAL_NORM, HEAD)
+
+
 def norm(part: str, *size: str, required: bool | Callable[[Config], bool] = True) -> TensorRule:
     """Return the rule for a norm's weight in each layer, [hidden] if no size is given."""
     return TensorRule(

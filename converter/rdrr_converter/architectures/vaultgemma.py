@@ -30,14 +30,11 @@ VAULTGEMMA = ArchitectureRule(
         "scale_embeddings": True,
     },
     layer_types=alternating,
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         tensors.norm("input_layernorm"),
         tensors.norm("pre_feedforward_layernorm"),
         *tensors.ATTENTION,
         *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         *tensors.FEED_FORWARD,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )

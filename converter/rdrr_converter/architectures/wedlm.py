@@ -31,14 +31,11 @@ WEDLM = ArchitectureRule(
     layer_types=window_above("max_window_layers"),
     mask_token="mask_token_id",
     stated_by_tensors=("qk_norm",),
-    tensors=(
-        tensors.EMBEDDING,
+    tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(q=QKV_BIAS, k=QKV_BIAS, v=QKV_BIAS, o=False),
         *tensors.required_if(read.flag("qk_norm"), *tensors.QUERY_KEY_NORMS),
         *tensors.FEED_FORWARD,
-        tensors.FINAL_NORM,
-        tensors.HEAD,
     ),
 )
