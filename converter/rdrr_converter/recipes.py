@@ -152,6 +152,22 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
     }
 )
 
+PROFILES: Mapping[ProfileName, Mapping[str, Recipe]] = MappingProxyType(
+    {
+        "rdrr": RECIPES,
+        DOPPLER: MappingProxyType(
+            {
+                recipe.name: recipe
+                for recipe in (
+                    Recipe("q4_k_m", "Q4_K_M", "q4k", "Q4_K", "F16", embeddings="F16", small="F16"),
+                    Recipe("f16", "F16", "f16", "F16", "F16", small="F16"),
+                )
+            }
+        ),
+    }
+)
+"""The recipes of each profile."""
+
 
 def choose_dtype(
     recipe: Recipe,
@@ -242,20 +258,3 @@ def choose_tail_dtype(
         f"(k-tail {k_tail})"
     )
     return other, reason
-
-
-PROFILES: Mapping[ProfileName, Mapping[str, Recipe]] = MappingProxyType(
-    {
-        "rdrr": RECIPES,
-        DOPPLER: MappingProxyType(
-            {
-                recipe.name: recipe
-                for recipe in (
-                    Recipe("q4_k_m", "Q4_K_M", "q4k", "Q4_K", "F16", embeddings="F16", small="F16"),
-                    Recipe("f16", "F16", "f16", "F16", "F16", small="F16"),
-                )
-            }
-        ),
-    }
-)
-"""The recipes of each profile."""

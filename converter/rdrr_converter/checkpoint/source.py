@@ -320,7 +320,11 @@ def as_source_error(error: FormatError, where: object, hint: str | None = None) 
 
 
 def read_ahead(part: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array unchanged; if it is contiguous in a mapped file, start reading it ahead."""
+    """Return an array unchanged; if it is contiguous in a mapped file, start reading it ahead.
+
+    Without this, a mapped file is read 128 KiB at a time, and the reader waits for a page fault
+    each time.
+    """
     mapped = getattr(part, "_mmap", None)
     advice = getattr(mmap, "MADV_WILLNEED", None)  # missing on some systems; it is only a hint
     if not isinstance(mapped, mmap.mmap) or advice is None or not part.flags.c_contiguous:

@@ -45,7 +45,7 @@ def stated_tensors(metadata: Mapping[str, Any], layers: int, where: str) -> Iter
     """Yield the parameters of xIELU, if the metadata states them.
 
     Args:
-        metadata: GgufMetadata of the file.
+        metadata: Metadata of the file.
         layers: Number of layers.
         where: Name of the file.
 
