@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rdrr_converter import quantize, verify
+from rdrr_converter.checkpoint.source import SourceTensor
 from rdrr_converter.convert import convert
-from rdrr_converter.measure import ErrorMeter
-from rdrr_converter.report import ConversionResult
-from rdrr_converter.sources import SourceTensor
+from rdrr_converter.encode import quantize, verify
+from rdrr_converter.encode.measure import ErrorMeter
+from rdrr_converter.output.report import ConversionResult
 from rdrr_format import shard_reader, shard_writer
 from rdrr_format.codecs import CODECS, Codec, _signed_search, affine
 from shapes import SHAPES

@@ -20,7 +20,7 @@ import rdrr
 from gguf import GGUFReader
 from peers.llama_cpp import LlamaCpp, unpacked
 from peers.llama_quantizer import FILE_TYPES, quantize
-from rdrr_converter.sources.imatrix import read_imatrix
+from rdrr_converter.gguf.imatrix import read_imatrix
 
 
 def compare(theirs: Path, ours: Path) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from typing import Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+from rdrr_converter.checkpoint.sparse_files import PIECE_BYTES
 from rdrr_converter.convert import FETCHERS, convert
-from rdrr_converter.sources._sparse_files import PIECE_BYTES
 from rdrr_format.opening import open_store
 from shapes import Shape
 from synthesize import synthesize

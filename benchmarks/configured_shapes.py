@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any
 
 from rdrr_converter.architectures import find_architecture
-from rdrr_converter.matching import RequiredTensor, required_tensors
-from rdrr_converter.reading import read_experts, read_sizes
+from rdrr_converter.reading.matching import RequiredTensor, required_tensors
+from rdrr_converter.reading.model import read_experts, read_sizes
 from shapes import SHAPES, Shape
 
 _CENTRES = {"linear_attn.norm.weight": 1.0, ".A_log": 1.0, ".layer_scalar": 1.0, ".dt_bias": 1.0}

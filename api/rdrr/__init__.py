@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rdrr_converter.convert import convert
     from rdrr_converter.export import ExportResult, export
     from rdrr_converter.options import ConvertOptions
-    from rdrr_converter.report import ConversionResult
+    from rdrr_converter.output.report import ConversionResult
     from rdrr_format.errors import (
         ConversionError,
         DeviceError,
@@ -67,7 +67,7 @@ _ERRORS = (
 # Module of each public name, and its name there where that is another one.
 _HOMES = {
     "AsyncGeneration": "rdrr._async_generation",
-    "ConversionResult": "rdrr_converter.report",
+    "ConversionResult": "rdrr_converter.output.report",
     "ConvertOptions": "rdrr_converter.options",
     "ExportResult": "rdrr_converter.export",
     "Fault": "rdrr_manifests.faults",

@@ -14,7 +14,7 @@ from rdrr_manifests.profiles import DOPPLER
 
 from rdrr_converter.options import PackageOptions
 from rdrr_converter.overrides import parse_overrides
-from rdrr_converter.profiles import PROFILES
+from rdrr_converter.recipes import PROFILES
 
 
 def check_options(options: PackageOptions) -> None:

@@ -26,39 +26,33 @@ from rdrr_manifests.graph import derive_graph, derive_mtp
 from rdrr_manifests.models import MANIFEST_NAME, Manifest
 from rdrr_manifests.models.conversion_report import REPORT_NAME
 
-from rdrr_converter.backend_notes import backend_notes
-from rdrr_converter.built_tokenizer import with_tokenizer
-from rdrr_converter.check_manifest import check_manifest, check_tokenizer
 from rdrr_converter.check_options import check_options
+from rdrr_converter.checkpoint.source import Source
 from rdrr_converter.devices import CPU, PendingDevice, check_device, open_device
+from rdrr_converter.encode.measure import ErrorStats
+from rdrr_converter.encode.pack import write_shards
+from rdrr_converter.encode.quantize import WorkerPool
+from rdrr_converter.encode.verify import verify
 from rdrr_converter.engines import check_engine, open_engine
-from rdrr_converter.fingerprint import fingerprint
-from rdrr_converter.groups import describe_groups
 from rdrr_converter.importance import load_importance
-from rdrr_converter.importance_notes import importance_notes
 from rdrr_converter.lora import merge_adapter
-from rdrr_converter.manifest import build_manifest
-from rdrr_converter.measure import ErrorStats
-from rdrr_converter.nearest import choose_architecture
 from rdrr_converter.options import ConvertKeywords, ConvertOptions, PackageOptions
-from rdrr_converter.output import PackageOutput, Target, open_output
-from rdrr_converter.pack import write_shards
+from rdrr_converter.output.check_manifest import backend_notes, check_manifest, check_tokenizer
+from rdrr_converter.output.fingerprint import fingerprint
+from rdrr_converter.output.groups import describe_groups
+from rdrr_converter.output.manifest import build_manifest
+from rdrr_converter.output.report import ConversionResult, TensorReport, describe_conversion
+from rdrr_converter.output.target import PackageOutput, Target, open_output
 from rdrr_converter.plan import ConversionPlan, make_plan
-from rdrr_converter.quantize import WorkerPool
-from rdrr_converter.reading import SourceModel, read_model
-from rdrr_converter.report import (
-    ConversionResult,
-    Progress,
-    ProgressCallback,
-    TensorReport,
-    describe_conversion,
-)
-from rdrr_converter.scan import scan
+from rdrr_converter.progress import Progress, ProgressCallback
+from rdrr_converter.reading.architecture import choose_architecture
+from rdrr_converter.reading.model import SourceModel, read_model
+from rdrr_converter.reading.scan import scan
 from rdrr_converter.source_types import settle_quantization
-from rdrr_converter.sources import Source, open_source
+from rdrr_converter.sources import open_source
 from rdrr_converter.sources.staging import stage_locally
-from rdrr_converter.tokenizer import TOKENIZER_JSON, copy_files
-from rdrr_converter.verify import verify
+from rdrr_converter.tokenizer.build import with_tokenizer
+from rdrr_converter.tokenizer.files import TOKENIZER_JSON, copy_files
 
 MAX_WORKERS = 8
 """The default number of threads is at most this; each holds a few chunks in memory."""
@@ -175,7 +169,7 @@ def _convert(
     notes = (*notes, *check_tokenizer(draft, content, opened.path / TOKENIZER_JSON))
     notes = (*opened.notes, *model.notes, *plan.source_notes(), *notes, *_check_graph(draft))
     if matrix is not None:
-        notes = (*notes, *importance_notes(plan, matrix))
+        notes = (*notes, *plan.importance_notes(matrix))
     errors: dict[str, ErrorStats] = {}
     reused, blocks = 0, Counter[str]()
     if not options.dry_run:

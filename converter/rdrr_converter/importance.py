@@ -14,9 +14,9 @@ from types import MappingProxyType
 
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources.base import F32Array
-from rdrr_converter.sources.gguf_names import GGUF_ARCHITECTURES
-from rdrr_converter.sources.imatrix import read_imatrix
+from rdrr_converter.checkpoint.source import F32Array
+from rdrr_converter.gguf.architectures import GGUF_ARCHITECTURES
+from rdrr_converter.gguf.imatrix import read_imatrix
 
 # Tensors of llama.cpp's layers that the table of GGUF architectures does not list.
 _MORE_PARTS: Mapping[str, str] = MappingProxyType(

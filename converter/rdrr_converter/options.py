@@ -22,8 +22,15 @@ from rdrr_format.options import check_fields, documented, option, split_pairs
 from rdrr_format.shards import ALIGNMENT, DEFAULT_SHARD_SIZE
 from rdrr_manifests.profiles import ProfileName
 
-from rdrr_converter.profiles import PROFILES
-from rdrr_converter.recipes import DEFAULT_RECIPE, RECIPES, TAILS, Recipe, RecipeName, RowTail
+from rdrr_converter.recipes import (
+    DEFAULT_RECIPE,
+    PROFILES,
+    RECIPES,
+    TAILS,
+    Recipe,
+    RecipeName,
+    RowTail,
+)
 
 _MODEL_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _SMALLEST_SHARD = 1 << 16

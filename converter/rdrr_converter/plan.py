@@ -10,23 +10,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from rdrr_format.dtypes import DTYPES, DType
+from rdrr_format.codecs import CODECS
+from rdrr_format.dtypes import DTYPES, F16_OVERFLOW, DType
 from rdrr_format.errors import ConversionError, UsageError
 from rdrr_format.layouts import Geometry, Layout, geometry
 from rdrr_format.shards import ShardSpan, align_up, plan_spans
 
+from rdrr_converter.checkpoint.source import F32Array, SourceTensor
 from rdrr_converter.importance import ImportanceMatrix
-from rdrr_converter.matching import ModelTensor
 from rdrr_converter.options import PackageOptions
 from rdrr_converter.overrides import Override, check_all_used, find_override, parse_overrides
-from rdrr_converter.reading import SourceModel
+from rdrr_converter.reading.matching import ModelTensor
+from rdrr_converter.reading.model import SourceModel
 from rdrr_converter.recipes import choose_dtype, choose_tail_dtype
 from rdrr_converter.source_types import kept_dtype
-from rdrr_converter.sources import SourceTensor
-from rdrr_converter.sources.base import F32Array
-
-F16_OVERFLOW = 65520.0
-"""The smallest value that rounds to infinity in float16."""
 
 BLOCK_OVERFLOW = 8 * 65504.0
 """Below this magnitude the float16 scale of every block type is finite.
@@ -102,6 +99,13 @@ class PlannedTensor:
         return tuple(sorted({part.dtype for part in self.sources if part.is_quantized}))
 
     @property
+    def is_searched(self) -> bool:
+        """Whether its encoding weighs the columns by their importance, if that is known."""
+        codec = CODECS[self.dtype.name]
+        takes = codec.takes_importance or (codec.refiner is not None and self.quality == "best")
+        return takes and not self.is_copied
+
+    @property
     def is_matmul(self) -> bool:
         """Whether it multiplies activations, and may therefore be transposed."""
         return self.role in MATMULS
@@ -141,6 +145,17 @@ class ConversionPlan:
         for (before, after), count in sorted(decoded.items()):
             again = "dequantized and quantized again as" if DTYPES[after].is_block else "stored as"
             notes.append(f"{_count(count)}: {before} in the source, {again} {after}")
+        return tuple(notes)
+
+    def importance_notes(self, matrix: ImportanceMatrix) -> tuple[str, ...]:
+        """Return notes on how many tensors used a matrix and which had no entry in it."""
+        searched = [tensor for tensor in self.tensors if tensor.is_searched]
+        missing = [tensor.name for tensor in searched if not tensor.importance]
+        count = len(searched) - len(missing)
+        notes = [f"{count} of {len(searched)} tensors were quantized with the importance matrix"]
+        if missing:
+            some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+            notes.append(f"{matrix.path.name} has no entry for {some}")
         return tuple(notes)
 
     def describe(self) -> Iterator[dict[str, object]]:

@@ -3,6 +3,12 @@
 The recipes follow the mixes of the same names in llama.cpp, which spend more bits on the tensors
 that are most sensitive to quantization: the output head (the embedding where they are tied), and
 the value and down projections of some layers. This module reads no weight.
+
+The profile `doppler` has recipes for the public runtime (DOPPLER) as it is today. It stores Q4_K in
+the row layout and F16, and F32 where F16 would overflow; embeddings, head and norms are F16, and
+biases F32, as the runtime reads them. Shards are hashed with SHA-256 and not compressed. Options
+that contradict the profile are refused in `rdrr_converter.check_options` rather than ignored, and
+models that the runtime would compute differently in `rdrr_converter.output.manifest`.
 """
 
 from __future__ import annotations
@@ -14,6 +20,7 @@ from typing import Literal, get_args
 
 from rdrr_format.dtypes import DTYPES, DType
 from rdrr_format.layouts import Layout, geometry
+from rdrr_manifests.profiles import DOPPLER, ProfileName
 
 RowTail = Literal["pad", "ggml", "auto"]
 
@@ -144,6 +151,22 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         )
     }
 )
+
+PROFILES: Mapping[ProfileName, Mapping[str, Recipe]] = MappingProxyType(
+    {
+        "rdrr": RECIPES,
+        DOPPLER: MappingProxyType(
+            {
+                recipe.name: recipe
+                for recipe in (
+                    Recipe("q4_k_m", "Q4_K_M", "q4k", "Q4_K", "F16", embeddings="F16", small="F16"),
+                    Recipe("f16", "F16", "f16", "F16", "F16", small="F16"),
+                )
+            }
+        ),
+    }
+)
+"""The recipes of each profile."""
 
 
 def choose_dtype(

@@ -16,10 +16,10 @@ from rdrr_format.dtypes import DTYPES, DType
 from rdrr_format.layouts import Layout
 from rdrr_manifests.profiles import DOPPLER
 
+from rdrr_converter.checkpoint.source import Source, SourceTensor
+from rdrr_converter.gguf.source import KIND
 from rdrr_converter.options import PackageOptions
 from rdrr_converter.recipes import DEFAULT_RECIPE
-from rdrr_converter.sources import Source, SourceTensor
-from rdrr_converter.sources.gguf import KIND
 
 Options = TypeVar("Options", bound=PackageOptions)
 

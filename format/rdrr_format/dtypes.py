@@ -14,6 +14,9 @@ from typing import Literal, get_args
 
 from rdrr_format.errors import FormatError
 
+F16_OVERFLOW = 65520.0
+"""The smallest value that rounds to infinity in float16."""
+
 
 @dataclass(frozen=True)
 class DType:

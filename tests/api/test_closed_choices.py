@@ -9,8 +9,7 @@ import rdrr
 from rdrr._load_options import LoadKeywords
 from rdrr_converter.export import DTYPES, ExportDtype
 from rdrr_converter.options import ConvertKeywords
-from rdrr_converter.profiles import PROFILES
-from rdrr_converter.recipes import RECIPES, RecipeName
+from rdrr_converter.recipes import PROFILES, RECIPES, RecipeName
 from rdrr_format.errors import UsageError
 from rdrr_format.integrity import ALGORITHMS, HashAlgorithm
 from rdrr_format.layouts import Layout, LayoutName

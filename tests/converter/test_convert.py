@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import rdrr
 import rdrr_converter
-from rdrr_converter import transforms
 from rdrr_converter.convert import convert
+from rdrr_converter.encode import chunks
 from rdrr_format.dtypes import parse_dtype
 from rdrr_format.encoding import encode_tensor
 from rdrr_format.errors import SourceError, UsageError
@@ -165,7 +165,7 @@ def test_the_bytes_do_not_depend_on_workers_runs_or_chunks(tmp_path, folder, mon
     for run, workers in enumerate((1, 2, 4)):
         convert(folder, tmp_path / f"run{run}", workers=workers, **options)
         assert files_of(tmp_path / f"run{run}") == expected
-    monkeypatch.setattr(transforms, "CHUNK_WEIGHTS", 4096)
+    monkeypatch.setattr(chunks, "CHUNK_WEIGHTS", 4096)
     for layout in ("row", "column", "flat"):
         convert(folder, tmp_path / f"small-{layout}", workers=2, q4k_layout=layout)
     monkeypatch.undo()

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from rdrr_converter.options import PackageOptions
-from rdrr_converter.profiles import PROFILES
-from rdrr_converter.recipes import DEFAULT_RECIPE, RECIPES, TAILS
+from rdrr_converter.recipes import DEFAULT_RECIPE, PROFILES, RECIPES, TAILS
 from rdrr_format.dtypes import QUALITIES
 from rdrr_format.integrity import ALGORITHMS
 from rdrr_format.layouts import Layout

@@ -9,7 +9,7 @@ import pytest
 import rdrr
 import torch
 from rdrr_converter.convert import convert
-from rdrr_converter.sources._gguf_file import read_gguf
+from rdrr_converter.gguf.file import read_gguf
 from rdrr_format.errors import ConversionError, ManifestError, SourceError, UsageError
 from rdrr_manifests.validation import validate
 from support.checkpoints import make_checkpoint, make_model, write_tokenizer

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import rdrr
 from rdrr_converter.convert import convert
-from rdrr_converter.sources._gguf_file import read_gguf
+from rdrr_converter.gguf.file import read_gguf
 from rdrr_format.errors import ManifestError, SourceError
 from rdrr_manifests.validation import validate
 from safetensors.numpy import load_file

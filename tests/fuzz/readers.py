@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 from fuzz import weight_files
+from rdrr_converter.gguf.imatrix import read_imatrix
 from rdrr_converter.lora._config import read_adapter_config
 from rdrr_converter.sources import open_source
-from rdrr_converter.sources.imatrix import read_imatrix
-from rdrr_converter.tokenizer import describe_tokenizer, eos_token_ids
+from rdrr_converter.tokenizer.files import describe_tokenizer, eos_token_ids
 from rdrr_format.errors import RdrrError
 from rdrr_manifests.package import Package, open_package
 from rdrr_manifests.validation import validate

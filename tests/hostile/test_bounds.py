@@ -15,12 +15,14 @@ import gguf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rdrr_converter.checkpoint.source import CHECKPOINT_JSON, parse_json_object, read_json_object
+from rdrr_converter.gguf import file as gguf_file
+from rdrr_converter.gguf import imatrix
+from rdrr_converter.gguf.file import read_gguf
+from rdrr_converter.gguf.imatrix import read_imatrix
 from rdrr_converter.lora._config import ADAPTER, read_adapter_config
-from rdrr_converter.sources import _gguf_file, imatrix, safetensors
+from rdrr_converter.sources import safetensors
 from rdrr_converter.sources._directories import INDEX_BOUNDS
-from rdrr_converter.sources._gguf_file import read_gguf
-from rdrr_converter.sources.base import CHECKPOINT_JSON, parse_json_object, read_json_object
-from rdrr_converter.sources.imatrix import read_imatrix
 from rdrr_format import bounded_json
 from rdrr_format.bounded_json import JsonBounds, check_bounds, parse_json
 from rdrr_format.errors import FormatError, ManifestError, SourceError
@@ -172,30 +174,30 @@ class TestGguf:
 
     def test_the_numbers_of_tensors_and_entries_are_bounded(self, path):
         for tensors, entries, words in (
-            (_gguf_file.MAX_TENSORS + 1, 0, "too many tensors"),
-            (0, _gguf_file.MAX_ENTRIES + 1, "too many entries"),
+            (gguf_file.MAX_TENSORS + 1, 0, "too many tensors"),
+            (0, gguf_file.MAX_ENTRIES + 1, "too many entries"),
         ):
             self.write(path, tensors, entries, b"", size=1 << 32)
             refused(SourceError, words, MIB, lambda: read_gguf(path))
         rest = b"".join(
-            string(b"k%d" % n) + struct.pack("<IB", 0, 1) for n in range(_gguf_file.MAX_ENTRIES)
+            string(b"k%d" % n) + struct.pack("<IB", 0, 1) for n in range(gguf_file.MAX_ENTRIES)
         )
-        self.write(path, 0, _gguf_file.MAX_ENTRIES, rest)
-        assert len(read_gguf(path).metadata) == _gguf_file.MAX_ENTRIES
+        self.write(path, 0, gguf_file.MAX_ENTRIES, rest)
+        assert len(read_gguf(path).metadata) == gguf_file.MAX_ENTRIES
 
     def test_the_number_of_listed_values_is_bounded(self, path):
         def listed(count: int) -> bytes:
             half = string(b"a") + struct.pack("<IIQ", 9, 0, 8) + bytes(8)
             return half + string(b"b") + struct.pack("<IIQ", 9, 0, count - 8)
 
-        most = _gguf_file.MAX_ARRAY_ELEMENTS
+        most = gguf_file.MAX_ARRAY_ELEMENTS
         self.write(path, 0, 2, listed(most + 1), size=1 << 30)
         refused(SourceError, "too many array elements", MIB, lambda: read_gguf(path))
         self.write(path, 0, 2, listed(most) + bytes(most - 8))
         assert len(read_gguf(path).metadata["b"]) == most - 8
 
     def test_the_number_of_bytes_before_the_data_is_bounded(self, path):
-        long = _gguf_file.MAX_HEADER - 24 - 9 - 4 - 8
+        long = gguf_file.MAX_HEADER - 24 - 9 - 4 - 8
         for extra, ok in ((0, True), (1, False)):
             size = long + extra
             rest = string(b"k") + struct.pack("<IQ", 8, size)
@@ -320,5 +322,5 @@ def test_values_and_levels_are_counted_whatever_the_strings_hold(value, piece):
 
 
 def test_published_gguf_headers_are_well_within_the_bounds():
-    assert gguf.GGUF_VERSION in _gguf_file.VERSIONS
-    assert _gguf_file.MAX_ARRAY_ELEMENTS > 4 * 262_144 * 2
+    assert gguf.GGUF_VERSION in gguf_file.VERSIONS
+    assert gguf_file.MAX_ARRAY_ELEMENTS > 4 * 262_144 * 2

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rdrr_converter.checkpoint.source import read_json_object
+from rdrr_converter.gguf.file import read_gguf
+from rdrr_converter.gguf.imatrix import read_imatrix
 from rdrr_converter.sources import open_source
-from rdrr_converter.sources._gguf_file import read_gguf
-from rdrr_converter.sources.base import read_json_object
-from rdrr_converter.sources.imatrix import read_imatrix
 from rdrr_converter.sources.safetensors import read_file
 from rdrr_format.errors import SourceError, StoreError
 from rdrr_format.regular_files import map_regular, open_regular, read_regular, read_span

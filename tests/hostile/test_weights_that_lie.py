@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rdrr_converter.gguf.file import read_gguf
+from rdrr_converter.gguf.source import open_file
 from rdrr_converter.sources import open_source
-from rdrr_converter.sources._gguf_file import read_gguf
-from rdrr_converter.sources.gguf import open_file
 from rdrr_converter.sources.safetensors import read_file
 from rdrr_format.errors import SourceError
 from safetensors import SafetensorError, safe_open

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rdrr.cli._log import is_verbose, listening
 
 if TYPE_CHECKING:
-    from rdrr_converter.report import ProgressCallback, ProgressEvent
+    from rdrr_converter.progress import ProgressCallback, ProgressEvent
     from rich.progress import Progress, TaskID
 
     from rdrr.evaluate import ProgressCallback as WindowCallback

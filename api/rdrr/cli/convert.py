@@ -18,7 +18,7 @@ from rdrr.cli._progress import progress_bar
 from rdrr.cli._wording import flags_of_options, in_flags
 
 if TYPE_CHECKING:
-    from rdrr_converter.report import ConversionResult, TensorReport
+    from rdrr_converter.output.report import ConversionResult, TensorReport
     from rich.console import Console
 
 

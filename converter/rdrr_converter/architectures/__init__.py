@@ -1,90 +1,20 @@
 """The supported architectures, one declarative file each, and the lookup by configuration.
 
-To add an architecture, write its file and name its constant in `ARCHITECTURES`
+To add an architecture, write its file and add its name to `_NAMES`
 (docs/ADDING_AN_ARCHITECTURE.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from rdrr_format.errors import ConversionError, UsageError
 
 from rdrr_converter.architectures._aliases import ALIASES, FAMILIES, plain_name
-from rdrr_converter.architectures.apertus import APERTUS
-from rdrr_converter.architectures.arcee import ARCEE
 from rdrr_converter.architectures.base import ArchitectureRule, TensorRule, read_block
-from rdrr_converter.architectures.cohere import COHERE
-from rdrr_converter.architectures.cohere2 import COHERE2
 from rdrr_converter.architectures.config import Config
-from rdrr_converter.architectures.deepseek_v2 import DEEPSEEK_V2
-from rdrr_converter.architectures.deepseek_v3 import DEEPSEEK_V3
-from rdrr_converter.architectures.dots1 import DOTS1
-from rdrr_converter.architectures.ernie4_5 import ERNIE4_5
-from rdrr_converter.architectures.ernie4_5_moe import ERNIE4_5_MOE
-from rdrr_converter.architectures.exaone4 import EXAONE4
-from rdrr_converter.architectures.exaone_moe import EXAONE_MOE
-from rdrr_converter.architectures.falcon import FALCON
-from rdrr_converter.architectures.falcon_h1 import FALCON_H1
-from rdrr_converter.architectures.flex_olmo import FLEX_OLMO
-from rdrr_converter.architectures.gemma import GEMMA
-from rdrr_converter.architectures.gemma2 import GEMMA2
-from rdrr_converter.architectures.gemma3 import GEMMA3
-from rdrr_converter.architectures.gemma3n import GEMMA3N
-from rdrr_converter.architectures.gemma4 import GEMMA4
-from rdrr_converter.architectures.gemma4_unified import GEMMA4_UNIFIED
-from rdrr_converter.architectures.glm import GLM
-from rdrr_converter.architectures.glm4 import GLM4
-from rdrr_converter.architectures.glm4_moe import GLM4_MOE
-from rdrr_converter.architectures.glm4_moe_lite import GLM4_MOE_LITE
-from rdrr_converter.architectures.gpt2 import GPT2
-from rdrr_converter.architectures.gpt_neox import GPT_NEOX
-from rdrr_converter.architectures.gpt_oss import GPT_OSS
-from rdrr_converter.architectures.granite import GRANITE
-from rdrr_converter.architectures.granitemoe import GRANITEMOE
-from rdrr_converter.architectures.granitemoehybrid import GRANITEMOEHYBRID
-from rdrr_converter.architectures.granitemoeshared import GRANITEMOESHARED
-from rdrr_converter.architectures.helium import HELIUM
-from rdrr_converter.architectures.hunyuan_v1_dense import HUNYUAN_V1_DENSE
-from rdrr_converter.architectures.hunyuan_v1_moe import HUNYUAN_V1_MOE
-from rdrr_converter.architectures.internlm3 import INTERNLM3
-from rdrr_converter.architectures.lfm2 import LFM2
-from rdrr_converter.architectures.lfm2_moe import LFM2_MOE
-from rdrr_converter.architectures.llama import LLAMA
-from rdrr_converter.architectures.llama4_text import LLAMA4_TEXT
-from rdrr_converter.architectures.mamba2 import MAMBA2
-from rdrr_converter.architectures.minimax_m2 import MINIMAX_M2
-from rdrr_converter.architectures.ministral import MINISTRAL
-from rdrr_converter.architectures.ministral3 import MINISTRAL3
-from rdrr_converter.architectures.mistral import MISTRAL
-from rdrr_converter.architectures.mixtral import MIXTRAL
-from rdrr_converter.architectures.nemotron import NEMOTRON
-from rdrr_converter.architectures.nemotron_h import NEMOTRON_H
-from rdrr_converter.architectures.olmo import OLMO
-from rdrr_converter.architectures.olmo2 import OLMO2
-from rdrr_converter.architectures.olmo3 import OLMO3
-from rdrr_converter.architectures.olmoe import OLMOE
-from rdrr_converter.architectures.opt import OPT
-from rdrr_converter.architectures.phi import PHI
-from rdrr_converter.architectures.phi3 import PHI3
-from rdrr_converter.architectures.phimoe import PHIMOE
-from rdrr_converter.architectures.qwen2 import QWEN2
-from rdrr_converter.architectures.qwen2_moe import QWEN2_MOE
-from rdrr_converter.architectures.qwen2_vl import QWEN2_VL
-from rdrr_converter.architectures.qwen3 import QWEN3
-from rdrr_converter.architectures.qwen3_5 import QWEN3_5
-from rdrr_converter.architectures.qwen3_5_moe import QWEN3_5_MOE
-from rdrr_converter.architectures.qwen3_moe import QWEN3_MOE
-from rdrr_converter.architectures.qwen3_next import QWEN3_NEXT
-from rdrr_converter.architectures.qwen3_vl import QWEN3_VL
-from rdrr_converter.architectures.seed_oss import SEED_OSS
-from rdrr_converter.architectures.smollm3 import SMOLLM3
-from rdrr_converter.architectures.solar_open import SOLAR_OPEN
-from rdrr_converter.architectures.stablelm import STABLELM
-from rdrr_converter.architectures.starcoder2 import STARCODER2
-from rdrr_converter.architectures.vaultgemma import VAULTGEMMA
-from rdrr_converter.architectures.wedlm import WEDLM
 
 __all__ = [
     "ARCHITECTURES",
@@ -100,81 +30,91 @@ __all__ = [
     "states_another_family",
 ]
 
-ARCHITECTURES: tuple[ArchitectureRule, ...] = (
-    DEEPSEEK_V2,
-    DEEPSEEK_V3,
-    DOTS1,
-    ERNIE4_5_MOE,
-    FALCON_H1,
-    GEMMA,
-    GEMMA2,
-    GEMMA3,
-    GEMMA3N,
-    GEMMA4,
-    GEMMA4_UNIFIED,
-    GLM4_MOE,
-    SOLAR_OPEN,
-    GPT_OSS,
-    GLM4_MOE_LITE,
-    GRANITEMOE,
-    GRANITEMOESHARED,
-    LFM2,
-    LFM2_MOE,
-    LLAMA,
-    LLAMA4_TEXT,
-    MAMBA2,
-    MISTRAL,
-    MINISTRAL,
-    MINISTRAL3,
-    INTERNLM3,
-    MIXTRAL,
-    MINIMAX_M2,
-    PHI3,
-    PHIMOE,
-    QWEN2,
-    QWEN2_MOE,
-    QWEN2_VL,
-    QWEN3,
-    QWEN3_5,
-    QWEN3_5_MOE,
-    QWEN3_MOE,
-    QWEN3_NEXT,
-    QWEN3_VL,
-    SEED_OSS,
-    SMOLLM3,
-    VAULTGEMMA,
-    APERTUS,
-    ARCEE,
-    ERNIE4_5,
-    EXAONE4,
-    EXAONE_MOE,
-    GLM,
-    GLM4,
-    HELIUM,
-    HUNYUAN_V1_DENSE,
-    HUNYUAN_V1_MOE,
-    OLMO,
-    OLMO2,
-    OLMO3,
-    OLMOE,
-    FLEX_OLMO,
-    WEDLM,
-    COHERE,
-    COHERE2,
-    FALCON,
-    GPT2,
-    GPT_NEOX,
-    NEMOTRON,
-    NEMOTRON_H,
-    OPT,
-    PHI,
-    STABLELM,
-    STARCODER2,
-    GRANITE,
-    GRANITEMOEHYBRID,
-)
-"""Granite and its hybrids come last: they can describe every Llama too, and an export uses the
-first match."""
+_NAMES = [
+    "deepseek_v2",
+    "deepseek_v3",
+    "dots1",
+    "ernie4_5_moe",
+    "falcon_h1",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma3n",
+    "gemma4",
+    "gemma4_unified",
+    "glm4_moe",
+    "solar_open",
+    "gpt_oss",
+    "glm4_moe_lite",
+    "granitemoe",
+    "granitemoeshared",
+    "lfm2",
+    "lfm2_moe",
+    "llama",
+    "llama4_text",
+    "mamba2",
+    "mistral",
+    "ministral",
+    "ministral3",
+    "internlm3",
+    "mixtral",
+    "minimax_m2",
+    "phi3",
+    "phimoe",
+    "qwen2",
+    "qwen2_moe",
+    "qwen2_vl",
+    "qwen3",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_moe",
+    "qwen3_next",
+    "qwen3_vl",
+    "seed_oss",
+    "smollm3",
+    "vaultgemma",
+    "apertus",
+    "arcee",
+    "ernie4_5",
+    "exaone4",
+    "exaone_moe",
+    "glm",
+    "glm4",
+    "helium",
+    "hunyuan_v1_dense",
+    "hunyuan_v1_moe",
+    "olmo",
+    "olmo2",
+    "olmo3",
+    "olmoe",
+    "flex_olmo",
+    "wedlm",
+    "cohere",
+    "cohere2",
+    "falcon",
+    "gpt2",
+    "gpt_neox",
+    "nemotron",
+    "nemotron_h",
+    "opt",
+    "phi",
+    "stablelm",
+    "starcoder2",
+    "granite",
+    "granitemoehybrid",
+]
+"""The names of the files. Granite and its hybrids come last: they can describe every Llama too, and
+an export uses the first match."""
+
+
+def _load(name: str) -> ArchitectureRule:
+    """Return the constant of an architecture's file, which has its name in capital letters."""
+    module = import_module(f"{__name__}.{name}")
+    rule: ArchitectureRule = getattr(module, name.upper())
+    return rule
+
+
+ARCHITECTURES: tuple[ArchitectureRule, ...] = tuple(map(_load, _NAMES))
 
 CLASSIFIER = "ForSequenceClassification"
 """How the names of classes end that classify texts by a linear layer on the last token."""

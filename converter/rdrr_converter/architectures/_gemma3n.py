@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
-from rdrr_converter.architectures._gemma4 import count
-from rdrr_converter.architectures.base import StackRule, TensorRule
+from rdrr_manifests.models import Manifest
+
+from rdrr_converter.architectures._gemma4 import (
+    count,
+    exported_inputs,
+    uniform_types,
+    without_usual_keys,
+)
+from rdrr_converter.architectures.base import Keys, StackRule, TensorRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.tensors import norm, projection
 
@@ -112,3 +119,19 @@ DIMENSIONS: Mapping[str, Callable[[Config], int]] = MappingProxyType(
     }
 )
 """Dimensions of the tensors of the streams and of the low-rank branches."""
+
+
+def exported(config: Keys, manifest: Manifest, _: Collection[str]) -> Keys:
+    """Return the keys of Gemma 3n."""
+    sizes, blocks = manifest.architecture, manifest.inference
+    sparsity = blocks.ffn.activation_sparsity or (0.0,) * sizes.num_layers
+    found = config | {
+        **exported_inputs(manifest),
+        "activation_sparsity_pattern": list(sparsity),
+        "altup_active_idx": sizes.altup_active_index,
+        "altup_correct_scale": blocks.layer_pattern.altup_correct_scale,
+        "altup_num_inputs": sizes.altup_num_inputs,
+        "laurel_rank": sizes.laurel_rank,
+        "layer_types": config.get("layer_types") or uniform_types(config),
+    }
+    return without_usual_keys(found)

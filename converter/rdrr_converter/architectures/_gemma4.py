@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from rdrr_converter.architectures.base import Arrangement, StackRule, TensorRule
+from rdrr_manifests.models import Manifest
+
+from rdrr_converter.architectures.base import Arrangement, Keys, StackRule, TensorRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import FULL, SLIDING, stated_types
 from rdrr_converter.architectures.tensors import norm, projection
@@ -267,3 +269,53 @@ def _common_sizes(config: Config, stated: Any) -> tuple[Any, Any]:
             stated,
         )
     return sizes[0].get("head_dim"), sizes[0].get("num_key_value_heads")
+
+
+def exported(config: Keys, manifest: Manifest, names: Collection[str]) -> Keys:
+    """Return the keys of Gemma 4."""
+    sizes, rope, moe = manifest.architecture, manifest.inference.rope, manifest.moe_config
+    full: Keys = {"rope_type": "default", "rope_theta": config.pop("rope_theta")}
+    if rope.rope_frequency_base_dim is not None:
+        full |= {"rope_type": "proportional", "partial_rotary_factor": rope.partial_rotary_factor}
+    local = {"rope_type": "default", "rope_theta": config.pop("rope_local_base_freq", None)}
+    with_keys = sum(name.endswith(".self_attn.k_proj.weight") for name in names)
+    with_values = sum(name.endswith(".self_attn.v_proj.weight") for name in names)
+    found = config | {
+        **exported_inputs(manifest),
+        "attention_k_eq_v": with_values < with_keys,
+        "enable_moe_block": moe is not None,
+        "global_head_dim": sizes.global_head_dim or sizes.head_dim,
+        "layer_types": config.get("layer_types") or uniform_types(config),
+        "num_global_key_value_heads": sizes.num_global_key_value_heads,
+        "rope_parameters": {FULL: full, SLIDING: local},
+        "use_double_wide_mlp": manifest.inference.ffn.use_double_wide_mlp,
+    }
+    if moe is not None:
+        found |= {
+            "moe_intermediate_size": moe.expert_intermediate_size,
+            "num_experts": moe.num_experts,
+            "top_k_experts": moe.num_experts_per_token,
+        }
+    return without_usual_keys(found)
+
+
+def exported_inputs(manifest: Manifest) -> Keys:
+    """Return the keys of the inputs of layers."""
+    sizes = manifest.architecture
+    return {
+        "hidden_size_per_layer_input": sizes.hidden_size_per_layer_input or 0,
+        "num_kv_shared_layers": sizes.num_kv_shared_layers or 0,
+        "vocab_size_per_layer_input": sizes.vocab_size_per_layer_input or 0,
+    }
+
+
+def uniform_types(config: Keys) -> list[str]:
+    """Return the types of layers that all have the same one."""
+    kind = SLIDING if config.get("sliding_window") else FULL
+    return [kind] * int(config["num_hidden_layers"])
+
+
+def without_usual_keys(config: Keys) -> Keys:
+    """Return a configuration without keys that only other architectures have."""
+    unused = ("query_pre_attn_scalar", "partial_rotary_factor")
+    return {key: value for key, value in config.items() if key not in unused}

@@ -9,20 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.base import TensorRule
 from rdrr_converter.architectures.config import Config
-from rdrr_converter.architectures.tensors import (
-    FEED_FORWARD,
-    QWEN_EXPERTS,
-    in_layers,
-    projection,
-    router,
-)
 
 SHARED_EXPERTS = (
-    projection("mlp.shared_experts.gate_proj", "shared", "hidden"),
-    projection("mlp.shared_experts.up_proj", "shared", "hidden"),
-    projection("mlp.shared_experts.down_proj", "hidden", "shared"),
+    tensors.projection("mlp.shared_experts.gate_proj", "shared", "hidden"),
+    tensors.projection("mlp.shared_experts.up_proj", "shared", "hidden"),
+    tensors.projection("mlp.shared_experts.down_proj", "hidden", "shared"),
 )
 SELECTION_BIAS = TensorRule(
     "model.layers.{layer}.mlp.gate.e_score_correction_bias", "router", ("experts",)
@@ -64,8 +58,10 @@ def stated_sparse_layers(config: Config) -> tuple[int, ...] | None:
 def feed_forwards(*more: TensorRule) -> tuple[TensorRule, ...]:
     """Return the rules for dense layers and for layers with experts, which also have `more`."""
     return (
-        *in_layers(dense_layers, *FEED_FORWARD),
-        *in_layers(sparse_layers, router("mlp.gate"), *more, *QWEN_EXPERTS, *SHARED_EXPERTS),
+        *tensors.in_layers(dense_layers, *tensors.FEED_FORWARD),
+        *tensors.in_layers(
+            sparse_layers, tensors.router("mlp.gate"), *more, *tensors.QWEN_EXPERTS, *SHARED_EXPERTS
+        ),
     )
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import inf, isinf
+from typing import Any
+
+from rdrr_manifests.models import Manifest
 
 from rdrr_converter.architectures import config as read
-from rdrr_converter.architectures.base import Block, StackRule, TensorRule
+from rdrr_converter.architectures.base import Block, Keys, StackRule, TensorRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.tensors import bias, norm, projection
 
@@ -79,6 +82,27 @@ class StateSpaceKeys:
             "ssm_state_size": read.integer(self.state),
             "ssm_conv_kernel_dim": read.integer(self.kernel),
         }
+
+    def exported(self, manifest: Manifest) -> Keys:
+        """Return the keys of the state space; none if no layer has one."""
+        sizes, block = manifest.architecture, manifest.inference.state_space
+        if block is None or sizes.ssm_num_heads is None or sizes.ssm_head_dim is None:
+            return {}
+        width = sizes.ssm_num_heads * sizes.ssm_head_dim
+        found: dict[str, Any] = {
+            self.heads: sizes.ssm_num_heads,
+            self.head_dim: sizes.ssm_head_dim,
+            self.groups: sizes.ssm_num_groups,
+            self.state: sizes.ssm_state_size,
+            self.kernel: sizes.ssm_conv_kernel_dim,
+        }
+        if block.least_step or block.most_step is not None:  # JSON has no infinity
+            most = {"__float__": "Infinity"} if block.most_step is None else block.most_step
+            found["time_step_limit"] = [block.least_step, most]
+        if self.expand and not self.width:
+            factor = width / sizes.hidden_size
+            found[self.expand] = int(factor) if factor == int(factor) else factor
+        return found
 
     def dimensions(self) -> Mapping[str, Callable[[Config], int]]:
         """Return the words for the shapes of `tensors`."""

@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.base import ArchitectureRule, TensorRule
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    QUERY_KEY_NORMS,
-    UNGATED_FEED_FORWARD,
-    attention_biases,
-    norm,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 
@@ -46,25 +36,19 @@ APERTUS = ArchitectureRule(
         "tie_word_embeddings": False,
         "vocab_size": 131072,
     },
-    attention={"query_pre_attn_scalar": read.head_dim},
     normalization={"rms_norm_eps": read.number("rms_norm_eps")},
     ffn={"activation": read.activation("hidden_act"), "gated_activation": False},
-    output={},
-    layer_types=all_full,
     stated_by_tensors=("qk_norm",),
-    tensors=(
-        EMBEDDING,
-        norm("attention_layernorm"),
-        norm("feedforward_layernorm"),
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        *QUERY_KEY_NORMS,
-        *UNGATED_FEED_FORWARD,
+    tensors=tensors.of_model(
+        tensors.norm("attention_layernorm"),
+        tensors.norm("feedforward_layernorm"),
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.QUERY_KEY_NORMS,
+        *tensors.UNGATED_FEED_FORWARD,
         _parameter("alpha_p", "one"),
         _parameter("alpha_n", "one"),
         _parameter("beta"),
         _parameter("eps"),
-        FINAL_NORM,
-        HEAD,
     ),
 )

@@ -9,13 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
+from rdrr_manifests.models import Manifest
+
+from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures._rope import read_rope
 from rdrr_converter.architectures.config import Config
+from rdrr_converter.architectures.layers import all_full
 
 Rule = Callable[[Config], object]
 """A function that reads one field of a typed block from the configuration."""
+
+Keys = dict[str, Any]
+"""Content of a `config.json` that is being built."""
 
 Block = Mapping[str, object]
 """Fields of a typed block by Python name, each a `Rule` or a constant."""
@@ -104,6 +112,16 @@ class StackRule:
     pieces: tuple[tuple[int, str], ...] = ()
 
 
+ATTENTION: Block = MappingProxyType({"query_pre_attn_scalar": read.head_dim})
+WINDOWED_ATTENTION: Block = MappingProxyType(
+    {**ATTENTION, "sliding_window": read.window("sliding_window")}
+)
+RMS_NORMS: Block = MappingProxyType(
+    {"rms_norm_eps": read.number("rms_norm_eps"), "post_attention_norm": True}
+)
+FEED_FORWARD: Block = MappingProxyType({"activation": read.activation("hidden_act")})
+"""Fields of the typed blocks of Llama, and of models of its form with a sliding window."""
+
 BODY = "model."
 """Prefix of the canonical names of all tensors except the head."""
 
@@ -113,19 +131,19 @@ _EXPERT = re.compile(r"(?<=\.experts\.)\d+(?=\.)")
 
 @dataclass(frozen=True)
 class ArchitectureRule:
-    """The description of an architecture.
+    """The description of an architecture: what of it differs from Llama.
 
     Attributes:
         name: Its `model_type`, which is also the name of its file.
         classes: Values of `architectures` in config.json.
         defaults: Values that transformers assumes for absent configuration keys.
+        tensors: The tensors in storage order.
         attention: Fields of the block `inference.attention`.
         normalization: Fields of the block `inference.normalization`.
         ffn: Fields of the block `inference.ffn`.
         output: Fields of the block `inference.output`.
         layer_types: Rule for the type of each layer: `full_attention`, `sliding_attention`, or a
             type with a recurrent state.
-        tensors: The tensors in storage order.
         rope: Rule for the block `inference.rope`.
         branch_scale: Factor on the outputs of attention and feed-forward network before they are
             added to the residual stream.
@@ -136,6 +154,7 @@ class ArchitectureRule:
             tokens.
         stated_by_tensors: Configuration keys that are not read, since the tensors say the same.
         model_types: Further values of `model_type` and of `--arch` for this architecture.
+        text_type: `model_type` of the text model in transformers, where it is not the name.
         prefixes: Prefixes that checkpoints use in place of `body`.
         body: Prefix of the names of all tensors except the head, in checkpoints of transformers.
         names: Names of modules in checkpoints of transformers, by canonical name, where they
@@ -161,19 +180,22 @@ class ArchitectureRule:
         extra_layers: Configuration key with the number of layers after the last one, which only
             predict further tokens (multi-token prediction). The first is the draft head if
             `has_draft_head`; all others are left out.
+        exported: Returns the configuration of an export with the keys that follow from several
+            fields or from tensors, given the configuration so far, the manifest and the names of
+            the tensors. Keys with a `KeyRule` are written by themselves.
         has_draft_head: Whether checkpoints may have a head for multi-token prediction of the form
-            that `rdrr_converter.draft_head` describes.
+            that `rdrr_converter.reading.draft_head` describes.
     """
 
     name: str
     classes: tuple[str, ...]
     defaults: Mapping[str, object]
-    attention: Block
-    normalization: Block
-    ffn: Block
-    output: Block
-    layer_types: Callable[[Config], tuple[str, ...]]
     tensors: tuple[TensorRule, ...]
+    attention: Block = field(default_factory=lambda: ATTENTION)
+    normalization: Block = field(default_factory=lambda: RMS_NORMS)
+    ffn: Block = field(default_factory=lambda: FEED_FORWARD)
+    output: Block = field(default_factory=dict)
+    layer_types: Callable[[Config], tuple[str, ...]] = all_full
     rope: Callable[[Config], Mapping[str, object]] = read_rope
     branch_scale: Callable[[Config], float] | float = 1.0
     parallel: Callable[[Config], bool] | bool = False
@@ -182,6 +204,7 @@ class ArchitectureRule:
     mask_token: str | None = None
     stated_by_tensors: tuple[str, ...] = ()
     model_types: tuple[str, ...] = ()
+    text_type: str = ""
     prefixes: tuple[str, ...] = (BODY, "")
     ignored: tuple[str, ...] = (
         r".*\.rotary_emb\.(inv_freq|cos_cached|sin_cached)$",
@@ -204,6 +227,7 @@ class ArchitectureRule:
     pattern: Block = field(default_factory=dict)
     has_experts: Callable[[Config], bool] | None = None
     unused: Callable[[Config], Collection[str]] | None = None
+    exported: Callable[[Keys, Manifest, Collection[str]], Keys] = lambda config, *_: config
 
     def config(self, values: Mapping[str, Any], where: object) -> Config:
         """Return a configuration with the defaults and the key names of this architecture."""

@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_interleaved_rope
 from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    QUERY_KEY_NORMS_PER_HEAD,
-    attention_biases,
-    norm,
-    required_if,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 QK_NORM = read.flag("use_qk_norm")
@@ -39,20 +28,15 @@ COHERE = ArchitectureRule(
     },
     attention={"query_pre_attn_scalar": read.head_dim, "query_key_norm_per_head": QK_NORM},
     normalization={"rms_norm_eps": read.number("rms_norm_eps"), "layer_norm": True},
-    ffn={"activation": read.activation("hidden_act")},
     output={"logit_input_scale": read.number("logit_scale")},
     rope=read_interleaved_rope,
-    layer_types=all_full,
     parallel=True,
     keys={"rms_norm_eps": "layer_norm_eps"},
-    tensors=(
-        EMBEDDING,
-        norm("input_layernorm"),
-        *required_if(QK_NORM, *QUERY_KEY_NORMS_PER_HEAD),
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        *FEED_FORWARD,
-        FINAL_NORM,
-        HEAD,
+    tensors=tensors.of_model(
+        tensors.norm("input_layernorm"),
+        *tensors.required_if(QK_NORM, *tensors.QUERY_KEY_NORMS_PER_HEAD),
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.FEED_FORWARD,
     ),
 )

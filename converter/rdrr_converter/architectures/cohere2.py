@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_interleaved_rope
 from rdrr_converter.architectures.base import ArchitectureRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import FULL, every_nth_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    attention_biases,
-    norm,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 LAYER_TYPES = every_nth_full("sliding_window_pattern")
@@ -50,19 +42,15 @@ COHERE2 = ArchitectureRule(
         "sliding_window": lambda config: config.integer("sliding_window"),
     },
     normalization={"rms_norm_eps": read.number("rms_norm_eps"), "layer_norm": True},
-    ffn={"activation": read.activation("hidden_act")},
     output={"logit_input_scale": read.number("logit_scale")},
     rope=_rope,
     layer_types=LAYER_TYPES,
     parallel=True,
     keys={"rms_norm_eps": "layer_norm_eps"},
-    tensors=(
-        EMBEDDING,
-        norm("input_layernorm"),
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        *FEED_FORWARD,
-        FINAL_NORM,
-        HEAD,
+    tensors=tensors.of_model(
+        tensors.norm("input_layernorm"),
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.FEED_FORWARD,
     ),
 )

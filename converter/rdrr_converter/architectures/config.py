@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from rdrr_format.errors import ConversionError, SourceError
 
@@ -24,6 +24,9 @@ ACTIVATIONS = {
     "xielu": "xielu",
 }
 """Names of activations in configurations and in the manifest, where `gelu` is the tanh form."""
+
+STATED_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+"""The names that an export writes, by the manifest's: the first of those with one meaning."""
 
 
 class Config:
@@ -162,27 +165,51 @@ def head_dim(config: Config) -> float:
     return float(config.head_dim)
 
 
-def number(key: str) -> Callable[[Config], float]:
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class KeyRule(Generic[Value]):
+    """Rule: the value of a key, which an export can write again.
+
+    Attributes:
+        keys: The key; several are names of one value.
+        value: Reads the value.
+        stored: Returns what a configuration states for a value of the manifest.
+    """
+
+    keys: tuple[str, ...]
+    value: Callable[[Config], Value]
+    stored: Callable[[Any], Any] = lambda value: value
+
+    def __call__(self, config: Config) -> Value:
+        """Return the value."""
+        return self.value(config)
+
+
+def number(key: str) -> KeyRule[float]:
     """Rule: a required number."""
-    return lambda config: config.number(key)
+    return KeyRule((key,), lambda config: config.number(key))
 
 
-def optional_number(key: str) -> Callable[[Config], float | None]:
+def optional_number(key: str) -> KeyRule[float | None]:
     """Rule: a number or None."""
-    return lambda config: config.optional_number(key)
+    return KeyRule((key,), lambda config: config.optional_number(key))
 
 
-def optional_integer(key: str) -> Callable[[Config], int | None]:
+def optional_integer(key: str) -> KeyRule[int | None]:
     """Rule: a whole number or None."""
-    return lambda config: None if config.get(key) is None else config.integer(key)
+    return KeyRule((key,), lambda config: None if config.get(key) is None else config.integer(key))
 
 
-def window(key: str) -> Callable[[Config], int | None]:
+def window(key: str) -> KeyRule[int | None]:
     """Rule: the size of a sliding window; None if it is null or 0."""
-    return lambda config: config.integer(key) if config.get(key) not in (None, 0) else None
+    return KeyRule(
+        (key,), lambda config: config.integer(key) if config.get(key) not in (None, 0) else None
+    )
 
 
-def integer(*keys: str) -> Callable[[Config], int]:
+def integer(*keys: str) -> KeyRule[int]:
     """Rule: a required whole number, of which `keys` are several names with one value.
 
     Raises:
@@ -201,7 +228,7 @@ def integer(*keys: str) -> Callable[[Config], int]:
                 raise config.fault(key, f"{chosen[first]}, as {first} states", value)
         return chosen[first]
 
-    return read
+    return KeyRule(keys, read)
 
 
 @dataclass(frozen=True)
@@ -227,12 +254,12 @@ def flag(key: str) -> Flag:
     return Flag(key)
 
 
-def negated(key: str) -> Callable[[Config], bool]:
+def negated(key: str) -> KeyRule[bool]:
     """Rule: the opposite of a truth value."""
-    return lambda config: not config.flag(key)
+    return KeyRule((key,), lambda config: not config.flag(key), lambda value: not value)
 
 
-def activation(*keys: str) -> Callable[[Config], str]:
+def activation(*keys: str) -> KeyRule[str]:
     """Rule: the manifest's name of the activation in the first of `keys` with a value."""
 
     def read(config: Config) -> str:
@@ -248,4 +275,4 @@ def activation(*keys: str) -> Callable[[Config], str]:
             )
         return ACTIVATIONS[name]
 
-    return read
+    return KeyRule(keys, read, lambda name: STATED_ACTIVATIONS.get(name, name))

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._latent import ATTENTION, SIZES, TENSORS
 from rdrr_converter.architectures._mixtures import SOFTMAX_EXPERTS, feed_forwards
 from rdrr_converter.architectures._rope import interleaved, read_rope
 from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    QWEN_EXPERTS,
-    TWO_NORMS,
-    stacked_experts,
-)
 
 DEEPSEEK_V2 = ArchitectureRule(
     name="deepseek_v2",
@@ -50,22 +41,12 @@ DEEPSEEK_V2 = ArchitectureRule(
     },
     sizes=SIZES,
     attention=ATTENTION,
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
     experts=SOFTMAX_EXPERTS,
     rope=interleaved(read_rope),
-    layer_types=all_full,
-    stacks=stacked_experts(*QWEN_EXPERTS),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
+    stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
         *TENSORS,
         *feed_forwards(),
-        FINAL_NORM,
-        HEAD,
     ),
 )

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._latent import ATTENTION, SIZES, TENSORS
 from rdrr_converter.architectures._mixtures import SELECTION_BIAS, SIGMOID_EXPERTS, feed_forwards
 from rdrr_converter.architectures._rope import interleaved_if, read_rope
 from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    QWEN_EXPERTS,
-    TWO_NORMS,
-    stacked_experts,
-)
 
 DEEPSEEK_V3 = ArchitectureRule(
     name="deepseek_v3",
@@ -52,25 +43,15 @@ DEEPSEEK_V3 = ArchitectureRule(
     },
     sizes=SIZES,
     attention=ATTENTION,
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
     model_types=("kimi_k2",),
     experts=SIGMOID_EXPERTS,
     rope=interleaved_if("rope_interleave", read_rope),
-    layer_types=all_full,
-    stacks=stacked_experts(*QWEN_EXPERTS),
+    stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
     extra_layers="num_nextn_predict_layers",
     has_draft_head=True,
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
         *TENSORS,
         *feed_forwards(SELECTION_BIAS),
-        FINAL_NORM,
-        HEAD,
     ),
 )

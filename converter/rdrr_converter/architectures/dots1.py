@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._mixtures import SELECTION_BIAS, SIGMOID_EXPERTS, feed_forwards
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.base import WINDOWED_ATTENTION, ArchitectureRule
 from rdrr_converter.architectures.layers import window_from
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    QUERY_KEY_NORMS,
-    QWEN_EXPERTS,
-    TWO_NORMS,
-    attention_biases,
-    stacked_experts,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 
@@ -48,27 +38,15 @@ DOTS1 = ArchitectureRule(
         "topk_group": 1,
         "vocab_size": 152064,
     },
-    attention={
-        "query_pre_attn_scalar": read.head_dim,
-        "sliding_window": read.window("sliding_window"),
-    },
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
+    attention=WINDOWED_ATTENTION,
     experts=SIGMOID_EXPERTS,
     layer_types=window_from("max_window_layers"),
-    stacks=stacked_experts(*QWEN_EXPERTS),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        *QUERY_KEY_NORMS,
+    stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.QUERY_KEY_NORMS,
         *feed_forwards(SELECTION_BIAS),
-        FINAL_NORM,
-        HEAD,
     ),
 )

@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import interleaved, read_rope
 from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    TWO_NORMS,
-    attention_biases,
-    feed_forward_biases,
-)
 
 BIAS = read.flag("use_bias")
 
@@ -36,23 +26,12 @@ ERNIE4_5 = ArchitectureRule(
         "tie_word_embeddings": True,
         "vocab_size": 103424,
     },
-    attention={"query_pre_attn_scalar": read.head_dim},
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
     rope=interleaved(read_rope),
-    layer_types=all_full,
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(*[BIAS] * 4),
-        *FEED_FORWARD,
-        *feed_forward_biases(BIAS),
-        FINAL_NORM,
-        HEAD,
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[BIAS] * 4),
+        *tensors.FEED_FORWARD,
+        *tensors.feed_forward_biases(BIAS),
     ),
 )

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._mixtures import SHARED_EXPERTS, shared_width
 from rdrr_converter.architectures._rope import interleaved, read_rope
 from rdrr_converter.architectures.base import ArchitectureRule, TensorRule
 from rdrr_converter.architectures.config import Config
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    QWEN_EXPERTS,
-    TWO_NORMS,
-    attention_biases,
-    feed_forward_biases,
-    in_layers,
-    router,
-    stacked_experts,
-)
 
 USE_BIAS = read.flag("use_bias")
 SMALLEST_SUM = 1e-9
@@ -86,13 +72,6 @@ ERNIE4_5_MOE = ArchitectureRule(
         "use_bias": False,
         "vocab_size": 103424,
     },
-    attention={"query_pre_attn_scalar": read.head_dim},
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
     experts={
         "num_experts": read.integer("moe_num_experts", "num_experts"),
         "num_experts_per_token": read.integer("moe_k", "num_experts_per_tok"),
@@ -102,19 +81,21 @@ ERNIE4_5_MOE = ArchitectureRule(
         "normalize_weights": always_normalized,
     },
     rope=interleaved(read_rope),
-    layer_types=all_full,
-    stacks=stacked_experts(*QWEN_EXPERTS),
+    stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
     other_parts=(r"model\.mtp_.*",),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(*[USE_BIAS] * 4),
-        *in_layers(dense_layers, *FEED_FORWARD, *feed_forward_biases(USE_BIAS)),
-        *in_layers(
-            sparse_layers, router("mlp.gate"), SELECTION_BIAS, *QWEN_EXPERTS, *SHARED_EXPERTS
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[USE_BIAS] * 4),
+        *tensors.in_layers(
+            dense_layers, *tensors.FEED_FORWARD, *tensors.feed_forward_biases(USE_BIAS)
         ),
-        FINAL_NORM,
-        HEAD,
+        *tensors.in_layers(
+            sparse_layers,
+            tensors.router("mlp.gate"),
+            SELECTION_BIAS,
+            *tensors.QWEN_EXPERTS,
+            *SHARED_EXPERTS,
+        ),
     ),
 )

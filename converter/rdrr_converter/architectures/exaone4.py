@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_rope_of_windows
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.base import RMS_NORMS, WINDOWED_ATTENTION, ArchitectureRule
 from rdrr_converter.architectures.layers import every_nth_full_if_window
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    POST_NORMS,
-    QUERY_KEY_NORMS,
-)
 
 EXAONE4 = ArchitectureRule(
     name="exaone4",
@@ -34,26 +25,14 @@ EXAONE4 = ArchitectureRule(
         "tie_word_embeddings": False,
         "vocab_size": 102400,
     },
-    attention={
-        "query_pre_attn_scalar": read.head_dim,
-        "sliding_window": read.window("sliding_window"),
-    },
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-        "post_feedforward_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
+    attention=WINDOWED_ATTENTION,
+    normalization={**RMS_NORMS, "post_feedforward_norm": True},
     rope=read_rope_of_windows,
     layer_types=every_nth_full_if_window("sliding_window_pattern"),
-    tensors=(
-        EMBEDDING,
-        *ATTENTION,
-        *QUERY_KEY_NORMS,
-        *POST_NORMS,
-        *FEED_FORWARD,
-        FINAL_NORM,
-        HEAD,
+    tensors=tensors.of_model(
+        *tensors.ATTENTION,
+        *tensors.QUERY_KEY_NORMS,
+        *tensors.POST_NORMS,
+        *tensors.FEED_FORWARD,
     ),
 )

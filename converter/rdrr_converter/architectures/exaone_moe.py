@@ -4,24 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rdrr_converter.architectures import _mixtures
+from rdrr_converter.architectures import _mixtures, tensors
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures.base import ArchitectureRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.exaone4 import EXAONE4
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    QUERY_KEY_NORMS,
-    QWEN_EXPERTS,
-    TWO_NORMS,
-    in_layers,
-    router,
-    stacked_experts,
-)
 
 PUBLISHED_BIAS = "model.layers.{layer}.mlp.e_score_correction_bias"
 
@@ -78,24 +65,21 @@ EXAONE_MOE: ArchitectureRule = replace(
         "num_experts": read.integer("num_experts", "num_local_experts"),
         "shared_expert_intermediate_size": _mixtures.shared_width("num_shared_experts"),
     },
-    stacks=stacked_experts(*QWEN_EXPERTS),
+    stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
     names={_mixtures.SELECTION_BIAS.name: PUBLISHED_BIAS},
     extra_layers="num_nextn_predict_layers",
     other_parts=(r"mtp\..*",),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *QUERY_KEY_NORMS,
-        *in_layers(dense_layers, *FEED_FORWARD),
-        *in_layers(
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.QUERY_KEY_NORMS,
+        *tensors.in_layers(dense_layers, *tensors.FEED_FORWARD),
+        *tensors.in_layers(
             sparse_layers,
-            router("mlp.gate"),
+            tensors.router("mlp.gate"),
             _mixtures.SELECTION_BIAS,
-            *QWEN_EXPERTS,
+            *tensors.QWEN_EXPERTS,
             *_mixtures.SHARED_EXPERTS,
         ),
-        FINAL_NORM,
-        HEAD,
     ),
 )

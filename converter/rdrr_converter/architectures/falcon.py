@@ -6,31 +6,16 @@ decoder (40B, 180B, 11B) have several, and a norm for each branch or one for bot
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from rdrr_format.errors import ConversionError
+from rdrr_manifests.models import Manifest
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_rope
-from rdrr_converter.architectures.base import ArchitectureRule, StackRule
+from rdrr_converter.architectures.base import ArchitectureRule, Keys, StackRule
 from rdrr_converter.architectures.config import Config
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    FINAL_NORM_BIAS,
-    GGUF_STACKS,
-    HEAD,
-    STACKED_ATTENTION,
-    STACKED_BIASES,
-    UNGATED_FEED_FORWARD,
-    attention_biases,
-    layer_names,
-    norm,
-    norm_biases,
-    ungated_biases,
-)
 
 BIAS = read.flag("bias")
 LAYER = "transformer.h.{layer}"
@@ -94,9 +79,23 @@ def _norm_names(config: Config) -> dict[str, str]:
     """Return the names of the norms, which differ between the two decoders."""
     is_new = config.flag("new_decoder_architecture") and has_two_norms(config)
     names = ("ln_attn", "ln_mlp") if is_new else ("input_layernorm", "post_attention_layernorm")
-    return layer_names(
+    return tensors.layer_names(
         LAYER, dict(zip(("input_layernorm", "post_attention_layernorm"), names, strict=True))
     )
+
+
+def exported(config: Keys, manifest: Manifest, _: Collection[str]) -> Keys:
+    """Return the keys of the newer decoder only where the older cannot express the model."""
+    blocks, kv_heads = manifest.inference, config["num_key_value_heads"]
+    is_parallel = blocks.layer_pattern.parallel_residual
+    two_norms = blocks.normalization.post_attention_norm
+    is_new = is_parallel and (two_norms or kv_heads > 1)
+    return config | {
+        "multi_query": kv_heads == 1 and not is_new,
+        "new_decoder_architecture": is_new,
+        "num_ln_in_parallel_attn": (2 if two_norms else 1) if is_new else None,
+        "parallel_attn": is_parallel,
+    }
 
 
 FALCON = ArchitectureRule(
@@ -121,17 +120,15 @@ FALCON = ArchitectureRule(
     },
     sizes={"num_key_value_heads": kv_heads},
     inner=inner_size,
-    attention={"query_pre_attn_scalar": read.head_dim},
     normalization={
         "rms_norm_eps": read.number("rms_norm_eps"),
         "post_attention_norm": has_two_norms,
         "layer_norm": True,
     },
     ffn={"activation": read.activation("hidden_act"), "gated_activation": False},
-    output={},
     rope=_rope,
-    layer_types=all_full,
     parallel=is_parallel,
+    exported=exported,
     body="transformer.",
     prefixes=("transformer.", ""),
     keys={
@@ -144,7 +141,7 @@ FALCON = ArchitectureRule(
     names={
         "model.embed_tokens": "transformer.word_embeddings",
         "model.norm": "transformer.ln_f",
-        **layer_names(
+        **tensors.layer_names(
             LAYER,
             {
                 "self_attn.o_proj": "self_attention.dense",
@@ -155,23 +152,23 @@ FALCON = ArchitectureRule(
     },
     names_in=_norm_names,
     stacks=(
-        StackRule(f"{STACK}.weight", STACKED_ATTENTION.parts, by_head=True),
-        StackRule(f"{STACK}.bias", STACKED_BIASES.parts, by_head=True),
-        *GGUF_STACKS,
+        StackRule(f"{STACK}.weight", tensors.STACKED_ATTENTION.parts, by_head=True),
+        StackRule(f"{STACK}.bias", tensors.STACKED_BIASES.parts, by_head=True),
+        *tensors.GGUF_STACKS,
     ),
     ignored=(r".*\.self_attention\.(maybe_rotary|rotary_emb|rotary)\.inv_freq",),
     tensors=(
-        EMBEDDING,
-        norm("input_layernorm"),
-        norm("post_attention_layernorm", required=has_two_norms),
-        *norm_biases("input_layernorm"),
-        *norm_biases("post_attention_layernorm", required=has_two_norms),
-        *ATTENTION,
-        *attention_biases(*[BIAS] * 4),
-        *UNGATED_FEED_FORWARD,
-        *ungated_biases(BIAS),
-        FINAL_NORM,
-        FINAL_NORM_BIAS,
-        HEAD,
+        tensors.EMBEDDING,
+        tensors.norm("input_layernorm"),
+        tensors.norm("post_attention_layernorm", required=has_two_norms),
+        *tensors.norm_biases("input_layernorm"),
+        *tensors.norm_biases("post_attention_layernorm", required=has_two_norms),
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[BIAS] * 4),
+        *tensors.UNGATED_FEED_FORWARD,
+        *tensors.ungated_biases(BIAS),
+        tensors.FINAL_NORM,
+        tensors.FINAL_NORM_BIAS,
+        tensors.HEAD,
     ),
 )

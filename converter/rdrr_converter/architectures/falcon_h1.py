@@ -7,23 +7,17 @@ its output.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from math import sqrt
+
+from rdrr_manifests.models import Manifest
+from rdrr_manifests.models.state_space import StateSpace
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._state_space import STEP_LIMITS, StateSpaceKeys, input_stacks
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.base import ArchitectureRule, Keys
 from rdrr_converter.architectures.config import Config
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    TWO_NORMS,
-    attention_biases,
-    feed_forward_biases,
-    layer_names,
-)
 
 KEYS = StateSpaceKeys(width="mamba_d_ssm")
 WITH_ATTENTION = "attention_and_state_space"
@@ -105,6 +99,30 @@ def feed_forward_factor(index: int) -> Callable[[Config], float]:
     return lambda config: factors(config, "mlp_multipliers", 2)[index]
 
 
+def exported(config: Keys, manifest: Manifest, _: Collection[str]) -> Keys:
+    """Return the factors of Falcon-H1; those on inputs are part of the others."""
+    sizes, blocks = manifest.architecture, manifest.inference
+    block, output = blocks.state_space or StateSpace(), blocks.output
+    inputs = block.input_multipliers or (1.0, 1.0, 1.0)
+    heads, dim = sizes.ssm_num_heads or 0, sizes.ssm_head_dim or 0
+    return (
+        config
+        | KEYS.exported(manifest)
+        | {
+            "attention_out_multiplier": block.attention_multiplier,
+            "embedding_multiplier": output.embedding_scale or 1.0,
+            "key_multiplier": sqrt(sizes.head_dim / blocks.attention.query_pre_attn_scalar),
+            "lm_head_multiplier": output.logit_input_scale,
+            "mamba_d_ssm": heads * dim,
+            "mamba_norm_before_gate": block.norm_before_gate,
+            "mlp_multipliers": [blocks.ffn.gate_multiplier, blocks.ffn.output_multiplier],
+            "query_pre_attn_scalar": None,
+            "ssm_multipliers": [block.gate_multiplier, *inputs, block.step_multiplier],
+            "ssm_out_multiplier": block.output_multiplier,
+        }
+    )
+
+
 FALCON_H1 = ArchitectureRule(
     name="falcon_h1",
     classes=("FalconH1ForCausalLM", "FalconH1Model"),
@@ -144,7 +162,6 @@ FALCON_H1 = ArchitectureRule(
     },
     sizes=KEYS.sizes(),
     attention={"query_pre_attn_scalar": query_scalar},
-    normalization={"rms_norm_eps": read.number("rms_norm_eps"), "post_attention_norm": True},
     ffn={
         "activation": read.activation("hidden_act"),
         "gate_multiplier": feed_forward_factor(0),
@@ -167,11 +184,12 @@ FALCON_H1 = ArchitectureRule(
             attention_input(config) * factor(config, "attention_out_multiplier")
         ),
     },
+    exported=exported,
     layer_types=attention_and_state_space,
     dimensions=KEYS.dimensions(),
     names={
         "model.norm": "model.final_layernorm",
-        **layer_names(
+        **tensors.layer_names(
             "model.layers.{layer}",
             {
                 "post_attention_layernorm": "pre_ff_layernorm",
@@ -182,15 +200,12 @@ FALCON_H1 = ArchitectureRule(
         ),
     },
     stacks=input_stacks(),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         *KEYS.tensors(gated_norm=GATED_NORM, out_bias="projectors_bias"),
-        *FEED_FORWARD,
-        *feed_forward_biases(read.flag("mlp_bias")),
-        FINAL_NORM,
-        HEAD,
+        *tensors.FEED_FORWARD,
+        *tensors.feed_forward_biases(read.flag("mlp_bias")),
     ),
 )

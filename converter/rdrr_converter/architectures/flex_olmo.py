@@ -5,20 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.olmo2 import OLMO2
 from rdrr_converter.architectures.olmoe import OLMOE
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    POST_NORMS,
-    QWEN_EXPERTS,
-    attention_biases,
-    norm,
-    router,
-    stacked_experts,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 
@@ -42,17 +31,14 @@ FLEX_OLMO = replace(
         "vocab_size": 100352,
     },
     experts=OLMOE.experts,
-    stacks=stacked_experts(*QWEN_EXPERTS),
-    tensors=(
-        EMBEDDING,
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        norm("self_attn.q_norm", "q"),
-        norm("self_attn.k_norm", "kv"),
-        *POST_NORMS,
-        router("mlp.gate"),
-        *QWEN_EXPERTS,
-        FINAL_NORM,
-        HEAD,
+    stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
+    tensors=tensors.of_model(
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        tensors.norm("self_attn.q_norm", "q"),
+        tensors.norm("self_attn.k_norm", "kv"),
+        *tensors.POST_NORMS,
+        tensors.router("mlp.gate"),
+        *tensors.QWEN_EXPERTS,
     ),
 )

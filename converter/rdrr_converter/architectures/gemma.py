@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
-from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    TWO_NORMS,
-    attention_biases,
-)
+from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule
 
 ATTENTION_BIAS = read.flag("attention_bias")
 
@@ -37,22 +28,14 @@ GEMMA = ArchitectureRule(
         "query_pre_attn_scalar": read.head_dim,
         "causal": read.negated("use_bidirectional_attention"),
     },
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "rms_norm_weight_offset": True,
-        "post_attention_norm": True,
-    },
+    normalization={**RMS_NORMS, "rms_norm_weight_offset": True},
     # Its first configurations say `gelu` although the model was trained with the tanh form.
     ffn={"activation": "gelu"},
     output={"scale_embeddings": True},
-    layer_types=all_full,
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        *FEED_FORWARD,
-        FINAL_NORM,
-        HEAD,
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.FEED_FORWARD,
     ),
 )

@@ -6,17 +6,9 @@ Every other layer has a sliding window.
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule
 from rdrr_converter.architectures.layers import alternating
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    FOUR_NORMS,
-    HEAD,
-    attention_biases,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 
@@ -48,9 +40,8 @@ GEMMA2 = ArchitectureRule(
         "sliding_window": read.window("sliding_window"),
     },
     normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
+        **RMS_NORMS,
         "rms_norm_weight_offset": True,
-        "post_attention_norm": True,
         "pre_feedforward_norm": True,
         "post_feedforward_norm": True,
     },
@@ -60,13 +51,10 @@ GEMMA2 = ArchitectureRule(
         "scale_embeddings": True,
     },
     layer_types=alternating,
-    tensors=(
-        EMBEDDING,
-        *FOUR_NORMS,
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        *FEED_FORWARD,
-        FINAL_NORM,
-        HEAD,
+    tensors=tensors.of_model(
+        *tensors.FOUR_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.FEED_FORWARD,
     ),
 )

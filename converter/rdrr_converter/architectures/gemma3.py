@@ -6,19 +6,10 @@ It has four (1 + w) norms per layer; local layers have a sliding window and thei
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_dual_rope
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule
 from rdrr_converter.architectures.layers import every_nth_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    FOUR_NORMS,
-    HEAD,
-    QUERY_KEY_NORMS,
-    attention_biases,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 
@@ -26,6 +17,7 @@ GEMMA3 = ArchitectureRule(
     name="gemma3",
     classes=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "Gemma3TextModel"),
     model_types=("gemma3_text",),
+    text_type="gemma3_text",
     defaults={
         "head_dim": 256,
         "hidden_activation": "gelu_pytorch_tanh",
@@ -50,9 +42,8 @@ GEMMA3 = ArchitectureRule(
         "sliding_window": read.optional_integer("sliding_window"),
     },
     normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
+        **RMS_NORMS,
         "rms_norm_weight_offset": True,
-        "post_attention_norm": True,
         "pre_feedforward_norm": True,
         "post_feedforward_norm": True,
     },
@@ -63,15 +54,12 @@ GEMMA3 = ArchitectureRule(
     },
     rope=read_dual_rope,
     layer_types=every_nth_full("sliding_window_pattern"),
-    tensors=(
-        EMBEDDING,
-        *FOUR_NORMS,
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        *QUERY_KEY_NORMS,
-        *FEED_FORWARD,
-        FINAL_NORM,
-        HEAD,
+    tensors=tensors.of_model(
+        *tensors.FOUR_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.QUERY_KEY_NORMS,
+        *tensors.FEED_FORWARD,
     ),
     prefixes=("model.", "language_model.model.", "model.language_model.", ""),
     other_parts=(r"(model\.)?(vision_tower|multi_modal_projector)\..*",),

@@ -10,28 +10,19 @@ from __future__ import annotations
 from rdrr_converter.architectures import _gemma3n as own
 from rdrr_converter.architectures import _gemma4 as rules
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_dual_rope
-from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    FOUR_NORMS,
-    HEAD,
-    QUERY_KEY_NORMS,
-    attention_biases,
-    in_layers,
-)
+from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule
 
-Q, K, V, OUT = ATTENTION
-Q_NORM, K_NORM = QUERY_KEY_NORMS
-BIASES = attention_biases(*[read.flag("attention_bias")] * 4)
+Q, K, V, OUT = tensors.ATTENTION
+Q_NORM, K_NORM = tensors.QUERY_KEY_NORMS
+BIASES = tensors.attention_biases(*[read.flag("attention_bias")] * 4)
 
 GEMMA3N = ArchitectureRule(
     name="gemma3n",
     classes=("Gemma3nForCausalLM", "Gemma3nForConditionalGeneration", "Gemma3nTextModel"),
     model_types=("gemma3n_text",),
+    text_type="gemma3n_text",
     defaults={
         "altup_active_idx": 0,
         "altup_correct_scale": True,
@@ -69,12 +60,7 @@ GEMMA3N = ArchitectureRule(
         "sliding_window": read.optional_integer("sliding_window"),
         "value_norm": True,
     },
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-        "pre_feedforward_norm": True,
-        "post_feedforward_norm": True,
-    },
+    normalization={**RMS_NORMS, "pre_feedforward_norm": True, "post_feedforward_norm": True},
     ffn={
         "activation": read.activation("hidden_activation"),
         "activation_sparsity": own.sparsity,
@@ -89,28 +75,26 @@ GEMMA3N = ArchitectureRule(
     inner=own.inner,
     dimensions={**rules.DIMENSIONS, **own.DIMENSIONS},
     unused=rules.unread_keys,
+    exported=own.exported,
     stacks=own.STREAM_STACKS,
-    tensors=(
-        EMBEDDING,
+    tensors=tensors.of_model(
         rules.LAYER_TABLE,
         rules.LAYER_PROJECTION,
         rules.LAYER_PROJECTION_NORM,
         *own.STREAM_PROJECTIONS,
-        *FOUR_NORMS,
+        *tensors.FOUR_NORMS,
         Q,
-        *in_layers(rules.layers_with_keys, K, V),
+        *tensors.in_layers(rules.layers_with_keys, K, V),
         OUT,
         BIASES[0],
-        *in_layers(rules.layers_with_keys, *BIASES[1:3]),
+        *tensors.in_layers(rules.layers_with_keys, *BIASES[1:3]),
         BIASES[3],
         Q_NORM,
-        *in_layers(rules.layers_with_keys, K_NORM),
-        *FEED_FORWARD,
+        *tensors.in_layers(rules.layers_with_keys, K_NORM),
+        *tensors.FEED_FORWARD,
         *own.ALTUP,
         *own.LAUREL,
         *rules.LAYER_INPUTS,
-        FINAL_NORM,
-        HEAD,
     ),
     prefixes=("model.", "language_model.model.", "model.language_model.", ""),
     other_parts=(r"(model\.)?(vision_tower|audio_tower|embed_vision|embed_audio)\..*",),

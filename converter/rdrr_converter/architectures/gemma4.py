@@ -8,32 +8,21 @@ from __future__ import annotations
 
 from rdrr_converter.architectures import _gemma4 as rules
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_proportional_rope
-from rdrr_converter.architectures.base import ArchitectureRule, TensorRule
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    FOUR_NORMS,
-    HEAD,
-    QUERY_KEY_NORMS,
-    attention_biases,
-    in_layers,
-    norm,
-    router,
-)
+from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule, TensorRule
 
 ATTENTION_BIAS = read.flag("attention_bias")
 TYPES = rules.types_ending_in_full(6)
-Q, K, V, OUT = ATTENTION
-Q_NORM, K_NORM = QUERY_KEY_NORMS
-BIASES = attention_biases(*[ATTENTION_BIAS] * 4)
+Q, K, V, OUT = tensors.ATTENTION
+Q_NORM, K_NORM = tensors.QUERY_KEY_NORMS
+BIASES = tensors.attention_biases(*[ATTENTION_BIAS] * 4)
 
 GEMMA4 = ArchitectureRule(
     name="gemma4",
     classes=("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "Gemma4TextModel"),
     model_types=("gemma4_text",),
+    text_type="gemma4_text",
     defaults={
         "global_head_dim": 512,
         "head_dim": 256,
@@ -72,12 +61,7 @@ GEMMA4 = ArchitectureRule(
         "sliding_window": read.optional_integer("sliding_window"),
         "value_norm": True,
     },
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-        "pre_feedforward_norm": True,
-        "post_feedforward_norm": True,
-    },
+    normalization={**RMS_NORMS, "pre_feedforward_norm": True, "post_feedforward_norm": True},
     ffn={
         "activation": read.activation("hidden_activation"),
         "branch_mode": rules.branch_mode,
@@ -100,45 +84,43 @@ GEMMA4 = ArchitectureRule(
     dimensions=rules.DIMENSIONS,
     layer_dimensions=rules.dimensions_of_layers(TYPES),
     unused=rules.unread_keys,
+    exported=rules.exported,
     stacks=(*rules.EXPERT_STACKS, *rules.GGUF_EXPERT_STACKS),
-    tensors=(
-        EMBEDDING,
+    tensors=tensors.of_model(
         *rules.required_with_inputs(
             rules.LAYER_TABLE,
             rules.LAYER_PROJECTION,
             rules.LAYER_PROJECTION_NORM,
         ),
-        *FOUR_NORMS,
+        *tensors.FOUR_NORMS,
         Q,
-        *in_layers(rules.layers_with_keys, K),
-        *in_layers(rules.layers_with_values(TYPES), V),
+        *tensors.in_layers(rules.layers_with_keys, K),
+        *tensors.in_layers(rules.layers_with_values(TYPES), V),
         OUT,
         BIASES[0],
-        *in_layers(rules.layers_with_keys, BIASES[1]),
-        *in_layers(rules.layers_with_values(TYPES), BIASES[2]),
+        *tensors.in_layers(rules.layers_with_keys, BIASES[1]),
+        *tensors.in_layers(rules.layers_with_values(TYPES), BIASES[2]),
         BIASES[3],
         Q_NORM,
-        *in_layers(rules.layers_with_keys, K_NORM),
-        *FEED_FORWARD,
-        *in_layers(
+        *tensors.in_layers(rules.layers_with_keys, K_NORM),
+        *tensors.FEED_FORWARD,
+        *tensors.in_layers(
             rules.layers_with_experts,
-            router("router.proj"),
+            tensors.router("router.proj"),
             TensorRule("model.layers.{layer}.router.scale", "router", ("hidden",)),
             TensorRule("model.layers.{layer}.router.per_expert_scale", "router", ("experts",)),
-            norm("pre_feedforward_layernorm_2"),
-            norm("post_feedforward_layernorm_1"),
-            norm("post_feedforward_layernorm_2"),
+            tensors.norm("pre_feedforward_layernorm_2"),
+            tensors.norm("post_feedforward_layernorm_1"),
+            tensors.norm("post_feedforward_layernorm_2"),
             *rules.EXPERTS,
         ),
-        *in_layers(rules.layers_with_inputs, *rules.LAYER_INPUTS),
+        *tensors.in_layers(rules.layers_with_inputs, *rules.LAYER_INPUTS),
         TensorRule(
             "model.layers.{layer}.layer_scalar",
             "other",
             ("one",),
             aliases=("model.layers.{layer}.layer_scalar.weight",),
         ),
-        FINAL_NORM,
-        HEAD,
     ),
     prefixes=("model.", "language_model.model.", "model.language_model.", ""),
     other_parts=(

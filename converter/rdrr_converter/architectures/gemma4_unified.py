@@ -15,6 +15,7 @@ GEMMA4_UNIFIED = replace(
         "Gemma4UnifiedTextModel",
     ),
     model_types=("gemma4_unified_text",),
+    text_type="gemma4_unified_text",
     defaults={
         **GEMMA4.defaults,
         "hidden_size_per_layer_input": 0,

@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import interleaved, read_partial_rope
 from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    STACKED_GATE_UP,
-    TWO_NORMS,
-    attention_biases,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 
@@ -38,23 +28,12 @@ GLM = ArchitectureRule(
         "tie_word_embeddings": False,
         "vocab_size": 151552,
     },
-    attention={"query_pre_attn_scalar": read.head_dim},
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
     rope=interleaved(read_partial_rope),
-    layer_types=all_full,
-    stacks=(STACKED_GATE_UP,),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(ATTENTION_BIAS, ATTENTION_BIAS, ATTENTION_BIAS, False),
-        *FEED_FORWARD,
-        FINAL_NORM,
-        HEAD,
+    stacks=(tensors.STACKED_GATE_UP,),
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(ATTENTION_BIAS, ATTENTION_BIAS, ATTENTION_BIAS, False),
+        *tensors.FEED_FORWARD,
     ),
 )

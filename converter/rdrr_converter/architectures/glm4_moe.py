@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._mixtures import SELECTION_BIAS, SIGMOID_EXPERTS, feed_forwards
 from rdrr_converter.architectures._rope import read_partial_rope
 from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    QUERY_KEY_NORMS,
-    QWEN_EXPERTS,
-    TWO_NORMS,
-    attention_biases,
-    required_if,
-    stacked_experts,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 
@@ -51,27 +39,16 @@ GLM4_MOE = ArchitectureRule(
         "use_qk_norm": False,
         "vocab_size": 151552,
     },
-    attention={"query_pre_attn_scalar": read.head_dim},
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
     experts=SIGMOID_EXPERTS,
     rope=read_partial_rope,
-    layer_types=all_full,
-    stacks=stacked_experts(*QWEN_EXPERTS),
+    stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
     extra_layers="num_nextn_predict_layers",
     has_draft_head=True,
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(q=ATTENTION_BIAS, k=ATTENTION_BIAS, v=ATTENTION_BIAS, o=False),
-        *required_if(read.flag("use_qk_norm"), *QUERY_KEY_NORMS),
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(q=ATTENTION_BIAS, k=ATTENTION_BIAS, v=ATTENTION_BIAS, o=False),
+        *tensors.required_if(read.flag("use_qk_norm"), *tensors.QUERY_KEY_NORMS),
         *feed_forwards(SELECTION_BIAS),
-        FINAL_NORM,
-        HEAD,
     ),
 )

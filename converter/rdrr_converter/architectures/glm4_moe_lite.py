@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._latent import ATTENTION, SIZES, TENSORS
 from rdrr_converter.architectures._mixtures import (
     SELECTION_BIAS,
@@ -13,18 +13,6 @@ from rdrr_converter.architectures._mixtures import (
 from rdrr_converter.architectures._rope import interleaved_if, read_rope
 from rdrr_converter.architectures.base import ArchitectureRule
 from rdrr_converter.architectures.config import Config
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    QWEN_EXPERTS,
-    TWO_NORMS,
-    in_layers,
-    router,
-    stacked_experts,
-)
 
 
 def sparse_layers(config: Config) -> tuple[int, ...]:
@@ -82,27 +70,21 @@ GLM4_MOE_LITE = ArchitectureRule(
     },
     sizes=SIZES,
     attention=ATTENTION,
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
     experts=SIGMOID_EXPERTS,
     rope=interleaved_if("rope_interleave", read_rope),
-    layer_types=all_full,
-    stacks=stacked_experts(*QWEN_EXPERTS),
+    stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
     extra_layers="num_nextn_predict_layers",
     has_draft_head=True,
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
         *TENSORS,
-        *in_layers(dense_layers, *FEED_FORWARD),
-        *in_layers(
-            sparse_layers, router("mlp.gate"), SELECTION_BIAS, *QWEN_EXPERTS, *SHARED_EXPERTS
+        *tensors.in_layers(dense_layers, *tensors.FEED_FORWARD),
+        *tensors.in_layers(
+            sparse_layers,
+            tensors.router("mlp.gate"),
+            SELECTION_BIAS,
+            *tensors.QWEN_EXPERTS,
+            *SHARED_EXPERTS,
         ),
-        FINAL_NORM,
-        HEAD,
     ),
 )

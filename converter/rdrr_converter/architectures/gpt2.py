@@ -3,27 +3,10 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import no_rope
-from rdrr_converter.architectures.base import ArchitectureRule, StackRule
+from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule, StackRule
 from rdrr_converter.architectures.config import Config
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    FINAL_NORM_BIAS,
-    GGUF_STACKS,
-    HEAD,
-    POSITIONS,
-    STACKED_ATTENTION,
-    STACKED_BIASES,
-    TWO_NORMS,
-    UNGATED_FEED_FORWARD,
-    attention_biases,
-    layer_names,
-    norm_biases,
-    ungated_biases,
-)
 
 LAYER = "transformer.h.{layer}"
 
@@ -48,15 +31,10 @@ GPT2 = ArchitectureRule(
         "vocab_size": 50257,
     },
     attention={"query_pre_attn_scalar": _scalar},
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-        "layer_norm": True,
-    },
+    normalization={**RMS_NORMS, "layer_norm": True},
     ffn={"activation": read.activation("hidden_act"), "gated_activation": False},
     output={"position_embedding_offset": 0},
     rope=no_rope,
-    layer_types=all_full,
     body="transformer.",
     prefixes=("transformer.", ""),
     keys={
@@ -74,7 +52,7 @@ GPT2 = ArchitectureRule(
         "model.embed_tokens": "transformer.wte",
         "model.embed_positions": "transformer.wpe",
         "model.norm": "transformer.ln_f",
-        **layer_names(
+        **tensors.layer_names(
             LAYER,
             {
                 "input_layernorm": "ln_1",
@@ -91,22 +69,22 @@ GPT2 = ArchitectureRule(
         "model.layers.{layer}.mlp.down_proj",
     ),
     stacks=(
-        StackRule(f"{LAYER}.attn.c_attn.weight", STACKED_ATTENTION.parts, transposed=True),
-        StackRule(f"{LAYER}.attn.c_attn.bias", STACKED_BIASES.parts),
-        *GGUF_STACKS,
+        StackRule(f"{LAYER}.attn.c_attn.weight", tensors.STACKED_ATTENTION.parts, transposed=True),
+        StackRule(f"{LAYER}.attn.c_attn.bias", tensors.STACKED_BIASES.parts),
+        *tensors.GGUF_STACKS,
     ),
     ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",),
     tensors=(
-        EMBEDDING,
-        POSITIONS,
-        *TWO_NORMS,
-        *norm_biases("input_layernorm", "post_attention_layernorm"),
-        *ATTENTION,
-        *attention_biases(*[True] * 4),
-        *UNGATED_FEED_FORWARD,
-        *ungated_biases(True),
-        FINAL_NORM,
-        FINAL_NORM_BIAS,
-        HEAD,
+        tensors.EMBEDDING,
+        tensors.POSITIONS,
+        *tensors.TWO_NORMS,
+        *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[True] * 4),
+        *tensors.UNGATED_FEED_FORWARD,
+        *tensors.ungated_biases(True),
+        tensors.FINAL_NORM,
+        tensors.FINAL_NORM_BIAS,
+        tensors.HEAD,
     ),
 )

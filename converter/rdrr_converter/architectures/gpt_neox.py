@@ -3,25 +3,9 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_partial_rope
-from rdrr_converter.architectures.base import ArchitectureRule, StackRule
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    FINAL_NORM_BIAS,
-    GGUF_STACKS,
-    HEAD,
-    STACKED_ATTENTION,
-    STACKED_BIASES,
-    TWO_NORMS,
-    UNGATED_FEED_FORWARD,
-    attention_biases,
-    layer_names,
-    norm_biases,
-    ungated_biases,
-)
+from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule, StackRule
 
 ATTENTION_BIAS = read.flag("attention_bias")
 STACK = "gpt_neox.layers.{layer}.attention.query_key_value"
@@ -44,16 +28,9 @@ GPT_NEOX = ArchitectureRule(
         "use_parallel_residual": True,
         "vocab_size": 50432,
     },
-    attention={"query_pre_attn_scalar": read.head_dim},
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-        "layer_norm": True,
-    },
+    normalization={**RMS_NORMS, "layer_norm": True},
     ffn={"activation": read.activation("hidden_act"), "gated_activation": False},
-    output={},
     rope=read_partial_rope,
-    layer_types=all_full,
     parallel=read.flag("use_parallel_residual"),
     body="gpt_neox.",
     prefixes=("gpt_neox.", ""),
@@ -67,7 +44,7 @@ GPT_NEOX = ArchitectureRule(
         "lm_head": "embed_out",
         "model.embed_tokens": "gpt_neox.embed_in",
         "model.norm": "gpt_neox.final_layer_norm",
-        **layer_names(
+        **tensors.layer_names(
             "gpt_neox.layers.{layer}",
             {
                 "input_layernorm": "input_layernorm",
@@ -79,21 +56,21 @@ GPT_NEOX = ArchitectureRule(
         ),
     },
     stacks=(
-        StackRule(f"{STACK}.weight", STACKED_ATTENTION.parts, by_head=True),
-        StackRule(f"{STACK}.bias", STACKED_BIASES.parts, by_head=True),
-        *GGUF_STACKS,
+        StackRule(f"{STACK}.weight", tensors.STACKED_ATTENTION.parts, by_head=True),
+        StackRule(f"{STACK}.bias", tensors.STACKED_BIASES.parts, by_head=True),
+        *tensors.GGUF_STACKS,
     ),
     ignored=(r".*\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",),
     tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *norm_biases("input_layernorm", "post_attention_layernorm"),
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        *UNGATED_FEED_FORWARD,
-        *ungated_biases(True),
-        FINAL_NORM,
-        FINAL_NORM_BIAS,
-        HEAD,
+        tensors.EMBEDDING,
+        *tensors.TWO_NORMS,
+        *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.UNGATED_FEED_FORWARD,
+        *tensors.ungated_biases(True),
+        tensors.FINAL_NORM,
+        tensors.FINAL_NORM_BIAS,
+        tensors.HEAD,
     ),
 )

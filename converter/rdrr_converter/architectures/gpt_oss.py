@@ -7,30 +7,21 @@ them. Others have all experts in one tensor, transposed. In both, rows of gate a
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_rope_with_default
 from rdrr_converter.architectures.base import (
+    WINDOWED_ATTENTION,
     ArchitectureRule,
     Arrangement,
     StackRule,
     TensorRule,
 )
 from rdrr_converter.architectures.layers import alternating
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    QWEN_EXPERTS,
-    TWO_NORMS,
-    attention_biases,
-    bias,
-    router,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 
 EXPERTS = "model.layers.{layer}.mlp.experts"
-GATE, UP, DOWN = QWEN_EXPERTS
+GATE, UP, DOWN = tensors.QWEN_EXPERTS
 GATE_BIAS = TensorRule(f"{EXPERTS}.gate_proj.bias", "bias", ("experts", "width"))
 UP_BIAS = TensorRule(f"{EXPERTS}.up_proj.bias", "bias", ("experts", "width"))
 DOWN_BIAS = TensorRule(f"{EXPERTS}.down_proj.bias", "bias", ("experts", "hidden"))
@@ -69,21 +60,13 @@ GPT_OSS = ArchitectureRule(
         "tie_word_embeddings": False,
         "vocab_size": 201088,
     },
-    attention={
-        "query_pre_attn_scalar": read.head_dim,
-        "sliding_window": read.window("sliding_window"),
-    },
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
+    attention=WINDOWED_ATTENTION,
     ffn={
         "activation": read.activation("hidden_act"),
         "swiglu_limit": read.number("swiglu_limit"),
         "swiglu_alpha": read.number("swiglu_alpha"),
         "swiglu_up_offset": 1.0,
     },
-    output={},
     experts={
         "num_experts": read.integer("num_local_experts", "num_experts"),
         "num_experts_per_token": read.integer("num_experts_per_tok", "experts_per_token"),
@@ -113,21 +96,21 @@ GPT_OSS = ArchitectureRule(
             arrangement=ALTERNATING_COLUMNS,
         ),
         StackRule(f"{EXPERTS}.down_proj_bias", (DOWN_BIAS.name,), arrangement=ALTERNATING_COLUMNS),
-        *(StackRule(row.name.replace(".{expert}", ""), (row.name,)) for row in QWEN_EXPERTS),
+        *(
+            StackRule(row.name.replace(".{expert}", ""), (row.name,))
+            for row in tensors.QWEN_EXPERTS
+        ),
     ),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         SINKS,
-        router("mlp.router"),
-        bias("mlp.router", "experts", True),
-        *QWEN_EXPERTS,
+        tensors.router("mlp.router"),
+        tensors.bias("mlp.router", "experts", True),
+        *tensors.QWEN_EXPERTS,
         GATE_BIAS,
         UP_BIAS,
         DOWN_BIAS,
-        FINAL_NORM,
-        HEAD,
     ),
 )

@@ -6,25 +6,16 @@ All experts of a layer are in one tensor, gate and up side by side.
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.base import ArchitectureRule, Arrangement, StackRule
 from rdrr_converter.architectures.granite import GRANITE
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    TWO_NORMS,
-    attention_biases,
-    expert_projections,
-    router,
-    stacked_experts,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 MIXTURE = "model.layers.{layer}.block_sparse_moe"
 
-EXPERTS = expert_projections("block_sparse_moe.experts", "gate_proj", "up_proj", "down_proj")
+EXPERTS = tensors.expert_projections(
+    "block_sparse_moe.experts", "gate_proj", "up_proj", "down_proj"
+)
 PUBLISHED = Arrangement(written=True)
 
 
@@ -48,7 +39,6 @@ GRANITEMOE = ArchitectureRule(
         "expert_intermediate_size": read.integer("intermediate_size"),
         "normalize_weights": True,
     },
-    layer_types=all_full,
     stacks=(
         StackRule(
             f"{MIXTURE}.input_linear.weight",
@@ -56,16 +46,13 @@ GRANITEMOE = ArchitectureRule(
             arrangement=PUBLISHED,
         ),
         StackRule(f"{MIXTURE}.output_linear.weight", (EXPERTS[2].name,), arrangement=PUBLISHED),
-        *stacked_experts(*EXPERTS, part="block_sparse_moe.experts"),
+        *tensors.stacked_experts(*EXPERTS, part="block_sparse_moe.experts"),
     ),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        router("block_sparse_moe.router.layer", aliases=("block_sparse_moe.router",)),
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        tensors.router("block_sparse_moe.router.layer", aliases=("block_sparse_moe.router",)),
         *EXPERTS,
-        FINAL_NORM,
-        HEAD,
     ),
 )

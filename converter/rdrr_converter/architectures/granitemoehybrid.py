@@ -6,9 +6,12 @@ small models without state spaces have the same configuration.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+
+from rdrr_manifests.models import Manifest
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import no_rope, read_rope
 from rdrr_converter.architectures._state_space import (
     STATE_SPACE,
@@ -17,23 +20,11 @@ from rdrr_converter.architectures._state_space import (
     input_stacks,
     of_type,
 )
-from rdrr_converter.architectures.base import ArchitectureRule, StackRule
+from rdrr_converter.architectures.base import ArchitectureRule, Keys, StackRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.granite import GRANITE
 from rdrr_converter.architectures.granitemoe import ATTENTION_BIAS, EXPERTS, GRANITEMOE, PUBLISHED
 from rdrr_converter.architectures.layers import FULL
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    SHARED_EXPERT,
-    TWO_NORMS,
-    attention_biases,
-    in_layers,
-    router,
-)
 
 KEYS = StateSpaceKeys()
 SHARED = "model.layers.{layer}.shared_mlp"
@@ -98,6 +89,25 @@ def stacks(gate: str, up: str, down: str) -> tuple[StackRule, StackRule]:
     )
 
 
+def exported(config: Keys, manifest: Manifest, _: Collection[str]) -> Keys:
+    """Return the keys of Granite's hybrids, whose layers may also have no experts."""
+    sizes, moe, blocks = manifest.architecture, manifest.moe_config, manifest.inference
+    kinds = blocks.layer_pattern.layer_types or ("full_attention",) * sizes.num_layers
+    plain = blocks.rope.unrotated_layers or ()
+    found = (
+        config
+        | KEYS.exported(manifest)
+        | {
+            "layer_types": ["mamba" if one == STATE_SPACE else "attention" for one in kinds],
+            "position_embedding_type": None if plain else "rope",
+        }
+    )
+    if moe is None:
+        width = sizes.intermediate_size
+        return found | {"num_local_experts": 0, "shared_intermediate_size": width}
+    return found | {"shared_intermediate_size": moe.shared_expert_intermediate_size}
+
+
 GRANITEMOEHYBRID = ArchitectureRule(
     name="granitemoehybrid",
     classes=("GraniteMoeHybridForCausalLM", "GraniteMoeHybridModel"),
@@ -127,31 +137,29 @@ GRANITEMOEHYBRID = ArchitectureRule(
     has_experts=has_experts,
     rope=rope,
     state_space=STEP_LIMITS,
+    exported=exported,
     layer_types=state_space_and_full,
     dimensions=KEYS.dimensions(),
     stacks=(
         *GRANITEMOE.stacks,
-        *stacks(*(row.name for row in SHARED_EXPERT[:3])),
-        *stacks(*(row.name for row in FEED_FORWARD)),
+        *stacks(*(row.name for row in tensors.SHARED_EXPERT[:3])),
+        *stacks(*(row.name for row in tensors.FEED_FORWARD)),
         *input_stacks(),
     ),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *in_layers(
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.in_layers(
             of_type(state_space_and_full, FULL),
-            *ATTENTION,
-            *attention_biases(*[ATTENTION_BIAS] * 4),
+            *tensors.ATTENTION,
+            *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
         ),
-        *in_layers(of_type(state_space_and_full, STATE_SPACE), *KEYS.tensors()),
-        *in_layers(layers_without_experts, *FEED_FORWARD),
-        *in_layers(
+        *tensors.in_layers(of_type(state_space_and_full, STATE_SPACE), *KEYS.tensors()),
+        *tensors.in_layers(layers_without_experts, *tensors.FEED_FORWARD),
+        *tensors.in_layers(
             layers_with_experts,
-            router("block_sparse_moe.router.layer", aliases=("block_sparse_moe.router",)),
+            tensors.router("block_sparse_moe.router.layer", aliases=("block_sparse_moe.router",)),
             *EXPERTS,
-            *SHARED_EXPERT[:3],
+            *tensors.SHARED_EXPERT[:3],
         ),
-        FINAL_NORM,
-        HEAD,
     ),
 )

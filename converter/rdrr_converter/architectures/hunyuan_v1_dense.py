@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_stretched_rope
 from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    TWO_NORMS,
-    attention_biases,
-    norm,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 
@@ -35,24 +25,14 @@ HUNYUAN_V1_DENSE = ArchitectureRule(
         "vocab_size": 290943,
     },
     attention={"query_pre_attn_scalar": read.head_dim, "query_key_norm_after_rope": True},
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
     rope=read_stretched_rope,
-    layer_types=all_full,
     stated_by_tensors=("use_qk_norm",),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        norm("self_attn.query_layernorm", "head"),
-        norm("self_attn.key_layernorm", "head"),
-        *FEED_FORWARD,
-        FINAL_NORM,
-        HEAD,
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        tensors.norm("self_attn.query_layernorm", "head"),
+        tensors.norm("self_attn.key_layernorm", "head"),
+        *tensors.FEED_FORWARD,
     ),
 )

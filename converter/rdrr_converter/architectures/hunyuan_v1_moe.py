@@ -5,23 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_stretched_rope
 from rdrr_converter.architectures.base import ArchitectureRule
 from rdrr_converter.architectures.config import Config
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    QWEN_EXPERTS,
-    TWO_NORMS,
-    attention_biases,
-    norm,
-    projection,
-    router,
-    stacked_experts,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 
@@ -92,12 +79,6 @@ HUNYUAN_V1_MOE = ArchitectureRule(
         "vocab_size": 290943,
     },
     attention={"query_pre_attn_scalar": read.head_dim, "query_key_norm_after_rope": True},
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
     experts={
         "num_experts": of_all_layers("num_experts", "num_local_experts"),
         "num_experts_per_token": of_all_layers("moe_topk", "num_experts_per_tok"),
@@ -107,22 +88,18 @@ HUNYUAN_V1_MOE = ArchitectureRule(
         "normalize_weights": True,
     },
     rope=read_stretched_rope,
-    layer_types=all_full,
     stated_by_tensors=("use_qk_norm",),
-    stacks=stacked_experts(*QWEN_EXPERTS),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        norm("self_attn.query_layernorm", "head"),
-        norm("self_attn.key_layernorm", "head"),
-        router("mlp.gate.wg"),
-        *QWEN_EXPERTS,
-        projection("mlp.shared_mlp.gate_proj", "shared", "hidden"),
-        projection("mlp.shared_mlp.up_proj", "shared", "hidden"),
-        projection("mlp.shared_mlp.down_proj", "hidden", "shared"),
-        FINAL_NORM,
-        HEAD,
+    stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        tensors.norm("self_attn.query_layernorm", "head"),
+        tensors.norm("self_attn.key_layernorm", "head"),
+        tensors.router("mlp.gate.wg"),
+        *tensors.QWEN_EXPERTS,
+        tensors.projection("mlp.shared_mlp.gate_proj", "shared", "hidden"),
+        tensors.projection("mlp.shared_mlp.up_proj", "shared", "hidden"),
+        tensors.projection("mlp.shared_mlp.down_proj", "hidden", "shared"),
     ),
 )

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+from rdrr_manifests.models import Manifest
+
 from rdrr_converter.architectures import config as read
-from rdrr_converter.architectures.base import Block, TensorRule
+from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures.base import Block, Keys, TensorRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import FULL
-from rdrr_converter.architectures.tensors import (
-    QUERY_KEY_NORMS,
-    bias,
-    in_layers,
-    norm,
-    projection,
-)
 
 LINEAR = "linear_attention"
 
@@ -54,6 +50,17 @@ def output_gate(config: Config) -> bool:
     return True
 
 
+def exported(config: Keys, manifest: Manifest, _: Collection[str]) -> Keys:
+    """Return the types of layers, none of which has a window, and the sizes of their states."""
+    types = manifest.inference.layer_pattern.layer_types
+    if types is None:
+        return config
+    sizes = {
+        key: getattr(manifest.architecture, key) for key in LINEAR_SIZES if key in LINEAR_DEFAULTS
+    }
+    return config | {"layer_types": list(types), **sizes}
+
+
 def linear_and_full(config: Config) -> tuple[str, ...]:
     """Rule: `layer_types`, else every n-th layer has full attention and the others linear.
 
@@ -81,17 +88,17 @@ def of_type(kind: str) -> Callable[[Config], Collection[int]]:
 def linear_attention() -> tuple[TensorRule, ...]:
     """Return the rules for the tensors of layers with linear attention."""
     stem = "model.layers.{layer}.linear_attn"
-    return in_layers(
+    return tensors.in_layers(
         of_type(LINEAR),
-        projection("linear_attn.in_proj_qkv", "linear_qkv", "hidden"),
-        projection("linear_attn.in_proj_z", "linear_v", "hidden"),
-        projection("linear_attn.in_proj_b", "linear_heads", "hidden"),
-        projection("linear_attn.in_proj_a", "linear_heads", "hidden"),
+        tensors.projection("linear_attn.in_proj_qkv", "linear_qkv", "hidden"),
+        tensors.projection("linear_attn.in_proj_z", "linear_v", "hidden"),
+        tensors.projection("linear_attn.in_proj_b", "linear_heads", "hidden"),
+        tensors.projection("linear_attn.in_proj_a", "linear_heads", "hidden"),
         TensorRule(f"{stem}.conv1d.weight", "conv", ("linear_qkv", "one", "taps")),
         TensorRule(f"{stem}.A_log", "other", ("linear_heads",)),
         TensorRule(f"{stem}.dt_bias", "other", ("linear_heads",)),
-        norm("linear_attn.norm", "linear_head"),
-        projection("linear_attn.out_proj", "hidden", "linear_v"),
+        tensors.norm("linear_attn.norm", "linear_head"),
+        tensors.projection("linear_attn.out_proj", "hidden", "linear_v"),
     )
 
 
@@ -101,15 +108,15 @@ def gated_attention(required: bool | Callable[[Config], bool]) -> tuple[TensorRu
     Args:
         required: Whether the four projections have biases.
     """
-    return in_layers(
+    return tensors.in_layers(
         of_type(FULL),
-        projection("self_attn.q_proj", "gated_q", "hidden"),
-        projection("self_attn.k_proj", "kv", "hidden"),
-        projection("self_attn.v_proj", "kv", "hidden"),
-        projection("self_attn.o_proj", "hidden", "q"),
-        bias("self_attn.q_proj", "gated_q", required),
-        bias("self_attn.k_proj", "kv", required),
-        bias("self_attn.v_proj", "kv", required),
-        bias("self_attn.o_proj", "hidden", required),
-        *QUERY_KEY_NORMS,
+        tensors.projection("self_attn.q_proj", "gated_q", "hidden"),
+        tensors.projection("self_attn.k_proj", "kv", "hidden"),
+        tensors.projection("self_attn.v_proj", "kv", "hidden"),
+        tensors.projection("self_attn.o_proj", "hidden", "q"),
+        tensors.bias("self_attn.q_proj", "gated_q", required),
+        tensors.bias("self_attn.k_proj", "kv", required),
+        tensors.bias("self_attn.v_proj", "kv", required),
+        tensors.bias("self_attn.o_proj", "hidden", required),
+        *tensors.QUERY_KEY_NORMS,
     )

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from rdrr_manifests.models import Manifest
+
 from rdrr_converter.architectures import config as read
-from rdrr_converter.architectures.base import ArchitectureRule, TensorRule
+from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures.base import ArchitectureRule, Keys, TensorRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import FULL
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    QUERY_KEY_NORMS,
-    TWO_NORMS,
-    bias,
-    in_layers,
-    layer_names,
-    projection,
-)
 
 CONV = "conv"
 CONV_BIAS = read.flag("conv_bias")
@@ -70,16 +60,39 @@ def inner_size(config: Config) -> int:
     return width if factor is None else -(-int(factor * width) // multiple) * multiple
 
 
-CONVOLUTIONS = in_layers(
+CONVOLUTIONS = tensors.in_layers(
     layers_of(CONV),
-    projection("conv.in_proj", "three_hidden", "hidden"),
-    bias("conv.in_proj", "three_hidden", CONV_BIAS),
+    tensors.projection("conv.in_proj", "three_hidden", "hidden"),
+    tensors.bias("conv.in_proj", "three_hidden", CONV_BIAS),
     TensorRule(f"{LAYER}.conv.conv.weight", "conv", ("hidden", "one", "taps")),
-    bias("conv.conv", "hidden", CONV_BIAS),
-    projection("conv.out_proj", "hidden", "hidden"),
-    bias("conv.out_proj", "hidden", CONV_BIAS),
+    tensors.bias("conv.conv", "hidden", CONV_BIAS),
+    tensors.projection("conv.out_proj", "hidden", "hidden"),
+    tensors.bias("conv.out_proj", "hidden", CONV_BIAS),
 )
-GATED_BRANCHES = (*in_layers(layers_of(FULL), *ATTENTION, *QUERY_KEY_NORMS), *CONVOLUTIONS)
+GATED_BRANCHES = (
+    *tensors.in_layers(layers_of(FULL), *tensors.ATTENTION, *tensors.QUERY_KEY_NORMS),
+    *CONVOLUTIONS,
+)
+
+
+def exported(config: Keys, manifest: Manifest, _: Collection[str]) -> Keys:
+    """Return the types of layers and the size of convolutions."""
+    types = manifest.inference.layer_pattern.layer_types
+    if types is None:
+        return config
+    lacking = ("rms_norm_eps", "hidden_act", "head_dim")
+    found = config | {"layer_types": list(types)}
+    return {key: value for key, value in found.items() if key not in lacking} | {
+        "norm_eps": found["rms_norm_eps"],
+        "conv_L_cache": manifest.architecture.linear_conv_kernel_dim,
+    }
+
+
+def exported_dense(config: Keys, manifest: Manifest, names: Collection[str]) -> Keys:
+    """Return the same for a model without experts, whose stated width is the width."""
+    found = exported(config, manifest, names)
+    return found if found is config else found | {"block_auto_adjust_ff_dim": False}
+
 
 LFM2 = ArchitectureRule(
     name="lfm2",
@@ -104,10 +117,9 @@ LFM2 = ArchitectureRule(
         "intermediate_size": inner_size,
         "linear_conv_kernel_dim": read.integer("conv_L_cache"),
     },
-    attention={"query_pre_attn_scalar": read.head_dim},
     normalization={"rms_norm_eps": read.number("norm_eps"), "post_attention_norm": True},
     ffn={"activation": "silu"},
-    output={},
+    exported=exported_dense,
     layer_types=convolutions_and_full,
     stated_by_tensors=("tie_embedding",),
     dimensions={
@@ -116,7 +128,7 @@ LFM2 = ArchitectureRule(
     },
     names={
         "model.norm": "model.embedding_norm",
-        **layer_names(
+        **tensors.layer_names(
             LAYER,
             {
                 "input_layernorm": "operator_norm",
@@ -130,12 +142,9 @@ LFM2 = ArchitectureRule(
             },
         ),
     },
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
         *GATED_BRANCHES,
-        *FEED_FORWARD,
-        FINAL_NORM,
-        HEAD,
+        *tensors.FEED_FORWARD,
     ),
 )

@@ -5,22 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._mixtures import SELECTION_BIAS
 from rdrr_converter.architectures.base import StackRule
 from rdrr_converter.architectures.config import Config
-from rdrr_converter.architectures.lfm2 import GATED_BRANCHES, LAYER, LFM2
-from rdrr_converter.architectures.tensors import (
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    QWEN_EXPERTS,
-    TWO_NORMS,
-    in_layers,
-    layer_names,
-    required_if,
-    router,
-)
+from rdrr_converter.architectures.lfm2 import GATED_BRANCHES, LAYER, LFM2, exported
 
 _SOURCE = f"{LAYER}.feed_forward"
 _NAMES = {
@@ -51,6 +40,7 @@ def sparse_layers(config: Config) -> tuple[int, ...]:
 
 LFM2_MOE = replace(
     LFM2,
+    exported=exported,
     name="lfm2_moe",
     classes=("Lfm2MoeForCausalLM", "Lfm2MoeModel"),
     defaults={
@@ -83,27 +73,26 @@ LFM2_MOE = replace(
         "score_function": "sigmoid",
         "routed_scaling_factor": read.number("routed_scaling_factor"),
     },
-    names={**LFM2.names, **layer_names(LAYER, _NAMES)},
+    names={**LFM2.names, **tensors.layer_names(LAYER, _NAMES)},
     stacks=(
-        StackRule(f"{_SOURCE}.experts.gate_up_proj", tuple(row.name for row in QWEN_EXPERTS[:2])),
-        StackRule(f"{_SOURCE}.experts.down_proj", (QWEN_EXPERTS[2].name,)),
+        StackRule(
+            f"{_SOURCE}.experts.gate_up_proj", tuple(row.name for row in tensors.QWEN_EXPERTS[:2])
+        ),
+        StackRule(f"{_SOURCE}.experts.down_proj", (tensors.QWEN_EXPERTS[2].name,)),
         *(
             StackRule(row.name.replace(".{expert}", ""), (row.name,), is_published=False)
-            for row in QWEN_EXPERTS
+            for row in tensors.QWEN_EXPERTS
         ),
     ),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
         *GATED_BRANCHES,
-        *in_layers(dense_layers, *FEED_FORWARD),
-        *in_layers(
+        *tensors.in_layers(dense_layers, *tensors.FEED_FORWARD),
+        *tensors.in_layers(
             sparse_layers,
-            router("mlp.gate"),
-            *required_if(read.flag("use_expert_bias"), SELECTION_BIAS),
-            *QWEN_EXPERTS,
+            tensors.router("mlp.gate"),
+            *tensors.required_if(read.flag("use_expert_bias"), SELECTION_BIAS),
+            *tensors.QWEN_EXPERTS,
         ),
-        FINAL_NORM,
-        HEAD,
     ),
 )

@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    TWO_NORMS,
-    attention_biases,
-    feed_forward_biases,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 
@@ -28,22 +18,11 @@ LLAMA = ArchitectureRule(
         "rope_theta": 10000.0,
         "tie_word_embeddings": False,
     },
-    attention={"query_pre_attn_scalar": read.head_dim},
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
-    layer_types=all_full,
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        *FEED_FORWARD,
-        *feed_forward_biases(read.flag("mlp_bias")),
-        FINAL_NORM,
-        HEAD,
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.FEED_FORWARD,
+        *tensors.feed_forward_biases(read.flag("mlp_bias")),
     ),
 )

@@ -6,32 +6,22 @@ rope attend within chunks; those without attend to all and scale their queries b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+
+from rdrr_manifests.graph.names import EXPERT_NAMES
+from rdrr_manifests.models import Manifest
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import interleaved, read_rope_of_some_layers
-from rdrr_converter.architectures.base import ArchitectureRule, Arrangement, StackRule
+from rdrr_converter.architectures.base import ArchitectureRule, Arrangement, Keys, StackRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import chunked_with_rope
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    QWEN_EXPERTS,
-    SHARED_EXPERT,
-    TWO_NORMS,
-    attention_biases,
-    in_layers,
-    layer_names,
-    router,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 EXPERTS = "model.layers.{layer}.feed_forward.experts"
-GATE, UP, DOWN = QWEN_EXPERTS
-SHARED = SHARED_EXPERT[:3]
+GATE, UP, DOWN = tensors.QWEN_EXPERTS
+SHARED = tensors.SHARED_EXPERT[:3]
 TRANSPOSED = Arrangement(transposed=True, written=True)
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
@@ -64,6 +54,28 @@ def temperature(key: str) -> Callable[[Config], float | None]:
         return value if config.get("attn_temperature_tuning") else None
 
     return rule
+
+
+def _has_experts(layer: int, names: Collection[str]) -> bool:
+    return any(f"model.layers.{layer}.{one.router}.weight" in names for one in EXPERT_NAMES)
+
+
+def exported(config: Keys, manifest: Manifest, names: Collection[str]) -> Keys:
+    """Return the keys for chunks, queries and the widths of layers."""
+    attention, sizes, moe = manifest.inference.attention, manifest.architecture, manifest.moe_config
+    width = None if moe is None else moe.expert_intermediate_size
+    layers = range(sizes.num_layers)
+    return config | {
+        "attention_chunk_size": attention.attention_chunk_size,
+        "attn_scale": attention.temperature_scale or 1.0,
+        "attn_temperature_tuning": attention.temperature_scale is not None,
+        "floor_scale": attention.temperature_length or 1,
+        "intermediate_size": width or sizes.intermediate_size,
+        "intermediate_size_mlp": sizes.intermediate_size,
+        "interleave_moe_layer_step": 1,
+        "moe_layers": [layer for layer in layers if _has_experts(layer, names)],
+        "use_qk_norm": attention.query_key_unit_norm,
+    }
 
 
 LLAMA4_TEXT = ArchitectureRule(
@@ -102,12 +114,6 @@ LLAMA4_TEXT = ArchitectureRule(
         "temperature_length": temperature("floor_scale"),
         "temperature_without_rope": True,
     },
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
     experts={
         "num_experts": read.integer("num_local_experts"),
         "num_experts_per_token": read.integer("num_experts_per_tok"),
@@ -120,10 +126,11 @@ LLAMA4_TEXT = ArchitectureRule(
     },
     rope=interleaved(read_rope_of_some_layers),
     layer_types=chunked_with_rope,
+    exported=exported,
     sizes={"intermediate_size": read.integer("intermediate_size_mlp")},
     prefixes=("model.", "language_model.model.", ""),
     other_parts=(r"(model\.)?(vision_model|multi_modal_projector)\..*",),
-    names=layer_names(
+    names=tensors.layer_names(
         "model.layers.{layer}",
         {
             "mlp.router": "feed_forward.router",
@@ -139,17 +146,16 @@ LLAMA4_TEXT = ArchitectureRule(
         StackRule(f"{EXPERTS}.down_proj", (DOWN.name,), arrangement=TRANSPOSED),
         *(
             StackRule(row.name.replace(".{expert}", ""), (row.name,), is_published=False)
-            for row in QWEN_EXPERTS
+            for row in tensors.QWEN_EXPERTS
         ),
     ),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        *in_layers(dense_layers, *FEED_FORWARD),
-        *in_layers(sparse_layers, router("mlp.router"), *QWEN_EXPERTS, *SHARED),
-        FINAL_NORM,
-        HEAD,
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.in_layers(dense_layers, *tensors.FEED_FORWARD),
+        *tensors.in_layers(
+            sparse_layers, tensors.router("mlp.router"), *tensors.QWEN_EXPERTS, *SHARED
+        ),
     ),
 )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
+from rdrr_manifests.models import Manifest
+
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import no_rope
 from rdrr_converter.architectures._state_space import (
     STATE_SPACE,
@@ -13,15 +17,8 @@ from rdrr_converter.architectures._state_space import (
     input_stacks,
     mixer_names,
 )
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.base import ArchitectureRule, Keys
 from rdrr_converter.architectures.config import Config
-from rdrr_converter.architectures.tensors import (
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    layer_names,
-    norm,
-)
 
 KEYS = StateSpaceKeys(
     heads="num_heads",
@@ -53,6 +50,13 @@ def width(config: Config) -> int:
     return found
 
 
+def exported(config: Keys, manifest: Manifest, _: Collection[str]) -> Keys:
+    """Return the keys of the state space, without those of attention and feed-forwards."""
+    lacking = ("intermediate_size", "num_attention_heads", "num_key_value_heads", "rope_theta")
+    found = {key: value for key, value in config.items() if key not in lacking}
+    return found | KEYS.exported(manifest)
+
+
 MAMBA2 = ArchitectureRule(
     name="mamba2",
     classes=("Mamba2ForCausalLM", "Mamba2Model"),
@@ -79,15 +83,13 @@ MAMBA2 = ArchitectureRule(
     # No layer has attention: the fields that every manifest needs describe the state space.
     sizes={
         **KEYS.sizes(),
-        "num_attention_heads": read.integer("num_heads"),
-        "num_key_value_heads": read.integer("num_heads"),
+        "num_attention_heads": lambda config: config.integer("num_heads"),
+        "num_key_value_heads": lambda config: config.integer("num_heads"),
     },
-    attention={"query_pre_attn_scalar": read.head_dim},
     normalization={"rms_norm_eps": read.number("rms_norm_eps")},
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
     rope=no_rope,
     state_space=STEP_LIMITS,
+    exported=exported,
     layer_types=all_state_space,
     pattern={"single_branch": True},
     keys={"num_attention_heads": "num_heads", "rms_norm_eps": "layer_norm_epsilon"},
@@ -97,16 +99,16 @@ MAMBA2 = ArchitectureRule(
     names={
         "model.embed_tokens": "backbone.embeddings",
         "model.norm": "backbone.norm_f",
-        **layer_names(
+        **tensors.layer_names(
             "backbone.layers.{layer}", {"input_layernorm": "norm", **mixer_names("mixer")}
         ),
     },
     stacks=input_stacks("backbone.layers.{layer}.mixer"),
     tensors=(
-        replace(EMBEDDING, aliases=("backbone.embedding.weight",)),
-        norm("input_layernorm"),
+        replace(tensors.EMBEDDING, aliases=("backbone.embedding.weight",)),
+        tensors.norm("input_layernorm"),
         *KEYS.tensors(),
-        FINAL_NORM,
-        HEAD,
+        tensors.FINAL_NORM,
+        tensors.HEAD,
     ),
 )

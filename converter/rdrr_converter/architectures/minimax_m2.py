@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._mixtures import stated_as
 from rdrr_converter.architectures._rope import read_partial_rope
 from rdrr_converter.architectures.base import ArchitectureRule, TensorRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    TWO_NORMS,
-    expert_projections,
-    norm,
-    router,
-    stacked_experts,
-)
 
-EXPERTS = expert_projections("block_sparse_moe.experts", "w1", "w3", "w2")
+EXPERTS = tensors.expert_projections("block_sparse_moe.experts", "w1", "w3", "w2")
 SELECTION_BIAS = TensorRule(
     "model.layers.{layer}.block_sparse_moe.e_score_correction_bias",
     "router",
@@ -85,12 +75,6 @@ MINIMAX_M2 = ArchitectureRule(
         "vocab_size": 200064,
     },
     attention={"query_pre_attn_scalar": read.head_dim, "query_key_norm_spans_heads": True},
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
     experts={
         "num_experts": read.integer("num_local_experts", "num_experts"),
         "num_experts_per_token": read.integer("num_experts_per_tok"),
@@ -101,18 +85,15 @@ MINIMAX_M2 = ArchitectureRule(
     },
     rope=read_rotary_dim,
     layer_types=all_of_type_one,
-    stacks=stacked_experts(*EXPERTS),
+    stacks=tensors.stacked_experts(*EXPERTS),
     stated_by_tensors=("use_qk_norm", "use_routing_bias"),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        norm("self_attn.q_norm", "q"),
-        norm("self_attn.k_norm", "kv"),
-        router("block_sparse_moe.gate", aliases=("mlp.gate",)),
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        tensors.norm("self_attn.q_norm", "q"),
+        tensors.norm("self_attn.k_norm", "kv"),
+        tensors.router("block_sparse_moe.gate", aliases=("mlp.gate",)),
         SELECTION_BIAS,
         *EXPERTS,
-        FINAL_NORM,
-        HEAD,
     ),
 )

@@ -6,16 +6,9 @@ It is Llama with a sliding window in every layer.
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.base import ArchitectureRule
 from rdrr_converter.architectures.layers import window_everywhere
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    TWO_NORMS,
-)
 
 MISTRAL = ArchitectureRule(
     name="mistral",
@@ -33,14 +26,12 @@ MISTRAL = ArchitectureRule(
         "query_pre_attn_scalar": read.head_dim,
         "sliding_window": read.optional_integer("sliding_window"),
     },
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
     layer_types=window_everywhere,
-    tensors=(EMBEDDING, *TWO_NORMS, *ATTENTION, *FEED_FORWARD, FINAL_NORM, HEAD),
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.FEED_FORWARD,
+    ),
     prefixes=("model.", "language_model.model.", "model.language_model.", ""),
     other_parts=(r"(model\.)?(vision_tower|multi_modal_projector)\..*",),
 )

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures.base import WINDOWED_ATTENTION, ArchitectureRule
 from rdrr_converter.architectures.layers import window_everywhere
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    TWO_NORMS,
-    expert_projections,
-    router,
-    stacked_experts,
-)
 
-EXPERTS = expert_projections("block_sparse_moe.experts", "w1", "w3", "w2")
+EXPERTS = tensors.expert_projections("block_sparse_moe.experts", "w1", "w3", "w2")
 
 MIXTRAL = ArchitectureRule(
     name="mixtral",
@@ -36,16 +27,7 @@ MIXTRAL = ArchitectureRule(
         "tie_word_embeddings": False,
         "vocab_size": 32000,
     },
-    attention={
-        "query_pre_attn_scalar": read.head_dim,
-        "sliding_window": read.window("sliding_window"),
-    },
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
+    attention=WINDOWED_ATTENTION,
     experts={
         "num_experts": read.integer("num_local_experts", "num_experts"),
         "num_experts_per_token": read.integer("num_experts_per_tok"),
@@ -54,14 +36,11 @@ MIXTRAL = ArchitectureRule(
         "normalize_weights": True,
     },
     layer_types=window_everywhere,
-    stacks=stacked_experts(*EXPERTS),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        router("block_sparse_moe.gate", aliases=("mlp.gate",)),
+    stacks=tensors.stacked_experts(*EXPERTS),
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        tensors.router("block_sparse_moe.gate", aliases=("mlp.gate",)),
         *EXPERTS,
-        FINAL_NORM,
-        HEAD,
     ),
 )

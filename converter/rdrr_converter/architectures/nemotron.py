@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_partial_rope
-from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    FINAL_NORM_BIAS,
-    HEAD,
-    TWO_NORMS,
-    UNGATED_FEED_FORWARD,
-    attention_biases,
-    norm_biases,
-    ungated_biases,
-)
+from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule
 
 ATTENTION_BIAS = read.flag("attention_bias")
 
@@ -37,28 +25,20 @@ NEMOTRON = ArchitectureRule(
         "tie_word_embeddings": False,
         "vocab_size": 256000,
     },
-    attention={"query_pre_attn_scalar": read.head_dim},
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "rms_norm_weight_offset": True,
-        "post_attention_norm": True,
-        "layer_norm": True,
-    },
+    normalization={**RMS_NORMS, "rms_norm_weight_offset": True, "layer_norm": True},
     ffn={"activation": read.activation("hidden_act"), "gated_activation": False},
-    output={},
     rope=read_partial_rope,
-    layer_types=all_full,
     keys={"rms_norm_eps": "norm_eps"},
     tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *norm_biases("input_layernorm", "post_attention_layernorm"),
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        *UNGATED_FEED_FORWARD,
-        *ungated_biases(read.flag("mlp_bias")),
-        FINAL_NORM,
-        FINAL_NORM_BIAS,
-        HEAD,
+        tensors.EMBEDDING,
+        *tensors.TWO_NORMS,
+        *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.UNGATED_FEED_FORWARD,
+        *tensors.ungated_biases(read.flag("mlp_bias")),
+        tensors.FINAL_NORM,
+        tensors.FINAL_NORM_BIAS,
+        tensors.HEAD,
     ),
 )

@@ -8,7 +8,13 @@ NVIDIA's own code follows `time_step_limit` in both, and so does this file.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from rdrr_manifests.graph.names import TensorNames
+from rdrr_manifests.models import Manifest
+
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._nemotron_h import (
     EXPERT_STACKS,
     EXPERTS,
@@ -34,19 +40,8 @@ from rdrr_converter.architectures._state_space import (
     input_stacks,
     mixer_names,
 )
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.base import ArchitectureRule, Keys
 from rdrr_converter.architectures.layers import FULL
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    UNGATED_FEED_FORWARD,
-    in_layers,
-    layer_names,
-    norm,
-    ungated_biases,
-)
 
 KEYS = StateSpaceKeys(
     heads="mamba_num_heads",
@@ -59,6 +54,35 @@ KEYS = StateSpaceKeys(
     conv_bias="use_conv_bias",
     bias="use_bias",
 )
+
+
+def exported(config: Keys, manifest: Manifest, _: Collection[str]) -> Keys:
+    """Return the types of the layers of Nemotron-H, for older and newer readers."""
+    kinds = manifest.inference.layer_pattern.layer_types
+    if kinds is None:
+        kinds = (FULL,) * manifest.architecture.num_layers
+    names, moe = TensorNames(manifest.tensors), manifest.moe_config
+    kinds = tuple(
+        one if names.experts(layer) is None else EXPERTS for layer, one in enumerate(kinds)
+    )
+    letters = {STATE_SPACE: "M", FULL: "*", FEED_FORWARD: "-", EXPERTS: "E"}
+    words = {STATE_SPACE: "mamba", FULL: "attention", FEED_FORWARD: "mlp", EXPERTS: "moe"}
+    lacking = ("hidden_act", "rope_theta")
+    found = {key: value for key, value in config.items() if key not in lacking}
+    found |= KEYS.exported(manifest) | {
+        "hybrid_override_pattern": "".join(letters.get(one, "?") for one in kinds),
+        "layers_block_type": [words.get(one, one) for one in kinds],
+        "mlp_hidden_act": manifest.inference.ffn.activation,
+    }
+    if moe is None:
+        return found
+    return found | {
+        "moe_latent_size": moe.expert_latent_size,
+        "moe_shared_expert_intermediate_size": moe.shared_expert_intermediate_size,
+        "n_shared_experts": 1,
+    }
+
+
 NEMOTRON_H = ArchitectureRule(
     name="nemotron_h",
     classes=("NemotronHForCausalLM", "NemotronHModel"),
@@ -93,14 +117,13 @@ NEMOTRON_H = ArchitectureRule(
         "vocab_size": 131072,
     },
     sizes=KEYS.sizes(),
-    attention={"query_pre_attn_scalar": read.head_dim},
     normalization={"rms_norm_eps": read.number("rms_norm_eps")},
     ffn={"activation": read.activation("mlp_hidden_act"), "gated_activation": False},
-    output={},
     experts=MOE,
     has_experts=has_experts,
     rope=no_rope,
     state_space=STEP_LIMITS,
+    exported=exported,
     layer_types=single_branches,
     pattern={"single_branch": True},
     keys={"rms_norm_eps": "layer_norm_epsilon"},
@@ -109,7 +132,7 @@ NEMOTRON_H = ArchitectureRule(
     names={
         "model.embed_tokens": "model.embeddings",
         "model.norm": "model.norm_f",
-        **layer_names(
+        **tensors.layer_names(
             "model.layers.{layer}",
             {
                 "input_layernorm": "norm",
@@ -125,15 +148,16 @@ NEMOTRON_H = ArchitectureRule(
     ),
     other_parts=(r"mtp\..*",),
     extra_layers="num_nextn_predict_layers",
-    tensors=(
-        EMBEDDING,
-        norm("input_layernorm"),
-        *in_layers(layers_of(STATE_SPACE), *KEYS.tensors()),
-        *in_layers(layers_of(FULL), *ATTENTION),
-        *in_layers(layers_of(FEED_FORWARD), *UNGATED_FEED_FORWARD, *ungated_biases(MLP_BIAS)),
-        *in_layers(layers_of(EXPERTS), *MIXTURE),
-        *in_layers(layers_with_latents, *LATENTS),
-        FINAL_NORM,
-        HEAD,
+    tensors=tensors.of_model(
+        tensors.norm("input_layernorm"),
+        *tensors.in_layers(layers_of(STATE_SPACE), *KEYS.tensors()),
+        *tensors.in_layers(layers_of(FULL), *tensors.ATTENTION),
+        *tensors.in_layers(
+            layers_of(FEED_FORWARD),
+            *tensors.UNGATED_FEED_FORWARD,
+            *tensors.ungated_biases(MLP_BIAS),
+        ),
+        *tensors.in_layers(layers_of(EXPERTS), *MIXTURE),
+        *tensors.in_layers(layers_with_latents, *LATENTS),
     ),
 )

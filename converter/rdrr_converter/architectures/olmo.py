@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    HEAD,
-    attention_biases,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 
@@ -35,14 +28,11 @@ OLMO = ArchitectureRule(
         "clip_qkv": read.optional_number("clip_qkv"),
     },
     normalization={"rms_norm_eps": 1e-5, "layer_norm": True, "norm_weights": False},
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
-    layer_types=all_full,
     tensors=(
-        EMBEDDING,
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        *FEED_FORWARD,
-        HEAD,
+        tensors.EMBEDDING,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.FEED_FORWARD,
+        tensors.HEAD,
     ),
 )

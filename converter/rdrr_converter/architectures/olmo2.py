@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
-from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    POST_NORMS,
-    attention_biases,
-    norm,
-)
+from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule
 
 ATTENTION_BIAS = read.flag("attention_bias")
 
@@ -34,23 +24,13 @@ OLMO2 = ArchitectureRule(
         "vocab_size": 50304,
     },
     attention={"query_pre_attn_scalar": read.head_dim, "query_key_norm_spans_heads": True},
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-        "post_feedforward_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
-    layer_types=all_full,
-    tensors=(
-        EMBEDDING,
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        norm("self_attn.q_norm", "q"),
-        norm("self_attn.k_norm", "kv"),
-        *POST_NORMS,
-        *FEED_FORWARD,
-        FINAL_NORM,
-        HEAD,
+    normalization={**RMS_NORMS, "post_feedforward_norm": True},
+    tensors=tensors.of_model(
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        tensors.norm("self_attn.q_norm", "q"),
+        tensors.norm("self_attn.k_norm", "kv"),
+        *tensors.POST_NORMS,
+        *tensors.FEED_FORWARD,
     ),
 )

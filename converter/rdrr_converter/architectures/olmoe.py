@@ -3,20 +3,8 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    QWEN_EXPERTS,
-    TWO_NORMS,
-    attention_biases,
-    norm,
-    router,
-    stacked_experts,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 
@@ -44,12 +32,6 @@ OLMOE = ArchitectureRule(
         "query_key_norm_spans_heads": True,
         "clip_qkv": read.optional_number("clip_qkv"),
     },
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
     experts={
         "num_experts": read.integer("num_experts", "num_local_experts"),
         "num_experts_per_token": read.integer("num_experts_per_tok"),
@@ -57,18 +39,14 @@ OLMOE = ArchitectureRule(
         "expert_intermediate_size": read.integer("intermediate_size"),
         "normalize_weights": read.flag("norm_topk_prob"),
     },
-    layer_types=all_full,
-    stacks=stacked_experts(*QWEN_EXPERTS),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        norm("self_attn.q_norm", "q"),
-        norm("self_attn.k_norm", "kv"),
-        router("mlp.gate"),
-        *QWEN_EXPERTS,
-        FINAL_NORM,
-        HEAD,
+    stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        tensors.norm("self_attn.q_norm", "q"),
+        tensors.norm("self_attn.k_norm", "kv"),
+        tensors.router("mlp.gate"),
+        *tensors.QWEN_EXPERTS,
     ),
 )

@@ -9,24 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import no_rope
 from rdrr_converter.architectures.base import ArchitectureRule, TensorRule
 from rdrr_converter.architectures.config import Config
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    FINAL_NORM_BIAS,
-    HEAD,
-    POSITIONS,
-    TWO_NORMS,
-    UNGATED_FEED_FORWARD,
-    attention_biases,
-    layer_names,
-    norm_biases,
-    ungated_biases,
-)
 
 OFFSET = 2
 BIAS = read.flag("enable_bias")
@@ -71,7 +57,6 @@ OPT = ArchitectureRule(
         "vocab_size": 50272,
         "word_embed_proj_dim": None,
     },
-    attention={"query_pre_attn_scalar": read.head_dim},
     normalization={
         "rms_norm_eps": 1e-5,
         "post_attention_norm": True,
@@ -82,7 +67,6 @@ OPT = ArchitectureRule(
     ffn={"activation": read.activation("hidden_act"), "gated_activation": False},
     output={"position_embedding_offset": OFFSET, "embedding_size": _projected_size},
     rope=no_rope,
-    layer_types=all_full,
     body="model.decoder.",
     prefixes=("model.decoder.", "decoder."),
     keys={
@@ -100,7 +84,7 @@ OPT = ArchitectureRule(
         "model.norm": "model.decoder.final_layer_norm",
         "model.project_in": "model.decoder.project_in",
         "model.project_out": "model.decoder.project_out",
-        **layer_names(
+        **tensors.layer_names(
             "model.decoder.layers.{layer}",
             {
                 "input_layernorm": "self_attn_layer_norm",
@@ -115,18 +99,18 @@ OPT = ArchitectureRule(
         ),
     },
     tensors=(
-        replace(EMBEDDING, shape=("vocab", "embedding")),
+        replace(tensors.EMBEDDING, shape=("vocab", "embedding")),
         TensorRule("model.project_in.weight", "matmul", ("hidden", "embedding"), _has_projections),
-        POSITIONS,
-        *TWO_NORMS,
-        *norm_biases("input_layernorm", "post_attention_layernorm"),
-        *ATTENTION,
-        *attention_biases(*[BIAS] * 4),
-        *UNGATED_FEED_FORWARD,
-        *ungated_biases(BIAS),
-        replace(FINAL_NORM, required=_has_final_norm),
-        replace(FINAL_NORM_BIAS, required=_has_final_norm),
+        tensors.POSITIONS,
+        *tensors.TWO_NORMS,
+        *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[BIAS] * 4),
+        *tensors.UNGATED_FEED_FORWARD,
+        *tensors.ungated_biases(BIAS),
+        replace(tensors.FINAL_NORM, required=_has_final_norm),
+        replace(tensors.FINAL_NORM_BIAS, required=_has_final_norm),
         TensorRule("model.project_out.weight", "matmul", ("embedding", "hidden"), _has_projections),
-        replace(HEAD, shape=("vocab", "embedding")),
+        replace(tensors.HEAD, shape=("vocab", "embedding")),
     ),
 )

@@ -3,26 +3,9 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_partial_rope
 from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    FINAL_NORM_BIAS,
-    GGUF_STACKS,
-    HEAD,
-    HEAD_BIAS,
-    QUERY_KEY_NORMS,
-    UNGATED_FEED_FORWARD,
-    attention_biases,
-    layer_names,
-    norm,
-    norm_biases,
-    required_if,
-    ungated_biases,
-)
 
 QK_NORM = read.flag("qk_layernorm")
 
@@ -43,18 +26,15 @@ PHI = ArchitectureRule(
         "tie_word_embeddings": False,
         "vocab_size": 51200,
     },
-    attention={"query_pre_attn_scalar": read.head_dim},
     normalization={"rms_norm_eps": read.number("rms_norm_eps"), "layer_norm": True},
     ffn={"activation": read.activation("hidden_act"), "gated_activation": False},
-    output={},
     rope=read_partial_rope,
-    layer_types=all_full,
     parallel=True,
-    stacks=GGUF_STACKS,
+    stacks=tensors.GGUF_STACKS,
     keys={"rms_norm_eps": "layer_norm_eps"},
     names={
         "model.norm": "model.final_layernorm",
-        **layer_names(
+        **tensors.layer_names(
             "model.layers.{layer}",
             {
                 "self_attn.o_proj": "self_attn.dense",
@@ -66,18 +46,18 @@ PHI = ArchitectureRule(
         ),
     },
     tensors=(
-        EMBEDDING,
-        norm("input_layernorm"),
-        *norm_biases("input_layernorm"),
-        *required_if(QK_NORM, *QUERY_KEY_NORMS),
-        *norm_biases("self_attn.q_norm", "self_attn.k_norm", required=QK_NORM, size="head"),
-        *ATTENTION,
-        *attention_biases(*[True] * 4),
-        *UNGATED_FEED_FORWARD,
-        *ungated_biases(True),
-        FINAL_NORM,
-        FINAL_NORM_BIAS,
-        HEAD,
-        HEAD_BIAS,
+        tensors.EMBEDDING,
+        tensors.norm("input_layernorm"),
+        *tensors.norm_biases("input_layernorm"),
+        *tensors.required_if(QK_NORM, *tensors.QUERY_KEY_NORMS),
+        *tensors.norm_biases("self_attn.q_norm", "self_attn.k_norm", required=QK_NORM, size="head"),
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[True] * 4),
+        *tensors.UNGATED_FEED_FORWARD,
+        *tensors.ungated_biases(True),
+        tensors.FINAL_NORM,
+        tensors.FINAL_NORM_BIAS,
+        tensors.HEAD,
+        tensors.HEAD_BIAS,
     ),
 )

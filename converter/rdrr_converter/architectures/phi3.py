@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_partial_rope
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.base import WINDOWED_ATTENTION, ArchitectureRule
 from rdrr_converter.architectures.layers import window_everywhere
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    STACKED_ATTENTION,
-    STACKED_GATE_UP,
-    TWO_NORMS,
-)
 
 PHI3 = ArchitectureRule(
     name="phi3",
@@ -33,18 +23,13 @@ PHI3 = ArchitectureRule(
         "tie_word_embeddings": False,
         "vocab_size": 32064,
     },
-    attention={
-        "query_pre_attn_scalar": read.head_dim,
-        "sliding_window": read.window("sliding_window"),
-    },
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
+    attention=WINDOWED_ATTENTION,
     rope=read_partial_rope,
     layer_types=window_everywhere,
-    stacks=(STACKED_ATTENTION, STACKED_GATE_UP),
-    tensors=(EMBEDDING, *TWO_NORMS, *ATTENTION, *FEED_FORWARD, FINAL_NORM, HEAD),
+    stacks=(tensors.STACKED_ATTENTION, tensors.STACKED_GATE_UP),
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.FEED_FORWARD,
+    ),
 )

@@ -7,28 +7,14 @@ which this file follows.
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_rope_with_attention_factors
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.base import RMS_NORMS, WINDOWED_ATTENTION, ArchitectureRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import window_everywhere
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    FINAL_NORM_BIAS,
-    HEAD,
-    HEAD_BIAS,
-    TWO_NORMS,
-    attention_biases,
-    expert_projections,
-    norm_biases,
-    required_if,
-    router,
-    stacked_experts,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
-EXPERTS = expert_projections("block_sparse_moe.experts", "w1", "w3", "w2")
+EXPERTS = tensors.expert_projections("block_sparse_moe.experts", "w1", "w3", "w2")
 
 
 def margin(config: Config) -> float:
@@ -57,17 +43,8 @@ PHIMOE = ArchitectureRule(
         "tie_word_embeddings": False,
         "vocab_size": 32064,
     },
-    attention={
-        "query_pre_attn_scalar": read.head_dim,
-        "sliding_window": read.window("sliding_window"),
-    },
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-        "layer_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
+    attention=WINDOWED_ATTENTION,
+    normalization={**RMS_NORMS, "layer_norm": True},
     experts={
         "num_experts": read.integer("num_local_experts"),
         "num_experts_per_token": read.integer("num_experts_per_tok"),
@@ -79,18 +56,18 @@ PHIMOE = ArchitectureRule(
     },
     rope=read_rope_with_attention_factors,
     layer_types=window_everywhere,
-    stacks=stacked_experts(*EXPERTS),
+    stacks=tensors.stacked_experts(*EXPERTS),
     tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *norm_biases("input_layernorm", "post_attention_layernorm"),
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        router("block_sparse_moe.gate", aliases=("mlp.router",)),
+        tensors.EMBEDDING,
+        *tensors.TWO_NORMS,
+        *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        tensors.router("block_sparse_moe.gate", aliases=("mlp.router",)),
         *EXPERTS,
-        FINAL_NORM,
-        FINAL_NORM_BIAS,
-        HEAD,
-        *required_if(read.flag("lm_head_bias"), HEAD_BIAS),
+        tensors.FINAL_NORM,
+        tensors.FINAL_NORM_BIAS,
+        tensors.HEAD,
+        *tensors.required_if(read.flag("lm_head_bias"), tensors.HEAD_BIAS),
     ),
 )

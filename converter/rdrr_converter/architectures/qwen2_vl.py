@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from rdrr_converter.architectures import config as read
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures.base import WINDOWED_ATTENTION, ArchitectureRule
 from rdrr_converter.architectures.layers import window_above
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    TWO_NORMS,
-    attention_biases,
-)
 
 QWEN2_VL = ArchitectureRule(
     name="qwen2_vl",
@@ -40,25 +31,13 @@ QWEN2_VL = ArchitectureRule(
         "use_sliding_window": False,
         "vocab_size": 152064,
     },
-    attention={
-        "query_pre_attn_scalar": read.head_dim,
-        "sliding_window": read.window("sliding_window"),
-    },
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
+    attention=WINDOWED_ATTENTION,
     layer_types=window_above("max_window_layers"),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(q=True, k=True, v=True, o=False),
-        *FEED_FORWARD,
-        FINAL_NORM,
-        HEAD,
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(q=True, k=True, v=True, o=False),
+        *tensors.FEED_FORWARD,
     ),
     prefixes=("model.", "model.language_model.", "language_model.model.", "language_model.", ""),
     other_parts=(r"(model\.)?visual\..*",),

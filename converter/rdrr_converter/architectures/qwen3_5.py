@@ -6,22 +6,17 @@ Linear attention is the gated delta rule, which has a recurrent state.
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_partial_rope
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule
 from rdrr_converter.architectures.hybrid import (
     LINEAR_DEFAULTS,
     LINEAR_SIZES,
+    exported,
     gated_attention,
     linear_and_full,
     linear_attention,
     output_gate,
-)
-from rdrr_converter.architectures.tensors import (
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    TWO_NORMS,
 )
 
 QWEN3_5 = ArchitectureRule(
@@ -33,6 +28,7 @@ QWEN3_5 = ArchitectureRule(
         "Qwen3_5TextModel",
     ),
     model_types=("qwen3_5_text",),
+    text_type="qwen3_5_text",
     defaults={
         **LINEAR_DEFAULTS,
         "head_dim": 256,
@@ -51,23 +47,15 @@ QWEN3_5 = ArchitectureRule(
     },
     sizes=LINEAR_SIZES,
     attention={"query_pre_attn_scalar": read.head_dim, "attention_output_gate": output_gate},
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "rms_norm_weight_offset": True,
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
+    normalization={**RMS_NORMS, "rms_norm_weight_offset": True},
     rope=read_partial_rope,
+    exported=exported,
     layer_types=linear_and_full,
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
         *gated_attention(read.flag("attention_bias")),
         *linear_attention(),
-        *FEED_FORWARD,
-        FINAL_NORM,
-        HEAD,
+        *tensors.FEED_FORWARD,
     ),
     prefixes=("model.language_model.", "language_model.model.", "language_model.", "model.", ""),
     other_parts=(r"(model\.)?visual\..*", r"mtp\..*"),

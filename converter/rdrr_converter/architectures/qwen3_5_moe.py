@@ -5,19 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.hybrid import gated_attention, linear_attention
 from rdrr_converter.architectures.qwen3_5 import QWEN3_5
-from rdrr_converter.architectures.tensors import (
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    QWEN_EXPERTS,
-    SHARED_EXPERT,
-    TWO_NORMS,
-    router,
-    stacked_experts,
-)
 
 
 def always_normalized(config: Config) -> bool:
@@ -41,6 +32,7 @@ QWEN3_5_MOE = replace(
         "Qwen3_5MoeTextModel",
     ),
     model_types=("qwen3_5_moe_text",),
+    text_type="qwen3_5_moe_text",
     defaults={
         **QWEN3_5.defaults,
         "hidden_size": 2048,
@@ -61,16 +53,13 @@ QWEN3_5_MOE = replace(
         "shared_expert_intermediate_size": read.integer("shared_expert_intermediate_size"),
         "normalize_weights": always_normalized,
     },
-    stacks=stacked_experts(*QWEN_EXPERTS),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
+    stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
         *gated_attention(read.flag("attention_bias")),
         *linear_attention(),
-        router("mlp.gate"),
-        *QWEN_EXPERTS,
-        *SHARED_EXPERT,
-        FINAL_NORM,
-        HEAD,
+        tensors.router("mlp.gate"),
+        *tensors.QWEN_EXPERTS,
+        *tensors.SHARED_EXPERT,
     ),
 )

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures.base import WINDOWED_ATTENTION, ArchitectureRule
 from rdrr_converter.architectures.layers import (
     layers_with_experts,
     layers_without_experts,
     window_if_used,
-)
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    QUERY_KEY_NORMS,
-    QWEN_EXPERTS,
-    TWO_NORMS,
-    attention_biases,
-    in_layers,
-    router,
-    stacked_experts,
 )
 
 ATTENTION_BIAS = read.flag("attention_bias")
@@ -49,16 +36,7 @@ QWEN3_MOE = ArchitectureRule(
         "use_sliding_window": False,
         "vocab_size": 151936,
     },
-    attention={
-        "query_pre_attn_scalar": read.head_dim,
-        "sliding_window": read.window("sliding_window"),
-    },
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
+    attention=WINDOWED_ATTENTION,
     experts={
         "num_experts": read.integer("num_local_experts", "num_experts"),
         "num_experts_per_token": read.integer("num_experts_per_tok"),
@@ -68,16 +46,13 @@ QWEN3_MOE = ArchitectureRule(
     },
     layer_types=window_if_used,
     stated_by_tensors=("use_qk_norm",),
-    stacks=stacked_experts(*QWEN_EXPERTS),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        *QUERY_KEY_NORMS,
-        *in_layers(layers_without_experts, *FEED_FORWARD),
-        *in_layers(layers_with_experts, router("mlp.gate"), *QWEN_EXPERTS),
-        FINAL_NORM,
-        HEAD,
+    stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.QUERY_KEY_NORMS,
+        *tensors.in_layers(layers_without_experts, *tensors.FEED_FORWARD),
+        *tensors.in_layers(layers_with_experts, tensors.router("mlp.gate"), *tensors.QWEN_EXPERTS),
     ),
 )

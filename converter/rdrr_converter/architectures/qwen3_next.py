@@ -5,21 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.base import StackRule
 from rdrr_converter.architectures.hybrid import gated_attention, linear_attention
 from rdrr_converter.architectures.layers import layers_with_experts, layers_without_experts
 from rdrr_converter.architectures.qwen3_5_moe import QWEN3_5_MOE
-from rdrr_converter.architectures.tensors import (
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    QWEN_EXPERTS,
-    SHARED_EXPERT,
-    TWO_NORMS,
-    in_layers,
-    router,
-)
 
 _STEM = "model.layers.{layer}.linear_attn"
 _QUERIES_TO_GATES = StackRule(
@@ -45,6 +35,7 @@ QWEN3_NEXT = replace(
     name="qwen3_next",
     classes=("Qwen3NextForCausalLM", "Qwen3NextModel"),
     model_types=(),
+    text_type="",
     defaults={
         **QWEN3_5_MOE.defaults,
         "decoder_sparse_step": 1,
@@ -56,14 +47,16 @@ QWEN3_NEXT = replace(
     },
     experts={**(QWEN3_5_MOE.experts or {}), "normalize_weights": read.flag("norm_topk_prob")},
     stacks=(*QWEN3_5_MOE.stacks, _QUERIES_TO_GATES, _STRENGTHS_AND_DECAYS),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
         *gated_attention(read.flag("attention_bias")),
         *linear_attention(),
-        *in_layers(layers_without_experts, *FEED_FORWARD),
-        *in_layers(layers_with_experts, router("mlp.gate"), *QWEN_EXPERTS, *SHARED_EXPERT),
-        FINAL_NORM,
-        HEAD,
+        *tensors.in_layers(layers_without_experts, *tensors.FEED_FORWARD),
+        *tensors.in_layers(
+            layers_with_experts,
+            tensors.router("mlp.gate"),
+            *tensors.QWEN_EXPERTS,
+            *tensors.SHARED_EXPERT,
+        ),
     ),
 )

@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    QUERY_KEY_NORMS,
-    TWO_NORMS,
-    attention_biases,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 
@@ -36,23 +26,12 @@ QWEN3_VL = ArchitectureRule(
         "tie_word_embeddings": False,
         "vocab_size": 151936,
     },
-    attention={"query_pre_attn_scalar": read.head_dim},
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
-    layer_types=all_full,
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        *QUERY_KEY_NORMS,
-        *FEED_FORWARD,
-        FINAL_NORM,
-        HEAD,
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.QUERY_KEY_NORMS,
+        *tensors.FEED_FORWARD,
     ),
     prefixes=("model.language_model.", "language_model.model.", "language_model.", "model.", ""),
     other_parts=(r"(model\.)?visual\..*",),

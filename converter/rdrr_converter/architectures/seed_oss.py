@@ -8,17 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.llama import LLAMA
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    TWO_NORMS,
-    attention_biases,
-    feed_forward_biases,
-)
 
 QKV_BIAS = read.flag("attention_bias")
 
@@ -41,14 +32,13 @@ SEED_OSS = replace(
         "tie_word_embeddings": False,
         "vocab_size": 155136,
     },
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(q=QKV_BIAS, k=QKV_BIAS, v=QKV_BIAS, o=read.flag("attention_out_bias")),
-        *FEED_FORWARD,
-        *feed_forward_biases(read.flag("mlp_bias")),
-        FINAL_NORM,
-        HEAD,
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(
+            q=QKV_BIAS, k=QKV_BIAS, v=QKV_BIAS, o=read.flag("attention_out_bias")
+        ),
+        *tensors.FEED_FORWARD,
+        *tensors.feed_forward_biases(read.flag("mlp_bias")),
     ),
 )

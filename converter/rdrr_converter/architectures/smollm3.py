@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_rope_of_some_layers
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.base import WINDOWED_ATTENTION, ArchitectureRule
 from rdrr_converter.architectures.layers import window_without_rope
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    TWO_NORMS,
-    attention_biases,
-    feed_forward_biases,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 
@@ -37,26 +28,14 @@ SMOLLM3 = ArchitectureRule(
         "use_sliding_window": False,
         "vocab_size": 128256,
     },
-    attention={
-        "query_pre_attn_scalar": read.head_dim,
-        "sliding_window": read.window("sliding_window"),
-    },
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
+    attention=WINDOWED_ATTENTION,
     rope=read_rope_of_some_layers,
     layer_types=window_without_rope,
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        *FEED_FORWARD,
-        *feed_forward_biases(read.flag("mlp_bias")),
-        FINAL_NORM,
-        HEAD,
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.FEED_FORWARD,
+        *tensors.feed_forward_biases(read.flag("mlp_bias")),
     ),
 )

@@ -5,16 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._mixtures import SELECTION_BIAS, feed_forwards
 from rdrr_converter.architectures.glm4_moe import GLM4_MOE
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    TWO_NORMS,
-    attention_biases,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 
@@ -49,13 +42,10 @@ SOLAR_OPEN = replace(
     },
     extra_layers=None,
     has_draft_head=False,
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(q=ATTENTION_BIAS, k=ATTENTION_BIAS, v=ATTENTION_BIAS, o=False),
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(q=ATTENTION_BIAS, k=ATTENTION_BIAS, v=ATTENTION_BIAS, o=False),
         *feed_forwards(SELECTION_BIAS),
-        FINAL_NORM,
-        HEAD,
     ),
 )

@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_partial_rope
 from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import all_full
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    FINAL_NORM_BIAS,
-    HEAD,
-    QUERY_KEY_NORMS_PER_HEAD,
-    attention_biases,
-    norm,
-    norm_biases,
-    required_if,
-)
 
 LAYER = "model.layers.{layer}.self_attn"
 QK_NORM = read.flag("qk_layernorm")
@@ -54,10 +41,7 @@ STABLELM = ArchitectureRule(
         "post_attention_norm": SEQUENTIAL,
         "layer_norm": True,
     },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
     rope=read_partial_rope,
-    layer_types=all_full,
     parallel=read.flag("use_parallel_residual"),
     keys={"rms_norm_eps": "layer_norm_eps"},
     rows={
@@ -65,17 +49,17 @@ STABLELM = ArchitectureRule(
         for kind in "qk"
     },
     tensors=(
-        EMBEDDING,
-        norm("input_layernorm"),
-        *norm_biases("input_layernorm"),
-        norm(FFN_NORM, required=SEQUENTIAL),
-        *norm_biases(FFN_NORM, required=SEQUENTIAL),
-        *required_if(QK_NORM, *QUERY_KEY_NORMS_PER_HEAD),
-        *ATTENTION,
-        *attention_biases(QKV_BIAS, QKV_BIAS, QKV_BIAS, False),
-        *FEED_FORWARD,
-        FINAL_NORM,
-        FINAL_NORM_BIAS,
-        HEAD,
+        tensors.EMBEDDING,
+        tensors.norm("input_layernorm"),
+        *tensors.norm_biases("input_layernorm"),
+        tensors.norm(FFN_NORM, required=SEQUENTIAL),
+        *tensors.norm_biases(FFN_NORM, required=SEQUENTIAL),
+        *tensors.required_if(QK_NORM, *tensors.QUERY_KEY_NORMS_PER_HEAD),
+        *tensors.ATTENTION,
+        *tensors.attention_biases(QKV_BIAS, QKV_BIAS, QKV_BIAS, False),
+        *tensors.FEED_FORWARD,
+        tensors.FINAL_NORM,
+        tensors.FINAL_NORM_BIAS,
+        tensors.HEAD,
     ),
 )

@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures.base import RMS_NORMS, WINDOWED_ATTENTION, ArchitectureRule
 from rdrr_converter.architectures.layers import window_everywhere
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    FINAL_NORM_BIAS,
-    HEAD,
-    TWO_NORMS,
-    UNGATED_FEED_FORWARD,
-    attention_biases,
-    layer_names,
-    norm_biases,
-    ungated_biases,
-)
 
 USE_BIAS = read.flag("use_bias")
 
@@ -38,32 +26,24 @@ STARCODER2 = ArchitectureRule(
         "use_bias": True,
         "vocab_size": 49152,
     },
-    attention={
-        "query_pre_attn_scalar": read.head_dim,
-        "sliding_window": read.window("sliding_window"),
-    },
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-        "layer_norm": True,
-    },
+    attention=WINDOWED_ATTENTION,
+    normalization={**RMS_NORMS, "layer_norm": True},
     ffn={"activation": read.activation("hidden_act"), "gated_activation": False},
-    output={},
     layer_types=window_everywhere,
     keys={"rms_norm_eps": "norm_epsilon"},
-    names=layer_names(
+    names=tensors.layer_names(
         "model.layers.{layer}", {"mlp.up_proj": "mlp.c_fc", "mlp.down_proj": "mlp.c_proj"}
     ),
     tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *norm_biases("input_layernorm", "post_attention_layernorm"),
-        *ATTENTION,
-        *attention_biases(*[USE_BIAS] * 4),
-        *UNGATED_FEED_FORWARD,
-        *ungated_biases(USE_BIAS),
-        FINAL_NORM,
-        FINAL_NORM_BIAS,
-        HEAD,
+        tensors.EMBEDDING,
+        *tensors.TWO_NORMS,
+        *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[USE_BIAS] * 4),
+        *tensors.UNGATED_FEED_FORWARD,
+        *tensors.ungated_biases(USE_BIAS),
+        tensors.FINAL_NORM,
+        tensors.FINAL_NORM_BIAS,
+        tensors.HEAD,
     ),
 )

@@ -10,7 +10,7 @@ from rdrr_converter.architectures.config import Config, Flag
 
 EMBEDDING = TensorRule("model.embed_tokens.weight", "embedding", ("vocab", "hidden"))
 FINAL_NORM = TensorRule("model.norm.weight", "norm", ("hidden",))
-# A checkpoint without a head is tied; `rdrr_converter.reading` decides that.
+# A checkpoint without a head is tied; `rdrr_converter.reading.model` decides that.
 HEAD = TensorRule(
     "lm_head.weight",
     "lm_head",
@@ -18,6 +18,11 @@ HEAD = TensorRule(
     required=False,
     aliases=("language_model.lm_head.weight",),
 )
+
+
+def of_model(*layers: TensorRule) -> tuple[TensorRule, ...]:
+    """Return the rules of a model: its embedding, those given, the final norm and the head."""
+    return (EMBEDDING, *layers, FINAL_NORM, HEAD)
 
 
 def norm(part: str, *size: str, required: bool | Callable[[Config], bool] = True) -> TensorRule:

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.base import ArchitectureRule
 from rdrr_converter.architectures.gemma2 import GEMMA2
 from rdrr_converter.architectures.layers import alternating
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    attention_biases,
-    norm,
-)
 
 ATTENTION_BIAS = read.flag("attention_bias")
 
@@ -38,14 +30,11 @@ VAULTGEMMA = ArchitectureRule(
         "scale_embeddings": True,
     },
     layer_types=alternating,
-    tensors=(
-        EMBEDDING,
-        norm("input_layernorm"),
-        norm("pre_feedforward_layernorm"),
-        *ATTENTION,
-        *attention_biases(*[ATTENTION_BIAS] * 4),
-        *FEED_FORWARD,
-        FINAL_NORM,
-        HEAD,
+    tensors=tensors.of_model(
+        tensors.norm("input_layernorm"),
+        tensors.norm("pre_feedforward_layernorm"),
+        *tensors.ATTENTION,
+        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.FEED_FORWARD,
     ),
 )

@@ -6,19 +6,9 @@ Two flags say which of the two it is.
 from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures.base import WINDOWED_ATTENTION, ArchitectureRule
 from rdrr_converter.architectures.layers import window_above
-from rdrr_converter.architectures.tensors import (
-    ATTENTION,
-    EMBEDDING,
-    FEED_FORWARD,
-    FINAL_NORM,
-    HEAD,
-    QUERY_KEY_NORMS,
-    TWO_NORMS,
-    attention_biases,
-    required_if,
-)
 
 QKV_BIAS = read.flag("attention_bias")
 
@@ -37,27 +27,15 @@ WEDLM = ArchitectureRule(
         "tie_word_embeddings": False,
         "use_sliding_window": False,
     },
-    attention={
-        "query_pre_attn_scalar": read.head_dim,
-        "sliding_window": read.window("sliding_window"),
-    },
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
+    attention=WINDOWED_ATTENTION,
     layer_types=window_above("max_window_layers"),
     mask_token="mask_token_id",
     stated_by_tensors=("qk_norm",),
-    tensors=(
-        EMBEDDING,
-        *TWO_NORMS,
-        *ATTENTION,
-        *attention_biases(q=QKV_BIAS, k=QKV_BIAS, v=QKV_BIAS, o=False),
-        *required_if(read.flag("qk_norm"), *QUERY_KEY_NORMS),
-        *FEED_FORWARD,
-        FINAL_NORM,
-        HEAD,
+    tensors=tensors.of_model(
+        *tensors.TWO_NORMS,
+        *tensors.ATTENTION,
+        *tensors.attention_biases(q=QKV_BIAS, k=QKV_BIAS, v=QKV_BIAS, o=False),
+        *tensors.required_if(read.flag("qk_norm"), *tensors.QUERY_KEY_NORMS),
+        *tensors.FEED_FORWARD,
     ),
 )

@@ -20,10 +20,10 @@ from rdrr_manifests.models import Inference, Manifest
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures import ArchitectureRule
-from rdrr_converter.export._values import OutgoingTensor
-from rdrr_converter.matching import required_names
-from rdrr_converter.reading import SourceModel, read_model
-from rdrr_converter.sources import Source, SourceTensor
+from rdrr_converter.checkpoint.outgoing import OutgoingTensor
+from rdrr_converter.checkpoint.source import Source, SourceTensor
+from rdrr_converter.reading.matching import required_names
+from rdrr_converter.reading.model import SourceModel, read_model
 
 
 def check_config(

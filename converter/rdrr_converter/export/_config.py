@@ -20,27 +20,12 @@ from rdrr_manifests.models.inference import Inference, Rope
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures import ARCHITECTURES, ArchitectureRule, find_architecture
-from rdrr_converter.architectures.config import Flag
+from rdrr_converter.architectures.base import Block
+from rdrr_converter.architectures.config import STATED_ACTIVATIONS, Flag, KeyRule
 from rdrr_converter.architectures.layers import FULL, SLIDING
 from rdrr_converter.export._check import check_config, check_described
-from rdrr_converter.export._falcon import falcon_keys
-from rdrr_converter.export._gemma import of_gemma
 from rdrr_converter.export._latent import with_latents
-from rdrr_converter.export._mixtures import chunk_keys, further_keys
-from rdrr_converter.export._state_space import with_state_space
-from rdrr_converter.export._states import with_states
-
-_MODEL_TYPES: Mapping[str, str] = MappingProxyType(
-    {
-        "gemma3": "gemma3_text",
-        "gemma3n": "gemma3n_text",
-        "gemma4": "gemma4_text",
-        "gemma4_unified": "gemma4_unified_text",
-        "qwen3_5": "qwen3_5_text",
-        "qwen3_5_moe": "qwen3_5_moe_text",
-    }
-)
-"""`model_type` in transformers if it differs from the name of the architecture's file."""
+from rdrr_converter.export._mixtures import further_keys
 
 _SIZES: Mapping[str, str] = MappingProxyType(
     {
@@ -53,9 +38,6 @@ _SIZES: Mapping[str, str] = MappingProxyType(
         "head_dim": "head_dim",
         "max_position_embeddings": "max_seq_len",
     }
-)
-_ACTIVATIONS: Mapping[str, str] = MappingProxyType(
-    {"silu": "silu", "gelu": "gelu_pytorch_tanh", "gelu_erf": "gelu"}
 )
 _SCALINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -137,10 +119,10 @@ def rebuild_config(
     manifest, blocks = package.manifest, package.manifest.inference
     names = {tensor.name for tensor in tensors}
     windows = [op.window for op in package.graph.ops if isinstance(op, Attention)]
-    activation = _ACTIVATIONS.get(blocks.ffn.activation, blocks.ffn.activation)
+    activation = STATED_ACTIVATIONS.get(blocks.ffn.activation, blocks.ffn.activation)
     config: dict[str, Any] = {
         "architectures": [rule.classes[0]],
-        "model_type": _MODEL_TYPES.get(rule.name, rule.name),
+        "model_type": rule.text_type or rule.name,
         **{key: getattr(manifest.architecture, field) for key, field in _SIZES.items()},
         "rms_norm_eps": blocks.normalization.rms_norm_eps,
         "hidden_act": activation,
@@ -163,8 +145,6 @@ def rebuild_config(
         config[rule.mask_token] = manifest.mask_token_id
     if manifest.moe_config is not None:
         config |= _experts(manifest.moe_config, known, names, manifest.architecture.num_layers)
-    if "attention_chunk_size" in known:
-        config |= chunk_keys(manifest, names)
     config |= _score_scale(blocks, manifest.architecture.head_dim, known)
     optional = {
         "clip_qkv": blocks.attention.clip_qkv,
@@ -176,10 +156,33 @@ def rebuild_config(
     config |= {key: value for key, value in optional.items() if value is not None or key in known}
     if "rotary_dim" in known:  # what MiniMax publishes in place of a part of the head
         config["rotary_dim"] = round(config["head_dim"] * config["partial_rotary_factor"])
-    config = of_gemma(rule.name, config, manifest, names)
-    config = with_states(with_latents(config, manifest, known), manifest, known)
-    config = with_state_space(rule.name, config, manifest)
-    return _of_older_families(config, blocks, known)
+    config = with_latents(rule.exported(config, manifest, names), manifest, known)
+    config = _of_older_families(config, blocks, known)
+    stated = _stated_keys(rule, manifest)
+    return config | {key: value for key, value in stated.items() if key not in config}
+
+
+def _stated_keys(rule: ArchitectureRule, manifest: Manifest) -> dict[str, Any]:
+    """Return the keys that the rules of an architecture read as fields of the manifest."""
+    blocks = manifest.inference
+    fields: tuple[tuple[Block, object], ...] = (
+        (rule.attention, blocks.attention),
+        (rule.normalization, blocks.normalization),
+        (rule.ffn, blocks.ffn),
+        (rule.output, blocks.output),
+        (rule.pattern, blocks.layer_pattern),
+        (rule.sizes, manifest.architecture),
+        (rule.experts or {}, manifest.moe_config),
+        (rule.state_space or {}, blocks.state_space),
+    )
+    return {
+        key: read.stored(value)
+        for block, values in fields
+        for field, read in block.items()
+        if isinstance(read, KeyRule) and (value := getattr(values, field, None)) is not None
+        for key in read.keys
+        if key in rule.defaults
+    }
 
 
 def _window_keys(
@@ -241,8 +244,6 @@ def _of_older_families(
         "use_parallel_residual": blocks.layer_pattern.parallel_residual,
         "logit_scale": blocks.output.logit_input_scale,
     }
-    if "multi_query" in known:
-        stated |= falcon_keys(blocks, config["num_key_value_heads"])
     found = config | {key: value for key, value in stated.items() if key in known}
     if blocks.output.position_embedding_offset is not None:
         found.pop("rope_theta")

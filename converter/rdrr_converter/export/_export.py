@@ -20,13 +20,10 @@ from rdrr_manifests.package import Package, open_package
 
 from rdrr_converter.architectures import ArchitectureRule
 from rdrr_converter.architectures.base import StackRule
-from rdrr_converter.arrangements import arrange, stacked_shape
-from rdrr_converter.destination import atomic_folder
+from rdrr_converter.checkpoint.outgoing import OutgoingTensor, Stack
 from rdrr_converter.export._check import check_complete, norm_shift
 from rdrr_converter.export._config import find_rule, published_keys
 from rdrr_converter.export._gguf import find_gguf_architecture, plan_gguf, write_gguf
-from rdrr_converter.export._gguf_draft_head import further_layer
-from rdrr_converter.export._gguf_pooling import layer_names
 from rdrr_converter.export._result import ExportedTensor, ExportResult
 from rdrr_converter.export._safetensors import SHARD_SIZE, write_directory
 from rdrr_converter.export._sentences import (
@@ -36,14 +33,16 @@ from rdrr_converter.export._sentences import (
     write_modules,
 )
 from rdrr_converter.export._stacks import (
-    Stack,
     arrangement,
     stacked,
     transpose,
     written_stacks,
 )
-from rdrr_converter.export._values import OutgoingTensor
-from rdrr_converter.report import Progress, ProgressCallback
+from rdrr_converter.gguf.draft_head import further_layer
+from rdrr_converter.gguf.pooling import layer_names
+from rdrr_converter.output.destination import atomic_folder
+from rdrr_converter.progress import Progress, ProgressCallback
+from rdrr_converter.reading.interleaved import arrange, stacked_shape
 
 DTYPES: Mapping[str, str] = MappingProxyType({"f32": "F32", "f16": "F16", "bf16": "BF16"})
 """Storage types by the values of `dtype`."""

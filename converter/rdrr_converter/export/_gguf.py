@@ -21,34 +21,25 @@ from rdrr_manifests.logical import LogicalTensor
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures import ArchitectureRule
+from rdrr_converter.checkpoint.outgoing import OutgoingTensor
 from rdrr_converter.export._check import check_complete, norm_shift
 from rdrr_converter.export._gguf_check import check_metadata, frequency_divisors
 from rdrr_converter.export._gguf_container import atomic_file, write_container
-from rdrr_converter.export._gguf_draft_head import with_further_layer
 from rdrr_converter.export._gguf_factors import with_factors
-from rdrr_converter.export._gguf_gemma import (
-    check_gemma3n,
-    padded_rows,
-    unread_tensors,
-    with_joined_gates,
-    without_padding,
-)
-from rdrr_converter.export._gguf_gemma import stacked_shape as gemma_shape
-from rdrr_converter.export._gguf_latest import stated_parameters
-from rdrr_converter.export._gguf_metadata import metadata
-from rdrr_converter.export._gguf_pooling import pooling_entries
-from rdrr_converter.export._gguf_state_spaces import plan_state_space
-from rdrr_converter.export._gguf_states import plan_state
 from rdrr_converter.export._gguf_tokenizer import tokenizer_metadata
-from rdrr_converter.export._gguf_types import storage_type
 from rdrr_converter.export._stacks import is_expert_stack, join_experts, stacked
-from rdrr_converter.export._values import OutgoingTensor
-from rdrr_converter.report import Progress
-from rdrr_converter.sources.gguf_architecture import GgufArchitecture
-from rdrr_converter.sources.gguf_names import (
+from rdrr_converter.gguf.architecture import GgufArchitecture
+from rdrr_converter.gguf.architectures import (
     GGUF_ARCHITECTURES,
     UNKNOWN_TO_LLAMA_CPP,
 )
+from rdrr_converter.gguf.config import write_config
+from rdrr_converter.gguf.draft_head import with_further_layer
+from rdrr_converter.gguf.families.apertus import stated_parameters
+from rdrr_converter.gguf.families.gemma4 import without_padding
+from rdrr_converter.gguf.pooling import pooling_entries
+from rdrr_converter.gguf.storage_types import storage_type
+from rdrr_converter.progress import Progress
 
 F32Array = npt.NDArray[np.float32]
 
@@ -62,6 +53,12 @@ _F32_ROLES = ("router", "bias", "norm")
 """Roles of tensors that llama.cpp reads as F32, also those with several rows."""
 
 _QUANTIZATION_VERSION = 2
+
+_EXPERT_BIASES = (
+    ".shared_experts.up_proj.bias",
+    ".shared_experts.down_proj.bias",
+    "_latent_proj.bias",
+)
 
 
 def find_gguf_architecture(rule: ArchitectureRule, package: Package) -> GgufArchitecture:
@@ -105,12 +102,10 @@ def plan_gguf(
     """
     row = find_gguf_architecture(rule, package).for_tensors(one.name for one in tensors)
     shift = norm_shift(rule, package.manifest) - row.norm_offset
-    if row.name == "gemma3n":
-        check_gemma3n(package)
+    row.check(package)
     written = [one for one in tensors if not (row.in_metadata and row.in_metadata in one.name)]
     stacks = join_experts(stacked(written, [one for one in rule.stacks if row.stores(one)]))
-    if row.joins_gates:
-        stacks = with_joined_gates(stacks)
+    stacks = list(row.join(stacks))
     if not row.dense_layers:
         _check_experts([name for name, _ in stacks], package)
     outgoing = [_plan(package, name, parts, row, shift) for name, parts in stacks]
@@ -158,13 +153,13 @@ def _plan(
             "llama.cpp has no name for this tensor", where=f"{package.where}, {first.name}"
         )
     head = package.manifest.architecture.head_dim
-    planned = plan_state_space(package, name, gguf_name, parts)
+    if name.endswith(_EXPERT_BIASES):
+        raise ConversionError(
+            "llama.cpp has no biases in shared experts", where=f"{package.where}, {first.name}"
+        )
+    planned = row.plan(package, name, gguf_name, parts)
     if planned is not None:
         return planned
-    if row.has_states:
-        planned = plan_state(package, name, gguf_name, parts, alternating=row.alternating_heads)
-        if planned is not None:
-            return planned
     if len(parts) > 1 and len(first.shape) == 1:
         total = sum(one.columns for one in parts)
         return OutgoingTensor(gguf_name, parts, (total,), "F32")
@@ -181,16 +176,11 @@ def _plan(
             gguf_name, parts, first.shape, dtype, why, order=ordered, row_step=head
         )
     shape = first.shape
-    own = gemma_shape(name, parts)
-    if own is not None:
-        shape = own
-    elif is_expert_stack(name):
+    if is_expert_stack(name):
         shape = (len(parts), *first.shape)
     elif len(parts) > 1:
         shape = (sum(one.shape[0] for one in parts), *first.shape[1:])
-    padding = padded_rows(name, parts, package.manifest.architecture.vocab_size)
-    shape = (shape[0] + padding, *shape[1:])
-    return OutgoingTensor(gguf_name, parts, shape, dtype, why, padding=padding)
+    return OutgoingTensor(gguf_name, parts, shape, dtype, why)
 
 
 def _interleaved(head: int, first: int, count: int) -> npt.NDArray[np.intp]:
@@ -229,10 +219,10 @@ def write_gguf(
         StoreError: The file cannot be written.
     """
     row = find_gguf_architecture(rule, package)
-    entries, notes = metadata(config, row)
+    entries, notes = write_config(config, row)
     entries = with_further_layer(entries, row, outgoing)
     pooling, pooling_notes = pooling_entries(package, row)
-    extra = frequency_divisors(config)
+    extra: dict[str, npt.NDArray[Any]] = dict(frequency_divisors(config))
     check_metadata(entries, extra, package, row, tensors, without_padding(config))
     tokenizer_entries, tokenizer_notes = tokenizer_metadata(package, config["vocab_size"], row.name)
     identity = {
@@ -242,11 +232,16 @@ def write_gguf(
     }
     if row.in_metadata is not None:
         entries |= stated_parameters(package)
-    unread = unread_tensors(package) if row.name == "gemma3n" else {}
     with atomic_file(path) as partial_path, store_errors(path):
         everything = {**identity, **entries, **pooling, **tokenizer_entries}
         errors = write_container(
-            partial_path, row.name, everything, {**extra, **unread}, package, outgoing, progress
+            partial_path,
+            row.name,
+            everything,
+            {**extra, **row.further(package)},
+            package,
+            outgoing,
+            progress,
         )
     return errors, (*notes, *pooling_notes, *tokenizer_notes)
 

@@ -13,15 +13,15 @@ from rdrr_manifests.package import Package
 from rdrr_converter.architectures import find_architecture
 from rdrr_converter.export._check import check_config
 from rdrr_converter.export._gguf_factors import without_factors
-from rdrr_converter.export._gguf_gemma import rope_divisors
-from rdrr_converter.sources.gguf_architecture import GgufArchitecture
-from rdrr_converter.sources.gguf_config import read_config
-from rdrr_converter.sources.gguf_names import (
+from rdrr_converter.gguf.architecture import GgufArchitecture
+from rdrr_converter.gguf.architectures import (
     ROPE_FREQS,
     ROPE_LONG,
     ROPE_SHORT,
 )
-from rdrr_converter.sources.gguf_rope import divisors, from_factors, from_metadata
+from rdrr_converter.gguf.config import read_config
+from rdrr_converter.gguf.families.gemma4 import rope_divisors
+from rdrr_converter.gguf.rope import divisors, from_factors, from_metadata
 
 F32Array = npt.NDArray[np.float32]
 

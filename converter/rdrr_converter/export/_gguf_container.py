@@ -15,8 +15,9 @@ from rdrr_format.errors import ConversionError
 from rdrr_format.stores import store_errors
 from rdrr_manifests.package import Package
 
-from rdrr_converter.export._values import Encoder, OutgoingTensor
-from rdrr_converter.report import Progress
+from rdrr_converter.checkpoint.outgoing import OutgoingTensor
+from rdrr_converter.export._values import Encoder
+from rdrr_converter.progress import Progress
 
 _MOST = 2**32 - 1
 """Maximum of an integer in the metadata, which is a uint32."""

@@ -18,9 +18,9 @@ from rdrr_manifests.models import Manifest
 from rdrr_manifests.models.state_space import StateSpace
 from rdrr_manifests.package import Package
 
-from rdrr_converter.export._gguf_types import decoded_type
+from rdrr_converter.checkpoint.outgoing import OutgoingTensor
 from rdrr_converter.export._scaled_blocks import can_scale
-from rdrr_converter.export._values import OutgoingTensor
+from rdrr_converter.gguf.storage_types import decoded_type
 
 _KEPT_BIASES = ("mamba.conv1d.bias", "mamba.dt_bias")
 """Biases that no factor multiplies."""

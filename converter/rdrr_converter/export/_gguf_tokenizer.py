@@ -1,4 +1,4 @@
-"""Translation of a `tokenizer.json` into GGUF metadata, the inverse of `sources.gguf_tokenizer`.
+"""Translation of a `tokenizer.json` into GGUF metadata, the inverse of `gguf.tokenizer`.
 
 Tokens, their types, and merges or scores are translated. A pre-tokenizer can only be named. One
 without a known name is included as the whole `tokenizer.json`, which llama.cpp does not read, and a
@@ -15,9 +15,9 @@ from typing import Any
 from rdrr_manifests.models import Manifest
 from rdrr_manifests.package import Package
 
-from rdrr_converter.sources.base import parse_json_object
-from rdrr_converter.sources.gguf_pretokenizers import ASSUMED, PRETOKENIZERS
-from rdrr_converter.sources.gguf_tokenizer import (
+from rdrr_converter.checkpoint.source import parse_json_object
+from rdrr_converter.gguf.pretokenizers import ASSUMED, PRETOKENIZERS
+from rdrr_converter.gguf.tokenizer import (
     BYTE,
     CONTROL,
     MERGED_PIECES,
@@ -27,7 +27,7 @@ from rdrr_converter.sources.gguf_tokenizer import (
     UNUSED,
     USER_DEFINED,
 )
-from rdrr_converter.tokenizer import TOKENIZER_JSON
+from rdrr_converter.tokenizer.files import TOKENIZER_JSON
 
 Entries = dict[str, Any]
 Parts = tuple[Entries, tuple[str, ...]]

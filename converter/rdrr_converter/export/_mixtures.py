@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from rdrr_manifests.graph.names import EXPERT_NAMES
-from rdrr_manifests.models import Manifest, MoeConfig
+from rdrr_manifests.models import MoeConfig
 
 
 def further_keys(moe: MoeConfig, names: Collection[str], layers: int) -> dict[str, Any]:
@@ -49,26 +49,3 @@ def further_keys(moe: MoeConfig, names: Collection[str], layers: int) -> dict[st
 
 def _has_experts(layer: int, names: Collection[str]) -> bool:
     return any(f"model.layers.{layer}.{one.router}.weight" in names for one in EXPERT_NAMES)
-
-
-def chunk_keys(manifest: Manifest, names: Collection[str]) -> dict[str, Any]:
-    """Return the keys of Llama 4 for its chunks, its queries and the widths of its layers.
-
-    Args:
-        manifest: A manifest with experts.
-        names: Canonical names of the tensors.
-    """
-    attention, sizes, moe = manifest.inference.attention, manifest.architecture, manifest.moe_config
-    width = None if moe is None else moe.expert_intermediate_size
-    layers = range(sizes.num_layers)
-    return {
-        "attention_chunk_size": attention.attention_chunk_size,
-        "attn_scale": attention.temperature_scale or 1.0,
-        "attn_temperature_tuning": attention.temperature_scale is not None,
-        "floor_scale": attention.temperature_length or 1,
-        "intermediate_size": width or sizes.intermediate_size,
-        "intermediate_size_mlp": sizes.intermediate_size,
-        "interleave_moe_layer_step": 1,
-        "moe_layers": [layer for layer in layers if _has_experts(layer, names)],
-        "use_qk_norm": attention.query_key_unit_norm,
-    }

@@ -15,9 +15,10 @@ from typing import Any
 from rdrr_format.stores import store_errors
 from rdrr_manifests.package import Package
 
-from rdrr_converter.export._values import Encoder, OutgoingTensor
-from rdrr_converter.report import Progress
-from rdrr_converter.tokenizer import COPIED
+from rdrr_converter.checkpoint.outgoing import OutgoingTensor
+from rdrr_converter.export._values import Encoder
+from rdrr_converter.progress import Progress
+from rdrr_converter.tokenizer.files import COPIED
 
 SHARD_SIZE = 5 * 10**9
 """Default maximum of tensor bytes in a file, as in transformers.

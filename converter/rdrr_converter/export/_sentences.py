@@ -20,7 +20,7 @@ from rdrr_manifests.models.embedding import Projection
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures import CLASSIFIER, ArchitectureRule
-from rdrr_converter.sentence_modules import MODULES, PROMPTS
+from rdrr_converter.reading.sentence_modules import MODULES, PROMPTS
 
 _TYPE = "sentence_transformers.models"
 _FLAGS = {

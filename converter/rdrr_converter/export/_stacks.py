@@ -1,4 +1,4 @@
-"""Stacking tensors that checkpoints store as one tensor, the inverse of `rdrr_converter.stacks`."""
+"""Stacking tensors that checkpoints store as one tensor, the inverse of `reading.stacks`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,9 @@ from rdrr_manifests.logical import LogicalTensor
 from rdrr_manifests.models import Architecture
 
 from rdrr_converter.architectures.base import StackRule
-from rdrr_converter.export._values import Arrange
-from rdrr_converter.grouped_rows import Piece, Rows, rows_of_parts
-from rdrr_converter.tensor_shapes import linear_dimensions
-
-Stack = tuple[str, tuple[LogicalTensor, ...]]
-"""A name in the checkpoint, and the tensors that are stacked under it, from the top down."""
-
+from rdrr_converter.checkpoint.outgoing import Arrange, Stack
+from rdrr_converter.reading.expected_tensors import linear_dimensions
+from rdrr_converter.reading.grouped_rows import Piece, Rows, rows_of_parts
 
 _EXPERT = re.compile(r"(?P<stem>.+\.experts)\.(?P<number>\d+)\.(?P<part>.+)")
 

@@ -16,8 +16,8 @@ from rdrr_format.errors import UsageError
 from rdrr_format.stores import store_errors
 
 from rdrr_converter.export._gguf_container import atomic_file
+from rdrr_converter.gguf.imatrix import COUNTS, SUMS, TYPE
 from rdrr_converter.importance import llama_name
-from rdrr_converter.sources.imatrix import COUNTS, SUMS, TYPE
 
 _F64 = npt.NDArray[np.float64]
 

@@ -16,8 +16,8 @@ from rdrr_format.bounded_json import JsonBounds
 from rdrr_format.errors import FormatError, SourceError
 from rdrr_format.stores import store_errors
 
+from rdrr_converter.checkpoint.source import as_source_error, read_json_object
 from rdrr_converter.lora._patterns import PatternTable
-from rdrr_converter.sources.base import as_source_error, read_json_object
 
 _Number = TypeVar("_Number", int, float)
 

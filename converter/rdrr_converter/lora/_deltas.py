@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources.base import SCAN_ELEMENTS, Decode, F32Array, SourceTensor
+from rdrr_converter.checkpoint.source import SCAN_ELEMENTS, Decode, F32Array, SourceTensor
 
 NOTE = "LoRA merged"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from rdrr_format.errors import SourceError
 
+from rdrr_converter.checkpoint.source import Source, SourceTensor
 from rdrr_converter.lora._config import AdapterConfig, read_adapter_config
 from rdrr_converter.lora._deltas import merged_bias, merged_weight
 from rdrr_converter.lora._weights import read_adapter_weights
-from rdrr_converter.sources.base import Source, SourceTensor
 
 _EMBEDDING = {"embedding_A", "embedding_B"}
 _WRAPPERS = ("model", "language_model", "text_model", "transformer")

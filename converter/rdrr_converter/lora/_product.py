@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from rdrr_format.codecs.compiled import compiled
 
-from rdrr_converter.sources.base import F32Array
+from rdrr_converter.checkpoint.source import F32Array
 
 
 @compiled

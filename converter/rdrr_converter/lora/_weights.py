@@ -21,8 +21,8 @@ from pathlib import Path
 
 from rdrr_format.errors import SourceError
 
+from rdrr_converter.checkpoint.source import SourceTensor
 from rdrr_converter.sources import safetensors, torch_pickle
-from rdrr_converter.sources.base import SourceTensor
 
 _FILES = (
     ("adapter_model.safetensors", safetensors.read_file),

@@ -14,12 +14,11 @@ from rdrr_format.locations import local_path
 from rdrr_format.stores import store_errors
 from rdrr_manifests.models import MANIFEST_NAME
 
-from rdrr_converter.sources import gguf, safetensors, torch_pickle
-from rdrr_converter.sources._pointers import broken_links
-from rdrr_converter.sources.base import Source, SourceTensor
+from rdrr_converter.checkpoint.pointers import broken_links
+from rdrr_converter.checkpoint.source import Source
+from rdrr_converter.gguf import source as gguf
+from rdrr_converter.sources import safetensors, torch_pickle
 from rdrr_converter.sources.quantized import dequantized
-
-__all__ = ["Source", "SourceTensor", "open_source"]
 
 _OPENERS: tuple[tuple[str, Callable[[Path], bool], Callable[[Path], Source]], ...] = (
     ("a .safetensors file", safetensors.FILES.is_file, safetensors.FILES.open_file),

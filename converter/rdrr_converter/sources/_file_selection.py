@@ -15,7 +15,8 @@ from rdrr_format.bounded_json import parse_json
 from rdrr_format.errors import FormatError
 from rdrr_format.file_names import is_plain_name
 
-from rdrr_converter.sources import gguf, safetensors, torch_pickle
+from rdrr_converter.gguf import source as gguf
+from rdrr_converter.sources import safetensors, torch_pickle
 from rdrr_converter.sources._directories import INDEX_BOUNDS
 
 AUXILIARY_PATTERNS = ("*.json", "*.jinja", "*.model", "merges.txt")

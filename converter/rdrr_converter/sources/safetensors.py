@@ -24,10 +24,10 @@ from rdrr_format.bounded_json import JsonBounds, parse_json, unique_pairs
 from rdrr_format.errors import FormatError, SourceError
 from rdrr_format.regular_files import map_regular, open_regular
 
+from rdrr_converter.checkpoint.pointers import pointer_hint_of
+from rdrr_converter.checkpoint.source import SourceTensor, as_source_error
+from rdrr_converter.checkpoint.sparse_files import ensure_fetched
 from rdrr_converter.sources._directories import WeightFiles
-from rdrr_converter.sources._pointers import pointer_hint_of
-from rdrr_converter.sources._sparse_files import ensure_fetched
-from rdrr_converter.sources.base import SourceTensor, as_source_error
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

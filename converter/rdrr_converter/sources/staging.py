@@ -21,7 +21,10 @@ from rdrr_format.opening import open_store
 from rdrr_format.remote_stores import FsspecStore, HttpStore
 from rdrr_format.stores import Store, read_bounded, store_errors
 
-from rdrr_converter.sources import gguf, safetensors, torch_pickle
+from rdrr_converter.checkpoint.source import MAX_AUXILIARY_BYTES
+from rdrr_converter.checkpoint.sparse_files import PIECE_BYTES, ensure_fetched, make_sparse_file
+from rdrr_converter.gguf import source as gguf
+from rdrr_converter.sources import safetensors, torch_pickle
 from rdrr_converter.sources._file_selection import (
     IN_MODULES,
     MODULES,
@@ -30,8 +33,6 @@ from rdrr_converter.sources._file_selection import (
     module_folders,
     select_files,
 )
-from rdrr_converter.sources._sparse_files import PIECE_BYTES, ensure_fetched, make_sparse_file
-from rdrr_converter.sources.base import MAX_AUXILIARY_BYTES
 
 _FILES = (".safetensors", gguf.SUFFIX, *torch_pickle.SUFFIXES)
 

@@ -20,9 +20,9 @@ from rdrr_format.errors import SourceError
 from rdrr_format.extras import import_extra
 from rdrr_format.regular_files import open_regular
 
+from rdrr_converter.checkpoint.pointers import pointer_hint_of
+from rdrr_converter.checkpoint.source import SCALARS, SourceTensor
 from rdrr_converter.sources._directories import WeightFiles
-from rdrr_converter.sources._pointers import pointer_hint_of
-from rdrr_converter.sources.base import SCALARS, SourceTensor
 
 if TYPE_CHECKING:
     import torch

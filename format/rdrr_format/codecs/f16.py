@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rdrr_format.codecs.base import Bytes, Codec, Floats
-from rdrr_format.dtypes import DTYPES
+from rdrr_format.dtypes import DTYPES, F16_OVERFLOW
 
 # Halfway between the largest f16 (65504) and 65536; the tie rounds to even, which is infinity.
-_FIRST_INFINITE = np.float32(65520.0)
+_FIRST_INFINITE = np.float32(F16_OVERFLOW)
 
 
 def f16_overflow_count(array: npt.ArrayLike) -> int:

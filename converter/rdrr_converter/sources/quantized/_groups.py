@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rdrr_converter.sources.base import F32Array
+from rdrr_converter.checkpoint.source import F32Array
 from rdrr_converter.sources.quantized.modules import Module
 
 

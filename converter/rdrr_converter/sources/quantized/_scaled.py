@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from rdrr_converter.sources.base import F32Array, SourceTensor
+from rdrr_converter.checkpoint.source import F32Array, SourceTensor
 from rdrr_converter.sources.quantized._groups import Groups
 from rdrr_converter.sources.quantized._scales import (
     FLOATS,

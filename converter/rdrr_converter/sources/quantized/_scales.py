@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from rdrr_converter.sources.base import SCALARS, F32Array, SourceTensor
+from rdrr_converter.checkpoint.source import SCALARS, F32Array, SourceTensor
 from rdrr_converter.sources.quantized.modules import Module
 
 FLOATS: Mapping[str, tuple[int, int]] = MappingProxyType({"F8_E4M3": (4, 3), "F8_E5M2": (5, 2)})

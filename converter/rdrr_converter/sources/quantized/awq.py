@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources.base import SCALARS, F32Array, SourceTensor
+from rdrr_converter.checkpoint.source import SCALARS, F32Array, SourceTensor
 from rdrr_converter.sources.quantized._bits import unpack
 from rdrr_converter.sources.quantized._groups import Groups, find_groups
 from rdrr_converter.sources.quantized.modules import Method, Module, Settings, first_integer

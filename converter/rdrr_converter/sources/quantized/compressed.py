@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources.base import F32Array, SourceTensor
+from rdrr_converter.checkpoint.source import F32Array, SourceTensor
 from rdrr_converter.sources.quantized._bits import unpack, word_span
 from rdrr_converter.sources.quantized._groups import Groups, find_groups
 from rdrr_converter.sources.quantized._scaled import decode_scaled

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources.base import SourceTensor
+from rdrr_converter.checkpoint.source import SourceTensor
 from rdrr_converter.sources.quantized._scaled import decode_scaled
 from rdrr_converter.sources.quantized.modules import Method, Module, Settings
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources.base import Decode, SourceTensor
+from rdrr_converter.checkpoint.source import Decode, SourceTensor
 
 Settings = Mapping[str, Any]
 """The content of `quantization_config`."""

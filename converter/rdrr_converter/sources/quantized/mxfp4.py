@@ -20,7 +20,7 @@ import numpy.typing as npt
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources.base import SourceTensor
+from rdrr_converter.checkpoint.source import SourceTensor
 
 METHOD = "mxfp4"
 """The value of `quant_method`."""

@@ -1,0 +1,1 @@
+"""From planned tensors to shards: reading chunks, encoding, writing, and comparing afterwards."""

@@ -1,0 +1,1 @@
+"""What llama.cpp fixes or names differently for a family."""

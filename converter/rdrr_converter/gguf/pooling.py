@@ -1,0 +1,210 @@
+"""Embedding and reranking models in GGUF files, read as the files of sentence-transformers.
+
+A reranking model has a linear layer on the last token, with a row for each label. llama.cpp writes
+Qwen3-Reranker this way: the layer holds the rows of the output matrix for the tokens `yes` and
+`no`, and the softmax of the two logits is the result. Such a file is read as a checkpoint that
+classifies texts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from rdrr_format.errors import ConversionError
+from rdrr_manifests import rank_question
+from rdrr_manifests.models import Classifier, EmbeddingPostprocessor
+from rdrr_manifests.models.embedding import Projection
+from rdrr_manifests.package import Package
+
+from rdrr_converter.gguf.architecture import GgufArchitecture
+
+_RANK = 4
+"""The value of `pooling_type` of reranking models."""
+
+_LABELS = "classifier.output_labels"
+_RANK_HEAD = "cls.output.weight"
+
+_POOLING_TYPES: Mapping[int, str] = MappingProxyType({1: "mean", 2: "cls", 3: "last"})
+"""The pooling of each value of `pooling_type`; 0 is none."""
+
+DENSE = ("dense_2.weight", "dense_3.weight")
+"""Linear layers after the pooling, in order."""
+
+FOLDERS = ("2_Dense", "3_Dense")
+"""Folders that the modules of these layers have in a checkpoint."""
+
+_MODES = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
+_TYPE = "sentence_transformers.models"
+
+_WITH_LAYERS = "gemma-embedding"
+"""The architecture whose linear layers llama.cpp computes."""
+
+_HINT = "export it `to` safetensors"
+
+_RERANK_TEMPLATE = "tokenizer.chat_template.rerank"
+_QUESTION = f"{rank_question.BEFORE}{rank_question.PAIR}{rank_question.AFTER}".replace(
+    "{instruction}", rank_question.INSTRUCTION
+)
+"""The question of the published Qwen3-Reranker models, as llama.cpp's server fills it in."""
+
+
+@dataclass(frozen=True)
+class RankHead:
+    """What a GGUF states of the head of a reranking model.
+
+    Attributes:
+        names: Names of its tensors in a checkpoint, by llama.cpp's; empty without such a head.
+        config: Keys of the configuration.
+    """
+
+    names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    config: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def read_rank_head(
+    metadata: Mapping[str, Any], architecture: GgufArchitecture, names: Collection[str]
+) -> RankHead:
+    """Return the head of a reranking model of the form that llama.cpp writes, if there is one.
+
+    Args:
+        metadata: Metadata of the file.
+        architecture: Its architecture.
+        names: llama.cpp's names of its tensors.
+    """
+    kind = metadata.get(f"{architecture.name}.pooling_type")
+    if architecture.rank_class is None or kind != _RANK or _RANK_HEAD not in names:
+        return RankHead()
+    config: dict[str, Any] = {
+        "architectures": [architecture.rank_class],
+        "problem_type": "single_label_classification",
+    }
+    labels = metadata.get(f"{architecture.name}.{_LABELS}")
+    if isinstance(labels, list):
+        config["id2label"] = {str(index): label for index, label in enumerate(labels)}
+    return RankHead({_RANK_HEAD: "score.weight"}, config)
+
+
+def module_files(
+    metadata: Mapping[str, Any], name: str, layers: Sequence[tuple[int, ...]], where: object
+) -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """Return the files that state the pooling of an embedding model, and notes; none without one.
+
+    llama.cpp divides embeddings by their norm unless it is asked not to, so these are.
+
+    Args:
+        metadata: Metadata of the file.
+        name: `general.architecture`.
+        layers: Shapes of the linear layers after the pooling.
+        where: The file, for messages.
+
+    Raises:
+        ConversionError: The pooling is none that the format knows.
+    """
+    kind = metadata.get(f"{name}.pooling_type")
+    if kind in (None, 0):
+        return {}, ()
+    pooling = _POOLING_TYPES.get(kind) if isinstance(kind, int) else None
+    if pooling is None:
+        raise ConversionError(
+            "this pooling cannot be converted",
+            where=f"{where}, {name}.pooling_type",
+            expected=", ".join(f"{number} ({mode})" for number, mode in _POOLING_TYPES.items()),
+            found=f"{kind} (scores of a reranking model)" if kind == _RANK else kind,
+        )
+    kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    files: dict[str, object] = {"1_Pooling/config.json": {"pooling_mode": _MODES[pooling]}}
+    for folder, shape in zip(FOLDERS, layers, strict=False):
+        kinds.append(("Dense", folder))
+        files[f"{folder}/config.json"] = {
+            "out_features": shape[0] if shape else None,
+            "bias": False,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        }
+    kinds.append(("Normalize", f"{len(kinds)}_Normalize"))
+    files["modules.json"] = [{"type": f"{_TYPE}.{one}", "path": path} for one, path in kinds]
+    return {path: json.dumps(content).encode() for path, content in files.items()}, (
+        "embeddings are normalized, as llama.cpp does: the GGUF does not state it",
+    )
+
+
+def pooling_entries(
+    package: Package, row: GgufArchitecture
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the metadata of the pooling, and notes on what is lost; both are empty without one.
+
+    Args:
+        package: The package.
+        row: The GGUF conventions of the architecture.
+
+    Raises:
+        ConversionError: llama.cpp cannot compute what follows the pooling.
+    """
+    output, name = package.manifest.inference.output, row.name
+    block = output.embedding_postprocessor
+    if block is None:
+        return {}, ()
+    layers = block.projections
+    if output.classifier is not None:
+        return _rank_entries(output.classifier, block, row), ()
+    if layers and (name != _WITH_LAYERS or len(layers) > len(DENSE) or _has_biases(layers)):
+        raise ConversionError(
+            "llama.cpp has no such linear layers after the pooling",
+            expected=f"at most {len(DENSE)} without biases, in {_WITH_LAYERS}",
+            found=f"{len(layers)} in {name}",
+            hint=_HINT,
+        )
+    kinds = {pooling: kind for kind, pooling in _POOLING_TYPES.items()}
+    notes = []
+    if block.prompts:
+        notes.append(f"a GGUF has no place for the prompts {', '.join(sorted(block.prompts))}")
+    if block.normalize != "l2":
+        notes.append("readers of a GGUF normalize its embeddings, which this model does not")
+    if not block.include_prompt:
+        notes.append("readers of a GGUF include the tokens of a prompt in the mean")
+    entries = {f"{name}.pooling_type": kinds[block.pooling_mode]}
+    for own, layer in zip(DENSE, layers, strict=False):
+        stem = f"{name}.{own.removesuffix('.weight')}_feat"
+        entries |= {f"{stem}_in": layer.input_size, f"{stem}_out": layer.output_size}
+    return entries, tuple(notes)
+
+
+def _rank_entries(
+    classifier: Classifier, block: EmbeddingPostprocessor, row: GgufArchitecture
+) -> dict[str, Any]:
+    """Return the metadata of a head that llama.cpp has for reranking models.
+
+    Raises:
+        ConversionError: llama.cpp has no such head.
+    """
+    has_form = classifier.activation == "softmax" and block.pooling_mode == "last"
+    if row.rank_class is None or not has_form or _has_biases(block.projections):
+        raise ConversionError(
+            "llama.cpp has no such classification head",
+            expected="that of a Qwen 3 whose labels have a softmax, without a bias",
+            found=f"{row.name}, {classifier.activation}, {len(classifier.labels)} labels",
+            hint=_HINT,
+        )
+    entries: dict[str, Any] = {
+        f"{row.name}.pooling_type": _RANK,
+        f"{row.name}.{_LABELS}": list(classifier.labels),
+    }
+    if classifier.labels == ("yes", "no"):
+        entries |= {"tokenizer.chat_templates": ["rerank"], _RERANK_TEMPLATE: _QUESTION}
+    return entries
+
+
+def layer_names(package: Package) -> dict[str, str]:
+    """Return llama.cpp's names of the linear layers after the pooling, by their stored names."""
+    block = package.manifest.inference.output.embedding_postprocessor
+    layers = () if block is None else block.projections
+    if package.manifest.inference.output.classifier is not None:
+        return {layer.weight_tensor: _RANK_HEAD for layer in layers}
+    return {layer.weight_tensor: own for own, layer in zip(DENSE, layers, strict=False)}
+
+
+def _has_biases(layers: Sequence[Projection]) -> bool:
+    return any(layer.bias_tensor is not None for layer in layers)

@@ -1,0 +1,265 @@
+"""Read GGUF files as Hugging Face checkpoints: names, row order, norms and tokenizer.
+
+For some architectures llama.cpp stores the rows of the query and key projections in another order,
+and for Gemma it adds 1 to the norm weights. Both are undone when values are read. Tensors keep
+their block type, so that a recipe that asks for the same type gets the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.errors import SourceError
+from rdrr_format.regular_files import map_regular
+
+from rdrr_converter.checkpoint.source import Source, SourceTensor
+from rdrr_converter.checkpoint.sparse_files import ensure_fetched
+from rdrr_converter.gguf.architecture import GgufArchitecture
+from rdrr_converter.gguf.architectures import (
+    ROPE_FREQS,
+    ROPE_LONG,
+    ROPE_SHORT,
+    find_gguf_architecture,
+)
+from rdrr_converter.gguf.block_types import DECODE_ONLY_TYPES, BlockDecoder
+from rdrr_converter.gguf.config import read_config
+from rdrr_converter.gguf.families.apertus import stated_tensors
+from rdrr_converter.gguf.file import GgufFile, GgufTensor, read_gguf
+from rdrr_converter.gguf.pooling import DENSE, FOLDERS, module_files, read_rank_head
+from rdrr_converter.gguf.rope import from_factors, from_metadata
+from rdrr_converter.gguf.tokenizer import tokenizer_files
+
+EMBEDDING, HEAD = "token_embd.weight", "output.weight"
+SUFFIX = ".gguf"
+KIND = "gguf"
+
+_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+
+
+def is_file(path: Path) -> bool:
+    """Return whether `open_file` can read a file."""
+    return path.is_file() and path.suffix == SUFFIX
+
+
+def is_directory(path: Path) -> bool:
+    """Return whether the directory holds exactly one GGUF, split or not, and no `config.json`."""
+    return path.is_dir() and not (path / "config.json").exists() and len(_entry_files(path)) == 1
+
+
+def _entry_files(path: Path) -> list[Path]:
+    """Return the GGUF files of a directory to open; of a split GGUF only the first part."""
+    files = sorted(path.glob(f"*{SUFFIX}"))
+    parts = {file: _PART.fullmatch(file.name) for file in files}
+    return [file for file, part in parts.items() if part is None or int(part["number"]) == 1]
+
+
+def open_directory(path: Path) -> Source:
+    """Open the only GGUF of a directory.
+
+    Raises:
+        SourceError: The file is damaged or truncated, or a part of it is missing.
+        ConversionError: The architecture of the model is not supported.
+    """
+    return open_file(_entry_files(path)[0])
+
+
+def open_file(path: Path) -> Source:
+    """Open a GGUF file, or all parts of a split GGUF, given one of them.
+
+    Raises:
+        SourceError: The file is damaged or truncated, or a part of it is missing.
+        ConversionError: The architecture of the model is not supported.
+    """
+    files = [read_gguf(part) for part in _parts(path)]
+    metadata = files[0].metadata
+    architecture = find_gguf_architecture(metadata.get("general.architecture"), path)
+    stored = _merged_parts(files)
+    layers = [
+        replace(_tensor(stored.pop(name), name), name="linear.weight")
+        for name in DENSE
+        if name in stored
+    ]
+    architecture = architecture.for_tensors(stored)
+    head = read_rank_head(metadata, architecture, stored)
+    scores = [
+        replace(_source_tensor(stored.pop(theirs), architecture, 0), name=ours)
+        for theirs, ours in head.names.items()
+    ]
+    embedding = _embedding(stored, path)
+    factors = [_vector(stored.pop(name, None)) for name in (ROPE_FREQS, ROPE_SHORT, ROPE_LONG)]
+    config = read_config(
+        metadata,
+        architecture,
+        vocab_size=embedding.shape[0],
+        tensors=len(stored),
+        tied=HEAD not in stored,
+        where=path,
+    )
+    config |= from_metadata(factors[0], config, path)
+    config |= from_factors(factors[1], factors[2], config, path)
+    made, generation, notes = tokenizer_files(metadata, path)
+    modules, module_notes = module_files(
+        {} if scores else metadata, architecture.name, [one.shape for one in layers], path
+    )
+    tensors = _model_tensors(stored, architecture, config)
+    if architecture.in_metadata is not None:
+        tensors += stated_tensors(metadata, config["num_hidden_layers"], path.name)
+    config |= architecture.stated_by(tensor.name for tensor in tensors)
+    config |= head.config
+    tensors += scores
+    return Source(
+        path=path,
+        kind=KIND,
+        config=config,
+        tensors={tensor.name: tensor for tensor in tensors},
+        generation_config=generation,
+        generated={**made, **modules},
+        notes=(*notes, *module_notes),
+        modules={name: {one.name: one} for name, one in zip(FOLDERS, layers, strict=False)},
+    )
+
+
+def _model_tensors(
+    stored: Mapping[str, GgufTensor], architecture: GgufArchitecture, config: Mapping[str, Any]
+) -> list[SourceTensor]:
+    """Return the tensors of a model with the names and the form of Hugging Face checkpoints."""
+    read = (
+        _source_tensor(tensor, architecture, config["head_dim"] or 0) for tensor in stored.values()
+    )
+    return list(architecture.in_hf_form(read, config))
+
+
+def part_names(name: str) -> tuple[str, ...]:
+    """Return the names of all parts of a split GGUF in order, given one; or the name itself."""
+    match = _PART.fullmatch(name)
+    if match is None:
+        return (name,)
+    return tuple(
+        f"{match['stem']}-{number:05d}-of-{match['count']}{SUFFIX}"
+        for number in range(1, int(match["count"]) + 1)
+    )
+
+
+def _parts(path: Path) -> list[Path]:
+    names = [path.with_name(name) for name in part_names(path.name)]
+    missing = [name for name in names if not name.is_file()]
+    if missing or not names:
+        raise SourceError(
+            "a part of the GGUF is missing",
+            where=path,
+            expected=missing[0].name if missing else "parts numbered from 1",
+            hint="download it again",
+        )
+    return names
+
+
+def _merged_parts(files: Sequence[GgufFile]) -> dict[str, GgufTensor]:
+    """Return the tensors of all parts, after checking their number against the metadata."""
+    stored: dict[str, GgufTensor] = {}
+    for file in files:
+        if twice := file.tensors.keys() & stored.keys():
+            raise SourceError("a tensor is in two parts", where=file.path, found=min(twice))
+        stored |= file.tensors
+    stated = files[0].metadata.get("split.tensors.count")
+    if stated is not None and stated != len(stored):
+        raise SourceError(
+            "the parts do not belong to the same GGUF",
+            where=files[0].path,
+            expected=f"{stated} tensors",
+            found=len(stored),
+        )
+    return stored
+
+
+def _embedding(stored: Mapping[str, GgufTensor], path: Path) -> GgufTensor:
+    """Return the embedding, whose number of rows is the size of the vocabulary."""
+    found = stored.get(EMBEDDING)
+    if found is None:
+        raise SourceError("a tensor is missing", where=path, expected=EMBEDDING)
+    if len(found.shape) != 2:
+        raise SourceError(
+            "impossible shape",
+            where=f"{found.path}, tensor {EMBEDDING}",
+            expected="a matrix",
+            found=list(found.shape),
+        )
+    return found
+
+
+def _vector(tensor: GgufTensor | None) -> npt.NDArray[np.float64] | None:
+    if tensor is None:
+        return None
+    if not prod(tensor.shape) or prod(tensor.shape[:-1]) != 1:
+        raise SourceError(
+            "impossible shape",
+            where=f"{tensor.path}, tensor {tensor.name}",
+            expected="a vector",
+            found=list(tensor.shape),
+        )
+    values: npt.NDArray[np.float64] = _tensor(tensor, tensor.name).read()[0].astype(np.float64)
+    return values
+
+
+def _source_tensor(
+    tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int
+) -> SourceTensor:
+    """Return a tensor with the name, row order and values that Hugging Face uses."""
+    read = _in_hf_order(tensor, architecture, head_dim)
+    kind = DECODE_ONLY_TYPES.get(tensor.dtype)
+    if kind is None:
+        return read
+    return replace(read, interleaved=0, offset=0.0, decode=BlockDecoder(read, kind))
+
+
+def _in_hf_order(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int) -> SourceTensor:
+    name = architecture.translate(tensor.name)
+    read = _tensor(tensor, name)
+    if name.endswith("norm.weight"):
+        return replace(read, offset=architecture.offset_of(name))
+    if name.endswith(("shared_expert_gate.weight", "moe_statics.e_score_correction_bias")):
+        return replace(read, shape=(read.rows, read.columns))  # stored as a vector
+    if len(read.shape) == 3 and name.startswith("model.altup_"):
+        return replace(read, shape=(read.rows, read.columns))  # stored as a stack of matrices
+    if not architecture.is_interleaved(name):
+        return read
+    if len(tensor.shape) == 1:
+        return replace(read, native=partial(_bias_in_hf_order, tensor, head_dim))
+    # A number of rows that is no multiple of the head dimension is reported with the shapes later.
+    return replace(read, interleaved=0 if read.rows % head_dim else head_dim)
+
+
+def _tensor(tensor: GgufTensor, name: str) -> SourceTensor:
+    return SourceTensor(name, tensor.shape, tensor.dtype, tensor.path.name, partial(_map, tensor))
+
+
+def _map(tensor: GgufTensor) -> npt.NDArray[Any]:
+    """Map the stored values as a matrix; blocks as bytes."""
+    scalar = DTYPES[tensor.dtype].numpy if tensor.dtype in DTYPES else None
+    rows, columns = prod(tensor.shape[:-1]), tensor.shape[-1] if tensor.shape else 1
+    if scalar is None:
+        columns = tensor.size // max(1, rows)
+    kind = np.uint8 if scalar is None else np.dtype(scalar)
+    if not rows * columns:
+        return np.empty((rows, columns), kind)
+    ensure_fetched(tensor.path, tensor.offset, tensor.size)
+    try:
+        return map_regular(tensor.path, kind, tensor.offset, (rows, columns))
+    except (OSError, ValueError) as error:
+        raise SourceError("the file cannot be mapped", where=tensor.path, found=error) from error
+
+
+def _bias_in_hf_order(tensor: GgufTensor, head_dim: int) -> npt.NDArray[Any]:
+    """Return a bias with the two halves of each head one after the other."""
+    values = _map(tensor)
+    if values.shape[1] % head_dim:
+        return values
+    return np.ascontiguousarray(values.reshape(-1, head_dim // 2, 2).swapaxes(1, 2)).reshape(1, -1)

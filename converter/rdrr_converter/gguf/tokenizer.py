@@ -1,0 +1,317 @@
+"""Rebuild the tokenizer files of a Hugging Face directory from the vocabulary of a GGUF.
+
+A GGUF stores the tokens, their types, and either merges or scores. Of the pre-tokenizer it stores
+only the name. If that name is unknown no tokenizer is written, and a note says so: with another
+pre-tokenizer the ids would be wrong without anybody noticing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rdrr_format.errors import SourceError
+
+from rdrr_converter.gguf.pretokenizers import (
+    ASSUMED,
+    PRETOKENIZERS,
+    Pretokenizer,
+    sentencepiece_parts,
+)
+
+PREFIX = "tokenizer.ggml."
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+"""Token types, as numbered in `tokenizer.ggml.token_type`."""
+
+TURN_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
+"""Control tokens that end a turn even if the metadata does not say so, as in llama.cpp."""
+
+MERGED_PIECES = "gemma4"
+"""Kind of a vocabulary of SentencePiece whose merges are stated, as those of Gemma 4."""
+
+_MERGED_BY_ID = ("gemma3", "gemma-embedding")
+"""Architectures whose scores do not give the order of merges; the ids give it."""
+
+_SPECIAL = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+
+
+def tokenizer_files(
+    metadata: Mapping[str, Any], where: object
+) -> tuple[dict[str, bytes], dict[str, Any], tuple[str, ...]]:
+    """Rebuild the tokenizer files of a GGUF.
+
+    Returns:
+        Contents by file name, the generation configuration (which is one of the files), and notes.
+
+    Raises:
+        SourceError: The vocabulary contradicts itself.
+    """
+    vocabulary = _Vocabulary(metadata, where)
+    generation = vocabulary.generation_config()
+    files = {
+        "tokenizer_config.json": vocabulary.settings(),
+        "generation_config.json": generation,
+    }
+    tokenizer, notes = vocabulary.tokenizer()
+    made = {name: _dump(value) for name, value in files.items()}
+    if isinstance(tokenizer, str):
+        made["tokenizer.json"] = tokenizer.encode()
+    elif tokenizer is not None:
+        made["tokenizer.json"] = _dump(tokenizer)
+    return made, generation, notes
+
+
+def _dump(value: object) -> bytes:
+    # Without an indent json uses its C encoder, three times as fast on large vocabularies.
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+class _Vocabulary:
+    """The tokenizer metadata of a GGUF."""
+
+    def __init__(self, metadata: Mapping[str, Any], where: object) -> None:
+        self._metadata, self._where = metadata, where
+        self._model = metadata.get(f"{PREFIX}model")
+        self._tokens: list[str] = self._list("tokens", str)
+        self._types: list[int] = self._list("token_type", int)
+        self._ids = {name: self._id(f"{name}_token_id") for name in _SPECIAL}
+        if not self._types:
+            known = {index for index in self._ids.values() if index is not None}
+            self._types = [CONTROL if i in known else NORMAL for i in range(len(self._tokens))]
+        if len(self._types) != len(self._tokens):
+            raise self._fault("token_type", f"{len(self._tokens)} numbers", len(self._types))
+        self._pre = PRETOKENIZERS.get(str(metadata.get(f"{PREFIX}pre", ASSUMED)))
+
+    def _list(self, key: str, kind: type) -> list[Any]:
+        values = self._metadata.get(f"{PREFIX}{key}", [])
+        if not isinstance(values, list) or (values and not isinstance(values[0], kind)):
+            raise self._fault(key, f"a list of {kind.__name__}", type(values).__name__)
+        return values
+
+    def _id(self, key: str) -> int | None:
+        value = self._metadata.get(f"{PREFIX}{key}")
+        if value is None or (type(value) is int and value == 2**32 - 1):
+            return None  # -1 as an unsigned integer stands for no token
+        if type(value) is not int or not 0 <= value < max(1, len(self._tokens)):
+            raise self._fault(key, f"an id below {len(self._tokens)}", value)
+        return value if self._tokens else None
+
+    def _fault(self, key: str, expected: str, found: object) -> SourceError:
+        return SourceError(
+            "impossible tokenizer metadata",
+            where=f"{self._where}, {PREFIX}{key}",
+            expected=expected,
+            found=found,
+        )
+
+    def _flag(self, key: str, default: bool) -> bool:
+        value = self._metadata.get(f"{PREFIX}{key}", default)
+        return value if type(value) is bool else default
+
+    @property
+    def _adds_bos(self) -> bool:
+        default = self._model == "llama" or (self._pre is not None and self._pre.adds_bos)
+        return self._flag("add_bos_token", default) and self._ids["bos"] is not None
+
+    @property
+    def _adds_eos(self) -> bool:
+        """Whether each text ends with the EOS token, which only embedding models are asked for.
+
+        A prompt that is to be continued must not end with it, whatever the file states.
+        """
+        name = self._metadata.get("general.architecture")
+        pools = self._metadata.get(f"{name}.pooling_type") not in (None, 0)
+        return pools and self._flag("add_eos_token", False)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the content of `tokenizer_config.json`."""
+        special = {
+            ours: self._tokens[index]
+            for name, ours in _SPECIAL.items()
+            if (index := self._ids[name]) is not None
+        }
+        settings = {
+            "add_bos_token": self._adds_bos,
+            **special,
+            "clean_up_tokenization_spaces": False,
+            "tokenizer_class": "PreTrainedTokenizerFast",
+        }
+        if f"{PREFIX}add_eos_token" in self._metadata:
+            settings["add_eos_token"] = self._flag("add_eos_token", False)
+        template = self._metadata.get("tokenizer.chat_template")
+        if isinstance(template, str):
+            settings["chat_template"] = template
+        return settings
+
+    def generation_config(self) -> dict[str, Any]:
+        """Return the content of `generation_config.json`, with all end-of-text ids."""
+        ends = [self._ids["eos"], self._id("eot_token_id"), self._id("eom_token_id")]
+        ends += [
+            index
+            for index, (token, kind) in enumerate(zip(self._tokens, self._types, strict=True))
+            if kind in (CONTROL, USER_DEFINED) and token in TURN_ENDS
+        ]
+        known = list(dict.fromkeys(index for index in ends if index is not None))
+        values = {
+            "bos_token_id": self._ids["bos"],
+            "eos_token_id": known[0] if len(known) == 1 else known or None,
+            "pad_token_id": self._ids["padding"],
+        }
+        return {key: value for key, value in values.items() if value is not None}
+
+    def tokenizer(self) -> tuple[dict[str, Any] | str | None, tuple[str, ...]]:
+        """Return the content of `tokenizer.json` or None, and notes on what is assumed."""
+        whole = self._metadata.get("tokenizer.huggingface.json")
+        if isinstance(whole, str):
+            return whole, ()
+        if not self._tokens:
+            return None, ("the GGUF holds no tokenizer",)
+        if self._model == "llama":
+            return self._sentencepiece(self._implied_merges(), adds_space=True), ()
+        if self._model == MERGED_PIECES:
+            return self._sentencepiece(self._merges(), adds_space=False), ()
+        if self._model != "gpt2":
+            return None, (f"tokenizers of the kind {self._model!r} cannot be rebuilt from a GGUF",)
+        name = self._metadata.get(f"{PREFIX}pre")
+        if self._pre is None:
+            return None, (f"the pre-tokenizer {name!r} of the GGUF is unknown",)
+        if name in (None, ASSUMED):
+            note = "the GGUF does not name its pre-tokenizer: that of GPT-2 is assumed"
+            return self._byte_level(self._pre), (note,)
+        return self._byte_level(self._pre), ()
+
+    def _byte_level(self, pre: Pretokenizer) -> dict[str, Any]:
+        merges = self._merges()
+        model = {"ignore_merges": pre.ignores_merges, "byte_fallback": False, "unk_token": None}
+        return self._tokenizer_json(
+            model,
+            merges,
+            normalizer=pre.normalizer,
+            pre_tokenizer=pre.steps,
+            decoder={
+                "type": "ByteLevel",
+                "add_prefix_space": True,
+                "trim_offsets": True,
+                "use_regex": True,
+            },
+        )
+
+    def _merges(self) -> list[list[str]]:
+        return [merge.split(" ", 1) for merge in self._list("merges", str)]
+
+    def _sentencepiece(self, merges: list[list[str]], *, adds_space: bool) -> dict[str, Any]:
+        unknown = self._ids["unknown"]
+        if unknown is None and UNKNOWN in self._types:
+            unknown = self._types.index(UNKNOWN)
+        model = {
+            "ignore_merges": False,
+            "byte_fallback": BYTE in self._types,
+            "fuse_unk": True,
+            "unk_token": None if unknown is None else self._tokens[unknown],
+        }
+        normalizer, decoder = sentencepiece_parts(prefix=self._flag("add_space_prefix", adds_space))
+        return self._tokenizer_json(
+            model,
+            merges,
+            normalizer=normalizer,
+            pre_tokenizer=None,
+            decoder=decoder,
+        )
+
+    def _implied_merges(self) -> list[list[str]]:
+        """Return the merges that scores imply: pairs that make a third token, best score first."""
+        pieces = {
+            token: index
+            for index, (token, kind) in enumerate(zip(self._tokens, self._types, strict=True))
+            if kind == NORMAL
+        }
+        order: Sequence[float] = self._list("scores", float)
+        by_id = self._metadata.get("general.architecture") in _MERGED_BY_ID
+        if by_id or len(order) != len(self._tokens):
+            order = [-float(index) for index in range(len(self._tokens))]
+        merges: list[list[str]] = []
+        for piece, _ in sorted(pieces.items(), key=lambda item: (-order[item[1]], item[1])):
+            halves = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
+            known = [pair for pair in halves if pair[0] in pieces and pair[1] in pieces]
+            known.sort(key=lambda pair: (pieces[pair[0]], pieces[pair[1]]))
+            merges += [list(pair) for pair in known]
+        return merges
+
+    def _tokenizer_json(
+        self, model: Mapping[str, Any], merges: list[list[str]], **steps: Any
+    ) -> dict[str, Any]:
+        vocab_size = self._vocab_size()
+        return {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": self._added_tokens(),
+            **steps,
+            "post_processor": self._processor(),
+            "model": {
+                "type": "BPE",
+                "dropout": None,
+                "continuing_subword_prefix": None,
+                "end_of_word_suffix": None,
+                "fuse_unk": False,
+                **model,
+                "vocab": {token: index for index, token in enumerate(self._tokens[:vocab_size])},
+                "merges": merges,
+            },
+        }
+
+    def _vocab_size(self) -> int:
+        """Return the size of the vocabulary without the added and unused tokens at its end."""
+        end = len(self._tokens)
+        while end and self._types[end - 1] == UNUSED:
+            end -= 1
+        while end and self._types[end - 1] in (CONTROL, USER_DEFINED):
+            end -= 1
+        return end
+
+    def _added_tokens(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": index,
+                "content": token,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": kind == CONTROL,
+            }
+            for index, (token, kind) in enumerate(zip(self._tokens, self._types, strict=True))
+            if kind in (CONTROL, USER_DEFINED)
+        ]
+
+    def _processor(self) -> dict[str, Any] | None:
+        """Return the post-processor that puts special tokens around a text; None for none."""
+        before = self._ids["bos"] if self._adds_bos else None
+        after = self._ids["eos"] if self._adds_eos else None
+        if before is None and after is None:
+            return None
+        parts = {
+            name: [
+                *self._special_tokens(before, kind),
+                {"Sequence": {"id": name, "type_id": kind}},
+                *self._special_tokens(after, kind),
+            ]
+            for kind, name in enumerate("AB")
+        }
+        tokens = {self._tokens[index]: index for index in (before, after) if index is not None}
+        return {
+            "type": "TemplateProcessing",
+            "single": parts["A"],
+            "pair": [*parts["A"], *parts["B"]],
+            "special_tokens": {
+                token: {"id": token, "ids": [index], "tokens": [token]}
+                for token, index in tokens.items()
+            },
+        }
+
+    def _special_tokens(self, index: int | None, kind: int) -> list[dict[str, Any]]:
+        """Return the part of a template that adds a token; nothing for None."""
+        if index is None:
+            return []
+        return [{"SpecialToken": {"id": self._tokens[index], "type_id": kind}}]

@@ -1,0 +1,1 @@
+"""What a conversion writes beside the shards, and where: the package is complete or absent."""

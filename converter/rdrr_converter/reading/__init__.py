@@ -1,0 +1,1 @@
+"""From a checkpoint to a model: its architecture, its tensors by name and shape, its heads."""

@@ -1,0 +1,160 @@
+"""The refusal of an unknown architecture: what is missing of it, and the nearest one that converts.
+
+The nearest architecture is the one that most kinds of the checkpoint's tensors belong to. A kind is
+a name without the numbers of layers and experts. No weight is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from rdrr_format.errors import ConversionError, RdrrError
+
+from rdrr_converter.architectures import (
+    ARCHITECTURES,
+    ArchitectureRule,
+    Config,
+    find_architecture,
+    read_block,
+    stated_names,
+)
+from rdrr_converter.architectures.base import BODY
+from rdrr_converter.checkpoint.source import Source
+from rdrr_converter.reading.unread_keys import unread_keys
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+_FIELD = re.compile(r"\{\w+\}")
+_LISTED = 3
+
+
+@dataclass(frozen=True)
+class NearestArchitecture:
+    """The architecture that is most like a checkpoint.
+
+    Attributes:
+        rule: The architecture.
+        unknown: Kinds of tensors that the checkpoint has and the architecture does not.
+        unread: Keys of the configuration that the architecture does not read.
+        score: Similarity, for comparison only.
+    """
+
+    rule: ArchitectureRule
+    unknown: tuple[str, ...]
+    unread: tuple[str, ...]
+    score: tuple[float, ...]
+
+    def describe(self) -> str:
+        """Return what the architecture lacks of the checkpoint, in half a sentence."""
+        lacks = []
+        if self.unknown:
+            lacks.append(f"has no tensors {_first_few(self.unknown)}")
+        if self.unread:
+            lacks.append(f"does not read {_first_few(self.unread)}")
+        found = ", and ".join(lacks) or "has all of its tensors and reads all of its keys"
+        return f"the nearest that converts is {self.rule.name}, which {found}"
+
+
+def choose_architecture(source: Source, override: str | None) -> ArchitectureRule:
+    """Find the architecture of a checkpoint.
+
+    Args:
+        source: The checkpoint.
+        override: Name, alias or class to use instead of the configuration's.
+
+    Raises:
+        ConversionError: The configuration names no supported architecture; the hint describes the
+            nearest one.
+        UsageError: `override` names no supported architecture.
+    """
+    try:
+        return find_architecture(source.config, override, source.config_path)
+    except ConversionError as error:
+        found = nearest_architecture(source)
+        error.hint = f"{found.describe()}; {error.hint}"
+        error.args = (error.line(),)
+        raise
+
+
+def nearest_architecture(source: Source) -> NearestArchitecture:
+    """Return the architecture that is most like a checkpoint."""
+    return max((_compare(source, rule) for rule in ARCHITECTURES), key=lambda one: one.score)
+
+
+def _compare(source: Source, rule: ArchitectureRule) -> NearestArchitecture:
+    prefix = next(
+        (p for p in rule.prefixes if f"{p}embed_tokens.weight" in source.tensors), rule.prefixes[0]
+    )
+    names = [name for row in rule.tensors for name in (row.name, *row.aliases)]
+    known = {
+        _kind(prefix + name.removeprefix(BODY) if name.startswith(BODY) else name)
+        for name in (*names, *(stack.name for stack in rule.stacks))
+    }
+    others = [*rule.ignored, *rule.other_parts]
+    found = dict.fromkeys(
+        _kind(name)
+        for name in source.tensors
+        if not any(re.fullmatch(pattern, name) for pattern in others)
+    )
+    unknown = tuple(kind for kind in found if kind not in known)
+    fitting = len(found) - len(unknown)
+    alike = max(
+        (
+            SequenceMatcher(None, ours.lower(), theirs.lower()).ratio()
+            for ours in stated_names(source.config)
+            for theirs in (rule.name, *rule.classes)
+        ),
+        default=0.0,
+    )
+    needed = {_kind(row.name).removeprefix(BODY) for row in rule.tensors if row.required is True}
+    absent = len(needed - {kind.removeprefix(prefix) for kind in found})
+    unread = _unread(source, rule)
+    score = (fitting - len(unknown), -len(unread), -absent, alike)
+    return NearestArchitecture(rule, unknown, unread, score)
+
+
+def _kind(name: str) -> str:
+    """Return a tensor's name, or the pattern of names in a rule, without numbers."""
+    return _NUMBER.sub("*", _FIELD.sub("*", name))
+
+
+def _unread(source: Source, rule: ArchitectureRule) -> tuple[str, ...]:
+    config = Config(source.text_config, rule.defaults, source.config_path)
+    for block in (rule.attention, rule.normalization, rule.ffn, rule.output, rule.experts or {}):
+        for key, value in block.items():
+            try:
+                read_block({key: value}, config)
+            except RdrrError:
+                continue  # the value cannot be used, but its key is one that is read
+    rules: list[object] = [rule.rope, rule.layer_types]
+    rules += [one for row in rule.tensors for one in (row.required, row.layers)]
+    for read in rules:
+        try:
+            if callable(read):
+                read(config)
+        except RdrrError:
+            continue
+    return tuple(key for key in unread_keys(config, rule) if key not in _READ_BY_ALL)
+
+
+_READ_BY_ALL = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "num_hidden_layers",
+    "head_dim",
+    "vocab_size",
+    "max_position_embeddings",
+    "tie_word_embeddings",
+    "text_config",
+)
+"""Keys that the reader of every architecture reads, outside of its rules."""
+
+
+def _first_few(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+    return ", ".join(listed[:_LISTED]) + more

@@ -1,0 +1,169 @@
+"""Finding the tensors of a checkpoint: by name, within a stack, or stored row by row."""
+
+from __future__ import annotations
+
+from math import prod
+
+from rdrr_format.errors import SourceError
+
+from rdrr_converter.architectures import ArchitectureRule
+from rdrr_converter.architectures.base import BODY, Arrangement, StackRule
+from rdrr_converter.checkpoint.source import Source, SourceTensor
+from rdrr_converter.reading.expected_tensors import ExpectedTensor, Shapes
+from rdrr_converter.reading.grouped_rows import Piece, rows_of_parts, with_rows
+from rdrr_converter.reading.interleaved import stacked_shape, take_apart
+from rdrr_converter.reading.stacks import join_rows, transposed, unstack, unstack_groups
+
+
+class Finder:
+    """A lookup of tensors by canonical name that also finds parts of stacked tensors."""
+
+    def __init__(self, source: Source, rule: ArchitectureRule, shapes: Shapes) -> None:
+        self.used: set[str] = set()
+        self._path = source.path
+        self._rule = rule
+        self._tensors = source.tensors
+        self._stacks = rule.stacks
+        self._rows = {row.name: row for row in rule.tensors}
+        self._dimensions = shapes.dimensions
+        self._shape = shapes.shape
+        self._parts: dict[str, SourceTensor] = {}
+        embedding = rule.published_name(f"{BODY}embed_tokens.weight").removeprefix(rule.body)
+        self._prefix = next(
+            (p for p in rule.prefixes if f"{p}{embedding}" in source.tensors), rule.prefixes[0]
+        )
+
+    def name_in_source(self, name: str) -> str:
+        """Return the name that this checkpoint uses for the usual name in checkpoints."""
+        body = self._rule.body
+        return self._prefix + name.removeprefix(body) if name.startswith(body) else name
+
+    def names_in_source(self, wanted: ExpectedTensor) -> dict[str, str]:
+        """Return the names that this checkpoint may have for a tensor, by the usual names."""
+        published, canonical = self._rule.published_name(wanted.rule.name), wanted.rule.name
+        # A GGUF is read with canonical names, and in the usual order of rows and columns.
+        names = dict.fromkeys((published, canonical, *wanted.rule.aliases))
+        return {name: self.name_in_source(wanted.fill(name)) for name in names}
+
+    def find(self, wanted: ExpectedTensor) -> SourceTensor | None:
+        """Find a tensor; return None if the checkpoint does not have it.
+
+        Raises:
+            SourceError: The tensor, or the stack that contains it, has the wrong shape.
+        """
+        published, canonical = self._rule.published_name(wanted.rule.name), wanted.rule.name
+        for name, own in self.names_in_source(wanted).items():
+            tensor = self._tensors.get(own)
+            if tensor is not None:
+                self.used.add(tensor.name)
+                if name == published and self._rule.is_transposed(canonical):
+                    tensor = transposed(tensor)
+                _check_shape(tensor, self._shape(wanted.rule, wanted.layer))
+                return tensor
+        name = wanted.fill(canonical)
+        if name not in self._parts:
+            for stack in self._stacks:
+                if canonical in stack.parts:
+                    self._unstack(stack, wanted)
+        if name not in self._parts:
+            self._join_rows(wanted)
+        return self._parts.get(name)
+
+    def _join_rows(self, wanted: ExpectedTensor) -> None:
+        """Join the tensors that are the rows of a tensor, if the checkpoint has the first."""
+        name, shape = wanted.fill(wanted.rule.name), self._shape(wanted.rule, wanted.layer)
+        names = [
+            self.name_in_source(one) for one in self._rule.row_names(name, shape[0] if shape else 1)
+        ]
+        if not names or names[0] not in self._tensors:
+            return
+        missing = [one for one in names if one not in self._tensors]
+        if missing:
+            raise SourceError(
+                "a tensor is missing", where=self._path, expected=missing[0], found=names[0]
+            )
+        parts = [self._tensors[one] for one in names]
+        for part in parts:
+            _check_shape(part, shape[1:])
+        self.used.update(names)
+        self._parts[name] = join_rows(name, parts)
+
+    def _unstack(self, stack: StackRule, wanted: ExpectedTensor) -> None:
+        whole = self._tensors.get(self.name_in_source(wanted.fill(stack.name)))
+        if whole is None:
+            return
+        if stack.pieces:
+            self._parts |= self._in_pieces(stack, whole, wanted)
+            return
+        if stack.arrangement is not None:
+            self._parts |= self._arranged(stack, stack.arrangement, whole, wanted)
+            return
+        parts, stored = stack.parts, whole
+        if stack.transposed:
+            whole = transposed(whole)
+        is_per_expert = self._rows[parts[0]].is_per_expert
+        numbers = range(self._dimensions["experts"]) if is_per_expert else (None,)
+        names = [
+            part.format(layer=wanted.layer, expert=number) for number in numbers for part in parts
+        ]
+        shapes = [self._shape(self._rows[part], wanted.layer) for _ in numbers for part in parts]
+        self.used.add(stored.name)
+        groups = self._dimensions["kv_heads"] if stack.by_head else 1
+        if len(shapes[0]) == 1 or groups > 1:
+            total = sum(shape[0] for shape in shapes)
+            _check_shape(whole, (total, *shapes[0][1:]))
+            self._parts |= dict(zip(names, unstack_groups(whole, shapes, groups), strict=True))
+            return
+        columns = shapes[0][-1]
+        rows = sum(prod(shape[:-1]) for shape in shapes)
+        leading = (len(numbers), rows // len(numbers)) if is_per_expert else (rows,)
+        _check_shape(whole, (*leading, columns))
+        matrices = unstack(whole, [(prod(shape[:-1]), columns) for shape in shapes])
+        self._parts |= dict(zip(names, matrices, strict=True))
+
+    def _in_pieces(
+        self, stack: StackRule, whole: SourceTensor, wanted: ExpectedTensor
+    ) -> dict[str, SourceTensor]:
+        """Return the parts of a stack whose rows alternate in pieces, by their names."""
+        shapes = [self._shape(self._rows[part], wanted.layer) for part in stack.parts]
+        _check_shape(whole, (sum(shape[0] for shape in shapes), shapes[0][-1]))
+        self.used.add(whole.name)
+        pieces = [Piece(part, self._dimensions[size]) for part, size in stack.pieces]
+        rows = rows_of_parts(pieces, self._dimensions[stack.groups])
+        return {
+            wanted.fill(part): with_rows(whole, own, part.rpartition(".")[0].rpartition(".")[2])
+            for part, own in zip(stack.parts, rows, strict=True)
+        }
+
+    def _arranged(
+        self,
+        stack: StackRule,
+        arrangement: Arrangement,
+        whole: SourceTensor,
+        wanted: ExpectedTensor,
+    ) -> dict[str, SourceTensor]:
+        """Return the parts of a stack by their names."""
+        is_per_expert = self._rows[stack.parts[0]].is_per_expert
+        experts = self._dimensions["experts"] if is_per_expert else None
+        names = [
+            part.format(layer=wanted.layer, expert=number)
+            for number in range(experts or 1)
+            for part in stack.parts
+        ]
+        shapes = [self._shape(self._rows[part], wanted.layer) for part in stack.parts]
+        matrices = [(prod(shape[:-1]), shape[-1]) for shape in shapes]
+        _check_shape(whole, stacked_shape(arrangement, matrices, experts))
+        self.used.add(whole.name)
+        parts = take_apart(whole, matrices, arrangement, experts or 1)
+        return dict(zip(names, parts, strict=True))
+
+
+def _check_shape(tensor: SourceTensor, expected: tuple[int, ...]) -> None:
+    if tensor.shape != expected:
+        raise SourceError(
+            "wrong shape",
+            where=f"{tensor.file}, tensor {tensor.name}",
+            expected=list(expected),
+            found=list(tensor.shape),
+            hint="config.json and the weights do not belong together",
+        )

@@ -1,0 +1,43 @@
+"""A first pass over the source that finds the largest magnitude of every tensor.
+
+The magnitudes decide which tensors float16 cannot hold. The pass also finds infinite and NaN
+weights before anything is written.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from math import isfinite
+
+from rdrr_format.errors import SourceError
+
+from rdrr_converter.checkpoint.source import SourceTensor
+from rdrr_converter.progress import Progress
+from rdrr_converter.reading.model import SourceModel
+
+
+def scan(model: SourceModel, workers: int, progress: Progress) -> dict[str, float]:
+    """Return the largest absolute value of each source tensor, by its name in the source.
+
+    Raises:
+        SourceError: A tensor contains an infinity or a NaN, or cannot be read.
+    """
+    sources = [tensor.source for tensor in model.tensors]
+    progress.start("scan", sum(_elements(source) for source in sources))
+    magnitudes: dict[str, float] = {}
+    with ThreadPoolExecutor(workers) as pool:
+        for source, largest in zip(sources, pool.map(SourceTensor.magnitude, sources), strict=True):
+            if not isfinite(largest):
+                raise SourceError(
+                    "the weights are not finite",
+                    where=f"{source.file}, tensor {source.name}",
+                    expected="finite numbers",
+                    found=largest,
+                )
+            magnitudes[source.name] = largest
+            progress.advance(source.name, _elements(source))
+    return magnitudes
+
+
+def _elements(source: SourceTensor) -> int:
+    return source.rows * source.columns

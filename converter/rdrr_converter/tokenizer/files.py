@@ -1,0 +1,153 @@
+"""The tokenizer's files, which are copied unchanged, and the manifest's description of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rdrr_format.errors import SourceError
+from rdrr_format.stores import Store, write_file
+from rdrr_manifests.models import Tokenizer
+
+from rdrr_converter.checkpoint.source import Source, parse_json_object
+
+TOKENIZER_JSON = "tokenizer.json"
+COPIED = (
+    TOKENIZER_JSON,
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "chat_template.jinja",
+)
+"""Files of a checkpoint that are copied into the package if they exist."""
+
+MISSING = (
+    "no tokenizer that can be loaded: the checkpoint has no tokenizer.json, and none can be built "
+    "from its other files, so the package cannot turn text into tokens; save one with "
+    "transformers' AutoTokenizer(...).save_pretrained"
+)
+
+
+def copy_files(source: Source, store: Store) -> None:
+    """Copy the files of `COPIED` into the package.
+
+    Raises:
+        SourceError: A file cannot be read.
+        StoreError: The disk is full, or the store refuses a write.
+    """
+    for name in COPIED:
+        content = source.content(name)
+        if content is not None:
+            write_file(store, name, content)
+
+
+def describe_tokenizer(source: Source) -> tuple[Tokenizer, tuple[str, ...]]:
+    """Describe the tokenizer for the manifest, with notes on what it lacks.
+
+    Raises:
+        SourceError: tokenizer.json or tokenizer_config.json is invalid.
+    """
+    settings = _object(source, "tokenizer_config.json") or {}
+    tokenizer = _object(source, TOKENIZER_JSON)
+    block = Tokenizer(
+        type="bundled",
+        file=None if tokenizer is None else TOKENIZER_JSON,
+        vocab_size=_vocab_size(tokenizer, source.path / TOKENIZER_JSON),
+        add_bos_token=_adds_bos(settings, tokenizer or {}),
+        add_eos_token=_flag(settings, "add_eos_token"),
+        bos_token_id=_token_id(source, "bos_token_id"),
+        pad_token_id=_token_id(source, "pad_token_id"),
+    )
+    if tokenizer is None:
+        return block, (MISSING,)
+    return block, tuple(_unknown_ends(source, tokenizer))
+
+
+def _object(source: Source, name: str) -> dict[str, Any] | None:
+    content = source.content(name)
+    return None if content is None else parse_json_object(content, source.path / name)
+
+
+def eos_token_ids(source: Source) -> int | tuple[int, ...] | None:
+    """Return the eos token ids of generation_config.json, else those of config.json.
+
+    Raises:
+        SourceError: `eos_token_id` is neither an integer nor a list of integers.
+    """
+    for values, name in (
+        (source.generation_config, "generation_config.json"),
+        (source.config, "config.json"),
+        (source.text_config, "config.json"),
+    ):
+        value = values.get("eos_token_id")
+        if type(value) is int:
+            return value
+        if isinstance(value, list) and value and all(type(item) is int for item in value):
+            return tuple(value)
+        if value is not None and value != []:
+            raise SourceError(
+                "eos_token_id cannot be used",
+                where=source.path / name,
+                expected="a token id or a list of them",
+                found=json.dumps(value),
+            )
+    return None
+
+
+def _unknown_ends(source: Source, tokenizer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a note for each end-of-sequence id that no token has.
+
+    Such an id may be a row of the embedding, whose rows are often padded to a round number.
+    """
+    vocab, added = tokenizer["model"]["vocab"], tokenizer.get("added_tokens")
+    own = range(len(vocab)) if isinstance(vocab, list) else vocab.values()
+    listed = added if isinstance(added, list) else ()
+    more = (one.get("id") for one in listed if isinstance(one, dict))
+    ids = {token_id for token_id in (*own, *more) if type(token_id) is int}
+    ends = eos_token_ids(source)
+    for end in (ends,) if isinstance(ends, int) else ends or ():
+        if end not in ids:
+            yield f"the end-of-sequence id {end} is no token, so generation may not stop"
+
+
+def _vocab_size(tokenizer: Mapping[str, Any] | None, path: Path) -> int | None:
+    """Return the vocabulary size of the tokenizer's model without added tokens."""
+    if tokenizer is None:
+        return None
+    model = tokenizer.get("model")
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(vocab, (dict, list)):
+        raise SourceError("the tokenizer has no vocabulary", where=path, expected="model.vocab")
+    return len(vocab)
+
+
+def _adds_bos(settings: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> bool | None:
+    """Return `add_bos_token`, else whether the post-processor prepends a special token."""
+    stated = _flag(settings, "add_bos_token")
+    if stated is not None or not tokenizer:
+        return stated
+    processor = tokenizer.get("post_processor") or {}
+    steps = processor.get("processors", [processor]) if isinstance(processor, dict) else []
+    return any(_prepends_special_token(step) for step in (steps if isinstance(steps, list) else []))
+
+
+def _prepends_special_token(step: object) -> bool:
+    """Return whether a step of a post-processor prepends a special token."""
+    single = step.get("single") if isinstance(step, dict) else None
+    first = single[0] if isinstance(single, list) and single else None
+    return isinstance(first, dict) and "SpecialToken" in first
+
+
+def _flag(settings: Mapping[str, Any], key: str) -> bool | None:
+    value = settings.get(key)
+    return value if type(value) is bool else None
+
+
+def _token_id(source: Source, key: str) -> int | None:
+    for values in (source.generation_config, source.config, source.text_config):
+        if type(values.get(key)) is int:
+            return int(values[key])
+    return None

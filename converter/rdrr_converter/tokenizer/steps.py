@@ -1,0 +1,194 @@
+"""The steps of a `tokenizer.json`: normalizer, pre-tokenizer, decoder and model.
+
+They are those of the tokenizers that transformers makes from the same files, for SentencePiece
+models like those of Llama and Gemma and for byte-level BPE. Other SentencePiece models are
+normalized as SentencePiece itself does it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rdrr_format.errors import SourceError
+
+from rdrr_converter.gguf.pretokenizers import Pretokenizer
+from rdrr_converter.tokenizer.sentencepiece import UNIGRAM, SentencePieceModel
+
+_META = "▁"
+
+
+def sentencepiece_steps(model: SentencePieceModel, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return normalizer, pre-tokenizer, decoder and model of a SentencePiece vocabulary.
+
+    Args:
+        model: The vocabulary.
+        settings: Content of tokenizer_config.json.
+    """
+    if model.type == UNIGRAM:
+        return _unigram_steps(model)
+    tokens = {piece.text: index for index, piece in enumerate(model.pieces)}
+    unknown = None
+    if 0 <= model.unknown_id < len(model.pieces):
+        unknown = model.pieces[model.unknown_id].text
+    bpe = _bpe(
+        tokens,
+        _implied_merges(tokens),
+        unk_token=unknown,
+        fuse_unk=True,
+        byte_fallback=model.byte_fallback,
+    )
+    stated = settings.get("add_prefix_space")
+    has_prefix = stated if isinstance(stated, bool) else model.adds_prefix
+    if model.charsmap or model.removes_spaces:
+        return _normalized_steps(replace(model, adds_prefix=has_prefix)) | {"model": bpe}
+    # Transformers repeats the prefix after special tokens if the settings say `legacy`, and adds
+    # none to a text that begins with a space. The models of Llama and Gemma are of this kind.
+    scheme = "always" if settings.get("legacy") is True else "first"
+    return {
+        "normalizer": None,
+        "pre_tokenizer": {
+            "type": "Metaspace",
+            "replacement": _META,
+            "prepend_scheme": scheme if has_prefix else "never",
+            "split": False,
+        },
+        "decoder": _decoder(strip=has_prefix),
+        "model": bpe,
+    }
+
+
+def byte_level_steps(
+    vocabulary: Mapping[str, Any], merges: bytes, how: Pretokenizer, where: Path
+) -> dict[str, Any]:
+    """Return normalizer, pre-tokenizer, decoder and model of a byte-level vocabulary.
+
+    Args:
+        vocabulary: Content of vocab.json: ids by token.
+        merges: Content of merges.txt.
+        how: How text is split.
+        where: Folder of the files, for messages.
+
+    Raises:
+        SourceError: A token has no id, or a merge makes no token.
+    """
+    tokens = {word: index for word, index in vocabulary.items() if type(index) is int}
+    if len(tokens) != len(vocabulary):
+        raise SourceError("a token has no id", where=where / "vocab.json", expected="integers")
+    pairs = _stated_merges(merges, tokens, where / "merges.txt")
+    return {
+        "normalizer": how.normalizer,
+        "pre_tokenizer": how.steps,
+        "decoder": {
+            "type": "ByteLevel",
+            "add_prefix_space": True,
+            "trim_offsets": True,
+            "use_regex": True,
+        },
+        "model": _bpe(tokens, pairs, ignore_merges=how.ignores_merges),
+    }
+
+
+def _unigram_steps(model: SentencePieceModel) -> dict[str, Any]:
+    return {
+        **_normalized_steps(model),
+        "model": {
+            "type": "Unigram",
+            "unk_id": model.unknown_id,
+            "vocab": [[piece.text, piece.score] for piece in model.pieces],
+            "byte_fallback": model.byte_fallback,
+        },
+    }
+
+
+def _normalized_steps(model: SentencePieceModel) -> dict[str, Any]:
+    """Return the steps of a text that is normalized as SentencePiece does it."""
+    steps: list[dict[str, Any]] = []
+    if model.charsmap:
+        encoded = base64.b64encode(model.charsmap).decode()
+        steps.append({"type": "Precompiled", "precompiled_charsmap": encoded})
+    if model.removes_spaces:
+        steps += [
+            # `Strip` would remove line breaks too.
+            {"type": "Replace", "pattern": {"Regex": "^ +| +$"}, "content": ""},
+            {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+        ]
+    if model.adds_prefix:
+        steps.append({"type": "Prepend", "prepend": _META})
+    steps.append({"type": "Replace", "pattern": {"String": " "}, "content": _META})
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": steps},
+        "pre_tokenizer": None,
+        "decoder": _decoder(strip=model.adds_prefix),
+    }
+
+
+def _decoder(*, strip: bool) -> dict[str, Any]:
+    decoders: list[dict[str, Any]] = [
+        {"type": "Replace", "pattern": {"String": _META}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ]
+    if strip:
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    return {"type": "Sequence", "decoders": decoders}
+
+
+def _bpe(tokens: Mapping[str, int], merges: list[list[str]], **options: Any) -> dict[str, Any]:
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+        **options,
+        "vocab": dict(tokens),
+        "merges": merges,
+    }
+
+
+def _implied_merges(tokens: Mapping[str, int]) -> list[list[str]]:
+    """Return the merges of a vocabulary: every pair that makes a token, in the order of the tokens.
+
+    The order of a token's pairs, by the length of the left one, is that of transformers.
+    """
+    return [
+        [text[:cut], text[cut:]]
+        for text, _ in sorted(tokens.items(), key=lambda item: item[1])
+        for cut in range(1, len(text))
+        if text[:cut] in tokens and text[cut:] in tokens
+    ]
+
+
+def _stated_merges(content: bytes, tokens: Mapping[str, int], where: Path) -> list[list[str]]:
+    """Return the merges of `merges.txt`, without its heading.
+
+    Raises:
+        SourceError: A line is not a pair of tokens that make a token.
+    """
+    found = []
+    for line in _lines(content, where):
+        pair = line.split(" ")
+        if len(pair) != 2 or "".join(pair) not in tokens:
+            raise SourceError(
+                "a merge makes no token", where=where, expected="two tokens", found=line
+            )
+        found.append(pair)
+    return found
+
+
+def _lines(content: bytes, where: Path) -> Iterator[str]:
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise SourceError("not a text in UTF-8", where=where, found=error) from error
+    for number, line in enumerate(text.split("\n")):
+        # The first line may state a version; a merge of "#version:" is no token of any vocabulary.
+        if line.strip() and not (number == 0 and line.startswith("#version")):
+            yield line.removesuffix("\r")

@@ -1,0 +1,110 @@
+"""GGUF files of Gemma 4 and Gemma 3n are read and written as llama.cpp has them."""
+
+from __future__ import annotations
+
+import json
+
+import gguf
+import numpy as np
+import pytest
+from rdrr_converter.convert import convert
+from rdrr_converter.export import export
+from rdrr_converter.gguf.file import read_gguf
+from rdrr_format.errors import ConversionError
+from rdrr_manifests.package import open_package
+from rdrr_runtime.reference.backend import CpuBackend
+from support.checkpoints import make_model, save_checkpoint
+from support.gguf_gemma import LIKE_FILES, WITH_SHARED_KEYS, write_gemma_gguf
+from support.tiny_models import GEMMA3N_MODELS, GEMMA4_MODELS, VOCAB
+
+BLOCKS = ("attention", "ffn", "layerPattern", "normalization", "output", "rope")
+
+
+@pytest.mark.parametrize("tiny", GEMMA4_MODELS + GEMMA3N_MODELS, ids=lambda tiny: tiny.name)
+def test_a_gguf_gives_the_package_of_its_checkpoint(tmp_path, rng, tiny):
+    model = make_model(tiny, rng, **LIKE_FILES.get(tiny.model_type, {}))
+    save_checkpoint(model, tmp_path / "source", dtype="float32")
+    path = write_gemma_gguf(tmp_path / "source", tmp_path / "m.gguf", model.config)
+    convert(tmp_path / "source", tmp_path / "theirs", quantize="f32")
+    convert(path, tmp_path / "ours", quantize="f32")
+    ours, theirs = (
+        json.loads((tmp_path / one / "manifest.json").read_text()) for one in ("ours", "theirs")
+    )
+    norms = [one["inference"]["normalization"].pop("rmsNormEps") for one in (ours, theirs)]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-6)
+    for block in BLOCKS:
+        assert ours["inference"][block] == theirs["inference"][block]
+    for key in ("architecture", "moeConfig"):
+        assert ours[key] == theirs[key]
+    with open_package(tmp_path / "ours") as a, open_package(tmp_path / "theirs") as b:
+        assert set(a.manifest.tensors) == set(b.manifest.tensors)
+        for name in b.manifest.tensors:
+            np.testing.assert_array_equal(a.dequantize(name), b.dequantize(name), err_msg=name)
+
+
+@pytest.mark.parametrize("tiny", GEMMA4_MODELS + GEMMA3N_MODELS, ids=lambda tiny: tiny.name)
+def test_an_export_has_the_tensors_and_the_metadata_of_llama_cpp(tmp_path, rng, tiny):
+    options = WITH_SHARED_KEYS if tiny in GEMMA3N_MODELS else {}
+    model = make_model(tiny, rng, **options)
+    save_checkpoint(model, tmp_path / "source", dtype="float32")
+    written = write_gemma_gguf(tmp_path / "source", tmp_path / "m.gguf", model.config)
+    convert(tmp_path / "source", tmp_path / "package", quantize="f32")
+    export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
+    mine, other = (payloads(one) for one in (tmp_path / "out.gguf", written))
+    unread = mine.keys() - other.keys()  # llama.cpp loads keys and values of all layers
+    layers = {20, 21} if tiny in GEMMA3N_MODELS else ()
+    parts = ("attn_k.weight", "attn_k_norm.weight", "attn_v.weight")
+    assert unread == {f"blk.{layer}.{part}" for layer in layers for part in parts}
+    assert not any(mine[name].any() for name in unread)
+    for name, values in other.items():
+        np.testing.assert_array_equal(mine[name], values, err_msg=name)
+    mine, other = (read_gguf(one).metadata for one in (tmp_path / "out.gguf", written))
+    for key, value in other.items():
+        if key.endswith(("head_count_kv", "feed_forward_length")) and isinstance(value, list):
+            found = mine[key] if isinstance(mine[key], list) else [mine[key]] * len(value)
+            assert found == value, key
+        elif key.endswith("sparsity_scale"):
+            np.testing.assert_allclose(mine[key], value, rtol=1e-6)
+        else:
+            expected = pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
+            assert mine.get(key) == expected, key
+    convert(tmp_path / "out.gguf", tmp_path / "again", quantize="f32")
+    with open_package(tmp_path / "again") as a, open_package(tmp_path / "package") as b:
+        assert a.graph == b.graph
+        for name in b.manifest.tensors:
+            np.testing.assert_array_equal(a.dequantize(name), b.dequantize(name), err_msg=name)
+
+
+def test_tokens_without_a_row_in_the_table_get_copies_of_the_first_row(tmp_path, rng):
+    tiny = GEMMA4_MODELS[1]
+    model = make_model(tiny, rng, vocab_size_per_layer_input=VOCAB - 9)
+    save_checkpoint(model, tmp_path / "source", dtype="float32")
+    convert(tmp_path / "source", tmp_path / "package", quantize="q8_0")
+    export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
+    table = payloads(tmp_path / "out.gguf")["per_layer_token_embd.weight"]
+    with open_package(tmp_path / "package") as package:
+        rows = package.dequantize("model.embed_tokens_per_layer.weight")
+    np.testing.assert_array_equal(table, rows[[*range(VOCAB - 9), *[0] * 9]])
+    convert(tmp_path / "out.gguf", tmp_path / "again")
+    ids = rng.integers(VOCAB - 20, VOCAB, 12).tolist()
+    logits = [
+        CpuBackend(open_package(tmp_path / one), context=16).logits(ids, 0, all_rows=True)
+        for one in ("package", "again")
+    ]
+    np.testing.assert_array_equal(*logits)
+
+
+def test_another_gemma_3n_than_llama_cpp_assumes_is_refused(tmp_path, rng):
+    model = make_model(GEMMA3N_MODELS[0], rng, **LIKE_FILES["gemma3n_text"])
+    save_checkpoint(model, tmp_path / "source", dtype="float32")
+    convert(tmp_path / "source", tmp_path / "package", quantize="f16")
+    with pytest.raises(ConversionError, match="assumes another value for every Gemma 3n"):
+        export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
+
+
+def payloads(path):
+    """Return every tensor as gguf-py decodes it."""
+    return {
+        one.name: gguf.quants.dequantize(one.data, one.tensor_type).reshape(one.shape[::-1])
+        for one in gguf.GGUFReader(path).tensors
+    }

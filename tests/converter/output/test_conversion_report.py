@@ -1,0 +1,149 @@
+"""The report beside the manifest describes what is on disk, and is reproducible."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from rdrr_converter.convert import convert
+from rdrr_converter.encode import chunks
+from rdrr_format.encoding import encode_tensor, stored_rows
+from rdrr_format.errors import FormatError
+from rdrr_manifests.models.conversion_report import REPORT_NAME, parse_report
+from rdrr_manifests.package import open_package, validate
+from support.safetensor_files import from_stored, llama_tensors, to_stored, write_llama
+
+# With K of 192 and N of 96 and 320, row and column lengths are not multiples of 256.
+ODD = {
+    "hidden_size": 192,
+    "intermediate_size": 320,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 300,
+}
+
+
+def report_of(folder):
+    return parse_report((folder / REPORT_NAME).read_bytes(), folder)
+
+
+def worst_block(wanted, stored, size):
+    """Find row, index and error of the worst block with a plain loop over the blocks."""
+    found = (0.0, 0, 0)
+    for row in range(len(wanted)):
+        for block, start in enumerate(range(0, wanted.shape[1], size)):
+            source = wanted[row, start : start + size].astype(np.float64)
+            difference = stored[row, start : start + size] - source
+            error = np.sqrt((difference**2).sum() / (source**2).sum())
+            found = max(found, (error, -row, -block))
+    return found[0], -found[1], -found[2]
+
+
+@pytest.mark.parametrize("layout", ["row", "column", "flat"])
+@pytest.mark.parametrize("quantize", ["q4_k_m", "q8_0"])
+def test_the_worst_block_is_the_one_that_a_slow_search_finds(
+    tmp_path, rng, monkeypatch, quantize, layout
+):
+    monkeypatch.setattr(chunks, "CHUNK_WEIGHTS", 8192)  # so that tensors have several chunks
+    tensors = llama_tensors(rng, **ODD)
+    source = write_llama(tmp_path / "source", tensors, **ODD)
+    convert(source, tmp_path / "out", quantize=quantize, q4k_layout=layout)
+    report = report_of(tmp_path / "out")
+    with open_package(tmp_path / "out") as package:
+        for one in report.tensors:
+            entry = package.manifest.tensors[one.name]
+            kind, order = entry.parsed_dtype(), entry.parsed_layout()
+            wanted = stored_rows(from_stored(tensors[one.name]), order)
+            stored = stored_rows(package.dequantize(one.name), order)
+            size = kind.block_elements if kind.is_block else 256
+            lost = np.linalg.norm(stored - wanted) / np.linalg.norm(wanted)
+            assert one.relative_rmse == pytest.approx(lost, rel=1e-4)
+            error, row, block = worst_block(np.array(wanted), np.array(stored), size)
+            if error == 0.0:
+                assert one.worst_block is None
+                continue
+            assert one.worst_block is not None
+            assert one.worst_block.relative_rmse == pytest.approx(error, rel=1e-5)
+            assert (one.worst_block.row, one.worst_block.block) == (row, block), one.name
+
+
+def test_a_lost_block_is_reported_although_the_tensor_hardly_changes(tmp_path, rng):
+    name = "model.layers.0.self_attn.q_proj.weight"
+    tensors = llama_tensors(rng)
+    values = from_stored(tensors[name]).copy()
+    values[5] = 1e-9 * rng.standard_normal(values.shape[1])  # below the smallest scale of Q8_0
+    tensors[name] = to_stored(values, "F32")
+    source = write_llama(tmp_path / "source", tensors)
+    convert(source, tmp_path / "out", quantize="q8_0")
+    one = next(one for one in report_of(tmp_path / "out").tensors if one.name == name)
+    assert one.relative_rmse < 0.01
+    assert one.worst_block is not None
+    assert (one.worst_block.row, one.worst_block.relative_rmse) == (5, 1.0)
+    same = next(t for t in report_of(tmp_path / "out").tensors if t.name != name and t.worst_block)
+    assert same.worst_block is not None
+    assert same.worst_block.relative_rmse < 0.05
+
+
+def test_the_report_describes_every_tensor(tmp_path, rng):
+    name = "model.layers.1.mlp.down_proj.weight"
+    tensors = llama_tensors(rng, **ODD)
+    values = from_stored(tensors[name]).copy()
+    values[0, 0] = 1e7
+    tensors[name] = to_stored(values, "F32")
+    source = write_llama(tmp_path / "source", tensors, **ODD)
+    result = convert(source, tmp_path / "out", fuse_gate_up=True)
+    report = report_of(tmp_path / "out")
+    assert validate(tmp_path / "out", deep=True).faults == ()
+    assert [one.name for one in report.tensors] == [one.name for one in result.tensors]
+    by_name = {one.name: one for one in report.tensors}
+    assert by_name[name].overflowed
+    assert [one.name for one in report.tensors if one.overflowed] == [name]
+    fused = by_name["model.layers.0.mlp.gate_up_proj.weight"]
+    stem = "model.layers.0.mlp"
+    assert [part.name for part in fused.sources] == [
+        f"{stem}.gate_proj.weight",
+        f"{stem}.up_proj.weight",
+    ]
+    assert (fused.dtype, fused.padding) == ("Q4_K", 640 * 64)
+    assert report.padding == result.padding
+    assert sum(total.bytes for total in report.by_dtype.values()) == sum(
+        len(encode_tensor(np.zeros(one.shape), *_storage(tmp_path, one.name)))
+        for one in report.tensors
+    )
+    worst = max(one.relative_rmse for one in report.tensors if one.dtype == "Q4_K")
+    assert report.by_dtype["Q4_K"].relative_rmse == worst
+
+
+def _storage(folder, name):
+    with open_package(folder / "out") as package:
+        entry = package.manifest.tensors[name]
+    return entry.parsed_dtype(), entry.parsed_layout()
+
+
+def test_the_report_depends_on_neither_paths_nor_workers(tmp_path, rng):
+    tensors = llama_tensors(rng)
+    first = write_llama(tmp_path / "here" / "model", tensors)
+    second = write_llama(tmp_path / "there" / "model", tensors)
+    convert(first, tmp_path / "a", workers=1)
+    convert(second, tmp_path / "b", workers=3)
+    text = (tmp_path / "a" / REPORT_NAME).read_text()
+    assert text == (tmp_path / "b" / REPORT_NAME).read_text()
+    assert str(tmp_path) not in text
+    convert(first, tmp_path / "c", quantize="q8_0")
+    assert text != (tmp_path / "c" / REPORT_NAME).read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"version": 2}, "another version"), ({"tensors": 3}, "tensors"), ({}, None)],
+)
+def test_a_damaged_report_is_refused_in_one_line(tmp_path, rng, change, words):
+    convert(write_llama(tmp_path / "source", llama_tensors(rng)), tmp_path / "out")
+    data = json.loads((tmp_path / "out" / REPORT_NAME).read_bytes()) | change
+    raw = json.dumps(data).encode()
+    if words is None:
+        assert parse_report(raw, "here").model_id == "source"
+        return
+    with pytest.raises(FormatError, match=words):
+        parse_report(raw, "here")

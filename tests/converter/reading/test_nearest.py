@@ -1,0 +1,58 @@
+"""A refusal of an unknown architecture says what is missing of it, and names the nearest one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rdrr_converter.convert import convert
+from rdrr_converter.reading.architecture import nearest_architecture
+from rdrr_converter.sources import open_source
+from rdrr_format.errors import ConversionError
+from support.safetensor_files import llama_tensors, to_stored, write_llama
+
+
+def unknown(folder, **keys):
+    """Rename the architecture of a checkpoint, and change keys of its configuration."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text()) | {
+        "architectures": ["XenolithForCausalLM"],
+        "model_type": "xenolith",
+    }
+    path.write_text(json.dumps(config | keys))
+    return folder
+
+
+def test_it_names_unknown_tensors_and_unread_keys(tmp_path, rng):
+    tensors = llama_tensors(rng)
+    for layer in range(2):
+        values = to_stored(rng.standard_normal((4, 4)), "F32")
+        tensors[f"model.layers.{layer}.xenolith.in_proj.weight"] = values
+    folder = unknown(write_llama(tmp_path / "m", tensors), xenolith_factor=16)
+    with pytest.raises(ConversionError) as caught:
+        convert(folder, tmp_path / "out", dry_run=True)
+    line = caught.value.line()
+    assert caught.value.found == "XenolithForCausalLM"
+    assert "nearest that converts is " in line
+    assert "no tensors model.layers.*.xenolith.in_proj.weight" in line
+    assert "does not read xenolith_factor" in line
+    assert len(line) < 600
+
+
+def test_the_nearest_has_the_most_tensors_in_common(tmp_path, rng):
+    tensors = llama_tensors(rng)
+    for layer in range(2):
+        for part in ("q", "k"):
+            norm = to_stored(rng.standard_normal(64), "F32")
+            tensors[f"model.layers.{layer}.self_attn.{part}_norm.weight"] = norm
+    source = open_source(unknown(write_llama(tmp_path / "m", tensors)))
+    found = nearest_architecture(source)
+    # Llama has no norms of queries and keys, Qwen3 has all of these tensors.
+    assert found.unknown == ()
+    assert found.rule.name != "llama"
+    assert any("q_norm" in row.name for row in found.rule.tensors)
+
+
+def test_a_known_architecture_is_not_compared(tmp_path, rng):
+    folder = write_llama(tmp_path / "m", llama_tensors(rng))
+    assert convert(folder, tmp_path / "out", dry_run=True).architecture == "llama"

@@ -1,0 +1,120 @@
+"""Matching a checkpoint with its architecture, before anything is written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rdrr_converter.architectures import find_architecture
+from rdrr_converter.reading.model import read_model
+from rdrr_converter.sources import open_source
+from rdrr_format.errors import SourceError
+from support.safetensor_files import llama_tensors, to_stored, write_llama
+
+
+def read(folder, arch=None):
+    source = open_source(folder)
+    return read_model(source, find_architecture(source.config, arch))
+
+
+def test_every_tensor_is_matched_in_storage_order(tmp_path, rng):
+    model = read(write_llama(tmp_path, llama_tensors(rng)))
+    names = [tensor.name for tensor in model.tensors]
+    assert names[0] == "model.embed_tokens.weight"
+    assert names[-2:] == ["model.norm.weight", "lm_head.weight"]
+    assert set(names) == set(llama_tensors(rng))
+    assert [t.group for t in model.tensors if "layers.1." in t.name] == ["layer.1"] * 9
+    assert {t.group for t in model.tensors} == {"embed", "layer.0", "layer.1", "head"}
+    assert not model.tied
+    assert model.notes == ()
+
+
+def test_layers_are_ordered_by_index(tmp_path, rng):
+    config = {"num_hidden_layers": 11, "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8}
+    model = read(write_llama(tmp_path, llama_tensors(rng, **config), **config))
+    layers = [tensor.layer for tensor in model.tensors if tensor.layer is not None]
+    assert layers == sorted(layers)
+    assert max(layers) == 10
+
+
+def test_a_missing_tensor_is_named(tmp_path, rng):
+    tensors = llama_tensors(rng)
+    assert read(write_llama(tmp_path, tensors)).sizes.num_layers == 2
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    with pytest.raises(SourceError, match=r"missing.*layers\.1\.mlp\.up_proj"):
+        read(write_llama(tmp_path, tensors))
+
+
+def test_a_tensor_with_a_wrong_shape_is_named_with_both_shapes(tmp_path, rng):
+    tensors = llama_tensors(rng)
+    name = "model.layers.0.self_attn.k_proj.weight"
+    tensors[name] = to_stored(np.zeros((64, 256)), "BF16")
+    with pytest.raises(SourceError, match=r"k_proj.*\[128, 256\].*\[64, 256\]"):
+        read(write_llama(tmp_path, tensors))
+
+
+def test_an_unexpected_tensor_is_refused(tmp_path, rng):
+    tensors = llama_tensors(rng)
+    tensors["model.vision.weight"] = to_stored(np.zeros((2, 2)), "F32")
+    with pytest.raises(SourceError, match=r"unexpected.*model\.vision\.weight"):
+        read(write_llama(tmp_path, tensors))
+
+
+def test_computed_buffers_are_left_out_with_a_note(tmp_path, rng):
+    tensors = llama_tensors(rng)
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    tensors[name] = to_stored(np.zeros(32), "F32")
+    model = read(write_llama(tmp_path, tensors))
+    assert name not in {tensor.name for tensor in model.tensors}
+    assert [name in note for note in model.notes] == [True]
+
+
+def test_names_without_the_usual_prefix_become_canonical(tmp_path, rng):
+    tensors = llama_tensors(rng)
+    del tensors["lm_head.weight"]
+    bare = {name.removeprefix("model."): array for name, array in tensors.items()}
+    model = read(write_llama(tmp_path, bare, tie_word_embeddings=True))
+    assert {tensor.name for tensor in model.tensors} == set(tensors)
+
+
+def test_an_existing_bias_is_kept_and_a_stated_bias_is_required(tmp_path, rng):
+    tensors = llama_tensors(rng)
+    model = read(write_llama(tmp_path, tensors))
+    assert not model.inference.attention.attention_bias
+    name = "model.layers.0.self_attn.q_proj.bias"
+    tensors[name] = to_stored(rng.standard_normal(256, np.float32), "BF16")
+    model = read(write_llama(tmp_path, tensors))
+    assert name in {tensor.name for tensor in model.tensors}
+    assert model.inference.attention.attention_bias
+    with pytest.raises(SourceError, match="7 tensors are missing"):
+        read(write_llama(tmp_path, tensors, attention_bias=True))
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+@pytest.mark.parametrize("head", ["absent", "equal", "different"])
+def test_the_tensors_decide_whether_the_head_is_tied(tmp_path, rng, claimed, head):
+    tensors = llama_tensors(rng)
+    if head == "absent":
+        del tensors["lm_head.weight"]
+    elif head == "equal":
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+    folder = write_llama(tmp_path, tensors, tie_word_embeddings=claimed)
+    if head == "absent" and not claimed:  # transformers would draw a head at random
+        with pytest.raises(SourceError, match=r"no lm_head\.weight.*tie_word_embeddings: false"):
+            read(folder)
+        return
+    model = read(folder)
+    tied = head == "absent" or (head == "equal" and claimed)
+    assert model.tied == tied
+    assert model.inference.output.tie_word_embeddings == tied
+    assert ("lm_head.weight" in {tensor.name for tensor in model.tensors}) == (not tied)
+    # A contradiction of the configuration, or a dropped tensor, is mentioned in a note.
+    surprising = claimed and head != "absent"
+    assert bool(model.notes) == surprising
+
+
+def test_sizes_that_contradict_each_other_are_refused(tmp_path, rng):
+    tensors = llama_tensors(rng)
+    with pytest.raises(SourceError, match="num_key_value_heads"):
+        read(write_llama(tmp_path, tensors, num_key_value_heads=3))
+    with pytest.raises(SourceError, match="rms_norm_eps"):
+        read(write_llama(tmp_path, tensors, rms_norm_eps="small"))
