@@ -58,7 +58,8 @@ def test_probabilities_are_those_of_transformers(backend, tiny, rng, tmp_path):
             wanted = torch.softmax(logits, 0).numpy()
             assert list(row) == list(names.values())
             assert np.abs(np.array(list(row.values())) - wanted).max() <= BOUNDS[backend]
-        assert np.ptp([row["good"] for row in found]) > 1e-2
+        # Some class differs from text to text; any one may be improbable in all of them.
+        assert np.ptp([list(row.values()) for row in found], axis=0).max() > 1e-2
 
 
 @pytest.mark.parametrize(
