@@ -136,7 +136,7 @@ def _outcome(
         run = copy.pytest("-x", *tests)
         if run.code == PASSED and options.whole:
             extra = {} if options.all_tests else {"RDRR_TEST_COVER": "1"}
-            run = copy.pytest("-x", "tests", extra=extra, limit=None)
+            run = copy.pytest("-x", "tests", "--ignore=tests/mutation", extra=extra, limit=None)
     return STATES.get(run.code, ERROR), run
 
 
