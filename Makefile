@@ -30,7 +30,7 @@ FAST := tests/format tests/manifests tests/api tests/imports
 TESTS ?= $(FAST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-fast coverage fmt lint types check wheel docs fuzz soak adapter dawn test-dawn clean
+.PHONY: help setup demo test test-all test-fast coverage fmt lint types check wheel docs fuzz mutation soak adapter dawn test-dawn clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -110,6 +110,9 @@ wheel: $(VENV)/installed-dev ## Build the wheel and the source archive in dist, 
 
 fuzz: $(VENV)/installed-dev ## Run CASES=100000 hostile cases through every parser (SEED=N).
 	PYTHONPATH=tests $(BIN)/python -m fuzz --cases $(CASES) $(if $(SEED),--seed $(SEED)) $(FUZZ)
+
+mutation: $(VENV)/installed-dev adapter ## Plant faults; the tests must find them (MUTATION=names).
+	PYTHONPATH=tests $(BIN)/python -m mutation $(MUTATION)
 
 soak: $(VENV)/installed-dev adapter ## Load, generate and close for MINUTES=60; nothing may grow.
 	$(BIN)/rdrr convert examples/small-llama demo/soak-rdrr --overwrite --quiet

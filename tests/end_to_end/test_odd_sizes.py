@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from rdrr_converter.convert import convert
 from rdrr_device.device import open_device
+from rdrr_manifests.graph.ops import Norm
 from rdrr_manifests.graph.padding import pad_widths
 from rdrr_manifests.package import open_package
 from rdrr_runtime.compile.choice.hints import resolve
@@ -98,5 +99,8 @@ def test_only_odd_widths_are_padded(tmp_path, rng):
         for use in graph.weights():
             more = [new - old for new, old in zip(shapes[use.name], use.shape, strict=True)]
             assert all(0 <= one < 4 for one in more)
+        for op, wide in zip(graph.ops, padded.graph.ops, strict=True):
+            if isinstance(op, Norm) and op.weight is not None:  # zeros add nothing to the squares
+                assert wide.eps * wide.width == pytest.approx(op.eps * op.width, rel=1e-9)
         norms = {use.name for use in graph.weights() if use.name.endswith("norm.weight")}
         assert set(padded.scales) == (norms if is_odd else set())

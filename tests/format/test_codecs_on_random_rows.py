@@ -57,6 +57,14 @@ def test_blocks_equal_the_slow_reference(name, draw, rng):
     assert not different.size, f"blocks {different.tolist()} of {len(rows)} differ"
 
 
+def test_an_exponent_of_mxfp4_follows_from_the_logarithm_in_f32():
+    """ggml takes it in f32, where that of the number before 16 is 4."""
+    rows = np.zeros((2, 32), np.float32)
+    rows[:, 0] = np.nextafter(np.float32(16), np.float32(0)), 16
+    below, equal = CODECS["MXFP4"].quantize(rows)[:, 0]
+    assert below == equal
+
+
 @pytest.mark.parametrize("name", CODECS)
 def test_the_error_on_normal_weights_is_within_the_bound_of_the_type(name, rng):
     rows = rng.standard_normal((8, 1024)).astype(np.float32)

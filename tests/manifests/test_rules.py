@@ -182,6 +182,9 @@ CASES = (
         "tensor-overlap",
     ),
     case("tensor-bounds", f'tensors["{NORM}"]', put(f"tensors/{NORM}/offset", 10**9)),
+    # By one byte: the tensor fills the rest of shard 2 from byte 5888 on.
+    case("tensor-bounds", f'tensors["{NORM}"]', put(f"tensors/{NORM}/offset", 5889)),
+    case("tensor-overlap", f'tensors["{NORM}"]', put(f"tensors/{NORM}/offset", 5887)),
     case("tensor-bounds", f'tensors["{NORM}"]', put(f"tensors/{NORM}/shard", 3)),
     case("tensor-bounds", f'tensors["{NORM}"]', put(f"tensors/{NORM}/shard", -1)),
     case(

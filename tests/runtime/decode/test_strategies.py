@@ -218,13 +218,18 @@ WINDOWED = WedlmDecoding(7, Wedlm(window=4, tau=4.2))
 
 
 def test_wedlm_records_the_logprobs_of_delivered_tokens(on_cpu, rng):
-    ids = prompt_of(rng, 6)
+    prompt = prompt_of(rng, 6)
     recorded = Logprobs(2)
     engine = Engine(on_cpu, [], PACKAGE_VOCAB)
-    out, _ = generate(engine, ids, max_tokens=15, strategy=WINDOWED, logprobs=recorded)
-    plain, _ = generate(engine, ids, max_tokens=15, strategy=WINDOWED)
+    out, _ = generate(engine, prompt, max_tokens=15, strategy=WINDOWED, logprobs=recorded)
+    plain, _ = generate(engine, prompt, max_tokens=15, strategy=WINDOWED)
     assert out == plain
     assert [one.token_id for one in recorded.tokens] == out
+    for stop in out[:6]:
+        ended = Logprobs(2)
+        engine = Engine(on_cpu, [stop], PACKAGE_VOCAB)
+        ids, _ = generate(engine, prompt, max_tokens=15, strategy=WINDOWED, logprobs=ended)
+        assert [one.token_id for one in ended.tokens] == ids
     for one in recorded.tokens:
         assert one.top[0] == (
             one.token_id,

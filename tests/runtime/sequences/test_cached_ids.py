@@ -80,9 +80,9 @@ def test_only_ids_that_the_cache_does_not_hold_are_run_with_the_same_result(rng,
     backend = Hashing(200)
     engine = Engine(backend, [], VOCAB)
     ids = rng.integers(0, VOCAB, 20).tolist()
-    for _ in range(12):
-        keep = int(rng.integers(0, len(ids)))
-        ids = ids[:keep] + rng.integers(0, VOCAB, int(rng.integers(1, 9))).tolist()
+    for more in (4, 0, 8, 1, 0, 5, 2, 7, 0, 3, 6, 1):  # with 0 the cache holds all ids
+        keep = int(rng.integers(1, len(ids)))
+        ids = ids[:keep] + rng.integers(0, VOCAB, more).tolist()
         shared = common(backend.cache, ids)
         before, count = backend.ran, int(rng.integers(1, 12))
         out, stats = generate(engine, ids, max_tokens=count, interval=4, sampling=sampling)

@@ -9,6 +9,7 @@ from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.params import SamplingParams
+from support.comparison import relative_error
 from support.packages import HEAD_DIM, VOCAB, llama_manifest, write_random_package
 from support.seeds import generator_of
 
@@ -29,7 +30,7 @@ def opened(package, device, dtype: str, context: int):
 @pytest.mark.cover
 @pytest.mark.parametrize("dtype", ["cpu", "f16", "f32", "q8_0"])
 def test_a_sequence_continues_in_another_backend_with_another_context(package, device, dtype, rng):
-    ids = rng.integers(0, VOCAB, 8).tolist()
+    ids = rng.integers(0, VOCAB, 9).tolist()
     first = opened(package, device, dtype, 48)
     engine = Engine(first, [], VOCAB)
     options = SamplingParams(temperature=1.0, seed=7)
@@ -38,19 +39,22 @@ def test_a_sequence_continues_in_another_backend_with_another_context(package, d
     runs = engine.generate(ids, max_tokens=5, sampling=options)
     sequence = ids + [one for run in runs for one in run]
     slots, cache = engine.save_cache(sequence)
+    expected = first.logits(sequence[-1:], slots)
     assert slots == len(sequence) - 1  # the last id was never run
+    assert slots % 2  # so that a word with two scales of q8_0 is half full
     first.close()
     other = opened(package, device, dtype, 61)
     stats = GenerationStats()
     engine = Engine(other, [], VOCAB)
     engine.load_cache(sequence, slots, cache)
+    assert relative_error(other.logits(sequence[-1:], slots), expected) < 1e-5
     on = SamplingParams(temperature=1.0, seed=7, sampled_tokens=5)
     rest = [
         one
         for run in engine.generate(sequence, max_tokens=7, sampling=on, stats=stats)
         for one in run
     ]
-    assert sequence[8:] + rest == whole
+    assert sequence[9:] + rest == whole
     assert stats.cached_tokens == slots
     again, _ = engine.save_cache(sequence)
     assert again == len(sequence)

@@ -129,6 +129,14 @@ def test_a_window_over_draft_tokens_leaves_the_states_at_the_certain_rows(backen
         backend.logits(ids[57:], 57)
 
 
+def test_a_window_of_as_many_rows_as_a_chunk_absorbs_no_draft_tokens(backend, rng):
+    ids = prompt(rng, 30)
+    whole = backend.logits(ids, 0, all_rows=True)
+    backend.fill(ids[:20], 0)
+    backend.window_logits([*ids[20:23], *prompt(rng, 12)], 20, last_n=13)
+    assert relative_error(backend.logits(ids[23:], 23), whole[29:]) < 1e-4
+
+
 def test_a_window_of_more_drafts_than_a_pass_has_rows_is_refused(package, device, rng):
     backend = opened(package, device, "f32")
     with pytest.raises(UsageError, match="too many draft tokens"):

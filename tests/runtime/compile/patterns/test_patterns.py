@@ -23,6 +23,7 @@ from rdrr_manifests.graph.ops import (
 from rdrr_runtime.compile.lowering.values import Values, Workspace, parts_refusal
 from rdrr_runtime.compile.patterns.layers import (
     Body,
+    Branch,
     match_branch,
     match_normed_linears,
 )
@@ -49,6 +50,12 @@ def test_a_residual_joins_its_branch_if_nothing_else_reads_either(before, after,
     found = match_branch(Body.of((before, RESIDUAL, *after)), 0)
     assert found is not None
     assert found.residual == (RESIDUAL if joins else None)
+
+
+def test_a_scaled_residual_does_not_join_its_branch():
+    op = Linear("x", "b", MATRIX)
+    found = match_branch(Body.of((op, Residual("stream", "b", "next", 0.5))), 0)
+    assert found == Branch(op)
 
 
 @pytest.mark.parametrize(

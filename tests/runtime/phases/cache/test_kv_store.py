@@ -56,7 +56,7 @@ def test_storing_in_q8_0_leaves_the_slots_of_other_passes_unchanged(
 ) -> None:
     cache = KvSpec(3, head_dim, context, "q8_0")
     k, v = normal(rng, rows, 3, head_dim), normal(rng, rows, 3, head_dim)
-    k[0, 0, :32] *= 1e-4  # a scale that f16 holds as a subnormal number
+    k[..., :32] *= 1e-4  # scales that f16 holds as subnormal numbers
     v[-1, 1, -32:] = 0.0
     before = normal(rng, 3, context, head_dim)
     raw, held = cache_in_q8_0(before)

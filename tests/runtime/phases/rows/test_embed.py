@@ -9,11 +9,12 @@ from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.rows.embed import embed
+from rdrr_runtime.phases.rows.position_embed import position_embed
 from rdrr_runtime.phases.weights.formats import FORMATS
 from rdrr_runtime.phases.weights.packing import upload_weight
 from rdrr_runtime.reference import ops
 from support.comparison import relative_error
-from support.gpu import TOLERANCE, random_tensor
+from support.gpu import TOLERANCE, normal, random_tensor
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,18 @@ def test_rows_are_read_from_all_parts_of_a_split_table(bench, rng, monkeypatch) 
     x = bench.poisoned(4, 256)
     bench.run(embed(bench.context(4, tokens=tokens), table, x, label="t"), 4)
     assert np.array_equal(bench.download(x, 4, 256), values[tokens])
+
+
+def test_positions_are_added_from_all_parts_of_a_split_table(bench, rng, monkeypatch) -> None:
+    raw, values = random_tensor(rng, "F16", Layout.ROW, (100, 256))
+    monkeypatch.setattr(type(bench.arena), "max_binding", 512 * 40)
+    table = upload_weight(bench.arena, DTYPES["F16"], Layout.ROW, (100, 256), raw, "table")
+    assert [part.first_row for part in table.parts] == [0, 32, 64, 96]
+    before = normal(rng, 4, 256)
+    x, ctx = bench.upload(before), bench.context(4, base=29)  # the rows 31 to 34 of the table
+    bench.run(position_embed(ctx, table, x, offset=2, label="t"), 4)
+    expected = before + values[31:35]
+    assert relative_error(bench.download(x, 4, 256), expected) < TOLERANCE
 
 
 def test_rows_of_flat_blocks_are_dequantized(bench, rng) -> None:

@@ -177,6 +177,10 @@ def test_penalties_count_sampled_tokens_and_the_prompt(sampling, rng) -> None:
     found = sampling.sample(logits, 30, options, seen)
     assert found == host_samples(logits, 30, options, seen)
     assert len(set(found)) > 5
+    often = SamplingParams(temperature=0.0, frequency_penalty=0.05)
+    found = sampling.sample(logits, 30, often)
+    assert found == host_samples(logits, 30, often)
+    assert len(set(found)) < 20  # some are counted several times
     without = SamplingParams(temperature=0.0, logit_bias={5: -1.0})
     assert (
         sampling.sample(logits, 4, without) == [int(logits.argmax())] * 4
