@@ -252,6 +252,24 @@ def test_a_new_key_or_value_that_is_nan_stays_visible_in_later_passes(
     assert found.tolist() == [head < 4 for head in range(8)]
 
 
+def test_every_block_of_a_new_key_and_value_is_stored_in_q8_0_with_its_own_scale(
+    any_bench: Bench, rng
+) -> None:
+    bench = any_bench
+    spec = AttentionSpec(8, KvSpec.make(CacheShape(2, 64), CONTEXT, "q8_0"), 0.3)
+    caches = LayerCache(*(bench.arena.empty("cache", spec.cache.size) for _ in range(2)))
+    parts, stats = bench.poisoned(8, spec.splits, 64), bench.poisoned(8, spec.splits, 2)
+    projected = normal(rng, 12, 64) * np.repeat(np.float32([1, 8]), 32)
+    operands = (bench.upload(projected), caches, (parts, stats))
+    wanted = {"spec": spec, "transform": HeadTransform(), "label": "attention"}
+    bench.run(attention_decode(bench.context(1, base=5), *operands, **wanted), 1)
+    for new, buffer in ((projected[8:10], caches.keys), (projected[10:], caches.values)):
+        raw = bench.device.read(buffer)[: spec.cache.size]
+        scales = raw[spec.cache.elements :].view("<f2").reshape(2, CONTEXT, 2)[:, 5]
+        largest = np.abs(new.reshape(2, 2, 32)).max(axis=2)
+        np.testing.assert_allclose(scales, largest / 127, rtol=1e-3)
+
+
 @pytest.mark.parametrize("cap", [0.0, 5.0])
 def test_a_query_that_is_nan_stays_visible(any_bench: Bench, rng, cap: float) -> None:
     bench, spec = any_bench, AttentionSpec(8, KvSpec(2, 64, CONTEXT, "f32"), 0.3, softcap=cap)

@@ -154,14 +154,14 @@ def test_a_weight_beyond_the_binding_limit_is_split(bench, rng, monkeypatch) -> 
     weight = upload_weight(bench.arena, DTYPES["Q8_0"], Layout.ROW, (n, k), raw, "weight")
     monkeypatch.undo()
     assert len(weight.parts) > 2
-    x = normal(rng, rows, k)
+    x, bias = normal(rng, rows, k), normal(rng, n)
     ctx, y, target = bench.context(rows), bench.poisoned(rows, n), int8_buffers(bench, rows, k)
     made = [
         *quantize_rows(ctx, bench.upload(x), target, label="t"),
-        *matmul_int8(ctx, weight, target, y, label="t"),
+        *matmul_int8(ctx, weight, target, y, bias=bench.upload(bias), label="t"),
     ]
     bench.run(made, rows)
-    expected = in_int8(x).astype(np.float64) @ values.astype(np.float64).T
+    expected = in_int8(x).astype(np.float64) @ values.astype(np.float64).T + bias
     assert relative_error(bench.download(y, rows, n), expected) < 10 * TOLERANCE
 
 

@@ -164,8 +164,9 @@ def test_another_seed_gives_other_ids(sampling, rng) -> None:
     assert one == again != other
 
 
-def test_penalties_count_sampled_tokens_and_the_prompt(sampling, rng) -> None:
-    logits = normal(rng, VOCAB)
+@pytest.mark.parametrize("least", [0.0, 20.0], ids=["of both signs", "negative"])
+def test_penalties_count_sampled_tokens_and_the_prompt(sampling, rng, least) -> None:
+    logits = normal(rng, VOCAB) - np.float32(least)
     seen = np.argsort(-logits)[:20].repeat(2).tolist()
     options = SamplingParams(
         temperature=0.0,
