@@ -6,7 +6,7 @@
     --whole         run the whole suite for each fault that the named tests do not find
     --jobs N        number of copies in which faults are planted at the same time (1)
     --least N       how many must be found (default: all but the known survivors)
-    --results FILE  add each result to this file as a JSON line, and skip those that it has
+    --results FILE  add each result to this file as a JSON line; skip faults that it has as found
 
 Before that the named tests run once without a fault, since a test that fails anyway finds none. The
 exit code is 1 if fewer faults are found than must be.
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _earlier(path: Path | None, faults: list[Fault], *, all_tests: bool) -> dict[str, dict]:
-    """Return the results that a file has of these faults, as they are now."""
+    """Return the results of faults that were found, unless they or the selection have changed."""
     lines = path.read_text().splitlines() if path and path.exists() else []
     known = {(fault.name, fault.digest(), all_tests) for fault in faults}
     results = map(json.loads, lines)
@@ -79,7 +79,7 @@ def _earlier(path: Path | None, faults: list[Fault], *, all_tests: bool) -> dict
         result["name"]: result
         for result in results
         if (result["name"], result["digest"], result["all_tests"]) in known
-        and result["state"] != ERROR
+        and result["state"] == FOUND
     }
 
 

@@ -45,12 +45,14 @@ class Copy:
             if (ROOT / name).is_file():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
+        for words in (["init", "-q"], ["add", "-A"]):  # some tests ask git for the tracked files
+            subprocess.run(["git", *words], cwd=folder, check=True)
 
     @contextmanager
     def with_fault(self, fault: Fault) -> Iterator[None]:
         """Plant a fault, and restore the file afterwards, with the time of its old bytecode."""
         path = self.folder / fault.file
-        path.write_text(fault.applied(path.read_text()))
+        path.write_text(fault.applied(path.read_text(encoding="utf-8")), encoding="utf-8")
         try:
             yield
         finally:

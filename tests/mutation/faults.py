@@ -54,10 +54,10 @@ def read_faults(folder: Path = FAULTS) -> list[Fault]:
     return [
         Fault(path.stem, **entry | {"tests": tuple(entry["tests"])})
         for path in sorted(folder.glob("*.toml"))
-        for entry in tomllib.loads(path.read_text())["fault"]
+        for entry in tomllib.loads(path.read_text(encoding="utf-8"))["fault"]
     ]
 
 
 def known_survivors() -> dict[str, str]:
     """Return the reason for each fault that no test finds yet."""
-    return tomllib.loads(SURVIVORS.read_text()) if SURVIVORS.exists() else {}
+    return tomllib.loads(SURVIVORS.read_text(encoding="utf-8")) if SURVIVORS.exists() else {}

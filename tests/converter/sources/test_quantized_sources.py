@@ -117,6 +117,11 @@ def test_borrowed_zero_points_are_corrected_for_gptqmodel_only(tmp_path, rng):
     wrapped = opened(tmp_path / "wrapped", one_less, GPTQ).tensors["m.weight"]
     assert not same_values(expected, wrapped)
     np.testing.assert_array_equal(wrapped.read(slice(2, N)), meaning[2:])
+    shifts = np.arange(0, 32, 4, dtype=np.uint32)
+    codes = (parts["qzeros"].view(np.uint32)[..., None] >> shifts) - 1 & 15  # 0 becomes 15
+    within = (codes << shifts).sum(axis=-1, dtype=np.uint32).view(np.int32)
+    within = opened(tmp_path / "within", {**parts, "qzeros": within}, GPTQ).tensors["m.weight"]
+    assert same_values(expected, within)
 
 
 @pytest.mark.parametrize("case", ["gptq-act-order", "awq", "fp8-blocks"])
