@@ -66,14 +66,15 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     return generator_of(request)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def shared_pipelines() -> Iterator[None]:
+@pytest.fixture(scope="module", autouse=True)
+def shared_pipelines(request: pytest.FixtureRequest) -> Iterator[None]:
     """In `make test`, let all kernels that differ only in numbers share a pipeline.
 
-    Elsewhere only general kernels do. The models of the tests differ in their sizes, so this halves
-    the pipelines that the software adapter compiles, which is most of what the tests cost.
+    Elsewhere only general kernels do, and in the tests of the device, which show that. The models
+    of the tests differ in their sizes, so this halves the pipelines that the software adapter
+    compiles, which is most of what the tests cost.
     """
-    if not is_covering():
+    if not is_covering() or "device" in request.path.parts:
         yield
         return
     from rdrr_device.pipelines import Pipelines

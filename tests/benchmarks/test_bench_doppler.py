@@ -12,6 +12,7 @@ from support.dawn import FOLDER, NOT_SET_UP, dawn_environment, is_set_up
 from support.scripts import script
 
 
+@pytest.mark.thorough
 def test_both_runtimes_are_measured_and_their_ids_are_equal(tmp_path, monkeypatch):
     if not is_set_up():
         assert "CI" not in os.environ, NOT_SET_UP

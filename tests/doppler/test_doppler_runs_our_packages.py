@@ -36,8 +36,10 @@ def checkpoints(tmp_path_factory):
     }
 
 
-@pytest.mark.parametrize("quantize", ["q4_k_m", "f16"])
-@pytest.mark.parametrize("name", ["small-llama", *MODELS])
+@pytest.mark.parametrize("quantize", ["q4_k_m", pytest.param("f16", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "name", ["small-llama", *(pytest.param(name, marks=pytest.mark.thorough) for name in MODELS)]
+)
 def test_doppler_generates_our_ids(checkpoints, tmp_path, name, quantize):
     package = tmp_path / "package"
     rdrr.convert(checkpoints[name], package, profile="doppler", quantize=quantize)
@@ -45,6 +47,7 @@ def test_doppler_generates_our_ids(checkpoints, tmp_path, name, quantize):
     check_same_ids(package)
 
 
+@pytest.mark.thorough
 def test_doppler_generates_our_ids_from_the_mix_with_q6_k(tmp_path):
     package = tmp_path / "package"
     types = {"embed": "q6_k", r"layers\.[25]\..*(v_proj|down_proj)": "q6_k"}
