@@ -69,16 +69,20 @@ def test_importance_says_which_error_counts(name, rng):
     assert guided < (((blind - rows) ** 2) * importance).sum()
 
 
-@pytest.mark.parametrize("name", ["Q4_K", "Q5_K", "Q6_K", "Q4_0"])
+@pytest.mark.parametrize("name", ["Q4_K", "Q5_K", "Q5_1"])
 def test_the_error_of_padding_does_not_count(name, rng):
-    """Half of the last block is padding, so what that half decodes to must not matter."""
-    K = CODECS[name].dtype.block_elements * 3 // 2
-    rows = rng.random((64, K)).astype(np.float32) + 0.5
-    whole = np.pad(rows, ((0, 0), (0, CODECS[name].dtype.block_elements // 2)))
+    """The zeros at the end of the last group of 32 are far from its weights, which share a minimum.
+
+    Types without a minimum represent them exactly, whatever the scale is.
+    """
+    padding = 24
+    K = 2 * CODECS[name].dtype.block_elements - padding
+    rows = -0.5 - rng.random((64, K)).astype(np.float32)
+    whole = np.pad(rows, ((0, 0), (0, padding)))
     codec = CODECS[name]
     as_values = codec.dequantize(codec.quantize(whole, quality="best"), whole.shape[1])[:, :K]
     best = errors(name, rows, quality="best").sum()
-    assert best <= ((as_values.astype(np.float64) - rows) ** 2).sum() * (1 + 1e-6)
+    assert best < ((as_values.astype(np.float64) - rows) ** 2).sum()
     assert best < errors(name, rows).sum()
 
 

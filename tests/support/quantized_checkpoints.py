@@ -30,11 +30,11 @@ def pack(values: np.ndarray, bits: int) -> np.ndarray:
 
 
 def grouped(
-    weight: np.ndarray, bits: int, index: np.ndarray, *, symmetric: bool = False
+    weight: np.ndarray, bits: int, index: np.ndarray, *, symmetric: bool = False, least: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return values [N, K], float16 scales and zero points [N, groups], and dequantized weights.
 
-    Zero points are at least 1, because version 1 of GPTQ stores them less one.
+    The first zero point is `least`; for 0 version 1 of GPTQ stores the largest value.
     """
     count, top = int(index.max()) + 1, (1 << bits) - 1
     scales = np.empty((weight.shape[0], count), np.float16)
@@ -47,7 +47,9 @@ def grouped(
             zeros[:, group] = 1 << (bits - 1)
         else:
             scales[:, group] = (high - low) / top
-            zeros[:, group] = np.clip(np.rint(-low / scales[:, group]), 1, top)
+            zeros[:, group] = np.clip(np.rint(-low / scales[:, group]), least, top)
+    if not symmetric:
+        zeros[0, 0] = least
     scale, zero = scales.astype(np.float32)[:, index], zeros[:, index]
     values = np.clip(np.rint(weight / scale) + zero, 0, top).astype(np.int64)
     return values, scales, zeros, ((values - zero) * scale).astype(np.float32)
@@ -60,6 +62,7 @@ def gptq(
     act_order: bool = False,
     version: int = 1,
     listed: bool = True,
+    least: int = 0,
 ) -> Quantize:
     """Quantize as GPTQ: packed along K, zero points less one in version 1, optional act-order."""
 
@@ -67,10 +70,10 @@ def gptq(
         index = np.arange(weight.shape[1]) // group
         if act_order:
             index = rng.permutation(index)
-        values, scales, zeros, meaning = grouped(weight, bits, index)
+        values, scales, zeros, meaning = grouped(weight, bits, index, least=least)
         parts = {
             "qweight": pack(values, bits).T,
-            "qzeros": pack(zeros.T - (version == 1), bits),
+            "qzeros": pack((zeros.T - (version == 1)) % (1 << bits), bits),
             "scales": scales.T,
         }
         if listed:

@@ -27,7 +27,10 @@ def sentencepiece_model(
     trainer += struct.pack("<f", 0.9995) + _number(3, kind) + _number(35, byte_fallback)
     trainer += _number(40, 0) + _number(41, 1) + _number(42, 2) + _number(43, -1)
     normalizer = _field(1, b"identity") + _field(2, charsmap)
-    normalizer += _number(3, prefix) + _number(4, removes_spaces)
+    # Both flags are true where the file does not state them.
+    normalizer += b"".join(
+        _number(at, 0) for at, is_set in ((3, prefix), (4, removes_spaces)) if not is_set
+    )
     return listed + _field(2, trainer) + _field(3, normalizer)
 
 

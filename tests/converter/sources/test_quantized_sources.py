@@ -34,7 +34,7 @@ CASES = {
     "gptq-uneven-groups": ({**GPTQ, "group_size": 96}, gptq(4, 96, listed=False)),
     "gptq-unlisted": (GPTQ, gptq(listed=False)),
     "gptq-module-of-its-own": (GPTQ, gptq(8, 32, act_order=True)),
-    "gptq-of-gptqmodel": ({**GPTQ, "meta": {"quantizer": ["gptqmodel:2.0"]}}, gptq()),
+    "gptq-of-gptqmodel": ({**GPTQ, "meta": {"quantizer": ["gptqmodel:2.0"]}}, gptq(least=1)),
     "awq": (AWQ, awq()),
     "awq-old-words": ({"quant_method": "awq", "w_bit": 4, "q_group_size": 64}, awq()),
     "awq-symmetric": ({**AWQ, "zero_point": False}, awq(symmetric=True)),
