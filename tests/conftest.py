@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,27 +63,6 @@ def reported_seed(request: pytest.FixtureRequest) -> None:
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Return the random generator of a test."""
     return generator_of(request)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def shared_pipelines(request: pytest.FixtureRequest) -> Iterator[None]:
-    """In `make test`, let all kernels that differ only in numbers share a pipeline.
-
-    Elsewhere only general kernels do, and in the tests of the device, which show that. The models
-    of the tests differ in their sizes, so this halves the pipelines that the software adapter
-    compiles, which is most of what the tests cost.
-    """
-    if not is_covering() or "device" in request.path.parts:
-        yield
-        return
-    from rdrr_device.pipelines import Pipelines
-
-    build = Pipelines._shared
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            Pipelines, "_shared", lambda self, kernel: build(self, replace(kernel, general=True))
-        )
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
