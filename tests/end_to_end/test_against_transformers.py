@@ -137,7 +137,7 @@ def test_logits_of_the_torch_backend_are_those_of_transformers(tiny, tmp_path, r
     assert _error(backend, ids, transformers_logits(model, ids)) <= CPU
 
 
-@pytest.mark.parametrize("tiny", covering(ALL_MODELS, first=13))
+@pytest.mark.parametrize("tiny", covering(ALL_MODELS, first=9))
 def test_logits_of_unquantized_models_are_those_of_transformers(tiny, device, tmp_path, rng):
     model = make_model(tiny, rng, num_hidden_layers=LAYERS)
     ids = rng.integers(3, VOCAB, TOKENS).tolist()

@@ -102,6 +102,7 @@ def test_what_the_hub_does_not_have_is_one_line(hub, variables, tmp_path):
     assert "the hub cannot be reached and the cache does not have it" in error_line(done)
 
 
+@pytest.mark.thorough
 def test_packages_on_the_hub_work_like_local_ones_and_only_needed_files_are_downloaded(
     hub, variables, tmp_path
 ):

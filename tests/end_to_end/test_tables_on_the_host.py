@@ -56,6 +56,7 @@ def backends(package, device):
     return made
 
 
+@pytest.mark.thorough
 def test_every_pass_computes_the_same_with_the_table_on_the_host(package, device, rng):
     on_gpu, on_host = backends(package, device)
     ids = rng.integers(0, 384, 30).tolist()

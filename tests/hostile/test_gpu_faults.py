@@ -78,6 +78,7 @@ CALLS = {
 }
 
 
+@pytest.mark.thorough
 def test_every_call_says_that_the_device_was_lost(made_package, opened):
     with load(made_package) as model:
         for call in CALLS.values():

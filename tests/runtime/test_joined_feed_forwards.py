@@ -115,6 +115,7 @@ def test_a_column_major_feed_forward_changes_the_phases_and_not_the_logits(
     assert chosen == same
 
 
+@pytest.mark.thorough
 @pytest.mark.cover
 @pytest.mark.parametrize(("family", "pairs"), [("llama", 64), ("gemma3_text", 16)])
 def test_a_column_major_feed_forward_in_int8_is_as_near_to_the_exact_logits_as_two_phases(

@@ -167,6 +167,7 @@ def test_a_model_that_is_split_has_the_same_logits_without_optional_features(
     assert taken == greedy
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["Q4_K", "Q4_K column-major", "F16", "experts"])
 def test_the_int8_kernels_are_split_too(device, small_device, tmp_path, rng, name):
     """Both devices round to int8, but at different points where their kernels differ."""

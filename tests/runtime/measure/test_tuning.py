@@ -63,6 +63,7 @@ def test_stored_parameters_are_used_only_if_they_are_a_candidate():
         )
 
 
+@pytest.mark.thorough
 @pytest.mark.cover
 @pytest.mark.parametrize("policy", [INT8, resolve({})], ids=["int8", "f32"])
 def test_every_op_gives_the_same_results_with_three_sets_of_parameters(

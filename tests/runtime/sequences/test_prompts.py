@@ -95,6 +95,7 @@ def test_a_software_adapter_compiles_one_pass_for_prompts(package, device, monke
         }
 
 
+@pytest.mark.thorough
 def test_logits_of_short_prompts_are_close_to_torch(backend, package, rng):
     reference = CpuBackend(package, context=CONTEXT)
     ids = rng.permutation(VOCAB)[:70].tolist()  # neighbours differ, and with them their logits
