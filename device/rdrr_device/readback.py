@@ -180,14 +180,14 @@ class Readback:
                 self._device.memory.add(-staging.size)
                 staging.destroy()
                 break
-        made = self._create(max(size, STAGING_BYTES))
-        self._device.memory.add(made.size)
-        return made
+        staging = self._create(max(size, STAGING_BYTES))
+        self._device.memory.add(staging.size)
+        return staging
 
     def _create(self, size: int) -> Any:
         import wgpu
 
         usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
-        made = self._device.wgpu.create_buffer(label="staging", size=align(size), usage=usage)
+        staging = self._device.wgpu.create_buffer(label="staging", size=align(size), usage=usage)
         self._device.counters.buffer_creates += 1
-        return made
+        return staging

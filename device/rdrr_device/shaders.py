@@ -89,7 +89,7 @@ def _environment(package: str) -> jinja2.Environment:
         path = files(package).joinpath(name)
         return path.read_text(encoding="utf-8") if path.is_file() else None
 
-    made = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(load),
         undefined=jinja2.StrictUndefined,
         autoescape=False,
@@ -97,8 +97,8 @@ def _environment(package: str) -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.bytecode_cache = compiled_templates(package, made)
-    return made
+    environment.bytecode_cache = compiled_templates(package, environment)
+    return environment
 
 
 @cache
@@ -120,15 +120,15 @@ def _first_uses() -> Callable[[str], bool]:
 
 @cache
 def _digest(package: str) -> str:
-    found = sha256()
+    hasher = sha256()
     folder = files(package)
     for directory in (folder, folder.joinpath("snippets")):
         if not directory.is_dir():
             continue
-        for one in sorted(directory.iterdir(), key=lambda entry: entry.name):
-            if one.name.endswith((".wgsl", ".py")):
-                found.update(one.name.encode() + b"\0" + one.read_bytes())
-    return found.hexdigest()
+        for file in sorted(directory.iterdir(), key=lambda entry: entry.name):
+            if file.name.endswith((".wgsl", ".py")):
+                hasher.update(file.name.encode() + b"\0" + file.read_bytes())
+    return hasher.hexdigest()
 
 
 def without_comments(source: str) -> str:
@@ -158,11 +158,11 @@ def storage_bindings(source: str) -> tuple[Binding, ...]:
 def with_binding_numbers(source: str) -> str:
     """Return a source whose storage buffers are numbered, in order, as bindings of group 0."""
     numbers = count()
-    return _STORAGE.sub(lambda one: f"@group(0) @binding({next(numbers)}) {one[0]}", source)
+    return _STORAGE.sub(lambda match: f"@group(0) @binding({next(numbers)}) {match[0]}", source)
 
 
 @cache
 def overrides(source: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of a source's override constants: all, and those without a default."""
-    found = _OVERRIDE.findall(source)
-    return frozenset(name for name, _ in found), frozenset(name for name, has in found if not has)
+    pairs = _OVERRIDE.findall(source)
+    return frozenset(name for name, _ in pairs), frozenset(name for name, has in pairs if not has)

@@ -97,11 +97,11 @@ def unique_pairs(pairs: Pairs) -> dict[str, Any]:
     Raises:
         FormatError: A key occurs twice; JSON parsers differ in which of the values they keep.
     """
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise FormatError("a key occurs twice in one object", found=twice)
-    return made
+    return unique
 
 
 def check_bounds(raw: bytes, bounds: JsonBounds) -> None:
@@ -171,5 +171,5 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON number")
 
 
-def _beyond(message: str, bound: object, found: object) -> FormatError:
-    return FormatError(message, expected=f"at most {bound}", found=found)
+def _beyond(message: str, bound: object, actual: object) -> FormatError:
+    return FormatError(message, expected=f"at most {bound}", found=actual)

@@ -184,10 +184,10 @@ class FsspecStore:
 
     def size(self, name: str) -> int:
         """Return the size of a file in bytes."""
-        found = self._call("size", check_name(name))
-        if found is None:
+        size = self._call("size", check_name(name))
+        if size is None:
             raise StoreError("the size of the file is not known", where=f"{self._url}/{name}")
-        return int(found)
+        return int(size)
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
         """Return bytes of a file, fetching only the part that is wanted."""

@@ -77,15 +77,15 @@ def _refine(rows: Floats, columns: Floats, blocks: Bytes) -> Bytes:
 
 def _errors(groups: Floats, weights: Floats, exponents: Exponents) -> npt.NDArray[np.float64]:
     decoded = _decode(_codes(groups, exponents), exponents).astype(np.float64)
-    found: npt.NDArray[np.float64] = (weights * (decoded - groups) ** 2).sum(axis=1)
-    return found
+    errors: npt.NDArray[np.float64] = (weights * (decoded - groups) ** 2).sum(axis=1)
+    return errors
 
 
 def _decode(codes: Bytes, exponents: Exponents) -> Floats:
     steps = np.array(VALUES, np.float32)[codes]
     with np.errstate(over="ignore"):
-        found: Floats = np.ldexp(steps, (exponents - _BIAS)[:, None].astype(np.int32))
-    return found
+        decoded: Floats = np.ldexp(steps, (exponents - _BIAS)[:, None].astype(np.int32))
+    return decoded
 
 
 def _dequantize(blocks: Bytes) -> Floats:
