@@ -116,8 +116,8 @@ def _values(build: GraphBuilder, layer: int, hidden: str, sizes: LayerSizes) -> 
     """Append the values of a layer, which are its projected keys if it has no projection."""
     attention = build.blocks.attention
     shares = attention.value_norm and sizes.is_global
-    own = build.names.layer(layer, "self_attn.v_proj.weight") in build.names
-    if shares and not own:
+    has_projection = build.names.layer(layer, "self_attn.v_proj.weight") in build.names
+    if shares and not has_projection:
         value = f"l{layer}.k_proj"
     else:
         value = build.linear(layer, "self_attn.v_proj", hidden, sizes.kv)
