@@ -92,7 +92,7 @@ class RoundedModel:
         self._graph = package.graph
         self._rounds = rounds
         self._dtypes = {
-            name: one.parsed_dtype().name for name, one in package.manifest.tensors.items()
+            name: tensor.parsed_dtype().name for name, tensor in package.manifest.tensors.items()
         }
         self._weights = {
             use.name: torch.from_numpy(np.ascontiguousarray(package.dequantize(use.name)))
