@@ -167,6 +167,7 @@ class Pipelines:
 
     def _module(self, kernel: Kernel) -> Any:
         """Return the shader module of a kernel, which kernels with the same source share."""
+        # The first thread compiles, outside of the lock, and the others wait for its result.
         with self._lock:
             module = self._modules.get(kernel.source)
             is_new = module is None
@@ -175,7 +176,7 @@ class Pipelines:
         if is_new:
             try:
                 module.set_result(self._compile(kernel))
-            except BaseException as error:
+            except BaseException as error:  # otherwise those that wait would wait for ever
                 module.set_exception(error)
         return module.result()
 

@@ -107,6 +107,7 @@ class Readback:
             encoder.copy_buffer_to_buffer(part.buffer, part.offset, staging, at, part.size)
             at += part.size
         if not parts:
+            # Mapping the buffer waits for this submission only if it uses the buffer.
             encoder.clear_buffer(staging, 0, MAP_ALIGNMENT)
         index = self._submit(encoder.finish())
         self._device.counters.submits += 1

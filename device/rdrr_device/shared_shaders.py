@@ -28,6 +28,7 @@ ALIGNMENT = 16
 _DECLARATION = re.compile(r"^override\s+(\w+)\s*:\s*(u32|i32|f32|bool)\s*(=[^;]*)?;", re.MULTILINE)
 _FUNCTION = re.compile(r"\bfn\s+\w+[^{]*\{")
 _WORD = re.compile(r"\w+")
+# WGSL does not allow a bool in a uniform buffer, so it is a word there.
 _PACKED: Mapping[str, str] = {"u32": "<I", "i32": "<i", "f32": "<f", "bool": "<I"}
 
 
@@ -92,6 +93,7 @@ def _split(source: str, given: frozenset[str], binding: int) -> _Split:
         return _Split(source, ())
     kinds = dict(moved)
     text = _DECLARATION.sub(lambda match: "" if match[1] in kinds else match[0], text)
+    # Not behind a dot, where the same word would be the member of a struct.
     names = re.compile(rf"(?<![\w.])({'|'.join(kinds)})(?!\w)")
     text = names.sub(lambda match: _read(match[1], kinds[match[1]]), text)
     members = "\n".join(f"    {name}: {kind.replace('bool', 'u32')}," for name, kind in moved)

@@ -159,6 +159,8 @@ class _Counter:
         escaped = np.zeros(len(piece), np.bool_)
         backslashes = piece == ord("\\")
         if self._is_escaped or backslashes.any():
+            # The length of the run of backslashes up to each byte, of which only the parity counts,
+            # also that of a run which the piece before began.
             indices = np.arange(len(piece))
             others = np.maximum.accumulate(np.where(backslashes, -1, indices))
             runs = indices - others + (self._is_escaped & (others < 0))

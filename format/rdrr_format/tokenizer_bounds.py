@@ -127,6 +127,7 @@ def _repetitions(state: Any) -> int:
     for step in _steps(state):
         for kind, texts in (("single", 1), ("pair", 2)):
             template = step.get(kind)
+            # A template for a pair has two sequences without repeating any.
             if isinstance(template, list):
                 times *= max(1, sum("Sequence" in entry for entry in template) - texts + 1)
     return times

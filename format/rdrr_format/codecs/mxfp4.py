@@ -53,6 +53,7 @@ def _codes(groups: Floats, exponents: Exponents) -> Bytes:
     """Return the code nearest to each weight; the smaller magnitude wins a tie."""
     steps = np.ldexp(np.abs(groups).astype(np.float64), (_BIAS - exponents)[:, None])
     codes = np.searchsorted(_BETWEEN, steps).astype(np.uint8)
+    # A negative weight that rounds to zero is stored as +0, although -0 has a code too.
     negative = (groups < 0) & (codes > 0)
     return codes | negative.astype(np.uint8) << np.uint8(3)
 
