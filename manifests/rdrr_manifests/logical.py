@@ -205,6 +205,7 @@ class RowReader:
 
     def _from_columns(self, first: int, count: int) -> F32Array:
         width = self._dtype.block_elements
+        # Decoding starts and ends with whole blocks, which hold rows before and after these.
         start, end = first % width, first + count
         end = min(-(-end // width) * width, self._geometry.row_elements)
         blocks = self._column_blocks(first, count)
