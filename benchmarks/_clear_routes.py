@@ -61,6 +61,7 @@ def clear_ids(folder: Path, rng: np.random.Generator, count: int, ids: range) ->
             token = int(rng.integers(ids.start, ids.stop))
             if _is_clear(package.graph, memory, rng, token, len(chosen)) or tried == _TRIES - 1:
                 break
+            # Keys and values need no such care: the next try writes the same slot.
             for state, kept in zip(memory.states, before, strict=True):
                 state.copy_(kept)
         chosen.append(token)

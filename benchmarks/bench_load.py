@@ -216,6 +216,7 @@ def measure(options: argparse.Namespace, work: Path, scratch: Path) -> dict[str,
         for mode, folder in packages.items():
             cold[mode].append(in_new_process(folder, mode, options))
     loaded(packages["none"], "none", options, time.perf_counter())
+    # In alternating order, so that no mode always runs first.
     for number in range(options.rounds):
         for mode in packages if number % 2 == 0 else reversed(packages):
             warm[mode].append(loaded(packages[mode], mode, options, time.perf_counter()))

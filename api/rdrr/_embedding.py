@@ -79,6 +79,7 @@ class Pooling:
         """
         if not prompt or self._block.include_prompt:
             return 0
+        # Encoded alone, the prompt ends with these tokens too; before a text it does not.
         return max(0, len(encode(prompt)) - suffix)
 
     def pool(self, rows: F32, skipped: int = 0) -> F32:

@@ -89,9 +89,11 @@ def scores(
     scores: list[float] = []
     before: Sequence[int] = ()
     for ids in questions:
+        # At least the last id is run, since its logits are the answer.
         base = resumable(backend, min(_shared(before, ids), len(ids) - 1))
         logits = check_logits(backend.logits(ids[base:], base)[0])
         difference = float(logits[answers[1]]) - float(logits[answers[0]])
+        # The softmax over the two answers alone.
         scores.append(1.0 / (1.0 + exp(min(difference, _LARGEST_EXPONENT))))
         before = ids
     return scores

@@ -240,6 +240,7 @@ def _loglikelihood(
     """
     from rdrr_runtime.sampling.finite import check_logits
 
+    # Each id predicts the next one: the last of the prompt counts, that of the continuation not.
     ids, first = [prompt[-1], *continuation[:-1]], len(prompt) - 1
     parts = []
     for start in range(0, len(continuation), rows):

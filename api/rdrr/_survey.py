@@ -202,7 +202,8 @@ def estimate_memory(
         weights=sum(tensor.size for tensor in manifest.tensors.values()),
         kv_f16=package.graph.kv_bytes(context, 2),
         kv_f32=package.graph.kv_bytes(context, 4),
-        # The number of slots is even, because two scales share a 32-bit word.
+        # The number of slots is even, because two scales share a 32-bit word. A block of 32 bytes
+        # has a scale of 2 bytes.
         kv_q8_0=None
         if not all(cache.holds_blocks(32) for cache in package.graph.caches.values())
         else package.graph.kv_bytes(context + context % 2, 1) // 32 * 34,

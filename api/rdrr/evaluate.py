@@ -226,6 +226,7 @@ def _windows(
 ) -> Iterator[Sequence[int]]:
     if window < 2:
         raise UsageError("`window` is too small", expected="2 tokens or more", found=window)
+    # A last window of a single token would have nothing to predict.
     for first in range(0, len(ids) - 1, window):
         part = ids[first : first + window]
         yield part

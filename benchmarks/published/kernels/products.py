@@ -174,6 +174,8 @@ def _measured(
             ctx = fresh.context(form.rows)
             x, y = fresh.floats(form.rows * matrix.k), fresh.floats(form.rows * matrix.n)
             first = fresh.weight(form.dtype, form.layout, matrix.n, matrix.k)
+            # Copies, so that no product reads what the one before left in a cache; with many rows
+            # reading counts for little.
             copies = min(MOST_COPIES, -(-SPREAD_BYTES // first.size))
             if fresh.device.info.software or form.rows > 1:
                 copies = 1
