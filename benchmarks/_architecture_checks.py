@@ -106,20 +106,22 @@ def subjects() -> tuple[Subject, ...]:
     """Return every tiny model of the tests, those of text and image models at the end."""
     from support.tiny_models import ALL_MODELS
 
-    text = (Subject(one.name, one.model_type, partial(_text_model, one)) for one in ALL_MODELS)
+    text = (
+        Subject(model.name, model.model_type, partial(_text_model, model)) for model in ALL_MODELS
+    )
     return (
         *_with_numbers(text),
         *(Subject(kind, kind, partial(_multimodal, kind)) for kind in _multimodals()),
     )
 
 
-def _with_numbers(found: Iterable[Subject]) -> Iterator[Subject]:
+def _with_numbers(subjects: Iterable[Subject]) -> Iterator[Subject]:
     """Yield the models; where several have one name, the later ones get a number."""
     seen: Counter[str] = Counter()
-    for one in found:
-        seen[one.name] += 1
-        count = seen[one.name]
-        yield one if count == 1 else replace(one, name=f"{one.name}-{count}")
+    for subject in subjects:
+        seen[subject.name] += 1
+        count = seen[subject.name]
+        yield subject if count == 1 else replace(subject, name=f"{subject.name}-{count}")
 
 
 def _multimodals() -> tuple[str, ...]:
@@ -152,36 +154,36 @@ def check(subject: Subject, seed: int) -> Outcome:
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
     disable_progress_bar()
     set_verbosity_error()
-    found = Outcome(subject.name, subject.model_type, seed)
+    outcome = Outcome(subject.name, subject.model_type, seed)
     with tempfile.TemporaryDirectory(prefix="rdrr-check-") as work:
         try:
-            _check(subject, found, Path(work))
+            _check(subject, outcome, Path(work))
         except Exception as error:
-            found.refusals["model"] = _reason(error)
-    return found
+            outcome.refusals["model"] = _reason(error)
+    return outcome
 
 
-def _check(subject: Subject, found: Outcome, work: Path) -> None:
+def _check(subject: Subject, outcome: Outcome, work: Path) -> None:
     from rdrr_converter.convert import convert
 
-    one = Model.make(subject, found.seed, work / "model")
-    found.classes = one.classes
-    found.architecture = convert(one.folder, work / "f32", quantize="f32").architecture
-    convert(one.folder, work / "f16", quantize="f16")
-    convert(one.folder, work / "q4", quantize="q4_k_m")
+    model = Model.make(subject, outcome.seed, work / "model")
+    outcome.classes = model.classes
+    outcome.architecture = convert(model.folder, work / "f32", quantize="f32").architecture
+    convert(model.folder, work / "f16", quantize="f16")
+    convert(model.folder, work / "q4", quantize="q4_k_m")
     parts: tuple[tuple[str, Callable[[], Iterator[tuple[str, float]]]], ...] = (
-        ("cpu", partial(_on_cpu, one, work / "f32")),
-        ("wgpu", partial(_on_wgpu, one, work / "f32")),
-        ("f16", partial(_in_f16, one, work / "f16")),
-        ("q4_k_m", partial(_in_blocks, one, work / "q4")),
-        ("gguf_in", partial(_from_gguf, subject, found.seed, work / "in")),
-        ("gguf_out", partial(_to_gguf, subject, found.seed, work / "out")),
+        ("cpu", partial(_on_cpu, model, work / "f32")),
+        ("wgpu", partial(_on_wgpu, model, work / "f32")),
+        ("f16", partial(_in_f16, model, work / "f16")),
+        ("q4_k_m", partial(_in_blocks, model, work / "q4")),
+        ("gguf_in", partial(_from_gguf, subject, outcome.seed, work / "in")),
+        ("gguf_out", partial(_to_gguf, subject, outcome.seed, work / "out")),
     )
     for name, run in parts:
         try:
-            found.errors.update(run())
+            outcome.errors.update(run())
         except Exception as error:
-            found.refusals[name] = _reason(error)
+            outcome.refusals[name] = _reason(error)
 
 
 def _reason(error: Exception) -> str:
@@ -232,9 +234,9 @@ class Model:
         save_checkpoint(model, folder, dtype="float32")
         return cls(folder, (type(model).__name__,), ids, reference, experts)
 
-    def error(self, found: F32, expected: F32, weights: str = "f32") -> float:
+    def error(self, actual: F32, expected: F32, weights: str = "f32") -> float:
         """Return the error of logits, over all rows or over the usual ones."""
-        rows = np.abs(found - expected).max(axis=1)
+        rows = np.abs(actual - expected).max(axis=1)
         worst = np.quantile(rows, _USUAL[weights]) if self.has_experts else rows.max()
         return float(worst / np.abs(expected).max())
 
@@ -271,11 +273,11 @@ def _cpu_logits(folder: Path, ids: Sequence[int]) -> F32:
     return logits
 
 
-def _on_cpu(one: Model, folder: Path) -> Iterator[tuple[str, float]]:
+def _on_cpu(model: Model, folder: Path) -> Iterator[tuple[str, float]]:
     from rdrr_manifests.package import open_package
     from rdrr_runtime.reference.backend import CpuBackend
 
-    whole, cached = one.passes(CpuBackend(open_package(folder), context=CONTEXT), one.reference)
+    whole, cached = model.passes(CpuBackend(open_package(folder), context=CONTEXT), model.reference)
     yield "cpu", whole
     yield "cpu_cached", cached
 
@@ -290,18 +292,18 @@ def _gpu(folder: Path, kv_dtype: str) -> Any:
     return GpuBackend(open_package(folder), context=CONTEXT, kv_dtype=kv_dtype, policy=exact)
 
 
-def _on_wgpu(one: Model, folder: Path) -> Iterator[tuple[str, float]]:
+def _on_wgpu(model: Model, folder: Path) -> Iterator[tuple[str, float]]:
     backend = _gpu(folder, "f32")
     try:
-        whole, cached = one.passes(backend, one.reference)
+        whole, cached = model.passes(backend, model.reference)
         yield "wgpu", whole
         yield "wgpu_cached", cached
-        yield "wgpu_batch", _batch_error(one, backend)
+        yield "wgpu_batch", _batch_error(model, backend)
     finally:
         backend.close()
 
 
-def _batch_error(one: Model, backend: Any) -> float:
+def _batch_error(model: Model, backend: Any) -> float:
     """Decode beginnings of the ids as sequences of one batch, and return the error of its rows."""
     from rdrr_runtime.backend import Row
 
@@ -310,28 +312,28 @@ def _batch_error(one: Model, backend: Any) -> float:
         [
             Row(token, sequence, slot)
             for sequence, length in enumerate(lengths)
-            for slot, token in enumerate(one.ids[: length - 1])
+            for slot, token in enumerate(model.ids[: length - 1])
         ]
     )
-    rows = [Row(one.ids[length - 1], index, length - 1) for index, length in enumerate(lengths)]
-    expected = one.reference[[length - 1 for length in lengths]]
-    return one.error(batch.logits(rows), expected)
+    rows = [Row(model.ids[length - 1], index, length - 1) for index, length in enumerate(lengths)]
+    expected = model.reference[[length - 1 for length in lengths]]
+    return model.error(batch.logits(rows), expected)
 
 
-def _in_f16(one: Model, folder: Path) -> Iterator[tuple[str, float]]:
+def _in_f16(model: Model, folder: Path) -> Iterator[tuple[str, float]]:
     """Compare wgpu, with a cache in f16, with the CPU on the same weights in f16."""
     backend = _gpu(folder, "f16")
     try:
-        yield "f16", max(one.passes(backend, _cpu_logits(folder, one.ids), "f16"))
+        yield "f16", max(model.passes(backend, _cpu_logits(folder, model.ids), "f16"))
     finally:
         backend.close()
 
 
-def _in_blocks(one: Model, folder: Path) -> Iterator[tuple[str, float]]:
+def _in_blocks(model: Model, folder: Path) -> Iterator[tuple[str, float]]:
     """Compare wgpu with the CPU on the same blocks; quantization itself changes random models."""
     backend = _gpu(folder, "f32")
     try:
-        yield "q4_k_m", max(one.passes(backend, _cpu_logits(folder, one.ids)))
+        yield "q4_k_m", max(model.passes(backend, _cpu_logits(folder, model.ids)))
     finally:
         backend.close()
 
@@ -351,11 +353,11 @@ def _from_gguf(subject: Subject, seed: int, work: Path) -> Iterator[tuple[str, f
 
     if writer_of(subject.model_type, None) is None:
         return
-    one = _as_llama_cpp_has_it(subject, seed, work)
-    write = writer_of(subject.model_type, AutoConfig.from_pretrained(one.folder))
+    model = _as_llama_cpp_has_it(subject, seed, work)
+    write = writer_of(subject.model_type, AutoConfig.from_pretrained(model.folder))
     assert write is not None, "the model is written"
-    convert(write(one.folder, work / "m.gguf"), work / "package", quantize="f32")
-    yield "gguf_in", one.error(_cpu_logits(work / "package", one.ids), one.reference)
+    convert(write(model.folder, work / "m.gguf"), work / "package", quantize="f32")
+    yield "gguf_in", model.error(_cpu_logits(work / "package", model.ids), model.reference)
 
 
 def _to_gguf(subject: Subject, seed: int, work: Path) -> Iterator[tuple[str, float]]:
@@ -363,8 +365,8 @@ def _to_gguf(subject: Subject, seed: int, work: Path) -> Iterator[tuple[str, flo
     from rdrr_converter.convert import convert
     from rdrr_converter.export import export
 
-    one = _as_llama_cpp_has_it(subject, seed, work)
-    convert(one.folder, work / "package", quantize="f32")
+    model = _as_llama_cpp_has_it(subject, seed, work)
+    convert(model.folder, work / "package", quantize="f32")
     export(work / "package", work / "m.gguf", to="gguf")
     convert(work / "m.gguf", work / "again", quantize="f32")
-    yield "gguf_out", one.error(_cpu_logits(work / "again", one.ids), one.reference)
+    yield "gguf_out", model.error(_cpu_logits(work / "again", model.ids), model.reference)

@@ -31,7 +31,7 @@ def reference_memory(graph: Any, weights: Mapping[str, Any], context: int) -> An
     return ReferenceMemory(
         weights,
         [torch.from_numpy(rope_table(spec, context)) for spec in graph.ropes],
-        {layer: empty_cache(one, context, dtype) for layer, one in graph.caches.items()},
+        {layer: empty_cache(cache, context, dtype) for layer, cache in graph.caches.items()},
         states=[torch.zeros(shape, dtype=dtype) for shape in graph.states],
     )
 
@@ -54,17 +54,18 @@ def clear_ids(folder: Path, rng: np.random.Generator, count: int, ids: range) ->
         for use in package.graph.weights()
     }
     memory = reference_memory(package.graph, weights, count)
-    found: list[int] = []
-    while len(found) < count:
-        before = [one.clone() for one in memory.states]
+    chosen: list[int] = []
+    while len(chosen) < count:
+        before = [state.clone() for state in memory.states]
         for tried in range(_TRIES):
             token = int(rng.integers(ids.start, ids.stop))
-            if _is_clear(package.graph, memory, rng, token, len(found)) or tried == _TRIES - 1:
+            if _is_clear(package.graph, memory, rng, token, len(chosen)) or tried == _TRIES - 1:
                 break
+            # Keys and values need no such care: the next try writes the same slot.
             for state, kept in zip(memory.states, before, strict=True):
                 state.copy_(kept)
-        found.append(token)
-    return found
+        chosen.append(token)
+    return chosen
 
 
 def _is_clear(graph: Any, memory: Any, rng: np.random.Generator, token: int, slot: int) -> bool:

@@ -38,6 +38,7 @@ def round_to_q8_0(x: Tensor) -> Tensor:
     """Round each 32 values of a row to int8 with one scale in f16, as ggml's Q8_0 does."""
     blocks = x.unflatten(-1, (-1, 32))
     scale = blocks.abs().amax(-1, keepdim=True) / 127
+    # ggml computes the codes with the scale before it is rounded to f16.
     units: Tensor = torch.round(blocks * _reciprocal(scale))
     rounded: Tensor = (units * scale.half().float()).flatten(-2)
     return rounded
@@ -92,7 +93,7 @@ class RoundedModel:
         self._graph = package.graph
         self._rounds = rounds
         self._dtypes = {
-            name: one.parsed_dtype().name for name, one in package.manifest.tensors.items()
+            name: tensor.parsed_dtype().name for name, tensor in package.manifest.tensors.items()
         }
         self._weights = {
             use.name: torch.from_numpy(np.ascontiguousarray(package.dequantize(use.name)))

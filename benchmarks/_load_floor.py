@@ -59,11 +59,11 @@ def upload_seconds(shards: Sequence[Path], adapter: str | None) -> dict[str, flo
                 "mapped staging": lambda: _staging(device, target, maps, 1),
                 "mapped staging, 4 threads": lambda: _staging(device, target, maps, 4),
             }
-            found = {}
+            seconds = {}
             for name, way in ways.items():
                 way()  # the first run allocates host memory
-                found[name] = min(_seconds(way) for _ in range(3))
-            return found
+                seconds[name] = min(_seconds(way) for _ in range(3))
+            return seconds
     finally:
         device.close()
 
@@ -87,9 +87,9 @@ def _read(path: Path) -> None:
 
 
 def _pieces(maps: Sequence[Bytes]) -> Iterator[Bytes]:
-    for one in maps:
-        for first in range(0, one.size // 8 * 8, PIECE_BYTES):
-            yield one[first : min(first + PIECE_BYTES, one.size // 8 * 8)]
+    for shard in maps:
+        for first in range(0, shard.size // 8 * 8, PIECE_BYTES):
+            yield shard[first : min(first + PIECE_BYTES, shard.size // 8 * 8)]
 
 
 def _write_buffer(device: Device, target: BufferSlice, maps: Sequence[Bytes]) -> None:
@@ -102,7 +102,7 @@ def _staging(device: Device, target: BufferSlice, maps: Sequence[Bytes], threads
     """Copy through staging buffers that stay mapped while the device does not read them."""
     gpu = device.wgpu
     with _staging_buffers(gpu) as buffers, ThreadPoolExecutor(threads) as pool:
-        mapped: deque[tuple[Any, Any]] = deque((one, None) for one in buffers)
+        mapped: deque[tuple[Any, Any]] = deque((buffer, None) for buffer in buffers)
         for piece in _pieces(maps):
             buffer, promise = mapped.popleft()
             if promise is not None:
@@ -132,12 +132,12 @@ def _staging_buffers(gpu: Any) -> Iterator[list[Any]]:
     import wgpu
 
     usage = wgpu.BufferUsage.MAP_WRITE | wgpu.BufferUsage.COPY_SRC
-    made = [
+    buffers = [
         gpu.create_buffer(size=PIECE_BYTES, usage=usage, mapped_at_creation=True)
         for _ in range(STAGING_BUFFERS)
     ]
     try:
-        yield made
+        yield buffers
     finally:
-        for one in made:
-            one.destroy()
+        for buffer in buffers:
+            buffer.destroy()

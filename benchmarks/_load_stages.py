@@ -37,8 +37,8 @@ def stages() -> Iterator[dict[str, float]]:
         for name, module, path in STAGES:
             *owners, function = path.split(".")
             owner: Any = import_module(module)
-            for one in owners:
-                owner = getattr(owner, one)
+            for attribute in owners:
+                owner = getattr(owner, attribute)
             timed = _timed(getattr(owner, function), name, seconds, lock)
             undo.enter_context(patch.object(owner, function, timed))
         yield seconds

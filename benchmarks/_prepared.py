@@ -39,11 +39,11 @@ class Clock:
 
 def checkpoint(work: Path, shape: str, clock: Clock) -> Path:
     """Return the checkpoint of a shape, with random weights; make it if it is missing."""
-    made = work / shape
-    if not (made / "model.safetensors.index.json").is_file():
+    folder = work / shape
+    if not (folder / "model.safetensors.index.json").is_file():
         with clock.step(f"synthesize {shape}"):
-            synthesize(ALL_SHAPES[shape], made)
-    return made
+            synthesize(ALL_SHAPES[shape], folder)
+    return folder
 
 
 def package(
@@ -61,12 +61,12 @@ def package(
     """
     from rdrr_converter.convert import convert
 
-    made = work / f"{shape}-{quantize}-{name}"
-    if not made.exists():
+    folder = work / f"{shape}-{quantize}-{name}"
+    if not folder.exists():
         source = checkpoint(work, shape, clock)
         with clock.step(f"convert {shape} {quantize} {name}"):
-            convert(source, made, quantize=quantize, workers=os.cpu_count(), **options)
-    return made
+            convert(source, folder, quantize=quantize, workers=os.cpu_count(), **options)
+    return folder
 
 
 def gguf_file(work: Path, shape: str, quantize: RecipeName, clock: Clock) -> Path:
@@ -84,8 +84,8 @@ def gguf_file(work: Path, shape: str, quantize: RecipeName, clock: Clock) -> Pat
     from rdrr_converter.export import export
     from rdrr_manifests.package import open_package
 
-    made = work / f"{shape}-{quantize}.gguf"
-    if not made.is_file():
+    path = work / f"{shape}-{quantize}.gguf"
+    if not path.is_file():
         matrices = ALL_SHAPES[shape].tensors()
         uneven = any(len(size) == 2 and size[1] % 256 for _, size in matrices)
         falls_back = uneven and quantize == "q4_k_m"
@@ -93,7 +93,7 @@ def gguf_file(work: Path, shape: str, quantize: RecipeName, clock: Clock) -> Pat
         folder = package(work, shape, name, clock, quantize=quantize, **options)
         with clock.step(f"gguf {shape} {quantize}"):
             if shape in CONFIGURED:
-                export(folder, made, to="gguf")
+                export(folder, path, to="gguf")
             else:
-                write_gguf(open_package(folder), made)
-    return made
+                write_gguf(open_package(folder), path)
+    return path

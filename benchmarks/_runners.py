@@ -129,7 +129,7 @@ class RdrrRunner:
         batch = self._backend.batch(sequences, slots)
         ids = np.random.default_rng(0).integers(3, 100, (sequences, length)).tolist()
         batch.fill(
-            [Row(one, at, slot) for at, row in enumerate(ids) for slot, one in enumerate(row)]
+            [Row(token, at, slot) for at, row in enumerate(ids) for slot, token in enumerate(row)]
         )
 
         def run(steps: int) -> float:
@@ -211,4 +211,4 @@ def rates(tokens: int, seconds: Sequence[float]) -> Spread:
         tokens: Tokens of one run.
         seconds: Seconds of each run.
     """
-    return Spread.of([tokens / one for one in seconds])
+    return Spread.of([tokens / duration for duration in seconds])

@@ -90,10 +90,10 @@ def parse_pairs(words: Iterable[str], form: str) -> dict[str, str]:
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows under headings; the first column is aligned left, the others right."""
-    cells = [[*headings], *([str(one) for one in row] for row in rows)]
+    cells = [[*headings], *([str(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for first, *others in cells:
-        aligned = (f"{one:>{width}}" for one, width in zip(others, widths[1:], strict=True))
+        aligned = (f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True))
         print("  ".join((f"{first:<{widths[0]}}", *aligned)).rstrip())
 
 
@@ -117,11 +117,11 @@ def finish(measure: Callable[[], dict[str, Any]]) -> int:
     """
     prepare_environment()
     try:
-        found = measure()
+        figures = measure()
     except RdrrError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    print(json.dumps(found))
+    print(json.dumps(figures))
     return 0
 
 

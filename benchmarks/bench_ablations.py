@@ -28,19 +28,19 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     others = parse_pairs(options.other, "NAME=PATH")
     ablations = chosen(options.ablation.split(","))
     packages = {name: open_package(path) for name, path in others.items()}
-    found = measure_ablations(
+    figures = measure_ablations(
         {"": open_package(options.package), **packages},
         ablations,
         workload(options),
         adapter=options.adapter,
     ).as_dict()
-    show(found)
-    return found
+    show(figures)
+    return figures
 
 
-def show(found: Mapping[str, Any]) -> None:
+def show(figures: Mapping[str, Any]) -> None:
     """Print the ratios, the ablations that did not run, and the hints that were not honoured."""
-    rows = found["ablations"]
+    rows = figures["ablations"]
     show_ratios([row["ratio"] for row in rows if "ratio" in row])
     for row in rows:
         if "not_run" in row:

@@ -131,8 +131,8 @@ def agreement(runners: Sequence[Runner], ids: Sequence[int]) -> dict[str, float]
 
     def distances(runner: Runner) -> Iterator[float]:
         for length, expected in zip(lengths, first, strict=True):
-            found = runner.logits(ids[:length])
-            yield float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+            logits = runner.logits(ids[:length])
+            yield float(np.linalg.norm(logits - expected) / np.linalg.norm(expected))
 
     return {runner.name: median(distances(runner)) for runner in runners[1:]}
 
@@ -184,7 +184,7 @@ def measure_batches(
     runner: RdrrRunner, folder: Path, options: argparse.Namespace
 ) -> dict[str, dict[str, Any]]:
     """Measure batches: tokens per second and the bytes read per token, by number of sequences."""
-    found: dict[str, dict[str, Any]] = {}
+    batches: dict[str, dict[str, Any]] = {}
     sizes = sorted(
         map(int, options.batch.split(",")), reverse=True
     )  # the largest first: its caches serve all
@@ -198,21 +198,21 @@ def measure_batches(
             keep_busy(partial(run, 8), options.warm)
             seconds.append(run(options.tokens))
         keys = slot * (options.prompt + options.tokens / 2)
-        found[str(size)] = {
+        batches[str(size)] = {
             "tokens_per_second": as_list(rates(size * options.tokens, seconds)),
             "step_ms": round(1e3 * median(seconds) / options.tokens, 3),
             "weight_bytes_per_token": round(weights / size),
             "kv_bytes_per_token": round(keys),
         }
-    return dict(reversed(found.items()))
+    return dict(reversed(batches.items()))
 
 
-def show_batches(name: str, found: dict[str, dict[str, Any]]) -> None:
+def show_batches(name: str, batches: dict[str, dict[str, Any]]) -> None:
     """Print the table of batches of one runner."""
     print(f"{name}, batches")
-    first = next(iter(found.values()))["tokens_per_second"][0]
+    first = next(iter(batches.values()))["tokens_per_second"][0]
     rows = []
-    for size, row in found.items():
+    for size, row in batches.items():
         moved = (row["weight_bytes_per_token"] + row["kv_bytes_per_token"]) / 1e6
         rate = row["tokens_per_second"][0]
         rows.append((size, f"{rate:,.0f}", row["step_ms"], f"{moved:,.1f}", f"{rate / first:.2f}"))
@@ -299,13 +299,13 @@ def run(options: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, 
     assert isinstance(first, RdrrRunner)
     print(f"\n{shape}, {quantize}, on {first.device.info.name}; peer {peer}")
     show(rows, options)
-    found = ratios(rows, {runner.name for runner in ours})
+    over_peers = ratios(rows, {runner.name for runner in ours})
     traffic = {}
     for runner, folder in zip(ours, packages.values(), strict=True):
         rate = rows[runner.name]["decode"].median
         traffic[runner.name] = round(bytes_per_token(folder) * rate / 1e9, 1)
         print(f"{runner.name}: {traffic[runner.name]:,.0f} GB/s of weights while decoding")
-    for name, values in found.items():
+    for name, values in over_peers.items():
         words = ", ".join(f"{key} {value:.2f}" for key, value in values.items())
         print(f"{name} over the fastest peer: {words}")
     for name, distance in distances.items():
@@ -335,7 +335,7 @@ def run(options: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, 
             }
             for name, row in rows.items()
         },
-        "ratios": found,
+        "ratios": over_peers,
         "weights_gb_per_second": traffic,
         "logits_distance": {name: round(value, 5) for name, value in distances.items()},
         "seconds": clock.seconds,

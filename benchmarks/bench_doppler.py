@@ -100,10 +100,10 @@ class Measured:
         Decoding is the difference of the two, since DOPPLER reports several ids at once.
         """
         first = self.runtime.generate(prompt, 1).seconds
-        found = self.runtime.generate(prompt, tokens)
-        self.ids = found.ids
+        generation = self.runtime.generate(prompt, tokens)
+        self.ids = generation.ids
         self.prefill.append(first)
-        self.decode.append((found.seconds - first) / max(len(found.ids) - 1, 1))
+        self.decode.append((generation.seconds - first) / max(len(generation.ids) - 1, 1))
 
 
 def with_batches(folder: Path, into: Path, size: int) -> Path:
@@ -112,9 +112,9 @@ def with_batches(folder: Path, into: Path, size: int) -> Path:
     The weights are linked, not copied.
     """
     into.mkdir()
-    for one in folder.iterdir():
-        if one.name != "manifest.json":
-            (into / one.name).symlink_to(one.resolve())
+    for path in folder.iterdir():
+        if path.name != "manifest.json":
+            (into / path.name).symlink_to(path.resolve())
     manifest = json.loads((folder / "manifest.json").read_text())
     loop = manifest["inference"]["session"]["decodeLoop"]
     loop |= {"batchSize": size, "readbackInterval": size}
@@ -129,10 +129,10 @@ def measure_shape(shape: str, options: argparse.Namespace, peer: Path) -> dict[s
     prompt = work.ids(SHAPES[shape].vocab)
     obstacles: dict[str, str] = {}
     with ExitStack() as stack:
-        found: dict[str, Measured] = {}
+        runtimes: dict[str, Measured] = {}
         ours = Rdrr(folder, options.adapter, work, stack)
         stack.callback(ours.close)
-        found[OURS] = Measured(ours, ours.adapter)
+        runtimes[OURS] = Measured(ours, ours.adapter)
         scratch = Path(stack.enter_context(TemporaryDirectory(prefix="doppler-package-")))
         variants = {
             f"{THEIRS}, as the package asks": folder,
@@ -145,28 +145,31 @@ def measure_shape(shape: str, options: argparse.Namespace, peer: Path) -> dict[s
                 theirs = Doppler(peer, where)
                 stack.callback(theirs.close)
                 theirs.generate(prompt, work.tokens)  # compiles the kernels
-                found[name] = Measured(theirs, theirs.adapter)
+                runtimes[name] = Measured(theirs, theirs.adapter)
             except DopplerError as error:
                 obstacles[name] = str(error)
         ours.generate(prompt, work.tokens)
         for _ in range(work.repeat):
-            for one in found.values():
-                keep_busy(partial(one.runtime.generate, prompt[:8], 8), options.busy)
-                one.round(prompt, work.tokens)
+            for measured in runtimes.values():
+                keep_busy(partial(measured.runtime.generate, prompt[:8], 8), options.busy)
+                measured.round(prompt, work.tokens)
         return {
             "shape": shape,
-            "runtimes": {name: _figures(one, work, found[OURS].ids) for name, one in found.items()},
+            "runtimes": {
+                name: _figures(measured, work, runtimes[OURS].ids)
+                for name, measured in runtimes.items()
+            },
             "not_run": obstacles,
         }
 
 
-def _figures(one: Measured, work: Workload, ours: Sequence[int]) -> dict[str, Any]:
+def _figures(measured: Measured, work: Workload, ours: Sequence[int]) -> dict[str, Any]:
     return {
-        "adapter": one.adapter,
-        "ids_equal": _equal_at_the_start(one.ids, ours),
-        "ids": len(one.ids),
-        "prefill_tokens_per_second": rates(work.prompt_tokens, one.prefill).as_dict(),
-        "decode_tokens_per_second": rates(1, one.decode).as_dict(),
+        "adapter": measured.adapter,
+        "ids_equal": _equal_at_the_start(measured.ids, ours),
+        "ids": len(measured.ids),
+        "prefill_tokens_per_second": rates(work.prompt_tokens, measured.prefill).as_dict(),
+        "decode_tokens_per_second": rates(1, measured.decode).as_dict(),
     }
 
 
@@ -182,23 +185,23 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     options.work.mkdir(parents=True, exist_ok=True)
     try:
         with unpacked(options.peer) as peer:
-            found = [measure_shape(one, options, peer) for one in options.shapes.split(",")]
+            shapes = [measure_shape(shape, options, peer) for shape in options.shapes.split(",")]
     except DopplerError as error:
         raise DeviceError("DOPPLER does not run here", found=error) from error
     headings = ("shape, runtime", "prefill tokens/s", "decode tokens/s", "ids equal", "adapter")
-    table(headings, [row for one in found for row in _rows(one)])
-    return {"schema": 1, **workload(options).as_dict(), "shapes": found}
+    table(headings, [row for measured in shapes for row in _rows(measured)])
+    return {"schema": 1, **workload(options).as_dict(), "shapes": shapes}
 
 
-def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    for name, one in found["runtimes"].items():
+def _rows(measured: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    for name, runtime in measured["runtimes"].items():
         speeds = [
-            f"{one[f'{key}_tokens_per_second']['median']:,.1f}" for key in ("prefill", "decode")
+            f"{runtime[f'{key}_tokens_per_second']['median']:,.1f}" for key in ("prefill", "decode")
         ]
-        equal = f"{one['ids_equal']} of {one['ids']}"
-        yield (f"{found['shape']}, {name}", *speeds, equal, one["adapter"])
-    for name, why in found["not_run"].items():
-        yield (f"{found['shape']}, {name}", "not run", "not run", "", why.splitlines()[0][:120])
+        equal = f"{runtime['ids_equal']} of {runtime['ids']}"
+        yield (f"{measured['shape']}, {name}", *speeds, equal, runtime["adapter"])
+    for name, why in measured["not_run"].items():
+        yield (f"{measured['shape']}, {name}", "not run", "not run", "", why.splitlines()[0][:120])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -24,27 +24,31 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     from published.kernels.products import products
 
     given = {"adapter": options.adapter, "repeat": options.repeat}
-    found = products(options.shape, **given) if options.shape is not None else {}
+    figures = products(options.shape, **given) if options.shape is not None else {}
     compared = pairs(**given)
     print(compared["adapter"])
-    if found:
-        print(f"a memory copy moves {found['copy_gigabytes_per_second']:,.1f} GB/s")
+    if figures:
+        print(f"a memory copy moves {figures['copy_gigabytes_per_second']:,.1f} GB/s")
         headings = ("matrix", "rows", "kernel", "us", "GB/s", "GFLOP/s", "of a copy")
-        table(headings, [_cells(one) for one in found["products"]])
+        table(headings, [_cells(product) for product in figures["products"]])
     show_ratios(compared["ratios"])
-    return compared | found
+    return compared | figures
 
 
-def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
-    head = (f"{one['matrix']} {one['n']} x {one['k']}", str(one["rows"]), str(one["kernel"]))
-    if "not_run" in one:
-        return (*head, "not run", "", "", str(one["not_run"]))
+def _cells(product: Mapping[str, Any]) -> tuple[str, ...]:
+    head = (
+        f"{product['matrix']} {product['n']} x {product['k']}",
+        str(product["rows"]),
+        str(product["kernel"]),
+    )
+    if "not_run" in product:
+        return (*head, "not run", "", "", str(product["not_run"]))
     return (
         *head,
-        f"{one['microseconds']['median']:,.1f}",
-        f"{one['gigabytes_per_second']:,.1f}",
-        f"{one['gigaflops']:,.0f}",
-        f"{100 * one['share_of_copy']:.1f} %",
+        f"{product['microseconds']['median']:,.1f}",
+        f"{product['gigabytes_per_second']:,.1f}",
+        f"{product['gigaflops']:,.0f}",
+        f"{100 * product['share_of_copy']:.1f} %",
     )
 
 

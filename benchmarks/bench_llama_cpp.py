@@ -84,7 +84,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     work = workload(options)
     with ExitStack() as stack:
         obstacles: dict[str, str] = {}
-        found = dict(_peers(options.llama_cpp, options.gguf, work, stack, obstacles))
+        runners = dict(_peers(options.llama_cpp, options.gguf, work, stack, obstacles))
         software = False
         if options.package is None:
             obstacles[OURS] = "--package is not given"
@@ -93,32 +93,32 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             software = device.info.software
             ours = RdrrRunner(OURS, options.package, device, work)
             stack.callback(ours.close)
-            found[OURS] = MeasuredRunner(ours, device.info.name, work.tokens)
-        for one in found.values():
-            one.run(work)  # compiles the kernels
+            runners[OURS] = MeasuredRunner(ours, device.info.name, work.tokens)
+        for runner in runners.values():
+            runner.run(work)  # compiles the kernels
         for _ in range(work.repeat):
-            for one in found.values():
-                one.measure(work)
+            for runner in runners.values():
+                runner.measure(work)
         result = {
             "schema": 1,
             **work.as_dict(),
-            "devices": {name: one.device for name, one in found.items()},
-            "runners": {name: one.as_dict(work) for name, one in found.items()},
+            "devices": {name: runner.device for name, runner in runners.items()},
+            "runners": {name: runner.as_dict(work) for name, runner in runners.items()},
             "not_run": obstacles,
-            "ratios": [one.as_dict(software=software) for one in _ratios(found)],
+            "ratios": [ratio.as_dict(software=software) for ratio in _ratios(runners)],
         }
     show(result)
     return result
 
 
-def _ratios(found: Mapping[str, MeasuredRunner]) -> Iterator[Ratio]:
+def _ratios(runners: Mapping[str, MeasuredRunner]) -> Iterator[Ratio]:
     """Yield the ratio of rdrr's decode speed to that of each other runner."""
-    ours = found.get(OURS)
-    for name, one in found.items():
-        if ours is not None and one is not ours:
+    ours = runners.get(OURS)
+    for name, runner in runners.items():
+        if ours is not None and runner is not ours:
             gate, published = GATES[name]
             yield Ratio.between(
-                f"{OURS} over {name}", one.decode, ours.decode, gate=gate, published=published
+                f"{OURS} over {name}", runner.decode, ours.decode, gate=gate, published=published
             )
 
 
@@ -135,7 +135,9 @@ def _peers(
     """
     given = (("--llama-cpp", libraries), ("--gguf", gguf))
     missing = [f"{name} is not given" for name, value in given if value is None]
-    missing += [f"{one} does not exist" for _, one in given if one is not None and not one.exists()]
+    missing += [
+        f"{path} does not exist" for _, path in given if path is not None and not path.exists()
+    ]
     if missing or libraries is None or gguf is None:
         obstacles |= dict.fromkeys(DEVICES, "; ".join(missing))
         return
@@ -174,15 +176,15 @@ def _cores() -> int:
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
-def show(found: Mapping[str, Any]) -> None:
+def show(figures: Mapping[str, Any]) -> None:
     """Print the rates, the runners that did not run, and the ratios."""
     rows = [
-        (name, *(f"{one[key]['median']:,.1f}" for key in one), found["devices"][name])
-        for name, one in found["runners"].items()
+        (name, *(f"{runner[key]['median']:,.1f}" for key in runner), figures["devices"][name])
+        for name, runner in figures["runners"].items()
     ]
-    rows += [(name, "not run", "not run", why) for name, why in found["not_run"].items()]
+    rows += [(name, "not run", "not run", why) for name, why in figures["not_run"].items()]
     table(("runner", "prefill tokens/s", "decode tokens/s", ""), rows)
-    show_ratios(found["ratios"])
+    show_ratios(figures["ratios"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -67,7 +67,7 @@ def loaded(folder: Path, mode: str, options: argparse.Namespace, start: float) -
         for name in ("rdrr_runtime.gpu", "wgpu.backends.wgpu_native"):
             import_module(name)
     imported = time.perf_counter()
-    with stages() as found:
+    with stages() as seconds:
         model = rdrr.load(
             folder,
             verify=MODES[mode],
@@ -81,7 +81,7 @@ def loaded(folder: Path, mode: str, options: argparse.Namespace, start: float) -
     model.close()
     return {
         "imports": imported - start,
-        **found,
+        **seconds,
         "load": ready - imported,
         "first token": ended - ready,
         "total": ended - start,
@@ -113,7 +113,7 @@ def check_seconds(folder: Path, verify: VerifyMode) -> float:
         return time.perf_counter() - start
 
 
-def with_blake3(folder: Path, made: Path) -> Path | None:
+def with_blake3(folder: Path, copy: Path) -> Path | None:
     """Copy a package and state its hashes in BLAKE3; None if blake3 is not installed.
 
     The shards of the copy are links to the same bytes where the file system allows it.
@@ -125,24 +125,24 @@ def with_blake3(folder: Path, made: Path) -> Path | None:
         new_hasher("blake3")
     except ImportError:
         return None
-    made.mkdir()
+    copy.mkdir()
     for path in folder.iterdir():
         if path.is_file() and path.name != "manifest.json":
-            link_or_copy(path, made / path.name)
+            link_or_copy(path, copy / path.name)
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     manifest["hashAlgorithm"] = "blake3"
     for shard in manifest["shards"]:
-        shard["hash"] = hash_file(made / shard["filename"], "blake3")[1]
-    (made / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    return made
+        shard["hash"] = hash_file(copy / shard["filename"], "blake3")[1]
+    (copy / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    return copy
 
 
-def link_or_copy(path: Path, made: Path) -> None:
+def link_or_copy(path: Path, copy: Path) -> None:
     """Make a hard link to a file, or a copy where links are not possible."""
     try:
-        os.link(path, made)
+        os.link(path, copy)
     except OSError:
-        shutil.copyfile(path, made)
+        shutil.copyfile(path, copy)
 
 
 def folders(options: argparse.Namespace, work: Path, scratch: Path) -> dict[str, Path]:
@@ -156,20 +156,22 @@ def folders(options: argparse.Namespace, work: Path, scratch: Path) -> dict[str,
     linked = with_blake3(folder, scratch / "blake3")
     if linked is None:
         print("the package blake3 is not installed", file=sys.stderr)
-    found = {"none": folder, "sha256": folder, "blake3": linked, "cached": folder}
-    return {mode: path for mode, path in found.items() if path is not None}
+    packages = {"none": folder, "sha256": folder, "blake3": linked, "cached": folder}
+    return {mode: path for mode, path in packages.items() if path is not None}
 
 
 def medians(runs: Sequence[Seconds]) -> Seconds:
     """Return the median of each stage."""
-    return {name: statistics.median(one[name] for one in runs) for name in runs[0]}
+    return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
 
 
-def print_stages(title: str, found: Mapping[str, Seconds]) -> None:
+def print_stages(title: str, loads: Mapping[str, Seconds]) -> None:
     """Print the stages of some loads, one load a line, in milliseconds."""
-    names = list(next(iter(found.values())))
+    names = list(next(iter(loads.values())))
     print(f"\n{title}, ms")
-    rows = [(mode, *(f"{1e3 * one[name]:.0f}" for name in names)) for mode, one in found.items()]
+    rows = [
+        (mode, *(f"{1e3 * seconds[name]:.0f}" for name in names)) for mode, seconds in loads.items()
+    ]
     table(("verify", *names), rows)
 
 
@@ -180,7 +182,7 @@ def alone(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     manifest = rdrr.open_package(folder).manifest
     shards = [folder / shard.filename for shard in manifest.shards]
     cores = os.cpu_count() or 1
-    found: dict[str, float | None] = {
+    seconds: dict[str, float | None] = {
         "read, 1 thread": read_seconds(shards, 1),
         f"read, {cores} threads": read_seconds(shards, cores),
         "sha256, 1 thread": hash_seconds(shards[:2], "sha256", 1),
@@ -188,17 +190,17 @@ def alone(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         f"blake3, {cores} threads": hash_seconds(shards, "blake3", cores),
     }
     if options.backend == "wgpu":
-        found.update(upload_seconds(shards, options.adapter))
+        seconds.update(upload_seconds(shards, options.adapter))
     size = sum(shard.size for shard in manifest.shards)
     sizes = {"sha256, 1 thread": sum(shard.size for shard in manifest.shards[:2])}
     print(f"\neach step alone: {size / 1e9:.2f} GB in {len(shards)} shards, {cores} CPU cores")
     rows = [
-        (name, f"{1e3 * one:.0f}", f"{sizes.get(name, size) / one / 1e9:.1f}")
-        for name, one in found.items()
-        if one is not None
+        (name, f"{1e3 * duration:.0f}", f"{sizes.get(name, size) / duration / 1e9:.1f}")
+        for name, duration in seconds.items()
+        if duration is not None
     ]
     table(("step", "ms", "GB/s"), rows)
-    return found
+    return seconds
 
 
 def measure(options: argparse.Namespace, work: Path, scratch: Path) -> dict[str, Any]:
@@ -214,13 +216,14 @@ def measure(options: argparse.Namespace, work: Path, scratch: Path) -> dict[str,
         for mode, folder in packages.items():
             cold[mode].append(in_new_process(folder, mode, options))
     loaded(packages["none"], "none", options, time.perf_counter())
+    # In alternating order, so that no mode always runs first.
     for number in range(options.rounds):
         for mode in packages if number % 2 == 0 else reversed(packages):
             warm[mode].append(loaded(packages[mode], mode, options, time.perf_counter()))
     if options.cold:
         print_stages("in a fresh process", {mode: medians(runs) for mode, runs in cold.items()})
     print_stages("in a warm process", {mode: medians(runs) for mode, runs in warm.items()})
-    times = {mode: [one["load"] for one in runs] for mode, runs in warm.items()}
+    times = {mode: [run["load"] for run in runs] for mode, runs in warm.items()}
     return {
         "benchmark": "load",
         "bytes": rdrr.open_package(packages["none"]).manifest.total_size,

@@ -86,9 +86,9 @@ def idle_bytes() -> int:
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        found = anonymous_bytes(process.pid)
+        idle = anonymous_bytes(process.pid)
         process.communicate("")
-    return found
+    return idle
 
 
 def peak_bytes(source: Path, destination: Path, options: Mapping[str, Any]) -> int:
@@ -115,36 +115,36 @@ def checkpoint(work: Path, shape: str, kind: str) -> Path:
         synthesize(SHAPES[shape], folder)
     if kind == "safetensors":
         return folder
-    made = work / f"{shape}-{kind}"
-    if not made.exists():
-        {"pytorch": _write_pytorch, "gguf": _write_gguf}[kind](folder, made)
-    return made
+    converted = work / f"{shape}-{kind}"
+    if not converted.exists():
+        {"pytorch": _write_pytorch, "gguf": _write_gguf}[kind](folder, converted)
+    return converted
 
 
-def _write_pytorch(source: Path, made: Path) -> None:
+def _write_pytorch(source: Path, target: Path) -> None:
     import torch
     from safetensors.torch import load_file
 
-    made.mkdir()
+    target.mkdir()
     state = {
-        name: one
+        name: tensor
         for file in sorted(source.glob("*.safetensors"))
-        for name, one in load_file(file).items()
+        for name, tensor in load_file(file).items()
     }
-    torch.save(state, made / "pytorch_model.bin")
+    torch.save(state, target / "pytorch_model.bin")
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(source / name, made / name)
+        shutil.copy(source / name, target / name)
 
 
-def _write_gguf(source: Path, made: Path) -> None:
+def _write_gguf(source: Path, target: Path) -> None:
     from _gguf import write_gguf
     from rdrr_converter.convert import convert
     from rdrr_manifests.package import open_package
 
-    made.mkdir()
-    convert(source, made / "package")
-    write_gguf(open_package(made / "package"), made / "model.gguf")
-    shutil.rmtree(made / "package")
+    target.mkdir()
+    convert(source, target / "package")
+    write_gguf(open_package(target / "package"), target / "model.gguf")
+    shutil.rmtree(target / "package")
 
 
 def measure(options: argparse.Namespace, work: Path) -> Iterator[dict[str, Any]]:
@@ -152,10 +152,11 @@ def measure(options: argparse.Namespace, work: Path) -> Iterator[dict[str, Any]]
     base = idle_bytes()
     print(f"idle interpreter with torch: {base / 2**20:.0f} MiB")
     cases = [
-        (options.shape, Case(f"{one} workers", options={"workers": one})) for one in options.workers
+        (options.shape, Case(f"{workers} workers", options={"workers": workers}))
+        for workers in options.workers
     ]
     cases += [(options.others, case) for case in OTHERS if options.others]
-    for shape, case in (one for one in cases if options.only in one[1].name):
+    for shape, case in (pair for pair in cases if options.only in pair[1].name):
         source = checkpoint(work, shape, case.kind)
         size = sum(path.stat().st_size for path in source.iterdir())
         start = time.perf_counter()
@@ -179,7 +180,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--others", choices=tuple(SHAPES), help="also measure the other cases, with this shape")
     add(
         "--workers",
-        type=lambda text: [int(one) for one in text.split(",")],
+        type=lambda text: [int(word) for word in text.split(",")],
         default=[1, 2, 8],
         help="numbers of threads, separated by commas",
     )

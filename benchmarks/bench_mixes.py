@@ -30,7 +30,9 @@ def compare(theirs: Path, ours: Path) -> dict[str, Any]:
         theirs: File that llama.cpp wrote.
         ours: File that rdrr wrote.
     """
-    left, right = ({one.name: one for one in GGUFReader(path).tensors} for path in (theirs, ours))
+    left, right = (
+        {tensor.name: tensor for tensor in GGUFReader(path).tensors} for path in (theirs, ours)
+    )
     shared = [name for name in left if name in right]
     types = [name for name in shared if left[name].tensor_type != right[name].tensor_type]
     values = [

@@ -44,47 +44,47 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     from rdrr_manifests.package import open_package
 
     modes = chosen(options.mode.split(","), submit=options.submit, sampler=options.sampler)
-    found = compare(
+    figures = compare(
         open_package(options.package),
         modes,
         workload(options),
         adapter=options.adapter,
         options=loaded_as(options),
     ).as_dict()
-    show(found)
-    return found
+    show(figures)
+    return figures
 
 
-def show(found: Mapping[str, Any]) -> None:
+def show(figures: Mapping[str, Any]) -> None:
     """Print the tables of a comparison."""
-    software = ", a software adapter" if found["software"] else ""
-    print(f"{found['adapter']}{software}")
+    software = ", a software adapter" if figures["software"] else ""
+    print(f"{figures['adapter']}{software}")
     table(
         ("mode", "ms per token", *GPU_COLUMNS, *COUNTED, "forwards"),
-        [_cells(name, one) for name, one in found["modes"].items()],
+        [_cells(name, mode) for name, mode in figures["modes"].items()],
     )
-    show_ratios(found["ratios"])
-    for gain in found["interval_model"]:
+    show_ratios(figures["ratios"])
+    for gain in figures["interval_model"]:
         print(
             f"gain of {gain['name']} over {gain['over']}: {gain['predicted']:.2f} predicted from "
             f"{gain['encode_ms']:.3f} ms to record, {gain['gpu_ms']:.3f} ms of GPU and "
             f"{gain['sync_ms']:.3f} ms of waiting; {gain['measured']:.2f} measured"
         )
-    spread = found["gpu_time_spread"]
+    spread = figures["gpu_time_spread"]
     if spread is not None:
-        verdict = found["gpu_time_verdict"]
+        verdict = figures["gpu_time_verdict"]
         print(f"GPU time of a token's kernels differs by {100 * spread:.1f} %: {verdict}")
     print("all modes generate the same token ids")
 
 
-def _cells(name: str, one: Mapping[str, Any]) -> tuple[str, ...]:
-    times, work = one["ms_per_token"], one["work"]
+def _cells(name: str, mode: Mapping[str, Any]) -> tuple[str, ...]:
+    times, work = mode["ms_per_token"], mode["work"]
     return (
         name,
         f"{times['median']:.3f} ({times['least']:.3f} to {times['most']:.3f})",
-        *("-" if one[key] is None else f"{one[key]:.3f}" for key in GPU_COLUMNS.values()),
-        *(f"{work[key] / one['tokens']:,.2f}" for key in COUNTED.values()),
-        f"{one['forwards']} ({one['wasted_forwards']} wasted)",
+        *("-" if mode[key] is None else f"{mode[key]:.3f}" for key in GPU_COLUMNS.values()),
+        *(f"{work[key] / mode['tokens']:,.2f}" for key in COUNTED.values()),
+        f"{mode['forwards']} ({mode['wasted_forwards']} wasted)",
     )
 
 

@@ -124,15 +124,15 @@ def compare(
 
     times: dict[ExecutorName, list[float]] = {name: [] for name in backends}
     ids: dict[ExecutorName, list[int]] = {}
-    for one in backends.values():
-        keep_busy(partial(run, one), 0.4)
+    for backend in backends.values():
+        keep_busy(partial(run, backend), 0.4)
     for number in range(work.repeat):
         for name in list(backends)[:: 1 if number % 2 == 0 else -1]:
             seconds, ids[name] = run(backends[name])
             times[name].append(seconds)
     a, b = ids.values()
     rates = {name: 1 / median(values) for name, values in times.items()}
-    return Compared(rates, sum(one == other for one, other in zip(a, b, strict=True)))
+    return Compared(rates, sum(mine == theirs for mine, theirs in zip(a, b, strict=True)))
 
 
 def compare_kinds(
@@ -140,19 +140,19 @@ def compare_kinds(
 ) -> dict[str, Compared]:
     """Run the prompt in both, as a single sequence and in a batch, and compare each kind."""
     prompt = work.ids(vocabulary)
-    firsts = [one.greedy(prompt, 0, 1)[0] for one in backends.values()]
-    for one in backends.values():
+    firsts = [backend.greedy(prompt, 0, 1)[0] for backend in backends.values()]
+    for backend in backends.values():
         rows = [Row(token, 0, slot) for slot, token in enumerate(prompt)]
-        one.batch(1, work.context).fill(rows)
+        backend.batch(1, work.context).fill(rows)
     return {kind: compare(backends, kind, firsts[0], work) for kind in KINDS}
 
 
-def show_parts(found: OneDispatch) -> None:
+def show_parts(timed: OneDispatch) -> None:
     """Print the time of each kind of phase: how much less a token takes without it."""
-    count = sum(one.phases for one in found.parts)
-    rows = [("waits alone", count + 1, f"{1e6 * found.waits:.0f}")]
-    rows += [(one.kernel, one.phases, f"{1e6 * one.seconds:.0f}") for one in found.parts]
-    table(("part", "phases", "us"), [*rows, ("all", count, f"{1e6 * found.seconds:.0f}")])
+    count = sum(part.phases for part in timed.parts)
+    rows = [("waits alone", count + 1, f"{1e6 * timed.waits:.0f}")]
+    rows += [(part.kernel, part.phases, f"{1e6 * part.seconds:.0f}") for part in timed.parts]
+    table(("part", "phases", "us"), [*rows, ("all", count, f"{1e6 * timed.seconds:.0f}")])
 
 
 def measure(options: argparse.Namespace, scratch: Path, stack: ExitStack) -> dict[str, Any]:
@@ -165,28 +165,31 @@ def measure(options: argparse.Namespace, scratch: Path, stack: ExitStack) -> dic
     backends: dict[ExecutorName, GpuBackend] = {}
     for name in EXECUTORS:
         wanted = persistence(device, name)
-        made = GpuBackend(opened, context=work.context, device=device, persistence=wanted)
-        backends[name] = stack.enter_context(closing(made))
-    found = compare_kinds(backends, opened.manifest.architecture.vocab_size, work)
+        backend = GpuBackend(opened, context=work.context, device=device, persistence=wanted)
+        backends[name] = stack.enter_context(closing(backend))
+    compared = compare_kinds(backends, opened.manifest.architecture.vocab_size, work)
     model = backends["persistent"]
-    kernel = next(one.kernel for one in model.info.decisions if one.op == "decode pass")
+    kernel = next(
+        decision.kernel for decision in model.info.decisions if decision.op == "decode pass"
+    )
     table(
         ("tokens/s", "dispatches", kernel, "ratio", "equal ids"),
         [
             (
                 kind,
-                *(f"{one.rates[name]:.0f}" for name in EXECUTORS),
-                f"{one.ratio:.2f}",
-                f"{one.equal} of {work.tokens}",
+                *(f"{result.rates[name]:.0f}" for name in EXECUTORS),
+                f"{result.ratio:.2f}",
+                f"{result.equal} of {work.tokens}",
             )
-            for kind, one in found.items()
+            for kind, result in compared.items()
         ],
     )
     figures: dict[str, Any] = {
         "benchmark": "one dispatch",
         "kernel": kernel,
         "kinds": {
-            kind: {"rates": one.rates, "equal_ids": one.equal} for kind, one in found.items()
+            kind: {"rates": result.rates, "equal_ids": result.equal}
+            for kind, result in compared.items()
         },
     }
     executor = model._executor
@@ -201,7 +204,7 @@ def measure(options: argparse.Namespace, scratch: Path, stack: ExitStack) -> dic
         figures["microseconds"] = {
             "none": 1e6 * parts.seconds,
             "all": 1e6 * parts.waits,
-            **{one.kernel: 1e6 * (parts.seconds - one.seconds) for one in parts.parts},
+            **{part.kernel: 1e6 * (parts.seconds - part.seconds) for part in parts.parts},
         }
         show_parts(parts)
     return figures

@@ -125,14 +125,14 @@ class OneDispatchModel(SmallPassModel):
         # Without the last phase, which would choose the next token itself.
         whole = executor.on_grid(plan.decode)
         prepared = executor.prepare_without(whole, whole.phases[-1:])
-        step, found = Step(self._device, plan.state), []
+        step, logits = Step(self._device, plan.state), []
         for slot, token in enumerate(ids):
             step.write([token], slot)
             executor.run(prepared, 1)
-            found.append(self._device.read(whole.logits).view(np.float32).copy())
+            logits.append(self._device.read(whole.logits).view(np.float32).copy())
         if executor.has_given_up():
             raise RuntimeError("a pass gave up")
-        return np.stack(found)
+        return np.stack(logits)
 
 
 def measure(package: Path, text: str, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -152,24 +152,24 @@ def measure(package: Path, text: str, options: argparse.Namespace) -> list[dict[
             with load(context=options.window, **arguments) as model:
                 details = {"path": path, "adapter": model.info.adapter}
                 few = SmallPassModel(model, device, arguments, options.window)
-                found = {
+                compared = {
                     passes: compare(model, exact, text, stepwise=stepwise, **sizes)
                     for passes, stepwise in PASSES.items()
                 }
-                found[f"{SMALL_PASS} tokens per pass"] = compare(
+                compared[f"{SMALL_PASS} tokens per pass"] = compare(
                     few.as_model(), exact, text, **sizes
                 )
                 few.close()
                 if options.one_dispatch:
                     whole = OneDispatchModel(model, device, arguments, options.window)
-                    found["one token in one dispatch"] = compare(
+                    compared["one token in one dispatch"] = compare(
                         whole.as_model(), exact, text, **sizes
                     )
                     whole.close()
                 unhonoured = {"unhonoured_hints": list(model.unhonoured_hints)}
             rows += [
-                details | {"passes": passes} | one.as_dict() | unhonoured
-                for passes, one in found.items()
+                details | {"passes": passes} | result.as_dict() | unhonoured
+                for passes, result in compared.items()
             ]
     return rows
 
@@ -203,9 +203,9 @@ def measure_qualities(
             )
         pairs = (("ref", "f32"), ("best", "f32"), ("best", "ref"))
         return [
-            {"quality": one, "reference": other, "adapter": models[one].info.adapter}
-            | compare(models[one], models[other], text, **limits).as_dict()
-            for one, other in pairs
+            {"quality": quality, "reference": other, "adapter": models[quality].info.adapter}
+            | compare(models[quality], models[other], text, **limits).as_dict()
+            for quality, other in pairs
         ]
 
 
@@ -240,8 +240,8 @@ def main() -> None:
         rows = measure_qualities(options.package, options.text.read_text(encoding="utf-8"), options)
         print(f"{options.package.name}, {options.quantize}, {rows[0]['tokens']} tokens")
         show_qualities(rows)
-        found = {"benchmark": "quality", "package": options.package.name, "rows": rows}
-        print(json.dumps(found))
+        record = {"benchmark": "quality", "package": options.package.name, "rows": rows}
+        print(json.dumps(record))
         return
     with ExitStack() as stack:
         package = options.package

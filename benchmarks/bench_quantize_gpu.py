@@ -101,9 +101,9 @@ def compare(device: BlockDevice, dtype: str, weights: Floats, rounds: int) -> di
     halves = f32_to_bf16(weights)
     different = flagged_blocks = 0
     for part, values in ((weights, weights), (halves, bf16_to_f32(halves))):
-        found, flagged = device.encode(dtype, [part])
+        encoded, flagged = device.encode(dtype, [part])
         expected = CODECS[dtype].quantize(values)
-        different += int(np.count_nonzero((found != expected).any(axis=1) & ~flagged))
+        different += int(np.count_nonzero((encoded != expected).any(axis=1) & ~flagged))
         flagged_blocks += int(np.count_nonzero(flagged))
     seconds = {
         "alone": compute_seconds(device, dtype, weights, rounds),
@@ -160,10 +160,10 @@ def measure_conversion(source: Path, destination: Path, options: dict[str, Any])
 
 def digest(package: Path) -> str:
     """Return 12 hexadecimal digits of a SHA-256 over the files of a package and their names."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for path in sorted(package.iterdir()):
-        found.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-    return found.hexdigest()[:12]
+        hasher.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return hasher.hexdigest()[:12]
 
 
 def convert_all(shape: str, work: Path, cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

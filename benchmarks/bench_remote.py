@@ -126,11 +126,11 @@ def main() -> None:
         # Compiles functions, and brings the checkpoint into the page cache.
         convert(folder / "model", folder / "out", overwrite=True)
         rounds = [
-            [measure(source, folder / "out", download_first=one) for one in (False, True)]
+            [measure(source, folder / "out", download_first=first) for first in (False, True)]
             for _ in range(arguments.rounds)
         ]
     ranges, whole = (
-        min(variants, key=lambda one: one["seconds"]) for variants in zip(*rounds, strict=True)
+        min(variants, key=lambda run: run["seconds"]) for variants in zip(*rounds, strict=True)
     )
     print(json.dumps({"benchmark": "remote", "size": size, "ranges": ranges, "download": whole}))
 

@@ -140,10 +140,12 @@ def losses(subject: Subject, seed: int, scores: float) -> Iterator[Loss]:
 
     with tempfile.TemporaryDirectory(prefix="rdrr-rounding-") as work:
         folder = Path(work)
-        one = Model.make(subject, seed, folder / "model", scales_keys=False, clears_routes=False)
-        convert(one.folder, folder / "package", quantize="f16")
+        original = Model.make(
+            subject, seed, folder / "model", scales_keys=False, clears_routes=False
+        )
+        convert(original.folder, folder / "package", quantize="f16")
         model = _Rounding(open_package(folder / "package"), scores)
-    exact = model.run(one.ids)
+    exact = model.run(original.ids)
     runs: list[tuple[str, dict[str, Any]]] = [
         ("nothing: f32", {"f32": True}),
         ("keys and values", {"cache": True}),
@@ -151,11 +153,10 @@ def losses(subject: Subject, seed: int, scores: float) -> Iterator[Loss]:
         ("all activations", {"kinds": model.kinds}),
     ]
     for name, how in runs:
-        found = model.run(one.ids, **how)
-        rows = np.abs(found.logits - exact.logits).max(axis=1) / np.abs(exact.logits).max()
+        run = model.run(original.ids, **how)
+        rows = np.abs(run.logits - exact.logits).max(axis=1) / np.abs(exact.logits).max()
         flips = sum(
-            int((a != b).any(axis=-1).sum())
-            for a, b in zip(exact.routes, found.routes, strict=True)
+            int((a != b).any(axis=-1).sum()) for a, b in zip(exact.routes, run.routes, strict=True)
         )
         yield Loss(subject.name, seed, name, float(rows.max()), float(np.median(rows)), flips)
 
@@ -173,27 +174,27 @@ def main() -> int:
     chosen = choose(subjects(), options.only)
     if not chosen:
         parser.error(f"no model is called {', '.join(options.only)}")
-    found = [
-        one
+    rows = [
+        loss
         for subject in chosen
         for seed in options.seed or [1]
-        for one in losses(subject, seed, options.scores)
+        for loss in losses(subject, seed, options.scores)
     ]
     table(
         ("model", "seed", "rounded", "largest", "median", "flips"),
         [
             (
-                one.model,
-                str(one.seed),
-                one.rounded,
-                f"{one.largest:.1e}",
-                f"{one.median:.1e}",
-                str(one.flips),
+                loss.model,
+                str(loss.seed),
+                loss.rounded,
+                f"{loss.largest:.1e}",
+                f"{loss.median:.1e}",
+                str(loss.flips),
             )
-            for one in found
+            for loss in rows
         ],
     )
-    print(json.dumps({"benchmark": "rounding", "rows": [asdict(one) for one in found]}))
+    print(json.dumps({"benchmark": "rounding", "rows": [asdict(loss) for loss in rows]}))
     return 0
 
 

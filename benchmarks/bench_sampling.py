@@ -90,7 +90,7 @@ class Bench:
 
     def bind(self, phases: Sequence[Phase]) -> tuple[BoundDispatch, ...]:
         """Return each phase as a bound dispatch."""
-        return tuple(self.device.bind(as_dispatch(one)) for one in phases)
+        return tuple(self.device.bind(as_dispatch(phase)) for phase in phases)
 
     def check(self, name: str, options: SamplingParams) -> None:
         """Sample `CHECKED` token ids on the GPU and on the host, and compare them.
@@ -99,12 +99,12 @@ class Bench:
             SystemExit: The ids differ.
         """
         self.device.submit(self.begin(options), 1, times=CHECKED)
-        found = self.device.read(self.state.ring).view(np.uint32).tolist()
+        sampled = self.device.read(self.state.ring).view(np.uint32).tolist()
         sampler, ids = Sampler(options), list[int]()
         for _ in range(CHECKED):
             ids.append(sampler.choose(self.logits, ids))
-        if found != ids:
-            raise SystemExit(f"{name}: the GPU samples {found}, the host {ids}")
+        if sampled != ids:
+            raise SystemExit(f"{name}: the GPU samples {sampled}, the host {ids}")
 
     def gpu(self, dispatches: tuple[BoundDispatch, ...], samples: int) -> float:
         """Run some dispatches `samples` times and return the seconds per run."""
@@ -128,14 +128,14 @@ class Bench:
 
     def argmax(self, buffers: Arena) -> tuple[BoundDispatch, ...]:
         """Return the dispatches of the argmax, as greedy decoding uses it."""
-        made = argmax(
+        phases = argmax(
             self.state,
             self.gpu_logits,
             buffers.empty("argmax", SCRATCH_BYTES),
             vocabulary=len(self.logits),
             label="argmax",
         )
-        return self.bind(made)
+        return self.bind(phases)
 
 
 def measure(device: Device, vocab: int, samples: int) -> dict[str, float]:
@@ -150,7 +150,7 @@ def measure(device: Device, vocab: int, samples: int) -> dict[str, float]:
             runs[name] = partial(bench.sample, options, samples)
             runs[f"host: {name}"] = partial(bench.host, options)
         rounds = [{name: run() for name, run in runs.items()} for _ in range(ROUNDS)]
-    return {name: 1e6 * median(one[name] for one in rounds) for name in runs}
+    return {name: 1e6 * median(times[name] for times in rounds) for name in runs}
 
 
 def main() -> None:
@@ -164,8 +164,8 @@ def main() -> None:
     times = measure(device, given.vocab, given.samples)
     for name, value in times.items():
         print(f"{name:20} {value:10.1f} us")
-    found = {"adapter": device.info.name, "vocab": given.vocab, "microseconds": times}
-    print(json.dumps(found))
+    record = {"adapter": device.info.name, "vocab": given.vocab, "microseconds": times}
+    print(json.dumps(record))
     device.close()
 
 

@@ -128,7 +128,7 @@ def measure_strategies(
             last[name] = generate(engine, strategy, prompt, tokens)
             if index:
                 seconds[name].append(last[name][1]["total_ms"] / 1e3)
-    found = {}
+    figures = {}
     for name, (ids, stats) in last.items():
         ratios = {
             f"over_{base}": median(
@@ -146,7 +146,7 @@ def measure_strategies(
             "accepted",
             "readbacks",
         )
-        found[name] = {
+        figures[name] = {
             "tokens": len(ids),
             "seconds": [min(seconds[name]), median(seconds[name]), max(seconds[name])],
             "tokens_per_second": len(ids) / median(seconds[name]),
@@ -154,7 +154,7 @@ def measure_strategies(
             **ratios,
             **compare_ids(ids, last["ar"][0]),
         }
-    return found
+    return figures
 
 
 def measure_passes(backend: Backend, prompt: Sequence[int], rounds: int) -> dict[str, float]:
@@ -174,13 +174,13 @@ def measure_passes(backend: Backend, prompt: Sequence[int], rounds: int) -> dict
         )
     times: dict[str, list[float]] = {name: [] for name in passes}
     for index in range(rounds + 1):
-        for name, one in passes.items():
+        for name, run in passes.items():
             start = time.perf_counter()
             for _ in range(PASSES):
-                one()
+                run()
             if index:
                 times[name].append((time.perf_counter() - start) * 1e3 / PASSES)
-    return {name: median(found) for name, found in times.items()}
+    return {name: median(milliseconds) for name, milliseconds in times.items()}
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def wedlm_strategies(package: Package, taus: Sequence[str], window: int) -> dict
     """Return WeDLM at each threshold, or nothing if the package does not support it."""
     from rdrr import UsageError, Wedlm
 
-    found: dict[str, Strategy] = {}
+    strategies: dict[str, Strategy] = {}
     for word in taus:
         tau = None if word == "none" else float(word)
         try:
@@ -210,8 +210,8 @@ def wedlm_strategies(package: Package, taus: Sequence[str], window: int) -> dict
         except UsageError as error:
             print(f"wedlm is omitted: {error}")
             return {}
-        found[f"wedlm tau {word}"] = strategy
-    return found
+        strategies[f"wedlm tau {word}"] = strategy
+    return strategies
 
 
 def draft_strategies(
@@ -227,12 +227,12 @@ def draft_strategies(
     from rdrr_runtime.decode.speculative import SpeculativeDecoding
     from rdrr_runtime.gpu import GpuBackend
 
-    found: dict[str, Strategy] = {}
+    strategies: dict[str, Strategy] = {}
     for name in drafts:
         draft: Draft = NgramDraft()
         if name != "ngram":
             smaller = open_package(name)
-            sizes = {one.manifest.architecture.vocab_size for one in (package, smaller)}
+            sizes = {model.manifest.architecture.vocab_size for model in (package, smaller)}
             if len(sizes) > 1:
                 raise SystemExit(
                     f"{name}: the draft model has another vocabulary size than the package"
@@ -240,8 +240,8 @@ def draft_strategies(
             backend = GpuBackend(smaller, context=context, device=device)
             stack.callback(backend.close)
             draft = ModelDraft(backend)
-        found[f"draft {Path(name).name}"] = SpeculativeDecoding(draft)
-    return found
+        strategies[f"draft {Path(name).name}"] = SpeculativeDecoding(draft)
+    return strategies
 
 
 def select_prompts(words: Sequence[str], tokens: int | None) -> dict[str, Prompt]:
@@ -251,9 +251,10 @@ def select_prompts(words: Sequence[str], tokens: int | None) -> dict[str, Prompt
         words: Names of prompts, or texts; all named prompts when empty.
         tokens: Tokens to generate; when None, the number of each prompt.
     """
-    found = {word: PROMPTS.get(word, Prompt(word)) for word in words or PROMPTS}
+    prompts = {word: PROMPTS.get(word, Prompt(word)) for word in words or PROMPTS}
     return {
-        name: one if tokens is None else replace(one, tokens=tokens) for name, one in found.items()
+        name: prompt if tokens is None else replace(prompt, tokens=tokens)
+        for name, prompt in prompts.items()
     }
 
 
@@ -272,11 +273,11 @@ def show(prompt: str, strategies: Mapping[str, Any]) -> None:
         "repeats",
     )
     print("{:<22}{:>9}{:>10}{:>8}{:>12}{:>8}{:>8}{:>5}{:>9}".format(*head))
-    for name, one in strategies.items():
+    for name, figures in strategies.items():
         print(
-            f"{name:<22}{one['tokens_per_second']:>9.1f}{one['tokens_per_forward']:>10.2f}"
-            f"{one['over_ar']:>8.2f}{one['over_uncached']:>12.2f}{one['wasted_rows']:>8}"
-            f"{one['agrees']:>8.2f}{one['longest_run']:>5}{one['repeats']:>9.2f}"
+            f"{name:<22}{figures['tokens_per_second']:>9.1f}{figures['tokens_per_forward']:>10.2f}"
+            f"{figures['over_ar']:>8.2f}{figures['over_uncached']:>12.2f}{figures['wasted_rows']:>8}"
+            f"{figures['agrees']:>8.2f}{figures['longest_run']:>5}{figures['repeats']:>9.2f}"
         )
 
 
@@ -328,8 +329,8 @@ def main() -> None:
         package = open_package(options.package)
         codec = TextCodec(package.tokenizer_bytes() or b"")
         prompts = select_prompts(options.prompt, options.tokens)
-        ids = {name: codec.encode(one.text) for name, one in prompts.items()}
-        longest = max(len(ids[name]) + one.tokens for name, one in prompts.items())
+        ids = {name: codec.encode(prompt.text) for name, prompt in prompts.items()}
+        longest = max(len(ids[name]) + prompt.tokens for name, prompt in prompts.items())
         context = longest + 2 * max(ROWS)
         backend = GpuBackend(package, context=context, device=device)
         stack.callback(backend.close)
@@ -337,14 +338,14 @@ def main() -> None:
         strategies |= wedlm_strategies(package, options.tau.split(","), options.window)
         strategies |= draft_strategies(package, device, options.draft, context, stack)
         engine = Engine(backend, (), package.manifest.architecture.vocab_size)
-        found = {
+        measurements = {
             name: measure_strategies(
-                engine, strategies, ids[name], one.tokens, options.rounds, device.wait
+                engine, strategies, ids[name], prompt.tokens, options.rounds, device.wait
             )
-            for name, one in prompts.items()
+            for name, prompt in prompts.items()
         }
         passes = measure_passes(backend, next(iter(ids.values())), options.rounds)
-    for name, measured in found.items():
+    for name, measured in measurements.items():
         show(name, measured)
     show_passes(passes)
     record = {
@@ -352,7 +353,7 @@ def main() -> None:
         "adapter": device.info.name,
         "prompts": {
             name: {"prompt_tokens": len(ids[name]), "strategies": measured}
-            for name, measured in found.items()
+            for name, measured in measurements.items()
         },
         "pass_ms": passes,
         "pass_of_16_over_decode": passes["16"] / passes["decode"],

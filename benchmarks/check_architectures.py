@@ -63,11 +63,11 @@ How fast families decode beside llama.cpp, where that was measured, is in
 """
 
 
-def families(found: Iterable[Outcome]) -> dict[str, list[Outcome]]:
+def families(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
     """Return the outcomes by the name of the architecture, in alphabetical order."""
     by_name: dict[str, list[Outcome]] = {}
-    for one in found:
-        by_name.setdefault(one.architecture or one.model_type, []).append(one)
+    for outcome in outcomes:
+        by_name.setdefault(outcome.architecture or outcome.model_type, []).append(outcome)
     return dict(sorted(by_name.items()))
 
 
@@ -78,11 +78,11 @@ def summary(outcomes: Sequence[Outcome]) -> CheckedArchitecture:
     """
     errors: dict[str, float] = {}
     for name in HEADINGS:
-        values = [one.errors[name] for one in outcomes if name in one.errors]
+        values = [outcome.errors[name] for outcome in outcomes if name in outcome.errors]
         is_complete = len(values) == len(outcomes) or (name not in REQUIRED and values)
         if is_complete and max(values) <= LIMITS[name]:
             errors[name] = float(f"{max(values):.1e}")
-    return CheckedArchitecture(tuple(one.subject for one in outcomes), errors)
+    return CheckedArchitecture(tuple(outcome.subject for outcome in outcomes), errors)
 
 
 def markdown(checked: Mapping[str, CheckedArchitecture], facts: Mapping[str, str]) -> str:
@@ -91,9 +91,9 @@ def markdown(checked: Mapping[str, CheckedArchitecture], facts: Mapping[str, str
     head = INTRODUCTION.format(**facts, cpu=LIMITS["cpu"], f16=LIMITS["f16"], q4=LIMITS["q4_k_m"])
     names = ("architecture", "classes", *HEADINGS.values())
     lines = [head, _row(names), _row(["---"] * len(names))]
-    for name, one in sorted(checked.items()):
+    for name, entry in sorted(checked.items()):
         classes = ", ".join(f"`{each}`" for each in rules[name].classes) if name in rules else ""
-        cells = [f"{one.errors[key]:.0e}" if key in one.errors else "-" for key in HEADINGS]
+        cells = [f"{entry.errors[key]:.0e}" if key in entry.errors else "-" for key in HEADINGS]
         lines.append(_row((name, classes, *cells)))
     rest = sorted(set(rules) - set(checked))
     if rest:
@@ -108,24 +108,24 @@ def _row(cells: Iterable[str]) -> str:
 def run(chosen: Sequence[Subject], seed: int, jobs: int) -> Iterator[Outcome]:
     """Check models in parallel processes, and yield each outcome when it is there."""
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(_check_by_name, one.name, seed) for one in chosen}
+        waiting = {pool.submit(_check_by_name, subject.name, seed) for subject in chosen}
         for done in as_completed(waiting):
             yield done.result()
 
 
 def _check_by_name(name: str, seed: int) -> Outcome:
-    return check(next(one for one in subjects() if one.name == name), seed)
+    return check(next(subject for subject in subjects() if subject.name == name), seed)
 
 
 def choose(all_subjects: Sequence[Subject], only: Sequence[str]) -> list[Subject]:
     """Return the models whose name, model type or architecture is among the words."""
     by_type = {kind: rule.name for rule in ARCHITECTURES for kind in (rule.name, *rule.model_types)}
     return [
-        one
-        for one in all_subjects
+        subject
+        for subject in all_subjects
         if not only
-        or {one.name, one.model_type, one.model_type.removesuffix("_text")} & set(only)
-        or by_type.get(one.model_type) in only
+        or {subject.name, subject.model_type, subject.model_type.removesuffix("_text")} & set(only)
+        or by_type.get(subject.model_type) in only
     ]
 
 
@@ -133,7 +133,7 @@ def record(checked: Mapping[str, CheckedArchitecture], facts: Mapping[str, str])
     """Write the file that `rdrr architectures` reads."""
     data = {
         "facts": dict(facts),
-        "architectures": {name: one.as_dict() for name, one in sorted(checked.items())},
+        "architectures": {name: entry.as_dict() for name, entry in sorted(checked.items())},
     }
     CHECKED_FILE.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
@@ -148,15 +148,18 @@ def _facts() -> dict[str, str]:
     return {"transformers": transformers.__version__, "adapter": name, "tokens": str(TOKENS)}
 
 
-def _missing(found: Mapping[str, Sequence[Outcome]]) -> list[ArchitectureRule]:
-    return [rule for rule in ARCHITECTURES if rule.name not in found]
+def _missing(outcomes: Mapping[str, Sequence[Outcome]]) -> list[ArchitectureRule]:
+    return [rule for rule in ARCHITECTURES if rule.name not in outcomes]
 
 
-def _show(one: Outcome, seconds: float) -> None:
-    cells = " ".join(f"{name} {value:.1e}" for name, value in one.errors.items())
-    verdict = f"FAILED {', '.join(one.faults)}" if one.faults else "good"
-    print(f"{one.subject} ({one.architecture}): {verdict}: {cells} [{seconds:.0f} s]", flush=True)
-    for name, why in one.refusals.items():
+def _show(outcome: Outcome, seconds: float) -> None:
+    cells = " ".join(f"{name} {value:.1e}" for name, value in outcome.errors.items())
+    verdict = f"FAILED {', '.join(outcome.faults)}" if outcome.faults else "good"
+    print(
+        f"{outcome.subject} ({outcome.architecture}): {verdict}: {cells} [{seconds:.0f} s]",
+        flush=True,
+    )
+    for name, why in outcome.refusals.items():
         print(f"    {name}: {why}", flush=True)
 
 
@@ -180,19 +183,19 @@ def main() -> int:
         parser.error(f"no model is called {', '.join(options.only)}")
     print(f"{len(chosen)} models, seed {seed}", flush=True)
     outcomes, start = [], time.perf_counter()
-    for one in run(chosen, seed, options.jobs):
-        outcomes.append(one)
-        _show(one, time.perf_counter() - start)
-    found = families(outcomes)
+    for outcome in run(chosen, seed, options.jobs):
+        outcomes.append(outcome)
+        _show(outcome, time.perf_counter() - start)
+    by_name = families(outcomes)
     checked = {
         name: summary(group)
-        for name, group in found.items()
-        if not any(one.faults for one in group)
+        for name, group in by_name.items()
+        if not any(outcome.faults for outcome in group)
     }
     facts = _facts()
     known = {rule.name for rule in ARCHITECTURES}
     # Of architectures that did not run now, earlier results are kept; failed ones are dropped.
-    kept = {n: one for n, one in read_checked().items() if n not in found and n in known}
+    kept = {n: entry for n, entry in read_checked().items() if n not in by_name and n in known}
     every = {**kept, **checked}
     if options.record:
         record(every, facts)
@@ -200,14 +203,14 @@ def main() -> int:
         options.markdown.write_text(markdown(every, facts), encoding="utf-8")
     print()
     rows = [
-        (name, *(f"{one.errors[key]:.0e}" if key in one.errors else "-" for key in HEADINGS))
-        for name, one in sorted(checked.items())
+        (name, *(f"{entry.errors[key]:.0e}" if key in entry.errors else "-" for key in HEADINGS))
+        for name, entry in sorted(checked.items())
     ]
     table(("architecture", *HEADINGS.values()), rows)
     if not options.only:
-        for rule in _missing(found):
+        for rule in _missing(by_name):
             print(f"{rule.name}: no model to check it with")
-    faults = {one.subject: list(one.faults) for one in outcomes if one.faults}
+    faults = {outcome.subject: list(outcome.faults) for outcome in outcomes if outcome.faults}
     print(
         json.dumps(
             {
@@ -215,7 +218,10 @@ def main() -> int:
                 "seed": seed,
                 "facts": facts,
                 "faults": faults,
-                "rows": [one.as_dict() for one in sorted(outcomes, key=lambda one: one.subject)],
+                "rows": [
+                    outcome.as_dict()
+                    for outcome in sorted(outcomes, key=lambda outcome: outcome.subject)
+                ],
             }
         )
     )

@@ -81,14 +81,14 @@ def llama_cpp_ids(library: Any, path: Path, lines: Sequence[str]) -> list[list[i
     kinds = (c.c_void_p, c.c_char_p, c.c_int32, c.POINTER(c.c_int32), c.c_int32, c.c_bool, c.c_bool)
     llama.llama_tokenize.restype, llama.llama_tokenize.argtypes = c.c_int32, kinds
     vocabulary = llama.llama_model_get_vocab(model.handle)
-    found = []
+    ids = []
     for line in lines:
         raw = line.encode()
         room = (c.c_int32 * (len(raw) + 16))()
         count = llama.llama_tokenize(vocabulary, raw, len(raw), room, len(room), False, False)
-        found.append(list(room[:count]))
+        ids.append(list(room[:count]))
     model.close()
-    return found
+    return ids
 
 
 def transformers_logits(folder: Path, ids: Sequence[int]) -> F32:
@@ -119,25 +119,25 @@ def single_token_errors(
     """
     from _llama_cpp_rounding import RoundedModel
 
-    found = llama_cpp_logits(library, path, ids, separately=True)
+    logits = llama_cpp_logits(library, path, ids, separately=True)
     models = [RoundedModel(package, rounds=rounds) for rounds in (False, True)]
     usual, rounded = (
         float(
             np.median(
                 [
-                    relative_error(row, one.logits([token])[0])
-                    for row, token in zip(found, ids, strict=True)
+                    relative_error(row, model.logits([token])[0])
+                    for row, token in zip(logits, ids, strict=True)
                 ]
             )
         )
-        for one in models
+        for model in models
     )
     return usual, rounded
 
 
-def relative_error(found: F32, expected: F32) -> float:
-    """Return max|found - expected| / max|expected|."""
-    return float(np.abs(found - expected).max() / np.abs(expected).max())
+def relative_error(actual: F32, expected: F32) -> float:
+    """Return max|actual - expected| / max|expected|."""
+    return float(np.abs(actual - expected).max() / np.abs(expected).max())
 
 
 def check(
@@ -165,7 +165,7 @@ def check(
         )
         ids = tokenizer.encode(text, add_special_tokens=False).ids[:tokens]
         reference = transformers_logits(work / "hf", ids)
-        found = llama_cpp_logits(library, work / "m.gguf", ids)
+        exported = llama_cpp_logits(library, work / "m.gguf", ids)
         # Without a quantization, conversion copies the blocks of a GGUF file.
         kept = quantize if quantize in ("f32", "f16") else None
         convert(work / "m.gguf", work / "again", quantize=kept)
@@ -176,13 +176,13 @@ def check(
         "architecture": result.architecture,
         "quantize": quantize,
         "tokens": len(ids),
-        "relative_error": relative_error(found, reference),
+        "relative_error": relative_error(exported, reference),
         "single_token_error": usual,
         "single_token_error_with_roundings": rounded,
-        "same_top": float((found.argmax(1) == reference.argmax(1)).mean()),
+        "same_top": float((exported.argmax(1) == reference.argmax(1)).mean()),
         "lines": len(lines),
         "same_ids": same,
-        "written_as": sorted({one.dtype for one in result.tensors}),
+        "written_as": sorted({tensor.dtype for tensor in result.tensors}),
         "notes": list(result.notes),
     }
 

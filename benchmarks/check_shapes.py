@@ -69,20 +69,20 @@ def watch_memory() -> Iterator[Peak]:
         watcher.join()
 
 
-def relative_error(found: F32, expected: F32) -> float:
-    """Return max |found - expected| / max |expected|."""
-    return float(np.abs(found - expected).max() / np.abs(expected).max())
+def relative_error(actual: F32, expected: F32) -> float:
+    """Return max |actual - expected| / max |expected|."""
+    return float(np.abs(actual - expected).max() / np.abs(expected).max())
 
 
-def same_top(found: F32, expected: F32) -> bool:
+def same_top(actual: F32, expected: F32) -> bool:
     """Return whether the most probable token is the same wherever `expected` decides clearly.
 
     A row is clear if its margin between the two largest logits exceeds four times the largest
-    difference to `found`.
+    difference to `actual`.
     """
     best = np.sort(expected, axis=1)[:, -2:]
-    clear = best[:, 1] - best[:, 0] > 4 * np.abs(found - expected).max()
-    return bool(np.all(found.argmax(1)[clear] == expected.argmax(1)[clear]))
+    clear = best[:, 1] - best[:, 0] > 4 * np.abs(actual - expected).max()
+    return bool(np.all(actual.argmax(1)[clear] == expected.argmax(1)[clear]))
 
 
 def run_path(
@@ -96,7 +96,7 @@ def run_path(
 
     hints, kv_dtype, _ = PATHS[path]
     package = open_package(folder)
-    shard = max(one.size for one in package.manifest.shards)
+    shard = max(entry.size for entry in package.manifest.shards)
     device = open_device(options.adapter)
     try:
         start = time.perf_counter()
@@ -110,14 +110,17 @@ def run_path(
             )
             backend.greedy(ids[:1], 0, 1)
         loaded = time.perf_counter() - start
-        found = backend.logits(ids, 0, all_rows=True)
+        logits = backend.logits(ids, 0, all_rows=True)
         prompt = (ids * (options.prompt // len(ids) + 1))[: options.prompt]
         backend.greedy(prompt, 0, 1)
         start = time.perf_counter()
         backend.greedy(prompt, 0, 1)
         first = time.perf_counter() - start
         info = backend.info
-        int8 = any(".int8" in one.kernel or "matmul_int8" in one.kernel for one in info.decisions)
+        int8 = any(
+            ".int8" in decision.kernel or "matmul_int8" in decision.kernel
+            for decision in info.decisions
+        )
         backend.close()
     finally:
         device.close()
@@ -132,17 +135,17 @@ def run_path(
         "kv_bytes": info.kv_bytes,
         "package_bytes": package.manifest.total_size,
     }
-    return row, found
+    return row, logits
 
 
-def with_errors(row: dict[str, Any], found: F32, expected: F32) -> dict[str, Any]:
+def with_errors(row: dict[str, Any], logits: F32, expected: F32) -> dict[str, Any]:
     """Return the row of a path with the errors of its logits."""
-    error, limit = relative_error(found, expected), PATHS[row["path"]][2]
+    error, limit = relative_error(logits, expected), PATHS[row["path"]][2]
     has_tolerance = row["path"] == "exact" or not row["int8"]
     return {
         **row,
         "error": error,
-        "same_top": same_top(found, expected),
+        "same_top": same_top(logits, expected),
         "within": error <= limit if has_tolerance else None,
     }
 
@@ -164,7 +167,7 @@ def check(name: str, work: Path, options: argparse.Namespace) -> list[dict[str, 
     runs = [run_path(folder, path, ids, options) for path in options.paths.split(",")]
     reference = CpuBackend(open_package(folder), context=options.tokens)
     expected = reference.logits(ids, 0, all_rows=True)
-    rows = [{"shape": name, **with_errors(row, found, expected)} for row, found in runs]
+    rows = [{"shape": name, **with_errors(row, logits, expected)} for row, logits in runs]
     shutil.rmtree(folder)
     return rows
 

@@ -39,7 +39,7 @@ def run(tree: Path, arguments: Sequence[str]) -> dict[str, Any]:
         SystemExit: The script failed.
     """
     given = os.environ.get("PYTHONPATH")
-    folders = [*(str(tree / one) for one in COMPONENTS), *([given] if given else [])]
+    folders = [*(str(tree / component) for component in COMPONENTS), *([given] if given else [])]
     done = subprocess.run(
         [sys.executable, str(tree / "benchmarks" / "bench_decode.py"), *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
@@ -49,25 +49,25 @@ def run(tree: Path, arguments: Sequence[str]) -> dict[str, Any]:
     )
     if done.returncode:
         raise SystemExit(f"{tree}: bench_decode.py failed:\n{done.stderr[-1000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
-def values(found: dict[str, Any]) -> Iterator[tuple[tuple[str, str], float]]:
+def values(figures: dict[str, Any]) -> Iterator[tuple[tuple[str, str], float]]:
     """Yield the values of a run, each with its key (package, figure)."""
-    for name, row in found["rates"].items():
+    for name, row in figures["rates"].items():
         for key in MEASURED:
             if key in row:
                 value = row[key]
                 yield (name, key), value[0] if isinstance(value, list) else value
-    for name, rows in found["batches"].items():
+    for name, rows in figures["batches"].items():
         for size, row in rows.items():
             yield (name, f"batch of {size}"), row["tokens_per_second"][0]
 
 
 def compare(options: argparse.Namespace, work: Path) -> Found:
     """Run both checkouts alternately and return what they measured."""
-    found: Found = {}
+    samples: Found = {}
     for case in options.case:
         shape, quantize, layouts = case.split(":")
         arguments = ["--shape", shape, "--quantize", quantize, "--layouts", layouts]
@@ -78,16 +78,16 @@ def compare(options: argparse.Namespace, work: Path) -> Found:
             for index in (0, 1) if number % 2 == 0 else (1, 0):
                 measured = run((options.before, options.after)[index], [*arguments, *more])
                 for key, value in values(measured):
-                    found.setdefault((shape, quantize, *key), {}).setdefault(index, []).append(
+                    samples.setdefault((shape, quantize, *key), {}).setdefault(index, []).append(
                         value
                     )
-    return found
+    return samples
 
 
-def show(found: Found) -> dict[str, list[float]]:
+def show(samples: Found) -> dict[str, list[float]]:
     """Print the table; return [before, after, ratio] by the name of the row."""
     rows: dict[str, list[float]] = {}
-    for key, taken in found.items():
+    for key, taken in samples.items():
         before, after = (median(taken[index]) for index in (0, 1))
         rows[" ".join(key)] = [before, after, round(after / before, 3)]
     cells = [(name, *(f"{value:,.3f}" for value in row)) for name, row in rows.items()]

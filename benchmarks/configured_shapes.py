@@ -49,8 +49,8 @@ class ConfiguredShape:
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield the name and the shape of every tensor, in the order of the model."""
-        for one in self._required.values():
-            yield one.name, one.shape
+        for tensor in self._required.values():
+            yield tensor.name, tensor.shape
         if not self.values["tie_word_embeddings"]:
             yield "lm_head.weight", self._required["model.embed_tokens.weight"].shape
 
@@ -69,7 +69,7 @@ class ConfiguredShape:
         rule = find_architecture(self.values, None, "config.json")
         config = rule.config(self.values, "config.json")
         sizes, experts = read_sizes(rule, config), read_experts(rule, config)
-        return {one.name: one for one in required_tensors(rule, config, sizes, experts)}
+        return {tensor.name: tensor for tensor in required_tensors(rule, config, sizes, experts)}
 
 
 _LINEAR, _FULL, _SLIDING = "linear_attention", "full_attention", "sliding_attention"

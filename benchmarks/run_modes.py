@@ -86,8 +86,8 @@ STEPS = (
         ),
     ),
     *(
-        Step(f"kernels-{one}", "bench_kernels.py", ("--shape", f"{{{one}}}"))
-        for one in KERNEL_SHAPES
+        Step(f"kernels-{shape}", "bench_kernels.py", ("--shape", f"{{{shape}}}"))
+        for shape in KERNEL_SHAPES
     ),
     Step("speed-small", SPEED, ("{small-f16}", "--json")),
     Step("speed-large", SPEED, ("{q4-row}", "--json")),
@@ -108,14 +108,14 @@ def prepare(work: Path, shapes: Mapping[str, str], steps: Sequence[Step]) -> dic
     """Make the files that the steps need and that are missing; return their paths by name."""
     words = " ".join(word for step in steps for word in step.words)
     clock = Clock()
-    found = {
+    paths = {
         name: str(package(work, shapes[size], kind, clock, **options))
         for name, (size, kind, options) in PACKAGES.items()
         if f"{{{name}}}" in words
     }
     if EXTERNAL in steps:
-        found["gguf"] = str(gguf_file(work, shapes["large"], "q4_k_m", clock))
-    return found
+        paths["gguf"] = str(gguf_file(work, shapes["large"], "q4_k_m", clock))
+    return paths
 
 
 def command(step: Step, paths: Mapping[str, str], more: Sequence[str]) -> list[str]:
@@ -151,8 +151,8 @@ def run(words: Sequence[str], limit: float = STEP_SECONDS) -> dict[str, Any]:
         return {"failed": f"took more than {limit:.0f} s"}
     if done.returncode:
         return {"failed": done.stderr.strip()[-400:] or f"exit code {done.returncode}"}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def _gpu(row: Mapping[str, Any], side: Mapping[str, Any]) -> str:
@@ -161,16 +161,16 @@ def _gpu(row: Mapping[str, Any], side: Mapping[str, Any]) -> str:
     return f"{side[key]:.3f}" if side[key] is not None else "-"
 
 
-def lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
+def lines(name: str, figures: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines that report a step.
 
     Args:
         name: Name of the step.
-        found: Its JSON object.
+        figures: Its JSON object.
     """
-    if "failed" in found:
-        yield f"{name}: FAILED {found['failed']}"
-    for key, mode in found.get("modes", {}).items():
+    if "failed" in figures:
+        yield f"{name}: FAILED {figures['failed']}"
+    for key, mode in figures.get("modes", {}).items():
         median = mode["ms_per_token"]["median"]
         work, tokens = mode["work"], mode["tokens"]
         yield (
@@ -179,19 +179,19 @@ def lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
             f"smallest pass {mode['gpu_smallest_pass_us'] or 0:.2f} us), "
             f"{work['submits'] / tokens:.2f} submits, {work['buffer_creates'] / tokens:.2f} buffers"
         )
-    for ratio in found.get("ratios", ()):
+    for ratio in figures.get("ratios", ()):
         yield (
             f"{name} {ratio['name']}: {ratio['median']:.2f} "
             f"({ratio['least']:.2f} to {ratio['most']:.2f}) gate {ratio['gate']} "
             f"published {ratio['published']} {ratio['verdict']}"
         )
-    for gain in found.get("interval_model", ()):
+    for gain in figures.get("interval_model", ()):
         yield (
             f"{name} gain of {gain['name']} over {gain['over']}: {gain['predicted']:.2f} predicted "
             f"from {gain['encode_ms']:.3f} ms to record, {gain['gpu_ms']:.3f} ms of GPU and "
             f"{gain['sync_ms']:.3f} ms of waiting; {gain['measured']:.2f} measured"
         )
-    for row in found.get("ablations", ()):
+    for row in figures.get("ablations", ()):
         if "not_run" in row:
             yield f"{name} {row['name']}: not run, {row['not_run']}"
             continue
@@ -203,7 +203,7 @@ def lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
             f"GPU {_gpu(row, slow)} and {_gpu(row, fast)}, "
             f"gate {ratio['gate']} published {ratio['published']} {ratio['verdict']}"
         )
-    for product in found.get("products", ()):
+    for product in figures.get("products", ()):
         if product["matrix"] in ("gate-up", "head") and "not_run" not in product:
             yield (
                 f"{name} {product['matrix']} {product['kernel']}: "
@@ -211,17 +211,17 @@ def lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
                 f"{product['gigabytes_per_second']:.0f} GB/s, "
                 f"{100 * product['share_of_copy']:.0f} % of a memory copy"
             )
-    for runner, rates in found.get("runners", {}).items():
+    for runner, rates in figures.get("runners", {}).items():
         decode = rates["decode_tokens_per_second"]["median"]
         yield f"{name} {runner}: {decode:.1f} tokens/s"
-    for runner, why in found.get("not_run", {}).items():
+    for runner, why in figures.get("not_run", {}).items():
         yield f"{name} {runner}: not run, {why}"
-    if "gpu_time_spread" in found:
-        spread, verdict = found["gpu_time_spread"], found["gpu_time_verdict"]
+    if "gpu_time_spread" in figures:
+        spread, verdict = figures["gpu_time_spread"], figures["gpu_time_verdict"]
         yield f"{name} GPU time of kernels differs by {spread} {verdict}"
-    if "decode_tokens_per_second" in found:
-        decode = found["decode_tokens_per_second"]["median"]
-        first = found["time_to_first_token_ms"]["median"]
+    if "decode_tokens_per_second" in figures:
+        decode = figures["decode_tokens_per_second"]["median"]
+        first = figures["time_to_first_token_ms"]["median"]
         yield f"{name}: {decode:.0f} tokens/s, first token {first:.1f} ms"
 
 
@@ -251,7 +251,7 @@ def main() -> None:
     steps = [*STEPS, EXTERNAL] if options.peer is not None else [*STEPS]
     if options.only:
         names = options.only.split(",")
-        steps = [one for one in steps if one.name in names]
+        steps = [step for step in steps if step.name in names]
     report: list[str] = []
     failed: list[str] = []
     with ExitStack() as stack:
@@ -260,18 +260,18 @@ def main() -> None:
         )
         work.mkdir(parents=True, exist_ok=True)
         paths = prepare(work, QUICK if options.quick else SHAPE_OF, steps)
-        paths |= {one: "tiny" if options.quick else one for one in KERNEL_SHAPES}
+        paths |= {shape: "tiny" if options.quick else shape for shape in KERNEL_SHAPES}
         paths |= {"peer": str(options.peer)}
         for step in steps:
             start = time.perf_counter()
-            found = run(command(step, paths, more), options.step_seconds)
-            (options.out / f"{step.name}.json").write_text(json.dumps(found, indent=1) + "\n")
-            report += lines(step.name, found)
-            failed += [step.name] if "failed" in found else []
+            figures = run(command(step, paths, more), options.step_seconds)
+            (options.out / f"{step.name}.json").write_text(json.dumps(figures, indent=1) + "\n")
+            report += lines(step.name, figures)
+            failed += [step.name] if "failed" in figures else []
             seconds = time.perf_counter() - start
             print(f"{step.name}: {seconds:.1f} s", file=sys.stderr, flush=True)
     print("\n".join(report))
-    print(json.dumps({"steps": [one.name for one in steps], "failed": failed}))
+    print(json.dumps({"steps": [step.name for step in steps], "failed": failed}))
 
 
 if __name__ == "__main__":

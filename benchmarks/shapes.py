@@ -134,10 +134,10 @@ class Shape:
         experts = self.extra.get("num_experts", 0)
         if experts:
             yield "mlp.gate", (experts, self.hidden)
-        for one in [f"mlp.experts.{index}" for index in range(experts)] or ["mlp"]:
-            yield f"{one}.gate_proj", (self.intermediate, self.hidden)
-            yield f"{one}.up_proj", (self.intermediate, self.hidden)
-            yield f"{one}.down_proj", (self.hidden, self.intermediate)
+        for prefix in [f"mlp.experts.{index}" for index in range(experts)] or ["mlp"]:
+            yield f"{prefix}.gate_proj", (self.intermediate, self.hidden)
+            yield f"{prefix}.up_proj", (self.intermediate, self.hidden)
+            yield f"{prefix}.down_proj", (self.hidden, self.intermediate)
 
 
 _GEMMA3 = {

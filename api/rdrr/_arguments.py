@@ -47,9 +47,9 @@ def token_ids(given: Any, name: str) -> list[int]:
             expected="a string or token ids",
             hint='decode it first: prompt.decode("utf-8")',
         )
-    for one in (found := _items(given, name, "token ids")):
-        check_count(f"an id of {name}", one, minimum=_LOWEST, maximum=_HIGHEST)
-    return [int(one) for one in found]
+    for token_id in (ids := _items(given, name, "token ids")):
+        check_count(f"an id of {name}", token_id, minimum=_LOWEST, maximum=_HIGHEST)
+    return [int(token_id) for token_id in ids]
 
 
 def prompts(given: Any) -> list[Any]:
@@ -67,13 +67,13 @@ def text_list(given: Any) -> list[str]:
     Raises:
         UsageError: `given` is neither a string nor an iterable of strings.
     """
-    found = [given] if isinstance(given, str) else _items(given, "`texts`", "strings")
-    for one in found:
-        if not isinstance(one, str):
+    texts = [given] if isinstance(given, str) else _items(given, "`texts`", "strings")
+    for text in texts:
+        if not isinstance(text, str):
             raise UsageError(
-                "`texts` has an item that is not a string", expected="strings", found=shown(one)
+                "`texts` has an item that is not a string", expected="strings", found=shown(text)
             )
-    return found
+    return texts
 
 
 def stop_strings(given: Any) -> tuple[str, ...]:
@@ -82,13 +82,13 @@ def stop_strings(given: Any) -> tuple[str, ...]:
     Raises:
         UsageError: `given` is neither a string nor an iterable of strings.
     """
-    found = (given,) if isinstance(given, str) else tuple(_items(given, "`stop`", "strings"))
-    for one in found:
-        if not isinstance(one, str):
+    strings = (given,) if isinstance(given, str) else tuple(_items(given, "`stop`", "strings"))
+    for text in strings:
+        if not isinstance(text, str):
             raise UsageError(
-                "`stop` has an item that is not a string", expected="strings", found=shown(one)
+                "`stop` has an item that is not a string", expected="strings", found=shown(text)
             )
-    return found
+    return strings
 
 
 def _items(given: Any, name: str, expected: str) -> list[Any]:

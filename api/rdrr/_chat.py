@@ -45,7 +45,7 @@ class Conversation:
 
     def reset(self) -> None:
         """Drop all messages but the system message."""
-        self.messages = [one for one in self.messages if one["role"] == "system"][:1]
+        self.messages = [message for message in self.messages if message["role"] == "system"][:1]
 
     def ask(self, text: str, **options: Any) -> Generation:
         """Ask a question and return the answer as it is generated.
@@ -90,7 +90,7 @@ class Conversation:
             read = json.loads(read_text(path))
         except (ValueError, RecursionError) as error:
             raise UsageError("the file is not JSON", where=path, found=error) from None
-        if not isinstance(read, list) or not all(_is_message(one) for one in read):
+        if not isinstance(read, list) or not all(_is_message(message) for message in read):
             raise UsageError(
                 "the file is not a list of messages",
                 where=path,

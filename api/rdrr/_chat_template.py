@@ -56,9 +56,9 @@ def open_template(
 def _stated(package: Package, stated: Any, *, tools: bool) -> str:
     if isinstance(stated, list):
         named = {
-            one["name"]: one.get("template")
-            for one in stated
-            if isinstance(one, dict) and isinstance(one.get("name"), str)
+            entry["name"]: entry.get("template")
+            for entry in stated
+            if isinstance(entry, dict) and isinstance(entry.get("name"), str)
         }
         stated = (named.get("tool_use") if tools else None) or named.get("default")
     if isinstance(stated, str):
@@ -72,13 +72,13 @@ def _stated(package: Package, stated: Any, *, tools: bool) -> str:
 
 def _tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the texts of the special tokens; settings hold a text, or an object with `content`."""
-    found: dict[str, Any] = {}
+    tokens: dict[str, Any] = {}
     for name in _TOKENS:
         value = settings.get(f"{name}_token")
         text = value.get("content") if isinstance(value, dict) else value
         if isinstance(text, str):
-            found[f"{name}_token"] = text
-    return found
+            tokens[f"{name}_token"] = text
+    return tokens
 
 
 def _object(package: Package, name: str) -> dict[str, Any]:

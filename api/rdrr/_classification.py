@@ -41,21 +41,21 @@ class Classification:
     """
 
     def __init__(self, package: Package) -> None:
-        found = classifier_of(package)
-        if found is None:
+        classifier = classifier_of(package)
+        if classifier is None:
             raise ManifestError(
                 "this package does not classify texts: it has no labels",
                 where=package.where,
                 expected="inference.output.classifier",
                 hint="convert a checkpoint of a class ForSequenceClassification",
             )
-        self._pooling, self._found, self._where = Pooling(package), found, package.where
-        if self._pooling.width != len(found.labels):
+        self._pooling, self._classifier, self._where = Pooling(package), classifier, package.where
+        if self._pooling.width != len(classifier.labels):
             raise ManifestError(
                 "the labels do not fit the classification head",
                 where=f"{package.where}, inference.output.classifier.labels",
                 expected=f"{self._pooling.width} labels",
-                found=len(found.labels),
+                found=len(classifier.labels),
             )
 
     def probabilities(self, rows: F32) -> dict[str, float]:
@@ -65,14 +65,14 @@ class Classification:
             rows: Hidden states, [tokens, hidden size].
         """
         logits = self._pooling.pool(rows).astype(np.float64)
-        if self._found.activation == "softmax":
+        if self._classifier.activation == "softmax":
             powers = np.exp(logits - logits.max())
             values = powers / powers.sum()
-        elif self._found.activation == "sigmoid":
+        elif self._classifier.activation == "sigmoid":
             values = np.exp(-np.logaddexp(0.0, -logits))
         else:
             values = logits
-        return dict(zip(self._found.labels, map(float, values), strict=True))
+        return dict(zip(self._classifier.labels, map(float, values), strict=True))
 
     def check_ranks(self) -> None:
         """Check that the head gives one score for a text.
@@ -80,20 +80,20 @@ class Classification:
         Raises:
             ManifestError: It has several labels, other than the answers `yes` and `no`.
         """
-        if len(self._found.labels) != 1 and not self.has_answers:
+        if len(self._classifier.labels) != 1 and not self.has_answers:
             raise ManifestError(
                 "this model cannot rank: its classification head has several labels",
                 where=self._where,
                 expected="1 label, or yes and no",
-                found=", ".join(self._found.labels),
+                found=", ".join(self._classifier.labels),
                 hint="use `classify`",
             )
 
     @property
     def has_answers(self) -> bool:
         """Whether its labels are the two answers to a question, which the model is then asked."""
-        return self._found.labels == ANSWERS and self._found.activation == "softmax"
+        return self._classifier.labels == ANSWERS and self._classifier.activation == "softmax"
 
     def score(self, rows: F32) -> float:
         """Return the one score of a text, which is that of the first label."""
-        return self.probabilities(rows)[self._found.labels[0]]
+        return self.probabilities(rows)[self._classifier.labels[0]]

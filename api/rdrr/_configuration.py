@@ -35,8 +35,10 @@ def configured_hints() -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        found = error.strerror if isinstance(error, OSError) else error
-        raise UsageError("the configuration cannot be read", where=str(path), found=found) from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(
+            "the configuration cannot be read", where=str(path), found=reason
+        ) from None
     if not isinstance(stated, dict):
         raise UsageError("kernel_hints is not a table", where=str(path), expected="[kernel_hints]")
     try:

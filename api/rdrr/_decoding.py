@@ -48,7 +48,7 @@ class DraftModels:
         name = str(path)
         if name not in self._loaded:
             draft = open_package(path, follow_links=self.follow_links)
-            sizes = [one.manifest.architecture.vocab_size for one in (self.package, draft)]
+            sizes = [package.manifest.architecture.vocab_size for package in (self.package, draft)]
             if sizes[0] != sizes[1]:
                 raise UsageError(
                     "the draft model has another vocabulary than the target model",
@@ -88,6 +88,6 @@ class DraftModels:
 
     def close(self) -> None:
         """Free all draft models."""
-        for one in self._loaded.values():
-            one.close()
+        for draft in self._loaded.values():
+            draft.close()
         self._loaded.clear()

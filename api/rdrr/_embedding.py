@@ -41,8 +41,8 @@ class Pooling:
     def __init__(self, package: Package) -> None:
         self._block = _block(package)
         self._layers = [
-            (_tensor(package, one.weight_tensor), _tensor(package, one.bias_tensor))
-            for one in self._block.projections
+            (_tensor(package, projection.weight_tensor), _tensor(package, projection.bias_tensor))
+            for projection in self._block.projections
         ]
 
     @property
@@ -69,17 +69,18 @@ class Pooling:
             )
         return self._block.prompts[chosen]
 
-    def skipped(self, prompt: str, encode: Callable[[str], list[int]], own: int) -> int:
+    def skipped(self, prompt: str, encode: Callable[[str], list[int]], suffix: int) -> int:
         """Return how many first tokens of a text with a prompt the mean leaves out.
 
         Args:
             prompt: The prompt.
             encode: Returns the token ids of a text, with special tokens.
-            own: Number of special tokens that the tokenizer puts after a text.
+            suffix: Number of special tokens that the tokenizer puts after a text.
         """
         if not prompt or self._block.include_prompt:
             return 0
-        return max(0, len(encode(prompt)) - own)
+        # Encoded alone, the prompt ends with these tokens too; before a text it does not.
+        return max(0, len(encode(prompt)) - suffix)
 
     def pool(self, rows: F32, skipped: int = 0) -> F32:
         """Return the embedding of one text, float32 [width].
@@ -90,17 +91,17 @@ class Pooling:
         """
         mode = self._block.pooling_mode
         if mode == "mean":
-            found: F32 = rows[skipped:].mean(axis=0, dtype=np.float64).astype(np.float32)
+            pooled: F32 = rows[skipped:].mean(axis=0, dtype=np.float64).astype(np.float32)
         else:
-            found = rows[0 if mode == "cls" else -1].copy()
+            pooled = rows[0 if mode == "cls" else -1].copy()
         for weight, bias in self._layers:
             assert weight is not None, "a projection has a weight"
-            found = weight @ found
+            pooled = weight @ pooled
             if bias is not None:
-                found = found + bias
+                pooled = pooled + bias
         if self._block.normalize == "l2":
-            found /= max(float(np.linalg.norm(found)), _SMALLEST)
-        return found
+            pooled /= max(float(np.linalg.norm(pooled)), _SMALLEST)
+        return pooled
 
 
 def _tensor(package: Package, name: str | None) -> F32 | None:
@@ -121,8 +122,8 @@ def _block(package: Package) -> EmbeddingPostprocessor:
     known: dict[str, tuple[Any, bool]] = {
         "poolingMode": (block.pooling_mode, block.pooling_mode in POOLINGS),
         "projections": (
-            ", ".join(one.activation for one in block.projections),
-            all(one.activation == "identity" for one in block.projections),
+            ", ".join(projection.activation for projection in block.projections),
+            all(projection.activation == "identity" for projection in block.projections),
         ),
         "normalize": (block.normalize, block.normalize in NORMS),
     }

@@ -88,9 +88,9 @@ def served_steps(
         choices: The kernels that rdrr chooses for the ops of decode and prefill.
     """
     chosen: dict[tuple[str, str], dict[int | None, str]] = {}
-    for one in choices:
-        layer, op = _split(one.op)
-        chosen.setdefault((one.step, op), {})[layer] = one.kernel
+    for choice in choices:
+        layer, op = _split(choice.op)
+        chosen.setdefault((choice.step, op), {})[layer] = choice.kernel
     return tuple(_served(step, chosen) for step in steps)
 
 
@@ -100,19 +100,19 @@ def _served(
     pass_name = "prefill" if "prefill" in (step.stage, step.name.rpartition("_")[2]) else "decode"
     for op in OPS.get(step.name, ()):
         kernels = chosen.get((pass_name, op), {})
-        found = dict.fromkeys(
+        served = dict.fromkeys(
             kernel
             for layer, kernel in kernels.items()
             if step.layers is None or layer in step.layers
         )
-        if found:
-            return ServedStep(step, op, tuple(found))
+        if served:
+            return ServedStep(step, op, tuple(served))
     return ServedStep(step, None, ())
 
 
 def _split(op: str) -> tuple[int | None, str]:
     """Return the layer in the name of an op, None outside the layers, and the rest of the name."""
-    found = _LAYER.fullmatch(op)
-    if found is None:
+    match = _LAYER.fullmatch(op)
+    if match is None:
         return None, op
-    return int(found["short"] or found["long"]), found["op"]
+    return int(match["short"] or match["long"]), match["op"]

@@ -116,7 +116,7 @@ def tuning_grids(device: Device) -> tuple[Grid, ...]:
         Grid(2 * threads, groups),
         Grid(2 * threads, max(1, groups // 2)),
     )
-    return tuple(one for one in wanted if one.threads <= most)
+    return tuple(grid for grid in wanted if grid.threads <= most)
 
 
 def _usable(device: Device) -> Grid | None:
@@ -173,7 +173,7 @@ def tuned_executor(stored: TunedProfile, package: Package, kv_dtype: str) -> Tun
     threads, groups = (entry["params"].get(name, 0) for name in ("threads", "groups"))
     usable = threads > 0 and groups > 0
     times = (entry.get(name) for name in ("default_us", "us"))
-    before, after = (float(one) if isinstance(one, int | float) else 0.0 for one in times)
+    before, after = (float(time) if isinstance(time, int | float) else 0.0 for time in times)
     return TunedExecutor(Grid(threads, groups) if usable else None, before, after)
 
 
@@ -186,11 +186,11 @@ def tuning_name(package: Package, kv_dtype: str) -> str:
     from rdrr_runtime.exec.persistent.linking import FOLDER
 
     tensors = sorted(
-        (name, one.dtype, one.layout or "row", list(one.shape))
-        for name, one in package.manifest.tensors.items()
+        (name, tensor.dtype, tensor.layout or "row", list(tensor.shape))
+        for name, tensor in package.manifest.tensors.items()
     )
-    found = json.dumps([FOLDER.digest(), tensors])
-    return f"{TUNED}{hashlib.sha256(found.encode()).hexdigest()[:12]} {kv_dtype}"
+    content = json.dumps([FOLDER.digest(), tensors])
+    return f"{TUNED}{hashlib.sha256(content.encode()).hexdigest()[:12]} {kv_dtype}"
 
 
 def executor_decision(tuned: TunedExecutor | None) -> Decision:
@@ -244,8 +244,8 @@ def _read(info: AdapterInfo) -> TestedGrid | None:
     return TestedGrid(Grid(threads, groups)) if valid else None
 
 
-def _write(info: AdapterInfo, found: TestedGrid) -> None:
-    path, grid = adapter_file("grids", info), found.grid
+def _write(info: AdapterInfo, tested: TestedGrid) -> None:
+    path, grid = adapter_file("grids", info), tested.grid
     data = {
         "format": FORMAT,
         "adapter": adapter_key(info),

@@ -55,22 +55,22 @@ class Explanation:
                 "note": self.tuned.note,
             },
             "hints": {
-                one.key: {"value": one.value, "source": one.source}
-                for one in self.policy.hints.values()
+                hint.key: {"value": hint.value, "source": hint.source}
+                for hint in self.policy.hints.values()
             },
             "unhonoured": list(self.unhonoured),
             "choices": [
                 {
-                    "step": one.step,
-                    "op": one.op,
-                    "kernel": one.kernel,
-                    "reason": one.reason,
-                    "follows_hints": one.unmet is None,
+                    "step": choice.step,
+                    "op": choice.op,
+                    "kernel": choice.kernel,
+                    "reason": choice.reason,
+                    "follows_hints": choice.unmet is None,
                 }
-                for one in self.choices
+                for choice in self.choices
             ],
-            "passes": [one.as_data() for one in self.passes],
-            "execution_graph": [one.as_dict() for one in self.served],
+            "passes": [planned.as_data() for planned in self.passes],
+            "execution_graph": [step.as_dict() for step in self.served],
         }
 
 
@@ -148,11 +148,11 @@ def grouped(choices: Iterable[Decision], *, alike: bool = True) -> list[Group]:
         alike: Whether layers with the same kernels for all ops form one group.
     """
     blocks: list[tuple[str, int | None, list[Row]]] = []
-    for one in choices:
-        layer, op = _split_layer(one.op)
-        if not blocks or blocks[-1][:2] != (one.step, layer):
-            blocks.append((one.step, layer, []))
-        blocks[-1][2].append(Row(op, one.kernel, one.reason))
+    for choice in choices:
+        layer, op = _split_layer(choice.op)
+        if not blocks or blocks[-1][:2] != (choice.step, layer):
+            blocks.append((choice.step, layer, []))
+        blocks[-1][2].append(Row(op, choice.kernel, choice.reason))
     groups: dict[Any, list[int]] = {}
     for index, (step, layer, rows) in enumerate(blocks):
         separate = None if alike and layer is not None else index
@@ -163,12 +163,12 @@ def grouped(choices: Iterable[Decision], *, alike: bool = True) -> list[Group]:
 
 def _split_layer(op: str) -> tuple[int | None, str]:
     """Return the layer in the name of an op, and the name without it."""
-    found = _LAYER.search(op)
-    if found is None:
+    match = _LAYER.search(op)
+    if match is None:
         return None, op
-    if found.start() == 0:
-        return int(found[2]), op[found.end() :].lstrip(" .")
-    return int(found[2]), f"{op[: found.start()]}{found[1]}*{op[found.end() :]}"
+    if match.start() == 0:
+        return int(match[2]), op[match.end() :].lstrip(" .")
+    return int(match[2]), f"{op[: match.start()]}{match[1]}*{op[match.end() :]}"
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -183,4 +183,4 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 def hint_lines(policy: Policy) -> Mapping[str, str]:
     """Return the value of each hint in force and the source that set it."""
-    return {one.key: f"{one.value}, set by the {one.source}" for one in policy.hints.values()}
+    return {hint.key: f"{hint.value}, set by the {hint.source}" for hint in policy.hints.values()}

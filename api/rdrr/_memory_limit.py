@@ -42,7 +42,7 @@ def refuse_beyond_limit(
         package, device, policy, context=context, kv_dtype=options.kv_dtype, tuning=tuning
     )
     if need.peak > limit:
-        blocks = all(one.holds_blocks(32) for one in package.graph.caches.values())
+        blocks = all(cache.holds_blocks(32) for cache in package.graph.caches.values())
         raise DeviceError(
             "the model takes more GPU memory than `max_vram` allows",
             where=package.where,

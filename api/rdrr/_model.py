@@ -150,10 +150,10 @@ class Model(ScoringModel):
         chosen = _sampling(sampling, keywords)
         if chosen.seed is None:
             chosen = replace(chosen, seed=fresh_seed())
-        made = Session(self._engine, self._codec, self.package, sampling=chosen)
+        session = Session(self._engine, self._codec, self.package, sampling=chosen)
         if not isinstance(prompt, str) or prompt:
-            made.append(prompt)
-        return made
+            session.append(prompt)
+        return session
 
     def restore(self, path: str | Path) -> Session:
         """Resume a session that `Session.save` wrote, as if it had never been interrupted.
@@ -197,7 +197,7 @@ class Model(ScoringModel):
         """
         self._check_head()
         chosen = _sampling(sampling, keywords)
-        ids = [prompt_ids(one, self.encode) for one in read_prompts(prompts)]
+        ids = [prompt_ids(prompt, self.encode) for prompt in read_prompts(prompts)]
         texts = self._engine.generate_batch(
             ids,
             max_tokens=max_tokens,
@@ -207,7 +207,8 @@ class Model(ScoringModel):
             sequences=sequences,
         )
         return [
-            Completion(self.decode(one.new), list(one.prompt), one.new, one.finish) for one in texts
+            Completion(self.decode(text.new), list(text.prompt), text.new, text.finish)
+            for text in texts
         ]
 
     def chat(
@@ -236,7 +237,7 @@ class Model(ScoringModel):
         chosen = self.chat_template(template, tools=tools is not None)
         text = chosen.render(messages, tools=tools, variables=variables)
         after = self._codec.encode_as_is(chosen.after_answer())[:1]
-        stops = [one for one in after if self._codec.is_special(one)]
+        stops = [token_id for token_id in after if self._codec.is_special(token_id)]
         options["stop_ids"] = [*token_ids(options.get("stop_ids", ()), "`stop_ids`"), *stops]
         return self.generate(self._codec.encode_as_is(text), **options)
 

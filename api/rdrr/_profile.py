@@ -80,30 +80,32 @@ def measure(
         device.close()
 
 
-def as_dict(found: Profile) -> dict[str, Any]:
+def as_dict(profile: Profile) -> dict[str, Any]:
     """Return a profile as JSON values."""
     return {
-        "adapter": found.adapter.name,
-        "driver": found.adapter.driver,
-        "software": found.adapter.software,
+        "adapter": profile.adapter.name,
+        "driver": profile.adapter.driver,
+        "software": profile.adapter.software,
         "copy": {
-            "bytes": found.copy_bytes,
-            "gigabytes_per_second": found.copy_bandwidth / 1e9,
+            "bytes": profile.copy_bytes,
+            "gigabytes_per_second": profile.copy_bandwidth / 1e9,
         },
-        "steps": [_step(one, found.copy_bandwidth) for one in (found.prefill, found.decode)],
-        **({} if found.one_dispatch is None else {"one_dispatch": _parts(found.one_dispatch)}),
+        "steps": [
+            _step(step, profile.copy_bandwidth) for step in (profile.prefill, profile.decode)
+        ],
+        **({} if profile.one_dispatch is None else {"one_dispatch": _parts(profile.one_dispatch)}),
     }
 
 
-def _parts(found: OneDispatch) -> dict[str, Any]:
+def _parts(timed: OneDispatch) -> dict[str, Any]:
     return {
-        "workgroups": found.groups,
-        "threads": found.threads,
-        "gpu_ms": found.seconds * 1e3,
-        "waits_ms": found.waits * 1e3,
+        "workgroups": timed.groups,
+        "threads": timed.threads,
+        "gpu_ms": timed.seconds * 1e3,
+        "waits_ms": timed.waits * 1e3,
         "parts": [
-            {"kernel": one.kernel, "phases": one.phases, "ms": one.seconds * 1e3}
-            for one in found.parts
+            {"kernel": part.kernel, "phases": part.phases, "ms": part.seconds * 1e3}
+            for part in timed.parts
         ],
     }
 
@@ -117,51 +119,51 @@ def _step(step: StepProfile, copied: float) -> dict[str, Any]:
         "gpu_ms_in_single_passes": step.kernel_seconds * 1e3,
         "encode_ms": step.encode_seconds * 1e3,
         "sync_ms": step.sync_seconds * 1e3,
-        "kernels": [_kernel(one, step, copied) for one in step.kernels],
+        "kernels": [_kernel(kernel, step, copied) for kernel in step.kernels],
     }
 
 
-def _kernel(one: KernelTime, step: StepProfile, copied: float) -> Mapping[str, Any]:
+def _kernel(kernel: KernelTime, step: StepProfile, copied: float) -> Mapping[str, Any]:
     return {
-        "kernel": one.kernel,
-        "ops": one.ops,
-        "calls": one.calls,
-        "total_ms": one.seconds * 1e3,
-        "mean_us": one.seconds / one.calls * 1e6,
-        "share": one.seconds / (step.kernel_seconds * step.steps),
-        "bytes": one.bytes,
-        "gigabytes_per_second": one.bandwidth / 1e9,
-        "share_of_copy": one.bandwidth / copied,
+        "kernel": kernel.kernel,
+        "ops": kernel.ops,
+        "calls": kernel.calls,
+        "total_ms": kernel.seconds * 1e3,
+        "mean_us": kernel.seconds / kernel.calls * 1e6,
+        "share": kernel.seconds / (step.kernel_seconds * step.steps),
+        "bytes": kernel.bytes,
+        "gigabytes_per_second": kernel.bandwidth / 1e9,
+        "share_of_copy": kernel.bandwidth / copied,
     }
 
 
-def trace(found: Profile) -> dict[str, Any]:
+def trace(profile: Profile) -> dict[str, Any]:
     """Return a profile as a trace in the JSON trace event format.
 
     Raises:
         DeviceError: Nothing was measured.
     """
-    if not found.spans:
-        raise DeviceError("nothing was measured", where=found.adapter.name)
-    shift = {True: found.gpu_offset, False: 0.0}
-    zero = min(one.begin + shift[one.on_gpu] for one in found.spans)
+    if not profile.spans:
+        raise DeviceError("nothing was measured", where=profile.adapter.name)
+    shift = {True: profile.gpu_offset, False: 0.0}
+    zero = min(span.begin + shift[span.on_gpu] for span in profile.spans)
     events: list[dict[str, Any]] = [
         {
             "ph": "X",
-            "name": one.name,
-            "cat": one.group,
+            "name": span.name,
+            "cat": span.group,
             "pid": _PROCESS,
-            "tid": _GPU if one.on_gpu else _HOST,
-            "ts": round((one.begin + shift[one.on_gpu] - zero) * 1e6, 3),
-            "dur": round((one.end - one.begin) * 1e6, 3),
+            "tid": _GPU if span.on_gpu else _HOST,
+            "ts": round((span.begin + shift[span.on_gpu] - zero) * 1e6, 3),
+            "dur": round((span.end - span.begin) * 1e6, 3),
         }
-        for one in found.spans
+        for span in profile.spans
     ]
     events.sort(key=lambda event: (event["tid"], event["ts"], -event["dur"]))
     names = [
         _named("process_name", _HOST, "rdrr"),
         _named("thread_name", _HOST, "CPU"),
-        _named("thread_name", _GPU, f"GPU: {found.adapter.name}"),
+        _named("thread_name", _GPU, f"GPU: {profile.adapter.name}"),
     ]
     return {"traceEvents": [*names, *events], "displayTimeUnit": "ms"}
 

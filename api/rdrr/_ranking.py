@@ -86,30 +86,32 @@ def scores(
     from rdrr_runtime.backend import resumable
     from rdrr_runtime.sampling.finite import check_logits
 
-    found: list[float] = []
+    scores: list[float] = []
     before: Sequence[int] = ()
     for ids in questions:
+        # At least the last id is run, since its logits are the answer.
         base = resumable(backend, min(_shared(before, ids), len(ids) - 1))
         logits = check_logits(backend.logits(ids[base:], base)[0])
         difference = float(logits[answers[1]]) - float(logits[answers[0]])
-        found.append(1.0 / (1.0 + exp(min(difference, _LARGEST_EXPONENT))))
+        # The softmax over the two answers alone.
+        scores.append(1.0 / (1.0 + exp(min(difference, _LARGEST_EXPONENT))))
         before = ids
-    return found
+    return scores
 
 
-def _shared(one: Sequence[int], other: Sequence[int]) -> int:
+def _shared(first: Sequence[int], other: Sequence[int]) -> int:
     """Return the number of leading ids that two sequences share."""
-    pairs = zip(one, other, strict=False)
-    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+    pairs = zip(first, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(first), len(other)))
 
 
 def _filled(form: str, values: dict[str, str]) -> Iterator[str]:
     """Yield the parts of a form with its fields replaced; texts may contain braces themselves."""
     while form:
-        found = [(form.find(field), field) for field in values if field in form]
-        if not found:
+        fields = [(form.find(field), field) for field in values if field in form]
+        if not fields:
             break
-        at, field = min(found)
+        at, field = min(fields)
         yield form[:at]
         yield values[field]
         form = form[at + len(field) :]

@@ -101,7 +101,7 @@ def render(report: ReportView) -> str:
     )
     environment.filters |= {"size": format_size, "percent": percent}
     template = files("rdrr").joinpath("templates", "report.html").read_text(encoding="utf-8")
-    kinds = {one.dtype: index % _COLOURS for index, one in enumerate(report.types)}
+    kinds = {total.dtype: index % _COLOURS for index, total in enumerate(report.types)}
     return environment.from_string(template).render(
         view=report,
         report=report.report,
@@ -126,10 +126,10 @@ def percent(error: float) -> str:
 def _bars(report: ReportView, kinds: dict[str, int]) -> tuple[Bar, ...]:
     bars: list[Bar] = []
     x = 0.0
-    for one in report.types:
-        width = one.share * WIDTH
-        title = f"{one.dtype}: {format_size(one.bytes)}, {100 * one.share:.1f} %"
-        bars.append(Bar(round(x, 2), round(width, 2), kinds[one.dtype], one.dtype, title))
+    for total in report.types:
+        width = total.share * WIDTH
+        title = f"{total.dtype}: {format_size(total.bytes)}, {100 * total.share:.1f} %"
+        bars.append(Bar(round(x, 2), round(width, 2), kinds[total.dtype], total.dtype, title))
         x += width
     return tuple(bars)
 
@@ -197,12 +197,12 @@ def _short(part: str) -> str:
 
 
 def _title(cell: Cell) -> str:
-    one = cell.tensor
-    lines = [one.name, f"{one.dtype} {one.layout}, {format_size(one.bytes)}"]
+    tensor = cell.tensor
+    lines = [tensor.name, f"{tensor.dtype} {tensor.layout}, {format_size(tensor.bytes)}"]
     if cell.tensors > 1:
         lines[0] += f" (the worst of {cell.tensors})"
     lines.append(f"error {percent(cell.error)}")
-    if one.worst_block is not None:
-        place = f"row {one.worst_block.row}, block {one.worst_block.block}"
+    if tensor.worst_block is not None:
+        place = f"row {tensor.worst_block.row}, block {tensor.worst_block.block}"
         lines.append(f"worst block {percent(cell.block_error)} ({place})")
     return "\n".join(lines)

@@ -115,13 +115,13 @@ class ReportView:
     def mean_error(self) -> float:
         """Root mean square of the relative errors, weighted by the number of weights."""
         tensors = self.report.tensors
-        squares = sum(prod(one.shape) * one.relative_rmse**2 for one in tensors)
+        squares = sum(prod(tensor.shape) * tensor.relative_rmse**2 for tensor in tensors)
         return sqrt(squares / max(1, self.report.parameters))
 
     @property
     def largest_error(self) -> float:
         """Largest relative error of one tensor."""
-        return max((one.relative_rmse for one in self.report.tensors), default=0.0)
+        return max((tensor.relative_rmse for tensor in self.report.tensors), default=0.0)
 
     def row(self, part: str) -> tuple[Cell, ...]:
         """Return the cells of one part, by layer."""
@@ -160,7 +160,7 @@ def read_report(
 
 def view(report: ConversionReport) -> ReportView:
     """Return the statistics of a report."""
-    tensors = [one for one in report.tensors if one.role not in _SMALL_ROLES]
+    tensors = [tensor for tensor in report.tensors if tensor.role not in _SMALL_ROLES]
     cells = _cells(tensors)
     return ReportView(
         report=report,
@@ -168,42 +168,42 @@ def view(report: ConversionReport) -> ReportView:
         parts=tuple(dict.fromkeys(cell.part for cell in cells)),
         layers=tuple(sorted({cell.layer for cell in cells})),
         cells=cells,
-        outside=tuple(one for one in tensors if _LAYER.fullmatch(one.name) is None),
+        outside=tuple(tensor for tensor in tensors if _LAYER.fullmatch(tensor.name) is None),
         worst=tuple(
             sorted(
-                (one for one in report.tensors if one.relative_rmse),
-                key=lambda one: (-one.relative_rmse, one.name),
+                (tensor for tensor in report.tensors if tensor.relative_rmse),
+                key=lambda tensor: (-tensor.relative_rmse, tensor.name),
             )
         ),
-        overflowed=tuple(one for one in report.tensors if one.overflowed),
+        overflowed=tuple(tensor for tensor in report.tensors if tensor.overflowed),
     )
 
 
 def _types(report: ConversionReport) -> tuple[TypeTotal, ...]:
-    total = max(1, sum(one.bytes for one in report.by_dtype.values()))
+    total = max(1, sum(figures.bytes for figures in report.by_dtype.values()))
     return tuple(
         TypeTotal(
             dtype=dtype,
-            tensors=one.tensors,
-            weights=one.weights,
-            bytes=one.bytes,
-            share=one.bytes / total,
-            bits=8 * one.bytes / max(1, one.weights),
-            worst=one.relative_rmse,
+            tensors=figures.tensors,
+            weights=figures.weights,
+            bytes=figures.bytes,
+            share=figures.bytes / total,
+            bits=8 * figures.bytes / max(1, figures.weights),
+            worst=figures.relative_rmse,
         )
-        for dtype, one in report.by_dtype.items()
+        for dtype, figures in report.by_dtype.items()
     )
 
 
 def _cells(tensors: Iterable[ReportedTensor]) -> tuple[Cell, ...]:
     groups: dict[tuple[str, int], list[ReportedTensor]] = {}
-    for one in tensors:
-        match = _LAYER.fullmatch(one.name)
+    for tensor in tensors:
+        match = _LAYER.fullmatch(tensor.name)
         if match is not None:
             part = _EXPERT.sub(".experts.", f".{match['part']}").lstrip(".")
-            groups.setdefault((part, int(match["layer"])), []).append(one)
+            groups.setdefault((part, int(match["layer"])), []).append(tensor)
     return tuple(_cell(part, layer, group) for (part, layer), group in groups.items())
 
 
 def _cell(part: str, layer: int, group: Sequence[ReportedTensor]) -> Cell:
-    return Cell(part, layer, max(group, key=lambda one: one.relative_rmse), len(group))
+    return Cell(part, layer, max(group, key=lambda tensor: tensor.relative_rmse), len(group))

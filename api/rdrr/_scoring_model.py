@@ -53,7 +53,9 @@ class ScoringModel(LoadedPackage):
         with self._engine.lend() as backend:
             if not stepwise:
                 return backend.logits(ids, 0, all_rows=True)
-            return np.concatenate([backend.logits([one], base) for base, one in enumerate(ids)])
+            return np.concatenate(
+                [backend.logits([token_id], base) for base, token_id in enumerate(ids)]
+            )
 
     def embed(
         self, texts: str | Sequence[str], *, prompt: str | None = None
@@ -87,7 +89,7 @@ class ScoringModel(LoadedPackage):
         ids = [self._ids_of_text(before + text) for text in text_list(texts)]
         skipped = pooling.skipped(before, self.encode, self._codec.tokens_after_text())
         with self._engine.lend() as backend:
-            rows = [pooling.pool(one, skipped) for one in _hidden_states(backend, ids)]
+            rows = [pooling.pool(states, skipped) for states in _hidden_states(backend, ids)]
         width = pooling.width or self.package.graph.output_size
         return np.stack(rows) if rows else np.empty((0, width), np.float32)
 
@@ -111,7 +113,7 @@ class ScoringModel(LoadedPackage):
         head = Classification(self.package)
         ids = [self._ids_of_text(text) for text in text_list(texts)]
         with self._engine.lend() as backend:
-            return [head.probabilities(one) for one in _hidden_states(backend, ids)]
+            return [head.probabilities(states) for states in _hidden_states(backend, ids)]
 
     def rank(
         self,
@@ -174,10 +176,10 @@ class ScoringModel(LoadedPackage):
         else:
             asked, encode = prompt or RankPrompt(), self.encode_as_is
             ids = [asked.ids(encode, wanted, text, instruction) for text in text_list(texts)]
-        for one in ids:
-            self._check_length(one)
+        for tokens in ids:
+            self._check_length(tokens)
         with self._engine.lend() as backend:
-            return [head.score(one) for one in _hidden_states(backend, ids)]
+            return [head.score(states) for states in _hidden_states(backend, ids)]
 
     def loglikelihoods(
         self, prompt: str | Sequence[int], continuations: Sequence[Sequence[int]]
@@ -197,17 +199,19 @@ class ScoringModel(LoadedPackage):
 
         self._check_head()
         ids = prompt_ids(prompt, self.encode)
-        wanted = [token_ids(one, "a continuation") for one in continuations]
+        wanted = [token_ids(continuation, "a continuation") for continuation in continuations]
         vocab_size = self.package.manifest.architecture.vocab_size
         check_prompt(ids, context=self.info.context, vocab_size=vocab_size)
-        for one in wanted:  # the last token of a sequence is not run, so it takes no slot
-            check_prompt([*ids, *one], context=self.info.context + 1, vocab_size=vocab_size)
+        for continuation in wanted:  # the last token of a sequence is not run, so it takes no slot
+            check_prompt(
+                [*ids, *continuation], context=self.info.context + 1, vocab_size=vocab_size
+            )
         # Rows of logits are float32, so this many of them take `_LOGITS_BYTES`.
         rows = max(1, _LOGITS_BYTES // (4 * vocab_size))
         with self._engine.lend() as backend:
             if len(ids) > 1:
                 backend.fill(ids[:-1], 0)
-            return [_loglikelihood(backend, ids, one, rows) for one in wanted]
+            return [_loglikelihood(backend, ids, continuation, rows) for continuation in wanted]
 
 
 def _hidden_states(
@@ -236,9 +240,10 @@ def _loglikelihood(
     """
     from rdrr_runtime.sampling.finite import check_logits
 
+    # Each id predicts the next one: the last of the prompt counts, that of the continuation not.
     ids, first = [prompt[-1], *continuation[:-1]], len(prompt) - 1
     parts = []
     for start in range(0, len(continuation), rows):
         logits = backend.logits(ids[start : start + rows], first + start, all_rows=True)
         parts.append(loglikelihood(check_logits(logits), continuation[start : start + rows]))
-    return Loglikelihood(sum(one.total for one in parts), all(one.is_greedy for one in parts))
+    return Loglikelihood(sum(part.total for part in parts), all(part.is_greedy for part in parts))

@@ -202,9 +202,10 @@ def estimate_memory(
         weights=sum(tensor.size for tensor in manifest.tensors.values()),
         kv_f16=package.graph.kv_bytes(context, 2),
         kv_f32=package.graph.kv_bytes(context, 4),
-        # The number of slots is even, because two scales share a 32-bit word.
+        # The number of slots is even, because two scales share a 32-bit word. A block of 32 bytes
+        # has a scale of 2 bytes.
         kv_q8_0=None
-        if not all(one.holds_blocks(32) for one in package.graph.caches.values())
+        if not all(cache.holds_blocks(32) for cache in package.graph.caches.values())
         else package.graph.kv_bytes(context + context % 2, 1) // 32 * 34,
         activations=4 * (rows * width + sizes.vocab_size),
         loaded=_loaded(package, policy, context, adapter),
@@ -222,7 +223,7 @@ def _loaded(package: Package, policy: Policy, context: int, adapter: str | None)
         device = open_device(adapter)
         try:
             tuning = read_profile(device.info).tuning
-            found = footprint(package, device, policy, context=context, tuning=tuning)
+            need = footprint(package, device, policy, context=context, tuning=tuning)
         finally:
             device.close()
     except (DeviceError, FormatError):
@@ -230,7 +231,7 @@ def _loaded(package: Package, policy: Policy, context: int, adapter: str | None)
         if adapter:
             raise
         return None
-    return Loaded(device.info.name, found.weights, found.kv, found.rest, found.total)
+    return Loaded(device.info.name, need.weights, need.kv, need.rest, need.total)
 
 
 def _identity(manifest: Manifest) -> dict[str, Any]:

@@ -44,53 +44,53 @@ class TuneResult:
             "profile": str(self.path),
             "known": self.tuned.known,
             "trials": self.tuned.trials,
-            "tuning_keys": [_outcome(one) for one in self.tuned.outcomes],
+            "tuning_keys": [_outcome(outcome) for outcome in self.tuned.outcomes],
             "passes": [
                 {
-                    "step": one.step,
-                    "default_ms": one.default_seconds * 1e3,
-                    "tuned_ms": one.seconds * 1e3,
-                    "kept": one.kept,
+                    "step": timed.step,
+                    "default_ms": timed.default_seconds * 1e3,
+                    "tuned_ms": timed.seconds * 1e3,
+                    "kept": timed.kept,
                 }
-                for one in self.tuned.passes
+                for timed in self.tuned.passes
             ],
             "executor": None if self.executor is None else _executor(self.executor),
         }
 
 
-def _executor(found: ExecutorTimes) -> dict[str, Any]:
-    chosen = found.chosen
+def _executor(times: ExecutorTimes) -> dict[str, Any]:
+    chosen = times.chosen
     return {
-        "dispatches_us": found.dispatches * 1e6,
+        "dispatches_us": times.dispatches * 1e6,
         "chosen": None if chosen is None else [chosen.threads, chosen.groups],
         "trials": [
             {
-                "threads": one.grid.threads,
-                "workgroups": one.grid.groups,
-                "verdict": one.verdict.value,
-                "us": one.seconds * 1e6 or None,
+                "threads": trial.grid.threads,
+                "workgroups": trial.grid.groups,
+                "verdict": trial.verdict.value,
+                "us": trial.seconds * 1e6 or None,
             }
-            for one in found.trials
+            for trial in times.trials
         ],
     }
 
 
-def _outcome(one: Outcome) -> dict[str, Any]:
+def _outcome(outcome: Outcome) -> dict[str, Any]:
     return {
-        "tuning_key": one.tuning_key.name,
-        "op": one.tuning_key.op,
-        "step": one.step,
-        "default": one.tuning_key.default.as_dict(),
-        "chosen": one.chosen.as_dict(),
-        "default_us": one.default_seconds * 1e6,
-        "chosen_us": one.seconds * 1e6,
+        "tuning_key": outcome.tuning_key.name,
+        "op": outcome.tuning_key.op,
+        "step": outcome.step,
+        "default": outcome.tuning_key.default.as_dict(),
+        "chosen": outcome.chosen.as_dict(),
+        "default_us": outcome.default_seconds * 1e6,
+        "chosen_us": outcome.seconds * 1e6,
         "trials": [
             {
                 "params": trial.params.as_dict(),
                 "verdict": trial.verdict.value,
                 "us": trial.seconds * 1e6 or None,
             }
-            for trial in one.trials
+            for trial in outcome.trials
         ],
     }
 
@@ -162,11 +162,11 @@ def tune_package(
 def _entries(stored: TunedProfile, tuned: Tuned) -> dict[str, Mapping[str, Any]]:
     """Return the entries of the profile, with those of the tuning keys that were tuned."""
     entries: dict[str, Mapping[str, Any]] = dict(stored.entries)
-    for one in tuned.outcomes:
-        entries[one.tuning_key.name] = {
-            "params": one.chosen.as_dict(),
-            "default_us": round(one.default_seconds * 1e6, 3),
-            "us": round(one.seconds * 1e6, 3),
-            "candidates": 1 + len(one.trials),
+    for outcome in tuned.outcomes:
+        entries[outcome.tuning_key.name] = {
+            "params": outcome.chosen.as_dict(),
+            "default_us": round(outcome.default_seconds * 1e6, 3),
+            "us": round(outcome.seconds * 1e6, 3),
+            "candidates": 1 + len(outcome.trials),
         }
     return entries

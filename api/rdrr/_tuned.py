@@ -92,13 +92,13 @@ def read_profile(info: AdapterInfo) -> TunedProfile:
     if data.get("kernels") != FOLDER.digest():
         return TunedProfile(path, note="it was made for other kernels")
     entries = data.get("entries")
-    if not isinstance(entries, dict) or not all(_is_entry(one) for one in entries.values()):
+    if not isinstance(entries, dict) or not all(_is_entry(entry) for entry in entries.values()):
         return TunedProfile(path, note="its entries are damaged")
     return TunedProfile(path, entries)
 
 
-def _is_entry(one: Any) -> bool:
-    params = one.get("params") if isinstance(one, dict) else None
+def _is_entry(entry: Any) -> bool:
+    params = entry.get("params") if isinstance(entry, dict) else None
     return isinstance(params, dict) and all(type(value) is int for value in params.values())
 
 

@@ -80,8 +80,8 @@ class TensorSlice:
         if not wanted:
             return np.zeros((0, *inner), np.float32)
         first, last = min(wanted), max(wanted)
-        found = self._read(first, last - first + 1).reshape(-1, *inner)
-        return found[[index - first for index in wanted]] if wanted.step != 1 else found
+        rows = self._read(first, last - first + 1).reshape(-1, *inner)
+        return rows[[index - first for index in wanted]] if wanted.step != 1 else rows
 
     def _read(self, first: int, count: int) -> F32Array:
         """Decode `count` indices of the first dimension, as float32 in the order of the shape."""
@@ -187,8 +187,8 @@ class Weights(Closing, Mapping[str, F32Array]):
         """Return a table of the tensors for notebooks."""
         tensors = list(self.manifest.tensors.items())
         rows: list[tuple[object, ...]] = [
-            (printable(name), list(one.shape), one.dtype, one.role, f"{one.size:,}")
-            for name, one in tensors[:_LISTED]
+            (printable(name), list(tensor.shape), tensor.dtype, tensor.role, f"{tensor.size:,}")
+            for name, tensor in tensors[:_LISTED]
         ]
         if len(tensors) > _LISTED:
             rows.append((f"and {len(tensors) - _LISTED} more", None, None, None, None))

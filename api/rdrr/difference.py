@@ -114,8 +114,8 @@ class Difference:
         return (
             not self.only_first
             and not self.only_second
-            and all(one.verdict in (SAME_BYTES, SAME_VALUES) for one in self.tensors)
-            and all(one.is_storage for one in self.fields)
+            and all(tensor.verdict in (SAME_BYTES, SAME_VALUES) for tensor in self.tensors)
+            and all(field.is_storage for field in self.fields)
         )
 
     def __repr__(self) -> str:
@@ -128,21 +128,21 @@ class Difference:
     def _repr_html_(self) -> str:
         """Return a table of the tensors for notebooks, the largest errors first."""
         title = "Same model" if self.is_same_model else "Different models"
-        found = sorted(self.tensors, key=lambda one: -(one.relative_rmse or 0.0))
+        tensors = sorted(self.tensors, key=lambda tensor: -(tensor.relative_rmse or 0.0))
         rows: list[tuple[object, ...]] = [
             (
-                one.name,
-                one.verdict,
-                " → ".join(one.dtypes),
-                None if one.relative_rmse is None else f"{one.relative_rmse:.3g}",
-                None if one.largest is None else f"{one.largest:.3g}",
+                tensor.name,
+                tensor.verdict,
+                " → ".join(tensor.dtypes),
+                None if tensor.relative_rmse is None else f"{tensor.relative_rmse:.3g}",
+                None if tensor.largest is None else f"{tensor.largest:.3g}",
             )
-            for one in found[:_LISTED]
+            for tensor in tensors[:_LISTED]
         ]
-        if len(found) > _LISTED:
-            rows.append((f"and {len(found) - _LISTED} more", None, None, None, None))
-        rows += [(one, "only in the first", None, None, None) for one in self.only_first]
-        rows += [(one, "only in the second", None, None, None) for one in self.only_second]
+        if len(tensors) > _LISTED:
+            rows.append((f"and {len(tensors) - _LISTED} more", None, None, None, None))
+        rows += [(name, "only in the first", None, None, None) for name in self.only_first]
+        rows += [(name, "only in the second", None, None, None) for name in self.only_second]
         columns = ("tensor", "verdict", "type", "relative error", "largest difference")
         return rows_table(title, columns, rows)
 
@@ -170,20 +170,20 @@ def compare_packages(
         FormatError: A tensor cannot be decoded.
         ShardError: A shard is missing or too short.
     """
-    one, two = _with_heads(_by_name(first), _by_name(second))
-    common = [name for name in one if name in two]
+    left, right = _with_heads(_by_name(first), _by_name(second))
+    common = [name for name in left if name in right]
     compare = partial(_compare, first, second, _shift(first, second))
-    found: list[TensorDifference] = []
+    differences: list[TensorDifference] = []
     threads = workers or min(os.cpu_count() or 1, MAX_WORKERS)
     with ThreadPoolExecutor(threads) as pool:
-        for difference in pool.map(lambda name: compare(one[name], two[name]), common):
-            found.append(difference)
+        for difference in pool.map(lambda name: compare(left[name], right[name]), common):
+            differences.append(difference)
             if progress is not None:
-                progress(len(found), len(common))
+                progress(len(differences), len(common))
     return Difference(
-        tensors=tuple(found),
-        only_first=tuple(name for name in one if name not in two),
-        only_second=tuple(name for name in two if name not in one),
+        tensors=tuple(differences),
+        only_first=tuple(name for name in left if name not in right),
+        only_second=tuple(name for name in right if name not in left),
         fields=_fields(first, second),
     )
 
@@ -193,47 +193,48 @@ def _by_name(package: Package) -> dict[str, LogicalTensor]:
 
 
 def _with_heads(
-    one: dict[str, LogicalTensor], two: dict[str, LogicalTensor]
+    left: dict[str, LogicalTensor], right: dict[str, LogicalTensor]
 ) -> tuple[dict[str, LogicalTensor], dict[str, LogicalTensor]]:
     """Compare a tied head with a separate one: add the embedding as head where only one has it."""
-    for mine, other in ((one, two), (two, one)):
+    for mine, other in ((left, right), (right, left)):
         if HEAD in other and HEAD not in mine and EMBEDDING in mine:
             mine[HEAD] = replace(mine[EMBEDDING], name=HEAD)
-    return one, two
+    return left, right
 
 
 def _shift(first: Package, second: Package) -> float:
     """Return what to add to the second package's norms: ±1 if only one of them stores w - 1."""
     offsets = [
-        one.manifest.inference.normalization.rms_norm_weight_offset for one in (first, second)
+        package.manifest.inference.normalization.rms_norm_weight_offset
+        for package in (first, second)
     ]
     return float(offsets[1]) - float(offsets[0])
 
 
 def _compare(
-    first: Package, second: Package, shift: float, one: LogicalTensor, two: LogicalTensor
+    first: Package, second: Package, shift: float, left: LogicalTensor, right: LogicalTensor
 ) -> TensorDifference:
     result = TensorDifference(
-        name=one.name,
+        name=left.name,
         verdict=SHAPE,
-        shapes=(one.shape, two.shape),
-        dtypes=(one.dtype.name, two.dtype.name),
-        layouts=(one.layout.value, two.layout.value),
+        shapes=(left.shape, right.shape),
+        dtypes=(left.dtype.name, right.dtype.name),
+        layouts=(left.layout.value, right.layout.value),
     )
-    if one.shape != two.shape:
+    if left.shape != right.shape:
         return result
-    readers = RowReader(first, one), RowReader(second, two)
-    shift = shift if one.role == "norm" else 0.0
-    if not shift and (_same_bytes(readers, one, two) or _same_blocks(readers, one, two)):
+    readers = RowReader(first, left), RowReader(second, right)
+    shift = shift if left.role == "norm" else 0.0
+    if not shift and (_same_bytes(readers, left, right) or _same_blocks(readers, left, right)):
         return replace(result, verdict=SAME_BYTES, relative_rmse=0.0, largest=0.0)
     return _compare_values(readers, shift, result)
 
 
 def _same_bytes(
-    readers: tuple[RowReader, RowReader], one: LogicalTensor, two: LogicalTensor
+    readers: tuple[RowReader, RowReader], left: LogicalTensor, right: LogicalTensor
 ) -> bool:
     """Return whether the stored rows are equal; False if they are stored in different ways."""
-    if one.dtype != two.dtype or not (one.has_stored_rows and two.has_stored_rows):
+    if left.dtype != right.dtype or not (left.has_stored_rows and right.has_stored_rows):
         return False
     return all(
         np.array_equal(readers[0].stored(*chunk), readers[1].stored(*chunk))
@@ -242,7 +243,7 @@ def _same_bytes(
 
 
 def _same_blocks(
-    readers: tuple[RowReader, RowReader], one: LogicalTensor, two: LogicalTensor
+    readers: tuple[RowReader, RowReader], left: LogicalTensor, right: LogicalTensor
 ) -> bool:
     """Return whether two tensors whose blocks span several rows have the same stored blocks.
 
@@ -251,9 +252,9 @@ def _same_blocks(
     """
     places = [
         (each.dtype, each.layout, each.entry.shape, each.first, each.has_stored_rows)
-        for each in (one, two)
+        for each in (left, right)
     ]
-    if one.has_stored_rows or places[0] != places[1]:
+    if left.has_stored_rows or places[0] != places[1]:
         return False
     return all(
         np.array_equal(readers[0].stored_blocks(*chunk), readers[1].stored_blocks(*chunk))
@@ -288,15 +289,17 @@ def _compare_values(
 
 
 def _fields(first: Package, second: Package) -> tuple[FieldDifference, ...]:
-    data = [one.manifest.model_dump(mode="json", by_alias=True) for one in (first, second)]
-    found = []
+    data = [package.manifest.model_dump(mode="json", by_alias=True) for package in (first, second)]
+    differences = []
     for blocks, is_storage in ((_MODEL_BLOCKS, False), (_STORAGE_BLOCKS, True)):
-        one, two = (_flat({block: values.get(block) for block in blocks}) for values in data)
-        for field in dict.fromkeys((*one, *two)):
-            if one.get(field) != two.get(field):
-                own = is_storage or field.startswith(_STORAGE_FIELDS)
-                found.append(FieldDifference(field, one.get(field), two.get(field), own))
-    return tuple(found)
+        left, right = (_flat({block: values.get(block) for block in blocks}) for values in data)
+        for field in dict.fromkeys((*left, *right)):
+            if left.get(field) != right.get(field):
+                is_stored = is_storage or field.startswith(_STORAGE_FIELDS)
+                differences.append(
+                    FieldDifference(field, left.get(field), right.get(field), is_stored)
+                )
+    return tuple(differences)
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:

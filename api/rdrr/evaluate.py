@@ -180,13 +180,14 @@ def compare(
     losses: tuple[list[F64], list[F64]] = ([], [])
     divergences, same = [], []
     for part in _windows(ids, window, progress):
-        found, wanted = (
-            log_softmax(one.logits(part[:-1], stepwise=stepwise)) for one in (model, base)
+        predicted, wanted = (
+            log_softmax(predictor.logits(part[:-1], stepwise=stepwise))
+            for predictor in (model, base)
         )
-        for where, logs in zip(losses, (found, wanted), strict=True):
+        for where, logs in zip(losses, (predicted, wanted), strict=True):
             where.append(_losses(logs, part))
-        divergences.append(divergence(wanted, found))
-        same.append(found.argmax(axis=1) == wanted.argmax(axis=1))
+        divergences.append(divergence(wanted, predicted))
+        same.append(predicted.argmax(axis=1) == wanted.argmax(axis=1))
     apart = np.concatenate(divergences)
     return Comparison(
         model=_mean(losses[0]),
@@ -225,6 +226,7 @@ def _windows(
 ) -> Iterator[Sequence[int]]:
     if window < 2:
         raise UsageError("`window` is too small", expected="2 tokens or more", found=window)
+    # A last window of a single token would have nothing to predict.
     for first in range(0, len(ids) - 1, window):
         part = ids[first : first + window]
         yield part
@@ -243,7 +245,7 @@ def _ids(model: Model, text: str | Sequence[int], limit: int | None) -> list[int
 def _check_same_tokens(
     model: Model, base: Model, text: str | Sequence[int], limit: int | None, ids: list[int]
 ) -> None:
-    sizes = [one.package.manifest.architecture.vocab_size for one in (model, base)]
+    sizes = [predictor.package.manifest.architecture.vocab_size for predictor in (model, base)]
     if sizes[0] != sizes[1] or _ids(base, text, limit) != ids:
         raise UsageError(
             "the tokenizers of the two packages differ",

@@ -99,9 +99,9 @@ def measure_importance(
         lambda: CpuBackend(opened, context=context_of(opened, window), observe=sums.add),
     )
     with Model(opened, OpenedBackend(backend, "backend cpu (torch)", ())) as model:
-        found = perplexity(model, text, window=window, limit=limit, progress=progress)
-    entries = write_imatrix(out, sums.activations(), Origin(origin, found.windows, window))
-    return Importance(str(out), entries, found.tokens, found.perplexity)
+        measured = perplexity(model, text, window=window, limit=limit, progress=progress)
+    entries = write_imatrix(out, sums.activations(), Origin(origin, measured.windows, window))
+    return Importance(str(out), entries, measured.tokens, measured.perplexity)
 
 
 class _SquareSums:

@@ -152,7 +152,7 @@ class RdrrLM(TemplateLM):  # type: ignore[misc, unused-ignore]
 
         Requests with the same context follow each other, so that it is run once for all of them.
         """
-        found: list[Scored | None] = [None] * len(requests)
+        answers: list[Scored | None] = [None] * len(requests)
         order = sorted(range(len(requests)), key=lambda index: requests[index][1])
         bar = tqdm(total=len(requests), disable=disable_tqdm, desc="log-likelihoods")
         for _context, group in groupby(order, key=lambda index: self._kept(*requests[index][1:])):
@@ -161,12 +161,12 @@ class RdrrLM(TemplateLM):  # type: ignore[misc, unused-ignore]
                 list(_context), [requests[index][2] for index in indices]
             )
             for index, score in zip(indices, scores, strict=True):
-                found[index] = answer = (score.total, score.is_greedy)
+                answers[index] = answer = (score.total, score.is_greedy)
                 if requests[index][0] is not None:
                     self.cache_hook.add_partial("loglikelihood", requests[index][0], answer)
             bar.update(len(indices))
         bar.close()
-        return [one for one in found if one is not None]
+        return [answer for answer in answers if answer is not None]
 
     def _kept(self, context: Sequence[int], continuation: Sequence[int]) -> tuple[int, ...]:
         """Return the end of a context that fits beside its continuation.
@@ -188,7 +188,7 @@ class RdrrLM(TemplateLM):  # type: ignore[misc, unused-ignore]
         self, requests: Sequence[Any], disable_tqdm: bool = False
     ) -> list[float]:
         """Return the log-likelihood of each whole text, in windows as long as the context."""
-        found = []
+        totals = []
         for request in tqdm(requests, disable=disable_tqdm, desc="rolling log-likelihoods"):
             (text,) = request.args
             windows = get_rolling_token_windows(
@@ -197,11 +197,11 @@ class RdrrLM(TemplateLM):  # type: ignore[misc, unused-ignore]
                 max_seq_len=self.max_length,
                 context_len=1,
             )
-            parts = [(None, *make_disjoint_window(one)) for one in windows]
-            total = sum(one for one, _ in self._loglikelihood_tokens(parts, disable_tqdm=True))
+            parts = [(None, *make_disjoint_window(window)) for window in windows]
+            total = sum(score for score, _ in self._loglikelihood_tokens(parts, disable_tqdm=True))
             self.cache_hook.add_partial("loglikelihood_rolling", (text,), total)
-            found.append(total)
-        return found
+            totals.append(total)
+        return totals
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Return a text for each request, which ends before the first of its stop strings."""
@@ -222,7 +222,7 @@ class RdrrLM(TemplateLM):  # type: ignore[misc, unused-ignore]
     def _generate(self, prompts: Sequence[str], given: Mapping[str, Any]) -> list[str]:
         """Continue prompts that have the same arguments of generation."""
         options = normalize_gen_kwargs(dict(given), self.max_gen_toks)
-        stop = [one for one in options["until"] if one]
+        stop = [string for string in options["until"] if string]
         max_tokens = int(options["max_gen_toks"])
         room = self.max_length - max_tokens
         if room < 1:
@@ -237,12 +237,14 @@ class RdrrLM(TemplateLM):  # type: ignore[misc, unused-ignore]
             **{key: options[key] for key in _SAMPLING if options.get(key) is not None}
         )
         if len(ids) == 1:  # it can stop at a stop string; a batch runs on
-            one = self.model.generate(ids[0], sampling=sampling, max_tokens=max_tokens, stop=stop)
-            return [one.read()]
+            generation = self.model.generate(
+                ids[0], sampling=sampling, max_tokens=max_tokens, stop=stop
+            )
+            return [generation.read()]
         done = self.model.generate_batch(
             ids, sampling=sampling, max_tokens=max_tokens, sequences=len(ids)
         )
-        return [_before(one.text, stop) for one in done]
+        return [_before(completion.text, stop) for completion in done]
 
     def apply_chat_template(
         self, chat_history: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True
@@ -286,7 +288,7 @@ def _batches(indices: Sequence[int], size: int) -> Iterator[Sequence[int]]:
 
 def _before(text: str, stop: Iterable[str]) -> str:
     """Return the text before the first of the stop strings."""
-    return text[: min((text.find(one) for one in stop if one in text), default=len(text))]
+    return text[: min((text.find(string) for string in stop if string in text), default=len(text))]
 
 
 if __name__ == "__main__":

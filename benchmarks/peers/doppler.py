@@ -48,14 +48,14 @@ def pack(dawn: Path, archive: Path) -> None:
     """
     node = shutil.which("node")
     modules = dawn / "node_modules"
-    missing = [one for one in MODULES if not (modules / one).exists()]
+    missing = [module for module in MODULES if not (modules / module).exists()]
     if node is None or missing:
         raise DopplerError(f"run .ci/dawn first: {missing or 'node'} is missing")
     archive.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(archive, "w:xz") as made:
-        made.add(Path(node).resolve(), "bin/node")
-        for one in MODULES:
-            made.add(modules / one, f"node_modules/{one}")
+    with tarfile.open(archive, "w:xz") as tar:
+        tar.add(Path(node).resolve(), "bin/node")
+        for module in MODULES:
+            tar.add(modules / module, f"node_modules/{module}")
 
 
 @contextmanager
@@ -101,8 +101,8 @@ class Doppler:
     """
 
     def __init__(self, folder: Path, package: Path) -> None:
-        own = folder / "bin" / "node"
-        node = str(own) if own.is_file() else "node"
+        bundled = folder / "bin" / "node"
+        node = str(bundled) if bundled.is_file() else "node"
         self._process = subprocess.Popen(
             [node, str(PROGRAM), str(folder), str(package)],
             stdin=subprocess.PIPE,
@@ -124,10 +124,10 @@ class Doppler:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"prompt": list(prompt), "tokens": tokens}) + "\n")
         self._process.stdin.flush()
-        found = self._answer()
-        if found["error"] is not None:
-            raise DopplerError(found["error"])
-        return Generation(tuple(found["ids"]), found["seconds"])
+        answer = self._answer()
+        if answer["error"] is not None:
+            raise DopplerError(answer["error"])
+        return Generation(tuple(answer["ids"]), answer["seconds"])
 
     def close(self) -> None:
         """End the process."""

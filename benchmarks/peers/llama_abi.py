@@ -175,9 +175,9 @@ def check_defaults(params: c.Structure, expected: Mapping[str, Any]) -> None:
     """
     for name, *_ in params._fields_:
         value = getattr(params, name)
-        found = value if isinstance(value, (bool, int, float)) else bool(value)
-        if found != expected.get(name, 0):
+        actual = value if isinstance(value, (bool, int, float)) else bool(value)
+        if actual != expected.get(name, 0):
             raise UnavailableError(
                 f"this is another release of llama.cpp: the default of "
-                f"{type(params).__name__}.{name} is {found}, expected {expected.get(name, 0)}"
+                f"{type(params).__name__}.{name} is {actual}, expected {expected.get(name, 0)}"
             )

@@ -66,17 +66,17 @@ def unpacked(path: Path) -> Iterator[Path]:
             root = Path(scratch)
             with tarfile.open(path) as archive:
                 archive.extractall(root, filter="data")
-        found = sorted(root.rglob("libllama.*so*")) if root.is_dir() else []
-        if not found:
+        libraries = sorted(root.rglob("libllama.*so*")) if root.is_dir() else []
+        if not libraries:
             raise UnavailableError(f"no libllama at {path}")
-        yield found[0].parent
+        yield libraries[0].parent
 
 
 def _load(folder: Path, pattern: str) -> c.CDLL:
-    found = sorted(folder.glob(pattern))
-    if not found:
+    paths = sorted(folder.glob(pattern))
+    if not paths:
         raise OSError(f"no {pattern} in {folder}")
-    return c.CDLL(str(found[0]), mode=c.RTLD_GLOBAL)
+    return c.CDLL(str(paths[0]), mode=c.RTLD_GLOBAL)
 
 
 class LlamaCpp:
@@ -123,11 +123,11 @@ class LlamaCpp:
 
     def devices(self) -> list[PeerDevice]:
         """Return all devices, including the CPU."""
-        found = []
+        devices = []
         for index in range(self._ggml.ggml_backend_dev_count()):
             handle = self._ggml.ggml_backend_dev_get(index)
             base = self._base
-            found.append(
+            devices.append(
                 PeerDevice(
                     base.ggml_backend_dev_name(handle).decode(),
                     base.ggml_backend_dev_description(handle).decode(),
@@ -135,7 +135,7 @@ class LlamaCpp:
                     handle,
                 )
             )
-        return found
+        return devices
 
     def device(self, wanted: str = "Vulkan") -> PeerDevice:
         """Return the first device whose name or description contains `wanted`.
@@ -144,10 +144,10 @@ class LlamaCpp:
             UnavailableError: There is no such device.
         """
         devices = self.devices()
-        for one in devices:
-            if wanted.lower() in f"{one.name} {one.description}".lower():
-                return one
-        names = ", ".join(f"{one.name} ({one.description})" for one in devices) or "none"
+        for device in devices:
+            if wanted.lower() in f"{device.name} {device.description}".lower():
+                return device
+        names = ", ".join(f"{device.name} ({device.description})" for device in devices) or "none"
         raise UnavailableError(f"llama.cpp has no device named {wanted}; it has {names}")
 
 

@@ -77,10 +77,10 @@ def quantize(
         )
     params.ftype = FILE_TYPES[recipe]
     if importance is not None:
-        arrays = {name: np.ascontiguousarray(one) for name, one in importance.items()}
+        arrays = {name: np.ascontiguousarray(array) for name, array in importance.items()}
         entries = [
-            _ImportanceEntry(name.encode(), one.ctypes.data, one.size)
-            for name, one in arrays.items()
+            _ImportanceEntry(name.encode(), array.ctypes.data, array.size)
+            for name, array in arrays.items()
         ]
         params.imatrix = (_ImportanceEntry * (len(entries) + 1))(*entries)
     function = library.llama.llama_model_quantize

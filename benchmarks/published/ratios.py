@@ -68,13 +68,13 @@ def show_ratios(ratios: Iterable[Mapping[str, Any]]) -> None:
     """Print ratios, as `Ratio.as_dict` returns them, with their gates and published ratios."""
     rows = [
         (
-            one["name"],
-            f"{one['median']:,.2f} ({one['least']:,.2f} to {one['most']:,.2f})",
-            _two_digits(one["gate"]),
-            _two_digits(one["published"]),
-            one["verdict"],
+            ratio["name"],
+            f"{ratio['median']:,.2f} ({ratio['least']:,.2f} to {ratio['most']:,.2f})",
+            _two_digits(ratio["gate"]),
+            _two_digits(ratio["published"]),
+            ratio["verdict"],
         )
-        for one in ratios
+        for ratio in ratios
     ]
     if rows:
         table(("ratio", "median (least to most)", "gate", "published", ""), rows)

@@ -58,8 +58,8 @@ def list_adapters() -> list[AdapterInfo]:
             hint="use the CPU: `backend` cpu, or `device` cpu for a conversion",
         ) from None
     parse_types_of_wgpu()
-    found = [_describe(adapter) for adapter in wgpu.gpu.enumerate_adapters_sync()]
-    return sorted(found, key=_preference)
+    adapters = [_describe(adapter) for adapter in wgpu.gpu.enumerate_adapters_sync()]
+    return sorted(adapters, key=_preference)
 
 
 def find_adapter(adapters: Sequence[AdapterInfo], name: str) -> AdapterInfo | None:
@@ -68,9 +68,9 @@ def find_adapter(adapters: Sequence[AdapterInfo], name: str) -> AdapterInfo | No
     Adapters of OpenGL are considered last.
     """
     wanted = name.lower()
-    for one in [*_usable(adapters), *adapters]:
-        if wanted in f"{one.name} {one.backend} {one.driver}".lower():
-            return one
+    for adapter in [*_usable(adapters), *adapters]:
+        if wanted in f"{adapter.name} {adapter.backend} {adapter.driver}".lower():
+            return adapter
     return None
 
 
@@ -85,20 +85,20 @@ def choose_adapter(adapters: Sequence[AdapterInfo], name: str | None = None) -> 
         raise DeviceError("no WebGPU adapter on this machine", hint=NO_ADAPTER_HINT)
     if name is None:
         return usable[0]
-    found = find_adapter(adapters, name)
-    if found is None:
+    adapter = find_adapter(adapters, name)
+    if adapter is None:
         raise DeviceError("no such adapter", expected=names(adapters), found=name, hint=LIST_HINT)
-    return found
+    return adapter
 
 
 def names(adapters: Sequence[AdapterInfo]) -> str:
     """Return the names of the usable adapters, joined by "or" for messages."""
-    return " or ".join(dict.fromkeys(one.name for one in _usable(adapters)))
+    return " or ".join(dict.fromkeys(adapter.name for adapter in _usable(adapters)))
 
 
 def _usable(adapters: Sequence[AdapterInfo]) -> list[AdapterInfo]:
     """Return the adapters other than OpenGL ones, or all if there are only OpenGL ones."""
-    return [one for one in adapters if one.backend != "OpenGL"] or list(adapters)
+    return [adapter for adapter in adapters if adapter.backend != "OpenGL"] or list(adapters)
 
 
 def _describe(adapter: Any) -> AdapterInfo:
@@ -116,6 +116,6 @@ def _describe(adapter: Any) -> AdapterInfo:
     )
 
 
-def _preference(one: AdapterInfo) -> tuple[bool, int, str]:
+def _preference(adapter: AdapterInfo) -> tuple[bool, int, str]:
     order = {"DiscreteGPU": 0, "IntegratedGPU": 1, "VirtualGPU": 2, "Unknown": 3, "CPU": 4}
-    return one.backend == "OpenGL", order.get(one.type, 3), one.name
+    return adapter.backend == "OpenGL", order.get(adapter.type, 3), adapter.name

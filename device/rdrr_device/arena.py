@@ -34,8 +34,8 @@ class Arena:
     @property
     def size(self) -> int:
         """Bytes of all buffers, including those of the pools."""
-        own: int = sum(one.buffer.size for one in self._slices)
-        return own + sum(one.size for one in self._pools)
+        direct: int = sum(part.buffer.size for part in self._slices)
+        return direct + sum(pool.size for pool in self._pools)
 
     @property
     def device(self) -> Device:
@@ -59,9 +59,9 @@ class Arena:
 
     def upload(self, label: str, data: Any) -> BufferSlice:
         """Create a storage buffer that holds `data`: a contiguous array, a multiple of 4 bytes."""
-        made = self.empty(label, memoryview(data).nbytes)
-        self._device.write(made, data)
-        return made
+        part = self.empty(label, memoryview(data).nbytes)
+        self._device.write(part, data)
+        return part
 
     def write(self, target: BufferSlice, data: Any, offset: int = 0) -> None:
         """Copy host bytes into a slice, see `Device.write`."""
@@ -77,19 +77,19 @@ class Arena:
             total: Expected bytes of all slices, each rounded up to a multiple of
                 `OFFSET_ALIGNMENT`; the buffers are made as large as that needs.
         """
-        made = _Pool(self._device, f"{self._label}.{label}", total)
-        self._pools.append(made)
-        return made
+        pool = _Pool(self._device, f"{self._label}.{label}", total)
+        self._pools.append(pool)
+        return pool
 
     @contextmanager
     def temporary(self) -> Iterator[Arena]:
         """Yield an arena on the same device, which is freed at the end of the `with` block."""
-        with arena(self._device, f"{self._label}.temporary") as made:
-            yield made
+        with arena(self._device, f"{self._label}.temporary") as scoped:
+            yield scoped
 
     def run(self, *dispatches: Dispatch) -> None:
         """Submit dispatches on buffers of this device, in order."""
-        self._device.submit([self._device.bind(one) for one in dispatches], 1)
+        self._device.submit([self._device.bind(dispatch) for dispatch in dispatches], 1)
 
     def wait(self) -> None:
         """Wait until the device is idle, which also frees the host's copies of written data."""
@@ -97,8 +97,8 @@ class Arena:
 
     def dispose(self) -> None:
         """Free every buffer; their slices must not be used afterwards."""
-        for one in self._slices:
-            self._device.free_buffer(one.buffer)
+        for part in self._slices:
+            self._device.free_buffer(part.buffer)
         for pool in self._pools:
             pool.dispose()
         self._slices.clear()
@@ -127,17 +127,17 @@ class _Pool(Arena):
             name = f"{self._label}.{len(self._slices)}"
             self._free = BufferSlice(self._device.create_buffer(name, page), 0, page)
             self._slices.append(self._free)
-        made = self._free.range(0, align(max(size, 4), 4))
+        part = self._free.range(0, align(max(size, 4), 4))
         self._free = self._free.range(needed, self._free.size - needed)
         self._left -= needed
-        return made
+        return part
 
 
 @contextmanager
 def arena(device: Device, label: str = "arena") -> Iterator[Arena]:
     """Yield an `Arena` that is freed at the end of the `with` block."""
-    made = Arena(device, label)
+    scoped = Arena(device, label)
     try:
-        yield made
+        yield scoped
     finally:
-        made.dispose()
+        scoped.dispose()

@@ -73,7 +73,7 @@ def bind_group_entries(buffers: Sequence[BufferSlice]) -> list[dict[str, Any]]:
     return [
         {
             "binding": index,
-            "resource": {"buffer": one.buffer, "offset": one.offset, "size": one.size},
+            "resource": {"buffer": part.buffer, "offset": part.offset, "size": part.size},
         }
-        for index, one in enumerate(buffers)
+        for index, part in enumerate(buffers)
     ]

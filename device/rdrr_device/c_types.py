@@ -86,18 +86,18 @@ def parse_types(
     Returns:
         Whether it worked; if not, the types are parsed on first use, as without this call.
     """
-    plain, elements = [*types], [one.replace("[]", "*") for one in arrays]
-    callbacks = [one.replace("void(", "void(*)(", 1) for one in functions]
+    plain, elements = [*types], [array.replace("[]", "*") for array in arrays]
+    callbacks = [function.replace("void(", "void(*)(", 1) for function in functions]
     names = [*plain, *arrays, *functions]
     try:
         known = ffi._parsed_types
         if all(name in known for name in names):
             return True
         parameters = ", ".join([*plain, *elements, *callbacks])
-        made = list(ffi.typeof(f"void(*)({parameters})").args)
+        parsed = list(ffi.typeof(f"void(*)({parameters})").args)
         for index in range(len(plain), len(plain) + len(elements)):
-            made[index] = ffi._backend.new_array_type(made[index], None)
-        for name, ctype in zip(names, made, strict=True):
+            parsed[index] = ffi._backend.new_array_type(parsed[index], None)
+        for name, ctype in zip(names, parsed, strict=True):
             known.setdefault(name, (ctype, name in functions))
     except (AttributeError, TypeError, ValueError, import_module("cffi").CDefError):
         return False

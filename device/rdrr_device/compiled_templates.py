@@ -39,14 +39,19 @@ class CompiledTemplates(jinja2.FileSystemBytecodeCache):
             super().dump_bytecode(bucket)
 
 
-def compiled_templates(package: str, made: jinja2.Environment) -> CompiledTemplates | None:
+def compiled_templates(package: str, environment: jinja2.Environment) -> CompiledTemplates | None:
     """Return where the compiled templates of a package are kept; None for a user without a home.
 
     Args:
         package: Name of the Python package that contains the templates.
-        made: The environment, on whose options the result of compiling depends.
+        environment: The environment, on whose options the result of compiling depends.
     """
-    options = (made.trim_blocks, made.lstrip_blocks, made.keep_trailing_newline, made.autoescape)
+    options = (
+        environment.trim_blocks,
+        environment.lstrip_blocks,
+        environment.keep_trailing_newline,
+        environment.autoescape,
+    )
     how = sha256(repr((jinja2.__version__, options)).encode()).hexdigest()[:12]
     try:
         return CompiledTemplates(cache_folder() / "templates" / f"{package}-{how}")

@@ -19,7 +19,7 @@ class _Sums:
 
     def since(self, earlier: Self) -> Self:
         """Return the differences to an earlier copy."""
-        names = (one.name for one in fields(self))
+        names = (counter.name for counter in fields(self))
         return type(self)(**{name: getattr(self, name) - getattr(earlier, name) for name in names})
 
 

@@ -139,15 +139,15 @@ class Device:
         self._freed.add(buffer)
         buffer.destroy()
 
-    def check_alive(self, one: BufferSlice) -> None:
+    def check_alive(self, part: BufferSlice) -> None:
         """Check that the buffer of a slice has not been freed.
 
         Raises:
             DeviceError: The buffer has been freed.
         """
         # wgpu-native aborts the process when work on a freed buffer is submitted.
-        if one.buffer in self._freed:
-            raise DeviceError("the buffer has been freed", where=one.buffer.label)
+        if part.buffer in self._freed:
+            raise DeviceError("the buffer has been freed", where=part.buffer.label)
 
     def write(self, target: BufferSlice, data: Any, offset: int = 0) -> None:
         """Copy host data into a slice, `offset` bytes after its start.
@@ -266,8 +266,8 @@ class Device:
         Raises:
             DeviceError: The buffers do not match the kernel's bindings, or one has been freed.
         """
-        for one in dispatch.buffers:
-            self.check_alive(one)
+        for part in dispatch.buffers:
+            self.check_alive(part)
         return self._pipelines.bind(dispatch)
 
     def encode(self, compute_pass: Any, bound: Sequence[BoundDispatch], rows: int) -> None:

@@ -39,16 +39,16 @@ class DryRunArena(Arena):
     def pool(self, label: str, total: int) -> DryRunArena:
         """Return a dry-run arena whose slices count as many bytes as they would take in a pool."""
         del total
-        made = DryRunArena(self._device, label, OFFSET_ALIGNMENT)
-        self._pools.append(made)
-        return made
+        pool = DryRunArena(self._device, label, OFFSET_ALIGNMENT)
+        self._pools.append(pool)
+        return pool
 
     def empty(self, label: str, size: int) -> BufferSlice:
         """Return a slice of a stand-in of at least `size` bytes."""
         size = align(max(size, 4), self._alignment)
-        made = BufferSlice(DryRunBuffer(label, size), 0, size)
-        self._slices.append(made)
-        return made
+        part = BufferSlice(DryRunBuffer(label, size), 0, size)
+        self._slices.append(part)
+        return part
 
     def upload(self, label: str, data: Any) -> BufferSlice:
         """Return a slice of a stand-in that is as large as the data."""

@@ -83,7 +83,7 @@ class Native:
         """
         ffi, lib, libf = self._ffi, self._lib, self._api.libf
         statuses: list[int] = []
-        keep = ffi.new_handle(statuses)
+        keep = ffi.new_handle(statuses)  # the callback needs it as long as the copy is under way
         info = ffi.new("WGPUBufferMapCallbackInfo *")
         info.mode = lib.WGPUCallbackMode_AllowProcessEvents
         info.callback = self._mapped
@@ -142,6 +142,7 @@ class Native:
         descriptor.nextInChain = ffi.cast("WGPUChainedStruct *", source)
         descriptor.label.data = name
         descriptor.label.length = len(name) - 1
+        # cffi frees `text` and `name` with their Python objects, so both are kept until here.
         handle = api.libf.wgpuDeviceCreateShaderModuleTrusted(device._internal, descriptor, 0)
         return api.GPUShaderModule(label, handle, device)
 

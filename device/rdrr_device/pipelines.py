@@ -68,7 +68,7 @@ class Pipelines:
         self._counters = counters
         self._shares = shares
         self._constants: dict[bytes, BufferSlice] = {}
-        self._made: dict[Kernel, Built] = {}
+        self._built: dict[Kernel, Built] = {}
         self._ahead: dict[Kernel, Future[Built]] = {}
         self._modules: dict[str, Future[Any]] = {}
         self._lock = Lock()
@@ -81,8 +81,10 @@ class Pipelines:
         """
         if self._native is None:
             return  # only wgpu-native is known to take calls from several threads
-        wanted = dict.fromkeys(self._shared(one).kernel for one in kernels)
-        new = [one for one in wanted if one not in self._made and one not in self._ahead]
+        wanted = dict.fromkeys(self._shared(kernel).kernel for kernel in kernels)
+        new = [
+            kernel for kernel in wanted if kernel not in self._built and kernel not in self._ahead
+        ]
         if not new:
             return
         pool = ThreadPoolExecutor(min(len(new), os.cpu_count() or 1, MAX_BUILDERS), "compile")
@@ -102,12 +104,12 @@ class Pipelines:
             DeviceError: The shader does not compile, or the device does not support it.
         """
         kernel = self._shared(kernel).kernel
-        made = self._made.get(kernel)
-        if made is None:
+        built = self._built.get(kernel)
+        if built is None:
             with device_errors(f"building kernel {kernel.label}"):
-                made = self._made[kernel] = self._take(kernel)
+                built = self._built[kernel] = self._take(kernel)
             self._counters.pipeline_creates += 1
-        return made
+        return built
 
     def bind(self, dispatch: Dispatch) -> BoundDispatch:
         """Create the bind group of a dispatch, none of whose buffers has been freed.
@@ -131,13 +133,13 @@ class Pipelines:
 
     def clear(self) -> None:
         """Drop all pipelines and shader modules, once none is being built any more."""
-        started = [one for one in self._ahead.values() if not one.cancel()]
+        started = [future for future in self._ahead.values() if not future.cancel()]
         wait(started)
         self._ahead.clear()
-        self._made.clear()
+        self._built.clear()
         self._modules.clear()
-        for one in self._constants.values():
-            one.buffer.destroy()
+        for constants in self._constants.values():
+            constants.buffer.destroy()
         self._constants.clear()
 
     def _shared(self, kernel: Kernel) -> SharedKernel:
@@ -150,10 +152,10 @@ class Pipelines:
         import wgpu
 
         if constants not in self._constants:
-            made = self._gpu.create_buffer_with_data(
+            buffer = self._gpu.create_buffer_with_data(
                 label="constants", data=constants, usage=wgpu.BufferUsage.UNIFORM
             )
-            self._constants[constants] = BufferSlice(made, 0, len(constants))
+            self._constants[constants] = BufferSlice(buffer, 0, len(constants))
         return self._constants[constants]
 
     def _take(self, kernel: Kernel) -> Built:
@@ -165,17 +167,18 @@ class Pipelines:
 
     def _module(self, kernel: Kernel) -> Any:
         """Return the shader module of a kernel, which kernels with the same source share."""
+        # The first thread compiles, outside of the lock, and the others wait for its result.
         with self._lock:
-            found = self._modules.get(kernel.source)
-            is_new = found is None
-            if found is None:
-                found = self._modules[kernel.source] = Future()
+            module = self._modules.get(kernel.source)
+            is_new = module is None
+            if module is None:
+                module = self._modules[kernel.source] = Future()
         if is_new:
             try:
-                found.set_result(self._compile(kernel))
-            except BaseException as error:
-                found.set_exception(error)
-        return found.result()
+                module.set_result(self._compile(kernel))
+            except BaseException as error:  # otherwise those that wait would wait for ever
+                module.set_exception(error)
+        return module.result()
 
     def _compile(self, kernel: Kernel) -> Any:
         if kernel.trusted and self._native is not None:
@@ -228,10 +231,10 @@ class Recorder:
             self._native.encode(compute_pass, launches)
             return len(launches)
         serving = serving_of(bound, rows)
-        for one in serving:
-            compute_pass.set_pipeline(one.pipeline)
-            compute_pass.set_bind_group(0, one.bind_group)
-            compute_pass.dispatch_workgroups(*one.work.counts(rows))
+        for dispatch in serving:
+            compute_pass.set_pipeline(dispatch.pipeline)
+            compute_pass.set_bind_group(0, dispatch.bind_group)
+            compute_pass.dispatch_workgroups(*dispatch.work.counts(rows))
         return len(serving)
 
     def clear(self) -> None:
@@ -244,21 +247,21 @@ class Recorder:
         They are remembered by the identity of `bound`, which is the same object for each replay.
         """
         key = (id(bound), rows)
-        found = self._replayed.get(key)
-        if found is None or found[0] is not bound:
-            found = self._replayed[key] = (bound, _launches(bound, rows))
+        cached = self._replayed.get(key)
+        if cached is None or cached[0] is not bound:
+            cached = self._replayed[key] = (bound, _launches(bound, rows))
             while len(self._replayed) > REMEMBERED_PROGRAMS:
                 self._replayed.pop(next(iter(self._replayed)))
-        return found[1]
+        return cached[1]
 
 
 def serving_of(bound: Sequence[BoundDispatch], rows: int) -> list[BoundDispatch]:
     """Return the dispatches that a pass over `rows` token rows includes, in order."""
-    return [one for one in bound if one.work.serves(rows)]
+    return [dispatch for dispatch in bound if dispatch.work.serves(rows)]
 
 
 def _launches(bound: Sequence[BoundDispatch], rows: int) -> list[Launch]:
     return [
-        (one.pipeline._internal, one.bind_group._internal, *one.work.counts(rows))
-        for one in serving_of(bound, rows)
+        (dispatch.pipeline._internal, dispatch.bind_group._internal, *dispatch.work.counts(rows))
+        for dispatch in serving_of(bound, rows)
     ]

@@ -107,6 +107,7 @@ class Readback:
             encoder.copy_buffer_to_buffer(part.buffer, part.offset, staging, at, part.size)
             at += part.size
         if not parts:
+            # Mapping the buffer waits for this submission only if it uses the buffer.
             encoder.clear_buffer(staging, 0, MAP_ALIGNMENT)
         index = self._submit(encoder.finish())
         self._device.counters.submits += 1
@@ -180,14 +181,14 @@ class Readback:
                 self._device.memory.add(-staging.size)
                 staging.destroy()
                 break
-        made = self._create(max(size, STAGING_BYTES))
-        self._device.memory.add(made.size)
-        return made
+        staging = self._create(max(size, STAGING_BYTES))
+        self._device.memory.add(staging.size)
+        return staging
 
     def _create(self, size: int) -> Any:
         import wgpu
 
         usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
-        made = self._device.wgpu.create_buffer(label="staging", size=align(size), usage=usage)
+        staging = self._device.wgpu.create_buffer(label="staging", size=align(size), usage=usage)
         self._device.counters.buffer_creates += 1
-        return made
+        return staging

@@ -91,7 +91,7 @@ def _environment(package: str) -> jinja2.Environment:
         path = files(package).joinpath(name)
         return path.read_text(encoding="utf-8") if path.is_file() else None
 
-    made = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(load),
         undefined=jinja2.StrictUndefined,
         autoescape=False,
@@ -99,8 +99,8 @@ def _environment(package: str) -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.bytecode_cache = compiled_templates(package, made)
-    return made
+    environment.bytecode_cache = compiled_templates(package, environment)
+    return environment
 
 
 @cache
@@ -122,10 +122,10 @@ def _first_uses() -> Callable[[str], bool]:
 
 @cache
 def _digest(package: str) -> str:
-    found = sha256()
+    hasher = sha256()
     for path, file in sorted(_sources(files(package)).items()):
-        found.update(path.encode() + b"\0" + file.read_bytes())
-    return found.hexdigest()
+        hasher.update(path.encode() + b"\0" + file.read_bytes())
+    return hasher.hexdigest()
 
 
 def _sources(folder: Traversable) -> dict[str, Traversable]:
@@ -167,11 +167,11 @@ def storage_bindings(source: str) -> tuple[Binding, ...]:
 def with_binding_numbers(source: str) -> str:
     """Return a source whose storage buffers are numbered, in order, as bindings of group 0."""
     numbers = count()
-    return _STORAGE.sub(lambda one: f"@group(0) @binding({next(numbers)}) {one[0]}", source)
+    return _STORAGE.sub(lambda match: f"@group(0) @binding({next(numbers)}) {match[0]}", source)
 
 
 @cache
 def overrides(source: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of a source's override constants: all, and those without a default."""
-    found = _OVERRIDE.findall(source)
-    return frozenset(name for name, _ in found), frozenset(name for name, has in found if not has)
+    pairs = _OVERRIDE.findall(source)
+    return frozenset(name for name, _ in pairs), frozenset(name for name, has in pairs if not has)

@@ -28,6 +28,7 @@ ALIGNMENT = 16
 _DECLARATION = re.compile(r"^override\s+(\w+)\s*:\s*(u32|i32|f32|bool)\s*(=[^;]*)?;", re.MULTILINE)
 _FUNCTION = re.compile(r"\bfn\s+\w+[^{]*\{")
 _WORD = re.compile(r"\w+")
+# WGSL does not allow a bool in a uniform buffer, so it is a word there.
 _PACKED: Mapping[str, str] = {"u32": "<I", "i32": "<i", "f32": "<f", "bool": "<I"}
 
 
@@ -69,13 +70,13 @@ def shared(kernel: Kernel) -> SharedKernel:
     ]
     data = b"".join(packed)
     moved = {name for name, _ in split.moved}
-    made = replace(
+    reduced = replace(
         kernel,
         source=split.source,
-        overrides=tuple(one for one in kernel.overrides if one[0] not in moved),
+        overrides=tuple(override for override in kernel.overrides if override[0] not in moved),
         bindings=(*kernel.bindings, Binding(NAME, Access.UNIFORM)),
     )
-    return SharedKernel(made, data + bytes(-len(data) % ALIGNMENT))
+    return SharedKernel(reduced, data + bytes(-len(data) % ALIGNMENT))
 
 
 @cache
@@ -84,16 +85,17 @@ def _split(source: str, given: frozenset[str], binding: int) -> _Split:
     text = without_comments(source)
     needed = set(_WORD.findall(_DECLARATION.sub(_initializer, _outside_functions(text))))
     moved = tuple(
-        (one[1], one[2])
-        for one in _DECLARATION.finditer(text)
-        if one[1] in given and one[1] not in needed
+        (match[1], match[2])
+        for match in _DECLARATION.finditer(text)
+        if match[1] in given and match[1] not in needed
     )
     if not moved:
         return _Split(source, ())
     kinds = dict(moved)
-    text = _DECLARATION.sub(lambda one: "" if one[1] in kinds else one[0], text)
+    text = _DECLARATION.sub(lambda match: "" if match[1] in kinds else match[0], text)
+    # Not behind a dot, where the same word would be the member of a struct.
     names = re.compile(rf"(?<![\w.])({'|'.join(kinds)})(?!\w)")
-    text = names.sub(lambda one: _read(one[1], kinds[one[1]]), text)
+    text = names.sub(lambda match: _read(match[1], kinds[match[1]]), text)
     members = "\n".join(f"    {name}: {kind.replace('bool', 'u32')}," for name, kind in moved)
     declared = f"@group(0) @binding({binding}) var<uniform> {NAME}: LaunchConstants;"
     return _Split(f"{text}\nstruct LaunchConstants {{\n{members}\n}}\n{declared}\n", moved)
@@ -112,9 +114,9 @@ def _read(name: str, kind: str) -> str:
 def _outside_functions(text: str) -> str:
     """Return a source without the bodies of its functions."""
     kept, at = [], 0
-    while (found := _FUNCTION.search(text, at)) is not None:
-        kept.append(text[at : found.end()])
-        depth, at = 1, found.end()
+    while (match := _FUNCTION.search(text, at)) is not None:
+        kept.append(text[at : match.end()])
+        depth, at = 1, match.end()
         while depth:
             depth += {"{": 1, "}": -1}.get(text[at], 0)
             at += 1

@@ -110,12 +110,12 @@ class PassSubmitter:
         Repeated calls return the same objects, since the recorder remembers them by identity.
         """
         key = (id(bound), parts)
-        found = self._split.get(key)
-        if found is None or found[0] is not bound:
-            found = self._split[key] = (bound, *parts.of(bound))
+        cached = self._split.get(key)
+        if cached is None or cached[0] is not bound:
+            cached = self._split[key] = (bound, *parts.of(bound))
             while len(self._split) > REMEMBERED_PROGRAMS:
                 self._split.pop(next(iter(self._split)))
-        return found[1:]
+        return cached[1:]
 
     def _submit(self, bound: Sequence[BoundDispatch], rows: int, times: int) -> None:
         device, timer = self._device, self._device.timer

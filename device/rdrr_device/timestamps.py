@@ -108,7 +108,7 @@ class Timer:
         gpu = self._device.wgpu
         encoding = perf_counter()
         encoder = gpu.create_command_encoder(label="timed")
-        for index, one in enumerate(passes):
+        for index, dispatches in enumerate(passes):
             which, at = divmod(2 * index, QUERIES)
             timed = encoder.begin_compute_pass(
                 label="timed",
@@ -118,7 +118,7 @@ class Timer:
                     "end_of_pass_write_index": at + 1,
                 },
             )
-            self._device.encode(timed, one, rows)
+            self._device.encode(timed, dispatches, rows)
             timed.end()
         count = 2 * len(passes)
         for which in range(-(-count // QUERIES)):

@@ -87,11 +87,13 @@ class Tuning:
             default: Parameters used if none are stored, or if those stored are no candidates.
             candidates: Parameters that the kernel could run with on this device and shape.
         """
-        others = tuple(one for one in dict.fromkeys(candidates) if one != default)
+        others = tuple(candidate for candidate in dict.fromkeys(candidates) if candidate != default)
         stored = self.entries.get(name)
         used = default
         if stored is not None:
-            used = next((one for one in others if one.as_dict() == dict(stored)), default)
+            used = next(
+                (candidate for candidate in others if candidate.as_dict() == dict(stored)), default
+            )
         return TuningKey(name, default, used, others)
 
 

@@ -97,11 +97,11 @@ def unique_pairs(pairs: Pairs) -> dict[str, Any]:
     Raises:
         FormatError: A key occurs twice; JSON parsers differ in which of the values they keep.
     """
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise FormatError("a key occurs twice in one object", found=twice)
-    return made
+    return unique
 
 
 def check_bounds(raw: bytes, bounds: JsonBounds) -> None:
@@ -159,6 +159,8 @@ class _Counter:
         escaped = np.zeros(len(piece), np.bool_)
         backslashes = piece == ord("\\")
         if self._is_escaped or backslashes.any():
+            # The length of the run of backslashes up to each byte, of which only the parity counts,
+            # also that of a run which the piece before began.
             indices = np.arange(len(piece))
             others = np.maximum.accumulate(np.where(backslashes, -1, indices))
             runs = indices - others + (self._is_escaped & (others < 0))
@@ -171,5 +173,5 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON number")
 
 
-def _beyond(message: str, bound: object, found: object) -> FormatError:
-    return FormatError(message, expected=f"at most {bound}", found=found)
+def _beyond(message: str, bound: object, actual: object) -> FormatError:
+    return FormatError(message, expected=f"at most {bound}", found=actual)

@@ -101,9 +101,9 @@ class BoundedTokenizer:
             UsageError: A value is not a token id, or the text would be too long.
             GenerationError: The tokenizer fails on the ids.
         """
-        checked = [checked_id(one) for one in ids]
-        sizes = {one: self._token_size(one) for one in set(checked)}
-        size = sum(sizes[one] for one in checked)
+        checked = [checked_id(token_id) for token_id in ids]
+        sizes = {token_id: self._token_size(token_id) for token_id in set(checked)}
+        size = sum(sizes[token_id] for token_id in checked)
         check_text_size(size, self._decoding_growth, "the text would be too long")
         with foreign_errors(self._failure):
             text: str = self._tokenizer.decode(checked)
@@ -121,12 +121,12 @@ class BoundedTokenizer:
     def vocabulary(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Return the ids by token: of the model's vocabulary, and of the added tokens."""
         with foreign_errors(self._unreadable):
-            own: Mapping[str, int] = self._tokenizer.get_vocab(with_added_tokens=False)
+            vocabulary: Mapping[str, int] = self._tokenizer.get_vocab(with_added_tokens=False)
             added = {
                 str(token.content): token_id
                 for token_id, token in self._tokenizer.get_added_tokens_decoder().items()
             }
-        return own, added
+        return vocabulary, added
 
     def step(self, stream: Any, token_id: int) -> str:
         """Feed a token id to the library's `stream` and return the text that it gives back."""
@@ -159,8 +159,8 @@ class BoundedTokenizer:
         def run() -> None:
             try:
                 with foreign_errors(self._failure):
-                    made = self._tokenizer.encode_batch([text], add_special_tokens=special)
-                    ids.append(made[0].ids)
+                    encodings = self._tokenizer.encode_batch([text], add_special_tokens=special)
+                    ids.append(encodings[0].ids)
             except RdrrError as error:
                 errors.append(error)
 

@@ -151,12 +151,12 @@ class FrameReader:
         """Yield decoded frames in order; the first and the last are kept in the cache."""
         for group in self._groups(frames):
             first = int(self.table.offsets[group[0]])
-            found = [self._cache.get(self._name, frame) for frame in group]
-            if all(content is not None for content in found):
+            cached = [self._cache.get(self._name, frame) for frame in group]
+            if all(content is not None for content in cached):
                 raw = np.empty(0, np.uint8)
             else:
                 raw = self._fetch(first, int(self.table.offsets[group[-1] + 1]) - first)
-            for frame, content in zip(group, found, strict=True):
+            for frame, content in zip(group, cached, strict=True):
                 if content is None:
                     low, high = self.table.offsets[frame : frame + 2] - first
                     content = self._decode(frame, raw[low:high])

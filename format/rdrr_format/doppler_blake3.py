@@ -44,6 +44,7 @@ NAME = "DOPPLER's variant of BLAKE3"
 def doppler_blake3_hex(data: Any) -> str:
     """Return the hash of an object with the buffer interface, as 64 hexadecimal digits."""
     raw = np.frombuffer(data, np.uint8)
+    # The last chunk is never empty, so one of full length is the last if nothing follows.
     full = max(0, (raw.size - 1) // _CHUNK)
     last = raw[full * _CHUNK :]
     if full == 0:
@@ -148,6 +149,7 @@ def _compress(
     c, d = np.repeat(_IV[:4, None], lanes, axis=1), tail
     for _ in range(_ROUNDS):
         _mix(a, b, c, d, words[0:8:2], words[1:8:2])
+        # Turns the diagonals of the state into columns, and back below.
         b, c, d = (np.roll(rows, -shift, axis=0) for rows, shift in ((b, 1), (c, 2), (d, 3)))
         _mix(a, b, c, d, words[8:16:2], words[9:16:2])
         b, c, d = (np.roll(rows, shift, axis=0) for rows, shift in ((b, 1), (c, 2), (d, 3)))

@@ -85,7 +85,7 @@ def parse_dtype(text: str) -> DType:
     Raises:
         FormatError: The name is not in the table.
     """
-    found = _SPELLINGS.get(text.lower())
-    if found is None:
+    dtype = _SPELLINGS.get(text.lower())
+    if dtype is None:
         raise FormatError("unknown dtype", expected="one of " + ", ".join(DTYPES), found=text)
-    return found
+    return dtype

@@ -58,7 +58,7 @@ def make_folder(path: Path) -> None:
     Raises:
         OSError: One of them cannot be created or flushed.
     """
-    missing = [one for one in (path, *path.parents) if not one.exists()]
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
-    for one in missing:
-        flush_folder(one.parent)
+    for folder in missing:
+        flush_folder(folder.parent)

@@ -38,9 +38,9 @@ class FileState:
     changed_ns: int
 
     @classmethod
-    def of(cls, found: os.stat_result) -> FileState:
+    def of(cls, stat: os.stat_result) -> FileState:
         """Return the state in a result of `os.stat`."""
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
     @classmethod
     def at(cls, path: Path) -> FileState:

@@ -33,7 +33,7 @@ def rows_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
     """
     head = "".join(f"<th>{_cell(name)}</th>" for name in columns)
     body = "".join(
-        "<tr>" + "".join(f"<td>{_cell(one)}</td>" for one in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in row) + "</tr>" for row in rows
     )
     return (
         f"<table><caption>{_cell(title)}</caption><thead><tr>{head}</tr></thead>"

@@ -81,9 +81,9 @@ def list_files(location: HubLocation, marker: str) -> Listing:
             raise
         except Exception:  # errors of its HTTP library, which are not part of its API
             return _cached(location, marker)
-    files = {one.rfilename: one.size or 0 for one in info.siblings or ()}
-    own = {name: size for name, size in files.items() if "/" not in name}
-    return Listing(location, own, in_folders=frozenset(files.keys() - own.keys()))
+    files = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or ()}
+    top_level = {name: size for name, size in files.items() if "/" not in name}
+    return Listing(location, top_level, in_folders=frozenset(files.keys() - top_level.keys()))
 
 
 def _cached(location: HubLocation, marker: str) -> Listing:

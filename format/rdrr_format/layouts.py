@@ -48,10 +48,10 @@ def parse_layout(text: str) -> Layout:
     Raises:
         FormatError: The name is unknown.
     """
-    found = _SPELLINGS.get(text.lower())
-    if found is None:
+    layout = _SPELLINGS.get(text.lower())
+    if layout is None:
         raise FormatError("unknown layout", expected="row, column or flat", found=text)
-    return found
+    return layout
 
 
 @dataclass(frozen=True)

@@ -80,18 +80,18 @@ def option(default: T, help: str, *, flag: str = "", **details: Any) -> T:
         details: Further attributes of `Option`.
     """
     metadata = {_KEY: {"help": help, "flag": flag, **details}}
-    made: Any = (
+    declared: Any = (
         field(default_factory=dict, metadata=metadata)
         if default == {}
         else field(default=default, metadata=metadata)
     )
-    found: T = made
-    return found
+    typed: T = declared
+    return typed
 
 
 def options_of(kind: type[Any]) -> dict[str, Option]:
     """Return the options that a class declares, by the names of the fields."""
-    return {one.name: _option(one) for one in fields(kind) if _KEY in one.metadata}
+    return {entry.name: _option(entry) for entry in fields(kind) if _KEY in entry.metadata}
 
 
 def _option(declared: Field[Any]) -> Option:
@@ -102,7 +102,7 @@ def _option(declared: Field[Any]) -> Option:
 
 def documented(kind: type[T]) -> type[T]:
     """Add the fields' help texts to the docstring of an option class."""
-    lines = [f"    {name}: {one.help}" for name, one in options_of(kind).items()]
+    lines = [f"    {name}: {declared.help}" for name, declared in options_of(kind).items()]
     kind.__doc__ = "\n".join([(kind.__doc__ or "").rstrip(), "", "Attributes:", *lines])
     return kind
 
@@ -117,33 +117,33 @@ def check_fields(options: object) -> None:
     """
     kind: Any = type(options)
     types = _types_of(kind)
-    for name, one in options_of(type(options)).items():
-        value = _respelled(one, getattr(options, name))
+    for name, declared in options_of(type(options)).items():
+        value = _respelled(declared, getattr(options, name))
         object.__setattr__(options, name, value)
         if not _is_of(value, types[name]):
             raise UsageError(
-                f"`{one.name}` has a value of the wrong type",
+                f"`{declared.name}` has a value of the wrong type",
                 expected=_type_in_words(types[name]),
                 found=f"{shown(value)} ({type(value).__name__})",
             )
         if value is None:
             continue
-        if one.choices and value not in one.choices:
-            expected = ", ".join(one.choices)
-            raise UsageError(f"`{one.name}` has no such value", expected=expected, found=value)
-        if one.minimum is not None and not value >= one.minimum:
-            raise _out_of_range(one, f"at least {one.minimum}", value)
-        if one.maximum is not None and not value <= one.maximum:
-            raise _out_of_range(one, f"at most {one.maximum}", value)
-        if one.holds is not None and not one.holds(value):
-            raise _out_of_range(one, one.expected, value)
+        if declared.choices and value not in declared.choices:
+            expected = ", ".join(declared.choices)
+            raise UsageError(f"`{declared.name}` has no such value", expected=expected, found=value)
+        if declared.minimum is not None and not value >= declared.minimum:
+            raise _out_of_range(declared, f"at least {declared.minimum}", value)
+        if declared.maximum is not None and not value <= declared.maximum:
+            raise _out_of_range(declared, f"at most {declared.maximum}", value)
+        if declared.holds is not None and not declared.holds(value):
+            raise _out_of_range(declared, declared.expected, value)
 
 
-def _respelled(one: Option, value: Any) -> Any:
+def _respelled(declared: Option, value: Any) -> Any:
     """Return a choice in the case that the option's table has, and any other value as it is."""
-    if not (one.choices and isinstance(value, str)):
+    if not (declared.choices and isinstance(value, str)):
         return value
-    return next((choice for choice in one.choices if choice.lower() == value.lower()), value)
+    return next((choice for choice in declared.choices if choice.lower() == value.lower()), value)
 
 
 def check_count(name: str, value: Any, *, minimum: int = 1, maximum: int = MAX_COUNT) -> None:
@@ -159,8 +159,8 @@ def check_count(name: str, value: Any, *, minimum: int = 1, maximum: int = MAX_C
         UsageError: The value is not a whole number, or out of range.
     """
     if not _is_of(value, int):
-        found = f"{shown(value)} ({type(value).__name__})"
-        raise UsageError(f"{name} is not a whole number", expected="a whole number", found=found)
+        actual = f"{shown(value)} ({type(value).__name__})"
+        raise UsageError(f"{name} is not a whole number", expected="a whole number", found=actual)
     if not minimum <= value <= maximum:
         expected = f"{minimum} to {maximum}"
         raise UsageError(f"{name} is out of range", expected=expected, found=shown(value))
@@ -183,7 +183,7 @@ def _is_of(value: Any, kind: Any) -> bool:
     """Return whether a value is of a field's type; True and False do not count as numbers."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return any(_is_of(value, one) for one in inner)
+        return any(_is_of(value, member) for member in inner)
     if origin is Literal:  # which of the words are allowed is what `choices` says
         return isinstance(value, str)
     if origin is Mapping:
@@ -213,8 +213,8 @@ def _type_in_words(kind: Any) -> str:
     return words.get(kind, "None" if kind is type(None) else getattr(kind, "__name__", str(kind)))
 
 
-def _out_of_range(one: Option, expected: str | None, value: object) -> UsageError:
-    return UsageError(f"`{one.name}` is out of range", expected=expected, found=value)
+def _out_of_range(declared: Option, expected: str | None, value: object) -> UsageError:
+    return UsageError(f"`{declared.name}` is out of range", expected=expected, found=value)
 
 
 def fill(kind: type[T], given: T | None, keywords: Mapping[str, Any], *, parameter: str) -> T:
@@ -229,7 +229,7 @@ def fill(kind: type[T], given: T | None, keywords: Mapping[str, Any], *, paramet
     Raises:
         UsageError: Both were passed, a keyword is not a field, or a value is not allowed.
     """
-    names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
+    names = [entry.name for entry in fields(kind)]  # type: ignore[arg-type]
     for name in keywords:
         if name not in names:
             close = get_close_matches(name, names, n=1)

@@ -32,7 +32,7 @@ PIECE_BYTES = 64 << 20
 """Bytes of a large file that are requested at a time."""
 
 _SILENT = logging.NullHandler()
-_MAX_LENGTH_DIGITS = 18
+_MAX_LENGTH_DIGITS = 18  # such a number fits 64 bits
 _NOT_FOUND = (404, 410)
 _EXTRAS: Mapping[str, str] = MappingProxyType({"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"})
 """The extra that installs the client of a protocol, by the scheme of its URLs."""
@@ -87,6 +87,7 @@ class HttpStore:
             return np.frombuffer(self._request(name, "GET")[1], np.uint8)
         end = "" if size is None else offset + size - 1
         asked = {"Range": f"bytes={offset}-{end}"}
+        # A server that ignores the range sends the file from its first byte on.
         limit = None if size is None else offset + size
         headers, content = self._request(name, "GET", asked, limit)
         if headers.get("Content-Range") is None:  # the server sent the whole file
@@ -184,10 +185,10 @@ class FsspecStore:
 
     def size(self, name: str) -> int:
         """Return the size of a file in bytes."""
-        found = self._call("size", check_name(name))
-        if found is None:
+        size = self._call("size", check_name(name))
+        if size is None:
             raise StoreError("the size of the file is not known", where=f"{self._url}/{name}")
-        return int(found)
+        return int(size)
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
         """Return bytes of a file, fetching only the part that is wanted."""

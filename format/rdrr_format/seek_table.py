@@ -53,6 +53,7 @@ class SeekTable:
 
     def covering(self, start: int, size: int) -> range:
         """Return the frames that hold bytes `start` to `start + size` of the data."""
+        # Of several frames with the same start all but the last are empty.
         first = int(np.searchsorted(self.starts, start, side="right")) - 1
         last = int(np.searchsorted(self.starts, start + size, side="left"))
         return range(first, last)
@@ -99,6 +100,7 @@ def read_seek_table(
     table = tail[len(tail) - size :]
     if _HEADER.unpack_from(table) != (_SKIPPABLE, size - _HEADER.size):
         raise ShardError("the header of the seek table does not match its footer", where=where)
+    # An entry may have a third word, a checksum, which the hash of the shard makes superfluous.
     words = np.frombuffer(table, "<u4", frames * entry // 4, _HEADER.size)
     sizes = words.reshape(frames, entry // 4)[:, :2].astype(np.int64)
     _check_sizes(sizes, file_size - size, data_size, where)

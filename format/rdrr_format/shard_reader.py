@@ -76,10 +76,10 @@ class ShardReader:
             if low < high:
                 parts.append(ShardSpan(span.shard_index, span.offset + low - at, high - low))
             at += span.size
-        found = sum(part.size for part in parts)
-        if found != size:
+        covered = sum(part.size for part in parts)
+        if covered != size:
             raise ShardError(
-                "the range is outside the tensor", expected=f"{size} bytes", found=found
+                "the range is outside the tensor", expected=f"{size} bytes", found=covered
             )
         contents = [self._read_span(part) for part in parts]
         if len(contents) == 1:
@@ -96,9 +96,9 @@ class ShardReader:
         shard = self._shards[index]
         where = self._where(shard)
         self.check_size(index)
-        found = hash_chunks(self._algorithm, self._chunks(shard))
-        if found != shard.hash.lower():
-            raise wrong_hash(where, shard.hash, found)
+        digest = hash_chunks(self._algorithm, self._chunks(shard))
+        if digest != shard.hash.lower():
+            raise wrong_hash(where, shard.hash, digest)
 
     def check_size(self, index: int) -> None:
         """Compare a shard's size with the declared one.
@@ -133,14 +133,14 @@ class ShardReader:
                 expected=f"{ZSTD}, with the uncompressed size",
                 found=shard.compression,
             )
-        found = self._frames.get(index)
-        if found is None:
+        reader = self._frames.get(index)
+        if reader is None:
             check_content(self._shards, self._where(shard))
-            found = FrameReader(
+            reader = FrameReader(
                 self._store, shard.filename, shard.size, shard.uncompressed_size, self._cache
             )
-            found = self._frames.setdefault(index, found)
-        return found
+            reader = self._frames.setdefault(index, reader)
+        return reader
 
     def _chunks(self, shard: ShardLike) -> Iterator[Bytes]:
         """Yield the bytes of a shard: a local one in chunks, any other with a single request."""

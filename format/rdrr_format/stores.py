@@ -275,10 +275,10 @@ class MemoryStore:
         return sorted(self.files)
 
     def _file(self, name: str) -> bytes:
-        found = self.files.get(check_name(name))
-        if found is None:
+        content = self.files.get(check_name(name))
+        if content is None:
             raise StoreError("no such file", where=name)
-        return found
+        return content
 
 
 class _MemoryFile(io.BytesIO):

@@ -116,9 +116,9 @@ def _step_growth(step: Mapping[str, Any]) -> float:
     content, pattern = step.get("content"), step.get("pattern")
     if not isinstance(content, str) or not isinstance(pattern, Mapping):
         return 1.0
-    made, replaced = len(content.encode()), len(str(pattern.get("String", "")).encode())
+    inserted, replaced = len(content.encode()), len(str(pattern.get("String", "")).encode())
     # A regular expression can match the empty string between any two bytes.
-    return max(1.0, made / replaced) if replaced else 1.0 + made
+    return max(1.0, inserted / replaced) if replaced else 1.0 + inserted
 
 
 def _repetitions(state: Any) -> int:
@@ -127,6 +127,7 @@ def _repetitions(state: Any) -> int:
     for step in _steps(state):
         for kind, texts in (("single", 1), ("pair", 2)):
             template = step.get(kind)
+            # A template for a pair has two sequences without repeating any.
             if isinstance(template, list):
                 times *= max(1, sum("Sequence" in entry for entry in template) - texts + 1)
     return times

@@ -60,9 +60,9 @@ class VerifiedFiles:
             return
         with suppress(OSError, StoreError, ValueError), self._exclusive_lock():
             known = self._read()
-            for path, state, found in entries:
+            for path, state, digest in entries:
                 known.pop(str(path), None)
-                known[str(path)] = _value(state, found)
+                known[str(path)] = _value(state, digest)
             kept = dict(list(known.items())[-MAX_FILES:])
             content = json.dumps({"format": FORMAT, "files": kept}, separators=(",", ":"))
             replace_file(self.path, content.encode())

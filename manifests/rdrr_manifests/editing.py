@@ -72,14 +72,14 @@ def _path(manifest_file: Location) -> Path:
 
 def _hints(data: dict[str, Any], where: str) -> dict[str, Any]:
     """Return the object that holds the hints, creating it if it is missing."""
-    found: Any = data
+    node: Any = data
     for key in ("optimizations", "kernelHints"):
-        if found.get(key) is None:
-            found[key] = {}
-        found = found[key]
-        if not isinstance(found, dict):
+        if node.get(key) is None:
+            node[key] = {}
+        node = node[key]
+        if not isinstance(node, dict):
             raise ManifestError(
-                f"{key} is not an object", where=where, expected="an object", found=found
+                f"{key} is not an object", where=where, expected="an object", found=node
             )
-    holder: dict[str, Any] = found
+    holder: dict[str, Any] = node
     return holder

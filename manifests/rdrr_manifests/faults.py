@@ -136,8 +136,8 @@ class ValidationReport:
             return facts_table(title, facts)
         columns = ("severity", "rule", "field", "message", "expected", "found")
         rows = [
-            (one.severity, one.rule, one.field, one.message, one.expected, one.found)
-            for one in self.faults
+            (fault.severity, fault.rule, fault.field, fault.message, fault.expected, fault.found)
+            for fault in self.faults
         ]
         return rows_table(title, columns, rows)
 

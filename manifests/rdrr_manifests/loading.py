@@ -128,7 +128,7 @@ class _Check:
         self._memory = VerifiedFiles()
         self._shards = [_located(store, shard) for shard in package.manifest.shards]
         self._wanted = [
-            one for one in self._shards if not (skip_verified and self._is_remembered(one))
+            local for local in self._shards if not (skip_verified and self._is_remembered(local))
         ]
         self._stopped = threading.Event()
         self._settled: list[tuple[Path, FileState, str]] = []
@@ -136,7 +136,7 @@ class _Check:
     def __enter__(self) -> _Check:
         self._pool = ThreadPoolExecutor(_threads(len(self._wanted)), "hash")
         self._running: list[Future[None]] = [
-            self._pool.submit(self._check, one) for one in self._wanted
+            self._pool.submit(self._check, local) for local in self._wanted
         ]
         return self
 
@@ -156,28 +156,28 @@ class _Check:
             ShardError: A hash is wrong, or a file has changed since loading began.
             StoreError: A shard cannot be read.
         """
-        for one in self._running:
-            one.result()
-        for found in self._shards:
-            with store_errors(found.path):
-                if FileState.at(found.path) != found.state:
-                    raise changed_meanwhile(found.path)
+        for future in self._running:
+            future.result()
+        for local in self._shards:
+            with store_errors(local.path):
+                if FileState.at(local.path) != local.state:
+                    raise changed_meanwhile(local.path)
         self._memory.add(self._settled)
 
-    def _check(self, one: _LocalShard) -> None:
+    def _check(self, local: _LocalShard) -> None:
         began = time.time_ns()
-        with store_errors(one.path):
-            state, found = hash_file(one.path, self._algorithm, self._stopped.is_set)
+        with store_errors(local.path):
+            state, digest = hash_file(local.path, self._algorithm, self._stopped.is_set)
         if self._stopped.is_set():
             return
-        if state != one.state:
-            raise changed_meanwhile(one.path)
-        _require_hash(found, one.shard, self._algorithm, self._store, one.path)
+        if state != local.state:
+            raise changed_meanwhile(local.path)
+        _require_hash(digest, local.shard, self._algorithm, self._store, local.path)
         if state.is_settled(began):
-            self._settled.append((one.path, state, self._stated(one.shard)))
+            self._settled.append((local.path, state, self._stated(local.shard)))
 
-    def _is_remembered(self, one: _LocalShard) -> bool:
-        return self._memory.has(one.path, one.state, self._stated(one.shard))
+    def _is_remembered(self, local: _LocalShard) -> bool:
+        return self._memory.has(local.path, local.state, self._stated(local.shard))
 
     def _stated(self, shard: Shard) -> str:
         return f"{self._algorithm}:{shard.hash.lower()}"
@@ -209,8 +209,8 @@ def _download(package: Package, copies: LocalStore) -> None:
     with ThreadPoolExecutor(MAX_DOWNLOADS, "download") as pool:
         running = [pool.submit(copy, shard) for shard in manifest.shards]
         try:
-            for one in running:
-                one.result()
+            for future in running:
+                future.result()
         except BaseException:
             stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -230,20 +230,20 @@ def _copy(
             if stopped.is_set():
                 return
             if len(piece) != min(step, shard.size - first):
-                found = f"{first + len(piece)} bytes"
+                actual = f"{first + len(piece)} bytes"
                 expected = f"{shard.size} bytes"
-                raise ShardError("shard is too short", where=where, expected=expected, found=found)
+                raise ShardError("shard is too short", where=where, expected=expected, found=actual)
             running.update(piece.data)
             file.write(piece.data)
     _require_hash(running.hexdigest(), shard, algorithm, copies, where)
 
 
-def _require_hash(found: str, shard: Shard, algorithm: str, store: Store, where: object) -> None:
+def _require_hash(digest: str, shard: Shard, algorithm: str, store: Store, where: object) -> None:
     """Check a shard's hash, which for `blake3` may also be that of the public runtime.
 
     Raises:
         ShardError: The hash is wrong.
     """
-    matches = found == shard.hash.lower()
+    matches = digest == shard.hash.lower()
     if not matches and not (algorithm == "blake3" and is_doppler_hash(shard, store)):
-        raise wrong_hash(where, shard.hash, found, _LOAD_ANYWAY)
+        raise wrong_hash(where, shard.hash, digest, _LOAD_ANYWAY)

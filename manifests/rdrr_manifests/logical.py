@@ -90,18 +90,18 @@ class LogicalTensor:
 def logical_tensors(package: Package) -> tuple[LogicalTensor, ...]:
     """Return all tensors of a package in logical form, in the order of the manifest."""
     names = TensorNames(package.manifest.tensors)
-    found: list[LogicalTensor] = []
+    tensors: list[LogicalTensor] = []
     for stored, entry in package.manifest.tensors.items():
         name = _canonical(stored, names)
         match = _FUSED.fullmatch(name)
         if match is None or not entry.shape or entry.shape[0] % 2:
-            found.append(LogicalTensor(name, entry.shape, entry.role, stored, entry))
+            tensors.append(LogicalTensor(name, entry.shape, entry.role, stored, entry))
             continue
         half = entry.shape[0] // 2, *entry.shape[1:]
         for part, first in (("gate", 0), ("up", half[0])):
-            own = f"{match['stem']}{part}_proj{match['ending']}"
-            found.append(LogicalTensor(own, half, entry.role, stored, entry, first))
-    return tuple(found)
+            half_name = f"{match['stem']}{part}_proj{match['ending']}"
+            tensors.append(LogicalTensor(half_name, half, entry.role, stored, entry, first))
+    return tuple(tensors)
 
 
 def _canonical(name: str, names: TensorNames) -> str:
@@ -205,6 +205,7 @@ class RowReader:
 
     def _from_columns(self, first: int, count: int) -> F32Array:
         width = self._dtype.block_elements
+        # Decoding starts and ends with whole blocks, which hold rows before and after these.
         start, end = first % width, first + count
         end = min(-(-end // width) * width, self._geometry.row_elements)
         blocks = self._column_blocks(first, count)

@@ -100,8 +100,8 @@ class Package(Closing):
         graph = self._examination.graph
         if isinstance(graph, Graph):
             return ()
-        own = Fault("graph-support", "warning", graph.where or "", graph.message)
-        return tuple(graph.faults) or (own,)
+        fault = Fault("graph-support", "warning", graph.where or "", graph.message)
+        return tuple(graph.faults) or (fault,)
 
     def fetch(self) -> None:
         """Download all shards if the store keeps local copies, before all of them are read.
@@ -127,10 +127,10 @@ class Package(Closing):
         Raises:
             ManifestError: There is no tensor of that name.
         """
-        found = self.manifest.tensors.get(name)
-        if found is None:
+        tensor = self.manifest.tensors.get(name)
+        if tensor is None:
             raise ManifestError("no such tensor", where=self.where, found=name)
-        return found
+        return tensor
 
     def read(self, name: str) -> npt.NDArray[np.uint8]:
         """Return a tensor's stored bytes, uint8 [size]; a read-only memory map where possible.

@@ -61,8 +61,8 @@ def read_manifest(raw: bytes, where: object) -> RawManifest:
     data, repeated = read_object(raw, where)
     if sum(key in data for key in _OWN_KEYS) < 2:
         kinds = [kind for key, kind in _OTHER_JSON.items() if key in data]
-        found = kinds[0] if kinds else "a JSON object with keys " + shown(", ".join(data))
-        raise not_rdrr(where, found, _CHECKPOINT_HINT if kinds else None)
+        actual = kinds[0] if kinds else "a JSON object with keys " + shown(", ".join(data))
+        raise not_rdrr(where, actual, _CHECKPOINT_HINT if kinds else None)
     return RawManifest(data, repeated)
 
 
@@ -84,8 +84,8 @@ def read_object(raw: bytes, where: object) -> tuple[dict[str, Any], tuple[Fault,
         data = parse_json(raw, MANIFEST, pairs=_collector(repeated), constants=False)
     except FormatError as error:
         facts = f"{error.message}, expected {error.expected}" if error.expected else error.message
-        found = f"{facts}, found {shown(error.found)}" if error.found else facts
-        raise not_rdrr(where, found) from error
+        actual = f"{facts}, found {shown(error.found)}" if error.found else facts
+        raise not_rdrr(where, actual) from error
     if not isinstance(data, dict):
         raise not_rdrr(where, f"JSON of another kind ({type(data).__name__})")
     faults = tuple(
@@ -95,13 +95,13 @@ def read_object(raw: bytes, where: object) -> tuple[dict[str, Any], tuple[Fault,
     return data, faults
 
 
-def not_rdrr(where: object, found: str, hint: str | None = None) -> ManifestError:
+def not_rdrr(where: object, actual: str, hint: str | None = None) -> ManifestError:
     """Return the error for a file that is not an RDRR manifest."""
     message, expected = "not an RDRR manifest", "a manifest.json"
     advice = f"{message}; {hint}" if hint else message
-    fault = Fault("not-rdrr", "error", "", advice, expected, found)
+    fault = Fault("not-rdrr", "error", "", advice, expected, actual)
     return ManifestError(
-        message, faults=(fault,), where=where, expected=expected, found=found, hint=hint
+        message, faults=(fault,), where=where, expected=expected, found=actual, hint=hint
     )
 
 

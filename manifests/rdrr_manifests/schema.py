@@ -27,5 +27,5 @@ def report_schema() -> dict[str, Any]:
 
 def _titled(title: str, model: type[ManifestModel]) -> dict[str, Any]:
     schema = model.model_json_schema(by_alias=True, mode="validation")
-    own = {key: value for key, value in schema.items() if key != "title"}
-    return {"$schema": SCHEMA_DIALECT, "title": title, **own}
+    untitled = {key: value for key, value in schema.items() if key != "title"}
+    return {"$schema": SCHEMA_DIALECT, "title": title, **untitled}

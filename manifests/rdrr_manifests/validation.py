@@ -135,13 +135,13 @@ def _file_faults(opened: OpenedManifest, deep: bool) -> list[Fault]:
         again = FILES
     if deep:
         fetch_files(store, [shard.filename for shard in manifest.shards])
-    found: list[Fault] = []
+    faults: list[Fault] = []
     for rule in (*FILES, *((*DEEP, *again) if deep else ())):
         try:
-            found.extend(rule.faults(manifest, store))
+            faults.extend(rule.faults(manifest, store))
         except StoreError as error:
-            found.append(Fault(rule.id, "error", error.where or "", error.message))
-    return list(dict.fromkeys(found))
+            faults.append(Fault(rule.id, "error", error.where or "", error.message))
+    return list(dict.fromkeys(faults))
 
 
 def _inline(raw: Mapping[str, Any]) -> bool:

@@ -60,7 +60,7 @@ class Workload:
     def ids(self, vocab: int) -> list[int]:
         """Return the prompt for a vocabulary of `vocab` tokens."""
         generator = np.random.default_rng(0)
-        return [int(one) for one in generator.integers(0, vocab, self.prompt_tokens)]
+        return [int(token_id) for token_id in generator.integers(0, vocab, self.prompt_tokens)]
 
 
 @dataclass(frozen=True)

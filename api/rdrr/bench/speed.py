@@ -117,10 +117,10 @@ def measure(
             prompt = work.ids(package.manifest.architecture.vocab_size)
             runs = []
             for _ in range(work.repeat + 1):
-                one = generate(
+                run = generate(
                     backend, Autoregressive(interval), prompt, work.tokens, device=device
                 )
-                runs.append(one)
+                runs.append(run)
                 backend.settle()  # the first run is a cold one
             gpu = gpu_times(backend, device, prompt, work.tokens)
             return _summary(package, work, device, backend, loaded, runs, gpu, interval)
@@ -146,7 +146,7 @@ def _summary(
     assert last.host is not None, "a GPU run times its calls"
     host = {"upload": last.host.write, "encode": last.host.submit, "download": last.host.read}
     firsts = [run.first_seconds for run in warm]
-    per_token = [1e3 * one for run in warm for one in run.token_seconds]
+    per_token = [1e3 * seconds for run in warm for seconds in run.token_seconds]
     info = backend.info
     return Speed(
         schema=SCHEMA,
@@ -159,13 +159,13 @@ def _summary(
         interval=interval,
         load_ms=1e3 * loaded,
         first_run_ms=1e3 * cold.first_seconds,
-        time_to_first_token_ms=Spread.of([1e3 * one for one in firsts]),
-        prefill_tokens_per_second=Spread.of([work.prompt_tokens / one for one in firsts]),
+        time_to_first_token_ms=Spread.of([1e3 * seconds for seconds in firsts]),
+        prefill_tokens_per_second=Spread.of([work.prompt_tokens / seconds for seconds in firsts]),
         decode_tokens_per_second=Spread.of([run.decoded / run.decode_seconds for run in warm]),
         ms_per_token={f"p{p}": percentile(per_token, p) for p in (50, 95, 99)},
         gpu_prefill_ms=gpu.prefill,
         gpu_decode_ms_per_token=gpu.decode,
-        host_ms_per_token={name: 1e3 * one / last.decoded for name, one in host.items()},
+        host_ms_per_token={name: 1e3 * seconds / last.decoded for name, seconds in host.items()},
         work_per_token={name: n / last.decoded for name, n in vars(last.work).items()},
         weights_bytes=info.weights_bytes,
         kv_bytes=info.kv_bytes,

@@ -28,7 +28,7 @@ def _start(program: str, only: str | None = None) -> int:
     try:
         from rdrr.cli.app import COMMANDS, run
 
-        commands = [one for one in COMMANDS if only in (None, one.name)]
+        commands = [command for command in COMMANDS if only in (None, command.name)]
         return run(commands, sys.argv[1:], program=program)
     except KeyboardInterrupt:  # Ctrl-C while modules were imported
         return INTERRUPTED

@@ -80,8 +80,8 @@ def _log_details(model: Model) -> None:
 
     info = model.info
     kernels: dict[str, list[str]] = {}
-    for one in info.decisions:
-        kernels.setdefault(one.reason, []).append(one.kernel)
+    for decision in info.decisions:
+        kernels.setdefault(decision.reason, []).append(decision.kernel)
     for reason, names in kernels.items():
         _LOG.info("%s: %s", ", ".join(dict.fromkeys(names)), reason)
     for group in grouped(info.decisions):

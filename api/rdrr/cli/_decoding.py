@@ -24,13 +24,13 @@ NONE = "none"
 def _with_flags_of_strategies(kind: type[T]) -> type[T]:
     """Add a field for each option of each strategy; its value is None when the flag is omitted."""
     which = option(AUTOREGRESSIVE, _which(), choices=(AUTOREGRESSIVE, *STRATEGIES))
-    own: list[tuple[str, Any, Any]] = [("decode", str, which)]
-    own += [
+    flags: list[tuple[str, Any, Any]] = [("decode", str, which)]
+    flags += [
         (_parameter(declared), _word_type(options, declared) | None, _flag(name, options, declared))
         for name, options in STRATEGIES.items()
         for declared in options_of(options).values()
     ]
-    return make_dataclass(kind.__name__, own, bases=(kind,), frozen=True, kw_only=True)
+    return make_dataclass(kind.__name__, flags, bases=(kind,), frozen=True, kw_only=True)
 
 
 def _which() -> str:
@@ -62,15 +62,15 @@ def _flag(name: str, options: type[StrategyOptions], declared: Option) -> Any:
 
 
 def _default(options: type[StrategyOptions], name: str) -> Any:
-    found = {one.name: one.default for one in fields(options)}[name]  # type: ignore[arg-type]
-    assert found is not MISSING, "each option of a strategy has a default"
-    return found
+    value = {entry.name: entry.default for entry in fields(options)}[name]  # type: ignore[arg-type]
+    assert value is not MISSING, "each option of a strategy has a default"
+    return value
 
 
 def _word_type(options: type[StrategyOptions], declared: Option) -> Any:
     """Return the type that the command line parses: str if `none` is allowed, else the field's."""
     annotation = get_type_hints(options)[declared.name]
-    members = [one for one in get_args(annotation) or (annotation,) if one is not NoneType]
+    members = [member for member in get_args(annotation) or (annotation,) if member is not NoneType]
     takes_none = NoneType in get_args(annotation) and _default(options, declared.name) is not None
     return str if takes_none or declared.choices or str in members else members[0]
 
@@ -113,7 +113,7 @@ def _value(options: type[StrategyOptions], declared: Option, word: Any) -> Any:
         return word
     if word == NONE:
         return None
-    number = next(one for one in members if one is not NoneType)
+    number = next(member for member in members if member is not NoneType)
     try:
         return number(word)
     except ValueError:

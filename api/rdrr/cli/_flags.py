@@ -65,13 +65,14 @@ def with_flags(command: F) -> F:
 
     # Keyword-only, because parameters without a default may follow flags that have one.
     signature = inspect.Signature(
-        [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters],
+        [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters],
         return_annotation=int,
     )
-    made: Any = run
-    made.__signature__ = signature
-    made.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": int}
-    result: F = made
+    typed: Any = run
+    typed.__signature__ = signature
+    annotations = {parameter.name: parameter.annotation for parameter in parameters}
+    typed.__annotations__ = annotations | {"return": int}
+    result: F = typed
     return result
 
 
@@ -79,7 +80,7 @@ def _option_class(annotation: Any) -> tuple[type[Any] | None, Only | None]:
     only = None
     if get_origin(annotation) is Annotated:
         annotation, *details = get_args(annotation)
-        only = next((one for one in details if isinstance(one, Only)), None)
+        only = next((detail for detail in details if isinstance(detail, Only)), None)
     if not (isinstance(annotation, type) and is_dataclass(annotation)):
         return None, only
     return annotation, only
@@ -165,7 +166,7 @@ class _Flag:
             return choices | None if optional else choices
         if option.in_bytes:
             return str | None if optional else str
-        plain = next(one for one in _members(self.type) if one is not type(None))
+        plain = next(member for member in _members(self.type) if member is not type(None))
         return plain | None if optional else plain
 
 

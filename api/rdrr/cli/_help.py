@@ -20,7 +20,7 @@ class GroupedCommands(TyperGroup):
         """Write the headings and their commands; long sentences are folded instead of cut off."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         wide = max(len(name) for name, _ in commands)
-        for heading, members in groupby(commands, key=lambda one: _heading(one[1])):
+        for heading, members in groupby(commands, key=lambda pair: _heading(pair[1])):
             with formatter.section(heading):
                 formatter.write_dl(
                     # Padded to one width, so that all sentences begin in the same column.

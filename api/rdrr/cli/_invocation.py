@@ -55,7 +55,9 @@ def as_command(
             which may advise to run another command.
     """
     parameters = _parameters(function)
-    locations = [one.name for one in parameters if _reads_location(one.annotation)]
+    locations = [
+        parameter.name for parameter in parameters if _reads_location(parameter.annotation)
+    ]
     flags = flags_of_parameters(parameters)
 
     @wraps(function)
@@ -70,15 +72,16 @@ def as_command(
                 _name_both_places(error, from_hub)
                 raise
 
-    own = (
+    extended = (
         _parameter("typer_context", typer.Context),
         *parameters,
         _parameter("verbose", VerboseFlag, default=0),
     )
-    made: Any = run
-    made.__signature__ = inspect.Signature(own, return_annotation=int)
-    made.__annotations__ = {one.name: one.annotation for one in own} | {"return": int}
-    command: Callable[..., int] = made
+    typed: Any = run
+    typed.__signature__ = inspect.Signature(extended, return_annotation=int)
+    annotations = {parameter.name: parameter.annotation for parameter in extended}
+    typed.__annotations__ = annotations | {"return": int}
+    command: Callable[..., int] = typed
     return command
 
 
@@ -97,10 +100,11 @@ def _parameters(function: Callable[..., int]) -> list[inspect.Parameter]:
     """Return the parameters of a command with evaluated and adapted annotations."""
     hints = get_type_hints(function, include_extras=True)
     return [
-        one.replace(
-            annotation=_adapted(hints[one.name], one.default), kind=inspect.Parameter.KEYWORD_ONLY
+        parameter.replace(
+            annotation=_adapted(hints[parameter.name], parameter.default),
+            kind=inspect.Parameter.KEYWORD_ONLY,
         )
-        for one in inspect.signature(function).parameters.values()
+        for parameter in inspect.signature(function).parameters.values()
     ]
 
 
@@ -121,23 +125,23 @@ def _adapted(annotation: Any, default: Any) -> Any:
     option.case_sensitive = False
     if option.metavar is None and not isinstance(default, bool):
         option.metavar = _placeholder(kind)
-    return Annotated[kind, *(option if one is info else one for one in details)]
+    return Annotated[kind, *(option if detail is info else detail for detail in details)]
 
 
 def _placeholder(kind: Any) -> str | None:
     """Return the placeholder for values of a type; a list or optional type has its items'."""
     if get_origin(kind) is list:
         kind = get_args(kind)[0]
-    for one in (kind, *get_args(kind)):
-        if get_origin(one) is list:
-            return _placeholder(one)
-        if one in _PLACEHOLDERS:
-            return _PLACEHOLDERS[one]
+    for inner in (kind, *get_args(kind)):
+        if get_origin(inner) is list:
+            return _placeholder(inner)
+        if inner in _PLACEHOLDERS:
+            return _PLACEHOLDERS[inner]
     return None
 
 
 def _reads_location(annotation: Any) -> bool:
-    return any(isinstance(one, ReadsLocation) for one in get_args(annotation)[1:])
+    return any(isinstance(detail, ReadsLocation) for detail in get_args(annotation)[1:])
 
 
 def _read_from_hub(given: dict[str, Any], locations: Sequence[str]) -> dict[str, str]:

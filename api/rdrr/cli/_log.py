@@ -43,16 +43,16 @@ def listening(
         names: Names of the loggers; those below them are included.
     """
     loggers = [logging.getLogger(name) for name in names]
-    before = [one.level for one in loggers]
-    for one in loggers:
-        one.addHandler(handler)
-        one.setLevel(level)
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(level)
     try:
         yield
     finally:
-        for one, was in zip(loggers, before, strict=True):
-            one.removeHandler(handler)
-            one.setLevel(was)
+        for logger, was in zip(loggers, before, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(was)
 
 
 @contextmanager

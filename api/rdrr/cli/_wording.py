@@ -33,7 +33,9 @@ _FIRST_WORD = re.compile(
 def typer_info(annotation: Any) -> OptionInfo | ArgumentInfo | None:
     """Return what `typer.Option` or `typer.Argument` declared within an annotation, if anything."""
     details = get_args(annotation)[1:] if hasattr(annotation, "__metadata__") else ()
-    return next((one for one in details if isinstance(one, (OptionInfo, ArgumentInfo))), None)
+    return next(
+        (detail for detail in details if isinstance(detail, (OptionInfo, ArgumentInfo))), None
+    )
 
 
 def flags_of_parameters(parameters: Iterable[inspect.Parameter]) -> dict[str, str]:
@@ -43,22 +45,24 @@ def flags_of_parameters(parameters: Iterable[inspect.Parameter]) -> dict[str, st
         parameters: The command's parameters with evaluated annotations.
     """
     flags: dict[str, str] = {}
-    for one in parameters:
-        info = typer_info(one.annotation)
+    for parameter in parameters:
+        info = typer_info(parameter.annotation)
         if isinstance(info, OptionInfo):
             # In annotations, typer stores the first name of an option in `default`.
             words = (info.default, *(info.param_decls or ()))
             long = [word for word in words if isinstance(word, str) and word.startswith("--")]
-            flags[one.name] = long[0] if long else "--" + one.name.replace("_", "-")
+            flags[parameter.name] = long[0] if long else "--" + parameter.name.replace("_", "-")
         elif info is not None and info.metavar:
-            flags[one.name] = info.metavar
+            flags[parameter.name] = info.metavar
     others = {name: flag for name, flag in _OTHER_NAMES.items() if flag in flags.values()}
     return others | flags
 
 
 def flags_of_options(kind: type[Any]) -> dict[str, str]:
     """Return the flag of each field of an option class, by the field's name."""
-    return {name: one.flag for name, one in options_of(kind).items() if not one.python_only}
+    return {
+        name: option.flag for name, option in options_of(kind).items() if not option.python_only
+    }
 
 
 def in_flags(text: str, flags: Mapping[str, str]) -> str:

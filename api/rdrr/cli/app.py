@@ -184,7 +184,7 @@ def _all_flags() -> dict[str, str]:
 
 
 def _help_command(commands: Sequence[Command]) -> Callable[..., int]:
-    names = (*(one.name for one in commands), "help")
+    names = (*(command.name for command in commands), "help")
 
     def show_help(context: typer.Context, command: str | None = None) -> int:
         """Show the help of rdrr, or of one of its commands."""

@@ -87,8 +87,8 @@ def describe(rule: ArchitectureRule, checked: CheckedArchitecture | None) -> dic
 def _find(name: str, rules: list[ArchitectureRule]) -> ArchitectureRule:
     from rdrr_converter.architectures import find_by_name
 
-    found = find_by_name(name)
-    if found is None:
+    match = find_by_name(name)
+    if match is None:
         names = [word for rule in rules for word in (rule.name, *rule.model_types, *rule.classes)]
         near = get_close_matches(name, names, 1)
         raise UsageError(
@@ -96,7 +96,7 @@ def _find(name: str, rules: list[ArchitectureRule]) -> ArchitectureRule:
             found=name,
             hint=f"did you mean {near[0]}?" if near else "`rdrr architectures` lists all",
         )
-    return found
+    return match
 
 
 def _show_all(out: Console, rows: list[dict[str, Any]], made_with: Mapping[str, str]) -> None:
@@ -119,8 +119,8 @@ def _show_all(out: Console, rows: list[dict[str, Any]], made_with: Mapping[str, 
 
 
 def _worst(errors: Mapping[str, float]) -> str:
-    found = [errors[key] for key in _IN_F32 if key in errors]
-    return f"{max(found):.0e}" if found else "not checked"
+    measured = [errors[key] for key in _IN_F32 if key in errors]
+    return f"{max(measured):.0e}" if measured else "not checked"
 
 
 def _show_one(out: Console, row: dict[str, Any], made_with: Mapping[str, str]) -> None:
@@ -130,7 +130,7 @@ def _show_one(out: Console, row: dict[str, Any], made_with: Mapping[str, str]) -
             [
                 ("architecture", row["name"]),
                 *((key.replace("_", " "), ", ".join(row[key])) for key in listed if row[key]),
-                *((_CHECKS.get(key, key), f"{one:.1e}") for key, one in row["errors"].items()),
+                *((_CHECKS.get(key, key), f"{error:.1e}") for key, error in row["errors"].items()),
             ]
         )
     )

@@ -85,7 +85,7 @@ def bench(
 
     hints = split_hints(kernel_hint)
     with status("loading and measuring the model", hidden=json):
-        found = measure(
+        speed = measure(
             open_package(path, follow_links=follow_links),
             Workload(prompt_tokens, tokens, repeat),
             adapter=adapter,
@@ -93,10 +93,10 @@ def bench(
             interval=interval,
         )
     if json:
-        print_json(found.as_dict())
+        print_json(speed.as_dict())
     else:
-        console().print(facts(_rows(found)))
-        for line in found.warnings:
+        console().print(facts(_rows(speed)))
+        for line in speed.warnings:
             note(f"warning: {line}")
     return 0
 
@@ -116,32 +116,32 @@ def _refuse_moved(path: str, options: Mapping[str, str | None]) -> None:
             )
 
 
-def _rows(found: Speed) -> Iterable[tuple[str, str]]:
-    per = found.ms_per_token
-    work = found.work_per_token
-    software = ", a software adapter" if found.software else ""
-    yield "adapter", f"{found.adapter}{software}"
+def _rows(speed: Speed) -> Iterable[tuple[str, str]]:
+    per = speed.ms_per_token
+    work = speed.work_per_token
+    software = ", a software adapter" if speed.software else ""
+    yield "adapter", f"{speed.adapter}{software}"
     yield (
         "runs",
-        f"{found.repeat} with {found.prompt_tokens} prompt tokens, {found.tokens} new tokens",
+        f"{speed.repeat} with {speed.prompt_tokens} prompt tokens, {speed.tokens} new tokens",
     )
-    yield "time to first token", f"{found.time_to_first_token_ms.show()} ms"
-    yield "first run", f"{found.first_run_ms:,.0f} ms to first token, with compilation"
-    yield "loading", f"{found.load_ms:,.0f} ms"
-    yield "prefill", f"{found.prefill_tokens_per_second.show(1)} tokens/s"
-    if found.decode_tokens_per_second.median > 0:
-        yield "decode", f"{found.decode_tokens_per_second.show(1)} tokens/s"
+    yield "time to first token", f"{speed.time_to_first_token_ms.show()} ms"
+    yield "first run", f"{speed.first_run_ms:,.0f} ms to first token, with compilation"
+    yield "loading", f"{speed.load_ms:,.0f} ms"
+    yield "prefill", f"{speed.prefill_tokens_per_second.show(1)} tokens/s"
+    if speed.decode_tokens_per_second.median > 0:
+        yield "decode", f"{speed.decode_tokens_per_second.show(1)} tokens/s"
     yield "ms per token", "  ".join(f"{name} {value:.3f}" for name, value in per.items())
-    yield "GPU time, prefill", _milliseconds(found.gpu_prefill_ms)
-    yield "GPU time per token", _milliseconds(found.gpu_decode_ms_per_token)
-    host = "  ".join(f"{name} {value:.3f}" for name, value in found.host_ms_per_token.items())
+    yield "GPU time, prefill", _milliseconds(speed.gpu_prefill_ms)
+    yield "GPU time per token", _milliseconds(speed.gpu_decode_ms_per_token)
+    host = "  ".join(f"{name} {value:.3f}" for name, value in speed.host_ms_per_token.items())
     yield "host ms per token", host
     yield "submits per token", f"{work['submits']:.3f}, {work['dispatches']:.0f} dispatches"
     read, written = work["bytes_read"], work["bytes_written"]
     yield "bytes per token", f"{read:.0f} read back, {written:.0f} written"
-    yield "weights", format_size(found.weights_bytes)
-    yield "key-value cache", format_size(found.kv_bytes)
-    yield "peak GPU memory", format_size(found.peak_gpu_bytes)
+    yield "weights", format_size(speed.weights_bytes)
+    yield "key-value cache", format_size(speed.kv_bytes)
+    yield "peak GPU memory", format_size(speed.peak_gpu_bytes)
 
 
 def _milliseconds(value: float | None) -> str:

@@ -19,11 +19,14 @@ def classify(
 ) -> int:
     """Compute the probabilities of texts' labels with a model that has a classification head."""
     with open_model(path, load, hidden=json) as model:
-        found = model.classify(texts)
+        classified = model.classify(texts)
     if json:
-        print_json({"texts": len(found), "probabilities": found})
+        print_json({"texts": len(classified), "probabilities": classified})
     else:
-        rows = [(text, _first(one)) for text, one in zip(texts, found, strict=True)]
+        rows = [
+            (text, _first(probabilities))
+            for text, probabilities in zip(texts, classified, strict=True)
+        ]
         console().print(facts(rows))
     return 0
 

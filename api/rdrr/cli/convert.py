@@ -134,7 +134,7 @@ def _show_plan(out: Console, result: ConversionResult) -> None:
 
 def _worst(group: list[TensorReport]) -> str:
     """Return the largest relative root-mean-square error of a group, as a percentage."""
-    errors = [one.relative_rmse for one in group if one.relative_rmse is not None]
+    errors = [tensor.relative_rmse for tensor in group if tensor.relative_rmse is not None]
     if not errors:
         return ""
     return f"{100 * max(errors):.2f} %" if max(errors) else "none"

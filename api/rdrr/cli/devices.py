@@ -30,7 +30,7 @@ def devices(
 
     adapters = list_adapters()
     if json:
-        print_json({"adapters": [adapter_facts(one) for one in adapters]})
+        print_json({"adapters": [adapter_facts(adapter) for adapter in adapters]})
         return 0 if adapters else 1
     if not adapters:
         from rdrr_device.adapters import NO_ADAPTER_HINT
@@ -40,19 +40,19 @@ def devices(
     return 0
 
 
-def adapter_facts(one: AdapterInfo) -> dict[str, Any]:
+def adapter_facts(adapter: AdapterInfo) -> dict[str, Any]:
     """Return an adapter as JSON values."""
     from rdrr._executor import describe  # imports numpy, which --help needs not load
 
     return {
-        "name": one.name,
-        "backend": one.backend,
-        "type": one.type,
-        "driver": one.driver,
-        "software": one.software,
-        "features": sorted(one.features),
-        "limits": dict(one.limits),
-        "oneDispatch": describe(one),
+        "name": adapter.name,
+        "backend": adapter.backend,
+        "type": adapter.type,
+        "driver": adapter.driver,
+        "software": adapter.software,
+        "features": sorted(adapter.features),
+        "limits": dict(adapter.limits),
+        "oneDispatch": describe(adapter),
     }
 
 
@@ -60,19 +60,26 @@ def _show(adapters: Sequence[AdapterInfo]) -> None:
     from rdrr._executor import describe
 
     out = console()
-    for index, one in enumerate(adapters):
+    for index, adapter in enumerate(adapters):
         if index:
             out.print()
-        kind = f"{one.type}, software" if one.software and one.type != "CPU" else one.type
-        out.print(f"[bold]{one.name}[/bold]", markup=True)
-        rows = [("backend", f"{one.backend} ({kind})"), ("driver", one.driver)]
+        kind = (
+            f"{adapter.type}, software"
+            if adapter.software and adapter.type != "CPU"
+            else adapter.type
+        )
+        out.print(f"[bold]{adapter.name}[/bold]", markup=True)
+        rows = [("backend", f"{adapter.backend} ({kind})"), ("driver", adapter.driver)]
         rows += [
-            (label, str(one.limits[name]) if name in _COUNTS else format_size(one.limits[name]))
+            (
+                label,
+                str(adapter.limits[name]) if name in _COUNTS else format_size(adapter.limits[name]),
+            )
             for name, label in _LIMITS.items()
-            if name in one.limits
+            if name in adapter.limits
         ]
-        rows.append(("features", ", ".join(_relevant(one.features))))
-        rows.append(("token in one dispatch", describe(one)))
+        rows.append(("features", ", ".join(_relevant(adapter.features))))
+        rows.append(("token in one dispatch", describe(adapter)))
         out.print(facts(rows))
 
 

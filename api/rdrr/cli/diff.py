@@ -48,62 +48,69 @@ def diff(
     from rdrr.difference import compare_packages
 
     with (
-        open_package(first, follow_links=follow_links) as one,
-        open_package(second, follow_links=follow_links) as two,
+        open_package(first, follow_links=follow_links) as left,
+        open_package(second, follow_links=follow_links) as right,
     ):
-        found = compare_packages(one, two)
+        difference = compare_packages(left, right)
     if json:
-        print_json(found.as_dict())
+        print_json(difference.as_dict())
     else:
-        _show(found, all_tensors=all_tensors)
-    return 0 if found.is_same_model else 1
+        _show(difference, all_tensors=all_tensors)
+    return 0 if difference.is_same_model else 1
 
 
-def _show(found: Difference, *, all_tensors: bool) -> None:
+def _show(difference: Difference, *, all_tensors: bool) -> None:
     out = console()
-    _show_fields(out, found)
-    for names, which in ((found.only_first, "first"), (found.only_second, "second")):
+    _show_fields(out, difference)
+    for names, which in ((difference.only_first, "first"), (difference.only_second, "second")):
         for name in names:
             out.print(f"only in the {which}: {name}", markup=False, soft_wrap=True)
-    shown = [one for one in found.tensors if all_tensors or _is_worth_showing(one)]
+    shown = [tensor for tensor in difference.tensors if all_tensors or _is_worth_showing(tensor)]
     if shown:
         columns = ("tensor", "stored as", "relative error", "largest", "at", "verdict")
-        rows = [_row(one) for one in shown]
+        rows = [_row(tensor) for tensor in shown]
         out.print(table(columns, rows, right=("relative error", "largest")))
-    counts = Counter(one.verdict for one in found.tensors)
+    counts = Counter(tensor.verdict for tensor in difference.tensors)
     parts = [f"{count} {word}" for word, count in counts.items()]
-    verdict = "the same model" if found.is_same_model else "not the same model"
-    style = "bold green" if found.is_same_model else "bold red"
+    verdict = "the same model" if difference.is_same_model else "not the same model"
+    style = "bold green" if difference.is_same_model else "bold red"
     out.print(f"{verdict}: {', '.join(parts) or 'no tensor in common'}", style=style)
 
 
-def _is_worth_showing(one: TensorDifference) -> bool:
-    return one.verdict != "same bytes" and (
-        one.verdict != "same values" or len(set(one.dtypes)) > 1
+def _is_worth_showing(tensor: TensorDifference) -> bool:
+    return tensor.verdict != "same bytes" and (
+        tensor.verdict != "same values" or len(set(tensor.dtypes)) > 1
     )
 
 
-def _show_fields(out: Console, found: Difference) -> None:
-    if found.fields:
+def _show_fields(out: Console, difference: Difference) -> None:
+    if difference.fields:
         columns = ("field", "first", "second", "")
         rows = [
-            (one.field, _value(one.first), _value(one.second), "storage" if one.is_storage else "")
-            for one in found.fields
+            (
+                field.field,
+                _value(field.first),
+                _value(field.second),
+                "storage" if field.is_storage else "",
+            )
+            for field in difference.fields
         ]
         out.print(table(columns, rows))
         out.print()
 
 
-def _row(one: TensorDifference) -> tuple[str, ...]:
-    stored = [" ".join(pair) for pair in zip(one.dtypes, one.layouts, strict=True)]
+def _row(tensor: TensorDifference) -> tuple[str, ...]:
+    stored = [" ".join(pair) for pair in zip(tensor.dtypes, tensor.layouts, strict=True)]
     kinds = stored[0] if stored[0] == stored[1] else " | ".join(stored)
-    if one.verdict == "shape":
-        shapes = " | ".join("x".join(map(str, shape)) for shape in one.shapes)
-        return one.name, kinds, "", "", shapes, one.verdict
-    error = "not a number" if one.relative_rmse is None else f"{100 * one.relative_rmse:.4g} %"
-    largest = "" if one.largest is None else f"{one.largest:.4g}"
-    place = "" if one.where is None else f"{one.where[0]}, {one.where[1]}"
-    return one.name, kinds, error, largest, place, one.verdict
+    if tensor.verdict == "shape":
+        shapes = " | ".join("x".join(map(str, shape)) for shape in tensor.shapes)
+        return tensor.name, kinds, "", "", shapes, tensor.verdict
+    error = (
+        "not a number" if tensor.relative_rmse is None else f"{100 * tensor.relative_rmse:.4g} %"
+    )
+    largest = "" if tensor.largest is None else f"{tensor.largest:.4g}"
+    place = "" if tensor.where is None else f"{tensor.where[0]}, {tensor.where[1]}"
+    return tensor.name, kinds, error, largest, place, tensor.verdict
 
 
 def _value(value: object) -> str:

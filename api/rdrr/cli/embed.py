@@ -37,26 +37,28 @@ def embed(
     if out is not None and out.suffix != ".npy":
         raise UsageError("--out has another suffix than .npy", found=out)
     with open_model(path, load, hidden=json) as model:
-        found = model.embed(texts, prompt=prompt)
+        embeddings = model.embed(texts, prompt=prompt)
     if out is not None:
         import numpy as np
 
         try:
-            np.save(out, found, allow_pickle=False)
+            np.save(out, embeddings, allow_pickle=False)
         except OSError as error:
             raise StoreError("cannot be written", where=out, found=error.strerror) from error
     if json:
         written = {} if out is None else {"written": str(out)}
-        content = {"embeddings": found.tolist()} if out is None else {}
-        print_json({"texts": len(found), "width": found.shape[1], **content, **written})
+        content = {"embeddings": embeddings.tolist()} if out is None else {}
+        print_json({"texts": len(embeddings), "width": embeddings.shape[1], **content, **written})
     elif out is not None:
-        note(f"{len(found)} embeddings of width {found.shape[1]} written to {out}")
+        note(f"{len(embeddings)} embeddings of width {embeddings.shape[1]} written to {out}")
     else:
-        rows = [(text, _beginning(row.tolist())) for text, row in zip(texts, found, strict=True)]
+        rows = [
+            (text, _beginning(row.tolist())) for text, row in zip(texts, embeddings, strict=True)
+        ]
         console().print(facts(rows))
     return 0
 
 
 def _beginning(row: list[float]) -> str:
     """Return the first elements of an embedding."""
-    return first_of([f"{one:.5f}" for one in row]) + f"  ({len(row)} elements)"
+    return first_of([f"{element:.5f}" for element in row]) + f"  ({len(row)} elements)"

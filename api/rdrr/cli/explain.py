@@ -55,7 +55,7 @@ def explain(
 
     package = open_package(path, follow_links=load.follow_links, bare=True)
     hints = resolve_hints(package, load.kernel_hints)
-    found = _explanation.explain(
+    explanation = _explanation.explain(
         package,
         table_policies(package, hints, load.layer_inputs)[0],
         adapter=load.adapter,
@@ -63,50 +63,50 @@ def explain(
         context=context_of(package, load.context),
     )
     if json:
-        print_json(found.as_dict())
+        print_json(explanation.as_dict())
     elif phases:
-        _show_phases(found)
+        _show_phases(explanation)
     else:
-        _show(found, every)
-    return 1 if load.strict_hints and found.unhonoured else 0
+        _show(explanation, every)
+    return 1 if load.strict_hints and explanation.unhonoured else 0
 
 
-def _show(found: Explanation, every: bool) -> None:
+def _show(explanation: Explanation, every: bool) -> None:
     from rdrr._executor import describe
     from rdrr._explanation import grouped, hint_lines
 
     out = console()
-    software = ", a software adapter" if found.adapter.software else ""
-    out.print(facts([("adapter", f"{found.adapter.name}{software}")]))
-    out.print(facts([("token in one dispatch", describe(found.adapter))]))
-    if found.tuned.entries or found.tuned.note:
-        out.print(facts([("tuned profile", found.tuned.summary)]))
-    hints = hint_lines(found.policy)
+    software = ", a software adapter" if explanation.adapter.software else ""
+    out.print(facts([("adapter", f"{explanation.adapter.name}{software}")]))
+    out.print(facts([("token in one dispatch", describe(explanation.adapter))]))
+    if explanation.tuned.entries or explanation.tuned.note:
+        out.print(facts([("tuned profile", explanation.tuned.summary)]))
+    hints = hint_lines(explanation.policy)
     out.print(facts(hints.items() or [("hints", "none")]))
-    for group in grouped(found.choices, alike=not every):
+    for group in grouped(explanation.choices, alike=not every):
         out.print(f"\n[bold cyan]{group.title}[/]", markup=True)
         cells = [(row.op, row.kernel, row.reason) for row in group.rows]
         out.print(table(("op", "kernel", "why"), cells))
-    if found.served:
+    if explanation.served:
         out.print("\n[bold cyan]execution graph of the manifest[/]", markup=True)
         rows = [
-            (one.step.stage, one.step.name, one.kernel, " or ".join(one.kernels) or "nothing")
-            for one in found.served
+            (step.step.stage, step.step.name, step.kernel, " or ".join(step.kernels) or "nothing")
+            for step in explanation.served
         ]
         out.print(table(("stage", "step", "its kernel", "served by"), rows))
-    for line in found.unhonoured:
+    for line in explanation.unhonoured:
         note(f"warning: {line}")
 
 
-def _show_phases(found: Explanation) -> None:
+def _show_phases(explanation: Explanation) -> None:
     out = console()
-    for one in found.passes:
-        rows = "1 row" if one.rows == 1 else f"up to {one.rows} rows"
-        count = f"{len(one.phases)} phases"
-        out.print(f"\n[bold cyan]{one.spec.name}, {rows}, {count}[/]", markup=True)
+    for planned in explanation.passes:
+        rows = "1 row" if planned.rows == 1 else f"up to {planned.rows} rows"
+        count = f"{len(planned.phases)} phases"
+        out.print(f"\n[bold cyan]{planned.spec.name}, {rows}, {count}[/]", markup=True)
         cells = [
             (phase.label, phase.name, str(phase.record.threads), _work(phase.work), _uses(phase))
-            for phase in one.phases
+            for phase in planned.phases
         ]
         out.print(table(("op", "function", "threads", "calls", "reads -> writes"), cells))
 
@@ -118,6 +118,6 @@ def _work(work: Work) -> str:
 
 
 def _uses(phase: Phase) -> str:
-    written = [one.name for one in phase.bindings if one.access.value == "storage"]
-    read = [one.name for one in phase.bindings if one.name not in written]
+    written = [binding.name for binding in phase.bindings if binding.access.value == "storage"]
+    read = [binding.name for binding in phase.bindings if binding.name not in written]
     return f"{' '.join(read)} -> {' '.join(written)}"

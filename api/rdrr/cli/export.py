@@ -84,14 +84,16 @@ def export(
 def _show(result: ExportResult) -> None:
     out = console()
     columns = ("stored as", "written as", "tensors", "size", "worst error")
-    groups = Counter((one.stored, one.dtype) for one in result.tensors)
+    groups = Counter((tensor.stored, tensor.dtype) for tensor in result.tensors)
     rows = []
     for (stored, dtype), count in groups.most_common():
-        group = [one for one in result.tensors if (one.stored, one.dtype) == (stored, dtype)]
-        size = format_size(sum(one.size for one in group))
+        group = [
+            tensor for tensor in result.tensors if (tensor.stored, tensor.dtype) == (stored, dtype)
+        ]
+        size = format_size(sum(tensor.size for tensor in group))
         rows.append((stored, dtype, count, size, _worst(group)))
     out.print(table(columns, rows, right=columns[2:]))
-    reasons = Counter((one.why, one.dtype) for one in result.tensors if one.why)
+    reasons = Counter((tensor.why, tensor.dtype) for tensor in result.tensors if tensor.why)
     for (why, dtype), count in reasons.items():
         out.print(f"note: {count} written as {dtype}: {why}", style="yellow", markup=False)
     for text in result.notes:
@@ -102,5 +104,5 @@ def _show(result: ExportResult) -> None:
 
 
 def _worst(group: list[ExportedTensor]) -> str:
-    error = max(one.relative_rmse for one in group)
+    error = max(tensor.relative_rmse for tensor in group)
     return f"{100 * error:.2g} %" if error else "none"

@@ -136,7 +136,11 @@ def result(model: Model, generation: Generation, text: str) -> dict[str, Any]:
         "text": text,
         "prompt_tokens": len(generation.prompt_ids),
         "token_ids": generation.token_ids,
-        **({} if recorded is None else {"logprobs": [_logprobs(model, one) for one in recorded]}),
+        **(
+            {}
+            if recorded is None
+            else {"logprobs": [_logprobs(model, token) for token in recorded]}
+        ),
         "backend": model.info.name,
         "adapter": model.info.adapter,
         "stats": generation.stats.as_dict(),
@@ -144,10 +148,10 @@ def result(model: Model, generation: Generation, text: str) -> dict[str, Any]:
 
 
 def _logprobs(model: Model, chosen: TokenLogprobs) -> dict[str, Any]:
-    def one(token_id: int, logprob: float) -> dict[str, Any]:
+    def entry(token_id: int, logprob: float) -> dict[str, Any]:
         return {"token_id": token_id, "text": model.decode([token_id]), "logprob": logprob}
 
-    return {**one(chosen.token_id, chosen.logprob), "top": [one(*best) for best in chosen.top]}
+    return {**entry(chosen.token_id, chosen.logprob), "top": [entry(*best) for best in chosen.top]}
 
 
 def _read_prompt(prompt: str | None) -> str:

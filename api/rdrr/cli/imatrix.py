@@ -41,7 +41,7 @@ def imatrix(
 
     content = read_text(text)
     with window_progress(hidden=json) as report:
-        found = measure_importance(
+        importance = measure_importance(
             path,
             content,
             out,
@@ -53,13 +53,13 @@ def imatrix(
             progress=report,
         )
     if json:
-        print_json(found.as_dict())
+        print_json(importance.as_dict())
     else:
         rows = [
-            ("entries", str(found.entries)),
-            ("perplexity", f"{found.perplexity:.4f}"),
-            ("predicted tokens", f"{found.tokens:,}"),
-            ("written", found.path),
+            ("entries", str(importance.entries)),
+            ("perplexity", f"{importance.perplexity:.4f}"),
+            ("predicted tokens", f"{importance.tokens:,}"),
+            ("written", importance.path),
         ]
         console().print(facts(rows))
     return 0

@@ -56,7 +56,7 @@ def inspect(
         policy = resolve_hints(package, load.kernel_hints)
         need = estimate_memory(package, policy, context, load.adapter)
     if json:
-        obstacles = {"not_runnable_because": [one.as_dict() for one in package.obstacles]}
+        obstacles = {"not_runnable_because": [obstacle.as_dict() for obstacle in package.obstacles]}
         print_json(_as_dict(overview, rows, need) | (obstacles if package.obstacles else {}))
         return 0
     out = console()
@@ -87,8 +87,14 @@ def _show_overview(out: Console, overview: Survey) -> None:
     for title, groups in (("by dtype", overview.by_dtype), ("by role", overview.by_role)):
         _heading(out, f"tensors {title}")
         cells = [
-            (one.name, one.tensors, f"{one.weights:,}", format_size(one.bytes), one.bits_text)
-            for one in groups
+            (
+                group.name,
+                group.tensors,
+                f"{group.weights:,}",
+                format_size(group.bytes),
+                group.bits_text,
+            )
+            for group in groups
         ]
         columns = (title.removeprefix("by "), "tensors", "weights", "size", "bits per weight")
         out.print(table(columns, cells, right=columns[1:]))
@@ -98,7 +104,9 @@ def _show_obstacles(out: Console, obstacles: tuple[Fault, ...]) -> None:
     if not obstacles:
         return
     _heading(out, "not runnable with this version of rdrr, because of")
-    reasons = ((one.field or "manifest", one.found or one.message) for one in obstacles)
+    reasons = (
+        (obstacle.field or "manifest", obstacle.found or obstacle.message) for obstacle in obstacles
+    )
     out.print(facts(reasons))
 
 

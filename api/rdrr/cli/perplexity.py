@@ -70,7 +70,7 @@ def perplexity(
         model: rdrr.Model = stack.enter_context(open_model(path))
         base = stack.enter_context(open_model(against)) if against is not None else None
         report = stack.enter_context(window_progress(hidden=json))
-        found = (
+        evaluation = (
             evaluate.perplexity(
                 model, content, window=window, limit=tokens, stepwise=decode_path, progress=report
             )
@@ -87,9 +87,9 @@ def perplexity(
         )
         details = {"backend": model.info.name, "adapter": model.info.adapter}
     if json:
-        print_json(found.as_dict() | details)
+        print_json(evaluation.as_dict() | details)
     else:
-        _show(found)
+        _show(evaluation)
     return 0
 
 
@@ -111,24 +111,25 @@ def _open(path: str, *, load: LoadOptions, window: int, hidden: bool) -> Model:
     return model
 
 
-def _show(found: Perplexity | Comparison) -> None:
+def _show(evaluation: Perplexity | Comparison) -> None:
     from rdrr.evaluate import Comparison
 
-    model = found.model if isinstance(found, Comparison) else found
+    model = evaluation.model if isinstance(evaluation, Comparison) else evaluation
     rows: list[tuple[str, str]] = [
         ("perplexity", f"{model.perplexity:.4f}"),
         ("cross-entropy", f"{model.cross_entropy:.5f} nats per token"),
         ("predicted", f"{model.tokens:,} tokens in {model.windows:,} windows"),
     ]
-    if isinstance(found, Comparison):
+    if isinstance(evaluation, Comparison):
         rows += [
-            ("perplexity of the other", f"{found.base.perplexity:.4f}"),
+            ("perplexity of the other", f"{evaluation.base.perplexity:.4f}"),
             (
                 "difference",
-                f"{100 * (found.ratio - 1):+.3f} % (standard error {100 * found.ratio_error:.3f})",
+                f"{100 * (evaluation.ratio - 1):+.3f} % "
+                f"(standard error {100 * evaluation.ratio_error:.3f})",
             ),
-            ("mean divergence", f"{found.mean_divergence:.6f} nats"),
-            ("largest divergence", f"{found.largest_divergence:.4f} nats"),
-            ("same top token", f"{100 * found.same_top:.2f} %"),
+            ("mean divergence", f"{evaluation.mean_divergence:.6f} nats"),
+            ("largest divergence", f"{evaluation.largest_divergence:.4f} nats"),
+            ("same top token", f"{100 * evaluation.same_top:.2f} %"),
         ]
     console().print(facts(rows))

@@ -64,7 +64,7 @@ def profile(
     package = open_package(path, follow_links=load.follow_links)
     policy, context = resolve_hints(package, load.kernel_hints), context_of(package, load.context)
     with status("loading and measuring the model", hidden=json):
-        found = _profile.measure(
+        measured = _profile.measure(
             package,
             policy,
             adapter=load.adapter,
@@ -75,13 +75,13 @@ def profile(
             executor=load.executor,
         )
     if trace is not None:
-        replace_file(trace, jsonlib.dumps(_profile.trace(found)).encode())
+        replace_file(trace, jsonlib.dumps(_profile.trace(measured)).encode())
         note(f"trace written to {trace}; open it in ui.perfetto.dev")
-    figures = _profile.as_dict(found)
+    figures = _profile.as_dict(measured)
     if json:
         print_json(figures)
     else:
-        _show(found, figures)
+        _show(measured, figures)
     return 0
 
 
@@ -96,14 +96,14 @@ def _check(trace: Path | None) -> None:
         raise StoreError("permission denied", where=str(trace.parent))
 
 
-def _show(found: Profile, figures: dict[str, Any]) -> None:
+def _show(measured: Profile, figures: dict[str, Any]) -> None:
     out = console()
-    software = ", a software adapter" if found.adapter.software else ""
+    software = ", a software adapter" if measured.adapter.software else ""
     copied = figures["copy"]["gigabytes_per_second"]
     out.print(
         facts(
             [
-                ("adapter", f"{found.adapter.name}{software}"),
+                ("adapter", f"{measured.adapter.name}{software}"),
                 ("copy", f"{copied:.1f} GB/s (bytes read plus bytes written)"),
             ]
         )
@@ -111,26 +111,26 @@ def _show(found: Profile, figures: dict[str, Any]) -> None:
     for step in figures["steps"]:
         out.print()
         out.print(facts(_figures(step)))
-        rows = [_row(one) for one in step["kernels"]]
+        rows = [_row(kernel) for kernel in step["kernels"]]
         out.print(table(_COLUMNS, rows, right=_COLUMNS[1:]))
     if "one_dispatch" in figures:
         out.print()
         _show_parts(figures["one_dispatch"])
 
 
-def _show_parts(found: dict[str, Any]) -> None:
-    grid = f"{found['workgroups']} workgroups of {found['threads']} threads"
+def _show_parts(timed: dict[str, Any]) -> None:
+    grid = f"{timed['workgroups']} workgroups of {timed['threads']} threads"
     out, columns = console(), ("kernel", "phases", "ms less without it")
     out.print(
         facts(
             [
                 ("decode in one dispatch", grid),
-                ("GPU", f"{found['gpu_ms']:.3f} ms per step, without the last phase"),
-                ("waits alone", f"{found['waits_ms']:.3f} ms"),
+                ("GPU", f"{timed['gpu_ms']:.3f} ms per step, without the last phase"),
+                ("waits alone", f"{timed['waits_ms']:.3f} ms"),
             ]
         )
     )
-    rows = [(one["kernel"], str(one["phases"]), f"{one['ms']:.4f}") for one in found["parts"]]
+    rows = [(part["kernel"], str(part["phases"]), f"{part['ms']:.4f}") for part in timed["parts"]]
     out.print(table(columns, rows, right=columns[1:]))
 
 
@@ -146,15 +146,15 @@ def _figures(step: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _row(one: dict[str, Any]) -> tuple[str, ...]:
-    moved = one["bytes"] > 0
+def _row(kernel: dict[str, Any]) -> tuple[str, ...]:
+    moved = kernel["bytes"] > 0
     return (
-        one["kernel"],
-        str(one["ops"]),
-        str(one["calls"]),
-        f"{one['total_ms']:.3f}",
-        f"{one['mean_us']:.1f}",
-        f"{one['share']:.1%}",
-        f"{one['gigabytes_per_second']:.3g}" if moved else "",
-        f"{one['share_of_copy']:.1%}" if moved else "",
+        kernel["kernel"],
+        str(kernel["ops"]),
+        str(kernel["calls"]),
+        f"{kernel['total_ms']:.3f}",
+        f"{kernel['mean_us']:.1f}",
+        f"{kernel['share']:.1%}",
+        f"{kernel['gigabytes_per_second']:.3g}" if moved else "",
+        f"{kernel['share_of_copy']:.1%}" if moved else "",
     )

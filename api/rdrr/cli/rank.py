@@ -32,6 +32,6 @@ def rank(
     if json:
         print_json({"texts": len(scores), "scores": scores})
     else:
-        best = sorted(zip(texts, scores, strict=True), key=lambda one: -one[1])
+        best = sorted(zip(texts, scores, strict=True), key=lambda pair: -pair[1])
         console().print(facts([(text, f"{score:.4f}") for text, score in best]))
     return 0

@@ -37,32 +37,32 @@ def report(
     """Show how every tensor of a package is stored, and the error that this causes."""
     from rdrr._report_view import read_report, view
 
-    found = read_report(path, follow_links=follow_links)
+    conversion = read_report(path, follow_links=follow_links)
     if html is not None:
-        _write_page(view(found), html)
+        _write_page(view(conversion), html)
     if json:
-        print_json(found.model_dump(mode="json", by_alias=True, exclude_none=True))
+        print_json(conversion.model_dump(mode="json", by_alias=True, exclude_none=True))
     elif html is None:
-        _show(view(found), worst)
+        _show(view(conversion), worst)
     return 0
 
 
-def _write_page(found: ReportView, path: Path) -> None:
+def _write_page(report: ReportView, path: Path) -> None:
     from rdrr_format.stores import replace_file
 
     from rdrr._report_html import render
 
-    replace_file(path, render(found).encode())
+    replace_file(path, render(report).encode())
     note(f"page written to {path}")
 
 
-def _show(found: ReportView, worst: int) -> None:
+def _show(report: ReportView, worst: int) -> None:
     out = console()
-    head = found.report
+    head = report.report
     out.print(
         f"{head.model_id} ({head.architecture} from {head.source_format}): "
         f"{head.parameters / 1e6:.1f} million weights, {format_size(head.total_size)}, "
-        f"{found.bits:.2f} bits per weight, error {_percent(found.mean_error)}",
+        f"{report.bits:.2f} bits per weight, error {_percent(report.mean_error)}",
         style="bold",
         soft_wrap=True,
     )
@@ -70,28 +70,34 @@ def _show(found: ReportView, worst: int) -> None:
         out,
         ("dtype", "tensors", "size", "bits per weight", "worst error"),
         [
-            (one.dtype, one.tensors, format_size(one.bytes), f"{one.bits:.2f}", _percent(one.worst))
-            for one in found.types
+            (
+                total.dtype,
+                total.tensors,
+                format_size(total.bytes),
+                f"{total.bits:.2f}",
+                _percent(total.worst),
+            )
+            for total in report.types
         ],
         right=("tensors", "size", "bits per weight", "worst error"),
     )
-    if found.largest_error:
+    if report.largest_error:
         _section(
             out,
             ("part", "stored as", "least error", "largest", "in layer", "worst block"),
-            [_part(part, found.row(part)) for part in found.parts],
+            [_part(part, report.row(part)) for part in report.parts],
             right=("least error", "largest", "in layer", "worst block"),
         )
-    if found.worst and worst:
+    if report.worst and worst:
         _section(
             out,
             ("tensors with the largest error", "stored as", "error", "worst block", "at", "why"),
-            _worst_rows(found, worst),
+            _worst_rows(report, worst),
             right=("error", "worst block"),
         )
-    for one in found.overflowed:
+    for tensor in report.overflowed:
         out.print(
-            f"kept in F32, because values do not fit the type: {one.name}",
+            f"kept in F32, because values do not fit the type: {tensor.name}",
             style="yellow",
             markup=False,
             soft_wrap=True,
@@ -118,7 +124,7 @@ def _part(part: str, cells: tuple[Cell, ...]) -> tuple[object, ...]:
     return part, kinds, _percent(min(errors)), _percent(most.error), most.layer, _percent(block)
 
 
-def _worst_rows(found: ReportView, count: int) -> list[tuple[object, ...]]:
+def _worst_rows(report: ReportView, count: int) -> list[tuple[object, ...]]:
     from rdrr_converter.options import ConvertOptions
 
     from rdrr._report_view import block_error
@@ -126,14 +132,16 @@ def _worst_rows(found: ReportView, count: int) -> list[tuple[object, ...]]:
     flags = flags_of_options(ConvertOptions)
     return [
         (
-            one.name,
-            f"{one.dtype} {one.layout}",
-            _percent(one.relative_rmse),
-            _percent(block_error(one)),
-            f"row {one.worst_block.row}, block {one.worst_block.block}" if one.worst_block else "",
-            in_flags(one.why, flags),
+            tensor.name,
+            f"{tensor.dtype} {tensor.layout}",
+            _percent(tensor.relative_rmse),
+            _percent(block_error(tensor)),
+            f"row {tensor.worst_block.row}, block {tensor.worst_block.block}"
+            if tensor.worst_block
+            else "",
+            in_flags(tensor.why, flags),
         )
-        for one in found.worst[:count]
+        for tensor in report.worst[:count]
     ]
 
 

@@ -17,6 +17,6 @@ def schema(
     """Print the JSON schema of manifest.json or conversion-report.json."""
     from rdrr_manifests.schema import manifest_schema, report_schema
 
-    found = {"manifest": manifest_schema, "report": report_schema}[of]()
-    sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    content = {"manifest": manifest_schema, "report": report_schema}[of]()
+    sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     return 0

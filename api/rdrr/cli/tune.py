@@ -64,13 +64,13 @@ def tune(
     from rdrr._load import context_of
     from rdrr._tune import tune_package
 
-    ops = frozenset(one.lower() for one in op or OPS)
+    ops = frozenset(name.lower() for name in op or OPS)
     unknown = sorted(ops - set(OPS))
     if unknown:
         raise UsageError("there is no such op", expected=", ".join(OPS), found=unknown[0])
-    specs = _passes([one.lower() for one in passes or ("prefill", "decode")])
+    specs = _passes([name.lower() for name in passes or ("prefill", "decode")])
     package = open_package(path, follow_links=load.follow_links)
-    found = tune_package(
+    result = tune_package(
         package,
         resolve_hints(package, load.kernel_hints),
         adapter=load.adapter,
@@ -82,12 +82,12 @@ def tune(
         passes=specs,
         progress=None if json else _show_progress,
     )
-    if found.note:
-        note(f"warning: the existing profile is not used: {found.note}")
+    if result.note:
+        note(f"warning: the existing profile is not used: {result.note}")
     if json:
-        print_json(found.as_dict())
+        print_json(result.as_dict())
     else:
-        _show(found)
+        _show(result)
     return 0
 
 
@@ -109,40 +109,42 @@ def _show_progress(key: str, index: int, count: int) -> None:
     note(f"[{index + 1}/{count}] {key}")
 
 
-def _show(found: TuneResult) -> None:
-    out, tuned = console(), found.tuned
+def _show(result: TuneResult) -> None:
+    out, tuned = console(), result.tuned
     rows = [
         (
-            one.step,
-            f"{one.default_seconds * 1e6:.1f}",
-            f"{one.seconds * 1e6:.1f}",
-            f"{1 - one.seconds / one.default_seconds:.1%}",
-            str(1 + len(one.trials)),
-            f"{one.tuning_key.name}: {one.chosen if one.changes else 'default'}",
+            outcome.step,
+            f"{outcome.default_seconds * 1e6:.1f}",
+            f"{outcome.seconds * 1e6:.1f}",
+            f"{1 - outcome.seconds / outcome.default_seconds:.1%}",
+            str(1 + len(outcome.trials)),
+            f"{outcome.tuning_key.name}: {outcome.chosen if outcome.changes else 'default'}",
         )
-        for one in tuned.outcomes
+        for outcome in tuned.outcomes
     ]
     if rows:
         out.print(table(_COLUMNS, rows, right=_COLUMNS[1:5]))
         out.print()
-    pairs = [("adapter", found.adapter.name), ("trials", str(tuned.trials))]
+    pairs = [("adapter", result.adapter.name), ("trials", str(tuned.trials))]
     if tuned.known:
         pairs.append(("tuned already", f"{tuned.known} shapes; --force measures them again"))
-    for one in tuned.passes:
-        kept = "" if one.kept else "; the combination is slower, so the defaults stay"
-        times = f"{one.default_seconds * 1e3:.3f} -> {one.seconds * 1e3:.3f} ms"
-        pairs.append((one.step, f"{times} of GPU time{kept}"))
-    if found.executor is not None:
-        pairs.append(("one dispatch", _one_dispatch(found.executor)))
-    out.print(facts([*pairs, ("profile", str(found.path))]))
+    for timed in tuned.passes:
+        kept = "" if timed.kept else "; the combination is slower, so the defaults stay"
+        times = f"{timed.default_seconds * 1e3:.3f} -> {timed.seconds * 1e3:.3f} ms"
+        pairs.append((timed.step, f"{times} of GPU time{kept}"))
+    if result.executor is not None:
+        pairs.append(("one dispatch", _one_dispatch(result.executor)))
+    out.print(facts([*pairs, ("profile", str(result.path))]))
 
 
-def _one_dispatch(found: ExecutorTimes) -> str:
+def _one_dispatch(executor: ExecutorTimes) -> str:
     """Return how the decode pass in one dispatch compares with dispatches."""
-    timed = [one for one in found.trials if one.seconds]
+    timed = [trial for trial in executor.trials if trial.seconds]
     if not timed:
         return "no grid runs the decode pass"
-    best = min(timed, key=lambda one: one.seconds)
+    best = min(timed, key=lambda trial: trial.seconds)
     grid = f"{best.grid.groups} workgroups of {best.grid.threads} threads"
-    times = f"{found.dispatches * 1e3:.3f} -> {best.seconds * 1e3:.3f} ms of GPU time with {grid}"
-    return times if found.chosen is not None else f"{times}; not faster, so dispatches stay"
+    times = (
+        f"{executor.dispatches * 1e3:.3f} -> {best.seconds * 1e3:.3f} ms of GPU time with {grid}"
+    )
+    return times if executor.chosen is not None else f"{times}; not faster, so dispatches stay"

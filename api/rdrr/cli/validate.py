@@ -73,8 +73,8 @@ def summary(report: ValidationReport) -> str:
     ]
     if "bytes" in facts:
         parts.append(format_size(facts["bytes"]))
-    found = ((len(report.errors), "error"), (len(report.warnings), "warning"))
-    parts += [_count(number, word) for number, word in found if number]
+    counts = ((len(report.errors), "error"), (len(report.warnings), "warning"))
+    parts += [_count(number, word) for number, word in counts if number]
     name = report.model_id or report.where
     if report.model_id and not report.runnable:
         parts.append("not runnable with this version of rdrr")

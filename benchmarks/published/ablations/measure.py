@@ -33,13 +33,13 @@ def chosen(names: Iterable[str]) -> list[Ablation]:
     Raises:
         UsageError: There is no ablation with a name.
     """
-    found: dict[str, Ablation] = {}
+    ablations: dict[str, Ablation] = {}
     for name in names:
         if name != "all" and name not in ABLATIONS:
             known = ", ".join([*ABLATIONS, "all"])
             raise UsageError("unknown ablation", expected=f"one of {known}", found=name)
-        found |= ABLATIONS if name == "all" else {name: ABLATIONS[name]}
-    return list(found.values())
+        ablations |= ABLATIONS if name == "all" else {name: ABLATIONS[name]}
+    return list(ablations.values())
 
 
 @dataclass
@@ -71,15 +71,15 @@ class Bench:
             _check_weights(ablation, self._package(ablation.slow))
             if ablation.phase == "first":
                 return self._first(ablation)
-            sides = [self._backend(one) for one in (ablation.slow, ablation.fast)]
+            sides = [self._backend(side) for side in (ablation.slow, ablation.fast)]
             return self._alternate(ablation, sides)
         except RdrrError as error:
             return Row(ablation, obstacle=str(error))
 
     def close(self) -> None:
         """Free all models."""
-        for one in self._loaded.values():
-            one.close()
+        for backend in self._loaded.values():
+            backend.close()
         self._loaded.clear()
 
     def _alternate(self, ablation: Ablation, backends: Sequence[Backend]) -> Row:
@@ -89,20 +89,20 @@ class Bench:
         runs: list[list[Run]] = [[], []]
         for index in range(repeat + 1):
             sides = zip((ablation.slow, ablation.fast), backends, runs, strict=True)
-            for side, backend, own in sides:
+            for side, backend, done in sides:
                 run = self._run(side, backend, tokens)
-                own[:] = [*own, run] if index > 1 else [run]  # drops the first round, a warm-up
-        infos = [one.info for one in backends]
+                done[:] = [*done, run] if index > 1 else [run]  # drops the first round, a warm-up
+        infos = [backend.info for backend in backends]
         return Row(
             ablation,
             tuple(runs[0]),
             tuple(runs[1]),
-            memory=tuple((one.weights_bytes, one.kv_bytes) for one in infos),
+            memory=tuple((info.weights_bytes, info.kv_bytes) for info in infos),
             gpu=tuple(
                 self._gpu_times(side, backend)
                 for side, backend in zip((ablation.slow, ablation.fast), backends, strict=True)
             ),
-            warnings=tuple(line for one in infos for line in _unhonoured(one.decisions)),
+            warnings=tuple(line for info in infos for line in _unhonoured(info.decisions)),
         )
 
     def _run(self, side: Side, backend: Backend, tokens: int) -> Run:
@@ -134,8 +134,8 @@ class Bench:
             with open_device(self.device.info.name) as device, ExitStack() as stack:
                 backend = load(package, device, self.work, ablation.slow.options)
                 stack.callback(backend.close)
-                for own in runs:
-                    own.append(generate(backend, _strategy(ablation.slow), ids, 2, device=device))
+                for done in runs:
+                    done.append(generate(backend, _strategy(ablation.slow), ids, 2, device=device))
                 memory = (backend.info.weights_bytes, backend.info.kv_bytes)
         return Row(ablation, tuple(runs[0]), tuple(runs[1]), memory=(memory, memory))
 
@@ -217,5 +217,5 @@ def measure(
         submitters = stack.enter_context(closing(Submitters(device)))
         bench = Bench(packages, submitters, work)
         stack.callback(bench.close)
-        rows = tuple(bench.measure(one) for one in ablations)
+        rows = tuple(bench.measure(ablation) for ablation in ablations)
         return Table(device.info.name, device.info.software, work, rows)

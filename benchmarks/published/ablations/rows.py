@@ -37,19 +37,24 @@ class Row:
 
     def ratio(self) -> Ratio:
         """Divide the seconds without the optimization by those with it, round by round."""
-        one = self.ablation
-        times = [[seconds(run, one) for run in runs] for runs in (self.slow, self.fast)]
+        ablation = self.ablation
+        times = [[seconds(run, ablation) for run in runs] for runs in (self.slow, self.fast)]
         return Ratio.between(
-            f"{one.name}: {one.fast.name} over {one.slow.name}",
+            f"{ablation.name}: {ablation.fast.name} over {ablation.slow.name}",
             *times,
-            gate=one.gate,
-            published=one.published,
+            gate=ablation.gate,
+            published=ablation.published,
         )
 
     def as_dict(self, *, software: bool) -> dict[str, Any]:
         """Return the figures for JSON."""
-        one = self.ablation
-        head = {"name": one.name, "phase": one.phase, "slow": one.slow.name, "fast": one.fast.name}
+        ablation = self.ablation
+        head = {
+            "name": ablation.name,
+            "phase": ablation.phase,
+            "slow": ablation.slow.name,
+            "fast": ablation.fast.name,
+        }
         if self.obstacle:
             return head | {"not_run": self.obstacle}
         return head | {
@@ -57,7 +62,7 @@ class Row:
             "same_ids": _common_prefix(self.slow[-1], self.fast[-1]),
             "warnings": list(self.warnings),
             "sides": [
-                _side(runs, one, memory, gpu)
+                _side(runs, ablation, memory, gpu)
                 for runs, memory, gpu in zip(
                     (self.slow, self.fast), self.memory, self.gpu, strict=True
                 )

@@ -101,8 +101,8 @@ _ROW = Side("q4-row, fused", options=_FUSED)
 
 ABLATIONS: Mapping[str, Ablation] = MappingProxyType(
     {
-        one.name: one
-        for one in (
+        ablation.name: ablation
+        for ablation in (
             Ablation(
                 "command-batching",
                 Side("one submit per op", _PER_OP),

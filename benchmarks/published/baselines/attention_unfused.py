@@ -135,7 +135,9 @@ def _product(
     label: str,
 ) -> Phase:
     m, n, k = sizes
-    (a_batch, a_row), (b_batch, b_row), (c_batch, c_row) = (one for _, one in operands.values())
+    (a_batch, a_row), (b_batch, b_row), (c_batch, c_row) = (
+        strides for _, strides in operands.values()
+    )
     record = MatmulBatched(
         threads=TILE * TILE,
         variant="scores" if transposed else "values",
@@ -153,4 +155,4 @@ def _product(
         c_row=c_row,
     )
     work = Work(-(-n // TILE) * -(-m // TILE) * spec.heads)
-    return Phase(record, {name: one for name, (one, _) in operands.items()}, work, label)
+    return Phase(record, {name: part for name, (part, _) in operands.items()}, work, label)

@@ -93,15 +93,15 @@ class KernelBench:
         from rdrr_runtime.exec.executor import DispatchExecutor
 
         executor = DispatchExecutor(self.device)
-        bound = [executor.prepare(one) for one in programs]
+        bound = [executor.prepare(program) for program in programs]
         self.timer.run(bound, rows)
         warm = 0.0 if self.device.info.software else WARM_SECONDS
         keep_busy(lambda: self.timer.run(bound, rows), warm)
-        found: list[list[float]] = [[] for _ in bound]
+        times: list[list[float]] = [[] for _ in bound]
         for _ in range(repeat):
-            for own, seconds in zip(found, self.timer.run(bound, rows).seconds, strict=True):
-                own.append(float(seconds))
-        return found
+            for done, seconds in zip(times, self.timer.run(bound, rows).seconds, strict=True):
+                done.append(float(seconds))
+        return times
 
 
 def arbitrary_bits(dtype: str, layout: Layout, shape: tuple[int, int]) -> npt.NDArray[np.uint8]:

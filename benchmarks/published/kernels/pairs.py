@@ -145,8 +145,8 @@ def _unfused_and_fused(bench: KernelBench, size: int) -> tuple[int, list[Phase],
 
 PAIRS: Mapping[str, Pair] = MappingProxyType(
     {
-        one.name: one
-        for one in (
+        pair.name: pair
+        for pair in (
             Pair("tiled-matmul", "one output per thread", "tiles", _naive_and_tiled, 1.3, 2.0),
             Pair("f16-weights", "F32 weights", "F16 weights", _f32_and_f16, 1.5),
             Pair("int4-zero-points", "F16 weights", "4-bit codes", _f16_and_int4, 1.0),
@@ -211,20 +211,20 @@ def pairs(
     with open_kernel_bench(adapter) as bench:
         software = bench.device.info.software
         wanted = size or (SOFTWARE_PAIR_SIZE if software else PAIR_SIZE)
-        ratios = [_ratio(bench, one, wanted, repeat) for one in PAIRS.values()]
+        ratios = [_ratio(bench, pair, wanted, repeat) for pair in PAIRS.values()]
         return {
             "schema": 1,
             "adapter": bench.device.info.name,
             "software": software,
             "size": wanted,
-            "ratios": [one.as_dict(software=software) for one in ratios],
+            "ratios": [ratio.as_dict(software=software) for ratio in ratios],
         }
 
 
 def _ratio(bench: KernelBench, pair: Pair, size: int, repeat: int) -> Ratio:
     with bench.arena.temporary() as buffers:
-        own = KernelBench(bench.device, buffers, bench.timer)
-        rows, slow, fast = pair.make(own, size)
-        times = own.times([slow, fast], rows, repeat)
+        fresh = KernelBench(bench.device, buffers, bench.timer)
+        rows, slow, fast = pair.make(fresh, size)
+        times = fresh.times([slow, fast], rows, repeat)
     name = f"{pair.name}: {pair.fast} over {pair.slow}"
     return Ratio.between(name, *times, gate=pair.gate, published=pair.published)

@@ -118,7 +118,7 @@ class Product:
         rate = self.size / self.seconds.median
         operations = 2 * self.matrix.n * self.matrix.k * self.form.rows
         return head | {
-            "microseconds": {key: 1e6 * one for key, one in self.seconds.as_dict().items()},
+            "microseconds": {key: 1e6 * value for key, value in self.seconds.as_dict().items()},
             "weight_bytes": self.size,
             "gigabytes_per_second": rate / 1e9,
             "gigaflops": operations / self.seconds.median / 1e9,
@@ -145,7 +145,7 @@ def products(
 
     if shape not in SHAPES:
         raise UsageError("unknown shape", expected=" or ".join(SHAPES), found=shape)
-    matrices = [one for one in SHAPES[shape].matrices() if head or one.name != "head"]
+    matrices = [matrix for matrix in SHAPES[shape].matrices() if head or matrix.name != "head"]
     with open_kernel_bench(adapter) as bench:
         bandwidth, _ = copy_bandwidth(bench.device, bench.timer)
         rows = [
@@ -161,7 +161,7 @@ def products(
             "software": info.software,
             "shape": shape,
             "copy_gigabytes_per_second": bandwidth / 1e9,
-            "products": [one.as_dict() for one in rows],
+            "products": [product.as_dict() for product in rows],
         }
 
 
@@ -169,20 +169,22 @@ def _measured(
     bench: KernelBench, form: Form, matrix: Matrix, repeat: int, bandwidth: float
 ) -> Product:
     with bench.arena.temporary() as buffers:
-        own = KernelBench(bench.device, buffers, bench.timer)
+        fresh = KernelBench(bench.device, buffers, bench.timer)
         try:
-            ctx = own.context(form.rows)
-            x, y = own.floats(form.rows * matrix.k), own.floats(form.rows * matrix.n)
-            first = own.weight(form.dtype, form.layout, matrix.n, matrix.k)
+            ctx = fresh.context(form.rows)
+            x, y = fresh.floats(form.rows * matrix.k), fresh.floats(form.rows * matrix.n)
+            first = fresh.weight(form.dtype, form.layout, matrix.n, matrix.k)
+            # Copies, so that no product reads what the one before left in a cache; with many rows
+            # reading counts for little.
             copies = min(MOST_COPIES, -(-SPREAD_BYTES // first.size))
-            if own.device.info.software or form.rows > 1:
+            if fresh.device.info.software or form.rows > 1:
                 copies = 1
             weights = [first] + [
-                own.weight(form.dtype, form.layout, matrix.n, matrix.k) for _ in range(copies - 1)
+                fresh.weight(form.dtype, form.layout, matrix.n, matrix.k) for _ in range(copies - 1)
             ]
-            phases = [one for w in weights for one in form.make(ctx, w, x, y)]
-            (seconds,) = own.times([phases], form.rows, repeat)
+            phases = [phase for w in weights for phase in form.make(ctx, w, x, y)]
+            (seconds,) = fresh.times([phases], form.rows, repeat)
         except RdrrError as error:
             return Product(form, matrix, Spread(0, 0, 0), 0, bandwidth, str(error))
-    each = Spread.of([one / copies for one in seconds])
+    each = Spread.of([total / copies for total in seconds])
     return Product(form, matrix, each, first.size, bandwidth)

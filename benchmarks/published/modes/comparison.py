@@ -47,7 +47,7 @@ class Comparison:
 
     def ratios(self) -> list[Ratio]:
         """Return the ratios of the pairs with gates, then those of each mode over the first."""
-        by_name = {one.mode.name: one.seconds() for one in self.modes}
+        by_name = {runs.mode.name: runs.seconds() for runs in self.modes}
         gated = [
             Ratio.between(
                 f"{gate.fast} over {gate.slow}",
@@ -59,19 +59,19 @@ class Comparison:
             for gate in GATES
             if gate.fast in by_name and gate.slow in by_name
         ]
-        names = {one.name for one in gated}
+        names = {ratio.name for ratio in gated}
         first, *others = by_name
         more = (
             Ratio.between(f"{name} over {first}", by_name[first], by_name[name]) for name in others
         )
-        return gated + [one for one in more if one.name not in names]
+        return gated + [ratio for ratio in more if ratio.name not in names]
 
     def gpu_spread(self) -> float | None:
         """Return by how much the GPU time of a token's kernels varies: longest / shortest - 1.
 
         It is None without timestamps, or with timestamps that are too coarse.
         """
-        times = [one.gpu.kernels_ms for one in self.modes if one.gpu is not None]
+        times = [runs.gpu.kernels_ms for runs in self.modes if runs.gpu is not None]
         if not times or min(times) <= 0:
             return None
         return max(times) / min(times) - 1
@@ -93,9 +93,9 @@ class Comparison:
             "software": self.software,
             **self.work.as_dict(),
             "same_ids": True,
-            "modes": {one.mode.name: one.as_dict() for one in self.modes},
-            "ratios": [one.as_dict(software=self.software) for one in self.ratios()],
-            "interval_model": [one.as_dict() for one in interval_gains(self.modes)],
+            "modes": {runs.mode.name: runs.as_dict() for runs in self.modes},
+            "ratios": [ratio.as_dict(software=self.software) for ratio in self.ratios()],
+            "interval_model": [gain.as_dict() for gain in interval_gains(self.modes)],
             "gpu_time_spread": self.gpu_spread(),
             "gpu_time_verdict": self.gpu_verdict(),
         }
@@ -130,11 +130,11 @@ def compare(
             gpu = gpu_times(backend, submitters, modes, prompt, work)
         finally:
             backend.close()
-        found = (
-            ModeRuns(mode, tuple(one), time)
-            for mode, one, time in zip(modes, runs, gpu, strict=True)
+        measured = (
+            ModeRuns(mode, tuple(mode_runs), time)
+            for mode, mode_runs, time in zip(modes, runs, gpu, strict=True)
         )
-        return Comparison(device.info.name, device.info.software, work, tuple(found))
+        return Comparison(device.info.name, device.info.software, work, tuple(measured))
 
 
 def _alternate(
@@ -146,7 +146,7 @@ def _alternate(
 ) -> list[list[Run]]:
     runs: list[list[Run]] = [[] for _ in modes]
     for index in range(work.repeat + 1):
-        for mode, own in zip(modes, runs, strict=True):
+        for mode, done in zip(modes, runs, strict=True):
             run = generate(
                 backend,
                 mode.strategy(),
@@ -156,7 +156,7 @@ def _alternate(
                 decoding=submitters.submitting(mode.submission),
             )
             _check_ids(mode, run, runs[0][0] if runs[0] else run)
-            own[:] = [*own, run] if index > 1 else [run]  # drops the first round, a warm-up
+            done[:] = [*done, run] if index > 1 else [run]  # drops the first round, a warm-up
     return runs
 
 

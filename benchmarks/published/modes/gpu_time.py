@@ -82,20 +82,20 @@ def gpu_times(
     before = device.counters.dispatches
     decode()
     dispatches = (device.counters.dispatches - before) // tokens
-    found: list[list[GpuTime]] = [[] for _ in modes]
+    times: list[list[GpuTime]] = [[] for _ in modes]
     with _smallest(device, dispatches) as smallest:
         meter = _Meter(submitters, decode, smallest, tokens, dispatches)
         for _ in range(min(ROUNDS, work.repeat)):
-            for mode, own in zip(modes, found, strict=True):
-                own.append(meter.measure(mode.submission))
-    return [_least(one) for one in found]
+            for mode, done in zip(modes, times, strict=True):
+                done.append(meter.measure(mode.submission))
+    return [_least(measured) for measured in times]
 
 
 def _least(times: Sequence[GpuTime]) -> GpuTime:
     return GpuTime(
-        min(one.token_ms for one in times),
-        min(one.passes_ms for one in times),
-        min(one.smallest_us for one in times),
+        min(time.token_ms for time in times),
+        min(time.passes_ms for time in times),
+        min(time.smallest_us for time in times),
         times[0].dispatches,
     )
 
@@ -111,8 +111,8 @@ def _smallest(device: Device, count: int) -> Iterator[tuple[BoundDispatch, ...]]
     with arena(device, "bench") as buffers:
         bench = KernelBench(device, buffers, Timer(device))
         x = bench.floats(SMALLEST)
-        (one,) = scale(bench.context(1), x, width=SMALLEST, factor=1.0, label="smallest")
-        yield (device.bind(as_dispatch(one)),) * count
+        (phase,) = scale(bench.context(1), x, width=SMALLEST, factor=1.0, label="smallest")
+        yield (device.bind(as_dispatch(phase)),) * count
 
 
 @dataclass(frozen=True)

@@ -44,19 +44,21 @@ def interval_gains(modes: Sequence[ModeRuns]) -> Iterator[IntervalGain]:
     Modes that submit passes ahead of a readback are omitted, since the model's waiting time does
     not apply to them.
     """
-    waiting = [one for one in modes if one.mode.ahead == 0]
+    waiting = [runs for runs in modes if runs.mode.ahead == 0]
     singles = {
-        (one.mode.submission, one.mode.sampler): one for one in waiting if one.mode.interval == 1
+        (runs.mode.submission, runs.mode.sampler): runs
+        for runs in waiting
+        if runs.mode.interval == 1
     }
-    for one in waiting:
-        single = singles.get((one.mode.submission, one.mode.sampler))
-        if one.mode.interval > 1 and single is not None:
-            gain = _gain(one, single)
+    for runs in waiting:
+        single = singles.get((runs.mode.submission, runs.mode.sampler))
+        if runs.mode.interval > 1 and single is not None:
+            gain = _gain(runs, single)
             if gain is not None:
                 yield gain
 
 
-def _gain(one: ModeRuns, single: ModeRuns) -> IntervalGain | None:
+def _gain(runs: ModeRuns, single: ModeRuns) -> IntervalGain | None:
     last = single.runs[-1]
     if single.gpu is None or last.host is None:
         return None
@@ -67,11 +69,11 @@ def _gain(one: ModeRuns, single: ModeRuns) -> IntervalGain | None:
     before_sync = busy if single.mode.submission.submit_per_op else encode + gpu
     sync = max(0.0, alone - before_sync)
     return IntervalGain(
-        one.mode.name,
+        runs.mode.name,
         single.mode.name,
         encode,
         gpu,
         sync,
-        predicted=alone / (busy + sync / one.mode.interval),
-        measured=alone / (1e3 * Spread.of(one.seconds()).median),
+        predicted=alone / (busy + sync / runs.mode.interval),
+        measured=alone / (1e3 * Spread.of(runs.seconds()).median),
     )

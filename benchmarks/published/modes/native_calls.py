@@ -83,19 +83,19 @@ class NativeCalls:
         try:
             yield
         finally:
-            found = self._errors.release(SCOPE)
-        if found is not None:
-            raise wgpu.GPUError(found[1])
+            error = self._errors.release(SCOPE)
+        if error is not None:
+            raise wgpu.GPUError(error[1])
 
     def prepare(self, bound: BoundDispatch, rows: int) -> Op:
         """See `OpCalls.prepare`."""
         import wgpu
 
-        made = op_of(bound, rows)
-        content = self._ffi.from_buffer("char[]", made.content)
+        op = op_of(bound, rows)
+        content = self._ffi.from_buffer("char[]", op.content)
         uniform = self._ffi.new("WGPUBufferDescriptor *")
         uniform.usage = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
-        uniform.size = made.content.nbytes
+        uniform.size = op.content.nbytes
         entries = self._entries(bound.slices)
         group = self._ffi.new("WGPUBindGroupDescriptor *")
         group.layout = bound.layout._internal
@@ -106,31 +106,31 @@ class NativeCalls:
             group,
             uniform,
             content,
-            made.content.nbytes,
-            (entries, made.content),
+            op.content.nbytes,
+            (entries, op.content),
         )
-        return replace(made, handles=handles)
+        return replace(op, handles=handles)
 
     def _entries(self, buffers: Sequence[BufferSlice]) -> Any:
         entries = self._ffi.new("WGPUBindGroupEntry[]", len(buffers))
-        for index, one in enumerate(buffers):
+        for index, part in enumerate(buffers):
             entry = entries[index]
-            entry.binding, entry.buffer = index, one.buffer._internal
-            entry.offset, entry.size = one.offset, one.size
+            entry.binding, entry.buffer = index, part.buffer._internal
+            entry.offset, entry.size = part.offset, part.size
         return entries
 
     def uniform(self, op: Op) -> Any:
         """See `OpCalls.uniform`."""
-        lib, own = self._lib, op.handles
-        made = lib.wgpuDeviceCreateBuffer(self._device, own.uniform_descriptor)
-        lib.wgpuQueueWriteBuffer(self._queue, made, 0, own.content, own.size)
-        return self._ffi.gc(made, lib.wgpuBufferRelease)
+        lib, handles = self._lib, op.handles
+        buffer = lib.wgpuDeviceCreateBuffer(self._device, handles.uniform_descriptor)
+        lib.wgpuQueueWriteBuffer(self._queue, buffer, 0, handles.content, handles.size)
+        return self._ffi.gc(buffer, lib.wgpuBufferRelease)
 
     def bind(self, op: Op) -> Any:
         """See `OpCalls.bind`."""
         lib = self._lib
-        made = lib.wgpuDeviceCreateBindGroup(self._device, op.handles.group_descriptor)
-        return self._ffi.gc(made, lib.wgpuBindGroupRelease)
+        group = lib.wgpuDeviceCreateBindGroup(self._device, op.handles.group_descriptor)
+        return self._ffi.gc(group, lib.wgpuBindGroupRelease)
 
     def begin(self, writes: Mapping[str, Any] | None) -> None:
         """See `OpCalls.begin`."""
@@ -138,17 +138,17 @@ class NativeCalls:
         if self._encoder is None:
             self._encoder = lib.wgpuDeviceCreateCommandEncoder(self._device, self._plain_encoder)
         if writes is not None:
-            descriptor, own = self._timed_pass, self._writes
-            own.querySet = writes["query_set"]._internal
-            own.beginningOfPassWriteIndex = writes["beginning_of_pass_write_index"]
-            own.endOfPassWriteIndex = writes["end_of_pass_write_index"]
+            descriptor, timestamps = self._timed_pass, self._writes
+            timestamps.querySet = writes["query_set"]._internal
+            timestamps.beginningOfPassWriteIndex = writes["beginning_of_pass_write_index"]
+            timestamps.endOfPassWriteIndex = writes["end_of_pass_write_index"]
         self._pass = lib.wgpuCommandEncoderBeginComputePass(self._encoder, descriptor)
 
     def dispatch(self, op: Op, group: Any = None) -> None:
         """See `OpCalls.dispatch`."""
-        lib, own, handle = self._lib, op.handles, self._pass
-        lib.wgpuComputePassEncoderSetPipeline(handle, own.pipeline)
-        group = own.group if group is None else group
+        lib, handles, handle = self._lib, op.handles, self._pass
+        lib.wgpuComputePassEncoderSetPipeline(handle, handles.pipeline)
+        group = handles.group if group is None else group
         lib.wgpuComputePassEncoderSetBindGroup(handle, 0, group, 0, self._ffi.NULL)
         lib.wgpuComputePassEncoderDispatchWorkgroups(handle, *op.counts)
 
@@ -162,10 +162,10 @@ class NativeCalls:
         lib, encoder, self._encoder = self._lib, self._encoder, None
         try:
             # This call raises on invalid commands; submitting them would end the process.
-            made = self._checked.wgpuCommandEncoderFinish(encoder, self._plain_commands)
+            commands = self._checked.wgpuCommandEncoderFinish(encoder, self._plain_commands)
         finally:
             lib.wgpuCommandEncoderRelease(encoder)
-        self._finished.append(self._ffi.gc(made, lib.wgpuCommandBufferRelease))
+        self._finished.append(self._ffi.gc(commands, lib.wgpuCommandBufferRelease))
 
     def submit(self) -> None:
         """See `OpCalls.submit`."""

@@ -103,9 +103,9 @@ class WgpuCalls:
 
         usage = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
         size = op.content.nbytes
-        made = self._gpu.create_buffer(label=op.bound.label, size=size, usage=usage)
-        self._gpu.queue.write_buffer(made, 0, op.content)
-        return made
+        buffer = self._gpu.create_buffer(label=op.bound.label, size=size, usage=usage)
+        self._gpu.queue.write_buffer(buffer, 0, op.content)
+        return buffer
 
     def bind(self, op: Op) -> Any:
         """See `OpCalls.bind`."""
@@ -147,13 +147,13 @@ def op_of(bound: BoundDispatch, rows: int) -> Op:
     return Op(bound, bound.work.counts(rows), content, content.tobytes())
 
 
-def uniform_content(one: BoundDispatch, rows: int) -> npt.NDArray[np.float32]:
+def uniform_content(bound: BoundDispatch, rows: int) -> npt.NDArray[np.float32]:
     """Return the content that a uniform buffer of a dispatch would have.
 
     It has the override constants, then the grid, padded with zeros to a multiple of 16 bytes.
     """
-    values = [float(value) for _, value in one.dispatch.kernel.overrides]
-    values += [float(count) for count in one.work.counts(rows)]
+    values = [float(value) for _, value in bound.dispatch.kernel.overrides]
+    values += [float(count) for count in bound.work.counts(rows)]
     words = -(-4 * len(values) // UNIFORM_ALIGNMENT) * UNIFORM_ALIGNMENT // 4
     content = np.zeros(words, np.float32)
     content[: len(values)] = values

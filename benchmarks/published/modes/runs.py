@@ -35,7 +35,7 @@ class ModeRuns:
         last = self.runs[-1]
         assert last.work is not None, "runs on a GPU have counters"
         return {
-            "ms_per_token": Spread.of([1e3 * one for one in self.seconds()]).as_dict(),
+            "ms_per_token": Spread.of([1e3 * seconds for seconds in self.seconds()]).as_dict(),
             **self._gpu_as_dict(),
             "interval": self.mode.interval,
             "sampler": self.mode.sampler,

@@ -66,20 +66,20 @@ class Submitters:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._made: dict[Submission, ModeSubmitter] = {}
+        self._submitters: dict[Submission, ModeSubmitter] = {}
 
     def submitting(self, how: Submission) -> AbstractContextManager[None]:
         """Return a context in which the device submits programs as a mode does."""
         if how == OURS:
             return nullcontext()
-        if how not in self._made:
+        if how not in self._submitters:
             handle = self.device.handle
-            self._made[how] = ModeSubmitter(handle, how, op_calls(handle))
-        return self.device.submitting(self._made[how])
+            self._submitters[how] = ModeSubmitter(handle, how, op_calls(handle))
+        return self.device.submitting(self._submitters[how])
 
     def close(self) -> None:
         """Drop the caches of all modes; call this before closing the device."""
-        self._made.clear()
+        self._submitters.clear()
 
 
 class ModeSubmitter:
@@ -166,13 +166,13 @@ class ModeSubmitter:
     def _ops(self, bound: Sequence[BoundDispatch], rows: int) -> list[Op]:
         """Return the prepared ops of a program; they are cached by the identity of the program."""
         key = (id(bound), rows)
-        found = self._known.get(key)
-        if found is None or found[0] is not bound:
-            ops = [self._calls.prepare(one, rows) for one in serving_of(bound, rows)]
-            found = self._known[key] = (bound, ops)
+        cached = self._known.get(key)
+        if cached is None or cached[0] is not bound:
+            ops = [self._calls.prepare(dispatch, rows) for dispatch in serving_of(bound, rows)]
+            cached = self._known[key] = (bound, ops)
             while len(self._known) > REMEMBERED_PROGRAMS:
                 self._known.pop(next(iter(self._known)))
-        return found[1]
+        return cached[1]
 
 
 def op_calls(device: DeviceHandle) -> OpCalls:

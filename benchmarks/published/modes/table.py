@@ -52,8 +52,8 @@ _CACHE = replace(_WEBLLM, uniforms="cached")
 
 MODES: Mapping[str, Mode] = MappingProxyType(
     {
-        one.name: one
-        for one in (
+        mode.name: mode
+        for mode in (
             Mode("webllm", _WEBLLM),
             Mode("webllm+cache", _CACHE),
             Mode("webllm+cache+interval", _CACHE, 4),
@@ -116,19 +116,20 @@ def chosen(
     Raises:
         UsageError: There is no mode with a name.
     """
-    found: dict[str, Mode] = {}
+    selected: dict[str, Mode] = {}
     for name in names:
         for member in GROUPS.get(name, (name,)):
             if member not in MODES:
                 known = ", ".join([*MODES, *GROUPS])
                 raise UsageError("unknown mode", expected=f"one of {known}", found=member)
-            found[member] = MODES[member]
-    modes = list(found.values())
+            selected[member] = MODES[member]
+    modes = list(selected.values())
     if submit is not None:
         per_op = submit == "per-op"
         modes = [
-            replace(one, submission=replace(one.submission, submit_per_op=per_op)) for one in modes
+            replace(mode, submission=replace(mode.submission, submit_per_op=per_op))
+            for mode in modes
         ]
     if sampler is not None:
-        modes = [replace(one, sampler=sampler) for one in modes]
+        modes = [replace(mode, sampler=sampler) for mode in modes]
     return modes

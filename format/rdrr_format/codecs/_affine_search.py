@@ -132,6 +132,7 @@ def _initial_fit(tile: _Array, nmax: int) -> None:
             tile[_SUM_W + lane] += w
             tile[_SUM_X + lane] += w * x
     for lane in range(LANES):
+        # The stored minimum is unsigned, so the floor is at most 0, here and in `_solve`.
         low = min(tile[_BOTTOM + lane], ZERO)
         tile[_LOW + lane] = low
         tile[_INVERSE + lane] = np.float32(nmax) / (tile[_TOP + lane] - low)

@@ -42,6 +42,7 @@ def _best_inverse(x: _Array, w: _Array, nmax: int, peak: np.float32) -> Any:
     fnmax = np.float32(nmax)
     inverse = fnmax / peak
     best = ZERO
+    # Nothing to clip here: no product exceeds nmax by more than a rounding error.
     for i in range(len(x)):
         residual = x[i] - ONE / inverse * np.float32(nearest(inverse * x[i]))
         best += w[i] * residual * residual
@@ -76,11 +77,13 @@ def _refine(x: _Array, w: _Array, inverse: np.float32, nmax: int, codes: _Array)
             rest_l2 = sum_l2 - w[i] * code * code
             if not (rest_xl > ZERO and rest_l2 > ZERO):
                 continue
+            # The code nearest to x under the scale that fits all other codes.
             moved = np.float32(min(nearest(x[i] * rest_l2 / rest_xl), nmax))
             if moved == code:
                 continue
             rest_xl += w[i] * x[i] * moved
             rest_l2 += w[i] * moved * moved
+            # The best scale leaves the error sum(w x^2) - sum_xl^2 / sum_l2: compare quotients.
             if rest_xl * rest_xl * sum_l2 > sum_xl * sum_xl * rest_l2:
                 codes[i] = np.uint8(np.int32(moved))
                 sum_xl, sum_l2 = rest_xl, rest_l2

@@ -87,6 +87,7 @@ def refine_signed(
     Returns:
         f16 scales as bytes [groups, 2], and codes minus the lowest code [groups, 32].
     """
+    # The factor is always 1 and does not move, so each round only fits the scale again.
     form = Form(1, codes, (1, 1), (0, 0), reach=((0, 0),) * 3)
     groups, weights = rows.reshape(-1, 32), column_weights(rows, columns, 32)
     pairs = np.zeros((len(groups), 1, 2), np.float32)

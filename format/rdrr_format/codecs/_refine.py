@@ -113,6 +113,8 @@ def refine(
 
 def _solve(sums: _F64, pairs: Floats, form: Form, d: Floats, dmin: Floats) -> tuple[Floats, Floats]:
     """Fit d and dmin of each block by least squares, rounded to f16."""
+    # The normal equations of x = d * (a * code) - dmin * b. The columns of `sums` hold the error
+    # and the weighted sums of code, code^2, code * x, 1 and x of each group.
     a, b = pairs[:, :, 0].astype(np.float64), pairs[:, :, 1].astype(np.float64)
     left = (a * a * sums[:, :, 2]).sum(axis=1)
     cross = -(a * b * sums[:, :, 1]).sum(axis=1)

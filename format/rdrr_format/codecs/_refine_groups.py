@@ -66,6 +66,7 @@ def refine_groups(
     for first in range(0, len(groups), LANES):
         lanes = min(LANES, len(groups) - first)
         _load(tile, groups, weights, d, dmin, pairs, first, lanes)
+        # First the pair itself, clipped to the bounds: its neighbours must beat its error.
         _try_neighbour(tile, size, bounds, ZERO, ZERO)
         for lane in range(LANES):
             tile[_A + lane] = tile[_BEST_A + lane]

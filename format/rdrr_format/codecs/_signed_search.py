@@ -59,6 +59,7 @@ def search_signed(
     for first in range(0, len(groups), LANES):
         lanes = min(LANES, len(groups) - first)
         _load(tile, groups, weights, weighted, first, lanes)
+        # The sign gives the largest magnitude the code -nmax: there is no code nmax.
         _try(tile, size, nmax, -fnmax)
         for lane in range(LANES):
             known = tile[_SUM_L2 + lane] > ZERO
@@ -134,6 +135,7 @@ def _sum_codes(tile: _Array, size: int, nmax: int) -> None:
 def _keep_better(tile: _Array) -> None:
     for lane in range(LANES):
         sum_xl, sum_l2 = tile[_SUM_XL + lane], tile[_SUM_L2 + lane]
+        # The error is sum(w x^2) - sum_xl^2 / sum_l2; ggml compares the quotients without dividing.
         if sum_l2 > ZERO and sum_xl * sum_xl > tile[_BEST + lane] * sum_l2:
             tile[_SCALE + lane] = sum_xl / sum_l2
             tile[_BEST + lane] = tile[_SCALE + lane] * sum_xl

@@ -70,16 +70,16 @@ def compiled(function: _Function) -> _Function:
     module, the user's cache folder. Where there is none, each process compiles anew.
     """
     try:
-        made = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+        dispatcher = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:  # numba found no folder that it may write its cache to
-        made = numba.njit(nogil=True, error_model="numpy")(function)
-    _tolerate_a_full_disk(made)
-    return made  # type: ignore[return-value]
+        dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
+    _tolerate_a_full_disk(dispatcher)
+    return dispatcher  # type: ignore[return-value]
 
 
-def _tolerate_a_full_disk(made: Any) -> None:
+def _tolerate_a_full_disk(dispatcher: Any) -> None:
     """Ignore that the cache cannot be written; each process then compiles anew."""
-    cache = getattr(made, "_cache", None)
+    cache = getattr(dispatcher, "_cache", None)
     save = getattr(cache, "save_overload", None)
     if cache is None or save is None:
         # Another version of numba may lack these private attributes.

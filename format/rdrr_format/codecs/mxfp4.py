@@ -53,6 +53,7 @@ def _codes(groups: Floats, exponents: Exponents) -> Bytes:
     """Return the code nearest to each weight; the smaller magnitude wins a tie."""
     steps = np.ldexp(np.abs(groups).astype(np.float64), (_BIAS - exponents)[:, None])
     codes = np.searchsorted(_BETWEEN, steps).astype(np.uint8)
+    # A negative weight that rounds to zero is stored as +0, although -0 has a code too.
     negative = (groups < 0) & (codes > 0)
     return codes | negative.astype(np.uint8) << np.uint8(3)
 
@@ -77,15 +78,15 @@ def _refine(rows: Floats, columns: Floats, blocks: Bytes) -> Bytes:
 
 def _errors(groups: Floats, weights: Floats, exponents: Exponents) -> npt.NDArray[np.float64]:
     decoded = _decode(_codes(groups, exponents), exponents).astype(np.float64)
-    found: npt.NDArray[np.float64] = (weights * (decoded - groups) ** 2).sum(axis=1)
-    return found
+    errors: npt.NDArray[np.float64] = (weights * (decoded - groups) ** 2).sum(axis=1)
+    return errors
 
 
 def _decode(codes: Bytes, exponents: Exponents) -> Floats:
     steps = np.array(VALUES, np.float32)[codes]
     with np.errstate(over="ignore"):
-        found: Floats = np.ldexp(steps, (exponents - _BIAS)[:, None].astype(np.int32))
-    return found
+        decoded: Floats = np.ldexp(steps, (exponents - _BIAS)[:, None].astype(np.int32))
+    return decoded
 
 
 def _dequantize(blocks: Bytes) -> Floats:

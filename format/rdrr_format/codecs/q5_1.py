@@ -27,8 +27,8 @@ _FORM = Form(1, (0, _LARGEST), (1, 1), (1, 1), reach=((0, 0),) * 4, signed_floor
 
 
 def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
-    found = _plain(rows) if importance is None else _searched(rows, importance)
-    return _pack(len(rows), *found)
+    fit = _plain(rows) if importance is None else _searched(rows, importance)
+    return _pack(len(rows), *fit)
 
 
 def _refine(rows: Floats, columns: Floats, blocks: Bytes) -> Bytes:

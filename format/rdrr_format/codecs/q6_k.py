@@ -27,6 +27,7 @@ def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
     groups = rows.reshape(-1, 16)
     weights = np.empty((0, 0), np.float32)
     if importance is not None:
+        # For this type ggml takes the importance alone, without the magnitudes of the weights.
         weights = np.broadcast_to(importance, rows.shape).reshape(-1, 16)
     scales, chosen = np.empty(len(groups), np.float32), np.empty(len(groups), np.float32)
     search_signed(groups, weights, importance is not None, 32, scales, chosen)
@@ -39,6 +40,7 @@ def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
         step = np.where(is_zero, np.float32(0), np.float32(1) / inverse)
     out = np.empty((len(by_block), 210), np.uint8)
     out[:, 208:210] = f16_bytes(step[:, 0], _DTYPE)
+    # The largest scale gets -128; one as large with the other sign would get 128.
     scale_codes = np.minimum(np.rint(inverse * by_block), np.float32(127)).astype(np.int8)
     out[:, 192:208] = scale_codes.view(np.uint8)
     steps = f16_floats(out[:, 208:210])[:, None] * scale_codes.astype(np.float32)

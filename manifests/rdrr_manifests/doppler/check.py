@@ -24,25 +24,30 @@ _GRAPH = "inference.execution"
 
 def profile_faults(manifest: Manifest) -> Iterator[Fault]:
     """Yield the faults of a manifest under the profile `doppler`."""
-    for one in obstacles(manifest):
+    for obstacle in obstacles(manifest):
         yield Fault(
-            "doppler-support", "error", one.field, one.message, one.expected, shown(one.found)
+            "doppler-support",
+            "error",
+            obstacle.field,
+            obstacle.message,
+            obstacle.expected,
+            shown(obstacle.found),
         )
     for path in _missing(SESSION, manifest.inference.session, "inference.session"):
         yield Fault("doppler-session", "error", path, "the field is missing")
     yield from _graph_faults(manifest)
 
 
-def _missing(wanted: Mapping[str, Any], found: object, path: str) -> Iterator[str]:
-    """Yield the paths of the fields of `wanted` that `found` lacks."""
-    if not isinstance(found, Mapping):
+def _missing(wanted: Mapping[str, Any], stated: object, path: str) -> Iterator[str]:
+    """Yield the paths of the fields of `wanted` that `stated` lacks."""
+    if not isinstance(stated, Mapping):
         yield path
         return
     for key, value in wanted.items():
-        if key not in found:
+        if key not in stated:
             yield f"{path}.{key}"
         elif isinstance(value, Mapping):
-            yield from _missing(value, found[key], f"{path}.{key}")
+            yield from _missing(value, stated[key], f"{path}.{key}")
 
 
 def _graph_faults(manifest: Manifest) -> Iterator[Fault]:
@@ -68,7 +73,7 @@ def _graph_faults(manifest: Manifest) -> Iterator[Fault]:
 
 
 def _kernel_faults(kernels: Mapping[str, Any]) -> Iterator[Fault]:
-    tried = {(one.file, one.entry): f"sha256:{one.digest}" for one in KERNELS.values()}
+    tried = {(kernel.file, kernel.entry): f"sha256:{kernel.digest}" for kernel in KERNELS.values()}
     for name, entry in kernels.items():
         stated = entry if isinstance(entry, Mapping) else {}
         digest = tried.get((str(stated.get("kernel")), str(stated.get("entry"))))

@@ -23,7 +23,7 @@ Step = list[str]
 
 def execution_graph(manifest: Manifest) -> dict[str, Any]:
     """Return `inference.execution` of a manifest that has no obstacle (see `limits`)."""
-    is_quantized = any(one.dtype in _BLOCK_TYPES for one in manifest.tensors.values())
+    is_quantized = any(tensor.dtype in _BLOCK_TYPES for tensor in manifest.tensors.values())
     activation = "silu" if manifest.inference.ffn.activation == "silu" else "gelu"
     one_row, many_rows = ("q4_gemv", "q4_matmul") if is_quantized else ("gemv", "matmul")
     graph: dict[str, Any] = {

@@ -50,19 +50,19 @@ def _steps(
     entries: Any, stage: str, kernels: Mapping[str, Any], layers: tuple[int, ...] | None
 ) -> Iterator[ExecutionStep]:
     """Yield the steps of a list; an object in it holds the steps of some layers."""
-    for one in entries if isinstance(entries, list | tuple) else ():
-        if isinstance(one, Mapping) and layers is None:
-            stated = one.get("layers")
+    for step in entries if isinstance(entries, list | tuple) else ():
+        if isinstance(step, Mapping) and layers is None:
+            stated = step.get("layers")
             numbers = stated if isinstance(stated, list | tuple) else ()
             of = tuple(number for number in numbers if isinstance(number, int))
-            yield from _steps(one.get("steps"), stage, kernels, of)
-        elif isinstance(one, list | tuple) and len(one) > 1 and isinstance(one[0], str):
-            kernel = kernels.get(one[1]) if isinstance(one[1], str) else None
+            yield from _steps(step.get("steps"), stage, kernels, of)
+        elif isinstance(step, list | tuple) and len(step) > 1 and isinstance(step[0], str):
+            kernel = kernels.get(step[1]) if isinstance(step[1], str) else None
             facts = kernel if isinstance(kernel, Mapping) else {}
             file, entry = facts.get("kernel"), facts.get("entry")
             yield ExecutionStep(
                 stage,
-                one[0],
+                step[0],
                 file if isinstance(file, str) else None,
                 entry if isinstance(entry, str) else None,
                 layers,

@@ -34,6 +34,7 @@ def append_attention(build: GraphBuilder, layer: int, hidden: str) -> str:
         return _latent_attention(build, layer, hidden, latent)
     sizes, attention = build.layer_sizes[layer], build.blocks.attention
     q, k, v = _queries(build, layer, hidden), None, None
+    # The other layers read what an earlier one has cached, so they have no keys and values.
     if sizes.cache == layer:
         k = _heads(build, layer, "k", hidden)
         v = _clipped(build, _values(build, layer, hidden, sizes), sizes.kv)
@@ -86,6 +87,7 @@ def _heads(build: GraphBuilder, layer: int, kind: str, hidden: str) -> str:
         value = _rotated(build, value, count, sizes.is_global)
     if attention.query_key_norm_after_rope:
         value = _head_norm(build, layer, kind, value, count, size)
+    # Llama 4 normalizes the rotated heads only; its other layers scale queries by the position.
     if _is_rotated(build, layer) and attention.query_key_unit_norm:
         value = build.unit_norm(value, f"{value}.unit", count, size)
     return value
@@ -116,8 +118,8 @@ def _values(build: GraphBuilder, layer: int, hidden: str, sizes: LayerSizes) -> 
     """Append the values of a layer, which are its projected keys if it has no projection."""
     attention = build.blocks.attention
     shares = attention.value_norm and sizes.is_global
-    own = build.names.layer(layer, "self_attn.v_proj.weight") in build.names
-    if shares and not own:
+    has_projection = build.names.layer(layer, "self_attn.v_proj.weight") in build.names
+    if shares and not has_projection:
         value = f"l{layer}.k_proj"
     else:
         value = build.linear(layer, "self_attn.v_proj", hidden, sizes.kv)
@@ -162,6 +164,7 @@ def _position_scale(build: GraphBuilder, value: str, is_rotated: bool) -> str:
     is_other_kind = attention.temperature_without_rope and is_rotated
     if scale is None or length is None or is_other_kind:
         return value
+    # The models whose layers without rope have this scale count positions from 1 for it.
     offset = int(attention.temperature_without_rope)
     return build.add(PositionScale(value, f"{value}.scaled", scale, length, offset))
 
@@ -194,4 +197,5 @@ def _latent_attention(build: GraphBuilder, layer: int, hidden: str, latent: Late
 def _window(attention: AttentionBlock) -> int | None:
     """Return the window of local layers; half of it lies on each side of a token if not causal."""
     size = attention.sliding_window
+    # The graph's window counts the token itself, hence one more than the half.
     return size if size is None or attention.causal else size // 2 + 1

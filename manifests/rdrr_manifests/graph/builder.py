@@ -169,12 +169,12 @@ class GraphBuilder:
 
 def _activation(name: str) -> str:
     """Return the activation of the graph for a spelling of the manifest."""
-    found = ACTIVATIONS.get(name)
-    if found is None:
+    activation = ACTIVATIONS.get(name)
+    if activation is None:
         raise ManifestError(
             "this package needs a newer rdrr: it has an unknown activation",
             where="inference.ffn.activation",
             expected=" or ".join(ACTIVATIONS),
             found=name,
         )
-    return found
+    return activation

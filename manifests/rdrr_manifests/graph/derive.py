@@ -101,12 +101,12 @@ def append_head(build: GraphBuilder, stream: str) -> None:
     if output.embedding_size is not None:
         shape = (output.embedding_size, hidden)
         stream = _projection(build, "project_out", stream, shape)
-    own, bias, rows = build.names.head(), build.names.head_bias(), table.shape[:1]
+    head, bias, rows = build.names.head(), build.names.head_bias(), table.shape[:1]
     build.add(
         Head(
             stream,
             "logits",
-            WeightUse(table.name if own is None else own, table.shape),
+            WeightUse(table.name if head is None else head, table.shape),
             output.logit_input_scale,
             output.final_logit_softcapping,
             None if bias is None else WeightUse(bias, rows, WeightKind.VECTOR),

@@ -76,10 +76,10 @@ def expert_size(manifest: Manifest, moe: MoeConfig) -> int:
 
 def has_known_form_without_gates(manifest: Manifest, moe: MoeConfig, names: TensorNames) -> bool:
     """Return whether experts without gates have neither biases nor weighted inputs."""
-    found = ((at, names.experts(at)) for at in range(manifest.architecture.num_layers))
+    layers = ((at, names.experts(at)) for at in range(manifest.architecture.num_layers))
     biases = (
         names.layer(layer, f"{parts.up.replace('.{expert}', '')}.bias")
-        for layer, parts in found
+        for layer, parts in layers
         if parts is not None
     )
     return not moe.weights_scale_inputs and not any(name in names for name in biases)

@@ -33,8 +33,8 @@ class LayerParts:
 
     def optional(self, part: str, *shape: int) -> WeightUse | None:
         """Return such a tensor if it exists."""
-        found = self.vector(part, *shape)
-        return found if found.name in self._names else None
+        use = self.vector(part, *shape)
+        return use if use.name in self._names else None
 
     def linear(self, part: str, x: str, features: int, inputs: int) -> Linear:
         """Return a projection, with its bias if there is one."""
@@ -55,9 +55,9 @@ def needed_sizes(sizes: Architecture, names: Sequence[str], part: str) -> tuple[
     Raises:
         ManifestError: A field is missing.
     """
-    found = tuple(getattr(sizes, name) for name in names)
-    for name, value in zip(names, found, strict=True):
+    values = tuple(getattr(sizes, name) for name in names)
+    for name, value in zip(names, values, strict=True):
         if value is None:
             where = f"architecture.{Architecture.model_fields[name].alias}"
             raise ManifestError(f"layers with {part} need this size", where=where)
-    return found
+    return values

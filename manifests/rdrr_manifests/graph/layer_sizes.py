@@ -71,7 +71,7 @@ def layer_sizes(manifest: Manifest) -> tuple[LayerSizes, ...]:
     sizes, ffn = manifest.architecture, manifest.inference.ffn
     first_shared = sizes.num_layers - (sizes.num_kv_shared_layers or 0)
     owners: dict[bool, int] = {}
-    found = []
+    layers = []
     for layer in range(sizes.num_layers):
         is_global = is_global_layer(manifest, layer)
         if layer < first_shared:
@@ -79,7 +79,7 @@ def layer_sizes(manifest: Manifest) -> tuple[LayerSizes, ...]:
         owner = owners.get(is_global)
         is_wide = ffn.use_double_wide_mlp and owner != layer
         own_heads = sizes.num_global_key_value_heads if is_global else None
-        found.append(
+        layers.append(
             LayerSizes(
                 is_global=is_global,
                 heads=sizes.num_attention_heads,
@@ -89,4 +89,4 @@ def layer_sizes(manifest: Manifest) -> tuple[LayerSizes, ...]:
                 cache=owner,
             )
         )
-    return tuple(found)
+    return tuple(layers)

@@ -81,6 +81,7 @@ def _mixer(build: GraphBuilder, layer: int, hidden: str) -> str:
     """Append what mixes the tokens of a layer: attention, or ops with recurrent states."""
     if not is_recurrent(build.manifest, layer):
         return append_attention(build, layer, hidden)
+    # States are numbered through the model, in the order of the ops.
     states = sum(isinstance(op, Stateful) for op in build.ops)
     return build.add(*recurrent_ops(build.manifest, build.names, layer, hidden, states))
 
@@ -106,6 +107,7 @@ def append_layer_of_streams(build: GraphBuilder, layer: int, streams: str, altup
         weight = WeightUse(name, (build.sizes.hidden_size,), WeightKind.VECTOR)
         gated = build.add(Scale(gated, f"{gated}.scaled", 1.0, weight))
     update = build.add(*layer_update(build.manifest, build.names, layer, gated, build.activation))
+    # All streams but the first take the update.
     return build.add(AddToStreams(corrected, update, f"{stem}.x", altup.count, 1))
 
 

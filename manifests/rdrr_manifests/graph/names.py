@@ -135,18 +135,18 @@ class TensorNames:
 
     def body(self, part: str) -> str:
         """Return the full name of a tensor outside the layers, whether or not it exists."""
-        return f"{self._prefix}{self._own(part)}"
+        return f"{self._prefix}{self._stored(part)}"
 
-    def _own(self, part: str) -> str:
+    def _stored(self, part: str) -> str:
         """Return the name that this package has for a module, or for a tensor of a module."""
-        for usual, own in self._modules.items():
+        for usual, stored in self._modules.items():
             if part == usual or part.startswith(f"{usual}."):
-                return own + part.removeprefix(usual)
+                return stored + part.removeprefix(usual)
         return part
 
     def layer(self, index: int, part: str) -> str:
         """Return the full name of a tensor of a layer, whether or not it exists."""
-        return f"{self._prefix}layers.{index}.{self._own(part)}"
+        return f"{self._prefix}layers.{index}.{self._stored(part)}"
 
     def head_norm(self, index: int, kind: str) -> str:
         """Return the name of the norm of a layer's queries or keys, without `.weight`.
@@ -161,15 +161,20 @@ class TensorNames:
     def experts(self, layer: int) -> ExpertNames | None:
         """Return the names of a layer's experts; None for a layer without experts."""
         return next(
-            (one for one in EXPERT_NAMES if self.layer(layer, f"{one.router}.weight") in self), None
+            (
+                names
+                for names in EXPERT_NAMES
+                if self.layer(layer, f"{names.router}.weight") in self
+            ),
+            None,
         )
 
     def shared_expert(self, layer: int) -> str | None:
         """Return the name of a layer's shared expert; None for a layer without one."""
-        found = (
-            one for one in SHARED_EXPERTS if self.layer(layer, f"{one}.up_proj.weight") in self
+        present = (
+            name for name in SHARED_EXPERTS if self.layer(layer, f"{name}.up_proj.weight") in self
         )
-        return next(found, None)
+        return next(present, None)
 
     def head(self) -> str | None:
         """Return the name of the output head's tensor; None if the head uses the embedding."""

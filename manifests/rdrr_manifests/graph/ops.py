@@ -159,8 +159,8 @@ Stateful = ShortConvolution | DeltaRule | StateSpace
 def values_read(op: Op) -> tuple[str, ...]:
     """Return the names of the values that an op reads, in the order of its fields."""
     kind: type = type(op)
-    found = (getattr(op, name) for name in _operands(kind))
-    return tuple(value for value in found if value is not None)
+    operands = (getattr(op, name) for name in _operands(kind))
+    return tuple(value for value in operands if value is not None)
 
 
 @cache
@@ -172,9 +172,9 @@ def _operands(kind: type) -> tuple[str, ...]:
 
 def uses(op: Op) -> tuple[WeightUse, ...]:
     """Return the tensors that an op reads; those of experts are ordered by expert."""
-    held = [getattr(op, one.name) for one in fields(op)]
-    single = (one for one in held if isinstance(one, WeightUse))
-    stacks = (one for one in held if isinstance(one, tuple) and one)  # gates may be absent
+    held = [getattr(op, entry.name) for entry in fields(op)]
+    single = (value for value in held if isinstance(value, WeightUse))
+    stacks = (value for value in held if isinstance(value, tuple) and value)  # gates may be absent
     return (*single, *(use for one_of_each in zip(*stacks, strict=True) for use in one_of_each))
 
 
@@ -240,19 +240,19 @@ class Graph:
 
     def weights(self) -> tuple[WeightUse, ...]:
         """Return every tensor that the graph reads, once each, in order of first use."""
-        found: dict[str, WeightUse] = {}
+        weights: dict[str, WeightUse] = {}
         for op in self.ops:
             for use in uses(op):
-                found.setdefault(use.name, use)
-        return tuple(found.values())
+                weights.setdefault(use.name, use)
+        return tuple(weights.values())
 
     def weight_kinds(self) -> dict[str, frozenset[WeightKind]]:
         """Return how each tensor is read, by name; a tied embedding is read in two ways."""
-        found: dict[str, frozenset[WeightKind]] = {}
+        kinds: dict[str, frozenset[WeightKind]] = {}
         for op in self.ops:
             for use in uses(op):
-                found[use.name] = found.get(use.name, frozenset()) | {use.kind}
-        return found
+                kinds[use.name] = kinds.get(use.name, frozenset()) | {use.kind}
+        return kinds
 
     @cached_property
     def caches(self) -> Mapping[int, CacheShape]:
@@ -295,5 +295,5 @@ class Graph:
 
     def kv_bytes(self, tokens: int, bytes_per_element: int) -> int:
         """Return the bytes of the key-value cache for a context of `tokens` tokens."""
-        elements = sum(one.elements for one in self.caches.values())
+        elements = sum(cache.elements for cache in self.caches.values())
         return elements * tokens * bytes_per_element

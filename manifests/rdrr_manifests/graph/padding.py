@@ -71,6 +71,7 @@ def pad_widths(graph: Graph) -> PaddedGraph:
         op.width
         for op in graph.ops
         if isinstance(op, GatedActivation | Experts)
+        # A limit belongs to queries, keys or values, whose widths are not padded.
         or (isinstance(op, Activation) and op.limit is None)
     }
     odd = frozenset(width for width in widths if width % LANES)
@@ -132,6 +133,8 @@ class _Padding:
             return op
         if not op.is_plain or op.groups > 1 or op.weight is None:
             return None
+        # The zeros of the padding lower the mean square by width / padded width. With eps lowered
+        # likewise, only a constant factor is left, which `VectorScale` takes out of the weight.
         eps = op.eps * op.width / self.up(op.width)
         return replace(op, weight=self._columns(op.weight), eps=eps)
 

@@ -50,15 +50,15 @@ def linear_attention(
     Raises:
         ManifestError: A size of the layer is missing or impossible.
     """
-    sizes, own = manifest.architecture, LayerParts(manifest, names, layer)
+    sizes, parts = manifest.architecture, LayerParts(manifest, names, layer)
     key_heads, heads, key_dim, value_dim, kernel = _linear_sizes(sizes)
-    width, stem = sizes.hidden_size, own.stem
+    width, stem = sizes.hidden_size, parts.stem
     keys, values = key_heads * key_dim, heads * value_dim
     channels = 2 * keys + values
-    qkv = own.linear("linear_attn.in_proj_qkv", hidden, channels, width)
-    gate = own.linear("linear_attn.in_proj_z", hidden, values, width)
-    strength = own.linear("linear_attn.in_proj_b", hidden, heads, width)
-    decay = own.linear("linear_attn.in_proj_a", hidden, heads, width)
+    qkv = parts.linear("linear_attn.in_proj_qkv", hidden, channels, width)
+    gate = parts.linear("linear_attn.in_proj_z", hidden, values, width)
+    strength = parts.linear("linear_attn.in_proj_b", hidden, heads, width)
+    decay = parts.linear("linear_attn.in_proj_a", hidden, heads, width)
     mixed, normed, gated = f"{stem}.conv", f"{stem}.delta.norm", f"{stem}.gated"
     return (
         qkv,
@@ -68,8 +68,8 @@ def linear_attention(
         ShortConvolution(
             qkv.out,
             mixed,
-            own.vector("linear_attn.conv1d.weight", channels, 1, kernel),
-            own.optional("linear_attn.conv1d.bias", channels),
+            parts.vector("linear_attn.conv1d.weight", channels, 1, kernel),
+            parts.optional("linear_attn.conv1d.bias", channels),
             state,
             "silu",
         ),
@@ -78,8 +78,8 @@ def linear_attention(
             decay=decay.out,
             strength=strength.out,
             out=f"{stem}.delta",
-            rate=own.vector("linear_attn.A_log", heads),
-            decay_bias=own.vector("linear_attn.dt_bias", heads),
+            rate=parts.vector("linear_attn.A_log", heads),
+            decay_bias=parts.vector("linear_attn.dt_bias", heads),
             state=state + 1,
             key_heads=key_heads,
             heads=heads,
@@ -89,13 +89,13 @@ def linear_attention(
         Norm(
             f"{stem}.delta",
             normed,
-            own.vector("linear_attn.norm.weight", value_dim),
+            parts.vector("linear_attn.norm.weight", value_dim),
             manifest.inference.normalization.rms_norm_eps,
             unit_offset=False,
             groups=heads,
         ),
         GatedActivation(gate.out, normed, gated, "silu", values),
-        own.linear("linear_attn.out_proj", gated, width, values),
+        parts.linear("linear_attn.out_proj", gated, width, values),
     )
 
 
@@ -107,8 +107,8 @@ def gated_convolution(
     Raises:
         ManifestError: Neither the tensors nor the sizes say how many taps it has.
     """
-    own, width = LayerParts(manifest, names, layer), manifest.architecture.hidden_size
-    parts = own.linear("conv.in_proj", hidden, 3 * width, width)
+    parts, width = LayerParts(manifest, names, layer), manifest.architecture.hidden_size
+    projected = parts.linear("conv.in_proj", hidden, 3 * width, width)
     name = names.layer(layer, "conv.conv.weight")
     stored = manifest.tensors.get(name)
     if stored is not None and stored.shape:
@@ -117,17 +117,17 @@ def gated_convolution(
         stated = ("linear_conv_kernel_dim",)
         (kernel,) = needed_sizes(manifest.architecture, stated, "a convolution")
     return (
-        parts,
+        projected,
         ShortConvolution(
-            parts.out,
-            f"{own.stem}.conv",
-            own.vector("conv.conv.weight", width, 1, kernel),
-            own.optional("conv.conv.bias", width),
+            projected.out,
+            f"{parts.stem}.conv",
+            parts.vector("conv.conv.weight", width, 1, kernel),
+            parts.optional("conv.conv.bias", width),
             state,
             None,
             3,
         ),
-        own.linear("conv.out_proj", f"{own.stem}.conv", width, width),
+        parts.linear("conv.out_proj", f"{parts.stem}.conv", width, width),
     )
 
 
@@ -166,8 +166,8 @@ def recurrent_ops(
 
 
 def _linear_sizes(sizes: Architecture) -> tuple[int, ...]:
-    found = needed_sizes(sizes, _LINEAR_SIZES, "linear attention")
-    key_heads, heads = found[:2]
+    needed = needed_sizes(sizes, _LINEAR_SIZES, "linear attention")
+    key_heads, heads = needed[:2]
     if heads % key_heads:
         raise ManifestError(
             "the value heads of linear attention do not share its key heads evenly",
@@ -175,4 +175,4 @@ def _linear_sizes(sizes: Architecture) -> tuple[int, ...]:
             expected=f"a multiple of {key_heads}",
             found=heads,
         )
-    return found
+    return needed

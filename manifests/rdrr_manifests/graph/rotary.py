@@ -49,6 +49,7 @@ def _global_spec(rope: Rope, head_dim: int) -> RopeSpec:
 
 def _local_spec(rope: Rope, head_dim: int, theta: float) -> RopeSpec:
     partial, base = rope.rope_local_partial_rotary_factor, rope.rope_local_frequency_base_dim
+    # Without proportional rope, local layers rotate the same part of a head unless they state one.
     if not rope.rope_frequency_base_dim:
         partial, base = partial or rope.partial_rotary_factor, None
     rotary_dim, pairs = _rotation(head_dim, partial, base)

@@ -24,7 +24,7 @@ def router_of(
         out: Name of the router's value.
         weight: The router's matrix.
     """
-    biases = (names.layer(layer, one) for one in SELECTION_BIASES)
+    biases = (names.layer(layer, name) for name in SELECTION_BIASES)
     added = next((name for name in biases if name in names), None)
     if moe.score_function == SPARSEMIXER:
         added = None

@@ -76,17 +76,17 @@ def state_space(
     Raises:
         ManifestError: A size of the layer is missing or impossible.
     """
-    sizes, own = state_space_sizes(manifest.architecture), LayerParts(manifest, names, layer)
+    sizes, parts = state_space_sizes(manifest.architecture), LayerParts(manifest, names, layer)
     block, width = _block(manifest), manifest.architecture.hidden_size
-    gate = own.linear("mamba.in_proj_z", hidden, sizes.inner, width)
-    inputs = own.linear("mamba.in_proj_xbc", hidden, sizes.channels, width)
-    step = own.linear("mamba.in_proj_dt", hidden, sizes.heads, width)
-    mixed, scanned = f"{own.stem}.conv", f"{own.stem}.ssm"
+    gate = parts.linear("mamba.in_proj_z", hidden, sizes.inner, width)
+    inputs = parts.linear("mamba.in_proj_xbc", hidden, sizes.channels, width)
+    step = parts.linear("mamba.in_proj_dt", hidden, sizes.heads, width)
+    mixed, scanned = f"{parts.stem}.conv", f"{parts.stem}.ssm"
     convolution = ShortConvolution(
         inputs.out,
         mixed,
-        own.vector("mamba.conv1d.weight", sizes.channels, 1, sizes.kernel),
-        own.optional("mamba.conv1d.bias", sizes.channels),
+        parts.vector("mamba.conv1d.weight", sizes.channels, 1, sizes.kernel),
+        parts.optional("mamba.conv1d.bias", sizes.channels),
         state,
         "silu",
         factors=_input_factors(block, sizes),
@@ -95,9 +95,9 @@ def state_space(
         xbc=mixed,
         step=step.out,
         out=scanned,
-        rate=own.vector("mamba.A_log", sizes.heads),
-        step_bias=own.vector("mamba.dt_bias", sizes.heads),
-        skip=own.vector("mamba.D", sizes.heads),
+        rate=parts.vector("mamba.A_log", sizes.heads),
+        step_bias=parts.vector("mamba.dt_bias", sizes.heads),
+        skip=parts.vector("mamba.D", sizes.heads),
         state=state + 1,
         heads=sizes.heads,
         head_dim=sizes.head_dim,
@@ -107,17 +107,17 @@ def state_space(
         most_step=block.most_step,
         step_scale=block.step_multiplier,
     )
-    gated = tuple(_gated(manifest, own, sizes, scanned, gate.out))
-    out = own.linear("mamba.out_proj", gated[-1].out, width, sizes.inner)
+    gated = tuple(_gated(manifest, parts, sizes, scanned, gate.out))
+    out = parts.linear("mamba.out_proj", gated[-1].out, width, sizes.inner)
     return gate, inputs, step, convolution, scan, *gated, out
 
 
 def _gated(
-    manifest: Manifest, own: LayerParts, sizes: StateSpaceSizes, value: str, gate: str
+    manifest: Manifest, parts: LayerParts, sizes: StateSpaceSizes, value: str, gate: str
 ) -> Iterator[Norm | GatedActivation]:
     """Yield the gate of the output and its norm, in the order of the block."""
     block, eps = _block(manifest), manifest.inference.normalization.rms_norm_eps
-    weight = own.vector("mamba.norm.weight", sizes.inner)
+    weight = parts.vector("mamba.norm.weight", sizes.inner)
 
     def norm(x: str) -> Norm:
         width = sizes.inner // sizes.groups
@@ -150,12 +150,12 @@ def state_space_sizes(sizes: Architecture) -> StateSpaceSizes:
     Raises:
         ManifestError: One is missing, or the groups do not share the heads evenly.
     """
-    found = StateSpaceSizes(*needed_sizes(sizes, _SIZES, "a state space"))
-    if found.heads % found.groups:
+    space = StateSpaceSizes(*needed_sizes(sizes, _SIZES, "a state space"))
+    if space.heads % space.groups:
         raise ManifestError(
             "the groups of the state space do not share its heads evenly",
             where="architecture.ssmNumHeads",
-            expected=f"a multiple of {found.groups}",
-            found=found.heads,
+            expected=f"a multiple of {space.groups}",
+            found=space.heads,
         )
-    return found
+    return space

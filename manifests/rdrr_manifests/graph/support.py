@@ -37,10 +37,10 @@ def check_supported(manifest: Manifest, names: TensorNames) -> None:
             expected=f"{manifest.architecture.num_layers} layer types",
             found=len(kinds),
         )
-    found = [where for where, is_not in _unsupported(manifest, names).items() if is_not]
-    if found:
-        faults = [_unsupported_field(manifest, where) for where in found]
-        raise ManifestError(NEEDS_NEWER, where=found[0], found=faults[0].found, faults=faults)
+    unsupported = [where for where, is_not in _unsupported(manifest, names).items() if is_not]
+    if unsupported:
+        faults = [_unsupported_field(manifest, where) for where in unsupported]
+        raise ManifestError(NEEDS_NEWER, where=unsupported[0], found=faults[0].found, faults=faults)
 
 
 def _unsupported_field(manifest: Manifest, where: str) -> Fault:
@@ -77,7 +77,9 @@ def _unsupported(manifest: Manifest, names: TensorNames) -> dict[str, bool]:
         "architecture.altupNumInputs": bool(manifest.architecture.altup_num_inputs)
         and not manifest.architecture.hidden_size_per_layer_input,
         "inference.rope.ropeFrequencyBaseDim": any(base not in (None, dim) for base, dim in bases),
-        "architecture.numKvSharedLayers": any(one.cache is None for one in layer_sizes(manifest)),
+        "architecture.numKvSharedLayers": any(
+            layer.cache is None for layer in layer_sizes(manifest)
+        ),
         "inference.rope.ropeScalingType": any(kind not in _SCALINGS for kind in scaling),
         "architecture.linearNormMode": manifest.architecture.linear_norm_mode
         not in (None, "shared"),
@@ -120,7 +122,7 @@ def _has_sound_sparsity(manifest: Manifest) -> bool:
     """Return whether every layer has a share of zeros for which a cutoff exists, or none has."""
     shares = manifest.inference.ffn.activation_sparsity
     layers = manifest.architecture.num_layers
-    return shares is None or (len(shares) == layers and all(0 <= one < 1 for one in shares))
+    return shares is None or (len(shares) == layers and all(0 <= share < 1 for share in shares))
 
 
 def _has_known_experts(manifest: Manifest, moe: MoeConfig, names: TensorNames) -> bool:

@@ -53,11 +53,11 @@ def graph_types(subject: Subject) -> Iterator[Finding]:
             tensor.parsed_dtype()
         except FormatError as error:
             counts[error.found or tensor.dtype] += 1
-    for found, count in counts.items():
+    for dtype, count in counts.items():
         yield Finding(
             "tensors",
             f"not runnable here: {count} tensor{'s' * (count > 1)} of the model cannot be decoded",
-            found=found,
+            found=dtype,
         )
 
 
@@ -153,14 +153,14 @@ def unused_parts(subject: Subject) -> list[str]:
 
 def layer_count(subject: Subject) -> Iterator[Finding]:
     """Check that `numLayers` is the number of layers among the tensors."""
-    stated, found = subject.manifest.architecture.num_layers, subject.layers_present
-    if subject.has_tensors and found and found != stated:
+    stated, present = subject.manifest.architecture.num_layers, subject.layers_present
+    if subject.has_tensors and present and present != stated:
         yield Finding(
             "architecture.numLayers",
             "the tensors have another number of layers",
-            f"{found}, the number of layers among the tensors",
+            f"{present}, the number of layers among the tensors",
             stated,
-            None if found < stated or subject.is_written_by_rdrr else "warning",
+            None if present < stated or subject.is_written_by_rdrr else "warning",
         )
 
 

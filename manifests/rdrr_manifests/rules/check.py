@@ -51,7 +51,9 @@ class Examination:
             return ManifestError("not runnable here: the manifest has faults", faults=self.faults)
         first = reasons[0]
         if len(reasons) > 1:
-            listed = "; ".join(f"{one.field}: {one.found or one.message}" for one in reasons)
+            listed = "; ".join(
+                f"{fault.field}: {fault.found or fault.message}" for fault in reasons
+            )
             message = f"not runnable here for {len(reasons)} reasons: {listed}"
             return ManifestError(message, faults=reasons)
         return ManifestError(

@@ -17,39 +17,39 @@ _LAYOUTS = ("row", "col", "column", "flat")
 
 def version(subject: Subject) -> Iterator[Finding]:
     """Check that `version` is 1; 2 is read as 1 with a warning, and more needs a newer rdrr."""
-    found = subject.manifest.version
-    if found < _NEWEST_VERSION:
-        yield Finding("version", "this version does not exist", "1", found)
-    elif found > _NEWEST_VERSION + 1:
-        yield Finding("version", "this package needs a newer rdrr", "1", found)
-    elif found > _NEWEST_VERSION:
-        yield Finding("version", "the version is unknown and is read as 1", "1", found, "warning")
+    stated = subject.manifest.version
+    if stated < _NEWEST_VERSION:
+        yield Finding("version", "this version does not exist", "1", stated)
+    elif stated > _NEWEST_VERSION + 1:
+        yield Finding("version", "this package needs a newer rdrr", "1", stated)
+    elif stated > _NEWEST_VERSION:
+        yield Finding("version", "the version is unknown and is read as 1", "1", stated, "warning")
 
 
 def model_id(subject: Subject) -> Iterator[Finding]:
     """Check that `modelId` consists of 1 to 64 lower-case letters, digits, `-` and `_`."""
-    found = subject.manifest.model_id
-    if not _MODEL_ID.fullmatch(found):
+    stated = subject.manifest.model_id
+    if not _MODEL_ID.fullmatch(stated):
         # Packages of other writers break this rule and can be read nevertheless.
-        severity: Severity = "error" if subject.is_written_by_rdrr or not found else "warning"
+        severity: Severity = "error" if subject.is_written_by_rdrr or not stated else "warning"
         expected = "1 to 64 of a-z, 0-9, - and _"
-        yield Finding("modelId", "not a plain name", expected, found, severity)
+        yield Finding("modelId", "not a plain name", expected, stated, severity)
 
 
 def hash_algorithm(subject: Subject) -> Iterator[Finding]:
     """Check that `hashAlgorithm` is sha256 or blake3, also where a shard states it."""
-    found = subject.manifest.hash_algorithm
-    if found not in HASH_ALGORITHMS:
+    algorithm = subject.manifest.hash_algorithm
+    if algorithm not in HASH_ALGORITHMS:
         yield Finding(
-            "hashAlgorithm", "unknown hash algorithm", " or ".join(HASH_ALGORITHMS), found
+            "hashAlgorithm", "unknown hash algorithm", " or ".join(HASH_ALGORITHMS), algorithm
         )
     for index, shard in enumerate(subject.manifest.shards):
         stated = (shard.model_extra or {}).get("hashAlgorithm")
-        if stated is not None and stated != found:
+        if stated is not None and stated != algorithm:
             yield Finding(
                 f"shards[{index}].hashAlgorithm",
                 "differs from the hashAlgorithm of the package",
-                found,
+                algorithm,
                 stated,
             )
 

@@ -127,13 +127,13 @@ def _faults(problems: Sequence[Any], data: Mapping[str, Any]) -> tuple[Fault, ..
     """Return one fault for each field, which joins all that pydantic expected there."""
     merged: dict[str, tuple[list[str], str | None, str]] = {}
     for problem in problems:
-        field, found = _locate(problem["loc"], data)
+        field, actual = _locate(problem["loc"], data)
         expected = _expected(problem)
         words, _, _ = merged.setdefault(
             field,
             (
                 [],
-                found,
+                actual,
                 "the field is missing"
                 if problem["type"] == "missing"
                 else "the value has the wrong type or range",
@@ -142,8 +142,8 @@ def _faults(problems: Sequence[Any], data: Mapping[str, Any]) -> tuple[Fault, ..
         if expected not in words:
             words.append(expected)
     return tuple(
-        Fault("schema", "error", field, message, " or ".join(words), found)
-        for field, (words, found, message) in merged.items()
+        Fault("schema", "error", field, message, " or ".join(words), actual)
+        for field, (words, actual, message) in merged.items()
     )
 
 

@@ -77,7 +77,7 @@ class Subject:
     @cached_property
     def layer_parts(self) -> Mapping[str, frozenset[int]]:
         """The layers that have each part of a layer, by its name (`self_attn.q_proj.weight`)."""
-        found: dict[str, set[int]] = {}
+        present: dict[str, set[int]] = {}
         prefix = self.names.prefix
         for name in (*self.manifest.tensors, *self.broken_tensors):
             match = (
@@ -85,8 +85,8 @@ class Subject:
             )
             # Longer numbers are not layer numbers, and int() raises for thousands of digits.
             if match and len(match[1]) <= 6:
-                found.setdefault(match[2], set()).add(int(match[1]))
-        return {part: frozenset(layers) for part, layers in found.items()}
+                present.setdefault(match[2], set()).add(int(match[1]))
+        return {part: frozenset(layers) for part, layers in present.items()}
 
     @cached_property
     def layers_present(self) -> int:

@@ -156,8 +156,8 @@ def bounds(subject: Subject) -> Iterator[Finding]:
     shards = subject.manifest.shards
     for _, field, index, offset, size in _byte_spans(subject):
         if not 0 <= index < len(shards):
-            found = f"shard {index}"
-            yield Finding(field, "no such shard", f"0 to {len(shards) - 1}", found)
+            actual = f"shard {index}"
+            yield Finding(field, "no such shard", f"0 to {len(shards) - 1}", actual)
         elif offset < 0 or offset + size > shards[index].content_size:
             yield Finding(
                 field,

@@ -47,7 +47,7 @@ def examine_tokenizer(content: bytes, manifest: Manifest) -> Iterator[Finding]:
     try:
         tokenizer = BoundedTokenizer(content)
         tokenizer.decode(tokenizer.encode(SAMPLE))
-        own, added = tokenizer.vocabulary()
+        vocabulary, added = tokenizer.vocabulary()
     except RdrrError as error:
         if _is_bare_vocabulary(content):
             yield Finding(FIELD, FOREIGN, "a tokenizer.json", "a bare vocabulary", "warning")
@@ -55,7 +55,7 @@ def examine_tokenizer(content: bytes, manifest: Manifest) -> Iterator[Finding]:
         yield Finding(FIELD, error.message, error.expected, error.found)
         return
     rows = manifest.inference.output.embedding_vocab_size or manifest.architecture.vocab_size
-    largest = max(own.values(), default=-1)
+    largest = max(vocabulary.values(), default=-1)
     if largest >= rows:
         yield Finding(FIELD, "an id has no row in the embedding", f"at most {rows - 1}", largest)
     beyond = [token_id for token_id in added.values() if token_id >= rows]
@@ -73,11 +73,11 @@ def _is_bare_vocabulary(content: bytes) -> bool:
     Early packages of the public runtime have such files.
     """
     try:
-        found = parse_json(content, JSON_BOUNDS)
+        parsed = parse_json(content, JSON_BOUNDS)
     except FormatError:
         return False
     return (
-        isinstance(found, dict)
-        and isinstance(found.get("vocab"), dict)
-        and not isinstance(found.get("model"), dict)
+        isinstance(parsed, dict)
+        and isinstance(parsed.get("vocab"), dict)
+        and not isinstance(parsed.get("model"), dict)
     )
