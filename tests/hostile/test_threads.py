@@ -89,6 +89,7 @@ def test_closing_a_model_ends_the_generations_of_all_threads(made_package, backe
     model.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_process_gets_an_error_and_its_parent_goes_on(model, expected_texts):

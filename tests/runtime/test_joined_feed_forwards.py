@@ -69,6 +69,7 @@ def results(
         backend.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.cover
 @pytest.mark.parametrize("quantize", ["q4_k_m", "f16"])
 @pytest.mark.parametrize("family", FAMILIES)
@@ -175,6 +176,7 @@ def test_down_projections_of_hardware_have_their_units_first(
     assert orders() == {(False, False)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("transposed", "count"), [(True, 2), (False, 0)], ids=["column", "row"])
 def test_one_dispatch_joins_column_major_feed_forwards_as_dispatches_do(
     device: Device,

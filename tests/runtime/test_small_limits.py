@@ -136,6 +136,7 @@ def test_the_device_has_the_limits_that_were_asked_for(device, small_device):
         small_device.create_buffer("large", small_device.max_binding + 256)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_a_model_that_is_split_has_the_same_logits(device, small_device, tmp_path, rng, family):
     package = package_of(tmp_path, family, rng)
@@ -148,6 +149,7 @@ def test_a_model_that_is_split_has_the_same_logits(device, small_device, tmp_pat
     assert_same_ids(taken, greedy, ids[:3], package)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("kv_dtype", ["f16", "q8_0"])
 @pytest.mark.parametrize("family", [FAMILIES["Q4_K"], FAMILIES["experts"]], ids=["llama", "moe"])
 def test_a_model_that_is_split_has_the_same_logits_without_optional_features(

@@ -39,6 +39,7 @@ def compiled(kernels: Iterable[Kernel]) -> Compiled:
     return compile_requests(map(request_of, {one.source: one for one in kernels}.values()))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("features", "software"),
     [("device", True), ("device", False), ("plain_device", True)],
@@ -74,6 +75,7 @@ def test_tint_compiles_the_kernels_of_every_attention_and_cache(device, tmp_path
     assert result.count > 20
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "op by op"])
 def test_tint_compiles_the_kernels_of_every_product_hint(device, tmp_path, fused):
     package = empty_package(tmp_path / "package", llama_manifest())

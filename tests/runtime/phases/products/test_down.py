@@ -147,7 +147,9 @@ def test_one_phase_equals_gate_and_down_projection(
     """The threads make tiles of 16 or 32 pairs."""
     tuning = MatvecTuning(*threads)
     for module in ("matvec_tuning", "matvec_columns"):
-        monkeypatch.setattr(f"rdrr_runtime.phases.products.{module}.default_tuning", lambda *_: tuning)
+        monkeypatch.setattr(
+            f"rdrr_runtime.phases.products.{module}.default_tuning", lambda *_: tuning
+        )
     own = block(Operands(any_bench, rng), *types, int8=int8, separate=threads != (64, 4))
     source = own.operands.source("norm", 256, own.gated).operand
     pairs, sums = own.pairs(source), zeros(any_bench)
