@@ -106,9 +106,7 @@ def subjects() -> tuple[Subject, ...]:
     """Return every tiny model of the tests, those of text and image models at the end."""
     from support.tiny_models import ALL_MODELS
 
-    text = (
-        Subject(model.name, model.model_type, partial(_text_model, model)) for model in ALL_MODELS
-    )
+    text = (Subject(tiny.name, tiny.model_type, partial(_text_model, tiny)) for tiny in ALL_MODELS)
     return (
         *_with_numbers(text),
         *(Subject(kind, kind, partial(_multimodal, kind)) for kind in _multimodals()),

@@ -35,20 +35,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return compared | figures
 
 
-def _cells(product: Mapping[str, Any]) -> tuple[str, ...]:
-    head = (
-        f"{product['matrix']} {product['n']} x {product['k']}",
-        str(product["rows"]),
-        str(product["kernel"]),
-    )
-    if "not_run" in product:
-        return (*head, "not run", "", "", str(product["not_run"]))
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    head = (f"{row['matrix']} {row['n']} x {row['k']}", str(row["rows"]), str(row["kernel"]))
+    if "not_run" in row:
+        return (*head, "not run", "", "", str(row["not_run"]))
     return (
         *head,
-        f"{product['microseconds']['median']:,.1f}",
-        f"{product['gigabytes_per_second']:,.1f}",
-        f"{product['gigaflops']:,.0f}",
-        f"{100 * product['share_of_copy']:.1f} %",
+        f"{row['microseconds']['median']:,.1f}",
+        f"{row['gigabytes_per_second']:,.1f}",
+        f"{row['gigaflops']:,.0f}",
+        f"{100 * row['share_of_copy']:.1f} %",
     )
 
 

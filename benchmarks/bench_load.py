@@ -169,9 +169,7 @@ def print_stages(title: str, loads: Mapping[str, Seconds]) -> None:
     """Print the stages of some loads, one load a line, in milliseconds."""
     names = list(next(iter(loads.values())))
     print(f"\n{title}, ms")
-    rows = [
-        (mode, *(f"{1e3 * seconds[name]:.0f}" for name in names)) for mode, seconds in loads.items()
-    ]
+    rows = [(mode, *(f"{1e3 * run[name]:.0f}" for name in names)) for mode, run in loads.items()]
     table(("verify", *names), rows)
 
 

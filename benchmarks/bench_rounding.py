@@ -140,12 +140,10 @@ def losses(subject: Subject, seed: int, scores: float) -> Iterator[Loss]:
 
     with tempfile.TemporaryDirectory(prefix="rdrr-rounding-") as work:
         folder = Path(work)
-        original = Model.make(
-            subject, seed, folder / "model", scales_keys=False, clears_routes=False
-        )
-        convert(original.folder, folder / "package", quantize="f16")
+        source = Model.make(subject, seed, folder / "model", scales_keys=False, clears_routes=False)
+        convert(source.folder, folder / "package", quantize="f16")
         model = _Rounding(open_package(folder / "package"), scores)
-    exact = model.run(original.ids)
+    exact = model.run(source.ids)
     runs: list[tuple[str, dict[str, Any]]] = [
         ("nothing: f32", {"f32": True}),
         ("keys and values", {"cache": True}),
@@ -153,7 +151,7 @@ def losses(subject: Subject, seed: int, scores: float) -> Iterator[Loss]:
         ("all activations", {"kinds": model.kinds}),
     ]
     for name, how in runs:
-        run = model.run(original.ids, **how)
+        run = model.run(source.ids, **how)
         rows = np.abs(run.logits - exact.logits).max(axis=1) / np.abs(exact.logits).max()
         flips = sum(
             int((a != b).any(axis=-1).sum()) for a, b in zip(exact.routes, run.routes, strict=True)

@@ -35,10 +35,8 @@ def configured_hints() -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(
-            "the configuration cannot be read", where=str(path), found=reason
-        ) from None
+        cause = error.strerror if isinstance(error, OSError) else error
+        raise UsageError("the configuration cannot be read", where=str(path), found=cause) from None
     if not isinstance(stated, dict):
         raise UsageError("kernel_hints is not a table", where=str(path), expected="[kernel_hints]")
     try:

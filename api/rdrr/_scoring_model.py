@@ -53,9 +53,7 @@ class ScoringModel(LoadedPackage):
         with self._engine.lend() as backend:
             if not stepwise:
                 return backend.logits(ids, 0, all_rows=True)
-            return np.concatenate(
-                [backend.logits([token_id], base) for base, token_id in enumerate(ids)]
-            )
+            return np.concatenate([backend.logits([token], base) for base, token in enumerate(ids)])
 
     def embed(
         self, texts: str | Sequence[str], *, prompt: str | None = None
@@ -199,19 +197,17 @@ class ScoringModel(LoadedPackage):
 
         self._check_head()
         ids = prompt_ids(prompt, self.encode)
-        wanted = [token_ids(continuation, "a continuation") for continuation in continuations]
+        wanted = [token_ids(new, "a continuation") for new in continuations]
         vocab_size = self.package.manifest.architecture.vocab_size
         check_prompt(ids, context=self.info.context, vocab_size=vocab_size)
-        for continuation in wanted:  # the last token of a sequence is not run, so it takes no slot
-            check_prompt(
-                [*ids, *continuation], context=self.info.context + 1, vocab_size=vocab_size
-            )
+        for new in wanted:  # the last token of a sequence is not run, so it takes no slot
+            check_prompt([*ids, *new], context=self.info.context + 1, vocab_size=vocab_size)
         # Rows of logits are float32, so this many of them take `_LOGITS_BYTES`.
         rows = max(1, _LOGITS_BYTES // (4 * vocab_size))
         with self._engine.lend() as backend:
             if len(ids) > 1:
                 backend.fill(ids[:-1], 0)
-            return [_loglikelihood(backend, ids, continuation, rows) for continuation in wanted]
+            return [_loglikelihood(backend, ids, new, rows) for new in wanted]
 
 
 def _hidden_states(

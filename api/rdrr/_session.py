@@ -151,9 +151,7 @@ def restore(engine: Engine, codec: TextCodec, package: Package, path: Path) -> S
     saved = read_session(path, identity(package, engine))
     try:
         given: dict[str, Any] = dict(saved.sampling)
-        given["logit_bias"] = {
-            int(token_id): bias for token_id, bias in given["logit_bias"].items()
-        }
+        given["logit_bias"] = {int(key): bias for key, bias in given["logit_bias"].items()}
         sampling = SamplingParams(**given)
     except (TypeError, ValueError, KeyError, AttributeError, UsageError) as error:
         raise FormatError("the file is not a saved session", where=path, found=error) from error

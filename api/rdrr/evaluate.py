@@ -181,8 +181,7 @@ def compare(
     divergences, same = [], []
     for part in _windows(ids, window, progress):
         predicted, wanted = (
-            log_softmax(predictor.logits(part[:-1], stepwise=stepwise))
-            for predictor in (model, base)
+            log_softmax(side.logits(part[:-1], stepwise=stepwise)) for side in (model, base)
         )
         for where, logs in zip(losses, (predicted, wanted), strict=True):
             where.append(_losses(logs, part))
@@ -245,7 +244,7 @@ def _ids(model: Model, text: str | Sequence[int], limit: int | None) -> list[int
 def _check_same_tokens(
     model: Model, base: Model, text: str | Sequence[int], limit: int | None, ids: list[int]
 ) -> None:
-    sizes = [predictor.package.manifest.architecture.vocab_size for predictor in (model, base)]
+    sizes = [side.package.manifest.architecture.vocab_size for side in (model, base)]
     if sizes[0] != sizes[1] or _ids(base, text, limit) != ids:
         raise UsageError(
             "the tokenizers of the two packages differ",

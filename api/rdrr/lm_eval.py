@@ -237,10 +237,8 @@ class RdrrLM(TemplateLM):  # type: ignore[misc, unused-ignore]
             **{key: options[key] for key in _SAMPLING if options.get(key) is not None}
         )
         if len(ids) == 1:  # it can stop at a stop string; a batch runs on
-            generation = self.model.generate(
-                ids[0], sampling=sampling, max_tokens=max_tokens, stop=stop
-            )
-            return [generation.read()]
+            reply = self.model.generate(ids[0], sampling=sampling, max_tokens=max_tokens, stop=stop)
+            return [reply.read()]
         done = self.model.generate_batch(
             ids, sampling=sampling, max_tokens=max_tokens, sequences=len(ids)
         )

@@ -33,9 +33,7 @@ _FIRST_WORD = re.compile(
 def typer_info(annotation: Any) -> OptionInfo | ArgumentInfo | None:
     """Return what `typer.Option` or `typer.Argument` declared within an annotation, if anything."""
     details = get_args(annotation)[1:] if hasattr(annotation, "__metadata__") else ()
-    return next(
-        (detail for detail in details if isinstance(detail, (OptionInfo, ArgumentInfo))), None
-    )
+    return next((info for info in details if isinstance(info, (OptionInfo, ArgumentInfo))), None)
 
 
 def flags_of_parameters(parameters: Iterable[inspect.Parameter]) -> dict[str, str]:
@@ -60,9 +58,7 @@ def flags_of_parameters(parameters: Iterable[inspect.Parameter]) -> dict[str, st
 
 def flags_of_options(kind: type[Any]) -> dict[str, str]:
     """Return the flag of each field of an option class, by the field's name."""
-    return {
-        name: option.flag for name, option in options_of(kind).items() if not option.python_only
-    }
+    return {name: field.flag for name, field in options_of(kind).items() if not field.python_only}
 
 
 def in_flags(text: str, flags: Mapping[str, str]) -> str:

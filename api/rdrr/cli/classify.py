@@ -23,10 +23,7 @@ def classify(
     if json:
         print_json({"texts": len(classified), "probabilities": classified})
     else:
-        rows = [
-            (text, _first(probabilities))
-            for text, probabilities in zip(texts, classified, strict=True)
-        ]
+        rows = [(text, _first(labels)) for text, labels in zip(texts, classified, strict=True)]
         console().print(facts(rows))
     return 0
 

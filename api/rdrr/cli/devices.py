@@ -30,7 +30,7 @@ def devices(
 
     adapters = list_adapters()
     if json:
-        print_json({"adapters": [adapter_facts(adapter) for adapter in adapters]})
+        print_json({"adapters": [adapter_facts(info) for info in adapters]})
         return 0 if adapters else 1
     if not adapters:
         from rdrr_device.adapters import NO_ADAPTER_HINT
@@ -40,19 +40,19 @@ def devices(
     return 0
 
 
-def adapter_facts(adapter: AdapterInfo) -> dict[str, Any]:
+def adapter_facts(info: AdapterInfo) -> dict[str, Any]:
     """Return an adapter as JSON values."""
     from rdrr._executor import describe  # imports numpy, which --help needs not load
 
     return {
-        "name": adapter.name,
-        "backend": adapter.backend,
-        "type": adapter.type,
-        "driver": adapter.driver,
-        "software": adapter.software,
-        "features": sorted(adapter.features),
-        "limits": dict(adapter.limits),
-        "oneDispatch": describe(adapter),
+        "name": info.name,
+        "backend": info.backend,
+        "type": info.type,
+        "driver": info.driver,
+        "software": info.software,
+        "features": sorted(info.features),
+        "limits": dict(info.limits),
+        "oneDispatch": describe(info),
     }
 
 
@@ -60,26 +60,19 @@ def _show(adapters: Sequence[AdapterInfo]) -> None:
     from rdrr._executor import describe
 
     out = console()
-    for index, adapter in enumerate(adapters):
+    for index, info in enumerate(adapters):
         if index:
             out.print()
-        kind = (
-            f"{adapter.type}, software"
-            if adapter.software and adapter.type != "CPU"
-            else adapter.type
-        )
-        out.print(f"[bold]{adapter.name}[/bold]", markup=True)
-        rows = [("backend", f"{adapter.backend} ({kind})"), ("driver", adapter.driver)]
+        kind = f"{info.type}, software" if info.software and info.type != "CPU" else info.type
+        out.print(f"[bold]{info.name}[/bold]", markup=True)
+        rows = [("backend", f"{info.backend} ({kind})"), ("driver", info.driver)]
         rows += [
-            (
-                label,
-                str(adapter.limits[name]) if name in _COUNTS else format_size(adapter.limits[name]),
-            )
+            (label, str(info.limits[name]) if name in _COUNTS else format_size(info.limits[name]))
             for name, label in _LIMITS.items()
-            if name in adapter.limits
+            if name in info.limits
         ]
-        rows.append(("features", ", ".join(_relevant(adapter.features))))
-        rows.append(("token in one dispatch", describe(adapter)))
+        rows.append(("features", ", ".join(_relevant(info.features))))
+        rows.append(("token in one dispatch", describe(info)))
         out.print(facts(rows))
 
 

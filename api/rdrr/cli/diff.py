@@ -87,13 +87,8 @@ def _show_fields(out: Console, difference: Difference) -> None:
     if difference.fields:
         columns = ("field", "first", "second", "")
         rows = [
-            (
-                field.field,
-                _value(field.first),
-                _value(field.second),
-                "storage" if field.is_storage else "",
-            )
-            for field in difference.fields
+            (row.field, _value(row.first), _value(row.second), "storage" if row.is_storage else "")
+            for row in difference.fields
         ]
         out.print(table(columns, rows))
         out.print()

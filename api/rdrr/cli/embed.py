@@ -37,24 +37,22 @@ def embed(
     if out is not None and out.suffix != ".npy":
         raise UsageError("--out has another suffix than .npy", found=out)
     with open_model(path, load, hidden=json) as model:
-        embeddings = model.embed(texts, prompt=prompt)
+        vectors = model.embed(texts, prompt=prompt)
     if out is not None:
         import numpy as np
 
         try:
-            np.save(out, embeddings, allow_pickle=False)
+            np.save(out, vectors, allow_pickle=False)
         except OSError as error:
             raise StoreError("cannot be written", where=out, found=error.strerror) from error
     if json:
         written = {} if out is None else {"written": str(out)}
-        content = {"embeddings": embeddings.tolist()} if out is None else {}
-        print_json({"texts": len(embeddings), "width": embeddings.shape[1], **content, **written})
+        content = {"embeddings": vectors.tolist()} if out is None else {}
+        print_json({"texts": len(vectors), "width": vectors.shape[1], **content, **written})
     elif out is not None:
-        note(f"{len(embeddings)} embeddings of width {embeddings.shape[1]} written to {out}")
+        note(f"{len(vectors)} embeddings of width {vectors.shape[1]} written to {out}")
     else:
-        rows = [
-            (text, _beginning(row.tolist())) for text, row in zip(texts, embeddings, strict=True)
-        ]
+        rows = [(text, _beginning(row.tolist())) for text, row in zip(texts, vectors, strict=True)]
         console().print(facts(rows))
     return 0
 

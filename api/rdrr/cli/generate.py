@@ -131,16 +131,12 @@ def generate(
 
 def result(model: Model, generation: Generation, text: str) -> dict[str, Any]:
     """Return a finished generation as JSON values."""
-    recorded = generation.logprobs
+    probs = generation.logprobs
     return {
         "text": text,
         "prompt_tokens": len(generation.prompt_ids),
         "token_ids": generation.token_ids,
-        **(
-            {}
-            if recorded is None
-            else {"logprobs": [_logprobs(model, token) for token in recorded]}
-        ),
+        **({} if probs is None else {"logprobs": [_logprobs(model, token) for token in probs]}),
         "backend": model.info.name,
         "adapter": model.info.adapter,
         "stats": generation.stats.as_dict(),

@@ -87,14 +87,8 @@ def _show_overview(out: Console, overview: Survey) -> None:
     for title, groups in (("by dtype", overview.by_dtype), ("by role", overview.by_role)):
         _heading(out, f"tensors {title}")
         cells = [
-            (
-                group.name,
-                group.tensors,
-                f"{group.weights:,}",
-                format_size(group.bytes),
-                group.bits_text,
-            )
-            for group in groups
+            (row.name, row.tensors, f"{row.weights:,}", format_size(row.bytes), row.bits_text)
+            for row in groups
         ]
         columns = (title.removeprefix("by "), "tensors", "weights", "size", "bits per weight")
         out.print(table(columns, cells, right=columns[1:]))
@@ -104,9 +98,7 @@ def _show_obstacles(out: Console, obstacles: tuple[Fault, ...]) -> None:
     if not obstacles:
         return
     _heading(out, "not runnable with this version of rdrr, because of")
-    reasons = (
-        (obstacle.field or "manifest", obstacle.found or obstacle.message) for obstacle in obstacles
-    )
+    reasons = ((fault.field or "manifest", fault.found or fault.message) for fault in obstacles)
     out.print(facts(reasons))
 
 

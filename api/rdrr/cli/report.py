@@ -70,14 +70,8 @@ def _show(report: ReportView, worst: int) -> None:
         out,
         ("dtype", "tensors", "size", "bits per weight", "worst error"),
         [
-            (
-                total.dtype,
-                total.tensors,
-                format_size(total.bytes),
-                f"{total.bits:.2f}",
-                _percent(total.worst),
-            )
-            for total in report.types
+            (row.dtype, row.tensors, format_size(row.bytes), f"{row.bits:.2f}", _percent(row.worst))
+            for row in report.types
         ],
         right=("tensors", "size", "bits per weight", "worst error"),
     )

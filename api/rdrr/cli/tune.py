@@ -137,14 +137,12 @@ def _show(result: TuneResult) -> None:
     out.print(facts([*pairs, ("profile", str(result.path))]))
 
 
-def _one_dispatch(executor: ExecutorTimes) -> str:
+def _one_dispatch(times: ExecutorTimes) -> str:
     """Return how the decode pass in one dispatch compares with dispatches."""
-    timed = [trial for trial in executor.trials if trial.seconds]
+    timed = [trial for trial in times.trials if trial.seconds]
     if not timed:
         return "no grid runs the decode pass"
     best = min(timed, key=lambda trial: trial.seconds)
     grid = f"{best.grid.groups} workgroups of {best.grid.threads} threads"
-    times = (
-        f"{executor.dispatches * 1e3:.3f} -> {best.seconds * 1e3:.3f} ms of GPU time with {grid}"
-    )
-    return times if executor.chosen is not None else f"{times}; not faster, so dispatches stay"
+    line = f"{times.dispatches * 1e3:.3f} -> {best.seconds * 1e3:.3f} ms of GPU time with {grid}"
+    return line if times.chosen is not None else f"{line}; not faster, so dispatches stay"

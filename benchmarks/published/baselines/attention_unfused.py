@@ -135,9 +135,7 @@ def _product(
     label: str,
 ) -> Phase:
     m, n, k = sizes
-    (a_batch, a_row), (b_batch, b_row), (c_batch, c_row) = (
-        strides for _, strides in operands.values()
-    )
+    (a_batch, a_row), (b_batch, b_row), (c_batch, c_row) = (steps for _, steps in operands.values())
     record = MatmulBatched(
         threads=TILE * TILE,
         variant="scores" if transposed else "values",
