@@ -1,8 +1,8 @@
 """Few models that together have every op, every kind of value of its fields, and every pair of ops.
 
 Compiling the shaders of all models takes too long for a run before each commit, so `make test` runs
-these on the GPU, and `make test-all` all. `tests/converter/architectures/test_tiny_models.py` checks
-the list.
+these on the GPU, and `make test-all` all.
+`tests/converter/architectures/test_tiny_models.py` checks the list.
 """
 
 from __future__ import annotations
