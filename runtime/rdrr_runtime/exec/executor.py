@@ -173,7 +173,7 @@ class DispatchExecutor:
 
     def _bind(self, phases: Sequence[Phase], unless: BufferSlice | None = None) -> Prepared:
         """Return the dispatches of phases, which do nothing if the word `unless` is not 0."""
-        keys = [(id(one), unless is None) for one in phases]
+        keys = [(id(phase), unless is None) for phase in phases]
         new = {
             key: (one, as_dispatch(one, unless))
             for key, one in zip(keys, phases, strict=True)

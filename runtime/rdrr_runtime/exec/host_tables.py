@@ -86,7 +86,7 @@ class HostTables:
     @property
     def buffers(self) -> Mapping[str, BufferSlice]:
         """The buffer of the rows of each table, by its name."""
-        return {one.op.weight.name: one.rows for one in self.tables}
+        return {table.op.weight.name: table.rows for table in self.tables}
 
     def write(self, device: Device, tokens: Sequence[int]) -> None:
         """Upload the rows of the tokens of a pass."""
@@ -98,12 +98,12 @@ class HostTables:
         return tuple(
             Decision(
                 "load",
-                one.op.weight.name,
+                table.op.weight.name,
                 "on the host",
                 "the host reads the rows of each pass from the package, so it waits for every "
                 "token (layer_inputs)",
             )
-            for one in self.tables
+            for table in self.tables
         )
 
 

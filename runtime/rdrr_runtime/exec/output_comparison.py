@@ -91,7 +91,7 @@ class Check:
                 wide = is_wide or memory.buffer is logits
                 output = _Output(memory, "f32" if wide else values, noise=True)
             outputs[owner, memory.offset] = output
-        int8 = any("int8" in f"{one.name} {one.tuning_keys}" for one in phases)
+        int8 = any("int8" in f"{phase.name} {phase.tuning_keys}" for phase in phases)
         loose = int8 or "f16" in {values, cached}
         tolerance = INT8_TOLERANCE if loose else TOLERANCE
         return Check(executor, tuple(phases), tuple(outputs.values()), tolerance)
@@ -109,7 +109,7 @@ class Check:
             reset: Writes the step that the phases read.
         """
         device = self.executor.device
-        saved = [device.read(one.memory) for one in self.outputs]
+        saved = [device.read(output.memory) for output in self.outputs]
         rng = np.random.default_rng(len(self.outputs))
         for one in self.outputs:
             if one.noise:
@@ -118,7 +118,7 @@ class Check:
                 device.write(one.memory, rng.standard_normal(count, np.float32).astype(wide))
         reset()
         self.executor.run(prepared, rows)
-        found = [device.read(one.memory) for one in self.outputs]
+        found = [device.read(output.memory) for output in self.outputs]
         for one, raw in zip(self.outputs, saved, strict=True):
             device.write(one.memory, raw)
         reset()

@@ -149,7 +149,7 @@ class Phase:
             ValueError: A name is missing or not declared, or there are too many buffers.
         """
         record = self.record
-        declared = {one.name for one in self.bindings}
+        declared = {binding.name for binding in self.bindings}
         if declared != set(self.buffers):
             raise ValueError(f"{record.name} binds {sorted(declared)}, not {sorted(self.buffers)}")
         if len(declared) > MAX_BUFFERS:
@@ -173,7 +173,7 @@ class Phase:
     @property
     def slices(self) -> tuple[BufferSlice, ...]:
         """Buffers in the order of `bindings`."""
-        return tuple(self.buffers[one.name] for one in self.bindings)
+        return tuple(self.buffers[binding.name] for binding in self.bindings)
 
     def as_data(self) -> dict[str, Any]:
         """Return the phase as JSON values, which `rdrr explain --phases --json` prints."""

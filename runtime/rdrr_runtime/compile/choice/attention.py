@@ -74,7 +74,7 @@ def choose_attention(
         candidates = sorted(CANDIDATES, key=lambda one: one.kernel is not AttentionKernel.STREAMING)
         return choose(candidates, lambda one: one.refusal(request), wishes)
     useful = _useful(request)
-    candidates = [one for one in CANDIDATES if one.kernel in useful]
+    candidates = [candidate for candidate in CANDIDATES if candidate.kernel in useful]
     return choose(candidates, lambda one: one.refusal(request), ())
 
 

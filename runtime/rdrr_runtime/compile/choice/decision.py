@@ -116,10 +116,14 @@ def choose(
         AssertionError: Every candidate refuses, although each list must end with one that never
             does.
     """
-    able = [one for one in candidates if refusal(one) is None]
+    able = [candidate for candidate in candidates if refusal(candidate) is None]
     assert able, "the last candidate never refuses"
     for kept in range(len(wishes), -1, -1):
-        accepted = (one for one in able if all(wish.accepts(one) for wish in wishes[:kept]))
+        accepted = (
+            candidate
+            for candidate in able
+            if all(wish.accepts(candidate) for wish in wishes[:kept])
+        )
         found = next(accepted, None)
         if found is not None:
             return Chosen(found, _reason(found, candidates, refusal, wishes, kept))
@@ -150,7 +154,7 @@ def _obstacle(
     candidates: Sequence[C], refusal: Callable[[C], str | None], wish: Wish[C], said: str
 ) -> str:
     """Return why a wish had to be dropped."""
-    accepted = [one for one in candidates if wish.accepts(one)]
+    accepted = [candidate for candidate in candidates if wish.accepts(candidate)]
     if not accepted:
         return "no kernel of this op supports it for this number of rows"
     refusals = [why for why in map(refusal, accepted) if why is not None]
@@ -162,20 +166,20 @@ def decisions_of(step: str, phases: Sequence[Phase], reason: Reason) -> list[Dec
     found = dict.fromkeys(
         Decision(
             step,
-            one.label,
-            one.name,
-            reason.text + _tuned(one.tuning_keys),
+            phase.label,
+            phase.name,
+            reason.text + _tuned(phase.tuning_keys),
             reason.unmet,
-            one.tuning_keys,
+            phase.tuning_keys,
         )
-        for one in phases
+        for phase in phases
     )
     return list(found)
 
 
 def _tuned(params: Sequence[AnyTuningKey]) -> str:
     """Return the suffix of a reason that names the tuned parameters."""
-    return "".join(f"; {one.op} tuned: {one.used}" for one in params if one.is_tuned)
+    return "".join(f"; {key.op} tuned: {key.used}" for key in params if key.is_tuned)
 
 
 def unhonoured(decisions: Sequence[Decision]) -> tuple[str, ...]:

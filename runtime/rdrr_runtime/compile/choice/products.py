@@ -144,14 +144,14 @@ def _one_row(*, int8: bool) -> Refusal:
 
 
 def _small_batch(product: Product) -> str | None:
-    weights, rounded = product.weights, [one for one in product.weights if is_rounded(one)]
+    weights, rounded = product.weights, [weight for weight in product.weights if is_rounded(weight)]
     if len(weights) > 1 or product.gate:
         size = sum(map(whole_bytes, rounded))
         if size > product.shared_bytes:
             most = product.shared_bytes
             return f"its matrices take {size} bytes as rows of Q8_0, and there are {most} for them"
-    if not any(one.form.values for one in rounded) or len(rounded) == len(weights):
-        weights = tuple(in_rows(one) if is_rounded(one) else one for one in weights)
+    if not any(weight.form.values for weight in rounded) or len(rounded) == len(weights):
+        weights = tuple(in_rows(weight) if is_rounded(weight) else weight for weight in weights)
     return matvec_rows.refusal(
         product.ctx,
         weights,
@@ -219,14 +219,14 @@ def _with_notes(
     if overruled is not None and reason.unmet is None and _has_blocks(product):
         text = f"{reason.text}; {overruled.hint} is not honoured: {overruled.obstacle}"
         reason = Reason(text, overruled)
-    notes = dict.fromkeys(one.note for one in product.weights if one.note)
+    notes = dict.fromkeys(weight.note for weight in product.weights if weight.note)
     if found.candidate.family in ROUNDING and any(map(is_rounded, product.weights)):
         notes["weights rounded to rows of Q8_0 in each pass"] = None
     return Chosen(found.candidate, replace(reason, text="; ".join((*notes, reason.text))))
 
 
 def _has_blocks(product: Product) -> bool:
-    return any(one.dtype.is_block for one in product.weights)
+    return any(weight.dtype.is_block for weight in product.weights)
 
 
 def _wishes(product: Product, preferences: Preferences) -> Sequence[Wish[ProductKernel]]:

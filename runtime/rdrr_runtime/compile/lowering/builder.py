@@ -73,7 +73,7 @@ class LoadedModel:
     @cached_property
     def requantized_bytes(self) -> int:
         """Bytes of the buffer for matrices that int8 products need rounded; 0 if there are none."""
-        rounded = (one for one in self.weights.matrices.values() if is_rounded(one))
+        rounded = (matrix for matrix in self.weights.matrices.values() if is_rounded(matrix))
         return shared_bytes(rounded, self.max_binding)
 
 
@@ -186,7 +186,7 @@ class PassBuilder:
 
     def concatenated_bias(self, linears: Sequence[Linear]) -> BufferSlice | None:
         """Return the concatenated biases of some linears; None if they have no bias."""
-        names = [one.bias.name for one in linears if one.bias is not None]
+        names = [linear.bias.name for linear in linears if linear.bias is not None]
         return self.model.weights.concatenated(names) if names else None
 
     def product(self, weights: Sequence[GpuWeight], ctx: OpContext | None = None) -> Product:

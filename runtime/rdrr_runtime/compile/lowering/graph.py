@@ -90,7 +90,7 @@ class Pass:
         return {
             "pass": self.spec.name,
             "rows": self.rows,
-            "phases": [one.as_data() for one in self.phases],
+            "phases": [phase.as_data() for phase in self.phases],
         }
 
 
@@ -228,5 +228,5 @@ _PATTERNS: tuple[_Pattern[Any], ...] = (
 
 def _serve_pattern(build: PassBuilder, index: int) -> int:
     """Emit the first pattern that fused kernels can serve; return the number of ops, or 0."""
-    counts = (one.serve_at(build, index) for one in _PATTERNS)
+    counts = (pattern.serve_at(build, index) for pattern in _PATTERNS)
     return next((count for count in counts if count), 0)

@@ -34,7 +34,7 @@ def serve_gated(build: PassBuilder, pattern: GatedFeedForward) -> int:
 
     The down projection is emitted as well if the activation can hand it over in int8.
     """
-    weights = [build.matrix(one.weight) for one in pattern.linears]
+    weights = [build.matrix(linear.weight) for linear in pattern.linears]
     gated = fused_product(build, weights, gate=True)
     if gated is None:
         return _gated_tiles(build, pattern)
@@ -106,7 +106,9 @@ def serve_normed_linears(build: PassBuilder, found: NormedProjections) -> int:
     served = _small_batch_projections(build, pattern)
     if served is None:
         return _emit_one_by_one(build, found)
-    ys = tuple(build.values.allocate(one.out, one.weight.shape[0]) for one in pattern.linears)
+    ys = tuple(
+        build.values.allocate(linear.out, linear.weight.shape[0]) for linear in pattern.linears
+    )
     names = [pattern.linears[0].out, *(one.out.rpartition(".")[2] for one in pattern.linears[1:])]
     output = Output(ys, bias=build.concatenated_bias(pattern.linears))
     source = norm_input(build, pattern.norm, served.product.weights, output)
@@ -121,9 +123,9 @@ def serve_normed_linears(build: PassBuilder, found: NormedProjections) -> int:
 
 def _small_batch_projections(build: PassBuilder, pattern: NormedLinears) -> Served | None:
     linears = pattern.linears
-    weights = [build.matrix(one.weight) for one in linears]
+    weights = [build.matrix(linear.weight) for linear in linears]
     has_bias = linears[0].bias is not None
-    if any((one.bias is not None) != has_bias for one in linears):
+    if any((linear.bias is not None) != has_bias for linear in linears):
         return None
     served = fused_product(build, weights, separate_outputs=True, bias=has_bias)
     return served if served is not None and served.family is Family.SMALL_BATCH else None

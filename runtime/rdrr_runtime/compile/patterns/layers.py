@@ -275,7 +275,9 @@ def match_projections(body: Body, index: int, *, sliced: bool = False) -> Projec
     if not isinstance(attention, Attention) or len(norms) not in (0, 2) or len(ropes) not in (0, 2):
         return None
     q, k, v = found.linears
-    if len(slices) != int(sliced) or not all(_takes_queries(one, q, attention) for one in slices):
+    if len(slices) != int(sliced) or not all(
+        _takes_queries(slice_, q, attention) for slice_ in slices
+    ):
         return None
     chains = [_chain(one, (*slices, *norms, *ropes, *scales)) for one in (q, k, v)]
     twice = {q.out} if sliced else set()  # the gates are read after attention
@@ -283,10 +285,10 @@ def match_projections(body: Body, index: int, *, sliced: bool = False) -> Projec
         return None
     if [chain[-1] for chain in chains] != [attention.q, attention.k, attention.v]:
         return None
-    are_plain = all(one.is_plain and one.width == attention.head_dim for one in norms)
-    same_norms = are_plain and len({(one.eps, one.unit_offset) for one in norms}) <= 1
-    same_ropes = len({(one.table, one.interleaved) for one in ropes}) <= 1
-    of_query = [one.out for one in scales] == chains[0][len(chains[0]) - len(scales) :]
+    are_plain = all(norm.is_plain and norm.width == attention.head_dim for norm in norms)
+    same_norms = are_plain and len({(norm.eps, norm.unit_offset) for norm in norms}) <= 1
+    same_ropes = len({(rope.table, rope.interleaved) for rope in ropes}) <= 1
+    of_query = [scale.out for scale in scales] == chains[0][len(chains[0]) - len(scales) :]
     if not same_norms or not same_ropes or not of_query or len(scales) > 1 or len(chains[2]) > 1:
         return None
     return Projections(
@@ -368,7 +370,9 @@ def match_gated_feed_forward(body: Body, index: int) -> GatedFeedForward | None:
     if not isinstance(activation, GatedActivation) or activation.gate_scale != 1.0:
         return None
     operands = [name for name in (activation.gate, activation.up) if name is not None]
-    if [one.out for one in found.linears] != operands or any(one.bias for one in found.linears):
+    if [linear.out for linear in found.linears] != operands or any(
+        linear.bias for linear in found.linears
+    ):
         return None
     down = match_branch(body, end + 1)
     reads = down is not None and isinstance(down.op, Linear) and down.op.x == activation.out

@@ -55,7 +55,7 @@ def match_linear_attention(body: Body, index: int) -> LinearAttention | None:
     output = match_branch(body, at + 4)
     if output is None or not isinstance(output.op, Linear):
         return None
-    by_name = {one.out: one for one in found.linears}
+    by_name = {linear.out: linear for linear in found.linears}
     wanted = (convolution.x, gate.gate, rule.strength, rule.decay)
     follow = (
         (convolution.out, rule.qkv),

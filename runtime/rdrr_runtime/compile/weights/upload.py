@@ -113,7 +113,7 @@ class Weights:
         """
         key = tuple(names)
         if key not in self._joined:
-            data = np.concatenate([self._host_vectors[one].ravel() for one in names])
+            data = np.concatenate([self._host_vectors[name].ravel() for name in names])
             padded = np.pad(data, (0, -len(data) % 4))
             self._joined[key] = self.joined.upload("+".join(names), padded)
         return self._joined[key]
@@ -137,7 +137,7 @@ class Weights:
         with (
             self.blocks.temporary() as passing,
             reading_ahead(reads) as contents,
-            Uploader(self.blocks, passing, sum(one.size for one in fills)) as uploader,
+            Uploader(self.blocks, passing, sum(fill.size for fill in fills)) as uploader,
         ):
             for one in fills:
                 one.run(uploader, contents)
@@ -145,7 +145,9 @@ class Weights:
     def kernels(self) -> tuple[Kernel, ...]:
         """Return the kernels that `fill` runs for the types of the matrices."""
         matrices = (*self.matrices.values(), *self.stacks.values())
-        kinds = {(one.dtype, one.form): one for one in matrices if not one.form.values}
+        kinds = {
+            (matrix.dtype, matrix.form): matrix for matrix in matrices if not matrix.form.values
+        }
         return tuple(repack_kernel(one) for one in kinds.values())
 
     @property
@@ -154,7 +156,7 @@ class Weights:
         vectors = [*self.vectors.values(), *self._joined.values()]
         own = [one for name, one in self.matrices.items() if name not in self.borrowed]
         matrices = [*own, *self.stacks.values()]
-        return sum(one.size for one in matrices) + sum(one.size for one in vectors)
+        return sum(matrix.size for matrix in matrices) + sum(vector.size for vector in vectors)
 
 
 def allocate_weights(

@@ -76,7 +76,7 @@ def has_reads(declared: Sequence[Declaration], name: str) -> bool:
     Raises:
         UnlinkableError: The array is used in another way than by an element.
     """
-    texts = (one.text for one in declared if one.kind == "fn")
+    texts = (declaration.text for declaration in declared if declaration.kind == "fn")
     return any(assigned is None for text in texts for *_, assigned in _accesses(text, name))
 
 

@@ -201,8 +201,8 @@ class PersistentExecutor(DispatchExecutor):
             DeviceError: The device does not support the shader, or cannot bind a buffer.
         """
         module = self._modules.get(whole)
-        left_out = {id(one) for one in omitted}
-        rows = [id(one) in left_out for one in whole.phases]
+        left_out = {id(phase) for phase in omitted}
+        rows = [id(phase) in left_out for phase in whole.phases]
         table = module.linked.table.copy()
         table[rows] = module.linked.omitted[rows]
         return (self._modules.bind(module, table),)

@@ -100,7 +100,7 @@ def assign_slots(
         phases: The phases, in order.
         results: Memory that is read after the pass; what phases leave there is not handed over.
     """
-    uses = [_use(one) for one in phases]
+    uses = [_use(phase) for phase in phases]
     reads: list[dict[str, int]] = [{} for _ in phases]
     writes: list[dict[str, int]] = [{} for _ in phases]
     words = 0
@@ -151,7 +151,7 @@ def _read(
     current: Sequence[_Value], reader: int, name: str, memory: BufferSlice, width: int | None
 ) -> None:
     """Note that a phase reads memory, which may be a part of a current value."""
-    parts = [one for one in current if one.memory.overlaps(memory)]
+    parts = [value for value in current if value.memory.overlaps(memory)]
     if len(parts) == 1 and width is not None and parts[0].memory.contains(memory):
         inside = memory.offset - parts[0].memory.offset
         if inside % (width * WORD_BYTES) == 0:
@@ -178,13 +178,19 @@ def _use(phase: Phase) -> _Use:
     """Return how a phase uses its bindings."""
     declared = declarations(phase.record.source)
     names = Names(declared, phase.record.constants)
-    arrays = {one.name: names.array(one.type) for one in declared if one.kind == "storage"}
+    arrays = {
+        declaration.name: names.array(declaration.type)
+        for declaration in declared
+        if declaration.kind == "storage"
+    }
     widths = {
         name: None if array is None else WIDTHS.get(array.element) for name, array in arrays.items()
     }
     reads = tuple(
-        one.name
-        for one in phase.bindings
-        if one.access is Access.READ or widths[one.name] is None or has_reads(declared, one.name)
+        binding.name
+        for binding in phase.bindings
+        if binding.access is Access.READ
+        or widths[binding.name] is None
+        or has_reads(declared, binding.name)
     )
     return _Use(widths, reads)

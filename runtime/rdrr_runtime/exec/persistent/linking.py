@@ -162,10 +162,12 @@ class _Linker:
         units = list(self._units.values())
         if len(units) > MOST_UNITS:
             raise UnlinkableError(f"it has {len(units)} different phases, at most {MOST_UNITS}")
-        step = next((one.name for one in self._buffers.values() if one.type == "Step"), None)
+        step = next(
+            (buffer.name for buffer in self._buffers.values() if buffer.type == "Step"), None
+        )
         if step is None:
             raise UnlinkableError("no phase reads the step")
-        has_subgroups = any(one.record.has_subgroups for one in units)
+        has_subgroups = any(unit.record.has_subgroups for unit in units)
         text = FOLDER.render(
             "pass.wgsl",
             THREAD=PHASES.render("snippets/thread.wgsl", SUBGROUPS=has_subgroups),
@@ -173,8 +175,8 @@ class _Linker:
             BUFFERS="\n".join(map(self._declared, self._buffers.values())),
             SHARED="\n".join(map(_declared_pool, self._pools.values())),
             UNITS=tuple(
-                _UnitText(one.number, one.text, one.call, one.by_rows, tuple(one.offsets))
-                for one in units
+                _UnitText(unit.number, unit.text, unit.call, unit.by_rows, tuple(unit.offsets))
+                for unit in units
             ),
             OMITTED=OMITTED,
             RANGES=MOST_RANGES,
@@ -186,12 +188,12 @@ class _Linker:
             EMPTY=EMPTY,
             HALF_WORDS=words,
         )
-        if any(one.record.source.startswith("enable f16") for one in units):
+        if any(unit.record.source.startswith("enable f16") for unit in units):
             text = f"enable f16;\n{text}"
-        pooled = sum(one.count * one.element_bytes for one in self._pools.values())
+        pooled = sum(pool.count * pool.element_bytes for pool in self._pools.values())
         return Linked(
             text,
-            {one.name: one.memory for one in self._buffers.values()},
+            {buffer.name: buffer.memory for buffer in self._buffers.values()},
             np.array(rows, np.uint32),
             np.array(omitted, np.uint32),
             pooled + self._own_bytes + OTHER_BYTES,
@@ -208,7 +210,9 @@ class _Linker:
         record = phase.record
         constants = {"WG": self._threads, **record.constants}
         in_memory = {
-            one.name: phase.buffers[one.name] for one in phase.bindings if one.name in slots.memory
+            binding.name: phase.buffers[binding.name]
+            for binding in phase.bindings
+            if binding.name in slots.memory
         }
         key = (
             record.source,
@@ -234,7 +238,11 @@ class _Linker:
         for struct in renaming.shared_structs:
             if self._structs.setdefault(struct.name, struct.text) != struct.text:
                 raise UnlinkableError(f"two forms of the struct {struct.name}")
-        storage = {one.name: one for one in renaming.declared if one.kind == "storage"}
+        storage = {
+            declaration.name: declaration
+            for declaration in renaming.declared
+            if declaration.kind == "storage"
+        }
         for index, binding in enumerate(phase.bindings):
             name, number = binding.name, f"{unit.number}_{index}"
             array = unit.names.array(storage[name].type)

@@ -41,8 +41,14 @@ class Renaming:
     @cached_property
     def shared_structs(self) -> tuple[Declaration, ...]:
         """The structs of which storage buffers consist; all units have them under one name."""
-        structs = {one.name: one for one in self.declared if one.kind == "struct"}
-        needed = " ".join(one.type for one in self.declared if one.kind == "storage")
+        structs = {
+            declaration.name: declaration
+            for declaration in self.declared
+            if declaration.kind == "struct"
+        }
+        needed = " ".join(
+            declaration.type for declaration in self.declared if declaration.kind == "storage"
+        )
         found: dict[str, Declaration] = {}
         for _ in structs:  # a struct may contain others
             for name, one in structs.items():
@@ -57,7 +63,9 @@ class Renaming:
         shared = set(self.shared_structs)
         variables = ("storage", "workgroup")
         return tuple(
-            one for one in self.declared if one.kind not in variables and one not in shared
+            declaration
+            for declaration in self.declared
+            if declaration.kind not in variables and declaration not in shared
         )
 
     def text(self, one: Declaration) -> str:
@@ -87,7 +95,7 @@ class Renaming:
     @cached_property
     def _own_names(self) -> re.Pattern[str]:
         shared = {one.name for one in self.shared_structs}
-        names = {one.name for one in self.declared} - shared - set(self.reads)
+        names = {declaration.name for declaration in self.declared} - shared - set(self.reads)
         longest_first = sorted(map(re.escape, names), key=len, reverse=True)
         return re.compile(rf"(?<![.\w])(?:{'|'.join(longest_first)})\b")
 

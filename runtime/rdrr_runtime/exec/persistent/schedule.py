@@ -21,9 +21,12 @@ Range = tuple[BufferSlice, bool]
 def ranges(phase: Phase, slots: Slots) -> list[Range]:
     """Return the memory that a phase touches, without the values that are handed over."""
     return [
-        (phase.buffers[one.name], one.access is Access.READ_WRITE and one.name not in slots.writes)
-        for one in phase.bindings
-        if one.name in slots.memory
+        (
+            phase.buffers[binding.name],
+            binding.access is Access.READ_WRITE and binding.name not in slots.writes,
+        )
+        for binding in phase.bindings
+        if binding.name in slots.memory
     ]
 
 

@@ -94,7 +94,7 @@ def latent_attention(
     spec.check(label, caches)
     _need_queries(ctx, queries, spec, label)
     ctx.need_values(f"{label}: out", out, ctx.max_rows * spec.heads * spec.latent)
-    sizes = {one: _query_bytes(spec) + 48 * one for one in SCAN_THREADS}
+    sizes = {threads: _query_bytes(spec) + 48 * threads for threads in SCAN_THREADS}
     threads = _fitting(ctx, sizes, label)
     record = LatentScan(
         threads=threads,
@@ -145,9 +145,9 @@ def latent_decode(
     need_floats(f"{label}: stats", stats, attended.stats_bytes(ctx.max_rows) // 4)
     words = spec.latent // 4
     sizes = {
-        one: _query_bytes(spec) + 16 * (one // PARTS * (PARTS + 2) + _lanes(one, words))
-        for one in SPLIT_THREADS
-        if one <= ctx.max_threads
+        threads: _query_bytes(spec) + 16 * (threads // PARTS * (PARTS + 2) + _lanes(threads, words))
+        for threads in SPLIT_THREADS
+        if threads <= ctx.max_threads
     }
     threads = _fitting(ctx, sizes, label)
     lanes = _lanes(threads, words)

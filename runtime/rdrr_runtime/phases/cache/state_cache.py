@@ -72,7 +72,7 @@ class StateCache:
     @property
     def size(self) -> int:
         """Bytes of GPU memory, including the copies."""
-        own = sum(one.size for one in self.whole)
+        own = sum(part.size for part in self.whole)
         return own + sum(one.size for one in self.copies)
 
     def copy_to(self, other: StateCache, label: str) -> list[Phase]:

@@ -69,12 +69,12 @@ class ColumnShape:
     @property
     def group(self) -> int:
         """Outputs that share a scale."""
-        return min(one.form.group for one in self.weights)
+        return min(weight.form.group for weight in self.weights)
 
     @property
     def has_minimums(self) -> bool:
         """Whether some blocks have minimums."""
-        return any(bool(one.form.minimum) for one in self.weights)
+        return any(bool(weight.form.minimum) for weight in self.weights)
 
     @property
     def staged(self) -> int:

@@ -65,7 +65,7 @@ def refusal(
         return f"it takes 2 to {MAX_ROWS} token rows, and the pass has {ctx.max_rows}"
     if weights[0].k % 4:
         return f"K is {weights[0].k}, not a multiple of 4"
-    inputs = sorted({one.k for one in weights})
+    inputs = sorted({weight.k for weight in weights})
     if len(inputs) > 1:
         return f"its matrices have different numbers of inputs, {' and '.join(map(str, inputs))}"
     if len(weights) > MAX_MATRICES:
@@ -82,11 +82,13 @@ def weights_refusal(
     """Return why this kernel and `expert_int8` cannot read these matrices, or None if they can."""
     if ctx.values != "f32":
         return f"it takes activations in f32, and the pass has {ctx.values}"
-    column = next((one for one in weights if one.by_column), None)
+    column = next((weight for weight in weights if weight.by_column), None)
     if column is not None:
         return f"it reads blocks along K, and a {column.dtype} matrix is column-major"
     return next(
-        filter(None, (unreadable_reason(one, int8=True, in_parts=in_parts) for one in weights)),
+        filter(
+            None, (unreadable_reason(weight, int8=True, in_parts=in_parts) for weight in weights)
+        ),
         None,
     )
 
@@ -122,7 +124,7 @@ def matvec_rows(
         FormatError: A buffer is too small.
     """
     gate, rows, k = output.kind == "gate", ctx.max_rows, weights[0].k
-    sizes = [sum(one.n for one in weights) // 2] if gate else [one.n for one in weights]
+    sizes = [sum(weight.n for weight in weights) // 2] if gate else [weight.n for weight in weights]
     in_parts = len(weights) == 1 and not gate
     bounds = bind_parts(weights[0]) if in_parts else (bind_whole(weights),)
     concatenated = len(output.ys) < len(sizes) or len(bounds) > 1

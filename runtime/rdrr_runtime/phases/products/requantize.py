@@ -88,7 +88,7 @@ def scratch_bytes(weight: GpuWeight, max_binding: int) -> int:
 
 def shared_bytes(weights: Iterable[GpuWeight], max_binding: int) -> int:
     """Return the bytes of a shared buffer for any of some matrices, or for those of a phase."""
-    most = max((scratch_bytes(one, max_binding) for one in weights), default=0)
+    most = max((scratch_bytes(weight, max_binding) for weight in weights), default=0)
     several = MAX_MATRICES * (most + ALIGNMENT) if most else 0
     return max(most, min(several, SCRATCH_BYTES, max_binding))
 

@@ -95,7 +95,7 @@ def embed(
     tuning_key = ctx.tuning_key(
         f"dequant embed.{dtype} {table.n}x{table.k}, {ctx.max_rows} rows",
         EmbedTuning(),
-        (one for one in CANDIDATES if one.workgroup <= ctx.max_threads),
+        (candidate for candidate in CANDIDATES if candidate.workgroup <= ctx.max_threads),
     )
     beside = {} if cleared is None else {"cleared": cleared}
     made = []
