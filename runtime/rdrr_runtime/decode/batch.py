@@ -104,9 +104,9 @@ class _Run:
     def _extend(self, running: Sequence[BatchSequence], new_ids: list[list[int]]) -> None:
         """Append new ids to the sequences that have not ended."""
         self.counts.readbacks += 1
-        for one, ids in zip(running, new_ids, strict=True):
-            if one.finish == "running":
-                one.extend(ids, self.stop_ids, self.max_tokens)
+        for sequence, ids in zip(running, new_ids, strict=True):
+            if sequence.finish == "running":
+                sequence.extend(ids, self.stop_ids, self.max_tokens)
 
     def _step(self, running: Sequence[BatchSequence], count: int) -> list[list[int]]:
         """Return `count` new ids of each sequence, in the order of `running`."""

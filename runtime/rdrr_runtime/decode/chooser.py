@@ -202,10 +202,10 @@ class Chooser:
     def _verify_on_device(self, ids: Sequence[int], base: int, draft: list[int]) -> list[int]:
         if not draft:
             return self.backend.greedy(ids, base, 1)
-        own, _ = self.backend.window_picks([*ids, *draft], base, last_n=len(draft) + 1)
-        pairs = enumerate(zip(draft, own, strict=False))
+        picks, _ = self.backend.window_picks([*ids, *draft], base, last_n=len(draft) + 1)
+        pairs = enumerate(zip(draft, picks, strict=False))
         wrong = next((at for at, (proposed, best) in pairs if proposed != best), len(draft))
-        return own[: wrong + 1]
+        return picks[: wrong + 1]
 
     def _rows(self, ids: Sequence[int], base: int, draft: list[int]) -> F32:
         """Return the logits after `ids` and after each draft token, f32 [len(draft) + 1, vocab]."""

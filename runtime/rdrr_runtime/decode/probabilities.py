@@ -49,8 +49,8 @@ class ProbabilitySampler:
     def sample(self, probabilities: F64) -> int:
         """Sample a token; the probabilities need not sum to 1."""
         edges = np.cumsum(probabilities)
-        found = int(np.searchsorted(edges, self.random.random() * edges[-1], side="right"))
-        return min(found, int(np.flatnonzero(probabilities)[-1]))
+        token_id = int(np.searchsorted(edges, self.random.random() * edges[-1], side="right"))
+        return min(token_id, int(np.flatnonzero(probabilities)[-1]))
 
     def verify(self, token_id: int, own: F64, proposed: F64 | None) -> int:
         """Return a draft token if it is accepted, otherwise a token that replaces it.

@@ -47,8 +47,12 @@ class TokenPass:
     @property
     def phases(self) -> tuple[Phase, ...]:
         """All phases of the pass as dispatches, in order."""
-        one = self.lowered
-        return (*one.body, *one.head, *(one.sample if self.sampling is None else self.sampling))
+        lowered = self.lowered
+        return (
+            *lowered.body,
+            *lowered.head,
+            *(lowered.sample if self.sampling is None else self.sampling),
+        )
 
 
 class Executor(Protocol):

@@ -118,17 +118,17 @@ class Check:
                 device.write(one.memory, rng.standard_normal(count, np.float32).astype(wide))
         reset()
         self.executor.run(prepared, rows)
-        found = [device.read(output.memory) for output in self.outputs]
+        contents = [device.read(output.memory) for output in self.outputs]
         for one, raw in zip(self.outputs, saved, strict=True):
             device.write(one.memory, raw)
         reset()
-        return found
+        return contents
 
     def agrees(self, reference: Sequence[Bytes], found: Sequence[Bytes]) -> bool:
         """Return whether two lists of results are equal within the tolerance."""
-        for one, expected, got in zip(self.outputs, reference, found, strict=True):
-            a, b = one.values(expected), one.values(got)
-            if one.kind == "exact":
+        for output, expected, got in zip(self.outputs, reference, found, strict=True):
+            a, b = output.values(expected), output.values(got)
+            if output.kind == "exact":
                 if not np.array_equal(a, b):
                     return False
                 continue
@@ -154,13 +154,15 @@ def _results(phases: Sequence[Phase]) -> list[tuple[BufferSlice, bool]]:
     Each comes with whether its values are f32 even where activations are f16.
     """
     handed: set[int] = set()
-    found: list[tuple[BufferSlice, bool]] = []
-    for one in reversed(phases):
-        pairs = list(zip(one.bindings, one.slices, strict=True))
+    results: list[tuple[BufferSlice, bool]] = []
+    for phase in reversed(phases):
+        pairs = list(zip(phase.bindings, phase.slices, strict=True))
         for binding, memory in pairs:
             if binding.access is Access.READ_WRITE and id(memory.buffer) not in handed:
                 # Partial results of attention stay f32 where activations are f16.
-                parts = binding.name in ("sums", "stats") or one.name.startswith("attention_decode")
-                found.append((memory, parts))
+                parts = binding.name in ("sums", "stats") or phase.name.startswith(
+                    "attention_decode"
+                )
+                results.append((memory, parts))
         handed |= {id(memory.buffer) for binding, memory in pairs if binding.access is Access.READ}
-    return found
+    return results

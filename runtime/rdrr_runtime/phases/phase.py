@@ -205,5 +205,5 @@ def _work(work: Work) -> dict[str, int | None]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [_plain(part) for part in value]
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value

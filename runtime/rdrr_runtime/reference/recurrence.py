@@ -117,10 +117,10 @@ def compute_delta_rule(run: ReferencePass, op: DeltaRule) -> Tensor:
     state = run.memory.states[op.state]
     if run.base == 0:
         state.zero_()
-    parts, own = [], state.clone()
+    parts, running = [], state.clone()
     for rows in (slice(0, run.kept), slice(run.kept, len(query))):
         q, k, v = query[rows], key[rows], value[rows]
-        parts.append(delta_rule(q, k, v, log_decay[rows], strength[rows], own))
+        parts.append(delta_rule(q, k, v, log_decay[rows], strength[rows], running))
         if rows.start == 0:
-            state.copy_(own)
+            state.copy_(running)
     return torch.cat(parts).flatten(-2)

@@ -99,8 +99,8 @@ class GpuSampler:
         self._top: int | None = None
         self._received: list[TokenLogprobs] = []
         self._set_tokens = [
-            executor.prepare([scatter_entries(self._buffers, "sample.set", one)])
-            for one in range(sequences)
+            executor.prepare([scatter_entries(self._buffers, "sample.set", sequence)])
+            for sequence in range(sequences)
         ]
         self._prepared: dict[_Key, _Sampled] = {}
 

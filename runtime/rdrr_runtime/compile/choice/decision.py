@@ -124,9 +124,9 @@ def choose(
             for candidate in able
             if all(wish.accepts(candidate) for wish in wishes[:kept])
         )
-        found = next(accepted, None)
-        if found is not None:
-            return Chosen(found, _reason(found, candidates, refusal, wishes, kept))
+        chosen = next(accepted, None)
+        if chosen is not None:
+            return Chosen(chosen, _reason(chosen, candidates, refusal, wishes, kept))
     raise AssertionError("without wishes every able candidate is accepted")
 
 
@@ -163,7 +163,7 @@ def _obstacle(
 
 def decisions_of(step: str, phases: Sequence[Phase], reason: Reason) -> list[Decision]:
     """Return the decisions behind phases; a matrix that is multiplied in parts counts once."""
-    found = dict.fromkeys(
+    decisions = dict.fromkeys(
         Decision(
             step,
             phase.label,
@@ -174,7 +174,7 @@ def decisions_of(step: str, phases: Sequence[Phase], reason: Reason) -> list[Dec
         )
         for phase in phases
     )
-    return list(found)
+    return list(decisions)
 
 
 def _tuned(params: Sequence[AnyTuningKey]) -> str:
@@ -185,9 +185,9 @@ def _tuned(params: Sequence[AnyTuningKey]) -> str:
 def unhonoured(decisions: Sequence[Decision]) -> tuple[str, ...]:
     """Return a line for each hint that is not honoured: the obstacle, the source and the ops."""
     ops: dict[Unmet, list[str]] = {}
-    for one in decisions:
-        if one.unmet is not None:
-            ops.setdefault(one.unmet, []).append(f"{one.op} in {one.step}")
+    for decision in decisions:
+        if decision.unmet is not None:
+            ops.setdefault(decision.unmet, []).append(f"{decision.op} in {decision.step}")
     return tuple(_line(unmet, where) for unmet, where in ops.items())
 
 

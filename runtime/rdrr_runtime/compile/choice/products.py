@@ -202,11 +202,13 @@ def choose_fused(product: Product, preferences: Preferences) -> Chosen[ProductKe
     The caller then lowers the ops one by one.
     """
     wishes = _wishes(product, preferences)
-    able = [one for one in _FUSED_AND_INT8 if product.ctx.max_rows in ROWS[one.family]]
-    for one in able:
-        if all(wish.accepts(one) for wish in wishes) and one.refusal(product) is None:
+    able = [kernel for kernel in _FUSED_AND_INT8 if product.ctx.max_rows in ROWS[kernel.family]]
+    for kernel in able:
+        if all(wish.accepts(kernel) for wish in wishes) and kernel.refusal(product) is None:
             said = ", ".join(wish.source for wish in wishes)
-            return _with_notes(Chosen(one, Reason(f"{one.title} ({said})")), product, preferences)
+            return _with_notes(
+                Chosen(kernel, Reason(f"{kernel.title} ({said})")), product, preferences
+            )
     return None
 
 

@@ -118,11 +118,11 @@ def _splits(
 ) -> Iterator[SplitTuning]:
     """Yield the ways to split the keys whose partial results the output projection can join."""
     seen = {spec.splits}
-    for one in DECODE_SPLITS:
-        other = replace(spec, split=one)
+    for split in DECODE_SPLITS:
+        other = replace(spec, split=split)
         if other.splits not in seen and _output(build, pattern, other) is not None:
             seen.add(other.splits)
-            yield one
+            yield split
 
 
 def attention_spec(
@@ -301,7 +301,7 @@ def _reader_combines(build: PassBuilder, op: Attention) -> bool:
 
 def _general_splits(request: AttentionRequest) -> Iterator[SplitTuning]:
     """Yield the ways to split the keys whose scratch buffer can be bound."""
-    for one in SPLITS:
-        size = replace(request.spec, split=one).scratch_bytes(request.ctx.max_rows)
+    for split in SPLITS:
+        size = replace(request.spec, split=split).scratch_bytes(request.ctx.max_rows)
         if size <= request.max_binding:
-            yield one
+            yield split

@@ -175,12 +175,12 @@ class PassBuilder:
             x: The value.
             out: Its name after the change.
         """
-        own, (width, *_) = self.values.get(x), self.values.live[x]
+        source, (width, *_) = self.values.get(x), self.values.live[x]
         if self.values.readers[x] == 1:
             self.values.rename(x, out)
-            return own, width
+            return source, width
         y = self.values.allocate(out, width)
-        self.emit(copy(own, y, label=out))
+        self.emit(copy(source, y, label=out))
         self.values.mark_read(x)
         return y, width
 
@@ -248,9 +248,9 @@ class PassBuilder:
             label: Name of the product, for messages and profiles.
         """
         shared = self.workspace.named("requantized", self.model.requantized_bytes)
-        made, begin = [], 0
-        for one in weights:
+        matrices, begin = [], 0
+        for weight in weights:
             rest = shared.range(begin, shared.size - begin)
-            made.append(requantized(one, rest, self.model.max_binding, label=label))
-            begin += whole_bytes(one)
-        return tuple(made)
+            matrices.append(requantized(weight, rest, self.model.max_binding, label=label))
+            begin += whole_bytes(weight)
+        return tuple(matrices)

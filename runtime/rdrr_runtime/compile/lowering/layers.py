@@ -84,8 +84,8 @@ def emit_normed(
 ) -> None:
     """Emit tiled products in int8 that share a norm, which is computed as it is quantized."""
     source = normed(build, norm, build.values.get(norm.x))
-    for op, one in zip(linears, served, strict=False):
-        emit_branch(build, one, Branch(op), source)
+    for op, product in zip(linears, served, strict=False):
+        emit_branch(build, product, Branch(op), source)
     build.values.mark_read(norm.x)
 
 

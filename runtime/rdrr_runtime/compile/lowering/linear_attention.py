@@ -44,9 +44,9 @@ def serve_linear_attention(build: PassBuilder, pattern: LinearAttention) -> int:
     row = named("linear attention projected", ctx.value_bytes * spec.stride)
     y = named("linear attention y", ctx.value_bytes * spec.delta.outputs)
     squares = named("linear attention squares", 4 * rule.heads * spec.blocks)
-    norm, made = pattern.norm, Output((row,))
-    source = norm_input(build, norm, projected.product.weights, made)
-    emit_product(build, projected, source, made, f"{label}.projections")
+    norm, output_row = pattern.norm, Output((row,))
+    source = norm_input(build, norm, projected.product.weights, output_row)
+    emit_product(build, projected, source, output_row, f"{label}.projections")
     build.values.mark_read(norm.x)
     vectors = (pattern.convolution.weight, rule.rate, rule.decay_bias)
     operands = StepOperands(

@@ -83,8 +83,8 @@ def fused_product(
         wanted: Further fields of `Product`.
     """
     product = replace(build.product(weights, ctx), fused=True, **wanted)
-    found = choose_fused(product, build.model.preferences)
-    return None if found is None else Served(product, found)
+    chosen = choose_fused(product, build.model.preferences)
+    return None if chosen is None else Served(product, chosen)
 
 
 def int8_gate(
@@ -241,12 +241,12 @@ def _of_rows(
     rounded = [weight for weight in weights if is_rounded(weight)]
     if not rounded:
         return products(weights)
-    made = build.requantized(rounded, label)
-    rows = iter(made)
+    requantized = build.requantized(rounded, label)
+    rows = iter(requantized)
     phases = products([next(rows).weight if is_rounded(weight) else weight for weight in weights])
     if len(weights) == 1:
-        return made[0].before(phases)
-    return [*(phase for one in made for phase in one.phases), *phases]
+        return requantized[0].before(phases)
+    return [*(phase for one in requantized for phase in one.phases), *phases]
 
 
 def emit_branch(

@@ -63,8 +63,8 @@ def match_linear_attention(body: Body, index: int) -> LinearAttention | None:
         (head_norm.out, gate.up),
         (gate.out, output.op.x),
     )
-    inner = (*wanted, *(made for made, _ in follow))
-    if set(wanted) != set(by_name) or any(made != read for made, read in follow):
+    inner = (*wanted, *(written for written, _ in follow))
+    if set(wanted) != set(by_name) or any(written != read for written, read in follow):
         return None
     if any(body.readers[name] != 1 for name in inner):
         return None

@@ -92,8 +92,8 @@ def match_mixture(body: Body, index: int) -> Mixture | None:
     residual = body.at(end)
     if not isinstance(residual, Residual) or not _adds(residual, norm.x, branch):
         return None
-    found = Mixture(norm, router, experts, shared, residual)
-    return found if _is_closed(body, index, found) else None
+    mixture = Mixture(norm, router, experts, shared, residual)
+    return mixture if _is_closed(body, index, mixture) else None
 
 
 def _match_shared(body: Body, index: int, x: str) -> SharedExpert | None:
@@ -108,8 +108,8 @@ def _match_shared(body: Body, index: int, x: str) -> SharedExpert | None:
     if not (reads and is_plain) or down.x != activation.out or has_bias:
         return None
     scored = isinstance(score, SigmoidGate) and (score.x, score.branch) == (x, down.out)
-    found = score if isinstance(score, SigmoidGate) and scored else None
-    return SharedExpert((gate, up), activation, down, found)
+    gated = score if isinstance(score, SigmoidGate) and scored else None
+    return SharedExpert((gate, up), activation, down, gated)
 
 
 def _adds(op: Op | None, x: str, branch: str) -> bool:

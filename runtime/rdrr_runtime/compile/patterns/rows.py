@@ -71,12 +71,12 @@ def match_row_attention(body: Body, index: int) -> AttentionBlock | None:
         return None
     if norm is not None and norm.out != linears[0].x:
         return None
-    found = _projections(body, norm, linears, steps, attention)
-    output = None if found is None else match_branch(body, index + found.count)
-    if found is None or output is None or not isinstance(output.op, Linear):
+    projections = _projections(body, norm, linears, steps, attention)
+    output = None if projections is None else match_branch(body, index + projections.count)
+    if projections is None or output is None or not isinstance(output.op, Linear):
         return None
     alone = body.readers[attention.out] == 1 and output.op.x == attention.out
-    return AttentionBlock(found, output) if alone else None
+    return AttentionBlock(projections, output) if alone else None
 
 
 def _collect(
@@ -124,7 +124,7 @@ def _projections(
     norms = tuple(one for chain in queries_keys for one in chain if isinstance(one, Norm))
     ropes = tuple(one for chain in queries_keys for one in chain if isinstance(one, Rope))
     value_norm = value_steps[0] if value_steps else None
-    found = Projections(
+    projections = Projections(
         norm,
         linears,
         norms or None,
@@ -136,18 +136,18 @@ def _projections(
     )
     same_ropes = len({(rope.table, rope.interleaved) for rope in ropes}) < 2
     known = same_ropes and _are_known(norms, attention)
-    return found if known and _is_known_value(found, value_steps) else None
+    return projections if known and _is_known_value(projections, value_steps) else None
 
 
 def _chain(linear: Linear, steps: Sequence[_Step]) -> list[_Step]:
     """Return the steps that follow a linear one after the other."""
-    found: list[_Step] = []
+    chain: list[_Step] = []
     value = linear.out
-    for one in steps:
-        if one.x == value:
-            found.append(one)
-            value = one.out
-    return found
+    for step in steps:
+        if step.x == value:
+            chain.append(step)
+            value = step.out
+    return chain
 
 
 def _are_known(norms: Sequence[Norm], attention: Attention) -> bool:
@@ -157,10 +157,10 @@ def _are_known(norms: Sequence[Norm], attention: Attention) -> bool:
     if len({(norm.eps, norm.unit_offset) for norm in norms}) > 1:
         return False
     size, counts = attention.head_dim, (attention.heads, attention.kv_heads)
-    own = [(norm.groups, norm.width) for norm in norms]
-    by_head = [(count, size) for count in counts][: len(own)]
-    together = [(1, count * size) for count in counts][: len(own)]
-    return own in (by_head, together)
+    shapes = [(norm.groups, norm.width) for norm in norms]
+    by_head = [(count, size) for count in counts][: len(shapes)]
+    together = [(1, count * size) for count in counts][: len(shapes)]
+    return shapes in (by_head, together)
 
 
 def _is_known_value(found: Projections, steps: Sequence[_Step]) -> bool:
@@ -200,15 +200,15 @@ def match_row_feed_forward(body: Body, index: int) -> FeedForward | None:
 
 def _joins(activation: GatedActivation | Activation, linears: Sequence[Linear]) -> bool:
     """Return whether an activation reads exactly these linears, in a form that kernels compute."""
-    made = [linear.out for linear in linears]
+    written = [linear.out for linear in linears]
     if isinstance(activation, Activation):
         is_plain = not activation.parameters and activation.limit is None
-        return made == [activation.x] and is_plain
+        return written == [activation.x] and is_plain
     if any(linear.bias is not None for linear in linears):
         return False
     if activation.up_parts != 1 or activation.gate_scale != 1.0:
         return False
-    return made == [one for one in (activation.gate, activation.up) if one is not None]
+    return written == [one for one in (activation.gate, activation.up) if one is not None]
 
 
 @dataclass(frozen=True)

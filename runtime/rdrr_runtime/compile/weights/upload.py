@@ -139,8 +139,8 @@ class Weights:
             reading_ahead(reads) as contents,
             Uploader(self.blocks, passing, sum(fill.size for fill in fills)) as uploader,
         ):
-            for one in fills:
-                one.run(uploader, contents)
+            for fill in fills:
+                fill.run(uploader, contents)
 
     def kernels(self) -> tuple[Kernel, ...]:
         """Return the kernels that `fill` runs for the types of the matrices."""
@@ -223,8 +223,8 @@ def _load(loader: _Loader, graph: Graph) -> None:
             weights.matrices[use.name] = loader.held[use.name]
             weights.borrowed.add(use.name)
         elif use.kind is not WeightKind.EXPERT:
-            made = loader.matrix(use, matmul=WeightKind.MATRIX in kinds[use.name])
-            weights.matrices[use.name] = made
+            matrix = loader.matrix(use, matmul=WeightKind.MATRIX in kinds[use.name])
+            weights.matrices[use.name] = matrix
     for group in _expert_groups(graph):
         weights.stacks[group[0].name] = loader.stack(group)
 
@@ -287,7 +287,7 @@ class _Loader:
             made_of = Decision("load", label, str(kept.dtype), kept.note, kept.unmet)
             self.weights.decisions.append(made_of)
         n, k = uses[0].shape
-        made = allocate_weight(
+        weight = allocate_weight(
             self.weights.blocks,
             kept.dtype,
             kept.layout,
@@ -304,8 +304,8 @@ class _Loader:
                     islice(contents, len(own)) if own else changed_rows(self.package, use, kept)
                     for use, own in zip(uses, reads, strict=True)
                 )
-                uploader.fill(made, kept.layout, (n, k), matrices, label)
+                uploader.fill(weight, kept.layout, (n, k), matrices, label)
 
             size = sum(self.package.tensor(use.name).size for use in uses)
             self.weights.fills.append(Fill(fill, tuple(chain(*reads)), size))
-        return replace(made, note=kept.note)
+        return replace(weight, note=kept.note)

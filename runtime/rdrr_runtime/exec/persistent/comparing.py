@@ -86,8 +86,8 @@ class ComparingExecutor(DispatchExecutor):
 
     def at_once(self, prepared: Prepared) -> int:
         """See `Executor.at_once`."""
-        found = self._replaced(prepared)
-        return 1 if found is None else self._candidate.at_once(found)
+        replacement = self._replaced(prepared)
+        return 1 if replacement is None else self._candidate.at_once(replacement)
 
     def recover(self) -> None:
         """See `Executor.recover`."""
@@ -104,11 +104,11 @@ class ComparingExecutor(DispatchExecutor):
 
     def run(self, prepared: Prepared, rows: int, times: int = 1) -> None:
         """See `Executor.run`."""
-        found = self._launched.get(id(prepared))
-        if found is not None and found.one is not None:
+        launched = self._launched.get(id(prepared))
+        if launched is not None and launched.one is not None:
             self._passes += times
             if not self._decided:
-                self._go_on(found.one)
+                self._go_on(launched.one)
         replaced = self._replaced(prepared)
         if replaced is None:
             super().run(prepared, rows, times)
@@ -140,8 +140,8 @@ class ComparingExecutor(DispatchExecutor):
 
     def _replaced(self, prepared: Prepared) -> Prepared | None:
         """Return what replaces dispatches; None if they are to be launched."""
-        found = self._launched.get(id(prepared)) if self._is_faster else None
-        return None if found is None else found.replaced
+        launched = self._launched.get(id(prepared)) if self._is_faster else None
+        return None if launched is None else launched.replaced
 
     def _go_on(self, one: TokenPass) -> None:
         """Begin to compile, or compare, if it is time to."""
@@ -209,11 +209,11 @@ class ComparingExecutor(DispatchExecutor):
 
     def _distance(self, logits: BufferSlice, launched: Prepared, whole: Prepared) -> float:
         """Return the difference of the logits of both ways, relative to the largest logit."""
-        found = []
+        logits_of_both = []
         for one in (launched, whole):
             self.device.submit(one, 1)
-            found.append(self.device.read(logits).view(np.float32))
-        return distance(*found)
+            logits_of_both.append(self.device.read(logits).view(np.float32))
+        return distance(*logits_of_both)
 
 
 def _timer(device: Device) -> Timer | None:

@@ -75,10 +75,10 @@ def _statements(text: str) -> Iterator[str]:
         if character in "{}":
             depth += 1 if character == "{" else -1
         if depth == 0 and character in ";}":
-            found = text[first : at + 1].strip()
+            statement = text[first : at + 1].strip()
             first = at + 1
-            if found and found != ";" and not found.startswith("enable "):
-                yield found
+            if statement and statement != ";" and not statement.startswith("enable "):
+                yield statement
 
 
 def _declaration(text: str) -> Declaration:

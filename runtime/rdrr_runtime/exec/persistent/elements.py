@@ -128,8 +128,8 @@ def closing(text: str, at: int) -> int:
 
 def _accesses(text: str, name: str) -> Iterator[tuple[int, int, re.Match[str] | None]]:
     """Yield where each access to an array begins, where its index ends, and the `=` behind it."""
-    for found in re.finditer(rf"(?<![.\w]){re.escape(name)}\b", text):
-        if text[found.end() : found.end() + 1] != "[":
+    for access in re.finditer(rf"(?<![.\w]){re.escape(name)}\b", text):
+        if text[access.end() : access.end() + 1] != "[":
             raise UnlinkableError(f"{name} is used as a whole")
-        close = closing(text, found.end())
-        yield found.start(), close, _ASSIGNED.match(text, close + 1)
+        close = closing(text, access.end())
+        yield access.start(), close, _ASSIGNED.match(text, close + 1)

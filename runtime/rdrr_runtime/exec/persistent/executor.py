@@ -124,11 +124,11 @@ class PersistentExecutor(DispatchExecutor):
 
     def run(self, prepared: Prepared, rows: int, times: int = 1) -> None:
         """See `Executor.run`."""
-        found = self._whole.get(id(prepared))
-        if found is not None and not self._one_dispatch:
-            if found.launched is None:
-                found.launched = self.prepare(found.one.phases)
-            prepared = found.launched
+        whole = self._whole.get(id(prepared))
+        if whole is not None and not self._one_dispatch:
+            if whole.launched is None:
+                whole.launched = self.prepare(whole.one.phases)
+            prepared = whole.launched
         super().run(prepared, rows, times)
 
     def recover(self) -> None:

@@ -124,27 +124,27 @@ def _in_memory(
     phase: Phase, use: _Use, reads: Mapping[str, int], writes: Mapping[str, int]
 ) -> Iterator[str]:
     """Yield the bindings of which a phase reads or writes something that is not handed over."""
-    for one in phase.bindings:
-        reads_memory = one.name in use.reads and one.name not in reads
-        writes_memory = one.access is Access.READ_WRITE and one.name not in writes
+    for binding in phase.bindings:
+        reads_memory = binding.name in use.reads and binding.name not in reads
+        writes_memory = binding.access is Access.READ_WRITE and binding.name not in writes
         if reads_memory or writes_memory:
-            yield one.name
+            yield binding.name
 
 
 def _values(phases: Sequence[Phase], uses: Sequence[_Use]) -> list[_Value]:
     """Return the values that the phases write, in order."""
-    found: list[_Value] = []
+    values: list[_Value] = []
     current: list[_Value] = []
     for index, (phase, use) in enumerate(zip(phases, uses, strict=True)):
         for name in use.reads:
             _read(current, index, name, phase.buffers[name], use.widths[name])
-        for one in phase.bindings:
-            if one.access is Access.READ_WRITE:
-                fits = phase.record.fills and use.widths[one.name] is not None
-                made = _Value(index, one.name, phase.buffers[one.name], fits)
-                current = _after(current, made)
-                found.append(made)
-    return found
+        for binding in phase.bindings:
+            if binding.access is Access.READ_WRITE:
+                fits = phase.record.fills and use.widths[binding.name] is not None
+                value = _Value(index, binding.name, phase.buffers[binding.name], fits)
+                current = _after(current, value)
+                values.append(value)
+    return values
 
 
 def _read(
@@ -164,13 +164,13 @@ def _read(
 def _after(current: Sequence[_Value], made: _Value) -> list[_Value]:
     """Return the values that are current once another one has been written."""
     kept = []
-    for one in current:
-        replaced = made.fits and made.memory.contains(one.memory)
-        if one.memory.overlaps(made.memory) and not replaced:
+    for value in current:
+        replaced = made.fits and made.memory.contains(value.memory)
+        if value.memory.overlaps(made.memory) and not replaced:
             # Some of its elements may stay in force, so whoever reads them needs both in memory.
-            one.fits = made.fits = False
-        if not made.memory.contains(one.memory):
-            kept.append(one)
+            value.fits = made.fits = False
+        if not made.memory.contains(value.memory):
+            kept.append(value)
     return [*kept, made]
 
 

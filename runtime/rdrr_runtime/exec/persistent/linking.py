@@ -108,8 +108,8 @@ def _omitted(phase: Phase, slots: Slots, *, must_wait: bool) -> list[int]:
     if len(ranges) > MOST_RANGES:
         raise UnlinkableError(f"{phase.label} hands over {len(ranges) - 1} values")
     sizes = [phase.buffers[name].size // WORD_BYTES if name else 0 for name, _ in ranges]
-    found = [word for (_, first), size in zip(ranges, sizes, strict=True) for word in (first, size)]
-    return [OMITTED, 0, 0, int(must_wait), *found, *[0] * (MOST_OFFSETS - len(found))]
+    words = [word for (_, first), size in zip(ranges, sizes, strict=True) for word in (first, size)]
+    return [OMITTED, 0, 0, int(must_wait), *words, *[0] * (MOST_OFFSETS - len(words))]
 
 
 @dataclass
@@ -222,13 +222,13 @@ class _Linker:
             tuple(slots.writes),
             phase.work.rows,
         )
-        found = self._units.get(key)
-        if found is None:
+        unit = self._units.get(key)
+        if unit is None:
             names = Names(declarations(record.source), constants)
             by_rows = phase.work.rows is not None
-            found = self._units[key] = Unit(len(self._units), record, by_rows, names)
-            self._write(found, phase, slots, in_memory)
-        return found
+            unit = self._units[key] = Unit(len(self._units), record, by_rows, names)
+            self._write(unit, phase, slots, in_memory)
+        return unit
 
     def _write(
         self, unit: Unit, phase: Phase, slots: Slots, in_memory: Mapping[str, BufferSlice]
@@ -279,13 +279,13 @@ class _Linker:
     def _overlay(self, unit: Unit, renaming: Renaming) -> None:
         """Lay the arrays of a unit in workgroup memory over those of the others."""
         ends: dict[str, int] = {}
-        for one in renaming.declared:
-            if one.kind != "workgroup":
+        for declaration in renaming.declared:
+            if declaration.kind != "workgroup":
                 continue
-            array = unit.names.array(one.type)
+            array = unit.names.array(declaration.type)
             own_structs = {struct.name for struct in renaming.own if struct.kind == "struct"}
             if array is None or array.count is None or array.element in own_structs:
-                unit.texts.append(renaming.renamed(one.text))
+                unit.texts.append(renaming.renamed(declaration.text))
                 if array is not None and array.count is not None:
                     size = unit.names.size_of(array.element)
                     self._own_bytes += size * unit.names.evaluate(array.count)
@@ -294,7 +294,7 @@ class _Linker:
             first = ends.get(array.element, 0)
             ends[array.element] = first + unit.names.evaluate(array.count)
             pool.count = max(pool.count, ends[array.element])
-            renaming.reads[one.name] = Element(pool.name, f"{first}u" if first else "")
+            renaming.reads[declaration.name] = Element(pool.name, f"{first}u" if first else "")
 
     def _pool(self, names: Names, element: str) -> _Pool:
         if element not in self._pools:

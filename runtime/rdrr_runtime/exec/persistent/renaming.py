@@ -49,13 +49,13 @@ class Renaming:
         needed = " ".join(
             declaration.type for declaration in self.declared if declaration.kind == "storage"
         )
-        found: dict[str, Declaration] = {}
+        shared: dict[str, Declaration] = {}
         for _ in structs:  # a struct may contain others
             for name, one in structs.items():
-                if name not in found and re.search(rf"\b{name}\b", needed):
-                    found[name] = one
+                if name not in shared and re.search(rf"\b{name}\b", needed):
+                    shared[name] = one
                     needed += one.text
-        return tuple(found.values())
+        return tuple(shared.values())
 
     @cached_property
     def own(self) -> tuple[Declaration, ...]:
@@ -89,7 +89,7 @@ class Renaming:
     def renamed(self, text: str) -> str:
         """Return a text with the suffix on every name of the unit."""
         return self._own_names.sub(
-            lambda found: self.plain.get(found[0], f"{found[0]}_{self._number}"), text
+            lambda match: self.plain.get(match[0], f"{match[0]}_{self._number}"), text
         )
 
     @cached_property

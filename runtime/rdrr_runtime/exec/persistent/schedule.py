@@ -37,14 +37,14 @@ def waits(phases: Sequence[Phase], slots: Sequence[Slots]) -> list[bool]:
         phases: The phases, in order.
         slots: Their values that are handed over.
     """
-    found: list[bool] = []
+    waiting: list[bool] = []
     since: list[Range] = []
     for phase, handed in zip(phases, slots, strict=True):
         own = ranges(phase, handed)
         must_wait = any(_conflict(a, b) for a in own for b in since)
-        found.append(must_wait)
+        waiting.append(must_wait)
         since = own if must_wait else [*since, *own]
-    return found
+    return waiting
 
 
 def shared_buffers(phases: Sequence[Phase], slots: Sequence[Slots]) -> set[int]:

@@ -201,8 +201,8 @@ def with_splits(ctx: OpContext, spec: AttentionSpec, rows: int, max_binding: int
     if ctx.max_rows > SPLIT_ROWS:
         return spec.unsplit
     tiles = _tiles(ctx, spec, rows, next(split_tiles(ctx, spec, rows)).heads)
-    found = replace(spec, split=_split_of(tiles), rows=rows)
-    return found if found.scratch_bytes(ctx.max_rows) <= max_binding else spec.unsplit
+    divided = replace(spec, split=_split_of(tiles), rows=rows)
+    return divided if divided.scratch_bytes(ctx.max_rows) <= max_binding else spec.unsplit
 
 
 def _split_of(tiles: int) -> SplitTuning:

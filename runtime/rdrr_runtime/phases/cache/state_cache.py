@@ -62,12 +62,12 @@ class StateCache:
             return StateCache()
         kept = [StateCache.allocate(arena, shapes, sequences) for _ in range(copies)]
         if sum(places) > arena.max_binding:
-            own = [arena.empty(f"state.{at}", size) for at, size in enumerate(places)]
-            return StateCache(shapes, _heads(own, sizes), own, kept)
+            states = [arena.empty(f"state.{at}", size) for at, size in enumerate(places)]
+            return StateCache(shapes, _heads(states, sizes), states, kept)
         memory = arena.empty("states", sum(places))
         starts = [sum(places[:at]) for at in range(len(places))]
-        own = [memory.range(at, size) for at, size in zip(starts, places, strict=True)]
-        return StateCache(shapes, _heads(own, sizes), (memory,), kept)
+        states = [memory.range(at, size) for at, size in zip(starts, places, strict=True)]
+        return StateCache(shapes, _heads(states, sizes), (memory,), kept)
 
     @property
     def size(self) -> int:

@@ -195,7 +195,7 @@ def matmul_int8(
     tile = tile or tuning_key.used
     operands = {"x": x.q, "x_scales": x.scales, "bias": bias}
     buffers = {key: one for key, one in operands.items() if one is not None}
-    made = []
+    phases = []
     for bound in bind_parts(weight):
         part = bound.parts[0]
         record = MatmulInt8(
@@ -212,5 +212,5 @@ def matmul_int8(
         )
         read = {"current": ctx.state.step, "y": y, **buffers, **bound.buffers}
         work = Work(-(-record.outputs // tile.outputs), tile.rows)
-        made.append(Phase(record, read, work, label, (tuning_key,)))
-    return made
+        phases.append(Phase(record, read, work, label, (tuning_key,)))
+    return phases

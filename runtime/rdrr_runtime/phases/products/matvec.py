@@ -91,8 +91,10 @@ def refusal(
         unreadable_reason(weight, int8=int8 and not (beside and weight.form.values))
         for weight in weights
     )
-    found = next(filter(None, readable), None)
-    return found or _too_large(ctx, weights, int8=int8, partials=partials, gate=gate, down=down)
+    unreadable = next(filter(None, readable), None)
+    return unreadable or _too_large(
+        ctx, weights, int8=int8, partials=partials, gate=gate, down=down
+    )
 
 
 def _are_few(weights: tuple[GpuWeight, ...]) -> bool:
@@ -239,8 +241,8 @@ def _operands(source: Input, output: Output) -> dict[str, BufferSlice]:
         "factors": None if output.factors is None else output.factors.values,
         "score": None if output.score is None else output.score.logits,
     }
-    found = {name: one for name, one in operands.items() if one is not None}
-    return found | source.buffers
+    present = {name: one for name, one in operands.items() if one is not None}
+    return present | source.buffers
 
 
 def _matrix(weight: GpuWeight, tiles: int, team: int) -> MatvecMatrix:

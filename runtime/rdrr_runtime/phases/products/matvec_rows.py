@@ -141,7 +141,7 @@ def matvec_rows(
     if output.bias is not None:
         buffers["bias"] = output.bias
     step = used.item_outputs // (2 if gate else 1)
-    made = []
+    phases = []
     for bound in bounds:
         matrices, items = _matrices(bound, step, gate=gate)
         workgroups = min(items, used.workgroups or items)
@@ -156,8 +156,8 @@ def matvec_rows(
             **bound.fields,
         )
         work = Work(workgroups, used.item_rows)
-        made.append(Phase(record, buffers | bound.buffers, work, label, (tuning_key,)))
-    return made
+        phases.append(Phase(record, buffers | bound.buffers, work, label, (tuning_key,)))
+    return phases
 
 
 def _fields(ctx: OpContext, output: Output, used: RowsTuning, k: int) -> dict[str, Any]:
@@ -210,8 +210,8 @@ def _matrices(bound: BoundWeights, step: int, *, gate: bool) -> tuple[tuple[Rows
     if gate:
         return tuple(RowsMatrix(size, 0) for size in sizes), -(-sum(sizes) // 2 // step)
     counts = [-(-size // step) for size in sizes]
-    made = tuple(
+    matrices = tuple(
         RowsMatrix(size, sum(counts[:at]), part.first_row + sum(sizes[:at]))
         for at, (size, (_, part)) in enumerate(zip(sizes, pairs, strict=True))
     )
-    return made, sum(counts)
+    return matrices, sum(counts)
