@@ -66,7 +66,11 @@ class Executor(Protocol):
 
     @property
     def gave_up(self) -> BufferSlice | None:
-        """A word that is not 0 after a pass of `prepare_whole` gave up; None if none can."""
+        """A word in GPU memory that a pass sets if its workgroups stop waiting for each other.
+
+        It stays 0 as long as passes of `prepare_whole` run to their end. None if no pass can stop
+        early, as when each phase is a dispatch.
+        """
         ...
 
     def another(self, arena: Arena) -> Executor:
@@ -78,7 +82,10 @@ class Executor(Protocol):
         ...
 
     def recover(self) -> None:
-        """Make passes run again after one did not end; such a pass changed no token."""
+        """Launch each phase by itself from now on, and clear the word `gave_up`.
+
+        The caller runs the passes that did not end again; they changed no token.
+        """
         ...
 
     def settle(self) -> None:

@@ -50,6 +50,7 @@ def compute_state_space(run: ReferencePass, op: StateSpace) -> Tensor:
     if run.base == 0:
         state.zero_()
     parts, running = [], state.clone()
+    # Only the first rows change the state that stays; the others continue from a copy of it.
     for rows in (slice(0, run.kept), slice(run.kept, len(x))):
         parts.append(selective_scan(x[rows], b[rows], c[rows], step[rows], rate, running))
         if rows.start == 0:

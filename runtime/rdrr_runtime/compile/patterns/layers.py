@@ -361,7 +361,10 @@ def _match_gate(body: Body, index: int, projections: Projections) -> str | None:
 
 
 def match_gated_feed_forward(body: Body, index: int) -> GatedFeedForward | None:
-    """Match norm, gate and up, activation, and the projection after them."""
+    """Match norm, gate and up, activation, and the projection after them.
+
+    The projection is left out of the match if it does not read the activation, or not alone.
+    """
     normed = match_normed_linears(body, index)
     if normed is None or normed.others:
         return None
