@@ -216,11 +216,11 @@ class Chooser:
     def _choose(self, row: F32, seen: Sequence[int], draft: Proposal, at: int) -> tuple[int, bool]:
         """Return the token chosen for a row, and whether it is the draft token of that row."""
         sampler = self._by_probability()
-        own = sampler.probabilities(row, seen, self._allowed(len(row)))
+        target = sampler.probabilities(row, seen, self._allowed(len(row)))
         if at == len(draft.ids):
-            return sampler.sample(own), False
+            return sampler.sample(target), False
         proposed = None if draft.probabilities is None else draft.probabilities[at]
-        token_id = sampler.verify(draft.ids[at], own, proposed)
+        token_id = sampler.verify(draft.ids[at], target, proposed)
         return token_id, token_id == draft.ids[at]
 
     def _describe(self, row: F32, token_id: int) -> list[TokenLogprobs]:

@@ -100,7 +100,7 @@ class Executor(Protocol):
         """
         ...
 
-    def prepare_whole(self, one: TokenPass) -> Prepared:
+    def prepare_whole(self, token_pass: TokenPass) -> Prepared:
         """Return a pass ready to run, in one dispatch if the executor can.
 
         The caller reads `gave_up` after each run, and runs passes again that did not end.
@@ -166,9 +166,9 @@ class DispatchExecutor:
     def settle(self) -> None:
         """See `Executor.settle`; there is nothing to wait for."""
 
-    def prepare_whole(self, one: TokenPass) -> Prepared:
+    def prepare_whole(self, token_pass: TokenPass) -> Prepared:
         """See `Executor.prepare_whole`; the phases are launched."""
-        return self.prepare(one.phases)
+        return self.prepare(token_pass.phases)
 
     def prepare_behind(self, phases: Sequence[Phase]) -> Prepared:
         """See `Executor.prepare_behind`; every pass ends."""

@@ -139,13 +139,13 @@ class Check:
         return True
 
 
-def distance(reference: F32, found: F32) -> float:
+def distance(reference: F32, result: F32) -> float:
     """Return the largest difference of two arrays, relative to the largest magnitude of the first.
 
     NaN if a value of the second is, so compare with `<=`: it is no agreement.
     """
     largest = max(float(np.abs(reference).max()), float(np.finfo(np.float32).tiny))
-    return float(np.abs(found - reference).max()) / largest
+    return float(np.abs(result - reference).max()) / largest
 
 
 def _results(phases: Sequence[Phase]) -> list[tuple[BufferSlice, bool]]:

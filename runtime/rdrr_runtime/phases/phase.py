@@ -92,11 +92,11 @@ class Record:
     @cached_property
     def constants(self) -> dict[str, Number]:
         """Override constants of the shader, without `WG`."""
-        found: dict[str, Number] = {}
+        constants: dict[str, Number] = {}
         for one in self._own:
             if not _chooses(one):
-                found |= _constants(one.name, getattr(self, one.name))
-        return found
+                constants |= _constants(one.name, getattr(self, one.name))
+        return constants
 
     @cached_property
     def source(self) -> str:

@@ -24,8 +24,10 @@ def expanded(
         shared: Rotated keys that all heads share, [slots, rope_dim].
         up: The op's `up`, [heads * (key_dim + value_dim), latent].
     """
-    made = (latents @ up.T).unflatten(-1, (op.heads, op.key_dim + op.value_dim)).transpose(0, 1)
-    content, values = made.split((op.key_dim, op.value_dim), dim=-1)
+    up_projected = (
+        (latents @ up.T).unflatten(-1, (op.heads, op.key_dim + op.value_dim)).transpose(0, 1)
+    )
+    content, values = up_projected.split((op.key_dim, op.value_dim), dim=-1)
     return torch.cat([content, shared.expand(op.heads, -1, -1)], dim=-1), values
 
 

@@ -131,16 +131,16 @@ def choose(
 
 
 def _reason(
-    found: C,
+    chosen: C,
     candidates: Sequence[C],
     refusal: Callable[[C], str | None],
     wishes: Sequence[Wish[C]],
     kept: int,
 ) -> Reason:
     said = ", ".join(wish.source for wish in wishes[:kept]) or "auto"
-    text = f"{found.title} ({said})"
+    text = f"{chosen.title} ({said})"
     for wish in wishes[kept:]:
-        if wish.accepts(found):
+        if wish.accepts(chosen):
             continue
         obstacle = _obstacle(candidates, refusal, wish, said)
         if wish.hint is None:

@@ -192,8 +192,8 @@ def choose_product(product: Product, preferences: Preferences) -> Chosen[Product
     rows = product.ctx.max_rows
     candidates = [one for one in _in_order(rows) if rows in ROWS[one.family]]
     wishes = _wishes(product, preferences)
-    found = choose(candidates, lambda one: one.refusal(product), wishes)
-    return _with_notes(found, product, preferences)
+    chosen = choose(candidates, lambda one: one.refusal(product), wishes)
+    return _with_notes(chosen, product, preferences)
 
 
 def choose_fused(product: Product, preferences: Preferences) -> Chosen[ProductKernel] | None:
@@ -213,18 +213,18 @@ def choose_fused(product: Product, preferences: Preferences) -> Chosen[ProductKe
 
 
 def _with_notes(
-    found: Chosen[ProductKernel], product: Product, preferences: Preferences
+    chosen: Chosen[ProductKernel], product: Product, preferences: Preferences
 ) -> Chosen[ProductKernel]:
     """Add to the reason the changes made to the matrices at load, and an overruled hint."""
-    reason = found.reason
+    reason = chosen.reason
     overruled = preferences.arithmetic.overruled
     if overruled is not None and reason.unmet is None and _has_blocks(product):
         text = f"{reason.text}; {overruled.hint} is not honoured: {overruled.obstacle}"
         reason = Reason(text, overruled)
     notes = dict.fromkeys(weight.note for weight in product.weights if weight.note)
-    if found.candidate.family in ROUNDING and any(map(is_rounded, product.weights)):
+    if chosen.candidate.family in ROUNDING and any(map(is_rounded, product.weights)):
         notes["weights rounded to rows of Q8_0 in each pass"] = None
-    return Chosen(found.candidate, replace(reason, text="; ".join((*notes, reason.text))))
+    return Chosen(chosen.candidate, replace(reason, text="; ".join((*notes, reason.text))))
 
 
 def _has_blocks(product: Product) -> bool:

@@ -95,17 +95,17 @@ def _down(build: PassBuilder, pattern: GatedFeedForward) -> Served | None:
     return fused_product(build, (build.matrix(op.weight),)) if isinstance(op, Linear) else None
 
 
-def serve_normed_linears(build: PassBuilder, found: NormedProjections) -> int:
+def serve_normed_linears(build: PassBuilder, projections: NormedProjections) -> int:
     """Emit a norm and the linears that read it; return the number of ops, or 0.
 
     A small batch takes two launches; if the linears are the projections of a layer, its attention
     is emitted as well. With more rows the products run concurrently: the device needs no barrier
     between launches that do not read each other's output, so small products share it.
     """
-    pattern, layer = found.linears, found.layer
+    pattern, layer = projections.linears, projections.layer
     served = _small_batch_projections(build, pattern)
     if served is None:
-        return _emit_one_by_one(build, found)
+        return _emit_one_by_one(build, projections)
     ys = tuple(
         build.values.allocate(linear.out, linear.weight.shape[0]) for linear in pattern.linears
     )
@@ -131,13 +131,13 @@ def _small_batch_projections(build: PassBuilder, pattern: NormedLinears) -> Serv
     return served if served is not None and served.family is Family.SMALL_BATCH else None
 
 
-def _emit_one_by_one(build: PassBuilder, found: NormedProjections) -> int:
+def _emit_one_by_one(build: PassBuilder, projections: NormedProjections) -> int:
     """Emit a norm, its linears, then the norms and ropes between them; return the number, or 0.
 
     If attention follows, norms, ropes and the cache store are one phase, and it is emitted too.
     The norms and ropes change the products in place, so reordering them takes no further buffers.
     """
-    pattern, layer = found.linears, found.layer
+    pattern, layer = projections.linears, projections.layer
     served = int8_tiles(build, pattern.linears)
     if build.ctx.max_rows == 1 or (served is None and len(pattern.linears) < 2):
         return 0

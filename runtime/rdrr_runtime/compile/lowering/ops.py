@@ -100,12 +100,12 @@ def check_fields(ops: Sequence[Op]) -> None:
     """
     for kind in {type(op) for op in ops}:
         known = LOWERINGS[kind].fields if kind in LOWERINGS else ()
-        found = tuple(field.name for field in fields(kind))
-        if known != found:
+        stated = tuple(field.name for field in fields(kind))
+        if known != stated:
             raise FormatError(
                 f"the runtime cannot compute the op {kind.__name__}",
                 expected=", ".join(known) or "an op that this runtime knows",
-                found=", ".join(found),
+                found=", ".join(stated),
                 hint="use a newer rdrr",
             )
 

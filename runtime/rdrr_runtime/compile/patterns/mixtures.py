@@ -117,20 +117,20 @@ def _adds(op: Op | None, x: str, branch: str) -> bool:
     return is_sum and isinstance(op, Residual) and (op.x, op.branch) == (x, branch)
 
 
-def _is_closed(body: Body, index: int, found: Mixture) -> bool:
+def _is_closed(body: Body, index: int, mixture: Mixture) -> bool:
     """Return whether only the ops of a mixture read its inner values, and it reads nothing else."""
-    ops = body.ops[index : index + found.count]
+    ops = body.ops[index : index + mixture.count]
     read = [value for op in ops for value in values_read(op)]
     inner = {op.out for op in ops[:-1]}
-    alone = all(read.count(name) == body.readers[name] for name in {*inner, found.norm.x})
-    same = found.experts.x == found.router.x == found.norm.out
+    alone = all(read.count(name) == body.readers[name] for name in {*inner, mixture.norm.x})
+    same = mixture.experts.x == mixture.router.x == mixture.norm.out
     return (
         alone
         and same
-        and found.experts.router == found.router.out
+        and mixture.experts.router == mixture.router.out
         and set(read)
         <= {
             *inner,
-            found.norm.x,
+            mixture.norm.x,
         }
     )

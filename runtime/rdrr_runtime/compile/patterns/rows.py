@@ -163,12 +163,12 @@ def _are_known(norms: Sequence[Norm], attention: Attention) -> bool:
     return shapes in (by_head, together)
 
 
-def _is_known_value(found: Projections, steps: Sequence[_Step]) -> bool:
+def _is_known_value(projections: Projections, steps: Sequence[_Step]) -> bool:
     """Return whether the steps of the values are none, or a norm without a weight."""
-    norm, norms, attention = found.value_norm, found.head_norms, found.attention
+    norm, norms, attention = projections.value_norm, projections.head_norms, projections.attention
     if not steps:
         return True
-    if len(steps) > 1 or norm is None or norms is None or found.spans_heads:
+    if len(steps) > 1 or norm is None or norms is None or projections.spans_heads:
         return False
     unit = Norm("", "", None, norms[0].eps, False, attention.kv_heads, elements=attention.head_dim)
     return replace(norm, x="", out="") == unit

@@ -105,7 +105,7 @@ def assign_slots(
     writes: list[dict[str, int]] = [{} for _ in phases]
     words = 0
     for value in _values(phases, uses):
-        is_result = any(value.memory.overlaps(one) for one in results)
+        is_result = any(value.memory.overlaps(result) for result in results)
         if is_result or not value.fits or not value.readers:
             continue
         writes[value.writer][value.name] = words
@@ -161,17 +161,17 @@ def _read(
         one.fits = False
 
 
-def _after(current: Sequence[_Value], made: _Value) -> list[_Value]:
+def _after(current: Sequence[_Value], written: _Value) -> list[_Value]:
     """Return the values that are current once another one has been written."""
     kept = []
     for value in current:
-        replaced = made.fits and made.memory.contains(value.memory)
-        if value.memory.overlaps(made.memory) and not replaced:
+        replaced = written.fits and written.memory.contains(value.memory)
+        if value.memory.overlaps(written.memory) and not replaced:
             # Some of its elements may stay in force, so whoever reads them needs both in memory.
-            value.fits = made.fits = False
-        if not made.memory.contains(value.memory):
+            value.fits = written.fits = False
+        if not written.memory.contains(value.memory):
             kept.append(value)
-    return [*kept, made]
+    return [*kept, written]
 
 
 def _use(phase: Phase) -> _Use:

@@ -96,8 +96,8 @@ def link(phases: Sequence[Phase], *, threads: int, results: Sequence[BufferSlice
     slots, words = assign_slots(phases, results)
     linker = _Linker(threads, shared_buffers(phases, slots))
     calls = list(zip(phases, slots, waits(phases, slots), strict=True))
-    rows = [linker.call(one, handed, must_wait=wait) for one, handed, wait in calls]
-    omitted = [_omitted(one, handed, must_wait=wait) for one, handed, wait in calls]
+    rows = [linker.call(phase, handed, must_wait=wait) for phase, handed, wait in calls]
+    omitted = [_omitted(phase, handed, must_wait=wait) for phase, handed, wait in calls]
     return linker.finish(rows, omitted, words)
 
 
@@ -200,11 +200,11 @@ class _Linker:
             words,
         )
 
-    def _declared(self, one: _Buffer) -> str:
+    def _declared(self, buffer: _Buffer) -> str:
         # WebGPU allows no mix of read-only and writing bindings of one buffer in a dispatch.
-        access = "read_write" if id(one.memory.buffer) in self._written else "read"
-        attribute = "@coherent\n" if id(one.memory.buffer) in self._coherent else ""
-        return f"{attribute}var<storage, {access}> {one.name}: {one.type};"
+        access = "read_write" if id(buffer.memory.buffer) in self._written else "read"
+        attribute = "@coherent\n" if id(buffer.memory.buffer) in self._coherent else ""
+        return f"{attribute}var<storage, {access}> {buffer.name}: {buffer.type};"
 
     def _unit(self, phase: Phase, slots: Slots) -> Unit:
         record = phase.record
@@ -267,9 +267,9 @@ class _Linker:
         self._overlay(unit, renaming)
         unit.texts += map(renaming.text, renaming.own)
 
-    def _buffer(self, names: Names, one: Declaration, memory: BufferSlice) -> _Buffer:
-        array = names.array(one.type)
-        type_ = names.resolved(one.type) if array is None else f"array<{array.element}>"
+    def _buffer(self, names: Names, declaration: Declaration, memory: BufferSlice) -> _Buffer:
+        array = names.array(declaration.type)
+        type_ = names.resolved(declaration.type) if array is None else f"array<{array.element}>"
         key = (id(memory.buffer), type_)
         if key not in self._buffers:
             whole = BufferSlice(memory.buffer, 0, memory.buffer.size)

@@ -68,20 +68,20 @@ class Renaming:
             if declaration.kind not in variables and declaration not in shared
         )
 
-    def text(self, one: Declaration) -> str:
+    def text(self, declaration: Declaration) -> str:
         """Return a declaration with the names and constants of the module.
 
         Raises:
             UnlinkableError: It uses an array in a way that cannot be rewritten.
         """
-        if one.kind == "override":
-            type_ = f": {one.type}" if one.type else ""
-            return f"const {one.name}_{self._number}{type_} = {self._literal(one)};"
-        if one.kind == "struct":
-            return self._struct(one)
-        if one.kind == "fn":
-            self._check_shadowing(one)
-        text = with_waits(one.text, self.reads)
+        if declaration.kind == "override":
+            type_ = f": {declaration.type}" if declaration.type else ""
+            return f"const {declaration.name}_{self._number}{type_} = {self._literal(declaration)};"
+        if declaration.kind == "struct":
+            return self._struct(declaration)
+        if declaration.kind == "fn":
+            self._check_shadowing(declaration)
+        text = with_waits(declaration.text, self.reads)
         for name, read in self.reads.items():
             text = rewritten(text, name, read, self.writes.get(name, read))
         return self.renamed(text)
@@ -99,28 +99,28 @@ class Renaming:
         longest_first = sorted(map(re.escape, names), key=len, reverse=True)
         return re.compile(rf"(?<![.\w])(?:{'|'.join(longest_first)})\b")
 
-    def _struct(self, one: Declaration) -> str:
+    def _struct(self, declaration: Declaration) -> str:
         """Return a struct with its name and the types of its members renamed, but no member."""
-        head, _, body = one.text.partition("{")
+        head, _, body = declaration.text.partition("{")
         members = (member.partition(":") for member in body.rstrip("}, \n").split(",\n"))
         texts = [f"{name}:{self.renamed(type_)}," for name, _, type_ in members]
         return "\n".join((f"{self.renamed(head)}{{", *texts, "}"))
 
-    def _literal(self, one: Declaration) -> str:
+    def _literal(self, declaration: Declaration) -> str:
         """Return the value of an override constant as WGSL."""
-        value = self._names.constants.get(one.name)
+        value = self._names.constants.get(declaration.name)
         if value is None:
-            return self.renamed(one.value or "")
+            return self.renamed(declaration.value or "")
         if not isfinite(value):
-            raise UnlinkableError(f"the constant {one.name} is not finite")
-        if one.type == "bool":
+            raise UnlinkableError(f"the constant {declaration.name} is not finite")
+        if declaration.type == "bool":
             return "true" if value else "false"
-        if one.type == "f32":
+        if declaration.type == "f32":
             return f"f32({float(value)!r})"
-        return f"{int(value)}{'u' if one.type == 'u32' else 'i'}"
+        return f"{int(value)}{'u' if declaration.type == 'u32' else 'i'}"
 
-    def _check_shadowing(self, one: Declaration) -> None:
+    def _check_shadowing(self, declaration: Declaration) -> None:
         """Refuse a function in which a local name hides an array that would be rewritten."""
         for name in self.reads:
-            if re.search(rf"\b(?:let|var|const)\s+{name}\b|[(,]\s*{name}\s*:", one.text):
-                raise UnlinkableError(f"{name} is also a local name of {one.name}")
+            if re.search(rf"\b(?:let|var|const)\s+{name}\b|[(,]\s*{name}\s*:", declaration.text):
+                raise UnlinkableError(f"{name} is also a local name of {declaration.name}")

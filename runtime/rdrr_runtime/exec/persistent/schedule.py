@@ -40,10 +40,10 @@ def waits(phases: Sequence[Phase], slots: Sequence[Slots]) -> list[bool]:
     waiting: list[bool] = []
     since: list[Range] = []
     for phase, handed in zip(phases, slots, strict=True):
-        own = ranges(phase, handed)
-        must_wait = any(_conflict(a, b) for a in own for b in since)
+        touched = ranges(phase, handed)
+        must_wait = any(_conflict(a, b) for a in touched for b in since)
         waiting.append(must_wait)
-        since = own if must_wait else [*since, *own]
+        since = touched if must_wait else [*since, *touched]
     return waiting
 
 

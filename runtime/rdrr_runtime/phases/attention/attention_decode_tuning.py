@@ -227,7 +227,7 @@ def heads_of_grid(grid: Grid, heads: int, group: int) -> int:
 
 def divisors(group: int) -> list[int]:
     """Return the numbers of query heads that workgroups may have, at most `MAX_GROUP`."""
-    return [one for one in range(1, min(group, MAX_GROUP) + 1) if group % one == 0]
+    return [heads for heads in range(1, min(group, MAX_GROUP) + 1) if group % heads == 0]
 
 
 def _fits(ctx: OpContext, spec: AttentionSpec, tuning: DecodeTuning) -> bool:

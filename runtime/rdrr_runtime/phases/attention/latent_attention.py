@@ -163,8 +163,8 @@ def latent_decode(
         splits=attended.splits,
         **attended.parameters(ctx),
     )
-    own = {"sums": sums, "stats": stats}
-    buffers = {"current": ctx.state.step, "q": queries, **caches.buffers, **own}
+    partials = {"sums": sums, "stats": stats}
+    buffers = {"current": ctx.state.step, "q": queries, **caches.buffers, **partials}
     items = -(-spec.heads // HEADS) * record.splits
     return [Phase(record, buffers, Work(items, 1), label, tuning_keys)]
 

@@ -120,4 +120,4 @@ def is_state(name: str) -> bool:
 
 def _heads(places: Sequence[BufferSlice], sizes: Sequence[int]) -> list[BufferSlice]:
     """Return the states without the padding behind them."""
-    return [one.range(0, size) for one, size in zip(places, sizes, strict=True)]
+    return [place.range(0, size) for place, size in zip(places, sizes, strict=True)]

@@ -194,7 +194,7 @@ def matmul_int8(
     )
     tile = tile or tuning_key.used
     operands = {"x": x.q, "x_scales": x.scales, "bias": bias}
-    buffers = {key: one for key, one in operands.items() if one is not None}
+    buffers = {key: operand for key, operand in operands.items() if operand is not None}
     phases = []
     for bound in bind_parts(weight):
         part = bound.parts[0]

@@ -241,7 +241,7 @@ def _operands(source: Input, output: Output) -> dict[str, BufferSlice]:
         "factors": None if output.factors is None else output.factors.values,
         "score": None if output.score is None else output.score.logits,
     }
-    present = {name: one for name, one in operands.items() if one is not None}
+    present = {name: operand for name, operand in operands.items() if operand is not None}
     return present | source.buffers
 
 
