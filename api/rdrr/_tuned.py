@@ -75,7 +75,11 @@ def adapter_key(info: AdapterInfo) -> dict[str, str]:
 
 
 def read_profile(info: AdapterInfo) -> TunedProfile:
-    """Read the profile of an adapter; it has no entries if there is no usable file."""
+    """Read the profile of an adapter.
+
+    Without a file it has no entries. If the file cannot be used, for example because its times
+    were measured with other kernels, it has none either, and its note gives the reason.
+    """
     from rdrr_runtime.phases.phase import FOLDER
 
     path = profile_path(info)

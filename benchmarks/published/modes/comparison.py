@@ -146,7 +146,7 @@ def _alternate(
 ) -> list[list[Run]]:
     runs: list[list[Run]] = [[] for _ in modes]
     for index in range(work.repeat + 1):
-        for mode, done in zip(modes, runs, strict=True):
+        for mode, runs_of_mode in zip(modes, runs, strict=True):
             run = generate(
                 backend,
                 mode.strategy(),
@@ -156,7 +156,8 @@ def _alternate(
                 decoding=submitters.submitting(mode.submission),
             )
             _check_ids(mode, run, runs[0][0] if runs[0] else run)
-            done[:] = [*done, run] if index > 1 else [run]  # drops the first round, a warm-up
+            # Round 0 warms up: the list holds it until round 1 replaces it.
+            runs_of_mode[:] = [*runs_of_mode, run] if index > 1 else [run]
     return runs
 
 

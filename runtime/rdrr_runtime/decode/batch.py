@@ -83,20 +83,20 @@ class _Run:
         While ids are read back, the device runs the next `AHEAD` steps. Those after an end are
         wasted for the sequence that has ended; the others take their ids too.
         """
-        feed = self.backend.feed_rows([one.row for one in running], sampled=self.sampled)
+        feed = self.backend.feed_rows([sequence.row for sequence in running], sampled=self.sampled)
         # The shortest sequence bounds the steps, since no row may run beyond its context.
-        most = min(one.left for one in running)
+        most = min(sequence.left for sequence in running)
         if feed is None:
             self._extend(running, self._step(running, min(self.interval, most)))
             return
         submitted = done = 0
-        while all(one.finish == "running" for one in running):
+        while all(sequence.finish == "running" for sequence in running):
             done = min(done + self.interval, most)
             submitted = _submit(feed, submitted, done)
             feed.fence()
             submitted = _submit(feed, submitted, min(done + min(AHEAD, self.interval), most))
             self._extend(running, feed.collect())
-        if submitted > done and any(one.finish == "running" for one in running):
+        if submitted > done and any(sequence.finish == "running" for sequence in running):
             feed.fence()
             self._extend(running, feed.collect())
         self.counts.forwards += submitted
@@ -104,15 +104,15 @@ class _Run:
     def _extend(self, running: Sequence[BatchSequence], new_ids: list[list[int]]) -> None:
         """Append new ids to the sequences that have not ended."""
         self.counts.readbacks += 1
-        for one, ids in zip(running, new_ids, strict=True):
-            if one.finish == "running":
-                one.extend(ids, self.stop_ids, self.max_tokens)
+        for sequence, ids in zip(running, new_ids, strict=True):
+            if sequence.finish == "running":
+                sequence.extend(ids, self.stop_ids, self.max_tokens)
 
     def _step(self, running: Sequence[BatchSequence], count: int) -> list[list[int]]:
         """Return `count` new ids of each sequence, in the order of `running`."""
         step = self.backend.sample if self.sampled else self.backend.greedy
         self.counts.forwards += count
-        return step([one.row for one in running], count)
+        return step([sequence.row for sequence in running], count)
 
 
 def _submit(feed: Feed, submitted: int, goal: int) -> int:
@@ -156,10 +156,10 @@ def run_batch(
             one.sequence = free.pop(0)
             if not sampling.is_greedy:
                 backend.begin(one.sequence, sampling, one.prompt)
-        if rows := [row for one in starting for row in one.prompt_rows]:
+        if rows := [row for sequence in starting for row in sequence.prompt_rows]:
             backend.fill(rows)
         running += starting
         run.until_an_end(running)
-        free += [one.sequence for one in running if one.finish != "running"]
-        running = [one for one in running if one.finish == "running"]
+        free += [sequence.sequence for sequence in running if sequence.finish != "running"]
+        running = [sequence for sequence in running if sequence.finish == "running"]
     return batch

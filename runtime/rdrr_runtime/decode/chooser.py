@@ -202,10 +202,10 @@ class Chooser:
     def _verify_on_device(self, ids: Sequence[int], base: int, draft: list[int]) -> list[int]:
         if not draft:
             return self.backend.greedy(ids, base, 1)
-        own, _ = self.backend.window_picks([*ids, *draft], base, last_n=len(draft) + 1)
-        pairs = enumerate(zip(draft, own, strict=False))
+        picks, _ = self.backend.window_picks([*ids, *draft], base, last_n=len(draft) + 1)
+        pairs = enumerate(zip(draft, picks, strict=False))
         wrong = next((at for at, (proposed, best) in pairs if proposed != best), len(draft))
-        return own[: wrong + 1]
+        return picks[: wrong + 1]
 
     def _rows(self, ids: Sequence[int], base: int, draft: list[int]) -> F32:
         """Return the logits after `ids` and after each draft token, f32 [len(draft) + 1, vocab]."""
@@ -216,11 +216,11 @@ class Chooser:
     def _choose(self, row: F32, seen: Sequence[int], draft: Proposal, at: int) -> tuple[int, bool]:
         """Return the token chosen for a row, and whether it is the draft token of that row."""
         sampler = self._by_probability()
-        own = sampler.probabilities(row, seen, self._allowed(len(row)))
+        target = sampler.probabilities(row, seen, self._allowed(len(row)))
         if at == len(draft.ids):
-            return sampler.sample(own), False
+            return sampler.sample(target), False
         proposed = None if draft.probabilities is None else draft.probabilities[at]
-        token_id = sampler.verify(draft.ids[at], own, proposed)
+        token_id = sampler.verify(draft.ids[at], target, proposed)
         return token_id, token_id == draft.ids[at]
 
     def _describe(self, row: F32, token_id: int) -> list[TokenLogprobs]:

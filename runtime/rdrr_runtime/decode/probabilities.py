@@ -49,10 +49,10 @@ class ProbabilitySampler:
     def sample(self, probabilities: F64) -> int:
         """Sample a token; the probabilities need not sum to 1."""
         edges = np.cumsum(probabilities)
-        found = int(np.searchsorted(edges, self.random.random() * edges[-1], side="right"))
-        return min(found, int(np.flatnonzero(probabilities)[-1]))
+        token_id = int(np.searchsorted(edges, self.random.random() * edges[-1], side="right"))
+        return min(token_id, int(np.flatnonzero(probabilities)[-1]))
 
-    def verify(self, token_id: int, own: F64, proposed: F64 | None) -> int:
+    def verify(self, token_id: int, target: F64, proposed: F64 | None) -> int:
         """Return a draft token if it is accepted, otherwise a token that replaces it.
 
         A token x sampled from q is accepted with probability min(1, p(x) / q(x)). A rejected token
@@ -61,16 +61,16 @@ class ProbabilitySampler:
 
         Args:
             token_id: The draft token.
-            own: The target model's probabilities p, f64 [vocab].
+            target: The target model's probabilities p, f64 [vocab].
             proposed: The draft's probabilities q, f64 [vocab]; None if the draft token was not
                 sampled, which is a q of 1 at that token.
         """
-        drafted = np.zeros_like(own)
+        drafted = np.zeros_like(target)
         drafted[token_id] = 1.0
         if proposed is not None:
             drafted = proposed
-        if self.random.random() * drafted[token_id] < own[token_id]:
+        if self.random.random() * drafted[token_id] < target[token_id]:
             return token_id
-        rest = np.maximum(own - drafted, 0.0)
+        rest = np.maximum(target - drafted, 0.0)
         # Where p and q differ only by rounding, nothing may remain to sample from.
-        return self.sample(rest if rest.any() else own)
+        return self.sample(rest if rest.any() else target)

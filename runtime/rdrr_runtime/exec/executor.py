@@ -47,8 +47,12 @@ class TokenPass:
     @property
     def phases(self) -> tuple[Phase, ...]:
         """All phases of the pass as dispatches, in order."""
-        one = self.lowered
-        return (*one.body, *one.head, *(one.sample if self.sampling is None else self.sampling))
+        lowered = self.lowered
+        return (
+            *lowered.body,
+            *lowered.head,
+            *(lowered.sample if self.sampling is None else self.sampling),
+        )
 
 
 class Executor(Protocol):
@@ -62,7 +66,11 @@ class Executor(Protocol):
 
     @property
     def gave_up(self) -> BufferSlice | None:
-        """A word that is not 0 after a pass of `prepare_whole` gave up; None if none can."""
+        """A word in GPU memory that a pass sets if its workgroups stop waiting for each other.
+
+        It stays 0 as long as passes of `prepare_whole` run to their end. None if no pass can stop
+        early, as when each phase is a dispatch.
+        """
         ...
 
     def another(self, arena: Arena) -> Executor:
@@ -74,7 +82,10 @@ class Executor(Protocol):
         ...
 
     def recover(self) -> None:
-        """Make passes run again after one did not end; such a pass changed no token."""
+        """Launch each phase by itself from now on, and clear the word `gave_up`.
+
+        The caller runs the passes that did not end again; they changed no token.
+        """
         ...
 
     def settle(self) -> None:
@@ -89,7 +100,7 @@ class Executor(Protocol):
         """
         ...
 
-    def prepare_whole(self, one: TokenPass) -> Prepared:
+    def prepare_whole(self, token_pass: TokenPass) -> Prepared:
         """Return a pass ready to run, in one dispatch if the executor can.
 
         The caller reads `gave_up` after each run, and runs passes again that did not end.
@@ -155,9 +166,9 @@ class DispatchExecutor:
     def settle(self) -> None:
         """See `Executor.settle`; there is nothing to wait for."""
 
-    def prepare_whole(self, one: TokenPass) -> Prepared:
+    def prepare_whole(self, token_pass: TokenPass) -> Prepared:
         """See `Executor.prepare_whole`; the phases are launched."""
-        return self.prepare(one.phases)
+        return self.prepare(token_pass.phases)
 
     def prepare_behind(self, phases: Sequence[Phase]) -> Prepared:
         """See `Executor.prepare_behind`; every pass ends."""
@@ -173,7 +184,7 @@ class DispatchExecutor:
 
     def _bind(self, phases: Sequence[Phase], unless: BufferSlice | None = None) -> Prepared:
         """Return the dispatches of phases, which do nothing if the word `unless` is not 0."""
-        keys = [(id(one), unless is None) for one in phases]
+        keys = [(id(phase), unless is None) for phase in phases]
         new = {
             key: (one, as_dispatch(one, unless))
             for key, one in zip(keys, phases, strict=True)

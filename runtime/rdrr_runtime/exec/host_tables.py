@@ -86,24 +86,24 @@ class HostTables:
     @property
     def buffers(self) -> Mapping[str, BufferSlice]:
         """The buffer of the rows of each table, by its name."""
-        return {one.op.weight.name: one.rows for one in self.tables}
+        return {table.op.weight.name: table.rows for table in self.tables}
 
     def write(self, device: Device, tokens: Sequence[int]) -> None:
         """Upload the rows of the tokens of a pass."""
-        for one in self.tables:
-            one.write(device, tokens)
+        for table in self.tables:
+            table.write(device, tokens)
 
     def decisions(self) -> tuple[Decision, ...]:
         """Return where the tables are, for explanations."""
         return tuple(
             Decision(
                 "load",
-                one.op.weight.name,
+                table.op.weight.name,
                 "on the host",
                 "the host reads the rows of each pass from the package, so it waits for every "
                 "token (layer_inputs)",
             )
-            for one in self.tables
+            for table in self.tables
         )
 
 
@@ -123,7 +123,7 @@ def host_tables(
         FormatError: A table is not stored row by row.
         ShardError: Bytes of a remote table are missing.
     """
-    found = []
+    tables = []
     for op in graph.further_tables:
         name, width = op.weight.name, op.weight.shape[1]
         tensor = package.tensor(name)
@@ -140,5 +140,5 @@ def host_tables(
         if not is_local and not isinstance(arena, DryRunArena):
             content = package.read(name).reshape(op.weight.shape[0], -1)
         buffer = arena.empty(f"rows of {name}", value_bytes * rows * width)
-        found.append(HostTable(package, op, buffer, value_bytes, content))
-    return HostTables(tuple(found))
+        tables.append(HostTable(package, op, buffer, value_bytes, content))
+    return HostTables(tuple(tables))

@@ -91,7 +91,7 @@ class Check:
                 wide = is_wide or memory.buffer is logits
                 output = _Output(memory, "f32" if wide else values, noise=True)
             outputs[owner, memory.offset] = output
-        int8 = any("int8" in f"{one.name} {one.tuning_keys}" for one in phases)
+        int8 = any("int8" in f"{phase.name} {phase.tuning_keys}" for phase in phases)
         loose = int8 or "f16" in {values, cached}
         tolerance = INT8_TOLERANCE if loose else TOLERANCE
         return Check(executor, tuple(phases), tuple(outputs.values()), tolerance)
@@ -109,7 +109,7 @@ class Check:
             reset: Writes the step that the phases read.
         """
         device = self.executor.device
-        saved = [device.read(one.memory) for one in self.outputs]
+        saved = [device.read(output.memory) for output in self.outputs]
         rng = np.random.default_rng(len(self.outputs))
         for one in self.outputs:
             if one.noise:
@@ -118,17 +118,17 @@ class Check:
                 device.write(one.memory, rng.standard_normal(count, np.float32).astype(wide))
         reset()
         self.executor.run(prepared, rows)
-        found = [device.read(one.memory) for one in self.outputs]
+        contents = [device.read(output.memory) for output in self.outputs]
         for one, raw in zip(self.outputs, saved, strict=True):
             device.write(one.memory, raw)
         reset()
-        return found
+        return contents
 
     def agrees(self, reference: Sequence[Bytes], found: Sequence[Bytes]) -> bool:
         """Return whether two lists of results are equal within the tolerance."""
-        for one, expected, got in zip(self.outputs, reference, found, strict=True):
-            a, b = one.values(expected), one.values(got)
-            if one.kind == "exact":
+        for output, expected, got in zip(self.outputs, reference, found, strict=True):
+            a, b = output.values(expected), output.values(got)
+            if output.kind == "exact":
                 if not np.array_equal(a, b):
                     return False
                 continue
@@ -139,13 +139,13 @@ class Check:
         return True
 
 
-def distance(reference: F32, found: F32) -> float:
+def distance(reference: F32, result: F32) -> float:
     """Return the largest difference of two arrays, relative to the largest magnitude of the first.
 
     NaN if a value of the second is, so compare with `<=`: it is no agreement.
     """
     largest = max(float(np.abs(reference).max()), float(np.finfo(np.float32).tiny))
-    return float(np.abs(found - reference).max()) / largest
+    return float(np.abs(result - reference).max()) / largest
 
 
 def _results(phases: Sequence[Phase]) -> list[tuple[BufferSlice, bool]]:
@@ -154,13 +154,15 @@ def _results(phases: Sequence[Phase]) -> list[tuple[BufferSlice, bool]]:
     Each comes with whether its values are f32 even where activations are f16.
     """
     handed: set[int] = set()
-    found: list[tuple[BufferSlice, bool]] = []
-    for one in reversed(phases):
-        pairs = list(zip(one.bindings, one.slices, strict=True))
+    results: list[tuple[BufferSlice, bool]] = []
+    for phase in reversed(phases):
+        pairs = list(zip(phase.bindings, phase.slices, strict=True))
         for binding, memory in pairs:
             if binding.access is Access.READ_WRITE and id(memory.buffer) not in handed:
                 # Partial results of attention stay f32 where activations are f16.
-                parts = binding.name in ("sums", "stats") or one.name.startswith("attention_decode")
-                found.append((memory, parts))
+                parts = binding.name in ("sums", "stats") or phase.name.startswith(
+                    "attention_decode"
+                )
+                results.append((memory, parts))
         handed |= {id(memory.buffer) for binding, memory in pairs if binding.access is Access.READ}
-    return found
+    return results

@@ -226,7 +226,7 @@ class Plan:
         Args:
             specs: The passes; those of `loaded` when None.
         """
-        made = (one for lowered in self.passes(specs) for one in lowered.decisions)
+        made = (decision for lowered in self.passes(specs) for decision in lowered.decisions)
         loaded = (*self.weights.decisions, *self.host_tables.decisions())
         return (self._activations, *loaded, *made)
 

@@ -78,7 +78,7 @@ class StepProfile:
     @property
     def kernel_seconds(self) -> float:
         """GPU time of a step as the sum of its kernels, each run by itself."""
-        return sum(one.seconds for one in self.kernels) / self.steps
+        return sum(kernel.seconds for kernel in self.kernels) / self.steps
 
 
 @dataclass(frozen=True)

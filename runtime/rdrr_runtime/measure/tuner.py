@@ -141,7 +141,7 @@ def _tuning_keys(
     state, cache = plan.memory(step, DryRunArena(plan.device))
     lowered = plan.lower(step, Tuning(), state=state, cache=cache)
     found = {
-        tuning_key.name: tuning_key for one in lowered.phases for tuning_key in one.tuning_keys
+        tuning_key.name: tuning_key for phase in lowered.phases for tuning_key in phase.tuning_keys
     }
     return {key: (step, one) for key, one in found.items() if one.candidates and one.op in ops}
 

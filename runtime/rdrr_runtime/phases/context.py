@@ -102,7 +102,11 @@ class OpContext:
         if self.grid is not None and hasattr(default, "workgroup"):
             threads = {"workgroup": self.grid.threads}
             default = replace(default, **threads)
-            candidates = (one for one in candidates if threads.items() <= one.as_dict().items())
+            candidates = (
+                candidate
+                for candidate in candidates
+                if threads.items() <= candidate.as_dict().items()
+            )
         return self.tuning.tuning_key(name, default, candidates)
 
     def need_values(self, what: str, buffer: BufferSlice, count: int) -> None:

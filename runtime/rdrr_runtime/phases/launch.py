@@ -41,7 +41,7 @@ def as_dispatch(phase: Phase, unless: BufferSlice | None = None) -> Dispatch:
         constants["ITEM_ROWS"] = work.rows
     if is_flat:
         constants["ITEMS"] = work.items
-    values = tuple(sorted((name, float(one)) for name, one in constants.items()))
+    values = tuple(sorted((name, float(value)) for name, value in constants.items()))
     kernel = Kernel(record.name, source, "main", values, bindings, record.trusted, record.general)
     return Dispatch(kernel, slices, work, phase.label, phase.tuning_keys)
 
@@ -49,10 +49,10 @@ def as_dispatch(phase: Phase, unless: BufferSlice | None = None) -> Dispatch:
 @cache
 def parameters(source: str) -> tuple[str, ...]:
     """Return the parameter names of the function `phase` in a shader."""
-    found = _FUNCTION.search(source)
-    if found is None:
+    signature = _FUNCTION.search(source)
+    if signature is None:
         raise ValueError("the shader of a phase has no function `phase`")
-    return tuple(_NAME.findall(found[1]))
+    return tuple(_NAME.findall(signature[1]))
 
 
 def _takes_row(source: str) -> bool:

@@ -92,11 +92,11 @@ class Record:
     @cached_property
     def constants(self) -> dict[str, Number]:
         """Override constants of the shader, without `WG`."""
-        found: dict[str, Number] = {}
+        constants: dict[str, Number] = {}
         for one in self._own:
             if not _chooses(one):
-                found |= _constants(one.name, getattr(self, one.name))
-        return found
+                constants |= _constants(one.name, getattr(self, one.name))
+        return constants
 
     @cached_property
     def source(self) -> str:
@@ -149,7 +149,7 @@ class Phase:
             ValueError: A name is missing or not declared, or there are too many buffers.
         """
         record = self.record
-        declared = {one.name for one in self.bindings}
+        declared = {binding.name for binding in self.bindings}
         if declared != set(self.buffers):
             raise ValueError(f"{record.name} binds {sorted(declared)}, not {sorted(self.buffers)}")
         if len(declared) > MAX_BUFFERS:
@@ -173,7 +173,7 @@ class Phase:
     @property
     def slices(self) -> tuple[BufferSlice, ...]:
         """Buffers in the order of `bindings`."""
-        return tuple(self.buffers[one.name] for one in self.bindings)
+        return tuple(self.buffers[binding.name] for binding in self.bindings)
 
     def as_data(self) -> dict[str, Any]:
         """Return the phase as JSON values, which `rdrr explain --phases --json` prints."""
@@ -205,5 +205,5 @@ def _work(work: Work) -> dict[str, int | None]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [_plain(part) for part in value]
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value

@@ -85,8 +85,8 @@ class CpuDraftHead:
 
     def logits(self, ids: Sequence[int], base: int) -> F32:
         """Return the logits after the last row, f32 [1, vocab], see `DraftHead.logits`."""
-        found: F32 = self._model.forward(ids, base).numpy()
-        return found
+        logits_of_row: F32 = self._model.forward(ids, base).numpy()
+        return logits_of_row
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run rows, feed back the most probable token of each pass, and return `count` new ids.

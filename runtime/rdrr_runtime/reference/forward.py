@@ -50,7 +50,7 @@ class ReferenceModel:
     ) -> None:
         self._graph = graph
         self.kept = hidden
-        sizes = [one.numel() for one in weights.values() if one.dim() > 1]
+        sizes = [weight.numel() for weight in weights.values() if weight.dim() > 1]
         self._typical_weight = sum(sizes) // max(1, len(sizes))
         ropes = [torch.from_numpy(rope_table(spec, context)) for spec in graph.ropes]
         dtype = next(iter(weights.values())).dtype

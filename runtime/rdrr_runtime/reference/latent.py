@@ -24,9 +24,11 @@ def expanded(
         shared: Rotated keys that all heads share, [slots, rope_dim].
         up: The op's `up`, [heads * (key_dim + value_dim), latent].
     """
-    made = (latents @ up.T).unflatten(-1, (op.heads, op.key_dim + op.value_dim)).transpose(0, 1)
-    own, values = made.split((op.key_dim, op.value_dim), dim=-1)
-    return torch.cat([own, shared.expand(op.heads, -1, -1)], dim=-1), values
+    up_projected = (
+        (latents @ up.T).unflatten(-1, (op.heads, op.key_dim + op.value_dim)).transpose(0, 1)
+    )
+    content, values = up_projected.split((op.key_dim, op.value_dim), dim=-1)
+    return torch.cat([content, shared.expand(op.heads, -1, -1)], dim=-1), values
 
 
 def attend_to_latents(
@@ -52,7 +54,7 @@ def attend_to_latents(
     keys[run.base : end] = rotated(shared.unsqueeze(1)).squeeze(1)
     run.observe(op.up, latents[run.base : end])
     q = run.values[op.q].unflatten(-1, (op.heads, op.key_dim + op.rope_dim))
-    own, rope_part = q.split((op.key_dim, op.rope_dim), dim=-1)
+    content, rope_part = q.split((op.key_dim, op.rope_dim), dim=-1)
     k, v = expanded(op, latents[:end], keys[:end], run.weight(op.up))
-    query = torch.cat([own, rotated(rope_part)], dim=-1)
+    query = torch.cat([content, rotated(rope_part)], dim=-1)
     return attention(query, k, v, op.scale, base=run.base).flatten(-2)

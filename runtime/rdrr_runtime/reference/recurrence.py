@@ -112,15 +112,17 @@ def compute_delta_rule(run: ReferencePass, op: DeltaRule) -> Tensor:
     )
     value = value.unflatten(-1, (op.heads, op.value_dim))
     decay = run.values[op.decay] + run.weight(op.decay_bias)
+    # The weight is the logarithm of a rate: exp makes it positive, so the state only decays.
     log_decay = -torch.exp(run.weight(op.rate)) * softplus(decay)
     strength = torch.sigmoid(run.values[op.strength])
     state = run.memory.states[op.state]
     if run.base == 0:
         state.zero_()
-    parts, own = [], state.clone()
+    parts, running = [], state.clone()
+    # Only the first rows change the state that stays; the others continue from a copy of it.
     for rows in (slice(0, run.kept), slice(run.kept, len(query))):
         q, k, v = query[rows], key[rows], value[rows]
-        parts.append(delta_rule(q, k, v, log_decay[rows], strength[rows], own))
+        parts.append(delta_rule(q, k, v, log_decay[rows], strength[rows], running))
         if rows.start == 0:
-            state.copy_(own)
+            state.copy_(running)
     return torch.cat(parts).flatten(-2)

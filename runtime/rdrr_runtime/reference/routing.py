@@ -50,15 +50,15 @@ def route(
 def _sparsemixer(op: Router, logits: Tensor, expert_scale: Tensor | None) -> tuple[Tensor, Tensor]:
     """Select the experts of the largest logits, and weigh each among the experts that are near."""
     ids = logits.sort(dim=-1, descending=True, stable=True).indices[:, : op.top_k]
-    left, found = logits.clone(), []
+    left, weights = logits.clone(), []
     for rank in range(op.top_k):
-        own = ids[:, rank : rank + 1]
-        top = logits.gather(1, own)
+        expert = ids[:, rank : rank + 1]
+        top = logits.gather(1, expert)
         is_far = top - logits > op.margin * torch.maximum(logits.abs(), top)
         near = left.masked_fill(is_far, float("-inf"))
-        found.append(_softmax(near).gather(1, own))
-        left.scatter_(1, own, float("-inf"))
-    factors = torch.cat(found, dim=1) * op.scale
+        weights.append(_softmax(near).gather(1, expert))
+        left.scatter_(1, expert, float("-inf"))
+    factors = torch.cat(weights, dim=1) * op.scale
     return ids, factors if expert_scale is None else factors * expert_scale[ids]
 
 

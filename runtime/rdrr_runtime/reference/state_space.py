@@ -49,10 +49,11 @@ def compute_state_space(run: ReferencePass, op: StateSpace) -> Tensor:
     rate, state = run.weight(op.rate), run.memory.states[op.state]
     if run.base == 0:
         state.zero_()
-    parts, own = [], state.clone()
+    parts, running = [], state.clone()
+    # Only the first rows change the state that stays; the others continue from a copy of it.
     for rows in (slice(0, run.kept), slice(run.kept, len(x))):
-        parts.append(selective_scan(x[rows], b[rows], c[rows], step[rows], rate, own))
+        parts.append(selective_scan(x[rows], b[rows], c[rows], step[rows], rate, running))
         if rows.start == 0:
-            state.copy_(own)
+            state.copy_(running)
     out: Tensor = torch.cat(parts) + run.weight(op.skip).unsqueeze(-1) * x
     return out.flatten(-2)

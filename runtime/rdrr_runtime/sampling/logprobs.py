@@ -62,5 +62,7 @@ def token_logprobs(logits: npt.NDArray[np.float32], token_id: int, top: int) -> 
     scores -= largest + np.log(np.exp(scores - largest).sum())
     best = np.argsort(-scores, kind="stable")[:top]
     return TokenLogprobs(
-        token_id, float(scores[token_id]), tuple((int(one), float(scores[one])) for one in best)
+        token_id,
+        float(scores[token_id]),
+        tuple((int(candidate), float(scores[candidate])) for candidate in best),
     )

@@ -220,5 +220,5 @@ class GpuFeed:
         if step.recorded > ended:
             again = self._run.further_step()
             executor.run(again, len(self._rows), step.recorded - ended)
-        for one in (*chain.from_iterable(self._fenced), *self._open):
-            one.fetch = self._fetch(one.start, one.count)
+        for copy in (*chain.from_iterable(self._fenced), *self._open):
+            copy.fetch = self._fetch(copy.start, copy.count)

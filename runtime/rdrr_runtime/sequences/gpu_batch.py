@@ -94,10 +94,10 @@ class GpuBatch(GpuSequences):
         """Run rows only to store their keys and values; a sequence's rows are in slot order."""
         shared: list[Row] = []
         for sequence, group in groupby(rows, lambda row: row.sequence):
-            own = list(group)
-            ids = [one.token for one in own]
-            if self.run(ids, own[0].slot, _to_cache, sequence) is None:
-                shared += own
+            group_rows = list(group)
+            ids = [one.token for one in group_rows]
+            if self.run(ids, group_rows[0].slot, _to_cache, sequence) is None:
+                shared += group_rows
         while shared:
             prepared = self._batch_passes.multi_sequence(len(shared))
             part, shared = shared[: prepared.rows], shared[prepared.rows :]

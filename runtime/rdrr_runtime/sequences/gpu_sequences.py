@@ -89,19 +89,19 @@ class GpuSequences:
 
     def _decode(self, rows: Sequence[Row], count: int, *, sampled: bool) -> list[list[int]]:
         """Run rows for `count` steps: all at once, or one by one if the host must know the ids."""
-        found: list[list[int]] = [[] for _ in rows]
+        new_ids: list[list[int]] = [[] for _ in rows]
         at_once = 1 if self.step.waits_for_ids else max(1, count)
         for _ in range(0, count, at_once):
             first = partial(self._write, rows)
             most = MOST_PASSES_PER_SUBMISSION
             feed = self.feed(rows, first, sampled=sampled, per_submission=most)
             new = submit_and_collect(feed, at_once)
-            found = [[*old, *more] for old, more in zip(found, new, strict=True)]
+            new_ids = [[*old, *more] for old, more in zip(new_ids, new, strict=True)]
             rows = [
                 Row(ids[-1], row.sequence, row.slot + at_once)
                 for row, ids in zip(rows, new, strict=True)
             ]
-        return found
+        return new_ids
 
     def logits(self, rows: Sequence[Row]) -> F32:
         """Run one row of each sequence and return the logits, f32 [rows, vocab]."""

@@ -72,16 +72,16 @@ class GpuMasks:
             return None
         if rules.window not in self._passes:
             self._passes[rules.window] = self._make(spec, rules.window)
-        made, window = self._passes[rules.window], rules.window
+        mask_pass, window = self._passes[rules.window], rules.window
         first = min(window, count)
-        self._executor.device.write(made.rules, pack_rules(rules, count - first))
+        self._executor.device.write(mask_pass.rules, pack_rules(rules, count - first))
         self._step.write([rules.mask_id] * first, base, last_n=first, launched=2 * window)
-        return GpuMaskFeed(self._executor, made, window, count, self.ahead)
+        return GpuMaskFeed(self._executor, mask_pass, window, count, self.ahead)
 
     def _spec(self, window: int) -> PassSpec | None:
         """Return the smallest pass that holds a window and the tokens before it."""
         kinds = (SMALL_WINDOW, WINDOW)
-        return next((one for one in kinds if 2 * window <= self._plan.rows(one)), None)
+        return next((kind for kind in kinds if 2 * window <= self._plan.rows(kind)), None)
 
     def _make(self, spec: PassSpec, window: int) -> _MaskPass:
         lowered, arena = self._plan.lowered(spec), self._arena
@@ -100,8 +100,8 @@ def _with_masks(
     """
     assert lowered.picks is not None, "window passes have picks"
     of_masks = [
-        replace(one, work=replace(one.work, most_rows=window))
-        for one in (*lowered.head, *lowered.sample)
+        replace(phase, work=replace(phase.work, most_rows=window))
+        for phase in (*lowered.head, *lowered.sample)
     ]
     filling = fill_masks(state, lowered.picks, rules, record, window=window, label="fill masks")
     return [*lowered.body, *of_masks, *filling]
@@ -119,10 +119,10 @@ class GpuMaskFeed:
     """
 
     def __init__(
-        self, executor: Executor, made: _MaskPass, window: int, count: int, ahead: int
+        self, executor: Executor, mask_pass: _MaskPass, window: int, count: int, ahead: int
     ) -> None:
         self.ahead = ahead
-        self._executor, self._pass = executor, made
+        self._executor, self._pass = executor, mask_pass
         self._window, self._left = window, count
         self._next_rows = min(window, count)
         self._copies: deque[Fetch] = deque()

@@ -122,13 +122,13 @@ class BatchPasses:
 
     def _get(self, spec: PassSpec) -> PreparedPass:
         if spec not in self._prepared:
-            lowered, one = self._lower(spec), None
+            lowered, token_pass = self._lower(spec), None
             if lowered.picks is not None and spec.slots is Slots.DISTINCT:
                 advance = advance_rows(self._state, lowered.picks, lowered.rows)
                 lowered = replace(lowered, sample=(*lowered.sample, *advance))
             elif spec == batch_of(1):
-                one = TokenPass(lowered, partial(self._lower, spec))
-            self._prepared[spec] = PreparedPass(lowered, self._executor, one)
+                token_pass = TokenPass(lowered, partial(self._lower, spec))
+            self._prepared[spec] = PreparedPass(lowered, self._executor, token_pass)
         return self._prepared[spec]
 
     def _lower(self, spec: PassSpec, grid: Grid | None = None) -> Pass:

@@ -99,8 +99,8 @@ class GpuSampler:
         self._top: int | None = None
         self._received: list[TokenLogprobs] = []
         self._set_tokens = [
-            executor.prepare([scatter_entries(self._buffers, "sample.set", one)])
-            for one in range(sequences)
+            executor.prepare([scatter_entries(self._buffers, "sample.set", sequence)])
+            for sequence in range(sequences)
         ]
         self._prepared: dict[_Key, _Sampled] = {}
 
@@ -205,4 +205,4 @@ def entries_of(options: SamplingParams, seen: Sequence[int]) -> list[Entry]:
             counts[token_id] = counts.get(token_id, 0) + 1
     bias = options.logit_bias
     ids = sorted({*counts, *bias})
-    return [(one, counts.get(one, 0), bias.get(one, 0.0)) for one in ids]
+    return [(token_id, counts.get(token_id, 0), bias.get(token_id, 0.0)) for token_id in ids]

@@ -67,16 +67,16 @@ class GpuWindows:
         Raises:
             GenerationError: The logits of a row are not finite.
         """
-        found: list[int] = []
+        token_ids: list[int] = []
         entropies = [np.empty(0, np.float32)]
         for prepared, rows in self._passes(ids, base, last_n, positions):
             assert prepared.picks is not None, "window passes have picks"
             self._executor.run(prepared.to_picks, rows)
             some, entropy = unpack(self._executor.device.read(prepared.picks, 0, PICK_BYTES * rows))
             check_ids(some)
-            found += some
+            token_ids += some
             entropies.append(entropy)
-        return found, np.concatenate(entropies)
+        return token_ids, np.concatenate(entropies)
 
     def _passes(
         self, ids: Sequence[int], base: int, last_n: int, positions: Sequence[int] | None
@@ -86,9 +86,9 @@ class GpuWindows:
         self._position.begin(base)
         for start, end in self._parts(len(ids), last_n, prepared.rows):
             part = ids[start:end]
-            own = None if positions is None else positions[start:end]
+            slots = None if positions is None else positions[start:end]
             rows = max(0, min(len(part), end - (len(ids) - last_n)))
-            self._step.write(part, base + start, own, last_n=rows)
+            self._step.write(part, base + start, slots, last_n=rows)
             self._executor.run(prepared.body, len(part))
             self._position.advance(len(part) - max(rows - 1, 0))
             if rows:

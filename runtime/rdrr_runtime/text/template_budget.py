@@ -175,9 +175,9 @@ class TemplateBudget:
         Raises:
             GenerationError: There are too many items, or they are too large.
         """
-        found = list(self.iterate(values))
-        self.size(found)
-        return found
+        items = list(self.iterate(values))
+        self.size(items)
+        return items
 
     def _beyond(self, message: str, bound: str) -> GenerationError:
         return GenerationError(

@@ -126,7 +126,7 @@ def _check_sort(budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str
 def _check_sum(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     start = _argument(args, named, 2, "start", 0)
     values = (*args[0], start) if isinstance(args[0], (list, tuple)) else ()
-    if any(isinstance(one, (list, tuple)) for one in values):  # every partial sum is a copy
+    if any(isinstance(name, (list, tuple)) for name in values):  # every partial sum is a copy
         budget.charge(budget.size(values) * len(values))
 
 

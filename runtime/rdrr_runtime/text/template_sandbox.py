@@ -152,7 +152,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         )
         self.budget = budget
         self._steps = steps
-        filters = {name: one for name, one in helpers.items() if name in FILTERS}
+        filters = {name: helper for name, helper in helpers.items() if name in FILTERS}
         available = {**self.filters, **filters}
         self.filters = {
             name: self._charged(available[name], cost_check, name in CONSTANT_COST_FILTERS)
@@ -161,7 +161,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         tests: dict[str, Any] = dict(self.tests)
         self.tests = {name: self._charged(test, None, False) for name, test in tests.items()}
         del self.globals["lipsum"]
-        self.globals |= {name: one for name, one in helpers.items() if name not in FILTERS}
+        self.globals |= {name: helper for name, helper in helpers.items() if name not in FILTERS}
 
     def hook_iterate(self, values: Iterable[Any], steps: int) -> Iterator[Any]:
         """Yield the items of a loop, each charged."""

@@ -74,7 +74,7 @@ def choose_attention(
         candidates = sorted(CANDIDATES, key=lambda one: one.kernel is not AttentionKernel.STREAMING)
         return choose(candidates, lambda one: one.refusal(request), wishes)
     useful = _useful(request)
-    candidates = [one for one in CANDIDATES if one.kernel in useful]
+    candidates = [candidate for candidate in CANDIDATES if candidate.kernel in useful]
     return choose(candidates, lambda one: one.refusal(request), ())
 
 
@@ -83,7 +83,7 @@ def _useful(request: AttentionRequest) -> frozenset[AttentionKernel]:
     rows, multi_sequence = request.ctx.max_rows, request.ctx.multi_sequence
     if rows > 1 and not multi_sequence:
         most = max(rows, min(TILE_ROWS.values()))
-        tiles = {one for one, size in TILE_ROWS.items() if size <= most}
+        tiles = {kernel for kernel, size in TILE_ROWS.items() if size <= most}
         return frozenset({*tiles, AttentionKernel.STREAMING})
     is_small = rows <= (SMALL_BATCH if multi_sequence else 1)
     splits = {AttentionKernel.SPLIT_KV} if is_small and request.spec.splits > 1 else set()

@@ -116,27 +116,31 @@ def choose(
         AssertionError: Every candidate refuses, although each list must end with one that never
             does.
     """
-    able = [one for one in candidates if refusal(one) is None]
+    able = [candidate for candidate in candidates if refusal(candidate) is None]
     assert able, "the last candidate never refuses"
     for kept in range(len(wishes), -1, -1):
-        accepted = (one for one in able if all(wish.accepts(one) for wish in wishes[:kept]))
-        found = next(accepted, None)
-        if found is not None:
-            return Chosen(found, _reason(found, candidates, refusal, wishes, kept))
+        accepted = (
+            candidate
+            for candidate in able
+            if all(wish.accepts(candidate) for wish in wishes[:kept])
+        )
+        chosen = next(accepted, None)
+        if chosen is not None:
+            return Chosen(chosen, _reason(chosen, candidates, refusal, wishes, kept))
     raise AssertionError("without wishes every able candidate is accepted")
 
 
 def _reason(
-    found: C,
+    chosen: C,
     candidates: Sequence[C],
     refusal: Callable[[C], str | None],
     wishes: Sequence[Wish[C]],
     kept: int,
 ) -> Reason:
     said = ", ".join(wish.source for wish in wishes[:kept]) or "auto"
-    text = f"{found.title} ({said})"
+    text = f"{chosen.title} ({said})"
     for wish in wishes[kept:]:
-        if wish.accepts(found):
+        if wish.accepts(chosen):
             continue
         obstacle = _obstacle(candidates, refusal, wish, said)
         if wish.hint is None:
@@ -150,7 +154,7 @@ def _obstacle(
     candidates: Sequence[C], refusal: Callable[[C], str | None], wish: Wish[C], said: str
 ) -> str:
     """Return why a wish had to be dropped."""
-    accepted = [one for one in candidates if wish.accepts(one)]
+    accepted = [candidate for candidate in candidates if wish.accepts(candidate)]
     if not accepted:
         return "no kernel of this op supports it for this number of rows"
     refusals = [why for why in map(refusal, accepted) if why is not None]
@@ -159,31 +163,31 @@ def _obstacle(
 
 def decisions_of(step: str, phases: Sequence[Phase], reason: Reason) -> list[Decision]:
     """Return the decisions behind phases; a matrix that is multiplied in parts counts once."""
-    found = dict.fromkeys(
+    decisions = dict.fromkeys(
         Decision(
             step,
-            one.label,
-            one.name,
-            reason.text + _tuned(one.tuning_keys),
+            phase.label,
+            phase.name,
+            reason.text + _tuned(phase.tuning_keys),
             reason.unmet,
-            one.tuning_keys,
+            phase.tuning_keys,
         )
-        for one in phases
+        for phase in phases
     )
-    return list(found)
+    return list(decisions)
 
 
 def _tuned(params: Sequence[AnyTuningKey]) -> str:
     """Return the suffix of a reason that names the tuned parameters."""
-    return "".join(f"; {one.op} tuned: {one.used}" for one in params if one.is_tuned)
+    return "".join(f"; {key.op} tuned: {key.used}" for key in params if key.is_tuned)
 
 
 def unhonoured(decisions: Sequence[Decision]) -> tuple[str, ...]:
     """Return a line for each hint that is not honoured: the obstacle, the source and the ops."""
     ops: dict[Unmet, list[str]] = {}
-    for one in decisions:
-        if one.unmet is not None:
-            ops.setdefault(one.unmet, []).append(f"{one.op} in {one.step}")
+    for decision in decisions:
+        if decision.unmet is not None:
+            ops.setdefault(decision.unmet, []).append(f"{decision.op} in {decision.step}")
     return tuple(_line(unmet, where) for unmet, where in ops.items())
 
 

@@ -57,12 +57,12 @@ class ExpertKernel:
     def refusal(self, request: ExpertRequest) -> str | None:
         """Return why the kernel cannot serve a request; None if it can."""
         ctx = request.ctx
-        found = weights_refusal(ctx, request.all_stacks) if self.int8 else None
-        if found is None and self.tiled:
-            found = expert_tiled.refusal(ctx)
-        if found is None and self.subgroups and not (self.tiled or self.int8 or ctx.subgroups):
-            found = "the device has no feature subgroup"
-        return found
+        reason = weights_refusal(ctx, request.all_stacks) if self.int8 else None
+        if reason is None and self.tiled:
+            reason = expert_tiled.refusal(ctx)
+        if reason is None and self.subgroups and not (self.tiled or self.int8 or ctx.subgroups):
+            reason = "the device has no feature subgroup"
+        return reason
 
     def context(self, ctx: OpContext) -> OpContext:
         """Return the context for the kernel's phases."""
@@ -81,25 +81,25 @@ CANDIDATES = (
 def choose_experts(request: ExpertRequest, preferences: Preferences) -> Chosen[ExpertKernel]:
     """Choose the kernel of a product with experts; the reason includes changes made at load."""
     wishes = _wishes(request, preferences)
-    found = choose(CANDIDATES, lambda one: one.refusal(request), wishes)
+    chosen = choose(CANDIDATES, lambda one: one.refusal(request), wishes)
     if not request.stack.note:
-        return found
-    text = f"{request.stack.note}; {found.reason.text}"
-    return Chosen(found.candidate, replace(found.reason, text=text))
+        return chosen
+    text = f"{request.stack.note}; {chosen.reason.text}"
+    return Chosen(chosen.candidate, replace(chosen.reason, text=text))
 
 
 def _wishes(request: ExpertRequest, preferences: Preferences) -> Sequence[Wish[ExpertKernel]]:
     arithmetic = preferences.arithmetic
     if request.stack.dtype.is_block:
         int8 = arithmetic.int8
-        return [Wish(arithmetic.source, lambda one: one.int8 is int8, arithmetic.hint)]
-    floats = Wish[ExpertKernel]("auto", lambda one: not one.int8)
+        return [Wish(arithmetic.source, lambda kernel: kernel.int8 is int8, arithmetic.hint)]
+    floats = Wish[ExpertKernel]("auto", lambda kernel: not kernel.int8)
     hint = preferences.hint("f16Matmul")
     if hint is None:
         return [floats]
     if hint.value == "tiled":
-        return [floats, Wish(str(hint), lambda one: one.tiled and not one.int8, hint)]
+        return [floats, Wish(str(hint), lambda kernel: kernel.tiled and not kernel.int8, hint)]
     if request.ctx.max_rows >= MIN_ROWS:
         return [floats]  # the hint only concerns small batches
     wanted = ExpertKernel(tiled=False, int8=False, subgroups=hint.value == "gemv_subgroup")
-    return [floats, Wish(str(hint), lambda one: one == wanted, hint)]
+    return [floats, Wish(str(hint), lambda kernel: kernel == wanted, hint)]

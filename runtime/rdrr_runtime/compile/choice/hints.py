@@ -66,10 +66,10 @@ def resolve(stated: Mapping[str, Mapping[str, str]]) -> Policy:
     Raises:
         UsageError: A key is unknown, or does not have the value.
     """
-    found: dict[str, Hint] = {}
+    hints: dict[str, Hint] = {}
     for source in SOURCES:
         for key, value in stated.get(source, {}).items():
             parse_hint(f"{key}={value}")
             if value != "auto":
-                found.setdefault(key, Hint(key, value, source))
-    return Policy(MappingProxyType({key: found[key] for key in HINT_VALUES if key in found}))
+                hints.setdefault(key, Hint(key, value, source))
+    return Policy(MappingProxyType({key: hints[key] for key in HINT_VALUES if key in hints}))

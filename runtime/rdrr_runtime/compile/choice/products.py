@@ -144,14 +144,14 @@ def _one_row(*, int8: bool) -> Refusal:
 
 
 def _small_batch(product: Product) -> str | None:
-    weights, rounded = product.weights, [one for one in product.weights if is_rounded(one)]
+    weights, rounded = product.weights, [weight for weight in product.weights if is_rounded(weight)]
     if len(weights) > 1 or product.gate:
         size = sum(map(whole_bytes, rounded))
         if size > product.shared_bytes:
             most = product.shared_bytes
             return f"its matrices take {size} bytes as rows of Q8_0, and there are {most} for them"
-    if not any(one.form.values for one in rounded) or len(rounded) == len(weights):
-        weights = tuple(in_rows(one) if is_rounded(one) else one for one in weights)
+    if not any(weight.form.values for weight in rounded) or len(rounded) == len(weights):
+        weights = tuple(in_rows(weight) if is_rounded(weight) else weight for weight in weights)
     return matvec_rows.refusal(
         product.ctx,
         weights,
@@ -192,8 +192,8 @@ def choose_product(product: Product, preferences: Preferences) -> Chosen[Product
     rows = product.ctx.max_rows
     candidates = [one for one in _in_order(rows) if rows in ROWS[one.family]]
     wishes = _wishes(product, preferences)
-    found = choose(candidates, lambda one: one.refusal(product), wishes)
-    return _with_notes(found, product, preferences)
+    chosen = choose(candidates, lambda one: one.refusal(product), wishes)
+    return _with_notes(chosen, product, preferences)
 
 
 def choose_fused(product: Product, preferences: Preferences) -> Chosen[ProductKernel] | None:
@@ -202,31 +202,33 @@ def choose_fused(product: Product, preferences: Preferences) -> Chosen[ProductKe
     The caller then lowers the ops one by one.
     """
     wishes = _wishes(product, preferences)
-    able = [one for one in _FUSED_AND_INT8 if product.ctx.max_rows in ROWS[one.family]]
-    for one in able:
-        if all(wish.accepts(one) for wish in wishes) and one.refusal(product) is None:
+    able = [kernel for kernel in _FUSED_AND_INT8 if product.ctx.max_rows in ROWS[kernel.family]]
+    for kernel in able:
+        if all(wish.accepts(kernel) for wish in wishes) and kernel.refusal(product) is None:
             said = ", ".join(wish.source for wish in wishes)
-            return _with_notes(Chosen(one, Reason(f"{one.title} ({said})")), product, preferences)
+            return _with_notes(
+                Chosen(kernel, Reason(f"{kernel.title} ({said})")), product, preferences
+            )
     return None
 
 
 def _with_notes(
-    found: Chosen[ProductKernel], product: Product, preferences: Preferences
+    chosen: Chosen[ProductKernel], product: Product, preferences: Preferences
 ) -> Chosen[ProductKernel]:
     """Add to the reason the changes made to the matrices at load, and an overruled hint."""
-    reason = found.reason
+    reason = chosen.reason
     overruled = preferences.arithmetic.overruled
     if overruled is not None and reason.unmet is None and _has_blocks(product):
         text = f"{reason.text}; {overruled.hint} is not honoured: {overruled.obstacle}"
         reason = Reason(text, overruled)
-    notes = dict.fromkeys(one.note for one in product.weights if one.note)
-    if found.candidate.family in ROUNDING and any(map(is_rounded, product.weights)):
+    notes = dict.fromkeys(weight.note for weight in product.weights if weight.note)
+    if chosen.candidate.family in ROUNDING and any(map(is_rounded, product.weights)):
         notes["weights rounded to rows of Q8_0 in each pass"] = None
-    return Chosen(found.candidate, replace(reason, text="; ".join((*notes, reason.text))))
+    return Chosen(chosen.candidate, replace(reason, text="; ".join((*notes, reason.text))))
 
 
 def _has_blocks(product: Product) -> bool:
-    return any(one.dtype.is_block for one in product.weights)
+    return any(weight.dtype.is_block for weight in product.weights)
 
 
 def _wishes(product: Product, preferences: Preferences) -> Sequence[Wish[ProductKernel]]:

@@ -56,11 +56,11 @@ def serve_attention_block(build: PassBuilder, pattern: AttentionBlock) -> int:
     cache = build.cache.specs[projections.attention.layer]
     split = default_split(build.ctx, cache, projections.attention.heads)
     spec = attention_spec(build, projections.attention, split)
-    projected = fused_product(build, [build.matrix(one.weight) for one in linears])
+    projected = fused_product(build, [build.matrix(linear.weight) for linear in linears])
     out = _output(build, pattern, spec)
     both = projections.head_norms is not None and projections.ropes is not None
     usual = projections.is_usual
-    same_biases = len({one.bias is None for one in linears}) == 1
+    same_biases = len({linear.bias is None for linear in linears}) == 1
     can_run = (
         build.model.preferences.hint("attentionDecode") is None
         and (one_row or usual)
@@ -99,7 +99,7 @@ def _emit_block(
     norm, linears = projections.norm, projections.linears
     layer = f"layer {projections.attention.layer}"
     rows = build.ctx.max_rows
-    size = build.ctx.value_bytes * rows * sum(one.n for one in projected.product.weights)
+    size = build.ctx.value_bytes * rows * sum(weight.n for weight in projected.product.weights)
     y = build.workspace.named(f"projected.{rows}", size)
     output = Output((y,), bias=build.concatenated_bias(linears))
     source, x = source_of(build, norm, linears[0].x, projected.product.weights, output)
@@ -118,11 +118,11 @@ def _splits(
 ) -> Iterator[SplitTuning]:
     """Yield the ways to split the keys whose partial results the output projection can join."""
     seen = {spec.splits}
-    for one in DECODE_SPLITS:
-        other = replace(spec, split=one)
+    for split in DECODE_SPLITS:
+        other = replace(spec, split=split)
         if other.splits not in seen and _output(build, pattern, other) is not None:
             seen.add(other.splits)
-            yield one
+            yield split
 
 
 def attention_spec(
@@ -152,7 +152,7 @@ def _transform(build: PassBuilder, pattern: Projections) -> HeadTransform:
         transform = replace(transform, pairs=pairs, table=table, interleaved=rope.interleaved)
     if pattern.head_norms is not None:
         norm = pattern.head_norms[0]
-        names = [one.weight.name for one in pattern.head_norms if one.weight is not None]
+        names = [norm.weight.name for norm in pattern.head_norms if norm.weight is not None]
         names = names if pattern.spans_heads or len(names) == 2 else 2 * names
         gains = build.model.weights.concatenated(names)
         transform = replace(transform, gains=gains, eps=norm.eps, offset=float(norm.unit_offset))
@@ -208,7 +208,7 @@ def serve_attention_after_projections(build: PassBuilder, pattern: Projections) 
     op = pattern.attention
     if placing.refusal(build.cache.specs[op.layer]) is not None:
         return False
-    names = tuple(one.out for one in pattern.linears)
+    names = tuple(linear.out for linear in pattern.linears)
     q, k, v = (build.values.get(name) for name in names)
     phases = placing.norm_rope_store(
         build.ctx,
@@ -301,7 +301,7 @@ def _reader_combines(build: PassBuilder, op: Attention) -> bool:
 
 def _general_splits(request: AttentionRequest) -> Iterator[SplitTuning]:
     """Yield the ways to split the keys whose scratch buffer can be bound."""
-    for one in SPLITS:
-        size = replace(request.spec, split=one).scratch_bytes(request.ctx.max_rows)
+    for split in SPLITS:
+        size = replace(request.spec, split=split).scratch_bytes(request.ctx.max_rows)
         if size <= request.max_binding:
-            yield one
+            yield split

@@ -73,7 +73,7 @@ class LoadedModel:
     @cached_property
     def requantized_bytes(self) -> int:
         """Bytes of the buffer for matrices that int8 products need rounded; 0 if there are none."""
-        rounded = (one for one in self.weights.matrices.values() if is_rounded(one))
+        rounded = (matrix for matrix in self.weights.matrices.values() if is_rounded(matrix))
         return shared_bytes(rounded, self.max_binding)
 
 
@@ -175,18 +175,18 @@ class PassBuilder:
             x: The value.
             out: Its name after the change.
         """
-        own, (width, *_) = self.values.get(x), self.values.live[x]
+        source, (width, *_) = self.values.get(x), self.values.live[x]
         if self.values.readers[x] == 1:
             self.values.rename(x, out)
-            return own, width
+            return source, width
         y = self.values.allocate(out, width)
-        self.emit(copy(own, y, label=out))
+        self.emit(copy(source, y, label=out))
         self.values.mark_read(x)
         return y, width
 
     def concatenated_bias(self, linears: Sequence[Linear]) -> BufferSlice | None:
         """Return the concatenated biases of some linears; None if they have no bias."""
-        names = [one.bias.name for one in linears if one.bias is not None]
+        names = [linear.bias.name for linear in linears if linear.bias is not None]
         return self.model.weights.concatenated(names) if names else None
 
     def product(self, weights: Sequence[GpuWeight], ctx: OpContext | None = None) -> Product:
@@ -248,9 +248,9 @@ class PassBuilder:
             label: Name of the product, for messages and profiles.
         """
         shared = self.workspace.named("requantized", self.model.requantized_bytes)
-        made, begin = [], 0
-        for one in weights:
+        matrices, begin = [], 0
+        for weight in weights:
             rest = shared.range(begin, shared.size - begin)
-            made.append(requantized(one, rest, self.model.max_binding, label=label))
-            begin += whole_bytes(one)
-        return tuple(made)
+            matrices.append(requantized(weight, rest, self.model.max_binding, label=label))
+            begin += whole_bytes(weight)
+        return tuple(matrices)

@@ -71,8 +71,8 @@ def serve_whole(
     branch, activation, sums = pattern.down, pattern.activation, build.sums
     if branch is None or sums is None or not isinstance(activation, GatedActivation):
         return False
-    op, found = branch.op, _sum_after(build, branch)
-    if found is None or not isinstance(op, Linear) or op.bias is not None:
+    op, total = branch.op, _sum_after(build, branch)
+    if total is None or not isinstance(op, Linear) or op.bias is not None:
         return False
     weights, down = gated.product.weights, build.matrix(op.weight)
     size = results_bytes(down.n)
@@ -90,9 +90,9 @@ def serve_whole(
     source, x = source_of(build, pattern.norm, pattern.linears[0].x, weights, output)
     emit_product(build, gated, source, output, op.out)
     build.mark_source_read(pattern.norm, x, len(pattern.linears))
-    build.sums, build.fixed[found.branch] = sums.range(size, sums.size - size), sums.range(0, size)
-    if found.norm is None:
-        build.pending_sum = found
+    build.sums, build.fixed[total.branch] = sums.range(size, sums.size - size), sums.range(0, size)
+    if total.norm is None:
+        build.pending_sum = total
     return True
 
 
@@ -101,7 +101,7 @@ def _sum_after(build: PassBuilder, branch: Branch) -> StreamSum | None:
     body = build.body
     index = 1 + next(at for at, op in enumerate(body.ops) if op is branch.op)
     plain = None if branch.residual is None else StreamSum(None, branch.residual)
-    found = plain or match_normed_sum(body, index)
-    if found is None or found.branch != branch.op.out or body.readers[branch.op.out] != 1:
+    total = plain or match_normed_sum(body, index)
+    if total is None or total.branch != branch.op.out or body.readers[branch.op.out] != 1:
         return None
-    return found if is_read_next(body, index, found) else None
+    return total if is_read_next(body, index, total) else None

@@ -194,8 +194,11 @@ def emit_experts(
     groups = [group for group in (op.gates, op.ups, op.downs) if group]
     weights = tuple(build.model.weights.stack(group) for group in groups)
     *gates, ups, downs = (
-        _Stack(one, choose_experts(ExpertRequest(build.ctx, one, weights), build.model.preferences))
-        for one in weights
+        _Stack(
+            weight,
+            choose_experts(ExpertRequest(build.ctx, weight, weights), build.model.preferences),
+        )
+        for weight in weights
     )
     if source.before is not None and (downs.kernel.tiled or not downs.kernel.int8):
         source = _normed(build, source, op.ups[0].shape[1])
@@ -280,7 +283,7 @@ def _int8_routes(mixture: _Mixture) -> None:
     )
     kind = "activate" if mixture.gates is None else "gate"
     output = Output((act,), kind, mixture.inner_biases, activation=op.activation, clamp=op.clamp)
-    weights = tuple(one.weight for one in mixture.gated)
+    weights = tuple(stack.weight for stack in mixture.gated)
     phases = expert_int8(ctx, weights, routed, x, output, label=label)
     build.emit(phases, ups.reason)
     phases = quantize_small_batch(

@@ -90,7 +90,7 @@ class Pass:
         return {
             "pass": self.spec.name,
             "rows": self.rows,
-            "phases": [one.as_data() for one in self.phases],
+            "phases": [phase.as_data() for phase in self.phases],
         }
 
 
@@ -127,13 +127,13 @@ def lower(model: LoadedModel, spec: PassSpec, ctx: OpContext, cache: KvCache) ->
     lowered = lower_head(build, norm, head)
     logits = len(build.phases)
     build.emit(sample(build, lowered, head.weight.shape[0]))
-    made = tuple(build.phases)
+    phases = tuple(build.phases)
     return Pass(
         spec,
         ctx.max_rows,
-        made[:layers],
-        made[layers:logits],
-        made[logits:],
+        phases[:layers],
+        phases[layers:logits],
+        phases[logits:],
         lowered.logits,
         picks_of(model.workspace, ctx.max_rows) if spec.has_picks else None,
         tuple(build.decisions),
@@ -159,14 +159,14 @@ def _serve(build: PassBuilder, index: int) -> int:
 
 def _serve_sum(build: PassBuilder, index: int) -> int:
     """Defer or emit the sum of the stream and a normed branch; return the number of ops, or 0."""
-    found = match_normed_sum(build.body, index)
-    if found is None:
+    total = match_normed_sum(build.body, index)
+    if total is None:
         return 0
-    if build.ctx.max_rows == 1 and is_read_next(build.body, index, found):
-        build.pending_sum = found
+    if build.ctx.max_rows == 1 and is_read_next(build.body, index, total):
+        build.pending_sum = total
     else:
-        lower_sum(build, found)
-    return found.count
+        lower_sum(build, total)
+    return total.count
 
 
 def settle(build: PassBuilder, op: Op) -> None:
@@ -204,12 +204,12 @@ class _Pattern(Generic[P]):
         """Emit the pattern if it begins at an op; return the number of ops, or 0."""
         if self.one_row and build.ctx.max_rows != 1:
             return 0
-        found = self.match(build.body, index)
-        if found is None:
+        pattern = self.match(build.body, index)
+        if pattern is None:
             return 0
         if not self.takes_sum:
             settle_sum(build)
-        return self.serve(build, found)
+        return self.serve(build, pattern)
 
 
 _PATTERNS: tuple[_Pattern[Any], ...] = (
@@ -228,5 +228,5 @@ _PATTERNS: tuple[_Pattern[Any], ...] = (
 
 def _serve_pattern(build: PassBuilder, index: int) -> int:
     """Emit the first pattern that fused kernels can serve; return the number of ops, or 0."""
-    counts = (one.serve_at(build, index) for one in _PATTERNS)
+    counts = (pattern.serve_at(build, index) for pattern in _PATTERNS)
     return next((count for count in counts if count), 0)

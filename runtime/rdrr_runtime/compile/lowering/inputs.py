@@ -117,7 +117,7 @@ def _branch_norm(build: PassBuilder, pending: StreamSum, after: Norm | None) -> 
         None if after is None else after.weight,
         None if scale is None else scale.weight,
     )
-    gains = build.model.weights.concatenated([one.name for one in uses if one is not None])
+    gains = build.model.weights.concatenated([use.name for use in uses if use is not None])
     return BranchNorm(gains, eps, offset, None if scale is None else scale.factor)
 
 

@@ -79,8 +79,8 @@ def _split(build: PassBuilder, spec: LatentSpec) -> TuningKey[SplitTuning] | Non
     if rows > (FEW_ROWS if build.ctx.multi_sequence else 1):
         return None
 
-    def fits(one: SplitTuning) -> bool:
-        return spec.attention(split=one).sums_bytes(rows) <= build.model.max_binding
+    def fits(split: SplitTuning) -> bool:
+        return spec.attention(split=split).sums_bytes(rows) <= build.model.max_binding
 
     if not fits(SPLIT):
         return None

@@ -34,7 +34,7 @@ def serve_gated(build: PassBuilder, pattern: GatedFeedForward) -> int:
 
     The down projection is emitted as well if the activation can hand it over in int8.
     """
-    weights = [build.matrix(one.weight) for one in pattern.linears]
+    weights = [build.matrix(linear.weight) for linear in pattern.linears]
     gated = fused_product(build, weights, gate=True)
     if gated is None:
         return _gated_tiles(build, pattern)
@@ -84,8 +84,8 @@ def emit_normed(
 ) -> None:
     """Emit tiled products in int8 that share a norm, which is computed as it is quantized."""
     source = normed(build, norm, build.values.get(norm.x))
-    for op, one in zip(linears, served, strict=False):
-        emit_branch(build, one, Branch(op), source)
+    for op, product in zip(linears, served, strict=False):
+        emit_branch(build, product, Branch(op), source)
     build.values.mark_read(norm.x)
 
 
@@ -95,18 +95,20 @@ def _down(build: PassBuilder, pattern: GatedFeedForward) -> Served | None:
     return fused_product(build, (build.matrix(op.weight),)) if isinstance(op, Linear) else None
 
 
-def serve_normed_linears(build: PassBuilder, found: NormedProjections) -> int:
+def serve_normed_linears(build: PassBuilder, projections: NormedProjections) -> int:
     """Emit a norm and the linears that read it; return the number of ops, or 0.
 
     A small batch takes two launches; if the linears are the projections of a layer, its attention
     is emitted as well. With more rows the products run concurrently: the device needs no barrier
     between launches that do not read each other's output, so small products share it.
     """
-    pattern, layer = found.linears, found.layer
+    pattern, layer = projections.linears, projections.layer
     served = _small_batch_projections(build, pattern)
     if served is None:
-        return _emit_one_by_one(build, found)
-    ys = tuple(build.values.allocate(one.out, one.weight.shape[0]) for one in pattern.linears)
+        return _emit_one_by_one(build, projections)
+    ys = tuple(
+        build.values.allocate(linear.out, linear.weight.shape[0]) for linear in pattern.linears
+    )
     names = [pattern.linears[0].out, *(one.out.rpartition(".")[2] for one in pattern.linears[1:])]
     output = Output(ys, bias=build.concatenated_bias(pattern.linears))
     source = norm_input(build, pattern.norm, served.product.weights, output)
@@ -121,21 +123,21 @@ def serve_normed_linears(build: PassBuilder, found: NormedProjections) -> int:
 
 def _small_batch_projections(build: PassBuilder, pattern: NormedLinears) -> Served | None:
     linears = pattern.linears
-    weights = [build.matrix(one.weight) for one in linears]
+    weights = [build.matrix(linear.weight) for linear in linears]
     has_bias = linears[0].bias is not None
-    if any((one.bias is not None) != has_bias for one in linears):
+    if any((linear.bias is not None) != has_bias for linear in linears):
         return None
     served = fused_product(build, weights, separate_outputs=True, bias=has_bias)
     return served if served is not None and served.family is Family.SMALL_BATCH else None
 
 
-def _emit_one_by_one(build: PassBuilder, found: NormedProjections) -> int:
+def _emit_one_by_one(build: PassBuilder, projections: NormedProjections) -> int:
     """Emit a norm, its linears, then the norms and ropes between them; return the number, or 0.
 
     If attention follows, norms, ropes and the cache store are one phase, and it is emitted too.
     The norms and ropes change the products in place, so reordering them takes no further buffers.
     """
-    pattern, layer = found.linears, found.layer
+    pattern, layer = projections.linears, projections.layer
     served = int8_tiles(build, pattern.linears)
     if build.ctx.max_rows == 1 or (served is None and len(pattern.linears) < 2):
         return 0

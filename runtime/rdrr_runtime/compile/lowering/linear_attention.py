@@ -32,10 +32,10 @@ def serve_linear_attention(build: PassBuilder, pattern: LinearAttention) -> int:
     """
     output = pattern.output.op
     assert isinstance(output, Linear), "the pattern's output is a linear"
-    if any(one.bias is not None for one in pattern.linears):
+    if any(linear.bias is not None for linear in pattern.linears):
         return 0
     spec = _spec(pattern)
-    projected = fused_product(build, [build.matrix(one.weight) for one in pattern.linears])
+    projected = fused_product(build, [build.matrix(linear.weight) for linear in pattern.linears])
     out = fused_product(build, (build.matrix(output.weight),))
     if projected is None or out is None or refusal(build.ctx, spec) is not None:
         return 0
@@ -44,14 +44,14 @@ def serve_linear_attention(build: PassBuilder, pattern: LinearAttention) -> int:
     row = named("linear attention projected", ctx.value_bytes * spec.stride)
     y = named("linear attention y", ctx.value_bytes * spec.delta.outputs)
     squares = named("linear attention squares", 4 * rule.heads * spec.blocks)
-    norm, made = pattern.norm, Output((row,))
-    source = norm_input(build, norm, projected.product.weights, made)
-    emit_product(build, projected, source, made, f"{label}.projections")
+    norm, output_row = pattern.norm, Output((row,))
+    source = norm_input(build, norm, projected.product.weights, output_row)
+    emit_product(build, projected, source, output_row, f"{label}.projections")
     build.values.mark_read(norm.x)
     vectors = (pattern.convolution.weight, rule.rate, rule.decay_bias)
     operands = StepOperands(
         projected=row,
-        taps=build.model.weights.concatenated([one.name for one in vectors]),
+        taps=build.model.weights.concatenated([vector.name for vector in vectors]),
         recent=states[pattern.convolution.state],
         state=states[rule.state],
         y=y,
@@ -68,7 +68,7 @@ def serve_linear_attention(build: PassBuilder, pattern: LinearAttention) -> int:
 def _spec(pattern: LinearAttention) -> StepSpec:
     """Return the sizes of the step; a row holds the outputs of the linears in their order."""
     rule = pattern.rule
-    widths = [one.weight.shape[0] for one in pattern.linears]
+    widths = [linear.weight.shape[0] for linear in pattern.linears]
     strength = sum(widths[:2])
     return StepSpec(
         DeltaSpec(rule.heads, rule.key_heads, rule.key_dim, rule.value_dim, rule.eps),

@@ -41,7 +41,7 @@ def serve_mixture(build: PassBuilder, pattern: Mixture) -> int:
     inner = None if shared is None else _shared_products(build, shared)
     if logits is None or (shared is not None and inner is None):
         return 0
-    scores = build.workspace.named("router.scored", 4 * sum(one.n for one in matrices))
+    scores = build.workspace.named("router.scored", 4 * sum(matrix.n for matrix in matrices))
     stream = build.values.get(pattern.norm.x)
     source = normed(build, pattern.norm, stream)
     bias = None if router.bias is None else build.vector(router.bias)
@@ -71,7 +71,9 @@ def _score_row(build: PassBuilder, score: SigmoidGate | None) -> list[GpuWeight]
 
 def _shared_products(build: PassBuilder, shared: SharedExpert) -> tuple[Served, Served] | None:
     """Return the products of the shared expert, gate and up in one; None if they are not served."""
-    gated = fused_product(build, [build.matrix(one.weight) for one in shared.linears], gate=True)
+    gated = fused_product(
+        build, [build.matrix(linear.weight) for linear in shared.linears], gate=True
+    )
     down = fused_product(build, (build.matrix(shared.down.weight),))
     return None if gated is None or down is None else (gated, down)
 

@@ -100,12 +100,12 @@ def check_fields(ops: Sequence[Op]) -> None:
     """
     for kind in {type(op) for op in ops}:
         known = LOWERINGS[kind].fields if kind in LOWERINGS else ()
-        found = tuple(one.name for one in fields(kind))
-        if known != found:
+        stated = tuple(field.name for field in fields(kind))
+        if known != stated:
             raise FormatError(
                 f"the runtime cannot compute the op {kind.__name__}",
                 expected=", ".join(known) or "an op that this runtime knows",
-                found=", ".join(found),
+                found=", ".join(stated),
                 hint="use a newer rdrr",
             )
 
@@ -191,7 +191,7 @@ def _scale(build: PassBuilder, op: Scale) -> None:
 
 def _ungated_activation(build: PassBuilder, op: Activation) -> None:
     x = build.values.get(op.x)
-    names = [one.name for one in op.parameters]
+    names = [parameter.name for parameter in op.parameters]
     phases = activate(
         build.ctx,
         x,

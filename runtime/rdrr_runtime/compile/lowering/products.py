@@ -60,7 +60,7 @@ class Served:
     @property
     def by_column(self) -> bool:
         """Whether any of its matrices is column-major, with blocks along the outputs."""
-        return any(one.by_column for one in self.product.weights)
+        return any(weight.by_column for weight in self.product.weights)
 
     @property
     def k(self) -> int:
@@ -83,8 +83,8 @@ def fused_product(
         wanted: Further fields of `Product`.
     """
     product = replace(build.product(weights, ctx), fused=True, **wanted)
-    found = choose_fused(product, build.model.preferences)
-    return None if found is None else Served(product, found)
+    chosen = choose_fused(product, build.model.preferences)
+    return None if chosen is None else Served(product, chosen)
 
 
 def int8_gate(
@@ -238,15 +238,15 @@ def _of_rows(
         label: Label of the op.
     """
     weights = served.product.weights
-    rounded = [one for one in weights if is_rounded(one)]
+    rounded = [weight for weight in weights if is_rounded(weight)]
     if not rounded:
         return products(weights)
-    made = build.requantized(rounded, label)
-    rows = iter(made)
-    phases = products([next(rows).weight if is_rounded(one) else one for one in weights])
+    requantized = build.requantized(rounded, label)
+    rows = iter(requantized)
+    phases = products([next(rows).weight if is_rounded(weight) else weight for weight in weights])
     if len(weights) == 1:
-        return made[0].before(phases)
-    return [*(phase for one in made for phase in one.phases), *phases]
+        return requantized[0].before(phases)
+    return [*(phase for one in requantized for phase in one.phases), *phases]
 
 
 def emit_branch(
@@ -291,7 +291,7 @@ def int8_tiles(build: PassBuilder, linears: Sequence[Linear]) -> tuple[Served, .
     These read their input in int8, so the op before them can be computed as it is quantized.
     """
     served = tuple(_alone(build, one) for one in linears)
-    fits = build.model.may_fuse and all(one.family is Family.INT8_TILES for one in served)
+    fits = build.model.may_fuse and all(product.family is Family.INT8_TILES for product in served)
     return served if fits else None
 
 

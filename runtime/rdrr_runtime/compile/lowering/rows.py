@@ -42,7 +42,7 @@ def serve_row_feed_forward(build: PassBuilder, pattern: FeedForward) -> int:
     if not _may_compute(build, pattern.norm, len(pattern.linears)):
         return 0
     gate = isinstance(activation, GatedActivation)
-    weights = [build.matrix(one.weight) for one in pattern.linears]
+    weights = [build.matrix(linear.weight) for linear in pattern.linears]
     inner = fused_product(build, weights, gate=gate)
     down = fused_product(build, (build.matrix(branch.op.weight),))
     if inner is None or down is None:
@@ -102,13 +102,13 @@ def serve_normed_products(build: PassBuilder, pattern: NormedLinears) -> int:
     each works in place on the output of one linear.
     """
     linears, size = pattern.linears, build.ctx.value_bytes
-    widths = {one.out: one.weight.shape[0] for one in linears}
-    same_biases = len({one.bias is None for one in linears}) == 1
+    widths = {linear.out: linear.weight.shape[0] for linear in linears}
+    same_biases = len({linear.bias is None for linear in linears}) == 1
     if not same_biases or len(linears) > MOST_MATRICES:
         return 0
     if parts_refusal(widths.values(), size) is not None:
         return 0
-    served = fused_product(build, [build.matrix(one.weight) for one in linears])
+    served = fused_product(build, [build.matrix(linear.weight) for linear in linears])
     if served is None:
         return 0
     y = build.values.allocate_parts(widths, size)

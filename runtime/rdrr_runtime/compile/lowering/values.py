@@ -94,14 +94,14 @@ class Values:
         `parts_refusal` must return None for them.
         """
         whole = "+".join(widths)
-        made = self.allocate(whole, sum(widths.values()))
+        buffer = self.allocate(whole, sum(widths.values()))
         self.readers[whole] = len(widths)
         offset = 0
         for name, width in widths.items():
             self.live[name] = (width, -1)
-            self.parts[name] = (made.range(offset, value_bytes * width), whole)
+            self.parts[name] = (buffer.range(offset, value_bytes * width), whole)
             offset += value_bytes * width
-        return made
+        return buffer
 
     def get(self, name: str) -> BufferSlice:
         """Return the buffer of a value."""
@@ -138,7 +138,7 @@ def parts_refusal(widths: Iterable[int], value_bytes: int) -> str | None:
         value_bytes: Bytes of an element.
     """
     *before, _ = widths
-    uneven = next((one for one in before if value_bytes * one % OFFSET_ALIGNMENT), None)
+    uneven = next((width for width in before if value_bytes * width % OFFSET_ALIGNMENT), None)
     if uneven is None:
         return None
     return f"the value after one of {uneven} elements would not be aligned"

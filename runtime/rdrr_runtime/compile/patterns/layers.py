@@ -264,18 +264,20 @@ def match_projections(body: Body, index: int, *, sliced: bool = False) -> Projec
         index: Index of the norm.
         sliced: Whether a slice takes the queries out of heads that also hold gates.
     """
-    found = match_normed_linears(body, index, sliced=sliced)
-    if found is None or len(found.linears) != 3:
+    normed = match_normed_linears(body, index, sliced=sliced)
+    if normed is None or len(normed.linears) != 3:
         return None
-    attention = body.at(index + found.count)
-    norms = tuple(op for op in found.others if isinstance(op, Norm))
-    ropes = tuple(op for op in found.others if isinstance(op, Rope))
-    scales = tuple(op for op in found.others if isinstance(op, PositionScale))
-    slices = tuple(op for op in found.others if isinstance(op, Slice))
+    attention = body.at(index + normed.count)
+    norms = tuple(op for op in normed.others if isinstance(op, Norm))
+    ropes = tuple(op for op in normed.others if isinstance(op, Rope))
+    scales = tuple(op for op in normed.others if isinstance(op, PositionScale))
+    slices = tuple(op for op in normed.others if isinstance(op, Slice))
     if not isinstance(attention, Attention) or len(norms) not in (0, 2) or len(ropes) not in (0, 2):
         return None
-    q, k, v = found.linears
-    if len(slices) != int(sliced) or not all(_takes_queries(one, q, attention) for one in slices):
+    q, k, v = normed.linears
+    if len(slices) != int(sliced) or not all(
+        _takes_queries(slice_, q, attention) for slice_ in slices
+    ):
         return None
     chains = [_chain(one, (*slices, *norms, *ropes, *scales)) for one in (q, k, v)]
     twice = {q.out} if sliced else set()  # the gates are read after attention
@@ -283,14 +285,14 @@ def match_projections(body: Body, index: int, *, sliced: bool = False) -> Projec
         return None
     if [chain[-1] for chain in chains] != [attention.q, attention.k, attention.v]:
         return None
-    are_plain = all(one.is_plain and one.width == attention.head_dim for one in norms)
-    same_norms = are_plain and len({(one.eps, one.unit_offset) for one in norms}) <= 1
-    same_ropes = len({(one.table, one.interleaved) for one in ropes}) <= 1
-    of_query = [one.out for one in scales] == chains[0][len(chains[0]) - len(scales) :]
+    are_plain = all(norm.is_plain and norm.width == attention.head_dim for norm in norms)
+    same_norms = are_plain and len({(norm.eps, norm.unit_offset) for norm in norms}) <= 1
+    same_ropes = len({(rope.table, rope.interleaved) for rope in ropes}) <= 1
+    of_query = [scale.out for scale in scales] == chains[0][len(chains[0]) - len(scales) :]
     if not same_norms or not same_ropes or not of_query or len(scales) > 1 or len(chains[2]) > 1:
         return None
     return Projections(
-        found.norm,
+        normed.norm,
         (q, k, v),
         (norms[0], norms[1]) if norms else None,
         (ropes[0], ropes[1]) if ropes else None,
@@ -302,8 +304,8 @@ def match_projections(body: Body, index: int, *, sliced: bool = False) -> Projec
 
 def match_normed_projections(body: Body, index: int) -> NormedProjections | None:
     """Match a norm and all linears that read it, with the attention after them if one follows."""
-    found = match_normed_linears(body, index)
-    return None if found is None else NormedProjections(found, match_projections(body, index))
+    normed = match_normed_linears(body, index)
+    return None if normed is None else NormedProjections(normed, match_projections(body, index))
 
 
 def _takes_queries(op: Slice, q: Linear, attention: Attention) -> bool:
@@ -319,28 +321,28 @@ def _takes_queries(op: Slice, q: Linear, attention: Attention) -> bool:
 
 def _chain(linear: Linear, steps: Sequence[HeadOp]) -> list[str]:
     """Return the successive values of a projection: its output, then that of each step in order."""
-    made = [linear.out]
-    for one in steps:
-        if one.x == made[-1]:
-            made.append(one.out)
-    return made
+    chain = [linear.out]
+    for step in steps:
+        if step.x == chain[-1]:
+            chain.append(step.out)
+    return chain
 
 
 def match_attention_block(body: Body, index: int) -> AttentionBlock | None:
     """Match projections, attention, its gate if there is one, and the projection of its output."""
-    found = match_projections(body, index) or match_projections(body, index, sliced=True)
-    if found is None:
+    projections = match_projections(body, index) or match_projections(body, index, sliced=True)
+    if projections is None:
         return None
-    end, value = index + found.count, found.attention.out
-    if found.queries is not None:
-        gated = _match_gate(body, end, found)
+    end, value = index + projections.count, projections.attention.out
+    if projections.queries is not None:
+        gated = _match_gate(body, end, projections)
         if gated is None:
             return None
         end, value = end + 2, gated
     output = match_branch(body, end)
     if output is None or not isinstance(output.op, Linear) or body.readers[value] != 1:
         return None
-    return AttentionBlock(found, output) if output.op.x == value else None
+    return AttentionBlock(projections, output) if output.op.x == value else None
 
 
 def _match_gate(body: Body, index: int, projections: Projections) -> str | None:
@@ -359,20 +361,25 @@ def _match_gate(body: Body, index: int, projections: Projections) -> str | None:
 
 
 def match_gated_feed_forward(body: Body, index: int) -> GatedFeedForward | None:
-    """Match norm, gate and up, activation, and the projection after them."""
-    found = match_normed_linears(body, index)
-    if found is None or found.others:
+    """Match norm, gate and up, activation, and the projection after them.
+
+    The projection is left out of the match if it does not read the activation, or not alone.
+    """
+    normed = match_normed_linears(body, index)
+    if normed is None or normed.others:
         return None
-    end = index + found.count
+    end = index + normed.count
     activation = body.at(end)
     if not isinstance(activation, GatedActivation) or activation.gate_scale != 1.0:
         return None
     operands = [name for name in (activation.gate, activation.up) if name is not None]
-    if [one.out for one in found.linears] != operands or any(one.bias for one in found.linears):
+    if [linear.out for linear in normed.linears] != operands or any(
+        linear.bias for linear in normed.linears
+    ):
         return None
     down = match_branch(body, end + 1)
     reads = down is not None and isinstance(down.op, Linear) and down.op.x == activation.out
     alone = body.readers[activation.out] == 1
     return GatedFeedForward(
-        found.norm, found.linears, activation, down if reads and alone else None
+        normed.norm, normed.linears, activation, down if reads and alone else None
     )

@@ -55,7 +55,7 @@ def match_linear_attention(body: Body, index: int) -> LinearAttention | None:
     output = match_branch(body, at + 4)
     if output is None or not isinstance(output.op, Linear):
         return None
-    by_name = {one.out: one for one in found.linears}
+    by_name = {linear.out: linear for linear in found.linears}
     wanted = (convolution.x, gate.gate, rule.strength, rule.decay)
     follow = (
         (convolution.out, rule.qkv),
@@ -63,8 +63,8 @@ def match_linear_attention(body: Body, index: int) -> LinearAttention | None:
         (head_norm.out, gate.up),
         (gate.out, output.op.x),
     )
-    inner = (*wanted, *(made for made, _ in follow))
-    if set(wanted) != set(by_name) or any(made != read for made, read in follow):
+    inner = (*wanted, *(written for written, _ in follow))
+    if set(wanted) != set(by_name) or any(written != read for written, read in follow):
         return None
     if any(body.readers[name] != 1 for name in inner):
         return None

@@ -92,8 +92,8 @@ def match_mixture(body: Body, index: int) -> Mixture | None:
     residual = body.at(end)
     if not isinstance(residual, Residual) or not _adds(residual, norm.x, branch):
         return None
-    found = Mixture(norm, router, experts, shared, residual)
-    return found if _is_closed(body, index, found) else None
+    mixture = Mixture(norm, router, experts, shared, residual)
+    return mixture if _is_closed(body, index, mixture) else None
 
 
 def _match_shared(body: Body, index: int, x: str) -> SharedExpert | None:
@@ -108,8 +108,8 @@ def _match_shared(body: Body, index: int, x: str) -> SharedExpert | None:
     if not (reads and is_plain) or down.x != activation.out or has_bias:
         return None
     scored = isinstance(score, SigmoidGate) and (score.x, score.branch) == (x, down.out)
-    found = score if isinstance(score, SigmoidGate) and scored else None
-    return SharedExpert((gate, up), activation, down, found)
+    gated = score if isinstance(score, SigmoidGate) and scored else None
+    return SharedExpert((gate, up), activation, down, gated)
 
 
 def _adds(op: Op | None, x: str, branch: str) -> bool:
@@ -117,20 +117,20 @@ def _adds(op: Op | None, x: str, branch: str) -> bool:
     return is_sum and isinstance(op, Residual) and (op.x, op.branch) == (x, branch)
 
 
-def _is_closed(body: Body, index: int, found: Mixture) -> bool:
+def _is_closed(body: Body, index: int, mixture: Mixture) -> bool:
     """Return whether only the ops of a mixture read its inner values, and it reads nothing else."""
-    ops = body.ops[index : index + found.count]
+    ops = body.ops[index : index + mixture.count]
     read = [value for op in ops for value in values_read(op)]
     inner = {op.out for op in ops[:-1]}
-    alone = all(read.count(name) == body.readers[name] for name in {*inner, found.norm.x})
-    same = found.experts.x == found.router.x == found.norm.out
+    alone = all(read.count(name) == body.readers[name] for name in {*inner, mixture.norm.x})
+    same = mixture.experts.x == mixture.router.x == mixture.norm.out
     return (
         alone
         and same
-        and found.experts.router == found.router.out
+        and mixture.experts.router == mixture.router.out
         and set(read)
         <= {
             *inner,
-            found.norm.x,
+            mixture.norm.x,
         }
     )

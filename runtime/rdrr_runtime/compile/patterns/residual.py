@@ -53,15 +53,15 @@ def match_normed_sum(body: Body, index: int) -> StreamSum | None:
     return StreamSum(norm, residual, scale if alone else None)
 
 
-def is_read_next(body: Body, index: int, found: StreamSum) -> bool:
+def is_read_next(body: Body, index: int, total: StreamSum) -> bool:
     """Return whether the op after a sum is a norm or a linear that reads it.
 
     Args:
         body: The ops before the final norm, which reads the last sum.
         index: Index of the first op of the sum.
-        found: The sum.
+        total: The sum.
     """
-    following = body.at(index + found.count)
+    following = body.at(index + total.count)
     if isinstance(following, Norm):
-        return following.x == found.out and following.groups == 1
-    return following is None or (isinstance(following, Linear) and following.x == found.out)
+        return following.x == total.out and following.groups == 1
+    return following is None or (isinstance(following, Linear) and following.x == total.out)

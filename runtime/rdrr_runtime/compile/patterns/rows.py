@@ -67,16 +67,16 @@ def match_row_attention(body: Body, index: int) -> AttentionBlock | None:
     first = body.at(index)
     norm = first if isinstance(first, Norm) and is_row_norm(first) else None
     linears, steps, attention = _collect(body, index + (norm is not None))
-    if attention is None or not linears or any(one.x != linears[0].x for one in linears):
+    if attention is None or not linears or any(linear.x != linears[0].x for linear in linears):
         return None
     if norm is not None and norm.out != linears[0].x:
         return None
-    found = _projections(body, norm, linears, steps, attention)
-    output = None if found is None else match_branch(body, index + found.count)
-    if found is None or output is None or not isinstance(output.op, Linear):
+    projections = _projections(body, norm, linears, steps, attention)
+    output = None if projections is None else match_branch(body, index + projections.count)
+    if projections is None or output is None or not isinstance(output.op, Linear):
         return None
     alone = body.readers[attention.out] == 1 and output.op.x == attention.out
-    return AttentionBlock(found, output) if alone else None
+    return AttentionBlock(projections, output) if alone else None
 
 
 def _collect(
@@ -106,10 +106,10 @@ def _projections(
     operands = (attention.q, attention.k, attention.v)[: len(linears)]
     if len(linears) not in (1, 3) or (len(linears) == 1) != (attention.k is None):
         return None
-    chains = [_chain(one, steps) for one in linears]
+    chains = [_chain(linear, steps) for linear in linears]
     ends = [chain[-1].out if chain else one.out for chain, one in zip(chains, linears, strict=True)]
-    values = [*(one.out for one in linears), *(one.out for one in steps)]
-    if ends != list(operands) or any(body.readers[one] != 1 for one in values):
+    values = [*(linear.out for linear in linears), *(step.out for step in steps)]
+    if ends != list(operands) or any(body.readers[name] != 1 for name in values):
         return None
     if sum(map(len, chains)) != len(steps):
         return None
@@ -124,7 +124,7 @@ def _projections(
     norms = tuple(one for chain in queries_keys for one in chain if isinstance(one, Norm))
     ropes = tuple(one for chain in queries_keys for one in chain if isinstance(one, Rope))
     value_norm = value_steps[0] if value_steps else None
-    found = Projections(
+    projections = Projections(
         norm,
         linears,
         norms or None,
@@ -134,41 +134,41 @@ def _projections(
         value_norm=value_norm if isinstance(value_norm, Norm) else None,
         norm_after_rope=kind == (Rope, Norm),
     )
-    same_ropes = len({(one.table, one.interleaved) for one in ropes}) < 2
+    same_ropes = len({(rope.table, rope.interleaved) for rope in ropes}) < 2
     known = same_ropes and _are_known(norms, attention)
-    return found if known and _is_known_value(found, value_steps) else None
+    return projections if known and _is_known_value(projections, value_steps) else None
 
 
 def _chain(linear: Linear, steps: Sequence[_Step]) -> list[_Step]:
     """Return the steps that follow a linear one after the other."""
-    found: list[_Step] = []
+    chain: list[_Step] = []
     value = linear.out
-    for one in steps:
-        if one.x == value:
-            found.append(one)
-            value = one.out
-    return found
+    for step in steps:
+        if step.x == value:
+            chain.append(step)
+            value = step.out
+    return chain
 
 
 def _are_known(norms: Sequence[Norm], attention: Attention) -> bool:
     """Return whether norms of heads have a form that the kernel computes."""
-    if any(not one.is_plain for one in norms):
+    if any(not norm.is_plain for norm in norms):
         return False
-    if len({(one.eps, one.unit_offset) for one in norms}) > 1:
+    if len({(norm.eps, norm.unit_offset) for norm in norms}) > 1:
         return False
     size, counts = attention.head_dim, (attention.heads, attention.kv_heads)
-    own = [(one.groups, one.width) for one in norms]
-    by_head = [(count, size) for count in counts][: len(own)]
-    together = [(1, count * size) for count in counts][: len(own)]
-    return own in (by_head, together)
+    shapes = [(norm.groups, norm.width) for norm in norms]
+    by_head = [(count, size) for count in counts][: len(shapes)]
+    together = [(1, count * size) for count in counts][: len(shapes)]
+    return shapes in (by_head, together)
 
 
-def _is_known_value(found: Projections, steps: Sequence[_Step]) -> bool:
+def _is_known_value(projections: Projections, steps: Sequence[_Step]) -> bool:
     """Return whether the steps of the values are none, or a norm without a weight."""
-    norm, norms, attention = found.value_norm, found.head_norms, found.attention
+    norm, norms, attention = projections.value_norm, projections.head_norms, projections.attention
     if not steps:
         return True
-    if len(steps) > 1 or norm is None or norms is None or found.spans_heads:
+    if len(steps) > 1 or norm is None or norms is None or projections.spans_heads:
         return False
     unit = Norm("", "", None, norms[0].eps, False, attention.kv_heads, elements=attention.head_dim)
     return replace(norm, x="", out="") == unit
@@ -184,7 +184,7 @@ def match_row_feed_forward(body: Body, index: int) -> FeedForward | None:
         linears.append(op)
         at += 1
     activation, down = body.at(at), match_branch(body, at + 1)
-    if not linears or any(one.x != linears[0].x for one in linears):
+    if not linears or any(linear.x != linears[0].x for linear in linears):
         return None
     if norm is not None and norm.out != linears[0].x:
         return None
@@ -192,23 +192,23 @@ def match_row_feed_forward(body: Body, index: int) -> FeedForward | None:
         return None
     if down is None or not isinstance(down.op, Linear) or down.op.x != activation.out:
         return None
-    values = (*(one.out for one in linears), activation.out)
-    if any(body.readers[one] != 1 for one in values):
+    values = (*(linear.out for linear in linears), activation.out)
+    if any(body.readers[name] != 1 for name in values):
         return None
     return FeedForward(norm, tuple(linears), activation, down)
 
 
 def _joins(activation: GatedActivation | Activation, linears: Sequence[Linear]) -> bool:
     """Return whether an activation reads exactly these linears, in a form that kernels compute."""
-    made = [one.out for one in linears]
+    written = [linear.out for linear in linears]
     if isinstance(activation, Activation):
         is_plain = not activation.parameters and activation.limit is None
-        return made == [activation.x] and is_plain
-    if any(one.bias is not None for one in linears):
+        return written == [activation.x] and is_plain
+    if any(linear.bias is not None for linear in linears):
         return False
     if activation.up_parts != 1 or activation.gate_scale != 1.0:
         return False
-    return made == [one for one in (activation.gate, activation.up) if one is not None]
+    return written == [one for one in (activation.gate, activation.up) if one is not None]
 
 
 @dataclass(frozen=True)

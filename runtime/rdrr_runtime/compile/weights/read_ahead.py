@@ -59,7 +59,7 @@ def _in_order(pool: ThreadPoolExecutor, reads: Iterator[Read]) -> Iterator[Bytes
 
 def _touched(read: Read) -> Bytes:
     """Return the result of a read whose pages are all in memory."""
-    found = read()
-    if isinstance(found, np.memmap) and found.size:
-        found.reshape(-1)[:: mmap.PAGESIZE].max()
-    return found
+    content = read()
+    if isinstance(content, np.memmap) and content.size:
+        content.reshape(-1)[:: mmap.PAGESIZE].max()
+    return content

@@ -113,7 +113,7 @@ class Weights:
         """
         key = tuple(names)
         if key not in self._joined:
-            data = np.concatenate([self._host_vectors[one].ravel() for one in names])
+            data = np.concatenate([self._host_vectors[name].ravel() for name in names])
             padded = np.pad(data, (0, -len(data) % 4))
             self._joined[key] = self.joined.upload("+".join(names), padded)
         return self._joined[key]
@@ -137,15 +137,17 @@ class Weights:
         with (
             self.blocks.temporary() as passing,
             reading_ahead(reads) as contents,
-            Uploader(self.blocks, passing, sum(one.size for one in fills)) as uploader,
+            Uploader(self.blocks, passing, sum(fill.size for fill in fills)) as uploader,
         ):
-            for one in fills:
-                one.run(uploader, contents)
+            for fill in fills:
+                fill.run(uploader, contents)
 
     def kernels(self) -> tuple[Kernel, ...]:
         """Return the kernels that `fill` runs for the types of the matrices."""
         matrices = (*self.matrices.values(), *self.stacks.values())
-        kinds = {(one.dtype, one.form): one for one in matrices if not one.form.values}
+        kinds = {
+            (matrix.dtype, matrix.form): matrix for matrix in matrices if not matrix.form.values
+        }
         return tuple(repack_kernel(one) for one in kinds.values())
 
     @property
@@ -154,7 +156,7 @@ class Weights:
         vectors = [*self.vectors.values(), *self._joined.values()]
         own = [one for name, one in self.matrices.items() if name not in self.borrowed]
         matrices = [*own, *self.stacks.values()]
-        return sum(one.size for one in matrices) + sum(one.size for one in vectors)
+        return sum(matrix.size for matrix in matrices) + sum(vector.size for vector in vectors)
 
 
 def allocate_weights(
@@ -221,8 +223,8 @@ def _load(loader: _Loader, graph: Graph) -> None:
             weights.matrices[use.name] = loader.held[use.name]
             weights.borrowed.add(use.name)
         elif use.kind is not WeightKind.EXPERT:
-            made = loader.matrix(use, matmul=WeightKind.MATRIX in kinds[use.name])
-            weights.matrices[use.name] = made
+            matrix = loader.matrix(use, matmul=WeightKind.MATRIX in kinds[use.name])
+            weights.matrices[use.name] = matrix
     for group in _expert_groups(graph):
         weights.stacks[group[0].name] = loader.stack(group)
 
@@ -285,7 +287,7 @@ class _Loader:
             made_of = Decision("load", label, str(kept.dtype), kept.note, kept.unmet)
             self.weights.decisions.append(made_of)
         n, k = uses[0].shape
-        made = allocate_weight(
+        weight = allocate_weight(
             self.weights.blocks,
             kept.dtype,
             kept.layout,
@@ -302,8 +304,8 @@ class _Loader:
                     islice(contents, len(own)) if own else changed_rows(self.package, use, kept)
                     for use, own in zip(uses, reads, strict=True)
                 )
-                uploader.fill(made, kept.layout, (n, k), matrices, label)
+                uploader.fill(weight, kept.layout, (n, k), matrices, label)
 
             size = sum(self.package.tensor(use.name).size for use in uses)
             self.weights.fills.append(Fill(fill, tuple(chain(*reads)), size))
-        return replace(made, note=kept.note)
+        return replace(weight, note=kept.note)

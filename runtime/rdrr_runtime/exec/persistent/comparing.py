@@ -86,17 +86,19 @@ class ComparingExecutor(DispatchExecutor):
 
     def at_once(self, prepared: Prepared) -> int:
         """See `Executor.at_once`."""
-        found = self._replaced(prepared)
-        return 1 if found is None else self._candidate.at_once(found)
+        replacement = self._replaced(prepared)
+        return 1 if replacement is None else self._candidate.at_once(replacement)
 
     def recover(self) -> None:
         """See `Executor.recover`."""
         if self._is_faster:
             self._candidate.recover()
 
-    def prepare_whole(self, one: TokenPass) -> Prepared:
+    def prepare_whole(self, token_pass: TokenPass) -> Prepared:
         """See `Executor.prepare_whole`; the phases are launched until the ways were compared."""
-        return self._launch(one.phases, partial(self._candidate.prepare_whole, one), one)
+        return self._launch(
+            token_pass.phases, partial(self._candidate.prepare_whole, token_pass), token_pass
+        )
 
     def prepare_behind(self, phases: Sequence[Phase]) -> Prepared:
         """See `Executor.prepare_behind`."""
@@ -104,11 +106,11 @@ class ComparingExecutor(DispatchExecutor):
 
     def run(self, prepared: Prepared, rows: int, times: int = 1) -> None:
         """See `Executor.run`."""
-        found = self._launched.get(id(prepared))
-        if found is not None and found.one is not None:
+        launched = self._launched.get(id(prepared))
+        if launched is not None and launched.one is not None:
             self._passes += times
             if not self._decided:
-                self._go_on(found.one)
+                self._go_on(launched.one)
         replaced = self._replaced(prepared)
         if replaced is None:
             super().run(prepared, rows, times)
@@ -131,56 +133,56 @@ class ComparingExecutor(DispatchExecutor):
         self,
         phases: Sequence[Phase],
         replacement: Callable[[], Prepared],
-        one: TokenPass | None = None,
+        token_pass: TokenPass | None = None,
     ) -> Prepared:
         """Return dispatches, and remember what may replace them."""
         prepared = self.prepare(phases)
-        self._launched[id(prepared)] = _Launched(prepared, replacement, one)
+        self._launched[id(prepared)] = _Launched(prepared, replacement, token_pass)
         return prepared
 
     def _replaced(self, prepared: Prepared) -> Prepared | None:
         """Return what replaces dispatches; None if they are to be launched."""
-        found = self._launched.get(id(prepared)) if self._is_faster else None
-        return None if found is None else found.replaced
+        launched = self._launched.get(id(prepared)) if self._is_faster else None
+        return None if launched is None else launched.replaced
 
-    def _go_on(self, one: TokenPass) -> None:
+    def _go_on(self, token_pass: TokenPass) -> None:
         """Begin to compile, or compare, if it is time to."""
         if self._compared is None:
             if self._passes >= PASSES:
-                self._begin(one)
+                self._begin(token_pass)
         elif self._candidate.is_built(self._compared):
             self._decide(self._compared)
 
-    def _begin(self, one: TokenPass) -> TokenPass | None:
+    def _begin(self, token_pass: TokenPass) -> TokenPass | None:
         """Begin to compile a pass in one dispatch; None if it cannot be lowered for that."""
         try:
-            self._candidate.begin_build(one)
+            self._candidate.begin_build(token_pass)
         except RdrrError as error:
             _LOG.info("decode passes are launched phase by phase: %s", error)
             self._decided = True
             return None
-        self._compared = one
-        return one
+        self._compared = token_pass
+        return token_pass
 
-    def _decide(self, one: TokenPass) -> None:
+    def _decide(self, token_pass: TokenPass) -> None:
         """Run the pass that is due both ways, and keep the faster one."""
         self._decided = True
         try:
-            self._is_faster = self._compare(one)
+            self._is_faster = self._compare(token_pass)
         except DeviceError as error:
             _LOG.info("decode passes stay dispatches, since they could not be compared: %s", error)
 
-    def _compare(self, one: TokenPass) -> bool:
+    def _compare(self, token_pass: TokenPass) -> bool:
         """Return whether a pass gives the same logits in one dispatch, and is faster."""
         assert self._timer is not None, "nothing is compared without a clock"
         executor = self._candidate
-        refused = executor.refusal(one)
+        refused = executor.refusal(token_pass)
         if refused is not None:
             _LOG.info("decode passes are launched phase by phase: %s", refused)
             return False
-        on_grid, launched = executor.on_grid(one), self._without_end(one)
+        on_grid, launched = executor.on_grid(token_pass), self._without_end(token_pass)
         whole = executor.prepare_without(on_grid, on_grid.phases[-1:])
-        error = self._distance(one.lowered.logits, launched, whole)
+        error = self._distance(token_pass.lowered.logits, launched, whole)
         if not error <= INT8_TOLERANCE:  # NaN is no agreement either
             _LOG.info(
                 "logits of a pass in one dispatch differ by %.4f of the largest, and at most %.4f "
@@ -200,20 +202,20 @@ class ComparingExecutor(DispatchExecutor):
         )
         return is_faster
 
-    def _without_end(self, one: TokenPass) -> Prepared:
+    def _without_end(self, token_pass: TokenPass) -> Prepared:
         """Return the dispatches of a pass without the last, so that it may run any number of times.
 
         The pass chooses the most probable token, whatever the generation samples.
         """
-        return self.prepare(one.lowered.phases[:-1])
+        return self.prepare(token_pass.lowered.phases[:-1])
 
     def _distance(self, logits: BufferSlice, launched: Prepared, whole: Prepared) -> float:
         """Return the difference of the logits of both ways, relative to the largest logit."""
-        found = []
-        for one in (launched, whole):
-            self.device.submit(one, 1)
-            found.append(self.device.read(logits).view(np.float32))
-        return distance(*found)
+        logits_of_both = []
+        for prepared in (launched, whole):
+            self.device.submit(prepared, 1)
+            logits_of_both.append(self.device.read(logits).view(np.float32))
+        return distance(*logits_of_both)
 
 
 def _timer(device: Device) -> Timer | None:

@@ -75,10 +75,10 @@ def _statements(text: str) -> Iterator[str]:
         if character in "{}":
             depth += 1 if character == "{" else -1
         if depth == 0 and character in ";}":
-            found = text[first : at + 1].strip()
+            statement = text[first : at + 1].strip()
             first = at + 1
-            if found and found != ";" and not found.startswith("enable "):
-                yield found
+            if statement and statement != ";" and not statement.startswith("enable "):
+                yield statement
 
 
 def _declaration(text: str) -> Declaration:
@@ -126,13 +126,21 @@ class Names:
     def __init__(
         self, declared: tuple[Declaration, ...], constants: Mapping[str, float | int]
     ) -> None:
-        self._types = {one.name: one.type for one in declared if one.kind == "alias"}
-        self._structs = {one.name: one.text for one in declared if one.kind == "struct"}
+        self._types = {
+            declaration.name: declaration.type
+            for declaration in declared
+            if declaration.kind == "alias"
+        }
+        self._structs = {
+            declaration.name: declaration.text
+            for declaration in declared
+            if declaration.kind == "struct"
+        }
         self.constants = dict(constants)
         self._values = {
-            one.name: one.value
-            for one in declared
-            if one.kind in ("const", "override") and one.value is not None
+            declaration.name: declaration.value
+            for declaration in declared
+            if declaration.kind in ("const", "override") and declaration.value is not None
         }
 
     def resolved(self, type_: str) -> str:

@@ -76,7 +76,7 @@ def has_reads(declared: Sequence[Declaration], name: str) -> bool:
     Raises:
         UnlinkableError: The array is used in another way than by an element.
     """
-    texts = (one.text for one in declared if one.kind == "fn")
+    texts = (declaration.text for declaration in declared if declaration.kind == "fn")
     return any(assigned is None for text in texts for *_, assigned in _accesses(text, name))
 
 
@@ -128,8 +128,8 @@ def closing(text: str, at: int) -> int:
 
 def _accesses(text: str, name: str) -> Iterator[tuple[int, int, re.Match[str] | None]]:
     """Yield where each access to an array begins, where its index ends, and the `=` behind it."""
-    for found in re.finditer(rf"(?<![.\w]){re.escape(name)}\b", text):
-        if text[found.end() : found.end() + 1] != "[":
+    for access in re.finditer(rf"(?<![.\w]){re.escape(name)}\b", text):
+        if text[access.end() : access.end() + 1] != "[":
             raise UnlinkableError(f"{name} is used as a whole")
-        close = closing(text, found.end())
-        yield found.start(), close, _ASSIGNED.match(text, close + 1)
+        close = closing(text, access.end())
+        yield access.start(), close, _ASSIGNED.match(text, close + 1)

@@ -93,29 +93,29 @@ class PersistentExecutor(DispatchExecutor):
         """See `Executor.at_once`."""
         return PASSES_AT_ONCE if self._one_dispatch and id(prepared) in self._whole else 1
 
-    def on_grid(self, one: TokenPass) -> Pass:
+    def on_grid(self, token_pass: TokenPass) -> Pass:
         """Return a pass lowered for the workgroups of the executor, once.
 
         Raises:
             FormatError: It cannot be lowered for them.
         """
-        key = id(one.lowered)
+        key = id(token_pass.lowered)
         if key not in self._on_grid:
-            self._on_grid[key] = (one.lowered, one.lower(self.grid))
+            self._on_grid[key] = (token_pass.lowered, token_pass.lower(self.grid))
         return self._on_grid[key][1]
 
-    def prepare_whole(self, one: TokenPass) -> Prepared:
+    def prepare_whole(self, token_pass: TokenPass) -> Prepared:
         """See `Executor.prepare_whole`."""
-        refused = self.refusal(one) if self._one_dispatch else "a pass gave up before"
+        refused = self.refusal(token_pass) if self._one_dispatch else "a pass gave up before"
         if refused is not None:
             _LOG.debug("a pass is launched phase by phase: %s", refused)
-            return self.prepare(one.phases)
-        whole = self.on_grid(one)
-        omitted = () if one.sampling is None else whole.sample
+            return self.prepare(token_pass.phases)
+        whole = self.on_grid(token_pass)
+        omitted = () if token_pass.sampling is None else whole.sample
         prepared = self.prepare_without(whole, omitted)
-        if one.sampling:
-            prepared = (*prepared, *self.prepare_behind(one.sampling))
-        self._whole[id(prepared)] = _Whole(prepared, one)
+        if token_pass.sampling:
+            prepared = (*prepared, *self.prepare_behind(token_pass.sampling))
+        self._whole[id(prepared)] = _Whole(prepared, token_pass)
         return prepared
 
     def prepare_behind(self, phases: Sequence[Phase]) -> Prepared:
@@ -124,11 +124,11 @@ class PersistentExecutor(DispatchExecutor):
 
     def run(self, prepared: Prepared, rows: int, times: int = 1) -> None:
         """See `Executor.run`."""
-        found = self._whole.get(id(prepared))
-        if found is not None and not self._one_dispatch:
-            if found.launched is None:
-                found.launched = self.prepare(found.one.phases)
-            prepared = found.launched
+        whole = self._whole.get(id(prepared))
+        if whole is not None and not self._one_dispatch:
+            if whole.launched is None:
+                whole.launched = self.prepare(whole.one.phases)
+            prepared = whole.launched
         super().run(prepared, rows, times)
 
     def recover(self) -> None:
@@ -141,36 +141,36 @@ class PersistentExecutor(DispatchExecutor):
         self._one_dispatch = False
         self._open_gate(self._polls)
 
-    def begin_build(self, one: TokenPass) -> None:
+    def begin_build(self, token_pass: TokenPass) -> None:
         """Begin to link and compile a pass in other threads, for `is_built` to ask about.
 
         Raises:
             FormatError: It cannot be lowered for the workgroups of the executor.
         """
-        self._modules.begin(self.on_grid(one))
+        self._modules.begin(self.on_grid(token_pass))
 
-    def is_built(self, one: TokenPass) -> bool:
+    def is_built(self, token_pass: TokenPass) -> bool:
         """Return whether a pass of `begin_build` is compiled, or cannot be linked."""
-        return self._modules.is_built(self.on_grid(one))
+        return self._modules.is_built(self.on_grid(token_pass))
 
-    def finish_build(self, one: TokenPass) -> None:
+    def finish_build(self, token_pass: TokenPass) -> None:
         """Wait until a pass of `begin_build` is compiled, or cannot be linked."""
-        self._modules.finish(self.on_grid(one))
+        self._modules.finish(self.on_grid(token_pass))
 
-    def refusal(self, one: TokenPass) -> str | None:
+    def refusal(self, token_pass: TokenPass) -> str | None:
         """Return why a pass cannot run in one dispatch; None if a trial has shown that it can.
 
         The trial runs the kernel of the pass without its work: all its workgroups must meet at each
         wait, with the registers and the workgroup memory that the work takes.
         """
-        key = id(one.lowered)
+        key = id(token_pass.lowered)
         if key not in self._refusals:
-            self._refusals[key] = self._try(one)
+            self._refusals[key] = self._try(token_pass)
         return self._refusals[key]
 
-    def _try(self, one: TokenPass) -> str | None:
+    def _try(self, token_pass: TokenPass) -> str | None:
         try:
-            whole = self.on_grid(one)
+            whole = self.on_grid(token_pass)
             check_loops(whole.phases, self.grid, self.device)
             module = self._modules.get(whole)
             table = module.linked.table.copy()
@@ -201,8 +201,8 @@ class PersistentExecutor(DispatchExecutor):
             DeviceError: The device does not support the shader, or cannot bind a buffer.
         """
         module = self._modules.get(whole)
-        left_out = {id(one) for one in omitted}
-        rows = [id(one) in left_out for one in whole.phases]
+        left_out = {id(phase) for phase in omitted}
+        rows = [id(phase) in left_out for phase in whole.phases]
         table = module.linked.table.copy()
         table[rows] = module.linked.omitted[rows]
         return (self._modules.bind(module, table),)

@@ -100,12 +100,12 @@ def assign_slots(
         phases: The phases, in order.
         results: Memory that is read after the pass; what phases leave there is not handed over.
     """
-    uses = [_use(one) for one in phases]
+    uses = [_use(phase) for phase in phases]
     reads: list[dict[str, int]] = [{} for _ in phases]
     writes: list[dict[str, int]] = [{} for _ in phases]
     words = 0
     for value in _values(phases, uses):
-        is_result = any(value.memory.overlaps(one) for one in results)
+        is_result = any(value.memory.overlaps(result) for result in results)
         if is_result or not value.fits or not value.readers:
             continue
         writes[value.writer][value.name] = words
@@ -124,34 +124,34 @@ def _in_memory(
     phase: Phase, use: _Use, reads: Mapping[str, int], writes: Mapping[str, int]
 ) -> Iterator[str]:
     """Yield the bindings of which a phase reads or writes something that is not handed over."""
-    for one in phase.bindings:
-        reads_memory = one.name in use.reads and one.name not in reads
-        writes_memory = one.access is Access.READ_WRITE and one.name not in writes
+    for binding in phase.bindings:
+        reads_memory = binding.name in use.reads and binding.name not in reads
+        writes_memory = binding.access is Access.READ_WRITE and binding.name not in writes
         if reads_memory or writes_memory:
-            yield one.name
+            yield binding.name
 
 
 def _values(phases: Sequence[Phase], uses: Sequence[_Use]) -> list[_Value]:
     """Return the values that the phases write, in order."""
-    found: list[_Value] = []
+    values: list[_Value] = []
     current: list[_Value] = []
     for index, (phase, use) in enumerate(zip(phases, uses, strict=True)):
         for name in use.reads:
             _read(current, index, name, phase.buffers[name], use.widths[name])
-        for one in phase.bindings:
-            if one.access is Access.READ_WRITE:
-                fits = phase.record.fills and use.widths[one.name] is not None
-                made = _Value(index, one.name, phase.buffers[one.name], fits)
-                current = _after(current, made)
-                found.append(made)
-    return found
+        for binding in phase.bindings:
+            if binding.access is Access.READ_WRITE:
+                fits = phase.record.fills and use.widths[binding.name] is not None
+                value = _Value(index, binding.name, phase.buffers[binding.name], fits)
+                current = _after(current, value)
+                values.append(value)
+    return values
 
 
 def _read(
     current: Sequence[_Value], reader: int, name: str, memory: BufferSlice, width: int | None
 ) -> None:
     """Note that a phase reads memory, which may be a part of a current value."""
-    parts = [one for one in current if one.memory.overlaps(memory)]
+    parts = [value for value in current if value.memory.overlaps(memory)]
     if len(parts) == 1 and width is not None and parts[0].memory.contains(memory):
         inside = memory.offset - parts[0].memory.offset
         if inside % (width * WORD_BYTES) == 0:
@@ -161,30 +161,36 @@ def _read(
         one.fits = False
 
 
-def _after(current: Sequence[_Value], made: _Value) -> list[_Value]:
+def _after(current: Sequence[_Value], written: _Value) -> list[_Value]:
     """Return the values that are current once another one has been written."""
     kept = []
-    for one in current:
-        replaced = made.fits and made.memory.contains(one.memory)
-        if one.memory.overlaps(made.memory) and not replaced:
+    for value in current:
+        replaced = written.fits and written.memory.contains(value.memory)
+        if value.memory.overlaps(written.memory) and not replaced:
             # Some of its elements may stay in force, so whoever reads them needs both in memory.
-            one.fits = made.fits = False
-        if not made.memory.contains(one.memory):
-            kept.append(one)
-    return [*kept, made]
+            value.fits = written.fits = False
+        if not written.memory.contains(value.memory):
+            kept.append(value)
+    return [*kept, written]
 
 
 def _use(phase: Phase) -> _Use:
     """Return how a phase uses its bindings."""
     declared = declarations(phase.record.source)
     names = Names(declared, phase.record.constants)
-    arrays = {one.name: names.array(one.type) for one in declared if one.kind == "storage"}
+    arrays = {
+        declaration.name: names.array(declaration.type)
+        for declaration in declared
+        if declaration.kind == "storage"
+    }
     widths = {
         name: None if array is None else WIDTHS.get(array.element) for name, array in arrays.items()
     }
     reads = tuple(
-        one.name
-        for one in phase.bindings
-        if one.access is Access.READ or widths[one.name] is None or has_reads(declared, one.name)
+        binding.name
+        for binding in phase.bindings
+        if binding.access is Access.READ
+        or widths[binding.name] is None
+        or has_reads(declared, binding.name)
     )
     return _Use(widths, reads)

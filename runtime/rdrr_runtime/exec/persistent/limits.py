@@ -45,10 +45,10 @@ def check_loops(phases: Sequence[Phase], grid: Grid, device: Device) -> None:
     if not device.info.software:
         return
     iterations = 0
-    for one in phases:
-        constants = one.record.constants
+    for phase in phases:
+        constants = phase.record.constants
         trips = [int(value) for name, value in constants.items() if name.startswith("TRIPS")]
-        calls = -(-one.work.items // grid.groups)
+        calls = -(-phase.work.items // grid.groups)
         iterations += calls * int(constants.get("STEPS", 1)) * max(trips, default=1)
     if iterations > SOFTWARE_ITERATIONS:
         raise UnlinkableError(

@@ -96,8 +96,8 @@ def link(phases: Sequence[Phase], *, threads: int, results: Sequence[BufferSlice
     slots, words = assign_slots(phases, results)
     linker = _Linker(threads, shared_buffers(phases, slots))
     calls = list(zip(phases, slots, waits(phases, slots), strict=True))
-    rows = [linker.call(one, handed, must_wait=wait) for one, handed, wait in calls]
-    omitted = [_omitted(one, handed, must_wait=wait) for one, handed, wait in calls]
+    rows = [linker.call(phase, handed, must_wait=wait) for phase, handed, wait in calls]
+    omitted = [_omitted(phase, handed, must_wait=wait) for phase, handed, wait in calls]
     return linker.finish(rows, omitted, words)
 
 
@@ -108,8 +108,8 @@ def _omitted(phase: Phase, slots: Slots, *, must_wait: bool) -> list[int]:
     if len(ranges) > MOST_RANGES:
         raise UnlinkableError(f"{phase.label} hands over {len(ranges) - 1} values")
     sizes = [phase.buffers[name].size // WORD_BYTES if name else 0 for name, _ in ranges]
-    found = [word for (_, first), size in zip(ranges, sizes, strict=True) for word in (first, size)]
-    return [OMITTED, 0, 0, int(must_wait), *found, *[0] * (MOST_OFFSETS - len(found))]
+    words = [word for (_, first), size in zip(ranges, sizes, strict=True) for word in (first, size)]
+    return [OMITTED, 0, 0, int(must_wait), *words, *[0] * (MOST_OFFSETS - len(words))]
 
 
 @dataclass
@@ -162,10 +162,12 @@ class _Linker:
         units = list(self._units.values())
         if len(units) > MOST_UNITS:
             raise UnlinkableError(f"it has {len(units)} different phases, at most {MOST_UNITS}")
-        step = next((one.name for one in self._buffers.values() if one.type == "Step"), None)
+        step = next(
+            (buffer.name for buffer in self._buffers.values() if buffer.type == "Step"), None
+        )
         if step is None:
             raise UnlinkableError("no phase reads the step")
-        has_subgroups = any(one.record.has_subgroups for one in units)
+        has_subgroups = any(unit.record.has_subgroups for unit in units)
         text = FOLDER.render(
             "pass.wgsl",
             THREAD=PHASES.render("snippets/thread.wgsl", SUBGROUPS=has_subgroups),
@@ -173,8 +175,8 @@ class _Linker:
             BUFFERS="\n".join(map(self._declared, self._buffers.values())),
             SHARED="\n".join(map(_declared_pool, self._pools.values())),
             UNITS=tuple(
-                _UnitText(one.number, one.text, one.call, one.by_rows, tuple(one.offsets))
-                for one in units
+                _UnitText(unit.number, unit.text, unit.call, unit.by_rows, tuple(unit.offsets))
+                for unit in units
             ),
             OMITTED=OMITTED,
             RANGES=MOST_RANGES,
@@ -186,29 +188,31 @@ class _Linker:
             EMPTY=EMPTY,
             HALF_WORDS=words,
         )
-        if any(one.record.source.startswith("enable f16") for one in units):
+        if any(unit.record.source.startswith("enable f16") for unit in units):
             text = f"enable f16;\n{text}"
-        pooled = sum(one.count * one.element_bytes for one in self._pools.values())
+        pooled = sum(pool.count * pool.element_bytes for pool in self._pools.values())
         return Linked(
             text,
-            {one.name: one.memory for one in self._buffers.values()},
+            {buffer.name: buffer.memory for buffer in self._buffers.values()},
             np.array(rows, np.uint32),
             np.array(omitted, np.uint32),
             pooled + self._own_bytes + OTHER_BYTES,
             words,
         )
 
-    def _declared(self, one: _Buffer) -> str:
+    def _declared(self, buffer: _Buffer) -> str:
         # WebGPU allows no mix of read-only and writing bindings of one buffer in a dispatch.
-        access = "read_write" if id(one.memory.buffer) in self._written else "read"
-        attribute = "@coherent\n" if id(one.memory.buffer) in self._coherent else ""
-        return f"{attribute}var<storage, {access}> {one.name}: {one.type};"
+        access = "read_write" if id(buffer.memory.buffer) in self._written else "read"
+        attribute = "@coherent\n" if id(buffer.memory.buffer) in self._coherent else ""
+        return f"{attribute}var<storage, {access}> {buffer.name}: {buffer.type};"
 
     def _unit(self, phase: Phase, slots: Slots) -> Unit:
         record = phase.record
         constants = {"WG": self._threads, **record.constants}
         in_memory = {
-            one.name: phase.buffers[one.name] for one in phase.bindings if one.name in slots.memory
+            binding.name: phase.buffers[binding.name]
+            for binding in phase.bindings
+            if binding.name in slots.memory
         }
         key = (
             record.source,
@@ -218,13 +222,13 @@ class _Linker:
             tuple(slots.writes),
             phase.work.rows,
         )
-        found = self._units.get(key)
-        if found is None:
+        unit = self._units.get(key)
+        if unit is None:
             names = Names(declarations(record.source), constants)
             by_rows = phase.work.rows is not None
-            found = self._units[key] = Unit(len(self._units), record, by_rows, names)
-            self._write(found, phase, slots, in_memory)
-        return found
+            unit = self._units[key] = Unit(len(self._units), record, by_rows, names)
+            self._write(unit, phase, slots, in_memory)
+        return unit
 
     def _write(
         self, unit: Unit, phase: Phase, slots: Slots, in_memory: Mapping[str, BufferSlice]
@@ -234,7 +238,11 @@ class _Linker:
         for struct in renaming.shared_structs:
             if self._structs.setdefault(struct.name, struct.text) != struct.text:
                 raise UnlinkableError(f"two forms of the struct {struct.name}")
-        storage = {one.name: one for one in renaming.declared if one.kind == "storage"}
+        storage = {
+            declaration.name: declaration
+            for declaration in renaming.declared
+            if declaration.kind == "storage"
+        }
         for index, binding in enumerate(phase.bindings):
             name, number = binding.name, f"{unit.number}_{index}"
             array = unit.names.array(storage[name].type)
@@ -259,9 +267,9 @@ class _Linker:
         self._overlay(unit, renaming)
         unit.texts += map(renaming.text, renaming.own)
 
-    def _buffer(self, names: Names, one: Declaration, memory: BufferSlice) -> _Buffer:
-        array = names.array(one.type)
-        type_ = names.resolved(one.type) if array is None else f"array<{array.element}>"
+    def _buffer(self, names: Names, declaration: Declaration, memory: BufferSlice) -> _Buffer:
+        array = names.array(declaration.type)
+        type_ = names.resolved(declaration.type) if array is None else f"array<{array.element}>"
         key = (id(memory.buffer), type_)
         if key not in self._buffers:
             whole = BufferSlice(memory.buffer, 0, memory.buffer.size)
@@ -271,13 +279,13 @@ class _Linker:
     def _overlay(self, unit: Unit, renaming: Renaming) -> None:
         """Lay the arrays of a unit in workgroup memory over those of the others."""
         ends: dict[str, int] = {}
-        for one in renaming.declared:
-            if one.kind != "workgroup":
+        for declaration in renaming.declared:
+            if declaration.kind != "workgroup":
                 continue
-            array = unit.names.array(one.type)
+            array = unit.names.array(declaration.type)
             own_structs = {struct.name for struct in renaming.own if struct.kind == "struct"}
             if array is None or array.count is None or array.element in own_structs:
-                unit.texts.append(renaming.renamed(one.text))
+                unit.texts.append(renaming.renamed(declaration.text))
                 if array is not None and array.count is not None:
                     size = unit.names.size_of(array.element)
                     self._own_bytes += size * unit.names.evaluate(array.count)
@@ -286,7 +294,7 @@ class _Linker:
             first = ends.get(array.element, 0)
             ends[array.element] = first + unit.names.evaluate(array.count)
             pool.count = max(pool.count, ends[array.element])
-            renaming.reads[one.name] = Element(pool.name, f"{first}u" if first else "")
+            renaming.reads[declaration.name] = Element(pool.name, f"{first}u" if first else "")
 
     def _pool(self, names: Names, element: str) -> _Pool:
         if element not in self._pools:

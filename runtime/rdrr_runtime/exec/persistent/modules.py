@@ -121,7 +121,7 @@ class Modules:
             **dict.fromkeys(BINDINGS, module.words),
         }
         kernel = module.kernel
-        slices = tuple(buffers[one.name] for one in kernel.bindings)
+        slices = tuple(buffers[binding.name] for binding in kernel.bindings)
         return self._device.bind(Dispatch(kernel, slices, Work(self._grid.groups), "whole pass"))
 
     def _link(self, whole: Pass) -> Linked:

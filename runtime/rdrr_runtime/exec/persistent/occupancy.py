@@ -97,7 +97,7 @@ class _Test:
         self._kernel = Kernel("grid test", with_binding_numbers(source), "main", (), bindings)
         buffers = {"gate": self._gate, "values": values, "wrong": self._wrong}
         buffers |= dict.fromkeys(BINDINGS, self._words)
-        self._buffers = tuple(buffers[one.name] for one in bindings)
+        self._buffers = tuple(buffers[binding.name] for binding in bindings)
 
     def passes(self, groups: int) -> bool:
         """Return whether that many workgroups meet and see each other's values."""

@@ -41,15 +41,21 @@ class Renaming:
     @cached_property
     def shared_structs(self) -> tuple[Declaration, ...]:
         """The structs of which storage buffers consist; all units have them under one name."""
-        structs = {one.name: one for one in self.declared if one.kind == "struct"}
-        needed = " ".join(one.type for one in self.declared if one.kind == "storage")
-        found: dict[str, Declaration] = {}
+        structs = {
+            declaration.name: declaration
+            for declaration in self.declared
+            if declaration.kind == "struct"
+        }
+        needed = " ".join(
+            declaration.type for declaration in self.declared if declaration.kind == "storage"
+        )
+        shared: dict[str, Declaration] = {}
         for _ in structs:  # a struct may contain others
             for name, one in structs.items():
-                if name not in found and re.search(rf"\b{name}\b", needed):
-                    found[name] = one
+                if name not in shared and re.search(rf"\b{name}\b", needed):
+                    shared[name] = one
                     needed += one.text
-        return tuple(found.values())
+        return tuple(shared.values())
 
     @cached_property
     def own(self) -> tuple[Declaration, ...]:
@@ -57,23 +63,25 @@ class Renaming:
         shared = set(self.shared_structs)
         variables = ("storage", "workgroup")
         return tuple(
-            one for one in self.declared if one.kind not in variables and one not in shared
+            declaration
+            for declaration in self.declared
+            if declaration.kind not in variables and declaration not in shared
         )
 
-    def text(self, one: Declaration) -> str:
+    def text(self, declaration: Declaration) -> str:
         """Return a declaration with the names and constants of the module.
 
         Raises:
             UnlinkableError: It uses an array in a way that cannot be rewritten.
         """
-        if one.kind == "override":
-            type_ = f": {one.type}" if one.type else ""
-            return f"const {one.name}_{self._number}{type_} = {self._literal(one)};"
-        if one.kind == "struct":
-            return self._struct(one)
-        if one.kind == "fn":
-            self._check_shadowing(one)
-        text = with_waits(one.text, self.reads)
+        if declaration.kind == "override":
+            type_ = f": {declaration.type}" if declaration.type else ""
+            return f"const {declaration.name}_{self._number}{type_} = {self._literal(declaration)};"
+        if declaration.kind == "struct":
+            return self._struct(declaration)
+        if declaration.kind == "fn":
+            self._check_shadowing(declaration)
+        text = with_waits(declaration.text, self.reads)
         for name, read in self.reads.items():
             text = rewritten(text, name, read, self.writes.get(name, read))
         return self.renamed(text)
@@ -81,38 +89,38 @@ class Renaming:
     def renamed(self, text: str) -> str:
         """Return a text with the suffix on every name of the unit."""
         return self._own_names.sub(
-            lambda found: self.plain.get(found[0], f"{found[0]}_{self._number}"), text
+            lambda match: self.plain.get(match[0], f"{match[0]}_{self._number}"), text
         )
 
     @cached_property
     def _own_names(self) -> re.Pattern[str]:
         shared = {one.name for one in self.shared_structs}
-        names = {one.name for one in self.declared} - shared - set(self.reads)
+        names = {declaration.name for declaration in self.declared} - shared - set(self.reads)
         longest_first = sorted(map(re.escape, names), key=len, reverse=True)
         return re.compile(rf"(?<![.\w])(?:{'|'.join(longest_first)})\b")
 
-    def _struct(self, one: Declaration) -> str:
+    def _struct(self, declaration: Declaration) -> str:
         """Return a struct with its name and the types of its members renamed, but no member."""
-        head, _, body = one.text.partition("{")
+        head, _, body = declaration.text.partition("{")
         members = (member.partition(":") for member in body.rstrip("}, \n").split(",\n"))
         texts = [f"{name}:{self.renamed(type_)}," for name, _, type_ in members]
         return "\n".join((f"{self.renamed(head)}{{", *texts, "}"))
 
-    def _literal(self, one: Declaration) -> str:
+    def _literal(self, declaration: Declaration) -> str:
         """Return the value of an override constant as WGSL."""
-        value = self._names.constants.get(one.name)
+        value = self._names.constants.get(declaration.name)
         if value is None:
-            return self.renamed(one.value or "")
+            return self.renamed(declaration.value or "")
         if not isfinite(value):
-            raise UnlinkableError(f"the constant {one.name} is not finite")
-        if one.type == "bool":
+            raise UnlinkableError(f"the constant {declaration.name} is not finite")
+        if declaration.type == "bool":
             return "true" if value else "false"
-        if one.type == "f32":
+        if declaration.type == "f32":
             return f"f32({float(value)!r})"
-        return f"{int(value)}{'u' if one.type == 'u32' else 'i'}"
+        return f"{int(value)}{'u' if declaration.type == 'u32' else 'i'}"
 
-    def _check_shadowing(self, one: Declaration) -> None:
+    def _check_shadowing(self, declaration: Declaration) -> None:
         """Refuse a function in which a local name hides an array that would be rewritten."""
         for name in self.reads:
-            if re.search(rf"\b(?:let|var|const)\s+{name}\b|[(,]\s*{name}\s*:", one.text):
-                raise UnlinkableError(f"{name} is also a local name of {one.name}")
+            if re.search(rf"\b(?:let|var|const)\s+{name}\b|[(,]\s*{name}\s*:", declaration.text):
+                raise UnlinkableError(f"{name} is also a local name of {declaration.name}")

@@ -21,9 +21,12 @@ Range = tuple[BufferSlice, bool]
 def ranges(phase: Phase, slots: Slots) -> list[Range]:
     """Return the memory that a phase touches, without the values that are handed over."""
     return [
-        (phase.buffers[one.name], one.access is Access.READ_WRITE and one.name not in slots.writes)
-        for one in phase.bindings
-        if one.name in slots.memory
+        (
+            phase.buffers[binding.name],
+            binding.access is Access.READ_WRITE and binding.name not in slots.writes,
+        )
+        for binding in phase.bindings
+        if binding.name in slots.memory
     ]
 
 
@@ -34,14 +37,14 @@ def waits(phases: Sequence[Phase], slots: Sequence[Slots]) -> list[bool]:
         phases: The phases, in order.
         slots: Their values that are handed over.
     """
-    found: list[bool] = []
+    waiting: list[bool] = []
     since: list[Range] = []
     for phase, handed in zip(phases, slots, strict=True):
-        own = ranges(phase, handed)
-        must_wait = any(_conflict(a, b) for a in own for b in since)
-        found.append(must_wait)
-        since = own if must_wait else [*since, *own]
-    return found
+        touched = ranges(phase, handed)
+        must_wait = any(_conflict(a, b) for a in touched for b in since)
+        waiting.append(must_wait)
+        since = touched if must_wait else [*since, *touched]
+    return waiting
 
 
 def shared_buffers(phases: Sequence[Phase], slots: Sequence[Slots]) -> set[int]:

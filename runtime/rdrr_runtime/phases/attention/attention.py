@@ -204,7 +204,11 @@ def _scan(
     tuning_key = ctx.tuning_key(
         f"attention attention.{name}.{spec.shape}, {ctx.max_rows} rows",
         ScanTuning(),
-        (one for one in SCANS if spec.cache.head_dim // 4 <= one.workgroup <= ctx.max_threads),
+        (
+            tuning
+            for tuning in SCANS
+            if spec.cache.head_dim // 4 <= tuning.workgroup <= ctx.max_threads
+        ),
     )
     record = AttentionScan(
         threads=tuning_key.used.workgroup,

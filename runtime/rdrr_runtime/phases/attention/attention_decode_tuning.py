@@ -186,7 +186,7 @@ def decode_tuning(ctx: OpContext, spec: AttentionSpec) -> TuningKey[DecodeTuning
     return ctx.tuning_key(
         f"attention attention_decode.{spec.shape}{rows}",
         default,
-        (one for one in candidates if _fits(ctx, spec, one)),
+        (candidate for candidate in candidates if _fits(ctx, spec, candidate)),
     )
 
 
@@ -194,7 +194,7 @@ def default_tuning(ctx: OpContext, spec: AttentionSpec) -> DecodeTuning | None:
     """Return the default parameters, or None if no workgroup fits the device."""
     heads = heads_of_item(ctx, spec)
     usual = (DecodeTuning(threads, heads) for threads in WORKGROUPS)
-    return next((one for one in usual if _fits(ctx, spec, one)), None)
+    return next((tuning for tuning in usual if _fits(ctx, spec, tuning)), None)
 
 
 def heads_of_item(ctx: OpContext, spec: AttentionSpec) -> int:
@@ -211,7 +211,7 @@ def heads_of_item(ctx: OpContext, spec: AttentionSpec) -> int:
         return spec.group
     whole = ctx.max_rows * spec.splits if ctx.max_rows > 1 else 1
     most = WORKGROUPS_AT_ONCE if ctx.max_rows > 1 else ENOUGH_ITEMS
-    enough = (one for one in divisors(spec.group) if spec.heads // one * whole <= most)
+    enough = (heads for heads in divisors(spec.group) if spec.heads // heads * whole <= most)
     return next(enough, spec.group)
 
 
@@ -227,7 +227,7 @@ def heads_of_grid(grid: Grid, heads: int, group: int) -> int:
 
 def divisors(group: int) -> list[int]:
     """Return the numbers of query heads that workgroups may have, at most `MAX_GROUP`."""
-    return [one for one in range(1, min(group, MAX_GROUP) + 1) if group % one == 0]
+    return [heads for heads in range(1, min(group, MAX_GROUP) + 1) if group % heads == 0]
 
 
 def _fits(ctx: OpContext, spec: AttentionSpec, tuning: DecodeTuning) -> bool:

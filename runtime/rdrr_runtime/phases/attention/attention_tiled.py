@@ -201,8 +201,8 @@ def with_splits(ctx: OpContext, spec: AttentionSpec, rows: int, max_binding: int
     if ctx.max_rows > SPLIT_ROWS:
         return spec.unsplit
     tiles = _tiles(ctx, spec, rows, next(split_tiles(ctx, spec, rows)).heads)
-    found = replace(spec, split=_split_of(tiles), rows=rows)
-    return found if found.scratch_bytes(ctx.max_rows) <= max_binding else spec.unsplit
+    divided = replace(spec, split=_split_of(tiles), rows=rows)
+    return divided if divided.scratch_bytes(ctx.max_rows) <= max_binding else spec.unsplit
 
 
 def _split_of(tiles: int) -> SplitTuning:
@@ -224,8 +224,8 @@ def split_tiles(ctx: OpContext, spec: AttentionSpec, rows: int) -> Iterator[Tile
     """Yield the forms of tiles with splits that a device can run, the preferred one first."""
     words = spec.cache.head_dim // 4
     divisors = [one for one in range(1, min(spec.group, SPLIT_HEADS) + 1) if spec.group % one == 0]
-    enough = [one for one in divisors if _tiles(ctx, spec, rows, one) >= ENOUGH_TILES]
-    heads = (*reversed(enough or [1]), *(one for one in divisors if one not in enough))
+    enough = [count for count in divisors if _tiles(ctx, spec, rows, count) >= ENOUGH_TILES]
+    heads = (*reversed(enough or [1]), *(count for count in divisors if count not in enough))
     for one in (TileTuning(some, *form) for some in dict.fromkeys(heads) for form in SPLIT_FORMS):
         small = one.threads(rows) <= SPLIT_THREADS and words <= SPLIT_WORDS * one.lanes
         if small and _fits(ctx, spec, rows, one):
@@ -257,7 +257,7 @@ def fitting_tiles(
     divisors = [one for one in range(most, 0, -1) if spec.group % one == 0]
     for form in (*FORMS, *SMALL_FORMS):
         tiles = (TileTuning(heads, *form) for heads in divisors)
-        fitting = (one for one in tiles if _fits(ctx, spec, rows, one))
+        fitting = (tuning for tuning in tiles if _fits(ctx, spec, rows, tuning))
         yield from islice(fitting, 1)
 
 

@@ -77,7 +77,7 @@ class HeadTransform:
     def buffers(self) -> dict[str, BufferSlice]:
         """The operands that are present, by the names under which shaders declare them."""
         operands = {"table": self.table, "gains": self.gains}
-        return {name: one for name, one in operands.items() if one is not None}
+        return {name: operand for name, operand in operands.items() if operand is not None}
 
     @property
     def parameters(self) -> dict[str, Any]:

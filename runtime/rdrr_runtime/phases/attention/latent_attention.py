@@ -94,7 +94,7 @@ def latent_attention(
     spec.check(label, caches)
     _need_queries(ctx, queries, spec, label)
     ctx.need_values(f"{label}: out", out, ctx.max_rows * spec.heads * spec.latent)
-    sizes = {one: _query_bytes(spec) + 48 * one for one in SCAN_THREADS}
+    sizes = {threads: _query_bytes(spec) + 48 * threads for threads in SCAN_THREADS}
     threads = _fitting(ctx, sizes, label)
     record = LatentScan(
         threads=threads,
@@ -145,9 +145,9 @@ def latent_decode(
     need_floats(f"{label}: stats", stats, attended.stats_bytes(ctx.max_rows) // 4)
     words = spec.latent // 4
     sizes = {
-        one: _query_bytes(spec) + 16 * (one // PARTS * (PARTS + 2) + _lanes(one, words))
-        for one in SPLIT_THREADS
-        if one <= ctx.max_threads
+        threads: _query_bytes(spec) + 16 * (threads // PARTS * (PARTS + 2) + _lanes(threads, words))
+        for threads in SPLIT_THREADS
+        if threads <= ctx.max_threads
     }
     threads = _fitting(ctx, sizes, label)
     lanes = _lanes(threads, words)
@@ -163,8 +163,8 @@ def latent_decode(
         splits=attended.splits,
         **attended.parameters(ctx),
     )
-    own = {"sums": sums, "stats": stats}
-    buffers = {"current": ctx.state.step, "q": queries, **caches.buffers, **own}
+    partials = {"sums": sums, "stats": stats}
+    buffers = {"current": ctx.state.step, "q": queries, **caches.buffers, **partials}
     items = -(-spec.heads // HEADS) * record.splits
     return [Phase(record, buffers, Work(items, 1), label, tuning_keys)]
 

@@ -89,7 +89,7 @@ class AttentionSpec:
     def reach(self) -> int:
         """Most slots that a row attends to, if a window or chunks limit them; otherwise 0."""
         window = self.window if self.causal else 2 * self.window
-        limits = [one for one in (window, self.chunk) if one]
+        limits = [limit for limit in (window, self.chunk) if limit]
         return min(limits, default=0)
 
     @property

@@ -62,17 +62,17 @@ class StateCache:
             return StateCache()
         kept = [StateCache.allocate(arena, shapes, sequences) for _ in range(copies)]
         if sum(places) > arena.max_binding:
-            own = [arena.empty(f"state.{at}", size) for at, size in enumerate(places)]
-            return StateCache(shapes, _heads(own, sizes), own, kept)
+            states = [arena.empty(f"state.{at}", size) for at, size in enumerate(places)]
+            return StateCache(shapes, _heads(states, sizes), states, kept)
         memory = arena.empty("states", sum(places))
         starts = [sum(places[:at]) for at in range(len(places))]
-        own = [memory.range(at, size) for at, size in zip(starts, places, strict=True)]
-        return StateCache(shapes, _heads(own, sizes), (memory,), kept)
+        states = [memory.range(at, size) for at, size in zip(starts, places, strict=True)]
+        return StateCache(shapes, _heads(states, sizes), (memory,), kept)
 
     @property
     def size(self) -> int:
         """Bytes of GPU memory, including the copies."""
-        own = sum(one.size for one in self.whole)
+        own = sum(part.size for part in self.whole)
         return own + sum(one.size for one in self.copies)
 
     def copy_to(self, other: StateCache, label: str) -> list[Phase]:
@@ -120,4 +120,4 @@ def is_state(name: str) -> bool:
 
 def _heads(places: Sequence[BufferSlice], sizes: Sequence[int]) -> list[BufferSlice]:
     """Return the states without the padding behind them."""
-    return [one.range(0, size) for one, size in zip(places, sizes, strict=True)]
+    return [place.range(0, size) for place, size in zip(places, sizes, strict=True)]

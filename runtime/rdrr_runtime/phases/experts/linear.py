@@ -58,7 +58,7 @@ def expert_linear(
     x_per_row, y_per_row = (routed.top_k, 1) if by_route else (1, routed.top_k)
     ctx.need_values(f"{label}: x", x, ctx.max_rows * x_per_row * weight.k)
     ctx.need_values(f"{label}: y", y, ctx.max_rows * y_per_row * outputs)
-    experts, made = "sum" if by_route else "each", []
+    experts, phases = "sum" if by_route else "each", []
     for bound in bind_parts(weight):
         part = bound.parts[0]
         record = GemvRow(
@@ -82,5 +82,5 @@ def expert_linear(
         if bias is not None:
             need_floats(f"{label}: bias", bias, routed.experts * outputs)
             buffers["bias"] = bias
-        made.append(Phase(record, buffers, Work(-(-outputs // 4) * y_per_row, rows=1), label))
-    return made
+        phases.append(Phase(record, buffers, Work(-(-outputs // 4) * y_per_row, rows=1), label))
+    return phases

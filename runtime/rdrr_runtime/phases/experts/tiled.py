@@ -82,11 +82,11 @@ def expert_tiled(
         "max_rows": ctx.max_rows,
     }
     work = Work(-(-outputs // TINY.outputs) * routed.experts, TINY.rows)
-    made = []
+    phases = []
     for bound in bind_parts(weight):
         record = _record(ctx, bound, x, shared)
-        made.append(Phase(record, {**operands, **bound.buffers}, work, label))
-    return made
+        phases.append(Phase(record, {**operands, **bound.buffers}, work, label))
+    return phases
 
 
 def _record(

@@ -151,7 +151,7 @@ def _lower(
     tuning_key = ctx.tuning_key(
         f"norm layer_norm.{mode} {form.per_row}x{form.width}, {rows} rows",
         LayerNormTuning(power_of_two(form.width // 4, 32, 256)),
-        (one for one in CANDIDATES if one.workgroup <= ctx.max_threads),
+        (candidate for candidate in CANDIDATES if candidate.workgroup <= ctx.max_threads),
     )
     record = LayerNormRecord(
         threads=tuning_key.used.workgroup,

@@ -154,7 +154,7 @@ def _lower(
     tuning_key = ctx.tuning_key(
         f"norm rmsnorm.{mode} {per_row}x{width}, {rows} rows",
         NormTuning(power_of_two(width // 4, 32, 256)),
-        (one for one in CANDIDATES if one.workgroup <= ctx.max_threads),
+        (candidate for candidate in CANDIDATES if candidate.workgroup <= ctx.max_threads),
     )
     record = RmsNorm(
         threads=tuning_key.used.workgroup,

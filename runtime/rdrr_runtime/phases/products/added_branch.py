@@ -82,15 +82,15 @@ class AddedBranch:
     @property
     def fields(self) -> dict[str, Any]:
         """Field values of a `BranchRecord`."""
-        found = {
+        values = {
             "added": True,
             "added_fixed": self.fixed,
             "added_normed": self.norm is not None,
             "added_stored": self.stream is not None,
         }
         if self.norm is None:
-            return found
-        return found | {
+            return values
+        return values | {
             "added_scaled": self.norm.factor is not None,
             "added_eps": self.norm.eps,
             "added_offset": self.norm.offset,

@@ -193,7 +193,7 @@ class RowLayerNorm:
     def buffers(self) -> dict[str, BufferSlice]:
         """Operands by the names under which shaders declare them."""
         operands = {"gain": self.gain, "shift": self.bias}
-        return {name: one for name, one in operands.items() if one is not None}
+        return {name: operand for name, operand in operands.items() if operand is not None}
 
     @property
     def fields(self) -> dict[str, Any]:

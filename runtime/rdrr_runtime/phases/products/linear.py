@@ -172,7 +172,7 @@ def _gemv_row(call: _Call, bound: BoundWeights, rows: int) -> Phase:
     tuning_key = call.ctx.tuning_key(
         call.tuning_name("gemv_row", rows),
         GemvTuning(power_of_two(half_units(weight.k), 32, 128)),
-        (one for one in GEMV_CANDIDATES if one.workgroup <= call.ctx.max_threads),
+        (candidate for candidate in GEMV_CANDIDATES if candidate.workgroup <= call.ctx.max_threads),
     )
     record = GemvRow(
         threads=tuning_key.used.workgroup,
@@ -193,7 +193,11 @@ def _matmul_tiled(call: _Call, bound: BoundWeights, rows: int) -> Phase:
     tuning_key = call.ctx.tuning_key(
         call.tuning_name("matmul_tiled", rows),
         MatmulTileTuning(micro, 128 if wide else 64),
-        (one for one in TILE_CANDIDATES if one.bytes <= call.ctx.workgroup_storage),
+        (
+            candidate
+            for candidate in TILE_CANDIDATES
+            if candidate.bytes <= call.ctx.workgroup_storage
+        ),
     )
     micro, tile_n = tuning_key.used.micro, tuning_key.used.outputs
     single = call.single_row

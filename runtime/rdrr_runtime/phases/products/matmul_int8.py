@@ -135,7 +135,7 @@ def _in_teams(ctx: OpContext, form: GpuFormat, outputs: int) -> Tile:
     tiles = _count(ctx, TINY, outputs)
     wanted = (4, 2) if tiles <= ENOUGH_SMALL else (2,) if tiles <= 2 * ENOUGH_SMALL else ()
     several = (replace(TINY, teams=teams) for teams in wanted)
-    return next((one for one in several if _fits(ctx, form, one)), TINY)
+    return next((tile for tile in several if _fits(ctx, form, tile)), TINY)
 
 
 def _fits(ctx: OpContext, form: GpuFormat, tile: Tile) -> bool:
@@ -190,12 +190,12 @@ def matmul_int8(
     tuning_key = ctx.tuning_key(
         f"matmul matmul_int8.{name} {weight.n}x{weight.k}, {ctx.max_rows} rows",
         choose_tile(ctx, form, weight.n),
-        (one for one in CANDIDATES if _fits(ctx, form, one)),
+        (candidate for candidate in CANDIDATES if _fits(ctx, form, candidate)),
     )
     tile = tile or tuning_key.used
     operands = {"x": x.q, "x_scales": x.scales, "bias": bias}
-    buffers = {key: one for key, one in operands.items() if one is not None}
-    made = []
+    buffers = {key: operand for key, operand in operands.items() if operand is not None}
+    phases = []
     for bound in bind_parts(weight):
         part = bound.parts[0]
         record = MatmulInt8(
@@ -212,5 +212,5 @@ def matmul_int8(
         )
         read = {"current": ctx.state.step, "y": y, **buffers, **bound.buffers}
         work = Work(-(-record.outputs // tile.outputs), tile.rows)
-        made.append(Phase(record, read, work, label, (tuning_key,)))
-    return made
+        phases.append(Phase(record, read, work, label, (tuning_key,)))
+    return phases

@@ -84,20 +84,23 @@ def refusal(
         return f"it takes 1 token row, and the pass has {ctx.max_rows}"
     if weights[0].k % 4:
         return f"K is {weights[0].k}, not a multiple of 4"
-    if len({one.by_column for one in weights}) > 1:
+    if len({weight.by_column for weight in weights}) > 1:
         return "some of its matrices are row-major, others column-major"
     beside = int8 and not gate and _are_few(weights)
     readable = (
-        unreadable_reason(one, int8=int8 and not (beside and one.form.values)) for one in weights
+        unreadable_reason(weight, int8=int8 and not (beside and weight.form.values))
+        for weight in weights
     )
-    found = next(filter(None, readable), None)
-    return found or _too_large(ctx, weights, int8=int8, partials=partials, gate=gate, down=down)
+    unreadable = next(filter(None, readable), None)
+    return unreadable or _too_large(
+        ctx, weights, int8=int8, partials=partials, gate=gate, down=down
+    )
 
 
 def _are_few(weights: tuple[GpuWeight, ...]) -> bool:
     """Return whether unquantized matrices stand beside larger quantized ones."""
-    few = sum(one.n for one in weights if one.form.values)
-    return few <= MAX_UNQUANTIZED and any(not one.form.values for one in weights)
+    few = sum(weight.n for weight in weights if weight.form.values)
+    return few <= MAX_UNQUANTIZED and any(not weight.form.values for weight in weights)
 
 
 def _too_large(
@@ -111,7 +114,7 @@ def _too_large(
 ) -> str | None:
     """Return what does not fit the workgroup memory or the tiles, or None if everything does."""
     k, column = weights[0].k, weights[0].by_column
-    outputs = sum(one.n for one in weights) // (2 if gate else 1)
+    outputs = sum(weight.n for weight in weights) // (2 if gate else 1)
     shape = ColumnShape(weights, outputs, k, int8, gate, partials, down)
     rows_need = staged_bytes(k, int8=int8, partials=partials)
     needed = shape.workgroup_bytes() if column else rows_need
@@ -126,7 +129,7 @@ def _unpaired(shape: ColumnShape) -> str | None:
 
     A tile covers the same outputs of both, which must be whole groups that share a scale.
     """
-    types = {str(one.dtype) for one in shape.weights}
+    types = {str(weight.dtype) for weight in shape.weights}
     if len(types) > 1:
         return f"gate and up are column-major and of different types, {' and '.join(sorted(types))}"
     outputs, group = shape.outputs, shape.group
@@ -161,7 +164,7 @@ def matvec(
     """
     down = output.down
     gate, column, k = output.is_gated, weights[0].by_column, weights[0].k
-    outputs = sum(one.n for one in weights) // (2 if gate else 1)
+    outputs = sum(weight.n for weight in weights) // (2 if gate else 1)
     weight = None if down is None else down.weight
     bound = bind_whole((*weights, *([] if weight is None else [weight])))
     how = f"{'.column' if column else ''}{'.int8' if int8 else ''}"
@@ -180,7 +183,7 @@ def matvec(
             ctx, tuning_key.used, outputs, gate=gate, combines=combines, quantizes=output.int8
         )
     threads, team, rows = divided.threads, divided.team, divided.rows
-    tiles = [-(-(outputs if gate else one.n) // rows) for one in bound.weights]
+    tiles = [-(-(outputs if gate else weight.n) // rows) for weight in bound.weights]
     if gate:
         tiles[1:] = [0] * len(tiles[1:])
     pairs = 0 if weight is None else pairs_of_item(weight, rows)
@@ -238,8 +241,8 @@ def _operands(source: Input, output: Output) -> dict[str, BufferSlice]:
         "factors": None if output.factors is None else output.factors.values,
         "score": None if output.score is None else output.score.logits,
     }
-    found = {name: one for name, one in operands.items() if one is not None}
-    return found | source.buffers
+    present = {name: operand for name, operand in operands.items() if operand is not None}
+    return present | source.buffers
 
 
 def _matrix(weight: GpuWeight, tiles: int, team: int) -> MatvecMatrix:

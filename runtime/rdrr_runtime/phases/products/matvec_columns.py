@@ -69,12 +69,12 @@ class ColumnShape:
     @property
     def group(self) -> int:
         """Outputs that share a scale."""
-        return min(one.form.group for one in self.weights)
+        return min(weight.form.group for weight in self.weights)
 
     @property
     def has_minimums(self) -> bool:
         """Whether some blocks have minimums."""
-        return any(bool(one.form.minimum) for one in self.weights)
+        return any(bool(weight.form.minimum) for weight in self.weights)
 
     @property
     def staged(self) -> int:
@@ -114,10 +114,10 @@ def column_division(ctx: OpContext, tuning: MatvecTuning, shape: ColumnShape) ->
     """
     team = tuning.team
     if ctx.grid is not None and shape.down is None:
-        found = list(_fitting(ctx, ctx.grid, team, shape))
-        if found:
-            enough = (one for one in found if one.rows * ctx.grid.groups >= shape.outputs)
-            return next(enough, found[-1])
+        fitting = list(_fitting(ctx, ctx.grid, team, shape))
+        if fitting:
+            enough = (one for one in fitting if one.rows * ctx.grid.groups >= shape.outputs)
+            return next(enough, fitting[-1])
     rows = min(shape.group, most_rows(shape.down))
     teams = min(tuning.workgroup, ctx.max_threads) // team
     if rows == 32 and shape.outputs // 32 < ENOUGH_TILES and not shape.gate:

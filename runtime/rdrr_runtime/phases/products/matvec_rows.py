@@ -65,7 +65,7 @@ def refusal(
         return f"it takes 2 to {MAX_ROWS} token rows, and the pass has {ctx.max_rows}"
     if weights[0].k % 4:
         return f"K is {weights[0].k}, not a multiple of 4"
-    inputs = sorted({one.k for one in weights})
+    inputs = sorted({weight.k for weight in weights})
     if len(inputs) > 1:
         return f"its matrices have different numbers of inputs, {' and '.join(map(str, inputs))}"
     if len(weights) > MAX_MATRICES:
@@ -82,11 +82,13 @@ def weights_refusal(
     """Return why this kernel and `expert_int8` cannot read these matrices, or None if they can."""
     if ctx.values != "f32":
         return f"it takes activations in f32, and the pass has {ctx.values}"
-    column = next((one for one in weights if one.by_column), None)
+    column = next((weight for weight in weights if weight.by_column), None)
     if column is not None:
         return f"it reads blocks along K, and a {column.dtype} matrix is column-major"
     return next(
-        filter(None, (unreadable_reason(one, int8=True, in_parts=in_parts) for one in weights)),
+        filter(
+            None, (unreadable_reason(weight, int8=True, in_parts=in_parts) for weight in weights)
+        ),
         None,
     )
 
@@ -122,7 +124,7 @@ def matvec_rows(
         FormatError: A buffer is too small.
     """
     gate, rows, k = output.kind == "gate", ctx.max_rows, weights[0].k
-    sizes = [sum(one.n for one in weights) // 2] if gate else [one.n for one in weights]
+    sizes = [sum(weight.n for weight in weights) // 2] if gate else [weight.n for weight in weights]
     in_parts = len(weights) == 1 and not gate
     bounds = bind_parts(weights[0]) if in_parts else (bind_whole(weights),)
     concatenated = len(output.ys) < len(sizes) or len(bounds) > 1
@@ -139,7 +141,7 @@ def matvec_rows(
     if output.bias is not None:
         buffers["bias"] = output.bias
     step = used.item_outputs // (2 if gate else 1)
-    made = []
+    phases = []
     for bound in bounds:
         matrices, items = _matrices(bound, step, gate=gate)
         workgroups = min(items, used.workgroups or items)
@@ -154,8 +156,8 @@ def matvec_rows(
             **bound.fields,
         )
         work = Work(workgroups, used.item_rows)
-        made.append(Phase(record, buffers | bound.buffers, work, label, (tuning_key,)))
-    return made
+        phases.append(Phase(record, buffers | bound.buffers, work, label, (tuning_key,)))
+    return phases
 
 
 def _fields(ctx: OpContext, output: Output, used: RowsTuning, k: int) -> dict[str, Any]:
@@ -208,8 +210,8 @@ def _matrices(bound: BoundWeights, step: int, *, gate: bool) -> tuple[tuple[Rows
     if gate:
         return tuple(RowsMatrix(size, 0) for size in sizes), -(-sum(sizes) // 2 // step)
     counts = [-(-size // step) for size in sizes]
-    made = tuple(
+    matrices = tuple(
         RowsMatrix(size, sum(counts[:at]), part.first_row + sum(sizes[:at]))
         for at, (size, (_, part)) in enumerate(zip(sizes, pairs, strict=True))
     )
-    return made, sum(counts)
+    return matrices, sum(counts)

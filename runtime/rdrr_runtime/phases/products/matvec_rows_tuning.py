@@ -102,9 +102,13 @@ class RowsTuning(Params):
 
     def storage(self, rows: int, k: int) -> int:
         """Return an upper bound on the workgroup memory in bytes for `rows` rows of K inputs."""
-        one = self.for_rows(rows)
-        staged = small_batch_bytes(one.item_rows, k) if self.staged else 0
-        return staged + 4 * self.outputs * self.workgroup + 4 * one.item_rows * one.outputs_of_gate
+        tuning = self.for_rows(rows)
+        staged = small_batch_bytes(tuning.item_rows, k) if self.staged else 0
+        return (
+            staged
+            + 4 * self.outputs * self.workgroup
+            + 4 * tuning.item_rows * tuning.outputs_of_gate
+        )
 
 
 CANDIDATES = (
@@ -160,12 +164,14 @@ class RowsShape:
 def rows_tuning(ctx: OpContext, variant: str, shape: RowsShape) -> TuningKey[RowsTuning]:
     """Return the tuning key of a product in a pass of `ctx`, with the parameters to use."""
 
-    def fits(one: RowsTuning) -> bool:
-        sums = one.outputs * at_a_time(ctx.max_rows, one.rows)
-        paired = not shape.gate or one.outputs > 1
-        whole = not shape.int8_out or one.for_rows(ctx.max_rows).outputs_of_gate % 32 == 0
-        fits_memory = one.storage(ctx.max_rows, shape.k) <= ctx.workgroup_storage
-        return sums <= 64 and paired and whole and fits_memory and one.workgroup <= ctx.max_threads
+    def fits(tuning: RowsTuning) -> bool:
+        sums = tuning.outputs * at_a_time(ctx.max_rows, tuning.rows)
+        paired = not shape.gate or tuning.outputs > 1
+        whole = not shape.int8_out or tuning.for_rows(ctx.max_rows).outputs_of_gate % 32 == 0
+        fits_memory = tuning.storage(ctx.max_rows, shape.k) <= ctx.workgroup_storage
+        return (
+            sums <= 64 and paired and whole and fits_memory and tuning.workgroup <= ctx.max_threads
+        )
 
     to_int8 = " to int8" if shape.int8_out else ""
     return ctx.tuning_key(

@@ -166,11 +166,11 @@ def row_tuning(
 ) -> TuningKey[MatvecTuning]:
     """Return the tuning key of a product with blocks along K or unquantized weights."""
 
-    def fits(one: MatvecTuning) -> bool:
-        needed = staged_bytes(k, int8=int8, partials=partials, workgroup=one.workgroup)
-        whole = not output.int8 or one.can_quantize_output()
-        whole = whole and (output.down is None or one.can_multiply_output())
-        return whole and needed <= ctx.workgroup_storage and one.workgroup <= ctx.max_threads
+    def fits(tuning: MatvecTuning) -> bool:
+        needed = staged_bytes(k, int8=int8, partials=partials, workgroup=tuning.workgroup)
+        whole = not output.int8 or tuning.can_quantize_output()
+        whole = whole and (output.down is None or tuning.can_multiply_output())
+        return whole and needed <= ctx.workgroup_storage and tuning.workgroup <= ctx.max_threads
 
     return ctx.tuning_key(
         f"matmul matvec.{variant} {outputs}x{k}{' to int8' if output.int8 else ''}",

@@ -150,7 +150,7 @@ def quantize_rows(
         tuning_key = ctx.tuning_key(
             f"norm quantize_rows.norm {target.k}, {ctx.max_rows} rows",
             NORM_TUNING,
-            (one for one in NORM_CANDIDATES if one.workgroup <= ctx.max_threads),
+            (candidate for candidate in NORM_CANDIDATES if candidate.workgroup <= ctx.max_threads),
         )
         record = QuantizeRows(
             threads=tuning_key.used.workgroup,

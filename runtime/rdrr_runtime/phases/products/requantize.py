@@ -88,7 +88,7 @@ def scratch_bytes(weight: GpuWeight, max_binding: int) -> int:
 
 def shared_bytes(weights: Iterable[GpuWeight], max_binding: int) -> int:
     """Return the bytes of a shared buffer for any of some matrices, or for those of a phase."""
-    most = max((scratch_bytes(one, max_binding) for one in weights), default=0)
+    most = max((scratch_bytes(weight, max_binding) for weight in weights), default=0)
     several = MAX_MATRICES * (most + ALIGNMENT) if most else 0
     return max(most, min(several, SCRATCH_BYTES, max_binding))
 
@@ -124,7 +124,7 @@ def requantized(
         Part(scratch.range(0, FORMATS[TYPE].size(rows, units)), source.first_row + first, rows)
         for source, first, rows in pieces
     )
-    made = replace(
+    rounded = replace(
         weight,
         dtype=DTYPES[TYPE],
         layout=Layout.ROW,
@@ -134,10 +134,10 @@ def requantized(
         units_first=False,
     )
     phases = tuple(
-        _phase(weight, source, first, made, part, label)
+        _phase(weight, source, first, rounded, part, label)
         for (source, first, _), part in zip(pieces, parts, strict=True)
     )
-    return Requantized(made, phases)
+    return Requantized(rounded, phases)
 
 
 def _units(k: int) -> int:
@@ -160,16 +160,16 @@ def _pieces(weight: GpuWeight, fit: int) -> Iterator[tuple[Part, int, int]]:
 
 
 def _phase(
-    weight: GpuWeight, source: Part, first: int, made: GpuWeight, part: Part, label: str
+    weight: GpuWeight, source: Part, first: int, rounded: GpuWeight, part: Part, label: str
 ) -> Phase:
     bound = BoundWeights((weight,), (source,))
-    pairs = made.units // 2
+    pairs = rounded.units // 2
     record = Requantize(
         variant=f"{bound.types}.column" if weight.by_column else bound.types,
         first=first,
         outputs=part.rows,
         pairs=pairs,
-        target_scales=made.plane_offsets(part).scales or 0,
+        target_scales=rounded.plane_offsets(part).scales or 0,
         **bound.fields,
     )
     items = -(-part.rows // OUTPUTS) * -(-pairs // 2)

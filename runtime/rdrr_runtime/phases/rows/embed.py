@@ -95,10 +95,10 @@ def embed(
     tuning_key = ctx.tuning_key(
         f"dequant embed.{dtype} {table.n}x{table.k}, {ctx.max_rows} rows",
         EmbedTuning(),
-        (one for one in CANDIDATES if one.workgroup <= ctx.max_threads),
+        (candidate for candidate in CANDIDATES if candidate.workgroup <= ctx.max_threads),
     )
     beside = {} if cleared is None else {"cleared": cleared}
-    made = []
+    phases = []
     for bound in bind_parts(table):
         part = bound.parts[0]
         record = EmbedRecord(
@@ -117,5 +117,5 @@ def embed(
         )
         buffers = {"current": ctx.state.step, "x": x, **beside, **bound.buffers}
         work = Work(-(-units // tuning_key.used.workgroup), 1)
-        made.append(Phase(record, buffers, work, label, (tuning_key,)))
-    return made
+        phases.append(Phase(record, buffers, work, label, (tuning_key,)))
+    return phases

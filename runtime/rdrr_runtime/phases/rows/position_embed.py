@@ -58,7 +58,7 @@ def position_embed(
     need_multiple(f"{label}: hidden size", table.k, 4)
     ctx.need_values(f"{label}: x", x, ctx.max_rows * table.k)
     units = half_units(table.k)
-    made = []
+    phases = []
     for bound in bind_parts(table):
         part = bound.parts[0]
         record = PositionEmbedRecord(
@@ -73,5 +73,5 @@ def position_embed(
             **bound.fields,
         )
         buffers = {"current": ctx.state.step, "x": x, **bound.buffers}
-        made.append(Phase(record, buffers, Work(-(-units // THREADS), 1), label))
-    return made
+        phases.append(Phase(record, buffers, Work(-(-units // THREADS), 1), label))
+    return phases

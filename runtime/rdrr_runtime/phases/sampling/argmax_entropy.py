@@ -69,4 +69,4 @@ def argmax_entropy(
 def unpack(picks: npt.NDArray[np.uint8]) -> tuple[list[int], npt.NDArray[np.float32]]:
     """Return the ids and the entropies (nats, f32 [rows]) from the bytes of `picks`."""
     words = picks.view(np.uint32).reshape(-1, 2)
-    return [int(one) for one in words[:, 0]], words[:, 1].copy().view(np.float32)
+    return [int(word) for word in words[:, 0]], words[:, 1].copy().view(np.float32)

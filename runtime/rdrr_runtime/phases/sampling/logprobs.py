@@ -121,12 +121,12 @@ def unpack(
     return [
         TokenLogprobs(
             token_id,
-            float(own[1] - own[0]),
+            float(values[1] - values[0]),
             tuple(
-                (int(bits[at + 1]), float(own[at] - own[0]))
+                (int(bits[at + 1]), float(values[at] - values[0]))
                 for at in range(2, 2 + 2 * top, 2)
                 if bits[at + 1] < vocabulary
             ),
         )
-        for token_id, bits, own in zip(ids, words, numbers, strict=True)
+        for token_id, bits, values in zip(ids, words, numbers, strict=True)
     ]

@@ -108,7 +108,7 @@ def sample(
     gumbel = Phase(last, {**end, "best": buffers.best}, work, f"{label}.gumbel")
     return [
         Phase(first, {**shared, **tokens, "mask": buffers.mask}, work, f"{label}.scores"),
-        *(Phase(select, one, work, f"{label}.select") for one in searching),
+        *(Phase(select, buffers, work, f"{label}.select") for buffers in searching),
         gumbel,
         choose_best(state, gumbel, picks=picks, sampler=buffers, label=f"{label}.choose"),
     ]

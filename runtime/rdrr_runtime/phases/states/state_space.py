@@ -283,7 +283,7 @@ def chunk_refusal(ctx: OpContext, sizes: StateSpaceSizes) -> str | None:
 def _scan_columns(ctx: OpContext, sizes: StateSpaceSizes) -> int | None:
     """Return the columns of an item of the scan; None if none fit the workgroup memory."""
     limit, columns = ctx.workgroup_storage, columns_of(sizes.head_dim)
-    return next((one for one in columns if _scan_storage(sizes, one) <= limit), None)
+    return next((count for count in columns if _scan_storage(sizes, count) <= limit), None)
 
 
 def _scan_storage(sizes: StateSpaceSizes, columns: int) -> int:

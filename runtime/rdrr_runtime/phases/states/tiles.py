@@ -22,12 +22,12 @@ COLUMNS = (16, 8, 4)
 
 def lanes_of(rows: int) -> int:
     """Return the threads that share 4 columns of a state with `rows` rows, a multiple of 4."""
-    return next(one for one in LANES if rows % one == 0)
+    return next(lanes for lanes in LANES if rows % lanes == 0)
 
 
 def columns_of(width: int) -> tuple[int, ...]:
     """Return the columns that an item may have of a state with `width`, the best first."""
-    return tuple(one for one in COLUMNS if width % one == 0)
+    return tuple(columns for columns in COLUMNS if width % columns == 0)
 
 
 def chunks_of(rows: int) -> int:

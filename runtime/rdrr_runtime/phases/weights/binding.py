@@ -41,14 +41,14 @@ class BoundWeights:
     @property
     def types(self) -> str:
         """Storage types of the matrices, as part of a variant's name, e.g. `q4_k,q6_k`."""
-        return ",".join(one.dtype.name.lower() for one in self.weights)
+        return ",".join(weight.dtype.name.lower() for weight in self.weights)
 
     @property
     def fields(self) -> dict[str, Any]:
         """Field values of a `WeightsRecord`."""
         pairs = zip(self.weights, self.parts, strict=True)
         return {
-            "formats": tuple(one.form for one in self.weights),
+            "formats": tuple(weight.form for weight in self.weights),
             "planes": tuple(one.plane_offsets(part) for one, part in pairs),
         }
 
@@ -61,8 +61,8 @@ class BoundWeights:
 def bind_whole(weights: Iterable[GpuWeight]) -> BoundWeights:
     """Bind whole matrices, each of which has only one part."""
     weights = tuple(weights)
-    assert all(len(one.parts) == 1 for one in weights), "refusals exclude matrices in parts"
-    return BoundWeights(weights, tuple(one.parts[0] for one in weights))
+    assert all(len(weight.parts) == 1 for weight in weights), "refusals exclude matrices in parts"
+    return BoundWeights(weights, tuple(weight.parts[0] for weight in weights))
 
 
 def bind_parts(weight: GpuWeight) -> tuple[BoundWeights, ...]:

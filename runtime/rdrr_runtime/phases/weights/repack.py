@@ -157,6 +157,6 @@ def _step(
     planes = weight.plane_offsets(part)
     record = _record(weight)
     buffers = {"blocks": chunk.blocks, "planes": part.slice, "chunk": chunk.target}
-    begin = [one or 0 for one in (planes.high, planes.scales, planes.super_scales)]
+    begin = [offset or 0 for offset in (planes.high, planes.scales, planes.super_scales)]
     phase = Phase(record, buffers, Work(-(-threads // WORKGROUP)), f"{label}.repack")
     return RepackStep(np.array([*target, part.rows, *begin], np.uint32), phase)

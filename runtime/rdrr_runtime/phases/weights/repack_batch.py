@@ -64,11 +64,11 @@ class RepackBatch:
 
     def add(self, steps: Iterator[RepackStep]) -> None:
         """Add the steps that repack the chunk that was staged last."""
-        for one in steps:
+        for step in steps:
             if len(self._dispatches) == STEPS:
                 self._submit()  # the rows stay in the staging buffer
-            self._words[len(self._dispatches), : one.target.size] = one.target
-            phase = replace(one.phase, buffers={**one.phase.buffers, "chunk": self._target()})
+            self._words[len(self._dispatches), : step.target.size] = step.target
+            phase = replace(step.phase, buffers={**step.phase.buffers, "chunk": self._target()})
             self._dispatches.append(as_dispatch(phase))
 
     def send(self) -> None:
