@@ -100,7 +100,7 @@ lint: $(VENV)/installed-dev ## Check style, format and the direction of imports.
 types: $(VENV)/installed-dev ## Check the types.
 	$(BIN)/mypy
 
-check: lint types test ## Check style, imports and types, and run all tests.
+check: lint types test ## Check style, imports and types, and run the tests.
 
 wheel: $(VENV)/installed-dev ## Build the wheel and the source archive in dist, and check both.
 	rm -rf $(DIST)
