@@ -34,6 +34,6 @@ def broken_links(folder: Path) -> str | None:
     if not folder.is_dir():
         return None
     names = sorted(
-        entry.name for entry in folder.iterdir() if entry.is_symlink() and not entry.exists()
+        path.name for path in folder.iterdir() if path.is_symlink() and not path.exists()
     )
     return f"broken links: {', '.join(names[:8])}" if names else None

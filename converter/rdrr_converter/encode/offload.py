@@ -157,9 +157,7 @@ def _encode_blocks(
         done.append((blocks, fallback))
     if len(done) == 1:
         return done[0]
-    return np.concatenate([result[0] for result in done]), np.concatenate(
-        [result[1] for result in done]
-    )
+    return np.concatenate([part[0] for part in done]), np.concatenate([part[1] for part in done])
 
 
 def _widened(weights: Weights) -> npt.NDArray[np.float32]:

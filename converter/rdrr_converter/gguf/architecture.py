@@ -134,24 +134,21 @@ class GgufArchitecture:
 
     def llama_name(self, name: str) -> str | None:
         """Return llama.cpp's name of a tensor, given its Hugging Face name; None if it has none."""
-        of_layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)
+        layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)
         whole = next(
-            (theirs for theirs, ours in self.whole.items() if of_layer and ours == of_layer[2]),
-            None,
+            (theirs for theirs, ours in self.whole.items() if layer and ours == layer[2]), None
         )
-        if of_layer is not None and whole is not None:
-            return f"blk.{of_layer[1]}.{whole}"
+        if layer is not None and whole is not None:
+            return f"blk.{layer[1]}.{whole}"
         stem, _, ending = name.rpartition(".")
         if ending not in ("weight", "bias"):  # sinks and biases of routers have no such ending
             stem, ending = name, "bias" if name.endswith("_bias") else "weight"
         match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
         names, part = (self.outside, stem) if match is None else (self.layer, match[2])
-        translated = _theirs(names, part)
-        if translated is None or (name.endswith(".bias") and not self.biases):
+        named = _theirs(names, part)
+        if named is None or (name.endswith(".bias") and not self.biases):
             return None
-        return (
-            f"{translated}.{ending}" if match is None else f"blk.{match[1]}.{translated}.{ending}"
-        )
+        return f"{named}.{ending}" if match is None else f"blk.{match[1]}.{named}.{ending}"
 
     def _part(self, theirs: str) -> str | None:
         """Return Hugging Face's name of a module; the oldest files have one tensor per expert."""
