@@ -57,9 +57,9 @@ def _check_profile(options: PackageOptions) -> None:
         raise _contradiction("quantize", " or ".join(recipes), options.quantize)
     if options.profile != DOPPLER:
         return
-    for option, expected, found in _doppler_requirements(options):
-        if found != expected:
-            raise _contradiction(option, expected, found)
+    for option, expected, value in _doppler_requirements(options):
+        if value != expected:
+            raise _contradiction(option, expected, value)
     for override in parse_overrides(options.tensor_types):
         if override.dtype.name not in DOPPLER_TYPES:
             raise _contradiction("tensor_types", ", ".join(DOPPLER_TYPES), override)

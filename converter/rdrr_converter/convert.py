@@ -258,12 +258,12 @@ def _check_graph(manifest: Manifest) -> tuple[str, ...]:
         return (f"not runnable here yet: {error}",)
     for use in (*graph.weights(), *(() if head is None else head.weights())):
         tensor = manifest.tensors.get(use.name)
-        found = None if tensor is None else list(tensor.shape)
-        if found != list(use.shape):
+        shape = None if tensor is None else list(tensor.shape)
+        if shape != list(use.shape):
             raise ConversionError(
                 "the graph expects another shape than the architecture file declares",
                 where=use.name,
                 expected=list(use.shape),
-                found=found,
+                found=shape,
             )
     return backend_notes(graph, manifest)

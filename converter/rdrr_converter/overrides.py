@@ -52,8 +52,8 @@ def parse_overrides(types: Mapping[str, str]) -> tuple[Override, ...]:
 
 def find_override(overrides: Iterable[Override], name: str, role: str) -> Override | None:
     """Return the last override that applies to a tensor; None if none does."""
-    found = [override for override in overrides if override.applies_to(name, role)]
-    return found[-1] if found else None
+    matching = [override for override in overrides if override.applies_to(name, role)]
+    return matching[-1] if matching else None
 
 
 def check_all_used(overrides: Iterable[Override], tensors: Mapping[str, str]) -> None:

@@ -324,8 +324,8 @@ def _importance(
     parts: Sequence[ModelTensor], matrix: ImportanceMatrix, *, tied: bool
 ) -> tuple[F32Array, ...]:
     """Return the importance of each part's columns; empty unless all parts have an entry."""
-    found = [matrix.columns(part.name, part.shape[-1], tied=tied) for part in parts]
-    known = tuple(columns for columns in found if columns is not None)
+    by_part = [matrix.columns(part.name, part.shape[-1], tied=tied) for part in parts]
+    known = tuple(columns for columns in by_part if columns is not None)
     return known if len(known) == len(parts) else ()
 
 

@@ -137,17 +137,17 @@ def find_architecture(
         UsageError: `override` names no supported architecture.
     """
     if override is not None:
-        found = find_by_name(override)
-        if found is None:
+        rule = find_by_name(override)
+        if rule is None:
             raise UsageError("unknown architecture", expected=_known(), found=override)
-        return found
+        return rule
     candidates = stated_names(config)
     inner = config.get("text_config")
     text_type = (inner if isinstance(inner, Mapping) else config).get("model_type")
     for name in candidates:
-        found = find_by_name(name, text_type)
-        if found is not None:
-            return found
+        rule = find_by_name(name, text_type)
+        if rule is not None:
+            return rule
     raise ConversionError(
         "unknown architecture",
         where=where,
@@ -201,13 +201,13 @@ def find_by_name(name: str, text_type: object = None) -> ArchitectureRule | None
             same class.
     """
     plain, classes = plain_name(ALIASES.get(plain_name(name), name)), _with_same_body(name)
-    found = [
+    rules = [
         rule
         for rule in ARCHITECTURES
         if not classes.isdisjoint(rule.classes) or plain in map(plain_name, _own(rule))
     ]
-    inner = (rule for rule in found if text_type in _own(rule))
-    return next(inner, next(iter(found), None))
+    inner = (rule for rule in rules if text_type in _own(rule))
+    return next(inner, next(iter(rules), None))
 
 
 def _with_same_body(name: str) -> frozenset[str]:

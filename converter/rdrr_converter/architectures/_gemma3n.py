@@ -26,19 +26,19 @@ SPARSE_LAYERS, SPARSITY = 10, 0.95
 
 def streams(config: Config) -> int:
     """Rule: the number of parallel residual streams."""
-    found = config.integer("altup_num_inputs")
-    if not 2 <= found <= MOST_STREAMS:
-        raise config.fault("altup_num_inputs", f"2 to {MOST_STREAMS}", found)
+    inputs = config.integer("altup_num_inputs")
+    if not 2 <= inputs <= MOST_STREAMS:
+        raise config.fault("altup_num_inputs", f"2 to {MOST_STREAMS}", inputs)
     config.get("altup_coef_clip")  # only training clips
-    return found
+    return inputs
 
 
 def active_stream(config: Config) -> int:
     """Rule: the stream that the layers read."""
-    found = count("altup_active_idx")(config)
-    if found >= streams(config):
-        raise config.fault("altup_active_idx", f"less than {streams(config)}", found)
-    return found
+    active = count("altup_active_idx")(config)
+    if active >= streams(config):
+        raise config.fault("altup_active_idx", f"less than {streams(config)}", active)
+    return active
 
 
 def sparsity(config: Config) -> tuple[float, ...] | None:
@@ -48,12 +48,12 @@ def sparsity(config: Config) -> tuple[float, ...] | None:
         sparse = SPARSE_LAYERS if layers > SPARSE_LAYERS else 0
         stated = [SPARSITY] * sparse + [0.0] * (layers - sparse)
     is_sound = isinstance(stated, list) and all(
-        type(one) in (int, float) and 0 <= one < 1 for one in stated
+        type(share) in (int, float) and 0 <= share < 1 for share in stated
     )
     if not is_sound or len(stated) < layers:
         raise config.fault("activation_sparsity_pattern", f"{layers} shares below 1", stated)
-    found = tuple(float(one) for one in stated[:layers])
-    return found if any(found) else None
+    shares = tuple(float(share) for share in stated[:layers])
+    return shares if any(shares) else None
 
 
 def inner(config: Config) -> int:
@@ -61,7 +61,7 @@ def inner(config: Config) -> int:
     stated = config.get("intermediate_size")
     if not isinstance(stated, list):
         return config.integer("intermediate_size")
-    if not stated or any(one != stated[0] or type(one) is not int for one in stated):
+    if not stated or any(size != stated[0] or type(size) is not int for size in stated):
         raise config.fault("intermediate_size", "the same size in all layers", stated)
     return int(stated[0])
 
@@ -125,7 +125,7 @@ def exported(config: Keys, manifest: Manifest, _: Collection[str]) -> Keys:
     """Return the keys of Gemma 3n."""
     sizes, blocks = manifest.architecture, manifest.inference
     sparsity = blocks.ffn.activation_sparsity or (0.0,) * sizes.num_layers
-    found = config | {
+    keys = config | {
         **exported_inputs(manifest),
         "activation_sparsity_pattern": list(sparsity),
         "altup_active_idx": sizes.altup_active_index,
@@ -134,4 +134,4 @@ def exported(config: Keys, manifest: Manifest, _: Collection[str]) -> Keys:
         "laurel_rank": sizes.laurel_rank,
         "layer_types": config.get("layer_types") or uniform_types(config),
     }
-    return without_usual_keys(found)
+    return without_usual_keys(keys)

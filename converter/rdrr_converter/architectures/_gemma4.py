@@ -87,10 +87,10 @@ def count(key: str) -> Callable[[Config], int]:
     """Rule: a whole number that may be 0; absent means 0."""
 
     def read(config: Config) -> int:
-        found = config.get(key) or 0
-        if type(found) is not int or found < 0:
-            raise config.fault(key, "a whole number", found)
-        return found
+        value = config.get(key) or 0
+        if type(value) is not int or value < 0:
+            raise config.fault(key, "a whole number", value)
+        return value
 
     return read
 
@@ -101,10 +101,10 @@ def shared_layers(config: Config) -> int:
     Raises:
         SourceError: No layer is left that has keys of its own.
     """
-    found = count("num_kv_shared_layers")(config)
-    if found >= config.layers:
-        raise config.fault("num_kv_shared_layers", f"less than {config.layers}", found)
-    return found
+    layers = count("num_kv_shared_layers")(config)
+    if layers >= config.layers:
+        raise config.fault("num_kv_shared_layers", f"less than {config.layers}", layers)
+    return layers
 
 
 def layers_with_keys(config: Config) -> range:
@@ -194,9 +194,9 @@ def is_causal(config: Config) -> bool:
     Raises:
         SourceError: All attention goes both ways.
     """
-    found = config.get("use_bidirectional_attention")
-    if found not in (None, False, "vision"):
-        raise config.fault("use_bidirectional_attention", "vision or null", found)
+    stated = config.get("use_bidirectional_attention")
+    if stated not in (None, False, "vision"):
+        raise config.fault("use_bidirectional_attention", "vision or null", stated)
     return True
 
 
@@ -254,14 +254,14 @@ def _common_sizes(config: Config, stated: Any) -> tuple[Any, Any]:
     globals_ = {layer for layer, kind in enumerate(types) if kind == FULL}
     known = {"head_dim", "num_key_value_heads"}
     is_sound = isinstance(stated, dict) and all(
-        isinstance(one, dict) and set(one) <= known and str(layer).isdecimal()
-        for layer, one in stated.items()
+        isinstance(entry, dict) and set(entry) <= known and str(layer).isdecimal()
+        for layer, entry in stated.items()
     )
     sizes = list(stated.values()) if is_sound else []
     if (
         not is_sound
-        or {int(one) for one in stated} != globals_
-        or any(one != sizes[0] for one in sizes)
+        or {int(layer) for layer in stated} != globals_
+        or any(entry != sizes[0] for entry in sizes)
     ):
         raise config.fault(
             "per_layer_config",
@@ -280,7 +280,7 @@ def exported(config: Keys, manifest: Manifest, names: Collection[str]) -> Keys:
     local = {"rope_type": "default", "rope_theta": config.pop("rope_local_base_freq", None)}
     with_keys = sum(name.endswith(".self_attn.k_proj.weight") for name in names)
     with_values = sum(name.endswith(".self_attn.v_proj.weight") for name in names)
-    found = config | {
+    keys = config | {
         **exported_inputs(manifest),
         "attention_k_eq_v": with_values < with_keys,
         "enable_moe_block": moe is not None,
@@ -291,12 +291,12 @@ def exported(config: Keys, manifest: Manifest, names: Collection[str]) -> Keys:
         "use_double_wide_mlp": manifest.inference.ffn.use_double_wide_mlp,
     }
     if moe is not None:
-        found |= {
+        keys |= {
             "moe_intermediate_size": moe.expert_intermediate_size,
             "num_experts": moe.num_experts,
             "top_k_experts": moe.num_experts_per_token,
         }
-    return without_usual_keys(found)
+    return without_usual_keys(keys)
 
 
 def exported_inputs(manifest: Manifest) -> Keys:

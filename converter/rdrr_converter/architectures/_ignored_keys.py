@@ -320,5 +320,5 @@ def is_ignored_in_rope(key: str, value: object) -> bool:
 def _is_one_of(value: object, harmless: tuple[object, ...]) -> bool:
     # 1 == True in Python, but not in a configuration.
     return any(
-        value == one and isinstance(one, bool) == isinstance(value, bool) for one in harmless
+        value == other and isinstance(other, bool) == isinstance(value, bool) for other in harmless
     )

@@ -80,9 +80,9 @@ def stated_as(key: str, value: object, *accepted: str) -> Callable[[Config], obj
     """
 
     def rule(config: Config) -> object:
-        found = config.get(key)
-        if found is not None and found not in accepted:
-            raise config.fault(key, " or ".join(accepted), found)
+        stated = config.get(key)
+        if stated is not None and stated not in accepted:
+            raise config.fault(key, " or ".join(accepted), stated)
         return value
 
     return rule
@@ -134,10 +134,10 @@ def limited_groups(key: str) -> Callable[[Config], int | None]:
     grouped = optional_groups(key)
 
     def rule(config: Config) -> int | None:
-        method, found = config.get("topk_method"), grouped(config)
+        method, groups = config.get("topk_method"), grouped(config)
         if method not in ("greedy", "group_limited_greedy"):
             raise config.fault("topk_method", "greedy or group_limited_greedy", method)
-        return found if method == "group_limited_greedy" else None
+        return groups if method == "group_limited_greedy" else None
 
     return rule
 

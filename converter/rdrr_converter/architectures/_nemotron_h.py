@@ -57,7 +57,7 @@ def single_branches(config: Config) -> tuple[str, ...]:
     unused = _UNUSED if EXPERTS in kinds else (*_OF_EXPERTS, *_UNUSED)
     for key in unused:
         config.get(key)
-    return tuple(FEED_FORWARD if one == EXPERTS else one for one in kinds)
+    return tuple(FEED_FORWARD if kind == EXPERTS else kind for kind in kinds)
 
 
 def kinds_of_layers(config: Config) -> tuple[str, ...]:
@@ -66,19 +66,19 @@ def kinds_of_layers(config: Config) -> tuple[str, ...]:
     Raises:
         SourceError: Both are absent, one has a type that is not known, or they differ.
     """
-    found = {}
+    by_key = {}
     for key in ("layers_block_type", "layer_types", "hybrid_override_pattern"):
         stated = config.get(key)
         if stated is None:
             continue
-        unknown = [one for one in stated if one not in TYPES]
+        unknown = [kind for kind in stated if kind not in TYPES]
         if not stated or unknown:
             raise config.fault(key, f"layers of the types {', '.join(TYPES)}", unknown or stated)
-        found[key] = tuple(TYPES[one] for one in stated)
-    if len(set(found.values())) != 1:
-        expected = "one list of layers" if found else "layers_block_type"
-        raise config.fault("hybrid_override_pattern", expected, list(found) or None)
-    return next(iter(found.values()))
+        by_key[key] = tuple(TYPES[kind] for kind in stated)
+    if len(set(by_key.values())) != 1:
+        expected = "one list of layers" if by_key else "layers_block_type"
+        raise config.fault("hybrid_override_pattern", expected, list(by_key) or None)
+    return next(iter(by_key.values()))
 
 
 def layer_count(config: Config) -> int:
@@ -108,8 +108,8 @@ def layers_of(kind: str) -> Callable[[Config], Collection[int]]:
 
 def head_width(config: Config) -> int:
     """Default: the width of a head has another key in the first models."""
-    found: int = config.get("attention_head_dim") or 128
-    return found
+    width: int = config.get("attention_head_dim") or 128
+    return width
 
 
 latent_size = read.optional_integer("moe_latent_size")

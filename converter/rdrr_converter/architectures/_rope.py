@@ -51,7 +51,7 @@ def read_partial_rope(config: Config) -> dict[str, object]:
     their rules do not read that key.
     """
     parameters = _parameters(config, FULL)
-    inner, outer = (one.optional_number("partial_rotary_factor") for one in (parameters, config))
+    inner, outer = (part.optional_number("partial_rotary_factor") for part in (parameters, config))
     partial = outer if inner is None else inner
     block = _fields(parameters, config, "global")
     return {**block, "partial_rotary_factor": None if partial == 1.0 else partial}
@@ -177,10 +177,10 @@ def _parameters(config: Config, layer_type: str) -> Config:
         raise config.fault("rope_scaling", "an object", scaling)
     path = "rope_parameters" if stated or not scaling else "rope_scaling"
     if layer_type in stated or any(isinstance(value, dict) for value in stated.values()):
-        found = config.part(path, stated).get(layer_type) or {}
-        if not isinstance(found, dict):
-            raise config.fault(f"rope_parameters.{layer_type}", "an object", found)
-        stated, path = found, f"{path}.{layer_type}"
+        of_type = config.part(path, stated).get(layer_type) or {}
+        if not isinstance(of_type, dict):
+            raise config.fault(f"rope_parameters.{layer_type}", "an object", of_type)
+        stated, path = of_type, f"{path}.{layer_type}"
     elif layer_type == SLIDING:
         stated, path = {}, f"{path}.{layer_type}"
     if layer_type == FULL:
@@ -188,8 +188,8 @@ def _parameters(config: Config, layer_type: str) -> Config:
         stated = {**scaling, **stated}
     theta = "rope_theta" if layer_type == FULL else "rope_local_base_freq"
     older = {"rope_theta": config.get(theta)}
-    found = {**older, **{key: value for key, value in stated.items() if value is not None}}
-    return config.part(path, found)
+    values = {**older, **{key: value for key, value in stated.items() if value is not None}}
+    return config.part(path, values)
 
 
 def _check_same(config: Config, stated: Mapping[str, Any], scaling: Mapping[str, Any]) -> None:
@@ -259,10 +259,12 @@ _NAMES = {
 
 
 def _sections(parameters: Config) -> tuple[int, ...]:
-    found = parameters.get("mrope_section")
-    if not isinstance(found, list) or any(type(size) is not int or size < 0 for size in found):
-        raise parameters.fault("mrope_section", "a list of sizes", found)
-    return tuple(found)
+    sections = parameters.get("mrope_section")
+    if not isinstance(sections, list) or any(
+        type(size) is not int or size < 0 for size in sections
+    ):
+        raise parameters.fault("mrope_section", "a list of sizes", sections)
+    return tuple(sections)
 
 
 def temperature_scale(config: Config) -> float | None:

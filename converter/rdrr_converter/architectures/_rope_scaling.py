@@ -44,19 +44,19 @@ def _yarn(parameters: Config, config: Config) -> dict[str, object]:
     """Read YaRN, with the attention factor if it differs from the paper's, 0.1 ln(factor) + 1."""
     factor = parameters.number("factor")
     usual = yarn_mscale(factor, 1.0)
-    found = parameters.optional_number("attention_factor")
+    attention = parameters.optional_number("attention_factor")
     scale, all_dim = parameters.get("mscale"), parameters.get("mscale_all_dim")
-    if found is None and scale and all_dim:
+    if attention is None and scale and all_dim:
         scale, all_dim = parameters.number("mscale"), parameters.number("mscale_all_dim")
-        found = yarn_mscale(factor, scale) / yarn_mscale(factor, all_dim)
-    is_usual = found is None or isclose(found, usual, rel_tol=1e-6)
+        attention = yarn_mscale(factor, scale) / yarn_mscale(factor, all_dim)
+    is_usual = attention is None or isclose(attention, usual, rel_tol=1e-6)
     truncate = {"truncate": False} if parameters.get("truncate") is False else {}
     return {
         "beta_fast": parameters.optional_number("beta_fast") or 32.0,
         "beta_slow": parameters.optional_number("beta_slow") or 1.0,
         "yarn_context": _original_context(parameters, config),
         **truncate,
-        **({} if is_usual else {"yarn_attention": found}),
+        **({} if is_usual else {"yarn_attention": attention}),
     }
 
 
@@ -94,11 +94,11 @@ def _corrected_longrope(parameters: Config, config: Config) -> dict[str, object]
 
 
 def _factors(parameters: Config, key: str) -> tuple[float, ...]:
-    found = parameters.get(key)
-    is_list = isinstance(found, list) and len(found) > 0
-    if not is_list or any(type(one) not in (int, float) or not one > 0 for one in found):
-        raise parameters.fault(key, "a list of positive numbers", found)
-    return tuple(float(one) for one in found)
+    factors = parameters.get(key)
+    is_list = isinstance(factors, list) and len(factors) > 0
+    if not is_list or any(type(factor) not in (int, float) or not factor > 0 for factor in factors):
+        raise parameters.fault(key, "a list of positive numbers", factors)
+    return tuple(float(factor) for factor in factors)
 
 
 def _check_usual(

@@ -65,12 +65,12 @@ class StateSpaceKeys:
             width = round(whole) if width is None else width
         if width is None:
             width = heads * config.integer(self.head_dim)
-        own = width // heads if stated in (None, "auto") else stated
-        if type(own) is not int or heads * own != width:
+        head_width = width // heads if stated in (None, "auto") else stated
+        if type(head_width) is not int or heads * head_width != width:
             raise config.fault(self.head_dim, f"{width} over {heads} heads", stated)
-        found = config.get(self.activation)
-        if found not in ("silu", "swish"):
-            raise config.fault(self.activation, "silu", found)
+        activation = config.get(self.activation)
+        if activation not in ("silu", "swish"):
+            raise config.fault(self.activation, "silu", activation)
         return width
 
     def sizes(self) -> Block:
@@ -89,7 +89,7 @@ class StateSpaceKeys:
         if block is None or sizes.ssm_num_heads is None or sizes.ssm_head_dim is None:
             return {}
         width = sizes.ssm_num_heads * sizes.ssm_head_dim
-        found: dict[str, Any] = {
+        keys: dict[str, Any] = {
             self.heads: sizes.ssm_num_heads,
             self.head_dim: sizes.ssm_head_dim,
             self.groups: sizes.ssm_num_groups,
@@ -98,11 +98,11 @@ class StateSpaceKeys:
         }
         if block.least_step or block.most_step is not None:  # JSON has no infinity
             most = {"__float__": "Infinity"} if block.most_step is None else block.most_step
-            found["time_step_limit"] = [block.least_step, most]
+            keys["time_step_limit"] = [block.least_step, most]
         if self.expand and not self.width:
             factor = width / sizes.hidden_size
-            found[self.expand] = int(factor) if factor == int(factor) else factor
-        return found
+            keys[self.expand] = int(factor) if factor == int(factor) else factor
+        return keys
 
     def dimensions(self) -> Mapping[str, Callable[[Config], int]]:
         """Return the words for the shapes of `tensors`."""
@@ -177,10 +177,10 @@ def step_limits(config: Config) -> tuple[float, float | None]:
     stated = config.get("time_step_limit")
     if stated is None:
         return 0.0, None
-    limits = [_number(one) for one in stated] if isinstance(stated, (list, tuple)) else []
+    limits = [_number(limit) for limit in stated] if isinstance(stated, (list, tuple)) else []
     if len(limits) != 2 or None in limits:
         raise config.fault("time_step_limit", "two numbers", stated)
-    least, most = (float(one or 0.0) for one in limits)
+    least, most = (float(limit or 0.0) for limit in limits)
     if not 0.0 <= least < most:
         raise config.fault("time_step_limit", "two numbers from 0 on, in order", stated)
     return least, None if isinf(most) else most
@@ -204,4 +204,4 @@ def of_type(
     types: Callable[[Config], tuple[str, ...]], kind: str
 ) -> Callable[[Config], Collection[int]]:
     """Return the rule for the layers of one type, given the rule for all types."""
-    return lambda config: [at for at, own in enumerate(types(config)) if own == kind]
+    return lambda config: [at for at, layer_type in enumerate(types(config)) if layer_type == kind]

@@ -249,13 +249,13 @@ class ArchitectureRule:
         form = _EXPERT.sub("{expert}", _INDEX.sub("{layer}", name))
         stem, _, ending = form.rpartition(".")
         if form in self.names:
-            found = self.names[form]
+            published = self.names[form]
         elif stem in self.names:
-            found = f"{self.names[stem]}.{ending}"
+            published = f"{self.names[stem]}.{ending}"
         else:
             return name
-        found = found.replace("{layer}", layer[0]) if layer else found
-        return found.replace("{expert}", expert[0]) if expert else found
+        published = published.replace("{layer}", layer[0]) if layer else published
+        return published.replace("{expert}", expert[0]) if expert else published
 
     def row_names(self, name: str, count: int) -> tuple[str, ...]:
         """Return the names of the rows of a tensor in checkpoints; empty if it is one tensor.
@@ -265,11 +265,11 @@ class ArchitectureRule:
             count: Number of rows.
         """
         index = _INDEX.search(name)
-        found = self.rows.get(_INDEX.sub("{layer}", name))
-        if found is None:
+        template = self.rows.get(_INDEX.sub("{layer}", name))
+        if template is None:
             return ()
         layer = index[0] if index else "{layer}"
-        return tuple(found.format(layer=layer, row=row) for row in range(count))
+        return tuple(template.format(layer=layer, row=row) for row in range(count))
 
     def is_stored_transposed(self, name: str) -> bool:
         """Return whether a tensor of this name in a checkpoint is stored as [inputs, outputs].
@@ -277,11 +277,11 @@ class ArchitectureRule:
         Args:
             name: Name in a checkpoint of transformers, with any of the prefixes.
         """
-        matrices = (self.published_name(f"{one}.weight") for one in self.transposed)
-        stacks = (one.name for one in self.stacks if one.transposed)
-        own = {one.removeprefix(self.body) for one in (*matrices, *stacks)}
+        matrices = (self.published_name(f"{matrix}.weight") for matrix in self.transposed)
+        stacks = (stack.name for stack in self.stacks if stack.transposed)
+        transposed = {tensor.removeprefix(self.body) for tensor in (*matrices, *stacks)}
         plain = re.sub(r"(?<=\.)\d+(?=\.)", "{layer}", f".{name}")[1:]
-        return any(plain.removeprefix(prefix) in own for prefix in self.prefixes)
+        return any(plain.removeprefix(prefix) in transposed for prefix in self.prefixes)
 
     def is_transposed(self, name: str) -> bool:
         """Return whether checkpoints of transformers store a tensor as [inputs, outputs]."""

@@ -39,8 +39,8 @@ def read_checked() -> dict[str, CheckedArchitecture]:
         return {}
     data = json.loads(CHECKED_FILE.read_text(encoding="utf-8"))
     return {
-        name: CheckedArchitecture(tuple(one["models"]), one["errors"])
-        for name, one in data["architectures"].items()
+        name: CheckedArchitecture(tuple(entry["models"]), entry["errors"])
+        for name, entry in data["architectures"].items()
     }
 
 

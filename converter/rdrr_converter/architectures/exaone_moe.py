@@ -26,11 +26,11 @@ def sparse_layers(config: Config) -> tuple[int, ...]:
         SourceError: A key has an invalid value, or `is_moe_layer` marks other layers.
     """
     usual, stated = _mixtures.sparse_layers(config), _mixtures.stated_sparse_layers(config)
-    found = usual if stated is None else stated
-    marks, expected = config.get("is_moe_layer"), [at in found for at in range(config.layers)]
+    sparse = usual if stated is None else stated
+    marks, expected = config.get("is_moe_layer"), [at in sparse for at in range(config.layers)]
     if marks not in (None, expected):
         raise config.fault("is_moe_layer", f"{expected}", marks)
-    return found
+    return sparse
 
 
 def dense_layers(config: Config) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ def factors(config: Config, key: str, count: int) -> tuple[float, ...]:
     stated = config.get(key)
     if stated is None:
         return (1.0,) * count
-    numbers = isinstance(stated, list) and all(type(one) in (int, float) for one in stated)
+    numbers = isinstance(stated, list) and all(type(number) in (int, float) for number in stated)
     if not numbers or len(stated) != count:
         raise config.fault(key, f"{count} numbers", stated)
     return tuple(map(float, stated))
@@ -56,10 +56,10 @@ def _input_factor(config: Config, key: str, bias: str) -> float:
     Raises:
         SourceError: They have biases, to which the factor would not apply.
     """
-    found = factor(config, key)
-    if found != 1.0 and config.flag(bias):
-        raise config.fault(key, f"1, because {bias} is true", found)
-    return found
+    number = factor(config, key)
+    if number != 1.0 and config.flag(bias):
+        raise config.fault(key, f"1, because {bias} is true", number)
+    return number
 
 
 def attention_input(config: Config) -> float:
@@ -82,16 +82,16 @@ def projected(*indices: int) -> Callable[[Config], tuple[float, ...]]:
 
     def rule(config: Config) -> tuple[float, ...]:
         whole = _input_factor(config, "ssm_in_multiplier", "mamba_proj_bias")
-        found = factors(config, "ssm_multipliers", 5)
-        return tuple(whole * found[index] for index in indices)
+        multipliers = factors(config, "ssm_multipliers", 5)
+        return tuple(whole * multipliers[index] for index in indices)
 
     return rule
 
 
 def input_factors(config: Config) -> tuple[float, ...] | None:
     """Rule: the factors on x, B and C; None if all are 1."""
-    found = projected(1, 2, 3)(config)
-    return None if set(found) == {1.0} else found
+    multipliers = projected(1, 2, 3)(config)
+    return None if set(multipliers) == {1.0} else multipliers
 
 
 def feed_forward_factor(index: int) -> Callable[[Config], float]:

@@ -23,11 +23,11 @@ def sparse_layers(config: Config) -> tuple[int, ...]:
             something else.
     """
     stated = stated_sparse_layers(config)
-    found = tuple(range(1, config.layers)) if stated is None else stated
+    sparse = tuple(range(1, config.layers)) if stated is None else stated
     first = config.get("first_k_dense_replace")  # transformers does not read it
-    if first is not None and found != tuple(range(first, config.layers)):
+    if first is not None and sparse != tuple(range(first, config.layers)):
         raise config.fault("first_k_dense_replace", "the layers of mlp_layer_types", first)
-    return found
+    return sparse
 
 
 def dense_layers(config: Config) -> tuple[int, ...]:

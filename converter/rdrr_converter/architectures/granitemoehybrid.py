@@ -94,18 +94,18 @@ def exported(config: Keys, manifest: Manifest, _: Collection[str]) -> Keys:
     sizes, moe, blocks = manifest.architecture, manifest.moe_config, manifest.inference
     kinds = blocks.layer_pattern.layer_types or ("full_attention",) * sizes.num_layers
     plain = blocks.rope.unrotated_layers or ()
-    found = (
+    keys = (
         config
         | KEYS.exported(manifest)
         | {
-            "layer_types": ["mamba" if one == STATE_SPACE else "attention" for one in kinds],
+            "layer_types": ["mamba" if kind == STATE_SPACE else "attention" for kind in kinds],
             "position_embedding_type": None if plain else "rope",
         }
     )
     if moe is None:
         width = sizes.intermediate_size
-        return found | {"num_local_experts": 0, "shared_intermediate_size": width}
-    return found | {"shared_intermediate_size": moe.shared_expert_intermediate_size}
+        return keys | {"num_local_experts": 0, "shared_intermediate_size": width}
+    return keys | {"shared_intermediate_size": moe.shared_expert_intermediate_size}
 
 
 GRANITEMOEHYBRID = ArchitectureRule(

@@ -25,10 +25,10 @@ def of_all_layers(*keys: str) -> Callable[[Config], int]:
 
     def rule(config: Config) -> int:
         key = next((key for key in keys if config.get(key) is not None), keys[0])
-        found = config.get(key)
-        values = set(map(str, found)) if isinstance(found, list) else {str(found)}
+        stated = config.get(key)
+        values = set(map(str, stated)) if isinstance(stated, list) else {str(stated)}
         if len(values) != 1 or not values.copy().pop().isdecimal():
-            raise config.fault(key, "one positive number for all layers", found)
+            raise config.fault(key, "one positive number for all layers", stated)
         return int(values.pop())
 
     return rule

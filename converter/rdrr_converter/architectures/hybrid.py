@@ -82,7 +82,9 @@ def linear_and_full(config: Config) -> tuple[str, ...]:
 
 def of_type(kind: str) -> Callable[[Config], Collection[int]]:
     """Return the rule for the layers of one type."""
-    return lambda config: [at for at, own in enumerate(linear_and_full(config)) if own == kind]
+    return lambda config: [
+        at for at, layer_type in enumerate(linear_and_full(config)) if layer_type == kind
+    ]
 
 
 def linear_attention() -> tuple[TensorRule, ...]:

@@ -27,8 +27,8 @@ def convolutions_and_full(config: Config) -> tuple[str, ...]:
     if stated is None:
         if full is not None and not isinstance(full, list):
             raise config.fault("full_attn_idxs", "a list of layers", full)
-        own = range(config.layers) if full is None else full
-        return tuple(FULL if layer in own else CONV for layer in range(config.layers))
+        full_layers = range(config.layers) if full is None else full
+        return tuple(FULL if layer in full_layers else CONV for layer in range(config.layers))
     known = isinstance(stated, list) and all(kind in (FULL, CONV) for kind in stated)
     if not known or len(stated) < config.layers:
         raise config.fault("layer_types", f"{config.layers} of {FULL} or {CONV}", stated)
@@ -38,7 +38,7 @@ def convolutions_and_full(config: Config) -> tuple[str, ...]:
 def layers_of(kind: str) -> Callable[[Config], Collection[int]]:
     """Return the rule for the layers of one type."""
     return lambda config: [
-        at for at, own in enumerate(convolutions_and_full(config)) if own == kind
+        at for at, layer_type in enumerate(convolutions_and_full(config)) if layer_type == kind
     ]
 
 
@@ -81,17 +81,17 @@ def exported(config: Keys, manifest: Manifest, _: Collection[str]) -> Keys:
     if types is None:
         return config
     lacking = ("rms_norm_eps", "hidden_act", "head_dim")
-    found = config | {"layer_types": list(types)}
-    return {key: value for key, value in found.items() if key not in lacking} | {
-        "norm_eps": found["rms_norm_eps"],
+    keys = config | {"layer_types": list(types)}
+    return {key: value for key, value in keys.items() if key not in lacking} | {
+        "norm_eps": keys["rms_norm_eps"],
         "conv_L_cache": manifest.architecture.linear_conv_kernel_dim,
     }
 
 
 def exported_dense(config: Keys, manifest: Manifest, names: Collection[str]) -> Keys:
     """Return the same for a model without experts, whose stated width is the width."""
-    found = exported(config, manifest, names)
-    return found if found is config else found | {"block_auto_adjust_ff_dim": False}
+    keys = exported(config, manifest, names)
+    return keys if keys is config else keys | {"block_auto_adjust_ff_dim": False}
 
 
 LFM2 = ArchitectureRule(

@@ -35,9 +35,9 @@ def sparse_layers(config: Config) -> tuple[int, ...]:
     stated, step = config.get("moe_layers"), config.integer("interleave_moe_layer_step")
     if stated is None:
         return tuple(range(step - 1, config.layers, step))
-    if not isinstance(stated, list) or not all(type(one) is int for one in stated):
+    if not isinstance(stated, list) or not all(type(layer) is int for layer in stated):
         raise config.fault("moe_layers", "a list of layers", stated)
-    return tuple(sorted(one for one in set(stated) if 0 <= one < config.layers))
+    return tuple(sorted(layer for layer in set(stated) if 0 <= layer < config.layers))
 
 
 def dense_layers(config: Config) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ def temperature(key: str) -> Callable[[Config], float | None]:
 
 
 def _has_experts(layer: int, names: Collection[str]) -> bool:
-    return any(f"model.layers.{layer}.{one.router}.weight" in names for one in EXPERT_NAMES)
+    return any(f"model.layers.{layer}.{experts.router}.weight" in names for experts in EXPERT_NAMES)
 
 
 def exported(config: Keys, manifest: Manifest, names: Collection[str]) -> Keys:

@@ -43,18 +43,18 @@ def width(config: Config) -> int:
     Raises:
         SourceError: `intermediate_size` states another one.
     """
-    found = KEYS.inner(config)
+    inner = KEYS.inner(config)
     config.get("norm_before_gate")  # Codestral states true, and its code applies the gate first
-    if config.get("intermediate_size") not in (None, found):
-        raise config.fault("intermediate_size", str(found), config.get("intermediate_size"))
-    return found
+    if config.get("intermediate_size") not in (None, inner):
+        raise config.fault("intermediate_size", str(inner), config.get("intermediate_size"))
+    return inner
 
 
 def exported(config: Keys, manifest: Manifest, _: Collection[str]) -> Keys:
     """Return the keys of the state space, without those of attention and feed-forwards."""
     lacking = ("intermediate_size", "num_attention_heads", "num_key_value_heads", "rope_theta")
-    found = {key: value for key, value in config.items() if key not in lacking}
-    return found | KEYS.exported(manifest)
+    keys = {key: value for key, value in config.items() if key not in lacking}
+    return keys | KEYS.exported(manifest)
 
 
 MAMBA2 = ArchitectureRule(

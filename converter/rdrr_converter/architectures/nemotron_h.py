@@ -63,20 +63,20 @@ def exported(config: Keys, manifest: Manifest, _: Collection[str]) -> Keys:
         kinds = (FULL,) * manifest.architecture.num_layers
     names, moe = TensorNames(manifest.tensors), manifest.moe_config
     kinds = tuple(
-        one if names.experts(layer) is None else EXPERTS for layer, one in enumerate(kinds)
+        kind if names.experts(layer) is None else EXPERTS for layer, kind in enumerate(kinds)
     )
     letters = {STATE_SPACE: "M", FULL: "*", FEED_FORWARD: "-", EXPERTS: "E"}
     words = {STATE_SPACE: "mamba", FULL: "attention", FEED_FORWARD: "mlp", EXPERTS: "moe"}
     lacking = ("hidden_act", "rope_theta")
-    found = {key: value for key, value in config.items() if key not in lacking}
-    found |= KEYS.exported(manifest) | {
-        "hybrid_override_pattern": "".join(letters.get(one, "?") for one in kinds),
-        "layers_block_type": [words.get(one, one) for one in kinds],
+    keys = {key: value for key, value in config.items() if key not in lacking}
+    keys |= KEYS.exported(manifest) | {
+        "hybrid_override_pattern": "".join(letters.get(kind, "?") for kind in kinds),
+        "layers_block_type": [words.get(kind, kind) for kind in kinds],
         "mlp_hidden_act": manifest.inference.ffn.activation,
     }
     if moe is None:
-        return found
-    return found | {
+        return keys
+    return keys | {
         "moe_latent_size": moe.expert_latent_size,
         "moe_shared_expert_intermediate_size": moe.shared_expert_intermediate_size,
         "n_shared_experts": 1,
@@ -136,8 +136,8 @@ NEMOTRON_H = ArchitectureRule(
             "model.layers.{layer}",
             {
                 "input_layernorm": "norm",
-                **{f"self_attn.{one}_proj": f"mixer.{one}_proj" for one in "qkvo"},
-                **{f"mlp.{one}": f"mixer.{one}" for one in FEED_FORWARD_PARTS},
+                **{f"self_attn.{part}_proj": f"mixer.{part}_proj" for part in "qkvo"},
+                **{f"mlp.{part}": f"mixer.{part}" for part in FEED_FORWARD_PARTS},
                 **mixer_names("mixer"),
             },
         ),

@@ -75,7 +75,9 @@ STACKED_BIASES = StackRule(
     f"{QKV_PROJECTIONS}.bias",
     tuple(row.name.replace(".weight", ".bias") for row in ATTENTION[:3]),
 )
-GGUF_STACKS = tuple(replace(one, is_published=False) for one in (STACKED_ATTENTION, STACKED_BIASES))
+GGUF_STACKS = tuple(
+    replace(stack, is_published=False) for stack in (STACKED_ATTENTION, STACKED_BIASES)
+)
 """Queries, keys and values as llama.cpp stores them for models that it read early."""
 
 TWO_NORMS = (norm("input_layernorm"), norm("post_attention_layernorm"))
@@ -130,7 +132,7 @@ def layer_names(layer: str, parts: Mapping[str, str]) -> dict[str, str]:
         layer: Name of a layer in checkpoints of transformers, with `{layer}` for its index.
         parts: Names of modules in the layer, by their canonical names there.
     """
-    return {f"model.layers.{{layer}}.{ours}": f"{layer}.{own}" for ours, own in parts.items()}
+    return {f"model.layers.{{layer}}.{ours}": f"{layer}.{theirs}" for ours, theirs in parts.items()}
 
 
 def in_layers(

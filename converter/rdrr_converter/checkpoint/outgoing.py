@@ -73,7 +73,7 @@ class OutgoingTensor:
     @property
     def keeps_type(self) -> bool:
         """Whether the tensor is written in the type in which all parts are stored."""
-        return all(one.dtype.name == self.dtype for one in self.parts)
+        return all(part.dtype.name == self.dtype for part in self.parts)
 
     @property
     def columns(self) -> int:
@@ -83,12 +83,12 @@ class OutgoingTensor:
     @property
     def weights(self) -> int:
         """Number of values."""
-        return sum(one.rows * one.columns for one in self.parts)
+        return sum(part.rows * part.columns for part in self.parts)
 
     @property
     def size(self) -> int:
         """Size in the checkpoint in bytes."""
         row_bytes = CODECS[self.dtype].row_bytes
         # The parts of a vector differ in their columns.
-        size = sum(one.rows * row_bytes(one.columns) for one in self.parts)
+        size = sum(part.rows * row_bytes(part.columns) for part in self.parts)
         return size + self.padding * row_bytes(self.columns)

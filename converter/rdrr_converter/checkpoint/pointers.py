@@ -33,5 +33,7 @@ def broken_links(folder: Path) -> str | None:
     """Return the names of broken symbolic links in a folder, for messages; None without any."""
     if not folder.is_dir():
         return None
-    names = sorted(one.name for one in folder.iterdir() if one.is_symlink() and not one.exists())
+    names = sorted(
+        path.name for path in folder.iterdir() if path.is_symlink() and not path.exists()
+    )
     return f"broken links: {', '.join(names[:8])}" if names else None

@@ -63,8 +63,8 @@ def device_errors(what: str, *kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        found = str(error).strip().partition("\n")[0]
-        raise DeviceError(f"{what} failed", found=found or type(error).__name__) from error
+        message = str(error).strip().partition("\n")[0]
+        raise DeviceError(f"{what} failed", found=message or type(error).__name__) from error
 
 
 def portions(parts: Sequence[Weights], capacity: int) -> Iterator[list[Weights]]:

@@ -53,14 +53,14 @@ def quantize_affine(weights: Tensor, dtype: str, largest: float) -> tuple[Tensor
     import torch
 
     x = weights.reshape(-1, GROUP).T.contiguous()
-    found = _search(x, NUMERATORS[dtype].tolist(), largest)
-    d, scales, scale_fallback = _quantize_6bit(found.scale)
-    dmin, mins, min_fallback = _quantize_6bit(-found.minimum)
+    search = _search(x, NUMERATORS[dtype].tolist(), largest)
+    d, scales, scale_fallback = _quantize_6bit(search.scale)
+    dmin, mins, min_fallback = _quantize_6bit(-search.minimum)
     step = (d.float()[:, None] * scales.float()).reshape(-1)
     offset = (dmin.float()[:, None] * mins.float()).reshape(-1)
-    search_values = found.inverse * (x - found.kept_minimum)
+    search_values = search.inverse * (x - search.kept_minimum)
     values = torch.where(step != 0, (x + offset) / step, search_values)
-    fallback = (found.fallback | exceeds_rounding_range(values).any(dim=0)).reshape(-1, 8)
+    fallback = (search.fallback | exceeds_rounding_range(values).any(dim=0)).reshape(-1, 8)
     fallback |= scale_fallback | min_fallback
     codes = round_and_clamp(values, 0.0, largest).to(torch.uint8).T.reshape(-1, 8, GROUP)
     head = torch.cat([f16_bytes(d), f16_bytes(dmin), _pack_scales(scales, mins)], dim=1)
@@ -96,7 +96,7 @@ def _search(x: Tensor, numerators: list[float], largest: float) -> _Search:
     # from replacing them.
     flat = top <= minimum
     zero = torch.zeros_like(minimum)
-    found = _Search(
+    search = _Search(
         scale=torch.where(flat, zero, scale),
         minimum=minimum,
         inverse=torch.where(flat, zero, inverse),
@@ -106,10 +106,10 @@ def _search(x: Tensor, numerators: list[float], largest: float) -> _Search:
     best = torch.where(flat, zero - torch.inf, best)
     top = torch.where(flat, minimum + 1.0, top)
     for numerator in numerators:
-        minimum = found.minimum
+        minimum = search.minimum
         inverse = divide(numerator, top - minimum)
-        found.fallback |= exceeds_rounding_range(inverse * (top - minimum))
-        found.fallback |= exceeds_rounding_range(inverse * (bottom - minimum))
+        search.fallback |= exceeds_rounding_range(inverse * (top - minimum))
+        search.fallback |= exceeds_rounding_range(inverse * (bottom - minimum))
         codes = _codes(x, inverse, minimum, largest)
         weighted = w * codes
         sums = ordered_sum(torch.stack([weighted, weighted * codes, weighted * x]))
@@ -117,12 +117,12 @@ def _search(x: Tensor, numerators: list[float], largest: float) -> _Search:
         error = ordered_sum(_errors(x, w, codes, slope, intercept))
         better = (determinant > 0) & (error < best)
         best = torch.where(better, error, best)
-        found.scale = torch.where(better, slope, found.scale)
-        found.inverse = torch.where(better, inverse, found.inverse)
-        found.kept_minimum = torch.where(better, minimum, found.kept_minimum)
+        search.scale = torch.where(better, slope, search.scale)
+        search.inverse = torch.where(better, inverse, search.inverse)
+        search.kept_minimum = torch.where(better, minimum, search.kept_minimum)
         # Like ggml, round later candidates against the improved minimum.
-        found.minimum = torch.where(better, intercept, minimum)
-    return found
+        search.minimum = torch.where(better, intercept, minimum)
+    return search
 
 
 def _codes(x: Tensor, inverse: Tensor, minimum: Tensor, largest: float) -> Tensor:

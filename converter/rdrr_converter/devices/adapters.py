@@ -28,7 +28,7 @@ def choose(name: str | None) -> AdapterInfo:
     """
     adapters = list_adapters()
     if name is None:
-        hardware = [one for one in adapters if not one.software]
+        hardware = [info for info in adapters if not info.software]
         if hardware:
             return choose_adapter(hardware)
         raise DeviceError(
@@ -37,7 +37,7 @@ def choose(name: str | None) -> AdapterInfo:
             found=names(adapters) or "none",
             hint=CPU_HINT,
         )
-    found = find_adapter(adapters, name)
-    if found is None:
+    adapter = find_adapter(adapters, name)
+    if adapter is None:
         raise UsageError("no such adapter", expected=names(adapters), found=name, hint=LIST_HINT)
-    return found
+    return adapter

@@ -71,10 +71,10 @@ def encode_on_device(
         by_cpu: Encodes the chunks that are not for the device.
     """
 
-    def prepare(one: WorkItem) -> PreparedChunk:
-        if _is_for(device, one[0]):
-            return PreparedChunk(one, weights=_blocks(*one))
-        return PreparedChunk(one, data=by_cpu(one))
+    def prepare(item: WorkItem) -> PreparedChunk:
+        if _is_for(device, item[0]):
+            return PreparedChunk(item, weights=_blocks(*item))
+        return PreparedChunk(item, data=by_cpu(item))
 
     def encode(batch: Sequence[PreparedChunk]) -> list[EncodedChunk]:
         return _encode(device, batch)
@@ -111,12 +111,12 @@ def _batches(prepared: Iterable[PreparedChunk], capacity: int) -> Iterator[list[
     """Group consecutive chunks into batches that fill the device's capacity."""
     batch: list[PreparedChunk] = []
     filled = 0
-    for one in prepared:
-        size = chunk_weights(*one.work) // BLOCK
+    for chunk in prepared:
+        size = chunk_weights(*chunk.work) // BLOCK
         if batch and filled + size > capacity:
             yield batch
             batch, filled = [], 0
-        batch.append(one)
+        batch.append(chunk)
         filled += size
     if batch:
         yield batch
@@ -125,20 +125,22 @@ def _batches(prepared: Iterable[PreparedChunk], capacity: int) -> Iterator[list[
 def _encode(device: BlockDevice, batch: Sequence[PreparedChunk]) -> list[EncodedChunk]:
     """Encode the chunks of a batch, sending chunks of one type to the device together."""
     results = {
-        at: EncodedChunk(one.work, one.data) for at, one in enumerate(batch) if one.data is not None
+        at: EncodedChunk(chunk.work, chunk.data)
+        for at, chunk in enumerate(batch)
+        if chunk.data is not None
     }
     kinds: dict[tuple[str, str], dict[int, Weights]] = {}
-    for at, one in enumerate(batch):
-        if one.weights is not None:
-            kind = (one.work[0].dtype.name, one.weights.dtype.name)
-            kinds.setdefault(kind, {})[at] = one.weights
+    for at, chunk in enumerate(batch):
+        if chunk.weights is not None:
+            kind = (chunk.work[0].dtype.name, chunk.weights.dtype.name)
+            kinds.setdefault(kind, {})[at] = chunk.weights
     for (dtype, _), parts in kinds.items():
         blocks, fallback = _encode_blocks(device, dtype, list(parts.values()))
         first = 0
         for at, weights in parts.items():
             here = slice(first, first + len(weights))
-            own = len(weights) - int(np.count_nonzero(fallback[here]))
-            results[at] = EncodedChunk(batch[at].work, blocks[here].reshape(-1), own)
+            by_device = len(weights) - int(np.count_nonzero(fallback[here]))
+            results[at] = EncodedChunk(batch[at].work, blocks[here].reshape(-1), by_device)
             first += len(weights)
     return [results[at] for at in range(len(batch))]
 
@@ -155,7 +157,7 @@ def _encode_blocks(
         done.append((blocks, fallback))
     if len(done) == 1:
         return done[0]
-    return np.concatenate([one[0] for one in done]), np.concatenate([one[1] for one in done])
+    return np.concatenate([part[0] for part in done]), np.concatenate([part[1] for part in done])
 
 
 def _widened(weights: Weights) -> npt.NDArray[np.float32]:

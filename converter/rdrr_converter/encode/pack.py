@@ -70,11 +70,11 @@ def _stream_start(tensor: PlannedTensor, shard_size: int) -> int:
     return first.shard_index * shard_size + first.offset
 
 
-def _check_place(tensor: PlannedTensor, expected: int, found: int) -> None:
-    if found != expected:
+def _check_place(tensor: PlannedTensor, expected: int, offset: int) -> None:
+    if offset != expected:
         raise ConversionError(
             "the tensor would be written at another position than planned",
             where=tensor.name,
             expected=f"byte {expected} of the concatenated shards",
-            found=f"byte {found}",
+            found=f"byte {offset}",
         )

@@ -91,7 +91,7 @@ def encode_chunks(work: Iterable[WorkItem], pool: WorkerPool) -> Iterator[tuple[
     engine, device = pool.engine, pool.device
     results: Iterator[EncodedChunk]
     if device is None:
-        results = (EncodedChunk(one, data) for one, data in engine.map(encode_chunk, work))
+        results = (EncodedChunk(item, data) for item, data in engine.map(encode_chunk, work))
     else:
         results = encode_on_device(device, work, engine, encode_chunk)
     for result in results:

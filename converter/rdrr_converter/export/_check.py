@@ -52,7 +52,7 @@ def check_config(
         path=Path(where),
         kind="package",
         config=config,
-        tensors={one.name: _placeholder(one) for one in tensors},
+        tensors={logical.name: _placeholder(logical) for logical in tensors},
     )
     try:
         model = read_model(source, rule)
@@ -66,18 +66,18 @@ def check_config(
         "mask_token_id": model.mask_token_id,
     }
     rebuilt = manifest.model_copy(update=read)
-    own = derive_graph(_as_stored_by(rule, manifest), names)
+    graph = derive_graph(_as_stored_by(rule, manifest), names)
     try:
-        differing = _first_difference(own, derive_graph(rebuilt, names))
+        differing = _first_difference(graph, derive_graph(rebuilt, names))
     except RdrrError as error:  # For example: all models of this architecture have experts.
         raise _not_exportable(rule, error) from error
     if differing is not None:
-        path, expected, found = differing
+        path, expected, derived = differing
         raise ConversionError(
             f"a configuration of {rule.name} cannot describe this model",
             where=f"{where}, {path}",
             expected=expected,
-            found=found,
+            found=derived,
         )
     return model
 
@@ -122,7 +122,7 @@ def check_described(
     if not read.flag("tie_word_embeddings"):
         stated |= {HEAD}
     canonical = {tensor.source.name: tensor.name for tensor in model.tensors}
-    extra = [one.name for one in tensors if canonical.get(one.name) not in stated]
+    extra = [logical.name for logical in tensors if canonical.get(logical.name) not in stated]
     if extra:
         raise ConversionError(
             f"a configuration of {rule.name} cannot express that the model has {extra[0]}",
@@ -142,10 +142,10 @@ def check_complete(
         ConversionError: A tensor would be lost or written twice.
     """
     planned: Counter[str] = Counter()
-    for one in outgoing:
-        for part in one.parts:
+    for written in outgoing:
+        for part in written.parts:
             planned[part.name] += part.rows
-    names = {one.name for one in outgoing}
+    names = {written.name for written in outgoing}
     expected = {tensor.name: tensor.rows for tensor in tensors}
     if planned != expected or len(names) != len(outgoing):
         lost = sorted(set(expected) - set(planned))
@@ -184,9 +184,9 @@ def _placeholder(tensor: LogicalTensor) -> SourceTensor:
 
 def _first_difference(expected: Graph, rebuilt: Graph) -> tuple[str, object, object] | None:
     """Return the path and both values of the first difference between two graphs."""
-    one, two = dict(_leaves(asdict(expected))), dict(_leaves(asdict(rebuilt)))
-    for key in dict.fromkeys((*one, *two)):
-        left, right = one.get(key), two.get(key)
+    first, second = dict(_leaves(asdict(expected))), dict(_leaves(asdict(rebuilt)))
+    for key in dict.fromkeys((*first, *second)):
+        left, right = first.get(key), second.get(key)
         if isinstance(left, float) and isinstance(right, float):
             # GGUF stores float32, which is read back as its shortest decimal representation.
             if not isclose(left, right, rel_tol=1e-6):

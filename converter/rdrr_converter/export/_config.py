@@ -84,13 +84,13 @@ def find_rule(
     if arch is not None:
         return _try(find_architecture({}, arch, package.where), package, tensors)
     named = package.manifest.metadata.get("sourceArchitecture")
-    own = [rule for rule in ARCHITECTURES if rule.name == named]
+    preferred = [rule for rule in ARCHITECTURES if rule.name == named]
     refusal: ConversionError | None = None
-    for rule in (*own, *ARCHITECTURES):
+    for rule in (*preferred, *ARCHITECTURES):
         try:
             return _try(rule, package, tensors)
         except ConversionError as error:
-            refusal = refusal or (error if own else None)
+            refusal = refusal or (error if preferred else None)
     raise refusal or ConversionError(
         "no supported architecture computes the same as this package",
         where=package.where,
@@ -244,12 +244,12 @@ def _of_older_families(
         "use_parallel_residual": blocks.layer_pattern.parallel_residual,
         "logit_scale": blocks.output.logit_input_scale,
     }
-    found = config | {key: value for key, value in stated.items() if key in known}
+    keys = config | {key: value for key, value in stated.items() if key in known}
     if blocks.output.position_embedding_offset is not None:
-        found.pop("rope_theta")
+        keys.pop("rope_theta")
     if norms.layer_norm and "rms_norm_eps" not in known:
-        found.pop("rms_norm_eps")
-    return found
+        keys.pop("rms_norm_eps")
+    return keys
 
 
 def published_keys(config: Mapping[str, Any], rule: ArchitectureRule) -> dict[str, Any]:
@@ -260,12 +260,12 @@ def published_keys(config: Mapping[str, Any], rule: ArchitectureRule) -> dict[st
 
 def _tensor_flags(rule: ArchitectureRule, names: Collection[str], layers: int) -> dict[str, bool]:
     """Return the flags that say which tensors exist, true if any layer has such a tensor."""
-    found: dict[str, bool] = {}
+    flags: dict[str, bool] = {}
     for row in rule.tensors:
         if isinstance(row.required, Flag):
             is_there = any(row.name.format(layer=layer) in names for layer in range(layers))
-            found[row.required.key] = found.get(row.required.key, False) or is_there
-    return found
+            flags[row.required.key] = flags.get(row.required.key, False) or is_there
+    return flags
 
 
 def _multipliers(blocks: Inference) -> dict[str, Any]:

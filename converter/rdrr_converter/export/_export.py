@@ -117,7 +117,7 @@ def export(
         raise StoreError("exists already", where=path, hint="choose another destination")
     with open_package(location, follow_links=follow_links) as package:
         stored = logical_tensors(package)
-        everything = [one for one in stored if not one.name.startswith(MTP)]
+        everything = [logical for logical in stored if not logical.name.startswith(MTP)]
         tensors = of_language_model(package.manifest, everything)
         rule, config = find_rule(package, tensors, arch)
         rule = rule.named_by(rule.config(config, package.where))
@@ -175,12 +175,12 @@ def _write_file(
     outgoing = plan_gguf(package, (*model.tensors, *further), rule, lossless=lossless)
     names = layer_names(package)
     outgoing += [
-        OutgoingTensor(names[one.stored], (one,), one.shape, one.dtype.name)
-        for one in model.everything
-        if one.stored in names
+        OutgoingTensor(names[tensor.stored], (tensor,), tensor.shape, tensor.dtype.name)
+        for tensor in model.everything
+        if tensor.stored in names
     ]
     errors, notes = write_gguf(package, model.tensors, outgoing, rule, model.config, path, counter)
-    return tuple(_exported(one, errors[one.name]) for one in outgoing), notes
+    return tuple(_exported(tensor, errors[tensor.name]) for tensor in outgoing), notes
 
 
 def _write_folder(
@@ -190,7 +190,7 @@ def _write_folder(
     package, rule = model.package, model.rule
     outgoing = _plan_directory(model.tensors, rule, dtype, package.manifest)
     head = head_tensors(package.manifest, model.everything)
-    outgoing += [OutgoingTensor(one.stored, (one,), one.shape, dtype) for one in head]
+    outgoing += [OutgoingTensor(tensor.stored, (tensor,), tensor.shape, dtype) for tensor in head]
     check_complete(package, (*model.tensors, *head), outgoing)
     stated = with_head_keys(published_keys(model.config, rule), package.manifest, rule)
     stated["torch_dtype"] = _TORCH[dtype]
@@ -200,7 +200,7 @@ def _write_folder(
         write_modules(package, folder)
         if lossless:
             _check_lossless(errors, dtype)
-    return tuple(_exported(one, errors[one.name]) for one in outgoing)
+    return tuple(_exported(tensor, errors[tensor.name]) for tensor in outgoing)
 
 
 def _checked(to: str, dtype: str | None) -> tuple[ExportKind, ExportDtype | None]:
@@ -209,12 +209,12 @@ def _checked(to: str, dtype: str | None) -> tuple[ExportKind, ExportDtype | None
     Raises:
         UsageError: One of them has no such value, or they contradict each other.
     """
-    kind = next((one for one in KINDS if one == to.lower()), None)
+    kind = next((known for known in KINDS if known == to.lower()), None)
     if kind is None:
         raise UsageError("`to` has no such value", expected=", ".join(KINDS), found=to)
     if dtype is None:
         return kind, None
-    scalar = next((one for one in _DTYPE_NAMES if one == dtype.lower()), None)
+    scalar = next((known for known in _DTYPE_NAMES if known == dtype.lower()), None)
     if scalar is None:
         raise UsageError("`dtype` has no such value", expected=", ".join(DTYPES), found=dtype)
     if kind == "gguf":
@@ -239,18 +239,20 @@ def _plan_directory(
     tensors: Sequence[LogicalTensor], rule: ArchitectureRule, dtype: str, manifest: Manifest
 ) -> list[OutgoingTensor]:
     """Plan the tensors with the names, stacks and order of published checkpoints."""
-    outgoing = [_arranged(one, stack, dtype) for one, stack in written_stacks(tensors, rule.stacks)]
-    done = {part.name for one in outgoing for part in one.parts}
+    outgoing = [
+        _arranged(kind, stack, dtype) for kind, stack in written_stacks(tensors, rule.stacks)
+    ]
+    done = {part.name for written in outgoing for part in written.parts}
     shift = norm_shift(rule, manifest)
-    stacks = [one for one in rule.stacks if one.is_published]
-    for name, parts in stacked([one for one in tensors if one.name not in done], stacks):
+    stacks = [stack for stack in rule.stacks if stack.is_published]
+    for name, parts in stacked([tensor for tensor in tensors if tensor.name not in done], stacks):
         rows = rule.row_names(name, parts[0].rows)
         if rows:
-            outgoing += [_row(one, parts[0], at, dtype, shift) for at, one in enumerate(rows)]
+            outgoing += [_row(row, parts[0], at, dtype, shift) for at, row in enumerate(rows)]
             continue
         shape = parts[0].shape
         if len(parts) > 1:
-            shape = (sum(one.shape[0] for one in parts), *shape[1:])
+            shape = (sum(part.shape[0] for part in parts), *shape[1:])
         join = arrangement(name, stacks, manifest.architecture)
         join = transpose if rule.is_transposed(name) else join
         own_shift = shift if parts[0].role == "norm" else 0.0
@@ -278,7 +280,7 @@ def _arranged(rule: StackRule, stack: Stack, dtype: str) -> OutgoingTensor:
     assert rule.arrangement is not None, "only such stacks are arranged"
     (name, parts), count = stack, len(rule.parts)
     experts = len(parts) // count if "{expert}" in rule.parts[0] else None
-    shapes = [(one.rows, one.columns) for one in parts[:count]]
+    shapes = [(part.rows, part.columns) for part in parts[:count]]
     shape = stacked_shape(rule.arrangement, shapes, experts)
     join = partial(arrange, arrangement=rule.arrangement)
     return OutgoingTensor(name, parts, shape, dtype, arrange=join, at_a_time=count)
@@ -301,14 +303,14 @@ def _check_lossless(errors: Mapping[str, float], dtype: str) -> None:
         )
 
 
-def _exported(one: OutgoingTensor, error: float) -> ExportedTensor:
+def _exported(tensor: OutgoingTensor, error: float) -> ExportedTensor:
     return ExportedTensor(
-        name=one.name,
-        shape=one.shape,
-        stored=" and ".join(sorted({part.dtype.name for part in one.parts})),
-        dtype=one.dtype,
-        size=one.size,
-        is_copied=one.is_as_stored,
-        why=one.why,
+        name=tensor.name,
+        shape=tensor.shape,
+        stored=" and ".join(sorted({part.dtype.name for part in tensor.parts})),
+        dtype=tensor.dtype,
+        size=tensor.size,
+        is_copied=tensor.is_as_stored,
+        why=tensor.why,
         relative_rmse=error,
     )

@@ -100,11 +100,13 @@ def plan_gguf(
         ConversionError: A GGUF cannot hold a tensor, or holds it only with changed values although
             `lossless` is set.
     """
-    row = find_gguf_architecture(rule, package).for_tensors(one.name for one in tensors)
+    row = find_gguf_architecture(rule, package).for_tensors(tensor.name for tensor in tensors)
     shift = norm_shift(rule, package.manifest) - row.norm_offset
     row.check(package)
-    written = [one for one in tensors if not (row.in_metadata and row.in_metadata in one.name)]
-    stacks = join_experts(stacked(written, [one for one in rule.stacks if row.stores(one)]))
+    written = [
+        tensor for tensor in tensors if not (row.in_metadata and row.in_metadata in tensor.name)
+    ]
+    stacks = join_experts(stacked(written, [stack for stack in rule.stacks if row.stores(stack)]))
     stacks = list(row.join(stacks))
     if not row.dense_layers:
         _check_experts([name for name, _ in stacks], package)
@@ -112,7 +114,7 @@ def plan_gguf(
     check_complete(package, written, outgoing)
     if row.factors_in_weights:
         outgoing = with_factors(package, outgoing, lossless=lossless)
-    lost = next((one for one in outgoing if one.why), None)
+    lost = next((tensor for tensor in outgoing if tensor.why), None)
     if lost is not None and lossless:
         raise ConversionError(
             "a GGUF cannot hold these blocks without changing them",
@@ -161,7 +163,7 @@ def _plan(
     if planned is not None:
         return planned
     if len(parts) > 1 and len(first.shape) == 1:
-        total = sum(one.columns for one in parts)
+        total = sum(part.columns for part in parts)
         return OutgoingTensor(gguf_name, parts, (total,), "F32")
     if first.rows == 1 and not is_expert_stack(name):
         order = _interleaved(head, 0, first.columns) if row.is_interleaved(name) else None
@@ -179,7 +181,7 @@ def _plan(
     if is_expert_stack(name):
         shape = (len(parts), *first.shape)
     elif len(parts) > 1:
-        shape = (sum(one.shape[0] for one in parts), *first.shape[1:])
+        shape = (sum(part.shape[0] for part in parts), *first.shape[1:])
     return OutgoingTensor(gguf_name, parts, shape, dtype, why)
 
 
@@ -248,6 +250,6 @@ def write_gguf(
 
 def _main_type(outgoing: Sequence[OutgoingTensor]) -> str:
     sizes: dict[str, int] = {}
-    for one in outgoing:
-        sizes[one.dtype] = sizes.get(one.dtype, 0) + one.size
+    for tensor in outgoing:
+        sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.size
     return max(sizes, key=lambda name: sizes[name])

@@ -32,9 +32,9 @@ def frequency_divisors(config: Mapping[str, Any]) -> dict[str, F32Array]:
     if scaling.get("rope_type") == "longrope":
         stated = {ROPE_LONG: scaling["long_factor"], ROPE_SHORT: scaling["short_factor"]}
         return {name: np.asarray(values, np.float32) for name, values in stated.items()}
-    own = rope_divisors(config)
-    if own is not None:
-        return {ROPE_FREQS: own}
+    of_rope = rope_divisors(config)
+    if of_rope is not None:
+        return {ROPE_FREQS: of_rope}
     if scaling.get("rope_type") != "llama3":
         return {}
     frequencies = int(config["head_dim"] * (config.get("partial_rotary_factor") or 1.0)) // 2
@@ -72,6 +72,6 @@ def check_metadata(
     read |= from_factors(short, long, read, package.where)
     read |= unpadded
     manifest = package.manifest
-    own = without_factors(manifest) if row.factors_in_weights else manifest
+    expected = without_factors(manifest) if row.factors_in_weights else manifest
     rule = find_architecture(read, None, package.where)
-    check_config(read, own, rule, tensors, package.where)
+    check_config(read, expected, rule, tensors, package.where)

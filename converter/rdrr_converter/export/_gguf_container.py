@@ -67,20 +67,22 @@ def write_container(
             _add(writer, key, value)
         for tensor, values in extra.items():
             writer.add_tensor_info(tensor, values.shape, values.dtype, values.nbytes)
-        for one in outgoing:
-            kind = GGMLQuantizationType[one.dtype]
-            writer.add_tensor_info(one.name, one.shape, np.dtype(np.float32), one.size, kind)
+        for written in outgoing:
+            kind = GGMLQuantizationType[written.dtype]
+            writer.add_tensor_info(
+                written.name, written.shape, np.dtype(np.float32), written.size, kind
+            )
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
         for values in extra.values():
             writer.write_tensor_data(values)
         errors: dict[str, float] = {}
-        for one in outgoing:
-            encoder = Encoder(package, one)
-            writer.write_tensor_data(cast(Any, _Stream(encoder, one.size)))
-            errors[one.name] = encoder.relative_rmse
-            progress.advance(one.name, one.weights)
+        for written in outgoing:
+            encoder = Encoder(package, written)
+            writer.write_tensor_data(cast(Any, _Stream(encoder, written.size)))
+            errors[written.name] = encoder.relative_rmse
+            progress.advance(written.name, written.weights)
         return errors
     finally:
         writer.close()

@@ -57,8 +57,8 @@ def with_factors(
             round values although `lossless` is set.
     """
     _check(package, outgoing)
-    found = [_with_factors(package, one) for one in outgoing]
-    rounded = next((one for one in found if not _is_exact(one)), None)
+    scaled = [_with_factors(package, tensor) for tensor in outgoing]
+    rounded = next((tensor for tensor in scaled if not _is_exact(tensor)), None)
     if lossless and rounded is not None:
         raise ConversionError(
             "a GGUF of this architecture has the factors of the model in its weights, which rounds",
@@ -66,13 +66,15 @@ def with_factors(
             expected="factors that are powers of two",
             hint="export without `lossless`",
         )
-    return found
+    return scaled
 
 
 def _check(package: Package, outgoing: Sequence[OutgoingTensor]) -> None:
-    names = [part.name for one in outgoing for part in one.parts]
-    bias = next((one for one in names if one.endswith("bias") and not one.endswith(_KEPT_BIASES)),
-                None)  # fmt: skip
+    names = [part.name for tensor in outgoing for part in tensor.parts]
+    bias = next(
+        (name for name in names if name.endswith("bias") and not name.endswith(_KEPT_BIASES)),
+        None,
+    )
     if bias is not None:
         raise ConversionError(
             "llama.cpp has no biases of projections in Falcon-H1", where=f"{package.where}, {bias}"
@@ -88,15 +90,15 @@ def _check(package: Package, outgoing: Sequence[OutgoingTensor]) -> None:
         )
 
 
-def _with_factors(package: Package, one: OutgoingTensor) -> OutgoingTensor:
-    factors = np.concatenate([_factors(package.manifest, part) for part in one.parts])
+def _with_factors(package: Package, tensor: OutgoingTensor) -> OutgoingTensor:
+    factors = np.concatenate([_factors(package.manifest, part) for part in tensor.parts])
     if (factors == 1.0).all():
-        return one
-    is_copied = one.keeps_type and one.parts[0].dtype.is_block
-    if not is_copied or can_scale(package, one.parts, factors):
-        return replace(one, factors=factors)
-    why = f"the scales of {one.dtype} blocks do not fit F16 with the factors of the model"
-    return replace(one, dtype=decoded_type(package, one.parts), why=why, factors=factors)
+        return tensor
+    is_copied = tensor.keeps_type and tensor.parts[0].dtype.is_block
+    if not is_copied or can_scale(package, tensor.parts, factors):
+        return replace(tensor, factors=factors)
+    why = f"the scales of {tensor.dtype} blocks do not fit F16 with the factors of the model"
+    return replace(tensor, dtype=decoded_type(package, tensor.parts), why=why, factors=factors)
 
 
 def _factors(manifest: Manifest, part: LogicalTensor) -> npt.NDArray[np.float64]:
@@ -127,8 +129,8 @@ def _factors(manifest: Manifest, part: LogicalTensor) -> npt.NDArray[np.float64]
     return np.full(part.rows, factor)
 
 
-def _is_exact(one: OutgoingTensor) -> bool:
+def _is_exact(tensor: OutgoingTensor) -> bool:
     """Return whether all factors are powers of two, which round nothing."""
-    if one.factors is None:
+    if tensor.factors is None:
         return True
-    return all(frexp(factor)[0] == 0.5 for factor in np.unique(one.factors).tolist())
+    return all(frexp(factor)[0] == 0.5 for factor in np.unique(tensor.factors).tolist())

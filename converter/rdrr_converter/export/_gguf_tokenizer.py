@@ -125,16 +125,16 @@ def _merges(tokenizer: Mapping[str, Any]) -> list[str]:
 def _byte_level(tokenizer: Mapping[str, Any], entries: Entries) -> Parts:
     del entries
     merges = _merges(tokenizer)
-    found: Entries = {f"{PREFIX}merges": merges} if merges else {}
+    fields: Entries = {f"{PREFIX}merges": merges} if merges else {}
     notes = () if merges else ("llama.cpp refuses a byte-level tokenizer without merges",)
     ignores = bool(tokenizer["model"].get("ignore_merges"))
     cut = _relevant_fields(tokenizer.get("pre_tokenizer")), tokenizer.get("normalizer"), ignores
     for name, row in PRETOKENIZERS.items():
         same = (_relevant_fields(row.steps), row.normalizer, row.ignores_merges) == cut
         if name != ASSUMED and same:
-            return {**found, f"{PREFIX}pre": name}, notes
-    found |= {f"{PREFIX}pre": ASSUMED, _WHOLE: json.dumps(tokenizer)}
-    return found, (
+            return {**fields, f"{PREFIX}pre": name}, notes
+    fields |= {f"{PREFIX}pre": ASSUMED, _WHOLE: json.dumps(tokenizer)}
+    return fields, (
         *notes,
         "this version of rdrr knows no llama.cpp name for the tokenizer's pre-tokenizer: llama.cpp "
         "will split text as GPT-2 does (rdrr reads the whole tokenizer.json in the GGUF)",
@@ -159,16 +159,16 @@ def _pieces(tokenizer: Mapping[str, Any], entries: Entries) -> Parts:
         ranks.setdefault(merge.replace(" ", "", 1), rank)
     scores = [-float(ranks.get(token, len(merges) + index)) for index, token in enumerate(tokens)]
     prefix = _adds_space(tokenizer)
-    found: Entries = {
+    fields: Entries = {
         f"{PREFIX}scores": scores,
         f"{PREFIX}pre": ASSUMED,
         f"{PREFIX}add_space_prefix": bool(prefix),
     }
     if prefix is None:
-        return found, (
+        return fields, (
             "it is unknown whether the tokenizer adds a space before a text: none is added",
         )
-    return found, ()
+    return fields, ()
 
 
 def _adds_space(tokenizer: Mapping[str, Any]) -> bool | None:
@@ -178,7 +178,7 @@ def _adds_space(tokenizer: Mapping[str, Any]) -> bool | None:
         scheme = steps.get("prepend_scheme")
         return bool(steps.get("add_prefix_space")) if scheme is None else scheme != "never"
     normalizer = tokenizer.get("normalizer") or {}
-    kinds = [one.get("type") for one in normalizer.get("normalizers", [normalizer])]
+    kinds = [step.get("type") for step in normalizer.get("normalizers", [normalizer])]
     if set(kinds) <= {"Prepend", "Replace"} and "Replace" in kinds:
         return "Prepend" in kinds
     return None
@@ -197,7 +197,7 @@ def _special(manifest: Manifest, settings: Mapping[str, Any], entries: Entries) 
     }
     if ids["bos"] is None and _text(settings.get("bos_token")) in tokens:
         ids["bos"] = tokens.index(_text(settings["bos_token"]))
-    found: Entries = {
+    fields: Entries = {
         f"{PREFIX}{name}_token_id": index
         for name, index in ids.items()
         if index is not None and index < len(tokens)
@@ -205,8 +205,8 @@ def _special(manifest: Manifest, settings: Mapping[str, Any], entries: Entries) 
     for name in ("add_bos_token", "add_eos_token"):
         flag = block and getattr(block, name)
         if flag is not None:
-            found[f"{PREFIX}{name}"] = flag
-    return found
+            fields[f"{PREFIX}{name}"] = flag
+    return fields
 
 
 def _adds_eos(tokenizer: Mapping[str, Any], eos: str | None) -> bool:

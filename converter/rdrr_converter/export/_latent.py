@@ -25,15 +25,15 @@ def with_latents(
     if sizes.kv_lora_rank is None:
         return dict(config)
     left_out = ("head_dim", "query_pre_attn_scalar")  # they follow from the keys below
-    found = {key: value for key, value in config.items() if key not in left_out}
-    found |= {key: getattr(sizes, key) for key in _SIZES}
+    keys = {key: value for key, value in config.items() if key not in left_out}
+    keys |= {key: getattr(sizes, key) for key in _SIZES}
     if "rope_interleave" in known:
-        found["rope_interleave"] = rope.rope_interleaved
+        keys["rope_interleave"] = rope.rope_interleaved
     scalar = manifest.inference.attention.query_pre_attn_scalar
     factor, correction = rope.rope_scaling_factor, (sizes.head_dim / scalar) ** 0.25
     if rope.rope_scaling_type == "yarn" and factor > 1:
-        found["rope_scaling"] = _with_corrections(found["rope_scaling"], factor, correction)
-    return found
+        keys["rope_scaling"] = _with_corrections(keys["rope_scaling"], factor, correction)
+    return keys
 
 
 def _with_corrections(

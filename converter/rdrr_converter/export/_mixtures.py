@@ -48,4 +48,4 @@ def further_keys(moe: MoeConfig, names: Collection[str], layers: int) -> dict[st
 
 
 def _has_experts(layer: int, names: Collection[str]) -> bool:
-    return any(f"model.layers.{layer}.{one.router}.weight" in names for one in EXPERT_NAMES)
+    return any(f"model.layers.{layer}.{experts.router}.weight" in names for experts in EXPERT_NAMES)

@@ -37,7 +37,7 @@ def of_language_model(
 ) -> tuple[LogicalTensor, ...]:
     """Return the tensors that belong to the language model, without those that follow it."""
     others = _names(manifest.inference.output.embedding_postprocessor)
-    return tuple(one for one in tensors if one.stored not in others)
+    return tuple(tensor for tensor in tensors if tensor.stored not in others)
 
 
 def head_tensors(manifest: Manifest, tensors: Sequence[LogicalTensor]) -> tuple[LogicalTensor, ...]:
@@ -45,13 +45,13 @@ def head_tensors(manifest: Manifest, tensors: Sequence[LogicalTensor]) -> tuple[
     if manifest.inference.output.classifier is None:
         return ()
     names = _names(manifest.inference.output.embedding_postprocessor)
-    return tuple(one for one in tensors if one.stored in names)
+    return tuple(tensor for tensor in tensors if tensor.stored in names)
 
 
 def _names(block: EmbeddingPostprocessor | None) -> frozenset[str | None]:
     """Return the names of the tensors of the projections."""
     layers = () if block is None else block.projections
-    return frozenset(name for one in layers for name in (one.weight_tensor, one.bias_tensor))
+    return frozenset(name for layer in layers for name in (layer.weight_tensor, layer.bias_tensor))
 
 
 def with_head_keys(
@@ -62,24 +62,24 @@ def with_head_keys(
     Raises:
         ConversionError: The architecture has no such class.
     """
-    output, found = manifest.inference.output, dict(config)
+    output, keys = manifest.inference.output, dict(config)
     if output.embedding_postprocessor is None:
-        return found
+        return keys
     if output.classifier is not None:
-        return found | _label_keys(output.classifier, rule)
-    bodies = [one for one in rule.classes if one.endswith("Model") and one not in _heads(rule)]
-    return found | ({"architectures": bodies[:1]} if bodies else {})
+        return keys | _label_keys(output.classifier, rule)
+    bodies = [name for name in rule.classes if name.endswith("Model") and name not in _heads(rule)]
+    return keys | ({"architectures": bodies[:1]} if bodies else {})
 
 
 def _heads(rule: ArchitectureRule) -> tuple[str, ...]:
-    return tuple(one for one in rule.classes if one.endswith(_LABELLED))
+    return tuple(name for name in rule.classes if name.endswith(_LABELLED))
 
 
 def _label_keys(block: Classifier, rule: ArchitectureRule) -> dict[str, Any]:
     heads = _heads(rule)
     if not heads:
         raise ConversionError(f"{rule.name} has no class with a classification head")
-    stem = next(heads[0].removesuffix(one) for one in _LABELLED if heads[0].endswith(one))
+    stem = next(heads[0].removesuffix(ending) for ending in _LABELLED if heads[0].endswith(ending))
     problems = {
         "identity": "regression",
         "sigmoid": "multi_label_classification",
@@ -106,7 +106,7 @@ def write_modules(package: Package, folder: Path) -> None:
     if block is None or output.classifier is not None:
         return
     flag = _FLAGS.get(block.pooling_mode)
-    if flag is None or any(one.activation != "identity" for one in block.projections):
+    if flag is None or any(projection.activation != "identity" for projection in block.projections):
         raise ConversionError(
             "this embedding model cannot be exported: sentence-transformers has no such module",
             where=f"{package.where}, inference.output.embeddingPostprocessor",
@@ -142,8 +142,8 @@ def _write_layer(package: Package, layer: Projection, folder: Path) -> None:
 
     names = {"linear.weight": layer.weight_tensor, "linear.bias": layer.bias_tensor}
     tensors = {
-        own: np.ascontiguousarray(package.dequantize(name), np.float32)
-        for own, name in names.items()
+        key: np.ascontiguousarray(package.dequantize(name), np.float32)
+        for key, name in names.items()
         if name is not None
     }
     settings = {

@@ -27,14 +27,14 @@ def is_expert_stack(name: str) -> bool:
 
 def join_experts(stacks: Iterable[Stack]) -> list[Stack]:
     """Stack the experts of each layer under one name without the index of the expert."""
-    found: dict[str, dict[int, tuple[LogicalTensor, ...]]] = {}
+    numbered: dict[str, dict[int, tuple[LogicalTensor, ...]]] = {}
     for name, parts in stacks:
         match = _EXPERT.fullmatch(name)
-        own = name if match is None else f"{match['stem']}.{match['part']}"
-        found.setdefault(own, {})[int(match["number"]) if match else 0] = parts
+        stack = name if match is None else f"{match['stem']}.{match['part']}"
+        numbered.setdefault(stack, {})[int(match["number"]) if match else 0] = parts
     return [
         (name, tuple(part for number in sorted(numbers) for part in numbers[number]))
-        for name, numbers in found.items()
+        for name, numbers in numbered.items()
     ]
 
 
@@ -65,16 +65,16 @@ def written_stacks(
     for rule in rules:
         if rule.arrangement is None or not rule.arrangement.written:
             continue
-        found: dict[str, list[tuple[int, int, str]]] = {}
+        stacks: dict[str, list[tuple[int, int, str]]] = {}
         for index, part in enumerate(rule.parts):
             pattern = _pattern(part)
             for name in by_name:
                 match = pattern.fullmatch(name)
                 if match is not None:
-                    own = match.groupdict()
-                    place = (int(own.get("expert") or 0), index, name)
-                    found.setdefault(rule.name.format(layer=own["layer"]), []).append(place)
-        for stack, places in found.items():
+                    fields = match.groupdict()
+                    place = (int(fields.get("expert") or 0), index, name)
+                    stacks.setdefault(rule.name.format(layer=fields["layer"]), []).append(place)
+        for stack, places in stacks.items():
             yield rule, (stack, tuple(by_name[name] for _, _, name in sorted(places)))
 
 
@@ -114,7 +114,7 @@ def transpose(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 def _alternate(parts: Sequence[npt.NDArray[Any]], groups: int) -> npt.NDArray[Any]:
     """Return the rows of all parts group by group; those of vectors are their elements."""
     columns = 1 if parts[0].shape[0] == 1 else parts[0].shape[1]
-    return np.concatenate([one.reshape(groups, -1, columns) for one in parts], axis=1)
+    return np.concatenate([part.reshape(groups, -1, columns) for part in parts], axis=1)
 
 
 def _in_pieces(parts: Sequence[npt.NDArray[Any]], rows: Sequence[Rows]) -> npt.NDArray[Any]:
@@ -134,6 +134,6 @@ def _stack_of(name: str, rules: Sequence[StackRule]) -> tuple[str, tuple[str, ..
             if match is not None:
                 layer = match.groupdict().get("layer")
                 return rule.name.format(layer=layer), tuple(
-                    one.format(layer=layer) for one in rule.parts
+                    member.format(layer=layer) for member in rule.parts
                 )
     return name, (name,)

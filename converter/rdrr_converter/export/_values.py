@@ -97,7 +97,7 @@ class Encoder:
         out = self._outgoing
         if out.factors is None:
             return None
-        first += sum(one.rows for one in out.parts[: out.parts.index(part)])
+        first += sum(before.rows for before in out.parts[: out.parts.index(part)])
         return out.factors[first : first + count]
 
     def _encode(

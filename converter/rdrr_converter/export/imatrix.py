@@ -93,8 +93,8 @@ def write_imatrix(path: Path, seen: Mapping[str, Activations], origin: Origin) -
         writer.add_uint32("imatrix.chunk_count", origin.windows)
         writer.add_uint32("imatrix.chunk_size", origin.window)
         for name, experts in entries.items():
-            sums = np.stack([one.sums for one in experts]).astype(np.float32)
-            counts = np.array([[one.count] for one in experts], np.float32)
+            sums = np.stack([expert.sums for expert in experts]).astype(np.float32)
+            counts = np.array([[expert.count] for expert in experts], np.float32)
             writer.add_tensor(name + SUMS, sums)
             writer.add_tensor(name + COUNTS, counts)
         writer.write_header_to_file()
@@ -106,12 +106,12 @@ def write_imatrix(path: Path, seen: Mapping[str, Activations], origin: Origin) -
 
 def _entries(seen: Mapping[str, Activations]) -> dict[str, list[Activations]]:
     """Return the entries sorted by name, each with one item per expert."""
-    found: dict[str, dict[int, Activations]] = {}
-    for name, one in seen.items():
+    by_name: dict[str, dict[int, Activations]] = {}
+    for name, activations in seen.items():
         for known in _unfused(name):
             gguf_name, expert = llama_name(known)
-            found.setdefault(gguf_name or known, {})[expert or 0] = one
-    return {name: _stack(experts) for name, experts in sorted(found.items())}
+            by_name.setdefault(gguf_name or known, {})[expert or 0] = activations
+    return {name: _stack(experts) for name, experts in sorted(by_name.items())}
 
 
 def _stack(experts: Mapping[int, Activations]) -> list[Activations]:

@@ -98,8 +98,8 @@ class GgufArchitecture:
 
     def for_tensors(self, names: Iterable[str]) -> GgufArchitecture:
         """Return this row for a model with these tensors, in llama.cpp's names or the other."""
-        own = (".attn_norm_2.weight", ".post_attention_layernorm.weight")
-        if self.two_norms is None or not any(name.endswith(own) for name in names):
+        endings = (".attn_norm_2.weight", ".post_attention_layernorm.weight")
+        if self.two_norms is None or not any(name.endswith(endings) for name in names):
             return self
         return replace(self, layer=self.two_norms, two_norms=None)
 
@@ -121,9 +121,9 @@ class GgufArchitecture:
     def translate(self, name: str) -> str:
         """Return the Hugging Face name of a tensor; an unknown name is returned unchanged."""
         stem, _, ending = name.rpartition(".")
-        own = re.fullmatch(r"blk\.(\d+)\.(.+)", name)
-        if own is not None and own[2] in self.whole:
-            return f"model.layers.{own[1]}.{self.whole[own[2]]}"
+        of_layer = re.fullmatch(r"blk\.(\d+)\.(.+)", name)
+        if of_layer is not None and of_layer[2] in self.whole:
+            return f"model.layers.{of_layer[1]}.{self.whole[of_layer[2]]}"
         match = re.fullmatch(r"blk\.(\d+)\.(.+)", stem)
         if match is None:
             return f"{self.outside[stem]}.{ending}" if stem in self.outside else name
@@ -134,21 +134,21 @@ class GgufArchitecture:
 
     def llama_name(self, name: str) -> str | None:
         """Return llama.cpp's name of a tensor, given its Hugging Face name; None if it has none."""
-        own = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)
+        layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)
         whole = next(
-            (theirs for theirs, ours in self.whole.items() if own and ours == own[2]), None
+            (theirs for theirs, ours in self.whole.items() if layer and ours == layer[2]), None
         )
-        if own is not None and whole is not None:
-            return f"blk.{own[1]}.{whole}"
+        if layer is not None and whole is not None:
+            return f"blk.{layer[1]}.{whole}"
         stem, _, ending = name.rpartition(".")
         if ending not in ("weight", "bias"):  # sinks and biases of routers have no such ending
             stem, ending = name, "bias" if name.endswith("_bias") else "weight"
         match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
         names, part = (self.outside, stem) if match is None else (self.layer, match[2])
-        found = _theirs(names, part)
-        if found is None or (name.endswith(".bias") and not self.biases):
+        named = _theirs(names, part)
+        if named is None or (name.endswith(".bias") and not self.biases):
             return None
-        return f"{found}.{ending}" if match is None else f"blk.{match[1]}.{found}.{ending}"
+        return f"{named}.{ending}" if match is None else f"blk.{match[1]}.{named}.{ending}"
 
     def _part(self, theirs: str) -> str | None:
         """Return Hugging Face's name of a module; the oldest files have one tensor per expert."""

@@ -147,12 +147,12 @@ def find_gguf_architecture(name: object, where: object) -> GgufArchitecture:
     Raises:
         ConversionError: The architecture is unknown.
     """
-    found = GGUF_ARCHITECTURES.get(name) if isinstance(name, str) else None
-    if found is None:
+    architecture = GGUF_ARCHITECTURES.get(name) if isinstance(name, str) else None
+    if architecture is None:
         raise ConversionError(
             "a GGUF of unknown architecture",
             where=f"{where}, general.architecture",
             expected=", ".join(GGUF_ARCHITECTURES),
             found="nothing" if name is None else name,
         )
-    return found
+    return architecture

@@ -103,8 +103,8 @@ def _as_float32(codes: npt.NDArray[Any]) -> F32Array:
 
 
 def _lookup(table: F32Array, codes: _Bytes) -> F32Array:
-    found: F32Array = table[codes]
-    return found
+    values: F32Array = table[codes]
+    return values
 
 
 def _q4_1(blocks: _Bytes) -> F32Array:

@@ -100,10 +100,10 @@ def read_config(
         scaling = _read_scaling(read)
         if scaling:
             config["rope_scaling"] = scaling
-    found = dict(config)
+    complete = dict(config)
     for setting in architecture.settings:
-        found |= setting.read(read, config)
-    return found
+        complete |= setting.read(read, config)
+    return complete
 
 
 def _rotated_heads(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:

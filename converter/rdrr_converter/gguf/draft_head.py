@@ -66,8 +66,8 @@ def further_layer(
     if not row.has_draft_head or not _is_complete(package):
         return ()
     stem = f"model.layers.{package.manifest.architecture.num_layers}."
-    head = (one for one in tensors if one.name.startswith(mtp.MTP))
-    return tuple(replace(one, name=stem + _part(one.name)) for one in head)
+    head = (tensor for tensor in tensors if tensor.name.startswith(mtp.MTP))
+    return tuple(replace(tensor, name=stem + _part(tensor.name)) for tensor in head)
 
 
 def _is_complete(package: Package) -> bool:
@@ -96,7 +96,7 @@ def with_further_layer(
         row: The GGUF conventions of the architecture.
         outgoing: The planned tensors of the GGUF.
     """
-    if not any(".nextn." in one.name for one in outgoing):
+    if not any(".nextn." in tensor.name for tensor in outgoing):
         return dict(entries)
     count, recurrent = f"{row.name}.block_count", f"{row.name}.{_RECURRENT}"
     more = {count: entries[count] + 1, f"{row.name}.nextn_predict_layers": 1}

@@ -125,7 +125,7 @@ def module_files(
             "activation_function": "torch.nn.modules.linear.Identity",
         }
     kinds.append(("Normalize", f"{len(kinds)}_Normalize"))
-    files["modules.json"] = [{"type": f"{_TYPE}.{one}", "path": path} for one, path in kinds]
+    files["modules.json"] = [{"type": f"{_TYPE}.{module}", "path": path} for module, path in kinds]
     return {path: json.dumps(content).encode() for path, content in files.items()}, (
         "embeddings are normalized, as llama.cpp does: the GGUF does not state it",
     )
@@ -166,8 +166,8 @@ def pooling_entries(
     if not block.include_prompt:
         notes.append("readers of a GGUF include the tokens of a prompt in the mean")
     entries = {f"{name}.pooling_type": kinds[block.pooling_mode]}
-    for own, layer in zip(DENSE, layers, strict=False):
-        stem = f"{name}.{own.removesuffix('.weight')}_feat"
+    for weight, layer in zip(DENSE, layers, strict=False):
+        stem = f"{name}.{weight.removesuffix('.weight')}_feat"
         entries |= {f"{stem}_in": layer.input_size, f"{stem}_out": layer.output_size}
     return entries, tuple(notes)
 
@@ -203,7 +203,7 @@ def layer_names(package: Package) -> dict[str, str]:
     layers = () if block is None else block.projections
     if package.manifest.inference.output.classifier is not None:
         return {layer.weight_tensor: _RANK_HEAD for layer in layers}
-    return {layer.weight_tensor: own for own, layer in zip(DENSE, layers, strict=False)}
+    return {layer.weight_tensor: weight for weight, layer in zip(DENSE, layers, strict=False)}
 
 
 def _has_biases(layers: Sequence[Projection]) -> bool:

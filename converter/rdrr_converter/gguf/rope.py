@@ -135,7 +135,7 @@ def from_factors(
     if short is None or long is None:
         raise ConversionError("longrope needs short and long factors", where=where)
     # The shortest decimal of a float32 restores the factor before it was rounded.
-    stated = [[float(str(np.float32(one))) for one in factors] for factors in (short, long)]
+    stated = [[float(str(np.float32(factor))) for factor in factors] for factors in (short, long)]
     scaling = {"type": "longrope", "short_factor": stated[0], "long_factor": stated[1]}
     known = config.get("rope_scaling") or {}
     scaling |= {key: known[key] for key in ("short_mscale", "long_mscale") if key in known}

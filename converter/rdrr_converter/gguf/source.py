@@ -106,9 +106,9 @@ def open_file(path: Path) -> Source:
     )
     config |= from_metadata(factors[0], config, path)
     config |= from_factors(factors[1], factors[2], config, path)
-    made, generation, notes = tokenizer_files(metadata, path)
+    tokenizer, generation, notes = tokenizer_files(metadata, path)
     modules, module_notes = module_files(
-        {} if scores else metadata, architecture.name, [one.shape for one in layers], path
+        {} if scores else metadata, architecture.name, [layer.shape for layer in layers], path
     )
     tensors = _model_tensors(stored, architecture, config)
     if architecture.in_metadata is not None:
@@ -122,9 +122,9 @@ def open_file(path: Path) -> Source:
         config=config,
         tensors={tensor.name: tensor for tensor in tensors},
         generation_config=generation,
-        generated={**made, **modules},
+        generated={**tokenizer, **modules},
         notes=(*notes, *module_notes),
-        modules={name: {one.name: one} for name, one in zip(FOLDERS, layers, strict=False)},
+        modules={name: {layer.name: layer} for name, layer in zip(FOLDERS, layers, strict=False)},
     )
 
 
@@ -182,17 +182,17 @@ def _merged_parts(files: Sequence[GgufFile]) -> dict[str, GgufTensor]:
 
 def _embedding(stored: Mapping[str, GgufTensor], path: Path) -> GgufTensor:
     """Return the embedding, whose number of rows is the size of the vocabulary."""
-    found = stored.get(EMBEDDING)
-    if found is None:
+    tensor = stored.get(EMBEDDING)
+    if tensor is None:
         raise SourceError("a tensor is missing", where=path, expected=EMBEDDING)
-    if len(found.shape) != 2:
+    if len(tensor.shape) != 2:
         raise SourceError(
             "impossible shape",
-            where=f"{found.path}, tensor {EMBEDDING}",
+            where=f"{tensor.path}, tensor {EMBEDDING}",
             expected="a matrix",
-            found=list(found.shape),
+            found=list(tensor.shape),
         )
-    return found
+    return tensor
 
 
 def _vector(tensor: GgufTensor | None) -> npt.NDArray[np.float64] | None:

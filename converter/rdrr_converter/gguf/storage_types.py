@@ -13,7 +13,7 @@ from rdrr_manifests.package import Package
 
 def storage_type(package: Package, parts: Sequence[LogicalTensor]) -> tuple[str, str]:
     """Choose the type of a matrix, and return it with the reason if it is not the stored type."""
-    dtypes = sorted({one.dtype.name for one in parts})
+    dtypes = sorted({part.dtype.name for part in parts})
     dtype, columns = parts[0].dtype, parts[0].columns
     if len(dtypes) > 1:
         why = f"{' and '.join(dtypes)} in one tensor"
@@ -21,7 +21,7 @@ def storage_type(package: Package, parts: Sequence[LogicalTensor]) -> tuple[str,
         return dtype.name, ""
     elif columns % dtype.block_elements:
         why = f"row length {columns} is not a multiple of the {dtype} block size"
-    elif any(one.layout is Layout.COLUMN for one in parts):
+    elif any(part.layout is Layout.COLUMN for part in parts):
         why = f"{dtype} blocks in the column layout contain weights of several rows"
     else:
         return dtype.name, ""
@@ -30,9 +30,9 @@ def storage_type(package: Package, parts: Sequence[LogicalTensor]) -> tuple[str,
 
 def decoded_type(package: Package, parts: Sequence[LogicalTensor]) -> str:
     """Return the type in which decoded values are written: F16, or F32 where F16 overflows."""
-    if any(one.dtype.name == "F32" for one in parts):
+    if any(part.dtype.name == "F32" for part in parts):
         return "F32"
-    readers = [RowReader(package, one) for one in parts]
+    readers = [RowReader(package, part) for part in parts]
     largest = max(
         float(np.abs(reader.values(*chunk)).max())
         for reader in readers

@@ -54,12 +54,12 @@ def tokenizer_files(
         "generation_config.json": generation,
     }
     tokenizer, notes = vocabulary.tokenizer()
-    made = {name: _dump(value) for name, value in files.items()}
+    contents = {name: _dump(value) for name, value in files.items()}
     if isinstance(tokenizer, str):
-        made["tokenizer.json"] = tokenizer.encode()
+        contents["tokenizer.json"] = tokenizer.encode()
     elif tokenizer is not None:
-        made["tokenizer.json"] = _dump(tokenizer)
-    return made, generation, notes
+        contents["tokenizer.json"] = _dump(tokenizer)
+    return contents, generation, notes
 
 
 def _dump(value: object) -> bytes:

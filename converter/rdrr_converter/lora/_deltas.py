@@ -68,9 +68,9 @@ class DoraWeight:
         """Stated norm divided by present norm of each row, float32 [rows]; 0 for a row of zeros."""
         step = max(1, SCAN_ELEMENTS // self.shape[1])
         starts = range(0, self.shape[0], step)
-        found = np.concatenate([self._row_norms(slice(at, at + step)) for at in starts])
+        norms = np.concatenate([self._row_norms(slice(at, at + step)) for at in starts])
         stated = self.magnitudes.read().reshape(-1)
-        factors = np.divide(stated, found, out=np.zeros_like(found), where=found > 0)
+        factors = np.divide(stated, norms, out=np.zeros_like(norms), where=norms > 0)
         return np.asarray(factors, np.float32)
 
     def _row_norms(self, rows: slice) -> npt.NDArray[np.float64]:

@@ -91,7 +91,7 @@ class PatternTable(Generic[V]):
                 if dots <= ending.count("."):
                     continue
                 self._count_steps(len(patterns))
-                yield from (index for index, one in patterns if _matches_name(one, ending))
+                yield from (index for index, pattern in patterns if _matches_name(pattern, ending))
 
     def _count_steps(self, steps: int) -> None:
         self._left -= steps
@@ -103,4 +103,4 @@ class PatternTable(Generic[V]):
 
 def _matches_name(pattern: str, name: str) -> bool:
     """Return whether a pattern of letters and dots matches a name of the same length."""
-    return all(one in (".", other) for one, other in zip(pattern, name, strict=True))
+    return all(char in (".", other) for char, other in zip(pattern, name, strict=True))

@@ -93,8 +93,8 @@ class Regex:
             reached = self._epsilon_closure(here, text, at)
             count_steps(len(reached) + 1)
             if at == len(text):
-                return any(self._is_end(one) for one in reached)
-            here = {one + 1 for one in reached if self._consumes(one, text[at])}
+                return any(self._is_end(state) for state in reached)
+            here = {state + 1 for state in reached if self._consumes(state, text[at])}
         return False
 
     def _epsilon_closure(self, states: set[int], text: str, at: int) -> set[int]:
@@ -106,9 +106,9 @@ class Regex:
             if state in reached:
                 continue
             reached.add(state)
-            one = self.instructions[state]
-            left += [state + step for step in one.jumps]
-            if one.condition is not None and one.condition(text, at):
+            instruction = self.instructions[state]
+            left += [state + step for step in instruction.jumps]
+            if instruction.condition is not None and instruction.condition(text, at):
                 left.append(state + 1)
         return reached
 
@@ -154,8 +154,8 @@ class _Reader:
 
     def fault(self, message: str) -> FormatError:
         """Return an error at the present position."""
-        found = f"{self._pattern} at character {self._at}"
-        return FormatError(message, expected="a regular expression", found=found)
+        place = f"{self._pattern} at character {self._at}"
+        return FormatError(message, expected="a regular expression", found=place)
 
     def alternatives(self, depth: int) -> Fragment:
         """Read alternatives up to a closing parenthesis or the end."""
@@ -233,7 +233,7 @@ class _Reader:
         if char == "[":
             return [_Instruction(accepts=self._set())]
         if char == ".":
-            return [_Instruction(accepts=lambda one: one != "\n")]
+            return [_Instruction(accepts=lambda other: other != "\n")]
         if char in "^$":
             return [_Instruction(condition=_CONDITIONS[char])]
         if char in "*+?":
@@ -260,7 +260,7 @@ class _Reader:
         char = self._take()
         if char.lower() in _CLASSES:
             inside = _CLASSES[char.lower()]
-            return inside if char.islower() else lambda one: not inside(one)
+            return inside if char.islower() else lambda other: not inside(other)
         if char in _CONTROLS:
             return _CONTROLS[char].__eq__
         if not char or char.isalnum():

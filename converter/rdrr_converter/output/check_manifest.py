@@ -65,16 +65,16 @@ def check_tokenizer(draft: Manifest, content: bytes | None, where: object) -> tu
         ConversionError: The tokenizer is unusable.
     """
     findings = () if content is None else tuple(examine_tokenizer(content, draft))
-    for one in findings:
-        if one.severity != "warning":
+    for finding in findings:
+        if finding.severity != "warning":
             raise ConversionError(
-                f"the package would not be valid: {one.message}",
+                f"the package would not be valid: {finding.message}",
                 where=where,
-                expected=one.expected,
-                found=one.found,
+                expected=finding.expected,
+                found=finding.found,
                 hint="use the tokenizer.json that the model was published with, or remove the file",
             )
-    return tuple(f"tokenizer.json: {one.message}" for one in findings)
+    return tuple(f"tokenizer.json: {finding.message}" for finding in findings)
 
 
 def _with_shards(draft: Manifest, plan: ConversionPlan) -> Manifest:
@@ -101,12 +101,12 @@ def backend_notes(graph: Graph, manifest: Manifest) -> tuple[str, ...]:
         graph: The model's graph.
         manifest: The planned manifest.
     """
-    found = next(_odd_sizes(pad_widths(graph).graph, manifest), None)
-    if found is None:
+    odd_size = next(_odd_sizes(pad_widths(graph).graph, manifest), None)
+    if odd_size is None:
         return ()
     return (
         f"only the backend `cpu` can run this package: wgpu needs rows and heads whose length is a "
-        f"multiple of {LANES}, and {found}",
+        f"multiple of {LANES}, and {odd_size}",
     )
 
 

@@ -51,7 +51,7 @@ def fingerprint(
 def _options(options: PackageOptions) -> dict[str, Any]:
     # Options that only control the work do not change the bytes of the package.
     values: dict[str, Any] = _plain(
-        {one.name: getattr(options, one.name) for one in fields(PackageOptions)}
+        {field.name: getattr(options, field.name) for field in fields(PackageOptions)}
     )
     for name in FILES:
         if values.get(name):

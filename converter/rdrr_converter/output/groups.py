@@ -54,10 +54,10 @@ def describe_groups(
 
 def _groups(plan: ConversionPlan) -> Mapping[str, Sequence[PlannedTensor]]:
     """Return the tensors of each group, in storage order."""
-    found: dict[str, list[PlannedTensor]] = {}
+    groups: dict[str, list[PlannedTensor]] = {}
     for tensor in plan.tensors:
-        found.setdefault(tensor.group, []).append(tensor)
-    return found
+        groups.setdefault(tensor.group, []).append(tensor)
+    return groups
 
 
 def _describe(name: str, tensors: Sequence[PlannedTensor], reader: ShardReader) -> object:

@@ -138,10 +138,10 @@ def _is_intact(reader: ShardReader, index: int) -> bool:
     return True
 
 
-def _check_same(found: Fingerprint, wanted: Fingerprint, path: Path) -> None:
-    for what in (*wanted, *found):
-        if found.get(what) != wanted.get(what):
-            expected, other = _difference(found.get(what), wanted.get(what))
+def _check_same(recorded: Fingerprint, wanted: Fingerprint, path: Path) -> None:
+    for what in (*wanted, *recorded):
+        if recorded.get(what) != wanted.get(what):
+            expected, other = _difference(recorded.get(what), wanted.get(what))
             raise StoreError(
                 f"there is an unfinished conversion with other {what}",
                 where=path.parent,
@@ -152,13 +152,13 @@ def _check_same(found: Fingerprint, wanted: Fingerprint, path: Path) -> None:
             )
 
 
-def _difference(found: Any, wanted: Any) -> tuple[str, str]:
+def _difference(recorded: Any, wanted: Any) -> tuple[str, str]:
     """Return both values as text, reduced to the entries that differ if they are mappings."""
-    if not (isinstance(found, Mapping) and isinstance(wanted, Mapping)):
-        return str(found), str(wanted)
-    keys = [key for key in {**found, **wanted} if found.get(key) != wanted.get(key)]
+    if not (isinstance(recorded, Mapping) and isinstance(wanted, Mapping)):
+        return str(recorded), str(wanted)
+    keys = [key for key in {**recorded, **wanted} if recorded.get(key) != wanted.get(key)]
     return tuple(  # type: ignore[return-value]  # it has two parts
-        ", ".join(f"{key} {one.get(key)}" for key in keys[:3]) for one in (found, wanted)
+        ", ".join(f"{key} {values.get(key)}" for key in keys[:3]) for values in (recorded, wanted)
     )
 
 

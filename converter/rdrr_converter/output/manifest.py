@@ -101,9 +101,9 @@ def _for_profile(manifest: Manifest, profile: str) -> Manifest:
     """Add what the runtime of a profile needs; refuse a model that it would compute wrongly."""
     if profile != DOPPLER:
         return manifest
-    found = list(obstacles(manifest))
-    if found:
-        first, more = found[0], len(found) - 1
+    faults = list(obstacles(manifest))
+    if faults:
+        first, more = faults[0], len(faults) - 1
         raise ConversionError(
             f"DOPPLER cannot run this model: {first.message}",
             where=first.field,
@@ -136,7 +136,7 @@ def quantization_info(plan: ConversionPlan, options: PackageOptions) -> Quantiza
     _, weights = _type_labels(plan.tensors, options)
     # The first embedding is that of the tokens; some models have a table for the layers after it.
     by_role = {tensor.role: _short_name(tensor) for tensor in reversed(plan.tensors)}
-    of_layers = (one for one in plan.tensors if one.name.endswith(PER_LAYER_TABLE))
+    of_layers = (table for table in plan.tensors if table.name.endswith(PER_LAYER_TABLE))
     embeddings, head = by_role["embedding"], by_role.get("lm_head")
     layout = "col" if _is_column(plan, options) else "row"
     parts = [weights]
@@ -152,7 +152,7 @@ def quantization_info(plan: ConversionPlan, options: PackageOptions) -> Quantiza
         weights=weights,
         embeddings=embeddings,
         lm_head=head,
-        per_layer_embeddings=next((_short_name(one) for one in of_layers), None),
+        per_layer_embeddings=next((_short_name(table) for table in of_layers), None),
         compute=COMPUTE,
         layout=layout,
         variant_tag=tag,

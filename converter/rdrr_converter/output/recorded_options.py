@@ -39,7 +39,9 @@ _SPELLINGS: Mapping[str, Callable[[PackageOptions], object]] = MappingProxyType(
         # The paths are left out, because the same files elsewhere give the same package.
         "lora": lambda options: options.lora is not None,
         "imatrix": lambda options: options.imatrix is not None,
-        "tensor_types": lambda options: [str(one) for one in parse_overrides(options.tensor_types)],
+        "tensor_types": lambda options: [
+            str(override) for override in parse_overrides(options.tensor_types)
+        ],
         "allow_unread": lambda options: list(options.allow_unread),
         "kernel_hints": lambda options: dict(sorted(options.kernel_hints.items())),
     }

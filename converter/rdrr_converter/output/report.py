@@ -179,7 +179,9 @@ def _reported(tensor: PlannedTensor, error: ErrorStats) -> ReportedTensor:
         name=tensor.name,
         role=tensor.role,
         group=tensor.group,
-        sources=tuple(ReportedSource(name=one.name, dtype=one.dtype) for one in tensor.sources),
+        sources=tuple(
+            ReportedSource(name=source.name, dtype=source.dtype) for source in tensor.sources
+        ),
         shape=tensor.shape,
         dtype=tensor.dtype.name,
         layout=tensor.layout.value,

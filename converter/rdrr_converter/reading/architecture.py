@@ -53,8 +53,8 @@ class NearestArchitecture:
             lacks.append(f"has no tensors {_first_few(self.unknown)}")
         if self.unread:
             lacks.append(f"does not read {_first_few(self.unread)}")
-        found = ", and ".join(lacks) or "has all of its tensors and reads all of its keys"
-        return f"the nearest that converts is {self.rule.name}, which {found}"
+        difference = ", and ".join(lacks) or "has all of its tensors and reads all of its keys"
+        return f"the nearest that converts is {self.rule.name}, which {difference}"
 
 
 def choose_architecture(source: Source, override: str | None) -> ArchitectureRule:
@@ -72,15 +72,17 @@ def choose_architecture(source: Source, override: str | None) -> ArchitectureRul
     try:
         return find_architecture(source.config, override, source.config_path)
     except ConversionError as error:
-        found = nearest_architecture(source)
-        error.hint = f"{found.describe()}; {error.hint}"
+        nearest = nearest_architecture(source)
+        error.hint = f"{nearest.describe()}; {error.hint}"
         error.args = (error.line(),)
         raise
 
 
 def nearest_architecture(source: Source) -> NearestArchitecture:
     """Return the architecture that is most like a checkpoint."""
-    return max((_compare(source, rule) for rule in ARCHITECTURES), key=lambda one: one.score)
+    return max(
+        (_compare(source, rule) for rule in ARCHITECTURES), key=lambda candidate: candidate.score
+    )
 
 
 def _compare(source: Source, rule: ArchitectureRule) -> NearestArchitecture:
@@ -93,13 +95,13 @@ def _compare(source: Source, rule: ArchitectureRule) -> NearestArchitecture:
         for name in (*names, *(stack.name for stack in rule.stacks))
     }
     others = [*rule.ignored, *rule.other_parts]
-    found = dict.fromkeys(
+    kinds = dict.fromkeys(
         _kind(name)
         for name in source.tensors
         if not any(re.fullmatch(pattern, name) for pattern in others)
     )
-    unknown = tuple(kind for kind in found if kind not in known)
-    fitting = len(found) - len(unknown)
+    unknown = tuple(kind for kind in kinds if kind not in known)
+    fitting = len(kinds) - len(unknown)
     alike = max(
         (
             SequenceMatcher(None, ours.lower(), theirs.lower()).ratio()
@@ -109,7 +111,7 @@ def _compare(source: Source, rule: ArchitectureRule) -> NearestArchitecture:
         default=0.0,
     )
     needed = {_kind(row.name).removeprefix(BODY) for row in rule.tensors if row.required is True}
-    absent = len(needed - {kind.removeprefix(prefix) for kind in found})
+    absent = len(needed - {kind.removeprefix(prefix) for kind in kinds})
     unread = _unread(source, rule)
     score = (fitting - len(unknown), -len(unread), -absent, alike)
     return NearestArchitecture(rule, unknown, unread, score)
@@ -129,7 +131,7 @@ def _unread(source: Source, rule: ArchitectureRule) -> tuple[str, ...]:
             except RdrrError:
                 continue  # the value cannot be used, but its key is one that is read
     rules: list[object] = [rule.rope, rule.layer_types]
-    rules += [one for row in rule.tensors for one in (row.required, row.layers)]
+    rules += [condition for row in rule.tensors for condition in (row.required, row.layers)]
     for read in rules:
         try:
             if callable(read):

@@ -51,7 +51,7 @@ def without_head(source: Source) -> Source:
     """Return a checkpoint without the tensors of a classification head."""
     if not _classifies(source):
         return source
-    kept = {name: one for name, one in source.tensors.items() if name not in (WEIGHT, BIAS)}
+    kept = {name: tensor for name, tensor in source.tensors.items() if name not in (WEIGHT, BIAS)}
     return replace(source, tensors=kept)
 
 
@@ -95,7 +95,9 @@ def read_head(source: Source, config: Config, hidden_size: int) -> Classificatio
     return ClassificationHead(
         EmbeddingPostprocessor(pooling_mode="last", projections=(layer,)),
         Classifier(labels=_labels(config, count), activation=_activation(config, count)),
-        tuple(_tensor(one, role) for one, role in ((weight, "other"), (bias, "bias")) if one),
+        tuple(
+            _tensor(stored, role) for stored, role in ((weight, "other"), (bias, "bias")) if stored
+        ),
     )
 
 
@@ -112,12 +114,12 @@ def _labels(config: Config, count: int) -> tuple[str, ...]:
     stated = config.get("id2label")
     if stated is None:
         return tuple(f"LABEL_{index}" for index in range(count))
-    if not isinstance(stated, dict) or any(not isinstance(one, str) for one in stated.values()):
+    if not isinstance(stated, dict) or any(not isinstance(label, str) for label in stated.values()):
         raise config.fault("id2label", "an object of names", stated)
     names = tuple(stated.get(str(index)) for index in range(count))
     if len(stated) != count or None in names or len(set(names)) != count:
         raise config.fault("id2label", f"{count} different names, from 0 on", stated)
-    return tuple(str(one) for one in names)
+    return tuple(str(label) for label in names)
 
 
 def _activation(config: Config, count: int) -> ClassifierActivation:

@@ -83,15 +83,15 @@ def _layer(source: Source, folder: str, index: int, width: int) -> Layer:
     shapes: dict[str, tuple[object, ...]] = {"linear.weight": (rows, width)}
     if settings.get("bias", True):
         shapes["linear.bias"] = (rows,)
-    found = {name: tensor.shape for name, tensor in stored.items()}
-    if found != shapes:
+    stored_shapes = {name: tensor.shape for name, tensor in stored.items()}
+    if stored_shapes != shapes:
         raise SourceError(
             "the weights of a module do not fit its configuration and the module before it",
             where=where / SINGLE,
             expected=shapes,
-            found=found,
+            found=stored_shapes,
         )
-    tensors = [_tensor(one, folder, index) for one in stored.values()]
+    tensors = [_tensor(part, folder, index) for part in stored.values()]
     names = [tensor.name for tensor in tensors]
     biases = [name for name in names if name.endswith("bias")]
     layer = Projection(

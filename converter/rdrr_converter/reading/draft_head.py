@@ -66,18 +66,18 @@ def match_draft_head(
         return NO_DRAFT_HEAD
     if config.get("mtp_use_dedicated_embeddings"):
         return _unusable("it has an embedding of its own")
-    found: list[ModelTensor] = []
+    tensors: list[ModelTensor] = []
     try:
         for row, expert in _expected(head.tensors, moe):
             wanted = ExpectedTensor(row, expert=expert)
             name, tensor = wanted.fill(row.name), finder.find(wanted)
             if tensor is not None:
-                found.append(ModelTensor(name, tensor, row.role, None, expert))
+                tensors.append(ModelTensor(name, tensor, row.role, None, expert))
             elif is_required(row, config):
                 return _unusable(f"{name} is missing")
     except SourceError as error:
         return _unusable(str(error))
-    return DraftHead(tuple(found), frozenset(finder.used))
+    return DraftHead(tuple(tensors), frozenset(finder.used))
 
 
 def _unusable(why: str) -> DraftHead:
@@ -96,7 +96,7 @@ def _rule_of_head(rule: ArchitectureRule, config: Config, like: int) -> Architec
     as_a_layer = _LAYER.format(layer=config.layers)
     rename = partial(_renamed, as_a_layer=as_a_layer)
     layer = [rename(row) for row in rule.tensors if row.is_per_layer and _has(row, config, like)]
-    own = [
+    of_head = [
         TensorRule(
             f"{name}.weight",
             "matmul" if name == mtp.PROJECTION else "norm",
@@ -114,7 +114,7 @@ def _rule_of_head(rule: ArchitectureRule, config: Config, like: int) -> Architec
     ]
     return replace(
         rule,
-        tensors=(*own, *layer),
+        tensors=(*of_head, *layer),
         stacks=tuple(stacks),
         dimensions={**rule.dimensions, "two_hidden": _two_hidden},
     )
@@ -133,7 +133,7 @@ def _renamed(row: TensorRule, as_a_layer: str) -> TensorRule:
     """Return the row of a layer's tensor for the layer of the head."""
     part = row.name.removeprefix(_LAYER)
     others = [alias.removeprefix(_LAYER) for alias in row.aliases]
-    aliases = [f"{stem}{one}" for stem in (mtp.LAYER, as_a_layer) for one in (part, *others)]
+    aliases = [f"{stem}{name}" for stem in (mtp.LAYER, as_a_layer) for name in (part, *others)]
     return replace(row, name=aliases[0], aliases=tuple(aliases[1:]), layers=None)
 
 

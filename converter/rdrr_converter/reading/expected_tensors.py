@@ -34,8 +34,8 @@ def expected_tensors(
     yield from (ExpectedTensor(row) for row in rule.tensors[:first])
     owners = {row.name: frozenset(row.layers(config)) for row in per_layer if row.layers}
     for layer in range(layers):
-        own = [row for row in per_layer if layer in owners.get(row.name, (layer,))]
-        for is_per_expert, rows in groupby(own, lambda row: row.is_per_expert):
+        of_layer = [row for row in per_layer if layer in owners.get(row.name, (layer,))]
+        for is_per_expert, rows in groupby(of_layer, lambda row: row.is_per_expert):
             numbers = range(moe.num_experts) if is_per_expert and moe else (None,)
             kept = list(rows)
             yield from (ExpectedTensor(row, layer, number) for number in numbers for row in kept)
@@ -70,12 +70,12 @@ class Shapes:
 
     def shape(self, rule: TensorRule, layer: int | None) -> tuple[int, ...]:
         """Return the shape of a tensor in a layer."""
-        own = {} if self.of_layer is None or layer is None else self.of_layer(layer)
-        return tuple(own.get(size) or self.dimensions[size] for size in rule.shape)
+        sizes = {} if self.of_layer is None or layer is None else self.of_layer(layer)
+        return tuple(sizes.get(size) or self.dimensions[size] for size in rule.shape)
 
 
 def _dimensions(sizes: Architecture, moe: MoeConfig | None) -> dict[str, int]:
-    found = {
+    dimensions = {
         "vocab": sizes.vocab_size,
         "hidden": sizes.hidden_size,
         "inner": sizes.intermediate_size,
@@ -87,14 +87,14 @@ def _dimensions(sizes: Architecture, moe: MoeConfig | None) -> dict[str, int]:
         "one": 1,
     }
     if sizes.linear_num_value_heads is not None:
-        found |= linear_dimensions(sizes)
+        dimensions |= linear_dimensions(sizes)
     if sizes.kv_lora_rank is not None:
-        found |= _latent_dimensions(sizes, sizes.kv_lora_rank)
+        dimensions |= _latent_dimensions(sizes, sizes.kv_lora_rank)
     if moe is not None:
         width = moe.expert_intermediate_size or sizes.intermediate_size
         shared = moe.shared_expert_intermediate_size or width
-        found |= {"experts": moe.num_experts, "width": width, "shared": shared}
-    return found
+        dimensions |= {"experts": moe.num_experts, "width": width, "shared": shared}
+    return dimensions
 
 
 def linear_dimensions(sizes: Architecture) -> dict[str, int]:

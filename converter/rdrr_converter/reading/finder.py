@@ -52,8 +52,8 @@ class Finder:
             SourceError: The tensor, or the stack that contains it, has the wrong shape.
         """
         published, canonical = self._rule.published_name(wanted.rule.name), wanted.rule.name
-        for name, own in self.names_in_source(wanted).items():
-            tensor = self._tensors.get(own)
+        for name, stored in self.names_in_source(wanted).items():
+            tensor = self._tensors.get(stored)
             if tensor is not None:
                 self.used.add(tensor.name)
                 if name == published and self._rule.is_transposed(canonical):
@@ -73,16 +73,16 @@ class Finder:
         """Join the tensors that are the rows of a tensor, if the checkpoint has the first."""
         name, shape = wanted.fill(wanted.rule.name), self._shape(wanted.rule, wanted.layer)
         names = [
-            self.name_in_source(one) for one in self._rule.row_names(name, shape[0] if shape else 1)
+            self.name_in_source(row) for row in self._rule.row_names(name, shape[0] if shape else 1)
         ]
         if not names or names[0] not in self._tensors:
             return
-        missing = [one for one in names if one not in self._tensors]
+        missing = [row for row in names if row not in self._tensors]
         if missing:
             raise SourceError(
                 "a tensor is missing", where=self._path, expected=missing[0], found=names[0]
             )
-        parts = [self._tensors[one] for one in names]
+        parts = [self._tensors[row] for row in names]
         for part in parts:
             _check_shape(part, shape[1:])
         self.used.update(names)
@@ -131,8 +131,10 @@ class Finder:
         pieces = [Piece(part, self._dimensions[size]) for part, size in stack.pieces]
         rows = rows_of_parts(pieces, self._dimensions[stack.groups])
         return {
-            wanted.fill(part): with_rows(whole, own, part.rpartition(".")[0].rpartition(".")[2])
-            for part, own in zip(stack.parts, rows, strict=True)
+            wanted.fill(part): with_rows(
+                whole, part_rows, part.rpartition(".")[0].rpartition(".")[2]
+            )
+            for part, part_rows in zip(stack.parts, rows, strict=True)
         }
 
     def _arranged(

@@ -43,8 +43,8 @@ def rows_of_parts(pieces: Sequence[Piece], groups: int) -> list[Rows]:
     parts: dict[int, list[Rows]] = {}
     offset = 0
     for piece in pieces:
-        own = firsts + np.arange(offset, offset + piece.rows, dtype=np.int64)
-        parts.setdefault(piece.part, []).append(own.reshape(-1))
+        indices = firsts + np.arange(offset, offset + piece.rows, dtype=np.int64)
+        parts.setdefault(piece.part, []).append(indices.reshape(-1))
         offset += piece.rows
     return [np.concatenate(parts[index]) for index in sorted(parts)]
 

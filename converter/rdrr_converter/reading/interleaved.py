@@ -113,10 +113,10 @@ def _decoded(
 ) -> F32Array:
     inner = (columns, rows) if place.transposed else (rows, columns)
     sizes = shape[::-1] if place.transposed else shape
-    found = decode(
+    values = decode(
         _within(place.rows, inner[0], sizes[0]), _within(place.columns, inner[1], sizes[1])
     )
-    return found.T if place.transposed else found
+    return values.T if place.transposed else values
 
 
 def _within(outer: slice, inner: slice, count: int) -> slice:

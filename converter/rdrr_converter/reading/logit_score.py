@@ -57,7 +57,9 @@ class LogitScore:
         """
         if self.tokens != ANSWERS or not _are_products(tensors, output):
             return None
-        roles = {one.role: one for one in tensors if one.role in ("embedding", "lm_head")}
+        roles = {
+            tensor.role: tensor for tensor in tensors if tensor.role in ("embedding", "lm_head")
+        }
         matrix = roles.get("lm_head", roles["embedding"]).source
         if max(self.ids) >= matrix.rows:
             raise SourceError(
@@ -86,14 +88,16 @@ class LogitScore:
     @property
     def note(self) -> str:
         """What users of a model without such a head have to know."""
-        named = " and ".join(repr(one) for one in self.tokens)
+        named = " and ".join(repr(token) for token in self.tokens)
         return f"its answers are {named}: `rank` needs a prompt with its question and answers"
 
 
 def _are_products(tensors: Sequence[ModelTensor], output: Output) -> bool:
     """Return whether the logits are products of the output matrix and the last hidden state."""
     is_plain = output.final_logit_softcapping is None and output.logit_input_scale == 1.0
-    has_bias = any(one.role == "bias" and one.name.startswith("lm_head") for one in tensors)
+    has_bias = any(
+        tensor.role == "bias" and tensor.name.startswith("lm_head") for tensor in tensors
+    )
     return is_plain and not has_bias and output.embedding_size is None
 
 
@@ -109,7 +113,9 @@ def read_logit_score(source: Source) -> LogitScore | None:
     name = f"{modules[1][1]}/config.json"
     settings = read_module(source, name)
     ids = tuple(settings[key] for key in _KEYS if settings.get(key) is not None)
-    if settings.get(_KEYS[0]) is None or not all(type(one) is int and one >= 0 for one in ids):
+    if settings.get(_KEYS[0]) is None or not all(
+        type(token_id) is int and token_id >= 0 for token_id in ids
+    ):
         raise SourceError(
             "the answers of a reranking model are no token ids",
             where=source.path / name,
@@ -117,7 +123,7 @@ def read_logit_score(source: Source) -> LogitScore | None:
             found=dict(settings),
         )
     tokens = _tokens(source)
-    return LogitScore(ids, tuple(tokens.get(one) for one in ids))
+    return LogitScore(ids, tuple(tokens.get(token_id) for token_id in ids))
 
 
 def _tokens(source: Source) -> Mapping[int, str]:
@@ -127,9 +133,9 @@ def _tokens(source: Source) -> Mapping[int, str]:
         return {}
     model: Any = parse_json_object(content, source.path / TOKENIZER_JSON).get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
-    return {one: token for token, one in vocab.items()} if isinstance(vocab, dict) else {}
+    return {token_id: token for token, token_id in vocab.items()} if isinstance(vocab, dict) else {}
 
 
 def _read_rows(matrix: SourceTensor, ids: tuple[int, ...], rows: slice, columns: slice) -> F32Array:
     """Read some columns of some of the rows with these ids."""
-    return np.concatenate([matrix.read(slice(one, one + 1), columns) for one in ids[rows]])
+    return np.concatenate([matrix.read(slice(index, index + 1), columns) for index in ids[rows]])

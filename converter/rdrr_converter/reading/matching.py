@@ -91,13 +91,13 @@ def match(
     if moe is not None and moe.num_experts > rows:  # a router has one row per expert
         raise config.fault("the number of experts", f"at most {rows}", moe.num_experts)
     finder = Finder(source, rule, Shapes.of(rule, config, sizes, moe))
-    found: list[ModelTensor] = []
+    matched: list[ModelTensor] = []
     missing: list[str] = []
     for wanted in expected_tensors(rule, config, sizes.num_layers, moe):
         tensor = finder.find(wanted)
         if tensor is not None:
             name = wanted.fill(wanted.rule.name)
-            found.append(ModelTensor(name, tensor, wanted.rule.role, wanted.layer, wanted.expert))
+            matched.append(ModelTensor(name, tensor, wanted.rule.role, wanted.layer, wanted.expert))
         elif is_required(wanted.rule, config):
             missing.append(
                 finder.name_in_source(wanted.fill(rule.published_name(wanted.rule.name)))
@@ -111,7 +111,7 @@ def match(
         )
     others = (*rule.other_parts, *_extra_layers(rule, config))
     notes = _check_leftovers(source, rule, finder.used | set(used), others, config)
-    return tuple(found), notes
+    return tuple(matched), notes
 
 
 def required_names(

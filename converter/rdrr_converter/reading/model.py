@@ -90,7 +90,7 @@ def read_model(
     if answers is not None:
         modules = head = answers.head(tensors, inference.output)
         tie_notes += [] if head is not None else [answers.note]
-        tensors = tuple(one for one in tensors if head is None or one.role != "lm_head")
+        tensors = tuple(tensor for tensor in tensors if head is None or tensor.role != "lm_head")
     if modules is not None:
         update = {
             "embedding_postprocessor": modules.block,
@@ -117,8 +117,8 @@ def read_model(
 
 def _output_size(rule: ArchitectureRule, config: Config, sizes: Architecture) -> int:
     """Return the width of the hidden states that a head reads."""
-    own = read_block(rule.output, config).get("embedding_size")
-    return own if isinstance(own, int) else sizes.hidden_size
+    size = read_block(rule.output, config).get("embedding_size")
+    return size if isinstance(size, int) else sizes.hidden_size
 
 
 def _read_flags(rule: ArchitectureRule, config: Config) -> None:

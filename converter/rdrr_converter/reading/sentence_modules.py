@@ -92,7 +92,7 @@ def read_modules(source: Source, hidden_size: int) -> SentenceModules | None:
         normalize="l2" if ending else None,
         **_prompts(source),
     )
-    return SentenceModules(block, tuple(tensor for _, own in layers for tensor in own))
+    return SentenceModules(block, tuple(tensor for _, parts in layers for tensor in parts))
 
 
 def list_modules(source: Source) -> list[tuple[str, str]]:
@@ -110,15 +110,15 @@ def _modules(content: bytes, where: Path) -> list[tuple[str, str]]:
     listed = parse_json_object(b'{"modules": ' + content + b"}", where)["modules"]
     if not isinstance(listed, list) or not listed:
         raise SourceError("the file lists no modules", where=where, expected="a list of objects")
-    found = []
+    modules = []
     for entry in listed:
         kind, path = (entry.get("type"), entry.get("path")) if isinstance(entry, dict) else (0, 0)
         if not isinstance(kind, str) or not isinstance(path, str):
             raise SourceError("a module has no type or no path", where=where, found=entry)
         if path and not is_plain_name(path):  # it must not lead out of the checkpoint
             raise SourceError("a module's path is not a folder", where=where, found=path)
-        found.append((kind.rpartition(".")[2], path))
-    return found
+        modules.append((kind.rpartition(".")[2], path))
+    return modules
 
 
 def _object(source: Source, folder: str) -> Mapping[str, Any]:
@@ -144,7 +144,7 @@ def _pooling_mode(pooling: Mapping[str, Any], where: Path) -> str:
     if stated is None:
         names, chosen = _FLAGS, [key for key, on in pooling.items() if key in _ALL_FLAGS and on]
     else:
-        names, chosen = _MODES, [str(one) for one in _listed(stated)]
+        names, chosen = _MODES, [str(value) for value in _listed(stated)]
     mode = names.get(chosen[0]) if len(chosen) == 1 else None
     if mode is None:
         raise ConversionError(
@@ -168,7 +168,7 @@ def _prompts(source: Source) -> dict[str, Any]:
     where = source.path / PROMPTS
     settings = parse_json_object(content, where)
     prompts, name = settings.get("prompts") or {}, settings.get("default_prompt_name")
-    if not isinstance(prompts, dict) or not all(isinstance(one, str) for one in prompts.values()):
+    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
         raise SourceError("the prompts are no texts", where=where, found=prompts)
     if name is not None and name not in prompts:
         raise SourceError(

@@ -75,8 +75,8 @@ def join_rows(name: str, parts: Sequence[SourceTensor]) -> SourceTensor:
 
 
 def _joined(parts: Sequence[SourceTensor], rows: slice, columns: slice) -> F32Array:
-    found = [part.read(columns=columns) for part in parts[rows]]
-    return np.concatenate(found) if found else parts[0].read(slice(0, 0), columns)
+    blocks = [part.read(columns=columns) for part in parts[rows]]
+    return np.concatenate(blocks) if blocks else parts[0].read(slice(0, 0), columns)
 
 
 def unstack_groups(
@@ -111,8 +111,8 @@ class _GroupedRows:
 
     def __call__(self, rows: slice, columns: slice) -> F32Array:
         if len(self.whole.shape) == 1:
-            own = self.whole.read().reshape(-1, self.period)
-            return own[:, self.first : self.first + self.count].reshape(1, -1)[rows, columns]
+            values = self.whole.read().reshape(-1, self.period)
+            return values[:, self.first : self.first + self.count].reshape(1, -1)[rows, columns]
         total = self.whole.rows // self.period * self.count
         begin, end, _ = rows.indices(total)
         runs = []

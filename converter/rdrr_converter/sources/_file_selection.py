@@ -101,7 +101,9 @@ def module_folders(content: bytes) -> tuple[str, ...]:
         folders = [entry["path"] for entry in listed]
     except (FormatError, KeyError, TypeError):
         return ()
-    return tuple(one for one in folders if isinstance(one, str) and one and is_plain_name(one))
+    return tuple(
+        folder for folder in folders if isinstance(folder, str) and folder and is_plain_name(folder)
+    )
 
 
 def _weights(names: Collection[str], read: Callable[[str], bytes]) -> tuple[str, ...]:

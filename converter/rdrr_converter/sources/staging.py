@@ -78,7 +78,7 @@ def _downloaded(location: HubLocation) -> Path:
     modules: list[str] = []
     if MODULES in needed.auxiliary:
         folders = module_folders(listing.path(MODULES).read_bytes())
-        modules = [f"{one}/{name}" for one in folders for name in IN_MODULES]
+        modules = [f"{module}/{name}" for module in folders for name in IN_MODULES]
     nested = [name for name in modules if name in listing.in_folders]
     folder = download(listing, (*needed.auxiliary, *needed.weights, *nested))
     return folder if file is None else folder / file
@@ -133,19 +133,19 @@ def _stage_modules(url: str, folder: Path) -> None:
         folder: Local folder, with the list of the modules.
     """
     for module in module_folders((folder / MODULES).read_bytes()):
-        store, own = open_store(f"{url}/{module}"), folder / module
-        with store_errors(own):
-            own.mkdir(exist_ok=True)
+        store, target = open_store(f"{url}/{module}"), folder / module
+        with store_errors(target):
+            target.mkdir(exist_ok=True)
         for name in IN_MODULES:
             if not store.exists(name):
                 continue
             if name.endswith(".json"):
                 content = read_bounded(store, name, MAX_AUXILIARY_BYTES)
-                with store_errors(own / name):
-                    (own / name).write_bytes(content)
+                with store_errors(target / name):
+                    (target / name).write_bytes(content)
             else:
                 _check_ranges(store, name)
-                make_sparse_file(store, name, own)
+                make_sparse_file(store, name, target)
 
 
 def _check_ranges(store: Store, name: str) -> None:

@@ -142,9 +142,9 @@ def _tensor(path: Path, name: str, tensor: torch.Tensor) -> SourceTensor:
     where = f"{path}, tensor {name}"
     dtype = _DTYPES.get(str(tensor.dtype))
     if dtype is None or str(tensor.layout) != "torch.strided":
-        found = str(tensor.dtype if dtype is None else tensor.layout).removeprefix("torch.")
+        kind = str(tensor.dtype if dtype is None else tensor.layout).removeprefix("torch.")
         return SourceTensor(
-            name, tuple(tensor.shape), found, path.name, partial(_refuse, where, found)
+            name, tuple(tensor.shape), kind, path.name, partial(_refuse, where, kind)
         )
     native = _Stored(path, name, tensor, dtype)
     return SourceTensor(name, tuple(tensor.shape), dtype, path.name, native)
@@ -189,12 +189,12 @@ def _matrix(tensor: torch.Tensor, dtype: str) -> npt.NDArray[Any]:
     return matrix.view(getattr(torch, ours)).numpy().view(theirs)
 
 
-def _refuse(where: str, found: str) -> npt.NDArray[Any]:
+def _refuse(where: str, dtype: str) -> npt.NDArray[Any]:
     raise SourceError(
         "weights of this dtype cannot be converted",
         where=where,
         expected=", ".join(SCALARS),
-        found=found,
+        found=dtype,
     )
 
 

@@ -142,36 +142,38 @@ class _Files:
     def _special(self, names: Mapping[str, str]) -> dict[str, str]:
         """Return the special tokens by name: those of the settings, else those of the model."""
         stated = {**_object(self.source, "special_tokens_map.json"), **self.settings}
-        found = dict(names)
+        special = dict(names)
         for name in _SPECIAL:
             value = stated.get(name)
             text = value.get("content") if isinstance(value, dict) else value
             if isinstance(text, str):
-                found[name] = text
-        return found
+                special[name] = text
+        return special
 
     def _added(self, tokens: Mapping[str, int], names: Mapping[str, str]) -> Added:
         """Return the added tokens that the files state; those without an id get the next ones."""
-        found: Added = {}
+        added: Added = {}
         decoder = self.settings.get("added_tokens_decoder")
         for key, entry in (decoder if isinstance(decoder, dict) else {}).items():
             if isinstance(entry, dict) and str(key).isdigit():
-                found[int(key)] = _added_token(int(key), str(entry.get("content", "")), **entry)
+                added[int(key)] = _added_token(int(key), str(entry.get("content", "")), **entry)
         for text, index in _object(self.source, "added_tokens.json").items():
             if type(index) is int:
-                found.setdefault(index, _added_token(index, text, special=False))
-        known = {entry["content"]: index for index, entry in found.items()}
-        own = tuple(self._special(names).values())
+                added.setdefault(index, _added_token(index, text, special=False))
+        known = {entry["content"]: index for index, entry in added.items()}
+        special = tuple(self._special(names).values())
         more = self.settings.get("additional_special_tokens")
-        others = [one.get("content") if isinstance(one, dict) else one for one in more or ()]
-        for text in (*own, *(one for one in others if isinstance(one, str))):
+        others = [
+            token.get("content") if isinstance(token, dict) else token for token in more or ()
+        ]
+        for text in (*special, *(token for token in others if isinstance(token, str))):
             index = known.get(text, tokens.get(text))
             if index is None:
-                index = max((*tokens.values(), *found), default=-1) + 1
-            if index not in found:
-                found[index] = _added_token(index, text, special=True)
+                index = max((*tokens.values(), *added), default=-1) + 1
+            if index not in added:
+                added[index] = _added_token(index, text, special=True)
                 known[text] = index
-        return found
+        return added
 
     def _processor(
         self, special: Mapping[str, str], added: Added, tokens: Mapping[str, int], *, default: bool
@@ -207,8 +209,8 @@ class _Files:
 
 def _added_token(index: int, text: str, **flags: Any) -> dict[str, Any]:
     names = ("single_word", "lstrip", "rstrip", "normalized", "special")
-    own = {name: flags[name] is True if name in flags else False for name in names}
-    return {"id": index, "content": text, **own}
+    values = {name: flags[name] is True if name in flags else False for name in names}
+    return {"id": index, "content": text, **values}
 
 
 def _tokenizer(

@@ -103,10 +103,10 @@ def _unknown_ends(source: Source, tokenizer: Mapping[str, Any]) -> Iterator[str]
     Such an id may be a row of the embedding, whose rows are often padded to a round number.
     """
     vocab, added = tokenizer["model"]["vocab"], tokenizer.get("added_tokens")
-    own = range(len(vocab)) if isinstance(vocab, list) else vocab.values()
+    known = range(len(vocab)) if isinstance(vocab, list) else vocab.values()
     listed = added if isinstance(added, list) else ()
-    more = (one.get("id") for one in listed if isinstance(one, dict))
-    ids = {token_id for token_id in (*own, *more) if type(token_id) is int}
+    more = (token.get("id") for token in listed if isinstance(token, dict))
+    ids = {token_id for token_id in (*known, *more) if type(token_id) is int}
     ends = eos_token_ids(source)
     for end in (ends,) if isinstance(ends, int) else ends or ():
         if end not in ids:

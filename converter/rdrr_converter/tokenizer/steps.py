@@ -172,15 +172,15 @@ def _stated_merges(content: bytes, tokens: Mapping[str, int], where: Path) -> li
     Raises:
         SourceError: A line is not a pair of tokens that make a token.
     """
-    found = []
+    merges = []
     for line in _lines(content, where):
         pair = line.split(" ")
         if len(pair) != 2 or "".join(pair) not in tokens:
             raise SourceError(
                 "a merge makes no token", where=where, expected="two tokens", found=line
             )
-        found.append(pair)
-    return found
+        merges.append(pair)
+    return merges
 
 
 def _lines(content: bytes, where: Path) -> Iterator[str]:

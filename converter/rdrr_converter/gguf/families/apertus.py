@@ -57,7 +57,7 @@ def stated_tensors(metadata: Mapping[str, Any], layers: int, where: str) -> Iter
     for name, shape in _XIELU.items():
         values = metadata.get(f"xielu.{name}")
         by_layer = values if isinstance(values, list) else [values] * layers
-        if len(by_layer) < layers or not all(type(one) in (int, float) for one in by_layer):
+        if len(by_layer) < layers or not all(type(number) in (int, float) for number in by_layer):
             raise SourceError(
                 "impossible parameters of an activation",
                 where=f"{where}, xielu.{name}",

@@ -136,14 +136,14 @@ def joined_latents(tensors: Iterable[SourceTensor], _: Config) -> Iterator[Sourc
     Raises:
         SourceError: A part is missing, or the shapes of the parts do not fit.
     """
-    found = {tensor.name: tensor for tensor in tensors}
-    for name, tensor in found.items():
-        if name.endswith(VALUES) and name.replace(VALUES, KEYS) in found:
+    by_name = {tensor.name: tensor for tensor in tensors}
+    for name, tensor in by_name.items():
+        if name.endswith(VALUES) and name.replace(VALUES, KEYS) in by_name:
             continue
         if not name.endswith(KEYS):
             yield tensor
             continue
-        yield _join(tensor, found.get(name.replace(KEYS, VALUES)))
+        yield _join(tensor, by_name.get(name.replace(KEYS, VALUES)))
 
 
 def _join(keys: SourceTensor, values: SourceTensor | None) -> SourceTensor:

@@ -108,7 +108,9 @@ def _period(slides: list[bool]) -> int | None:
     """Return n if every n-th layer has no window and all others have one, else None."""
     periods: tuple[int, ...] = (_GEMMA3_PERIOD, *range(1, len(slides) + 1))
     for period in periods:
-        if all(one == ((layer + 1) % period != 0) for layer, one in enumerate(slides)):
+        if all(
+            is_sliding == ((layer + 1) % period != 0) for layer, is_sliding in enumerate(slides)
+        ):
             return period
     return None
 

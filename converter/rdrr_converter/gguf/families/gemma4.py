@@ -81,9 +81,9 @@ def rope_divisors(config: Mapping[str, Any]) -> npt.NDArray[np.float32] | None:
         return None
     rope, pairs = config["rope_parameters"][FULL], config["global_head_dim"] // 2
     rotated = int(pairs * (rope.get("partial_rotary_factor") or 1.0))
-    found = np.full(pairs, _UNROTATED, np.float32)
-    found[:rotated] = 1.0
-    return found
+    divisors = np.full(pairs, _UNROTATED, np.float32)
+    divisors[:rotated] = 1.0
+    return divisors
 
 
 def proportional(divisors: npt.NDArray[np.float64], where: object) -> float:
@@ -120,13 +120,13 @@ def _check_gemma3n(package: Package) -> None:
     windows = [op.window for op in package.graph.ops if isinstance(op, Attention)]
     sparsity = package.manifest.inference.ffn.activation_sparsity or (0.0,) * layers
     sparse = min(_SPARSE_LAYERS, layers)
-    own = layers - (sizes.num_kv_shared_layers or 0)
+    with_keys = layers - (sizes.num_kv_shared_layers or 0)
     assumed: Mapping[str, tuple[object, object]] = {
         "altupNumInputs": (sizes.altup_num_inputs, _STREAMS),
         "altupActiveIndex": (sizes.altup_active_index, 0),
         "laurelRank": (sizes.laurel_rank, _RANK),
         "hiddenSizePerLayerInput": (sizes.hidden_size_per_layer_input, _LAYER_INPUT),
-        "layers with keys of their own": (own, min(_LAYERS_WITH_KEYS, layers)),
+        "layers with keys of their own": (with_keys, min(_LAYERS_WITH_KEYS, layers)),
         "layers with full attention": (
             [layer for layer, window in enumerate(windows) if window is None],
             list(range(_PERIOD - 1, layers, _PERIOD)),
@@ -136,13 +136,13 @@ def _check_gemma3n(package: Package) -> None:
             [_SPARSITY] * sparse + [0.0] * (layers - sparse),
         ),
     }
-    for name, (found, expected) in assumed.items():
-        if found != expected:
+    for name, (actual, expected) in assumed.items():
+        if actual != expected:
             raise ConversionError(
                 "llama.cpp assumes another value for every Gemma 3n",
                 where=name,
                 expected=expected,
-                found=found,
+                found=actual,
                 hint="export it `to` safetensors",
             )
 
@@ -151,26 +151,26 @@ def _unread_tensors(package: Package) -> dict[str, npt.NDArray[Any]]:
     """Return zeros for tensors that llama.cpp loads although layers with shared keys have none."""
     sizes = package.manifest.architecture
     rows, columns = sizes.num_key_value_heads * sizes.head_dim, sizes.hidden_size
-    found: dict[str, npt.NDArray[Any]] = {}
+    tensors: dict[str, npt.NDArray[Any]] = {}
     for layer in range(sizes.num_layers - (sizes.num_kv_shared_layers or 0), sizes.num_layers):
         for part in "kv":
-            found[f"blk.{layer}.attn_{part}.weight"] = np.zeros((rows, columns), np.float16)
-        found[f"blk.{layer}.attn_k_norm.weight"] = np.zeros(sizes.head_dim, np.float32)
-    return found
+            tensors[f"blk.{layer}.attn_{part}.weight"] = np.zeros((rows, columns), np.float16)
+        tensors[f"blk.{layer}.attn_k_norm.weight"] = np.zeros(sizes.head_dim, np.float32)
+    return tensors
 
 
 def _with_joined_gates(stacks: Sequence[Stack]) -> list[Stack]:
     """Stack gate and up of the experts of each layer: those of the first expert, then the next."""
     by_name = dict(stacks)
-    found: list[Stack] = []
+    written: list[Stack] = []
     for name, parts in stacks:
         if _GATE in name:
             pairs = zip(parts, by_name[name.replace(_GATE, _UP)], strict=True)
-            joined = tuple(one for pair in pairs for one in pair)
-            found.append((name.replace(_GATE, _JOINED), joined))
+            joined = tuple(part for pair in pairs for part in pair)
+            written.append((name.replace(_GATE, _JOINED), joined))
         elif _UP not in name:
-            found.append((name, parts))
-    return found
+            written.append((name, parts))
+    return written
 
 
 def _plan(
@@ -211,14 +211,14 @@ def _read_layer_inputs(read: GgufMetadata, config: Config) -> dict[str, Any]:
             found=slides,
         )
     return {
-        "layer_types": [SLIDING if one else FULL for one in slides[:layers]],
+        "layer_types": [SLIDING if is_sliding else FULL for is_sliding in slides[:layers]],
         "sliding_window": read.get("attention.sliding_window"),
         "vocab_size_per_layer_input": config["vocab_size"],
     }
 
 
 def _write_layer_types(config: Config) -> Entries:
-    return {"attention.sliding_window_pattern": [one == SLIDING for one in config["layer_types"]]}
+    return {"attention.sliding_window_pattern": [kind == SLIDING for kind in config["layer_types"]]}
 
 
 _LAYER_INPUTS = (
@@ -234,7 +234,7 @@ def _read_gemma4(read: GgufMetadata, config: Config) -> dict[str, Any]:
     types = _read_layer_inputs(read, config)["layer_types"]
     heads, inner = read.get("attention.head_count_kv"), read.get("feed_forward_length")
     local = read.number("rope.freq_base_swa") or LOCAL_THETA
-    found: dict[str, Any] = {
+    keys: dict[str, Any] = {
         "global_head_dim": read.size("attention.key_length"),
         "head_dim": read.size("attention.key_length_swa"),
         "rope_parameters": {
@@ -244,25 +244,25 @@ def _read_gemma4(read: GgufMetadata, config: Config) -> dict[str, Any]:
     }
     if isinstance(heads, list):
         by_type = dict(zip(types, heads, strict=False))
-        found["num_key_value_heads"] = by_type.get(SLIDING)
-        found["num_global_key_value_heads"] = by_type.get(FULL)
+        keys["num_key_value_heads"] = by_type.get(SLIDING)
+        keys["num_global_key_value_heads"] = by_type.get(FULL)
     if isinstance(inner, list):
-        found["intermediate_size"] = inner[0]
-        found["use_double_wide_mlp"] = len(set(inner)) > 1
+        keys["intermediate_size"] = inner[0]
+        keys["use_double_wide_mlp"] = len(set(inner)) > 1
     if read.get("expert_count"):
-        found["enable_moe_block"] = True
-        found["top_k_experts"] = config.get("num_experts_per_tok")
-        found["num_experts_per_tok"] = None
-    return found
+        keys["enable_moe_block"] = True
+        keys["top_k_experts"] = config.get("num_experts_per_tok")
+        keys["num_experts_per_tok"] = None
+    return keys
 
 
 def _write_gemma4(config: Config) -> Entries:
     ropes, types, inner = config["rope_parameters"], config["layer_types"], "intermediate_size"
     head, local, heads = config["global_head_dim"], config["head_dim"], "num_key_value_heads"
     of_full = config["num_global_key_value_heads"] or config[heads]
-    own = len(types) - config["num_kv_shared_layers"]
+    with_keys = len(types) - config["num_kv_shared_layers"]
     entries: Entries = {
-        "attention.head_count_kv": [of_full if one == FULL else config[heads] for one in types],
+        "attention.head_count_kv": [of_full if kind == FULL else config[heads] for kind in types],
         "attention.key_length": head,
         "attention.key_length_swa": local,
         "attention.value_length": head,
@@ -276,7 +276,7 @@ def _write_gemma4(config: Config) -> Entries:
         entries["rope.freq_base_swa"] = float(theta)
     if config["use_double_wide_mlp"]:
         entries["feed_forward_length"] = [
-            config[inner] * (1 if layer < own else 2) for layer in range(len(types))
+            config[inner] * (1 if layer < with_keys else 2) for layer in range(len(types))
         ]
     if config.get("top_k_experts"):
         entries["expert_used_count"] = config["top_k_experts"]
@@ -301,7 +301,7 @@ def _read_gemma3n(read: GgufMetadata, config: Config) -> dict[str, Any]:
     """Return the shares of zeros of each layer."""
     scales = read.get("activation_sparsity_scale") or []
     # Six digits undo the rounding to float32.
-    shares = [float(f"{NormalDist().cdf(one):.6g}") if one > -1e30 else 0.0 for one in scales]
+    shares = [float(f"{NormalDist().cdf(scale):.6g}") if scale > -1e30 else 0.0 for scale in scales]
     return {
         "activation_sparsity_pattern": shares or None,
         "final_logit_softcapping": config.get("final_logit_softcapping") or _SOFTCAP,
@@ -311,7 +311,7 @@ def _read_gemma3n(read: GgufMetadata, config: Config) -> dict[str, Any]:
 def _write_gemma3n(config: Config) -> Entries:
     normal = NormalDist()
     shares = config["activation_sparsity_pattern"]
-    scales = [normal.inv_cdf(one) if one else float("-inf") for one in shares]
+    scales = [normal.inv_cdf(share) if share else float("-inf") for share in shares]
     return {"activation_sparsity_scale": scales}
 
 

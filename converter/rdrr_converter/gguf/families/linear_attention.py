@@ -314,6 +314,6 @@ def _moved(parts: Sequence[npt.NDArray[Any]], units: Order, size: int) -> npt.ND
 def _by_key_head(parts: Sequence[npt.NDArray[Any]], groups: int) -> npt.NDArray[Any]:
     """Return the rows of all parts that belong to the first key head, then those of the next."""
     columns = parts[0].shape[1]
-    return np.concatenate([one.reshape(groups, -1, columns) for one in parts], axis=1).reshape(
+    return np.concatenate([part.reshape(groups, -1, columns) for part in parts], axis=1).reshape(
         -1, columns
     )

@@ -31,7 +31,7 @@ def _read_llama(read: GgufMetadata, _: Config) -> dict[str, Any]:
     window = read.get("attention.sliding_window")
     slides = read.get("attention.sliding_window_pattern")
     if window and isinstance(slides, list):
-        types = [SLIDING if one else FULL for one in slides]
+        types = [SLIDING if is_sliding else FULL for is_sliding in slides]
         stated = {"layer_types": types, "sliding_window": window}
         return {"architectures": ["MinistralForCausalLM"], **stated}
     if read.get("expert_count"):
@@ -123,7 +123,7 @@ def _write_llama4(config: Config) -> Entries:
     """State the period of the layers that have experts."""
     layers, sparse = config["num_hidden_layers"], config["moe_layers"]
     periods = range(1, layers + 1)
-    fitting = (one for one in periods if sparse == list(range(one - 1, layers, one)))
+    fitting = (period for period in periods if sparse == list(range(period - 1, layers, period)))
     return {"interleave_moe_layer_step": next(fitting, 1)}
 
 
@@ -168,18 +168,18 @@ _GRANITE_FACTORS: Mapping[str, str] = MappingProxyType(
 def _read_granite(read: GgufMetadata, config: Config) -> dict[str, Any]:
     """Return Granite's factors, and the sizes of its experts under its own names."""
     # Seven digits undo the rounding to float32.
-    found: dict[str, Any] = {
+    keys: dict[str, Any] = {
         ours: float(f"{value:.7g}")
         for theirs, ours in _GRANITE_FACTORS.items()
         if (value := read.number(theirs)) is not None
     }
     shared = config.get("shared_expert_intermediate_size")
     if read.get("expert_count"):
-        found["num_local_experts"] = read.size("expert_count")
+        keys["num_local_experts"] = read.size("expert_count")
     if shared:
-        found["architectures"] = ["GraniteMoeSharedForCausalLM"]
-        found["shared_intermediate_size"] = shared
-    return found
+        keys["architectures"] = ["GraniteMoeSharedForCausalLM"]
+        keys["shared_intermediate_size"] = shared
+    return keys
 
 
 def _write_granite(config: Config) -> Entries:

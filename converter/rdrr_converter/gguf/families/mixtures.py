@@ -37,7 +37,7 @@ def read_scores(read: GgufMetadata, default: str) -> Any:
 
 def write_scores(scores: str) -> Entries:
     """Return the metadata for a function of the router."""
-    return {"expert_gating_func": next(one for one, name in _SCORES.items() if name == scores)}
+    return {"expert_gating_func": next(code for code, name in _SCORES.items() if name == scores)}
 
 
 def scores(function: str) -> Setting:

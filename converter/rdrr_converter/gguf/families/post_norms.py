@@ -49,7 +49,7 @@ def _read_olmo2(read: GgufMetadata, config: Config) -> dict[str, Any]:
     """Return what makes it OLMo 3, if layers have a window: their rope is never scaled."""
     if not read.get("attention.sliding_window"):
         return {}
-    found = {
+    keys = {
         "architectures": ["Olmo3ForCausalLM"],
         "layer_types": _layer_types(read),
         "rope_local_base_freq": config["rope_theta"],
@@ -59,8 +59,8 @@ def _read_olmo2(read: GgufMetadata, config: Config) -> dict[str, Any]:
     usual = 0.1 * log(scaling.get("factor") or 1.0) + 1.0
     if isclose(scaling.get("attention_factor") or 1.0, usual**2, rel_tol=1e-6):
         # Some files state the whole factor instead of one on top of what llama.cpp computes.
-        found["rope_scaling"] = {**scaling, "attention_factor": usual}
-    return found
+        keys["rope_scaling"] = {**scaling, "attention_factor": usual}
+    return keys
 
 
 OLMO2 = GgufArchitecture(

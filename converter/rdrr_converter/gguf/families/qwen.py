@@ -78,7 +78,7 @@ def _read_layers(read: GgufMetadata, config: Config) -> dict[str, Any]:
         recurrent = [(layer + 1) % period != 0 for layer in range(layers)]
     return {
         "attention_bias": False,
-        "layer_types": [_LINEAR if one else FULL for one in recurrent[:layers]],
+        "layer_types": [_LINEAR if is_recurrent else FULL for is_recurrent in recurrent[:layers]],
         "num_hidden_layers": layers,
         "partial_rotary_factor": config.get("partial_rotary_factor", 1.0),
     }

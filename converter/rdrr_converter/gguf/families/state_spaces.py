@@ -130,7 +130,7 @@ def _plan(
 def _by_layer(read: GgufMetadata, key: str) -> list[int]:
     """Return the values of a key for all layers, which it may state once."""
     value, layers = read.get(key), read.size("block_count")
-    return [one or 0 for one in (value if isinstance(value, list) else [value] * layers)]
+    return [entry or 0 for entry in (value if isinstance(value, list) else [value] * layers)]
 
 
 def _width(read: GgufMetadata) -> int:

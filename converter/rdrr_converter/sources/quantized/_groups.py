@@ -79,9 +79,9 @@ def find_groups(
     """
     listed = module.get(index)
     if listed is not None:
-        found = _listed(module, index, columns, count)
-        if found is not None:
-            return found
+        groups = _listed(module, index, columns, count)
+        if groups is not None:
+            return groups
     if count == 1:
         return Groups(1, columns)
     for size in stated:
@@ -97,14 +97,14 @@ def _listed(module: Module, part: str, columns: int, count: int) -> Groups | Non
     """Return the groups that a tensor lists; None if all its entries are -1, for not stated."""
     tensor = module[part]
     if tensor.dtype not in ("I32", "I64") or tensor.rows * tensor.columns != columns:
-        found = f"{tensor.rows * tensor.columns} of {tensor.dtype}"
-        raise module.fault("does not fit the weight", part, f"{columns} integers", found)
+        described = f"{tensor.rows * tensor.columns} of {tensor.dtype}"
+        raise module.fault("does not fit the weight", part, f"{columns} integers", described)
     index = tensor.stored().reshape(-1).astype(np.int64)
     if (index == -1).all():
         return None
     if index.min() < 0 or index.max() >= count:
-        found = f"{index.min()} to {index.max()}"
-        raise module.fault("names groups that do not exist", part, f"0 to {count - 1}", found)
+        described = f"{index.min()} to {index.max()}"
+        raise module.fault("names groups that do not exist", part, f"0 to {count - 1}", described)
     size = -(-columns // count)
     if np.array_equal(index, np.arange(columns) // size):
         return Groups(count, size)

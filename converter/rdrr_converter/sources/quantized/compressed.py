@@ -138,8 +138,8 @@ def _bits(module: Module, packed: SourceTensor, shape: tuple[int, int], settings
     if len(fitting) != 1:
         known = " or ".join(map(str, _WIDTHS))
         expected = f"{shape[1]} values of {known} bits in a row, as the settings say"
-        found = f"{packed.columns} words, num_bits {', '.join(map(str, named)) or 'not given'}"
-        raise module.fault("does not fit the settings", "weight_packed", expected, found)
+        described = f"{packed.columns} words, num_bits {', '.join(map(str, named)) or 'not given'}"
+        raise module.fault("does not fit the settings", "weight_packed", expected, described)
     return fitting[0]
 
 

@@ -98,15 +98,15 @@ def _maker(settings: Settings) -> object:
 
 
 def _check(settings: Settings, where: object) -> None:
-    found = settings.get("checkpoint_format", _FORMATS[0])
+    packing = settings.get("checkpoint_format", _FORMATS[0])
     if settings.get("is_marlin_format"):
-        found = "marlin"
-    if found not in _FORMATS:
+        packing = "marlin"
+    if packing not in _FORMATS:
         raise SourceError(
             "unknown packing of GPTQ weights",
             where=where,
             expected=f"checkpoint_format {' or '.join(_FORMATS)}",
-            found=found,
+            found=packing,
         )
 
 

@@ -63,8 +63,8 @@ class Module:
         """
         tensor = self[part]
         if len(tensor.shape) != 2 or 0 in tensor.shape or tensor.dtype not in dtypes:
-            found = f"{list(tensor.shape)} of {tensor.dtype}"
-            raise self.fault("cannot be read", part, f"a matrix of {' or '.join(dtypes)}", found)
+            form = f"{list(tensor.shape)} of {tensor.dtype}"
+            raise self.fault("cannot be read", part, f"a matrix of {' or '.join(dtypes)}", form)
         return tensor
 
     def fault(self, message: str, part: str, expected: object, found: object) -> SourceError:
@@ -158,9 +158,9 @@ def _quantized(tensors: Mapping[str, SourceTensor], method: Method) -> dict[str,
         if part in method.parts:
             parts[stem][part] = tensor
     return {
-        stem: Module(stem, found)
-        for stem, found in parts.items()
-        if any(mark in found for mark in method.markers)
+        stem: Module(stem, module_parts)
+        for stem, module_parts in parts.items()
+        if any(mark in module_parts for mark in method.markers)
     }
 
 
