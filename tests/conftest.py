@@ -38,8 +38,8 @@ def pytest_report_header() -> list[str]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out tests, if not all are to run."""
     others = left_out(items)
-    config.hook.pytest_deselected(items=[one for one in items if one in others])
-    items[:] = [one for one in items if one not in others]
+    config.hook.pytest_deselected(items=[item for item in items if item in others])
+    items[:] = [item for item in items if item not in others]
 
 
 @pytest.hookimpl(wrapper=True)

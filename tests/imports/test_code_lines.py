@@ -6,12 +6,11 @@ To raise a budget is a line in the diff, whose reason stands in the commit.
 from __future__ import annotations
 
 import tomllib
-from pathlib import Path
 
 import pytest
 from support.code_lines import code_lines, python_lines
+from support.commands import ROOT
 
-ROOT = Path(__file__).parents[2]
 BUDGETS = tomllib.loads((ROOT / "tests/budgets.toml").read_text(encoding="utf-8"))["code-lines"]
 SLACK = 100
 """Lines that a component may be below its budget, so that what was saved stays saved."""

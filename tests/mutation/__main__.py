@@ -135,8 +135,8 @@ def _outcome(
     with copy.with_fault(fault):
         run = copy.pytest("-x", *tests)
         if run.code == PASSED and options.whole:
-            extra = {} if options.all_tests else {"RDRR_TEST_COVER": "1"}
-            run = copy.pytest("-x", "tests", "--ignore=tests/mutation", extra=extra, limit=None)
+            whole = ("tests", "--ignore=tests/mutation")
+            run = copy.pytest("-x", *whole, cover=not options.all_tests, limit=None)
     return STATES.get(run.code, ERROR), run
 
 

@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutation.faults import ROOT, Fault
+from mutation.faults import Fault
+from support.commands import COMPONENTS, ROOT
+from support.selected_tests import COVER, SAMPLE
 
-COMPONENTS = ("format", "device", "manifests", "converter", "runtime", "api", "tests", "benchmarks")
+IMPORTED = (*COMPONENTS, "tests", "benchmarks")
 # The selection of the tests is made once, and a copy needs its bytecode.
-UNSET = ("RDRR_TEST_COVER", "RDRR_TEST_SAMPLE", "RDRR_TEST_DEVICE", "PYTHONDONTWRITEBYTECODE")
+UNSET = (COVER, SAMPLE, "RDRR_TEST_DEVICE", "PYTHONDONTWRITEBYTECODE")
 PASSED, FAILED = 0, 1  # exit codes of pytest
 TIMED_OUT = -1
 LIMIT = 900.0  # seconds of a run that has one fault
@@ -60,24 +62,23 @@ class Copy:
 
     def selected(self, files: Sequence[str], *, cover: bool) -> list[str]:
         """Return the ids of the tests of files that `make test` runs, or of all their tests."""
-        extra = {"RDRR_TEST_COVER": "1"} if cover else {}
         run = self.pytest("--collect-only", "-o", "addopts=--import-mode=importlib",
-                          *files, extra=extra)  # fmt: skip
+                          *files, cover=cover)  # fmt: skip
         return [line for line in run.out.splitlines() if "::" in line]
 
-    def pytest(
-        self, *words: str, extra: dict[str, str] | None = None, limit: float | None = LIMIT
-    ) -> Run:
-        """Run pytest in the copy."""
+    def pytest(self, *words: str, cover: bool = False, limit: float | None = LIMIT) -> Run:
+        """Run pytest in the copy, on what `make test` runs or on all that the words name."""
         variables = {key: value for key, value in os.environ.items() if key not in UNSET}
-        variables["PYTHONPATH"] = os.pathsep.join(str(self.folder / name) for name in COMPONENTS)
+        variables["PYTHONPATH"] = os.pathsep.join(str(self.folder / name) for name in IMPORTED)
+        if cover:
+            variables[COVER] = "1"
         failures = self.folder / ".pytest_cache" / "v" / "cache" / "lastfailed"
         failures.unlink(missing_ok=True)
         began = time.monotonic()
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "pytest", "-q", *words],
-                cwd=self.folder, env=variables | (extra or {}), timeout=limit,
+                cwd=self.folder, env=variables, timeout=limit,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
             )  # fmt: skip
             code, out = done.returncode, done.stdout

@@ -8,7 +8,6 @@ import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
 FAULTS = Path(__file__).parent / "faults"
 SURVIVORS = Path(__file__).parent / "survivors.toml"
 

@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 from mutation.copies import Copy
-from mutation.faults import ROOT, known_survivors, read_faults
+from mutation.faults import known_survivors, read_faults
+from support.commands import ROOT
 
 FAULTS = read_faults()
 

@@ -24,14 +24,14 @@ def cover(tests: Iterable[pytest.Item]) -> list[pytest.Item]:
 
     The choice follows from the tests and their order alone.
     """
-    wanting = {test: {("function", function_of(test)), *features(test)} for test in tests}
-    missing = set().union(*wanting.values()) if wanting else set()
-    kept = []
+    features_of = {test: {("function", function_of(test)), *features(test)} for test in tests}
+    missing = set().union(*features_of.values())
+    chosen = []
     while missing:
-        test = max(wanting, key=lambda one: len(wanting[one] & missing))
-        kept.append(test)
-        missing -= wanting.pop(test)
-    return kept
+        test = max(features_of, key=lambda candidate: len(features_of[candidate] & missing))
+        chosen.append(test)
+        missing -= features_of.pop(test)
+    return chosen
 
 
 def features(test: pytest.Item) -> set[Feature]:

@@ -21,12 +21,14 @@ VARIABLE = "RDRR_TEST_COSTS"
 def noting(test: str) -> Iterator[None]:
     """Note what the block costs, if the environment names a file for it."""
     file = os.environ.get(VARIABLE)
+    if not file:
+        yield
+        return
     before = _seconds()
     yield
-    if file:
-        # One write of a short line, so that lines of several processes do not mix.
-        with Path(file).open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps([test, round(_seconds() - before, 2)]) + "\n")
+    # One write of a short line, so that lines of several processes do not mix.
+    with Path(file).open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps([test, round(_seconds() - before, 2)]) + "\n")
 
 
 def _seconds() -> float:

@@ -35,11 +35,11 @@ class Entry:
 
 def readme_faults(text: str, component: Path) -> list[str]:
     """Return what a README names that does not exist, and the packages that it leaves out."""
-    there = _content(component)
+    there, roots = _content(component), _roots(component)
     prose = _BLOCK.sub("", text)
     entries = [entry for block in _trees(text) for entry in _entries(block)]
     faults, named = [], set()
-    for name in [*_names(prose, component), *(str(entry.path) for entry in entries)]:
+    for name in [*_names(prose, roots), *(str(entry.path) for entry in entries)]:
         matches = {path for path in there if path.match(name)}
         named |= matches
         if not matches and not any(component.parent.glob(name)):
@@ -52,7 +52,7 @@ def readme_faults(text: str, component: Path) -> list[str]:
         folders = {path for path in there if path.parent.match(str(entry.path))}
         named |= {path for path in folders if path.name in words}
     named |= {parent for path in named for parent in path.parents}
-    missing = sorted(str(path) for path in _folders(component) if path not in named)
+    missing = sorted(str(path) for path in _packages(there, roots) if path not in named)
     return faults + [f"does not name the folder {path}" for path in missing]
 
 
@@ -66,29 +66,28 @@ def _content(component: Path) -> set[PurePosixPath]:
     return files | {parent for path in files for parent in path.parents}
 
 
-def _folders(component: Path) -> set[PurePosixPath]:
+def _packages(there: set[PurePosixPath], roots: list[Path]) -> set[PurePosixPath]:
     """Return the folders that a README has to name: packages within the component's package.
 
     Folders of shaders and templates alone belong to the package that contains them.
     """
-    packages = {path.parent for path in _content(component) if path.suffix == ".py"}
-    roots = {PurePosixPath(path.relative_to(component.parent)) for path in _roots(component)}
-    return packages - roots
+    packages = {path.parent for path in there if path.suffix == ".py"}
+    return packages - {PurePosixPath(root.relative_to(roots[0].parent)) for root in roots}
 
 
-def _names(prose: str, component: Path) -> Iterator[str]:
+def _names(prose: str, roots: list[Path]) -> Iterator[str]:
     """Yield the paths that are named as code outside of blocks."""
     for name in _CODE.findall(prose):
         if _PLACEHOLDER.match(name):
             continue
         first = name.split("/")[0]
-        known = any((root / first).is_dir() for root in (component.parent, *_roots(component)))
+        known = any((root / first).is_dir() for root in (roots[0].parent, *roots))
         if _ENTRY.match(name) or (known and _FOLDERS.match(name)):
             yield name.rstrip("/")
 
 
 def _roots(component: Path) -> list[Path]:
-    """Return the folders from which a README counts its paths."""
+    """Return the folders from which a README counts its paths, the component first."""
     return [component, *component.glob("rdrr*")]
 
 

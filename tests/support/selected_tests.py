@@ -76,15 +76,16 @@ def _sampled(tests: list[pytest.Item], count: int, seed: int) -> list[pytest.Ite
 
 
 def _covered(tests: list[pytest.Item]) -> list[pytest.Item]:
-    usual = [test for test in tests if test.get_closest_marker("thorough") is None]
     groups: dict[Hashable, list[pytest.Item]] = defaultdict(list)
-    for test in usual:
-        groups[_group(test)].append(test)
-    return [test for group in groups.values() for test in cover(group)]
+    for test in tests:
+        if test.get_closest_marker("thorough") is None:
+            groups[_group(test)].append(test)
+    alone = groups.pop(None, [])
+    return [*alone, *(test for group in groups.values() for test in cover(group))]
 
 
 def _group(test: pytest.Item) -> Hashable:
-    """Return what the tests of a cover have in common: a file, a function, or all of the test."""
+    """Return the file or function whose tests have a cover; None for a test that runs anyway."""
     if _is_kernel(test):
         return test.path
-    return function_of(test) if test.get_closest_marker("cover") else test.nodeid
+    return function_of(test) if test.get_closest_marker("cover") else None
