@@ -58,8 +58,8 @@ def _sparsified(build: GraphBuilder, layer: int, gate: str) -> str:
     shares = build.blocks.ffn.activation_sparsity
     if shares is None or not shares[layer]:
         return gate
-    # As if the elements of a row were normally distributed: so many deviations above the mean the
-    # cutoff lies that this share of them is below it.
+    # The cutoff in standard deviations above the mean below which this share of the elements of a
+    # row lies if they are normally distributed.
     return build.add(Sparsify(gate, f"{gate}.sparse", NormalDist().inv_cdf(shares[layer])))
 
 

@@ -95,7 +95,7 @@ class GpuBatch(GpuSequences):
         shared: list[Row] = []
         for sequence, group in groupby(rows, lambda row: row.sequence):
             group_rows = list(group)
-            ids = [one.token for one in group_rows]
+            ids = [row.token for row in group_rows]
             if self.run(ids, group_rows[0].slot, _to_cache, sequence) is None:
                 shared += group_rows
         while shared:

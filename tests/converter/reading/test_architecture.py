@@ -46,11 +46,11 @@ def test_the_nearest_has_the_most_tensors_in_common(tmp_path, rng):
             norm = to_stored(rng.standard_normal(64), "F32")
             tensors[f"model.layers.{layer}.self_attn.{part}_norm.weight"] = norm
     source = open_source(unknown(write_llama(tmp_path / "m", tensors)))
-    found = nearest_architecture(source)
+    nearest = nearest_architecture(source)
     # Llama has no norms of queries and keys, Qwen3 has all of these tensors.
-    assert found.unknown == ()
-    assert found.rule.name != "llama"
-    assert any("q_norm" in row.name for row in found.rule.tensors)
+    assert nearest.unknown == ()
+    assert nearest.rule.name != "llama"
+    assert any("q_norm" in row.name for row in nearest.rule.tensors)
 
 
 def test_a_known_architecture_is_not_compared(tmp_path, rng):

@@ -23,8 +23,8 @@ def _inserted(text):
     return with_waits(dedent(text).strip(), READS)
 
 
-def _is(found, expected):
-    assert found == dedent(expected).strip()
+def _is(shader, expected):
+    assert shader == dedent(expected).strip()
 
 
 def _looks(name, array, index, space=""):
@@ -36,12 +36,12 @@ def _looks(name, array, index, space=""):
 
 
 def test_a_value_that_is_used_once_is_waited_for_in_that_statement():
-    found = _inserted("""
+    shader = _inserted("""
         let v = x[i];
         work();
         y[i] = 2.0 * v;
     """)
-    assert found.split("\n") == [
+    assert shader.split("\n") == [
         *_looks("v", "x", "i").split("\n"),
         "work();",
         "y[i] = 2.0 * bitcast<f32>(full1(v_seen, v_at));",
@@ -49,14 +49,14 @@ def test_a_value_that_is_used_once_is_waited_for_in_that_statement():
 
 
 def test_a_value_that_is_used_once_is_waited_for_only_in_the_branch_that_is_taken():
-    found = _inserted("""
+    shader = _inserted("""
         let v = x[i];
         if (is_first) {
             y[i] = v;
         }
     """)
     _is(
-        found,
+        shader,
         """
         let v_at = from_0 + (i);
         let v_seen = words1[v_at];
@@ -68,13 +68,13 @@ def test_a_value_that_is_used_once_is_waited_for_only_in_the_branch_that_is_take
 
 
 def test_a_value_that_is_used_twice_is_waited_for_once_in_front_of_the_first_use():
-    found = _inserted("""
+    shader = _inserted("""
         let v = x[i];
         work();
         y[i] = v;
         z[i] = v * v;
     """)
-    assert found.split("\n")[2:] == [
+    assert shader.split("\n")[2:] == [
         "work();",
         "let v = bitcast<f32>(full1(v_seen, v_at));",
         "y[i] = v;",
@@ -83,7 +83,7 @@ def test_a_value_that_is_used_twice_is_waited_for_once_in_front_of_the_first_use
 
 
 def test_a_value_that_is_used_first_in_a_deeper_block_is_waited_for_in_front_of_the_block():
-    found = _inserted("""
+    shader = _inserted("""
         fn f() {
             let v = x[i];
             work();
@@ -95,34 +95,34 @@ def test_a_value_that_is_used_first_in_a_deeper_block_is_waited_for_in_front_of_
             z[i] = v;
         }
     """)
-    assert found.split("\n")[3:6] == [
+    assert shader.split("\n")[3:6] == [
         "    work();",
         "    let v = bitcast<f32>(full1(v_seen, v_at));",
         "    for (var j = 0u; j < 4u; j++) {",
     ]
-    assert found.count("full1") == 1
+    assert shader.count("full1") == 1
 
 
 @pytest.mark.parametrize(
     "head", ["if (a) {", "if (a &&\n    b) {", "if (a) {\n    work();\n} else if (v > 0.0) {"]
 )
 def test_a_value_is_waited_for_in_front_of_a_branch_with_several_lines_in_its_head(head):
-    found = with_waits(f"let v = x[i];\nwork();\n{head}\n    y[i] = v;\n}}\nz[i] = v;", READS)
+    shader = with_waits(f"let v = x[i];\nwork();\n{head}\n    y[i] = v;\n}}\nz[i] = v;", READS)
     wait = "let v = bitcast<f32>(full1(v_seen, v_at));"
     assert (
-        found == f"{_looks('v', 'x', 'i')}\nwork();\n{wait}\n{head}\n    y[i] = v;\n}}\nz[i] = v;"
+        shader == f"{_looks('v', 'x', 'i')}\nwork();\n{wait}\n{head}\n    y[i] = v;\n}}\nz[i] = v;"
     )
 
 
 def test_a_value_is_waited_for_in_front_of_a_statement_of_several_lines():
-    found = _inserted("""
+    shader = _inserted("""
         let v = x[i];
         work();
         y[i] = vec2<f32>(
             1.0, v,
         ) * v;
     """)
-    assert found.split("\n")[2:5] == [
+    assert shader.split("\n")[2:5] == [
         "work();",
         "let v = bitcast<f32>(full1(v_seen, v_at));",
         "y[i] = vec2<f32>(",
@@ -130,13 +130,13 @@ def test_a_value_is_waited_for_in_front_of_a_statement_of_several_lines():
 
 
 def test_a_value_that_is_used_once_in_a_statement_of_several_lines_is_waited_for_in_its_line():
-    found = _inserted("""
+    shader = _inserted("""
         let v = x[i];
         y[i] = vec2<f32>(
             1.0, v,
         );
     """)
-    assert found.split("\n")[2:] == [
+    assert shader.split("\n")[2:] == [
         "y[i] = vec2<f32>(",
         "    1.0, bitcast<f32>(full1(v_seen, v_at)),",
         ");",
@@ -144,7 +144,7 @@ def test_a_value_that_is_used_once_in_a_statement_of_several_lines_is_waited_for
 
 
 def test_consecutive_loads_all_look_before_any_waits():
-    found = _inserted("""
+    shader = _inserted("""
         let a = x[i];
         let b = pairs[i];
         let c = codes[i];
@@ -158,11 +158,11 @@ def test_consecutive_loads_all_look_before_any_waits():
         "use(a, b, full1(c_seen, c_at));",
         "again(a, b);",
     )
-    assert found == "\n".join((*looks, *waits))
+    assert shader == "\n".join((*looks, *waits))
 
 
 def test_values_that_are_used_one_after_the_other_are_waited_for_one_after_the_other():
-    found = _inserted("""
+    shader = _inserted("""
         let a = x[i];
         let b = x[j];
         use(a);
@@ -170,7 +170,7 @@ def test_values_that_are_used_one_after_the_other_are_waited_for_one_after_the_o
         use(b);
         again(b);
     """)
-    assert found.split("\n")[4:] == [
+    assert shader.split("\n")[4:] == [
         "let a = bitcast<f32>(full1(a_seen, a_at));",
         "use(a);",
         "again(a);",
@@ -181,7 +181,7 @@ def test_values_that_are_used_one_after_the_other_are_waited_for_one_after_the_o
 
 
 def test_loads_in_two_branches_may_have_the_same_name():
-    found = _inserted("""
+    shader = _inserted("""
         if (a) {
             let v = x[i];
             use(v);
@@ -191,7 +191,7 @@ def test_loads_in_two_branches_may_have_the_same_name():
         }
     """)
     _is(
-        found,
+        shader,
         f"""
         if (a) {{
         {_looks("v", "x", "i", "    ").replace(chr(10), chr(10) + 8 * " ")}
@@ -207,24 +207,24 @@ def test_loads_in_two_branches_may_have_the_same_name():
 
 
 def test_a_name_within_another_name_is_no_use():
-    found = _inserted("""
+    shader = _inserted("""
         let v = x[i];
         let value = other.v + v2;
         use(v);
     """)
-    assert found.split("\n")[2:] == [
+    assert shader.split("\n")[2:] == [
         "let value = other.v + v2;",
         "use(bitcast<f32>(full1(v_seen, v_at)));",
     ]
 
 
 def test_an_index_that_is_a_value_itself_is_waited_for_by_its_load():
-    found = _inserted("""
+    shader = _inserted("""
         let at = codes[i];
         let v = x[2u * at + 1u];
         use(v);
     """)
-    assert found.split("\n") == [
+    assert shader.split("\n") == [
         *_looks("at", "codes", "i").split("\n"),
         "let v_at = from_0 + (2u * full1(at_seen, at_at) + 1u);",
         "let v_seen = words1[v_at];",
@@ -233,11 +233,11 @@ def test_an_index_that_is_a_value_itself_is_waited_for_by_its_load():
 
 
 def test_a_conversion_is_kept():
-    found = _inserted("""
+    shader = _inserted("""
         let v = f32(x[i]);
         use(v);
     """)
-    assert found.split("\n")[2] == "use(f32(bitcast<f32>(full1(v_seen, v_at))));"
+    assert shader.split("\n")[2] == "use(f32(bitcast<f32>(full1(v_seen, v_at))));"
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ CANDIDATES = (
 def choose_experts(request: ExpertRequest, preferences: Preferences) -> Chosen[ExpertKernel]:
     """Choose the kernel of a product with experts; the reason includes changes made at load."""
     wishes = _wishes(request, preferences)
-    chosen = choose(CANDIDATES, lambda one: one.refusal(request), wishes)
+    chosen = choose(CANDIDATES, lambda candidate: candidate.refusal(request), wishes)
     if not request.stack.note:
         return chosen
     text = f"{request.stack.note}; {chosen.reason.text}"

@@ -192,7 +192,7 @@ def choose_product(product: Product, preferences: Preferences) -> Chosen[Product
     rows = product.ctx.max_rows
     candidates = [one for one in _in_order(rows) if rows in ROWS[one.family]]
     wishes = _wishes(product, preferences)
-    chosen = choose(candidates, lambda one: one.refusal(product), wishes)
+    chosen = choose(candidates, lambda candidate: candidate.refusal(product), wishes)
     return _with_notes(chosen, product, preferences)
 
 

@@ -246,7 +246,7 @@ def _of_rows(
     phases = products([next(rows).weight if is_rounded(weight) else weight for weight in weights])
     if len(weights) == 1:
         return requantized[0].before(phases)
-    return [*(phase for one in requantized for phase in one.phases), *phases]
+    return [*(phase for matrix in requantized for phase in matrix.phases), *phases]
 
 
 def emit_branch(

@@ -208,7 +208,7 @@ def _joins(activation: GatedActivation | Activation, linears: Sequence[Linear]) 
         return False
     if activation.up_parts != 1 or activation.gate_scale != 1.0:
         return False
-    return written == [one for one in (activation.gate, activation.up) if one is not None]
+    return written == [value for value in (activation.gate, activation.up) if value is not None]
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,9 @@ def column_division(ctx: OpContext, tuning: MatvecTuning, shape: ColumnShape) ->
     if ctx.grid is not None and shape.down is None:
         fitting = list(_fitting(ctx, ctx.grid, team, shape))
         if fitting:
-            enough = (one for one in fitting if one.rows * ctx.grid.groups >= shape.outputs)
+            enough = (
+                division for division in fitting if division.rows * ctx.grid.groups >= shape.outputs
+            )
             return next(enough, fitting[-1])
     rows = min(shape.group, most_rows(shape.down))
     teams = min(tuning.workgroup, ctx.max_threads) // team
