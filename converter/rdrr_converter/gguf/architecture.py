@@ -135,9 +135,7 @@ class GgufArchitecture:
     def llama_name(self, name: str) -> str | None:
         """Return llama.cpp's name of a tensor, given its Hugging Face name; None if it has none."""
         layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)
-        whole = next(
-            (theirs for theirs, ours in self.whole.items() if layer and ours == layer[2]), None
-        )
+        whole = None if layer is None else _theirs(self.whole, layer[2])
         if layer is not None and whole is not None:
             return f"blk.{layer[1]}.{whole}"
         stem, _, ending = name.rpartition(".")
