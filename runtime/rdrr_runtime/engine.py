@@ -226,7 +226,7 @@ class Engine:
             runs = self.generate(
                 prompt, max_tokens=max_tokens, sampling=sampling, stats=stats, stop_ids=stop_ids
             )
-            new = [one for run in runs for one in run]
+            new = [token for run in runs for token in run]
             every.append(BatchSequence(prompt, max_tokens - len(new), new, stats.finish))
         return every
 

@@ -302,13 +302,13 @@ class GpuBackend:
     ) -> list[int]:
         """Return `count` new ids, one by one if the host must know each of them."""
         at_once = 1 if self._info.waits_for_ids else count
-        found: list[int] = []
-        while len(found) < count:
+        generated: list[int] = []
+        while len(generated) < count:
             new = submit_and_collect(self._feed(ids, base, sampled=sampled), at_once)[0]
             base += len(ids) + at_once - 1
             ids = new[-1:]
-            found += new
-        return found
+            generated += new
+        return generated
 
     def _feed(
         self, ids: Sequence[int], base: int, *, sampled: bool = False, per_submission: int = 1
@@ -339,8 +339,8 @@ def _whole_pass(
         grid = next(iter(persistence.grids))
         candidate = PersistentExecutor(plan.device, arena, grid, persistence.polls)
         return ComparingExecutor(candidate), (decision,)
-    made, decision = persistent_executor(plan, arena, persistence)
-    return made, (decision,)
+    executor, decision = persistent_executor(plan, arena, persistence)
+    return executor, (decision,)
 
 
 def _single_sequence(
@@ -365,7 +365,7 @@ def build_ahead(plan: Plan, executor: Executor) -> None:
     They are compiled beside the upload of the weights. A decode pass that runs in one dispatch has
     a shader of its own, which has been compiled when it was tried.
     """
-    first, *others = (one for one in plan.loaded if one != DECODE)
+    first, *others = (spec for spec in plan.loaded if spec != DECODE)
     decode = () if isinstance(executor, PersistentExecutor) else (DECODE,)
     phases = [phase for spec in (first, *decode, *others) for phase in plan.lowered(spec).phases]
     plan.device.build_ahead(as_dispatch(phase).kernel for phase in phases)

@@ -47,7 +47,7 @@ class BatchSequence:
     def prompt_rows(self) -> list[Row]:
         """The rows of the prompt before its last id; they only fill the cache."""
         ids = self.prompt[:-1]
-        return [Row(one, self.sequence, slot) for slot, one in enumerate(ids)]
+        return [Row(token, self.sequence, slot) for slot, token in enumerate(ids)]
 
     def extend(self, ids: list[int], stop_ids: frozenset[int], max_tokens: int) -> None:
         """Append generated ids up to the end of the sequence, and note why it ended.
@@ -152,10 +152,10 @@ def run_batch(
     running: list[BatchSequence] = []
     while waiting or running:
         starting = [waiting.pop(0) for _ in free[: len(waiting)]]
-        for one in starting:
-            one.sequence = free.pop(0)
+        for sequence in starting:
+            sequence.sequence = free.pop(0)
             if not sampling.is_greedy:
-                backend.begin(one.sequence, sampling, one.prompt)
+                backend.begin(sequence.sequence, sampling, sequence.prompt)
         if rows := [row for sequence in starting for row in sequence.prompt_rows]:
             backend.fill(rows)
         running += starting

@@ -156,15 +156,17 @@ class Chooser:
             scaled: Whether to compute the entropies after dividing the logits by the temperature.
         """
         if self.rules.on_device:
-            found, entropy = self.backend.window_picks(
+            picked, entropy = self.backend.window_picks(
                 ids, base, last_n=last_n, positions=positions
             )
-            return Picks(found, entropy.tolist())
+            return Picks(picked, entropy.tolist())
         logits = self.backend.window_logits(ids, base, last_n=last_n, positions=positions)
         seen = self._seen()
         chosen = [self._by_noise().choose(row, seen) for row in logits]
         logprobs = [
-            one for row, own in zip(logits, chosen, strict=True) for one in self._describe(row, own)
+            logprob
+            for row, token in zip(logits, chosen, strict=True)
+            for logprob in self._describe(row, token)
         ]
         if scaled:
             logits = logits / np.float32(self.rules.sampling.temperature)

@@ -157,7 +157,9 @@ class Window:
     def drop(self, count: int) -> None:
         """Remove the first `count` tokens."""
         del self.tokens[:count]
-        self.logprobs = {at - count: one for at, one in self.logprobs.items() if at >= count}
+        self.logprobs = {
+            at - count: logprob for at, logprob in self.logprobs.items() if at >= count
+        }
 
 
 class HostMasks:

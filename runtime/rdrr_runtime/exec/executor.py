@@ -186,8 +186,8 @@ class DispatchExecutor:
         """Return the dispatches of phases, which do nothing if the word `unless` is not 0."""
         keys = [(id(phase), unless is None) for phase in phases]
         new = {
-            key: (one, as_dispatch(one, unless))
-            for key, one in zip(keys, phases, strict=True)
+            key: (phase, as_dispatch(phase, unless))
+            for key, phase in zip(keys, phases, strict=True)
             if key not in self._bound
         }
         kernels = [dispatch.kernel for _, dispatch in new.values()]
@@ -200,7 +200,7 @@ class DispatchExecutor:
 
     def _compile_with_progress(self, kernels: Sequence[Kernel]) -> None:
         """Compile the kernels that were not compiled before, and log how far this is."""
-        new = [one for one in dict.fromkeys(kernels) if one not in self._compiled]
+        new = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._compiled]
         for number, kernel in enumerate(new, start=1):
             _LOG.debug("compiling shaders (%d of %d)", number, len(new))
             self.device.pipeline(kernel)

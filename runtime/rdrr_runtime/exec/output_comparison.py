@@ -74,10 +74,12 @@ class Check:
         """Find the outputs of some phases of a plan, and return their check."""
         values = "f16" if plan.value_bytes == 2 else "f32"
         caches = {
-            id(part.buffer) for one in plan.cache.layers.values() for part in (one.keys, one.values)
+            id(part.buffer)
+            for layer in plan.cache.layers.values()
+            for part in (layer.keys, layer.values)
         }
         state = plan.state
-        counters = {id(one.buffer) for one in (state.step, state.ring)}
+        counters = {id(part.buffer) for part in (state.step, state.ring)}
         cached = {"f16": "f16", "f32": "f32"}.get(plan.cache.dtype, "exact")
         logits = plan.lowered(DECODE).logits.buffer
         outputs: dict[tuple[int, int], _Output] = {}
@@ -111,16 +113,16 @@ class Check:
         device = self.executor.device
         saved = [device.read(output.memory) for output in self.outputs]
         rng = np.random.default_rng(len(self.outputs))
-        for one in self.outputs:
-            if one.noise:
-                wide = np.float16 if one.kind == "f16" else np.float32
-                count = one.memory.size // np.dtype(wide).itemsize
-                device.write(one.memory, rng.standard_normal(count, np.float32).astype(wide))
+        for output in self.outputs:
+            if output.noise:
+                wide = np.float16 if output.kind == "f16" else np.float32
+                count = output.memory.size // np.dtype(wide).itemsize
+                device.write(output.memory, rng.standard_normal(count, np.float32).astype(wide))
         reset()
         self.executor.run(prepared, rows)
         contents = [device.read(output.memory) for output in self.outputs]
-        for one, raw in zip(self.outputs, saved, strict=True):
-            device.write(one.memory, raw)
+        for output, raw in zip(self.outputs, saved, strict=True):
+            device.write(output.memory, raw)
         reset()
         return contents
 

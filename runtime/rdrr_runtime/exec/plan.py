@@ -214,11 +214,11 @@ class Plan:
             decodes: Whether a single id may run in the decode pass.
         """
         specs = (DECODE, *self.prefills) if decodes else self.prefills
-        found: list[PassSpec] = []
+        passes: list[PassSpec] = []
         while ids > 0:
-            found.append(next((one for one in specs if ids <= self.rows(one)), PREFILL))
-            ids -= self.rows(found[-1])
-        return found
+            passes.append(next((spec for spec in specs if ids <= self.rows(spec)), PREFILL))
+            ids -= self.rows(passes[-1])
+        return passes
 
     def decisions(self, specs: Sequence[PassSpec] | None = None) -> tuple[Decision, ...]:
         """Return the decisions made at load, then those for each op of these passes.
@@ -226,9 +226,9 @@ class Plan:
         Args:
             specs: The passes; those of `loaded` when None.
         """
-        made = (decision for lowered in self.passes(specs) for decision in lowered.decisions)
+        of_ops = (decision for lowered in self.passes(specs) for decision in lowered.decisions)
         loaded = (*self.weights.decisions, *self.host_tables.decisions())
-        return (self._activations, *loaded, *made)
+        return (self._activations, *loaded, *of_ops)
 
     def passes(self, specs: Sequence[PassSpec] | None = None) -> tuple[Pass, ...]:
         """Return passes lowered, leaving out those that the type of the cache rules out.
@@ -238,10 +238,11 @@ class Plan:
         """
         wanted = self.loaded if specs is None else specs
         possible = [
-            one for one in wanted if not one.is_multi_sequence or self.cache.supports_batches
+            spec for spec in wanted if not spec.is_multi_sequence or self.cache.supports_batches
         ]
         return tuple(
-            self._dry_run(one) if one.is_multi_sequence else self.lowered(one) for one in possible
+            self._dry_run(spec) if spec.is_multi_sequence else self.lowered(spec)
+            for spec in possible
         )
 
     def _dry_run(self, spec: PassSpec) -> Pass:

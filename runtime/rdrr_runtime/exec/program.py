@@ -110,8 +110,8 @@ class Program:
         if self.keeps_hidden and spec.logits is not Logits.NONE:
             spec = replace(spec, keeps_hidden=True)
         if spec not in self._passes:
-            one = self._plan.decode if spec == DECODE else None
-            self._passes[spec] = PreparedPass(self._plan.lowered(spec), self.executor, one)
+            token_pass = self._plan.decode if spec == DECODE else None
+            self._passes[spec] = PreparedPass(self._plan.lowered(spec), self.executor, token_pass)
         return self._passes[spec]
 
     def consecutive(self, ids: int) -> list[PreparedPass]:

@@ -53,8 +53,8 @@ class InterleavedTimer:
         first = next(iter(alternatives.values()))
         once = float(self.timer.run([first], self.rows).seconds[0])
         repeats = max(1, min(MAX_REPEATS, round(PASS_SECONDS / max(once, 1e-9))))
-        found = self.interleaved(list(alternatives.values()), repeats)
-        return dict(zip(alternatives, found, strict=True))
+        times = self.interleaved(list(alternatives.values()), repeats)
+        return dict(zip(alternatives, times, strict=True))
 
     def interleaved(self, alternatives: Sequence[Prepared], repeats: int = 1) -> list[Times]:
         """Return the GPU seconds of interleaved runs, f64 [rounds] for each alternative.
@@ -66,7 +66,7 @@ class InterleavedTimer:
         """
         default = SOFTWARE_ROUNDS if self.device.info.software else ROUNDS
         rounds = self.rounds or default
-        passes = [one * repeats for one in alternatives]
+        passes = [prepared * repeats for prepared in alternatives]
         times = np.zeros((len(passes), rounds))
         self.reset()
         self.timer.run(passes, self.rows)
@@ -91,7 +91,7 @@ def better(times: Times, default: Times) -> bool:
 
 def scatter(times: Times) -> float:
     """Return the interquartile range of some times, relative to their median."""
-    low, middle, high = (float(one) for one in np.percentile(times, (25, 50, 75)))
+    low, middle, high = (float(value) for value in np.percentile(times, (25, 50, 75)))
     return (high - low) / middle
 
 

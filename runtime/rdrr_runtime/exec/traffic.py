@@ -40,8 +40,8 @@ def traffic(one: Phase, rows: int, base: int) -> int:
     return round(total)
 
 
-def _weight_bytes(one: Phase, size: int, rows: int) -> float:
-    record, constants = one.record, one.record.constants
+def _weight_bytes(phase: Phase, size: int, rows: int) -> float:
+    record, constants = phase.record, phase.record.constants
     if isinstance(record, Requantize):
         # It may write only some of the rows that it binds.
         return record.formats[0].size(record.outputs, record.planes[0].row_units)

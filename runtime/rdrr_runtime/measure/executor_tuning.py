@@ -115,10 +115,10 @@ class _Comparison:
         self, times: Mapping[Grid | None, Times], alternatives: Mapping[Grid | None, Prepared]
     ) -> Grid | None:
         """Return the fastest grid if two measurements confirm it; None for dispatches."""
-        best = min(times, key=lambda one: median_of(times[one]))
+        best = min(times, key=lambda grid: median_of(times[grid]))
         if best is None or not better(times[best], times[None]):
             return None
-        again = self._timing.times({one: alternatives[one] for one in (None, best)})
+        again = self._timing.times({grid: alternatives[grid] for grid in (None, best)})
         return best if better(again[best], again[None]) else None
 
     def _logits(self, executor: DispatchExecutor, prepared: Prepared) -> F32:

@@ -58,10 +58,10 @@ class OneDispatch:
 
 def kinds(phases: Sequence[Phase]) -> dict[str, list[Phase]]:
     """Return the phases by the name of their kernel, in the order of the pass."""
-    found: dict[str, list[Phase]] = {}
-    for one in phases:
-        found.setdefault(one.name, []).append(one)
-    return found
+    by_name: dict[str, list[Phase]] = {}
+    for phase in phases:
+        by_name.setdefault(phase.name, []).append(phase)
+    return by_name
 
 
 def time_parts(

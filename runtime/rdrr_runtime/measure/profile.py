@@ -160,8 +160,8 @@ class _Profiler:
         self._warm(submissions)
         totals = _Totals()
         for _ in range(PREFILL_RUNS):
-            for one in submissions:
-                self._measure(one, totals, "prefill")
+            for submission in submissions:
+                self._measure(submission, totals, "prefill")
         return self._result("prefill", PREFILL_RUNS, count, totals)
 
     def decode(self, base: int, count: int) -> StepProfile:
@@ -173,8 +173,8 @@ class _Profiler:
         ]
         self._warm(submissions[:1])
         totals = _Totals()
-        for one in submissions:
-            self._measure(one, totals, "decode")
+        for submission in submissions:
+            self._measure(submission, totals, "decode")
         return self._result("decode", count, 1, totals)
 
     def one_dispatch(self, base: int, persistence: Persistence) -> OneDispatch:
@@ -204,34 +204,34 @@ class _Profiler:
         return (at * 7919 + 1) % self.plan.graph.vocab_size
 
     def _warm(self, submissions: Sequence[_Submission]) -> None:
-        for one in submissions:
-            self._write(one)
-            self.timer.run([one.prepared], len(one.ids))
+        for submission in submissions:
+            self._write(submission)
+            self.timer.run([submission.prepared], len(submission.ids))
         last = submissions[-1]
         self._write(last)
         # Without the argmax, since it would advance the step to one row for the following runs.
         warm_up(self.device, self.timer, [last.body], len(last.ids))
 
-    def _write(self, one: _Submission) -> None:
-        Step(self.device, self.plan.state).write(one.ids, one.base)
+    def _write(self, submission: _Submission) -> None:
+        Step(self.device, self.plan.state).write(submission.ids, submission.base)
 
-    def _measure(self, one: _Submission, totals: _Totals, step: str) -> None:
-        rows = len(one.ids)
-        self._write(one)
-        whole = self.timer.run([one.prepared], rows)
+    def _measure(self, submission: _Submission, totals: _Totals, step: str) -> None:
+        rows = len(submission.ids)
+        self._write(submission)
+        whole = self.timer.run([submission.prepared], rows)
         totals.gpu += float(whole.seconds.sum())
         totals.encode += whole.submitted - whole.encoding
         totals.sync += whole.seen - whole.submitted
         self._keep(whole, [(step, "one pass")])
-        pairs = zip(one.phases, one.prepared, strict=True)
+        pairs = zip(submission.phases, submission.prepared, strict=True)
         serving = [(phase, bound) for phase, bound in pairs if phase.work.serves(rows)]
-        self._write(one)
+        self._write(submission)
         single = self.timer.run([(bound,) for _, bound in serving], rows)
         self._keep(single, [(phase.label, phase.name) for phase, _ in serving])
         for (each, _), seconds in zip(serving, single.seconds, strict=True):
             name = each.name
             totals.seconds[name] = totals.seconds.get(name, 0.0) + float(seconds)
-            totals.bytes[name] = totals.bytes.get(name, 0) + traffic(each, rows, one.base)
+            totals.bytes[name] = totals.bytes.get(name, 0) + traffic(each, rows, submission.base)
             totals.calls[name] = totals.calls.get(name, 0) + 1
 
     def _keep(self, timed: Timed, names: Sequence[tuple[str, str]]) -> None:
@@ -256,7 +256,7 @@ class _Profiler:
             KernelTime(kernel, calls // steps, calls, totals.seconds[kernel], totals.bytes[kernel])
             for kernel, calls in totals.calls.items()
         ]
-        kernels.sort(key=lambda one: -one.seconds)
+        kernels.sort(key=lambda kernel: -kernel.seconds)
         return StepProfile(
             name,
             steps,

@@ -111,7 +111,7 @@ class ExecutorTimes:
     def seconds(self) -> float:
         """Median GPU time of a pass as it runs from now on."""
         return next(
-            (one.seconds for one in self.trials if one.grid == self.chosen), self.dispatches
+            (trial.seconds for trial in self.trials if trial.grid == self.chosen), self.dispatches
         )
 
 
@@ -132,4 +132,4 @@ class Tuned:
     @property
     def trials(self) -> int:
         """Number of candidates that were tried."""
-        return sum(len(one.trials) for one in self.outcomes)
+        return sum(len(outcome.trials) for outcome in self.outcomes)

@@ -97,7 +97,9 @@ def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> T
     timer = Timer(setting.device)
     dry_run = setting.plan(DryRunArena(setting.device))
     wanted = [
-        one for one in setting.passes if not one.is_multi_sequence or dry_run.cache.supports_batches
+        spec
+        for spec in setting.passes
+        if not spec.is_multi_sequence or dry_run.cache.supports_batches
     ]
     tuning_keys: dict[str, tuple[PassSpec, AnyTuningKey]] = {}
     for step in wanted:
@@ -111,7 +113,7 @@ def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> T
         ]
         for step in wanted
     }
-    missing = sum(len(found) for found in todo.values())
+    missing = sum(len(missing_keys) for missing_keys in todo.values())
     if not missing:
         return Tuned((), (), len(tuning_keys))
     outcomes: list[Outcome] = []
@@ -122,15 +124,15 @@ def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> T
             if not todo[step]:
                 continue
             tuner.begin(step)
-            made: list[Outcome] = []
+            step_outcomes: list[Outcome] = []
             for tuning_key in todo[step]:
                 if progress:
-                    progress(tuning_key.name, len(outcomes) + len(made), missing)
-                made.append(tuner.try_candidates(step, tuning_key))
-            if any(one.chosen != one.tuning_key.default for one in made):
-                whole, made = tuner.whole(step, made)
+                    progress(tuning_key.name, len(outcomes) + len(step_outcomes), missing)
+                step_outcomes.append(tuner.try_candidates(step, tuning_key))
+            if any(outcome.chosen != outcome.tuning_key.default for outcome in step_outcomes):
+                whole, step_outcomes = tuner.whole(step, step_outcomes)
                 passes.append(whole)
-            outcomes += made
+            outcomes += step_outcomes
     return Tuned(tuple(outcomes), tuple(passes), len(tuning_keys) - missing)
 
 
@@ -140,22 +142,26 @@ def _tuning_keys(
     """Return the tuning keys of a pass that have candidates, by name, each with its pass."""
     state, cache = plan.memory(step, DryRunArena(plan.device))
     lowered = plan.lower(step, Tuning(), state=state, cache=cache)
-    found = {
+    by_name = {
         tuning_key.name: tuning_key for phase in lowered.phases for tuning_key in phase.tuning_keys
     }
-    return {key: (step, one) for key, one in found.items() if one.candidates and one.op in ops}
+    return {
+        key: (step, tuning_key)
+        for key, tuning_key in by_name.items()
+        if tuning_key.candidates and tuning_key.op in ops
+    }
 
 
 def _of(key: str, phases: Iterable[Phase]) -> list[list[Phase]]:
     """Return the runs of consecutive phases that depend on a tuning key."""
     runs: list[list[Phase]] = []
     open_run = False
-    for one in phases:
-        depends = any(tuning_key.name == key for tuning_key in one.tuning_keys)
+    for phase in phases:
+        depends = any(tuning_key.name == key for tuning_key in phase.tuning_keys)
         if depends and not open_run:
             runs.append([])
         if depends:
-            runs[-1].append(one)
+            runs[-1].append(phase)
         open_run = depends
     return runs
 
@@ -220,17 +226,17 @@ class _Tuner:
         right[tuning_key.default] = self._prepare(
             _flat(self._runs(step, tuning_key, tuning_key.default))
         )
-        for one in tuning_key.candidates:
-            trials[one] = Verdict.NO_BETTER
+        for params in tuning_key.candidates:
+            trials[params] = Verdict.NO_BETTER
             try:
-                found, prepared = self._results(step, tuning_key, one, check)
+                outputs, prepared = self._results(step, tuning_key, params, check)
             except DeviceError:
-                trials[one] = Verdict.FAILED
+                trials[params] = Verdict.FAILED
                 continue
-            if check.agrees(reference, found):
-                right[one] = prepared
+            if check.agrees(reference, outputs):
+                right[params] = prepared
             else:
-                trials[one] = Verdict.WRONG
+                trials[params] = Verdict.WRONG
         times = self._timing.times(right)
         best = self._winner(tuning_key.default, times, right)
         if best != tuning_key.default:
@@ -243,8 +249,8 @@ class _Tuner:
             float(np.median(times[tuning_key.default])),
             float(np.median(times[best])),
             tuple(
-                Trial(one, verdict, float(np.median(times[one])) if one in times else 0.0)
-                for one, verdict in trials.items()
+                Trial(params, verdict, float(np.median(times[params])) if params in times else 0.0)
+                for params, verdict in trials.items()
             ),
         )
 
@@ -263,25 +269,25 @@ class _Tuner:
                 where=tuning_key.name,
             )
         phases = self._prepare(runs[0])
-        found = check.with_phases(runs[0]).results(phases, len(self.ids), self._reset)
-        return found, self._prepare(_flat(runs))
+        outputs = check.with_phases(runs[0]).results(phases, len(self.ids), self._reset)
+        return outputs, self._prepare(_flat(runs))
 
-    def whole(self, step: PassSpec, made: list[Outcome]) -> tuple[PassTimes, list[Outcome]]:
+    def whole(self, step: PassSpec, outcomes: list[Outcome]) -> tuple[PassTimes, list[Outcome]]:
         """Compare whole passes; discard the winners if together they are slower."""
-        keys = {one.tuning_key.name for one in made}
+        keys = {outcome.tuning_key.name for outcome in outcomes}
         defaults = self._prepare(self._pass(step, self.tuning.without(keys)))
         winners = self._prepare(self._pass(step, self.tuning))
         rounds = [self._timing.interleaved([defaults, winners]) for _ in range(2)]
-        before, after = (np.concatenate(one) for one in zip(*rounds, strict=True))
+        before, after = (np.concatenate(times) for times in zip(*rounds, strict=True))
         default, tuned = float(np.median(before)), float(np.median(after))
         kept = tuned <= (1 + max(SLOWER, scatter(before))) * default
         if not kept:
             self.tuning = self.tuning.without(keys)
-            made = [
-                replace(one, chosen=one.tuning_key.default, seconds=one.default_seconds)
-                for one in made
+            outcomes = [
+                replace(outcome, chosen=outcome.tuning_key.default, seconds=outcome.default_seconds)
+                for outcome in outcomes
             ]
-        return PassTimes(step.name, default, tuned, kept), made
+        return PassTimes(step.name, default, tuned, kept), outcomes
 
     def _pass(self, step: PassSpec, tuning: Tuning) -> tuple[Phase, ...]:
         """Return a pass without its argmax, which would change the step for the following runs."""
@@ -311,7 +317,7 @@ class _Tuner:
         assert self.memory is not None, "a step has begun"
         step = Step(self.setting.device, self.memory[0])
         if self.spec.is_multi_sequence:
-            step.write_rows([Row(one, at, self.base) for at, one in enumerate(self.ids)])
+            step.write_rows([Row(token, at, self.base) for at, token in enumerate(self.ids)])
         else:
             step.write(self.ids, self.base)
 
@@ -322,10 +328,10 @@ class _Tuner:
         bound: dict[Params, Prepared],
     ) -> Params:
         """Return the fastest candidate if two measurements confirm it, otherwise the default."""
-        best = min(times, key=lambda one: float(np.median(times[one])))
+        best = min(times, key=lambda params: float(np.median(times[params])))
         if best == default or not better(times[best], times[default]):
             return default
-        again = self._timing.times({one: bound[one] for one in (default, best)})
+        again = self._timing.times({params: bound[params] for params in (default, best)})
         return best if better(again[best], again[default]) else default
 
 
@@ -333,10 +339,10 @@ def _runs_with(runs: Iterable[list[Phase]], key: str, params: Params) -> bool:
     """Return whether phases use a tuning key with these parameters."""
     return any(
         tuning_key.name == key and tuning_key.used == params
-        for one in _flat(runs)
-        for tuning_key in one.tuning_keys
+        for phase in _flat(runs)
+        for tuning_key in phase.tuning_keys
     )
 
 
 def _flat(runs: Iterable[list[Phase]]) -> list[Phase]:
-    return [one for run in runs for one in run]
+    return [phase for run in runs for phase in run]

@@ -87,15 +87,15 @@ class Record:
     @cached_property
     def choices(self) -> dict[str, Hashable]:
         """Variables of the shader's template."""
-        return {one.name.upper(): getattr(self, one.name) for one in self._own if _chooses(one)}
+        return {attr.name.upper(): getattr(self, attr.name) for attr in self._own if _chooses(attr)}
 
     @cached_property
     def constants(self) -> dict[str, Number]:
         """Override constants of the shader, without `WG`."""
         constants: dict[str, Number] = {}
-        for one in self._own:
-            if not _chooses(one):
-                constants |= _constants(one.name, getattr(self, one.name))
+        for attr in self._own:
+            if not _chooses(attr):
+                constants |= _constants(attr.name, getattr(self, attr.name))
         return constants
 
     @cached_property
@@ -105,20 +105,20 @@ class Record:
 
     @property
     def _own(self) -> tuple[Field[Any], ...]:
-        return tuple(one for one in fields(self) if one.name not in ("threads", "variant"))
+        return tuple(attr for attr in fields(self) if attr.name not in ("threads", "variant"))
 
 
-def _chooses(one: Field[Any]) -> bool:
-    return bool(one.metadata.get("is_choice", False))
+def _chooses(attr: Field[Any]) -> bool:
+    return bool(attr.metadata.get("is_choice", False))
 
 
 def _constants(name: str, value: Any, suffix: str = "") -> dict[str, Number]:
     if value is None:
         return {}
     if isinstance(value, tuple):
-        parts = [_constants(name, one, f"{suffix}{at}") for at, one in enumerate(value)]
+        parts = [_constants(name, element, f"{suffix}{at}") for at, element in enumerate(value)]
     elif is_dataclass(value):
-        parts = [_constants(one.name, getattr(value, one.name), suffix) for one in fields(value)]
+        parts = [_constants(attr.name, getattr(value, attr.name), suffix) for attr in fields(value)]
     else:
         return {f"{name.upper()}{suffix}": value}
     return {key: number for part in parts for key, number in part.items()}
@@ -181,18 +181,18 @@ class Phase:
             "op": self.label,
             "function": self.name,
             "threads": self.record.threads,
-            "choices": {name: _plain(one) for name, one in self.record.choices.items()},
+            "choices": {name: _plain(choice) for name, choice in self.record.choices.items()},
             "constants": dict(self.record.constants),
             "work": _work(self.work),
             "buffers": [
                 {
                     "name": binding.name,
                     "writes": binding.access is Access.READ_WRITE,
-                    "buffer": getattr(one.buffer, "label", None),
-                    "offset": one.offset,
-                    "size": one.size,
+                    "buffer": getattr(memory.buffer, "label", None),
+                    "offset": memory.offset,
+                    "size": memory.size,
                 }
-                for binding, one in zip(self.bindings, self.slices, strict=True)
+                for binding, memory in zip(self.bindings, self.slices, strict=True)
             ],
         }
 

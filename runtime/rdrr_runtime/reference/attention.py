@@ -23,8 +23,8 @@ def rope(x: Tensor, positions: Tensor, table: Tensor, *, interleaved: bool = Fal
         a, b = x[..., 0 : 2 * pairs : 2], x[..., 1 : 2 * pairs : 2]
     else:
         a, b = x[..., :pairs], x[..., pairs : 2 * pairs]
-    made = (a * cos - b * sin, b * cos + a * sin)
-    rotated = torch.stack(made, -1).flatten(-2) if interleaved else torch.cat(made, -1)
+    parts = (a * cos - b * sin, b * cos + a * sin)
+    rotated = torch.stack(parts, -1).flatten(-2) if interleaved else torch.cat(parts, -1)
     return torch.cat([rotated, x[..., 2 * pairs :]], dim=-1)
 
 
@@ -83,12 +83,12 @@ def attention(
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
     slots = torch.arange(k.shape[1])
-    own = base + torch.arange(rows).unsqueeze(1)
-    visible = (slots <= own) | (not causal)
+    row_slots = base + torch.arange(rows).unsqueeze(1)
+    visible = (slots <= row_slots) | (not causal)
     if window:
-        visible = visible & ((slots - own).abs() < window)
+        visible = visible & ((slots - row_slots).abs() < window)
     if chunk:
-        visible = visible & (slots // chunk == own // chunk)
+        visible = visible & (slots // chunk == row_slots // chunk)
     scores = scores.masked_fill(~visible, float("-inf"))
     if sinks is not None:
         scores = torch.cat((scores, sinks.view(-1, 1, 1).expand(-1, rows, 1)), dim=-1)

@@ -34,7 +34,7 @@ class TensorCopies:
 
     def save(self, index: int) -> None:
         """Copy the states into the copy `index`."""
-        self.kept[index] = [one.clone() for one in self._states]
+        self.kept[index] = [state.clone() for state in self._states]
 
     def restore(self, index: int) -> None:
         """Copy the copy `index` into the states."""
@@ -146,7 +146,7 @@ class CpuBackend:
     ) -> tuple[list[int], F32]:
         """Return the argmax of each of these rows, ties to the lower id, and the row's entropy."""
         rows = self.window_logits(ids, base, last_n=last_n, positions=positions)
-        return [int(one) for one in rows.argmax(axis=1)], entropies(rows)
+        return [int(token) for token in rows.argmax(axis=1)], entropies(rows)
 
     def read_cache(self, slots: int) -> dict[str, npt.NDArray[np.uint8]]:
         """Return the first `slots` slots of the cache, see `StoringBackend.read_cache`."""
@@ -155,9 +155,9 @@ class CpuBackend:
         if index is not None and self._copies is not None:
             states = self._copies.kept[index]
         parts = {name: layer[:, :slots] for name, layer in self._caches().items()}
-        parts |= {state_name(at): one for at, one in enumerate(states)}
+        parts |= {state_name(at): state for at, state in enumerate(states)}
         return {
-            name: np.ascontiguousarray(one.numpy()).view(np.uint8) for name, one in parts.items()
+            name: np.ascontiguousarray(part.numpy()).view(np.uint8) for name, part in parts.items()
         }
 
     def resumable(self, base: int) -> int:
@@ -171,14 +171,14 @@ class CpuBackend:
             FormatError: The names or shapes are those of another model.
         """
         targets = {name: layer[:, :slots] for name, layer in self._caches().items()}
-        targets |= {state_name(at): one for at, one in enumerate(self._model.states)}
-        shapes = {name: (*one.shape[:-1], 4 * one.shape[-1]) for name, one in targets.items()}
+        targets |= {state_name(at): state for at, state in enumerate(self._model.states)}
+        shapes = {name: (*part.shape[:-1], 4 * part.shape[-1]) for name, part in targets.items()}
         if shapes != {name: part.shape for name, part in cache.items()}:
             raise FormatError(
                 "the saved cache belongs to another model", expected=f"{len(shapes)} parts"
             )
-        for name, target in targets.items():
-            target.copy_(torch.from_numpy(cache[name].view(np.float32)))
+        for name, part in targets.items():
+            part.copy_(torch.from_numpy(cache[name].view(np.float32)))
         self._position.reset(slots)
 
     def _caches(self) -> dict[str, torch.Tensor]:

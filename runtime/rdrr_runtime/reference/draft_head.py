@@ -37,10 +37,10 @@ def most_probable(
     """
     out: list[int] = []
     for _ in range(count):
-        found = logits(ids, base)
-        check_logits(found)
+        values = logits(ids, base)
+        check_logits(values)
         base += len(ids)
-        out.append(ops.argmax(torch.from_numpy(found[0])))
+        out.append(ops.argmax(torch.from_numpy(values[0])))
         ids = out[-1:]
     return out
 
@@ -70,14 +70,14 @@ class CpuDraftHead:
         self.rows = min(PREFILL_ROWS, context)
         self.seen: list[int] = []
         states = torch.zeros(self.rows, graph.hidden_size)
-        own = {
+        draft_weights = {
             use.name: torch.from_numpy(np.ascontiguousarray(package.dequantize(use.name)))
             for use in graph.weights()
             if use.name not in weights
         }
         self.hidden = KeptHidden(states)
         kept = KeptHidden(states, ahead=1)
-        self._model = ReferenceModel(graph, {**weights, **own}, context, hidden=kept)
+        self._model = ReferenceModel(graph, {**weights, **draft_weights}, context, hidden=kept)
 
     def fill(self, ids: Sequence[int], base: int) -> None:
         """Run rows only to store their keys and values."""

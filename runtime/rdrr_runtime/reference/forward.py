@@ -54,7 +54,7 @@ class ReferenceModel:
         self._typical_weight = sum(sizes) // max(1, len(sizes))
         ropes = [torch.from_numpy(rope_table(spec, context)) for spec in graph.ropes]
         dtype = next(iter(weights.values())).dtype
-        cache = {layer: empty_cache(one, context, dtype) for layer, one in graph.caches.items()}
+        cache = {layer: empty_cache(spec, context, dtype) for layer, spec in graph.caches.items()}
         states = [torch.zeros(shape, dtype=dtype) for shape in graph.states]
         self._memory = ReferenceMemory(weights, ropes, cache, observe, states, hidden)
 

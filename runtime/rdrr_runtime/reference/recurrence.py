@@ -105,10 +105,10 @@ def compute_delta_rule(run: ReferencePass, op: DeltaRule) -> Tensor:
     keys = op.key_heads * op.key_dim
     query, key, value = run.values[op.qkv].split((keys, keys, op.heads * op.value_dim), dim=-1)
     query, key = (
-        unit(one.unflatten(-1, (op.key_heads, op.key_dim)), op.eps).repeat_interleave(
+        unit(vectors.unflatten(-1, (op.key_heads, op.key_dim)), op.eps).repeat_interleave(
             op.heads // op.key_heads, dim=1
         )
-        for one in (query, key)
+        for vectors in (query, key)
     )
     value = value.unflatten(-1, (op.heads, op.value_dim))
     decay = run.values[op.decay] + run.weight(op.decay_bias)
@@ -118,11 +118,11 @@ def compute_delta_rule(run: ReferencePass, op: DeltaRule) -> Tensor:
     state = run.memory.states[op.state]
     if run.base == 0:
         state.zero_()
-    parts, running = [], state.clone()
+    parts, working_state = [], state.clone()
     # Only the first rows change the state that stays; the others continue from a copy of it.
     for rows in (slice(0, run.kept), slice(run.kept, len(query))):
         q, k, v = query[rows], key[rows], value[rows]
-        parts.append(delta_rule(q, k, v, log_decay[rows], strength[rows], running))
+        parts.append(delta_rule(q, k, v, log_decay[rows], strength[rows], working_state))
         if rows.start == 0:
-            state.copy_(running)
+            state.copy_(working_state)
     return torch.cat(parts).flatten(-2)

@@ -41,19 +41,21 @@ def compute_state_space(run: ReferencePass, op: StateSpace) -> Tensor:
     x, b, c = run.values[op.xbc].split((inner, shared, shared), dim=-1)
     x = x.unflatten(-1, (op.heads, op.head_dim))
     b, c = (
-        one.unflatten(-1, (op.groups, op.state_dim)).repeat_interleave(op.heads // op.groups, dim=1)
-        for one in (b, c)
+        vectors.unflatten(-1, (op.groups, op.state_dim)).repeat_interleave(
+            op.heads // op.groups, dim=1
+        )
+        for vectors in (b, c)
     )
     step = softplus(run.values[op.step] * op.step_scale + run.weight(op.step_bias))
     step = step.clamp(op.least_step, op.most_step)
     rate, state = run.weight(op.rate), run.memory.states[op.state]
     if run.base == 0:
         state.zero_()
-    parts, running = [], state.clone()
+    parts, working_state = [], state.clone()
     # Only the first rows change the state that stays; the others continue from a copy of it.
     for rows in (slice(0, run.kept), slice(run.kept, len(x))):
-        parts.append(selective_scan(x[rows], b[rows], c[rows], step[rows], rate, running))
+        parts.append(selective_scan(x[rows], b[rows], c[rows], step[rows], rate, working_state))
         if rows.start == 0:
-            state.copy_(running)
+            state.copy_(working_state)
     out: Tensor = torch.cat(parts) + run.weight(op.skip).unsqueeze(-1) * x
     return out.flatten(-2)

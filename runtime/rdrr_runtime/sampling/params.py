@@ -100,7 +100,7 @@ class SamplingParams:
         "Add a value to the logit of a token.",
         metavar="ID=VALUE",
         expected="numbers",
-        holds=lambda biases: all(_is_a_penalty(one) for one in biases.values()),
+        holds=lambda biases: all(_is_a_penalty(bias) for bias in biases.values()),
         read_words=split_biases,
     )
     seed: int | None = option(

@@ -144,7 +144,7 @@ class GpuFeed:
         Raises:
             GenerationError: The logits of a row are not finite.
         """
-        copies = [self._read(one) for one in self._fenced[0]]
+        copies = [self._read(copy) for copy in self._fenced[0]]
         self._fenced.popleft()
         ids: list[list[int]] = np.concatenate(copies)[:, : len(self._rows)].T.tolist()
         self._rows = tuple(
@@ -194,15 +194,15 @@ class GpuFeed:
         gave_up = self._executor.gave_up
         return self._executor.device.fetch(*parts, *([] if gave_up is None else [gave_up]))
 
-    def _read(self, one: _Copy) -> npt.NDArray[np.uint32]:
+    def _read(self, copy: _Copy) -> npt.NDArray[np.uint32]:
         """Wait for a copy and return its ids, u32 [steps, width]."""
-        parts = one.fetch.collect()
-        ranges = len(self._run.ring.ranges(one.start, one.count))
+        parts = copy.fetch.collect()
+        ranges = len(self._run.ring.ranges(copy.start, copy.count))
         expected = ranges * (1 if self._recorder is None else 2)
         if len(parts) > expected and parts[expected].view(np.uint32)[0]:
             self._repeat()
-            parts = one.fetch.collect()
-        ids = np.concatenate(parts[:ranges]).view(np.uint32).reshape(one.count, -1)
+            parts = copy.fetch.collect()
+        ids = np.concatenate(parts[:ranges]).view(np.uint32).reshape(copy.count, -1)
         check_ids(ids[:, : len(self._rows)])
         if self._recorder is not None:
             self._recorder.receive(ids[:, 0].tolist(), np.concatenate(parts[ranges:expected]))

@@ -136,7 +136,7 @@ class BatchPasses:
 
     def _size(self, rows: int) -> int:
         """Return the number of rows of the smallest decode pass that fits `rows` rows."""
-        fitting = [one for one in (spec.rows for spec in BATCHES) if rows <= one <= self._most]
+        fitting = [size for size in (spec.rows for spec in BATCHES) if rows <= size <= self._most]
         return fitting[0] if fitting else self._most
 
 

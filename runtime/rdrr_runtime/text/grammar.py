@@ -84,10 +84,10 @@ class GrammarTokenizer:
             fault = matcher.validate_grammar(compiled, self._tokenizer)
             if fault and not fault.startswith("WARNING"):
                 raise _invalid_grammar(grammar, fault)
-            constraint_ = GrammarConstraint(matcher(self._tokenizer, compiled), self._words)
-            if not constraint_.can_begin:  # for example a schema that only refers to itself
+            constraint = GrammarConstraint(matcher(self._tokenizer, compiled), self._words)
+            if not constraint.can_begin:  # for example a schema that only refers to itself
                 raise _invalid_grammar(grammar, "no text satisfies it")
-            return constraint_
+            return constraint
 
 
 class GrammarConstraint:

@@ -89,7 +89,7 @@ def read_session(path: Path, identity: Mapping[str, str]) -> SavedSession:
             metadata = dict(file.metadata() or {})
             _check(path, metadata, identity)
             cache = {name: file.get_tensor(name) for name in file.keys() if name != _TOKENS}  # noqa: SIM118
-            ids = [int(one) for one in file.get_tensor(_TOKENS)]
+            ids = [int(token) for token in file.get_tensor(_TOKENS)]
         slots, sampling = int(metadata["slots"]), json.loads(metadata[_STATE])
     except OSError as error:
         raise StoreError("the session cannot be read", where=path, found=error) from error
@@ -100,15 +100,15 @@ def read_session(path: Path, identity: Mapping[str, str]) -> SavedSession:
     return SavedSession(ids, slots, cache, sampling)
 
 
-def _check(path: Path, found: Mapping[str, str], identity: Mapping[str, str]) -> None:
+def _check(path: Path, metadata: Mapping[str, str], identity: Mapping[str, str]) -> None:
     """Check that a file's metadata have the expected values."""
     expected = {"format": FORMAT, "version": VERSION, **identity}
     for name, value in expected.items():
-        if found.get(name) != value:
+        if metadata.get(name) != value:
             raise FormatError(
                 f"the session was saved with another {name}",
                 where=path,
                 expected=value,
-                found=found.get(name),
+                found=metadata.get(name),
                 hint=_HINT,
             )

@@ -210,7 +210,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         if isinstance(__obj, (Macro, BlockReference, LoopContext)):
             __self.budget.charge(steps=__self._steps)
             if isinstance(__obj, LoopContext):
-                args = tuple(__self.budget.iterate(one, __self._steps) for one in args)
+                args = tuple(__self.budget.iterate(argument, __self._steps) for argument in args)
             with __self.budget.call():
                 return super().call(__context, __obj, *args, **kwargs)
         if not isinstance(__obj, Undefined):
@@ -229,7 +229,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         if kind is not None and name in METHODS[kind]:
             return self._charged_method(function, METHODS[kind][name], owner, name)
         is_jinja_helper = isinstance(owner, (LoopContext, Cycler)) or isinstance(function, Joiner)
-        if is_jinja_helper or any(function is one for one in self.globals.values()):
+        if is_jinja_helper or any(function is value for value in self.globals.values()):
             return self._charged(function, None, False)
         raise SecurityError(f"a {type(function).__name__} cannot be called")
 
@@ -252,8 +252,8 @@ class _Environment(ImmutableSandboxedEnvironment):
 
         @wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            given = [self._materialized(one) for one in args[first:]]
-            named = {name: self._materialized(one) for name, one in kwargs.items()}
+            given = [self._materialized(argument) for argument in args[first:]]
+            named = {name: self._materialized(argument) for name, argument in kwargs.items()}
             read = 0 if is_constant_cost else sum(map(budget.size, (*given, *named.values())))
             budget.charge(read)
             if cost_check is not None:

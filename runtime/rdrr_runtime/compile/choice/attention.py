@@ -68,14 +68,16 @@ def choose_attention(
     if hint is not None:
         wanted = AttentionKernel(hint.value)
         wishes: Sequence[Wish[AttentionCandidate]] = [
-            Wish(str(hint), lambda one: one.kernel is wanted, hint)
+            Wish(str(hint), lambda candidate: candidate.kernel is wanted, hint)
         ]
         # If the kernel of the hint cannot run, the one that always can replaces it.
-        candidates = sorted(CANDIDATES, key=lambda one: one.kernel is not AttentionKernel.STREAMING)
-        return choose(candidates, lambda one: one.refusal(request), wishes)
+        candidates = sorted(
+            CANDIDATES, key=lambda candidate: candidate.kernel is not AttentionKernel.STREAMING
+        )
+        return choose(candidates, lambda candidate: candidate.refusal(request), wishes)
     useful = _useful(request)
     candidates = [candidate for candidate in CANDIDATES if candidate.kernel in useful]
-    return choose(candidates, lambda one: one.refusal(request), ())
+    return choose(candidates, lambda candidate: candidate.refusal(request), ())
 
 
 def _useful(request: AttentionRequest) -> frozenset[AttentionKernel]:

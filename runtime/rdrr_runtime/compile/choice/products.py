@@ -171,12 +171,12 @@ def _never(product: Product) -> None:
 
 _BOTH = (True, False)
 _FUSED_AND_INT8 = (
-    *(ProductKernel(Family.ONE_ROW, True, one, _one_row(int8=True)) for one in _BOTH),
-    *(ProductKernel(Family.ONE_ROW, False, one, _one_row(int8=False)) for one in _BOTH),
+    *(ProductKernel(Family.ONE_ROW, True, subgroups, _one_row(int8=True)) for subgroups in _BOTH),
+    *(ProductKernel(Family.ONE_ROW, False, subgroups, _one_row(int8=False)) for subgroups in _BOTH),
     ProductKernel(Family.SMALL_BATCH, True, False, _small_batch),
     ProductKernel(Family.INT8_TILES, True, False, _int8_tiles),
 )
-_GENERAL = tuple(ProductKernel(Family.GENERAL, False, one, _never) for one in _BOTH)
+_GENERAL = tuple(ProductKernel(Family.GENERAL, False, subgroups, _never) for subgroups in _BOTH)
 _TILES = ProductKernel(Family.TILES, False, False, _never)
 
 
@@ -190,7 +190,7 @@ def _in_order(rows: int) -> tuple[ProductKernel, ...]:
 def choose_product(product: Product, preferences: Preferences) -> Chosen[ProductKernel]:
     """Choose the kernel of a product with one matrix; the reason includes changes made at load."""
     rows = product.ctx.max_rows
-    candidates = [one for one in _in_order(rows) if rows in ROWS[one.family]]
+    candidates = [candidate for candidate in _in_order(rows) if rows in ROWS[candidate.family]]
     wishes = _wishes(product, preferences)
     chosen = choose(candidates, lambda candidate: candidate.refusal(product), wishes)
     return _with_notes(chosen, product, preferences)

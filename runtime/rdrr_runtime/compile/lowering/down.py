@@ -53,7 +53,7 @@ def _is_faster_in_two(build: PassBuilder) -> bool:
         return False
     matrices = build.model.weights.matrices
     used = (matrices.get(op.weight.name) for op in build.body.ops if isinstance(op, Linear))
-    return not any(one is not None and one.by_column for one in used)
+    return not any(matrix is not None and matrix.by_column for matrix in used)
 
 
 def serve_whole(
@@ -71,8 +71,8 @@ def serve_whole(
     branch, activation, sums = pattern.down, pattern.activation, build.sums
     if branch is None or sums is None or not isinstance(activation, GatedActivation):
         return False
-    op, total = branch.op, _sum_after(build, branch)
-    if total is None or not isinstance(op, Linear) or op.bias is not None:
+    op, stream_sum = branch.op, _sum_after(build, branch)
+    if stream_sum is None or not isinstance(op, Linear) or op.bias is not None:
         return False
     weights, down = gated.product.weights, build.matrix(op.weight)
     size = results_bytes(down.n)
@@ -90,9 +90,12 @@ def serve_whole(
     source, x = source_of(build, pattern.norm, pattern.linears[0].x, weights, output)
     emit_product(build, gated, source, output, op.out)
     build.mark_source_read(pattern.norm, x, len(pattern.linears))
-    build.sums, build.fixed[total.branch] = sums.range(size, sums.size - size), sums.range(0, size)
-    if total.norm is None:
-        build.pending_sum = total
+    build.sums, build.fixed[stream_sum.branch] = (
+        sums.range(size, sums.size - size),
+        sums.range(0, size),
+    )
+    if stream_sum.norm is None:
+        build.pending_sum = stream_sum
     return True
 
 
@@ -101,7 +104,7 @@ def _sum_after(build: PassBuilder, branch: Branch) -> StreamSum | None:
     body = build.body
     index = 1 + next(at for at, op in enumerate(body.ops) if op is branch.op)
     plain = None if branch.residual is None else StreamSum(None, branch.residual)
-    total = plain or match_normed_sum(body, index)
-    if total is None or total.branch != branch.op.out or body.readers[branch.op.out] != 1:
+    stream_sum = plain or match_normed_sum(body, index)
+    if stream_sum is None or stream_sum.branch != branch.op.out or body.readers[branch.op.out] != 1:
         return None
-    return total if is_read_next(body, index, total) else None
+    return stream_sum if is_read_next(body, index, stream_sum) else None

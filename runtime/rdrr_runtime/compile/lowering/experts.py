@@ -204,7 +204,7 @@ def emit_experts(
         source = _normed(build, source, op.ups[0].shape[1])
     gate = gates[0] if gates else None
     mixture = _Mixture(build, op, routed, source, gate, ups, downs, out, accumulate)
-    kinds = {(one.kernel.tiled, one.kernel.int8) for one in (*gates, ups, downs)}
+    kinds = {(stack.kernel.tiled, stack.kernel.int8) for stack in (*gates, ups, downs)}
     assert len(kinds) == 1, "refusals depend on the pass and on all stacks"
     if downs.kernel.tiled:
         _tiles(mixture)

@@ -159,14 +159,14 @@ def _serve(build: PassBuilder, index: int) -> int:
 
 def _serve_sum(build: PassBuilder, index: int) -> int:
     """Defer or emit the sum of the stream and a normed branch; return the number of ops, or 0."""
-    total = match_normed_sum(build.body, index)
-    if total is None:
+    stream_sum = match_normed_sum(build.body, index)
+    if stream_sum is None:
         return 0
-    if build.ctx.max_rows == 1 and is_read_next(build.body, index, total):
-        build.pending_sum = total
+    if build.ctx.max_rows == 1 and is_read_next(build.body, index, stream_sum):
+        build.pending_sum = stream_sum
     else:
-        lower_sum(build, total)
-    return total.count
+        lower_sum(build, stream_sum)
+    return stream_sum.count
 
 
 def settle(build: PassBuilder, op: Op) -> None:

@@ -123,7 +123,7 @@ def _branch_norm(build: PassBuilder, pending: StreamSum, after: Norm | None) -> 
 
 def _buffers(weights: Sequence[GpuWeight], output: Output, *, stored: bool) -> int:
     """Return how many buffers a product binds that also adds a branch."""
-    own = (output.bias, output.scales, output.best, output.factors, output.score)
+    optional = (output.bias, output.scales, output.best, output.factors, output.score)
     inputs = 3 + stored  # x, branch, gain, and the stream
     weights = (*weights, *([] if output.down is None else [output.down.weight]))
-    return inputs + len(weights) + 1 + sum(one is not None for one in own)
+    return inputs + len(weights) + 1 + sum(buffer is not None for buffer in optional)

@@ -109,7 +109,7 @@ def serve_normed_linears(build: PassBuilder, projections: NormedProjections) -> 
     ys = tuple(
         build.values.allocate(linear.out, linear.weight.shape[0]) for linear in pattern.linears
     )
-    names = [pattern.linears[0].out, *(one.out.rpartition(".")[2] for one in pattern.linears[1:])]
+    names = [pattern.linears[0].out, *(op.out.rpartition(".")[2] for op in pattern.linears[1:])]
     output = Output(ys, bias=build.concatenated_bias(pattern.linears))
     source = norm_input(build, pattern.norm, served.product.weights, output)
     emit_product(build, served, source, output, "+".join(names))

@@ -35,19 +35,22 @@ def lower_norm(build: PassBuilder, op: Norm, residual: Residual | None = None) -
     values.mark_read(op.x)
 
 
-def lower_sum(build: PassBuilder, total: StreamSum) -> None:
+def lower_sum(build: PassBuilder, stream_sum: StreamSum) -> None:
     """Emit the sum of the stream and a branch, with its norm and its scale in the same phase."""
-    op, scale = total.norm, total.scale
-    _settle_fixed(build, total)
+    op, scale = stream_sum.norm, stream_sum.scale
+    _settle_fixed(build, stream_sum)
     if op is None:
-        lower_residual(build, total.residual)
+        lower_residual(build, stream_sum.residual)
         return
     if scale is None:
-        lower_norm(build, op, total.residual)
+        lower_norm(build, op, stream_sum.residual)
         return
     assert scale.weight is not None, "the pattern's scale has a weight"
     values, x = build.values, build.values.get(op.x)
-    stream, (gain, eps, offset) = build.target(op.out, op.width, total.residual), build.gain(op)
+    stream, (gain, eps, offset) = (
+        build.target(op.out, op.width, stream_sum.residual),
+        build.gain(op),
+    )
     phases = post_norm_add(
         build.ctx,
         stream,
@@ -71,13 +74,13 @@ def settle_sum(build: PassBuilder) -> None:
         lower_sum(build, pending)
 
 
-def _settle_fixed(build: PassBuilder, total: StreamSum) -> None:
+def _settle_fixed(build: PassBuilder, stream_sum: StreamSum) -> None:
     """Emit the conversion of a branch that a phase has left in fixed point."""
-    fixed = build.fixed.pop(total.branch, None)
+    fixed = build.fixed.pop(stream_sum.branch, None)
     if fixed is not None:
-        width, *_ = build.values.live[total.residual.x]
-        y = build.values.allocate(total.branch, width)
-        build.emit(converted(build.ctx, y, fixed, width=width, label=total.branch))
+        width, *_ = build.values.live[stream_sum.residual.x]
+        y = build.values.allocate(stream_sum.branch, width)
+        build.emit(converted(build.ctx, y, fixed, width=width, label=stream_sum.branch))
 
 
 def lower_residual(build: PassBuilder, op: Residual) -> None:

@@ -290,7 +290,7 @@ def int8_tiles(build: PassBuilder, linears: Sequence[Linear]) -> tuple[Served, .
 
     These read their input in int8, so the op before them can be computed as it is quantized.
     """
-    served = tuple(_alone(build, one) for one in linears)
+    served = tuple(_alone(build, linear) for linear in linears)
     fits = build.model.may_fuse and all(product.family is Family.INT8_TILES for product in served)
     return served if fits else None
 

@@ -113,7 +113,7 @@ def _ends(factors: ChannelFactors | None) -> tuple[tuple[int, float], ...]:
     if factors is None:
         return ()
     ends = accumulate(factors.counts)
-    return tuple((end, float(one)) for end, one in zip(ends, factors.factors, strict=True))
+    return tuple((end, float(factor)) for end, factor in zip(ends, factors.factors, strict=True))
 
 
 def _has_single_rows(build: PassBuilder) -> bool:

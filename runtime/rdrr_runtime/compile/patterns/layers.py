@@ -134,12 +134,12 @@ class Projections:
         """Number of ops."""
         between = (self.head_norms or ()), (self.ropes or ()), self.linears
         single = (self.norm, self.query_scale, self.queries, self.value_norm)
-        return 1 + sum(map(len, between)) + sum(one is not None for one in single)
+        return 1 + sum(map(len, between)) + sum(op is not None for op in single)
 
     @property
     def spans_heads(self) -> bool:
         """Whether a norm of queries or keys is that of all heads together."""
-        return any(one.width != self.attention.head_dim for one in self.head_norms or ())
+        return any(norm.width != self.attention.head_dim for norm in self.head_norms or ())
 
     @property
     def is_usual(self) -> bool:
@@ -275,11 +275,9 @@ def match_projections(body: Body, index: int, *, sliced: bool = False) -> Projec
     if not isinstance(attention, Attention) or len(norms) not in (0, 2) or len(ropes) not in (0, 2):
         return None
     q, k, v = normed.linears
-    if len(slices) != int(sliced) or not all(
-        _takes_queries(slice_, q, attention) for slice_ in slices
-    ):
+    if len(slices) != int(sliced) or not all(_takes_queries(op, q, attention) for op in slices):
         return None
-    chains = [_chain(one, (*slices, *norms, *ropes, *scales)) for one in (q, k, v)]
+    chains = [_chain(linear, (*slices, *norms, *ropes, *scales)) for linear in (q, k, v)]
     twice = {q.out} if sliced else set()  # the gates are read after attention
     if any(body.readers[name] != 1 + (name in twice) for chain in chains for name in chain):
         return None

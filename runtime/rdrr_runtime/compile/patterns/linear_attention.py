@@ -43,10 +43,10 @@ class LinearAttention:
 
 def match_linear_attention(body: Body, index: int) -> LinearAttention | None:
     """Match norm, four linears, convolution, delta rule, norm of heads, gate and output."""
-    found = match_normed_linears(body, index)
-    if found is None or len(found.linears) != 4 or found.others:
+    projections = match_normed_linears(body, index)
+    if projections is None or len(projections.linears) != 4 or projections.others:
         return None
-    at = index + found.count
+    at = index + projections.count
     convolution, rule, head_norm, gate = (body.at(at + offset) for offset in range(4))
     if not isinstance(convolution, ShortConvolution) or not isinstance(rule, DeltaRule):
         return None
@@ -55,7 +55,7 @@ def match_linear_attention(body: Body, index: int) -> LinearAttention | None:
     output = match_branch(body, at + 4)
     if output is None or not isinstance(output.op, Linear):
         return None
-    by_name = {linear.out: linear for linear in found.linears}
+    by_name = {linear.out: linear for linear in projections.linears}
     wanted = (convolution.x, gate.gate, rule.strength, rule.decay)
     follow = (
         (convolution.out, rule.qkv),
@@ -76,4 +76,4 @@ def match_linear_attention(body: Body, index: int) -> LinearAttention | None:
         return None
     qkv, gates, strength, decay = (by_name[name] for name in wanted)
     linears = (qkv, gates, strength, decay)
-    return LinearAttention(found.norm, linears, convolution, rule, head_norm, output)
+    return LinearAttention(projections.norm, linears, convolution, rule, head_norm, output)

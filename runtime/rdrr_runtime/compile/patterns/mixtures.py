@@ -103,7 +103,7 @@ def _match_shared(body: Body, index: int, x: str) -> SharedExpert | None:
     if not isinstance(activation, GatedActivation) or not isinstance(down, Linear):
         return None
     reads = gate.x == up.x == x and (activation.gate, activation.up) == (gate.out, up.out)
-    has_bias = any(one.bias is not None for one in (gate, up, down))
+    has_bias = any(linear.bias is not None for linear in (gate, up, down))
     is_plain = activation.up_parts == 1 and activation.gate_scale == 1.0
     if not (reads and is_plain) or down.x != activation.out or has_bias:
         return None

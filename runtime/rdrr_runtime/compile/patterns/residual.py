@@ -53,15 +53,15 @@ def match_normed_sum(body: Body, index: int) -> StreamSum | None:
     return StreamSum(norm, residual, scale if alone else None)
 
 
-def is_read_next(body: Body, index: int, total: StreamSum) -> bool:
+def is_read_next(body: Body, index: int, stream_sum: StreamSum) -> bool:
     """Return whether the op after a sum is a norm or a linear that reads it.
 
     Args:
         body: The ops before the final norm, which reads the last sum.
         index: Index of the first op of the sum.
-        total: The sum.
+        stream_sum: The sum.
     """
-    following = body.at(index + total.count)
+    following = body.at(index + stream_sum.count)
     if isinstance(following, Norm):
-        return following.x == total.out and following.groups == 1
-    return following is None or (isinstance(following, Linear) and following.x == total.out)
+        return following.x == stream_sum.out and following.groups == 1
+    return following is None or (isinstance(following, Linear) and following.x == stream_sum.out)

@@ -107,22 +107,25 @@ def _projections(
     if len(linears) not in (1, 3) or (len(linears) == 1) != (attention.k is None):
         return None
     chains = [_chain(linear, steps) for linear in linears]
-    ends = [chain[-1].out if chain else one.out for chain, one in zip(chains, linears, strict=True)]
+    ends = [
+        chain[-1].out if chain else linear.out
+        for chain, linear in zip(chains, linears, strict=True)
+    ]
     values = [*(linear.out for linear in linears), *(step.out for step in steps)]
     if ends != list(operands) or any(body.readers[name] != 1 for name in values):
         return None
     if sum(map(len, chains)) != len(steps):
         return None
     queries_keys, value_steps = chains[:2], chains[2] if len(chains) == 3 else []
-    scales = [one for one in queries_keys[0] if isinstance(one, PositionScale)]
+    scales = [step for step in queries_keys[0] if isinstance(step, PositionScale)]
     if len(scales) > 1 or (scales and queries_keys[0][-1] is not scales[0]):
         return None
-    kinds = {tuple(type(one) for one in chain if one not in scales) for chain in queries_keys}
+    kinds = {tuple(type(step) for step in chain if step not in scales) for chain in queries_keys}
     if len(kinds) != 1 or not kinds <= {(), (Norm,), (Rope,), (Norm, Rope), (Rope, Norm)}:
         return None
     kind = kinds.pop()
-    norms = tuple(one for chain in queries_keys for one in chain if isinstance(one, Norm))
-    ropes = tuple(one for chain in queries_keys for one in chain if isinstance(one, Rope))
+    norms = tuple(step for chain in queries_keys for step in chain if isinstance(step, Norm))
+    ropes = tuple(step for chain in queries_keys for step in chain if isinstance(step, Rope))
     value_norm = value_steps[0] if value_steps else None
     projections = Projections(
         norm,

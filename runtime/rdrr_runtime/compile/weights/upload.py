@@ -148,14 +148,14 @@ class Weights:
         kinds = {
             (matrix.dtype, matrix.form): matrix for matrix in matrices if not matrix.form.values
         }
-        return tuple(repack_kernel(one) for one in kinds.values())
+        return tuple(repack_kernel(matrix) for matrix in kinds.values())
 
     @property
     def size(self) -> int:
         """Bytes of GPU memory."""
         vectors = [*self.vectors.values(), *self._joined.values()]
-        own = [one for name, one in self.matrices.items() if name not in self.borrowed]
-        matrices = [*own, *self.stacks.values()]
+        owned = [matrix for name, matrix in self.matrices.items() if name not in self.borrowed]
+        matrices = [*owned, *self.stacks.values()]
         return sum(matrix.size for matrix in matrices) + sum(vector.size for vector in vectors)
 
 
@@ -301,8 +301,8 @@ class _Loader:
 
             def fill(uploader: Uploader, contents: Iterator[Bytes]) -> None:
                 matrices = (
-                    islice(contents, len(own)) if own else changed_rows(self.package, use, kept)
-                    for use, own in zip(uses, reads, strict=True)
+                    islice(contents, len(read)) if read else changed_rows(self.package, use, kept)
+                    for use, read in zip(uses, reads, strict=True)
                 )
                 uploader.fill(weight, kept.layout, (n, k), matrices, label)
 

@@ -43,12 +43,12 @@ class _Launched:
     Attributes:
         prepared: Their dispatches.
         replacement: Prepares what replaces them if one dispatch a pass is faster.
-        one: The pass that the phases are; None if they run behind one.
+        token_pass: The pass that the phases are; None if they run behind one.
     """
 
     prepared: Prepared
     replacement: Callable[[], Prepared]
-    one: TokenPass | None = None
+    token_pass: TokenPass | None = None
 
     @cached_property
     def replaced(self) -> Prepared:
@@ -107,10 +107,10 @@ class ComparingExecutor(DispatchExecutor):
     def run(self, prepared: Prepared, rows: int, times: int = 1) -> None:
         """See `Executor.run`."""
         launched = self._launched.get(id(prepared))
-        if launched is not None and launched.one is not None:
+        if launched is not None and launched.token_pass is not None:
             self._passes += times
             if not self._decided:
-                self._go_on(launched.one)
+                self._go_on(launched.token_pass)
         replaced = self._replaced(prepared)
         if replaced is None:
             super().run(prepared, rows, times)
@@ -121,13 +121,17 @@ class ComparingExecutor(DispatchExecutor):
         """See `Executor.settle`; does nothing before the first decode pass."""
         if self._decided or self._timer is None or not self._passes:
             return
-        passes = (one.one for one in self._launched.values() if one.one is not None)
-        one = self._compared or self._begin(next(passes))
-        if one is None:
+        passes = (
+            launched.token_pass
+            for launched in self._launched.values()
+            if launched.token_pass is not None
+        )
+        token_pass = self._compared or self._begin(next(passes))
+        if token_pass is None:
             return
-        self._candidate.finish_build(one)
-        warm_up(self.device, self._timer, [self._without_end(one)], 1)
-        self._decide(one)
+        self._candidate.finish_build(token_pass)
+        warm_up(self.device, self._timer, [self._without_end(token_pass)], 1)
+        self._decide(token_pass)
 
     def _launch(
         self,
@@ -211,11 +215,11 @@ class ComparingExecutor(DispatchExecutor):
 
     def _distance(self, logits: BufferSlice, launched: Prepared, whole: Prepared) -> float:
         """Return the difference of the logits of both ways, relative to the largest logit."""
-        logits_of_both = []
+        outputs = []
         for prepared in (launched, whole):
             self.device.submit(prepared, 1)
-            logits_of_both.append(self.device.read(logits).view(np.float32))
-        return distance(*logits_of_both)
+            outputs.append(self.device.read(logits).view(np.float32))
+        return distance(*outputs)
 
 
 def _timer(device: Device) -> Timer | None:

@@ -49,12 +49,12 @@ class _Whole:
 
     Attributes:
         prepared: The pass in one dispatch, kept because it is known by its id.
-        one: The same pass, which is launched phase by phase instead.
+        token_pass: The same pass, which is launched phase by phase instead.
         launched: Its phases, ready to run, once they are needed.
     """
 
     prepared: Prepared
-    one: TokenPass
+    token_pass: TokenPass
     launched: Prepared | None = None
 
 
@@ -127,7 +127,7 @@ class PersistentExecutor(DispatchExecutor):
         whole = self._whole.get(id(prepared))
         if whole is not None and not self._one_dispatch:
             if whole.launched is None:
-                whole.launched = self.prepare(whole.one.phases)
+                whole.launched = self.prepare(whole.token_pass.phases)
             prepared = whole.launched
         super().run(prepared, rows, times)
 

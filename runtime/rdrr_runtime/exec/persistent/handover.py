@@ -157,8 +157,8 @@ def _read(
         if inside % (width * WORD_BYTES) == 0:
             parts[0].readers.append((reader, name))
             return
-    for one in parts:
-        one.fits = False
+    for part in parts:
+        part.fits = False
 
 
 def _after(current: Sequence[_Value], written: _Value) -> list[_Value]:

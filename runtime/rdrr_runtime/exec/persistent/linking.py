@@ -103,7 +103,7 @@ def link(phases: Sequence[Phase], *, threads: int, results: Sequence[BufferSlice
 
 def _omitted(phase: Phase, slots: Slots, *, must_wait: bool) -> list[int]:
     """Return the call that stands for a phase that is left out, see `Linked.omitted`."""
-    latest = sorted(slots.reads.items(), key=lambda one: one[1])[-1:]
+    latest = sorted(slots.reads.items(), key=lambda item: item[1])[-1:]
     ranges = [*(latest or [("", 0)]), *slots.writes.items()]
     if len(ranges) > MOST_RANGES:
         raise UnlinkableError(f"{phase.label} hands over {len(ranges) - 1} values")
@@ -217,7 +217,7 @@ class _Linker:
         key = (
             record.source,
             tuple(sorted(constants.items())),
-            tuple((name, id(one.buffer)) for name, one in in_memory.items()),
+            tuple((name, id(memory.buffer)) for name, memory in in_memory.items()),
             tuple(slots.reads),
             tuple(slots.writes),
             phase.work.rows,

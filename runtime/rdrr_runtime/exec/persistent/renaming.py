@@ -51,10 +51,10 @@ class Renaming:
         )
         shared: dict[str, Declaration] = {}
         for _ in structs:  # a struct may contain others
-            for name, one in structs.items():
+            for name, declaration in structs.items():
                 if name not in shared and re.search(rf"\b{name}\b", needed):
-                    shared[name] = one
-                    needed += one.text
+                    shared[name] = declaration
+                    needed += declaration.text
         return tuple(shared.values())
 
     @cached_property
@@ -94,7 +94,7 @@ class Renaming:
 
     @cached_property
     def _own_names(self) -> re.Pattern[str]:
-        shared = {one.name for one in self.shared_structs}
+        shared = {declaration.name for declaration in self.shared_structs}
         names = {declaration.name for declaration in self.declared} - shared - set(self.reads)
         longest_first = sorted(map(re.escape, names), key=len, reverse=True)
         return re.compile(rf"(?<![.\w])(?:{'|'.join(longest_first)})\b")

@@ -53,7 +53,7 @@ def shared_buffers(phases: Sequence[Phase], slots: Sequence[Slots]) -> set[int]:
     The workgroups of the later phase must see these writes, so the module declares the buffers
     `@coherent`. The caches of a layer are not among them: only its own phase touches their ranges.
     """
-    found: set[int] = set()
+    shared: set[int] = set()
     written: list[tuple[int, BufferSlice]] = []
     touched: list[tuple[int, BufferSlice]] = []
     for index, (phase, handed) in enumerate(zip(phases, slots, strict=True)):
@@ -67,8 +67,8 @@ def shared_buffers(phases: Sequence[Phase], slots: Sequence[Slots]) -> set[int]:
     for index, memory in written:
         others = by_buffer[id(memory.buffer)]
         if any(at != index and memory.overlaps(other) for at, other in others):
-            found.add(id(memory.buffer))
-    return found
+            shared.add(id(memory.buffer))
+    return shared
 
 
 def _conflict(a: Range, b: Range) -> bool:

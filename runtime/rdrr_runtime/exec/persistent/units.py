@@ -75,7 +75,7 @@ class Unit:
         zero = set() if self.record.has_subgroups else {"subgroup_size"}
         if not self.by_rows:
             zero.add("row")
-        given = ("0u" if one in zero else one for one in parameters(self.record.source))
+        given = ("0u" if name in zero else name for name in parameters(self.record.source))
         return f"phase_{self.number}({', '.join(given)})"
 
     def add(self, offset: Offset) -> str:
@@ -90,11 +90,11 @@ class Unit:
         Raises:
             UnlinkableError: An operand cannot have an offset, or there are too many.
         """
-        given = {one.binding for one in self.offsets}
+        given = {offset.binding for offset in self.offsets}
         for name, memory in phase.buffers.items():
             if memory.offset and name not in given:
                 raise UnlinkableError(f"{name} of {phase.label} is not at offset 0")
         if len(self.offsets) > MOST_OFFSETS:
             raise UnlinkableError(f"{phase.label} has {len(self.offsets)} offsets")
-        found = [one.of(phase, slots) for one in self.offsets]
-        return found + [0] * (MOST_OFFSETS - len(found))
+        offsets = [offset.of(phase, slots) for offset in self.offsets]
+        return offsets + [0] * (MOST_OFFSETS - len(offsets))

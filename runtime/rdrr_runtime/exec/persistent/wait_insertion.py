@@ -68,30 +68,30 @@ def with_waits(text: str, reads: Mapping[str, Element]) -> str:
         text: The function, without comments.
         reads: How the module reads each array.
     """
-    found: list[str] = []
+    lines: list[str] = []
     pending: list[_Load] = []
     depth = 0
     for text_line in text.split("\n"):
         line = text_line
-        pending = [one for one in pending if one.depth <= depth]
-        if _ends_statement(found) and not line.lstrip().startswith("}"):
-            for one in pending:
-                one.at = len(found) if one.depth == depth else one.at
-        for one in [one for one in pending if one.pattern.search(line)]:
-            pending.remove(one)
-            if len(one.pattern.findall(text)) == 2:  # the declaration and this
-                line = one.pattern.sub(one.value, line)
+        pending = [earlier for earlier in pending if earlier.depth <= depth]
+        if _ends_statement(lines) and not line.lstrip().startswith("}"):
+            for earlier in pending:
+                earlier.at = len(lines) if earlier.depth == depth else earlier.at
+        for earlier in [earlier for earlier in pending if earlier.pattern.search(line)]:
+            pending.remove(earlier)
+            if len(earlier.pattern.findall(text)) == 2:  # the declaration and this
+                line = earlier.pattern.sub(earlier.value, line)
                 continue
-            found.insert(one.at, f"{one.space}let {one.name} = {one.value};")
+            lines.insert(earlier.at, f"{earlier.space}let {earlier.name} = {earlier.value};")
             for other in pending:
-                other.at += other.at >= one.at
+                other.at += other.at >= earlier.at
         load = _load(line, reads, depth)
-        found += [line] if load is None else load.look
+        lines += [line] if load is None else load.look
         if load is not None:
-            load.at = len(found)
+            load.at = len(lines)
             pending.append(load)
         depth += line.count("{") - line.count("}")
-    return "\n".join(found)
+    return "\n".join(lines)
 
 
 def _load(line: str, reads: Mapping[str, Element], depth: int) -> _Load | None:
@@ -109,5 +109,5 @@ def _load(line: str, reads: Mapping[str, Element], depth: int) -> _Load | None:
 
 def _ends_statement(lines: Sequence[str]) -> bool:
     """Return whether the line behind these begins a statement."""
-    last = next((one.strip() for one in reversed(lines) if one.strip()), "")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return last.endswith((";", "{", "}"))

@@ -181,7 +181,7 @@ def decode_tuning(ctx: OpContext, spec: AttentionSpec) -> TuningKey[DecodeTuning
     """Return the tuning key of an attention in a pass of `ctx`, with the parameters to use."""
     default = default_tuning(ctx, spec)
     assert default is not None, "refusal has been asked"
-    candidates = (DecodeTuning(*one) for one in product(THREADS, divisors(spec.group)))
+    candidates = (DecodeTuning(*values) for values in product(THREADS, divisors(spec.group)))
     rows = f", {ctx.max_rows} rows" if ctx.max_rows > 1 else ""
     return ctx.tuning_key(
         f"attention attention_decode.{spec.shape}{rows}",
@@ -221,7 +221,7 @@ def heads_of_grid(grid: Grid, heads: int, group: int) -> int:
     They are as few as leave a workgroup for each of `GRID_SPLITS` splits; all that share a
     key-value head if there is no such number.
     """
-    enough = (one for one in divisors(group) if heads // one * GRID_SPLITS <= grid.groups)
+    enough = (count for count in divisors(group) if heads // count * GRID_SPLITS <= grid.groups)
     return next(enough, group)
 
 

@@ -223,13 +223,17 @@ def _tiles(ctx: OpContext, spec: AttentionSpec, rows: int, heads: int) -> int:
 def split_tiles(ctx: OpContext, spec: AttentionSpec, rows: int) -> Iterator[TileTuning]:
     """Yield the forms of tiles with splits that a device can run, the preferred one first."""
     words = spec.cache.head_dim // 4
-    divisors = [one for one in range(1, min(spec.group, SPLIT_HEADS) + 1) if spec.group % one == 0]
+    divisors = [
+        divisor
+        for divisor in range(1, min(spec.group, SPLIT_HEADS) + 1)
+        if spec.group % divisor == 0
+    ]
     enough = [count for count in divisors if _tiles(ctx, spec, rows, count) >= ENOUGH_TILES]
     heads = (*reversed(enough or [1]), *(count for count in divisors if count not in enough))
-    for one in (TileTuning(some, *form) for some in dict.fromkeys(heads) for form in SPLIT_FORMS):
-        small = one.threads(rows) <= SPLIT_THREADS and words <= SPLIT_WORDS * one.lanes
-        if small and _fits(ctx, spec, rows, one):
-            yield one
+    for tile in (TileTuning(some, *form) for some in dict.fromkeys(heads) for form in SPLIT_FORMS):
+        small = tile.threads(rows) <= SPLIT_THREADS and words <= SPLIT_WORDS * tile.lanes
+        if small and _fits(ctx, spec, rows, tile):
+            yield tile
     yield from fitting_tiles(ctx, spec, rows, 1)
 
 
@@ -254,7 +258,7 @@ def fitting_tiles(
     Each has as many heads as fit, up to `most_heads`; None for no limit.
     """
     most = spec.group if most_heads is None else most_heads
-    divisors = [one for one in range(most, 0, -1) if spec.group % one == 0]
+    divisors = [divisor for divisor in range(most, 0, -1) if spec.group % divisor == 0]
     for form in (*FORMS, *SMALL_FORMS):
         tiles = (TileTuning(heads, *form) for heads in divisors)
         fitting = (tuning for tuning in tiles if _fits(ctx, spec, rows, tuning))

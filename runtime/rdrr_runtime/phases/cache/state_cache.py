@@ -72,8 +72,8 @@ class StateCache:
     @property
     def size(self) -> int:
         """Bytes of GPU memory, including the copies."""
-        own = sum(part.size for part in self.whole)
-        return own + sum(one.size for one in self.copies)
+        states = sum(part.size for part in self.whole)
+        return states + sum(part.size for part in self.copies)
 
     def copy_to(self, other: StateCache, label: str) -> list[Phase]:
         """Return the phases that copy all states into another cache of the same shapes."""

@@ -88,7 +88,7 @@ CANDIDATES = (
     LARGE,
     SMALL,
     TINY,
-    *(replace(one, teams=2) for one in (SMALL, TINY)),
+    *(replace(tile, teams=2) for tile in (SMALL, TINY)),
     replace(TINY, teams=4),
     Tile(128, 128, 8, 8),
 )

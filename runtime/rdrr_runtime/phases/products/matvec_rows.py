@@ -206,7 +206,7 @@ def _need_room(
 def _matrices(bound: BoundWeights, step: int, *, gate: bool) -> tuple[tuple[RowsMatrix, ...], int]:
     """Return the constants of each bound matrix, and the number of items of `step` outputs."""
     pairs = tuple(zip(bound.weights, bound.parts, strict=True))
-    sizes = [one.outputs(part) for one, part in pairs]
+    sizes = [weight.outputs(part) for weight, part in pairs]
     if gate:
         return tuple(RowsMatrix(size, 0) for size in sizes), -(-sum(sizes) // 2 // step)
     counts = [-(-size // step) for size in sizes]

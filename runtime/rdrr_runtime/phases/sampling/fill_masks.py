@@ -74,9 +74,9 @@ def fill_masks(
     need_floats(f"{label}: picks", picks, PICK_BYTES // 4 * window)
     need_floats(f"{label}: rules", rules, rules_bytes(window) // 4)
     need_floats(f"{label}: record", record, record_bytes(window) // 4)
-    kernel = FillMasks(threads=THREADS, max_rows=2 * window, window=window)
+    fill = FillMasks(threads=THREADS, max_rows=2 * window, window=window)
     buffers = {"picks": picks, "current": state.step, "rules": rules, "record": record}
-    return [Phase(kernel, buffers, Work(), label)]
+    return [Phase(fill, buffers, Work(), label)]
 
 
 def rules_bytes(window: int) -> int:

@@ -49,7 +49,7 @@ class BoundWeights:
         pairs = zip(self.weights, self.parts, strict=True)
         return {
             "formats": tuple(weight.form for weight in self.weights),
-            "planes": tuple(one.plane_offsets(part) for one, part in pairs),
+            "planes": tuple(weight.plane_offsets(part) for weight, part in pairs),
         }
 
     @property
