@@ -25,6 +25,7 @@ from rdrr_runtime.compile.patterns.layers import (
     Body,
     Branch,
     match_branch,
+    match_gated_feed_forward,
     match_normed_linears,
 )
 from rdrr_runtime.compile.patterns.mixtures import match_mixture
@@ -93,6 +94,16 @@ def test_a_mixture_with_a_shared_expert_is_matched_as_a_whole() -> None:
     assert found.count == len(MIXTURE)
     assert found.shared is not None
     assert found.shared.score == MIXTURE[7]
+
+
+@pytest.mark.parametrize(("factor", "matches"), [(1.0, True), (0.5, False)])
+def test_a_feed_forward_with_a_factor_on_its_gate_is_not_fused(factor, matches):
+    norm, gate, up, down = MIXTURE[0], MIXTURE[3], MIXTURE[4], Linear("a", "b", MATRIX)
+    activation = GatedActivation("g", "u", "a", "silu", K, gate_scale=factor)
+    block = match_gated_feed_forward(Body.of((norm, gate, up, activation, down, RESIDUAL)), 0)
+    assert (block is not None) is matches
+    mixture = Body.of((*MIXTURE[:5], activation, *MIXTURE[6:]))
+    assert (match_mixture(mixture, 0) is not None) is matches
 
 
 @pytest.mark.parametrize("value", ["stream", "n", "r", "e", "d", "both"])
