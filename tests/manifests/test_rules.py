@@ -398,6 +398,16 @@ def test_a_valid_manifest_breaks_no_rule(layout: str) -> None:
     assert [fault.line() for fault in examine(manifest).faults] == []
 
 
+def test_a_small_tensor_within_a_large_one_does_not_hide_the_next() -> None:
+    manifest = valid_manifest()
+    large = manifest["tensors"][Q0]
+    for index, name in enumerate(("first", "second")):
+        place = {"shard": large["shard"], "offset": large["offset"] + 100 + 300 * index}
+        manifest["tensors"][name] = manifest["tensors"][NORM] | place
+    overlaps = [fault for fault in examine(manifest).faults if fault.rule == "tensor-overlap"]
+    assert {fault.field for fault in overlaps} == {'tensors["first"]', 'tensors["second"]'}
+
+
 def test_every_rule_has_a_case_that_breaks_it() -> None:
     assert {rule.id for rule in STRUCTURE} - {one.rule for one in CASES} == set()
 
