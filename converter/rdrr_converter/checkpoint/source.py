@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -194,6 +194,25 @@ class SourceTensor:
         if self.dtype == "BF16":
             return float((np.uint32(largest) << np.uint32(16)).view(np.float32))
         return float(largest.view(stored.dtype))
+
+
+def with_aliases(
+    tensors: Mapping[str, SourceTensor], names: Mapping[str, object]
+) -> Mapping[str, SourceTensor]:
+    """Return tensors, and again under names that were left out because their values are the same.
+
+    Args:
+        tensors: Stored tensors by name.
+        names: Metadata beside them, in which safetensors states a stored name for each such name.
+    """
+    return {
+        **tensors,
+        **{
+            name: replace(tensors[stored], name=name)
+            for name, stored in names.items()
+            if isinstance(stored, str) and stored in tensors and name not in tensors
+        },
+    }
 
 
 def same_values(a: SourceTensor, b: SourceTensor) -> bool:

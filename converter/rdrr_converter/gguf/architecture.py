@@ -52,6 +52,7 @@ class GgufArchitecture:
         has_draft_head: Whether llama.cpp loads the head for multi-token prediction.
         has_experts: Whether the models have experts, where llama.cpp gives those with experts
             another name than those without; None where it does not.
+        has_betas: Whether llama.cpp reads the parameters `beta_fast` and `beta_slow` of YaRN.
         check: Refuses packages of which llama.cpp assumes something else.
         in_hf_form: Returns the tensors of a file in the form of Hugging Face, given those with its
             names, and the configuration.
@@ -87,6 +88,7 @@ class GgufArchitecture:
     has_draft_head: bool = False
     rank_class: str | None = None
     has_experts: bool | None = None
+    has_betas: bool = False
     check: Callable[[Package], None] = lambda _package: None
     in_hf_form: Callable[[Iterable[SourceTensor], Config], Iterable[SourceTensor]] = (
         lambda tensors, _config: tensors

@@ -19,6 +19,7 @@ from rdrr_converter.gguf.architecture import GgufArchitecture
 from rdrr_converter.gguf.architectures import WITH_EXPERTS
 from rdrr_converter.gguf.metadata import GgufMetadata
 from rdrr_converter.gguf.settings import Entries, Notes
+from rdrr_converter.gguf.unread_keys import unread_keys
 
 _KEYS: Mapping[str, str] = MappingProxyType(
     {
@@ -45,6 +46,9 @@ _ROPE_THETA = 10000.0
 
 _SCALINGS = ("linear", "yarn")
 """Types of rope scaling that have metadata keys; llama3 scaling is a tensor of divisors."""
+
+_BETAS: Mapping[str, float] = MappingProxyType({"beta_fast": 32.0, "beta_slow": 1.0})
+"""The numbers of rotations between which YaRN interpolates, and their usual values."""
 
 _LAYER_NORM_EPS = 1e-5
 """Epsilon of LayerNorm in torch, for configurations that state none."""
@@ -97,13 +101,13 @@ def read_config(
         config["head_dim"] = None
     else:
         config |= _rotated_heads(read, config)
-        scaling = _read_scaling(read)
+        scaling = _read_scaling(read, architecture)
         if scaling:
             config["rope_scaling"] = scaling
     complete = dict(config)
     for setting in architecture.settings:
         complete |= setting.read(read, config)
-    return complete
+    return complete | unread_keys(read, architecture)
 
 
 def _rotated_heads(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,7 +139,7 @@ def _rotated_heads(read: GgufMetadata, config: Mapping[str, Any]) -> dict[str, A
     return keys
 
 
-def _read_scaling(read: GgufMetadata) -> dict[str, Any]:
+def _read_scaling(read: GgufMetadata, architecture: GgufArchitecture) -> dict[str, Any]:
     kind = read.get("rope.scaling.type")
     factor = read.get("rope.scaling.factor") or read.get("rope.scale_linear")
     if kind in (None, "none") and not (kind is None and factor and factor != 1.0):
@@ -144,14 +148,13 @@ def _read_scaling(read: GgufMetadata) -> dict[str, Any]:
         "rope_type": kind or "linear",
         "factor": factor,
         "original_max_position_embeddings": read.get("rope.scaling.original_context_length"),
-        "beta_fast": read.get("rope.scaling.yarn_beta_fast"),
-        "beta_slow": read.get("rope.scaling.yarn_beta_slow"),
     }
-    # Both multiply the attention factor that llama.cpp computes from the scaling factor.
-    for key in ("attn_factor", "yarn_attn_factor"):
-        if read.get(f"rope.scaling.{key}") not in (None, 1.0):
-            scale = read.number(f"rope.scaling.{key}") or 1.0
-            stated["attention_factor"] = scale * yarn_mscale(float(factor or 1.0), 1.0)
+    if architecture.has_betas:
+        stated |= {key: read.get(f"rope.scaling.yarn_{key}") for key in _BETAS}
+    # It multiplies the attention factor that llama.cpp computes from the scaling factor.
+    if kind == "yarn" and read.get("rope.scaling.attn_factor") not in (None, 1.0):
+        scale = read.number("rope.scaling.attn_factor") or 1.0
+        stated["attention_factor"] = scale * yarn_mscale(float(factor or 1.0), 1.0)
     return {key: value for key, value in stated.items() if value is not None}
 
 
@@ -180,7 +183,15 @@ def write_config(
     for setting in architecture.settings:
         entries |= setting.write(config)
     notes = tuple(note for setting in architecture.settings for note in setting.notes(config))
+    notes += _note_betas(config.get("rope_scaling") or {}, architecture)
     return {f"{architecture.name}.{key}": value for key, value in entries.items()}, notes
+
+
+def _note_betas(scaling: Mapping[str, Any], architecture: GgufArchitecture) -> Notes:
+    unusual = [key for key, usual in _BETAS.items() if scaling.get(key) not in (None, usual)]
+    if architecture.has_betas or scaling.get("rope_type") != "yarn" or not unusual:
+        return ()
+    return (f"llama.cpp ignores {' and '.join(unusual)} of YaRN for this architecture",)
 
 
 def _write_scaling(scaling: Mapping[str, Any]) -> Entries:
@@ -191,8 +202,7 @@ def _write_scaling(scaling: Mapping[str, Any]) -> Entries:
         "rope.scaling.type": kind,
         "rope.scaling.factor": float(scaling["factor"]),
         "rope.scaling.original_context_length": scaling.get("original_max_position_embeddings"),
-        "rope.scaling.yarn_beta_fast": scaling.get("beta_fast"),
-        "rope.scaling.yarn_beta_slow": scaling.get("beta_slow"),
+        **{f"rope.scaling.yarn_{key}": scaling.get(key) for key in _BETAS},
     }
     if scaling.get("attention_factor") is not None:  # llama.cpp multiplies the usual one by this
         usual = yarn_mscale(float(scaling["factor"]), 1.0)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from math import isclose
 from typing import Any
 
 from rdrr_format.errors import ConversionError, SourceError
 
+_ROUNDING = 1e-6
+"""Relative rounding of a float32, and of the formula whose value it is."""
+
 
 class GgufMetadata:
-    """The metadata keys of one architecture.
+    """The metadata keys of one architecture, which remembers those that were read.
 
     Args:
         values: Metadata of the file.
@@ -27,9 +31,25 @@ class GgufMetadata:
     ) -> None:
         self._values, self._name, self.where = values, name, where
         self._per_layer = per_layer
+        self._read: set[str] = set()
+
+    def unread(self) -> Iterator[tuple[str, Any]]:
+        """Yield the keys of the architecture that were never read, and their values."""
+        prefix = f"{self._name}."
+        for name, value in self._values.items():
+            key = name.removeprefix(prefix)
+            if name.startswith(prefix) and key not in self._read:
+                yield key, value
+
+    def accept(self, key: str, value: float) -> None:
+        """Count a key as read if it has this value, up to rounding."""
+        stated = self._values.get(f"{self._name}.{key}")
+        if isinstance(stated, int | float) and isclose(stated, value, rel_tol=_ROUNDING):
+            self._read.add(key)
 
     def get(self, key: str) -> Any:
         """Return a value, or None if the key is missing."""
+        self._read.add(key)
         return self._values.get(f"{self._name}.{key}")
 
     def uniform(self, key: str) -> Any:

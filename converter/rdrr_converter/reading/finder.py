@@ -28,10 +28,7 @@ class Finder:
         self._dimensions = shapes.dimensions
         self._shape = shapes.shape
         self._parts: dict[str, SourceTensor] = {}
-        embedding = rule.published_name(f"{BODY}embed_tokens.weight").removeprefix(rule.body)
-        self._prefix = next(
-            (p for p in rule.prefixes if f"{p}{embedding}" in source.tensors), rule.prefixes[0]
-        )
+        self._prefix = _prefix(source, rule)
 
     def name_in_source(self, name: str) -> str:
         """Return the name that this checkpoint uses for the usual name in checkpoints."""
@@ -158,6 +155,16 @@ class Finder:
         self.used.add(whole.name)
         parts = take_apart(whole, matrices, arrangement, experts or 1)
         return dict(zip(names, parts, strict=True))
+
+
+def _prefix(source: Source, rule: ArchitectureRule) -> str:
+    """Return the prefix of a checkpoint: that of its embedding, else of its final norm."""
+    for module in ("embed_tokens", "norm"):
+        name = rule.published_name(f"{BODY}{module}.weight").removeprefix(rule.body)
+        for prefix in rule.prefixes:
+            if f"{prefix}{name}" in source.tensors:
+                return prefix
+    return rule.prefixes[0]
 
 
 def _check_shape(tensor: SourceTensor, expected: tuple[int, ...]) -> None:

@@ -13,9 +13,15 @@ from rdrr_format.errors import SourceError
 from rdrr_manifests.graph.mtp import MTP
 from rdrr_manifests.models import Architecture, MoeConfig
 
-from rdrr_converter.architectures import ArchitectureRule, Config
+from rdrr_converter.architectures import ArchitectureRule, Config, TensorRule
+from rdrr_converter.architectures.tensors import EMBEDDING, HEAD
 from rdrr_converter.checkpoint.source import Source, SourceTensor
-from rdrr_converter.reading.expected_tensors import Shapes, expected_tensors, is_required
+from rdrr_converter.reading.expected_tensors import (
+    ExpectedTensor,
+    Shapes,
+    expected_tensors,
+    is_required,
+)
 from rdrr_converter.reading.finder import Finder
 
 _MOST_EXTRA_LAYERS = 16
@@ -95,6 +101,8 @@ def match(
     missing: list[str] = []
     for wanted in expected_tensors(rule, config, sizes.num_layers, moe):
         tensor = finder.find(wanted)
+        if tensor is None and wanted.rule.name == EMBEDDING.name and is_tied(source, config):
+            tensor = finder.find(ExpectedTensor(_head(rule)))
         if tensor is not None:
             name = wanted.fill(wanted.rule.name)
             matched.append(ModelTensor(name, tensor, wanted.rule.role, wanted.layer, wanted.expert))
@@ -112,6 +120,18 @@ def match(
     others = (*rule.other_parts, *_extra_layers(rule, config))
     notes = _check_leftovers(source, rule, finder.used | set(used), others, config)
     return tuple(matched), notes
+
+
+def is_tied(source: Source, config: Config) -> bool:
+    """Return whether the configuration says that the head is the embedding.
+
+    A multimodal model states it beside `text_config`.
+    """
+    return config.flag("tie_word_embeddings") or source.config.get("tie_word_embeddings") is True
+
+
+def _head(rule: ArchitectureRule) -> TensorRule:
+    return next(row for row in rule.tensors if row.role == HEAD.role)
 
 
 def required_names(

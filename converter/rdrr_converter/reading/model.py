@@ -21,7 +21,7 @@ from rdrr_converter.checkpoint.source import Source, same_values
 from rdrr_converter.reading.classification import read_head, without_head
 from rdrr_converter.reading.draft_head import NO_DRAFT_HEAD, match_draft_head
 from rdrr_converter.reading.logit_score import read_logit_score
-from rdrr_converter.reading.matching import ModelTensor, match
+from rdrr_converter.reading.matching import ModelTensor, is_tied, match
 from rdrr_converter.reading.sentence_modules import read_modules
 from rdrr_converter.reading.unread_keys import check_unread
 
@@ -212,9 +212,8 @@ def _decide_head(
     claimed = config.flag("tie_word_embeddings")
     head = next((tensor for tensor in tensors if tensor.role == "lm_head"), None)
     if head is None:
-        # A multimodal model states it beside `text_config`.
-        is_tied = claimed or source.config.get("tie_word_embeddings") is True
-        if has_head and not is_tied:
+        claimed = is_tied(source, config)
+        if has_head and not claimed:
             raise SourceError(
                 "there is no lm_head.weight, and the embedding is not the head either",
                 where=config.where,
@@ -223,7 +222,7 @@ def _decide_head(
                 hint="the checkpoint is incomplete, or is no language model; state "
                 "tie_word_embeddings: true only if it was trained with the embedding as head",
             )
-        return is_tied, tensors, []
+        return claimed, tensors, []
     if not claimed:
         return False, tensors, []
     embedding = next(tensor for tensor in tensors if tensor.role == "embedding")

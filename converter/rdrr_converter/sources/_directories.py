@@ -14,7 +14,12 @@ from rdrr_format.bounded_json import JsonBounds
 from rdrr_format.errors import SourceError
 from rdrr_format.file_names import is_plain_name
 
-from rdrr_converter.checkpoint.source import Source, SourceTensor, read_json_object
+from rdrr_converter.checkpoint.source import (
+    Source,
+    SourceTensor,
+    read_json_object,
+    with_aliases,
+)
 
 INDEX_BOUNDS = JsonBounds(size=32 << 20, values=1 << 20, depth=8)
 """Limits of an index, enough for some 500,000 tensors."""
@@ -96,7 +101,8 @@ def _read_sharded(index: Path, read_file: ReadFile) -> Mapping[str, SourceTensor
     Raises:
         SourceError: The index or a shard is missing or damaged.
     """
-    weight_map = read_json_object(index, INDEX_BOUNDS).get("weight_map")
+    stated = read_json_object(index, INDEX_BOUNDS)
+    weight_map, metadata = stated.get("weight_map"), stated.get("metadata")
     if not isinstance(weight_map, dict) or not all(
         isinstance(name, str) for name in weight_map.values()
     ):
@@ -117,7 +123,7 @@ def _read_sharded(index: Path, read_file: ReadFile) -> Mapping[str, SourceTensor
             expected=lost[0],
             found=f"{len(lost)} tensors missing",
         )
-    return tensors
+    return with_aliases(tensors, metadata if isinstance(metadata, dict) else {})
 
 
 def _add(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from codecs import BOM_UTF8
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from math import prod
 from operator import itemgetter
@@ -25,7 +25,7 @@ from rdrr_format.errors import FormatError, SourceError
 from rdrr_format.regular_files import map_regular, open_regular
 
 from rdrr_converter.checkpoint.pointers import pointer_hint_of
-from rdrr_converter.checkpoint.source import SourceTensor, as_source_error
+from rdrr_converter.checkpoint.source import SourceTensor, as_source_error, with_aliases
 from rdrr_converter.checkpoint.sparse_files import ensure_fetched
 from rdrr_converter.sources._directories import WeightFiles
 
@@ -46,21 +46,21 @@ _NUMPY = {
 """NumPy types of the mapped values; types that NumPy lacks are mapped as unsigned integers."""
 
 
-def read_file(path: Path) -> dict[str, SourceTensor]:
-    """Read the tensors of one file, in the order of their bytes.
+def read_file(path: Path) -> Mapping[str, SourceTensor]:
+    """Read the tensors of one file in the order of their bytes, then further names of tensors.
 
     Raises:
         SourceError: The header is damaged, or does not describe every byte of the file exactly
             once.
     """
     header, start, size = _read_header(path)
-    _check_metadata(header.pop("__metadata__", {}), path)
+    metadata = _checked_metadata(header.pop("__metadata__", {}), path)
     placed = sorted(
         (_tensor(path, name, entry, start) for name, entry in header.items()),
         key=itemgetter(0, 1),
     )
     _check_spans(path, placed, size - start)
-    return {tensor.name: tensor for _, _, tensor in placed}
+    return with_aliases({tensor.name: tensor for _, _, tensor in placed}, metadata)
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
@@ -95,11 +95,12 @@ def _parse_header(text: bytes, path: Path) -> dict[str, Any]:
     return header
 
 
-def _check_metadata(metadata: object, path: Path) -> None:
+def _checked_metadata(metadata: object, path: Path) -> dict[str, object]:
     if not isinstance(metadata, dict) or not all(
         isinstance(value, str) for value in metadata.values()
     ):
         raise SourceError("damaged header: __metadata__", where=path, expected="strings by name")
+    return metadata
 
 
 def _check_spans(

@@ -301,3 +301,49 @@ def test_longrope_with_one_kind_of_factors_is_refused(tmp_path, rng):
     gguf.write_bytes(gguf.read_bytes().replace(name, b"rope_factors_other.weight"))
     with pytest.raises(ConversionError, match="longrope needs short and long"):
         open_source(gguf)
+
+
+YARN = {
+    "llama.rope.scaling.type": "yarn",
+    "llama.rope.scaling.factor": 4.0,
+    "llama.rope.scaling.original_context_length": 32,
+}
+LINEAR = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "harmless", "beside"),
+    [
+        ("attention.causal", False, True, {}),
+        ("rope.scaling.attn_factor", 1.3, 1.0, {}),
+        ("rope.scaling.attn_factor", 1.3, 1.0, LINEAR),
+        ("rope.scaling.yarn_attn_factor", 1.3, 1.0, YARN),
+        ("rope.scaling.yarn_beta_fast", 16.0, 32.0, YARN),
+        ("rope.scaling.yarn_beta_slow", 2.0, 1.0, YARN),
+        ("rope.scaling.yarn_ext_factor", 0.5, 1.0, YARN),
+        ("attention.max_alibi_bias", 8.0, 0.0, {}),
+        ("attention.shared_kv_layers", 1, 0, {}),
+        ("expert_group_count", 4, 1, {}),
+        ("logit_scale", 0.5, 1.0, {}),
+        ("some.new_key", True, None, {}),
+    ],
+)
+def test_metadata_that_nothing_reads_is_refused_by_name(
+    tmp_path, llama, key, value, harmless, beside
+):
+    name = f"llama.{key}"
+    path = write_gguf(llama, tmp_path / "m.gguf", metadata={**beside, name: value})
+    with pytest.raises(ConversionError, match=rf"llama does not use.*{name}: .*`allow_unread`"):
+        convert(path, tmp_path / "out", dry_run=True)
+    allowed = convert(path, tmp_path / "out", dry_run=True, allow_unread=(name,))
+    assert f"{name} is ignored, as `allow_unread` says" in allowed.notes
+    write_gguf(llama, path, metadata={**beside, name: harmless})
+    convert(path, tmp_path / "out", dry_run=True)
+
+
+def test_factors_of_yarn_are_used_where_llama_cpp_uses_them(tmp_path, llama):
+    stated = {"attn_factor": 1.3, "yarn_log_multiplier": 0.0}
+    metadata = {**YARN, **{f"llama.rope.scaling.{key}": value for key, value in stated.items()}}
+    scaling = open_source(write_gguf(llama, tmp_path / "m.gguf", metadata=metadata)).config
+    factor = scaling["rope_scaling"]["attention_factor"]
+    assert factor == pytest.approx(1.3 * (0.1 * np.log(4.0) + 1.0))

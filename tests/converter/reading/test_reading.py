@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from rdrr_converter.architectures import find_architecture
 from rdrr_converter.reading.model import read_model
 from rdrr_converter.sources import open_source
 from rdrr_format.errors import SourceError
-from support.safetensor_files import llama_tensors, to_stored, write_llama
+from support.safetensor_files import (
+    from_stored,
+    llama_tensors,
+    to_stored,
+    write_llama,
+    write_safetensors,
+)
 
 
 def read(folder, arch=None):
@@ -110,6 +118,55 @@ def test_the_tensors_decide_whether_the_head_is_tied(tmp_path, rng, claimed, hea
     # A contradiction of the configuration, or a dropped tensor, is mentioned in a note.
     surprising = claimed and head != "absent"
     assert bool(model.notes) == surprising
+
+
+EMBEDDING = "model.embed_tokens.weight"
+
+
+@pytest.mark.parametrize("prefix", ["model.", ""])
+@pytest.mark.parametrize("stated", ["in the file", "in the index", "by the configuration"])
+def test_an_embedding_of_which_only_the_name_of_the_head_is_stored_is_read(
+    tmp_path, rng, stated, prefix
+):
+    """safetensors stores tensors that share their memory under one of their names."""
+    tensors = llama_tensors(rng)
+    del tensors[EMBEDDING]
+    tensors = {name.replace("model.", prefix): array for name, array in tensors.items()}
+    shards = 2 if stated == "in the index" else 1
+    folder = write_llama(tmp_path, tensors, shards=shards, tie_word_embeddings=True)
+    embedding = EMBEDDING.replace("model.", prefix)
+    if stated == "in the file":
+        write_safetensors(folder / "model.safetensors", tensors, **{embedding: "lm_head.weight"})
+    elif stated == "in the index":
+        index = folder / "model.safetensors.index.json"
+        content = json.loads(index.read_text())
+        metadata = {"total_size": 7, embedding: "lm_head.weight"}
+        index.write_text(json.dumps({**content, "metadata": metadata}))
+    model = read(folder)
+    assert model.tied
+    (found,) = (tensor for tensor in model.tensors if tensor.role == "embedding")
+    assert found.name == EMBEDDING
+    np.testing.assert_array_equal(found.source.read(), from_stored(tensors["lm_head.weight"]))
+    assert len(model.tensors) == len(tensors)
+
+
+def test_names_that_share_a_tensor_are_read_whatever_they_are(tmp_path, rng):
+    tensors = llama_tensors(rng)
+    second, first = (f"model.layers.{layer}.mlp.up_proj.weight" for layer in (1, 0))
+    del tensors[second]
+    write_llama(tmp_path, tensors)
+    with pytest.raises(SourceError, match=rf"missing.*{second}"):
+        read(tmp_path)
+    write_safetensors(tmp_path / "model.safetensors", tensors, **{second: first})
+    sources = {tensor.name: tensor.source for tensor in read(tmp_path).tensors}
+    np.testing.assert_array_equal(sources[second].read(), sources[first].read())
+
+
+def test_an_embedding_that_is_not_tied_and_not_stored_is_missing(tmp_path, rng):
+    tensors = llama_tensors(rng)
+    del tensors[EMBEDDING]
+    with pytest.raises(SourceError, match=f"missing.*{EMBEDDING}"):
+        read(write_llama(tmp_path, tensors))
 
 
 def test_sizes_that_contradict_each_other_are_refused(tmp_path, rng):

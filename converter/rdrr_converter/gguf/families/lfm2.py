@@ -65,7 +65,12 @@ LFM2 = GgufArchitecture(
 )
 
 
+_SIGMOID = 2
+"""The value of `expert_gating_func` for sigmoids."""
+
+
 def _read_scale(read: GgufMetadata, _: Config) -> dict[str, Any]:
+    read.accept("expert_gating_func", _SIGMOID)
     return {"routed_scaling_factor": read.get("expert_weights_scale") or 1.0}
 
 
@@ -84,7 +89,7 @@ LFM2_MOE = GgufArchitecture(
     settings=(
         *_LAYERS,
         fixed(block_auto_adjust_ff_dim=None, norm_topk_prob=True),
-        Setting(_read_scale, lambda _: {"expert_gating_func": 2}),
+        Setting(_read_scale, lambda _: {"expert_gating_func": _SIGMOID}),
         value("leading_dense_block_count", "num_dense_layers", 0),
     ),
 )

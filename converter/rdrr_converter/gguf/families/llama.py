@@ -102,6 +102,7 @@ MISTRAL3 = GgufArchitecture(
     "mistral3",
     "Ministral3ForCausalLM",
     interleaved=layer_names.QUERIES_KEYS,
+    has_betas=True,
     settings=(Setting(_read_mistral3, _write_mistral3),),
 )
 

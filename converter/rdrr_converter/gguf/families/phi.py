@@ -40,20 +40,33 @@ def _note_factors(config: Config) -> Notes:
 _WINDOW = Setting(_read_window, _write_window, _note_factors)
 
 
+def _usual_factor(context: int, original: int | None) -> float | None:
+    """Return the factor that follows from the context lengths; None if there is no scaling."""
+    if not original or not 1 < original < context:
+        return None
+    return sqrt(1.0 + log(context / original) / log(original))
+
+
+def _accept_usual_factor(read: GgufMetadata, _: Config) -> dict[str, Any]:
+    """Accept no other factor, because the format has no other for this model."""
+    if read.get(_CONTEXT) is not None:
+        usual = _usual_factor(read.size("context_length"), read.size(_CONTEXT))
+        read.accept(_FACTOR, usual or 1.0)
+    return {}
+
+
 def _write_factor(config: Config) -> Entries:
     """State the factor that follows from the context lengths."""
     original = config.get("original_max_position_embeddings")
-    if not original or config["max_position_embeddings"] <= original:
-        return {}
-    factor = config["max_position_embeddings"] / original
-    return {_FACTOR: sqrt(1.0 + log(factor) / log(original))}
+    factor = _usual_factor(config["max_position_embeddings"], original)
+    return {} if factor is None else {_FACTOR: factor}
 
 
 PHI3 = GgufArchitecture(
     "phi3",
     "Phi3ForCausalLM",
     layer_names.STACKED,
-    settings=(_WINDOW, Setting(write=_write_factor)),
+    settings=(_WINDOW, Setting(_accept_usual_factor, _write_factor)),
 )
 
 
