@@ -207,7 +207,12 @@ class Model(ScoringModel):
             sequences=sequences,
         )
         return [
-            Completion(self.decode(text.new), list(text.prompt), text.new, text.finish)
+            Completion(
+                self._codec.continuation(text.prompt, text.new),
+                list(text.prompt),
+                text.new,
+                text.finish,
+            )
             for text in texts
         ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rdrr_format.bounded_tokenizer import BoundedStream, BoundedTokenizer
+from rdrr_format.token_stream import visible
 
 
 class TextCodec:
@@ -64,6 +65,17 @@ class TextCodec:
         """
         return self._tokenizer.encode(text, special=False)
 
+    def encode_continued(self, text: str) -> list[int]:
+        """Return the ids of a text that follows another, without special tokens.
+
+        A tokenizer that puts a space before every text puts none before this one.
+
+        Raises:
+            UsageError: The text cannot be encoded in UTF-8, or is too long.
+            GenerationError: The tokenizer fails on the text, or takes too long.
+        """
+        return continued(self._tokenizer, text)
+
     def tokens_after_text(self) -> int:
         """Return how many special tokens the post-processor adds after a text."""
         plain, whole = self.encode_as_is("a"), self.encode("a")
@@ -83,9 +95,49 @@ class TextCodec:
         """
         return self._tokenizer.decode(ids)
 
-    def stream(self) -> BoundedStream:
-        """Return a decoder that takes one id at a time.
+    def continuation(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
+        """Return the text that token ids add to that of a prompt, without special tokens.
+
+        Raises:
+            UsageError: An element of `ids` is not an id, or the text would be too long.
+            GenerationError: The tokenizer fails on the ids.
+        """
+        stream = self.stream(prompt)
+        return "".join([*map(stream.feed, ids), visible(stream.rest())])
+
+    def stream(self, prompt: Sequence[int] = ()) -> BoundedStream:
+        """Return a decoder that takes one id at a time, after those of a prompt.
 
         A character may consist of several tokens; it is returned once all its bytes have arrived.
         """
-        return self._tokenizer.stream()
+        return self._tokenizer.stream(prompt)
+
+
+def continued(tokenizer: BoundedTokenizer, text: str) -> list[int]:
+    """Return the ids of a text that follows another, without special tokens.
+
+    Where the tokenizer puts a space before every text, the ids are those after a character that
+    does not merge with the text.
+
+    Args:
+        tokenizer: The tokenizer.
+        text: The text.
+
+    Raises:
+        UsageError: The text cannot be encoded in UTF-8, or is too long.
+        GenerationError: The tokenizer fails on the text, or takes too long.
+    """
+    alone = tokenizer.encode(text, special=False)
+    letter = tokenizer.encode(_LETTER, special=False)
+    stream = tokenizer.stream(letter)
+    if "".join(map(stream.feed, letter)) == _LETTER:
+        return alone
+    for before in ("\n", ".", _LETTER):
+        first = tokenizer.encode(before, special=False)
+        ids = tokenizer.encode(before + text, special=False)
+        if ids[: len(first)] == first:
+            return ids[len(first) :]
+    return alone
+
+
+_LETTER = "a"
