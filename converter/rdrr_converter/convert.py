@@ -53,6 +53,7 @@ from rdrr_converter.sources import open_source
 from rdrr_converter.sources.staging import stage_locally
 from rdrr_converter.tokenizer.build import with_tokenizer
 from rdrr_converter.tokenizer.files import TOKENIZER_JSON, copy_files
+from rdrr_converter.tokenizer.stated import with_stated_tokens
 
 MAX_WORKERS = 8
 """The default number of threads is at most this; each holds a few chunks in memory."""
@@ -153,7 +154,7 @@ def _convert(
     counter: Progress,
 ) -> ConversionResult:
     threads = settings.threads
-    opened = with_tokenizer(open_source(source))
+    opened = with_stated_tokens(with_tokenizer(open_source(source)))
     rule = choose_architecture(opened, options.arch)
     if adapter is not None:
         opened = merge_adapter(opened, adapter, rule.is_stored_transposed)

@@ -27,6 +27,9 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 TURN_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
 """Control tokens that end a turn even if the metadata does not say so, as in llama.cpp."""
 
+TEMPLATE = "tokenizer.chat_template"
+RANK_TEMPLATE = f"{TEMPLATE}.rerank"
+
 MERGED_PIECES = "gemma4"
 """Kind of a vocabulary of SentencePiece whose merges are stated, as those of Gemma 4."""
 
@@ -139,10 +142,23 @@ class _Vocabulary:
         }
         if f"{PREFIX}add_eos_token" in self._metadata:
             settings["add_eos_token"] = self._flag("add_eos_token", False)
-        template = self._metadata.get("tokenizer.chat_template")
-        if isinstance(template, str):
-            settings["chat_template"] = template
+        if templates := self._templates():
+            settings["chat_template"] = templates
         return settings
+
+    def _templates(self) -> str | list[dict[str, str]] | None:
+        """Return the chat template, or all of them with names if there are several."""
+        default = self._metadata.get(TEMPLATE)
+        texts = {"default": default} | {
+            key.removeprefix(f"{TEMPLATE}."): value
+            for key, value in self._metadata.items()
+            # That of a ranking model is read where its head is.
+            if key.startswith(f"{TEMPLATE}.") and key != RANK_TEMPLATE
+        }
+        named = {name: text for name, text in texts.items() if isinstance(text, str)}
+        if set(named) <= {"default"}:
+            return named.get("default")
+        return [{"name": name, "template": text} for name, text in named.items()]
 
     def generation_config(self) -> dict[str, Any]:
         """Return the content of `generation_config.json`, with all end-of-text ids."""

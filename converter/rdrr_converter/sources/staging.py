@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from rdrr_format.errors import RdrrError, SourceError, StoreError
@@ -34,6 +35,7 @@ from rdrr_converter.sources._file_selection import (
     select_files,
 )
 
+_TEMPLATES = "additional_chat_templates/*.jinja"
 _FILES = (".safetensors", gguf.SUFFIX, *torch_pickle.SUFFIXES)
 
 
@@ -80,6 +82,7 @@ def _downloaded(location: HubLocation) -> Path:
         folders = module_folders(listing.path(MODULES).read_bytes())
         modules = [f"{module}/{name}" for module in folders for name in IN_MODULES]
     nested = [name for name in modules if name in listing.in_folders]
+    nested += [name for name in listing.in_folders if fnmatch(name, _TEMPLATES)]
     folder = download(listing, (*needed.auxiliary, *needed.weights, *nested))
     return folder if file is None else folder / file
 
