@@ -49,7 +49,9 @@ def open_template(
     elif source is None:
         source, where = read_text(file), str(file)
     tokens = named_tokens(merged_settings(settings, _object(package, SPECIAL)))
-    return ChatTemplate(source, tokens, where=where)
+    stated = settings.get("chat_control_tokens")
+    control = [str(text) for text in stated] if isinstance(stated, list) else None
+    return ChatTemplate(source, tokens, where=where, control_tokens=control)
 
 
 def _named(stated: Any) -> dict[str, str]:

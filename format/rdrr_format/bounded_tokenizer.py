@@ -51,6 +51,7 @@ class BoundedTokenizer:
 
     Attributes:
         special_tokens: The tokens that are not part of a text.
+        normalizes: Whether an added token may be found in a text that does not hold its text.
         decoder_steps: The library's JSON description of the decoder; None where there is none.
 
     Raises:
@@ -75,6 +76,7 @@ class BoundedTokenizer:
                 post_processor = _description(self._tokenizer.post_processor)
                 added = max(map(self._tokenizer.num_special_tokens_to_add, (False, True)))
                 tokens = self._tokenizer.get_added_tokens_decoder().values()
+            self.normalizes = bool(normalizer) and any(token.normalized for token in tokens)
             self._decoder, self.decoder_steps = self._tokenizer.decoder, decoder
             self.special_tokens = frozenset(token.content for token in tokens if token.special)
             self._encoding_growth = normalizer_growth(normalizer)
@@ -154,6 +156,11 @@ class BoundedTokenizer:
         with foreign_errors(self._failure):
             text: str = self._decoder.decode(list(tokens))
         return text
+
+    def added_tokens(self) -> dict[str, bool]:
+        """Return the added tokens, with whether they are special."""
+        tokens = self._tokenizer.get_added_tokens_decoder().values()
+        return {str(token.content): bool(token.special) for token in tokens}
 
     def vocabulary(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Return the ids by token: of the model's vocabulary, and of the added tokens."""

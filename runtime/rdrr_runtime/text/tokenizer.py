@@ -5,10 +5,16 @@ This module reads the tokenizer's file; it knows nothing about the model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Sequence
+from functools import cached_property
 
-from rdrr_format.bounded_tokenizer import BoundedStream, BoundedTokenizer
+from rdrr_format.bounded_json import parse_json
+from rdrr_format.bounded_tokenizer import JSON_BOUNDS, BoundedStream, BoundedTokenizer
+from rdrr_format.errors import GenerationError
 from rdrr_format.token_stream import visible
+
+from rdrr_runtime.text.control_tokens import ControlTokens, has_marks, marked_parts
 
 
 class TextCodec:
@@ -27,6 +33,7 @@ class TextCodec:
     def __init__(
         self, tokenizer_json: bytes, *, bos_token_id: int | None = None, add_bos: bool | None = None
     ) -> None:
+        self._content = tokenizer_json
         self._tokenizer = BoundedTokenizer(tokenizer_json)
         self._bos = bos_token_id if add_bos else None
 
@@ -75,6 +82,66 @@ class TextCodec:
             GenerationError: The tokenizer fails on the text, or takes too long.
         """
         return continued(self._tokenizer, text)
+
+    def encode_marked(self, text: str, *, follows: bool = False) -> list[int]:
+        """Return the ids of the text of a conversation, in which some parts are marked.
+
+        Marked parts (see `control_tokens`) become no control tokens, and all other text the ids
+        that it has in the middle of a text.
+
+        Args:
+            text: The text that a template has written.
+            follows: Whether the text follows another.
+
+        Raises:
+            UsageError: The text cannot be encoded in UTF-8, or is too long.
+            GenerationError: The tokenizer fails on the text or takes too long, or has no tokens
+                but a control token for a marked part.
+        """
+        if not has_marks(text):
+            return self.encode_continued(text) if follows else self.encode_as_is(text)
+        ids: list[int] = []
+        for part, is_marked in marked_parts(text):
+            if is_marked:
+                ids += self._encode_plain(part)
+            elif ids or follows:
+                ids += self.encode_continued(part)
+            else:
+                ids += self.encode_as_is(part)
+        return ids
+
+    def _encode_plain(self, text: str) -> list[int]:
+        """Return the ids of a text none of which is an added token."""
+        added = self.added_tokens()
+        for parts in ((text,), tuple(text)):
+            ids = [token_id for part in parts for token_id in continued(self._plain, part)]
+            if not any(self._tokenizer.token(token_id) in added for token_id in ids):
+                return ids
+        raise GenerationError(
+            "a message holds a control token that has no other tokens",
+            found=text,
+            hint="change the message, or allow control tokens in messages",
+        )
+
+    @cached_property
+    def _plain(self) -> BoundedTokenizer:
+        """The tokenizer without added tokens."""
+        description = parse_json(self._content, JSON_BOUNDS)
+        return BoundedTokenizer(json.dumps(description | {"added_tokens": []}).encode())
+
+    def control_tokens(self, texts: Collection[str]) -> ControlTokens:
+        """Return the control tokens with the given texts, to be kept out of messages."""
+        known = set(texts)
+
+        def becomes(text: str) -> bool:
+            ids = self._tokenizer.encode(text, special=False)
+            return any(self._tokenizer.token(token_id) in known for token_id in ids)
+
+        return ControlTokens(known, becomes if self._tokenizer.normalizes else None)
+
+    def added_tokens(self) -> dict[str, bool]:
+        """Return the added tokens, with whether they are special."""
+        return self._tokenizer.added_tokens()
 
     def tokens_after_text(self) -> int:
         """Return how many special tokens the post-processor adds after a text."""
