@@ -48,7 +48,7 @@ class ChatPrompt:
         An answer with ids is part of the conversation as it was generated, with the special tokens
         that its text does not show.
         """
-        plain = [
+        plain: list[Message] = [
             {key: value for key, value in message.items() if key != IDS}
             if isinstance(message, Mapping)
             else message

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
@@ -66,15 +67,15 @@ def with_stated_tokens(source: Source) -> Source:
     Raises:
         SourceError: A file is damaged, or states something that cannot be obeyed.
     """
-    if SETTINGS in source.generated:
-        return source  # the metadata of a GGUF states the kind of every token
+    if source.kind == "gguf":
+        return source  # its metadata states the kind of every token
     settings = _object(source, SETTINGS)
     _check(settings, source)
     merged = merged_settings(settings, _object(source, SPECIAL))
     generated: dict[str, bytes | None] = dict(source.generated)
     tokenizer = _object(source, TOKENIZER_JSON)
     if "model" in tokenizer:
-        tokens = _Tokens(tokenizer, source)
+        tokens = _Tokens(tokenizer)
         tokens.add_stated(merged, _object(source, ADDED))
         if tokens.changed:
             tokenizer["added_tokens"] = tokens.entries()
@@ -100,8 +101,10 @@ def _templates(source: Source, settings: Mapping[str, Any]) -> Any:
 
     A file for each template replaces those of the settings, but for a default that no file has.
     """
-    names = sorted(path.stem for path in (source.path / TEMPLATES).glob("*.jinja"))
-    texts = {name: _text(source, f"{TEMPLATES}/{name}.jinja") for name in names}
+    files = {f"{TEMPLATES}/{path.name}" for path in (source.path / TEMPLATES).glob("*.jinja")}
+    files |= {name for name in source.generated if name.startswith(f"{TEMPLATES}/")}
+    read = {PurePosixPath(name).stem: _text(source, name) for name in sorted(files)}
+    texts = {name: text for name, text in read.items() if text is not None}
     default, stated = _text(source, _FILE), settings.get(_TEMPLATE)
     if texts:
         first = stated if default is None and isinstance(stated, str) else default
@@ -153,24 +156,22 @@ class _Tokens:
 
     Args:
         tokenizer: Content of tokenizer.json.
-        source: The checkpoint, for messages.
 
     Attributes:
         changed: Whether anything was added.
     """
 
-    def __init__(self, tokenizer: Mapping[str, Any], source: Source) -> None:
-        listed = tokenizer.get("added_tokens")
-        self._where = source.path / TOKENIZER_JSON
-        self._entries = {
-            entry["content"]: dict(entry)
-            for entry in (listed if isinstance(listed, list) else ())
-            if isinstance(entry, dict) and isinstance(entry.get("content"), str)
-        }
+    def __init__(self, tokenizer: Mapping[str, Any]) -> None:
+        listed = tokenizer.get("added_tokens") or []
+        self._is_sound = isinstance(listed, list) and all(map(_is_entry, listed))
+        # The library reports a list that is not sound.
+        entries = listed if self._is_sound else ()
+        self._entries = {entry["content"]: dict(entry) for entry in entries}
         model = tokenizer["model"]
         vocab = model.get("vocab") if isinstance(model, dict) else None
         if isinstance(vocab, list):  # Unigram: pieces with scores
-            vocab = {piece[0]: index for index, piece in enumerate(vocab) if piece}
+            pieces = (piece[0] if isinstance(piece, list) and piece else None for piece in vocab)
+            vocab = {text: at for at, text in enumerate(pieces) if isinstance(text, str)}
         self._vocab: Mapping[str, Any] = vocab if isinstance(vocab, dict) else {}
         self.changed = False
 
@@ -204,7 +205,8 @@ class _Tokens:
 
     def _add(self, token: _Stated, *, special: bool) -> None:
         entry = self._entries.get(token.text)
-        if not token.text or (entry is not None and (entry.get("special") is True or not special)):
+        is_known = entry is not None and (entry.get("special") is True or not special)
+        if is_known or not token.text or not self._is_sound:
             return
         if entry is None:
             entry = {"id": self._id(token.text), "content": token.text, **token.flags}
@@ -216,8 +218,16 @@ class _Tokens:
         known = self._vocab.get(text)
         if type(known) is int:
             return known
-        used = [entry["id"] for entry in self._entries.values() if type(entry.get("id")) is int]
+        used = (int(entry["id"]) for entry in self._entries.values())
         return max([len(self._vocab) - 1, *used]) + 1
+
+
+def _is_entry(entry: object) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("content"), str)
+        and type(entry.get("id")) is int
+    )
 
 
 def _decoder_tokens(decoder: Mapping[str, Any]) -> Iterator[_Stated]:
@@ -244,4 +254,4 @@ def _object(source: Source, name: str) -> dict[str, Any]:
 
 
 def _dump(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode()
+    return json.dumps(value).encode()

@@ -106,6 +106,35 @@ def test_settings_that_cannot_be_obeyed_are_refused_by_name(tmp_path, settings, 
     with_stated_tokens(open_source(checkpoint(tmp_path / "sound", FAST)))
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"added_tokens_decoder": {"²": {}, "-1": IM_END, "7": 7, "8": {"content": 8}, "": None}},
+        {"extra_special_tokens": [None, 7, {"content": []}], "model_specific_special_tokens": 1},
+        {"extra_special_tokens": {"a": 1, "b": None}, "image_token": ["<x>"]},
+        {"pad_token": "", "chat_template": 5},
+    ],
+)
+def test_settings_of_a_stranger_add_tokens_or_nothing(tmp_path, settings):
+    source = open_source(checkpoint(tmp_path / "source", FAST | settings))
+    with_stated_tokens(source).content("tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"added_tokens": [7, {"id": "1", "content": "<a>"}, {"content": "<b>"}]},
+        {"added_tokens": {}, "model": []},
+        {"model": {"type": "Unigram", "vocab": [7, [], [None], {}, ["a", 0.0]]}},
+    ],
+)
+def test_a_damaged_tokenizer_is_left_to_the_library(tmp_path, parts):
+    folder = checkpoint(tmp_path / "source", FAST | {"pad_token": "<think>"})
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | parts))
+    with_stated_tokens(open_source(folder)).content("tokenizer.json")
+
+
 NAMES = "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}|{{ image_token }}|{{ turn_token }}"
 
 
