@@ -3,6 +3,7 @@
     added_tokens_decoder, added_tokens.json    tokens that tokenizer.json may lack
     names, extra and additional special tokens tokens that are special, whatever tokenizer.json says
     the tokenizer's class                      names of special tokens that no file states
+    add_prefix_space                           a space before a text
     chat_template.json, additional templates   templates, in tokenizer_config.json
 
 Transformers puts these together whenever it loads a tokenizer, and so its way is followed. Files
@@ -30,6 +31,7 @@ from rdrr_format.tokenizer_settings import (
 )
 
 from rdrr_converter.checkpoint.source import Source, parse_json_object
+from rdrr_converter.tokenizer.prefix import set_prefix
 
 TOKENIZER_JSON, ADDED = "tokenizer.json", "added_tokens.json"
 TEMPLATES = "additional_chat_templates"
@@ -77,8 +79,9 @@ def with_stated_tokens(source: Source) -> Source:
     if "model" in tokenizer:
         tokens = _Tokens(tokenizer)
         tokens.add_stated(merged, _object(source, ADDED))
-        if tokens.changed:
-            tokenizer["added_tokens"] = tokens.entries()
+        has_other_prefix = set_prefix(tokenizer, settings)
+        if tokens.changed or has_other_prefix:
+            tokenizer |= {"added_tokens": tokens.entries()} if tokens.changed else {}
             generated[TOKENIZER_JSON] = _dump(tokenizer)
     more: dict[str, Any] = dict(_class_tokens(merged))
     if templates := _templates(source, settings):

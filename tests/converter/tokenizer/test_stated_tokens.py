@@ -135,6 +135,43 @@ def test_a_damaged_tokenizer_is_left_to_the_library(tmp_path, parts):
     with_stated_tokens(open_source(folder)).content("tokenizer.json")
 
 
+def prefixed() -> dict[str, object]:
+    """Return a tokenizer of older files, whose normalizer puts a space in front."""
+    steps = [{"type": "Prepend", "prepend": "▁"}]
+    steps.append({"type": "Replace", "pattern": {"String": " "}, "content": "▁"})
+    normalizer = {"type": "Sequence", "normalizers": steps}
+    return tiny.sentencepiece() | {"pre_tokenizer": None, "normalizer": normalizer}
+
+
+@pytest.mark.parametrize(
+    ("kind", "tokenizer", "stated"),
+    [
+        ("GPT2Tokenizer", tiny.byte_level(), True),
+        ("GPT2Tokenizer", tiny.byte_level(), False),
+        ("PreTrainedTokenizerFast", tiny.byte_level(), True),
+        ("LlamaTokenizer", tiny.sentencepiece(), True),
+        ("LlamaTokenizer", tiny.sentencepiece(), False),
+        ("LlamaTokenizer", tiny.sentencepiece(), None),
+        ("LlamaTokenizerFast", tiny.sentencepiece("never", strip=False), True),
+        ("LlamaTokenizerFast", tiny.sentencepiece("never", strip=False), False),
+        ("LlamaTokenizer", prefixed(), False),
+        ("PreTrainedTokenizerFast", tiny.sentencepiece(), False),
+    ],
+)
+def test_the_space_in_front_is_that_of_the_class(tmp_path, kind, tokenizer, stated):
+    settings = {"tokenizer_class": kind, "add_prefix_space": stated, "legacy": False}
+    settings |= {"eos_token": "</s>", "unk_token": "<unk>", "bos_token": "<s>"}
+    folder = write_scripted(
+        tmp_path / "source", tokenizer, [5, 6], end=END, tokenizer_config=settings
+    )
+    reference = AutoTokenizer.from_pretrained(folder)
+    codec = TextCodec(with_stated_tokens(open_source(folder)).content("tokenizer.json"))
+    for text in ("an ab", " a<|end|>n"):
+        ids = reference(text, add_special_tokens=False)["input_ids"]
+        assert codec.encode_as_is(text) == ids
+        assert codec.decode(ids) == reference.decode(ids, skip_special_tokens=True)
+
+
 NAMES = "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}|{{ image_token }}|{{ turn_token }}"
 
 
