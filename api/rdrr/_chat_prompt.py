@@ -72,9 +72,12 @@ class ChatPrompt:
 
     def _after(self, messages: list[Message], at: int) -> str | None:
         """Return the text after the answer at a position; None if the template leaves it out."""
+        marker = _ANSWER
+        while repr(marker)[1:-1] in repr(messages):  # nobody can write it into a message
+            marker += _ANSWER
         marked = [*messages]
-        marked[at] = {**messages[at], "content": _ANSWER}
-        _, answer, text = self._text(marked).rpartition(_ANSWER)
+        marked[at] = {**messages[at], "content": marker}
+        _, answer, text = self._text(marked).rpartition(marker)
         return text if answer else None
 
     def _text(self, messages: Sequence[Message]) -> str:

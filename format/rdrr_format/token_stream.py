@@ -131,6 +131,7 @@ class _TokenwiseDecoder:
 
     def __init__(self, join: Join, prompt: Sequence[str], is_final: Callable[[str], bool]) -> None:
         self._join, self._is_final = join, is_final
+        self._anchor = len(join([_ANCHOR]))
         cut = len(prompt)
         while cut and not is_final(prompt[cut - 1]):
             cut -= 1
@@ -160,7 +161,7 @@ class _TokenwiseDecoder:
     def _text(self) -> str:
         if not self._has_begun:
             return self._join(self._tokens)
-        return self._join([_ANCHOR, *self._tokens])[len(self._join([_ANCHOR])) :]
+        return self._join([_ANCHOR, *self._tokens])[self._anchor :]
 
 
 class _ByteLevelDecoder:

@@ -29,7 +29,8 @@ def merged_settings(settings: Mapping[str, Any], special: Mapping[str, Any]) -> 
         settings: Content of tokenizer_config.json.
         special: Content of special_tokens_map.json.
     """
-    return {**settings} if "added_tokens_decoder" in settings else {**settings, **special}
+    is_read = settings.get("added_tokens_decoder") is None
+    return {**settings, **special} if is_read else {**settings}
 
 
 def token_text(value: Any) -> str | None:

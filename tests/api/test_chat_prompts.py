@@ -169,6 +169,17 @@ def test_answers_keep_their_ids_in_the_next_turn(tmp_path):
         assert again.ask("z", max_tokens=1).prompt_ids == third.prompt_ids
 
 
+def test_no_message_can_pass_for_an_answer_with_ids(tmp_path):
+    answer = {"role": "assistant", "content": "b", "token_ids": [7, 8]}
+    with model(tmp_path, CHANNELS) as (loaded, reference):
+        prompts = []
+        for text in ("c", "\u2063answer\u2063", "\u2063answer\u2063" * 2):
+            messages = [user("a"), answer, user(text)]
+            prompts.append(loaded.chat(messages, max_tokens=1).prompt_ids)
+        first = prompts[0][: prompts[0].index(reference.convert_tokens_to_ids("c"))]
+        assert all(prompt[: len(first)] == first for prompt in prompts)
+
+
 def test_an_answer_that_the_template_leaves_out_is_not_in_the_prompt(tmp_path):
     last = "{{ messages[-1].content }}"
     with model(tmp_path, last) as (loaded, reference):
