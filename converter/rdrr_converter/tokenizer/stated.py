@@ -62,6 +62,19 @@ _CLASS_TOKENS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 """Tokens of transformers' classes that have names where no file states them."""
 
+_MODEL_TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "CohereTokenizer": "cohere cohere2",
+        "GPT2Tokenizer": "codegen dbrx gpt2 gpt_neo gptj opt phi starcoder2",
+        "GPTNeoXTokenizer": "falcon_mamba gpt_neox mamba mamba2 mpt olmo olmoe",
+        "GemmaTokenizer": "gemma gemma2 gemma3 gemma3_text gemma3n gemma3n_text recurrent_gemma",
+        "Qwen2Tokenizer": "qwen2 qwen2_moe qwen2_vl qwen2_5_vl qwen3 qwen3_moe qwen3_next",
+        "Qwen3_5Tokenizer": "qwen3_5 qwen3_5_moe qwen3_5_text qwen3_5_moe_text",
+        "XGLMTokenizer": "xglm",
+    }
+)
+"""Types of models whose tokenizer has a class of these where tokenizer_config.json names none."""
+
 
 def with_stated_tokens(source: Source) -> Source:
     """Return the checkpoint with the tokens and templates that its files state beside each other.
@@ -83,7 +96,7 @@ def with_stated_tokens(source: Source) -> Source:
         if tokens.changed or has_other_prefix:
             tokenizer |= {"added_tokens": tokens.entries()} if tokens.changed else {}
             generated[TOKENIZER_JSON] = _dump(tokenizer)
-    more: dict[str, Any] = dict(_class_tokens(merged))
+    more: dict[str, Any] = _class_tokens(merged, source.config) if settings else {}
     if templates := _templates(source, settings):
         more[_TEMPLATE] = templates
         generated[_FILE] = None
@@ -92,10 +105,13 @@ def with_stated_tokens(source: Source) -> Source:
     return replace(source, generated=generated)
 
 
-def _class_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+def _class_tokens(settings: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tokens that the tokenizer's class names and no file."""
-    name = str(settings.get("tokenizer_class", "")).removesuffix("Fast")
-    stated = _CLASS_TOKENS.get(name, {})
+    name = settings.get("tokenizer_class") or config.get("tokenizer_class")
+    if not name:
+        kind = config.get("model_type")
+        name = next((key for key, types in _MODEL_TYPES.items() if kind in types.split()), "")
+    stated = _CLASS_TOKENS.get(str(name).removesuffix("Fast"), {})
     return {key: text for key, text in stated.items() if key not in settings}
 
 

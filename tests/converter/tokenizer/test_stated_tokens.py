@@ -208,6 +208,22 @@ def test_the_template_sees_the_tokens_that_transformers_names(tmp_path, settings
         assert model.chat_template().render(messages) == right
 
 
+@pytest.mark.parametrize(
+    ("config", "right"),
+    [
+        ({"model_type": "qwen2"}, "<|endoftext|>"),
+        ({"tokenizer_class": "GemmaTokenizer"}, "<eos>"),
+        ({"model_type": "llama"}, None),
+    ],
+)
+def test_the_class_is_that_of_the_model_where_the_settings_name_none(tmp_path, config, right):
+    folder = checkpoint(tmp_path / "source", {"chat_template": NAMES})
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    settings = json.loads(with_stated_tokens(open_source(folder)).content(SETTINGS))
+    assert settings.get("eos_token") == right
+
+
 def write_templates(folder: Path, kind: str) -> None:
     """Write a default template and one for tools, in one of the ways there are."""
     templates = {"default": "plain", "tool_use": "tools", "rag": "rag"}
