@@ -7,6 +7,7 @@ engine runs only the tokens that the key-value cache does not hold yet.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rdrr_format.errors import UsageError
 from rdrr_format.locations import local_path
 from rdrr_format.stores import replace_file
 
+from rdrr._chat_prompt import IDS
 from rdrr._generation import Generation
 from rdrr._model import Model
 from rdrr._texts import read_text
@@ -61,9 +63,15 @@ class Conversation:
         self.messages = asked
         return generation
 
-    def answered(self, text: str) -> None:
-        """Add the answer to the messages: all of it, or the part before it was stopped."""
-        self.messages.append({"role": "assistant", "content": text})
+    def answered(self, text: str, ids: Sequence[int] = ()) -> None:
+        """Add the answer to the messages: all of it, or the part before it was stopped.
+
+        Args:
+            text: The text.
+            ids: Its token ids, with which the next prompt holds the special tokens of the answer.
+        """
+        known = {IDS: list(ids)} if ids else {}
+        self.messages.append({"role": "assistant", "content": text, **known})
 
     def withdraw(self) -> None:
         """Remove the last question if it has no answer."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import FormatError, ManifestError
+from rdrr_format.tokenizer_settings import SETTINGS, SPECIAL, merged_settings, named_tokens
 
 from rdrr._texts import read_text
 
@@ -14,15 +15,9 @@ if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.text.chat_template import ChatTemplate
 
-_FILE, _SETTINGS, _SPECIAL = (
-    "chat_template.jinja",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-)
+_FILE = "chat_template.jinja"
 _MAX_FILE_SIZE = 64 << 20
 """Largest size in bytes of a file that holds a template or settings."""
-
-_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 def open_template(
@@ -34,7 +29,8 @@ def open_template(
 
     Args:
         package: The package.
-        file: File of a template that replaces the package's own.
+        file: File of a template that replaces the package's own, or the name of a template if the
+            package has several.
         tools: Prefer the template for tools if the package has several with names.
 
     Raises:
@@ -43,42 +39,43 @@ def open_template(
     """
     from rdrr_runtime.text.chat_template import ChatTemplate
 
-    settings = _object(package, _SETTINGS)
-    if file is not None:
-        source, where = read_text(file), str(file)
-    elif package.store.exists(_FILE):
+    settings = _object(package, SETTINGS)
+    templates = _named(settings.get("chat_template"))
+    source, where = None if file is None else templates.get(str(file)), SETTINGS
+    if file is None and package.store.exists(_FILE):
         source, where = _text(package, _FILE), _FILE
-    else:
-        source, where = _stated(package, settings.get("chat_template"), tools=tools), _SETTINGS
-    return ChatTemplate(source, _tokens({**_object(package, _SPECIAL), **settings}), where=where)
+    elif file is None:
+        source = _chosen(package, templates, tools=tools)
+    elif source is None:
+        source, where = read_text(file), str(file)
+    tokens = named_tokens(merged_settings(settings, _object(package, SPECIAL)))
+    stated = settings.get("chat_control_tokens")
+    control = [str(text) for text in stated] if isinstance(stated, list) else None
+    return ChatTemplate(source, tokens, where=where, control_tokens=control)
 
 
-def _stated(package: Package, stated: Any, *, tools: bool) -> str:
+def _named(stated: Any) -> dict[str, str]:
+    """Return the templates of a setting by name; a single one is called `default`."""
     if isinstance(stated, list):
-        named = {
+        stated = {
             entry["name"]: entry.get("template")
             for entry in stated
             if isinstance(entry, dict) and isinstance(entry.get("name"), str)
         }
-        stated = (named.get("tool_use") if tools else None) or named.get("default")
-    if isinstance(stated, str):
-        return stated
+    templates = stated if isinstance(stated, dict) else {"default": stated}
+    return {name: text for name, text in templates.items() if isinstance(text, str)}
+
+
+def _chosen(package: Package, templates: Mapping[str, str], *, tools: bool) -> str:
+    source = (templates.get("tool_use") if tools else None) or templates.get("default")
+    if source is not None:
+        return source
     raise ManifestError(
-        "the package has no chat template",
+        "the package has no chat template" + (" called default" if templates else ""),
         where=package.where,
-        hint="give a file that has one as `template`",
+        found=", ".join(templates) or None,
+        hint="give a file that has one, or the name of one that the package has, as `template`",
     )
-
-
-def _tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the texts of the special tokens; settings hold a text, or an object with `content`."""
-    tokens: dict[str, Any] = {}
-    for name in _TOKENS:
-        value = settings.get(f"{name}_token")
-        text = value.get("content") if isinstance(value, dict) else value
-        if isinstance(text, str):
-            tokens[f"{name}_token"] = text
-    return tokens
 
 
 def _object(package: Package, name: str) -> dict[str, Any]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rdrr_format.token_stream import Segment
     from rdrr_runtime.decode.stats import GenerationStats
     from rdrr_runtime.sampling.logprobs import Logprobs, TokenLogprobs
     from rdrr_runtime.text.tokenizer import TextCodec
@@ -58,7 +60,7 @@ class Generation(Iterator[str]):
         self._logprobs = logprobs
         self._filter = StopFilter(stop)
         self._runs = runs
-        self._text = codec.stream()
+        self._text = codec.stream(prompt_ids)
         self._ended = False
         self._cancelled = False
         self._reading = threading.Lock()
@@ -69,8 +71,9 @@ class Generation(Iterator[str]):
             while not self._ended:
                 if self._cancelled:
                     self._end()
-                    break
-                piece = self._next_piece()
+                    piece = self._rest()
+                else:
+                    piece = self._next_piece()
                 if piece:
                     return piece
         raise StopIteration
@@ -103,16 +106,24 @@ class Generation(Iterator[str]):
             raise
         if ids is None:
             self._ended = True
-            return self._filter.rest()
+            return self._rest()
         pieces = []
         for token_id in ids:
             self.token_ids.append(token_id)
-            pieces.append(self._filter.feed(self._text.feed(token_id)))
+            pieces.append(self._filter.feed_all(self._text.segments(token_id)))
+            if self._filter.would_stop(held := self._text.held()):
+                pieces.append(self._filter.feed_all(held))
             if self._filter.found is not None:
                 self.stopped_by = self._filter.found
                 self._end()
                 break
         return "".join(pieces)
+
+    def _rest(self) -> str:
+        """Return the text that the last ids leave: incomplete characters, what may be a stop."""
+        text = self._filter.feed_all(self._text.rest()) + self._filter.rest()
+        self.stopped_by = self._filter.found
+        return text
 
     def _end(self) -> None:
         self._ended = True
@@ -120,9 +131,10 @@ class Generation(Iterator[str]):
 
 
 class StopFilter:
-    """A filter that ends a text before the first stop string.
+    """A filter that ends a text before the first stop string, and removes special tokens.
 
-    It holds back the end of the text as long as that may be the beginning of a stop string.
+    A stop string may contain special tokens. The filter holds back the end of the text as long as
+    that may be the beginning of a stop string.
 
     Args:
         stop: The stop strings; empty ones are ignored.
@@ -134,25 +146,55 @@ class StopFilter:
     def __init__(self, stop: Sequence[str]) -> None:
         self._stop = tuple(text for text in stop if text)
         self._held = ""
+        self._visible = bytearray()
         self.found: str | None = None
+
+    def feed_all(self, segments: Sequence[Segment]) -> str:
+        """Add segments, and return the text that certainly precedes any stop string."""
+        return "".join(
+            self.feed_special(part.text) if part.special else self.feed(part.text)
+            for part in segments
+        )
 
     def feed(self, piece: str) -> str:
         """Add a piece, and return the text that certainly precedes any stop string."""
+        return self._add(piece, special=False)
+
+    def feed_special(self, token: str) -> str:
+        """Add a special token, which is compared with the stop strings but not returned."""
+        return self._add(token, special=True)
+
+    def _add(self, piece: str, *, special: bool) -> str:
+        if self.found is not None:
+            return ""
         self._held += piece
+        self._visible += bytes([not special]) * len(piece)
         hits = [(self._held.find(text), text) for text in self._stop if text in self._held]
         if hits:
             end, self.found = min(hits)
-            sure, self._held = self._held[:end], ""
+            sure = self._take(end)
+            self._held = ""
             return sure
         keep = max((_overlap(self._held, text) for text in self._stop), default=0)
-        cut = len(self._held) - keep
-        sure, self._held = self._held[:cut], self._held[cut:]
-        return sure
+        return self._take(len(self._held) - keep)
+
+    def would_stop(self, segments: Sequence[Segment]) -> bool:
+        """Return whether a stop string would end the text if these segments came next."""
+        if not segments or self.found is not None:
+            return False
+        text = self._held + "".join(segment.text for segment in segments)
+        return any(stop in text for stop in self._stop)
 
     def rest(self) -> str:
         """Return the text that is still held back, once no more pieces come."""
-        rest, self._held = self._held, ""
-        return rest
+        return self._take(len(self._held))
+
+    def _take(self, end: int) -> str:
+        """Remove the first characters, and return those that are no special tokens."""
+        text = "".join(compress(self._held[:end], self._visible))
+        self._held = self._held[end:]
+        del self._visible[:end]
+        return text
 
 
 def _overlap(text: str, stop: str) -> int:

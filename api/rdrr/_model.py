@@ -19,6 +19,7 @@ from rdrr._arguments import prompt_ids, stop_strings, token_ids
 from rdrr._arguments import prompts as read_prompts
 from rdrr._async_generation import AsyncGeneration, TaskQueue
 from rdrr._backends import OpenedBackend
+from rdrr._chat_prompt import ChatPrompt
 from rdrr._decoding import DraftModels
 from rdrr._generation import Completion, Generation
 from rdrr._load_options import LoadOptions
@@ -207,7 +208,12 @@ class Model(ScoringModel):
             sequences=sequences,
         )
         return [
-            Completion(self.decode(text.new), list(text.prompt), text.new, text.finish)
+            Completion(
+                self._codec.continuation(text.prompt, text.new),
+                list(text.prompt),
+                text.new,
+                text.finish,
+            )
             for text in texts
         ]
 
@@ -218,15 +224,22 @@ class Model(ScoringModel):
         tools: Sequence[Mapping[str, Any]] | None = None,
         template: str | Path | None = None,
         variables: Mapping[str, Any] | None = None,
+        control_tokens: bool = False,
         **options: Any,
     ) -> Generation:
         """Answer messages, from which the chat template makes the prompt.
 
+        Text of a message never becomes a control token, such as the end of a turn. An answer that
+        has its `token_ids` is continued as it was generated, with its special tokens.
+
         Args:
-            messages: Objects with `role` (`system`, `user` or `assistant`) and `content`.
+            messages: Objects with `role` (`system`, `user` or `assistant`) and `content`; a message
+                of the assistant may have the `token_ids` of its generation.
             tools: JSON schemas of the functions that the model may call.
             template: File of a chat template that replaces the package's own.
             variables: Further variables of the template, like `enable_thinking`.
+            control_tokens: Let the text of messages become control tokens, as transformers does by
+                default. Use it only where nobody else writes the messages.
             options: Arguments of `generate`.
 
         Raises:
@@ -235,11 +248,15 @@ class Model(ScoringModel):
             UsageError: An option is wrong.
         """
         chosen = self.chat_template(template, tools=tools is not None)
-        text = chosen.render(messages, tools=tools, variables=variables)
+        texts = chosen.control_tokens(self._codec.added_tokens())
+        known = None if control_tokens else self._codec.control_tokens(texts)
+        ends = self.package.manifest.eos_token_ids
+        prompt = ChatPrompt(chosen, self._codec, ends, tools, variables, known)
+        ids = prompt.ids(messages)
         after = self._codec.encode_as_is(chosen.after_answer())[:1]
         stops = [token_id for token_id in after if self._codec.is_special(token_id)]
         options["stop_ids"] = [*token_ids(options.get("stop_ids", ()), "`stop_ids`"), *stops]
-        return self.generate(self._codec.encode_as_is(text), **options)
+        return self.generate(ids, **options)
 
     def agenerate(self, prompt: str | Sequence[int], **options: Any) -> AsyncGeneration:
         """Continue a prompt without blocking the event loop of asyncio.

@@ -69,11 +69,11 @@ class Session:
         """Append a prompt to the sequence; the next `generate` runs it.
 
         Args:
-            text: Text, or token ids. The special tokens that a prompt begins with are added to the
-                first text only.
+            text: Text, or token ids. The special tokens and the space that a prompt begins with are
+                added to the first text only.
         """
         with self._settled():
-            encode = self._codec.encode_as_is if self._before else self._codec.encode
+            encode = self._codec.encode_continued if self._before else self._codec.encode
             self._before += prompt_ids(text, encode)
 
     def generate(

@@ -51,8 +51,10 @@ from rdrr_converter.reading.scan import scan
 from rdrr_converter.source_types import settle_quantization
 from rdrr_converter.sources import open_source
 from rdrr_converter.sources.staging import stage_locally
+from rdrr_converter.tokenizer.adapter import with_adapter_tokenizer
 from rdrr_converter.tokenizer.build import with_tokenizer
 from rdrr_converter.tokenizer.files import TOKENIZER_JSON, copy_files
+from rdrr_converter.tokenizer.stated import with_stated_tokens
 
 MAX_WORKERS = 8
 """The default number of threads is at most this; each holds a few chunks in memory."""
@@ -153,7 +155,10 @@ def _convert(
     counter: Progress,
 ) -> ConversionResult:
     threads = settings.threads
-    opened = with_tokenizer(open_source(source))
+    opened = open_source(source)
+    if adapter is not None:
+        opened = with_adapter_tokenizer(opened, adapter)
+    opened = with_stated_tokens(with_tokenizer(opened))
     rule = choose_architecture(opened, options.arch)
     if adapter is not None:
         opened = merge_adapter(opened, adapter, rule.is_stored_transposed)

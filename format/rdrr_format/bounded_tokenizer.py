@@ -17,6 +17,7 @@ from typing import Any
 from rdrr_format.bounded_json import JsonBounds, check_bounds
 from rdrr_format.errors import FormatError, GenerationError, ManifestError, RdrrError, UsageError
 from rdrr_format.foreign import foreign_errors
+from rdrr_format.token_stream import Segment, SegmentStream, token_decoder, visible
 from rdrr_format.tokenizer_bounds import (
     check_post_processor,
     check_text_size,
@@ -48,6 +49,11 @@ class BoundedTokenizer:
         content: Content of a `tokenizer.json`.
         where: Name of the file, for error messages.
 
+    Attributes:
+        special_tokens: The tokens that are not part of a text.
+        normalizes: Whether an added token may be found in a text that does not hold its text.
+        decoder_steps: The library's JSON description of the decoder; None where there is none.
+
     Raises:
         ManifestError: The content is not a tokenizer, or goes beyond a bound.
     """
@@ -69,6 +75,10 @@ class BoundedTokenizer:
                 decoder = _description(self._tokenizer.decoder)
                 post_processor = _description(self._tokenizer.post_processor)
                 added = max(map(self._tokenizer.num_special_tokens_to_add, (False, True)))
+                tokens = self._tokenizer.get_added_tokens_decoder().values()
+            self.normalizes = bool(normalizer) and any(token.normalized for token in tokens)
+            self._decoder, self.decoder_steps = self._tokenizer.decoder, decoder
+            self.special_tokens = frozenset(token.content for token in tokens if token.special)
             self._encoding_growth = normalizer_growth(normalizer)
             self._decoding_growth = decoder_growth(decoder)
             check_post_processor(post_processor, added)
@@ -102,21 +112,55 @@ class BoundedTokenizer:
             GenerationError: The tokenizer fails on the ids.
         """
         checked = [checked_id(token_id) for token_id in ids]
-        sizes = {token_id: self._token_size(token_id) for token_id in set(checked)}
+        sizes = {token_id: len(self.token(token_id) or "") for token_id in set(checked)}
         size = sum(sizes[token_id] for token_id in checked)
         check_text_size(size, self._decoding_growth, "the text would be too long")
         with foreign_errors(self._failure):
             text: str = self._tokenizer.decode(checked)
         return text
 
-    def stream(self) -> BoundedStream:
-        """Return a streaming decoder, which takes one token id at a time."""
-        return BoundedStream(self)
+    def stream(self, prompt: Sequence[int] = ()) -> BoundedStream:
+        """Return a streaming decoder, which takes one token id at a time.
+
+        Args:
+            prompt: Ids that come before; their text is not returned.
+        """
+        return BoundedStream(self, prompt)
+
+    def token(self, token_id: Any) -> str | None:
+        """Return the token of an id; None if there is none.
+
+        Raises:
+            UsageError: The value is not a token id.
+            GenerationError: The token is too long.
+        """
+        token: str | None = self._tokenizer.id_to_token(checked_id(token_id))
+        if token is not None and len(token) > MAX_TOKEN:
+            raise self._too_long(token_id, len(token))
+        return token
 
     def is_special(self, token_id: int) -> bool:
         """Return whether an id is that of a special token."""
-        added = self._tokenizer.get_added_tokens_decoder().get(token_id)
-        return added is not None and bool(added.special)
+        return self._tokenizer.id_to_token(token_id) in self.special_tokens
+
+    def join(self, tokens: Sequence[str]) -> str:
+        """Return the text of tokens, of which none is special.
+
+        Raises:
+            UsageError: The text would be too long.
+            GenerationError: The tokenizer fails on the tokens.
+        """
+        if self._decoder is None:
+            return " ".join(tokens)
+        check_text_size(sum(map(len, tokens)), self._decoding_growth, "the text would be too long")
+        with foreign_errors(self._failure):
+            text: str = self._decoder.decode(list(tokens))
+        return text
+
+    def added_tokens(self) -> dict[str, bool]:
+        """Return the added tokens, with whether they are special."""
+        tokens = self._tokenizer.get_added_tokens_decoder().values()
+        return {str(token.content): bool(token.special) for token in tokens}
 
     def vocabulary(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Return the ids by token: of the model's vocabulary, and of the added tokens."""
@@ -128,23 +172,13 @@ class BoundedTokenizer:
             }
         return vocabulary, added
 
-    def step(self, stream: Any, token_id: int) -> str:
-        """Feed a token id to the library's `stream` and return the text that it gives back."""
-        self._token_size(checked_id(token_id))
-        with foreign_errors(self._failure):
-            piece: str | None = stream.step(self._tokenizer, token_id)
-        return piece or ""
-
-    def _token_size(self, token_id: int) -> int:
-        size = len(self._tokenizer.id_to_token(token_id) or "")
-        if size > MAX_TOKEN:
-            raise GenerationError(
-                "a token is too long",
-                where=self._where,
-                expected=f"at most {MAX_TOKEN} characters",
-                found=f"{size}, of id {token_id}",
-            )
-        return size
+    def _too_long(self, token_id: Any, size: int) -> GenerationError:
+        return GenerationError(
+            "a token is too long",
+            where=self._where,
+            expected=f"at most {MAX_TOKEN} characters",
+            found=f"{size}, of id {token_id}",
+        )
 
     def _encode_in_time(
         self, text: str | tuple[str, str], special: bool, seconds: float
@@ -188,15 +222,20 @@ class BoundedTokenizer:
 class BoundedStream:
     """A streaming decoder: takes token ids and returns text once it can no longer change.
 
+    All the texts that it returns are together the text of all ids decoded at once, from the end of
+    the prompt's.
+
     Args:
         tokenizer: The tokenizer that the ids belong to.
+        prompt: Ids that come before; their text is not returned.
     """
 
-    def __init__(self, tokenizer: BoundedTokenizer) -> None:
-        from tokenizers.decoders import DecodeStream
-
+    def __init__(self, tokenizer: BoundedTokenizer, prompt: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
-        self._stream = DecodeStream(skip_special_tokens=True)
+        tokens = [tokenizer.token(token_id) for token_id in prompt]
+        special = tokenizer.special_tokens
+        before = [token for token in tokens if token is not None and token not in special]
+        self._stream = SegmentStream(token_decoder(tokenizer.decoder_steps, tokenizer.join, before))
 
     def feed(self, token_id: int) -> str:
         """Take one token id and return the text that is complete with it, often none.
@@ -205,7 +244,27 @@ class BoundedStream:
             UsageError: The value is not a token id.
             GenerationError: The tokenizer fails on it.
         """
-        return self._tokenizer.step(self._stream, token_id)
+        return visible(self.segments(token_id))
+
+    def segments(self, token_id: int) -> list[Segment]:
+        """Take one token id and return the text that is complete with it, and special tokens.
+
+        Raises:
+            UsageError: The value is not a token id.
+            GenerationError: The tokenizer fails on it.
+        """
+        token = self._tokenizer.token(token_id)
+        if token is None:
+            return []
+        return self._stream.push(token, special=token in self._tokenizer.special_tokens)
+
+    def held(self) -> list[Segment]:
+        """Return what would follow if no more ids came, incomplete characters aside."""
+        return self._stream.held()
+
+    def rest(self) -> list[Segment]:
+        """Return what follows the last id: incomplete characters, for example."""
+        return self._stream.rest()
 
 
 def checked_id(value: Any) -> int:

@@ -48,6 +48,12 @@ def chat(
         int,
         typer.Option("--max-tokens", "-n", min=1, help="Maximum number of tokens per answer."),
     ] = 512,
+    control_tokens: Annotated[
+        bool,
+        typer.Option(
+            "--control-tokens", help="Let control tokens in messages be tokens, not their text."
+        ),
+    ] = False,
     sampling: SamplingParams,
     load: LoadOptions,
     context_shift: ContextShift = None,
@@ -62,6 +68,7 @@ def chat(
         "sampling": sampling,
         "context_shift": context_shift,
         "interval": interval,
+        "control_tokens": control_tokens,
     }
     with status("loading the model"):
         opened = rdrr.load(path, options=load)
@@ -121,7 +128,7 @@ def _answer(conversation: Conversation, text: str, options: Mapping[str, Any]) -
                 generation.close()
     sys.stdout.write("\n")
     sys.stdout.flush()
-    conversation.answered("".join(pieces))
+    conversation.answered("".join(pieces), generation.token_ids)
     if generation.stats.finish == "context":
         note(
             "the context is full; /reset empties it, and with --context-shift the older half of it "

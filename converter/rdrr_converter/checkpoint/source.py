@@ -244,7 +244,7 @@ class Source:
         tensors: Tensors by name, in the order of the files.
         generation_config: Content of `generation_config.json`, or what it would be; may be empty.
         generated: Contents of files that a Hugging Face directory would have, made from the
-            metadata of the checkpoint.
+            metadata of the checkpoint or in place of its files; None hides a file.
         notes: Notes for the user.
         modules: Tensors of the modules after an embedding model, by folder and name, where they are
             in the file of the model.
@@ -255,7 +255,7 @@ class Source:
     config: Mapping[str, Any]
     tensors: Mapping[str, SourceTensor]
     generation_config: Mapping[str, Any] = field(default_factory=dict)
-    generated: Mapping[str, bytes] = field(default_factory=dict)
+    generated: Mapping[str, bytes | None] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     modules: Mapping[str, Mapping[str, SourceTensor]] = field(default_factory=dict)
 
@@ -276,15 +276,15 @@ class Source:
         return path if path.is_file() else None
 
     def content(self, name: str) -> bytes | None:
-        """Return the content of a file beside the weights or of a generated one, or None.
+        """Return the content of a generated file, else of one beside the weights, or None.
 
         Raises:
             SourceError: The file cannot be read.
         """
+        if name in self.generated:
+            return self.generated[name]
         path = self.file(name)
-        if path is None:
-            return self.generated.get(name)
-        return read_content(path, MAX_AUXILIARY_BYTES)
+        return None if path is None else read_content(path, MAX_AUXILIARY_BYTES)
 
 
 CHECKPOINT_JSON = JsonBounds(size=64 << 20, values=1 << 22)

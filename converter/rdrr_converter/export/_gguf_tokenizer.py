@@ -23,6 +23,7 @@ from rdrr_converter.gguf.tokenizer import (
     MERGED_PIECES,
     NORMAL,
     PREFIX,
+    TEMPLATE,
     UNKNOWN,
     UNUSED,
     USER_DEFINED,
@@ -69,10 +70,7 @@ def tokenizer_metadata(package: Package, vocab_size: int, architecture: str = ""
     extra = _count_tokens_without_row(tokenizer, vocab_size)
     if extra:
         notes = (*notes, f"{extra} tokens have no row in the embedding and are left out")
-    template = _template(package, settings)
-    if template is not None:
-        entries["tokenizer.chat_template"] = template
-    return entries, notes
+    return entries | _templates(package, settings), notes
 
 
 def _object(package: Package, name: str) -> dict[str, Any] | None:
@@ -225,8 +223,20 @@ def _text(token: Any) -> str:
     return str(token.get("content", "")) if isinstance(token, Mapping) else str(token or "")
 
 
-def _template(package: Package, settings: Mapping[str, Any]) -> str | None:
+def _templates(package: Package, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of the chat templates: of the default, and of each with a name."""
     if package.store.exists(_TEMPLATE):
-        return package.store.read(_TEMPLATE).tobytes().decode("utf-8", errors="replace")
-    template = settings.get("chat_template")
-    return template if isinstance(template, str) else None
+        text = package.store.read(_TEMPLATE).tobytes().decode("utf-8", errors="replace")
+        return {TEMPLATE: text}
+    stated = settings.get("chat_template")
+    if isinstance(stated, str):
+        return {TEMPLATE: stated}
+    named = {
+        entry["name"]: entry["template"]
+        for entry in (stated if isinstance(stated, list) else ())
+        if isinstance(entry, dict) and {"name", "template"} <= entry.keys()
+    }
+    default = named.pop("default", None)
+    entries: dict[str, Any] = {} if default is None else {TEMPLATE: default}
+    entries |= {f"{TEMPLATE}.{name}": text for name, text in named.items()}
+    return entries | ({"tokenizer.chat_templates": list(named)} if named else {})

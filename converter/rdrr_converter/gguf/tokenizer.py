@@ -13,6 +13,7 @@ from typing import Any
 
 from rdrr_format.errors import SourceError
 
+from rdrr_converter.gguf.end_tokens import STATED, end_tokens
 from rdrr_converter.gguf.pretokenizers import (
     ASSUMED,
     PRETOKENIZERS,
@@ -24,8 +25,8 @@ PREFIX = "tokenizer.ggml."
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Token types, as numbered in `tokenizer.ggml.token_type`."""
 
-TURN_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
-"""Control tokens that end a turn even if the metadata does not say so, as in llama.cpp."""
+TEMPLATE = "tokenizer.chat_template"
+RANK_TEMPLATE = f"{TEMPLATE}.rerank"
 
 MERGED_PIECES = "gemma4"
 """Kind of a vocabulary of SentencePiece whose merges are stated, as those of Gemma 4."""
@@ -74,13 +75,18 @@ class _Vocabulary:
         self._metadata, self._where = metadata, where
         self._model = metadata.get(f"{PREFIX}model")
         self._tokens: list[str] = self._list("tokens", str)
-        self._types: list[int] = self._list("token_type", int)
+        self._types: list[int] = list(self._list("token_type", int))
         self._ids = {name: self._id(f"{name}_token_id") for name in _SPECIAL}
         if not self._types:
             known = {index for index in self._ids.values() if index is not None}
             self._types = [CONTROL if i in known else NORMAL for i in range(len(self._tokens))]
         if len(self._types) != len(self._tokens):
             raise self._fault("token_type", f"{len(self._tokens)} numbers", len(self._types))
+        self._ends = end_tokens(
+            self._tokens, {name: self._id(f"{name}_token_id") for name in STATED}
+        )
+        for index in self._ends:  # llama.cpp also overrides the type
+            self._types[index] = CONTROL
         self._pre = PRETOKENIZERS.get(str(metadata.get(f"{PREFIX}pre", ASSUMED)))
 
     def _list(self, key: str, kind: type) -> list[Any]:
@@ -139,20 +145,27 @@ class _Vocabulary:
         }
         if f"{PREFIX}add_eos_token" in self._metadata:
             settings["add_eos_token"] = self._flag("add_eos_token", False)
-        template = self._metadata.get("tokenizer.chat_template")
-        if isinstance(template, str):
-            settings["chat_template"] = template
+        if templates := self._templates():
+            settings["chat_template"] = templates
         return settings
+
+    def _templates(self) -> str | list[dict[str, str]] | None:
+        """Return the chat template, or all of them with names if there are several."""
+        default = self._metadata.get(TEMPLATE)
+        texts = {"default": default} | {
+            key.removeprefix(f"{TEMPLATE}."): value
+            for key, value in self._metadata.items()
+            # That of a ranking model is read where its head is.
+            if key.startswith(f"{TEMPLATE}.") and key != RANK_TEMPLATE
+        }
+        named = {name: text for name, text in texts.items() if isinstance(text, str)}
+        if set(named) <= {"default"}:
+            return named.get("default")
+        return [{"name": name, "template": text} for name, text in named.items()]
 
     def generation_config(self) -> dict[str, Any]:
         """Return the content of `generation_config.json`, with all end-of-text ids."""
-        ends = [self._ids["eos"], self._id("eot_token_id"), self._id("eom_token_id")]
-        ends += [
-            index
-            for index, (token, kind) in enumerate(zip(self._tokens, self._types, strict=True))
-            if kind in (CONTROL, USER_DEFINED) and token in TURN_ENDS
-        ]
-        known = list(dict.fromkeys(index for index in ends if index is not None))
+        known = self._ends
         values = {
             "bos_token_id": self._ids["bos"],
             "eos_token_id": known[0] if len(known) == 1 else known or None,

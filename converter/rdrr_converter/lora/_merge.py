@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rdrr_format.errors import SourceError
 
@@ -17,6 +18,7 @@ _EMBEDDING = {"embedding_A", "embedding_B"}
 _WRAPPERS = ("model", "language_model", "text_model", "transformer")
 """Optional first components of the name of a module, which are ignored in comparisons."""
 
+_TEXT, _SIZE = "text_config", "vocab_size"
 _HEAD, _HEADS = "lm_head.weight", ("lm_head.weight", "embed_out.weight")
 _EMBEDS = ("embed_tokens.weight", "embed_in.weight", "wte.weight")
 
@@ -44,6 +46,7 @@ def merge_adapter(
         known = names.find(name, missing=_HEAD)
         tensors[known] = replace(tensor, name=known, note="of the adapter")
         changed.add(known)
+    resized = _with_rows(source.config, tensors, changed)
     names = _Names(tensors, folder)
     for module, parts in weights.parts.items():
         merged = _merged(module, parts, config, tensors, names, is_transposed)
@@ -53,7 +56,23 @@ def merge_adapter(
         _refuse_change_of_tied_embedding(changed, config)
     plural = "tensors" if len(changed) != 1 else "tensor"
     note = f"LoRA adapter of rank {config.rank}: {len(changed)} {plural} changed"
-    return replace(source, tensors=tensors, notes=(*source.notes, note))
+    return replace(source, config=resized, tensors=tensors, notes=(*source.notes, note))
+
+
+def _with_rows(
+    config: Mapping[str, Any], tensors: Mapping[str, SourceTensor], replaced: Collection[str]
+) -> Mapping[str, Any]:
+    """Return the configuration with the rows of an embedding that the adapter replaces.
+
+    An adapter that was trained with more tokens brings the whole embedding and the head.
+    """
+    rows = [tensors[name].rows for name in replaced if name.endswith(_EMBEDS)]
+    nested = config.get(_TEXT)
+    stated = nested if isinstance(nested, dict) and _SIZE in nested else config
+    if not rows or stated.get(_SIZE) == rows[0]:
+        return config
+    grown = {**stated, _SIZE: rows[0]}
+    return {**config, _TEXT: grown} if stated is nested else grown
 
 
 def _merged(

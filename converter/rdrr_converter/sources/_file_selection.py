@@ -43,6 +43,7 @@ PROBED_NAMES = (
     "vocab.json",
     "merges.txt",
     "chat_template.jinja",
+    "chat_template.json",
     MODULES,
     "config_sentence_transformers.json",
     safetensors.INDEX,

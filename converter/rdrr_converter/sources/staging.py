@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from rdrr_format.errors import RdrrError, SourceError, StoreError
@@ -33,6 +34,10 @@ from rdrr_converter.sources._file_selection import (
     module_folders,
     select_files,
 )
+
+_TEMPLATES = "additional_chat_templates"
+_KNOWN_TEMPLATES = ("rag.jinja", "tool_use.jinja")
+"""Templates to look for on servers that cannot list their files."""
 
 _FILES = (".safetensors", gguf.SUFFIX, *torch_pickle.SUFFIXES)
 
@@ -80,6 +85,7 @@ def _downloaded(location: HubLocation) -> Path:
         folders = module_folders(listing.path(MODULES).read_bytes())
         modules = [f"{module}/{name}" for module in folders for name in IN_MODULES]
     nested = [name for name in modules if name in listing.in_folders]
+    nested += [name for name in listing.in_folders if fnmatch(name, f"{_TEMPLATES}/*.jinja")]
     folder = download(listing, (*needed.auxiliary, *needed.weights, *nested))
     return folder if file is None else folder / file
 
@@ -114,6 +120,7 @@ def _staged(url: str, root: Path) -> Path:
     for name in needed.auxiliary:
         with store_errors(folder / name):
             (folder / name).write_bytes(read_bounded(store, name, MAX_AUXILIARY_BYTES))
+    _stage_templates(folder_url, folder)
     if MODULES in needed.auxiliary:
         _stage_modules(folder_url, folder)
     for name in needed.weights:
@@ -123,6 +130,24 @@ def _staged(url: str, root: Path) -> Path:
             if path.suffix in torch_pickle.SUFFIXES:
                 ensure_fetched(path, 0, path.stat().st_size)
     return folder if file is None else folder / file
+
+
+def _stage_templates(url: str, folder: Path) -> None:
+    """Copy the chat templates that are in a folder of their own.
+
+    Args:
+        url: URL of the checkpoint.
+        folder: Local folder.
+    """
+    store, target = open_store(f"{url}/{_TEMPLATES}"), folder / _TEMPLATES
+    listed = isinstance(store, FsspecStore)
+    names = store.list_or_empty() if isinstance(store, FsspecStore) else _KNOWN_TEMPLATES
+    for name in names:
+        if name.endswith(".jinja") and (listed or store.exists(name)):
+            content = read_bounded(store, name, MAX_AUXILIARY_BYTES)
+            with store_errors(target / name):
+                target.mkdir(exist_ok=True)
+                (target / name).write_bytes(content)
 
 
 def _stage_modules(url: str, folder: Path) -> None:

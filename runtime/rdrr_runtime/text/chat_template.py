@@ -19,7 +19,7 @@ from jinja2 import TemplateError
 from rdrr_format.errors import GenerationError, RdrrError, UsageError
 
 from rdrr_runtime.text.template_budget import MAX_TEXT
-from rdrr_runtime.text.template_sandbox import compile_template
+from rdrr_runtime.text.template_sandbox import compile_template, literal_text
 
 Message = Mapping[str, Any]
 _ANSWER_MARKER = "\u2063answer\u2063"
@@ -34,13 +34,23 @@ class ChatTemplate:
         source: Jinja source of the template.
         tokens: Special tokens by the names that templates use for them, such as `bos_token`.
         where: File that the source was read from, for error messages.
+        control_tokens: Added tokens that are control tokens besides the special ones; None for
+            those whose text the template holds.
 
     Raises:
         ManifestError: The source is too long or is not a valid template.
     """
 
-    def __init__(self, source: str, tokens: Mapping[str, Any], *, where: str) -> None:
+    def __init__(
+        self,
+        source: str,
+        tokens: Mapping[str, Any],
+        *,
+        where: str,
+        control_tokens: Sequence[str] | None = None,
+    ) -> None:
         self.source = source
+        self._stated = control_tokens
         self._tokens = dict(tokens)
         self._where = where
         self._template = compile_template(source, _HELPERS, where)
@@ -67,7 +77,7 @@ class ChatTemplate:
             GenerationError: The template refuses the messages or exceeds its budget.
         """
         try:
-            given = {"messages": list(messages), "tools": tools, "documents": None}
+            given = {"messages": [*map(_plain, messages)], "tools": tools, "documents": None}
             given |= {**self._tokens, **(variables or {})}
             text = json.dumps(given, ensure_ascii=False)
             values = json.loads(text)
@@ -93,6 +103,21 @@ class ChatTemplate:
                 found=str(error) or type(error).__name__,
             ) from error
 
+    def control_tokens(self, added: Mapping[str, bool]) -> list[str]:
+        """Return the tokens that a message must not contain: special ones, and the template's own.
+
+        Args:
+            added: Added tokens of the tokenizer, with whether they are special.
+        """
+        if self._stated is not None:
+            return [text for text, special in added.items() if special or text in self._stated]
+        literals = literal_text(self.source, _HELPERS, self._where)
+        return [
+            text
+            for text, special in added.items()
+            if special or (text in literals and not text.isspace())
+        ]
+
     def after_answer(self) -> str:
         """Return the text that the template writes after an assistant's message.
 
@@ -107,6 +132,21 @@ class ChatTemplate:
         except GenerationError:
             return ""
         return text.partition(_ANSWER_MARKER)[2]
+
+
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names of a message's reasoning; templates read the first one, and those of gpt-oss the second."""
+
+
+def _plain(message: Any) -> Any:
+    """Return a message without the keys whose value is null, and with its reasoning's names."""
+    if not isinstance(message, Mapping):
+        return message
+    stated = {key: value for key, value in message.items() if value is not None}
+    reasoning = next((stated[key] for key in _REASONING if key in stated), None)
+    if reasoning is None:
+        return stated
+    return {"thinking": reasoning, **stated, "reasoning_content": reasoning}
 
 
 def _to_json(

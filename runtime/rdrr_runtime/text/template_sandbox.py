@@ -104,6 +104,20 @@ def compile_template(
         ) from None
 
 
+def literal_text(source: str, helpers: Mapping[str, Callable[..., Any]], where: str) -> str:
+    """Return the texts that a template holds, with a null character between them.
+
+    Args:
+        source: Jinja source of a template that `compile_template` has compiled.
+        helpers: Functions by name.
+        where: File that the source was read from.
+    """
+    tree = _Environment(TemplateBudget(where), 1, helpers).parse(source)
+    texts = [node.data for node in tree.find_all(nodes.TemplateData)]
+    texts += [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
+    return "\0".join(texts)
+
+
 @pass_context  # also keeps Jinja from evaluating constant output while it compiles
 def _printed(context: Context, value: Any) -> str:
     """Return a value as output text, charged to the budget."""

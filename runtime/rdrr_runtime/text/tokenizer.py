@@ -5,9 +5,16 @@ This module reads the tokenizer's file; it knows nothing about the model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Sequence
+from functools import cached_property
 
-from rdrr_format.bounded_tokenizer import BoundedStream, BoundedTokenizer
+from rdrr_format.bounded_json import parse_json
+from rdrr_format.bounded_tokenizer import JSON_BOUNDS, BoundedStream, BoundedTokenizer
+from rdrr_format.errors import GenerationError
+from rdrr_format.token_stream import visible
+
+from rdrr_runtime.text.control_tokens import ControlTokens, has_marks, marked_parts
 
 
 class TextCodec:
@@ -26,6 +33,7 @@ class TextCodec:
     def __init__(
         self, tokenizer_json: bytes, *, bos_token_id: int | None = None, add_bos: bool | None = None
     ) -> None:
+        self._content = tokenizer_json
         self._tokenizer = BoundedTokenizer(tokenizer_json)
         self._bos = bos_token_id if add_bos else None
 
@@ -64,6 +72,77 @@ class TextCodec:
         """
         return self._tokenizer.encode(text, special=False)
 
+    def encode_continued(self, text: str) -> list[int]:
+        """Return the ids of a text that follows another, without special tokens.
+
+        A tokenizer that puts a space before every text puts none before this one.
+
+        Raises:
+            UsageError: The text cannot be encoded in UTF-8, or is too long.
+            GenerationError: The tokenizer fails on the text, or takes too long.
+        """
+        return continued(self._tokenizer, text)
+
+    def encode_marked(self, text: str, *, follows: bool = False) -> list[int]:
+        """Return the ids of the text of a conversation, in which some parts are marked.
+
+        Marked parts (see `control_tokens`) become no control tokens, and all other text the ids
+        that it has in the middle of a text.
+
+        Args:
+            text: The text that a template has written.
+            follows: Whether the text follows another.
+
+        Raises:
+            UsageError: The text cannot be encoded in UTF-8, or is too long.
+            GenerationError: The tokenizer fails on the text or takes too long, or has no tokens
+                but a control token for a marked part.
+        """
+        if not has_marks(text):
+            return self.encode_continued(text) if follows else self.encode_as_is(text)
+        ids: list[int] = []
+        for part, is_marked in marked_parts(text):
+            if is_marked:
+                ids += self._encode_plain(part)
+            elif ids or follows:
+                ids += self.encode_continued(part)
+            else:
+                ids += self.encode_as_is(part)
+        return ids
+
+    def _encode_plain(self, text: str) -> list[int]:
+        """Return the ids of a text none of which is an added token."""
+        added = self.added_tokens()
+        for parts in ((text,), tuple(text)):
+            ids = [token_id for part in parts for token_id in continued(self._plain, part)]
+            if not any(self._tokenizer.token(token_id) in added for token_id in ids):
+                return ids
+        raise GenerationError(
+            "a message holds a control token that has no other tokens",
+            found=text,
+            hint="change the message, or allow control tokens in messages",
+        )
+
+    @cached_property
+    def _plain(self) -> BoundedTokenizer:
+        """The tokenizer without added tokens."""
+        description = parse_json(self._content, JSON_BOUNDS)
+        return BoundedTokenizer(json.dumps(description | {"added_tokens": []}).encode())
+
+    def control_tokens(self, texts: Collection[str]) -> ControlTokens:
+        """Return the control tokens with the given texts, to be kept out of messages."""
+        known = set(texts)
+
+        def becomes(text: str) -> bool:
+            ids = self._tokenizer.encode(text, special=False)
+            return any(self._tokenizer.token(token_id) in known for token_id in ids)
+
+        return ControlTokens(known, becomes if self._tokenizer.normalizes else None)
+
+    def added_tokens(self) -> dict[str, bool]:
+        """Return the added tokens, with whether they are special."""
+        return self._tokenizer.added_tokens()
+
     def tokens_after_text(self) -> int:
         """Return how many special tokens the post-processor adds after a text."""
         plain, whole = self.encode_as_is("a"), self.encode("a")
@@ -83,9 +162,49 @@ class TextCodec:
         """
         return self._tokenizer.decode(ids)
 
-    def stream(self) -> BoundedStream:
-        """Return a decoder that takes one id at a time.
+    def continuation(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
+        """Return the text that token ids add to that of a prompt, without special tokens.
+
+        Raises:
+            UsageError: An element of `ids` is not an id, or the text would be too long.
+            GenerationError: The tokenizer fails on the ids.
+        """
+        stream = self.stream(prompt)
+        return "".join([*map(stream.feed, ids), visible(stream.rest())])
+
+    def stream(self, prompt: Sequence[int] = ()) -> BoundedStream:
+        """Return a decoder that takes one id at a time, after those of a prompt.
 
         A character may consist of several tokens; it is returned once all its bytes have arrived.
         """
-        return self._tokenizer.stream()
+        return self._tokenizer.stream(prompt)
+
+
+def continued(tokenizer: BoundedTokenizer, text: str) -> list[int]:
+    """Return the ids of a text that follows another, without special tokens.
+
+    Where the tokenizer puts a space before every text, the ids are those after a character that
+    does not merge with the text.
+
+    Args:
+        tokenizer: The tokenizer.
+        text: The text.
+
+    Raises:
+        UsageError: The text cannot be encoded in UTF-8, or is too long.
+        GenerationError: The tokenizer fails on the text, or takes too long.
+    """
+    alone = tokenizer.encode(text, special=False)
+    letter = tokenizer.encode(_LETTER, special=False)
+    stream = tokenizer.stream(letter)
+    if "".join(map(stream.feed, letter)) == _LETTER:
+        return alone
+    for before in ("\n", ".", _LETTER):
+        first = tokenizer.encode(before, special=False)
+        ids = tokenizer.encode(before + text, special=False)
+        if ids[: len(first)] == first:
+            return ids[len(first) :]
+    return alone
+
+
+_LETTER = "a"

@@ -19,7 +19,7 @@ from rdrr_format.remote_stores import FsspecStore
 from rdrr_manifests.package import open_package, validate
 from support.gguf_files import write_gguf
 from support.object_store import contents, files, s3_server, upload
-from support.range_server import QuietHandler, RangeHandler
+from support.range_server import QuietHandler, RangeHandler, served
 from support.safetensor_files import from_stored, llama_tensors, write_llama, write_safetensors
 from support.sentence_checkpoints import add_modules
 
@@ -90,6 +90,22 @@ def test_an_embedding_model_is_read_with_its_modules(folder, tensors, tmp_path, 
     assert files(tmp_path / "out") == files(tmp_path / "local")
     block = open_package(tmp_path / "out").manifest.inference.output.embedding_postprocessor
     assert [one.output_size for one in block.projections] == [48]
+
+
+def test_chat_templates_in_a_folder_of_their_own_are_read(folder, tmp_path, url):
+    templates = folder / "additional_chat_templates"
+    templates.mkdir()
+    for name in ("tool_use", "rag"):
+        (templates / f"{name}.jinja").write_text(name)
+    convert(folder, tmp_path / "local")
+    settings = json.loads((tmp_path / "local" / "tokenizer_config.json").read_text())
+    named = {entry["name"]: entry["template"] for entry in settings["chat_template"]}
+    assert named == {"rag": "rag", "tool_use": "tool_use"}
+    convert(upload(folder, f"{url}/tiny-llama"), tmp_path / "s3")
+    with served(folder) as server:
+        convert(server, tmp_path / "http")
+    for copy in ("s3", "http"):
+        assert json.loads((tmp_path / copy / "tokenizer_config.json").read_text()) == settings
 
 
 def test_each_piece_of_a_shard_is_fetched_once_and_other_weights_never(

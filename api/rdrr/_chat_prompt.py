@@ -1,0 +1,94 @@
+"""The token ids of a conversation: the template's text around messages, and the ids of answers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rdrr._arguments import token_ids
+
+if TYPE_CHECKING:
+    from rdrr_runtime.text.chat_template import ChatTemplate
+    from rdrr_runtime.text.control_tokens import ControlTokens
+    from rdrr_runtime.text.tokenizer import TextCodec
+
+IDS = "token_ids"
+"""Key of a message of the assistant: the ids that were generated, from which its text was made."""
+
+_ANSWER = "\u2063answer\u2063"
+"""Stands for an answer whose ids are known."""
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """How messages become token ids.
+
+    Attributes:
+        template: The chat template.
+        codec: The tokenizer.
+        ends: Ids that end an answer; the template writes what follows it.
+        tools: JSON schemas of the functions that the model may call.
+        variables: Further variables of the template.
+        control: Control tokens, which the text of a message never becomes; None to allow them.
+    """
+
+    template: ChatTemplate
+    codec: TextCodec
+    ends: Collection[int]
+    tools: Sequence[Mapping[str, Any]] | None
+    variables: Mapping[str, Any] | None
+    control: ControlTokens | None
+
+    def ids(self, messages: Sequence[Message]) -> list[int]:
+        """Return the ids of messages, and of the beginning of the answer to them.
+
+        An answer with ids is part of the conversation as it was generated, with the special tokens
+        that its text does not show.
+        """
+        plain: list[Message] = [
+            {key: value for key, value in message.items() if key != IDS}
+            if isinstance(message, Mapping)
+            else message
+            for message in messages
+        ]
+        answers = [at for at, message in enumerate(messages) if at and _has_ids(message)]
+        if not answers:
+            return self._encode(self._text(plain))
+        ids = self._encode(self._text(plain[: answers[0]]))
+        for at, following in zip(answers, [*answers[1:], len(plain)], strict=True):
+            text = self._after(plain[:following], at)
+            if text is None:
+                return self._encode(self._text(plain))
+            ids += self._answer(messages[at]) + self._encode(text, follows=True)
+        return ids
+
+    def _answer(self, message: Message) -> list[int]:
+        """Return the ids of an answer without its end, which the template writes."""
+        ids = token_ids(message[IDS], f"`{IDS}`")
+        return ids[:-1] if ids and ids[-1] in self.ends else ids
+
+    def _after(self, messages: list[Message], at: int) -> str | None:
+        """Return the text after the answer at a position; None if the template leaves it out."""
+        marker = _ANSWER
+        while repr(marker)[1:-1] in repr(messages):  # nobody can write it into a message
+            marker += _ANSWER
+        marked = [*messages]
+        marked[at] = {**messages[at], "content": marker}
+        _, answer, text = self._text(marked).rpartition(marker)
+        return text if answer else None
+
+    def _text(self, messages: Sequence[Message]) -> str:
+        tools, variables = self.tools, self.variables
+        if self.control is not None:
+            messages, tools, variables = self.control.marked([messages, tools, variables])
+        return self.template.render(messages, tools=tools, variables=variables)
+
+    def _encode(self, text: str, *, follows: bool = False) -> list[int]:
+        return self.codec.encode_marked(text, follows=follows)
+
+
+def _has_ids(message: Any) -> bool:
+    return isinstance(message, Mapping) and bool(message.get(IDS))
