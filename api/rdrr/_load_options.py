@@ -37,7 +37,8 @@ class LoadOptions:
     backend: BackendName = option(
         "auto",
         "Where the model runs. wgpu: on a GPU through WebGPU. cpu: in torch. auto: wgpu if there "
-        "is an adapter, else cpu.",
+        "is a hardware adapter, or if an adapter is named; else cpu if torch is installed; else "
+        "wgpu on a software adapter.",
         choices=BACKENDS,
     )
     adapter: str | None = option(

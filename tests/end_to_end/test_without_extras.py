@@ -6,12 +6,14 @@ commands that need no extra in an environment that has none.
 
 from __future__ import annotations
 
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
 import pytest
-from rdrr_device.adapters import NO_ADAPTER_HINT
+from rdrr_device.adapters import NO_ADAPTER_HINT, list_adapters
 from rdrr_format.errors import DeviceError
 from support.commands import EXAMPLE, Done, rdrr
 
@@ -73,7 +75,7 @@ def test_an_importance_matrix_names_the_extra(made_package, tmp_path):
 
 
 def without_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: str | None = None) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise DeviceError("no WebGPU adapter on this machine", hint=NO_ADAPTER_HINT)
 
     monkeypatch.setattr("rdrr_device.device.open_device", refuse)
@@ -92,7 +94,42 @@ def test_without_an_adapter_but_with_torch_the_cpu_generates(made_package: Path,
     without_adapter(monkeypatch)
     done = rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1")
     assert done.code == 0
-    assert "backend cpu (torch), because there is no WebGPU adapter" in done.err
+    assert "backend cpu (torch): no WebGPU adapter on this machine; for the wgpu" in done.err
+
+
+def adapters_are(monkeypatch: pytest.MonkeyPatch, *, software: bool) -> None:
+    listed = [replace(info, software=software) for info in list_adapters()]
+    monkeypatch.setattr("rdrr_device.device.list_adapters", lambda: listed)
+
+
+@pytest.mark.parametrize(
+    ("software", "words", "line"),
+    [
+        (False, (), "backend wgpu on .*, the best hardware adapter; --backend cpu runs"),
+        (True, (), "backend cpu .torch.: the only adapter, .* software .*; .* --backend wgpu"),
+        (True, ("--adapter", "Vulkan"), "backend wgpu on .*, a software adapter.; --backend cpu"),
+        (True, ("--backend", "wgpu"), "backend wgpu on .*, a software adapter.; --backend cpu"),
+        (True, ("--max-vram", "1GB"), "backend wgpu .*, because an option is only for GPUs"),
+    ],
+)
+def test_auto_takes_a_hardware_adapter_else_torch_unless_an_adapter_is_asked_for(
+    made_package, monkeypatch, software, words, line
+):
+    adapters_are(monkeypatch, software=software)
+    done = rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1", *words)
+    assert done.code == 0
+    assert re.search(line, done.err), done.err
+
+
+@pytest.mark.usefixtures("hidden")
+def test_auto_without_torch_takes_a_software_adapter_and_says_what_is_faster(
+    made_package, monkeypatch
+):
+    adapters_are(monkeypatch, software=True)
+    done = rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1")
+    assert done.code == 0
+    assert "because there is neither a GPU nor torch" in done.err
+    assert done.err.strip().endswith("pip install 'rdrr[torch]'")
 
 
 @pytest.mark.usefixtures("hidden")
