@@ -15,6 +15,7 @@ import fsspec
 import pytest
 from rdrr_device.adapters import NO_ADAPTER_HINT, list_adapters
 from rdrr_format.errors import DeviceError
+from rdrr_format.extras import install_hint
 from support.commands import EXAMPLE, Done, rdrr
 
 
@@ -43,7 +44,7 @@ def refused(done: Done) -> str:
 )
 def test_generation_names_the_extra(made_package, words, extra):
     done = rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1", *words)
-    assert refused(done).endswith(f"pip install 'rdrr[{extra}]'")
+    assert refused(done).endswith(install_hint(extra))
 
 
 @pytest.mark.usefixtures("hidden")
@@ -53,7 +54,7 @@ def test_generation_names_the_extra(made_package, words, extra):
 )
 def test_conversion_names_the_extra_and_leaves_nothing(tmp_path, words, extra):
     done = rdrr("convert", EXAMPLE, tmp_path / "out", "--quiet", *words)
-    assert refused(done).endswith(f"pip install 'rdrr[{extra}]'")
+    assert refused(done).endswith(install_hint(extra))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -63,7 +64,7 @@ def test_a_pytorch_checkpoint_names_the_extra(checkpoint, tmp_path):
     (checkpoint / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
     line = refused(rdrr("convert", checkpoint, tmp_path / "out", "--quiet"))
     assert "pytorch_model.bin: reading a PyTorch checkpoint needs the package torch" in line
-    assert line.endswith("pip install 'rdrr[torch]'")
+    assert line.endswith(install_hint("torch"))
 
 
 @pytest.mark.usefixtures("hidden")
@@ -71,7 +72,7 @@ def test_an_importance_matrix_names_the_extra(made_package, tmp_path):
     text = tmp_path / "text"
     text.write_text("And it came to pass")
     done = rdrr("imatrix", made_package, "--text", text, "--out", tmp_path / "out.gguf")
-    assert refused(done).endswith("pip install 'rdrr[torch]'")
+    assert refused(done).endswith(install_hint("torch"))
 
 
 def without_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +88,7 @@ def test_without_an_adapter_both_ways_out_are_named(made_package, monkeypatch):
     line = refused(rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1"))
     assert "no WebGPU adapter on this machine, and the CPU backend needs the package torch" in line
     assert "install a Vulkan driver" in line
-    assert line.endswith("pip install 'rdrr[torch]'")
+    assert line.endswith(install_hint("torch"))
 
 
 def test_without_an_adapter_but_with_torch_the_cpu_generates(made_package: Path, monkeypatch):
@@ -129,7 +130,7 @@ def test_auto_without_torch_takes_a_software_adapter_and_says_what_is_faster(
     done = rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1")
     assert done.code == 0
     assert "because there is neither a GPU nor torch" in done.err
-    assert done.err.strip().endswith("pip install 'rdrr[torch]'")
+    assert done.err.strip().endswith(install_hint("torch"))
 
 
 @pytest.mark.usefixtures("hidden")
