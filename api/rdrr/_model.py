@@ -20,6 +20,7 @@ from rdrr._arguments import prompts as read_prompts
 from rdrr._async_generation import AsyncGeneration, TaskQueue
 from rdrr._backends import OpenedBackend
 from rdrr._decoding import DraftModels
+from rdrr._generate_keywords import MAX_TOKENS, ChatKeywords, GenerateKeywords
 from rdrr._generation import Completion, Generation
 from rdrr._load_options import LoadOptions
 from rdrr._response_format import read_response_format
@@ -218,7 +219,7 @@ class Model(ScoringModel):
         tools: Sequence[Mapping[str, Any]] | None = None,
         template: str | Path | None = None,
         variables: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[GenerateKeywords],
     ) -> Generation:
         """Answer messages, from which the chat template makes the prompt.
 
@@ -241,7 +242,9 @@ class Model(ScoringModel):
         options["stop_ids"] = [*token_ids(options.get("stop_ids", ()), "`stop_ids`"), *stops]
         return self.generate(self._codec.encode_as_is(text), **options)
 
-    def agenerate(self, prompt: str | Sequence[int], **options: Any) -> AsyncGeneration:
+    def agenerate(
+        self, prompt: str | Sequence[int], **options: Unpack[GenerateKeywords]
+    ) -> AsyncGeneration:
         """Continue a prompt without blocking the event loop of asyncio.
 
             async for piece in model.agenerate("Once upon a time", max_tokens=64):
@@ -260,7 +263,9 @@ class Model(ScoringModel):
         """
         return AsyncGeneration(self.generate(prompt, **options), self._task_queue())
 
-    def achat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> AsyncGeneration:
+    def achat(
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatKeywords]
+    ) -> AsyncGeneration:
         """Answer messages without blocking the event loop of asyncio.
 
         Args:
@@ -309,4 +314,4 @@ class Model(ScoringModel):
 
 
 def _sampling(given: SamplingParams | None, keywords: Mapping[str, Any]) -> SamplingParams:
-    return fill(SamplingParams, given, keywords, parameter="sampling")
+    return fill(SamplingParams, given, keywords, parameter="sampling", beside=MAX_TOKENS)

@@ -248,7 +248,7 @@ class ConvertKeywords(TypedDict, total=False):
     transpose_weights: bool
     fuse_gate_up: bool
     k_tail: RowTail
-    shard_size: int
+    shard_size: int | str
     align: int
     hash_algorithm: HashAlgorithm
     compress: str | None
