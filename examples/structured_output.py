@@ -1,4 +1,4 @@
-"""Generate JSON that a schema describes; it needs `pip install 'rdrr[grammar]'`.
+"""Generate JSON that a schema describes; it needs `pip install '.[grammar]'` in the clone.
 
 python examples/structured_output.py my-package "The name and the age of the king: "
 """

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from rdrr_manifests.faults import Fault, ValidationReport
+    from rdrr_manifests.models import Manifest
     from rdrr_manifests.package import Package, open_package
     from rdrr_manifests.validation import validate
     from rdrr_runtime.decode.speculative import Speculative
@@ -74,6 +75,7 @@ _HOMES = {
     "Completion": "rdrr._generation",
     "Generation": "rdrr._generation",
     "LoadOptions": "rdrr._load_options",
+    "Manifest": "rdrr_manifests.models",
     "SamplingParams": "rdrr_runtime.sampling.params",
     "Session": "rdrr._session",
     "Model": "rdrr._model",
@@ -108,6 +110,7 @@ __all__ = [
     "Generation",
     "GenerationError",
     "LoadOptions",
+    "Manifest",
     "ManifestError",
     "Model",
     "Package",

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib import import_module
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from rdrr_format.errors import DeviceError, UsageError
-from rdrr_format.extras import import_extra
+from rdrr_format.extras import import_extra, install_hint
 
 from rdrr._configuration import configured_hints
 from rdrr._executor import persistence, tuned_executor
@@ -20,6 +21,7 @@ from rdrr._opening import DeviceOpening
 from rdrr._tuned import read_profile
 
 if TYPE_CHECKING:
+    from rdrr_device.adapters import AdapterInfo
     from rdrr_device.device import Device
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import Backend
@@ -91,7 +93,9 @@ def open_backend(
     context: int,
     opening: DeviceOpening | None = None,
 ) -> OpenedBackend:
-    """Load a package on the backend that `options` names; `auto` means a GPU if there is one.
+    """Load a package on the backend that `options` names.
+
+    `auto` means a hardware adapter, else torch if it is installed, else a software adapter.
 
     Args:
         package: The package to load.
@@ -120,7 +124,7 @@ def open_backend(
     device: Device | None = None
     missing: DeviceError | None = None
     if backend != "cpu":
-        opening = opening or DeviceOpening(adapter)
+        opening = opening or DeviceOpening(options)
         import_module("rdrr_runtime.gpu")  # while the device is opened
         try:
             device = opening.take()
@@ -230,12 +234,25 @@ def _wgpu(
     except BaseException:
         device.close()
         raise
-    kind = ", a software adapter" if device.info.software else ""
-    where = f"{device.info.name} ({device.info.backend}{kind})"
-    reason = f"backend wgpu on {where}; `backend` cpu runs it in torch{stored.remark}"
+    reason = f"backend wgpu on {_described(device.info, options)}{stored.remark}"
     return OpenedBackend(
         model, reason, unhonoured(model.info.decisions), device, options.verify, unchecked
     )
+
+
+def _described(info: AdapterInfo, options: LoadOptions) -> str:
+    """Return the adapter, why it runs the model, and what would run it instead."""
+    where = f"{info.name} ({info.backend}{', a software adapter' if info.software else ''})"
+    if options.backend != "auto" or options.adapter:
+        return f"{where}; `backend` cpu runs it in torch"
+    if not info.software:
+        return f"{where}, the best hardware adapter; `backend` cpu runs it in torch"
+    if find_spec("torch") is None:
+        return (
+            f"{where}, because there is neither a GPU nor torch, which is faster: "
+            + install_hint("torch")
+        )
+    return f"{where}, because an option is only for GPUs; `backend` cpu runs it in torch"
 
 
 def table_policies(package: Package, policy: Policy, place: str) -> tuple[Policy, ...]:
@@ -270,7 +287,7 @@ def _cpu(
     )
     reason = "backend cpu (torch); `backend` wgpu runs it on a GPU"
     if missing is not None:
-        reason = f"backend cpu (torch), because there is {missing.message}; for the wgpu backend "
+        reason = f"backend cpu (torch): {missing.message}; for the wgpu backend "
         reason += missing.hint or "see `rdrr devices`"
     return OpenedBackend(model, reason, unhonoured, None, options.verify, unchecked)
 

@@ -37,8 +37,10 @@ class LoadOptions:
     backend: BackendName = option(
         "auto",
         "Where the model runs. wgpu: on a GPU through WebGPU. cpu: in torch. auto: wgpu if there "
-        "is an adapter, else cpu.",
+        "is a hardware adapter, or if an adapter is named; else cpu if torch is installed; else "
+        "wgpu on a software adapter.",
         choices=BACKENDS,
+        also_known_as=("device", "gpu"),
     )
     adapter: str | None = option(
         None, "Part of the name of the adapter to use; the best adapter by default.", metavar="NAME"
@@ -52,7 +54,10 @@ class LoadOptions:
     )
     strict_hints: bool = option(False, "Treat a kernel hint that is not honoured as an error.")
     kv_dtype: KvDtype = option(
-        "f16", "Data type of the key-value cache on the GPU.", choices=KV_DTYPES
+        "f16",
+        "Data type of the key-value cache on the GPU.",
+        choices=KV_DTYPES,
+        also_known_as=("dtype", "cache_type", "kv_cache_dtype"),
     )
     layer_inputs: TablePlace = option(
         "auto",
@@ -73,6 +78,7 @@ class LoadOptions:
         "Most tokens of prompt and generated text together; by default the context length of the "
         f"model, but at most {DEFAULT_CONTEXT:,}.",
         minimum=1,
+        also_known_as=("n_ctx", "num_ctx", "ctx_size", "max_model_len", "max_length"),
     )
     follow_links: bool = option(False, "Follow links that lead out of the package's folder.")
 
@@ -87,6 +93,7 @@ class LoadOptions:
         "Refuse to load a model that needs more GPU memory than this; no limit by default.",
         in_bytes=True,
         minimum=1,
+        also_known_as=("vram", "max_memory", "gpu_memory_utilization"),
     )
 
     busy_timeout: float | None = option(
@@ -119,5 +126,5 @@ class LoadKeywords(TypedDict, total=False):
     context: int | None
     follow_links: bool
     verify: VerifyMode
-    max_vram: int | None
+    max_vram: int | str | None
     busy_timeout: float | None

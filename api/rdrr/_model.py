@@ -21,6 +21,7 @@ from rdrr._async_generation import AsyncGeneration, TaskQueue
 from rdrr._backends import OpenedBackend
 from rdrr._chat_prompt import ChatPrompt
 from rdrr._decoding import DraftModels
+from rdrr._generate_keywords import MAX_TOKENS, ChatKeywords, GenerateKeywords
 from rdrr._generation import Completion, Generation
 from rdrr._load_options import LoadOptions
 from rdrr._response_format import read_response_format
@@ -225,7 +226,7 @@ class Model(ScoringModel):
         template: str | Path | None = None,
         variables: Mapping[str, Any] | None = None,
         control_tokens: bool = False,
-        **options: Any,
+        **options: Unpack[GenerateKeywords],
     ) -> Generation:
         """Answer messages, from which the chat template makes the prompt.
 
@@ -258,7 +259,9 @@ class Model(ScoringModel):
         options["stop_ids"] = [*token_ids(options.get("stop_ids", ()), "`stop_ids`"), *stops]
         return self.generate(ids, **options)
 
-    def agenerate(self, prompt: str | Sequence[int], **options: Any) -> AsyncGeneration:
+    def agenerate(
+        self, prompt: str | Sequence[int], **options: Unpack[GenerateKeywords]
+    ) -> AsyncGeneration:
         """Continue a prompt without blocking the event loop of asyncio.
 
             async for piece in model.agenerate("Once upon a time", max_tokens=64):
@@ -277,7 +280,9 @@ class Model(ScoringModel):
         """
         return AsyncGeneration(self.generate(prompt, **options), self._task_queue())
 
-    def achat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> AsyncGeneration:
+    def achat(
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatKeywords]
+    ) -> AsyncGeneration:
         """Answer messages without blocking the event loop of asyncio.
 
         Args:
@@ -326,4 +331,4 @@ class Model(ScoringModel):
 
 
 def _sampling(given: SamplingParams | None, keywords: Mapping[str, Any]) -> SamplingParams:
-    return fill(SamplingParams, given, keywords, parameter="sampling")
+    return fill(SamplingParams, given, keywords, parameter="sampling", beside=MAX_TOKENS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,20 +21,21 @@ class DeviceOpening:
     """A device that is being opened.
 
     Args:
-        adapter: Part of an adapter's name, backend or driver; None for the best adapter.
+        options: Backend and adapter.
     """
 
-    def __init__(self, adapter: str | None) -> None:
+    def __init__(self, options: LoadOptions) -> None:
         self._is_taken = False
         pool = ThreadPoolExecutor(1, "open device")
-        self._opened: Future[Device] = pool.submit(_open, adapter)
+        self._opened: Future[Device] = pool.submit(_open, options)
         pool.shutdown(wait=False)
 
     def take(self) -> Device:
         """Wait for the device and return it; from then on the caller closes it.
 
         Raises:
-            DeviceError: There is no adapter, none matches, or the adapter does not open a device.
+            DeviceError: There is no adapter, none matches, or the adapter does not open a device;
+                or the CPU runs the model faster than the only adapter.
         """
         self._is_taken = True
         return self._opened.result()
@@ -54,14 +56,28 @@ def opening_device(options: LoadOptions) -> Iterator[DeviceOpening | None]:
     if options.backend == "cpu":
         yield None
         return
-    opening = DeviceOpening(options.adapter)
+    opening = DeviceOpening(options)
     try:
         yield opening
     finally:
         opening.close()
 
 
-def _open(adapter: str | None) -> Device:
+def _open(options: LoadOptions) -> Device:
     from rdrr_device.device import open_device
 
-    return open_device(adapter)
+    return open_device(options.adapter, hardware_only=_may_fall_back(options))
+
+
+def _may_fall_back(options: LoadOptions) -> bool:
+    """Return whether the CPU backend may take the place of a software adapter.
+
+    Who names an adapter, or sets an option that only GPUs have, gets the adapter.
+    """
+    asks_for_gpu = options.adapter or options.max_vram is not None
+    return (
+        options.backend == "auto"
+        and not asks_for_gpu
+        and options.executor != "persistent"
+        and find_spec("torch") is not None
+    )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rdrr._report_view import Cell, ReportView, block_error
 from rdrr._units import format_size
+from rdrr._usual_errors import usual_error
 
 WIDTH = 960
 """Width of a figure in SVG units; figures shrink with the page."""
@@ -99,7 +100,7 @@ def render(report: ReportView) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"size": format_size, "percent": percent}
+    environment.filters |= {"size": format_size, "percent": percent, "usual": usual_error}
     template = files("rdrr").joinpath("templates", "report.html").read_text(encoding="utf-8")
     kinds = {total.dtype: index % _COLOURS for index, total in enumerate(report.types)}
     return environment.from_string(template).render(

@@ -1,35 +1,6 @@
-"""Sizes in bytes as text: read what people write, and format sizes for people."""
+"""Sizes in bytes as text for people; `rdrr_format.options` reads what people write."""
 
 from __future__ import annotations
-
-import re
-
-from rdrr_format.errors import UsageError
-
-_FACTORS = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-}
-
-
-def parse_size(text: str) -> int:
-    """Return the number of bytes that a text like `64MiB`, `1.5 GB` or `4096` stands for.
-
-    Raises:
-        UsageError: The text is not a positive size.
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
-    factor = _FACTORS.get(match[2]) if match else None
-    size = int(float(match[1]) * factor) if match and factor else 0
-    if size < 1:
-        raise UsageError("not a size", expected="a size like 64MiB, 1GB or 4096", found=text)
-    return size
 
 
 def format_size(size: float) -> str:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from rdrr_format.errors import UsageError
+from rdrr_format.extras import install_hint
 from rdrr_format.options import shown
 
 import rdrr
@@ -38,7 +39,7 @@ try:
     from tqdm import tqdm
 except ImportError as error:
     raise ImportError(
-        "rdrr.lm_eval needs lm-evaluation-harness: pip install 'rdrr[lm-eval]'"
+        f"rdrr.lm_eval needs lm-evaluation-harness: {install_hint('lm-eval')}"
     ) from error
 
 MAX_NEW_TOKENS = 256

@@ -87,8 +87,11 @@ def convert(
         DeviceError: The device does not exist, or it fails.
         SourceError: The checkpoint cannot be read.
         ConversionError: The checkpoint cannot be converted with these options.
-        StoreError: The destination exists, cannot be written, or holds an unfinished conversion
-            of another source or with other options.
+        StoreError: The destination exists, cannot be written, or, with `resume`, holds an
+            unfinished conversion of another source or with other options.
+
+    Finished shards of a conversion that is interrupted, also by an exception of `progress`, are
+    kept, and the same call continues with them; a note of the exception says where they are.
     """
     chosen = fill(ConvertOptions, options, keywords, parameter="options")
     check_options(chosen)

@@ -210,8 +210,9 @@ class ConvertOptions(PackageOptions):
     overwrite: bool = option(False, "Replace an existing package once the new one is complete.")
     resume: bool = option(
         False,
-        "Continue an interrupted conversion to the same destination, and reuse its finished shards "
-        "whose hashes still match.",
+        "Refuse to start again if an interrupted conversion to the same destination had other "
+        "options, and keep finished shards when the disk is full too. Without it, the same options "
+        "continue, and others start again.",
     )
     workers: int | None = option(
         None,
@@ -247,7 +248,7 @@ class ConvertKeywords(TypedDict, total=False):
     transpose_weights: bool
     fuse_gate_up: bool
     k_tail: RowTail
-    shard_size: int
+    shard_size: int | str
     align: int
     hash_algorithm: HashAlgorithm
     compress: str | None

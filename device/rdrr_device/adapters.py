@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,8 +61,26 @@ def list_adapters() -> list[AdapterInfo]:
             hint="use the CPU: `backend` cpu, or `device` cpu for a conversion",
         ) from None
     parse_types_of_wgpu()
-    adapters = [_describe(adapter) for adapter in wgpu.gpu.enumerate_adapters_sync()]
+    with _runtime_folder():
+        adapters = [_describe(adapter) for adapter in wgpu.gpu.enumerate_adapters_sync()]
     return sorted(adapters, key=_preference)
+
+
+@contextmanager
+def _runtime_folder() -> Iterator[None]:
+    """Set XDG_RUNTIME_DIR for a block, as a desktop session does.
+
+    Without it Mesa's drivers complain on stderr, once for each adapter.
+    """
+    name = "XDG_RUNTIME_DIR"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = tempfile.gettempdir()
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
 
 
 def find_adapter(adapters: Sequence[AdapterInfo], name: str) -> AdapterInfo | None:

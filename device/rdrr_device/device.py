@@ -310,6 +310,7 @@ def open_device(
     *,
     without: frozenset[str] = frozenset(),
     limits: Mapping[str, int] | None = None,
+    hardware_only: bool = False,
 ) -> Device:
     """Open a device on the best adapter, or on one whose name contains `adapter`.
 
@@ -318,11 +319,17 @@ def open_device(
         without: Features that stay disabled even if supported, so that tests reach generic paths.
         limits: Limits to request instead of the adapter's own, by name with dashes, so that tests
             can imitate a less capable adapter.
+        hardware_only: Refuse a software adapter.
 
     Raises:
         DeviceError: There is no adapter, none matches, or the adapter does not open a device.
     """
     info = choose_adapter(list_adapters(), adapter)
+    if hardware_only and info.software:
+        raise DeviceError(
+            f"the only adapter, {info.name}, is a software one, which is slower",
+            hint="name it: `backend` wgpu",
+        )
     return open_adapter(info, without=without, limits=limits)
 
 

@@ -85,10 +85,15 @@ def manifest_page() -> Iterator[str]:
 def _fields(part: dict[str, Any]) -> Iterator[str]:
     required = part.get("required", ())
     rows = (
-        (f"`{name}`", _type(field), "required" if name in required else _default(field))
+        (
+            f"`{name}`",
+            _type(field),
+            "required" if name in required else _default(field),
+            field["description"],
+        )
         for name, field in part.get("properties", {}).items()
     )
-    yield from _table(("field", "type", "default"), rows)
+    yield from _table(("field", "type", "default", "meaning"), rows)
 
 
 def _type(field: dict[str, Any]) -> str:
@@ -139,8 +144,8 @@ def python_page() -> Iterator[str]:
 
 def _members(kind: type) -> str:
     """Return the option of `autoclass` for the members, with those of a base class of rdrr."""
-    is_ours = kind.__mro__[1].__module__.startswith("rdrr._")
-    return ":members:\n" + ("   :inherited-members:\n" if is_ours else "")
+    is_ours = kind.__mro__[1].__module__.startswith(("rdrr._", "rdrr_manifests."))
+    return ":members:\n" + ("   :inherited-members: BaseModel\n" if is_ours else "")
 
 
 def _paragraphs(text: str) -> str:

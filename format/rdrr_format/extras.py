@@ -2,20 +2,38 @@
 
 `pip install rdrr` brings what converts safetensors and GGUF checkpoints, validates packages and
 runs them on WebGPU. Everything else is an extra of `pyproject.toml`, and code that needs one asks
-here before it imports it, so that a user reads one line and never a traceback.
+here before it imports it, so that a user reads one line and never a traceback. The line installs
+the packages of the extra: that works wherever rdrr was installed from, a clone and a wheel too.
 """
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 from rdrr_format.errors import UsageError
 
+EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "torch": ("torch>=2.6",),
+        "remote": ("fsspec[http]", "s3fs", "gcsfs"),
+        "http": ("fsspec[http]",),
+        "s3": ("s3fs",),
+        "gs": ("gcsfs",),
+        "ray": ("ray>=2.40",),
+        "grammar": ("llguidance>=1.9,<2",),
+        "lm-eval": ("lm-eval>=0.4.10",),
+    }
+)
+"""The packages of each extra, as `pyproject.toml` states them; a clone has no metadata to ask."""
+
 
 def install_hint(extra: str) -> str:
-    """Return the command that installs an extra."""
-    return f"pip install 'rdrr[{extra}]'"
+    """Return the command that installs the packages of an extra."""
+    return "pip install " + shlex.join(EXTRAS[extra])
 
 
 def import_extra(module: str, extra: str, purpose: str, *, where: object = None) -> Any:

@@ -18,7 +18,8 @@ This module imports nothing heavy, because every command line is built from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
@@ -53,6 +54,7 @@ class Option:
         in_bytes: Whether the value is a size, which users write with a unit.
         read_words: Function that turns the values of a repeatable flag into the option's value.
         python_only: Whether the option exists in Python only, without a flag.
+        also_known_as: Names of the option in other programs, for suggestions.
     """
 
     name: str = ""
@@ -68,6 +70,7 @@ class Option:
     in_bytes: bool = False
     read_words: Callable[[Sequence[str]], Any] | None = None
     python_only: bool = False
+    also_known_as: tuple[str, ...] = ()
 
 
 def option(default: T, help: str, *, flag: str = "", **details: Any) -> T:
@@ -110,7 +113,8 @@ def documented(kind: type[T]) -> type[T]:
 def check_fields(options: object) -> None:
     """Check every value of an option object against the type and limits of its field.
 
-    A choice may be given in any case; the field then holds it as the field's choices spell it.
+    A choice may be given in any case; the field then holds it as the field's choices spell it. A
+    size may be given with a unit, as text; the field then holds the bytes.
 
     Raises:
         UsageError: A field does not allow its value.
@@ -140,10 +144,42 @@ def check_fields(options: object) -> None:
 
 
 def _respelled(declared: Option, value: Any) -> Any:
-    """Return a choice in the case that the option's table has, and any other value as it is."""
+    """Return a choice in the case of its table, a size in bytes, and others as they are."""
+    if declared.in_bytes and isinstance(value, str):
+        return parse_size(value, f"`{declared.name}` is not a size")
     if not (declared.choices and isinstance(value, str)):
         return value
     return next((choice for choice in declared.choices if choice.lower() == value.lower()), value)
+
+
+_FACTORS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+}
+
+
+def parse_size(text: str, message: str = "not a size") -> int:
+    """Return the number of bytes that a text like `64MiB`, `1.5 GB` or `4096` stands for.
+
+    Args:
+        text: The text.
+        message: What an error says.
+
+    Raises:
+        UsageError: The text is not a positive size.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    factor = _FACTORS.get(match[2]) if match else None
+    size = int(float(match[1]) * factor) if match and factor else 0
+    if size < 1:
+        raise UsageError(message, expected="a size like 64MiB, 1GB or 4096", found=text)
+    return size
 
 
 def check_count(name: str, value: Any, *, minimum: int = 1, maximum: int = MAX_COUNT) -> None:
@@ -217,7 +253,38 @@ def _out_of_range(declared: Option, expected: str | None, value: object) -> Usag
     return UsageError(f"`{declared.name}` is out of range", expected=expected, found=value)
 
 
-def fill(kind: type[T], given: T | None, keywords: Mapping[str, Any], *, parameter: str) -> T:
+def nearest(name: str, names: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
+    """Return the known name that an unknown one probably means; empty if none is near.
+
+    Args:
+        name: What was given.
+        names: The known names.
+        synonyms: Known names by names that other programs use.
+    """
+    known = {_bare(entry): entry for entry in names}
+    meant = {_bare(other): entry for other, entry in (synonyms or {}).items()} | known
+    near = get_close_matches(_bare(name), meant, n=1)
+    return meant[near[0]] if near else ""
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def suggestion(name: str, names: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
+    """Return "did you mean ...?" for an unknown name; empty if no name is near."""
+    near = nearest(name, names, synonyms)
+    return f"did you mean {near}?" if near else ""
+
+
+def fill(
+    kind: type[T],
+    given: T | None,
+    keywords: Mapping[str, Any],
+    *,
+    parameter: str,
+    beside: Mapping[str, Sequence[str]] | None = None,
+) -> T:
     """Return the option object that a caller passed, or make one from the caller's keywords.
 
     Args:
@@ -225,6 +292,8 @@ def fill(kind: type[T], given: T | None, keywords: Mapping[str, Any], *, paramet
         given: The object, if the caller passed one.
         keywords: Values by field name, if the caller passed those; None stands for the default.
         parameter: Name of the parameter for the object, for error messages.
+        beside: Keywords of the function that are not fields, each with its names in other programs,
+            for suggestions.
 
     Raises:
         UsageError: Both were passed, a keyword is not a field, or a value is not allowed.
@@ -232,12 +301,14 @@ def fill(kind: type[T], given: T | None, keywords: Mapping[str, Any], *, paramet
     names = [entry.name for entry in fields(kind)]  # type: ignore[arg-type]
     for name in keywords:
         if name not in names:
-            close = get_close_matches(name, names, n=1)
+            also = {entry: declared.also_known_as for entry, declared in options_of(kind).items()}
+            also |= beside or {}
+            synonyms = {other: entry for entry, others in also.items() for other in others}
             raise UsageError(
                 f"{kind.__name__} has no option of this name",
                 expected=", ".join(names),
                 found=name,
-                hint=f"did you mean {close[0]}?" if close else None,
+                hint=suggestion(name, (*names, *also), synonyms) or None,
             )
     stated = {name: value for name, value in keywords.items() if value is not None}
     if given is None:

@@ -189,7 +189,7 @@ def test_without_the_harness_the_extra_is_named_and_rdrr_does_not_need_it():
         "except ImportError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'rdrr[lm-eval]'" in done.stdout
+    assert "pip install 'lm-eval>=0.4.10'" in done.stdout
 
 
 def test_a_package_that_names_no_first_or_last_token_is_refused_where_one_is_needed(

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from rdrr._units import format_size, parse_size
+from rdrr._units import format_size
 from rdrr_format.errors import UsageError
+from rdrr_format.options import parse_size
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_short_options_are_the_long_ones(made_package):
 
 
 def test_verbose_says_what_was_decided_and_how_long_it_took(made_package):
-    words = ("generate", made_package, "-p", "And it", "-n", 1)
+    words = ("generate", made_package, "-p", "And it", "-n", 1, "--backend", "wgpu")
     plain, verbose, twice = (rdrr(*words, *more) for more in ((), ("-v",), ("-vv",)))
     assert plain.out == verbose.out == twice.out
     assert plain.err in verbose.err

@@ -120,6 +120,20 @@ def test_an_unknown_sampling_parameter_is_wrong_usage_wherever_it_is_given(model
             way(PROMPT, temprature=1.0)
 
 
+def test_keywords_of_other_programs_are_guessed(model, made_package, tmp_path):
+    (tmp_path / "template").write_text("{{ 1 }}")
+    with pytest.raises(UsageError, match="did you mean max_tokens"):
+        model.generate(PROMPT, max_token=4)
+    with pytest.raises(UsageError, match="did you mean max_tokens"):
+        model.chat(
+            [{"role": "user", "content": PROMPT}], template=tmp_path / "template", max_new_tokens=4
+        )
+    with pytest.raises(UsageError, match="did you mean backend"):
+        rdrr.load(made_package, device="cuda")
+    with pytest.raises(UsageError, match="did you mean context"):
+        rdrr.load(made_package, n_ctx=64)
+
+
 def test_sampling_values_are_never_given_by_position():
     with pytest.raises(TypeError):
         SamplingParams(0.9)

@@ -61,6 +61,28 @@ def test_other_options_are_one_clear_error_and_the_right_ones_still_work(killed,
     assert {path.name: path.read_bytes() for path in killed.iterdir()} == whole
 
 
+def test_ctrl_c_says_what_is_kept_and_the_same_command_continues(tmp_path, whole, monkeypatch):
+    from rdrr_converter import progress
+
+    def stop(self, name, amount):
+        advance(self, name, amount)
+        if self._stage == "write" and self._done > self._total // 2:
+            raise KeyboardInterrupt
+
+    advance = progress.Progress.advance
+    words = ("convert", EXAMPLE, tmp_path / "out", *WORDS)
+    with monkeypatch.context() as patch:
+        patch.setattr(progress.Progress, "advance", stop)
+        stopped = rdrr(*words)
+    assert stopped.code == 130
+    (line,) = stopped.err.splitlines()
+    assert line.startswith("stopped; ")
+    assert f"shards are kept in {tmp_path / '.out.partial'}" in line
+    done = rdrr(*words)
+    assert "shards were reused" in done.err
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == whole
+
+
 def test_object_stores_are_refused():
     done = rdrr("convert", EXAMPLE, "memory://place/out", "--resume")
     assert done.code == 2

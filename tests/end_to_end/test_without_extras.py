@@ -6,13 +6,16 @@ commands that need no extra in an environment that has none.
 
 from __future__ import annotations
 
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
 import pytest
-from rdrr_device.adapters import NO_ADAPTER_HINT
+from rdrr_device.adapters import NO_ADAPTER_HINT, list_adapters
 from rdrr_format.errors import DeviceError
+from rdrr_format.extras import install_hint
 from support.commands import EXAMPLE, Done, rdrr
 
 
@@ -41,7 +44,7 @@ def refused(done: Done) -> str:
 )
 def test_generation_names_the_extra(made_package, words, extra):
     done = rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1", *words)
-    assert refused(done).endswith(f"pip install 'rdrr[{extra}]'")
+    assert refused(done).endswith(install_hint(extra))
 
 
 @pytest.mark.usefixtures("hidden")
@@ -51,7 +54,7 @@ def test_generation_names_the_extra(made_package, words, extra):
 )
 def test_conversion_names_the_extra_and_leaves_nothing(tmp_path, words, extra):
     done = rdrr("convert", EXAMPLE, tmp_path / "out", "--quiet", *words)
-    assert refused(done).endswith(f"pip install 'rdrr[{extra}]'")
+    assert refused(done).endswith(install_hint(extra))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -61,7 +64,7 @@ def test_a_pytorch_checkpoint_names_the_extra(checkpoint, tmp_path):
     (checkpoint / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
     line = refused(rdrr("convert", checkpoint, tmp_path / "out", "--quiet"))
     assert "pytorch_model.bin: reading a PyTorch checkpoint needs the package torch" in line
-    assert line.endswith("pip install 'rdrr[torch]'")
+    assert line.endswith(install_hint("torch"))
 
 
 @pytest.mark.usefixtures("hidden")
@@ -69,11 +72,11 @@ def test_an_importance_matrix_names_the_extra(made_package, tmp_path):
     text = tmp_path / "text"
     text.write_text("And it came to pass")
     done = rdrr("imatrix", made_package, "--text", text, "--out", tmp_path / "out.gguf")
-    assert refused(done).endswith("pip install 'rdrr[torch]'")
+    assert refused(done).endswith(install_hint("torch"))
 
 
 def without_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: str | None = None) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise DeviceError("no WebGPU adapter on this machine", hint=NO_ADAPTER_HINT)
 
     monkeypatch.setattr("rdrr_device.device.open_device", refuse)
@@ -85,14 +88,49 @@ def test_without_an_adapter_both_ways_out_are_named(made_package, monkeypatch):
     line = refused(rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1"))
     assert "no WebGPU adapter on this machine, and the CPU backend needs the package torch" in line
     assert "install a Vulkan driver" in line
-    assert line.endswith("pip install 'rdrr[torch]'")
+    assert line.endswith(install_hint("torch"))
 
 
 def test_without_an_adapter_but_with_torch_the_cpu_generates(made_package: Path, monkeypatch):
     without_adapter(monkeypatch)
     done = rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1")
     assert done.code == 0
-    assert "backend cpu (torch), because there is no WebGPU adapter" in done.err
+    assert "backend cpu (torch): no WebGPU adapter on this machine; for the wgpu" in done.err
+
+
+def adapters_are(monkeypatch: pytest.MonkeyPatch, *, software: bool) -> None:
+    listed = [replace(info, software=software) for info in list_adapters()]
+    monkeypatch.setattr("rdrr_device.device.list_adapters", lambda: listed)
+
+
+@pytest.mark.parametrize(
+    ("software", "words", "line"),
+    [
+        (False, (), "backend wgpu on .*, the best hardware adapter; --backend cpu runs"),
+        (True, (), "backend cpu .torch.: the only adapter, .* software .*; .* --backend wgpu"),
+        (True, ("--adapter", "Vulkan"), "backend wgpu on .*, a software adapter.; --backend cpu"),
+        (True, ("--backend", "wgpu"), "backend wgpu on .*, a software adapter.; --backend cpu"),
+        (True, ("--max-vram", "1GB"), "backend wgpu .*, because an option is only for GPUs"),
+    ],
+)
+def test_auto_takes_a_hardware_adapter_else_torch_unless_an_adapter_is_asked_for(
+    made_package, monkeypatch, software, words, line
+):
+    adapters_are(monkeypatch, software=software)
+    done = rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1", *words)
+    assert done.code == 0
+    assert re.search(line, done.err), done.err
+
+
+@pytest.mark.usefixtures("hidden")
+def test_auto_without_torch_takes_a_software_adapter_and_says_what_is_faster(
+    made_package, monkeypatch
+):
+    adapters_are(monkeypatch, software=True)
+    done = rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1")
+    assert done.code == 0
+    assert "because there is neither a GPU nor torch" in done.err
+    assert done.err.strip().endswith(install_hint("torch"))
 
 
 @pytest.mark.usefixtures("hidden")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from rdrr_format.errors import StoreError, UsageError
-from rdrr_format.extras import import_extra
+from rdrr_format.extras import EXTRAS, import_extra, install_hint
 from rdrr_format.remote_stores import FsspecStore
+
+ROOT = Path(__file__).parents[2]
+MEMBERS = ("torch", "remote", "ray", "grammar", "lm-eval")
 
 
 def test_a_package_that_is_installed_is_returned():
@@ -20,7 +24,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it():
     with pytest.raises(UsageError) as raised:
         import_extra("no_such_package", "torch", "the CPU backend", where="file.bin")
     assert raised.value.line() == (
-        "file.bin: the CPU backend needs the package no_such_package; pip install 'rdrr[torch]'"
+        "file.bin: the CPU backend needs the package no_such_package; pip install 'torch>=2.6'"
     )
 
 
@@ -44,4 +48,11 @@ def test_a_store_whose_client_is_missing_names_its_extra(monkeypatch, url, packa
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(StoreError) as raised:
         FsspecStore(url)
-    assert raised.value.hint == f"pip install 'rdrr[{extra}]'"
+    assert raised.value.hint == f"pip install {package}" == install_hint(extra)
+
+
+def test_the_packages_of_each_extra_are_those_of_the_project_file():
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {name: tuple(packages) for name, packages in stated["optional-dependencies"].items()}
+    assert extras.pop("all") == (f"rdrr[{','.join(name for name in MEMBERS)}]",)
+    assert extras == EXTRAS

@@ -90,3 +90,34 @@ def test_pairs_are_parsed_and_malformed_or_repeated_ones_are_usage_errors():
         split_pairs(["a"], "pair")
     with pytest.raises(UsageError, match="pair given twice"):
         split_pairs(["a=1", "a=2"], "pair")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PotOptions:
+    size: int | None = option(None, "Size.", in_bytes=True, minimum=10, also_known_as=("volume",))
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def test_a_size_may_be_text_with_a_unit():
+    assert PotOptions(size="2KiB").size == PotOptions(size=2048).size == 2048
+    with pytest.raises(UsageError, match=r"`size` is not a size.*64MiB.*found many"):
+        PotOptions(size="many")
+    with pytest.raises(UsageError, match="at least 10"):
+        PotOptions(size="7B")
+
+
+@pytest.mark.parametrize(
+    ("keyword", "meant"),
+    [("Size", "size"), ("volum", "size"), ("lids", "lid"), ("cover", "lid")],
+)
+def test_names_of_other_programs_and_other_arguments_are_guessed(keyword, meant):
+    with pytest.raises(UsageError, match=f"did you mean {meant}?"):
+        fill(PotOptions, None, {keyword: 1}, parameter="pot", beside={"lid": ("cover",)})
+
+
+def test_nothing_is_guessed_where_no_name_is_near():
+    with pytest.raises(UsageError) as raised:
+        fill(PotOptions, None, {"temperature": 1}, parameter="pot")
+    assert raised.value.hint is None

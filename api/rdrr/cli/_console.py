@@ -57,6 +57,13 @@ def note(text: str) -> None:
     console(stderr=True).print(Text(text, style="dim"), soft_wrap=True)
 
 
+def note_stopped(error: BaseException) -> None:
+    """Print that Ctrl-C stopped the command, and what notes of the exception say is left."""
+    # A terminal shows ^C at the cursor, which may be in the middle of a line.
+    start = "\nstopped" if sys.stderr.isatty() else "stopped"
+    note("; ".join((start, *getattr(error, "__notes__", ()))))
+
+
 def announce(model: Model, name: str = "") -> None:
     """Print which backend runs a model, which hints are not honoured and what was not checked.
 

@@ -20,9 +20,9 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
-from rdrr_format.options import Option, options_of
+from rdrr_format.options import Option, options_of, parse_size
 
-from rdrr._units import parse_size, spell_size
+from rdrr._units import spell_size
 from rdrr.cli._invocation import READS_LOCATION
 
 F = TypeVar("F", bound=Callable[..., int])

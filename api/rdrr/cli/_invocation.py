@@ -19,7 +19,8 @@ from rdrr_format.errors import RdrrError, StoreError
 from typer.models import OptionInfo
 
 from rdrr._hub_names import hub_location
-from rdrr.cli._console import note
+from rdrr.cli._console import note, note_stopped
+from rdrr.cli._exit_codes import INTERRUPTED
 from rdrr.cli._log import verbose_lines
 from rdrr.cli._wording import flags_of_parameters, reword, typer_info
 
@@ -67,6 +68,9 @@ def as_command(
             from_hub = _read_from_hub(given, locations)
             try:
                 return function(**given)
+            except KeyboardInterrupt as error:
+                note_stopped(error)
+                return INTERRUPTED
             except RdrrError as error:
                 reword(error, {**other_flags(), **flags})
                 _name_both_places(error, from_hub)

@@ -10,7 +10,6 @@ import errno
 import io
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -45,7 +44,7 @@ from rdrr.cli import (
     tune,
     validate,
 )
-from rdrr.cli._console import note, print_error
+from rdrr.cli._console import note_stopped, print_error
 from rdrr.cli._exit_codes import INTERRUPTED
 from rdrr.cli._help import GroupedCommands
 from rdrr.cli._invocation import VerboseFlag, as_command, flags_of_commands
@@ -124,17 +123,13 @@ def run(commands: Sequence[Command], arguments: Sequence[str], *, program: str) 
         return _refused(error, arguments)
     except MemoryError as error:
         return _fail(RdrrError("not enough memory", found=str(error) or None), arguments)
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort) as error:
+        note_stopped(error)
         code = INTERRUPTED
-    if code == INTERRUPTED:  # newer versions of typer return this code instead of raising
-        # A terminal shows ^C at the cursor, which may be in the middle of a line.
-        note("\nstopped" if sys.stderr.isatty() else "stopped")
     return int(code or 0)
 
 
 def _prepare() -> None:
-    # Mesa's drivers complain on stderr, once per adapter, when no desktop session has set this.
-    os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # A character that the terminal's encoding lacks is replaced instead of being an error.

@@ -10,6 +10,7 @@ from rdrr_converter.options import ConvertOptions
 from rdrr_format.errors import UsageError
 
 from rdrr._units import format_size
+from rdrr._usual_errors import usual_error
 from rdrr.cli._console import console, note, print_json, table
 from rdrr.cli._flags import with_flags
 from rdrr.cli._invocation import READS_LOCATION
@@ -103,12 +104,14 @@ def _before(result: ConversionResult) -> str:
 
 
 def _show_totals(out: Console, result: ConversionResult) -> None:
-    columns = ("dtype", "tensors", "size", "bits per weight", "worst error")
+    columns = ("dtype", "tensors", "size", "bits per weight", "worst error", "usual")
     rows = []
     for dtype, (count, size) in result.by_dtype().items():
         group = [tensor for tensor in result.tensors if tensor.dtype == dtype]
         bits = 8 * size / max(1, sum(_weights(tensor) for tensor in group))
-        rows.append((dtype, count, format_size(size), f"{bits:.2f}", _worst(group)))
+        rows.append(
+            (dtype, count, format_size(size), f"{bits:.2f}", _worst(group), usual_error(dtype))
+        )
     out.print(table(columns, rows, right=columns[1:]))
     if result.padding:
         out.print(_plain(f"{result.padding:,} padding weights fill the last blocks of rows", "dim"))

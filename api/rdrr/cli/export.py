@@ -7,8 +7,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rdrr_format.options import parse_size
 
-from rdrr._units import format_size, parse_size
+from rdrr._units import format_size
 from rdrr.cli._console import console, note, print_json, table
 from rdrr.cli._options import FollowLinksFlag, JsonFlag, PackagePath, QuietFlag
 from rdrr.cli._progress import progress_bar

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rdrr._units import format_size
+from rdrr._usual_errors import usual_error
 from rdrr.cli._console import console, note, print_json, table
 from rdrr.cli._options import FollowLinksFlag, JsonFlag, PackagePath
 from rdrr.cli._wording import flags_of_options, in_flags
@@ -68,12 +69,19 @@ def _show(report: ReportView, worst: int) -> None:
     )
     _section(
         out,
-        ("dtype", "tensors", "size", "bits per weight", "worst error"),
+        ("dtype", "tensors", "size", "bits per weight", "worst error", "usual"),
         [
-            (row.dtype, row.tensors, format_size(row.bytes), f"{row.bits:.2f}", _percent(row.worst))
+            (
+                row.dtype,
+                row.tensors,
+                format_size(row.bytes),
+                f"{row.bits:.2f}",
+                _percent(row.worst),
+                usual_error(row.dtype),
+            )
             for row in report.types
         ],
-        right=("tensors", "size", "bits per weight", "worst error"),
+        right=("tensors", "size", "bits per weight", "worst error", "usual"),
     )
     if report.largest_error:
         _section(

@@ -1,9 +1,9 @@
 """A folder that appears under its name only when it is complete.
 
 Everything is written into a hidden staging folder beside it, flushed to disk and renamed. If
-anything fails, the staging folder is removed and whatever had the name before is still there. A
-killed process leaves the staging folder behind; the next conversion to the same name resumes from
-it or removes it.
+anything fails, whatever had the name before is still there. A killed or interrupted conversion
+leaves the staging folder behind if shards are finished; the next conversion to the same name
+resumes from it or starts again. After other errors it is removed.
 
     .NAME.partial/
       lock            locked while a conversion works here
@@ -28,6 +28,7 @@ from rdrr_format.stores import store_errors
 from rdrr_manifests.models import MANIFEST_NAME
 
 from rdrr_converter.engines import WorkerError
+from rdrr_converter.output.journal import count_finished
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -111,14 +112,18 @@ def _is_replaceable(path: Path) -> bool:
 
 
 @contextmanager
-def atomic_folder(destination: Path, *, resume: bool = False) -> Iterator[StagingFolder]:
+def atomic_folder(
+    destination: Path, *, keep: bool = False, resume: bool = False
+) -> Iterator[StagingFolder]:
     """Create a staging folder that becomes `destination` if the block ends without an error.
 
     Args:
         destination: The final path.
-        resume: Keep what an interrupted conversion has left, and keep it again if this one is
-            interrupted or cannot write. Without it, the staging folder starts empty and is
-            removed on every error.
+        keep: Keep what an interrupted conversion has left, and keep finished shards if the block
+            is interrupted, which a note of the exception says. Without it, the staging folder
+            starts empty and is removed on every error.
+        resume: With `keep`: also keep them if the block cannot write, and take back a package
+            that was killed after its last rename.
 
     Raises:
         StoreError: The folder cannot be created, flushed or renamed, or another conversion is
@@ -130,22 +135,34 @@ def atomic_folder(destination: Path, *, resume: bool = False) -> Iterator[Stagin
     with _locked(staging):
         try:
             with store_errors(destination):
-                _recover(staging, resume=resume)
+                _recover(staging, keep=keep, resume=resume)
                 staging.package.mkdir(exist_ok=True)
             yield staging
             with store_errors(destination):
                 _flush(staging.package)
                 _replace(staging)
         except BaseException as error:
-            if not (resume and staging.journal.exists() and _is_resumable_after(error)):
+            shards = count_finished(staging.journal) if keep else 0
+            if not shards or not _is_resumable_after(error, resume=resume):
                 _clear(staging)
+                raise
+            error.add_note(
+                f"{shards} finished shard{'s are' if shards > 1 else ' is'} kept in "
+                f"{staging.root}: the same conversion continues from there, and deleting that "
+                "folder frees the space"
+            )
             raise
         _clear(staging)
 
 
-def _is_resumable_after(error: BaseException) -> bool:
-    """Return whether a retry can succeed, as after a full disk but not after invalid weights."""
-    return isinstance(error, (StoreError, WorkerError)) or not isinstance(error, RdrrError)
+def _is_resumable_after(error: BaseException, *, resume: bool) -> bool:
+    """Return whether a retry can succeed, as after Ctrl-C but not after invalid weights.
+
+    After a full disk or a lost worker, shards occupy space that was not asked for, so they are kept
+    only under `resume`.
+    """
+    retried = (StoreError, WorkerError) if resume else ()
+    return isinstance(error, retried) or not isinstance(error, RdrrError)
 
 
 @contextmanager
@@ -196,12 +213,23 @@ def _release(lock: FileLock, staging: StagingFolder) -> None:
     lock.release()
 
 
-def _recover(staging: StagingFolder, *, resume: bool) -> None:
-    """Undo the renames of a killed conversion, and clear its files unless they are resumed."""
+def clear_package(staging: StagingFolder) -> None:
+    """Remove what an interrupted conversion has left, to start again."""
+    _clear(staging)
+    staging.package.mkdir()
+
+
+def _recover(staging: StagingFolder, *, keep: bool, resume: bool) -> None:
+    """Undo the renames of a killed conversion, and clear its files unless they are kept."""
     _restore_old(staging)
-    if not resume:
+    if not keep:
         _clear(staging)
-    elif staging.journal.exists() and not staging.package.exists() and staging.destination.exists():
+    elif (
+        resume
+        and staging.journal.exists()
+        and not staging.package.exists()
+        and staging.destination.exists()
+    ):
         # It was killed after the last rename. The package is complete, and is verified once more.
         staging.destination.rename(staging.package)
 

@@ -118,6 +118,18 @@ def finished_shards(
         )
 
 
+def is_of_same(path: Path, fingerprint: Fingerprint) -> bool:
+    """Return whether a journal is missing, empty, or of a conversion with this fingerprint."""
+    entries = _complete_entries(path.read_bytes()) if path.exists() else []
+    return not entries or entries[0] == fingerprint
+
+
+def count_finished(path: Path) -> int:
+    """Return the number of finished shards in a journal; 0 if it does not exist."""
+    entries = _complete_entries(path.read_bytes()) if path.exists() else []
+    return max(0, len(entries) - 1)
+
+
 def _in_order(entries: Sequence[Mapping[str, Any]]) -> Iterator[ShardInfo]:
     """Yield the recorded shards up to the first that is missing or unreadable."""
     for index, entry in enumerate(entries):

@@ -13,8 +13,13 @@ from rdrr_format.locations import is_url, local_path
 from rdrr_format.shards import ShardInfo
 from rdrr_format.stores import LocalStore, Store
 
-from rdrr_converter.output.destination import atomic_folder, check_destination, was_interrupted
-from rdrr_converter.output.journal import Fingerprint, Journal, finished_shards
+from rdrr_converter.output.destination import (
+    atomic_folder,
+    check_destination,
+    clear_package,
+    was_interrupted,
+)
+from rdrr_converter.output.journal import Fingerprint, Journal, finished_shards, is_of_same
 from rdrr_converter.output.object_destination import check_url, manifest_last
 
 
@@ -26,7 +31,7 @@ class Target:
         source: The checkpoint, a path or a URL, which is never replaced.
         destination: The folder of the package, a path or a URL.
         overwrite: Whether an existing package may be replaced.
-        resume: Whether to continue an interrupted conversion.
+        resume: Whether to refuse to start again where an interrupted conversion had other options.
     """
 
     source: str | Path
@@ -96,16 +101,18 @@ def open_output(
         algorithm: Hash algorithm of the shards.
 
     Raises:
-        StoreError: The destination cannot be written, or holds an unfinished conversion of
-            another source or with other options.
+        StoreError: The destination cannot be written, or, with `resume`, holds an unfinished
+            conversion of another source or with other options.
     """
     location = target.location
     if not isinstance(location, Path):
         with manifest_last(location) as store:
             yield PackageOutput(store)
         return
-    with atomic_folder(location, resume=target.resume) as staging:
+    with atomic_folder(location, keep=True, resume=target.resume) as staging:
         target.check_folder(location)
+        if not target.resume and not is_of_same(staging.journal, fingerprint):
+            clear_package(staging)
         done = finished_shards(staging.journal, staging.package, fingerprint, threads, algorithm)
         with Journal(staging.journal, staging.package, fingerprint, done) as journal:
             yield PackageOutput(LocalStore(staging.package), done, journal.record)

@@ -32,7 +32,12 @@ Name = Annotated[str, Field(max_length=4096)]
 
 
 class ReportedSource(ManifestModel):
-    """A tensor of the checkpoint, with its name and storage type there."""
+    """A tensor of the checkpoint.
+
+    Attributes:
+        name: Its name there.
+        dtype: Its storage type there.
+    """
 
     name: str
     dtype: str
@@ -56,6 +61,10 @@ class ReportedTensor(ManifestModel):
     """How one tensor was stored.
 
     Attributes:
+        name: Name in the package.
+        role: Function of the tensor in the model.
+        group: Component that the tensor belongs to.
+        layout: `row`, `column` or `flat`.
         sources: The checkpoint's tensors that it consists of, in order along N.
         shape: Logical shape.
         dtype: Storage type, as spelled in the manifest.
@@ -86,6 +95,9 @@ class ReportedTotal(ManifestModel):
     """The sums over all tensors of one storage type.
 
     Attributes:
+        tensors: Number of tensors.
+        weights: Number of weights, without padding.
+        bytes: Stored bytes.
         relative_rmse: The largest of the tensors' relative errors.
     """
 
@@ -99,6 +111,8 @@ class ConversionReport(ManifestModel):
     """The whole report.
 
     Attributes:
+        version: Version of the report's form.
+        model_id: Name of the package.
         architecture: Name of the architecture file that the conversion used.
         source_format: Format of the checkpoint.
         tool: Name and version of the program that wrote the package.

@@ -46,7 +46,11 @@ class KernelHints(ManifestModel):
 
 
 class Optimizations(ManifestModel):
-    """`optimizations`: the block that contains the kernel hints."""
+    """`optimizations`: the block that contains the kernel hints.
+
+    Attributes:
+        kernel_hints: Recommendations on how the package should be run.
+    """
 
     kernel_hints: KernelHints = KernelHints()
 

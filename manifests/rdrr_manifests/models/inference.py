@@ -110,6 +110,8 @@ class FeedForward(Block):
     """Feed-forward of a layer: down(activation(gate(x)) * up(x)), or down(activation(up(x))).
 
     Attributes:
+        activation: Name of the activation, such as `silu`, `gelu` or `relu2`.
+        gated_activation: Whether there is a gate, whose activation multiplies the up projection.
         branch_mode: `dense_plus_moe` if layers have a dense feed-forward beside their experts.
         use_double_wide_mlp: Whether layers that read the keys of an earlier layer have twice the
             `intermediateSize` of `architecture`.
@@ -150,6 +152,24 @@ class Rope(Block):
             have a factor of their own, or rotate the whole head.
         rope_local_frequency_base_dim: The same for sliding-window layers.
         rope_scaling_type: None, `linear`, `llama3`, `yarn` or `longrope`.
+        rope_local_partial_rotary_factor: `partial_rotary_factor` of sliding-window layers; None for
+            the whole head.
+        rope_scaling_factor: Factor by which the scaling extends the context.
+        rope_local_scaling_type: `rope_scaling_type` of sliding-window layers.
+        rope_local_scaling_factor: `rope_scaling_factor` of sliding-window layers.
+        yarn_beta_fast: Rotations within the original context from which yarn leaves a frequency as
+            it is.
+        yarn_beta_slow: Rotations within the original context up to which yarn divides a frequency
+            by the factor.
+        yarn_original_max_pos: Context length before yarn.
+        rope_local_yarn_beta_fast: `yarn_beta_fast` of sliding-window layers.
+        rope_local_yarn_beta_slow: `yarn_beta_slow` of sliding-window layers.
+        rope_local_yarn_original_max_pos: `yarn_original_max_pos` of sliding-window layers.
+        longrope_short_factor: Divisor of each frequency for contexts up to the original length.
+        longrope_long_factor: Divisor of each frequency for longer contexts.
+        longrope_original_max_pos: Context length before longrope.
+        mrope_interleaved: Whether the pairs of `mrope_section` alternate instead of following one
+            after the other; without effect on text.
         mrope_section: Pairs of each head that are rotated by the time, height and width of a part
             of an image. For text all three are the position of the token, so the field has no
             effect on text.
@@ -212,6 +232,7 @@ class Output(Block):
             `embedding_scale` if that is given.
         embedding_scale: Factor on the embeddings; None for the one of `scale_embeddings`.
         logit_input_scale: Factor on the hidden state before the head.
+        embedding_transpose: Whether the embedding is stored as [hidden size, vocabulary].
         embedding_vocab_size: Rows of the embedding if they differ from the `vocabSize` of
             `architecture`.
         embedding_postprocessor: How the embedding of a text is made; None for other models.
@@ -286,6 +307,13 @@ class Inference(Block):
     """All blocks of `inference`.
 
     Attributes:
+        attention: Attention of every layer.
+        normalization: Norms of every layer.
+        ffn: Feed-forward of every layer.
+        rope: Rotary position embedding.
+        output: Embedding and head.
+        layer_pattern: Which layers are of which kind.
+        chat_template: Chat template that is built into the public runtime.
         schema_name: `doppler.execution/v1` if an execution graph is given, else None.
         session: Session defaults of the public runtime; rdrr keeps them without using them.
         state_space: Layers with a state space; None if there are none.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 from pydantic import Field
+from rdrr_format.locations import local_path
+from rdrr_format.stores import replace_file
 
 from rdrr_manifests.models.architecture import Architecture
 from rdrr_manifests.models.base import ManifestModel
@@ -23,6 +26,17 @@ class Manifest(ManifestModel):
     """`manifest.json`, version 1: the form that rdrr writes and translates every generation into.
 
     Attributes:
+        version: Version of the format, 1.
+        model_type: Kind of the model; `transformer` in packages of rdrr.
+        quantization: Storage type of most matmul weights, such as `Q4_K_M`.
+        quantization_info: Storage type of each group of weights.
+        architecture: Sizes of the model.
+        moe_config: Experts of the model; None if it has none.
+        inference: How the model computes.
+        tokenizer: The tokenizer's file and special tokens; None if the package has no tokenizer.
+        optimizations: Kernel hints.
+        conversion: The conversion that wrote the package.
+        metadata: Anything that a writer wants to record; nothing reads it.
         model_id: Name of the package: lower-case letters, digits, `-` and `_`, at most 64
             characters.
         hash_algorithm: Algorithm of the shards' hashes, `sha256` or `blake3`.
@@ -58,6 +72,10 @@ class Manifest(ManifestModel):
     shards: tuple[Shard, ...]
     tensors: dict[str, Tensor]
 
+    def __repr__(self) -> str:
+        size = f"{len(self.tensors)} tensors, {self.total_size:,} bytes"
+        return f"<Manifest {self.model_id!r}: {self.quantization}, {size}>"
+
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
         """The ids that end a sequence, as a tuple; it may be empty."""
@@ -84,3 +102,16 @@ class Manifest(ManifestModel):
     def to_json(self) -> str:
         """Return the manifest as JSON text, indented by two spaces, with a newline at the end."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the manifest to a file, or to `manifest.json` in a folder, all of it or nothing.
+
+        Only types and ranges of fields have been checked; `rdrr.validate` checks that they fit each
+        other and the files of the package.
+
+        Raises:
+            StoreError: The file cannot be written.
+        """
+        target = local_path(path)
+        target = target / MANIFEST_NAME if target.is_dir() else target
+        replace_file(target, self.to_json().encode())

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from rdrr_manifests.faults import Fault, shown, tensor_field
 from rdrr_manifests.models import Manifest
+from rdrr_manifests.models.base import SECOND_SPELLING
 
 _PLACEHOLDERS: Mapping[str, Any] = {
     "modelId": "unnamed",
@@ -57,6 +58,10 @@ _WORDS: Mapping[str, str] = {
     "tuple_type": "a list",
     "list_type": "a list",
     "finite_number": "a finite number",
+}
+_MESSAGES: Mapping[str, str] = {
+    "missing": "the field is missing",
+    SECOND_SPELLING: "the field has another name",
 }
 _RANGES: Mapping[str, str] = {"greater_than": "gt", "greater_than_equal": "ge"}
 _SIGNS = {"gt": "more than", "ge": "at least"}
@@ -128,15 +133,16 @@ def _faults(problems: Sequence[Any], data: Mapping[str, Any]) -> tuple[Fault, ..
     merged: dict[str, tuple[list[str], str | None, str]] = {}
     for problem in problems:
         field, actual = _locate(problem["loc"], data)
+        if problem["type"] == SECOND_SPELLING:
+            actual = problem["ctx"]["found"]
+            field = _join(field, actual)
         expected = _expected(problem)
         words, _, _ = merged.setdefault(
             field,
             (
                 [],
                 actual,
-                "the field is missing"
-                if problem["type"] == "missing"
-                else "the value has the wrong type or range",
+                _MESSAGES.get(problem["type"], "the value has the wrong type or range"),
             ),
         )
         if expected not in words:
@@ -149,6 +155,8 @@ def _faults(problems: Sequence[Any], data: Mapping[str, Any]) -> tuple[Fault, ..
 
 def _expected(problem: Mapping[str, Any]) -> str:
     kind = str(problem["type"])
+    if kind == SECOND_SPELLING:
+        return str(problem["ctx"]["expected"])
     if kind in _RANGES:
         limit = _RANGES[kind]
         return f"{_SIGNS[limit]} {problem.get('ctx', {}).get(limit)}"

@@ -56,6 +56,7 @@ class SamplingParams:
         minimum=0,
         expected="a number",
         holds=math.isfinite,
+        also_known_as=("temp",),
     )
     top_k: int | None = option(
         None,
@@ -82,6 +83,7 @@ class SamplingParams:
         "negative ones; 1 has no effect.",
         expected="above 0",
         holds=lambda penalty: 1 / LARGEST < penalty < LARGEST,
+        also_known_as=("repetition_penalty",),
     )
     frequency_penalty: float = option(
         0.0,

@@ -133,7 +133,7 @@ def test_a_disk_that_fills_up_at_the_end_leaves_no_files(folder, packages, monke
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, SystemExit])
-def test_an_interruption_leaves_no_files(folder, packages, error):
+def test_an_interruption_before_the_first_finished_shard_leaves_no_files(folder, packages, error):
     def interrupt(event):
         if event.stage == "write" and event.done > event.total // 2:
             raise error

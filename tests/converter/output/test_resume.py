@@ -254,7 +254,21 @@ def test_a_remote_source_can_be_resumed_with_a_new_local_copy(folder, packages, 
     )
 
 
-def test_without_resume_a_conversion_starts_again_and_removes_leftovers(folder, packages):
+def test_without_resume_the_same_options_continue(folder, packages):
+    options = {"quantize": "q8_0", "shard_size": SHARD}
+    with pytest.raises(Killed) as stop:
+        convert(folder, packages / "out", progress=cut_short("write", 0.7), **options)
+    (told,) = stop.value.__notes__
+    assert "finished shard" in told
+    assert str(packages / ".out.partial") in told
+    result = convert(folder, packages / "out", **options)
+    assert 0 < result.reused_shards < len(result.plan.shard_sizes)
+    assert listing(packages) == ["out"]
+    convert(folder, packages / "whole", **options)
+    assert contents(packages / "out") == contents(packages / "whole")
+
+
+def test_without_resume_other_options_start_again_and_remove_leftovers(folder, packages):
     interrupted(folder, packages / "out", quantize="q8_0")
     assert listing(packages) == [".out.partial"]
     result = convert(folder, packages / "out", quantize="f16", shard_size=SHARD)
@@ -280,7 +294,8 @@ def test_finished_shards_are_kept_if_a_retry_can_succeed(folder, packages, error
     for resume in (False, True):
         with pytest.raises(type(error)):
             convert(folder, packages / "out", shard_size=SHARD, resume=resume, progress=fail)
-        assert listing(packages) == ([".out.partial"] if kept and resume else [])
+        is_kept = kept and (resume or isinstance(error, KeyboardInterrupt))
+        assert listing(packages) == ([".out.partial"] if is_kept else [])
     assert (
         convert(folder, packages / "out", shard_size=SHARD, resume=True).reused_shards > 0
     ) == kept
