@@ -76,12 +76,15 @@ class Arrangement:
             have a row for each expert.
         written: Whether an exported checkpoint has the stack, because readers of the architecture
             accept nothing else.
+        or_plain: Whether a checkpoint may have the stack without this arrangement, which its shape
+            then tells.
     """
 
     alternating: bool = False
     transposed: bool = False
     columns: bool = False
     written: bool = False
+    or_plain: bool = False
 
 
 @dataclass(frozen=True)

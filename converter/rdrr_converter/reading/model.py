@@ -248,7 +248,7 @@ def _inference(
         part in tensor.name for tensor in tensors for part in (".q_norm.", ".query_layernorm.")
     )
     attention["attention_bias"] = any(
-        tensor.role == "bias" and ".self_attn." in tensor.name for tensor in tensors
+        ".self_attn." in tensor.name and tensor.name.endswith(".bias") for tensor in tensors
     )
     blocks = {
         "attention": attention,

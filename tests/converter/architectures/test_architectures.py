@@ -171,6 +171,12 @@ WITHOUT_DEFAULTS = {
         ("olmo", "olmo"),
         ("apertus", "apertus"),
         ("arcee", "arcee"),
+        ("cwm", "cwm"),
+        ("glm4v", "glm4v_text"),
+        ("glm4v_moe", "glm4v_moe_text"),
+        ("granite_swa", "granite_swa"),
+        ("iquestcoder", "iquestcoder"),
+        ("qwen3_vl_moe", "qwen3_vl_moe_text"),
     ],
 )
 def test_absent_keys_have_the_defaults_of_transformers(name, model_type):
@@ -263,6 +269,25 @@ def test_exaone_says_in_four_ways_which_layers_are_dense(values, dense):
     assert [row.layers(config) for row in rows] == [tuple(range(dense, 8))]
     with pytest.raises(SourceError, match="is_moe_layer"):
         rows[0].layers(config_of("exaone_moe", {**config.values, "is_moe_layer": [True] * 8}))
+
+
+def test_granite_may_have_one_rope_base_for_each_kind_of_layer():
+    rope = BY_NAME["granite_swa"].rope
+    sizes = {"num_hidden_layers": 4, "rope_theta": 500.0}
+
+    def fields(*bases, **more):
+        found = rope(config_of("granite_swa", {**sizes, "layer_rope_theta": list(bases), **more}))
+        keys = ("rope_theta", "rope_local_theta", "unrotated_layers")
+        return tuple(found.get(key) for key in keys)
+
+    assert fields(7.0, 7.0, 7.0, 7.0) == (7.0, None, None)
+    assert fields(7.0, 9.0, 9.0, 0) == (7.0, 9.0, (3,))
+    assert fields(0, 9.0, 9.0, 9.0) == (9.0, None, (0,))
+    assert fields(0, 0, 0, 0) == (500.0, None, (0, 1, 2, 3))
+    with pytest.raises(ConversionError, match="layer_rope_theta"):
+        fields(7.0, 9.0, 8.0, 9.0)
+    with pytest.raises(SourceError, match="layer_rope_theta"):
+        fields(7.0, 9.0, 9.0)
 
 
 def test_minimax_with_another_type_of_attention_is_refused():
