@@ -34,6 +34,8 @@ __all__ = [
 _NAMES = [
     "deepseek_v2",
     "deepseek_v3",
+    "deepseek_v32",
+    "glm_moe_dsa",
     "sarvam_mla",
     "dots1",
     "ernie4_5_moe",

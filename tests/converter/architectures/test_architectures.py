@@ -102,6 +102,8 @@ _GEMMA4_EXPERTS = {"moe_intermediate_size": 64, "num_experts": 8, "top_k_experts
 WITHOUT_DEFAULTS = {
     "deepseek_v2": {"num_experts_per_tok": 3},
     "deepseek_v3": {"num_key_value_heads": 4},
+    "deepseek_v32": {"num_key_value_heads": 4},
+    "glm_moe_dsa": {"num_key_value_heads": 4},
     "glm4_moe_lite": {"num_key_value_heads": 4},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 3},
     "gemma3n": {"num_kv_shared_layers": 4},
@@ -172,6 +174,8 @@ WITHOUT_DEFAULTS = {
         ("apertus", "apertus"),
         ("arcee", "arcee"),
         ("cwm", "cwm"),
+        ("deepseek_v32", "deepseek_v32"),
+        ("glm_moe_dsa", "glm_moe_dsa"),
         ("glm4v", "glm4v_text"),
         ("glm4v_moe", "glm4v_moe_text"),
         ("granite_swa", "granite_swa"),
