@@ -15,6 +15,7 @@ from rdrr_format.dtypes import DTYPES, F16_OVERFLOW, DType
 from rdrr_format.errors import ConversionError, UsageError
 from rdrr_format.layouts import Geometry, Layout, geometry
 from rdrr_format.shards import ShardSpan, align_up, plan_spans
+from rdrr_manifests.graph.names import GATE_UP, PAIRS
 
 from rdrr_converter.checkpoint.source import F32Array, SourceTensor
 from rdrr_converter.importance import ImportanceMatrix
@@ -237,27 +238,40 @@ def _assign_spans(tensors: Sequence[PlannedTensor], shard_size: int, align: int)
 def _outputs(model: SourceModel, *, fuse: bool) -> Iterator[tuple[tuple[ModelTensor, ...], str]]:
     """Yield the sources and the name of every output tensor."""
     by_name = {tensor.name: tensor for tensor in model.tensors}
-    if fuse and any(name.endswith("mlp.gate_proj.bias") for name in by_name):
-        raise ConversionError(
-            "gate and up have biases, which a fused matrix cannot hold",
-            hint="convert without `fuse_gate_up`",
-        )
-    if fuse and any(tensor.expert is not None for tensor in model.tensors):
-        raise ConversionError(
-            "gate and up of experts are not fused, because no kernel reads them that way",
-            hint="convert without `fuse_gate_up`",
-        )
-    if fuse and not any(name.endswith("mlp.gate_proj.weight") for name in by_name):
+    ups = _fused_pairs(by_name) if fuse else {}
+    replaced = set(ups.values())
+    for tensor in model.tensors:
+        if tensor.name in ups:
+            stem = tensor.name.rpartition(".weight")[0].rpartition(".")[0]
+            yield (tensor, by_name[ups[tensor.name]]), f"{stem}.{GATE_UP}.weight"
+        elif tensor.name not in replaced:
+            yield (tensor,), tensor.name
+
+
+def _fused_pairs(by_name: Mapping[str, ModelTensor]) -> dict[str, str]:
+    """Return the name of each gate projection's up projection: of layers, experts, shared experts.
+
+    Raises:
+        ConversionError: There are none, or some have biases.
+    """
+    pairs = {}
+    for gate, up, _ in PAIRS:
+        for name in by_name:
+            stem = name.removesuffix(f".{gate}.weight")
+            if stem == name or f"{stem}.{up}.weight" not in by_name:
+                continue
+            if f"{stem}.{gate}.bias" in by_name:
+                raise ConversionError(
+                    "gate and up have biases, which a fused matrix cannot hold",
+                    hint="convert without `fuse_gate_up`",
+                )
+            pairs[name] = f"{stem}.{up}.weight"
+    if not pairs:
         raise ConversionError(
             "the feed-forward network has no gate to be fused",
             hint="convert without `fuse_gate_up`",
         )
-    for tensor in model.tensors:
-        if fuse and tensor.name.endswith("mlp.gate_proj.weight"):
-            up = by_name[tensor.name.replace("gate_proj", "up_proj")]
-            yield (tensor, up), tensor.name.replace("gate_proj", "gate_up_proj")
-        elif not (fuse and tensor.name.endswith("mlp.up_proj.weight")):
-            yield (tensor,), tensor.name
+    return pairs
 
 
 def _decide(

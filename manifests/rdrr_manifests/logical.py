@@ -8,7 +8,7 @@ few rows at a time. This module only reads, and does not depend on the architect
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -20,7 +20,7 @@ from rdrr_format.encoding import codec_of
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 
-from rdrr_manifests.graph.names import PREFIXES, TensorNames
+from rdrr_manifests.graph.names import GATE_UP, PAIRS, PREFIXES, TensorNames
 from rdrr_manifests.models import Tensor
 from rdrr_manifests.package import Package
 
@@ -34,7 +34,7 @@ CHUNK_WEIGHTS = 1 << 20
 _ALIGNMENT = 256
 """Rows are read in multiples of this, so that no block of the column layout is decoded twice."""
 
-_FUSED = re.compile(r"(?P<stem>.*\.)gate_up_proj(?P<ending>\.\w+)")
+_FUSED = re.compile(rf"(?P<stem>.*\.){GATE_UP}(?P<ending>\.\w+)")
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,23 @@ def logical_tensors(package: Package) -> tuple[LogicalTensor, ...]:
             tensors.append(LogicalTensor(name, entry.shape, entry.role, stored, entry))
             continue
         half = entry.shape[0] // 2, *entry.shape[1:]
-        for part, first in (("gate", 0), ("up", half[0])):
-            half_name = f"{match['stem']}{part}_proj{match['ending']}"
+        gate, up = halves_of(stored, package.manifest.tensors)
+        for part, first in ((gate, 0), (up, half[0])):
+            half_name = f"{match['stem']}{part}{match['ending']}"
             tensors.append(LogicalTensor(half_name, half, entry.role, stored, entry, first))
     return tuple(tensors)
+
+
+def halves_of(fused: str, names: Container[str]) -> tuple[str, str]:
+    """Return the names of gate and up that a fused tensor replaces, without their stem.
+
+    Args:
+        fused: Name of the fused tensor.
+        names: Names of all tensors, of which the down projection beside it decides.
+    """
+    beside = (pair for pair in PAIRS if fused.replace(GATE_UP, pair[2]) in names)
+    gate, up, _ = next(beside, PAIRS[0])
+    return gate, up
 
 
 def _canonical(name: str, names: TensorNames) -> str:

@@ -45,6 +45,13 @@ CPU, EXACT, DEFAULT = 1e-4, 1e-3, 5e-3
 PATHS = {"f32": EXACT, "f16": DEFAULT}
 COMBINED = TinyModel("qwen2", 384)
 MIXTRAL = next(tiny for tiny in MORE_MODELS if tiny.model_type == "mixtral")
+FUSED_MIXTURES = [
+    # experts beside a shared one with a score, and experts with biases and a clamp
+    pytest.param(tiny, id=tiny.name, marks=() if kind == "qwen2_moe" else pytest.mark.thorough)
+    for kind in ("qwen2_moe", "gpt_oss")
+    for tiny in MORE_MODELS
+    if tiny.model_type == kind
+]
 PROMPTS = ("And it came to pass", "def main(", "The following options are recognized:")
 
 
@@ -133,7 +140,11 @@ def _path(tiny: TinyModel, rng: np.random.Generator) -> Mapping[str, float]:
 def test_logits_of_the_torch_backend_are_those_of_transformers(tiny, tmp_path, rng):
     model = make_model(tiny, rng, num_hidden_layers=LAYERS)
     ids = rng.integers(3, VOCAB, TOKENS).tolist()
-    backend = CpuBackend(_packaged(model, tmp_path, quantize="f32"), context=CONTEXT)
+    joined = tiny.has_experts and tiny.can_fuse
+    package = _packaged(
+        model, tmp_path, quantize="f32", transpose_weights=joined, fuse_gate_up=joined
+    )
+    backend = CpuBackend(package, context=CONTEXT)
     assert _error(backend, ids, transformers_logits(model, ids)) <= CPU
 
 
@@ -153,7 +164,7 @@ def test_logits_of_quantized_models_are_those_of_their_dequantized_weights(
     ids = rng.integers(3, VOCAB, TOKENS).tolist()
     unquantized = transformers_logits(model, ids)
     has_experts = hasattr(model.config, "num_experts_per_tok")
-    package = _packaged(model, tmp_path, transpose_weights=True, fuse_gate_up=not has_experts)
+    package = _packaged(model, tmp_path, transpose_weights=True, fuse_gate_up=True)
     load_stored_weights(model, package)
     reference = transformers_logits(model, ids)
     # Were nothing quantized, the comparison would say nothing about block types.
@@ -197,6 +208,28 @@ def test_every_quantization_and_layout_matches_torch_on_the_same_bytes(
     assert relative_error(scored(backend, ids), reference) <= EXACT
     assert relative_error(stepped(backend, ids, 36), reference[35:]) <= EXACT
     backend.close()
+
+
+@pytest.mark.parametrize("arithmetic", ["fused_q4k", "fused_q4k_int8"])
+@pytest.mark.parametrize("tiny", FUSED_MIXTURES)
+def test_a_mixture_with_gate_and_up_in_one_matrix_computes_the_same_on_the_gpu(
+    tiny, arithmetic, device, tmp_path, rng
+):
+    model = make_model(tiny, rng, num_hidden_layers=2)
+    ids = rng.integers(3, VOCAB, 40).tolist()
+    policy = resolve({"run flag": {"q4kMatmul": arithmetic}})
+    save_checkpoint(model, tmp_path / "source", dtype="float32")
+    logits = []
+    for fuse in (False, True):
+        folder = tmp_path / str(fuse)
+        convert(tmp_path / "source", folder, quantize="q8_0", fuse_gate_up=fuse)
+        backend = GpuBackend(
+            open_package(folder), context=CONTEXT, kv_dtype="f32", device=device, policy=policy
+        )
+        logits.append(np.concatenate([scored(backend, ids), stepped(backend, ids, 36)]))
+        backend.close()
+    apart, fused = logits
+    assert relative_error(fused, apart) <= CPU
 
 
 def test_another_model_is_beyond_every_tolerance(tmp_path, rng):

@@ -70,7 +70,7 @@ def make_multimodal(kind: str, rng: np.random.Generator, **text: Any) -> Any:
     """Build a tiny text and image model in transformers, in float32, with random weights.
 
     Args:
-        kind: `gemma3`, `mistral3`, `qwen2_5_vl` or `qwen3_vl`.
+        kind: Its `model_type`.
         rng: Source of the weights.
         text: Keys of the text model's configuration.
     """
@@ -91,7 +91,8 @@ def make_multimodal(kind: str, rng: np.random.Generator, **text: Any) -> Any:
         "pad_token_id": 0,
         **text,
     }
-    config = AutoConfig.for_model(kind, text_config=settings, vision_config=dict(_VISION[kind]))
+    vision = {**_VISION, **_MORE_VISION}.get(kind, _VISION["gemma3"])
+    config = AutoConfig.for_model(kind, text_config=settings, vision_config=copy.deepcopy(vision))
     model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
     norm = 0.0 if kind.startswith("gemma") else 1.0
     with torch.no_grad():
@@ -109,25 +110,33 @@ _SIGLIP = {
     "image_size": 28,
     "patch_size": 14,
 }
-_VISION: dict[str, dict[str, Any]] = {
+_BLOCKS = {
+    "depth": 1,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_heads": 2,
+    "out_hidden_size": 64,
+}
+_STACKED = {**_BLOCKS, "deepstack_visual_indexes": [0]}
+_PLAIN = {key: _SIGLIP[key] for key in list(_SIGLIP)[:4]}
+_VISION: dict[str, Any] = {
     "gemma3": {"model_type": "siglip_vision_model", **_SIGLIP},
     "mistral3": {"model_type": "pixtral", **_SIGLIP},
-    "qwen2_5_vl": {
-        "depth": 1,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_heads": 2,
-        "out_hidden_size": 64,
-    },
-    "qwen3_vl": {
-        "depth": 1,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_heads": 2,
-        "out_hidden_size": 64,
-        "deepstack_visual_indexes": [0],
-    },
+    "qwen2_5_vl": _BLOCKS,
+    "qwen3_vl": _STACKED,
 }
+_MORE_VISION: dict[str, Any] = {
+    "gemma4": {**_PLAIN, "head_dim": 16},
+    "glm4v": {**_BLOCKS, "image_size": 28, "patch_size": 14},
+    "glm4v_moe": {**_BLOCKS, "image_size": 28, "patch_size": 14},
+    "idefics3": _SIGLIP,
+    "internvl": {**_SIGLIP, "image_size": [28, 28], "patch_size": [14, 14]},
+    "kimi_k25": _PLAIN,
+    "lfm2_vl": {"model_type": "siglip2_vision_model", **_SIGLIP},
+    "qwen3_vl_moe": _STACKED,
+    "smolvlm": _SIGLIP,
+}
+"""Towers of models whose text model needs more keys than the usual ones, or has its own checks."""
 
 
 def _values(

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from rdrr_manifests.logical import halves_of
 from rdrr_manifests.package import Package
 from rdrr_runtime.backend import Backend
 from support.older_names import published_value
 
 F32 = npt.NDArray[np.float32]
 
-GATE_UP = "mlp.gate_up_proj.weight"
+GATE_UP = ".gate_up_proj.weight"
 
 
 def relative_error(ours: npt.ArrayLike, reference: npt.ArrayLike) -> float:
@@ -58,8 +59,8 @@ def load_stored_weights(model: Any, package: Package) -> None:
         values = torch.from_numpy(np.array(package.dequantize(name)))
         if name.endswith(GATE_UP):
             stem = name.removesuffix(GATE_UP)
-            gate, up = values.chunk(2)
-            state |= {f"{stem}mlp.gate_proj.weight": gate, f"{stem}mlp.up_proj.weight": up}
+            halves = zip(halves_of(name, package.manifest.tensors), values.chunk(2), strict=True)
+            state |= {f"{stem}.{part}.weight": half for part, half in halves}
         else:
             state[name] = values
     for name in model.state_dict():

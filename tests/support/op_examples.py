@@ -146,6 +146,19 @@ EXAMPLES = {
         ),
         {"x": K},
     ),
+    "experts with gate and up in one matrix": Example(
+        (
+            Router(*("x", "routes", WeightUse("router", (EXPERTS, K)), 2), normalize=True),
+            Experts(
+                *("x", "routes", "y", (), experts("gate up", 2 * INNER, K)),
+                *(experts("down", K, INNER), "silu", INNER),
+                gate_bias=vector("gate bias", EXPERTS, INNER),
+                up_bias=vector("up bias", EXPERTS, INNER),
+                fused=True,
+            ),
+        ),
+        {"x": K},
+    ),
     "activation with parameters": Example(
         (Activation("x", "y", "xielu", INNER, XIELU),), {"x": INNER}
     ),

@@ -13,6 +13,7 @@ from typing import Any
 from rdrr_format.errors import ConversionError, UsageError
 
 from rdrr_converter.architectures._aliases import ALIASES, FAMILIES, plain_name
+from rdrr_converter.architectures._wrappers import within, wrapper_of
 from rdrr_converter.architectures.base import ArchitectureRule, TensorRule, read_block
 from rdrr_converter.architectures.config import Config
 
@@ -33,6 +34,9 @@ __all__ = [
 _NAMES = [
     "deepseek_v2",
     "deepseek_v3",
+    "deepseek_v32",
+    "glm_moe_dsa",
+    "sarvam_mla",
     "dots1",
     "ernie4_5_moe",
     "falcon_h1",
@@ -70,16 +74,20 @@ _NAMES = [
     "qwen3_moe",
     "qwen3_next",
     "qwen3_vl",
+    "qwen3_vl_moe",
     "seed_oss",
     "smollm3",
     "vaultgemma",
     "apertus",
     "arcee",
+    "cwm",
     "ernie4_5",
     "exaone4",
     "exaone_moe",
     "glm",
     "glm4",
+    "glm4v",
+    "glm4v_moe",
     "helium",
     "hunyuan_v1_dense",
     "hunyuan_v1_moe",
@@ -100,6 +108,8 @@ _NAMES = [
     "phi",
     "stablelm",
     "starcoder2",
+    "iquestcoder",
+    "granite_swa",
     "granite",
     "granitemoehybrid",
 ]
@@ -140,7 +150,8 @@ def find_architecture(
         rule = find_by_name(override)
         if rule is None:
             raise UsageError("unknown architecture", expected=_known(), found=override)
-        return rule
+        wrapper = next(filter(None, map(wrapper_of, stated_names(config))), None)
+        return rule if wrapper is None else within(wrapper, rule)
     candidates = stated_names(config)
     inner = config.get("text_config")
     text_type = (inner if isinstance(inner, Mapping) else config).get("model_type")
@@ -152,7 +163,7 @@ def find_architecture(
         "unknown architecture",
         where=where,
         expected="one that `rdrr architectures` lists",
-        found=", ".join(candidates) or "no architectures and no model_type",
+        found=_described(candidates, text_type) or "no architectures and no model_type",
         hint="`arch` forces another one, but a model that does not compute exactly the same then "
         "gives wrong results",
     )
@@ -181,10 +192,16 @@ def states_another_family(config: Mapping[str, Any], rule: ArchitectureRule) -> 
     """
     model_type = config.get("model_type")
     if isinstance(model_type, str):
-        return None if find_by_name(model_type) is rule else "model_type"
+        return None if _is_name_of(rule, model_type) else "model_type"
     listed = config.get("architectures")
     names = [name for name in (listed if isinstance(listed, list) else ()) if isinstance(name, str)]
-    return "architectures" if names and rule not in map(find_by_name, names) else None
+    is_named = any(_is_name_of(rule, name) for name in names)
+    return "architectures" if names and not is_named else None
+
+
+def _is_name_of(rule: ArchitectureRule, name: str) -> bool:
+    named = find_by_name(name)
+    return named is not None and named.name == rule.name
 
 
 def families_of(rule: ArchitectureRule) -> tuple[str, ...]:
@@ -207,7 +224,12 @@ def find_by_name(name: str, text_type: object = None) -> ArchitectureRule | None
         if not classes.isdisjoint(rule.classes) or plain in map(plain_name, _own(rule))
     ]
     inner = (rule for rule in rules if text_type in _own(rule))
-    return next(inner, next(iter(rules), None))
+    rule, wrapper = next(inner, next(iter(rules), None)), wrapper_of(name)
+    if rule is not None or wrapper is None:
+        return rule
+    stated = isinstance(text_type, str) and wrapper_of(text_type) is None
+    text = find_by_name(str(text_type) if stated else wrapper.text)
+    return None if text is None else within(wrapper, text)
 
 
 def _with_same_body(name: str) -> frozenset[str]:
@@ -220,6 +242,14 @@ def _with_same_body(name: str) -> frozenset[str]:
 def _own(rule: ArchitectureRule) -> tuple[str, ...]:
     """Return the values of `model_type` that name an architecture."""
     return (rule.name, *rule.model_types)
+
+
+def _described(candidates: list[str], text_type: object) -> str:
+    """Return the names that a configuration states, and that of its text model if it has one."""
+    stated = ", ".join(candidates)
+    return (
+        f"{stated} with the text model {text_type}" if any(map(wrapper_of, candidates)) else stated
+    )
 
 
 def _known() -> str:

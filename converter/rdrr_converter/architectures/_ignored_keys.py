@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from rdrr_converter.architectures._wrappers import is_of_another_part
+
 IGNORED: frozenset[str] = frozenset(
     (
         # names, versions, and how a library loads the model
@@ -165,6 +167,9 @@ IGNORED: frozenset[str] = frozenset(
         "image_token_index",
         "mm_tokens_per_image",
         "multimodal_projector_bias",
+        "num_image_tokens",  # PaliGemma, in `text_config`, as the next two
+        "perceiver_config",  # Idefics 3
+        "pixel_shuffle_factor",
         "projector_hidden_act",
         "spatial_merge_size",
         "text_config",  # its keys are read in place of those around it
@@ -177,7 +182,8 @@ IGNORED: frozenset[str] = frozenset(
         "vision_token_id",
         # heads that predict further tokens, whose tensors say which there are
         "keep_mtp_spec_in_bf16",
-        "mtp_transformer_layers",  # MiniMax, as the next two
+        "mlp_intermediate_size",  # MiniMax, whose layers all have experts, as the next three
+        "mtp_transformer_layers",
         "num_mtp_modules",
         "use_mtp",
         "mtp_num_hidden_layers",
@@ -233,6 +239,8 @@ IGNORED_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "pruned_heads": ({},),
         "qk_norm_type": ("per_layer",),  # MiniMax; a norm of all heads, whose shape says so
         "qk_layernorm": (False,),
+        "qk_layer_norms": (False,),  # Idefics 3, of the resampler
+        "use_resampler": (False,),
         "qkv_bias": (False,),
         "rms_norm": (True,),  # Mamba 2
         "rope_interleaved": (False,),  # SmolLM2
@@ -302,7 +310,7 @@ def is_ignored(key: str, value: object, config: Mapping[str, object]) -> bool:
         value: Its value.
         config: The configuration.
     """
-    if value is None or key in IGNORED:
+    if value is None or key in IGNORED or is_of_another_part(key, config):
         return True
     if key in IGNORED_COPIES:
         return value == config.get(IGNORED_COPIES[key])

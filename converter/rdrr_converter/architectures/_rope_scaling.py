@@ -12,7 +12,7 @@ from rdrr_converter.architectures.config import Config
 Scalings = Mapping[str, Callable[[Config, Config], dict[str, object]]]
 """Functions that read the further parameters of a type of scaling, by the type."""
 
-OLDER_KINDS: Mapping[str, str] = {"su": "longrope", "mrope": "default"}
+OLDER_KINDS: Mapping[str, str] = {"deepseek_yarn": "yarn", "mrope": "default", "su": "longrope"}
 """Older names of rope types, and the present ones."""
 
 GLOBAL_ONLY = ("llama3", "longrope")

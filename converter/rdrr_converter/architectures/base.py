@@ -76,12 +76,15 @@ class Arrangement:
             have a row for each expert.
         written: Whether an exported checkpoint has the stack, because readers of the architecture
             accept nothing else.
+        or_plain: Whether a checkpoint may have the stack without this arrangement, which its shape
+            then tells.
     """
 
     alternating: bool = False
     transposed: bool = False
     columns: bool = False
     written: bool = False
+    or_plain: bool = False
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,7 @@ class ArchitectureRule:
         pattern: Further fields of the block `inference.layerPattern`.
         has_experts: Whether a model has the experts that `experts` describes.
         unused: Rule for patterns of tensors that checkpoints have and the model does not read.
+        remarks: Rule for notes on what of the model a package leaves out.
         state_space: Fields of the block `inference.stateSpace`; None if no layer has one.
         extra_layers: Configuration key with the number of layers after the last one, which only
             predict further tokens (multi-token prediction). The first is the draft head if
@@ -227,6 +231,7 @@ class ArchitectureRule:
     pattern: Block = field(default_factory=dict)
     has_experts: Callable[[Config], bool] | None = None
     unused: Callable[[Config], Collection[str]] | None = None
+    remarks: Callable[[Config], tuple[str, ...]] = lambda _: ()
     exported: Callable[[Keys, Manifest, Collection[str]], Keys] = lambda config, *_: config
 
     def config(self, values: Mapping[str, Any], where: object) -> Config:

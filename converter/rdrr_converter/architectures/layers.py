@@ -128,6 +128,17 @@ def one_full_of(period: int) -> Callable[[Config], tuple[str, ...]]:
     return read
 
 
+def first_full_of(period: int) -> Callable[[Config], tuple[str, ...]]:
+    """Rule: the first of each `period` layers has full attention if no types are stated (CWM)."""
+
+    def read(config: Config) -> tuple[str, ...]:
+        return stated_types(config) or tuple(
+            SLIDING if layer % period else FULL for layer in range(config.layers)
+        )
+
+    return read
+
+
 def alternating(config: Config) -> tuple[str, ...]:
     """Rule: sliding window and full attention alternate, beginning with a window (Gemma 2)."""
     return stated_types(config) or tuple(

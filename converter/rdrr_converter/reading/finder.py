@@ -92,8 +92,11 @@ class Finder:
         if stack.pieces:
             self._parts |= self._in_pieces(stack, whole, wanted)
             return
-        if stack.arrangement is not None:
-            self._parts |= self._arranged(stack, stack.arrangement, whole, wanted)
+        arrangement = stack.arrangement
+        if arrangement is not None and not (
+            arrangement.or_plain and whole.shape == self._plain_shape(stack, wanted)
+        ):
+            self._parts |= self._arranged(stack, arrangement, whole, wanted)
             return
         parts, stored = stack.parts, whole
         if stack.transposed:
@@ -117,6 +120,11 @@ class Finder:
         _check_shape(whole, (*leading, columns))
         matrices = unstack(whole, [(prod(shape[:-1]), columns) for shape in shapes])
         self._parts |= dict(zip(names, matrices, strict=True))
+
+    def _plain_shape(self, stack: StackRule, wanted: ExpectedTensor) -> tuple[int, ...]:
+        """Return the shape of a stack of experts whose rows follow each other."""
+        shapes = [self._shape(self._rows[part], wanted.layer) for part in stack.parts]
+        return self._dimensions["experts"], sum(shape[0] for shape in shapes), shapes[0][-1]
 
     def _in_pieces(
         self, stack: StackRule, whole: SourceTensor, wanted: ExpectedTensor

@@ -108,7 +108,14 @@ def read_model(
         inference=inference,
         tensors=tensors,
         tied=tied,
-        notes=(*draft_head.notes, *notes, *tie_notes, *mask_notes, *unread_notes),
+        notes=(
+            *draft_head.notes,
+            *notes,
+            *rule.remarks(config),
+            *tie_notes,
+            *mask_notes,
+            *unread_notes,
+        ),
         moe=moe,
         mask_token_id=mask,
         source_kind=source.kind,
@@ -247,7 +254,7 @@ def _inference(
         part in tensor.name for tensor in tensors for part in (".q_norm.", ".query_layernorm.")
     )
     attention["attention_bias"] = any(
-        tensor.role == "bias" and ".self_attn." in tensor.name for tensor in tensors
+        ".self_attn." in tensor.name and tensor.name.endswith(".bias") for tensor in tensors
     )
     blocks = {
         "attention": attention,

@@ -70,9 +70,11 @@ class Experts:
 
     Attributes:
         router: Value of the `Router` that selects the experts and their routing weights.
-        gates: Gate projection of each expert, [width, features of x]; empty for none, and then
-            there is no clamp, no bias of gates or ups, and inputs are not scaled.
-        ups: Up projection of each expert, [width, features of x].
+        gates: Gate projection of each expert, [width, features of x]; empty if ups hold them, or if
+            there are none, and then there is no clamp, no bias of gates or ups, and inputs are not
+            scaled.
+        ups: Up projection of each expert, [width, features of x]; with `fused` the gate projection
+            and then the up projection, [2 width, features of x].
         downs: Down projection of each expert, [features of x, width].
         activation: Activation, as in `GatedActivation`.
         width: Width of an expert's inner layer.
@@ -82,6 +84,7 @@ class Experts:
         down_bias: Biases of the down projections, [experts, features of x]; None for none.
         scales_inputs: Whether the routing weight multiplies the input of an expert, and not its
             output.
+        fused: Whether gate and up are one matrix of each expert.
     """
 
     x: Value
@@ -97,3 +100,9 @@ class Experts:
     up_bias: WeightUse | None = None
     down_bias: WeightUse | None = None
     scales_inputs: bool = False
+    fused: bool = False
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether experts have gates, as matrices of their own or not."""
+        return bool(self.gates) or self.fused

@@ -47,12 +47,14 @@ def experts_of(
         shape = (moe.num_experts, outputs)
         return WeightUse(name, shape, WeightKind.VECTOR) if name in names else None
 
+    fused = is_gated and names.layer(layer, f"{parts.gate_up.format(expert=0)}.weight") in names
+    ups = matrices(parts.gate_up, (2 * width, size)) if fused else matrices(parts.up, (width, size))
     return Experts(
         x=x,
         router=router,
         out=out,
-        gates=matrices(parts.gate, (width, size)) if is_gated else (),
-        ups=matrices(parts.up, (width, size)),
+        gates=matrices(parts.gate, (width, size)) if is_gated and not fused else (),
+        ups=ups,
         downs=matrices(parts.down, (size, width)),
         activation=activation,
         width=width,
@@ -61,6 +63,7 @@ def experts_of(
         up_bias=bias(parts.up, width) if is_gated else None,
         down_bias=bias(parts.down, size),
         scales_inputs=bool(moe.weights_scale_inputs),
+        fused=fused,
     )
 
 

@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 from rdrr_manifests.graph.builder import GraphBuilder
 from rdrr_manifests.graph.experts import expert_width, experts_of
-from rdrr_manifests.graph.names import EXPERT_LATENTS, ExpertNames
+from rdrr_manifests.graph.names import EXPERT_LATENTS, GATE_UP, ExpertNames
 from rdrr_manifests.graph.ops import (
     Activation,
     GatedActivation,
@@ -41,8 +41,8 @@ def append_feed_forward(build: GraphBuilder, layer: int, hidden: str) -> str:
         parameters = _activation_parameters(build, layer)
         build.add(Activation(x, out, build.activation, inner, parameters))
         return build.linear(layer, "mlp.down_proj", out, size, inner)
-    if build.names.layer(layer, "mlp.gate_up_proj.weight") in build.names:
-        gate, up = build.linear(layer, "mlp.gate_up_proj", hidden, 2 * inner), None
+    if build.names.layer(layer, f"mlp.{GATE_UP}.weight") in build.names:
+        gate, up = build.linear(layer, f"mlp.{GATE_UP}", hidden, 2 * inner), None
     else:
         gate = _sparsified(build, layer, build.linear(layer, "mlp.gate_proj", hidden, inner))
         up = build.linear(layer, "mlp.up_proj", hidden, inner)
@@ -125,7 +125,11 @@ def _mixture(
 def _shared_expert(build: GraphBuilder, layer: int, part: str, hidden: str, width: int) -> str:
     """Append the expert that every token uses, with its own gate if it has one."""
     size, act = build.sizes.hidden_size, f"l{layer}.act"
-    if build.blocks.ffn.gated_activation:
+    up: str | None
+    if build.names.layer(layer, f"{part}.{GATE_UP}.weight") in build.names:
+        gate, up = build.linear(layer, f"{part}.{GATE_UP}", hidden, 2 * width), None
+        build.add(GatedActivation(gate, up, act, build.activation, width, build.clamp))
+    elif build.blocks.ffn.gated_activation:
         gate = build.linear(layer, f"{part}.gate_proj", hidden, width)
         up = build.linear(layer, f"{part}.up_proj", hidden, width)
         build.add(GatedActivation(gate, up, act, build.activation, width, build.clamp))

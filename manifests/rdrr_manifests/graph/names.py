@@ -17,6 +17,14 @@ PREFIXES = (
 """The prefixes of `layers.0...` in the packages seen so far, the usual one first."""
 
 
+GATE_UP = "gate_up_proj"
+"""Name of a gate and an up projection in one matrix, in place of the names of the two."""
+
+PAIRS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
+"""The names of a gate and an up projection, and of the down projection that tells which they are
+where they are stored as one matrix."""
+
+
 @dataclass(frozen=True)
 class ExpertNames:
     """The names of the parts of a layer with experts, in one family of checkpoints.
@@ -32,6 +40,11 @@ class ExpertNames:
     gate: str
     up: str
     down: str
+
+    @property
+    def gate_up(self) -> str:
+        """Name of an expert's gate and up projections in one matrix, likewise."""
+        return f"{self.up.rpartition('.')[0]}.{GATE_UP}"
 
     def expert(self, number: int) -> tuple[str, str, str]:
         """Return the names of an expert's gate, up and down projections, without `.weight`."""
@@ -172,7 +185,9 @@ class TensorNames:
     def shared_expert(self, layer: int) -> str | None:
         """Return the name of a layer's shared expert; None for a layer without one."""
         present = (
-            name for name in SHARED_EXPERTS if self.layer(layer, f"{name}.up_proj.weight") in self
+            part
+            for part in SHARED_EXPERTS
+            if any(self.layer(layer, f"{part}.{up}.weight") in self for up in ("up_proj", GATE_UP))
         )
         return next(present, None)
 

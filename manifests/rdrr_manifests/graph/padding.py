@@ -123,7 +123,8 @@ class _Padding:
             case Activation():
                 return replace(op, width=self.up(op.width))
             case Experts():
-                return self._experts(op)
+                # The halves of a fused matrix would move within its rows.
+                return None if op.fused and op.width in self.odd else self._experts(op)
             case Recall():
                 return None if op.width in self.odd else op
         return None if self.odd & {size for use in uses(op) for size in use.shape} else op

@@ -229,11 +229,11 @@ def _mixture(run: ReferencePass, op: Experts) -> Tensor:
         return run.weight(part[number]), None if bias is None else run.weight(bias)[number]
 
     def expert(number: int) -> tuple[Projection | None, Projection, Projection]:
-        return (
-            projection(op.gates, op.gate_bias, number) if op.gates else None,
-            projection(op.ups, op.up_bias, number),
-            projection(op.downs, op.down_bias, number),
-        )
+        gate = projection(op.gates or op.ups, op.gate_bias, number) if op.is_gated else None
+        up = projection(op.ups, op.up_bias, number)
+        if op.fused and gate is not None:
+            gate, up = (gate[0][: op.width], gate[1]), (up[0][op.width :], up[1])
+        return gate, up, projection(op.downs, op.down_bias, number)
 
     def observe(number: int, outer: Tensor, inner: Tensor) -> None:
         for part, rows in ((op.gates, outer), (op.ups, outer), (op.downs, inner)):

@@ -102,6 +102,8 @@ _GEMMA4_EXPERTS = {"moe_intermediate_size": 64, "num_experts": 8, "top_k_experts
 WITHOUT_DEFAULTS = {
     "deepseek_v2": {"num_experts_per_tok": 3},
     "deepseek_v3": {"num_key_value_heads": 4},
+    "deepseek_v32": {"num_key_value_heads": 4},
+    "glm_moe_dsa": {"num_key_value_heads": 4},
     "glm4_moe_lite": {"num_key_value_heads": 4},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 3},
     "gemma3n": {"num_kv_shared_layers": 4},
@@ -171,6 +173,14 @@ WITHOUT_DEFAULTS = {
         ("olmo", "olmo"),
         ("apertus", "apertus"),
         ("arcee", "arcee"),
+        ("cwm", "cwm"),
+        ("deepseek_v32", "deepseek_v32"),
+        ("glm_moe_dsa", "glm_moe_dsa"),
+        ("glm4v", "glm4v_text"),
+        ("glm4v_moe", "glm4v_moe_text"),
+        ("granite_swa", "granite_swa"),
+        ("iquestcoder", "iquestcoder"),
+        ("qwen3_vl_moe", "qwen3_vl_moe_text"),
     ],
 )
 def test_absent_keys_have_the_defaults_of_transformers(name, model_type):
@@ -263,6 +273,25 @@ def test_exaone_says_in_four_ways_which_layers_are_dense(values, dense):
     assert [row.layers(config) for row in rows] == [tuple(range(dense, 8))]
     with pytest.raises(SourceError, match="is_moe_layer"):
         rows[0].layers(config_of("exaone_moe", {**config.values, "is_moe_layer": [True] * 8}))
+
+
+def test_granite_may_have_one_rope_base_for_each_kind_of_layer():
+    rope = BY_NAME["granite_swa"].rope
+    sizes = {"num_hidden_layers": 4, "rope_theta": 500.0}
+
+    def fields(*bases, **more):
+        found = rope(config_of("granite_swa", {**sizes, "layer_rope_theta": list(bases), **more}))
+        keys = ("rope_theta", "rope_local_theta", "unrotated_layers")
+        return tuple(found.get(key) for key in keys)
+
+    assert fields(7.0, 7.0, 7.0, 7.0) == (7.0, None, None)
+    assert fields(7.0, 9.0, 9.0, 0) == (7.0, 9.0, (3,))
+    assert fields(0, 9.0, 9.0, 9.0) == (9.0, None, (0,))
+    assert fields(0, 0, 0, 0) == (500.0, None, (0, 1, 2, 3))
+    with pytest.raises(ConversionError, match="layer_rope_theta"):
+        fields(7.0, 9.0, 8.0, 9.0)
+    with pytest.raises(SourceError, match="layer_rope_theta"):
+        fields(7.0, 9.0, 9.0)
 
 
 def test_minimax_with_another_type_of_attention_is_refused():

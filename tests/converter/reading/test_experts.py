@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from rdrr_converter.convert import convert
-from rdrr_format.errors import ConversionError, SourceError
+from rdrr_format.errors import SourceError
+from rdrr_manifests.logical import RowReader, logical_tensors
 from rdrr_manifests.package import open_package, validate
 from safetensors.numpy import load_file, save_file
 from support.checkpoints import make_checkpoint
@@ -20,6 +21,7 @@ MIXTRAL, QWEN2, QWEN3 = (
     next(tiny for tiny in MORE_MODELS if tiny.model_type == kind)
     for kind in ("mixtral", "qwen2_moe", "qwen3_moe")
 )
+GATES = ("gate_proj.weight", "w1.weight")
 SMALL: dict[str, Any] = {"num_hidden_layers": 2, "intermediate_size": 256}
 
 
@@ -117,11 +119,40 @@ def test_dense_models_have_no_groups(tmp_path, rng):
     assert "groups" not in manifest
 
 
-def test_fusing_gate_and_up_of_experts_is_refused(tmp_path, rng):
-    folder = make_checkpoint(QWEN3, tmp_path / "model", rng, **SMALL)
-    with pytest.raises(ConversionError, match="`fuse_gate_up`"):
-        convert(folder, tmp_path / "out", fuse_gate_up=True)
-    assert not (tmp_path / "out").exists()
+@pytest.mark.parametrize("layout", ["row", "column"])
+@pytest.mark.parametrize("tiny", [MIXTRAL, QWEN2], ids=lambda tiny: tiny.model_type)
+def test_gate_and_up_of_each_expert_are_fused(tmp_path, rng, tiny, layout):
+    options = {"q4k_layout": layout, "quantize": "q8_0"}
+    folder = make_checkpoint(tiny, tmp_path / "model", rng, dtype="float32", **SMALL)
+    convert(folder, tmp_path / "apart", **options)
+    convert(folder, tmp_path / "fused", fuse_gate_up=True, **options)
+    assert validate(tmp_path / "fused", deep=True).faults == ()
+    with open_package(tmp_path / "apart") as apart, open_package(tmp_path / "fused") as fused:
+        assert not any(name.endswith(GATES) for name in fused.manifest.tensors)
+        stems = [name.rpartition(".")[0].rpartition(".")[0] for name in apart.manifest.tensors]
+        gates = [name for name in apart.manifest.tensors if name.endswith(GATES)]
+        assert len(fused.manifest.tensors) == len(apart.manifest.tensors) - len(gates)
+        assert {f"{stem}.gate_up_proj.weight" for stem in stems if "mlp.experts.0" in stem} <= set(
+            fused.manifest.tensors
+        )
+        logical = {tensor.name: tensor for tensor in logical_tensors(fused)}
+        for tensor in logical_tensors(apart):
+            theirs = RowReader(fused, logical[tensor.name]).values(0, tensor.rows)
+            ours = RowReader(apart, tensor).values(0, tensor.rows)
+            same = layout == "row" or tensor.rows % 32 == 0
+            assert not same or np.array_equal(ours, theirs), tensor.name
+    manifest = manifest_of(tmp_path / "fused")
+    experts = manifest["moeConfig"]["expertTensors"].values()
+    assert {len(tensors) for tensors in experts} == {2}
+
+
+def test_dense_layers_and_shared_experts_are_fused_too(tmp_path, rng):
+    folder = make_checkpoint(QWEN2, tmp_path / "model", rng, dtype="float32", **SMALL)
+    result = convert(folder, tmp_path / "out", transpose_weights=True, fuse_gate_up=True)
+    fused = [tensor.name for tensor in result.plan.tensors if "gate_up_proj" in tensor.name]
+    assert "model.layers.0.mlp.shared_expert.gate_up_proj.weight" in fused
+    assert "model.layers.1.mlp.gate_up_proj.weight" in fused
+    assert result.plan.weights_transposed
 
 
 @pytest.mark.parametrize(

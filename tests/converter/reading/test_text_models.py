@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rdrr_converter.convert import convert
 from rdrr_converter.output.report import ConversionResult
-from rdrr_format.errors import SourceError
+from rdrr_format.errors import ConversionError, SourceError
 from rdrr_manifests.package import open_package, validate
 from rdrr_runtime.reference.backend import CpuBackend
 from safetensors.numpy import load_file, save_file
@@ -21,7 +21,7 @@ from support.checkpoints import (
     write_tokenizer,
 )
 from support.comparison import relative_error, scored, transformers_logits
-from support.tiny_models import MINISTRAL3_ROPE, VOCAB, TinyModel
+from support.tiny_models import MINISTRAL3_ROPE, MORE_MODELS, VOCAB, TinyModel
 
 CPU = 1e-4
 TOKENS = 60  # longer than the sliding windows of 24
@@ -29,6 +29,29 @@ LINEAR = {"rope_type": "linear", "factor": 8.0}
 SECTIONS = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [8, 4, 4]}
 QWEN2 = {"head_dim": 16, "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}}
 GEMMA = {"sliding_window": 24, "sliding_window_pattern": 2, "rope_scaling": LINEAR}
+HALF = {"rope_type": "default", "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}
+EXPERTS = {"moe_intermediate_size": 32, "num_experts_per_tok": 2}
+SIGMOIDS = {
+    **EXPERTS,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "topk_group": 1,
+}
+LATENTS = {
+    "head_dim": 16,
+    "kv_lora_rank": 24,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 40,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 16,
+}
+OLDER = ("language_model.model.", "model.language_model.")
+PUBLISHED = ("model.language_model.", "language_model.model.")
+"""Prefixes of a text model's tensors, as transformers saves them and as others do."""
+
 MULTIMODAL = (
     ("qwen2_5_vl", QWEN2, ("model.", "model.language_model.")),
     ("gemma3", GEMMA, ("language_model.model.", "model.language_model.")),
@@ -38,8 +61,31 @@ MULTIMODAL = (
         {"model_type": "ministral3", "rope_parameters": MINISTRAL3_ROPE},
         ("language_model.model.", "model.language_model."),
     ),
-    ("qwen3_vl", {"rope_scaling": SECTIONS}, ("model.language_model.", "language_model.model.")),
+    ("qwen3_vl", {"rope_scaling": SECTIONS}, PUBLISHED),
+    ("llava", {"model_type": "llama"}, OLDER),
+    ("smolvlm", {"model_type": "llama"}, ("model.text_model.", "model.language_model.")),
+    ("paligemma", {"model_type": "gemma2"}, OLDER),
+    ("glm4v", {"head_dim": 16, "rope_parameters": HALF}, PUBLISHED),
+    ("qwen3_vl_moe", {"rope_scaling": SECTIONS, **EXPERTS, "num_experts": 4}, PUBLISHED),
+    ("aya_vision", {"model_type": "cohere2"}, OLDER),
+    ("gemma4", {"sliding_window": 24, "hidden_size_per_layer_input": 8}, PUBLISHED),
 )
+FURTHER = (
+    ("cohere2_vision", {"model_type": "cohere2"}, PUBLISHED),
+    ("glm4v_moe", {"head_dim": 16, "rope_parameters": HALF, **SIGMOIDS}, PUBLISHED),
+    ("idefics3", {"model_type": "llama"}, ("model.text_model.", "model.language_model.")),
+    ("internvl", {"model_type": "qwen3"}, OLDER),
+    ("kimi_k25", {"model_type": "deepseek_v3", **LATENTS, **SIGMOIDS}, OLDER),
+    ("lfm2_vl", {"model_type": "lfm2", "layer_types": ["conv", "full_attention"]}, PUBLISHED),
+    ("llava_next", {"model_type": "granite", "logits_scaling": 4.0}, OLDER),
+    ("llava_onevision", {"model_type": "qwen2"}, OLDER),
+)
+"""Wrappers that differ from the others in their rows only."""
+
+WRAPPED = [
+    *(pytest.param(*row, id=row[0]) for row in MULTIMODAL),
+    *(pytest.param(*row, id=row[0], marks=pytest.mark.thorough) for row in FURTHER),
+]
 
 
 def edit_config(folder: Path, **values: Any) -> None:
@@ -65,9 +111,7 @@ def logits_of(folder: Path, ids: list[int]) -> Any:
         return scored(CpuBackend(package, context=64), ids)
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "prefixes"), MULTIMODAL, ids=[row[0] for row in MULTIMODAL]
-)
+@pytest.mark.parametrize(("kind", "text", "prefixes"), WRAPPED)
 def test_the_text_model_is_converted_and_computes_the_same_as_transformers(
     tmp_path, rng, kind, text, prefixes
 ):
@@ -75,6 +119,8 @@ def test_the_text_model_is_converted_and_computes_the_same_as_transformers(
     folder = tmp_path / "model"
     model.save_pretrained(folder)
     write_tokenizer(folder)
+    if kind == "kimi_k25":  # transformers saves the layers as it does those of the tower
+        renamed(folder, "language_model.model.blocks.", "language_model.model.layers.")
     result = convert(folder, tmp_path / "out", quantize="f32")
     (note,) = [note for note in result.notes if "left out" in note]
     assert "not part of the text model" in note
@@ -196,3 +242,37 @@ def test_yarn_extends_the_original_context_length(tmp_path, rng):
         ids = rng.integers(3, VOCAB, 200).tolist()
         ours = scored(CpuBackend(package, context=256), ids)
     assert relative_error(ours, transformers_logits(model, ids)) <= CPU
+
+
+def test_sarvam_is_a_deepseek_whose_keys_have_other_names(tmp_path, rng):
+    options = {**LATENTS, **SIGMOIDS, "n_routed_experts": 8, "n_group": 2, "q_lora_rank": None}
+    yarn = {"factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+    yarn |= {"original_max_position_embeddings": 64, "rope_theta": 10000.0}
+    tiny = TinyModel("deepseek_v3", 64, (*options.items(), ("rope_parameters", None)))
+    model = make_model(
+        tiny, rng, num_hidden_layers=2, rope_parameters={**yarn, "rope_type": "yarn"}
+    )
+    folder = save_checkpoint(model, tmp_path / "model", dtype="float32")
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    for theirs, ours in (("n_routed_experts", "num_experts"), ("n_shared_experts", None)):
+        config[ours or "num_shared_experts"] = config.pop(theirs)
+    named = {"architectures": ["SarvamMLAForCausalLM"], "model_type": "sarvam_mla"}
+    # The size of what is cached for a token, and sizes that the tensors say too.
+    more = {"head_dim": 40, "q_head_dim": 32, "moe_shared_expert_intermediate_size": 32}
+    del config["rope_parameters"]
+    rope = {"rope_theta": 10000.0, "rope_scaling": {**yarn, "type": "deepseek_yarn"}}
+    path.write_text(json.dumps(config | named | more | rope))
+    convert(folder, tmp_path / "out", quantize="f32")
+    ids = rng.integers(3, VOCAB, TOKENS).tolist()
+    assert relative_error(logits_of(tmp_path / "out", ids), transformers_logits(model, ids)) <= CPU
+
+
+def test_minimax_may_state_the_width_of_dense_layers_that_it_lacks(tmp_path, rng):
+    tiny = next(one for one in MORE_MODELS if one.model_type == "minimax_m2")
+    folder = make_checkpoint(tiny, tmp_path / "model", rng, num_hidden_layers=1)
+    edit_config(folder, mlp_intermediate_size=8192)
+    convert(folder, tmp_path / "out", dry_run=True)
+    edit_config(folder, mlp_intermediate=8192)
+    with pytest.raises(ConversionError, match="mlp_intermediate"):
+        convert(folder, tmp_path / "out", dry_run=True)

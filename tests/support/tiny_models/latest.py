@@ -61,6 +61,21 @@ CONVOLUTIONS = (
 )
 DYNAMIC = {"rope_type": "dynamic", "factor": 6.0, "rope_theta": 50000.0}
 LATEST_MODELS = (
+    TinyModel("cwm", 256, (("sliding_window", 24),), least_layers=2),
+    TinyModel("iquestcoder"),
+    TinyModel(
+        "granite_swa",
+        256,
+        (
+            ("attention_multiplier", 0.09375),
+            ("embedding_multiplier", 12.0),
+            ("layer_rope_theta", [500.0, 10000.0, 10000.0, 0, 0, 10000.0]),
+            ("logits_scaling", 8.0),
+            ("residual_multiplier", 0.22),
+            ("sliding_window", 24),
+        ),
+        least_layers=6,
+    ),
     TinyModel("lfm2", 256, CONVOLUTIONS),
     TinyModel(
         "lfm2_moe",

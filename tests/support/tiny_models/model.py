@@ -45,12 +45,13 @@ class TinyModel:
 
     @property
     def can_fuse(self) -> bool:
-        """Return whether gate and up can be fused: there is a gate, no bias and no expert."""
-        if dict(self.options).get("mlp_bias"):
-            return False
-        return self.model_type not in UNGATED and not any(
-            "expert" in key for key, _ in self.options
-        )
+        """Return whether gate and up can be fused: there is a gate, and no bias."""
+        return self.model_type not in UNGATED and not dict(self.options).get("mlp_bias")
+
+    @property
+    def has_experts(self) -> bool:
+        """Return whether it is a mixture of experts."""
+        return any("expert" in key for key, _ in self.options)
 
     @property
     def neutral_norm(self) -> float:

@@ -118,8 +118,12 @@ class _Mixture:
 
     @property
     def gated(self) -> tuple[_Stack, ...]:
-        """The stacks that read the input: gates, if there are any, and ups."""
+        """The stacks that read the input: gates, if they are a stack of their own, and ups."""
         return (self.ups,) if self.gates is None else (self.gates, self.ups)
+
+    def outer(self, stack: _Stack) -> int:
+        """Return the products of a row with a stack that reads the input."""
+        return self.routed.top_k * stack.weight.n // self.routed.experts
 
     @property
     def width(self) -> int:
@@ -149,16 +153,15 @@ class _Mixture:
     def activate(self, products: Sequence[BufferSlice]) -> BufferSlice:
         """Emit the activation of the products with `gated`; return its output."""
         ctx, label, name = self.build.ctx, f"{self.op.out}.act", self.op.activation
-        if self.gates is None:
+        if not self.op.is_gated:
             (up,) = products
             self.build.emit(activate(ctx, up, width=self.inner, activation=name, label=label))
             return up
         act = self.scratch("act", self.inner)
-        gate, up = products
         phases = gated_activation(
             ctx,
-            gate,
-            up,
+            products[0],
+            None if self.op.fused else products[1],
             act,
             width=self.inner,
             activation=name,
@@ -240,7 +243,7 @@ def _routes(mixture: _Mixture) -> None:
     products = []
     for stack in mixture.gated:
         name = "up" if stack is mixture.ups else "gate"
-        y, ctx = mixture.scratch(name, mixture.inner), stack.kernel.context(build.ctx)
+        y, ctx = mixture.scratch(name, mixture.outer(stack)), stack.kernel.context(build.ctx)
         label = f"{op.out}.{name}"
         phases = expert_linear(ctx, stack.weight, routed, mixture.x, y, by_route=False, label=label)
         build.emit(phases, stack.reason)
@@ -281,7 +284,7 @@ def _int8_routes(mixture: _Mixture) -> None:
         ),
         ups.reason,
     )
-    kind = "activate" if mixture.gates is None else "gate"
+    kind = "gate" if op.is_gated else "activate"
     output = Output((act,), kind, mixture.inner_biases, activation=op.activation, clamp=op.clamp)
     weights = tuple(stack.weight for stack in mixture.gated)
     phases = expert_int8(ctx, weights, routed, x, output, label=label)
@@ -320,7 +323,7 @@ def _tiles(mixture: _Mixture) -> None:
     products = []
     for stack in mixture.gated:
         name = "up" if stack is ups else "gate"
-        products.append(emit(stack, name, x, mixture.scratch(name, mixture.inner)))
+        products.append(emit(stack, name, x, mixture.scratch(name, mixture.outer(stack))))
     act = mixture.activate(products)
     inner: BufferSlice | QuantizedRows = act
     if int8:

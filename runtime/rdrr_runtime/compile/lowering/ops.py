@@ -256,7 +256,7 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
                 Experts,
                 lower_experts,
                 "x router out gates ups downs activation width clamp gate_bias up_bias down_bias "
-                "scales_inputs",
+                "scales_inputs fused",
             ),
             _row(Activation, _ungated_activation, "x out activation width parameters limit"),
             _row(SigmoidGate, lower_sigmoid_gate, "x branch out weight"),

@@ -24,13 +24,13 @@ class SharedExpert:
     """The ops of a shared expert.
 
     Attributes:
-        linears: Gate and up.
+        linears: Gate and up, or the one matrix that holds both.
         activation: The activation that joins them.
         down: The down projection.
         score: The sigmoid gate of its output; None for none.
     """
 
-    linears: tuple[Linear, Linear]
+    linears: tuple[Linear, ...]
     activation: GatedActivation
     down: Linear
     score: SigmoidGate | None
@@ -43,7 +43,7 @@ class SharedExpert:
     @property
     def count(self) -> int:
         """Number of ops."""
-        return 4 + (self.score is not None)
+        return len(self.linears) + 2 + (self.score is not None)
 
 
 @dataclass(frozen=True)
@@ -97,19 +97,23 @@ def match_mixture(body: Body, index: int) -> Mixture | None:
 
 
 def _match_shared(body: Body, index: int, x: str) -> SharedExpert | None:
-    gate, up, activation, down, score = (body.at(index + offset) for offset in range(5))
-    if not isinstance(gate, Linear) or not isinstance(up, Linear):
-        return None
+    linears: tuple[Linear, ...] = ()
+    while len(linears) < 2 and isinstance(op := body.at(index + len(linears)), Linear):
+        linears = (*linears, op)
+    activation, down, score = (body.at(index + len(linears) + offset) for offset in range(3))
     if not isinstance(activation, GatedActivation) or not isinstance(down, Linear):
         return None
-    reads = gate.x == up.x == x and (activation.gate, activation.up) == (gate.out, up.out)
-    has_bias = any(linear.bias is not None for linear in (gate, up, down))
+    operands = [value for value in (activation.gate, activation.up) if value is not None]
+    reads = [linear.out for linear in linears] == operands and all(
+        linear.x == x for linear in linears
+    )
+    has_bias = any(linear.bias is not None for linear in (*linears, down))
     is_plain = activation.up_parts == 1 and activation.gate_scale == 1.0
     if not (reads and is_plain) or down.x != activation.out or has_bias:
         return None
     scored = isinstance(score, SigmoidGate) and (score.x, score.branch) == (x, down.out)
     gated = score if isinstance(score, SigmoidGate) and scored else None
-    return SharedExpert((gate, up), activation, down, gated)
+    return SharedExpert(linears, activation, down, gated)
 
 
 def _adds(op: Op | None, x: str, branch: str) -> bool:

@@ -43,7 +43,8 @@ def expert_int8(
 
     Args:
         ctx: Lowering context.
-        stacks: Matrices [experts * N, K] with blocks along K; for `gate`, those of gate and up.
+        stacks: Matrices [experts * N, K] with blocks along K; for `gate`, those of gate and up, or
+            matrices [experts * 2 N, K] that hold both.
         routed: Routes of the pass.
         x: Output of `quantize_small_batch`: [rows, K] for `gate` and `activate`, otherwise
             [rows, top_k, K].
@@ -55,7 +56,8 @@ def expert_int8(
         FormatError: The kernel does not support a size, or a buffer is too small.
     """
     each, k = output.kind in ("gate", "activate"), stacks[0].k
-    outputs = expert_outputs(stacks[0], routed, label)
+    computed = sum(expert_outputs(stack, routed, label) for stack in stacks)
+    outputs = computed // 2 if output.kind == "gate" else computed
     x_per_row, y_per_row = (1, routed.top_k) if each else (routed.top_k, 1)
     need_routes(ctx, routed, label)
     need_floats(f"{label}: x", x, small_batch_bytes(ctx.max_rows * x_per_row, k) // 4)
@@ -72,10 +74,10 @@ def expert_int8(
         rows=1,
         t=TEAM,
         lanes=TEAM,
-        outputs=len(stacks),
+        outputs=computed // outputs,
         subgroups=ctx.subgroups,
         units=units_of(k),
-        matrices=(RowsMatrix(outputs, 0),) * len(stacks),
+        matrices=(RowsMatrix(computed // len(stacks), 0),) * len(stacks),
         expert_count=routed.experts,
         top_k=routed.top_k,
         scaled=routed.scales_inputs,
@@ -83,7 +85,7 @@ def expert_int8(
     )
     buffers = {"routes": routed.routes, "x": x, "y0": output.ys[0], **bound.buffers}
     if output.bias is not None:
-        need_floats(f"{label}: bias", output.bias, len(stacks) * routed.experts * outputs)
+        need_floats(f"{label}: bias", output.bias, routed.experts * computed)
         buffers["bias"] = output.bias
     items = -(-outputs // (record.threads // TEAM))
     return [Phase(record, buffers, Work(items * y_per_row, rows=1), label)]

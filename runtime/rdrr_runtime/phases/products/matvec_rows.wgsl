@@ -159,7 +159,7 @@ fn compute_item(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
 {% endfor %}
 {% if EXPERTS == "each" %}
     let outputs = TEAMS * {{ PER_TEAM }}u;
-    let tiles = (N0 + outputs - 1u) / outputs;  // tiles of a route
+    let tiles = ({{ "OUTPUT_ROWS" if GATE else "N0" }} + outputs - 1u) / outputs;  // tiles of a route
     let tile = item % tiles;
     let route = row * TOP_K + item / tiles;
     let expert = min(routes[route].expert, EXPERT_COUNT - 1u);

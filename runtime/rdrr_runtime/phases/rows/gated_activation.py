@@ -29,7 +29,7 @@ class GatedActivationRecord(Record):
 
     Attributes:
         act: One of `rdrr_runtime.phases.rows.activation.ACTIVATIONS`, or `CLAMPED`.
-        fused: Whether gate and up are the two halves of one row.
+        fused: Whether gate and up are the two halves of one row, or of a part of a row.
         value: Type of the activations, `f32` or `f16`.
         width: Elements of a row of y, the intermediate size.
         bias: Whether the biases of each route's expert are added first.
@@ -40,6 +40,7 @@ class GatedActivationRecord(Record):
         up_parts: Parts of `width` elements of a row of up.
         up_part: The part that is read.
         gate_scale: Factor on the gate.
+        pairs: With `fused`: parts of a row that hold gate and up.
     """
 
     shader = "rows/gated_activation"
@@ -56,6 +57,7 @@ class GatedActivationRecord(Record):
     up_parts: int | None = None
     up_part: int | None = None
     gate_scale: float = 1.0
+    pairs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ def gated_activation(
 
     Args:
         ctx: Lowering context.
-        gate: [rows, width], or [rows, 2 width] with gate then up if `up` is None.
+        gate: [rows, width], or [rows, 2 width] with gate then up if `up` is None; with `gates`
+            then those of each route.
         up: [rows, up_parts, width], or None.
         y: [rows, width]; not the same buffer as the inputs.
         width: Intermediate size, a multiple of 4.
@@ -121,6 +124,8 @@ def gated_activation(
         ctx.need_values(f"{label}: up", up, ctx.max_rows * width * up_parts)
         inputs = {"gate": gate, "up": up}
     counts: dict[str, int] = {}
+    pairs = 1 if gates is None else gates.routed.top_k
+    need_multiple(f"{label}: width", width, 4 * pairs)
     gates = None if gates is None or gates.changes_nothing else gates
     if gates is not None:
         inputs |= _checked_buffers(ctx, gates, width, label)
@@ -140,6 +145,7 @@ def gated_activation(
         up_parts=None if up is None else up_parts,
         up_part=None if up is None else up_part,
         gate_scale=gate_scale,
+        pairs=pairs if up is None else None,
     )
     work = Work(-(-width // (4 * THREADS)), 1)
     return [Phase(record, {"y": y, **inputs}, work, label)]
@@ -150,7 +156,6 @@ def _checked_buffers(
 ) -> dict[str, BufferSlice]:
     """Return the routes, and the biases of their experts if there are any, after checking both."""
     routed = gates.routed
-    need_multiple(f"{label}: width", width, 4 * routed.top_k)
     need_routes(ctx, routed, label)
     if gates.bias is None:
         return {"routes": routed.routes}

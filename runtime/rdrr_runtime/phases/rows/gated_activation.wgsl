@@ -4,7 +4,7 @@
 
 //
 {% if FUSED %}
-// gate_up   {{ VALUE }} [rows, 2 WIDTH]: gate, then up
+// gate_up   {{ VALUE }} [rows, PAIRS, 2 WIDTH / PAIRS]: gate, then up
 {% else %}
 // gate      {{ VALUE }} [rows, WIDTH]
 // up        {{ VALUE }} [rows, UP_PARTS, WIDTH], of which part UP_PART is read
@@ -39,7 +39,9 @@ override TOP_K: u32;
 
 override WIDTH: u32;
 override GATE_SCALE: f32;
-{% if not FUSED %}
+{% if FUSED %}
+override PAIRS: u32;
+{% else %}
 override UP_PARTS: u32;
 override UP_PART: u32;
 {% endif %}
@@ -53,9 +55,10 @@ fn phase(item: u32, row: u32, thread: Thread) {
         return;
     }
 {% if FUSED %}
-    let first = row * 2u * words + i;
+    let half = words / PAIRS;
+    let first = (row * PAIRS + i / half) * 2u * half + i % half;
     var g = GATE_SCALE * vec4<f32>(gate_up[first]);
-    var u = vec4<f32>(gate_up[first + words]);
+    var u = vec4<f32>(gate_up[first + half]);
 {% else %}
     var g = GATE_SCALE * vec4<f32>(gate[row * words + i]);
     var u = vec4<f32>(up[(row * UP_PARTS + UP_PART) * words + i]);

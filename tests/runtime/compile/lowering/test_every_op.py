@@ -63,7 +63,9 @@ def changed(example: Example) -> Iterator[tuple[str, Example]]:
             mixes = getattr(op, "scoring", None) == "sparsemixer"
             if (one.name == "margin" and not mixes) or (one.name == "normalize" and mixes):
                 continue  # without effect
-            if one.name == "scales_inputs" and not getattr(op, "gates", ()):
+            if one.name == "fused":
+                continue  # which has matrices of another shape
+            if one.name == "scales_inputs" and not getattr(op, "is_gated", False):
                 continue  # experts without gates have no such form
             if one.name == "up_part" and getattr(op, "up_parts", 0) == 1:
                 continue  # there is no other part

@@ -182,3 +182,31 @@ def test_biases_of_experts_are_added_in_int8(any_bench, rng, dtype, rows, k, sca
     out = np.einsum("rskn,rsn->rsk", down_values[ids], near) + down_bias[ids]
     expected = np.einsum("rsk,rs->rk", out, after)
     assert relative_error(any_bench.download(y, rows, k), expected) < 10 * TOLERANCE
+
+
+@pytest.mark.parametrize("scales_inputs", [False, True])
+@pytest.mark.parametrize(("dtype", "rows", "k"), [("Q4_K", 5, 36), ("Q6_K", 3, 320), MXFP4_CASE])
+def test_gate_and_up_of_an_expert_in_one_matrix_are_activated_in_int8(
+    any_bench, rng, dtype, rows, k, scales_inputs
+):
+    experts, top_k, n = 5, 2, 67
+    weight, values = stacked(any_bench, rng, dtype, experts, (2 * n, k))
+    routes, ids, factors = routed(any_bench, rng, rows, experts, top_k)
+    routes = replace(routes, scales_inputs=scales_inputs)
+    biases = normal(rng, 2, experts, n)
+    x, y = normal(rng, rows, k), any_bench.poisoned(rows, top_k, n)
+    ctx, target = any_bench.context(rows), any_bench.poisoned(small_batch_bytes(rows, k) // 4)
+    output = Output((y,), "gate", any_bench.upload(biases), activation="silu", clamp=CLAMP)
+    made = [
+        *quantize_small_batch(ctx, any_bench.upload(x), target, k=k, label="t"),
+        *expert_int8(ctx, (weight,), routes, target, output, label="t"),
+    ]
+    any_bench.run(made, rows)
+    near = in_int8(x).astype(np.float64)
+    before = factors if scales_inputs else np.ones_like(factors)
+    gate, up = (
+        np.einsum("rsnk,rk,rs->rsn", half[ids], near, before) + bias[ids]
+        for half, bias in zip((values[:, :n], values[:, n:]), biases, strict=True)
+    )
+    found = any_bench.download(y, rows, top_k, n)
+    assert relative_error(found, clamped(gate, up)) < 10 * TOLERANCE
