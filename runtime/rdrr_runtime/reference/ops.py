@@ -106,18 +106,11 @@ def compute(run: ReferencePass, op: ops.Op) -> Tensor:
             return streams.sparsify(values[op.x], op.multiplier)
         case ops.AppendStream():
             return streams.append_stream(values[op.x], values[op.y], op.floor)
-        case ops.MeanOfStreams():
-            return streams.mean_of_streams(values[op.x], op.count)
         case ops.StreamCoefficients():
             router = weight(op.router)
             return streams.stream_coefficients(values[op.x], router, weight(op.weight), op.factor)
-        case ops.MixStreams():
-            return streams.mix_streams(values[op.x], values[op.coefficients], op.count)
-        case ops.CorrectStreams():
-            x, update, factors = values[op.x], values[op.update], values[op.coefficients]
-            return streams.correct_streams(x, update, factors, op.count, op.active)
-        case ops.AddToStreams():
-            return streams.add_to_streams(values[op.x], values[op.update], op.count, op.first)
+        case ops.CombineStreams():
+            return streams.combine_streams(op, values)
         case ops.Head():
             return _head(run, op)
 

@@ -233,17 +233,14 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         ops.Scale: Lowering(_scale, "x out factor weight"),
         ops.Sparsify: Lowering(of_streams.lower_sparsify, "x out multiplier"),
         ops.AppendStream: Lowering(of_streams.lower_append_stream, "x y out floor"),
-        ops.MeanOfStreams: Lowering(of_streams.lower_mean, "x out count"),
         ops.StreamCoefficients: Lowering(
             of_streams.lower_stream_coefficients,
             "x out router weight factor",
         ),
-        ops.MixStreams: Lowering(of_streams.lower_mix, "x coefficients out count"),
-        ops.CorrectStreams: Lowering(
-            of_streams.lower_correct,
-            "x update coefficients out count active",
+        ops.CombineStreams: Lowering(
+            of_streams.lower_combination,
+            "x out form count stream update coefficients",
         ),
-        ops.AddToStreams: Lowering(of_streams.lower_add, "x update out count first"),
         ops.Head: Lowering(_head, "x out weight scale softcap bias"),
     }
 )
