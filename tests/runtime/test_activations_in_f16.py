@@ -23,7 +23,7 @@ from rdrr_runtime.phases.cache.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.experts.sigmoid_gate import sigmoid_gate
 from rdrr_runtime.phases.generation_state import HEADER_WORDS, ROW_WORDS
-from rdrr_runtime.phases.norms.rmsnorm import post_norm_add, rms_norm
+from rdrr_runtime.phases.norms.norm import NormForm, add_normalized, normalize
 from rdrr_runtime.phases.products.fusion import Input, Output, RowNorm
 from rdrr_runtime.phases.products.linear import linear
 from rdrr_runtime.phases.products.matvec import matvec
@@ -83,13 +83,14 @@ def tensors(*arrays: Array) -> list[torch.Tensor]:
 
 def a_norm(on: Operands) -> Made:
     (x, xs), (w, ws), y = on.value(ROWS, WIDTH), on.vector(WIDTH), on.out(ROWS, WIDTH)
-    made = rms_norm(on.ctx, x, w, y, width=WIDTH, eps=1e-5, label="t")
+    made = normalize(on.ctx, x, y, NormForm(width=WIDTH, eps=1e-5, weight=w), label="t")
     return made, y, ops.rms_norm(*tensors(xs, ws), 1e-5, 0.0).numpy()
 
 
 def a_branch_norm(on: Operands) -> Made:
     (x, xs), (r, rs), (w, ws) = on.value(ROWS, WIDTH), on.value(ROWS, WIDTH), on.vector(WIDTH)
-    made = post_norm_add(on.ctx, x, r, w, width=WIDTH, eps=1e-5, label="t")
+    form = NormForm(width=WIDTH, eps=1e-5, weight=w)
+    made = add_normalized(on.ctx, x, r, form, label="t")
     return made, x, xs + ops.rms_norm(*tensors(rs, ws), 1e-5, 0.0).numpy()
 
 

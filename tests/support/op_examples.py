@@ -6,13 +6,12 @@ from dataclasses import replace
 
 from rdrr_manifests.graph.ops import (
     Activation,
-    AddToStreams,
     AppendStream,
     Attention,
     ChannelFactors,
     Clamp,
+    CombineStreams,
     Concat,
-    CorrectStreams,
     DeltaRule,
     Embed,
     Experts,
@@ -20,8 +19,6 @@ from rdrr_manifests.graph.ops import (
     Head,
     LatentAttention,
     Linear,
-    MeanOfStreams,
-    MixStreams,
     Norm,
     PositionEmbed,
     PositionScale,
@@ -277,17 +274,17 @@ EXAMPLES = {
         (
             AppendStream("x", "u", "xx", 4.0),
             StreamCoefficients("x", "c", vector("r", 2, K), vector("p", 4, 2), 3.0),
-            MixStreams("xx", "c", "mixed", 2),
+            CombineStreams("xx", "mixed", "mix", 2, coefficients="c"),
             StreamCoefficients("u", "d", vector("r", 2, K), vector("q", 2, 2), 3.0),
-            CorrectStreams("mixed", "u", "d", "corrected", 2, active=0),
-            AddToStreams("corrected", "x", "y", 2, first=1),
+            CombineStreams("mixed", "corrected", "correct", 2, 0, "u", "d"),
+            CombineStreams("corrected", "y", "add", 2, 1, "x"),
         ),
         {"x": K, "u": K},
     ),
     "a small stream": Example(
         (Scale("u", "s", 1e-3), AppendStream("x", "s", "y", 1e-5)), {"x": K, "u": K}
     ),
-    "mean of streams": Example((MeanOfStreams("x", "y", 4),), {"x": 4 * K}),
+    "mean of streams": Example((CombineStreams("x", "y", "mean", 4),), {"x": 4 * K}),
     "head": Example(
         (replace(NORM, out="final"), Head("final", "y", WeightUse("w", (VOCAB, K)), 0.5, 2.0)),
         {"x": K},

@@ -81,6 +81,24 @@ class SourceTensor:
         """Columns of the matrix: the last dimension."""
         return self.shape[-1] if self.shape else 1
 
+    def need_shape(
+        self,
+        expected: tuple[int, ...],
+        problem: str = "wrong shape",
+        hint: str | None = "config.json and the weights do not belong together",
+    ) -> None:
+        """Check that the tensor has a shape.
+
+        Raises:
+            SourceError: It has another one; `problem` and `hint` say what that means.
+        """
+        if self.shape != expected:
+            where = f"{self.file}, tensor {self.name}"
+            stated = list(self.shape)
+            raise SourceError(
+                problem, where=where, expected=list(expected), found=stated, hint=hint
+            )
+
     @property
     def is_block(self) -> bool:
         """Whether the tensor is stored in a block type of the format."""

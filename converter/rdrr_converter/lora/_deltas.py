@@ -13,6 +13,8 @@ from rdrr_converter.checkpoint.source import SCAN_ELEMENTS, Decode, F32Array, So
 
 NOTE = "LoRA merged"
 
+_MISFIT = "the adapter does not fit the checkpoint"
+
 
 @dataclass(frozen=True)
 class LowRankUpdate:
@@ -117,14 +119,14 @@ def merged_weight(
     inner, inputs = right.shape[::-1] if transposed else right.shape
     if (outputs, inputs) != base.shape or rank != inner:
         raise SourceError(
-            "the adapter does not fit the checkpoint",
+            _MISFIT,
             where=f"{left.file}, tensor {left.name}",
             expected=f"a product of shape {list(base.shape)}, as {base.name} has",
             found=f"{list(left.shape)} and {list(right.shape)}",
         )
     decode: Decode = LowRankUpdate(base, left, right, scale, transposed)
     if magnitudes is not None:
-        _check_shape(magnitudes, (outputs,))
+        magnitudes.need_shape((outputs,), _MISFIT, None)
         decode = DoraWeight(decode, (outputs, inputs), magnitudes)
     return _with_values(base, decode)
 
@@ -135,18 +137,8 @@ def merged_bias(base: SourceTensor, addend: SourceTensor, scale: float) -> Sourc
     Raises:
         SourceError: The shapes differ.
     """
-    _check_shape(addend, base.shape)
+    addend.need_shape(base.shape, _MISFIT, None)
     return _with_values(base, ScaledSum(base, addend, scale))
-
-
-def _check_shape(tensor: SourceTensor, expected: tuple[int, ...]) -> None:
-    if tensor.shape != expected:
-        raise SourceError(
-            "the adapter does not fit the checkpoint",
-            where=f"{tensor.file}, tensor {tensor.name}",
-            expected=list(expected),
-            found=list(tensor.shape),
-        )
 
 
 def _with_values(base: SourceTensor, decode: Decode) -> SourceTensor:

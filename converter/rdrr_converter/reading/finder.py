@@ -55,7 +55,7 @@ class Finder:
                 self.used.add(tensor.name)
                 if name == published and self._rule.is_transposed(canonical):
                     tensor = transposed(tensor)
-                _check_shape(tensor, self._shape(wanted.rule, wanted.layer))
+                tensor.need_shape(self._shape(wanted.rule, wanted.layer))
                 return tensor
         name = wanted.fill(canonical)
         if name not in self._parts:
@@ -81,7 +81,7 @@ class Finder:
             )
         parts = [self._tensors[row] for row in names]
         for part in parts:
-            _check_shape(part, shape[1:])
+            part.need_shape(shape[1:])
         self.used.update(names)
         self._parts[name] = join_rows(name, parts)
 
@@ -111,13 +111,13 @@ class Finder:
         groups = self._dimensions["kv_heads"] if stack.by_head else 1
         if len(shapes[0]) == 1 or groups > 1:
             total = sum(shape[0] for shape in shapes)
-            _check_shape(whole, (total, *shapes[0][1:]))
+            whole.need_shape((total, *shapes[0][1:]))
             self._parts |= dict(zip(names, unstack_groups(whole, shapes, groups), strict=True))
             return
         columns = shapes[0][-1]
         rows = sum(prod(shape[:-1]) for shape in shapes)
         leading = (len(numbers), rows // len(numbers)) if is_per_expert else (rows,)
-        _check_shape(whole, (*leading, columns))
+        whole.need_shape((*leading, columns))
         matrices = unstack(whole, [(prod(shape[:-1]), columns) for shape in shapes])
         self._parts |= dict(zip(names, matrices, strict=True))
 
@@ -131,7 +131,7 @@ class Finder:
     ) -> dict[str, SourceTensor]:
         """Return the parts of a stack whose rows alternate in pieces, by their names."""
         shapes = [self._shape(self._rows[part], wanted.layer) for part in stack.parts]
-        _check_shape(whole, (sum(shape[0] for shape in shapes), shapes[0][-1]))
+        whole.need_shape((sum(shape[0] for shape in shapes), shapes[0][-1]))
         self.used.add(whole.name)
         pieces = [Piece(part, self._dimensions[size]) for part, size in stack.pieces]
         rows = rows_of_parts(pieces, self._dimensions[stack.groups])
@@ -159,7 +159,7 @@ class Finder:
         ]
         shapes = [self._shape(self._rows[part], wanted.layer) for part in stack.parts]
         matrices = [(prod(shape[:-1]), shape[-1]) for shape in shapes]
-        _check_shape(whole, stacked_shape(arrangement, matrices, experts))
+        whole.need_shape(stacked_shape(arrangement, matrices, experts))
         self.used.add(whole.name)
         parts = take_apart(whole, matrices, arrangement, experts or 1)
         return dict(zip(names, parts, strict=True))
@@ -173,14 +173,3 @@ def _prefix(source: Source, rule: ArchitectureRule) -> str:
             if f"{prefix}{name}" in source.tensors:
                 return prefix
     return rule.prefixes[0]
-
-
-def _check_shape(tensor: SourceTensor, expected: tuple[int, ...]) -> None:
-    if tensor.shape != expected:
-        raise SourceError(
-            "wrong shape",
-            where=f"{tensor.file}, tensor {tensor.name}",
-            expected=list(expected),
-            found=list(tensor.shape),
-            hint="config.json and the weights do not belong together",
-        )

@@ -9,10 +9,8 @@ from __future__ import annotations
 from rdrr_manifests.graph.names import TensorNames
 from rdrr_manifests.graph.ops import (
     AppendStream,
-    CorrectStreams,
+    CombineStreams,
     Linear,
-    MeanOfStreams,
-    MixStreams,
     Norm,
     Op,
     Slice,
@@ -68,7 +66,7 @@ class AltUp:
             ops.append(Linear(part, f"{part}.projected", weight))
             ops.append(AppendStream(joined, f"{part}.projected", out, FLOOR))
             joined = out
-        return (*ops, MeanOfStreams(joined, "altup.mean", self.count))
+        return (*ops, CombineStreams(joined, "altup.mean", "mean", self.count))
 
     def predict(self, layer: int, streams: str) -> tuple[Op, ...]:
         """Return the ops that mix the streams before a layer."""
@@ -76,7 +74,9 @@ class AltUp:
         return (
             self._part(streams, f"{stem}.before", self.active),
             *self._coefficients(layer, f"{stem}.before", f"{stem}.mix", "prediction_coefs"),
-            MixStreams(streams, f"{stem}.mix", f"{stem}.predicted", self.count),
+            CombineStreams(
+                streams, f"{stem}.predicted", "mix", self.count, coefficients=f"{stem}.mix"
+            ),
         )
 
     def activate(self, streams: str, out: str) -> Slice:
@@ -88,13 +88,14 @@ class AltUp:
         stem = f"l{layer}.altup"
         return (
             *self._coefficients(layer, update, f"{stem}.correction", "correction_coefs"),
-            CorrectStreams(
+            CombineStreams(
                 streams,
-                update,
-                f"{stem}.correction",
                 f"{stem}.corrected",
+                "correct",
                 self.count,
                 self.active,
+                update,
+                f"{stem}.correction",
             ),
         )
 

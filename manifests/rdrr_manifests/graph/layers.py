@@ -9,7 +9,7 @@ from rdrr_manifests.graph.attention_layers import append_attention
 from rdrr_manifests.graph.builder import GraphBuilder
 from rdrr_manifests.graph.feed_forwards import append_experts_beside, append_feed_forward
 from rdrr_manifests.graph.layer_norms import layer_norms
-from rdrr_manifests.graph.ops import AddToStreams, Scale, Stateful, WeightKind, WeightUse
+from rdrr_manifests.graph.ops import CombineStreams, Scale, Stateful, WeightKind, WeightUse
 from rdrr_manifests.graph.per_layer_inputs import input_of_layer, layer_update
 from rdrr_manifests.graph.recurrent_layers import has_both, is_recurrent, recurrent_ops
 from rdrr_manifests.graph.support import FEED_FORWARD
@@ -108,7 +108,7 @@ def append_layer_of_streams(build: GraphBuilder, layer: int, streams: str, altup
         gated = build.add(Scale(gated, f"{gated}.scaled", 1.0, weight))
     update = build.add(*layer_update(build.manifest, build.names, layer, gated, build.activation))
     # All streams but the first take the update.
-    return build.add(AddToStreams(corrected, update, f"{stem}.x", altup.count, 1))
+    return build.add(CombineStreams(corrected, f"{stem}.x", "add", altup.count, 1, update))
 
 
 def _add_low_rank(build: GraphBuilder, layer: int, hidden: str, stream: str) -> str:

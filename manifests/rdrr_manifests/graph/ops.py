@@ -38,11 +38,8 @@ from rdrr_manifests.graph.row_ops import (
 )
 from rdrr_manifests.graph.state_ops import ChannelFactors, DeltaRule, ShortConvolution, StateSpace
 from rdrr_manifests.graph.stream_ops import (
-    AddToStreams,
     AppendStream,
-    CorrectStreams,
-    MeanOfStreams,
-    MixStreams,
+    CombineStreams,
     StreamCoefficients,
 )
 from rdrr_manifests.graph.weights import RopeSpec, Value, WeightKind, WeightUse
@@ -50,14 +47,13 @@ from rdrr_manifests.graph.weights import RopeSpec, Value, WeightKind, WeightUse
 __all__ = [
     "GRAPH_VERSION",
     "Activation",
-    "AddToStreams",
     "AppendStream",
     "Attention",
     "CacheShape",
     "ChannelFactors",
     "Clamp",
+    "CombineStreams",
     "Concat",
-    "CorrectStreams",
     "DeltaRule",
     "Embed",
     "Experts",
@@ -66,8 +62,6 @@ __all__ = [
     "Head",
     "LatentAttention",
     "Linear",
-    "MeanOfStreams",
-    "MixStreams",
     "Norm",
     "Op",
     "PositionEmbed",
@@ -143,11 +137,8 @@ Op = (
     | Scale
     | Sparsify
     | AppendStream
-    | MeanOfStreams
     | StreamCoefficients
-    | MixStreams
-    | CorrectStreams
-    | AddToStreams
+    | CombineStreams
     | Head
 )
 

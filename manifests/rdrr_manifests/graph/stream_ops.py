@@ -22,15 +22,6 @@ class AppendStream:
 
 
 @dataclass(frozen=True)
-class MeanOfStreams:
-    """out = (x_0 + ... + x_(count - 1)) / count, where x_j are the streams of a row of x."""
-
-    x: Value
-    out: str
-    count: int
-
-
-@dataclass(frozen=True)
 class StreamCoefficients:
     """out = tanh(factor * x R^T) W^T.
 
@@ -47,44 +38,27 @@ class StreamCoefficients:
 
 
 @dataclass(frozen=True)
-class MixStreams:
-    """out_j = x_j + sum over i of c[j * count + i] x_i: AltUp's prediction (arXiv 2301.13310).
+class CombineStreams:
+    """The streams x_j of a row of x, or their mean, in a form of AltUp (arXiv 2301.13310).
+
+    mix      out_j = x_j + sum over i of c[j * count + i] x_i, the prediction
+    correct  out_j = x_j + (1 + c[j]) (update - x_stream), the correction
+    add      out_j = x_j + update for the streams j from `stream` on, and x_j for the others
+    mean     out = (x_0 + ... + x_(count - 1)) / count
 
     Attributes:
-        coefficients: c, count^2 elements a row.
+        form: `mix`, `correct`, `add` or `mean`.
         count: Streams of a row.
+        stream: For `correct` the stream that the update replaces where c is 0, for `add` the first
+            that changes.
+        update: For `correct` and `add`, as wide as a stream.
+        coefficients: c, for `mix` count^2 and for `correct` count elements a row.
     """
 
     x: Value
-    coefficients: Value
     out: str
+    form: str
     count: int
-
-
-@dataclass(frozen=True)
-class CorrectStreams:
-    """out_j = x_j + (1 + c[j]) (update - x_active): AltUp's correction.
-
-    Attributes:
-        coefficients: c, count elements a row.
-        count: Streams of a row.
-        active: The stream that the update replaces where c is 0.
-    """
-
-    x: Value
-    update: Value
-    coefficients: Value
-    out: str
-    count: int
-    active: int
-
-
-@dataclass(frozen=True)
-class AddToStreams:
-    """out_j = x_j + update for the streams j of a row from `first` on, and x_j for the others."""
-
-    x: Value
-    update: Value
-    out: str
-    count: int
-    first: int
+    stream: int = 0
+    update: Value | None = None
+    coefficients: Value | None = None

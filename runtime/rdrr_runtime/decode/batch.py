@@ -53,11 +53,11 @@ class BatchSequence:
         """Append generated ids up to the end of the sequence, and note why it ended.
 
         Args:
-            ids: Ids of the last steps; those after the end are dropped.
+            ids: Ids of the last steps, at most `left`; those after a stop id are dropped.
             stop_ids: Ids that end the sequence.
             max_tokens: Number of ids that the caller requested for the whole sequence.
         """
-        delivered, ended = until_stop(ids[: self.left], stop_ids)
+        delivered, ended = until_stop(ids, stop_ids)
         self.new += delivered
         self.left -= len(delivered)
         if ended:

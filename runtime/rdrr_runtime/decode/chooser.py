@@ -58,11 +58,6 @@ class Chooser:
         self._probabilities: ProbabilitySampler | None = None
 
     @property
-    def context(self) -> int:
-        """Slots of the cache."""
-        return self.backend.info.context
-
-    @property
     def draft_sampler(self) -> ProbabilitySampler | None:
         """The sampler for draft tokens; None if the draft takes the most probable tokens."""
         return None if self.rules.sampling.is_greedy else self._by_probability()

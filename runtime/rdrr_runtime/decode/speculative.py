@@ -110,7 +110,8 @@ class SpeculativeDecoding(Strategy):
             yield delivered
             if chooser.ended or left < 1:
                 return
-            most = min(self.tokens, left - 1, chooser.context - base - 1)
+            # The model adds a token of its own. The context bounds `left` (`Engine._runs`).
+            most = min(self.tokens, left - 1)
             # States have absorbed no draft token, so the accepted ones run again.
             base = resumable(chooser.backend, base)
             pending = chooser.ids[base:]

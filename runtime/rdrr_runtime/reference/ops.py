@@ -8,39 +8,7 @@ case for each op of the graph; mypy reports a missing one.
 from __future__ import annotations
 
 import torch
-from rdrr_manifests.graph.ops import (
-    Activation,
-    AddToStreams,
-    AppendStream,
-    Attention,
-    Concat,
-    CorrectStreams,
-    DeltaRule,
-    Embed,
-    Experts,
-    GatedActivation,
-    Head,
-    LatentAttention,
-    Linear,
-    MeanOfStreams,
-    MixStreams,
-    Norm,
-    Op,
-    PositionEmbed,
-    PositionScale,
-    Recall,
-    Residual,
-    Rope,
-    Router,
-    Scale,
-    ShortConvolution,
-    SigmoidGate,
-    Slice,
-    Sparsify,
-    StateSpace,
-    StreamCoefficients,
-    WeightUse,
-)
+from rdrr_manifests.graph import ops
 from torch import Tensor
 
 from rdrr_runtime.reference import streams
@@ -78,83 +46,76 @@ __all__ = [
 ]
 
 
-def compute(run: ReferencePass, op: Op) -> Tensor:
+def compute(run: ReferencePass, op: ops.Op) -> Tensor:
     """Compute an op from the values before it and return its value, [rows, width].
 
     The value of a router is [2, rows, top_k]: the experts of each row and their routing weights.
     """
     values, weight = run.values, run.weight
     match op:
-        case Embed():
+        case ops.Embed():
             return embed(run.ids, weight(op.weight), op.scale)
-        case Recall():
+        case ops.Recall():
             assert run.memory.hidden is not None, "only a draft head reads kept hidden states"
             return run.memory.hidden.read(run.slots)
-        case PositionEmbed():
+        case ops.PositionEmbed():
             return values[op.x] + embed(run.positions + op.offset, weight(op.weight))
-        case Norm():
+        case ops.Norm():
             return _norm(run, op)
-        case Linear():
+        case ops.Linear():
             run.observe(op.weight, values[op.x])
             return linear(values[op.x], weight(op.weight), run.optional(op.bias))
-        case Rope():
+        case ops.Rope():
             x = values[op.x].unflatten(-1, (op.heads, -1))
             table = run.memory.ropes[op.table]
             return rope(x, run.positions, table, interleaved=op.interleaved).flatten(-2)
-        case PositionScale():
+        case ops.PositionScale():
             return position_scale(values[op.x], run.positions, op.scale, op.length, op.offset)
-        case Attention():
+        case ops.Attention():
             return _attend(run, op)
-        case LatentAttention():
+        case ops.LatentAttention():
             return attend_to_latents(run, op, rms_norm, rope, attention)
-        case GatedActivation():
+        case ops.GatedActivation():
             return _gate(run, op)
-        case Activation():
+        case ops.Activation():
             return _activate(run, op)
-        case Router():
+        case ops.Router():
             return _route(run, op)
-        case Experts():
+        case ops.Experts():
             return _mixture(run, op)
-        case SigmoidGate():
+        case ops.SigmoidGate():
             return sigmoid_gate(values[op.x], values[op.branch], weight(op.weight))
-        case Slice():
+        case ops.Slice():
             groups = values[op.x].unflatten(-1, (op.groups, op.size))
             return torch.narrow(groups, -1, op.first, op.width).flatten(-2)
-        case Concat():
+        case ops.Concat():
             return torch.cat((values[op.x], values[op.y]), dim=-1)
-        case ShortConvolution():
+        case ops.ShortConvolution():
             y, gate = compute_convolution(run, op)
             return y * gate if op.activation is None else gated_activation(y, gate, op.activation)
-        case DeltaRule():
+        case ops.DeltaRule():
             return compute_delta_rule(run, op)
-        case StateSpace():
+        case ops.StateSpace():
             return compute_state_space(run, op)
-        case Residual():
+        case ops.Residual():
             return values[op.x] + values[op.branch] * op.scale
-        case Scale():
+        case ops.Scale():
             factor = 1.0 if op.weight is None else weight(op.weight)
             return values[op.x] * factor * op.factor
-        case Sparsify():
+        case ops.Sparsify():
             return streams.sparsify(values[op.x], op.multiplier)
-        case AppendStream():
+        case ops.AppendStream():
             return streams.append_stream(values[op.x], values[op.y], op.floor)
-        case MeanOfStreams():
-            return streams.mean_of_streams(values[op.x], op.count)
-        case StreamCoefficients():
+        case ops.StreamCoefficients():
             router = weight(op.router)
             return streams.stream_coefficients(values[op.x], router, weight(op.weight), op.factor)
-        case MixStreams():
-            return streams.mix_streams(values[op.x], values[op.coefficients], op.count)
-        case CorrectStreams():
-            x, update, factors = values[op.x], values[op.update], values[op.coefficients]
-            return streams.correct_streams(x, update, factors, op.count, op.active)
-        case AddToStreams():
-            return streams.add_to_streams(values[op.x], values[op.update], op.count, op.first)
-        case Head():
+        case ops.CombineStreams():
+            return streams.combine_streams(op, values)
+        case ops.Head():
             return _head(run, op)
 
 
-def _norm(run: ReferencePass, op: Norm) -> Tensor:
+def _norm(run: ReferencePass, op: ops.Norm) -> Tensor:
     """Normalise each group of a value's rows."""
     x = run.values[op.x].unflatten(-1, (op.groups, op.width))
     gain = torch.ones(op.width, dtype=x.dtype) if op.weight is None else run.weight(op.weight)
@@ -164,7 +125,7 @@ def _norm(run: ReferencePass, op: Norm) -> Tensor:
     return (y if op.bias is None else y + run.weight(op.bias).reshape(-1, op.width)).flatten(-2)
 
 
-def _attend(run: ReferencePass, op: Attention) -> Tensor:
+def _attend(run: ReferencePass, op: ops.Attention) -> Tensor:
     """Store the keys and values of the pass, if any, then attend to all valid slots."""
     end = run.base + len(run.ids)
     cache = run.memory.cache[op.layer]
@@ -187,7 +148,7 @@ def _attend(run: ReferencePass, op: Attention) -> Tensor:
     ).flatten(-2)
 
 
-def _gate(run: ReferencePass, op: GatedActivation) -> Tensor:
+def _gate(run: ReferencePass, op: ops.GatedActivation) -> Tensor:
     """Multiply a part of the ups by their activated gates, which may lie in the same rows."""
     gate = run.values[op.gate]
     if op.up is None:
@@ -197,7 +158,7 @@ def _gate(run: ReferencePass, op: GatedActivation) -> Tensor:
     return gated_activation(gate * op.gate_scale, up, op.activation, op.clamp)
 
 
-def _activate(run: ReferencePass, op: Activation) -> Tensor:
+def _activate(run: ReferencePass, op: ops.Activation) -> Tensor:
     """Limit a value, or apply an activation, which may have parameters."""
     x = run.values[op.x]
     if op.limit is not None:
@@ -207,7 +168,7 @@ def _activate(run: ReferencePass, op: Activation) -> Tensor:
     return ACTIVATIONS[op.activation](x)
 
 
-def _route(run: ReferencePass, op: Router) -> Tensor:
+def _route(run: ReferencePass, op: ops.Router) -> Tensor:
     """Select experts for each row; return them and their routing weights."""
     logits = linear(run.values[op.x], run.weight(op.weight), run.optional(op.bias))
     added, scale = run.optional(op.selection_bias), run.optional(op.expert_scale)
@@ -215,17 +176,19 @@ def _route(run: ReferencePass, op: Router) -> Tensor:
     return torch.stack((ids.to(factors.dtype), factors))
 
 
-def _head(run: ReferencePass, op: Head) -> Tensor:
+def _head(run: ReferencePass, op: ops.Head) -> Tensor:
     """Return the logits after the last row, or after each."""
     x = run.values[op.x] if run.all_rows else run.values[op.x][-1:]
     logits = linear(x, run.weight(op.weight), run.optional(op.bias)) * op.scale
     return logits if op.softcap is None else softcap(logits, op.softcap)
 
 
-def _mixture(run: ReferencePass, op: Experts) -> Tensor:
+def _mixture(run: ReferencePass, op: ops.Experts) -> Tensor:
     """Apply the experts that the router selected for each row, and report their inputs."""
 
-    def projection(part: tuple[WeightUse, ...], bias: WeightUse | None, number: int) -> Projection:
+    def projection(
+        part: tuple[ops.WeightUse, ...], bias: ops.WeightUse | None, number: int
+    ) -> Projection:
         return run.weight(part[number]), None if bias is None else run.weight(bias)[number]
 
     def expert(number: int) -> tuple[Projection | None, Projection, Projection]:

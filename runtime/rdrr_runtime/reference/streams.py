@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
+from rdrr_manifests.graph.ops import CombineStreams
 from torch import Tensor
 
 
@@ -25,33 +28,20 @@ def stream_coefficients(x: Tensor, router: Tensor, weight: Tensor, factor: float
     return torch.tanh(factor * (x @ router.T)) @ weight.T
 
 
-def mix_streams(x: Tensor, coefficients: Tensor, count: int) -> Tensor:
-    """Return x_j + sum_i c[j, i] x_i: [rows, count * width], [rows, count^2]."""
-    streams = x.unflatten(-1, (count, -1))
-    mixed = torch.einsum("rji,riw->rjw", coefficients.unflatten(-1, (count, count)), streams)
-    out: Tensor = (streams + mixed).flatten(-2)
-    return out
-
-
-def correct_streams(
-    x: Tensor, update: Tensor, coefficients: Tensor, count: int, active: int
-) -> Tensor:
-    """Return x_j + (1 + c[j]) (update - x_active): [rows, count * width]."""
-    streams = x.unflatten(-1, (count, -1))
-    change = (update - streams[:, active]).unsqueeze(1)
-    out: Tensor = (streams + (1.0 + coefficients).unsqueeze(-1) * change).flatten(-2)
-    return out
-
-
-def add_to_streams(x: Tensor, update: Tensor, count: int, first: int) -> Tensor:
-    """Return x_j + update from stream `first` on: [rows, count * width]."""
-    streams = x.unflatten(-1, (count, -1)).clone()
-    streams[:, first:] += update.unsqueeze(1)
-    out: Tensor = streams.flatten(-2)
-    return out
-
-
-def mean_of_streams(x: Tensor, count: int) -> Tensor:
-    """Return the mean of the streams: [rows, count * width] -> [rows, width]."""
-    out: Tensor = x.unflatten(-1, (count, -1)).mean(dim=-2)
-    return out
+def combine_streams(op: CombineStreams, values: Mapping[str, Tensor]) -> Tensor:
+    """Return the streams of each row, mixed, corrected or with an update, or their mean."""
+    streams = values[op.x].unflatten(-1, (op.count, -1))
+    operands = [values[name] for name in (op.update, op.coefficients) if name is not None]
+    if op.form == "mean":
+        return streams.mean(dim=-2)
+    if op.form == "mix":
+        coefficients = operands[0].unflatten(-1, (op.count, op.count))
+        changes = torch.einsum("rji,riw->rjw", coefficients, streams)
+    elif op.form == "correct":
+        update, coefficients = operands
+        change = (update - streams[:, op.stream]).unsqueeze(1)
+        changes = (1.0 + coefficients).unsqueeze(-1) * change
+    else:
+        changes = torch.zeros_like(streams)
+        changes[:, op.stream :] = operands[0].unsqueeze(1)
+    return (streams + changes).flatten(-2)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import rdrr_runtime.phases
 from rdrr_device.buffers import BufferSlice
-from rdrr_runtime.phases.norms.rmsnorm import rms_norm
+from rdrr_runtime.phases.norms.norm import NormForm, normalize
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 from rdrr_runtime.phases.rows.copy import Copy
 from support.gpu import Bench, normal
@@ -105,8 +105,8 @@ def test_the_check_for_launch_code_finds_it_in_the_launcher():
 def _norm(bench: Bench, rows: int, width: int = 64) -> Phase:
     ctx = bench.context(rows)
     x, y = bench.poisoned(rows, width), bench.poisoned(rows, width)
-    weight = bench.poisoned(width)
-    (one,) = rms_norm(ctx, x, weight, y, width=width, eps=1e-6, label="norm")
+    form = NormForm(width=width, eps=1e-6, weight=bench.poisoned(width))
+    (one,) = normalize(ctx, x, y, form, label="norm")
     return one
 
 
@@ -149,7 +149,8 @@ def test_more_items_than_one_launch_dimension_allows_use_two_dimensions(bench, r
     values = normal(rng, vectors, width)
     x, y = bench.upload(values), bench.poisoned(vectors + 8, width)
     weight = bench.upload(normal(rng, width))
-    made = rms_norm(ctx, x, weight, y, width=width, eps=1e-6, per_row=vectors, label="norm")
+    form = NormForm(width=width, eps=1e-6, weight=weight, per_row=vectors)
+    made = normalize(ctx, x, y, form, label="norm")
     assert made[0].work.counts(1)[1] == 2
     bench.run(made, 1)
     found = bench.download(y, vectors + 8, width)

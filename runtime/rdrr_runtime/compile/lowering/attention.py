@@ -21,7 +21,8 @@ from rdrr_runtime.compile.lowering.products import (
     fused_product,
 )
 from rdrr_runtime.compile.pass_spec import Slots
-from rdrr_runtime.compile.patterns.layers import AttentionBlock, Projections
+from rdrr_runtime.compile.patterns.attention import AttentionBlock, Projections
+from rdrr_runtime.compile.patterns.layers import may_compute
 from rdrr_runtime.phases.attention import attention_decode as decode
 from rdrr_runtime.phases.attention import norm_rope_store as placing
 from rdrr_runtime.phases.attention.attention import (
@@ -59,11 +60,13 @@ def serve_attention_block(build: PassBuilder, pattern: AttentionBlock) -> int:
     projected = fused_product(build, [build.matrix(linear.weight) for linear in linears])
     out = _output(build, pattern, spec)
     both = projections.head_norms is not None and projections.ropes is not None
-    usual = projections.is_usual
+    norm, readers = projections.norm, len(linears)
+    alone = norm is None or build.body.readers[norm.out] == readers
+    usual = projections.is_usual and alone
     same_biases = len({linear.bias is None for linear in linears}) == 1
     can_run = (
         build.model.preferences.hint("attentionDecode") is None
-        and (one_row or usual)
+        and (may_compute(build.body, norm, readers) if one_row else usual)
         and (one_row or build.spec.slots is Slots.DISTINCT)
         and decode.refusal(build.ctx, spec, norm_and_rope=both) is None
     )

@@ -21,7 +21,7 @@ from rdrr_runtime.phases.experts.router_topk import RouterSpec, router_topk
 from rdrr_runtime.phases.experts.routing import expert_combine, expert_groups, groups_bytes
 from rdrr_runtime.phases.experts.sigmoid_gate import sigmoid_gate
 from rdrr_runtime.phases.experts.tiled import expert_tiled
-from rdrr_runtime.phases.norms.rmsnorm import rms_norm
+from rdrr_runtime.phases.norms.norm import NormForm, normalize
 from rdrr_runtime.phases.products.fusion import Input, Output, RowNorm
 from rdrr_runtime.phases.products.quantize_rows import QuantizedRows
 from rdrr_runtime.phases.products.quantize_small_batch import (
@@ -223,17 +223,8 @@ def _normed(build: PassBuilder, source: Input, width: int) -> Input:
     assert isinstance(norm, RowNorm), "experts have no other op before them"
     size = build.ctx.value_bytes * build.ctx.max_rows * width
     y = build.workspace.named(f"experts.normed.{build.ctx.max_rows}", size)
-    phases = rms_norm(
-        build.ctx,
-        source.x,
-        norm.gain,
-        y,
-        width=width,
-        eps=norm.eps,
-        offset=norm.offset,
-        label=source.name,
-    )
-    build.emit(phases)
+    form = NormForm(width=width, eps=norm.eps, weight=norm.gain, offset=norm.offset)
+    build.emit(normalize(build.ctx, source.x, y, form, label=source.name))
     return Input(y, name=source.name)
 
 

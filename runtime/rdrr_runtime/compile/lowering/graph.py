@@ -28,17 +28,18 @@ from rdrr_runtime.compile.lowering.ops import check_fields, lower_op
 from rdrr_runtime.compile.lowering.rows import (
     serve_gated_input,
     serve_normed_products,
-    serve_row_attention,
     serve_row_feed_forward,
 )
 from rdrr_runtime.compile.lowering.values import Values
 from rdrr_runtime.compile.pass_spec import PassSpec
+from rdrr_runtime.compile.patterns.attention import (
+    match_attention_block,
+    match_normed_projections,
+)
 from rdrr_runtime.compile.patterns.layers import (
     Body,
-    match_attention_block,
     match_branch,
     match_gated_feed_forward,
-    match_normed_projections,
 )
 from rdrr_runtime.compile.patterns.linear_attention import match_linear_attention
 from rdrr_runtime.compile.patterns.mixtures import match_mixture
@@ -46,7 +47,6 @@ from rdrr_runtime.compile.patterns.residual import is_read_next, match_normed_su
 from rdrr_runtime.compile.patterns.rows import (
     match_gated_input,
     match_normed_products,
-    match_row_attention,
     match_row_feed_forward,
 )
 from rdrr_runtime.phases.cache.kv_cache import KvCache
@@ -217,7 +217,6 @@ _PATTERNS: tuple[_Pattern[Any], ...] = (
     _Pattern(match_linear_attention, serve_linear_attention, one_row=True, takes_sum=True),
     _Pattern(match_mixture, serve_mixture, one_row=True),
     _Pattern(match_gated_feed_forward, serve_gated, takes_sum=True),
-    _Pattern(match_row_attention, serve_row_attention, one_row=True, takes_sum=True),
     _Pattern(match_row_feed_forward, serve_row_feed_forward, one_row=True, takes_sum=True),
     _Pattern(match_gated_input, serve_gated_input, one_row=True, takes_sum=True),
     _Pattern(match_normed_products, serve_normed_products, one_row=True, takes_sum=True),

@@ -20,11 +20,11 @@ from rdrr_runtime.compile.lowering.products import (
     int8_gate,
     int8_tiles,
 )
+from rdrr_runtime.compile.patterns.attention import NormedProjections
 from rdrr_runtime.compile.patterns.layers import (
     Branch,
     GatedFeedForward,
     NormedLinears,
-    NormedProjections,
 )
 from rdrr_runtime.phases.products.fusion import GatedPair, Input, Output
 

@@ -1,23 +1,18 @@
 """Lowering of single norms, and of the sums of the residual stream and a branch.
 
-Plain RMSNorm has its own phase, other forms that of LayerNorm. Sums come here unless a product
-computes them as it reads its input.
+Sums come here unless a product computes them as it reads its input.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph.ops import Norm, Residual
 
 from rdrr_runtime.compile.lowering.builder import PassBuilder
 from rdrr_runtime.compile.patterns.residual import StreamSum
-from rdrr_runtime.phases.norms.layer_norm import (
-    NormForm,
-    layer_norm,
-    layer_norm_add,
-    layer_norm_in_place,
-)
-from rdrr_runtime.phases.norms.rmsnorm import post_norm_add, rms_norm, rms_norm_in_place
+from rdrr_runtime.phases.norms.norm import NormForm, add_normalized, normalize, normalize_in_place
 from rdrr_runtime.phases.rows.elementwise import converted, residual_add
 
 
@@ -25,9 +20,12 @@ def lower_norm(build: PassBuilder, op: Norm, residual: Residual | None = None) -
     """Emit a norm, added to the residual stream if one follows."""
     values, x = build.values, build.values.get(op.x)
     if residual is not None:
-        _emit_add(build, op, x, build.target(op.out, op.width, residual))
+        stream = build.target(op.out, op.width, residual)
+        build.emit(
+            add_normalized(build.ctx, stream, x, _form(build, op), label=f"{op.out}+residual")
+        )
     elif op.groups > 1 and values.readers[op.x] == 1:
-        _emit_in_place(build, op, x)
+        build.emit(normalize_in_place(build.ctx, x, _form(build, op), label=op.out))
         values.rename(op.x, op.out)
     else:
         y = values.allocate(op.out, op.width * op.groups)
@@ -46,25 +44,11 @@ def lower_sum(build: PassBuilder, stream_sum: StreamSum) -> None:
         lower_norm(build, op, stream_sum.residual)
         return
     assert scale.weight is not None, "the pattern's scale has a weight"
-    values, x = build.values, build.values.get(op.x)
-    stream, (gain, eps, offset) = (
-        build.target(op.out, op.width, stream_sum.residual),
-        build.gain(op),
-    )
-    phases = post_norm_add(
-        build.ctx,
-        stream,
-        x,
-        gain,
-        width=op.width,
-        eps=eps,
-        offset=offset,
-        scale=(build.vector(scale.weight), scale.factor),
-        label=f"{op.out}+residual",
-    )
-    build.emit(phases)
-    values.mark_read(op.x)
-    values.rename(scale.x, scale.out)
+    x, stream = build.values.get(op.x), build.target(op.out, op.width, stream_sum.residual)
+    form = replace(_form(build, op), scale=(build.vector(scale.weight), scale.factor))
+    build.emit(add_normalized(build.ctx, stream, x, form, label=f"{op.out}+residual"))
+    build.values.mark_read(op.x)
+    build.values.rename(scale.x, scale.out)
 
 
 def settle_sum(build: PassBuilder) -> None:
@@ -103,46 +87,8 @@ def emit_norm(
     label: str,
 ) -> None:
     """Emit a norm of x into y; with `single_row` both have one row, whatever the pass has."""
-    ctx = build.ctx
-    if not op.is_plain:
-        build.emit(layer_norm(ctx, x, y, _form(build, op), single_row=single_row, label=label))
-        return
-    gain, eps, offset = build.gain(op)
-    phases = rms_norm(
-        ctx,
-        x,
-        gain,
-        y,
-        width=op.width,
-        eps=eps,
-        offset=offset,
-        per_row=op.groups,
-        single_row=single_row,
-        label=label,
-    )
-    build.emit(phases)
-
-
-def _emit_in_place(build: PassBuilder, op: Norm, x: BufferSlice) -> None:
-    ctx, width, heads = build.ctx, op.width, op.groups
-    if not op.is_plain:
-        build.emit(layer_norm_in_place(ctx, x, _form(build, op), label=op.out))
-        return
-    gain, eps, offset = build.gain(op)
-    phases = rms_norm_in_place(
-        ctx, x, gain, width=width, eps=eps, offset=offset, per_row=heads, label=op.out
-    )
-    build.emit(phases)
-
-
-def _emit_add(build: PassBuilder, op: Norm, r: BufferSlice, x: BufferSlice) -> None:
-    ctx, width, label = build.ctx, op.width, f"{op.out}+residual"
-    if not op.is_plain:
-        build.emit(layer_norm_add(ctx, x, r, _form(build, op), label=label))
-        return
-    gain, eps, offset = build.gain(op)
-    phases = post_norm_add(ctx, x, r, gain, width=width, eps=eps, offset=offset, label=label)
-    build.emit(phases)
+    form = _form(build, op)
+    build.emit(normalize(build.ctx, x, y, form, single_row=single_row, label=label))
 
 
 def _form(build: PassBuilder, op: Norm) -> NormForm:

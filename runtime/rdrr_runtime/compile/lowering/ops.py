@@ -10,41 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import TypeVar
 
 from rdrr_format.errors import FormatError
-from rdrr_manifests.graph.ops import (
-    Activation,
-    AddToStreams,
-    AppendStream,
-    Attention,
-    Concat,
-    CorrectStreams,
-    DeltaRule,
-    Embed,
-    Experts,
-    GatedActivation,
-    Head,
-    LatentAttention,
-    Linear,
-    MeanOfStreams,
-    MixStreams,
-    Norm,
-    Op,
-    PositionEmbed,
-    PositionScale,
-    Recall,
-    Residual,
-    Rope,
-    Router,
-    Scale,
-    ShortConvolution,
-    SigmoidGate,
-    Slice,
-    Sparsify,
-    StateSpace,
-    StreamCoefficients,
-)
+from rdrr_manifests.graph import ops
 
 from rdrr_runtime.compile.lowering import streams as of_streams
 from rdrr_runtime.compile.lowering.attention import lower_attention
@@ -70,35 +38,38 @@ from rdrr_runtime.phases.rows.gated_activation import gated_activation
 from rdrr_runtime.phases.rows.position_embed import position_embed
 from rdrr_runtime.phases.rows.slice import Part, copy_part
 
-T = TypeVar("T", bound=Op)
-
 
 @dataclass(frozen=True)
 class Lowering:
     """The lowering of one kind of op.
 
     Attributes:
-        fields: The fields of the op that patterns and lowering take into account.
         lower: Emits the op. For the ops of `patterns.Branch` it also takes the residual after it.
+        names: The fields of the op that patterns and lowering take into account.
     """
 
-    fields: tuple[str, ...]
     lower: Callable[..., None]
+    names: str
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields one by one."""
+        return tuple(self.names.split())
 
 
-def lower_op(build: PassBuilder, op: Op, residual: Residual | None = None) -> None:
+def lower_op(build: PassBuilder, op: ops.Op, residual: ops.Residual | None = None) -> None:
     """Emit one op, and with a linear, a norm or a mixture of experts the residual after it."""
     added = () if residual is None else (residual,)
     LOWERINGS[type(op)].lower(build, op, *added)
 
 
-def check_fields(ops: Sequence[Op]) -> None:
+def check_fields(graph_ops: Sequence[ops.Op]) -> None:
     """Check that the lowering knows every op and all its fields.
 
     Raises:
         FormatError: An op, or a field of one, is unknown and would be ignored.
     """
-    for kind in {type(op) for op in ops}:
+    for kind in {type(op) for op in graph_ops}:
         known = LOWERINGS[kind].fields if kind in LOWERINGS else ()
         stated = tuple(field.name for field in fields(kind))
         if known != stated:
@@ -110,7 +81,7 @@ def check_fields(ops: Sequence[Op]) -> None:
             )
 
 
-def _embed(build: PassBuilder, op: Embed) -> None:
+def _embed(build: PassBuilder, op: ops.Embed) -> None:
     width = op.weight.shape[1]
     out, rows = build.values.allocate(op.out, width), build.model.host_rows.get(op.weight.name)
     if rows is not None:
@@ -120,13 +91,13 @@ def _embed(build: PassBuilder, op: Embed) -> None:
     build.emit(embed(build.ctx, table, out, scale=op.scale, cleared=cleared, label="embed"))
 
 
-def _position_embed(build: PassBuilder, op: PositionEmbed) -> None:
+def _position_embed(build: PassBuilder, op: ops.PositionEmbed) -> None:
     x, table = build.values.get(op.x), build.matrix(op.weight)
     build.emit(position_embed(build.ctx, table, x, offset=op.offset, label="position embed"))
     build.values.rename(op.x, op.out)
 
 
-def _rope(build: PassBuilder, op: Rope) -> None:
+def _rope(build: PassBuilder, op: ops.Rope) -> None:
     spec, table = build.model.graph.ropes[op.table], build.model.ropes[op.table]
     phases = rope(
         build.ctx,
@@ -142,7 +113,7 @@ def _rope(build: PassBuilder, op: Rope) -> None:
     build.values.rename(op.x, op.out)
 
 
-def _position_scale(build: PassBuilder, op: PositionScale) -> None:
+def _position_scale(build: PassBuilder, op: ops.PositionScale) -> None:
     values = build.values
     x, width = values.get(op.x), values.live[op.x][0]
     phases = position_scale(
@@ -158,7 +129,7 @@ def _position_scale(build: PassBuilder, op: PositionScale) -> None:
     values.rename(op.x, op.out)
 
 
-def _activation(build: PassBuilder, op: GatedActivation) -> None:
+def _activation(build: PassBuilder, op: ops.GatedActivation) -> None:
     values = build.values
     out, gate = values.allocate(op.out, op.width), values.get(op.gate)
     up = None if op.up is None else values.get(op.up)
@@ -179,7 +150,7 @@ def _activation(build: PassBuilder, op: GatedActivation) -> None:
     values.mark_read(op.gate, op.up)
 
 
-def _scale(build: PassBuilder, op: Scale) -> None:
+def _scale(build: PassBuilder, op: ops.Scale) -> None:
     """Emit the multiplication, in place unless another op still has to read the old value."""
     ctx, (x, width) = build.ctx, build.changed(op.x, op.out)
     if op.weight is None:
@@ -189,7 +160,7 @@ def _scale(build: PassBuilder, op: Scale) -> None:
     build.emit(gain(ctx, x, weight, width=width, count=count, factor=op.factor, label=op.out))
 
 
-def _ungated_activation(build: PassBuilder, op: Activation) -> None:
+def _ungated_activation(build: PassBuilder, op: ops.Activation) -> None:
     x = build.values.get(op.x)
     names = [parameter.name for parameter in op.parameters]
     phases = activate(
@@ -205,98 +176,73 @@ def _ungated_activation(build: PassBuilder, op: Activation) -> None:
     build.values.rename(op.x, op.out)
 
 
-def _head(build: PassBuilder, op: Head) -> None:
+def _head(build: PassBuilder, op: ops.Head) -> None:
     del build, op
     raise AssertionError("`lower_head` emits the head, together with the norm before it")
 
 
-def _row(
-    kind: type[T], lower: Callable[[PassBuilder, T], None], names: str
-) -> tuple[type, Lowering]:
-    return kind, Lowering(tuple(names.split()), lower)
-
-
 LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
-    dict(
-        (
-            _row(Embed, _embed, "out weight scale"),
-            _row(Recall, lower_recall, "out width"),
-            _row(PositionEmbed, _position_embed, "x out weight offset"),
-            _row(
-                Norm,
-                lower_norm,
-                "x out weight eps unit_offset groups centred bias elements",
-            ),
-            _row(Linear, lower_linear, "x out weight bias"),
-            _row(Rope, _rope, "x out heads table interleaved"),
-            _row(PositionScale, _position_scale, "x out scale length offset"),
-            _row(
-                Attention,
-                lower_attention,
-                "q k v out layer heads kv_heads head_dim scale window softcap sinks chunk causal",
-            ),
-            _row(
-                LatentAttention,
-                lower_latent_attention,
-                "q kv out norm up layer heads key_dim rope_dim value_dim table interleaved eps "
-                "scale",
-            ),
-            _row(
-                GatedActivation,
-                _activation,
-                "gate up out activation width clamp up_parts up_part gate_scale",
-            ),
-            _row(
-                Router,
-                lower_router,
-                "x out weight top_k normalize bias scoring selection_bias groups top_groups "
-                "group_score scale expert_scale margin",
-            ),
-            _row(
-                Experts,
-                lower_experts,
-                "x router out gates ups downs activation width clamp gate_bias up_bias down_bias "
-                "scales_inputs fused",
-            ),
-            _row(Activation, _ungated_activation, "x out activation width parameters limit"),
-            _row(SigmoidGate, lower_sigmoid_gate, "x branch out weight"),
-            _row(Slice, lower_slice, "x out groups size first width"),
-            _row(Concat, lower_concat, "x y out"),
-            _row(
-                ShortConvolution,
-                lower_short_convolution,
-                "x out weight bias state activation parts factors",
-            ),
-            _row(
-                DeltaRule,
-                lower_delta_rule,
-                "qkv decay strength out rate decay_bias state key_heads heads key_dim value_dim "
-                "eps",
-            ),
-            _row(
-                StateSpace,
-                lower_state_space,
-                "xbc step out rate step_bias skip state heads head_dim groups state_dim "
-                "least_step most_step step_scale",
-            ),
-            _row(Residual, lower_residual, "x branch out scale"),
-            _row(Scale, _scale, "x out factor weight"),
-            _row(Sparsify, of_streams.lower_sparsify, "x out multiplier"),
-            _row(AppendStream, of_streams.lower_append_stream, "x y out floor"),
-            _row(MeanOfStreams, of_streams.lower_mean, "x out count"),
-            _row(
-                StreamCoefficients,
-                of_streams.lower_stream_coefficients,
-                "x out router weight factor",
-            ),
-            _row(MixStreams, of_streams.lower_mix, "x coefficients out count"),
-            _row(
-                CorrectStreams, of_streams.lower_correct, "x update coefficients out count active"
-            ),
-            _row(AddToStreams, of_streams.lower_add, "x update out count first"),
-            _row(Head, _head, "x out weight scale softcap bias"),
-        )
-    )
+    {
+        ops.Embed: Lowering(_embed, "out weight scale"),
+        ops.Recall: Lowering(lower_recall, "out width"),
+        ops.PositionEmbed: Lowering(_position_embed, "x out weight offset"),
+        ops.Norm: Lowering(lower_norm, "x out weight eps unit_offset groups centred bias elements"),
+        ops.Linear: Lowering(lower_linear, "x out weight bias"),
+        ops.Rope: Lowering(_rope, "x out heads table interleaved"),
+        ops.PositionScale: Lowering(_position_scale, "x out scale length offset"),
+        ops.Attention: Lowering(
+            lower_attention,
+            "q k v out layer heads kv_heads head_dim scale window softcap sinks chunk causal",
+        ),
+        ops.LatentAttention: Lowering(
+            lower_latent_attention,
+            "q kv out norm up layer heads key_dim rope_dim value_dim table interleaved eps scale",
+        ),
+        ops.GatedActivation: Lowering(
+            _activation,
+            "gate up out activation width clamp up_parts up_part gate_scale",
+        ),
+        ops.Router: Lowering(
+            lower_router,
+            "x out weight top_k normalize bias scoring selection_bias groups top_groups "
+            "group_score scale expert_scale margin",
+        ),
+        ops.Experts: Lowering(
+            lower_experts,
+            "x router out gates ups downs activation width clamp gate_bias up_bias down_bias "
+            "scales_inputs fused",
+        ),
+        ops.Activation: Lowering(_ungated_activation, "x out activation width parameters limit"),
+        ops.SigmoidGate: Lowering(lower_sigmoid_gate, "x branch out weight"),
+        ops.Slice: Lowering(lower_slice, "x out groups size first width"),
+        ops.Concat: Lowering(lower_concat, "x y out"),
+        ops.ShortConvolution: Lowering(
+            lower_short_convolution,
+            "x out weight bias state activation parts factors",
+        ),
+        ops.DeltaRule: Lowering(
+            lower_delta_rule,
+            "qkv decay strength out rate decay_bias state key_heads heads key_dim value_dim eps",
+        ),
+        ops.StateSpace: Lowering(
+            lower_state_space,
+            "xbc step out rate step_bias skip state heads head_dim groups state_dim "
+            "least_step most_step step_scale",
+        ),
+        ops.Residual: Lowering(lower_residual, "x branch out scale"),
+        ops.Scale: Lowering(_scale, "x out factor weight"),
+        ops.Sparsify: Lowering(of_streams.lower_sparsify, "x out multiplier"),
+        ops.AppendStream: Lowering(of_streams.lower_append_stream, "x y out floor"),
+        ops.StreamCoefficients: Lowering(
+            of_streams.lower_stream_coefficients,
+            "x out router weight factor",
+        ),
+        ops.CombineStreams: Lowering(
+            of_streams.lower_combination,
+            "x out form count stream update coefficients",
+        ),
+        ops.Head: Lowering(_head, "x out weight scale softcap bias"),
+    }
 )
 """Every op of the graph with all its fields. An op or field that is not listed here is refused
 rather than ignored."""

@@ -5,9 +5,8 @@ Each function emits a pattern and returns its number of ops, or emits nothing an
 
 from __future__ import annotations
 
-from rdrr_manifests.graph.ops import GatedActivation, Linear, Norm
+from rdrr_manifests.graph.ops import GatedActivation, Linear
 
-from rdrr_runtime.compile.lowering.attention import serve_attention_block
 from rdrr_runtime.compile.lowering.builder import PassBuilder
 from rdrr_runtime.compile.lowering.down import serve_whole
 from rdrr_runtime.compile.lowering.inputs import source_of
@@ -19,27 +18,19 @@ from rdrr_runtime.compile.lowering.products import (
     int8_gate,
 )
 from rdrr_runtime.compile.lowering.values import parts_refusal
-from rdrr_runtime.compile.patterns.layers import AttentionBlock, NormedLinears
-from rdrr_runtime.compile.patterns.rows import FeedForward, GatedInput, may_defer
+from rdrr_runtime.compile.patterns.layers import NormedLinears, may_compute
+from rdrr_runtime.compile.patterns.rows import FeedForward, GatedInput
 from rdrr_runtime.phases.products.fusion import Input, Output, OutputFactors
 
 MOST_MATRICES = 3
 """Most matrices of a phase, which may also bind the weight and the bias of a norm, and biases."""
 
 
-def serve_row_attention(build: PassBuilder, pattern: AttentionBlock) -> int:
-    """Emit an attention block, whose norm may be read again later."""
-    norm, linears = pattern.projections.norm, pattern.projections.linears
-    if not _may_compute(build, norm, len(linears)):
-        return 0
-    return serve_attention_block(build, pattern)
-
-
 def serve_row_feed_forward(build: PassBuilder, pattern: FeedForward) -> int:
     """Emit a feed-forward in two phases; its norm may be read again later."""
     activation, branch = pattern.activation, pattern.down
     assert isinstance(branch.op, Linear), "the pattern ends with a linear"
-    if not _may_compute(build, pattern.norm, len(pattern.linears)):
+    if not may_compute(build.body, pattern.norm, len(pattern.linears)):
         return 0
     gate = isinstance(activation, GatedActivation)
     weights = [build.matrix(linear.weight) for linear in pattern.linears]
@@ -120,10 +111,3 @@ def serve_normed_products(build: PassBuilder, pattern: NormedLinears) -> int:
     for op in pattern.others:
         lower_op(build, op)
     return pattern.count
-
-
-def _may_compute(build: PassBuilder, norm: Norm | None, readers: int) -> bool:
-    """Return whether the norm before a pattern may be computed by each of its readers."""
-    if norm is None or build.body.readers[norm.out] == readers:
-        return True
-    return may_defer(build.body, norm)

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from rdrr_manifests.graph.ops import (
-    AddToStreams,
-    AppendStream,
-    CorrectStreams,
-    MeanOfStreams,
-    MixStreams,
-    Sparsify,
-    StreamCoefficients,
-)
+from rdrr_manifests.graph.ops import AppendStream, CombineStreams, Sparsify, StreamCoefficients
 
 from rdrr_runtime.compile.lowering.builder import PassBuilder
 from rdrr_runtime.phases.rows.sparsify import sparsify
@@ -60,47 +52,18 @@ def lower_stream_coefficients(build: PassBuilder, op: StreamCoefficients) -> Non
     values.mark_read(op.x)
 
 
-def lower_mean(build: PassBuilder, op: MeanOfStreams) -> None:
-    """Emit the mean of a row's streams."""
-    values = build.values
-    spec = StreamsSpec("mean", op.count, values.live[op.x][0] // op.count)
-    y = values.allocate(op.out, spec.width)
-    build.emit(streams(build.ctx, values.get(op.x), y, spec, label=op.out))
-    values.mark_read(op.x)
-
-
-def lower_mix(build: PassBuilder, op: MixStreams) -> None:
-    """Emit the mixture of a row's streams."""
-    values, width = build.values, build.values.live[op.x][0]
-    spec = StreamsSpec("mix", op.count, width // op.count)
-    x, coefficients = values.get(op.x), values.get(op.coefficients)
-    y = values.allocate(op.out, width)
-    build.emit(streams(build.ctx, x, y, spec, coefficients=coefficients, label=op.out))
-    values.mark_read(op.x, op.coefficients)
-
-
-def lower_correct(build: PassBuilder, op: CorrectStreams) -> None:
-    """Emit the correction of a row's streams."""
-    values, width = build.values, build.values.live[op.x][0]
-    spec = StreamsSpec("correct", op.count, width // op.count, op.active)
+def lower_combination(build: PassBuilder, op: CombineStreams) -> None:
+    """Emit the mixture, correction, change or mean of a row's streams."""
+    values, whole = build.values, build.values.live[op.x][0]
+    spec = StreamsSpec(op.form, op.count, whole // op.count, op.stream)
     phases = streams(
         build.ctx,
         values.get(op.x),
-        values.allocate(op.out, width),
+        values.allocate(op.out, spec.width if op.form == "mean" else whole),
         spec,
-        coefficients=values.get(op.coefficients),
-        update=values.get(op.update),
+        coefficients=None if op.coefficients is None else values.get(op.coefficients),
+        update=None if op.update is None else values.get(op.update),
         label=op.out,
     )
     build.emit(phases)
     values.mark_read(op.x, op.update, op.coefficients)
-
-
-def lower_add(build: PassBuilder, op: AddToStreams) -> None:
-    """Emit the addition to some of a row's streams."""
-    values, width = build.values, build.values.live[op.x][0]
-    spec = StreamsSpec("add", op.count, width // op.count, op.first)
-    x, update = values.get(op.x), values.get(op.update)
-    y = values.allocate(op.out, width)
-    build.emit(streams(build.ctx, x, y, spec, update=update, label=op.out))
-    values.mark_read(op.x, op.update)

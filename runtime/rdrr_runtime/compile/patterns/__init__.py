@@ -2,8 +2,9 @@
 
 Matching is pure: it looks at ops and their operands, and knows no weights, kernels or devices.
 
-    layers             a norm with the linears that read it, attention, gated feed-forwards
-    rows               attention and feed-forwards of more forms, for kernels of one row
+    layers             a norm with the linears that read it, gated feed-forwards
+    attention          attention with its projections
+    rows               feed-forwards of more forms, and products, for kernels of one row
     mixtures           a mixture of experts
     linear_attention   linear attention
     residual           the end of a block, where its output joins the residual stream

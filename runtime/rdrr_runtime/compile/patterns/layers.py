@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rdrr_manifests.graph.ops import (
-    Attention,
     Experts,
     GatedActivation,
     Linear,
@@ -22,7 +21,6 @@ from rdrr_manifests.graph.ops import (
     PositionScale,
     Residual,
     Rope,
-    Slice,
     values_read,
 )
 
@@ -76,9 +74,8 @@ class Branch:
         return 1 if self.residual is None else 2
 
 
-HeadOp = Norm | Rope | PositionScale | Slice
-"""An op that changes the heads of queries or keys in place, or takes the queries out of heads that
-also hold gates."""
+HeadOp = Norm | Rope | PositionScale
+"""An op that changes the heads of queries or keys in place."""
 
 
 @dataclass(frozen=True)
@@ -103,88 +100,6 @@ class NormedLinears:
 
 
 @dataclass(frozen=True)
-class Projections:
-    """The ops from a layer's first norm to its attention.
-
-    Attributes:
-        norm: The norm before the projections; None if they read a value as it is.
-        linears: The projections to queries, keys and values; that to queries alone if the keys and
-            values are those of an earlier layer.
-        head_norms: The norms of queries and of keys; None for none.
-        ropes: Likewise the rotations.
-        query_scale: The scale of the queries by their position; None for none.
-        attention: The attention.
-        queries: The slice that separates the queries from gates beside them; None without gates.
-        value_norm: The norm of values, without a weight; None for none.
-        norm_after_rope: Whether the norms of heads come after the rotation.
-    """
-
-    norm: Norm | None
-    linears: tuple[Linear, ...]
-    head_norms: tuple[Norm, ...] | None
-    ropes: tuple[Rope, ...] | None
-    query_scale: PositionScale | None
-    attention: Attention
-    queries: Slice | None = None
-    value_norm: Norm | None = None
-    norm_after_rope: bool = False
-
-    @property
-    def count(self) -> int:
-        """Number of ops."""
-        between = (self.head_norms or ()), (self.ropes or ()), self.linears
-        single = (self.norm, self.query_scale, self.queries, self.value_norm)
-        return 1 + sum(map(len, between)) + sum(op is not None for op in single)
-
-    @property
-    def spans_heads(self) -> bool:
-        """Whether a norm of queries or keys is that of all heads together."""
-        return any(norm.width != self.attention.head_dim for norm in self.head_norms or ())
-
-    @property
-    def is_usual(self) -> bool:
-        """Whether kernels for several rows can compute it too."""
-        usual = (
-            self.norm is not None and self.norm.is_plain,
-            len(self.linears) == 3,
-            self.queries is None and self.value_norm is None,
-            not (self.norm_after_rope or self.spans_heads),
-        )
-        return all(usual)
-
-
-@dataclass(frozen=True)
-class NormedProjections:
-    """A plain norm and all linears that read it, which may be the projections of a layer.
-
-    Attributes:
-        linears: The norm and the linears.
-        layer: The same up to the attention; None if they are no projections for attention.
-    """
-
-    linears: NormedLinears
-    layer: Projections | None
-
-
-@dataclass(frozen=True)
-class AttentionBlock:
-    """Projections, attention, its gate if there is one, and the projection of its output."""
-
-    projections: Projections
-    output: Branch
-
-    @property
-    def is_gated(self) -> bool:
-        """Whether gates beside the queries multiply the output of attention."""
-        return self.projections.queries is not None
-
-    @property
-    def count(self) -> int:
-        """Number of ops."""
-        return self.projections.count + self.output.count + (2 if self.is_gated else 0)
-
-
-@dataclass(frozen=True)
 class GatedFeedForward:
     """A gated feed-forward block: norm, gate and up, activation, and maybe the down projection.
 
@@ -206,6 +121,11 @@ class GatedFeedForward:
         return 2 + len(self.linears)
 
 
+def is_row_norm(op: Op | None) -> bool:
+    """Return whether an op is a norm of whole rows, which a product of one row can apply."""
+    return isinstance(op, Norm) and op.groups == 1
+
+
 def match_branch(body: Body, index: int) -> Branch | None:
     """Match a linear, norm or mixture of experts, with the residual after it if there is one.
 
@@ -222,15 +142,10 @@ def match_branch(body: Body, index: int) -> Branch | None:
     return Branch(op, following if alone and apart else None)
 
 
-def match_normed_linears(body: Body, index: int, *, sliced: bool = False) -> NormedLinears | None:
+def match_normed_linears(body: Body, index: int) -> NormedLinears | None:
     """Match a norm and all linears that read it, if only norms and ropes stand between them.
 
-    No kernel fuses other norms than plain RMSNorm with the product after it.
-
-    Args:
-        body: The ops.
-        index: Index of the norm.
-        sliced: Whether slices may stand between the linears too.
+    For several rows no kernel fuses other norms than plain RMSNorm with the product after it.
     """
     norm = body.at(index)
     if not isinstance(norm, Norm) or norm.groups != 1 or not norm.is_plain:
@@ -240,7 +155,7 @@ def match_normed_linears(body: Body, index: int, *, sliced: bool = False) -> Nor
     for op in body.ops[index + 1 :]:
         if isinstance(op, Linear) and op.x == norm.out:
             linears.append(op)
-        elif isinstance(op, HeadOp) and (sliced or not isinstance(op, Slice)):
+        elif isinstance(op, HeadOp):
             others.append(op)
         elif isinstance(op, Linear):
             return None  # a linear with another input interrupts the run
@@ -254,108 +169,6 @@ def match_normed_linears(body: Body, index: int, *, sliced: bool = False) -> Nor
             return None
         known.add(other.out)
     return NormedLinears(norm, tuple(linears), tuple(others))
-
-
-def match_projections(body: Body, index: int, *, sliced: bool = False) -> Projections | None:
-    """Match norm, (linear, head norm?, rope?, scale of queries?) twice, linear, attention.
-
-    Args:
-        body: The ops.
-        index: Index of the norm.
-        sliced: Whether a slice takes the queries out of heads that also hold gates.
-    """
-    normed = match_normed_linears(body, index, sliced=sliced)
-    if normed is None or len(normed.linears) != 3:
-        return None
-    attention = body.at(index + normed.count)
-    norms = tuple(op for op in normed.others if isinstance(op, Norm))
-    ropes = tuple(op for op in normed.others if isinstance(op, Rope))
-    scales = tuple(op for op in normed.others if isinstance(op, PositionScale))
-    slices = tuple(op for op in normed.others if isinstance(op, Slice))
-    if not isinstance(attention, Attention) or len(norms) not in (0, 2) or len(ropes) not in (0, 2):
-        return None
-    q, k, v = normed.linears
-    if len(slices) != int(sliced) or not all(_takes_queries(op, q, attention) for op in slices):
-        return None
-    chains = [_chain(linear, (*slices, *norms, *ropes, *scales)) for linear in (q, k, v)]
-    twice = {q.out} if sliced else set()  # the gates are read after attention
-    if any(body.readers[name] != 1 + (name in twice) for chain in chains for name in chain):
-        return None
-    if [chain[-1] for chain in chains] != [attention.q, attention.k, attention.v]:
-        return None
-    are_plain = all(norm.is_plain and norm.width == attention.head_dim for norm in norms)
-    same_norms = are_plain and len({(norm.eps, norm.unit_offset) for norm in norms}) <= 1
-    same_ropes = len({(rope.table, rope.interleaved) for rope in ropes}) <= 1
-    of_query = [scale.out for scale in scales] == chains[0][len(chains[0]) - len(scales) :]
-    if not same_norms or not same_ropes or not of_query or len(scales) > 1 or len(chains[2]) > 1:
-        return None
-    return Projections(
-        normed.norm,
-        (q, k, v),
-        (norms[0], norms[1]) if norms else None,
-        (ropes[0], ropes[1]) if ropes else None,
-        scales[0] if scales else None,
-        attention,
-        slices[0] if slices else None,
-    )
-
-
-def match_normed_projections(body: Body, index: int) -> NormedProjections | None:
-    """Match a norm and all linears that read it, with the attention after them if one follows."""
-    normed = match_normed_linears(body, index)
-    return None if normed is None else NormedProjections(normed, match_projections(body, index))
-
-
-def _takes_queries(op: Slice, q: Linear, attention: Attention) -> bool:
-    """Return whether a slice takes the first half of each head, the other half being gates."""
-    size = attention.head_dim
-    return op.x == q.out and (op.groups, op.size, op.first, op.width) == (
-        attention.heads,
-        2 * size,
-        0,
-        size,
-    )
-
-
-def _chain(linear: Linear, steps: Sequence[HeadOp]) -> list[str]:
-    """Return the successive values of a projection: its output, then that of each step in order."""
-    chain = [linear.out]
-    for step in steps:
-        if step.x == chain[-1]:
-            chain.append(step.out)
-    return chain
-
-
-def match_attention_block(body: Body, index: int) -> AttentionBlock | None:
-    """Match projections, attention, its gate if there is one, and the projection of its output."""
-    projections = match_projections(body, index) or match_projections(body, index, sliced=True)
-    if projections is None:
-        return None
-    end, value = index + projections.count, projections.attention.out
-    if projections.queries is not None:
-        gated = _match_gate(body, end, projections)
-        if gated is None:
-            return None
-        end, value = end + 2, gated
-    output = match_branch(body, end)
-    if output is None or not isinstance(output.op, Linear) or body.readers[value] != 1:
-        return None
-    return AttentionBlock(projections, output) if output.op.x == value else None
-
-
-def _match_gate(body: Body, index: int, projections: Projections) -> str | None:
-    """Match the gates beside the queries and their product; return the name of its value."""
-    gates, product, queries = body.at(index), body.at(index + 1), projections.queries
-    attention = projections.attention
-    if queries is None or not isinstance(gates, Slice) or not isinstance(product, GatedActivation):
-        return None
-    size = attention.head_dim
-    beside = replace(queries, out=gates.out, first=size) == gates and body.readers[gates.out] == 1
-    is_plain = product.activation == "sigmoid" and product.clamp is None and product.up_parts == 1
-    is_plain = is_plain and product.gate_scale == 1.0
-    reads = (product.gate, product.up) == (gates.out, attention.out)
-    alone = body.readers[attention.out] == 1
-    return product.out if beside and is_plain and reads and alone else None
 
 
 def match_gated_feed_forward(body: Body, index: int) -> GatedFeedForward | None:
@@ -381,3 +194,26 @@ def match_gated_feed_forward(body: Body, index: int) -> GatedFeedForward | None:
     return GatedFeedForward(
         normed.norm, normed.linears, activation, down if reads and alone else None
     )
+
+
+def may_compute(body: Body, norm: Norm | None, readers: int) -> bool:
+    """Return whether the norm before a pattern may be computed by each of its readers."""
+    if norm is None or body.readers[norm.out] == readers:
+        return True
+    return may_defer(body, norm)
+
+
+def may_defer(body: Body, norm: Norm) -> bool:
+    """Return whether all readers of a norm may compute it again.
+
+    They must come before the op that changes the norm's input in place, and be no residual, which
+    adds a branch to the output of the norm.
+    """
+    if any(isinstance(op, Residual) and norm.out in values_read(op) for op in body.ops):
+        return False
+    changed = [
+        at
+        for at, op in enumerate(body.ops)
+        if norm.x in values_read(op) and not isinstance(op, Norm | Linear)
+    ]
+    return body.last_reader[norm.out] < min(changed, default=len(body.ops))

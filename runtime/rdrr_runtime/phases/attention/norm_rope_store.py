@@ -1,6 +1,6 @@
 """Norms and rope of query and key heads, and the store into the KV cache, in one phase.
 
-It computes what `rms_norm_in_place`, `rope` and `kv_store` compute one after the other.
+It computes what `normalize_in_place`, `rope` and `kv_store` compute one after the other.
 """
 
 from __future__ import annotations

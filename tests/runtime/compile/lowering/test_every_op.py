@@ -13,7 +13,6 @@ from typing import get_args
 
 import pytest
 from rdrr_manifests.graph.ops import (
-    AddToStreams,
     ChannelFactors,
     Clamp,
     Op,
@@ -44,10 +43,12 @@ def alternatives(op: Op, name: str) -> Iterator[tuple[str, object]]:
         yield name, None
     elif name == "chunk" and value:
         yield name, value - 1
-    elif name in ("window", "top_k", "top_groups", "length", "up_part", "active"):
+    elif name in ("window", "top_k", "top_groups", "length", "up_part"):
         yield name, value + 1
-    elif name == "offset" or (name == "first" and isinstance(op, AddToStreams)):
+    elif name == "offset":
         yield name, value - 1
+    elif name == "stream" and getattr(op, "update", None) is not None:
+        yield name, 1 - value
     elif value in OTHERS and getattr(op, "clamp", None) is None:
         yield name, OTHERS[value]
 

@@ -27,10 +27,11 @@ from rdrr_runtime.compile.patterns.layers import (
     match_branch,
     match_gated_feed_forward,
     match_normed_linears,
+    may_defer,
 )
 from rdrr_runtime.compile.patterns.mixtures import match_mixture
 from rdrr_runtime.compile.patterns.residual import StreamSum, is_read_next, match_normed_sum
-from rdrr_runtime.compile.patterns.rows import match_normed_products, may_defer
+from rdrr_runtime.compile.patterns.rows import match_normed_products
 
 K = 8
 GAIN, MATRIX = WeightUse("gain", (K,)), WeightUse("w", (K, K))

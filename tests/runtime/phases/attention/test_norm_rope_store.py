@@ -14,7 +14,7 @@ from rdrr_runtime.phases.attention.position_scale import position_scale
 from rdrr_runtime.phases.attention.rope import rope
 from rdrr_runtime.phases.cache.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.phases.cache.kv_store import kv_store
-from rdrr_runtime.phases.norms.rmsnorm import rms_norm_in_place
+from rdrr_runtime.phases.norms.norm import NormForm, normalize_in_place
 from rdrr_runtime.phases.phase import Phase
 from support.comparison import relative_error
 from support.gpu import normal
@@ -86,10 +86,10 @@ def test_the_fused_phase_equals_norm_rope_and_store(
         q, k, v = buffers
         made = []
         for x, gain, count in zip((q, k), gains, counts, strict=False):
-            shape = {"width": head_dim, "eps": EPS, "offset": 1.0, "per_row": count}
-            made += (
-                rms_norm_in_place(ctx, x, bench.upload(gain), **shape, label="t") if normed else []
+            form = NormForm(
+                width=head_dim, eps=EPS, weight=bench.upload(gain), offset=1.0, per_row=count
             )
+            made += normalize_in_place(ctx, x, form, label="t") if normed else []
             rotation = {"heads": count, "head_dim": head_dim, "rotary_dim": 2 * pairs}
             if pairs:
                 made += rope(ctx, x, table, **rotation, interleaved=interleaved, label="t")

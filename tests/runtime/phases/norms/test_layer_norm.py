@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from rdrr_format.errors import FormatError
-from rdrr_runtime.phases.norms.layer_norm import (
+from rdrr_runtime.phases.norms.norm import (
     NormForm,
-    layer_norm,
-    layer_norm_add,
-    layer_norm_in_place,
+    add_normalized,
+    normalize,
+    normalize_in_place,
 )
 from rdrr_runtime.phases.rows.activation import ACTIVATIONS, activate
 from rdrr_runtime.phases.rows.gated_activation import gated_activation
@@ -44,9 +44,13 @@ def test_layer_norm_equals_torch_far_from_zero(any_bench, rng, width) -> None:
     x, weight, bias = normal(rng, rows, width) + 300, normal(rng, width), normal(rng, width)
     y = any_bench.poisoned(rows, width)
     form = NormForm(
-        width=width, eps=EPS, weight=any_bench.upload(weight), bias=any_bench.upload(bias)
+        width=width,
+        eps=EPS,
+        centred=True,
+        weight=any_bench.upload(weight),
+        bias=any_bench.upload(bias),
     )
-    made = layer_norm(any_bench.context(rows), any_bench.upload(x), y, form, label="t")
+    made = normalize(any_bench.context(rows), any_bench.upload(x), y, form, label="t")
     any_bench.run(made, rows)
     got = any_bench.download(y, rows, width)
     assert relative_error(got, theirs(x, weight, bias)) < TOLERANCE
@@ -57,9 +61,14 @@ def test_layer_norm_of_heads_in_place_has_a_weight_for_each(bench, rng) -> None:
     x, weight = normal(rng, rows, heads, width), normal(rng, heads, width)
     buffer, none = bench.upload(x), np.zeros(width, np.float32)
     form = NormForm(
-        width=width, eps=EPS, per_row=heads, weight=bench.upload(weight), per_vector=True
+        width=width,
+        eps=EPS,
+        centred=True,
+        per_row=heads,
+        weight=bench.upload(weight),
+        per_vector=True,
     )
-    bench.run(layer_norm_in_place(bench.context(rows), buffer, form, label="t"), rows)
+    bench.run(normalize_in_place(bench.context(rows), buffer, form, label="t"), rows)
     got = bench.download(buffer, rows, heads, width)
     ones = np.ones(width, np.float32)
     assert relative_error(got, theirs(x, ones, none) * weight) < TOLERANCE
@@ -69,8 +78,8 @@ def test_layer_norm_and_residual_addition_equal_torch(any_bench, rng) -> None:
     rows, width = 5, 320
     x, r, weight = normal(rng, rows, width), normal(rng, rows, width), normal(rng, width)
     stream = any_bench.upload(x)
-    form = NormForm(width=width, eps=EPS, weight=any_bench.upload(weight), offset=1.0)
-    made = layer_norm_add(any_bench.context(rows), stream, any_bench.upload(r), form, label="t")
+    form = NormForm(width=width, eps=EPS, centred=True, weight=any_bench.upload(weight), offset=1.0)
+    made = add_normalized(any_bench.context(rows), stream, any_bench.upload(r), form, label="t")
     any_bench.run(made, rows)
     got = any_bench.download(stream, rows, width)
     expected = x + theirs(r, weight + 1, np.zeros(width, np.float32))
@@ -79,8 +88,8 @@ def test_layer_norm_and_residual_addition_equal_torch(any_bench, rng) -> None:
 
 def test_layer_norm_of_a_single_row_leaves_the_others_unchanged(bench, rng) -> None:
     x, y = normal(rng, 4, 64), bench.poisoned(4, 64)
-    form = NormForm(width=64, eps=EPS)
-    made = layer_norm(bench.context(4), bench.upload(x), y, form, single_row=True, label="t")
+    form = NormForm(width=64, eps=EPS, centred=True)
+    made = normalize(bench.context(4), bench.upload(x), y, form, single_row=True, label="t")
     bench.run(made, 4)
     got = bench.download(y, 4, 64)
     expected = functional.layer_norm(wide(x[:1]), (64,), eps=EPS).numpy()

@@ -9,7 +9,12 @@ from rdrr_format.errors import FormatError
 from rdrr_manifests.graph import Clamp
 from rdrr_runtime.phases.attention.rope import rope
 from rdrr_runtime.phases.generation_state import pack_step
-from rdrr_runtime.phases.norms import rmsnorm
+from rdrr_runtime.phases.norms.norm import (
+    NormForm,
+    add_normalized,
+    normalize,
+    normalize_in_place,
+)
 from rdrr_runtime.phases.rows import elementwise
 from rdrr_runtime.phases.rows.activation import ACTIVATIONS, CLIP, activate
 from rdrr_runtime.phases.rows.copy import copy, copy_row
@@ -37,16 +42,8 @@ def test_norm_equals_torch(any_bench, rng, width, offset) -> None:
     rows = 5
     x, weight = normal(rng, rows, width), normal(rng, width)
     y = any_bench.poisoned(rows, width)
-    made = rmsnorm.rms_norm(
-        any_bench.context(rows),
-        any_bench.upload(x),
-        any_bench.upload(weight),
-        y,
-        width=width,
-        eps=EPS,
-        offset=offset,
-        label="t",
-    )
+    form = NormForm(width=width, eps=EPS, weight=any_bench.upload(weight), offset=offset)
+    made = normalize(any_bench.context(rows), any_bench.upload(x), y, form, label="t")
     any_bench.run(made, rows)
     got = any_bench.download(y, rows, width)
     assert relative_error(got, norm(x, weight, offset)) < TOLERANCE
@@ -56,16 +53,8 @@ def test_norm_of_heads_in_place_equals_torch(bench, rng) -> None:
     rows, heads, width = 3, 7, 80
     x, weight = normal(rng, rows, heads, width), normal(rng, width)
     buffer = bench.upload(x)
-    made = rmsnorm.rms_norm_in_place(
-        bench.context(rows),
-        buffer,
-        bench.upload(weight),
-        width=width,
-        eps=EPS,
-        offset=1.0,
-        per_row=heads,
-        label="t",
-    )
+    form = NormForm(width=width, eps=EPS, weight=bench.upload(weight), offset=1.0, per_row=heads)
+    made = normalize_in_place(bench.context(rows), buffer, form, label="t")
     bench.run(made, rows)
     got = bench.download(buffer, rows, heads, width)
     assert relative_error(got, norm(x, weight, 1.0)) < TOLERANCE
@@ -76,17 +65,9 @@ def test_norm_and_residual_addition_equal_torch(any_bench, rng, scaled) -> None:
     rows, width, factor = 5, 320, np.array([0.75], np.float32)
     x, r, weight = normal(rng, rows, width), normal(rng, rows, width), normal(rng, width)
     stream = any_bench.upload(x)
-    made = rmsnorm.post_norm_add(
-        any_bench.context(rows),
-        stream,
-        any_bench.upload(r),
-        any_bench.upload(weight),
-        width=width,
-        eps=EPS,
-        offset=1.0,
-        scale=(any_bench.upload(factor), 3.0) if scaled else None,
-        label="t",
-    )
+    scale = (any_bench.upload(factor), 3.0) if scaled else None
+    form = NormForm(width=width, eps=EPS, weight=any_bench.upload(weight), offset=1.0, scale=scale)
+    made = add_normalized(any_bench.context(rows), stream, any_bench.upload(r), form, label="t")
     any_bench.run(made, rows)
     got = any_bench.download(stream, rows, width)
     expected = (x + norm(r, weight, 1.0)) * (2.25 if scaled else 1.0)
@@ -96,16 +77,8 @@ def test_norm_and_residual_addition_equal_torch(any_bench, rng, scaled) -> None:
 def test_norm_of_a_single_row_leaves_the_others_unchanged(bench, rng) -> None:
     x, weight = normal(rng, 4, 64), normal(rng, 64)
     y = bench.poisoned(4, 64)
-    made = rmsnorm.rms_norm(
-        bench.context(4),
-        bench.upload(x),
-        bench.upload(weight),
-        y,
-        width=64,
-        eps=EPS,
-        single_row=True,
-        label="t",
-    )
+    form = NormForm(width=64, eps=EPS, weight=bench.upload(weight))
+    made = normalize(bench.context(4), bench.upload(x), y, form, single_row=True, label="t")
     bench.run(made, 4)
     got = bench.download(y, 4, 64)
     assert relative_error(got[:1], norm(x[:1], weight)) < TOLERANCE
