@@ -54,7 +54,7 @@ class ChatPrompt:
             else message
             for message in messages
         ]
-        answers = [at for at, message in enumerate(messages) if at and _has_ids(message)]
+        answers = [at for at, message in enumerate(messages) if at and _ids_of(message)]
         if not answers:
             return self._encode(self._text(plain))
         ids = self._encode(self._text(plain[: answers[0]]))
@@ -67,7 +67,7 @@ class ChatPrompt:
 
     def _answer(self, message: Message) -> list[int]:
         """Return the ids of an answer without its end, which the template writes."""
-        ids = token_ids(message[IDS], f"`{IDS}`")
+        ids = _ids_of(message)
         return ids[:-1] if ids and ids[-1] in self.ends else ids
 
     def _after(self, messages: list[Message], at: int) -> str | None:
@@ -90,5 +90,7 @@ class ChatPrompt:
         return self.codec.encode_marked(text, follows=follows)
 
 
-def _has_ids(message: Any) -> bool:
-    return isinstance(message, Mapping) and bool(message.get(IDS))
+def _ids_of(message: Any) -> list[int]:
+    """Return the ids that a message has; none if it has only a text."""
+    stated = message.get(IDS) if isinstance(message, Mapping) else None
+    return [] if stated is None else token_ids(stated, f"`{IDS}`")

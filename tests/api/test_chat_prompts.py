@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import rdrr
 from rdrr._chat import Conversation
-from rdrr_format.errors import GenerationError
+from rdrr_format.errors import GenerationError, UsageError
 from support import tiny_tokenizers as tiny
 from support.scripted_models import write_scripted
 from transformers import AutoTokenizer
@@ -45,6 +46,12 @@ def model(
     rdrr.convert(source, folder / "package", quantize="f32")
     with rdrr.load(folder / "package", backend="cpu") as loaded:
         yield loaded, AutoTokenizer.from_pretrained(source)
+
+
+@pytest.fixture(scope="module")
+def scripted(tmp_path_factory):
+    with model(tmp_path_factory.mktemp("scripted"), CHANNELS) as (loaded, _):
+        yield loaded
 
 
 def user(text, **more):
@@ -114,6 +121,16 @@ def test_marked_ids_equal_those_of_transformers_where_it_sanitizes(tmp_path, kin
             assert loaded.chat([message], max_tokens=1).prompt_ids == right
 
 
+def test_tools_and_variables_hold_no_control_tokens_either(tmp_path):
+    template = "{{ bos_token }}{{ tools | tojson }}{{ note }}{{ messages[0].content }}"
+    given = {"tools": [{"name": "<|end|>"}], "variables": {"note": "</s>"}}
+    with model(tmp_path, template) as (loaded, _):
+        ids = loaded.chat([user("a")], max_tokens=1, **given).prompt_ids
+        assert [token for token in ids if token <= MARK] == [BEGIN]
+        allowed = loaded.chat([user("a")], max_tokens=1, control_tokens=True, **given).prompt_ids
+        assert [token for token in allowed if token <= MARK] == [BEGIN, MARK, END]
+
+
 def test_control_tokens_in_messages_can_be_allowed(tmp_path):
     with model(tmp_path) as (loaded, reference):
         for message in HOSTILE[:4]:
@@ -167,6 +184,15 @@ def test_answers_keep_their_ids_in_the_next_turn(tmp_path):
         again = Conversation(loaded)
         again.load(tmp_path / "talk.json")
         assert again.ask("z", max_tokens=1).prompt_ids == third.prompt_ids
+
+
+@pytest.mark.parametrize("ids", ["7", [1.5], [True], 5, b"7", [-1]])
+def test_ids_of_an_answer_that_are_none_are_refused(scripted, ids):
+    answer = {"role": "assistant", "content": "b", "token_ids": ids}
+    with pytest.raises((UsageError, GenerationError), match="token"):
+        scripted.chat([user("a"), answer, user("c")], max_tokens=1)
+    sound = answer | {"token_ids": np.array([7, 8])}
+    assert scripted.chat([user("a"), sound, user("c")], max_tokens=1).read() is not None
 
 
 def test_no_message_can_pass_for_an_answer_with_ids(tmp_path):

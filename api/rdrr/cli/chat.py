@@ -41,7 +41,9 @@ def chat(
     template: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Jinja chat template to use instead of the one in the package."
+            metavar="FILE",
+            help="Jinja chat template to use instead of the one in the package, or the name of one "
+            "of the package's templates.",
         ),
     ] = None,
     max_tokens: Annotated[
