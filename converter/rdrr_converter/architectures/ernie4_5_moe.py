@@ -27,6 +27,7 @@ def sparse_layers(config: Config) -> tuple[int, ...]:
         if type(layer) is not int or layer < -1:
             raise config.fault(key, "the index of a layer", layer)
     end = config.layers if last == -1 else min(last + 1, config.layers)
+    # Both ends are included, and a multiple of the step is one of the number counted from 1.
     return tuple(layer for layer in range(end) if layer >= first and (layer + 1) % step == 0)
 
 

@@ -34,6 +34,7 @@ def sparse_layers(config: Config) -> tuple[int, ...]:
     """
     stated, step = config.get("moe_layers"), config.integer("interleave_moe_layer_step")
     if stated is None:
+        # Counted from 1, the layers whose number is a multiple of the step.
         return tuple(range(step - 1, config.layers, step))
     if not isinstance(stated, list) or not all(type(layer) is int for layer in stated):
         raise config.fault("moe_layers", "a list of layers", stated)

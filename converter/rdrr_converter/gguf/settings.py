@@ -135,4 +135,5 @@ def rope_sections(config: Config) -> list[int]:
     The three positions of a token of text are equal, so any division that covers all pairs will do.
     """
     rotated = int(config["head_dim"] * (config.get("partial_rotary_factor") or 1.0))
+    # The rotated // 2 pairs in three parts as equal as possible: the first ones get what is left.
     return [*((rotated // 2 + 2 - axis) // 3 for axis in range(3)), 0]

@@ -41,6 +41,8 @@ class TileTuning(Params):
 
     def storage(self, spec: AttentionSpec, rows: int) -> int:
         """Return the bytes of workgroup memory for tiles of `rows` rows."""
+        # The arrays of the shader: queries and a tile of keys, with a padding of one vector a part
+        # in each row; weights, with 2 vectors between queries; shared_values; and rescales.
         tile, parts = rows * self.heads, 4 * self.lanes // self.keys
         stride = spec.cache.head_dim + 4 * parts
         keys = self.keys * stride * KV_TYPES[spec.cache.dtype].tile_bytes

@@ -94,6 +94,8 @@ def latent_attention(
     spec.check(label, caches)
     _need_queries(ctx, queries, spec, label)
     ctx.need_values(f"{label}: out", out, ctx.max_rows * spec.heads * spec.latent)
+    # Beside the queries, three vectors of 4 a thread: its weights, and what it brings to the shared
+    # memory of the sums and of the maxima.
     sizes = {threads: _query_bytes(spec) + 48 * threads for threads in SCAN_THREADS}
     threads = _fitting(ctx, sizes, label)
     record = LatentScan(
@@ -144,6 +146,8 @@ def latent_decode(
     need_floats(f"{label}: sums", sums, attended.sums_bytes(ctx.max_rows) // 4)
     need_floats(f"{label}: stats", stats, attended.stats_bytes(ctx.max_rows) // 4)
     words = spec.latent // 4
+    # Beside the queries, in vectors of 4: of each key its padded parts and its weight, and of each
+    # lane a total.
     sizes = {
         threads: _query_bytes(spec) + 16 * (threads // PARTS * (PARTS + 2) + _lanes(threads, words))
         for threads in SPLIT_THREADS

@@ -189,6 +189,8 @@ def _value_rows(ctx: OpContext, spec: LatentSpec, threads: int, splits: int, lab
     Raises:
         DeviceError: Not even those of one row fit.
     """
+    # Of each row 9 vectors of 4 for a half unit (8 hold its 32 inputs); of the item the sums of all
+    # threads, a vector each, and of each split its maximum and the two factors made of it.
     each, rest = 144 * half_units(spec.latent), 16 * threads + 12 * splits
     fitting = (ctx.workgroup_storage - rest) // each
     if fitting < 1:

@@ -78,6 +78,7 @@ def attention_factor(spec: RopeSpec, context: int) -> float:
     if spec.scaling in ("yarn", "longrope") and stated is not None:
         return stated
     if spec.scaling == "yarn":
+        # The paper on YaRN (arXiv 2309.00071) has fitted this to perplexities.
         return 0.1 * log(spec.factor) + 1.0 if spec.factor > 1 else 1.0
     if spec.scaling == "longrope" and spec.factor > 1:
         return sqrt(1.0 + log(spec.factor) / log(_required(spec, "original_max_pos")))
@@ -110,6 +111,8 @@ def _yarn(spec: RopeSpec, plain: F64, context: int) -> F64:
     original = _required(spec, "original_max_pos")
 
     def pair_with_turns(turns: float) -> float:
+        # Pair i turns theta^(-2 i / rotary_dim) / (2 pi) times a token; solved for i, where it has
+        # turned so often after the context of training.
         return spec.rotary_dim * log(original / (turns * 2 * pi)) / (2 * log(spec.theta))
 
     low = pair_with_turns(spec.beta_fast or 32.0)

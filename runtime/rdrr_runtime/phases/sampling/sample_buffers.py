@@ -13,6 +13,7 @@ from rdrr_device.buffers import OFFSET_ALIGNMENT, BufferSlice
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import seed_words
 
+# The constants of snippets/selection.wgsl and the sizes of its structures; a test compares them.
 MAX_GROUPS = 64
 GROUP_TOKENS = 4096
 LEVELS = 4

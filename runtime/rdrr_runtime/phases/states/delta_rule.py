@@ -283,6 +283,8 @@ def delta_rule_in_chunks(
 
 def chunk_refusal(ctx: OpContext, spec: DeltaSpec) -> str | None:
     """Return why the form in chunks cannot run here; None if it can."""
+    # The item's columns of a state (a row for each element of a key), and the errors and the writes
+    # of the rows of a chunk.
     needed = 4 * spec.columns * (spec.key_dim + 2 * CHUNK)
     if needed > ctx.workgroup_storage:
         return f"the form in chunks needs {needed} bytes of workgroup memory"

@@ -43,6 +43,8 @@ class StepSpec:
     @property
     def workgroup_bytes(self) -> int:
         """Bytes of workgroup memory that the phase declares."""
+        # Query, key and values; three sums of each lane for each column; sums of squares, of which
+        # there is one for 4 columns.
         columns = self.delta.columns
         return 4 * (2 * self.delta.key_dim + columns) + 12 * self.delta.lanes * columns + columns
 

@@ -288,4 +288,6 @@ def _scan_columns(ctx: OpContext, sizes: StateSpaceSizes) -> int | None:
 
 def _scan_storage(sizes: StateSpaceSizes, columns: int) -> int:
     """Return the bytes of workgroup memory of the scan."""
+    # The item's columns of a state, and inputs of a chunk; of each of its rows three numbers: the
+    # length of its step, the logarithm of its decay, and the sum of those.
     return 4 * (columns * (sizes.state_dim + CHUNK) + 3 * CHUNK)
