@@ -73,7 +73,12 @@ class LoadedModel:
     @cached_property
     def requantized_bytes(self) -> int:
         """Bytes of the buffer for matrices that int8 products need rounded; 0 if there are none."""
-        rounded = (matrix for matrix in self.weights.matrices.values() if is_rounded(matrix))
+        scalars = self.preferences.scalar_arithmetic.int8
+        rounded = (
+            matrix
+            for matrix in self.weights.matrices.values()
+            if is_rounded(matrix) and (scalars or matrix.dtype.is_block)
+        )
         return shared_bytes(rounded, self.max_binding)
 
 
@@ -195,6 +200,7 @@ class PassBuilder:
             ctx or self.ctx,
             tuple(weights),
             shared_bytes=self.model.requantized_bytes,
+            rounds_scalars=self.model.preferences.scalar_arithmetic.int8,
             may_fuse=self.model.may_fuse,
         )
 
