@@ -203,6 +203,7 @@ FORMATS: Mapping[str, GpuFormat] = MappingProxyType(
         "BF16": GpuFormat(16, values="bf16"),
         "Q8_0": GpuFormat(8, 32, signed=True),
         "Q4_0": GpuFormat(4, 32, signed=True),
+        "Q4_1": GpuFormat(4, 32, minimum="added"),
         "Q5_0": GpuFormat(5, 32, signed=True),
         "Q5_1": GpuFormat(5, 32, minimum="added"),
         "Q4_K": GpuFormat(4, 32, levels=2, minimum="subtracted"),
