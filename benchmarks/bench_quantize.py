@@ -27,7 +27,16 @@ F32 = npt.NDArray[np.float32]
 Quantize = Callable[[F32, F32 | None], npt.NDArray[np.uint8]]
 
 # Numbers of ggml's public enum ggml_type.
-GGML_TYPES = {"Q4_0": 2, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14}
+GGML_TYPES = {
+    "Q4_0": 2,
+    "Q4_1": 3,
+    "Q5_0": 6,
+    "Q5_1": 7,
+    "Q8_0": 8,
+    "Q4_K": 12,
+    "Q5_K": 13,
+    "Q6_K": 14,
+}
 
 
 def peer_quantizer(library: ctypes.CDLL, name: str) -> Quantize:
@@ -107,7 +116,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peer", type=Path, help="ggml's libggml-base.so")
     parser.add_argument(
-        "--types", default="Q4_K,Q5_K,Q6_K,Q8_0,Q5_0,Q5_1,Q4_0", help="block types to measure"
+        "--types", default="Q4_K,Q5_K,Q6_K,Q8_0,Q5_0,Q5_1,Q4_0,Q4_1", help="block types to measure"
     )
     parser.add_argument("--quality", default="ref", help="rdrr's search, ref or best")
     parser.add_argument("--rows", type=int, default=512, help="rows to quantize")

@@ -196,6 +196,7 @@ class PeerContext:
         threads: CPU threads; llama.cpp's default when None. With more threads than free cores,
             threads spin while they wait for each other.
         exact_cache: Whether keys and values are stored in f32 instead of f16.
+        outputs: Most tokens of a pass whose logits are computed.
 
     Raises:
         UnavailableError: llama.cpp refuses the parameters.
@@ -210,6 +211,7 @@ class PeerContext:
         ubatch: int = 512,
         threads: int | None = None,
         exact_cache: bool = False,
+        outputs: int | None = None,
     ) -> None:
         self._llama = llama = model.library.llama
         self.vocab = model.vocab
@@ -218,6 +220,8 @@ class PeerContext:
         params.flash_attn_type = int(flash_attention)
         if exact_cache:
             params.type_k = params.type_v = 0
+        if outputs is not None:
+            params.n_outputs_max = params.n_outputs_max_per_seq = outputs
         if threads is not None:
             params.n_threads = params.n_threads_batch = threads
         self.handle = llama.llama_init_from_model(model.handle, params)
@@ -274,10 +278,31 @@ class PeerContext:
                 raise
             self.prefill(self._prompt)
 
-    def logits(self) -> npt.NDArray[np.float32]:
-        """Return the logits after the last token, float32 [vocab]."""
-        pointer = self._llama.llama_get_logits_ith(self.handle, -1)
+    def logits(self, at: int = -1) -> npt.NDArray[np.float32]:
+        """Return the logits after the last token, or after that of an index, float32 [vocab]."""
+        pointer = self._llama.llama_get_logits_ith(self.handle, at)
         return np.ctypeslib.as_array(pointer, (self.vocab,)).copy()
+
+    def all_logits(self, ids: Sequence[int], rows: int) -> npt.NDArray[np.float32]:
+        """Run tokens from an empty cache, `rows` a pass; return the logits after each of them.
+
+        Raises:
+            UnavailableError: llama.cpp does not run a pass.
+        """
+        self.rewind(0)
+        logits = []
+        for first in range(0, len(ids), rows):
+            part = ids[first : first + rows]
+            tokens, wanted = (
+                (c.c_int32 * len(part))(*part),
+                (c.c_int8 * len(part))(*[1] * len(part)),
+            )
+            batch = self._llama.llama_batch_get_one(tokens, len(part))
+            batch.logits = c.cast(wanted, c.c_void_p)
+            if self._llama.llama_decode(self.handle, batch):
+                raise UnavailableError("llama_decode failed")
+            logits += [self.logits(at) for at in range(len(part))]
+        return np.stack(logits)
 
     def close(self) -> None:
         """Free the memory of the context."""

@@ -41,7 +41,12 @@ from rdrr_converter.output.check_manifest import backend_notes, check_manifest, 
 from rdrr_converter.output.fingerprint import fingerprint
 from rdrr_converter.output.groups import describe_groups
 from rdrr_converter.output.manifest import build_manifest
-from rdrr_converter.output.report import ConversionResult, TensorReport, describe_conversion
+from rdrr_converter.output.report import (
+    ConversionResult,
+    TensorReport,
+    describe_conversion,
+    requantization_notes,
+)
 from rdrr_converter.output.target import PackageOutput, Target, open_output
 from rdrr_converter.plan import ConversionPlan, make_plan
 from rdrr_converter.progress import Progress, ProgressCallback
@@ -189,6 +194,7 @@ def _convert(
         ):
             shards = job.write(package, pool, threads)
             draft, errors = job.finish(package.store, shards, threads)
+            notes = (*notes, *requantization_notes(plan, errors))
             reused, blocks = len(package.done), pool.blocks
     return ConversionResult(
         destination=target.location,

@@ -107,6 +107,7 @@ class BlockFields:
 BLOCK_FIELDS: Mapping[str, BlockFields] = MappingProxyType(
     {
         "Q4_0": BlockFields((CodeField(2, 4, 16, 2, 4),), scale=0, zero_point=8),
+        "Q4_1": BlockFields((CodeField(4, 4, 16, 2, 4),), scale=0, minimum=2),
         "Q5_0": BlockFields(
             (CodeField(6, 4, 16, 2, 4), CodeField(2, 1, 1, 8, 1)), scale=0, zero_point=16
         ),

@@ -44,7 +44,7 @@ def test_quantized_blocks_are_those_of_ggml(case):
     assert np.array_equal(found, expected), worst_block(found, expected, rows, codec)
 
 
-@pytest.mark.parametrize("name", ["Q4_K", "Q5_K", "Q6_K", "Q5_0", "Q5_1", "Q4_0"])
+@pytest.mark.parametrize("name", ["Q4_K", "Q5_K", "Q6_K", "Q5_0", "Q5_1", "Q4_0", "Q4_1"])
 def test_importance_changes_the_blocks(name):
     rows = BLOCKS["normal/x"]
     plain = CODECS[name].quantize(rows)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rdrr_format.codecs import CODECS
 
 EXACT = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q5_0", "MXFP4")
-SEARCHED = ("Q5_1", "Q4_K", "Q5_K", "Q6_K")
+SEARCHED = ("Q4_1", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 
 ROWS = {
     "seed": st.integers(0, 2**32 - 1),

@@ -13,7 +13,6 @@ from rdrr_format.dtypes import DTYPES
 from rdrr_format.encoding import encode_tensor
 
 FLOAT16S = {
-    "Q4_1": (0, 2),
     "IQ4_NL": (0,),
     "Q2_K": (80, 82),
     "Q3_K": (108,),

@@ -295,8 +295,8 @@ def _near_ties(x: F32, matrices: list[Matrix]) -> npt.NDArray[np.bool_]:
 def column_scales(name: str, raw: npt.NDArray[np.uint8], shape: tuple[int, int]) -> tuple[F32, F64]:
     """Return scales and offsets [N, K] of a column-major matrix.
 
-    Offsets are the values that codes of zero decode to. Scales are the values that codes of one
-    decode to if the minimums are zero.
+    Offsets are the values that codes of zero decode to as they are stored, in blocks with a minimum
+    the middle codes. Scales are the values that codes of one decode to if the minimums are zero.
     """
     fields, kind, (n, k) = BLOCK_FIELDS[name], DTYPES[name], shape
     zeros = raw.reshape(k, -1, kind.block_bytes).copy()
@@ -313,4 +313,6 @@ def column_scales(name: str, raw: npt.NDArray[np.uint8], shape: tuple[int, int])
     ones[..., span] = sum(1 << low.step * place for place in range(low.stack))
     if fields.minimum is not None:
         ones[..., fields.minimum : fields.minimum + 2] = 0
-    return decoded(ones), decoded(zeros).astype(np.float64)
+    scales = decoded(ones)
+    middle = 0 if fields.minimum is None else 1 << fields.bits - 1
+    return scales, decoded(zeros) + middle * scales.astype(np.float64)

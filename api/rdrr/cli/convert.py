@@ -79,7 +79,8 @@ def show(result: ConversionResult) -> None:
     for name in result.overflowed:
         out.print(_plain(f"kept in F32, because values do not fit the type: {name}", "yellow"))
     for text in result.notes:
-        line = in_flags(f"note: {text}", flags_of_options(ConvertOptions))
+        line = text if text.startswith("warning: ") else f"note: {text}"
+        line = in_flags(line, flags_of_options(ConvertOptions))
         out.print(_plain(line, "yellow"))
     shards = len(result.plan.shard_sizes)
     verb = "would be" if result.dry_run else "is"

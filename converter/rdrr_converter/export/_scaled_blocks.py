@@ -17,7 +17,7 @@ F64 = npt.NDArray[np.float64]
 _SCALES: Mapping[str, slice] = MappingProxyType(
     {
         **dict.fromkeys(("Q8_0", "Q4_0", "Q5_0"), slice(0, 2)),
-        **dict.fromkeys(("Q5_1", "Q4_K", "Q5_K"), slice(0, 4)),
+        **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), slice(0, 4)),
         "Q6_K": slice(208, 210),
     }
 )

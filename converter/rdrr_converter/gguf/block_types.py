@@ -2,8 +2,6 @@
 
 Everything is little endian, with the lowest bits first. `d` and `m` are float16.
 
-    Q4_1    32 weights: d, m, 16 bytes with two 4-bit codes q each.
-            weight = d * q + m
     IQ4_NL  32 weights: d, 16 bytes with two 4-bit indices of levels each.
             weight = d * level
     Q2_K    256 weights: 16 bytes with a 4-bit scale s and a 4-bit minimum t each, 64 bytes with
@@ -107,11 +105,6 @@ def _lookup(table: F32Array, codes: _Bytes) -> F32Array:
     return values
 
 
-def _q4_1(blocks: _Bytes) -> F32Array:
-    values = _as_float32(_halves(blocks[:, 4:]))
-    return values * _float16(blocks, 0) + _float16(blocks, 2)
-
-
 def _iq4_nl(blocks: _Bytes) -> F32Array:
     return _lookup(_LEVELS, _halves(blocks[:, 2:])) * _float16(blocks, 0)
 
@@ -148,7 +141,6 @@ def _iq4_xs(blocks: _Bytes) -> F32Array:
 
 DECODE_ONLY_TYPES: Mapping[str, DecodeOnlyType] = MappingProxyType(
     {
-        "Q4_1": DecodeOnlyType(32, 20, _q4_1),
         "IQ4_NL": DecodeOnlyType(32, 18, _iq4_nl),
         "Q2_K": DecodeOnlyType(256, 84, _q2_k),
         "Q3_K": DecodeOnlyType(256, 110, _q3_k),

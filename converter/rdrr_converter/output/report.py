@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from math import prod
 from pathlib import Path
 
+from rdrr_format.codecs import CODECS
 from rdrr_manifests.models import Manifest
 from rdrr_manifests.models.conversion_report import (
     ConversionReport,
@@ -139,6 +140,45 @@ class ConversionResult:
                 for row, report in zip(self.plan.describe(), self.tensors, strict=True)
             ],
         }
+
+
+def requantization_notes(plan: ConversionPlan, errors: Mapping[str, ErrorStats]) -> tuple[str, ...]:
+    """Return a warning with the loss for each type of the source whose blocks were encoded again.
+
+    Args:
+        plan: The plan.
+        errors: Error of each tensor, relative to the values of the source.
+    """
+    groups: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for tensor in plan.tensors:
+        if tensor.dequantized_from and tensor.dtype.is_block and tensor.name in errors:
+            key = " and ".join(tensor.dequantized_from), tensor.dtype.name
+            loss = errors[tensor.name].relative_rmse
+            groups.setdefault(key, []).append((tensor.weights, loss * loss))
+    warnings = (_warning(*key, losses) for key, losses in sorted(groups.items()))
+    return tuple(filter(None, warnings))
+
+
+def _warning(before: str, after: str, losses: Sequence[tuple[int, float]]) -> str:
+    """Return the warning for one pair of types; an empty string if nothing was lost.
+
+    Args:
+        before: Type in the source.
+        after: Type in the package.
+        losses: Number of weights and mean square of the relative error of each tensor.
+    """
+    weights = sum(count for count, _ in losses)
+    loss = (sum(count * square for count, square in losses) / weights) ** 0.5
+    if not loss:
+        return ""
+    way = "`quantize` f16 stores them as they are"
+    if before in CODECS:
+        options = "`quantize`, `transpose_weights`, `q4k_layout` and `profile`"
+        way = f"without {options} the blocks of the source are copied"
+    return (
+        f"warning: weights that the source has in {before} were quantized a second time, to {after}"
+        f", and differ from those of the source by {100 * loss:.2g} % (root mean square); {way}"
+    )
 
 
 def describe_conversion(

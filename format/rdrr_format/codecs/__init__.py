@@ -15,6 +15,7 @@ from rdrr_format.codecs.f16 import F16, f16_overflow_count
 from rdrr_format.codecs.f32 import F32
 from rdrr_format.codecs.mxfp4 import MXFP4
 from rdrr_format.codecs.q4_0 import Q4_0
+from rdrr_format.codecs.q4_1 import Q4_1
 from rdrr_format.codecs.q4_k import Q4_K
 from rdrr_format.codecs.q5_0 import Q5_0
 from rdrr_format.codecs.q5_1 import Q5_1
@@ -32,6 +33,6 @@ __all__ = [
     "f32_to_bf16",
 ]
 
-_TABLE = (F32, F16, BF16, Q8_0, Q4_0, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, MXFP4)
+_TABLE = (F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, MXFP4)
 
 CODECS: Mapping[str, Codec] = MappingProxyType({codec.dtype.name: codec for codec in _TABLE})

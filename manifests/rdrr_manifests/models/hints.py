@@ -13,7 +13,7 @@ from rdrr_manifests.models.base import ManifestModel
 HINT_VALUES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "q4kMatmul": ("auto", "fused_q4k", "fused_q4k_int8", "dequant_f16", "dequant_f32"),
-        "f16Matmul": ("auto", "gemv_subgroup", "gemv", "tiled"),
+        "f16Matmul": ("auto", "gemv_subgroup", "gemv", "tiled", "int8"),
         "attentionPrefill": ("auto", "tiled_large", "tiled_small", "streaming", "split_kv"),
         "attentionDecode": ("auto", "tiled_large", "tiled_small", "streaming", "split_kv"),
         "computePrecision": ("auto", "f16", "f32"),
@@ -27,7 +27,7 @@ class KernelHints(ManifestModel):
 
     Attributes:
         q4k_matmul: How products with Q4_K weights are computed.
-        f16_matmul: How products with F16 weights are computed.
+        f16_matmul: How products with F16, BF16 and F32 weights are computed.
         attention_prefill: Attention kernel of the prefill.
         attention_decode: Attention kernel of the decode passes.
         compute_precision: Type of the activations, `f16` or `f32`.

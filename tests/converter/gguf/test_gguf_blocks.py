@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import gguf
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from support.gguf_entries import FLOAT16S
 from support.gguf_files import interleave, q4_k_m, write_gguf
 from support.safetensor_files import llama_tensors, write_llama
 
-BLOCK_TYPES = ("Q8_0", "Q4_0", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4")
+BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4")
 LAYER, HEAD = "model.layers.1", 64
 
 
@@ -83,6 +85,7 @@ def test_a_q4_k_m_gguf_is_copied_bit_for_bit(tmp_path, llama, fuse):
 def mixed(name):
     """Return types that no recipe of ours gives: some blocks, some scalars, one decode-only."""
     types = {"token_embd": "F16", "attn_v": "BF16", "ffn_down": "Q5_1", "ffn_up": "IQ4_XS"}
+    types["attn_output"] = "Q4_1"
     part = name.split(".")[-2]
     return types.get(part, "Q6_K" if name.startswith("blk.1") else "Q5_K")
 
@@ -113,6 +116,18 @@ def test_without_a_quantization_every_type_of_the_gguf_is_kept(tmp_path, llama, 
     # The type of most weights, and the mix that it belongs to.
     expected = ("Q4_K_M", "q4k") if fuse else ("Q5_K_M", "q5k")
     assert (manifest.quantization, manifest.quantization_info.weights) == expected
+
+
+@pytest.mark.parametrize("dtype", ["Q4_0", "Q4_1", "Q5_0", "Q5_1"])
+def test_a_gguf_of_a_legacy_type_is_copied_bit_for_bit(tmp_path, llama, dtype):
+    path = write_gguf(llama, tmp_path / "m.gguf", dtype)
+    result = convert(path, tmp_path / "out")
+    package = open_package(tmp_path / "out")
+    raw = next(t for t in gguf.GGUFReader(path).tensors if t.name == "blk.1.ffn_up.weight")
+    assert stored(package, "model.layers.1.mlp.up_proj.weight") == raw.data.tobytes()
+    blocks = {name for name, tensor in package.manifest.tensors.items() if tensor.dtype != "F32"}
+    assert {package.manifest.tensors[name].dtype for name in blocks} == {dtype}
+    assert result.notes[0].startswith(f"{len(blocks)} tensors: blocks copied from the source")
 
 
 def test_a_given_quantization_decides_over_the_types_of_the_gguf(tmp_path, llama):
@@ -169,6 +184,30 @@ def test_a_note_says_what_is_requantized(tmp_path, llama, options, words):
     # A checkpoint that was never quantized has no such note.
     plain = convert(llama, tmp_path / "plain", **options)
     assert not any("in the source" in note or "copied" in note for note in plain.notes)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options", "way"),
+    [
+        ("Q4_0", {"transpose_weights": True}, "without `quantize`, `transpose_weights`"),
+        ("Q4_1", {"quantize": "q4_k_m"}, "without `quantize`, `transpose_weights`"),
+        ("IQ4_NL", {}, "`quantize` f16 stores them as they are"),
+    ],
+)
+def test_a_second_quantization_is_a_warning_with_its_loss(tmp_path, llama, dtype, options, way):
+    path = write_gguf(llama, tmp_path / "m.gguf", dtype)
+    result = convert(path, tmp_path / "out", **options)
+    warning = next(note for note in result.notes if f"in {dtype} were quantized a second" in note)
+    loss = float(re.search(r"by ([\d.]+) %", warning)[1])
+    again = [tensor for tensor in result.tensors if dtype in tensor.why and "Q4_K" in tensor.dtype]
+    errors = [100 * tensor.relative_rmse for tensor in again]
+    assert min(errors) <= 1.05 * loss
+    assert 0.95 * loss <= max(errors)
+    assert way in warning
+    # Neither copied blocks nor values that keep their precision are quantized a second time.
+    for kept in ({}, {"quantize": "f16"})[dtype == "IQ4_NL" :]:
+        plain = convert(path, tmp_path / f"plain{len(kept)}", **kept)
+        assert not any("second time" in note for note in plain.notes)
 
 
 @pytest.mark.parametrize("options", [{"transpose_weights": True}, {"quantize": "f32"}])

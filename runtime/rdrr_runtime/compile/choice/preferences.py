@@ -14,7 +14,7 @@ from rdrr_runtime.compile.choice.hints import Hint, Policy
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """The choice between int8 and float activations in products with quantized weights.
+    """The choice between int8 and float activations in products with some type of weights.
 
     Attributes:
         int8: Whether they use int8 activations where a kernel supports it.
@@ -48,22 +48,30 @@ class Preferences:
     @property
     def arithmetic(self) -> Arithmetic:
         """The arithmetic of products with quantized weights."""
-        matmul, precision = self.hint("q4kMatmul"), self.hint("computePrecision")
-        asked = matmul is not None and matmul.value == "fused_q4k_int8"
+        adapter = "a software adapter" if self.software else "a hardware adapter"
+        default = Arithmetic(not self.software, f"auto on {adapter}")
+        return self._hinted("q4kMatmul", "fused_q4k_int8") or default
+
+    @property
+    def scalar_arithmetic(self) -> Arithmetic:
+        """The arithmetic of products with 16-bit and 32-bit weights, which only a hint rounds."""
+        return self._hinted("f16Matmul", "int8") or Arithmetic(False, "auto")
+
+    def _hinted(self, key: str, int8: str) -> Arithmetic | None:
+        """Return the arithmetic that hints ask for; None if there is no hint.
+
+        Args:
+            key: The hint for the type of the weights.
+            int8: Its value that asks for int8.
+        """
+        matmul, precision = self.hint(key), self.hint("computePrecision")
+        asked = matmul is not None and matmul.value == int8
         if precision and not (asked and matmul and matmul.outranks(precision)):
             overruled = None
             if asked and matmul and not precision.outranks(matmul):
                 overruled = Unmet(matmul, f"{precision} excludes int8")
             return Arithmetic(False, str(precision), precision, overruled)
-        if matmul:
-            return Arithmetic(asked, str(matmul), matmul)
-        adapter = "a software adapter" if self.software else "a hardware adapter"
-        return Arithmetic(not self.software, f"auto on {adapter}")
-
-    @property
-    def rounds_16_bit_weights(self) -> bool:
-        """Whether 16-bit weights may be rounded to int8 for many rows; `f16Matmul` rules it out."""
-        return self.hint("f16Matmul") is None and self.arithmetic.int8
+        return Arithmetic(asked, str(matmul), matmul) if matmul else None
 
     @property
     def joins_feed_forwards(self) -> bool:
@@ -81,8 +89,11 @@ class Preferences:
         obstacle = ""
         if hint.value == "f16" and "shader-f16" not in features:
             obstacle = "the device has no feature shader-f16"
-        elif hint.value == "f16" and self.arithmetic.int8:
-            obstacle = f"{self.hint('q4kMatmul')} asks for int8 activations"
+        elif hint.value == "f16":
+            rounded = (self.arithmetic, self.scalar_arithmetic)
+            obstacle = next(
+                (f"{it.source} asks for int8 activations" for it in rounded if it.int8), ""
+            )
         if not obstacle:
             return hint.value, Reason(f"{hint.value} ({hint})")
         said = f"f32; {hint} is not honoured: {obstacle}"

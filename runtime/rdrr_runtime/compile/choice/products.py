@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from rdrr_runtime.compile.choice.decision import Chosen, Reason, Wish, choose
 from rdrr_runtime.compile.choice.hints import Hint
-from rdrr_runtime.compile.choice.preferences import Preferences
+from rdrr_runtime.compile.choice.preferences import Arithmetic, Preferences
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.products import matmul_int8, matvec, matvec_rows
 from rdrr_runtime.phases.products.linear import GEMV_ROWS
@@ -68,6 +68,7 @@ class Product:
         apart: Whether each matrix has a y of its own.
         bias: Whether a bias is added.
         shared_bytes: Bytes of the buffer for matrices that are rounded before the product.
+        rounds_scalars: Whether 16-bit weights may be rounded to int8.
         exact: Whether activations must not be quantized to int8.
         may_fuse: Whether kernels that serve several ops may be used at all.
     """
@@ -80,6 +81,7 @@ class Product:
     separate_outputs: bool = False
     bias: bool = False
     shared_bytes: int = 0
+    rounds_scalars: bool = False
     exact: bool = False
     may_fuse: bool = True
 
@@ -124,6 +126,8 @@ class ProductKernel:
             return "the device has no feature subgroup"
         if self.int8 and product.exact:
             return "the inputs of this product must not be rounded to int8"
+        if self.family in ROUNDING and not product.rounds_scalars and _has_scalars(product):
+            return "16-bit and 32-bit weights are rounded to int8 only by f16Matmul=int8"
         if self.family in FUSED_FAMILIES and not product.may_fuse:
             return "fused kernels are switched off"
         if product.fused and self.family not in FUSED_FAMILIES:
@@ -217,8 +221,8 @@ def _with_notes(
 ) -> Chosen[ProductKernel]:
     """Add to the reason the changes made to the matrices at load, and an overruled hint."""
     reason = chosen.reason
-    overruled = preferences.arithmetic.overruled
-    if overruled is not None and reason.unmet is None and _has_blocks(product):
+    overruled = _arithmetic(product, preferences).overruled
+    if overruled is not None and reason.unmet is None:
         text = f"{reason.text}; {overruled.hint} is not honoured: {overruled.obstacle}"
         reason = Reason(text, overruled)
     notes = dict.fromkeys(weight.note for weight in product.weights if weight.note)
@@ -229,6 +233,14 @@ def _with_notes(
 
 def _has_blocks(product: Product) -> bool:
     return any(weight.dtype.is_block for weight in product.weights)
+
+
+def _has_scalars(product: Product) -> bool:
+    return not all(weight.dtype.is_block for weight in product.weights)
+
+
+def _arithmetic(product: Product, preferences: Preferences) -> Arithmetic:
+    return preferences.arithmetic if _has_blocks(product) else preferences.scalar_arithmetic
 
 
 def _wishes(product: Product, preferences: Preferences) -> Sequence[Wish[ProductKernel]]:
@@ -246,18 +258,22 @@ def _in_int8(*, wanted: bool) -> Callable[[ProductKernel], bool]:
 
 
 def _scalar_wish(product: Product, preferences: Preferences) -> Wish[ProductKernel]:
-    """Return the wish for 16-bit and 32-bit weights: int8 only above `GEMV_ROWS` rows."""
-    arithmetic = preferences.arithmetic
-    if preferences.rounds_16_bit_weights and product.ctx.max_rows > GEMV_ROWS:
-        return Wish(arithmetic.source, lambda kernel: kernel.family in ROUNDING or not kernel.int8)
-    return Wish(arithmetic.source if arithmetic.hint else "auto", _in_int8(wanted=False))
+    """Return the wish for 16-bit and 32-bit weights: int8 by a hint, for 16 bits and many rows.
+
+    Few rows take the time of reading the weights, which rounding them would not save.
+    """
+    arithmetic = preferences.scalar_arithmetic
+    rounded = all(map(is_rounded, product.weights)) and not product.exact
+    if arithmetic.int8 and rounded and product.ctx.max_rows > GEMV_ROWS:
+        return Wish(arithmetic.source, lambda kernel: kernel.family in ROUNDING, arithmetic.hint)
+    return Wish(arithmetic.source, _in_int8(wanted=False))
 
 
 def _kernel_wish(hint: Hint, product: Product) -> Wish[ProductKernel] | None:
-    """Return the wish of the hint `f16Matmul`; `gemv` and `gemv_subgroup` concern small batches."""
+    """Return the wish of `f16Matmul` for a kernel; `gemv` and `gemv_subgroup` are of few rows."""
     if hint.value == "tiled":
         return Wish(str(hint), lambda kernel: kernel.family is Family.TILES, hint)
-    if product.ctx.max_rows > GEMV_ROWS:
+    if hint.value == "int8" or product.ctx.max_rows > GEMV_ROWS:
         return None
     subgroups = hint.value == "gemv_subgroup"
     few = (Family.ONE_ROW, Family.GENERAL)

@@ -73,7 +73,12 @@ class LoadedModel:
     @cached_property
     def requantized_bytes(self) -> int:
         """Bytes of the buffer for matrices that int8 products need rounded; 0 if there are none."""
-        rounded = (matrix for matrix in self.weights.matrices.values() if is_rounded(matrix))
+        scalars = self.preferences.scalar_arithmetic.int8
+        rounded = (
+            matrix
+            for matrix in self.weights.matrices.values()
+            if is_rounded(matrix) and (scalars or matrix.dtype.is_block)
+        )
         return shared_bytes(rounded, self.max_binding)
 
 
@@ -116,7 +121,7 @@ class PassBuilder:
     pending_sum: StreamSum | None = None
     fixed: dict[str, BufferSlice] = field(default_factory=dict)
     sums: BufferSlice | None = None
-    _quantized_names: dict[tuple[int, int], str] = field(default_factory=dict)
+    _quantized_names: dict[tuple[int, int], tuple[str, bool]] = field(default_factory=dict)
 
     @property
     def workspace(self) -> Workspace:
@@ -195,6 +200,7 @@ class PassBuilder:
             ctx or self.ctx,
             tuple(weights),
             shared_bytes=self.model.requantized_bytes,
+            rounds_scalars=self.model.preferences.scalar_arithmetic.int8,
             may_fuse=self.model.may_fuse,
         )
 
@@ -211,6 +217,7 @@ class PassBuilder:
         *,
         before: RowNorm | GatedPair | None = None,
         per_row: int = 1,
+        halves: bool = False,
     ) -> QuantizedRows:
         """Return a value quantized to int8 for tiled products.
 
@@ -223,6 +230,7 @@ class PassBuilder:
             reason: Why the products that read the value are in int8.
             before: The norm or activation that makes the value of x; None if it is x.
             per_row: Rows of K elements per token row.
+            halves: Whether each 16 elements have a scale, instead of each 32.
         """
         rows = self.ctx.max_rows * per_row
         q_size, scales_size = int8_sizes(rows, k)
@@ -231,13 +239,14 @@ class PassBuilder:
             self.workspace.named(f"int8 scales.{rows}.{k}", scales_size),
             padded_rows(rows),
             k,
+            halves,
         )
-        if self._quantized_names.get((rows, k)) != name:
+        if self._quantized_names.get((rows, k)) != (name, halves):
             phases = quantize_rows(
                 self.ctx, x, target, before=before, per_row=per_row, label=f"{name}.int8"
             )
             self.emit(phases, reason)
-            self._quantized_names[rows, k] = name
+            self._quantized_names[rows, k] = name, halves
         return target
 
     def requantized(self, weights: Sequence[GpuWeight], label: str) -> tuple[Requantized, ...]:

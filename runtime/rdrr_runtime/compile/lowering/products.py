@@ -63,6 +63,15 @@ class Served:
         return any(weight.by_column for weight in self.product.weights)
 
     @property
+    def halves(self) -> bool:
+        """Whether int8 products of several rows read an input with a scale for each 16 elements.
+
+        Their column-major matrices are rounded to int8 too, which adds as much to the error as the
+        finer scales of the input take away.
+        """
+        return all(weight.by_column for weight in self.product.weights)
+
+    @property
     def k(self) -> int:
         """Inputs per row."""
         return self.product.weights[0].k
@@ -110,6 +119,7 @@ def int8_gate(
         activation=activation.activation,
         clamp=activation.clamp,
         int8=True,
+        halves=down.halves,
         scales=handed.scales,
     )
     return output, handed
@@ -194,7 +204,9 @@ def _int8_tiles(
     """Return the tiled product, its matrix rounded to Q8_0 rows before where it must be."""
     before = source.before
     assert before is None or isinstance(before, RowNorm | GatedPair), "others are of one row"
-    rows = build.quantized(source.name, source.x, served.k, served.reason, before=before)
+    rows = build.quantized(
+        source.name, source.x, served.k, served.reason, before=before, halves=served.halves
+    )
 
     def products(weights: Sequence[GpuWeight]) -> list[Phase]:
         return matmul_int8(
@@ -217,7 +229,7 @@ def _small_batch(
     x = source.x if source.int8 else _small_batch_in_int8(build, served, source)
 
     def products(weights: Sequence[GpuWeight]) -> list[Phase]:
-        return matvec_rows(build.ctx, tuple(weights), x, output, label=label)
+        return matvec_rows(build.ctx, tuple(weights), x, output, halves=served.halves, label=label)
 
     return _of_rows(build, served, products, label)
 
@@ -271,7 +283,7 @@ def _small_batch_in_int8(build: PassBuilder, served: Served, source: Input) -> B
     label, before = f"{source.name}.int8", source.before
     assert before is None or isinstance(before, RowNorm | AttentionSplits), "others are of one row"
     phases = quantize_small_batch(
-        build.ctx, source.x, target, k=served.k, before=before, label=label
+        build.ctx, source.x, target, k=served.k, before=before, halves=served.halves, label=label
     )
     build.emit(phases, served.reason)
     return target

@@ -350,6 +350,7 @@ class Output:
         best: For `best`: (f32 value, u32 index) of the largest output of each item.
         int8: For `gate`: quantize the gated pairs to int8; a small batch gets the layout that
             `quantize_small_batch` writes.
+        halves: For a small batch in int8: whether each 16 pairs have a scale, instead of each 32.
         scales: For one row in int8: buffer for the scales, see `Input.scales`; None otherwise.
         score: For `store` and `add` of one row: a logit whose sigmoid multiplies the products
             before they are added; None for none.
@@ -364,6 +365,7 @@ class Output:
     clamp: Clamp | None = None
     best: BufferSlice | None = None
     int8: bool = False
+    halves: bool = False
     scales: BufferSlice | None = None
     score: OutputScore | None = None
     factors: OutputFactors | None = None

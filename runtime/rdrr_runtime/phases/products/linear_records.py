@@ -107,6 +107,8 @@ class MatmulInt8(LinearRecord):
         tm: Rows of a thread.
         tn: Outputs of a thread.
         teams: Teams of threads that share the inputs of a tile.
+        halves: Whether each 16 inputs of x have a scale, instead of each 32; only for weights in
+            groups of 32 without minimums.
         rows: Rows that the buffers of x hold, the stride of x.
         steps: Steps of 64 inputs along K.
     """
@@ -119,6 +121,7 @@ class MatmulInt8(LinearRecord):
     tm: int = choice()
     tn: int = choice()
     teams: int = choice(default=1)
+    halves: bool = choice(default=False)
     rows: int
     steps: int
 

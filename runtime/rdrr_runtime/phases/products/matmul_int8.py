@@ -70,9 +70,12 @@ class Tile(Params):
         }
 
     def storage(self, form: GpuFormat) -> int:
-        """Return the bytes of workgroup memory: codes of 64 inputs of x and W, and their scales."""
+        """Return the bytes of workgroup memory: codes of 64 inputs of x and W, and their scales.
+
+        Those of x may be halves, which have two scales for a group.
+        """
         scale = 4 * form.factors
-        row, output = 64 + 2 * scale, 64 + 64 // form.group * scale
+        row, output = 64 + 2 * 8, 64 + 64 // form.group * scale
         return self.teams * (self.rows * row + self.outputs * output)
 
 
@@ -187,6 +190,7 @@ def matmul_int8(
     if bias is not None:
         need_floats(f"{label}: bias", bias, weight.n)
     name = weight.dtype.name.lower()
+    assert not x.halves or (form.group == 32 and not form.minimum), "sums of codes are missing"
     tuning_key = ctx.tuning_key(
         f"matmul matmul_int8.{name} {weight.n}x{weight.k}, {ctx.max_rows} rows",
         choose_tile(ctx, form, weight.n),
@@ -199,7 +203,8 @@ def matmul_int8(
     for bound in bind_parts(weight):
         part = bound.parts[0]
         record = MatmulInt8(
-            variant=name,
+            variant=f"{name}.halves" if x.halves else name,
+            halves=x.halves,
             bias=bias is not None,
             n=weight.n,
             first=part.first_row,

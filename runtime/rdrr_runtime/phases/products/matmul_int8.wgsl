@@ -4,7 +4,7 @@
 //
 // current     Step, not with experts
 // x           16 int8 codes a vector, [K_PADDED / 16, ROWS], written by quantize_rows
-// x_scales    vec2<f32> [K_PADDED / 32, ROWS]: scale of 32 inputs, and the scale times the sum of their codes
+// x_scales    vec2<f32> [K_PADDED / 32, ROWS]: {{ "scales of the first and the last of 32 inputs" if HALVES else "scale of 32 inputs, and the scale times the sum of their codes" }}
 // weight0     OUTPUTS rows from row FIRST on, layout as in formats.py
 // y           f32 [rows, N], N being the outputs of all parts
 // bias        f32 [N], only with BIAS
@@ -25,6 +25,7 @@
 {% if TEAMS > 1 %}
 // {{ TEAMS }} such teams of threads share the steps of a tile; the first adds up their sums.
 {% endif %}
+{% set BOTH = MINIMUM or HALVES %}
 {% set MT = TILE_M // TM %}
 {% set NT = TILE_N // TN %}
 {% set THREADS = MT * NT %}
@@ -61,7 +62,7 @@ override ACCUMULATE: bool;
 
 var<workgroup> tile_x: array<vec4<u32>, {{ XS * 4 }}>;       // [4 times 16 inputs, teams, rows]
 var<workgroup> tile_w: array<vec4<u32>, {{ WS * 4 }}>;       // [4 times 16 inputs, teams, outputs]
-var<workgroup> scale_x: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ XS * 2 }}>;      // [2 groups, teams, rows]
+var<workgroup> scale_x: array<{{ "vec2<f32>" if BOTH else "f32" }}, {{ XS * 2 }}>;      // [2 groups, teams, rows]
 var<workgroup> scale_w: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ WS * PER_STEP }}>;  // [groups, teams, outputs]
 
 {% include "weights/snippets/weights.wgsl" %}
@@ -155,10 +156,10 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% endfor %}
 {% if THREADS > TILE_M * 2 %}
         if (t < {{ TILE_M * 2 }}u) {
-            scale_x[s_to] = s_next{{ "" if MINIMUM else ".x" }};
+            scale_x[s_to] = s_next{{ "" if BOTH else ".x" }};
         }
 {% else %}
-        scale_x[s_to] = s_next{{ "" if MINIMUM else ".x" }};
+        scale_x[s_to] = s_next{{ "" if BOTH else ".x" }};
 {% endif %}
 {% for i in range(W_LOADS) %}
 {% if (i + 1) * THREADS > 2 * TILE_N %}
@@ -198,7 +199,9 @@ fn phase(item: u32, row: u32, thread: Thread) {
                 let d = tile_x[at + {{ (2 * g + 1) * XS }}u];
                 let s = scale_x[at + {{ g * XS }}u];
 {% for n in range(TN) %}
-{% if GROUP == 16 %}
+{% if HALVES %}
+                acc{{ m }}_{{ n }} += w{{ n }} * (s.x * magic_to_f32(dot16(MAGIC_BITS, a{{ n }}, c)) + s.y * magic_to_f32(dot16(MAGIC_BITS, b{{ n }}, d)));
+{% elif GROUP == 16 %}
                 acc{{ m }}_{{ n }} += s * (w{{ n }} * magic_to_f32(dot16(MAGIC_BITS, a{{ n }}, c)) + v{{ n }} * magic_to_f32(dot16(MAGIC_BITS, b{{ n }}, d)));
 {% elif MINIMUM %}
                 acc{{ m }}_{{ n }} += (s.x * w{{ n }}.x) * magic_to_f32(dot16(dot16(MAGIC_BITS, a{{ n }}, c), b{{ n }}, d));

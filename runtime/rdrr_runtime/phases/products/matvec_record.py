@@ -151,6 +151,9 @@ class MatvecRows(WeightsRecord):
         outputs: Outputs that a team computes at a time; gate and up count as two.
         ahead: Whether to load the next weights before multiplying the current ones.
         width: Gated pairs of an item that are quantized to int8; 0 for f32 output.
+        halves: Whether each 16 inputs have a scale, instead of each 32; only for weights in groups
+            of 32 without minimums.
+        halves_out: The same for gated pairs in int8.
         subgroups: Whether reductions use subgroup operations.
         units: Units of 64 inputs, zero padding after K included.
         stride: With `looped`: number of workgroups; each computes every `stride`-th item.
@@ -180,6 +183,8 @@ class MatvecRows(WeightsRecord):
     outputs: int = choice()
     ahead: bool = choice(default=False)
     width: int = choice(default=0)
+    halves: bool = choice(default=False)
+    halves_out: bool = choice(default=False)
     subgroups: bool = choice()
     units: int
     stride: int | None = None

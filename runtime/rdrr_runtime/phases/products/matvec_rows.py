@@ -104,6 +104,7 @@ def matvec_rows(
     x: BufferSlice,
     output: Output,
     *,
+    halves: bool = False,
     label: str,
     tuning: RowsTuning | None = None,
 ) -> list[Phase]:
@@ -117,6 +118,8 @@ def matvec_rows(
             matrix with both.
         x: Output of `quantize_small_batch`, with room for `padded_batch_rows` rows.
         output: Output of the product, with the op fused after it.
+        halves: Whether each 16 inputs have a scale, instead of each 32; only for weights in groups
+            of 32 without minimums.
         label: Name of the op, for messages and profiles.
         tuning: Tuning parameters to use instead of the tuned or default ones.
 
@@ -134,6 +137,7 @@ def matvec_rows(
     tuning_key = rows_tuning(ctx, variant, shape)
     used = (tuning or tuning_key.used).for_rows(rows)
     fields = _fields(ctx, output, used, k)
+    fields["halves"] = halves
     if concatenated:
         fields |= {"concatenated": True, "y_stride": sum(sizes)}
     buffers = {"current": ctx.state.step, "x": x}
@@ -147,7 +151,7 @@ def matvec_rows(
         workgroups = min(items, used.workgroups or items)
         looped = workgroups < items
         record = MatvecRows(
-            variant=f"{variant}.int8",
+            variant=f"{variant}.int8{'.halves' if halves else ''}",
             looped=looped,
             stride=workgroups if looped else None,
             steps=-(-items // workgroups) if looped else None,
@@ -176,6 +180,7 @@ def _fields(ctx: OpContext, output: Output, used: RowsTuning, k: int) -> dict[st
         "outputs": used.outputs,
         "ahead": used.ahead > 0,
         "width": used.outputs_of_gate if output.int8 else 0,
+        "halves_out": output.halves,
         "subgroups": ctx.subgroups,
         "units": units_of(k),
     }

@@ -17,12 +17,12 @@
 //      activate y[r, n] = activate(v[r, n])
 {% endif %}
 {% if WIDTH %}
-//               quantized to int8 as quantize_small_batch does; an item has whole groups of 32 outputs
+//               quantized to int8 as quantize_small_batch does{{ ", with a scale for each 16" if HALVES_OUT }}; an item has whole groups of 32 outputs
 {% endif %}
 //
 // current  Step, only without experts
 // x        vec4<u32> {{ "[rows, TOP_K, 5, UNITS]" if EXPERTS == "sum" else "[rows, 5, UNITS]" }}, written by quantize_small_batch: for each unit of 64 inputs four
-//          vectors of 16 codes, then (scale, scale times the sum of the codes) of each half as f32
+//          vectors of 16 codes, then {{ "the scale of each 16" if HALVES else "(scale, scale times the sum of the codes) of each half" }} as f32
 // weight   one buffer for each matrix, blocks along K, layout as in formats.py{% if EXPERTS %}; EXPERT_COUNT experts of N rows{% endif %}
 
 // y        {{ "u32 [rows, 5, N / 64, 4]" if WIDTH else "f32 [rows, TOP_K, N]" if EXPERTS == "each" else "f32 [rows, N]" }}
@@ -280,9 +280,10 @@ fn compute_item(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
 
 // Quantize four outputs of a row to int8 and store them: outputs n to n + 3, in gated[at] to gated[at + 3].
 fn store_int8(row: u32, n: u32, at: u32) {
-    let first = at / 32u * 32u;
+{% set SHARING = 16 if HALVES_OUT else 32 %}
+    let first = at / {{ SHARING }}u * {{ SHARING }}u;
     var bits = 0u;  // of the largest magnitude; among bits those of NaN are the largest
-    for (var i = 0u; i < 32u; i++) {
+    for (var i = 0u; i < {{ SHARING }}u; i++) {
         bits = max(bits, bitcast<u32>(abs(gated[first + i])));
     }
     let amax = bitcast<f32>(bits);
@@ -292,6 +293,11 @@ fn store_int8(row: u32, n: u32, at: u32) {
     let unit = 5u * row * units + n / 64u;
     y0[4u * (unit + n % 64u / 16u * units) + n % 16u / 4u] =
         pack4xI8(vec4<i32>(round(v * inverse)));
+{% if HALVES_OUT %}
+    if (n % 16u == 0u) {
+        y0[4u * (unit + 4u * units) + n % 64u / 16u] = bitcast<u32>(amax / 127.0);
+    }
+{% else %}
     if (n % 32u == 0u) {
         var sum = 0i;
         for (var i = 0u; i < 32u; i++) {
@@ -302,6 +308,7 @@ fn store_int8(row: u32, n: u32, at: u32) {
         y0[target_word] = bitcast<u32>(scale);
         y0[target_word + 1u] = bitcast<u32>(scale * f32(sum));
     }
+{% endif %}
 }
 {% else %}
     if (lane % {{ [T // ROWS, 1] | max }}u != 0u) {

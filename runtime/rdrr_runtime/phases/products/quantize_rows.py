@@ -38,19 +38,22 @@ NORM_CANDIDATES = tuple(RowNormTuning(threads) for threads in (64, 128, 256, 512
 
 @dataclass(frozen=True)
 class QuantizedRows:
-    """Token rows quantized to int8, with one scale for each 32 elements.
+    """Token rows quantized to int8, with one scale for each 32 elements or for each 16.
 
     Attributes:
         q: Codes in vectors of 16 int8, [k_padded / 16, rows].
-        scales: f32 [k_padded / 32, rows, 2]: the scale, and the scale times the sum of the codes.
+        scales: f32 [k_padded / 32, rows, 2]: the scale, and the scale times the sum of the codes;
+            with `halves` the scales of the first and of the last 16 elements.
         rows: Token rows that the buffers hold, a multiple of `ROW_TILE`.
         k: Elements of a row without padding.
+        halves: Whether each 16 elements have a scale.
     """
 
     q: BufferSlice
     scales: BufferSlice
     rows: int
     k: int
+    halves: bool = False
 
     @property
     def k_padded(self) -> int:
@@ -67,6 +70,7 @@ class QuantizeRows(Record):
         k_padded: Elements of a vector, zero padding included; a multiple of `K_TILE`.
         rows: Vectors that the buffers hold.
         input: The op that is computed first: `plain` for none, `norm` or `gate`.
+        halves: Whether each 16 elements have a scale, instead of each 32.
         joined: For `gate`: whether gate and up are the two halves of one row.
         act: For `gate`: formula of snippets/activate.wgsl.
         clamp: For `gate`: constants of the clamped SwiGLU.
@@ -83,6 +87,7 @@ class QuantizeRows(Record):
     k_padded: int
     rows: int
     input: str = choice("plain")
+    halves: bool = choice(default=False)
     joined: bool = choice(default=False)
     act: str = choice("")
     clamp: Clamp | None = None
@@ -139,7 +144,12 @@ def quantize_rows(
         strict=True,
     ):
         need_floats(f"{label}: {name}", buffer, size // 4)
-    sizes: dict[str, Any] = {"k": target.k, "k_padded": target.k_padded, "rows": target.rows}
+    sizes: dict[str, Any] = {
+        "k": target.k,
+        "k_padded": target.k_padded,
+        "rows": target.rows,
+        "halves": target.halves,
+    }
     buffers = {"current": ctx.state.step, "x": x, "q": target.q, "scales": target.scales}
     if before is not None:
         buffers |= before.buffers

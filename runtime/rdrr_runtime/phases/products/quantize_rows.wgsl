@@ -1,4 +1,4 @@
-// Quantize token rows to int8: in(x) = scale q for each 32 elements of a vector, with scale = max|in(x)| / 127.
+// Quantize token rows to int8: in(x) = scale q for each {{ 16 if HALVES else 32 }} elements of a vector, with scale = max|in(x)| / 127.
 //
 // in   plain  in(x) = x
 //      norm   in(x) = x / sqrt(mean(x^2) + EPS) * (OFFSET + gain)
@@ -10,7 +10,7 @@
 // gain     f32 [K], only for norm
 // up       f32 [rows, K], only for gate
 // q        16 int8 codes a vec4<u32>, [K_PADDED / 16, ROWS], ROWS counting vectors
-// scales   vec2<f32> [K_PADDED / 32, ROWS]: scale, and scale times the sum of the codes
+// scales   vec2<f32> [K_PADDED / 32, ROWS]: {{ "the scales of both halves" if HALVES else "scale, and scale times the sum of the codes" }}
 //
 {% if INPUT == "norm" %}
 // An item is 4 token rows. WG / 4 threads of each, a power of two, first add up the squares of its elements,
@@ -72,7 +72,7 @@ fn store(row: u32, group: u32, made: Int8Group) {
     let at = 2u * group * ROWS + row;
     q[at] = made.first;
     q[at + ROWS] = made.last;
-    scales[group * ROWS + row] = vec2<f32>(made.scale, made.scale * f32(made.sum));
+    scales[group * ROWS + row] = made.factors;
 }
 
 {% if INPUT == "norm" %}

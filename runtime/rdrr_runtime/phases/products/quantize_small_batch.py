@@ -45,6 +45,7 @@ class QuantizeSmallBatch(InputRecord):
         vector_items: Items of a vector.
         steps: Iterations of an item.
         held: Times 4 elements that a thread quantizes in an iteration.
+        halves: Whether each 16 elements have a scale, instead of each 32.
     """
 
     shader = "products/quantize_small_batch"
@@ -57,6 +58,7 @@ class QuantizeSmallBatch(InputRecord):
     vector_items: int
     steps: int
     held: int = choice()
+    halves: bool = choice(default=False)
 
 
 def units_of(k: int) -> int:
@@ -77,9 +79,10 @@ def quantize_small_batch(
     k: int,
     before: RowNorm | AttentionSplits | None = None,
     per_row: int = 1,
+    halves: bool = False,
     label: str,
 ) -> list[Phase]:
-    """Quantize a small batch of token rows to int8, with one scale for each 32 elements.
+    """Quantize a small batch of token rows to int8, with one scale for each 32 elements or 16.
 
     Args:
         ctx: Lowering context.
@@ -89,6 +92,7 @@ def quantize_small_batch(
         k: Elements of a vector.
         before: The norm to apply first, or the partial results to combine first; None for neither.
         per_row: Vectors of a token row.
+        halves: Whether each 16 elements have a scale.
         label: Name of the op, for messages and profiles.
 
     Raises:
@@ -120,6 +124,7 @@ def quantize_small_batch(
         vector_items=1 if whole else steps,
         steps=steps if whole else 1,
         held=held,
+        halves=halves,
         **(before.fields if before else {}),
     )
     work = Work(record.vector_items * per_row, 1)

@@ -1,4 +1,4 @@
-// Quantize a small batch of token rows to int8: in(x) = scale q for each 32 elements of a vector, with
+// Quantize a small batch of token rows to int8: in(x) = scale q for each {{ 16 if HALVES else 32 }} elements of a vector, with
 // scale = max|in(x)| / 127.
 //
 // in   plain    in(x) = x
@@ -10,10 +10,15 @@
 // gain     f32 [K], only for norm
 // stats    f32 [rows, K / HEAD_DIM, SPLITS, 2], only for combine
 // y        u32 [rows, PER_ROW, 5, UNITS, 4]: for each unit of 64 elements four times 16 codes, then four f32:
+{% if HALVES %}
+//          the scale of each 16 elements
+{% else %}
 //          the scale of the first 32 elements, this scale times the sum of their codes, and the same two
 //          numbers of the last 32 elements
+{% endif %}
+{% set SHARING = 4 if HALVES else 8 %}
 //
-// An item is STEPS iterations, in each of which every thread quantizes {{ HELD }} times 4 elements, so that 8 threads
+// An item is STEPS iterations, in each of which every thread quantizes {{ HELD }} times 4 elements, so that {{ SHARING }} threads
 // have the elements of a scale; for norm these are all elements of a vector. The root mean square divides the
 // scales alone, so the codes do not wait for it. Elements from K on are zeros. Accumulates in f32.
 var<storage, read> x: array<vec4<f32>>;
@@ -41,16 +46,17 @@ override HEAD_DIM: u32;
 {% if INPUT == "norm" %}
 {% set SUM = "f32" %}
 {% include "snippets/reduce_sum.wgsl" %}
-var<workgroup> scales: array<vec2<f32>, 2u * UNITS>;  // as in y, but not yet divided by the root mean square
+var<workgroup> scales: array<{{ "f32, 4u" if HALVES else "vec2<f32>, 2u" }} * UNITS>;  // as in y, but not yet divided by the root mean square
 {% endif %}
 var<workgroup> exchanged: array<u32, WG>;  // only where a subgroup has fewer than 8 threads
 
-{% for NAME, TYPE, BOTH in (("largest_of_eight", "u32", "max(all, other)"), ("sum_of_eight", "i32", "all + other")) %}
+{% for NAME, TYPE, BOTH in (("largest_of_group", "u32", "max(all, other)"), ("sum_of_group", "i32", "all + other")) %}
+{% if not (HALVES and TYPE == "i32") %}
 fn {{ NAME }}(own: {{ TYPE }}, t: u32, subgroup_size: u32) -> {{ TYPE }} {
     var all = own;
 {% if SUBGROUPS %}
     if (subgroup_size >= 8u) {
-{% for distance in (1, 2, 4) %}
+{% for distance in ((1, 2) if HALVES else (1, 2, 4)) %}
         {
             let other = subgroupShuffleXor(all, {{ distance }}u);
             all = {{ BOTH }};
@@ -62,12 +68,13 @@ fn {{ NAME }}(own: {{ TYPE }}, t: u32, subgroup_size: u32) -> {{ TYPE }} {
     workgroupBarrier();  // other threads may still be reading the result of an earlier call
     exchanged[t] = bitcast<u32>(own);
     workgroupBarrier();
-    for (var i = 1u; i < 8u; i++) {
+    for (var i = 1u; i < {{ SHARING }}u; i++) {
         let other = bitcast<{{ TYPE }}>(exchanged[t ^ i]);
         all = {{ BOTH }};
     }
     return all;
 }
+{% endif %}
 {% endfor %}
 {% if INPUT == "combine" %}
 
@@ -105,30 +112,38 @@ fn load(vector: u32, quad: u32) -> vec4<f32> {
 
 // Quantize 4 elements of a vector, `quad` of which are before them.
 fn quantize(v: vec4<f32>, vector: u32, quad: u32, t: u32, subgroup_size: u32) {
-    let amax = bitcast<f32>(largest_of_eight(bits_of_abs_max(v), t, subgroup_size));
+    let amax = bitcast<f32>(largest_of_group(bits_of_abs_max(v), t, subgroup_size));
     let inverse = select(0.0, 127.0 / amax, amax > 0.0);
     let codes = pack4xI8(vec4<i32>(round(v * inverse)));
-    let sum = sum_of_eight(dot4I8Packed(codes, 0x01010101u), t, subgroup_size);
+{% if not HALVES %}
+    let sum = sum_of_group(dot4I8Packed(codes, 0x01010101u), t, subgroup_size);
+{% endif %}
     if (quad < 16u * UNITS) {
         y[4u * ((5u * vector + quad % 16u / 4u) * UNITS + quad / 16u) + quad % 4u] = codes;
-        if (quad % 8u == 0u) {
+        if (quad % {{ SHARING }}u == 0u) {
             let scale = amax / 127.0;
-            let pair = vec2<f32>(scale, scale * f32(sum));
+            let factors = {{ "scale" if HALVES else "vec2<f32>(scale, scale * f32(sum))" }};
 {% if INPUT == "norm" %}
-            scales[quad / 8u] = pair;
+            scales[quad / {{ SHARING }}u] = factors;
 {% else %}
-            store_scale(vector, quad / 8u, pair);
+            store_scale(vector, quad / {{ SHARING }}u, factors);
 {% endif %}
         }
     }
 }
 
-// Store the scale of 32 elements, `group` times 32 of which are before them, and its product.
+// Store the scale of {{ 4 * SHARING }} elements, `group` times as many of which are before them{{ ", and its product" if not HALVES }}.
+{% if HALVES %}
+fn store_scale(vector: u32, group: u32, scale: f32) {
+    y[4u * (5u * vector + 4u) * UNITS + group] = bitcast<u32>(scale);
+}
+{% else %}
 fn store_scale(vector: u32, group: u32, scale: vec2<f32>) {
     let at = 4u * (5u * vector + 4u) * UNITS + 2u * group;
     y[at] = bitcast<u32>(scale.x);
     y[at + 1u] = bitcast<u32>(scale.y);
 }
+{% endif %}
 
 fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
     let vector = row * PER_ROW + item / VECTOR_ITEMS;
@@ -161,7 +176,7 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
     }
 {% if INPUT == "norm" %}
     let factor = inverseSqrt(reduce_sum(squares, thread) / f32(K) + EPS);
-    for (var group = t; group < 2u * UNITS; group += WG) {
+    for (var group = t; group < {{ 16 // SHARING }}u * UNITS; group += WG) {
         store_scale(vector, group, factor * scales[group]);
     }
 {% endif %}

@@ -33,6 +33,7 @@ var<workgroup> codes: array<vec4<u32>, {{ 32 * 17 }}>;         // [outputs, 16 t
 var<workgroup> row_factors: array<f32, 256>;             // [outputs, 8 times 32 inputs]
 
 {% include "weights/snippets/weights.wgsl" %}
+{% set HALVES = False %}
 {% include "products/snippets/int8_group.wgsl" %}
 
 fn phase(item: u32, thread: Thread) {
@@ -78,7 +79,7 @@ fn phase(item: u32, thread: Thread) {
 {% endif %}
     codes[own * 17u + 2u * part] = made.first;
     codes[own * 17u + 2u * part + 1u] = made.last;
-    row_factors[own * 8u + part] = made.scale;
+    row_factors[own * 8u + part] = made.factors.x;
     workgroupBarrier();
 {% for i in range(2) %}
     {

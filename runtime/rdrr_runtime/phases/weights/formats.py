@@ -14,6 +14,11 @@ unit, 32 codes. The planes are:
     super    only with two levels of scales: the super-block scale, a factor on the scales (and
              another on the minimums) of 256 weights
 
+Codes of blocks along N with a minimum are stored as signed ones: the middle code is subtracted, and
+its product with the scale is added to the minimum when scales are read. The input is rounded to
+int8 after it was multiplied by a scale, while the sum of the minimums is exact. So a rounding error
+is multiplied by the stored code, and codes around zero are half as large as those from zero on.
+
 Signed codes are in two's complement. A shader that shifts them to the top of their bytes gets int8
 values that are 2^(8 - bits) times the code, so the stored scales are divided by that factor. A
 factor is one word: an f32, or two f16 if there is a minimum too. With two levels the scale of a
@@ -89,7 +94,8 @@ class GpuFormat:
         levels: 1, or 2 if the scales of groups are bytes with a super-block scale.
         minimum: Whether the minimum is `subtracted` from the scaled code or `added` to it; empty
             for formats without a minimum.
-        signed: Whether codes are signed, in two's complement unless they are floats.
+        signed: Whether codes are stored signed, in two's complement unless they are floats; those
+            of blocks along N always are.
         floats: Whether codes are 4-bit floats (a sign, two exponent bits and one mantissa bit).
         column: Whether groups lie along N instead of along K.
         values: Type of unquantized values, `f32`, `f16` or `bf16`; empty for quantized formats.
@@ -106,6 +112,11 @@ class GpuFormat:
     column: bool = False
     values: str = ""
     units_first: bool = False
+
+    @property
+    def along_outputs(self) -> GpuFormat:
+        """The format of the same blocks with groups along N."""
+        return self if self.values else replace(self, column=True, signed=True)
 
     @property
     def shift(self) -> int:
@@ -192,6 +203,7 @@ FORMATS: Mapping[str, GpuFormat] = MappingProxyType(
         "BF16": GpuFormat(16, values="bf16"),
         "Q8_0": GpuFormat(8, 32, signed=True),
         "Q4_0": GpuFormat(4, 32, signed=True),
+        "Q4_1": GpuFormat(4, 32, minimum="added"),
         "Q5_0": GpuFormat(5, 32, signed=True),
         "Q5_1": GpuFormat(5, 32, minimum="added"),
         "Q4_K": GpuFormat(4, 32, levels=2, minimum="subtracted"),
@@ -205,5 +217,5 @@ FORMATS: Mapping[str, GpuFormat] = MappingProxyType(
 
 def format_of(name: str, *, column: bool = False, units_first: bool = False) -> GpuFormat:
     """Return the memory layout of a storage type in `FORMATS`, with blocks along N if `column`."""
-    form = FORMATS[name]
-    return replace(form, column=column, units_first=units_first) if column or units_first else form
+    form = FORMATS[name].along_outputs if column else FORMATS[name]
+    return replace(form, units_first=True) if units_first else form

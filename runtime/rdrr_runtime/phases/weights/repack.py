@@ -6,7 +6,7 @@ Repacking runs once, on the device, when a matrix is loaded. It is lossless.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -137,10 +137,13 @@ def repack_kernel(weight: GpuWeight) -> Kernel:
 
 
 def _record(weight: GpuWeight) -> Repack:
+    form, stored = weight.form, BLOCK_FIELDS[weight.dtype.name]
+    if form.column and form.minimum:
+        stored = replace(stored, zero_point=1 << (form.bits - 1))
     return Repack(
         variant=f"{weight.dtype.name.lower()}.{weight.layout.value}",
-        form=weight.form,
-        stored=BLOCK_FIELDS[weight.dtype.name],
+        form=form,
+        stored=stored,
         block=weight.dtype.block_elements,
         block_bytes=weight.dtype.block_bytes,
     )

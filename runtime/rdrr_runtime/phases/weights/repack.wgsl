@@ -186,7 +186,7 @@ fn put_super_scales(block: u32, quad: u32) {
         if (row < chunk.rows) {
             let bits = factor(block_of(row, (chunk.skip + block) * {{ BLOCK }}u));
 {% if F.minimum %}
-            planes[4u * at + i] = bitcast<u32>(half_scale(bits & 0xffffu));
+            planes[4u * at + i] = bitcast<u32>(half_scale(bits & 0xffffu) * {{ 1 / 2 ** F.shift }});
             planes[4u * (at + 16u * chunk.row_units) + i] = bitcast<u32>(half_scale(bits >> 16u));
 {% else %}
             planes[4u * at + i] = bits;

@@ -112,6 +112,9 @@ def honours(hint: tuple[str, str], one) -> bool:
         general = label.startswith(("gemv", "matvec."))
         if value == "tiled":
             return label.startswith("matmul_tiled")
+        if value == "int8":
+            rounded = label.startswith(("matvec_rows.q8_0", "matmul_int8.q8_0"))
+            return few or rounded or ".f32" in label or "experts" in label
         return general or not few
     attention = {"attentionDecode": one.step == "decode", "attentionPrefill": one.step != "decode"}
     if attention.get(key) and label.startswith("attention"):

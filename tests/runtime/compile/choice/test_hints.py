@@ -21,7 +21,7 @@ from rdrr_runtime.phases.context import OpContext, State
 from rdrr_runtime.reference.backend import CpuBackend
 from support.comparison import relative_error, stepped
 from support.hints import CONTEXT, EXACT, package_of, policy, served
-from support.packages import VOCAB
+from support.packages import VOCAB, llama_manifest, write_random_package
 
 ROUNDED, INT8 = 2e-3, 5e-2
 """Largest relative errors with weights rounded to f16, and with int8 activations."""
@@ -212,15 +212,14 @@ def test_a_small_batch_uses_int8_if_a_hint_requests_it(device, tmp_path, rng, la
 
 F16_BY = {
     "the exact path": ({"computePrecision": "f32"}, "matmul_tiled.f16"),
+    "int8 for quantized weights": ({"q4kMatmul": "fused_q4k_int8"}, "matmul_tiled.f16"),
     "tiled": ({"q4kMatmul": "fused_q4k_int8", "f16Matmul": "tiled"}, "matmul_tiled.f16"),
-    "int8": ({"q4kMatmul": "fused_q4k_int8"}, "matmul_int8.q8_0"),
+    "int8": ({"f16Matmul": "int8"}, "matmul_int8.q8_0"),
 }
 
 
 @pytest.mark.parametrize("case", F16_BY.values(), ids=F16_BY)
-def test_prompts_use_int8_with_16_bit_weights_where_activations_are_int8(
-    device, tmp_path, rng, case
-):
+def test_prompts_use_int8_with_16_bit_weights_only_by_a_hint_for_them(device, tmp_path, rng, case):
     hints, expected = case
     package = package_of(tmp_path, rng, dtype="F16")
     choices = decisions_for(package, device, policy(**hints), CONTEXT, "f16")
@@ -234,7 +233,7 @@ def test_prompts_use_int8_with_16_bit_weights_where_activations_are_int8(
 def test_logits_of_16_bit_weights_in_int8_are_close_to_torch(device, tmp_path, rng):
     package = package_of(tmp_path, rng, dtype="F16")
     ids = rng.integers(0, VOCAB, 24).tolist()
-    hints = policy(q4kMatmul="fused_q4k_int8")
+    hints = policy(f16Matmul="int8")
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=hints)
     reference = CpuBackend(package, context=CONTEXT)
     error = relative_error(backend.logits(ids, 0), reference.logits(ids, 0))
@@ -243,19 +242,39 @@ def test_logits_of_16_bit_weights_in_int8_are_close_to_torch(device, tmp_path, r
 
 
 @pytest.mark.parametrize(
-    ("software", "hints", "int8"),
+    ("software", "stated", "int8"),
     [
-        (False, {}, True),
-        (True, {}, False),
-        (True, {"q4kMatmul": "fused_q4k_int8"}, True),
-        (False, {"f16Matmul": "tiled"}, False),
-        (False, {"computePrecision": "f32"}, False),
-        (False, {"computePrecision": "f16"}, False),
-        (False, {"q4kMatmul": "dequant_f16"}, False),
+        (False, {}, False),
+        (False, {"run flag": {"q4kMatmul": "fused_q4k_int8"}}, False),
+        (False, {"run flag": {"f16Matmul": "tiled"}}, False),
+        (False, {"manifest": {"f16Matmul": "int8"}}, True),
+        (True, {"run flag": {"f16Matmul": "int8"}}, True),
+        (False, {"run flag": {"f16Matmul": "int8", "computePrecision": "f32"}}, False),
+        (
+            False,
+            {"run flag": {"f16Matmul": "int8"}, "manifest": {"computePrecision": "f16"}},
+            True,
+        ),
     ],
 )
-def test_16_bit_weights_are_rounded_for_many_rows_where_hints_allow_int8(software, hints, int8):
-    assert Preferences(policy(**hints), software).rounds_16_bit_weights is int8
+def test_16_bit_weights_are_rounded_only_where_a_hint_asks_for_it(software, stated, int8):
+    assert Preferences(resolve(stated), software).scalar_arithmetic.int8 is int8
+
+
+@pytest.mark.parametrize(("hints", "rounded"), [({}, False), ({"f16Matmul": "int8"}, True)])
+def test_a_16_bit_matrix_beside_quantized_ones_is_rounded_only_by_its_hint(
+    device, tmp_path, rng, hints, rounded
+):
+    manifest, quantized = llama_manifest("F16", "column"), llama_manifest("Q4_K", "column")
+    for name, tensor in manifest["tensors"].items():
+        if not name.endswith("up_proj.weight"):
+            tensor |= quantized["tensors"][name] | {"offset": tensor["offset"]}
+    package = write_random_package(tmp_path / "package", manifest, rng)
+    wanted = policy(q4kMatmul="fused_q4k_int8", **hints)
+    choices = decisions_for(package, device, wanted, CONTEXT, "f16", specs=(PREFILL, SMALL_WINDOW))
+    kernels = {one.kernel for one in choices}
+    assert "requantize.q4_k.column" in kernels
+    assert ("requantize.f16" in kernels) is rounded
 
 
 def _decode_sources(device, package, **hints: str) -> list[str]:

@@ -22,7 +22,7 @@ from support.matvec_operands import Matrix, Operands, silu
 
 TYPES = tuple(FORMATS)
 INT8_TYPES = tuple(name for name, form in FORMATS.items() if not form.values)
-SIMILAR_TYPES = ("Q4_0", "Q5_0", "Q5_1", "Q5_K")
+SIMILAR_TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q5_K")
 """Types that differ from other types only in their codes and factors."""
 
 

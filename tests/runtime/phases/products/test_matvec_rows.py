@@ -52,9 +52,13 @@ def int8_buffer(bench: Bench, rows: int, k: int) -> BufferSlice:
     return bench.upload(np.full(size, 0xFF, np.uint8))
 
 
-def quantized(bench: Bench, ctx, x: F32, norm: RowNorm | None = None) -> tuple[BufferSlice, list]:
+def quantized(
+    bench: Bench, ctx, x: F32, norm: RowNorm | None = None, *, halves: bool = False
+) -> tuple[BufferSlice, list]:
     target = int8_buffer(bench, *x.shape)
-    made = quantize_small_batch(ctx, bench.upload(x), target, k=x.shape[1], before=norm, label="t")
+    made = quantize_small_batch(
+        ctx, bench.upload(x), target, k=x.shape[1], before=norm, halves=halves, label="t"
+    )
     return target, made
 
 
@@ -232,24 +236,29 @@ def test_gate_and_up_are_combined_after_a_norm(any_bench, rng, separate, pairs) 
     assert relative_error(found, gate / (1 + np.exp(-gate)) * up) < 2 * CLOSE
 
 
-@pytest.mark.parametrize("rows", [2, 5, 8, 19])
-def test_gated_pairs_can_be_passed_on_in_int8(bench, rng, rows) -> None:
+@pytest.mark.parametrize(
+    ("rows", "dtype", "halves"),
+    [(2, "Q4_K", False), (5, "Q4_K", False), (8, "Q8_0", True), (19, "Q4_K", False)],
+)
+def test_gated_pairs_can_be_passed_on_in_int8(bench, rng, rows, dtype, halves) -> None:
     hidden, inner, n = 256, 192, 35
-    gates, gate_values = stored(bench, rng, "Q4_K", inner, hidden)
-    ups, up_values = stored(bench, rng, "Q4_K", inner, hidden)
-    downs, down_values = stored(bench, rng, "Q4_K", n, inner)
+    gates, gate_values = stored(bench, rng, dtype, inner, hidden)
+    ups, up_values = stored(bench, rng, dtype, inner, hidden)
+    downs, down_values = stored(bench, rng, dtype, n, inner)
     x, ctx, y = normal(rng, rows, hidden), bench.context(rows), bench.poisoned(rows, n)
     assert can_quantize_output(ctx, inner)
     assert not can_quantize_output(ctx, inner + 32)
-    target, launches = quantized(bench, ctx, x)
+    target, launches = quantized(bench, ctx, x, halves=halves)
     gate_output = int8_buffer(bench, rows, inner)
-    output = Output((gate_output,), "gate", activation="silu", int8=True)
-    launches += matvec_rows(ctx, (gates, ups), target, output, label="t")
-    launches += matvec_rows(ctx, (downs,), gate_output, Output((y,)), label="t")
+    output = Output((gate_output,), "gate", activation="silu", int8=True, halves=halves)
+    launches += matvec_rows(ctx, (gates, ups), target, output, halves=halves, label="t")
+    launches += matvec_rows(ctx, (downs,), gate_output, Output((y,)), halves=halves, label="t")
     bench.run(launches, rows)
-    near = in_int8(x).astype(np.float64)
+    group = 16 if halves else 32
+    near = in_int8(x, group).astype(np.float64)
     gate, up = near @ gate_values.T, near @ up_values.T
-    between = in_int8((gate / (1 + np.exp(-gate)) * up).astype(np.float32)).astype(np.float64)
+    pairs = (gate / (1 + np.exp(-gate)) * up).astype(np.float32)
+    between = in_int8(pairs, group).astype(np.float64)
     # A code may differ by one, because its value is summed in another order.
     found = bench.download(y, rows, n)
     assert relative_error(found, between @ down_values.T) < 5 * CLOSE

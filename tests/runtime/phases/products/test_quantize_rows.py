@@ -62,6 +62,22 @@ def test_rows_are_quantized_as_they_are(bench, rng, k) -> None:
     check(bench, x, x.astype(np.float64), None)
 
 
+@pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
+def test_each_16_elements_may_have_a_scale(bench, rng, normed) -> None:
+    x, gain = normal(rng, 13, 288), normal(rng, 288)
+    buffers = (bench.upload(np.full(size, 0xFF, np.uint8)) for size in int8_sizes(13, 288))
+    target = QuantizedRows(*buffers, padded_rows(13), 288, halves=True)
+    before = RowNorm(bench.upload(gain), EPS, 0.0) if normed else None
+    phases = quantize_rows(bench.context(13), bench.upload(x), target, before=before, label="t")
+    bench.run(phases, 13)
+    codes = bench.device.read(target.q).view(np.int8).reshape(-1, target.rows, 16)[:18, :13]
+    scales = bench.download(target.scales, target.k_padded // 32, target.rows, 2)[:9, :13]
+    got = codes * scales.transpose(0, 2, 1).reshape(18, 13, 1)
+    expected = in_int8((norm_of(x, gain, 0.0) if normed else x).astype(np.float32), 16)
+    assert relative_error(got.transpose(1, 0, 2).reshape(13, 288), expected) < 0.01
+    assert np.abs(got.transpose(1, 0, 2).reshape(13, 288) - expected).mean() < 1e-4
+
+
 @pytest.mark.parametrize("offset", [0.0, 1.0])
 @pytest.mark.parametrize("k", [36, 288, 2112])
 def test_a_norm_is_computed_first(any_bench, rng, k, offset) -> None:

@@ -21,12 +21,19 @@ EPS = 1e-5
 
 
 def quantized(
-    bench: Bench, x: F32, k: int, *, per_row: int = 1, before=None, rows: int = 3
+    bench: Bench, x: F32, k: int, *, per_row: int = 1, before=None, rows: int = 3, halves=False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return codes [vectors, elements], and scales and scaled sums [vectors, elements / 32]."""
     y = bench.upload(np.full(small_batch_bytes(rows * per_row, k), 0xFF, np.uint8))
     phases = quantize_small_batch(
-        bench.context(rows), bench.upload(x), y, k=k, before=before, per_row=per_row, label="t"
+        bench.context(rows),
+        bench.upload(x),
+        y,
+        k=k,
+        before=before,
+        per_row=per_row,
+        halves=halves,
+        label="t",
     )
     bench.run(phases, rows)
     return unpacked(bench, y, rows * per_row, units_of(k))
@@ -69,6 +76,20 @@ def test_a_norm_is_computed_first(any_bench, rng, monkeypatch, threads, k) -> No
     expected = ops.rms_norm(torch.from_numpy(x), torch.from_numpy(gain), EPS, 1.0).numpy()
     before = RowNorm(any_bench.upload(gain), EPS, 1.0)
     check(quantized(any_bench, x, k, before=before), expected.astype(np.float64))
+
+
+@pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
+def test_each_16_elements_may_have_a_scale(any_bench, rng, normed) -> None:
+    x, gain = 3 * normal(rng, 3, 100), normal(rng, 100)
+    root = np.sqrt((x.astype(np.float64) ** 2).mean(1, keepdims=True) + EPS)
+    expected = x / root * (1 + gain) if normed else x.astype(np.float64)
+    before = RowNorm(any_bench.upload(gain), EPS, 1.0) if normed else None
+    codes, *halves = quantized(any_bench, x, 100, before=before, halves=True)
+    scales = np.stack(halves, -1).reshape(3, -1, 1)
+    groups = np.pad(expected, ((0, 0), (0, 28))).reshape(3, -1, 16)
+    np.testing.assert_allclose(scales, np.abs(groups).max(2, keepdims=True) / 127, rtol=1e-5)
+    codes = codes.reshape(groups.shape)
+    assert (np.abs(codes - groups / np.maximum(scales, 1e-30)) < 0.501).all()
 
 
 @pytest.mark.parametrize(("heads", "head_dim", "splits"), [(5, 48, 4), (8, 64, 1), (3, 80, 16)])

@@ -3,7 +3,12 @@
 {% for h in range(2) %}
 {% set code = "code" ~ m ~ "_" ~ o ~ "_" %}
 {% set factor = "weight_scale" ~ m ~ "_" ~ o ~ "_" ~ h %}
-{% if FORMATS[m].group == 16 %}
+{% if HALVES %}
+                {{ to }} += {{ factor }}.x * (
+                    scale.{{ "xz"[h] }} * magic_to_f32(dot16(MAGIC_BITS, {{ code }}{{ 2 * h }}, c{{ 2 * h }}))
+                    + scale.{{ "yw"[h] }} * magic_to_f32(dot16(MAGIC_BITS, {{ code }}{{ 2 * h + 1 }}, c{{ 2 * h + 1 }}))
+                );
+{% elif FORMATS[m].group == 16 %}
 {% for i in range(2) %}
 {% set part = "." ~ "xy"[i] %}
                 {{ to }} += scale.{{ "xz"[h] }}

@@ -1,4 +1,6 @@
-// Scales of matrix {{ S }}, whose groups lie along N: those of four inputs for a group of outputs.
+// Scales of matrix {{ S }}, whose groups lie along N: those of four inputs for a group of outputs.{% if F.minimum %}
+// The stored codes are 2^{{ F.shift }} (code - {{ 2 ** (F.bits - 1) }}), so 128 times their scale is part of the minimum.{% endif %}
+
 struct QuadScales{{ S }} {
     scale: vec4<f32>,
 {% if F.minimum %}
@@ -44,9 +46,9 @@ fn stored_scales{{ S }}(group: vec2<u32>, i: u32) -> StoredScales {
 
 fn unpacked_scales{{ S }}(stored: StoredScales) -> QuadScales{{ S }} {
 {% if F.levels == 2 and F.minimum %}
+    let scale = bitcast<vec4<f32>>(stored.first) * vec4<f32>(unpack4xU8(stored.bytes.x));
     return QuadScales{{ S }}(
-        bitcast<vec4<f32>>(stored.first) * vec4<f32>(unpack4xU8(stored.bytes.x)),
-        bitcast<vec4<f32>>(stored.second) * vec4<f32>(unpack4xU8(stored.bytes.y)),
+        scale, bitcast<vec4<f32>>(stored.second) * vec4<f32>(unpack4xU8(stored.bytes.y)) - 128.0 * scale
     );
 {% elif F.levels == 2 %}
     return QuadScales{{ S }}(bitcast<vec4<f32>>(stored.first) * vec4<f32>(unpack4xI8(stored.bytes.x)));
@@ -55,7 +57,8 @@ fn unpacked_scales{{ S }}(stored: StoredScales) -> QuadScales{{ S }} {
     let b = half_scales(stored.first.y);
     let c = half_scales(stored.first.z);
     let d = half_scales(stored.first.w);
-    return QuadScales{{ S }}(vec4<f32>(a.x, b.x, c.x, d.x), {{ "-" if F.minimum == "added" }}vec4<f32>(a.y, b.y, c.y, d.y));
+    let scale = vec4<f32>(a.x, b.x, c.x, d.x) * {{ 1 / 2 ** F.shift }};
+    return QuadScales{{ S }}(scale, {{ "-" if F.minimum == "added" }}vec4<f32>(a.y, b.y, c.y, d.y) - 128.0 * scale);
 {% else %}
     return QuadScales{{ S }}(bitcast<vec4<f32>>(stored.first));
 {% endif %}
