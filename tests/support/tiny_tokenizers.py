@@ -17,7 +17,7 @@ BYTE_LEVEL = {
     "trim_offsets": True,
     "use_regex": True,
 }
-FALLBACK = [
+FALLBACK: list[dict[str, Any]] = [
     {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
     {"type": "ByteFallback"},
     {"type": "Fuse"},
