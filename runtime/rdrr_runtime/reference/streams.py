@@ -33,7 +33,8 @@ def combine_streams(op: CombineStreams, values: Mapping[str, Tensor]) -> Tensor:
     streams = values[op.x].unflatten(-1, (op.count, -1))
     operands = [values[name] for name in (op.update, op.coefficients) if name is not None]
     if op.form == "mean":
-        return streams.mean(dim=-2)
+        mean: Tensor = streams.mean(dim=-2)
+        return mean
     if op.form == "mix":
         coefficients = operands[0].unflatten(-1, (op.count, op.count))
         changes = torch.einsum("rji,riw->rjw", coefficients, streams)
@@ -44,4 +45,5 @@ def combine_streams(op: CombineStreams, values: Mapping[str, Tensor]) -> Tensor:
     else:
         changes = torch.zeros_like(streams)
         changes[:, op.stream :] = operands[0].unsqueeze(1)
-    return (streams + changes).flatten(-2)
+    out: Tensor = (streams + changes).flatten(-2)
+    return out

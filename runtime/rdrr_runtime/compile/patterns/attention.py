@@ -188,11 +188,14 @@ def _projections(
     ends = [([linear, *chain][-1]).out for chain, linear in zip(chains, linears, strict=True)]
     if ends != list(operands) or sum(map(len, chains)) != len(steps):
         return None
-    queries = chains[0].pop(0) if chains[0] and isinstance(chains[0][0], Slice) else None
+    first = chains[0][0] if chains[0] else None
+    queries = first if isinstance(first, Slice) else None
     gated = {linears[0].out} if queries is not None else set()  # gates are read after attention
     values = [*(linear.out for linear in linears), *(step.out for step in steps)]
     if any(body.readers[name] != 1 + (name in gated) for name in values):
         return None
+    if queries is not None:
+        del chains[0][0]
     queries_keys, value_steps = chains[:2], chains[2] if len(chains) == 3 else []
     scales = [step for step in queries_keys[0] if isinstance(step, PositionScale)]
     if len(scales) > 1 or (scales and queries_keys[0][-1] is not scales[0]):

@@ -5,7 +5,7 @@ attention. `attention` and `attention_tiled` serve any number of rows. `rope`, `
 `position_scale` and `head_transform` rotate and scale queries and keys. `latent` and the modules
 named after it are multi-head latent attention. `spec` holds the parameters that all share.
 
-The patterns `AttentionBlock` and `Projections` of `rdrr_runtime.compile.patterns.layers` lead here,
+The patterns of `rdrr_runtime.compile.patterns.attention` lead here,
 `rdrr_runtime.compile.choice.attention` chooses the general kernels, and `lowering.attention` and
 `lowering.latent` emit the phases.
 """
