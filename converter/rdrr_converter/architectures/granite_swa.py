@@ -40,31 +40,28 @@ def bases_of_layers(config: Config) -> dict[str, object]:
     if not known or len(bases) < config.layers or min(bases) < 0:
         raise config.fault(KEY, f"{config.layers} bases, or 0 for a layer without rope", bases)
     bases, types = bases[: config.layers], LAYER_TYPES(config)
-    of_kind = {
-        kind: {
-            float(base) for base, other in zip(bases, types, strict=True) if base and other == kind
-        }
-        for kind in (FULL, SLIDING)
-    }
-    of_kind = {kind: found for kind, found in of_kind.items() if found}
-    used = set().union(*of_kind.values())
-    if max(map(len, of_kind.values()), default=0) > 1 or (
-        len(used) > 1 and "rope_scaling_type" in block
-    ):
+    full, local = (
+        sorted(
+            {float(base) for base, kind in zip(bases, types, strict=True) if base and kind == of}
+        )
+        for of in (FULL, SLIDING)
+    )
+    used = sorted({*full, *local})
+    is_scaled = "rope_scaling_type" in block
+    if len(full) > 1 or len(local) > 1 or (len(used) > 1 and is_scaled):
         raise ConversionError(
             f"the format cannot express this value of {KEY}",
             where=config.where,
             expected="one base for each kind of layer, and the same for both if there is a scaling",
-            found=", ".join(map(str, sorted(used))),
+            found=", ".join(map(str, used)),
         )
-    plain = tuple(layer for layer, base in enumerate(bases) if not base)
-    first, *_ = (*of_kind.get(FULL, ()), *used, block["rope_theta"])
-    (local,) = of_kind.get(SLIDING, {first})
+    base = next(iter((*full, *local)), block["rope_theta"])
+    local_base = next(iter(local), base)
     return {
         **block,
-        "rope_theta": first,
-        "rope_local_theta": None if local == first else local,
-        "unrotated_layers": plain or None,
+        "rope_theta": base,
+        "rope_local_theta": None if local_base == base else local_base,
+        "unrotated_layers": tuple(at for at, stated in enumerate(bases) if not stated) or None,
     }
 
 

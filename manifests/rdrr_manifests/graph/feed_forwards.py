@@ -15,6 +15,7 @@ from rdrr_manifests.graph.ops import (
     Residual,
     Scale,
     SigmoidGate,
+    Slice,
     Sparsify,
     WeightKind,
     WeightUse,
@@ -41,11 +42,7 @@ def append_feed_forward(build: GraphBuilder, layer: int, hidden: str) -> str:
         parameters = _activation_parameters(build, layer)
         build.add(Activation(x, out, build.activation, inner, parameters))
         return build.linear(layer, "mlp.down_proj", out, size, inner)
-    if build.names.layer(layer, f"mlp.{GATE_UP}.weight") in build.names:
-        gate, up = build.linear(layer, f"mlp.{GATE_UP}", hidden, 2 * inner), None
-    else:
-        gate = _sparsified(build, layer, build.linear(layer, "mlp.gate_proj", hidden, inner))
-        up = build.linear(layer, "mlp.up_proj", hidden, inner)
+    gate, up = _gate_and_up(build, layer, hidden, inner)
     scale = build.blocks.ffn.gate_multiplier
     build.add(
         GatedActivation(gate, up, out, build.activation, inner, build.clamp, gate_scale=scale)
@@ -53,14 +50,38 @@ def append_feed_forward(build: GraphBuilder, layer: int, hidden: str) -> str:
     return build.linear(layer, "mlp.down_proj", out, size, inner)
 
 
+def _gate_and_up(
+    build: GraphBuilder, layer: int, hidden: str, inner: int
+) -> tuple[str, str | None]:
+    """Append gate and up; return both, or the value that holds both and None."""
+    if build.names.layer(layer, f"mlp.{GATE_UP}.weight") not in build.names:
+        gate = _sparsified(build, layer, build.linear(layer, "mlp.gate_proj", hidden, inner))
+        return gate, build.linear(layer, "mlp.up_proj", hidden, inner)
+    both = build.linear(layer, f"mlp.{GATE_UP}", hidden, 2 * inner)
+    if not _cutoff(build, layer):
+        return both, None
+    # The cutoff follows from the gate alone.
+    gate, up = (
+        build.add(Slice(both, f"{both}.{half}", 1, 2 * inner, first, inner))
+        for half, first in (("gate", 0), ("up", inner))
+    )
+    return _sparsified(build, layer, gate), up
+
+
 def _sparsified(build: GraphBuilder, layer: int, gate: str) -> str:
     """Append the cutoff of a gate, if the layer has one."""
-    shares = build.blocks.ffn.activation_sparsity
-    if shares is None or not shares[layer]:
+    share = _cutoff(build, layer)
+    if not share:
         return gate
     # The cutoff in standard deviations above the mean below which this share of the elements of a
     # row lies if they are normally distributed.
-    return build.add(Sparsify(gate, f"{gate}.sparse", NormalDist().inv_cdf(shares[layer])))
+    return build.add(Sparsify(gate, f"{gate}.sparse", NormalDist().inv_cdf(share)))
+
+
+def _cutoff(build: GraphBuilder, layer: int) -> float:
+    """Return the share of a gate's elements that a cutoff sets to zero; 0 for no cutoff."""
+    shares = build.blocks.ffn.activation_sparsity
+    return 0.0 if shares is None else shares[layer]
 
 
 def _activation_parameters(build: GraphBuilder, layer: int) -> tuple[WeightUse, ...]:

@@ -93,7 +93,7 @@ class Values:
 
         `parts_refusal` must return None for them.
         """
-        whole = "+".join(widths)
+        whole = f"buffer of {'+'.join(widths)}"  # not the name of a single value, which has readers
         buffer = self.allocate(whole, sum(widths.values()))
         self.readers[whole] = len(widths)
         offset = 0

@@ -207,3 +207,12 @@ def test_values_side_by_side_free_their_buffer_after_the_last_reader(device: Dev
     assert values.allocate("other", 195) != whole  # a part is still to be read
     values.mark_read("rotated")
     assert values.allocate("later", 195) == whole
+
+
+def test_a_value_alone_in_its_buffer_is_live_until_its_last_reader(device: Device) -> None:
+    values = Values(Workspace(DryRunArena(device), 1), Counter({"a": 2}))
+    whole = values.allocate_parts({"a": 64}, 4)
+    values.mark_read("a")
+    assert values.get("a") == whole
+    values.mark_read("a")
+    assert values.allocate("later", 64) == whole
