@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rdrr_format.errors import RdrrError, StoreError, UsageError
+from rdrr_converter.options import ConvertOptions
+from rdrr_format.errors import ConversionError, RdrrError, StoreError, UsageError
 from rdrr_runtime.decode.strategies import STRATEGIES
 
 from rdrr.cli import (
@@ -115,7 +117,7 @@ def run(commands: Sequence[Command], arguments: Sequence[str], *, program: str) 
         command = _parser(tuple(commands))
         code = command(list(arguments), prog_name=program, standalone_mode=False)
     except RdrrError as error:
-        return _fail(error, arguments)
+        return _fail(_with_command(error, [program, *arguments]), arguments)
     except _ParserError as error:
         hint = f"see `{_usage_of(error, program)} --help`"
         return _fail(UsageError(_parser_message(error), hint=hint), arguments)
@@ -236,6 +238,24 @@ def _refused(error: OSError, arguments: Sequence[str]) -> int:
 def _drop_output() -> None:
     # Python would flush the stream at exit, fail again and print a traceback.
     sys.stdout = io.StringIO()
+
+
+def _with_command(error: RdrrError, words: Sequence[str]) -> RdrrError:
+    """Put the whole command that would go on in the place of the options that an error offers."""
+    if not isinstance(error, ConversionError) or not error.options:
+        return error
+    flags = flags_of_options(ConvertOptions)
+    more = [
+        word
+        for name, value in error.options.items()
+        for entry in ((value,) if isinstance(value, str) else value)
+        if entry not in words  # given before
+        for word in (flags[name], entry)
+    ]
+    advice = str(error.hint).partition(error.OFFER)[0]
+    error.hint = f"{advice}{error.OFFER}run: {shlex.join([*words, *more])}"
+    error.args = (error.line(),)
+    return error
 
 
 def _fail(error: RdrrError, arguments: Sequence[str]) -> int:

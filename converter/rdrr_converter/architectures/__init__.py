@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from rdrr_format.errors import ConversionError, UsageError
+from rdrr_format.options import suggestion
 
 from rdrr_converter.architectures._aliases import ALIASES, FAMILIES, plain_name
 from rdrr_converter.architectures.base import ArchitectureRule, TensorRule, read_block
@@ -139,7 +140,9 @@ def find_architecture(
     if override is not None:
         rule = find_by_name(override)
         if rule is None:
-            raise UsageError("unknown architecture", expected=_known(), found=override)
+            near = suggestion(override, [name for rule in ARCHITECTURES for name in _own(rule)])
+            hint = f"{near} `rdrr architectures` lists all".strip()
+            raise UsageError("unknown architecture", found=override, hint=hint)
         return rule
     candidates = stated_names(config)
     inner = config.get("text_config")
@@ -153,8 +156,8 @@ def find_architecture(
         where=where,
         expected="one that `rdrr architectures` lists",
         found=", ".join(candidates) or "no architectures and no model_type",
-        hint="`arch` forces another one, but a model that does not compute exactly the same then "
-        "gives wrong results",
+        hint="a model that does not compute exactly the same as the one it is converted as gives "
+        "wrong results",
     )
 
 
@@ -220,8 +223,3 @@ def _with_same_body(name: str) -> frozenset[str]:
 def _own(rule: ArchitectureRule) -> tuple[str, ...]:
     """Return the values of `model_type` that name an architecture."""
     return (rule.name, *rule.model_types)
-
-
-def _known() -> str:
-    """Return the names of all architectures; with their classes, the list would be cut."""
-    return ", ".join(rule.name for rule in ARCHITECTURES)
