@@ -7,13 +7,16 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rdrr_format.html_tables import facts_table
+from rdrr_format.printing import shortened
+
 if TYPE_CHECKING:
     from rdrr_runtime.decode.stats import GenerationStats
     from rdrr_runtime.sampling.logprobs import Logprobs, TokenLogprobs
     from rdrr_runtime.text.tokenizer import TextCodec
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Completion:
     """The result for one prompt of a batch.
 
@@ -29,6 +32,15 @@ class Completion:
     prompt_ids: list[int]
     token_ids: list[int]
     finish: str
+
+    def __repr__(self) -> str:
+        return f"<Completion {shortened(repr(self.text), 60)}: {self.finish}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        tokens = f"{len(self.prompt_ids):,} of the prompt, {len(self.token_ids):,} new"
+        facts = {"text": self.text, "tokens": tokens, "finish": self.finish}
+        return facts_table("Completion", facts)
 
 
 class Generation(Iterator[str]):
@@ -74,6 +86,13 @@ class Generation(Iterator[str]):
                 if piece:
                     return piece
         raise StopIteration
+
+    def __repr__(self) -> str:
+        return f"<Generation: {len(self.token_ids)} new tokens, {self.stats.finish}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table of the figures for notebooks."""
+        return self.stats._repr_html_()
 
     @property
     def logprobs(self) -> list[TokenLogprobs] | None:

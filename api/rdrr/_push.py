@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import ManifestError, StoreError, UsageError
+from rdrr_format.html_tables import rows_table
 from rdrr_format.hub import hub_errors
 from rdrr_format.locations import HUB, HubLocation, is_hub, is_url, local_path, parse_hub
 from rdrr_format.shards import is_shard_name
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from rdrr_manifests.package import Package
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pushed:
     """The result of a push or of its dry run.
 
@@ -40,6 +41,15 @@ class Pushed:
     card: str
     message: str
     url: str | None
+
+    def __repr__(self) -> str:
+        state = "would be uploaded" if self.url is None else f"uploaded in {self.url}"
+        return f"<Pushed {self.location}: {len(self.files)} files, {state}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the files for notebooks."""
+        rows = [(name, f"{size:,}") for name, size in self.files.items()]
+        return rows_table(repr(self), ("file", "bytes"), rows)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""

@@ -119,7 +119,8 @@ def run(commands: Sequence[Command], arguments: Sequence[str], *, program: str) 
     except RdrrError as error:
         return _fail(_with_command(error, [program, *arguments]), arguments)
     except _ParserError as error:
-        hint = f"see `{_usage_of(error, program)} --help`"
+        usage = _usage_of(error, program)
+        hint = _meant_as_prompt(error) or f"see `{usage} --help`"
         return _fail(UsageError(_parser_message(error), hint=hint), arguments)
     except OSError as error:
         return _refused(error, arguments)
@@ -220,6 +221,16 @@ def _parser_message(error: BaseException) -> str:
     describe = getattr(error, "format_message", None)
     # Some checks of typer put the type of the exception in front of the message.
     return str(describe() if describe else error).replace("Value error, ", "").rstrip(".")
+
+
+def _meant_as_prompt(error: BaseException) -> str | None:
+    """Return how to give a prompt, where words are left over in a command that has one."""
+    context = getattr(error, "ctx", None)
+    flags = getattr(getattr(context, "command", None), "params", ())
+    has_prompt = any(flag.name == "prompt" for flag in flags)
+    if not has_prompt or "unexpected extra argument" not in str(error):
+        return None
+    return 'a prompt is given by -p: -p "TEXT"'
 
 
 def _usage_of(error: BaseException, program: str) -> str:
