@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rdrr_converter.export import ExportResult, export
     from rdrr_converter.options import ConvertOptions
     from rdrr_converter.output.report import ConversionResult
+    from rdrr_converter.progress import ProgressEvent
     from rdrr_format.errors import (
         ConversionError,
         DeviceError,
@@ -80,6 +81,7 @@ _HOMES = {
     "Session": "rdrr._session",
     "Model": "rdrr._model",
     "Package": "rdrr_manifests.package",
+    "ProgressEvent": "rdrr_converter.progress",
     "Pushed": "rdrr._push",
     "RankPrompt": "rdrr._ranking",
     "ValidationReport": "rdrr_manifests.faults",
@@ -114,6 +116,7 @@ __all__ = [
     "ManifestError",
     "Model",
     "Package",
+    "ProgressEvent",
     "Pushed",
     "RankPrompt",
     "RdrrError",

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING
 
+from rdrr_format.html_tables import facts_table
+from rdrr_format.printing import shortened
+
 if TYPE_CHECKING:
     from rdrr_format.token_stream import Segment
     from rdrr_runtime.decode.stats import GenerationStats
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     from rdrr_runtime.text.tokenizer import TextCodec
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Completion:
     """The result for one prompt of a batch.
 
@@ -31,6 +34,15 @@ class Completion:
     prompt_ids: list[int]
     token_ids: list[int]
     finish: str
+
+    def __repr__(self) -> str:
+        return f"<Completion {shortened(repr(self.text), 60)}: {self.finish}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        tokens = f"{len(self.prompt_ids):,} of the prompt, {len(self.token_ids):,} new"
+        facts = {"text": self.text, "tokens": tokens, "finish": self.finish}
+        return facts_table("Completion", facts)
 
 
 class Generation(Iterator[str]):
@@ -77,6 +89,13 @@ class Generation(Iterator[str]):
                 if piece:
                     return piece
         raise StopIteration
+
+    def __repr__(self) -> str:
+        return f"<Generation: {len(self.token_ids)} new tokens, {self.stats.finish}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table of the figures for notebooks."""
+        return self.stats._repr_html_()
 
     @property
     def logprobs(self) -> list[TokenLogprobs] | None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import ManifestError, StoreError, UsageError
+from rdrr_format.html_tables import rows_table
 from rdrr_format.hub import hub_errors
-from rdrr_format.locations import HubLocation, is_hub, is_url, local_path, parse_hub
+from rdrr_format.locations import HUB, HubLocation, is_hub, is_url, local_path, parse_hub
 from rdrr_format.shards import is_shard_name
 from rdrr_format.stores import LocalStore, store_errors
 from rdrr_manifests.models.conversion_report import REPORT_NAME, parse_report
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from rdrr_manifests.package import Package
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pushed:
     """The result of a push or of its dry run.
 
@@ -40,6 +41,15 @@ class Pushed:
     card: str
     message: str
     url: str | None
+
+    def __repr__(self) -> str:
+        state = "would be uploaded" if self.url is None else f"uploaded in {self.url}"
+        return f"<Pushed {self.location}: {len(self.files)} files, {state}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the files for notebooks."""
+        rows = [(name, f"{size:,}") for name, size in self.files.items()]
+        return rows_table(repr(self), ("file", "bytes"), rows)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""
@@ -67,7 +77,8 @@ def push(
     Args:
         path: Folder of the package. A `README.md` in it becomes the model card; without one a card
             is written.
-        location: `hf://org/name`, which is created if it does not exist, or `hf://org/name@branch`.
+        location: `org/name` or `hf://org/name`, which is created if it does not exist, or
+            `org/name@branch`.
         private: Create a private repository; a public one that exists is refused.
         base_model: The repository that the model was converted from, for the card.
         message: The commit message.
@@ -101,10 +112,12 @@ def push(
 def _checked(
     path: str | os.PathLike[str], location: str, base_model: str | None
 ) -> tuple[HubLocation, Path]:
+    if not is_url(location) and location.count("/") == 1:
+        location = HUB + location
     if not is_hub(location):
         raise UsageError(
             "the location is not a repository of the hub",
-            expected="hf://org/name[@branch]",
+            expected="org/name[@branch]",
             found=location,
         )
     target = parse_hub(location)

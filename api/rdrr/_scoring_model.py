@@ -37,12 +37,16 @@ class ScoringModel(LoadedPackage):
                 with the kernels of prefill.
 
         Raises:
-            GenerationError: There are no ids, or more than the context holds.
+            GenerationError: There are no ids, or more than the context holds, or one of them is
+                outside the vocabulary.
+            UsageError: `ids` are no token ids.
         """
         import numpy as np
+        from rdrr_runtime.decode.request import check_prompt
 
         self._check_head()
         context = self.info.context
+        ids = token_ids(ids, "`ids`")
         if not 0 < len(ids) <= context:
             raise GenerationError(
                 "the ids do not fit the context",
@@ -50,6 +54,8 @@ class ScoringModel(LoadedPackage):
                 found=len(ids),
                 hint="load the model with a larger context",
             )
+        vocab_size = self.package.manifest.architecture.vocab_size
+        check_prompt(ids, context=context + 1, vocab_size=vocab_size)
         with self._engine.lend() as backend:
             if not stepwise:
                 return backend.logits(ids, 0, all_rows=True)

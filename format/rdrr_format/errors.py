@@ -18,7 +18,8 @@ the input holds. Tracebacks are for bugs, not for bad input.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from rdrr_format.printing import printable, shortened
@@ -141,7 +142,25 @@ class SourceError(RdrrError):
 
 
 class ConversionError(RdrrError):
-    """A checkpoint was read but cannot be packaged as asked."""
+    """A checkpoint was read but cannot be packaged as asked.
+
+    Attributes:
+        options: Options with which the same conversion goes on all the same, if there are any.
+    """
+
+    OFFER = "to go on all the same, "
+
+    options: Mapping[str, str | tuple[str, ...]] = MappingProxyType({})
+
+    def offer(self, **options: str | tuple[str, ...]) -> None:
+        """Add to the hint that the conversion goes on with more options."""
+        self.options = MappingProxyType({key: value for key, value in options.items() if value})
+        words = [
+            f"{name}={value!r}" if isinstance(value, str) else f"{name}={list(value)!r}"
+            for name, value in self.options.items()
+        ]
+        self.hint = f"{self.hint}; {self.OFFER}add {', '.join(words)}"
+        self.args = (self.line(),)
 
 
 class DeviceError(RdrrError):

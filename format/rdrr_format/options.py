@@ -301,8 +301,8 @@ def fill(
     names = [entry.name for entry in fields(kind)]  # type: ignore[arg-type]
     for name in keywords:
         if name not in names:
-            also = {entry: declared.also_known_as for entry, declared in options_of(kind).items()}
-            also |= beside or {}
+            also: dict[str, Sequence[str]] = dict(beside or {})
+            also |= {entry.name: entry.also_known_as for entry in options_of(kind).values()}
             synonyms = {other: entry for entry, others in also.items() for other in others}
             raise UsageError(
                 f"{kind.__name__} has no option of this name",

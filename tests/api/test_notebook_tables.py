@@ -11,6 +11,7 @@ from rdrr.evaluate import Comparison, Perplexity
 from rdrr_format.html_tables import facts_table, rows_table
 from rdrr_manifests.faults import Fault, ValidationReport
 from rdrr_runtime.decode.stats import GenerationStats
+from support.commands import EXAMPLE
 
 HOSTILE = "<script>alert('1')</script>"
 
@@ -111,3 +112,18 @@ def test_a_difference_is_a_table(made_package, tmp_path, same):
     assert ("Same model" in page.text) == same
     assert "model.norm.weight" in page.text or "more" in page.text
     assert ("same model" in repr(found)) == same
+
+
+def test_results_show_themselves_in_one_line_and_as_tables(tmp_path):
+    converted = rdrr.convert(EXAMPLE, tmp_path / "p")
+    exported = rdrr.export(tmp_path / "p", tmp_path / "out.gguf")
+    pushed = rdrr.push(tmp_path / "p", "org/name", dry_run=True)
+    manifest = rdrr.open_package(tmp_path / "p").manifest
+    completion = rdrr.Completion("and so on " * 20, [1, 2], [3], "length")
+    for result in (converted, exported, pushed, manifest, completion):
+        assert repr(result).startswith(f"<{type(result).__name__} ")
+        assert len(repr(result)) < 200 + len(str(tmp_path))
+        assert "\n" not in repr(result)
+        assert table_of(result).text
+    odd = rdrr.Completion(HOSTILE, [1], [2], "stop")
+    assert HOSTILE in table_of(odd).text

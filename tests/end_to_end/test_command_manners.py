@@ -182,6 +182,14 @@ def test_verbose_gives_the_time_of_each_stage_of_a_conversion(tmp_path):
         assert re.search(rf"{stage} took \d+\.\d\d s", done.err), stage
 
 
+@pytest.mark.parametrize("words", [("hi",), ("hi", "there")])
+def test_a_prompt_without_its_flag_is_told_the_flag(made_package, words):
+    done = rdrr("generate", made_package, *words)
+    assert done.code == 2
+    assert '-p "TEXT"' in error_line(done)
+    assert "--help" in error_line(rdrr("validate", made_package, *words))  # the control
+
+
 def test_help_is_a_command_too():
     assert rdrr("help").out == rdrr("--help").out
     assert rdrr("help", "bench").out == rdrr("bench", "--help").out == rdrr("help", "BENCH").out

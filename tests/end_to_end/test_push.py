@@ -40,6 +40,7 @@ def test_a_dry_run_prints_the_card_and_the_files_without_the_network(package, hu
     assert sum(int(row[1]) for row in rows[2:]) == len(manifest["tensors"])
     worst = max(100 * tensor["relativeRmse"] for tensor in report["tensors"])
     assert f"{worst:.2f} %" in {row[5] for row in rows}
+    assert rdrr("push", package, NAME, *words[3:], "--json").json()["location"] == URL
     shown = rdrr(*words)
     assert shown.code == 0
     assert pushed["card"].splitlines()[-1] in shown.out
@@ -115,7 +116,7 @@ def test_nothing_unsound_is_pushed_and_a_public_place_is_not_a_private_one(packa
     ("words", "message"),
     [
         (("s3://bucket/package", URL), "only a package in a folder"),
-        (("{package}", "org/name"), "hf://org/name"),
+        (("{package}", "name"), "expected org/name"),
         (("{package}", f"{URL}/manifest.json"), "a whole repository"),
         (("{package}", URL, "--base-model", "base"), "--base-model"),
     ],

@@ -9,7 +9,7 @@ import sys
 import pytest
 import rdrr
 import torch
-from rdrr_format.errors import DeviceError, UsageError
+from rdrr_format.errors import DeviceError, GenerationError, UsageError
 from support.commands import rdrr as rdrr_command
 
 PROMPT = "And it came to pass"
@@ -38,6 +38,15 @@ def test_greedy_ids_are_the_argmax_of_the_teacher_forced_logits(model):
     best = model.logits(ids).argmax(axis=1)
     first = len(generation.prompt_ids) - 1
     assert best[first:-1].tolist() == generation.token_ids
+
+
+@pytest.mark.parametrize("wrong", [-1, 10**6])
+def test_logits_of_an_id_outside_the_vocabulary_are_refused(model, wrong):
+    with pytest.raises(GenerationError, match=f"outside the vocabulary.*found {wrong}"):
+        model.logits([1, wrong])
+    with pytest.raises(UsageError, match="`ids`"):
+        model.logits("text")
+    assert len(model.logits([1])) == 1  # the control
 
 
 def test_a_prompt_may_be_token_ids(model):
@@ -134,7 +143,7 @@ def test_a_wrong_option_of_generate_is_wrong_usage(model, wrong):
 def test_a_schema_without_the_library_names_the_extra(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "llguidance", None)
     monkeypatch.delitem(model.__dict__, "_grammar_tokenizer", raising=False)
-    with pytest.raises(UsageError, match=r"llguidance.*rdrr\[grammar\]"):
+    with pytest.raises(UsageError, match=r"llguidance; pip install .llguidance"):
         model.generate(PROMPT, response_format={"type": "json_object"})
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rdrr_format.errors import RdrrError, StoreError, UsageError
+from rdrr_converter.options import ConvertOptions
+from rdrr_format.errors import ConversionError, RdrrError, StoreError, UsageError
 from rdrr_runtime.decode.strategies import STRATEGIES
 
 from rdrr.cli import (
@@ -115,9 +117,10 @@ def run(commands: Sequence[Command], arguments: Sequence[str], *, program: str) 
         command = _parser(tuple(commands))
         code = command(list(arguments), prog_name=program, standalone_mode=False)
     except RdrrError as error:
-        return _fail(error, arguments)
+        return _fail(_with_command(error, [program, *arguments]), arguments)
     except _ParserError as error:
-        hint = f"see `{_usage_of(error, program)} --help`"
+        usage = _usage_of(error, program)
+        hint = _meant_as_prompt(error) or f"see `{usage} --help`"
         return _fail(UsageError(_parser_message(error), hint=hint), arguments)
     except OSError as error:
         return _refused(error, arguments)
@@ -220,6 +223,16 @@ def _parser_message(error: BaseException) -> str:
     return str(describe() if describe else error).replace("Value error, ", "").rstrip(".")
 
 
+def _meant_as_prompt(error: BaseException) -> str | None:
+    """Return how to give a prompt, where words are left over in a command that has one."""
+    context = getattr(error, "ctx", None)
+    flags = getattr(getattr(context, "command", None), "params", ())
+    has_prompt = any(flag.name == "prompt" for flag in flags)
+    if not has_prompt or "unexpected extra argument" not in str(error):
+        return None
+    return 'a prompt is given by -p: -p "TEXT"'
+
+
 def _usage_of(error: BaseException, program: str) -> str:
     return str(getattr(getattr(error, "ctx", None), "command_path", program))
 
@@ -236,6 +249,24 @@ def _refused(error: OSError, arguments: Sequence[str]) -> int:
 def _drop_output() -> None:
     # Python would flush the stream at exit, fail again and print a traceback.
     sys.stdout = io.StringIO()
+
+
+def _with_command(error: RdrrError, words: Sequence[str]) -> RdrrError:
+    """Put the whole command that would go on in the place of the options that an error offers."""
+    if not isinstance(error, ConversionError) or not error.options:
+        return error
+    flags = flags_of_options(ConvertOptions)
+    more = [
+        word
+        for name, value in error.options.items()
+        for entry in ((value,) if isinstance(value, str) else value)
+        if entry not in words  # given before
+        for word in (flags[name], entry)
+    ]
+    advice = str(error.hint).partition(error.OFFER)[0]
+    error.hint = f"{advice}{error.OFFER}run: {shlex.join([*words, *more])}"
+    error.args = (error.line(),)
+    return error
 
 
 def _fail(error: RdrrError, arguments: Sequence[str]) -> int:

@@ -7,7 +7,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rdrr_format.options import parse_size
 
 from rdrr._units import format_size
 from rdrr.cli._console import console, note, print_json, table
@@ -29,9 +28,12 @@ def export(
         ),
     ],
     to: Annotated[
-        Literal["safetensors", "gguf"],
-        typer.Option(help="Format: safetensors for transformers, gguf for llama.cpp."),
-    ] = "safetensors",
+        Literal["safetensors", "gguf"] | None,
+        typer.Option(
+            help="Format: safetensors for transformers, gguf for llama.cpp; by default gguf if OUT "
+            "ends with .gguf.",
+        ),
+    ] = None,
     dtype: Annotated[
         Literal["f32", "f16", "bf16"] | None,
         typer.Option(
@@ -53,6 +55,12 @@ def export(
     shard_size: Annotated[
         str, typer.Option(metavar="SIZE", help="Maximum size of a safetensors file.")
     ] = "5GB",
+    overwrite: Annotated[
+        bool,
+        typer.Option(
+            "--overwrite", help="Replace an existing checkpoint once the new one is complete."
+        ),
+    ] = False,
     follow_links: FollowLinksFlag = False,
     json: JsonFlag = False,
     quiet: QuietFlag = False,
@@ -69,7 +77,8 @@ def export(
             dtype=dtype,
             lossless=lossless,
             arch=arch,
-            shard_size=parse_size(shard_size),
+            shard_size=shard_size,
+            overwrite=overwrite,
             follow_links=follow_links,
             progress=progress,
         )

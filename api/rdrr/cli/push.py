@@ -20,7 +20,7 @@ def push(
     ],
     location: Annotated[
         str,
-        typer.Argument(metavar="hf://ORG/NAME", help="The repository, or hf://ORG/NAME@BRANCH."),
+        typer.Argument(metavar="ORG/NAME", help="The repository on the hub, or ORG/NAME@BRANCH."),
     ],
     private: Annotated[
         bool, typer.Option("--private", help="Create the repository as a private one.")

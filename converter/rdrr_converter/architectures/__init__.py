@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from rdrr_format.errors import ConversionError, UsageError
+from rdrr_format.options import suggestion
 
 from rdrr_converter.architectures._aliases import ALIASES, FAMILIES, plain_name
 from rdrr_converter.architectures._wrappers import within, wrapper_of
@@ -149,7 +150,9 @@ def find_architecture(
     if override is not None:
         rule = find_by_name(override)
         if rule is None:
-            raise UsageError("unknown architecture", expected=_known(), found=override)
+            near = suggestion(override, [name for rule in ARCHITECTURES for name in _own(rule)])
+            hint = f"{near} `rdrr architectures` lists all".strip()
+            raise UsageError("unknown architecture", found=override, hint=hint)
         wrapper = next(filter(None, map(wrapper_of, stated_names(config))), None)
         return rule if wrapper is None else within(wrapper, rule)
     candidates = stated_names(config)
@@ -164,8 +167,8 @@ def find_architecture(
         where=where,
         expected="one that `rdrr architectures` lists",
         found=_described(candidates, text_type) or "no architectures and no model_type",
-        hint="`arch` forces another one, but a model that does not compute exactly the same then "
-        "gives wrong results",
+        hint="a model that does not compute exactly the same as the one it is converted as gives "
+        "wrong results",
     )
 
 
@@ -250,8 +253,3 @@ def _described(candidates: list[str], text_type: object) -> str:
     return (
         f"{stated} with the text model {text_type}" if any(map(wrapper_of, candidates)) else stated
     )
-
-
-def _known() -> str:
-    """Return the names of all architectures; with their classes, the list would be cut."""
-    return ", ".join(rule.name for rule in ARCHITECTURES)

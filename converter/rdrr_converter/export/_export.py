@@ -11,8 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from rdrr_format.errors import ConversionError, StoreError, UsageError
+from rdrr_format.errors import ConversionError, UsageError
 from rdrr_format.locations import is_url, local_path
+from rdrr_format.options import parse_size
 from rdrr_manifests.graph.mtp import MTP
 from rdrr_manifests.logical import LogicalTensor, logical_tensors
 from rdrr_manifests.models import Manifest
@@ -23,6 +24,7 @@ from rdrr_converter.architectures.base import StackRule
 from rdrr_converter.checkpoint.outgoing import OutgoingTensor, Stack
 from rdrr_converter.export._check import check_complete, norm_shift
 from rdrr_converter.export._config import find_rule, published_keys
+from rdrr_converter.export._destination import check_replaceable
 from rdrr_converter.export._gguf import find_gguf_architecture, plan_gguf, write_gguf
 from rdrr_converter.export._result import ExportedTensor, ExportResult
 from rdrr_converter.export._safetensors import SHARD_SIZE, write_directory
@@ -75,11 +77,12 @@ def export(
     location: str | os.PathLike[str],
     destination: str | os.PathLike[str],
     *,
-    to: ExportKind = "safetensors",
+    to: ExportKind | None = None,
     dtype: ExportDtype | None = None,
     lossless: bool = False,
     arch: str | None = None,
-    shard_size: int = SHARD_SIZE,
+    shard_size: int | str = SHARD_SIZE,
+    overwrite: bool = False,
     follow_links: bool = False,
     progress: ProgressCallback | None = None,
 ) -> ExportResult:
@@ -87,14 +90,15 @@ def export(
 
     Args:
         location: Folder or URL of the package.
-        destination: The folder (safetensors) or file (gguf) to create, which must not exist.
-        to: `safetensors` or `gguf`.
+        destination: The folder (safetensors) or file (gguf) to create.
+        to: `safetensors` or `gguf`; by default `gguf` for a destination that ends with .gguf.
         dtype: Storage type of all tensors, `f32`, `f16` or `bf16` (safetensors only). By default
             it is the type of the matrices if they have one scalar type, else `f16`, or `f32`
             with `lossless`.
         lossless: Refuse to export if any value would change.
         arch: Architecture of the checkpoint; None for the one that the package names.
-        shard_size: Maximum size of a safetensors file in bytes.
+        shard_size: Maximum size of a safetensors file, in bytes or as text like `5GB`.
+        overwrite: Replace an existing checkpoint once the new one is complete.
         follow_links: Follow symbolic links in the package's folder, wherever they lead.
         progress: Called with each progress event.
 
@@ -103,9 +107,12 @@ def export(
         ManifestError: The package cannot be read, or needs a feature that this version does not
             support.
         ConversionError: The package cannot be exported with these options.
-        StoreError: The destination exists or cannot be written.
+        StoreError: The destination exists and may not be replaced, or cannot be written.
     """
+    to = to or ("gguf" if os.fspath(destination).lower().endswith(".gguf") else "safetensors")
     to, dtype = _checked(to, dtype)
+    if isinstance(shard_size, str):
+        shard_size = parse_size(shard_size, "`shard_size` is not a size")
     if is_url(destination):
         raise UsageError(
             "a checkpoint can be exported to this machine only",
@@ -113,8 +120,8 @@ def export(
             found=destination,
         )
     path = local_path(destination)
-    if os.path.lexists(path):
-        raise StoreError("exists already", where=path, hint="choose another destination")
+    source = None if is_url(location) else local_path(location)
+    check_replaceable(path, source, to, overwrite=overwrite)
     with open_package(location, follow_links=follow_links) as package:
         stored = logical_tensors(package)
         everything = [logical for logical in stored if not logical.name.startswith(MTP)]

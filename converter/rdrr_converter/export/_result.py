@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from rdrr_format.html_tables import rows_table
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class ExportedTensor:
     relative_rmse: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExportResult:
     """The result of an export.
 
@@ -49,6 +52,16 @@ class ExportResult:
     architecture: str
     tensors: tuple[ExportedTensor, ...]
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        size = f"{len(self.tensors)} tensors, {self.total_size:,} bytes"
+        return f"<ExportResult {str(self.destination)!r} ({self.kind}): {size}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the types for notebooks."""
+        groups = Counter((tensor.stored, tensor.dtype) for tensor in self.tensors)
+        rows = [(*types, count) for types, count in groups.items()]
+        return rows_table(repr(self), ("stored as", "written as", "tensors"), rows)
 
     @property
     def is_lossless(self) -> bool:

@@ -52,10 +52,10 @@ def is_file(path: Path) -> bool:
 
 def is_directory(path: Path) -> bool:
     """Return whether the directory holds exactly one GGUF, split or not, and no `config.json`."""
-    return path.is_dir() and not (path / "config.json").exists() and len(_entry_files(path)) == 1
+    return path.is_dir() and not (path / "config.json").exists() and len(entry_files(path)) == 1
 
 
-def _entry_files(path: Path) -> list[Path]:
+def entry_files(path: Path) -> list[Path]:
     """Return the GGUF files of a directory to open; of a split GGUF only the first part."""
     files = sorted(path.glob(f"*{SUFFIX}"))
     parts = {file: _PART.fullmatch(file.name) for file in files}
@@ -69,7 +69,7 @@ def open_directory(path: Path) -> Source:
         SourceError: The file is damaged or truncated, or a part of it is missing.
         ConversionError: The architecture of the model is not supported.
     """
-    return open_file(_entry_files(path)[0])
+    return open_file(entry_files(path)[0])
 
 
 def open_file(path: Path) -> Source:

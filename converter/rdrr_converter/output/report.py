@@ -12,6 +12,7 @@ from math import prod
 from pathlib import Path
 
 from rdrr_format.codecs import CODECS
+from rdrr_format.html_tables import rows_table
 from rdrr_manifests.models import Manifest
 from rdrr_manifests.models.conversion_report import (
     ConversionReport,
@@ -62,7 +63,7 @@ class TensorReport:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ConversionResult:
     """The result of a conversion, or of a dry run.
 
@@ -93,6 +94,15 @@ class ConversionResult:
     notes: tuple[str, ...] = field(default=())
     reused_shards: int = 0
     encoded_blocks: Mapping[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        size = f"{len(self.tensors)} tensors, {self.total_size:,} bytes"
+        return f"<ConversionResult {self.model_id!r} ({self.architecture}): {size}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the storage types for notebooks."""
+        rows = [(dtype, count, f"{size:,}") for dtype, (count, size) in self.by_dtype().items()]
+        return rows_table(repr(self), ("type", "tensors", "bytes"), rows)
 
     @property
     def parameters(self) -> int:

@@ -20,6 +20,7 @@ from rdrr_converter.architectures import (
     find_architecture,
     read_block,
     stated_names,
+    states_another_family,
 )
 from rdrr_converter.architectures.base import BODY
 from rdrr_converter.checkpoint.source import Source
@@ -28,6 +29,9 @@ from rdrr_converter.reading.unread_keys import unread_keys
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _FIELD = re.compile(r"\{\w+\}")
 _LISTED = 3
+_PLAIN = "llama"
+_SAME_NAME = 0.8
+"""Similarity from which one name is probably the other one, misspelled."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +42,16 @@ class NearestArchitecture:
         rule: The architecture.
         unknown: Kinds of tensors that the checkpoint has and the architecture does not.
         unread: Keys of the configuration that the architecture does not read.
+        absent: Number of kinds of tensors that the architecture needs and the checkpoint lacks.
+        alike: Similarity of the names, 0 to 1.
         score: Similarity, for comparison only.
     """
 
     rule: ArchitectureRule
     unknown: tuple[str, ...]
     unread: tuple[str, ...]
+    absent: int
+    alike: float
     score: tuple[float, ...]
 
     def describe(self) -> str:
@@ -54,7 +62,13 @@ class NearestArchitecture:
         if self.unread:
             lacks.append(f"does not read {_first_few(self.unread)}")
         difference = ", and ".join(lacks) or "has all of its tensors and reads all of its keys"
-        return f"the nearest that converts is {self.rule.name}, which {difference}"
+        start = "did you mean" if self.alike >= _SAME_NAME else "the nearest that converts is"
+        return f"{start} {self.rule.name}, which {difference}"
+
+    @property
+    def fits(self) -> bool:
+        """Whether the tensors of the checkpoint are those of the architecture."""
+        return not self.unknown and not self.absent
 
 
 def choose_architecture(source: Source, override: str | None) -> ArchitectureRule:
@@ -75,6 +89,10 @@ def choose_architecture(source: Source, override: str | None) -> ArchitectureRul
         nearest = nearest_architecture(source)
         error.hint = f"{nearest.describe()}; {error.hint}"
         error.args = (error.line(),)
+        if nearest.fits:
+            family = states_another_family(source.text_config, nearest.rule)
+            unread = nearest.unread if family is None else (family, *nearest.unread)
+            error.offer(arch=nearest.rule.name, allow_unread=unread)
         raise
 
 
@@ -113,8 +131,10 @@ def _compare(source: Source, rule: ArchitectureRule) -> NearestArchitecture:
     needed = {_kind(row.name).removeprefix(BODY) for row in rule.tensors if row.required is True}
     absent = len(needed - {kind.removeprefix(prefix) for kind in kinds})
     unread = _unread(source, rule)
-    score = (fitting - len(unknown), -len(unread), -absent, alike)
-    return NearestArchitecture(rule, unknown, unread, score)
+    # Names that are not nearly equal say nothing; most models that fit several are plain Llamas.
+    name = alike if alike >= _SAME_NAME else 0.0
+    score = (fitting - len(unknown), -len(unread), -absent, name, rule.name == _PLAIN)
+    return NearestArchitecture(rule, unknown, unread, absent, alike, score)
 
 
 def _kind(name: str) -> str:

@@ -38,26 +38,28 @@ def check_unread(
     """
     family = states_another_family(config.values, rule)
     if family is not None and family not in allowed:
-        raise ConversionError(
+        error = ConversionError(
             f"the configuration is not that of a {rule.name} model",
             where=config.where,
             expected=f"{family} of {rule.name}",
             found=f"{family}: {_shown(config.values[family])}",
-            hint="models of another family usually compute something else, even if all tensors "
-            f"fit; if this one is known to compute the same, add {family} to `allow_unread`",
+            hint="models of another family usually compute something else, even if all tensors fit",
         )
+        error.offer(allow_unread=(*allowed, family))
+        raise error
     unread = unread_keys(config, rule)
     refused = {name: value for name, value in unread.items() if name not in allowed}
     if refused:
-        raise ConversionError(
+        error = ConversionError(
             f"the configuration has {'a key' if len(refused) == 1 else f'{len(refused)} keys'} "
             f"that {rule.name} does not use, so the result may be wrong",
             where=config.where,
             expected="only keys that the architecture uses, or that are known to change nothing",
             found=", ".join(f"{name}: {_shown(value)}" for name, value in refused.items()),
-            hint="if the key changes nothing in this model, add it to `allow_unread`; otherwise "
-            "the model cannot be converted yet",
+            hint="unless they change nothing in this model, it cannot be converted yet",
         )
+        error.offer(allow_unread=(*allowed, *refused))
+        raise error
     ignored = [name for name in (family, *unread) if name is not None]
     return tuple(f"{name} is ignored, as `allow_unread` says" for name in ignored)
 

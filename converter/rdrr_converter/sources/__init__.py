@@ -38,6 +38,9 @@ _OPENERS: tuple[tuple[str, Callable[[Path], bool], Callable[[Path], Source]], ..
 )
 """What each reader reads, how it recognises that, and the reader; the first match is used."""
 
+_LISTED = 20
+"""Most files that a message names."""
+
 
 def open_source(path: str | Path) -> Source:
     """Open a checkpoint without reading weights; quantized weights are dequantized when read.
@@ -61,6 +64,14 @@ def open_source(path: str | Path) -> Source:
     if (path / MANIFEST_NAME).is_file():
         hint = "`rdrr export` makes a checkpoint of it"
         raise SourceError("this is an RDRR package already", where=path, hint=hint)
+    files = [file.name for file in gguf.entry_files(path)] if path.is_dir() else []
+    if files:
+        raise SourceError(
+            "the folder has weights in GGUF files only, of which one is converted",
+            where=path,
+            found=", ".join(files[:_LISTED]) + ", ..." * (len(files) > _LISTED),
+            hint=f"name one of them, as in {path / files[0]}",
+        )
     raise SourceError(
         "not a checkpoint that can be read", where=path, expected=kinds, found=broken_links(path)
     )

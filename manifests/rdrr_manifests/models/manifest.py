@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from pydantic import Field
+from rdrr_format.html_tables import facts_table
 from rdrr_format.locations import local_path
 from rdrr_format.stores import replace_file
 
@@ -75,6 +76,17 @@ class Manifest(ManifestModel):
     def __repr__(self) -> str:
         size = f"{len(self.tensors)} tensors, {self.total_size:,} bytes"
         return f"<Manifest {self.model_id!r}: {self.quantization}, {size}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the manifest for notebooks."""
+        facts = {
+            "model type": self.model_type,
+            "quantization": self.quantization,
+            "layers": self.architecture.num_layers,
+            "tensors": f"{len(self.tensors):,}",
+            "size": f"{self.total_size:,} bytes in {len(self.shards):,} shards",
+        }
+        return facts_table(f"Manifest {self.model_id}", facts)
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:

@@ -312,5 +312,30 @@ def test_an_existing_destination_is_not_replaced(tmp_path, rng):
         with pytest.raises(StoreError, match="exists already"):
             export(package, target, to=to)
         assert target.read_text() == "mine"
+        with pytest.raises(StoreError, match=r"is not a .*, so it is not replaced"):
+            export(package, target, to=to, overwrite=True)
+        assert target.read_text() == "mine"
     with pytest.raises(UsageError, match="`dtype` is only for safetensors"):
         export(package, tmp_path / "out.gguf", to="gguf", dtype="f16")
+
+
+def test_a_checkpoint_is_replaced_on_request_but_never_the_package_itself(tmp_path, rng):
+    _, package = package_of(tmp_path, llama_tensors(rng), quantize="f16")
+    for name in ("folder", "file.gguf"):
+        export(package, tmp_path / name)
+        leftover = tmp_path / name / "leftover"
+        if name == "folder":
+            leftover.touch()
+        assert export(package, tmp_path / name, overwrite=True).tensors
+        assert not leftover.exists()
+    (package / "config.json").write_text("{}")
+    with pytest.raises(StoreError, match="holds the package itself"):
+        export(package, package, overwrite=True)
+
+
+def test_the_ending_of_the_file_chooses_gguf_unless_the_kind_is_stated(tmp_path, rng):
+    _, package = package_of(tmp_path, llama_tensors(rng), quantize="f16")
+    assert export(package, tmp_path / "out.GGUF").kind == "gguf"
+    assert export(package, tmp_path / "out").kind == "safetensors"
+    folder = export(package, tmp_path / "odd.gguf", to="safetensors", shard_size="1MiB")
+    assert folder.kind == "safetensors"

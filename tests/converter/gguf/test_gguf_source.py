@@ -170,7 +170,7 @@ def test_a_directory_with_one_gguf_is_read_like_that_gguf(tmp_path, llama):
     first = write_gguf(llama, folder / "one.gguf")
     assert open_source(folder).path == first
     shutil.copy(first, folder / "two.gguf")
-    with pytest.raises(SourceError, match="not a checkpoint that can be read"):
+    with pytest.raises(SourceError, match=r"found one\.gguf, two\.gguf.*name one.*one\.gguf"):
         open_source(folder)
 
 

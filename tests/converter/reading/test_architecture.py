@@ -8,7 +8,7 @@ import pytest
 from rdrr_converter.convert import convert
 from rdrr_converter.reading.architecture import nearest_architecture
 from rdrr_converter.sources import open_source
-from rdrr_format.errors import ConversionError
+from rdrr_format.errors import ConversionError, UsageError
 from support.safetensor_files import llama_tensors, to_stored, write_llama
 
 
@@ -37,6 +37,25 @@ def test_it_names_unknown_tensors_and_unread_keys(tmp_path, rng):
     assert "no tensors model.layers.*.xenolith.in_proj.weight" in line
     assert "does not read xenolith_factor" in line
     assert len(line) < 600
+
+
+def test_a_model_that_fits_is_offered_the_options_that_go_on(tmp_path, rng):
+    folder = unknown(write_llama(tmp_path / "m", llama_tensors(rng)), xenolith_factor=16)
+    with pytest.raises(ConversionError, match="to go on all the same, add arch=") as caught:
+        convert(folder, tmp_path / "out", dry_run=True)
+    assert caught.value.options["allow_unread"] == ("model_type", "xenolith_factor")
+    assert convert(folder, tmp_path / "out", dry_run=True, **caught.value.options)
+
+
+def test_a_misspelled_name_is_guessed(tmp_path, rng):
+    folder = write_llama(tmp_path / "m", llama_tensors(rng))
+    path = folder / "config.json"
+    config = json.loads(path.read_text()) | {"architectures": ["LammaForCausalLM"]}
+    path.write_text(json.dumps(config))
+    with pytest.raises(ConversionError, match="did you mean llama"):
+        convert(folder, tmp_path / "out", dry_run=True)
+    with pytest.raises(UsageError, match=r"found lama.*did you mean llama\?"):
+        convert(folder, tmp_path / "out", dry_run=True, arch="lama")
 
 
 def test_the_nearest_has_the_most_tensors_in_common(tmp_path, rng):
