@@ -104,3 +104,14 @@ def test_only_odd_widths_are_padded(tmp_path, rng):
                 assert wide.eps * wide.width == pytest.approx(op.eps * op.width, rel=1e-9)
         norms = {use.name for use in graph.weights() if use.name.endswith("norm.weight")}
         assert set(padded.scales) == (norms if is_odd else set())
+
+
+def test_a_mixture_whose_layers_are_all_dense_is_a_dense_model(tmp_path, rng):
+    model = make_model(EXPERTS, rng, num_hidden_layers=2, mlp_only_layers=[0, 1])
+    save_checkpoint(model, tmp_path / "source", dtype="float32")
+    convert(tmp_path / "source", tmp_path / "package", quantize="f32")
+    package = open_package(tmp_path / "package")
+    assert package.manifest.moe_config is None
+    ids = rng.integers(3, VOCAB, 8).tolist()
+    ours = scored(CpuBackend(package, context=64), ids)
+    assert relative_error(ours, transformers_logits(model, ids)) <= 1e-4

@@ -39,6 +39,17 @@ _GATES = ("silu", "swish")
 """Names of the only output gate of linear attention that transformers computes."""
 
 
+def silu(config: Config) -> str:
+    """Rule: the activation is SiLU, also that behind the convolution, which is no other.
+
+    Raises:
+        SourceError: `hidden_act` is another activation.
+    """
+    if config.get("hidden_act") not in _GATES:
+        raise config.fault("hidden_act", " or ".join(_GATES), config.get("hidden_act"))
+    return "silu"
+
+
 def output_gate(config: Config) -> bool:
     """Rule: attention has an output gate, as it always has in transformers.
 

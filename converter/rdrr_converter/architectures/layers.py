@@ -68,7 +68,7 @@ def alternating_below(key: str) -> Callable[[Config], tuple[str, ...]]:
 
     def read(config: Config) -> tuple[str, ...]:
         stated = stated_types(config)
-        if not config.flag("use_sliding_window") or not config.get("sliding_window"):
+        if not _uses_windows(config, stated):
             return (FULL,) * config.layers
         if stated is not None:
             return stated
@@ -80,6 +80,19 @@ def alternating_below(key: str) -> Callable[[Config], tuple[str, ...]]:
         )
 
     return read
+
+
+def _uses_windows(config: Config, stated: tuple[str, ...] | None) -> bool:
+    """Return whether the configuration uses a sliding window.
+
+    Raises:
+        SourceError: It does not, but `layer_types` names layers with one.
+    """
+    is_used = config.flag("use_sliding_window") and bool(config.get("sliding_window"))
+    if not is_used and SLIDING in (stated or ()):
+        expected = f"{FULL} in every layer, or use_sliding_window: true and a sliding_window"
+        raise config.fault("layer_types", expected, config.get("layer_types"))
+    return is_used
 
 
 def every_nth_full(key: str) -> Callable[[Config], tuple[str, ...]]:
@@ -149,7 +162,7 @@ def alternating(config: Config) -> tuple[str, ...]:
 def window_without_rope(config: Config) -> tuple[str, ...]:
     """Rule: layers without rope have a sliding window if `use_sliding_window` (SmolLM3)."""
     stated = stated_types(config)
-    if not config.flag("use_sliding_window") or not config.get("sliding_window"):
+    if not _uses_windows(config, stated):
         return (FULL,) * config.layers
     plain = unrotated_layers(config)
     return stated or tuple(SLIDING if layer in plain else FULL for layer in range(config.layers))
@@ -175,9 +188,11 @@ def chunked_with_rope(config: Config) -> tuple[str, ...]:
     """Rule: layers with rope attend within chunks, if there are chunks (Llama 4).
 
     Raises:
-        SourceError: `layer_types` states other layers.
+        SourceError: `layer_types` states other layers, or no layer has rope.
     """
     plain = unrotated_layers(config)
+    if len(plain) == config.layers:
+        raise config.fault("no_rope_layers", "a layer with rope", config.get("no_rope_layers"))
     types = tuple(FULL if layer in plain else SLIDING for layer in range(config.layers))
     stated = config.get("layer_types")
     named = [kind if kind == FULL else "chunked_attention" for kind in types]

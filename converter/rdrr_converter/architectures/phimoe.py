@@ -22,6 +22,14 @@ def margin(config: Config) -> float:
     return 2.0 * config.number("router_jitter_noise")
 
 
+def two_experts(config: Config) -> int:
+    """Rule: the sparsemixer chooses two experts, neither more nor fewer."""
+    count = config.integer("num_experts_per_tok")
+    if count != 2:
+        raise config.fault("num_experts_per_tok", "2, as the sparsemixer has", count)
+    return count
+
+
 PHIMOE = ArchitectureRule(
     name="phimoe",
     classes=("PhimoeForCausalLM", "PhimoeModel", "PhiMoEForCausalLM", "PhiMoEModel"),
@@ -47,7 +55,7 @@ PHIMOE = ArchitectureRule(
     normalization={**RMS_NORMS, "layer_norm": True},
     experts={
         "num_experts": read.integer("num_local_experts"),
-        "num_experts_per_token": read.integer("num_experts_per_tok"),
+        "num_experts_per_token": two_experts,
         "expert_format": "mixtral",
         "expert_intermediate_size": read.integer("intermediate_size"),
         "normalize_weights": False,

@@ -17,6 +17,7 @@ from rdrr_converter.architectures.hybrid import (
     linear_and_full,
     linear_attention,
     output_gate,
+    silu,
 )
 
 QWEN3_5 = ArchitectureRule(
@@ -48,6 +49,7 @@ QWEN3_5 = ArchitectureRule(
     sizes=LINEAR_SIZES,
     attention={"query_pre_attn_scalar": read.head_dim, "attention_output_gate": output_gate},
     normalization={**RMS_NORMS, "rms_norm_weight_offset": True},
+    ffn={"activation": silu},
     rope=read_partial_rope,
     exported=exported,
     layer_types=linear_and_full,

@@ -34,21 +34,60 @@ _O200K = (
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _TAIL
 )
 
+_SEED = _WORDS + r"|\p{N}| ?[^\s\p{L}\p{N}\r\n]+" + _TAIL
+_EXAONE = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+_DEEPSEEK3 = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u30ff]+",
+    r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*" + _TAIL,
+)
+_CASED = (
+    r"[\p{Lu}\p{Ll}\p{Lt}&&[^\x{560}\x{588}\x{10c7}-\x{10ff}\x{1c80}-\x{1c88}\x{2cf2}-\x{2d2d}"
+    r"\x{a790}-\x{a7fa}\x{ab30}-\x{ab68}\x{10570}-\x{105bc}\x{16e40}-\x{1df1e}]]"
+)
+"""Cased letters, without those that Unicode had not when the pattern of DeepSeek was written."""
+_DEEPSEEK_CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+_DEEPSEEK = (
+    r"[\r\n]",
+    rf"\s?{_CASED}+",
+    "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+    r"\s+$",
+    _DEEPSEEK_CJK,
+    r"\p{N}+",
+)
+_DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _DEEPSEEK_CJK, r"\p{N}")
+_GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_FALCON = (r"[\p{P}$+<=>^~|`]+", _GPT2_WORDS, "[0-9][0-9][0-9]")
+_NOT_HAN_UPPER = _UPPER.replace("]", r"&&[^\p{Han}]]")
+_NOT_HAN_LOWER = _LOWER.replace("]", r"&&[^\p{Han}]]")
+_KIMI = (
+    rf"\p{{Han}}+|[^\r\n\p{{L}}\p{{N}}]?{_NOT_HAN_UPPER}*{_NOT_HAN_LOWER}+{_ENDINGS}"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_NOT_HAN_UPPER}+{_NOT_HAN_LOWER}*{_ENDINGS}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + _TAIL
+)
+
 _GPT2: Mapping[str, Any] = MappingProxyType(
     {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 )
 
 
-def _split(pattern: str) -> dict[str, Any]:
+def _split(*patterns: str) -> dict[str, Any]:
+    """Return the step that splits text by each pattern in turn."""
     return {
         "type": "Sequence",
         "pretokenizers": [
-            {
-                "type": "Split",
-                "pattern": {"Regex": pattern},
-                "behavior": "Isolated",
-                "invert": False,
-            },
+            *(
+                {
+                    "type": "Split",
+                    "pattern": {"Regex": pattern},
+                    "behavior": "Isolated",
+                    "invert": False,
+                }
+                for pattern in patterns
+            ),
             {
                 "type": "ByteLevel",
                 "add_prefix_space": False,
@@ -85,18 +124,35 @@ def _rows() -> dict[str, Pretokenizer]:
     gpt2 = Pretokenizer(dict(_GPT2))
     llama3 = Pretokenizer(_split(_LLAMA3), ignores_merges=True, adds_bos=True)
     qwen2 = Pretokenizer(_split(_QWEN2), {"type": "NFC"})
+    plain = Pretokenizer(_split(_QWEN2))
     thirds = Pretokenizer(_split(_LLAMA3))
     digits = Pretokenizer(_single_digits())
     tekken = Pretokenizer(_split(_TEKKEN), ignores_merges=True, adds_bos=True)
     return {
         ASSUMED: gpt2,
-        **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo"), gpt2),
+        **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "exaone4", "trillion"), gpt2),
+        **dict.fromkeys(("gigachat", "a.x-4.0", "mellum", "jais", "granite-docling"), gpt2),
+        **dict.fromkeys(("jina-es", "jina-de", "jina-v2-es", "jina-v2-de"), gpt2),
         **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "lfm2"), llama3),
+        **dict.fromkeys(("falcon3", "falcon-h1", "pixtral", "midm-2.0"), llama3),
         **dict.fromkeys(("smaug-bpe", "dbrx", "chatglm-bpe", "glm4"), thirds),
-        **dict.fromkeys(("gpt-4o", "llama4"), Pretokenizer(_split(_O200K))),
+        **dict.fromkeys(
+            ("gpt-4o", "llama4", "minimax-m2", "kanana2"), Pretokenizer(_split(_O200K))
+        ),
         "qwen35": Pretokenizer(_split(_QWEN35), {"type": "NFC"}),
         **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), qwen2),
         **dict.fromkeys(("smollm", "starcoder", "refact", "command-r"), digits),
+        **dict.fromkeys(("codeshell", "exaone", "minerva-7b"), digits),
+        **dict.fromkeys(("stablelm2", "hunyuan", "solar-open", "megrez"), plain),
+        **dict.fromkeys(
+            ("deepseek-v3", "hunyuan-dense", "joyai-llm"), Pretokenizer(_split(*_DEEPSEEK3))
+        ),
+        "deepseek-llm": Pretokenizer(_split(*_DEEPSEEK)),
+        "deepseek-coder": Pretokenizer(_split(*_DEEPSEEK_CODER)),
+        "exaone-moe": Pretokenizer(_split(_EXAONE)),
+        "falcon": Pretokenizer(_split(*_FALCON)),
+        "kimi-k2": Pretokenizer(_split(_KIMI)),
+        "seed-coder": Pretokenizer(_split(_SEED)),
         "tekken": tekken,
     }
 

@@ -80,6 +80,8 @@ def read_model(
     if keeps_draft_head:
         draft_head = match_draft_head(source, rule, config, sizes, moe)
     tensors, notes = match(without_head(source), rule, config, sizes, moe, draft_head.used)
+    if not any(tensor.expert is not None for tensor in (*tensors, *draft_head.tensors)):
+        moe = None  # every layer of the mixture is dense
     width = _output_size(rule, config, sizes)
     head = read_head(source, config, width)
     answers = None if head is not None else read_logit_score(source)

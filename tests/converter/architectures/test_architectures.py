@@ -360,3 +360,36 @@ def test_the_exact_gelu_is_told_from_the_tanh_form_which_the_manifest_calls_gelu
     for theirs, ours in names.items():
         config = config_of("llama", {"hidden_act": theirs})
         assert read_block(BY_NAME["llama"].ffn, config) == {"activation": ours}
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "right"),
+    [
+        ("qwen3_next", {"hidden_act": "gelu"}, {"hidden_act": "swish"}),
+        ("qwen3_5", {"hidden_act": "relu"}, {"hidden_act": "silu"}),
+        ("qwen3_5_moe", {"hidden_act": "gelu"}, {}),
+        ("llama4_text", {"no_rope_layers": [0] * 4}, {"no_rope_layers": [1, 0, 0, 0]}),
+        ("llama4_text", {"no_rope_layer_interval": 1}, {"no_rope_layer_interval": 2}),
+        ("phimoe", {"num_experts_per_tok": 1}, {"num_experts_per_tok": 2}),
+        ("phimoe", {"num_experts_per_tok": 3}, {}),
+        *(
+            (name, {"layer_types": types, "sliding_window": 8}, {"layer_types": others})
+            for name in ("smollm3", "qwen2_moe")
+            for types, others in [(["sliding_attention"] * 4, ["full_attention"] * 4)]
+        ),
+    ],
+)
+def test_what_a_family_cannot_compute_is_refused_and_not_ignored(name, wrong, right):
+    rule = BY_NAME[name]
+
+    def read(stated):
+        config = config_of(name, {"num_hidden_layers": 4, **stated})
+        return (
+            read_block(rule.ffn, config),
+            read_block(rule.experts or {}, config),
+            rule.layer_types(config),
+        )
+
+    with pytest.raises(SourceError, match=f"{next(iter(wrong))}|no_rope_layers"):
+        read(wrong)
+    read(right)

@@ -255,3 +255,30 @@ def test_a_vocabulary_that_contradicts_itself_is_refused(entries_of, entries, me
     tokenizer_files(good, "m.gguf")
     with pytest.raises(SourceError, match=message):
         tokenizer_files({**good, **entries}, "m.gguf")
+
+
+SPLIT = "He's 12345 (x=\u4e2d\u6587\u304b\u306a)!\n\n ab"
+HAN, KANA = SPLIT[14:16], SPLIT[16:18]
+
+
+@pytest.mark.parametrize(
+    ("pre", "pieces"),
+    [
+        ("deepseek-llm", f"He|'|s| |12345| (|x|=|{HAN}{KANA}|)!|\n|\n| ab"),
+        ("deepseek-v3", f"He|'s| |123|45| (|x|=|{HAN}{KANA}|)!\n\n| ab"),
+        ("deepseek-coder", f"He|'|s| |1|2|3|4|5| (|x|=|{HAN}{KANA}|)!|\n|\n| ab"),
+        ("falcon", f"He|'|s| |123|45| |(|x|=|{HAN}{KANA}|)!|\n\n| ab"),
+        ("exaone-moe", f"He|'s| |1|2|3|4|5| (|x|={HAN}{KANA}|)!\n|\n| ab"),
+        ("seed-coder", f"He|'s| |1|2|3|4|5| (|x|={HAN}{KANA}|)!|\n\n| ab"),
+        ("kimi-k2", f"He's| |123|45| (|x|=|{HAN}|{KANA}|)!\n\n| ab"),
+        ("exaone4", f"He|'s| 12345| (|x|=|{HAN}{KANA}|)!|\n\n| ab"),
+        ("stablelm2", f"He|'s| |1|2|3|4|5| (|x|={HAN}{KANA}|)!\n\n| ab"),
+    ],
+)
+def test_pretokenizers_split_text_as_llama_cpp_does(pre, pieces):
+    """The pieces are those of rows whose ids equal llama.cpp's on 400 random texts."""
+    content = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}
+    content["pre_tokenizer"] = PRETOKENIZERS[pre].steps
+    tokenizer = Tokenizer.from_str(json.dumps(content, default=dict))
+    spans = [span for _, span in tokenizer.pre_tokenizer.pre_tokenize_str(SPLIT)]
+    assert [SPLIT[first:end] for first, end in spans] == pieces.split("|")

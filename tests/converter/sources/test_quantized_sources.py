@@ -14,6 +14,7 @@ from rdrr_converter.sources import open_source
 from rdrr_converter.sources.quantized._bits import unpack, word_span
 from rdrr_converter.sources.quantized._scales import float_table
 from rdrr_format.errors import SourceError
+from safetensors.torch import save_file
 from support.quantized_checkpoints import awq, fp8, gptq, pack, packed, write_quantized
 
 N, K = 96, 256
@@ -27,6 +28,7 @@ CASES = {
     "gptq": (GPTQ, gptq()),
     "gptq-act-order": ({**GPTQ, "desc_act": True}, gptq(act_order=True)),
     "gptq-v2": (V2, gptq(version=2)),
+    "gptq-v2-by-format": ({**GPTQ, "format": "gptq_v2"}, gptq(version=2)),
     "gptq-8": ({**GPTQ, "bits": 8}, gptq(8)),
     "gptq-3": ({**GPTQ, "bits": 3}, gptq(3)),
     "gptq-2-v2": ({**V2, "bits": 2}, gptq(2, version=2)),
@@ -170,6 +172,8 @@ def test_a_bias_of_zeros_is_omitted_if_gptq_stores_one_for_every_module(size, ke
         ({"quant_method": ["gptq"]}, "unknown method"),
         ({**GPTQ, "checkpoint_format": "marlin"}, "found marlin"),
         ({**GPTQ, "is_marlin_format": True}, "found marlin"),
+        ({**GPTQ, "format": "marlin"}, "found marlin"),
+        ({**V2, "format": "gptq"}, "found gptq_v2 and gptq"),
         ({**AWQ, "version": "gemv"}, "found version gemv"),
         ({**AWQ, "bits": 8}, "of 8 bits"),
         ({**FP8, "weight_block_size": [128]}, "weight_block_size"),
@@ -268,3 +272,24 @@ def test_with_any_settings_a_checkpoint_is_read_or_refused(case, tmp_path, rng):
             except SourceError:
                 refused += 1
     assert 0 < refused < len(KEYS) * len(JSON_VALUES) or case == "packed"
+
+
+def test_a_checkpoint_that_mlx_has_quantized_is_named_as_such(tmp_path):
+    weight = {"weight": np.zeros((8, 8), np.int32), "scales": np.ones((8, 1), np.float32)}
+    both = {**weight, "biases": np.zeros((8, 1), np.float32)}
+    for number, (parts, config) in enumerate(
+        [(both, {}), (weight, {"quantization": {"group_size": 64, "bits": 4}})]
+    ):
+        tensors = {f"m.{part}": torch.from_numpy(value) for part, value in parts.items()}
+        save_file(tensors, folder_with(tmp_path / str(number), config) / "model.safetensors")
+        with pytest.raises(SourceError, match=r"quantized by MLX.*the original, unquantized model"):
+            open_source(tmp_path / str(number))
+    plain = folder_with(tmp_path / "plain", {})
+    save_file({"m.weight": torch.zeros(8, 8)}, plain / "model.safetensors")
+    assert list(open_source(plain).tensors) == ["m.weight"]
+
+
+def folder_with(folder, config):
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder

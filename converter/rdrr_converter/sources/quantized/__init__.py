@@ -35,6 +35,9 @@ _METHODS: Mapping[str, Method] = MappingProxyType(
 _KEYS = ("quantization_config", "compression_config")
 """Keys of config.json for the quantization settings; the second is an older name."""
 
+_MLX_KEY = "quantization"
+"""The key of config.json in which MLX states group size and bits."""
+
 _GPTQ_FILE = "quantize_config.json"
 """The file in which AutoGPTQ stored the settings before they moved to config.json."""
 
@@ -47,6 +50,7 @@ def dequantized(source: Source) -> Source:
     Raises:
         SourceError: The quantization method is unknown, or the stored tensors contradict it.
     """
+    _check_mlx(source)
     settings = _settings(source)
     if settings is None:
         return source
@@ -64,6 +68,26 @@ def dequantized(source: Source) -> Source:
         )
     tensors, notes = decode_modules(source.tensors, method, settings, source.config_path)
     return replace(source, tensors=tensors, notes=(*source.notes, *notes))
+
+
+def _check_mlx(source: Source) -> None:
+    """Refuse a checkpoint that MLX has quantized, whose configuration names no method.
+
+    Raises:
+        SourceError: It is one.
+    """
+    has_parts = any(
+        name.endswith(".biases") and f"{name.removesuffix('biases')}scales" in source.tensors
+        for name in source.tensors
+    )
+    if has_parts or isinstance(source.config.get(_MLX_KEY), Mapping):
+        raise SourceError(
+            "the checkpoint is quantized by MLX, whose packing is not read",
+            where=source.config_path,
+            expected=f"quant_method {', '.join((*_METHODS, mxfp4.METHOD))}",
+            found=f"{_MLX_KEY} of MLX",
+            hint="convert the original, unquantized model",
+        )
 
 
 def _settings(source: Source) -> Mapping[str, Any] | None:

@@ -26,6 +26,8 @@ from rdrr_converter.sources.quantized._groups import Groups, find_groups
 from rdrr_converter.sources.quantized.modules import Method, Module, Settings, first_integer
 
 _FORMATS = ("gptq", "gptq_v2")
+_FORMAT_KEYS = ("checkpoint_format", "format")
+"""Keys for the packing; newer versions of GPTQModel write the second."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def _decode(module: Module, settings: Settings) -> SourceTensor:
     size = first_integer(settings, "group_size")
     stated = () if size is None else (size,)
     groups = find_groups(module, "scales", columns, count, stated, "g_idx")
-    old = settings.get("checkpoint_format", _FORMATS[0]) == _FORMATS[0]
+    old = _packings(settings) == [_FORMATS[0]]
     borrows = 32 % bits == 0 and "gptqmodel" in str(_maker(settings)).lower()
     decode = _Weight(qweight, qzeros, scales, bits, groups, int(old), borrows)
     return module.decoded((outputs, columns), f"GPTQ {bits}-bit", decode, qweight.file)
@@ -98,16 +100,22 @@ def _maker(settings: Settings) -> object:
 
 
 def _check(settings: Settings, where: object) -> None:
-    packing = settings.get("checkpoint_format", _FORMATS[0])
+    packings = _packings(settings)
     if settings.get("is_marlin_format"):
-        packing = "marlin"
-    if packing not in _FORMATS:
+        packings = ["marlin"]
+    if len(packings) > 1 or packings[0] not in _FORMATS:
         raise SourceError(
             "unknown packing of GPTQ weights",
             where=where,
-            expected=f"checkpoint_format {' or '.join(_FORMATS)}",
-            found=packing,
+            expected=f"{_FORMAT_KEYS[0]} {' or '.join(_FORMATS)}",
+            found=" and ".join(map(str, packings)),
         )
+
+
+def _packings(settings: Settings) -> list[object]:
+    """Return how weights are packed: the value of either key, or both where they differ."""
+    stated = [settings[key] for key in _FORMAT_KEYS if settings.get(key) is not None]
+    return [*stated[:1], *(value for value in stated[1:] if value != stated[0])] or [_FORMATS[0]]
 
 
 METHOD = Method(
