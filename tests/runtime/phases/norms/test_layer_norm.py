@@ -46,8 +46,8 @@ def test_layer_norm_equals_torch_far_from_zero(any_bench, rng, width) -> None:
     form = NormForm(
         width=width, eps=EPS, weight=any_bench.upload(weight), bias=any_bench.upload(bias)
     )
-    made = layer_norm(any_bench.context(rows), any_bench.upload(x), y, form, label="t")
-    any_bench.run(made, rows)
+    phases = layer_norm(any_bench.context(rows), any_bench.upload(x), y, form, label="t")
+    any_bench.run(phases, rows)
     got = any_bench.download(y, rows, width)
     assert relative_error(got, theirs(x, weight, bias)) < TOLERANCE
 
@@ -70,8 +70,8 @@ def test_layer_norm_and_residual_addition_equal_torch(any_bench, rng) -> None:
     x, r, weight = normal(rng, rows, width), normal(rng, rows, width), normal(rng, width)
     stream = any_bench.upload(x)
     form = NormForm(width=width, eps=EPS, weight=any_bench.upload(weight), offset=1.0)
-    made = layer_norm_add(any_bench.context(rows), stream, any_bench.upload(r), form, label="t")
-    any_bench.run(made, rows)
+    phases = layer_norm_add(any_bench.context(rows), stream, any_bench.upload(r), form, label="t")
+    any_bench.run(phases, rows)
     got = any_bench.download(stream, rows, width)
     expected = x + theirs(r, weight + 1, np.zeros(width, np.float32))
     assert relative_error(got, expected) < TOLERANCE
@@ -80,8 +80,8 @@ def test_layer_norm_and_residual_addition_equal_torch(any_bench, rng) -> None:
 def test_layer_norm_of_a_single_row_leaves_the_others_unchanged(bench, rng) -> None:
     x, y = normal(rng, 4, 64), bench.poisoned(4, 64)
     form = NormForm(width=64, eps=EPS)
-    made = layer_norm(bench.context(4), bench.upload(x), y, form, single_row=True, label="t")
-    bench.run(made, 4)
+    phases = layer_norm(bench.context(4), bench.upload(x), y, form, single_row=True, label="t")
+    bench.run(phases, 4)
     got = bench.download(y, 4, 64)
     expected = functional.layer_norm(wide(x[:1]), (64,), eps=EPS).numpy()
     assert relative_error(got[:1], expected) < TOLERANCE
@@ -94,8 +94,8 @@ def test_activations_equal_torch(bench, rng, name) -> None:
     x = normal(rng, rows, width) * 4
     x[0, :6] = [0.0, 50.0, -50.0, 1e4, -1e4, -5.0]
     buffer = bench.upload(x)
-    made = activate(bench.context(rows), buffer, width=width, activation=name, label="t")
-    bench.run(made, rows)
+    phases = activate(bench.context(rows), buffer, width=width, activation=name, label="t")
+    bench.run(phases, rows)
     got, expected = bench.download(buffer, rows, width), THEIRS[name](wide(x)).numpy()
     assert np.abs(got - expected).max() < 1e-6 * np.abs(expected).max()
     small = np.abs(x) < 20
@@ -105,7 +105,7 @@ def test_activations_equal_torch(bench, rng, name) -> None:
 def test_gated_activation_has_the_same_activations(bench, rng) -> None:
     rows, width = 2, 64
     gate, up, y = normal(rng, rows, width), normal(rng, rows, width), bench.poisoned(2, 64)
-    made = gated_activation(
+    phases = gated_activation(
         bench.context(rows),
         bench.upload(gate),
         bench.upload(up),
@@ -114,7 +114,7 @@ def test_gated_activation_has_the_same_activations(bench, rng) -> None:
         activation="gelu_erf",
         label="t",
     )
-    bench.run(made, rows)
+    bench.run(phases, rows)
     expected = (functional.gelu(wide(gate)) * wide(up)).numpy()
     assert relative_error(bench.download(y, rows, width), expected) < TOLERANCE
 

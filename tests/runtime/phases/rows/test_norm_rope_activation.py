@@ -37,7 +37,7 @@ def test_norm_equals_torch(any_bench, rng, width, offset) -> None:
     rows = 5
     x, weight = normal(rng, rows, width), normal(rng, width)
     y = any_bench.poisoned(rows, width)
-    made = rmsnorm.rms_norm(
+    phases = rmsnorm.rms_norm(
         any_bench.context(rows),
         any_bench.upload(x),
         any_bench.upload(weight),
@@ -47,7 +47,7 @@ def test_norm_equals_torch(any_bench, rng, width, offset) -> None:
         offset=offset,
         label="t",
     )
-    any_bench.run(made, rows)
+    any_bench.run(phases, rows)
     got = any_bench.download(y, rows, width)
     assert relative_error(got, norm(x, weight, offset)) < TOLERANCE
 
@@ -56,7 +56,7 @@ def test_norm_of_heads_in_place_equals_torch(bench, rng) -> None:
     rows, heads, width = 3, 7, 80
     x, weight = normal(rng, rows, heads, width), normal(rng, width)
     buffer = bench.upload(x)
-    made = rmsnorm.rms_norm_in_place(
+    phases = rmsnorm.rms_norm_in_place(
         bench.context(rows),
         buffer,
         bench.upload(weight),
@@ -66,7 +66,7 @@ def test_norm_of_heads_in_place_equals_torch(bench, rng) -> None:
         per_row=heads,
         label="t",
     )
-    bench.run(made, rows)
+    bench.run(phases, rows)
     got = bench.download(buffer, rows, heads, width)
     assert relative_error(got, norm(x, weight, 1.0)) < TOLERANCE
 
@@ -76,7 +76,7 @@ def test_norm_and_residual_addition_equal_torch(any_bench, rng, scaled) -> None:
     rows, width, factor = 5, 320, np.array([0.75], np.float32)
     x, r, weight = normal(rng, rows, width), normal(rng, rows, width), normal(rng, width)
     stream = any_bench.upload(x)
-    made = rmsnorm.post_norm_add(
+    phases = rmsnorm.post_norm_add(
         any_bench.context(rows),
         stream,
         any_bench.upload(r),
@@ -87,7 +87,7 @@ def test_norm_and_residual_addition_equal_torch(any_bench, rng, scaled) -> None:
         scale=(any_bench.upload(factor), 3.0) if scaled else None,
         label="t",
     )
-    any_bench.run(made, rows)
+    any_bench.run(phases, rows)
     got = any_bench.download(stream, rows, width)
     expected = (x + norm(r, weight, 1.0)) * (2.25 if scaled else 1.0)
     assert relative_error(got, expected) < TOLERANCE
@@ -96,7 +96,7 @@ def test_norm_and_residual_addition_equal_torch(any_bench, rng, scaled) -> None:
 def test_norm_of_a_single_row_leaves_the_others_unchanged(bench, rng) -> None:
     x, weight = normal(rng, 4, 64), normal(rng, 64)
     y = bench.poisoned(4, 64)
-    made = rmsnorm.rms_norm(
+    phases = rmsnorm.rms_norm(
         bench.context(4),
         bench.upload(x),
         bench.upload(weight),
@@ -106,7 +106,7 @@ def test_norm_of_a_single_row_leaves_the_others_unchanged(bench, rng) -> None:
         single_row=True,
         label="t",
     )
-    bench.run(made, 4)
+    bench.run(phases, 4)
     got = bench.download(y, 4, 64)
     assert relative_error(got[:1], norm(x[:1], weight)) < TOLERANCE
     assert np.isnan(got[1:]).all()
@@ -123,7 +123,7 @@ def test_rope_equals_torch_and_leaves_other_elements_unchanged(
     angles = rng.uniform(-np.pi, np.pi, (context, rotary // 2))
     table = np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)
     buffer = bench.upload(x)
-    made = rope(
+    phases = rope(
         bench.context(rows, positions=positions),
         buffer,
         bench.upload(table),
@@ -133,7 +133,7 @@ def test_rope_equals_torch_and_leaves_other_elements_unchanged(
         interleaved=interleaved,
         label="t",
     )
-    bench.run(made, rows)
+    bench.run(phases, rows)
     at = torch.tensor(positions)
     expected = ops.rope(wide(x), at, wide(table), interleaved=interleaved).numpy()
     got = bench.download(buffer, rows, heads, head_dim)
@@ -157,8 +157,8 @@ def test_gated_activation_equals_torch(bench, rng, activation, fused) -> None:
     first = bench.upload(np.concatenate([gate, up], axis=1) if fused else gate)
     second = None if fused else bench.upload(up)
     ctx = bench.context(rows)
-    made = gated_activation(ctx, first, second, y, width=width, activation=activation, label="t")
-    bench.run(made, rows)
+    phases = gated_activation(ctx, first, second, y, width=width, activation=activation, label="t")
+    bench.run(phases, rows)
     expected = ops.gated_activation(wide(gate), wide(up), activation)
     got = bench.download(y, rows, width)
     assert relative_error(got[1:], expected[1:]) < TOLERANCE
@@ -182,8 +182,10 @@ def test_an_activation_keeps_nan(bench, rng, activation) -> None:
     x = normal(rng, 1, 64)
     x[0, [5, 40]] = np.nan, -np.float32(np.nan)
     held, limit = bench.upload(x), 0.5 if activation == CLIP else None
-    made = activate(bench.context(1), held, width=64, activation=activation, limit=limit, label="t")
-    bench.run(made, 1)
+    phases = activate(
+        bench.context(1), held, width=64, activation=activation, limit=limit, label="t"
+    )
+    bench.run(phases, 1)
     assert np.flatnonzero(np.isnan(bench.download(held, 64))).tolist() == [5, 40]
 
 
