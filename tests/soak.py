@@ -94,8 +94,8 @@ def growth(found: Sequence[Sample]) -> Sample:
     part = max(1, len(later) // 5)
     return Sample(
         *(
-            int(median(getattr(one, name) for one in later[-part:]))
-            - int(median(getattr(one, name) for one in later[:part]))
+            int(median(getattr(phase, name) for phase in later[-part:]))
+            - int(median(getattr(phase, name) for phase in later[:part]))
             for name in asdict(BOUNDS)
         )
     )
@@ -120,11 +120,11 @@ def main() -> int:
     end = time.monotonic() + 60 * given.minutes
     print(f"seed {given.seed}", flush=True)
     found: list[Sample] = []
-    for one in samples(given.package, given.seed, lambda _: time.monotonic() < end):
-        found.append(one)
-        memory = one.memory >> 20
+    for sample in samples(given.package, given.seed, lambda _: time.monotonic() < end):
+        found.append(sample)
+        memory = sample.memory >> 20
         print(
-            f"round {len(found)}: {memory} MiB, {one.files} files, {one.threads} threads",
+            f"round {len(found)}: {memory} MiB, {sample.files} files, {sample.threads} threads",
             flush=True,
         )
     grown = growth(found)

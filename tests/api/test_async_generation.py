@@ -30,7 +30,7 @@ def run(main, *, debug=False):
 
 
 def generation_threads():
-    return [one for one in threading.enumerate() if one.name.startswith("rdrr-generation")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("rdrr-generation")]
 
 
 def assert_threads_end():
@@ -52,18 +52,18 @@ def test_the_pieces_are_those_of_generate_and_the_loop_goes_on_meanwhile(model):
 
         ticking = asyncio.create_task(tick())
         generation = model.agenerate(PROMPT, max_tokens=12, logprobs=1)
-        found = [piece async for piece in generation]
+        received = [piece async for piece in generation]
         ticking.cancel()
-        return generation, found, ticks
+        return generation, received, ticks
 
-    generation, found, ticks = run(main, debug=True)
-    assert found == pieces
+    generation, received, ticks = run(main, debug=True)
+    assert received == pieces
     assert generation.token_ids == expected.token_ids
     assert generation.prompt_ids == expected.prompt_ids
     assert generation.stats.finish == "length"
     assert generation.stopped_by is None
     assert len(generation.logprobs) == 12
-    assert ticks > len(found)
+    assert ticks > len(received)
     assert_threads_end()
 
 
@@ -129,10 +129,12 @@ def test_a_cancelled_task_ends_its_generation(model):
 
 def test_two_tasks_get_the_text_that_each_gets_alone(model):
     prompts = [PROMPT, "In the beginning", "Behold"]
-    expected = [model.generate(one, max_tokens=8).read() for one in prompts]
+    expected = [model.generate(prompt, max_tokens=8).read() for prompt in prompts]
 
     async def main():
-        return await asyncio.gather(*(model.agenerate(one, max_tokens=8).read() for one in prompts))
+        return await asyncio.gather(
+            *(model.agenerate(prompt, max_tokens=8).read() for prompt in prompts)
+        )
 
     assert run(main) == expected
 
@@ -238,10 +240,10 @@ def test_tasks_that_are_cancelled_at_random_do_not_disturb_the_others(model, rng
         for task in rng.permutation(len(tasks))[:6]:
             await asyncio.sleep(rng.uniform(0, 0.02))
             tasks[task].cancel()
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert sum(one == expected for one in found) >= 6
-        rest = [one for one in found if one != expected]
-        assert all(isinstance(one, asyncio.CancelledError) for one in rest)
+        gathered = await asyncio.gather(*tasks, return_exceptions=True)
+        assert sum(text == expected for text in gathered) >= 6
+        rest = [text for text in gathered if text != expected]
+        assert all(isinstance(error, asyncio.CancelledError) for error in rest)
         return await model.agenerate(PROMPT, max_tokens=4).read()
 
     assert run(main) == expected

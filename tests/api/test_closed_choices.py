@@ -52,8 +52,10 @@ def test_a_field_with_choices_is_annotated_with_them(kind):
     for name, option in options_of(kind).items():
         if option.choices:
             annotation = get_type_hints(kind)[name]
-            literals = [get_args(one) or (one,) for one in get_args(annotation)]
-            allowed = [one for group in literals for one in group if isinstance(one, str)]
+            literals = [get_args(arg) or (arg,) for arg in get_args(annotation)]
+            allowed = [
+                literal for group in literals for literal in group if isinstance(literal, str)
+            ]
             assert allowed == list(option.choices), name
 
 
@@ -67,8 +69,8 @@ def test_a_field_with_choices_is_annotated_with_them(kind):
     ],
 )
 def test_a_choice_may_be_given_in_any_case(kind, given, held):
-    made = kind(**given)
-    assert {name: getattr(made, name) for name in held} == held
+    options = kind(**given)
+    assert {name: getattr(options, name) for name in held} == held
 
 
 @pytest.mark.parametrize("wrong", [5, ["q4_k_m"], b"q4_k_m", "q4_k_x"])

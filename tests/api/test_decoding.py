@@ -41,7 +41,7 @@ def test_a_model_without_a_mask_or_with_sliding_windows_is_refused(tmp_path, rng
 
 
 def flags(decode: str, **given) -> DecodeFlags:
-    return DecodeFlags(decode=decode, **{f"decode_{name}": one for name, one in given.items()})
+    return DecodeFlags(decode=decode, **{f"decode_{name}": value for name, value in given.items()})
 
 
 def test_flags_make_the_options_of_a_strategy():

@@ -40,31 +40,31 @@ def edit(package, change):
 def test_a_package_equals_itself_in_any_storage(tmp_path, tensors):
     plain = package(tmp_path, "plain", tensors)
     other = package(tmp_path, "other", tensors, transpose_weights=True, fuse_gate_up=True)
-    found = compare_packages(plain, other, workers=2)
-    assert found.is_same_model
-    assert {one.verdict for one in found.tensors} == {SAME_BYTES}
-    assert [one.field for one in found.fields] == ["weightsTransposed"]
+    comparison = compare_packages(plain, other, workers=2)
+    assert comparison.is_same_model
+    assert {tensor.verdict for tensor in comparison.tensors} == {SAME_BYTES}
+    assert [field_.field for field_ in comparison.fields] == ["weightsTransposed"]
     wide = compare_packages(plain, package(tmp_path, "wide", tensors, quantize="f32"))
     assert wide.is_same_model
-    assert {one.verdict for one in wide.tensors} == {SAME_BYTES, SAME_VALUES}
+    assert {tensor.verdict for tensor in wide.tensors} == {SAME_BYTES, SAME_VALUES}
 
 
 @pytest.mark.parametrize("layout", ["row", "column", "flat"])
 def test_the_reported_error_is_that_of_the_values(tmp_path, tensors, layout):
     first = package(tmp_path, "first", tensors)
     second = package(tmp_path, "second", tensors, quantize="q8_0", q4k_layout=layout)
-    found = compare_packages(first, second)
-    assert not found.is_same_model
-    for one in found.tensors:
-        ours = first.dequantize(one.name).astype(np.float64)
-        apart = np.abs(second.dequantize(one.name) - ours)
-        assert one.verdict == (SAME_BYTES if "norm" in one.name else DIFFERENT)
-        if "norm" in one.name:
+    comparison = compare_packages(first, second)
+    assert not comparison.is_same_model
+    for tensor in comparison.tensors:
+        ours = first.dequantize(tensor.name).astype(np.float64)
+        apart = np.abs(second.dequantize(tensor.name) - ours)
+        assert tensor.verdict == (SAME_BYTES if "norm" in tensor.name else DIFFERENT)
+        if "norm" in tensor.name:
             assert not apart.any()
             continue
-        assert one.relative_rmse == pytest.approx(np.sqrt((apart**2).sum() / (ours**2).sum()))
-        assert one.largest == apart.max()
-        assert one.where == np.unravel_index(apart.argmax(), apart.shape)
+        assert tensor.relative_rmse == pytest.approx(np.sqrt((apart**2).sum() / (ours**2).sum()))
+        assert tensor.largest == apart.max()
+        assert tensor.where == np.unravel_index(apart.argmax(), apart.shape)
 
 
 def test_a_changed_value_is_found_with_its_position(tmp_path, tensors):
@@ -72,10 +72,10 @@ def test_a_changed_value_is_found_with_its_position(tmp_path, tensors):
     values = from_stored(tensors[UP]).copy()
     values[7, 11] += 0.5
     second = package(tmp_path, "second", {**tensors, UP: to_stored(values, "F16")})
-    found = compare_packages(first, second)
-    changed = [one for one in found.tensors if one.verdict != SAME_BYTES]
+    comparison = compare_packages(first, second)
+    changed = [tensor for tensor in comparison.tensors if tensor.verdict != SAME_BYTES]
     assert [(one.name, one.where) for one in changed] == [(UP, (7, 11))]
-    assert not found.is_same_model
+    assert not comparison.is_same_model
     assert compare_packages(first, first).is_same_model
 
 
@@ -85,28 +85,30 @@ def test_names_and_shapes_that_differ_are_reported(tmp_path, tensors):
     second = package(
         tmp_path, "second", llama_tensors(np.random.default_rng(1), **more), config=more
     )
-    found = compare_packages(first, second)
-    assert {one.name.split(".")[-2] for one in found.tensors if one.verdict == SHAPE} == {
+    comparison = compare_packages(first, second)
+    assert {
+        tensor.name.split(".")[-2] for tensor in comparison.tensors if tensor.verdict == SHAPE
+    } == {
         "gate_proj",
         "up_proj",
         "down_proj",
     }
-    assert [one.field for one in found.fields] == ["architecture.intermediateSize"]
+    assert [field_.field for field_ in comparison.fields] == ["architecture.intermediateSize"]
     tensors = {name: values for name, values in tensors.items() if "layers.1." not in name}
     third = package(tmp_path, "third", tensors, config={"num_hidden_layers": 1})
-    found = compare_packages(first, third)
-    assert len(found.only_first) == 9
-    assert found.only_second == ()
-    assert compare_packages(third, first).only_second == found.only_first
+    comparison = compare_packages(first, third)
+    assert len(comparison.only_first) == 9
+    assert comparison.only_second == ()
+    assert compare_packages(third, first).only_second == comparison.only_first
 
 
 def test_a_tied_head_is_compared_with_a_separate_one(tmp_path, tensors):
-    own = package(tmp_path, "own", {**tensors, HEAD: tensors["model.embed_tokens.weight"]})
+    untied = package(tmp_path, "own", {**tensors, HEAD: tensors["model.embed_tokens.weight"]})
     without = {name: values for name, values in tensors.items() if name != HEAD}
     tied = package(tmp_path, "tied", without, config={"tie_word_embeddings": True})
-    found = compare_packages(own, tied)
-    assert found.is_same_model
-    assert HEAD in [one.name for one in found.tensors]
+    comparison = compare_packages(untied, tied)
+    assert comparison.is_same_model
+    assert HEAD in [tensor.name for tensor in comparison.tensors]
     assert not compare_packages(package(tmp_path, "other", tensors), tied).is_same_model
 
 
@@ -129,9 +131,9 @@ def test_norms_with_1_added_are_the_same_norms(tmp_path, tensors, exact):
         package(tmp_path, "other", {**tensors, **norms}),
         lambda data: data["inference"]["normalization"].update(rmsNormWeightOffset=True),
     )
-    found = compare_packages(plain, other)
-    assert found.is_same_model == exact
-    verdict = next(one.verdict for one in found.tensors if one.name == NORM)
+    comparison = compare_packages(plain, other)
+    assert comparison.is_same_model == exact
+    verdict = next(tensor.verdict for tensor in comparison.tensors if tensor.name == NORM)
     assert verdict in ((SAME_VALUES, DIFFERENT) if not exact else (SAME_VALUES,))
 
 
@@ -141,14 +143,14 @@ def test_fields_of_the_model_count_and_kernel_hints_do_not(tmp_path, tensors):
         package(tmp_path, "second", tensors),
         lambda data: data["optimizations"]["kernelHints"].update(q4kMatmul="dequant_f16"),
     )
-    found = compare_packages(first, second)
-    assert found.is_same_model
-    assert found.fields[0].field == "optimizations.kernelHints.q4kMatmul"
+    comparison = compare_packages(first, second)
+    assert comparison.is_same_model
+    assert comparison.fields[0].field == "optimizations.kernelHints.q4kMatmul"
     third = edit(second, lambda data: data["inference"]["rope"].update(ropeTheta=5e5))
-    found = compare_packages(first, third)
-    assert not found.is_same_model
+    comparison = compare_packages(first, third)
+    assert not comparison.is_same_model
     assert ("inference.rope.ropeTheta", 10000.0, 5e5) in [
-        (one.field, one.first, one.second) for one in found.fields
+        (field_.field, field_.first, field_.second) for field_ in comparison.fields
     ]
 
 
@@ -161,7 +163,7 @@ def test_the_command_gives_the_verdict_as_exit_code_and_json(tmp_path, tensors):
     assert UP in done.out
     output = rdrr("diff", first, second, "--json").json()
     assert output["same"] is False
-    assert {one["verdict"] for one in output["tensors"]} == {DIFFERENT, SAME_BYTES}
+    assert {tensor["verdict"] for tensor in output["tensors"]} == {DIFFERENT, SAME_BYTES}
     done = rdrr("diff", first, first)
     assert (done.code, "the same model" in done.out, UP in done.out) == (0, True, False)
     missing = rdrr("diff", first, tmp_path / "nowhere")
@@ -174,8 +176,8 @@ def test_the_command_gives_the_verdict_as_exit_code_and_json(tmp_path, tensors):
 def test_equal_blocks_are_the_same_bytes_in_every_layout(tmp_path, tensors, layout, fused):
     options = {"quantize": "q8_0", "q4k_layout": layout, "fuse_gate_up": fused}
     first, second = (package(tmp_path, name, tensors, **options) for name in ("first", "second"))
-    found = compare_packages(first, second)
-    assert {one.verdict for one in found.tensors} == {SAME_BYTES}
+    comparison = compare_packages(first, second)
+    assert {tensor.verdict for tensor in comparison.tensors} == {SAME_BYTES}
     tensors[UP][3, 5] += 1
     third = compare_packages(first, package(tmp_path, "third", tensors, **options))
-    assert [one.name for one in third.tensors if one.verdict == DIFFERENT] == [UP]
+    assert [tensor.name for tensor in third.tensors if tensor.verdict == DIFFERENT] == [UP]

@@ -29,7 +29,7 @@ class FakeModel:
         self.package = SimpleNamespace(manifest=sizes, where=where)
 
     def encode(self, text):
-        return [ord(one) % self.table.shape[1] for one in text]
+        return [ord(char) % self.table.shape[1] for char in text]
 
     def logits(self, ids, *, stepwise=False):
         self.asked.append((list(ids), stepwise))
@@ -45,13 +45,13 @@ def package(tmp_path_factory):
 
 def test_log_softmax_and_divergence_are_those_of_torch(rng):
     base, model = (rng.normal(0, 5, (150, VOCAB)).astype(np.float32) for _ in range(2))
-    logs = [torch.log_softmax(torch.from_numpy(one).double(), 1) for one in (base, model)]
-    ours = [evaluate.log_softmax(one) for one in (base, model)]
+    logs = [torch.log_softmax(torch.from_numpy(logits).double(), 1) for logits in (base, model)]
+    ours = [evaluate.log_softmax(logits) for logits in (base, model)]
     np.testing.assert_allclose(ours[0], logs[0].numpy(), rtol=1e-6, atol=1e-6)
     wanted = torch.nn.functional.kl_div(logs[1], logs[0], log_target=True, reduction="none")
-    found = evaluate.divergence(*ours)
-    np.testing.assert_allclose(found, wanted.sum(1).numpy(), rtol=1e-4, atol=1e-5)
-    assert (found > 0).all()
+    result = evaluate.divergence(*ours)
+    np.testing.assert_allclose(result, wanted.sum(1).numpy(), rtol=1e-4, atol=1e-5)
+    assert (result > 0).all()
 
 
 def test_large_logits_do_not_overflow():
@@ -61,14 +61,14 @@ def test_large_logits_do_not_overflow():
 
 def test_the_perplexity_of_a_uniform_model_is_the_size_of_its_vocabulary(rng):
     ids = rng.integers(0, VOCAB, 100).tolist()
-    found = evaluate.perplexity(FakeModel(np.zeros((VOCAB, VOCAB))), ids)
-    assert found.perplexity == pytest.approx(VOCAB, rel=1e-6)
-    assert found.tokens == 99
+    score = evaluate.perplexity(FakeModel(np.zeros((VOCAB, VOCAB))), ids)
+    assert score.perplexity == pytest.approx(VOCAB, rel=1e-6)
+    assert score.tokens == 99
 
 
 def test_the_perplexity_of_certain_predictions_is_one():
     successor = 100.0 * np.eye(VOCAB)[(np.arange(VOCAB) + 1) % VOCAB]
-    ids = [one % VOCAB for one in range(120)]
+    ids = [id_ % VOCAB for id_ in range(120)]
     assert evaluate.perplexity(FakeModel(successor), ids).perplexity == pytest.approx(1)
     assert evaluate.perplexity(FakeModel(successor), ids[::-1]).perplexity > 1e9
 
@@ -89,18 +89,18 @@ def test_windows_do_not_overlap_and_each_token_after_the_first_is_predicted_once
     model = FakeModel(np.zeros((VOCAB, VOCAB)))
     seen = []
     ids = list(range(25))
-    found = evaluate.perplexity(
-        model, ids, window=10, stepwise=True, progress=lambda *one: seen.append(one)
+    score = evaluate.perplexity(
+        model, ids, window=10, stepwise=True, progress=lambda *counts: seen.append(counts)
     )
     assert [asked for asked, _ in model.asked] == [ids[:9], ids[10:19], ids[20:24]]
     assert all(stepwise for _, stepwise in model.asked)
-    assert (found.tokens, found.windows) == (9 + 9 + 4, 3)
+    assert (score.tokens, score.windows) == (9 + 9 + 4, 3)
     assert seen == [(10, 25), (20, 25), (25, 25)]
 
 
 def test_a_single_remaining_token_makes_no_window():
-    found = evaluate.perplexity(FakeModel(np.zeros((VOCAB, VOCAB))), list(range(21)), window=10)
-    assert (found.tokens, found.windows) == (18, 2)
+    score = evaluate.perplexity(FakeModel(np.zeros((VOCAB, VOCAB))), list(range(21)), window=10)
+    assert (score.tokens, score.windows) == (18, 2)
 
 
 def test_the_limit_cuts_the_text():
@@ -116,27 +116,27 @@ def test_a_text_or_window_of_less_than_two_tokens_is_refused(ids, window):
 
 def test_a_model_does_not_differ_from_itself(rng):
     model = FakeModel(rng.normal(0, 3, (VOCAB, VOCAB)))
-    found = evaluate.compare(model, model, rng.integers(0, VOCAB, 80).tolist(), window=32)
-    assert (found.mean_divergence, found.largest_divergence) == (0, 0)
-    assert (found.same_top, found.ratio, found.ratio_error) == (1, 1, 0)
+    comparison = evaluate.compare(model, model, rng.integers(0, VOCAB, 80).tolist(), window=32)
+    assert (comparison.mean_divergence, comparison.largest_divergence) == (0, 0)
+    assert (comparison.same_top, comparison.ratio, comparison.ratio_error) == (1, 1, 0)
 
 
 def test_a_comparison_has_both_perplexities_and_the_divergence(rng):
     tables = [rng.normal(0, 3, (VOCAB, VOCAB)) for _ in range(2)]
     models = [FakeModel(table) for table in tables]
     ids = rng.integers(0, VOCAB, 80).tolist()
-    found = evaluate.compare(*models, ids, window=80)
-    for one, model in zip((found.model, found.base), models, strict=True):
-        assert one == evaluate.perplexity(model, ids, window=80)
+    comparison = evaluate.compare(*models, ids, window=80)
+    for score, model in zip((comparison.model, comparison.base), models, strict=True):
+        assert score == evaluate.perplexity(model, ids, window=80)
     tops = [table[ids[:-1]].argmax(1) for table in tables]
-    assert found.same_top == pytest.approx((tops[0] == tops[1]).mean())
+    assert comparison.same_top == pytest.approx((tops[0] == tops[1]).mean())
     model, base = (torch.log_softmax(torch.tensor(table[ids[:-1]]), 1).numpy() for table in tables)
     divergences = (np.exp(base) * (base - model)).sum(1)
-    assert found.mean_divergence == pytest.approx(divergences.mean(), rel=1e-4)
-    assert found.largest_divergence == pytest.approx(divergences.max(), rel=1e-4)
+    assert comparison.mean_divergence == pytest.approx(divergences.mean(), rel=1e-4)
+    assert comparison.largest_divergence == pytest.approx(divergences.max(), rel=1e-4)
     apart = (base - model)[np.arange(79), ids[1:]]
-    assert found.ratio == pytest.approx(np.exp(apart.mean()), rel=1e-4)
-    assert found.loss_error == pytest.approx(apart.std() / np.sqrt(79), rel=1e-4)
+    assert comparison.ratio == pytest.approx(np.exp(apart.mean()), rel=1e-4)
+    assert comparison.loss_error == pytest.approx(apart.std() / np.sqrt(79), rel=1e-4)
 
 
 def test_models_with_different_tokenizers_cannot_be_compared():
@@ -150,7 +150,7 @@ def test_perplexity_is_that_of_transformers_on_the_same_windows(package):
 
     with rdrr.load(package, backend="cpu", context=64) as model:
         ids = model.encode(TEXT.read_text(encoding="utf-8"))[:150]
-        found = evaluate.perplexity(model, ids, window=64)
+        score = evaluate.perplexity(model, ids, window=64)
     peer = AutoModelForCausalLM.from_pretrained(EXAMPLE, dtype=torch.float32)
     losses = []
     with torch.no_grad():
@@ -160,9 +160,9 @@ def test_perplexity_is_that_of_transformers_on_the_same_windows(package):
             losses += torch.nn.functional.cross_entropy(
                 logits, part[0, 1:], reduction="none"
             ).tolist()
-    assert found.tokens == len(losses)
-    assert found.cross_entropy == pytest.approx(np.mean(losses), abs=1e-5)
-    assert found.perplexity < 40  # a trained model: its 8192 tokens are not equally likely
+    assert score.tokens == len(losses)
+    assert score.cross_entropy == pytest.approx(np.mean(losses), abs=1e-5)
+    assert score.perplexity < 40  # a trained model: its 8192 tokens are not equally likely
 
 
 @pytest.mark.parametrize("backend", ["cpu", "wgpu"])

@@ -59,9 +59,9 @@ def test_phases_are_launched_if_dispatches_are_asked_for(tests_of_adapters):
 
 
 def test_auto_compares_one_dispatch_on_an_adapter_that_can_run_it(monkeypatch):
-    found = persistence(FakeDevice(_info()), "auto")
-    assert found.compares
-    assert found.grids == (Grid(512, 132),)
+    persistent = persistence(FakeDevice(_info()), "auto")
+    assert persistent.compares
+    assert persistent.grids == (Grid(512, 132),)
     assert not persistence(FakeDevice(_info()), "persistent").compares
     assert persistence(FakeDevice(_info(software=True)), "auto") is None
     monkeypatch.setattr("rdrr_runtime.exec.persistent.occupancy.find_grid", lambda _: None)
@@ -70,8 +70,8 @@ def test_auto_compares_one_dispatch_on_an_adapter_that_can_run_it(monkeypatch):
 
 def test_an_adapter_is_tested_once_for_each_driver(tests_of_adapters):
     for driver in ("1.2", "1.2", "1.3", "1.2"):
-        found = persistence(FakeDevice(_info(driver=driver)), "persistent")
-        assert found.grids == (Grid(512, 132),)
+        persistent = persistence(FakeDevice(_info(driver=driver)), "persistent")
+        assert persistent.grids == (Grid(512, 132),)
     assert tests_of_adapters == ["1.2", "1.3"]
 
 
@@ -92,8 +92,8 @@ def test_an_adapter_that_fails_the_test_is_refused(monkeypatch):
 
 
 def test_a_software_adapter_gets_one_workgroup(tests_of_adapters):
-    found = persistence(FakeDevice(_info(software=True)), "persistent")
-    assert [one.groups for one in found.grids] == [1]
+    persistent = persistence(FakeDevice(_info(software=True)), "persistent")
+    assert [grid.groups for grid in persistent.grids] == [1]
     assert not tests_of_adapters
 
 
@@ -102,9 +102,9 @@ SLOWER = TunedExecutor(None, 700.4, 700.4)
 
 
 def test_auto_takes_what_tuning_has_found_to_be_faster(tests_of_adapters):
-    found = persistence(FakeDevice(_info()), "auto", FASTER)
-    assert found.grids == (Grid(256, 264),)
-    assert found.reason == "613 us instead of 700 us (tuned, auto)"
+    persistent = persistence(FakeDevice(_info()), "auto", FASTER)
+    assert persistent.grids == (Grid(256, 264),)
+    assert persistent.reason == "613 us instead of 700 us (tuned, auto)"
     assert persistence(FakeDevice(_info()), "auto", SLOWER) is None
     assert persistence(FakeDevice(_info()), "dispatches", FASTER) is None
     assert not tests_of_adapters
@@ -127,7 +127,7 @@ def test_grids_for_tuning_fit_the_adapter(monkeypatch):
     assert len(set(grids)) == len(grids) == 5
     assert Grid(1024, 132) in grids
     monkeypatch.setattr(device, "limits", {"max-compute-invocations-per-workgroup": 512})
-    assert {one.threads for one in tuning_grids(device)} == {512, 256}
+    assert {grid.threads for grid in tuning_grids(device)} == {512, 256}
     assert len(tuning_grids(FakeDevice(_info(software=True)))) == 1
     monkeypatch.setattr("rdrr._executor._tested", lambda _: _executor.TestedGrid(None))
     assert tuning_grids(device) == ()

@@ -26,17 +26,17 @@ def package(tmp_path, rng):
 
 def _choices(*words) -> dict[tuple[str, str], dict]:
     output = rdrr("explain", *words, "--json").json()
-    return {(one["step"], one["op"]): one for one in output["choices"]}
+    return {(choice["step"], choice["op"]): choice for choice in output["choices"]}
 
 
 def test_every_op_of_every_step_has_a_kernel_and_a_reason(package):
-    found = _choices(package.where)
+    choices = _choices(package.where)
     for step in (spec.name for spec in SHOWN):
-        ops = {op for one, op in found if one == step}
+        ops = {op for step_of, op in choices if step_of == step}
         assert {"embed", "head"} <= ops
         assert {f"l{layer}.down_proj" for layer in range(LAYERS)} <= ops
-    assert all(one["kernel"] and one["reason"] for one in found.values())
-    assert all(one["follows_hints"] for one in found.values())
+    assert all(choice["kernel"] and choice["reason"] for choice in choices.values())
+    assert all(choice["follows_hints"] for choice in choices.values())
 
 
 def test_a_hint_changes_the_kernel_and_is_the_reason(package):
@@ -85,7 +85,9 @@ def test_an_unknown_adapter_or_hint_is_refused_in_one_line(package):
 
 def test_layers_that_differ_are_not_joined():
     kernels = ("a", "a", "b", "a")
-    made = [Decision("decode", f"l{at}.up_proj", one, "why") for at, one in enumerate(kernels)]
-    first, second = grouped([*made, Decision("decode", "head", "a", "why")])[:2]
+    given = [
+        Decision("decode", f"l{at}.up_proj", kernel, "why") for at, kernel in enumerate(kernels)
+    ]
+    first, second = grouped([*given, Decision("decode", "head", "a", "why")])[:2]
     assert (first.title, second.title) == ("decode, layers 0-1 3", "decode, layer 2")
     assert second.rows == (Row("up_proj", "b", "why"),)

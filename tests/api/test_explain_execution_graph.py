@@ -28,15 +28,15 @@ def test_every_step_of_a_graph_is_served(tmp_path, manifest):
     steps = explained(tmp_path, manifest)
     graph = manifest["inference"]["execution"]
     stages = ("preLayer", "decode", "prefill", "postLayer")
-    assert [one["step"] for one in steps] == [step[0] for of in stages for step in graph[of]]
-    assert all(one["served_by"] and one["kernel"] and one["entry"] for one in steps)
-    found = {(one["stage"], one["step"]): one for one in steps}
+    assert [entry["step"] for entry in steps] == [step[0] for of in stages for step in graph[of]]
+    assert all(entry["served_by"] and entry["kernel"] and entry["entry"] for entry in steps)
+    by_step = {(entry["stage"], entry["step"]): entry for entry in steps}
     # Attention takes the rope of decode with it, and prefill has a kernel for queries and keys.
-    assert found["decode", "rope_q"]["served_by"] == found["decode", "attention"]["served_by"]
+    assert by_step["decode", "rope_q"]["served_by"] == by_step["decode", "attention"]["served_by"]
     for name in ("rope_q", "rope_k"):
-        assert found["prefill", name]["served_by"] == ["norm_rope_store.f16"]
-        assert found["prefill", name]["kernel"] == "rope.wgsl"
-    types = {name.rpartition(".")[2] for name in found["prefill", "q_proj"]["served_by"]}
+        assert by_step["prefill", name]["served_by"] == ["norm_rope_store.f16"]
+        assert by_step["prefill", name]["kernel"] == "rope.wgsl"
+    types = {name.rpartition(".")[2] for name in by_step["prefill", "q_proj"]["served_by"]}
     assert types == {"q4_k", "f16"}, "a layer has another type, and so another kernel"
 
 
@@ -51,8 +51,8 @@ def test_steps_of_some_layers_unknown_steps_and_damaged_ones(tmp_path, manifest)
         ["half a step"],
         7,
     ]
-    steps = [one for one in explained(tmp_path, changed) if one["stage"] == "prefill"]
-    assert [one["step"] for one in steps] == ["q_proj", "linear_attention", "q_proj"]
+    steps = [line for line in explained(tmp_path, changed) if line["stage"] == "prefill"]
+    assert [entry["step"] for entry in steps] == ["q_proj", "linear_attention", "q_proj"]
     only, unknown, unlisted = steps
     assert only["layers"] == [1]
     assert [name.rpartition(".")[2] for name in only["served_by"]] == ["f16"]

@@ -25,7 +25,7 @@ TEXT = "In the beginning was the word, and the word was with nobody. " * 4
 
 
 def tiny(name):
-    return next(one for one in (*TINY_MODELS, *MORE_MODELS) if one.model_type == name)
+    return next(model for model in (*TINY_MODELS, *MORE_MODELS) if model.model_type == name)
 
 
 @pytest.fixture
@@ -68,25 +68,25 @@ def test_sums_of_squares_are_those_of_the_inputs_in_transformers(tmp_path, model
     with torch.no_grad():
         for first in range(0, len(ids) - 1, window):
             model(torch.tensor([ids[first : first + window][:-1]]))
-    found = measure_importance(package, TEXT, tmp_path / "m.gguf", window=window)
+    importance = measure_importance(package, TEXT, tmp_path / "m.gguf", window=window)
     entries = entries_of(tmp_path / "m.gguf")
-    assert found.entries == len(entries)
+    assert importance.entries == len(entries)
     for (layer, part), sums in seen.items():
         measured, counts = entries[f"blk.{layer}.{PARTS[part]}.weight"]
         np.testing.assert_allclose(measured.reshape(-1), sums, rtol=1e-3)
-        assert counts.reshape(-1).tolist() == [found.tokens]
+        assert counts.reshape(-1).tolist() == [importance.tokens]
     assert "output.weight" not in entries
 
 
 def test_rows_of_experts_are_counted_by_expert(tmp_path, rng):
     mixture = make_model(tiny("qwen3_moe"), rng)
     package = convert(mixture, tmp_path)
-    found = measure_importance(package, TEXT, tmp_path / "m.gguf", limit=60)
+    importance = measure_importance(package, TEXT, tmp_path / "m.gguf", limit=60)
     entries = entries_of(tmp_path / "m.gguf")
     stacks = {name: entry for name, entry in entries.items() if "_exps." in name}
     assert len(stacks) == 6  # gate, up and down of the two layers that have experts
     for name, (sums, counts) in stacks.items():
-        assert counts.sum() == 2 * found.tokens
+        assert counts.sum() == 2 * importance.tokens
         assert sums.shape == (6, 96 if "down" in name else 256)
         assert ((sums.sum(axis=1) > 0) == (counts.reshape(-1) > 0)).all()
     result = rdrr.convert(
@@ -101,14 +101,14 @@ def test_rows_of_experts_are_counted_by_expert(tmp_path, rng):
 def test_the_same_text_gives_the_same_bytes_and_a_file_is_replaced_only_when_asked(tmp_path, model):
     package = convert(model, tmp_path)
     path, again = tmp_path / "m.gguf", tmp_path / "again.gguf"
-    for one in (path, again):
-        measure_importance(package, TEXT, one, origin="text.txt")
+    for target in (path, again):
+        measure_importance(package, TEXT, target, origin="text.txt")
     assert path.read_bytes() == again.read_bytes()
     with pytest.raises(UsageError, match="there already"):
         measure_importance(package, TEXT, path)
     measure_importance(package, TEXT[:50], path, overwrite=True)
     assert path.read_bytes() != again.read_bytes()
-    assert {one.name for one in tmp_path.iterdir()} == {
+    assert {entry.name for entry in tmp_path.iterdir()} == {
         "m.gguf", "again.gguf", "source", "package",
     }  # fmt: skip
 

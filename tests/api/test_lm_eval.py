@@ -50,17 +50,17 @@ def package(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(adapter, package):
-    made = adapter.RdrrLM(package, backend="cpu", context=64)
-    yield made
-    made.model.close()
+    loaded = adapter.RdrrLM(package, backend="cpu", context=64)
+    yield loaded
+    loaded.model.close()
 
 
 @pytest.fixture(scope="module")
 def reference():
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    made = AutoModelForCausalLM.from_pretrained(EXAMPLE, dtype=torch.float32).eval()
-    return SimpleNamespace(model=made, tokenizer=AutoTokenizer.from_pretrained(EXAMPLE))
+    reference_model = AutoModelForCausalLM.from_pretrained(EXAMPLE, dtype=torch.float32).eval()
+    return SimpleNamespace(model=reference_model, tokenizer=AutoTokenizer.from_pretrained(EXAMPLE))
 
 
 def request(*arguments):
@@ -91,12 +91,12 @@ def split(reference, model, context, continuation):
 
 
 def test_loglikelihoods_are_those_of_transformers(model, reference):
-    found = model.loglikelihood([request(*pair) for pair in PAIRS])
+    scores = model.loglikelihood([request(*pair) for pair in PAIRS])
     expected = [score(reference, *split(reference, model, *pair)) for pair in PAIRS]
-    for (total, greedy), (wanted, is_greedy) in zip(found, expected, strict=True):
+    for (total, greedy), (wanted, is_greedy) in zip(scores, expected, strict=True):
         assert total == pytest.approx(wanted, abs=2e-3)
         assert greedy == is_greedy
-    assert len({greedy for _, greedy in found}) == 2  # both answers occur
+    assert len({greedy for _, greedy in scores}) == 2  # both answers occur
 
 
 def test_a_context_is_run_once_for_all_its_continuations(model, monkeypatch):
@@ -122,8 +122,8 @@ def test_a_context_that_is_too_long_is_cut_on_the_left(model, reference):
 
 
 def test_rolling_loglikelihood_predicts_each_token_once_in_full_windows(model, reference):
-    found = model.loglikelihood_rolling([request(TEXT), request("Behold")])
-    for total, text in zip(found, (TEXT, "Behold"), strict=True):
+    scores = model.loglikelihood_rolling([request(TEXT), request("Behold")])
+    for total, text in zip(scores, (TEXT, "Behold"), strict=True):
         ids = encode(reference, text)
         size, wanted, done = model.max_length, 0.0, 0
         line = [model.prefix_token_id, *ids]
@@ -142,9 +142,9 @@ def test_generations_end_before_a_stop_string_whether_batched_or_not(model, size
     prompts = ["And it came to pass", "In the beginning", "Behold"]
     requests = [request(one, options) for one in prompts]
     requests.insert(1, request("Behold", {"until": "\n", "max_gen_toks": 3}))
-    found = model.generate_until(requests)
-    assert found[1] == model.model.generate("Behold", max_tokens=3, stop="\n").read()
-    for text, prompt in zip(found[:1] + found[2:], prompts, strict=True):
+    texts = model.generate_until(requests)
+    assert texts[1] == model.model.generate("Behold", max_tokens=3, stop="\n").read()
+    for text, prompt in zip(texts[:1] + texts[2:], prompts, strict=True):
         assert text == model.model.generate(prompt, max_tokens=12, stop=" the").read()
 
 
@@ -155,9 +155,9 @@ def test_a_task_that_generates_more_than_the_context_is_refused(model):
 
 def test_the_arguments_of_the_harness_make_a_model(adapter, package):
     more = {"batch_size": "auto", "max_batch_size": 4, "device": None}
-    made = adapter.RdrrLM.create_from_arg_obj({"path": package, "backend": "cpu"}, more)
-    assert made.batch_size == 4
-    made.model.close()
+    loaded = adapter.RdrrLM.create_from_arg_obj({"path": package, "backend": "cpu"}, more)
+    assert loaded.batch_size == 4
+    loaded.model.close()
     for wrong in (0, "many", -1):
         with pytest.raises(UsageError, match="`batch_size` is wrong"):
             adapter.RdrrLM(package, batch_size=wrong)

@@ -91,11 +91,11 @@ def test_the_stats_of_a_generation_and_its_model_are_tables(made_package):
 
 
 def test_a_comparison_is_a_table():
-    found = Comparison(Perplexity(10, 1, 2.0), Perplexity(10, 1, 1.9), 0.1, 0.4, 0.8, 0.01)
-    page = table_of(found)
-    for words in ("perplexity of the base", f"{found.ratio:.4f}", "80.00 %"):
+    comparison = Comparison(Perplexity(10, 1, 2.0), Perplexity(10, 1, 1.9), 0.1, 0.4, 0.8, 0.01)
+    page = table_of(comparison)
+    for words in ("perplexity of the base", f"{comparison.ratio:.4f}", "80.00 %"):
         assert words in page.text
-    assert f"ratio={found.ratio:.4f}" in repr(found)
+    assert f"ratio={comparison.ratio:.4f}" in repr(comparison)
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -107,11 +107,11 @@ def test_a_difference_is_a_table(made_package, tmp_path, same):
         other = tmp_path / "q8_0"
         rdrr.convert(EXAMPLE, other, quantize="q8_0")
     with rdrr.open_package(made_package) as first, rdrr.open_package(other) as second:
-        found = compare_packages(first, second)
-    page = table_of(found)
+        comparison = compare_packages(first, second)
+    page = table_of(comparison)
     assert ("Same model" in page.text) == same
     assert "model.norm.weight" in page.text or "more" in page.text
-    assert ("same model" in repr(found)) == same
+    assert ("same model" in repr(comparison)) == same
 
 
 def test_results_show_themselves_in_one_line_and_as_tables(tmp_path):

@@ -31,8 +31,8 @@ class Measured:
     events: list[dict[str, Any]]
 
     def kernels(self, step: str) -> dict[str, dict[str, Any]]:
-        (found,) = [one for one in self.output["steps"] if one["step"] == step]
-        return {one["kernel"]: one for one in found["kernels"]}
+        (profiled,) = [entry for entry in self.output["steps"] if entry["step"] == step]
+        return {kernel["kernel"]: kernel for kernel in profiled["kernels"]}
 
 
 @pytest.fixture(scope="module")
@@ -53,66 +53,66 @@ def test_the_times_of_the_kernels_add_up_to_the_step(measured):
     assert (decode["step"], decode["runs"], decode["token_rows"]) == ("decode", TOKENS, 1)
     for step in (prefill, decode):
         assert min(step["gpu_ms"], step["encode_ms"], step["sync_ms"]) > 0
-        total = sum(one["total_ms"] for one in step["kernels"])
+        total = sum(kernel["total_ms"] for kernel in step["kernels"])
         assert total == pytest.approx(step["runs"] * step["gpu_ms_in_single_passes"])
-        assert sum(one["share"] for one in step["kernels"]) == pytest.approx(1)
-        assert all(one["total_ms"] > 0 for one in step["kernels"])
-        assert all(one["calls"] == one["ops"] * step["runs"] for one in step["kernels"])
+        assert sum(kernel["share"] for kernel in step["kernels"]) == pytest.approx(1)
+        assert all(kernel["total_ms"] > 0 for kernel in step["kernels"])
+        assert all(kernel["calls"] == kernel["ops"] * step["runs"] for kernel in step["kernels"])
 
 
 @pytest.mark.thorough
 def test_every_dispatch_that_serves_an_op_is_measured(measured):
     chosen = rdrr("explain", measured.where, "--json").json()["choices"]
     for step in ("prefill", "decode"):
-        ops = [one["kernel"] for one in chosen if one["step"] == step]
-        found = measured.kernels(step)
-        assert {kernel: found[kernel]["ops"] for kernel in found} == {
+        ops = [choice["kernel"] for choice in chosen if choice["step"] == step]
+        kernels = measured.kernels(step)
+        assert {kernel: kernels[kernel]["ops"] for kernel in kernels} == {
             kernel: ops.count(kernel) for kernel in ops
         }
 
 
 def test_bandwidth_counts_the_bytes_that_must_be_moved(measured):
     decode = measured.kernels("decode")
-    (head,) = [one for kernel, one in decode.items() if kernel.endswith(".best")]
+    (head,) = [times for kernel, times in decode.items() if kernel.endswith(".best")]
     assert head["bytes"] == TOKENS * VOCAB * HIDDEN * 2
-    (attention,) = [one for kernel, one in decode.items() if kernel.startswith("attention")]
+    (attention,) = [times for kernel, times in decode.items() if kernel.startswith("attention")]
     slots = sum(PROMPT + index + 1 + 1 for index in range(TOKENS))  # all read, and one written
     assert attention["bytes"] == LAYERS * slots * 2 * KV_HEADS * HEAD_DIM * 2
     copied = measured.output["copy"]["gigabytes_per_second"]
-    for one in decode.values():
-        speed = one["bytes"] / one["total_ms"] / 1e6
-        assert one["gigabytes_per_second"] == pytest.approx(speed)
-        assert one["share_of_copy"] == pytest.approx(speed / copied)
+    for kernel_times in decode.values():
+        speed = kernel_times["bytes"] / kernel_times["total_ms"] / 1e6
+        assert kernel_times["gigabytes_per_second"] == pytest.approx(speed)
+        assert kernel_times["share_of_copy"] == pytest.approx(speed / copied)
 
 
 def test_the_trace_has_a_track_for_the_host_and_one_for_the_gpu(measured):
     tracks = {
-        one["tid"]: one["args"]["name"]
-        for one in measured.events
-        if one["ph"] == "M" and one["name"] == "thread_name"
+        event["tid"]: event["args"]["name"]
+        for event in measured.events
+        if event["ph"] == "M" and event["name"] == "thread_name"
     }
     assert [name.split(":")[0] for name in tracks.values()] == ["CPU", "GPU"]
-    spans = [one for one in measured.events if one["ph"] == "X"]
+    spans = [event for event in measured.events if event["ph"] == "X"]
     assert len(spans) + 3 == len(measured.events)
-    assert {one["tid"] for one in spans} == set(tracks)
-    for one in spans:
-        assert {"name", "cat", "pid", "tid", "ts", "dur"} <= set(one)
-        assert one["ts"] >= 0
-        assert one["dur"] >= 0
+    assert {span["tid"] for span in spans} == set(tracks)
+    for span in spans:
+        assert {"name", "cat", "pid", "tid", "ts", "dur"} <= set(span)
+        assert span["ts"] >= 0
+        assert span["dur"] >= 0
     for tid in tracks:
-        track = [one for one in spans if one["tid"] == tid]
-        ends = [one["ts"] + one["dur"] for one in track]
-        begins = [one["ts"] for one in track]
+        track = [span for span in spans if span["tid"] == tid]
+        ends = [event["ts"] + event["dur"] for event in track]
+        begins = [event["ts"] for event in track]
         # A viewer nests spans that overlap; nothing here does, but for the rounding to ns.
         assert all(end <= begin + 0.01 for end, begin in zip(ends, begins[1:], strict=False))
-    names = [one["name"] for one in spans]
+    names = [span["name"] for span in spans]
     assert names.count("l1.down_proj") == TOKENS + measured.output["steps"][0]["runs"]
 
 
 def test_no_gpu_work_ends_after_the_host_has_seen_its_end(measured):
-    spans = [one for one in measured.events if one["ph"] == "X"]
-    waits = [one["ts"] + one["dur"] for one in spans if one["cat"] == "sync"]
-    wholes = [one["ts"] + one["dur"] for one in spans if one["cat"] == "one pass"]
+    spans = [event for event in measured.events if event["ph"] == "X"]
+    waits = [span["ts"] + span["dur"] for span in spans if span["cat"] == "sync"]
+    wholes = [span["ts"] + span["dur"] for span in spans if span["cat"] == "one pass"]
     assert wholes
     assert all(whole <= seen + 0.01 for whole, seen in zip(wholes, waits[::2], strict=True))
 
@@ -121,13 +121,13 @@ def test_no_gpu_work_ends_after_the_host_has_seen_its_end(measured):
 def test_the_parts_of_a_pass_in_one_dispatch_are_measured(measured):
     words = ("--prompt-tokens", 2, "--tokens", 1, "--executor", "persistent")
     assert "one_dispatch" not in measured.output
-    found = rdrr("profile", measured.where, *words, "--json").json()["one_dispatch"]
-    assert found["workgroups"] == 1
-    assert 0 < found["waits_ms"] < found["gpu_ms"]
-    parts = {one["kernel"]: one["phases"] for one in found["parts"]}
-    decode = {one["kernel"] for one in measured.output["steps"][1]["kernels"]}
+    one_dispatch = rdrr("profile", measured.where, *words, "--json").json()["one_dispatch"]
+    assert one_dispatch["workgroups"] == 1
+    assert 0 < one_dispatch["waits_ms"] < one_dispatch["gpu_ms"]
+    parts = {part["kernel"]: part["phases"] for part in one_dispatch["parts"]}
+    decode = {kernel["kernel"] for kernel in measured.output["steps"][1]["kernels"]}
     assert sum(parts.values()) == 1 + 5 * LAYERS + 1
-    assert {one.partition(".")[0] for one in parts} <= {one.partition(".")[0] for one in decode}
+    assert {part.partition(".")[0] for part in parts} <= {kind.partition(".")[0] for kind in decode}
     shown = rdrr("profile", measured.where, *words).out
     assert "waits alone" in shown
 

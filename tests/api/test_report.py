@@ -45,32 +45,32 @@ class Page(HTMLParser):
 
     def rectangles(self, kind):
         return [
-            one
-            for tag, one in self.elements
-            if tag == "rect" and (one.get("class") or "").startswith(kind)
+            element
+            for tag, element in self.elements
+            if tag == "rect" and (element.get("class") or "").startswith(kind)
         ]
 
 
 def test_the_counts_agree_with_the_report(package):
     report = read_report(package)
-    found = view(report)
-    assert [one.name for one in found.worst] == sorted(
-        (one.name for one in report.tensors if one.relative_rmse),
-        key=lambda name: -{one.name: one.relative_rmse for one in report.tensors}[name],
+    result = view(report)
+    assert [one.name for one in result.worst] == sorted(
+        (tensor.name for tensor in report.tensors if tensor.relative_rmse),
+        key=lambda name: -{tensor.name: tensor.relative_rmse for tensor in report.tensors}[name],
     )
-    assert found.worst[0].name == UP
-    assert len(found.parts) == 7
-    assert found.layers == (0, 1)
-    assert {one.name for one in found.outside} == {"model.embed_tokens.weight", "lm_head.weight"}
-    assert sum(one.share for one in found.types) == pytest.approx(1.0)
-    weights = {one.name: np.prod(one.shape) for one in report.tensors}
-    squares = sum(weights[one.name] * one.relative_rmse**2 for one in report.tensors)
-    assert found.mean_error == pytest.approx(np.sqrt(squares / sum(weights.values())))
+    assert result.worst[0].name == UP
+    assert len(result.parts) == 7
+    assert result.layers == (0, 1)
+    assert {one.name for one in result.outside} == {"model.embed_tokens.weight", "lm_head.weight"}
+    assert sum(share.share for share in result.types) == pytest.approx(1.0)
+    weights = {tensor.name: np.prod(tensor.shape) for tensor in report.tensors}
+    squares = sum(weights[tensor.name] * tensor.relative_rmse**2 for tensor in report.tensors)
+    assert result.mean_error == pytest.approx(np.sqrt(squares / sum(weights.values())))
 
 
 def test_the_cell_of_experts_shows_the_one_with_the_largest_error(package):
     report = read_report(package)
-    base = next(one for one in report.tensors if one.name == UP)
+    base = next(tensor for tensor in report.tensors if tensor.name == UP)
     experts = tuple(
         base.model_copy(
             update={
@@ -80,8 +80,8 @@ def test_the_cell_of_experts_shows_the_one_with_the_largest_error(package):
         )
         for number, error in enumerate((0.1, 0.3, 0.2))
     )
-    found = view(report.model_copy(update={"tensors": (*report.tensors, *experts)}))
-    cells = found.row("mlp.experts.down_proj")
+    result = view(report.model_copy(update={"tensors": (*report.tensors, *experts)}))
+    cells = result.row("mlp.experts.down_proj")
     assert [(cell.layer, cell.tensors, cell.error) for cell in cells] == [(1, 3, 0.3)]
 
 
@@ -96,16 +96,20 @@ def test_the_page_is_self_contained_and_shows_every_part_of_every_layer(package)
     assert "url(" not in html
     heat = page.rectangles("heat")
     assert len(heat) == 2 * 7 * 2  # two pictures of seven parts and two layers
-    strengths = [float(one["fill-opacity"] or 0) for one in heat]
+    strengths = [float(cell["fill-opacity"] or 0) for cell in heat]
     assert max(strengths) == 1.0
     # Only what is kept in F32 has no colour at all.
     assert sum(strength == 0.0 for strength in strengths) == 2
     assert len(set(strengths)) > 3
     # The bar of bytes is as wide as its parts, less what keeps them apart.
-    widths = [float(one["width"] or 0) for one in page.rectangles("k") if one["height"] == "26"]
+    widths = [
+        float(rectangle["width"] or 0)
+        for rectangle in page.rectangles("k")
+        if rectangle["height"] == "26"
+    ]
     assert sum(widths) == pytest.approx(960, rel=0.01)
-    for one in report.report.tensors:
-        assert one.name in page.text
+    for tensor in report.report.tensors:
+        assert tensor.name in page.text
     assert "kept in F32" in page.text
     assert "prefers-color-scheme: dark" in html
 

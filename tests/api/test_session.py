@@ -17,9 +17,9 @@ PROMPT = "And it came to pass"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("session") / "package"
-    rdrr.convert(EXAMPLE, made)
-    return made
+    folder = tmp_path_factory.mktemp("session") / "package"
+    rdrr.convert(EXAMPLE, folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_a_file_that_is_no_session_of_this_package_and_cache_type_is_refused(
     session.generate(max_tokens=2).read()
     path = tmp_path / "one.session"
     session.save(path)
-    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
     other = shutil.copytree(folder, tmp_path / "other")
     manifest = json.loads((other / "manifest.json").read_text("utf-8"))
     manifest["modelId"] = "another"

@@ -54,11 +54,15 @@ def stored(package, folders):
 def test_a_second_run_measures_nothing_unless_forced(package):
     first = _tune(package)
     assert first["known"] == 0
-    assert first["trials"] == sum(len(one["trials"]) for one in first["tuning_keys"]) >= 4
-    assert {one["op"] for one in first["tuning_keys"]} == {"dequant"}
-    for one in first["tuning_keys"]:
-        assert one["chosen_us"] <= one["default_us"]
-        assert 1 + len(one["trials"]) >= 3
+    assert (
+        first["trials"]
+        == sum(len(tuning_key["trials"]) for tuning_key in first["tuning_keys"])
+        >= 4
+    )
+    assert {tuning_key["op"] for tuning_key in first["tuning_keys"]} == {"dequant"}
+    for tuning_key in first["tuning_keys"]:
+        assert tuning_key["chosen_us"] <= tuning_key["default_us"]
+        assert 1 + len(tuning_key["trials"]) >= 3
     second = _tune(package)
     assert (second["trials"], second["tuning_keys"], second["passes"]) == (0, [], [])
     assert second["known"] == len(first["tuning_keys"])
@@ -68,7 +72,7 @@ def test_a_second_run_measures_nothing_unless_forced(package):
 def test_explain_says_what_is_tuned(package, stored):
     output = _explain(package)
     assert output["tuned_profile"]["path"] == str(stored)
-    reasons = {one["op"]: one["reason"] for one in output["choices"]}
+    reasons = {choice["op"]: choice["reason"] for choice in output["choices"]}
     assert reasons["embed"].endswith("dequant tuned: workgroup 8")
     assert "tuned" not in reasons["final norm"]
     shown = rdrr("explain", package, *CONTEXT).out
@@ -93,13 +97,13 @@ def test_a_profile_that_cannot_be_used_is_ignored_with_a_note(package, stored, s
     stored.write_text(spoil(stored.read_text()))
     output = _explain(package)
     assert said in output["tuned_profile"]["note"]
-    assert not any("tuned" in one["reason"] for one in output["choices"])
+    assert not any("tuned" in choice["reason"] for choice in output["choices"])
     assert said in rdrr("explain", package, *CONTEXT).out
 
 
 def test_parameters_that_no_kernel_offers_are_not_used(package, stored):
     stored.write_text(stored.read_text().replace('"workgroup": 8', '"workgroup": 4096'))
-    assert not any("tuned" in one["reason"] for one in _explain(package)["choices"])
+    assert not any("tuned" in choice["reason"] for choice in _explain(package)["choices"])
 
 
 def test_an_unknown_op_is_wrong_usage(package):
@@ -114,9 +118,9 @@ def test_the_decode_pass_is_compared_with_one_dispatch(package, monkeypatch):
     monkeypatch.setattr("rdrr_runtime.measure.tuner.tune", lambda *_: none)
     words = ("tune", package, *CONTEXT, "--pass", "decode", "--rounds", 3, "--json")
     output = rdrr(*words).json()
-    found = output["executor"]
-    assert found["dispatches_us"] > 0
-    assert found["trials"]
+    executor = output["executor"]
+    assert executor["dispatches_us"] > 0
+    assert executor["trials"]
     path = Path(output["profile"])
     data = json.loads(path.read_text())
     ((name, entry),) = data["entries"].items()
@@ -125,7 +129,7 @@ def test_the_decode_pass_is_compared_with_one_dispatch(package, monkeypatch):
 
     def explained():
         choices = _explain(package)["choices"]
-        return [one["kernel"] for one in choices if one["op"] == "decode pass"]
+        return [choice["kernel"] for choice in choices if choice["op"] == "decode pass"]
 
     for params, kernel in (
         ({"threads": 0, "groups": 0}, "dispatches"),
@@ -135,5 +139,7 @@ def test_the_decode_pass_is_compared_with_one_dispatch(package, monkeypatch):
         path.write_text(json.dumps(data))
         assert explained() == [kernel]
         with load(package, context=16, backend="wgpu") as model:
-            used = [one.kernel for one in model.info.decisions if one.op == "decode pass"]
+            used = [
+                decision.kernel for decision in model.info.decisions if decision.op == "decode pass"
+            ]
         assert used == ([kernel] if params["groups"] else [])

@@ -31,9 +31,9 @@ def test_it_is_a_mapping_of_names_to_float32_arrays(made_package):
         assert len(weights) == len(package.manifest.tensors)
         assert NORM in weights
         assert "model.abacus" not in weights
-        found = dict(weights.items())[MATRIX]
-        assert found.dtype == np.float32
-        np.testing.assert_array_equal(found, package.dequantize(MATRIX))
+        matrix = dict(weights.items())[MATRIX]
+        assert matrix.dtype == np.float32
+        np.testing.assert_array_equal(matrix, package.dequantize(MATRIX))
         np.testing.assert_array_equal(weights.get(NORM), package.dequantize(NORM))
         assert weights.get("model.abacus") is None
 

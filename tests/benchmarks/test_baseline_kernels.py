@@ -45,8 +45,8 @@ def test_the_product_with_one_block_per_thread_equals_numpy(any_bench, rng, case
     raw, values = random_tensor(rng, "Q4_K", Layout.ROW, (n, k))
     weight = upload_stored(any_bench.arena, "Q4_K", Layout.ROW, (n, k), raw, "weight")
     x, y = normal(rng, rows, k), any_bench.poisoned(rows, n)
-    made = matmul_by_block(any_bench.context(rows), weight, any_bench.upload(x), y, label="t")
-    any_bench.run(made, rows)
+    phases = matmul_by_block(any_bench.context(rows), weight, any_bench.upload(x), y, label="t")
+    any_bench.run(phases, rows)
     expected = x.astype(np.float64) @ values.astype(np.float64)[:, :k].T
     assert relative_error(any_bench.download(y, rows, n), expected) < TOLERANCE
 
@@ -68,12 +68,12 @@ def test_codes_with_zero_points_equal_numpy(any_bench, rng, case):
     values = (codes - wide[1]) * wide[0]
     x, y = normal(rng, rows, k), any_bench.poisoned(rows, n)
     weight = upload_int4(any_bench.arena, codes, scales, zeros, "weight")
-    made = gemv_int4_zp(any_bench.context(rows), weight, any_bench.upload(x), y, label="t")
-    any_bench.run(made, rows)
-    found = any_bench.download(y, rows, n)
-    assert relative_error(found, x.astype(np.float64) @ values.T) < TOLERANCE
+    phases = gemv_int4_zp(any_bench.context(rows), weight, any_bench.upload(x), y, label="t")
+    any_bench.run(phases, rows)
+    result = any_bench.download(y, rows, n)
+    assert relative_error(result, x.astype(np.float64) @ values.T) < TOLERANCE
     without = x.astype(np.float64) @ (codes * wide[0]).T
-    assert relative_error(found, without) > 1e-2  # the control: zero points matter
+    assert relative_error(result, without) > 1e-2  # the control: zero points matter
 
 
 @pytest.mark.parametrize(("rows", "heads", "kv_heads"), [(21, 4, 2), (16, 3, 3)])
@@ -82,7 +82,7 @@ def test_unfused_attention_equals_torch(bench, rng, rows, heads, kv_heads):
     q = normal(rng, rows, heads, 20)
     k, v = (normal(rng, kv_heads, rows + 3, 20) for _ in range(2))
     out = bench.poisoned(rows, heads, 20)
-    made = attention_unfused(
+    phases = attention_unfused(
         bench.context(rows),
         bench.upload(q),
         bench.upload(k),
@@ -92,7 +92,7 @@ def test_unfused_attention_equals_torch(bench, rng, rows, heads, kv_heads):
         spec=spec,
         label="t",
     )
-    bench.run(made, rows)
-    wide = (torch.from_numpy(one).double() for one in (q, k[:, :rows], v[:, :rows]))
+    bench.run(phases, rows)
+    wide = (torch.from_numpy(array).double() for array in (q, k[:, :rows], v[:, :rows]))
     expected = ops.attention(*wide, spec.scale, base=0, window=0, softcap=0.0)
     assert relative_error(bench.download(out, rows, heads, 20), expected) < TOLERANCE

@@ -66,8 +66,8 @@ def test_the_logits_of_all_runners_are_compared_with_those_of_the_first(rng):
         SimpleNamespace(name=name, logits=lambda _, factor=factor: factor * first)
         for name, factor in (("first", 1.0), ("same", 1.0), ("other", 1.5))
     ]
-    found = bench_decode.agreement(runners, [1, 2])
-    assert found == {"same": 0.0, "other": pytest.approx(0.5, rel=1e-6)}
+    rates = bench_decode.agreement(runners, [1, 2])
+    assert rates == {"same": 0.0, "other": pytest.approx(0.5, rel=1e-6)}
 
 
 @pytest.mark.parametrize(("exchanged", "distance"), [(3, 0.0), (4, 1.0)])
@@ -78,8 +78,8 @@ def test_the_median_over_prompts_leaves_out_a_few_exchanged_experts(rng, exchang
         name="other", logits=lambda ids: rows[len(ids)] * (2 if len(ids) > 11 - exchanged else 1)
     )
     assert bench_decode.AGREEMENT_PROMPTS == 7
-    found = bench_decode.agreement([first, other], [1] * 11)
-    assert found == {"other": pytest.approx(distance, rel=1e-6)}
+    rates = bench_decode.agreement([first, other], [1] * 11)
+    assert rates == {"other": pytest.approx(distance, rel=1e-6)}
 
 
 def test_unknown_layouts_are_wrong_usage(capsys):
@@ -105,10 +105,10 @@ def test_a_run_without_llama_cpp_gives_the_reason_and_ends_with_one_json_object(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["peer"].startswith("not run: no libllama")
-    assert found["ratios"] == {}
-    rates = found["rates"]["rdrr, row"]
+    document = json.loads(done.stdout.splitlines()[-1])
+    assert document["peer"].startswith("not run: no libllama")
+    assert document["ratios"] == {}
+    rates = document["rates"]["rdrr, row"]
     for key in ("prefill", "decode", "far"):
         middle, least, most = rates[key]
         assert 0 < least <= middle <= most

@@ -22,12 +22,12 @@ def test_both_runtimes_are_measured_and_their_ids_are_equal(tmp_path, monkeypatc
         monkeypatch.setenv(name, dawn_environment()[name])
     sizes = ("--prompt-tokens", 12, "--tokens", 9, "--repeat", 1, "--busy", 0)
     where = ("--peer", FOLDER, "--work", tmp_path, "--shapes", "tiny")
-    (found,) = script("bench_doppler", *where, *sizes).json()["shapes"]
-    assert found["not_run"] == {}
-    assert len(found["runtimes"]) == 3
-    for one in found["runtimes"].values():
-        assert (one["ids_equal"], one["ids"]) == (9, 9)
-        assert one["prefill_tokens_per_second"]["median"] > 0
+    (shape,) = script("bench_doppler", *where, *sizes).json()["shapes"]
+    assert shape["not_run"] == {}
+    assert len(shape["runtimes"]) == 3
+    for runtime in shape["runtimes"].values():
+        assert (runtime["ids_equal"], runtime["ids"]) == (9, 9)
+        assert runtime["prefill_tokens_per_second"]["median"] > 0
 
 
 def test_a_missing_archive_is_one_line_on_stderr(tmp_path):

@@ -15,21 +15,30 @@ def test_rates_follow_from_the_time_and_the_sizes(monkeypatch):
     shapes = {"one": Shape("llama", 64, 64, 1, 2, 1, 32, 128, tied=False)}
     monkeypatch.setattr(products, "SHAPES", shapes)
     names = ("F16, gemv", "Q4_K row-major, gemv")
-    forms = [one for one in products.FORMS if one.name in names]
+    forms = [form for form in products.FORMS if form.name in names]
     assert len(forms) == 2
     monkeypatch.setattr(products, "FORMS", forms)
-    found = products.products("one", repeat=1, head=False)
-    assert {one["matrix"] for one in found["products"]} == {"qkv", "output", "gate-up", "down"}
-    for one in found["products"]:
-        seconds = one["microseconds"]["median"] * 1e-6
-        assert one["gigabytes_per_second"] == pytest.approx(one["weight_bytes"] / seconds / 1e9)
-        assert one["gigaflops"] == pytest.approx(2 * one["n"] * one["k"] / seconds / 1e9)
-        share = one["gigabytes_per_second"] / found["copy_gigabytes_per_second"]
-        assert one["share_of_copy"] == pytest.approx(share)
+    measured = products.products("one", repeat=1, head=False)
+    assert {product["matrix"] for product in measured["products"]} == {
+        "qkv",
+        "output",
+        "gate-up",
+        "down",
+    }
+    for product in measured["products"]:
+        seconds = product["microseconds"]["median"] * 1e-6
+        assert product["gigabytes_per_second"] == pytest.approx(
+            product["weight_bytes"] / seconds / 1e9
+        )
+        assert product["gigaflops"] == pytest.approx(
+            2 * product["n"] * product["k"] / seconds / 1e9
+        )
+        share = product["gigabytes_per_second"] / measured["copy_gigabytes_per_second"]
+        assert product["share_of_copy"] == pytest.approx(share)
 
 
 def test_the_matrices_of_a_shape_have_the_sizes_of_the_model():
-    sizes = {one.name: (one.n, one.k) for one in SHAPES["gemma3-1b"].matrices()}
+    sizes = {matrix.name: (matrix.n, matrix.k) for matrix in SHAPES["gemma3-1b"].matrices()}
     assert sizes["gate-up"] == (2 * 6912, 1152)
     assert sizes["qkv"] == (1024 + 2 * 256, 1152)
 
@@ -42,12 +51,12 @@ def test_an_unknown_shape_is_wrong_usage_and_the_known_shapes_are_listed():
 @pytest.mark.thorough
 def test_all_pairs_of_kernels_are_measured_and_state_the_published_ratio():
     done = script("bench_kernels", "--repeat", 1)
-    found = done.json()
-    assert [one["name"].partition(":")[0] for one in found["ratios"]] == list(PAIRS)
-    assert [one["published"] for one in found["ratios"]] == [
-        one.published for one in PAIRS.values()
+    answer = done.json()
+    assert [ratio["name"].partition(":")[0] for ratio in answer["ratios"]] == list(PAIRS)
+    assert [ratio["published"] for ratio in answer["ratios"]] == [
+        pair.published for pair in PAIRS.values()
     ]
-    assert all(one["median"] > 0 for one in found["ratios"])
+    assert all(ratio["median"] > 0 for ratio in answer["ratios"])
     assert "flash-attention" in done.out  # the table for people comes first
 
 

@@ -14,17 +14,17 @@ SHORT = ("--prompt-tokens", 4, "--tokens", 5, "--repeat", 1)
 
 @pytest.fixture(scope="module")
 def folder(request, tmp_path_factory) -> Path:
-    made = tmp_path_factory.mktemp("bench")
-    write_random_package(made, llama_manifest(), generator_of(request))
-    return made
+    folder = tmp_path_factory.mktemp("bench")
+    write_random_package(folder, llama_manifest(), generator_of(request))
+    return folder
 
 
 def test_missing_arguments_are_listed_as_reasons_and_are_no_error():
     done = script("bench_llama_cpp")
-    found = done.json()
+    answer = done.json()
     assert done.code == 0
-    assert found["runners"] == {}
-    assert found["not_run"] == {
+    assert answer["runners"] == {}
+    assert answer["not_run"] == {
         "llama.cpp, GPU": "--llama-cpp is not given; --gguf is not given",
         "llama.cpp, CPU": "--llama-cpp is not given; --gguf is not given",
         "rdrr": "--package is not given",
@@ -35,7 +35,7 @@ def test_a_folder_without_libraries_is_a_reason_and_rdrr_is_still_measured(folde
     model = tmp_path / "model.gguf"
     model.write_bytes(b"GGUF")
     words = ("--llama-cpp", tmp_path, "--gguf", model, "--package", folder)
-    found = script("bench_llama_cpp", *SHORT, *words).json()
-    assert list(found["runners"]) == ["rdrr"]
-    assert "no libllama" in found["not_run"]["llama.cpp, GPU"]
-    assert found["runners"]["rdrr"]["decode_tokens_per_second"]["median"] > 0
+    answer = script("bench_llama_cpp", *SHORT, *words).json()
+    assert list(answer["runners"]) == ["rdrr"]
+    assert "no libllama" in answer["not_run"]["llama.cpp, GPU"]
+    assert answer["runners"]["rdrr"]["decode_tokens_per_second"]["median"] > 0

@@ -18,28 +18,28 @@ def test_every_mode_is_timed_and_hashes_as_often_as_it_should(made_package, monk
     cache = os.environ["XDG_CACHE_HOME"]
     hashed = count_hashing(monkeypatch)
     words = ("--package", made_package, "--backend", "cpu", "--rounds", ROUNDS, "--cold", 0)
-    found = script("bench_load", *words).json()
-    assert {mode: len(times) for mode, times in found["seconds"].items()} == dict.fromkeys(
+    answer = script("bench_load", *words).json()
+    assert {mode: len(times) for mode, times in answer["seconds"].items()} == dict.fromkeys(
         MODES, ROUNDS
     )
-    assert found["over_none"]["none"] == 1
+    assert answer["over_none"]["none"] == 1
     # The first check, each load with `sha256` and with `blake3`, and each check with `full` alone.
     assert set(hashed.values()) == {1 + 2 * ROUNDS + ROUNDS}
     assert os.environ["XDG_CACHE_HOME"] == cache
-    assert found["check_seconds"]["full"] > found["check_seconds"]["cached"] > 0
+    assert answer["check_seconds"]["full"] > answer["check_seconds"]["cached"] > 0
 
 
 @pytest.mark.thorough
 def test_the_stages_of_a_load_are_timed_and_lie_within_it(made_package):
     words = ("--package", made_package, "--rounds", 1, "--cold", 0)
-    found = script("bench_load", *words).json()
+    answer = script("bench_load", *words).json()
     for mode in MODES:
-        (times,) = found["warm"][mode]
+        (times,) = answer["warm"][mode]
         for stage in ("device", "package", "upload", "lower", "compile"):
             assert times[stage] > 0, stage
         assert times["load"] + times["first token"] <= times["total"]
         assert (times["hashes"] == 0) == (mode == "none")
-    assert found["alone"]["write_buffer"] > 0
+    assert answer["alone"]["write_buffer"] > 0
 
 
 @pytest.mark.thorough

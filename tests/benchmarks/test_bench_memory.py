@@ -46,14 +46,14 @@ sum(mapped[::4096])
 print('ready', flush=True)
 sys.stdin.read()
 """
-    found = []
+    sizes = []
     for size in (0, 32 << 20):
         command = [sys.executable, "-c", script, str(size), str(tmp_path / "file")]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process:
             process.stdout.readline()
-            found.append(bench_memory.anonymous_bytes(process.pid))
+            sizes.append(bench_memory.anonymous_bytes(process.pid))
             process.communicate("")
-    assert found[0] < 32 << 20
-    assert found[1] - found[0] == pytest.approx(32 << 20, rel=0.1)
+    assert sizes[0] < 32 << 20
+    assert sizes[1] - sizes[0] == pytest.approx(32 << 20, rel=0.1)

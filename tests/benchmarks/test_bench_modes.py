@@ -15,17 +15,17 @@ SHORT = ("--prompt-tokens", 4, "--tokens", 5, "--repeat", 1)
 
 @pytest.fixture(scope="module")
 def folder(request, tmp_path_factory) -> Path:
-    made = tmp_path_factory.mktemp("bench")
-    write_random_package(made, llama_manifest(), generator_of(request))
-    return made
+    folder = tmp_path_factory.mktemp("bench")
+    write_random_package(folder, llama_manifest(), generator_of(request))
+    return folder
 
 
 def test_modes_generate_the_same_ids_and_their_counters_are_exact(folder):
     modes = "webllm,webllm+cache+interval,ours-x4"
-    found = script("bench_modes", folder, *SHORT, "--mode", modes).json()
-    assert list(found["modes"]) == modes.split(",")
-    assert found["same_ids"] is True
-    fresh, cached, ours = found["modes"].values()
+    answer = script("bench_modes", folder, *SHORT, "--mode", modes).json()
+    assert list(answer["modes"]) == modes.split(",")
+    assert answer["same_ids"] is True
+    fresh, cached, ours = answer["modes"].values()
     assert fresh["tokens"] == fresh["forwards"] == 4
     assert fresh["work"]["submits"] == fresh["work"]["dispatches"] + 4
     assert fresh["work"]["uniform_creates"] == fresh["work"]["dispatches"]
@@ -35,17 +35,17 @@ def test_modes_generate_the_same_ids_and_their_counters_are_exact(folder):
     )
     assert (cached["readbacks"], ours["readbacks"]) == (2, 2)  # one of them after the prompt
     assert ours["work"]["submits"] == 5
-    assert "webllm+cache+interval over webllm" in [one["name"] for one in found["ratios"]]
-    if found["software"]:
-        gated = [one for one in found["ratios"] if one["gate"] is not None]
-        assert {one["verdict"] for one in gated} == {"software-adapter: P not gated"}
+    assert "webllm+cache+interval over webllm" in [ratio["name"] for ratio in answer["ratios"]]
+    if answer["software"]:
+        gated = [ratio for ratio in answer["ratios"] if ratio["gate"] is not None]
+        assert {matrix["verdict"] for matrix in gated} == {"software-adapter: P not gated"}
 
 
 @pytest.mark.thorough
 def test_ablations_give_both_sides_and_the_reason_when_they_did_not_run(folder):
     names = "command-batching,kv-f16,kv-cache,gate-up-fusion,subgroup-gemv"
-    found = script("bench_ablations", folder, *SHORT, "--ablation", names).json()
-    batching, cache_type, cache, fusion, subgroups = found["ablations"]
+    answer = script("bench_ablations", folder, *SHORT, "--ablation", names).json()
+    batching, cache_type, cache, fusion, subgroups = answer["ablations"]
     slow, fast = (side["work_per_token"] for side in batching["sides"])
     assert slow["submits"] == slow["dispatches"] + 1
     assert fast["submits"] == 2

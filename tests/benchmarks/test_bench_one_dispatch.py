@@ -12,12 +12,12 @@ from support.scripts import script
 def test_both_executors_choose_the_same_tokens_and_every_part_is_timed(tmp_path):
     package = write_random_package(tmp_path, llama_manifest(), np.random.default_rng(5))
     words = ("--prompt-tokens", 8, "--tokens", 6, "--repeat", 1)
-    found = script("bench_one_dispatch", "--package", tmp_path, *words).json()
-    assert set(found["kinds"]) == {"greedy", "sampled", "alone in a batch", "constrained"}
-    for one in found["kinds"].values():
-        assert one["equal_ids"] == 6
-        assert set(one["rates"]) == {"dispatches", "persistent"}
-    assert found["kernel"].startswith("one dispatch")
-    kinds = set(found["microseconds"]) - {"none", "all"}
-    assert {one.partition(".")[0] for one in kinds} == {"embed", "matvec", "attention_decode"}
+    answer = script("bench_one_dispatch", "--package", tmp_path, *words).json()
+    assert set(answer["kinds"]) == {"greedy", "sampled", "alone in a batch", "constrained"}
+    for kind in answer["kinds"].values():
+        assert kind["equal_ids"] == 6
+        assert set(kind["rates"]) == {"dispatches", "persistent"}
+    assert answer["kernel"].startswith("one dispatch")
+    kinds = set(answer["microseconds"]) - {"none", "all"}
+    assert {kind.partition(".")[0] for kind in kinds} == {"embed", "matvec", "attention_decode"}
     assert package.manifest.architecture.num_layers == 2

@@ -35,15 +35,15 @@ def test_all_strategies_run_and_passes_are_timed(tmp_path, rng, monkeypatch, cap
         "uncached": Uncached(),
         **bench.wedlm_strategies(package, ["0.4"], 4),
     }
-    found = bench.measure_strategies(Engine(backend, (), VOCAB), strategies, prompt, 8, 1)
-    assert list(found) == ["ar", "uncached", "wedlm tau 0.4"]
-    assert found["ar"]["over_ar"] == found["uncached"]["over_uncached"] == 1.0
-    assert found["uncached"]["agrees"] == found["ar"]["tokens_per_forward"] == 1.0
-    assert found["ar"]["forwards"] == 7
-    assert found["wedlm tau 0.4"]["tokens_per_forward"] == pytest.approx(8 / 9, abs=0.2)
+    measured = bench.measure_strategies(Engine(backend, (), VOCAB), strategies, prompt, 8, 1)
+    assert list(measured) == ["ar", "uncached", "wedlm tau 0.4"]
+    assert measured["ar"]["over_ar"] == measured["uncached"]["over_uncached"] == 1.0
+    assert measured["uncached"]["agrees"] == measured["ar"]["tokens_per_forward"] == 1.0
+    assert measured["ar"]["forwards"] == 7
+    assert measured["wedlm tau 0.4"]["tokens_per_forward"] == pytest.approx(8 / 9, abs=0.2)
     passes = bench.measure_passes(backend, prompt, 1)
     assert list(passes) == ["decode", *map(str, bench.ROWS)]
-    bench.show("plain", found)
+    bench.show("plain", measured)
     bench.show_passes(passes)
     shown = capsys.readouterr().out
     assert "prompt: plain" in shown
@@ -52,7 +52,7 @@ def test_all_strategies_run_and_passes_are_timed(tmp_path, rng, monkeypatch, cap
 
 def test_prompts_are_selected_by_name_or_given_as_texts():
     assert list(bench.select_prompts([], None)) == ["plain", "low-entropy"]
-    found = bench.select_prompts(["low-entropy", "Once upon"], None)
-    assert [one.tokens for one in found.values()] == [24, 128]
-    assert found["Once upon"].text == "Once upon"
-    assert {one.tokens for one in bench.select_prompts([], 7).values()} == {7}
+    prompts = bench.select_prompts(["low-entropy", "Once upon"], None)
+    assert [one.tokens for one in prompts.values()] == [24, 128]
+    assert prompts["Once upon"].text == "Once upon"
+    assert {prompt.tokens for prompt in bench.select_prompts([], 7).values()} == {7}

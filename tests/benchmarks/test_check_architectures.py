@@ -33,12 +33,12 @@ def test_an_error_beyond_its_limit_and_a_missing_check_are_faults():
 def test_a_summary_claims_only_what_all_models_have_shown():
     without = outcome(cpu=3e-6)
     del without.errors["gguf_in"], without.errors["wgpu_batch"]
-    found = summary([outcome(), without])
-    assert found.errors["cpu"] == 3e-6
-    assert "wgpu_batch" not in found.errors
-    assert found.errors["gguf_in"] == 1e-6  # llama.cpp has no form for the other model
+    summed = summary([outcome(), without])
+    assert summed.errors["cpu"] == 3e-6
+    assert "wgpu_batch" not in summed.errors
+    assert summed.errors["gguf_in"] == 1e-6  # llama.cpp has no form for the other model
     assert "gguf_out" not in summary([outcome(gguf_out=1.0)]).errors
-    page = markdown({"llama": found}, FACTS)
+    page = markdown({"llama": summed}, FACTS)
     row = next(line for line in page.splitlines() if line.startswith("| llama |"))
     assert "`LlamaForCausalLM`" in row
     assert row.count("| - |") == 1
@@ -56,25 +56,28 @@ def test_what_is_recorded_is_what_the_command_reads(tmp_path, monkeypatch):
 
 def test_the_recorded_results_are_those_of_known_architectures_and_within_the_limits():
     names = {rule.name for rule in ARCHITECTURES}
-    for name, one in read_checked().items():
+    for name, outcome_of in read_checked().items():
         assert name in names
-        assert set(REQUIRED) <= set(one.errors) <= set(LIMITS)
-        assert all(value <= LIMITS[key] for key, value in one.errors.items()), name
+        assert set(REQUIRED) <= set(outcome_of.errors) <= set(LIMITS)
+        assert all(value <= LIMITS[key] for key, value in outcome_of.errors.items()), name
 
 
 def test_every_model_of_the_tests_is_a_subject():
-    found = subjects()
-    assert len({one.name for one in found}) == len(found)
-    assert {tiny.name for tiny in ALL_MODELS} <= {one.name for one in found}
-    assert {one.model_type for one in choose(found, ["gemma3"])} == {"gemma3_text", "gemma3"}
-    assert choose(found, ["no such"]) == []
+    all_subjects = subjects()
+    assert len({subject.name for subject in all_subjects}) == len(all_subjects)
+    assert {tiny.name for tiny in ALL_MODELS} <= {subject.name for subject in all_subjects}
+    assert {subject.model_type for subject in choose(all_subjects, ["gemma3"])} == {
+        "gemma3_text",
+        "gemma3",
+    }
+    assert choose(all_subjects, ["no such"]) == []
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("wrong", [False, True], ids=["right", "wrong"])
 def test_a_model_that_computes_something_else_fails(wrong):
     """The control changes a weight after the reference is computed, so that every check sees it."""
-    subject = next(one for one in subjects() if one.name == "llama-256")
+    subject = next(candidate for candidate in subjects() if candidate.name == "llama-256")
 
     class Twice:
         """A model whose saved weights differ from those it has computed logits with."""
@@ -96,8 +99,8 @@ def test_a_model_that_computes_something_else_fails(wrong):
         model = subject.build(rng, **options)
         return Twice(model) if wrong else model
 
-    found = check(Subject("llama-256", "llama", build), seed=3)
+    checked = check(Subject("llama-256", "llama", build), seed=3)
     # Of f16 and Q4_K_M both backends compute the same, since they read the same package.
     expected = set(LIMITS) - {"q4_k_m", "f16"} if wrong else set()
-    assert set(found.faults) == expected, (found.errors, found.refusals)
-    assert found.architecture == "llama"
+    assert set(checked.faults) == expected, (checked.errors, checked.refusals)
+    assert checked.architecture == "llama"

@@ -12,7 +12,7 @@ from support.commands import ROOT
 
 def own_names(folder: Path) -> set[str]:
     """Return the names under which the modules and packages of a folder are imported."""
-    return {one.stem for one in folder.iterdir() if one.suffix == ".py" or one.is_dir()}
+    return {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
 
 
 def imports(source: str) -> Iterator[str]:
@@ -29,11 +29,13 @@ def test_no_module_of_the_wheel_imports_a_benchmark():
     assert {"published", "peers", "_runners"} <= names
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    assert not [one for one in packages if one.startswith("benchmarks")]
-    modules = [path for one in packages for path in (ROOT / one).rglob("*.py")]
+    assert not [package for package in packages if package.startswith("benchmarks")]
+    modules = [path for package in packages for path in (ROOT / package).rglob("*.py")]
     assert len(modules) > 100
-    found = {path.name: names & set(imports(path.read_text(encoding="utf-8"))) for path in modules}
-    assert not {name: those for name, those in found.items() if those}
+    imported = {
+        path.name: names & set(imports(path.read_text(encoding="utf-8"))) for path in modules
+    }
+    assert not {name: those for name, those in imported.items() if those}
     # The control: a benchmark does import other benchmarks.
     script = (ROOT / "benchmarks" / "bench_modes.py").read_text(encoding="utf-8")
     assert names & set(imports(script))

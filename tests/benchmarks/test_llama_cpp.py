@@ -20,18 +20,18 @@ from synthesize import synthesize
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gguf")
-    made = {}
+    packages_of = {}
     for name in ("tiny", "tiny-qwen3", "tiny-gemma3"):
         synthesize(SHAPES[name], folder / name)
         for tail in ("ggml", "pad"):
             where = folder / f"{name}-{tail}"
             rdrr.convert(folder / name, where, k_tail=tail)
-            made[name, tail] = rdrr.open_package(where)
-    return made
+            packages_of[name, tail] = rdrr.open_package(where)
+    return packages_of
 
 
 def _read(path):
-    return {one.name: one for one in gguf.GGUFReader(path).tensors}
+    return {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
 
 
 def _half_split(rows, heads, dim):
@@ -49,15 +49,15 @@ def test_a_gguf_file_holds_the_blocks_of_the_package(name, packages, tmp_path):
     written = _read(tmp_path / "out.gguf")
     assert len(written) == len(package.manifest.tensors)
     for tensor_name, tensor in package.manifest.tensors.items():
-        found = written[ggml_name(tensor_name, arch)]
-        assert found.tensor_type.name == tensor.parsed_dtype().name
-        assert tuple(found.shape[::-1]) == tensor.shape
+        entry = written[ggml_name(tensor_name, arch)]
+        assert entry.tensor_type.name == tensor.parsed_dtype().name
+        assert tuple(entry.shape[::-1]) == tensor.shape
         raw = package.read(tensor_name)
         if len(tensor.shape) == 1:
             values = raw.view(np.float32) + (1 if shape.norm_offset else 0)
-            np.testing.assert_array_equal(np.asarray(found.data), values.astype(np.float32))
+            np.testing.assert_array_equal(np.asarray(entry.data), values.astype(np.float32))
             continue
-        rows = np.asarray(found.data).view(np.uint8).reshape(tensor.shape[0], -1)
+        rows = np.asarray(entry.data).view(np.uint8).reshape(tensor.shape[0], -1)
         heads = {"q_proj": shape.heads, "k_proj": shape.kv_heads}.get(tensor_name.split(".")[-2])
         if arch == "llama" and heads:
             assert (rows.ravel() != raw).any()  # the control: the orders differ
@@ -68,12 +68,12 @@ def test_a_gguf_file_holds_the_blocks_of_the_package(name, packages, tmp_path):
 def test_a_gguf_file_states_the_sizes_and_has_no_vocabulary(packages, tmp_path):
     write_gguf(packages["tiny-gemma3", "ggml"], tmp_path / "out.gguf")
     fields = gguf.GGUFReader(tmp_path / "out.gguf").fields
-    found = {name: fields[name].contents() for name in fields}
-    assert found["general.architecture"] == "gemma3"
-    assert found["tokenizer.ggml.model"] == "none"
-    assert found["gemma3.vocab_size"] == SHAPES["tiny-gemma3"].vocab
-    assert found["gemma3.attention.sliding_window"] == 512
-    assert found["gemma3.rope.freq_base"] == 1e6
+    metadata = {name: fields[name].contents() for name in fields}
+    assert metadata["general.architecture"] == "gemma3"
+    assert metadata["tokenizer.ggml.model"] == "none"
+    assert metadata["gemma3.vocab_size"] == SHAPES["tiny-gemma3"].vocab
+    assert metadata["gemma3.attention.sliding_window"] == 512
+    assert metadata["gemma3.rope.freq_base"] == 1e6
 
 
 @pytest.mark.parametrize("name", ["tiny-gpt-oss", "tiny-deepseek-v2"])
@@ -126,10 +126,10 @@ def test_libraries_are_found_in_a_tarball_or_a_folder(tmp_path):
     with tarfile.open(archive, "w:gz") as file:
         file.add(tmp_path / "package", "package")
     for where in (archive, tmp_path / "package"):
-        with llama_cpp.unpacked(where) as found:
-            assert (found / "libllama.some.so").is_file()
+        with llama_cpp.unpacked(where) as folder:
+            assert (folder / "libllama.some.so").is_file()
             with pytest.raises(llama_cpp.UnavailableError, match="do not load"):
-                llama_cpp.LlamaCpp(found)
+                llama_cpp.LlamaCpp(folder)
     empty = tmp_path / "empty"
     empty.mkdir()
     for where in (empty, tmp_path / "missing"):

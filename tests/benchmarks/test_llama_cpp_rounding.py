@@ -39,21 +39,21 @@ def test_rounding_to_q8_k_scales_256_values_by_the_largest(rng, sign):
     rows = _rows(rng, 3, 512)
     rows[1, 256:] = 0
     rows[0, 7] = sign * 20
-    found = round_to_q8_k(rows)
+    rounded = round_to_q8_k(rows)
     steps = rows.unflatten(-1, (2, 256)).abs().amax(-1, keepdim=True) / 127
-    assert ((found - rows).abs().unflatten(-1, (2, 256)) <= steps * 0.501).all()
-    assert (found != rows).any(), "the control: something was rounded"
-    assert found[0, 7] == pytest.approx(sign * 20, rel=1e-6)
-    assert (found[1, 256:] == 0).all()
+    assert ((rounded - rows).abs().unflatten(-1, (2, 256)) <= steps * 0.501).all()
+    assert (rounded != rows).any(), "the control: something was rounded"
+    assert rounded[0, 7] == pytest.approx(sign * 20, rel=1e-6)
+    assert (rounded[1, 256:] == 0).all()
 
 
 def test_the_gelu_of_the_table_is_the_gelu_rounded_to_f16(rng):
     x = (_rows(rng, 4, 64) * 3).clamp(-9, 9)
     x[0, :2] = torch.tensor([-11.0, 11.0])
-    found = gelu_of_table(x)
-    assert found[0, :2].tolist() == [0.0, 11.0]
-    torch.testing.assert_close(found, gelu_tanh(x), rtol=2e-3, atol=2e-3)
-    assert torch.equal(found[1:], round_to_f16(found[1:]))
+    activated = gelu_of_table(x)
+    assert activated[0, :2].tolist() == [0.0, 11.0]
+    torch.testing.assert_close(activated, gelu_tanh(x), rtol=2e-3, atol=2e-3)
+    assert torch.equal(activated[1:], round_to_f16(activated[1:]))
 
 
 @pytest.fixture(scope="module", params=["tiny", "tiny-gpt-oss", "tiny-gemma4"])
@@ -70,8 +70,8 @@ def packages(request, tmp_path_factory):
 def test_without_roundings_the_logits_are_those_of_the_reference(packages):
     with rdrr.load(packages["q8_0"], backend="cpu", context=16) as model:
         expected = model.logits(IDS)
-    found = RoundedModel(rdrr.open_package(packages["q8_0"]), rounds=False).logits(IDS)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    logits = RoundedModel(rdrr.open_package(packages["q8_0"]), rounds=False).logits(IDS)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
 def test_activations_are_rounded_where_weights_are_quantized(packages):

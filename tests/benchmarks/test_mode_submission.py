@@ -44,10 +44,10 @@ APIS = ("native", "public")
 def backend(request, device, tmp_path_factory) -> Iterator[GpuBackend]:
     folder = tmp_path_factory.mktemp("submission")
     package = write_random_package(folder, llama_manifest(), generator_of(request))
-    made = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    made.greedy(made.greedy([1, 2], 0, 1), 2, 1)  # compiles all kernels
-    yield made
-    made.close()
+    gpu_backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    gpu_backend.greedy(gpu_backend.greedy([1, 2], 0, 1), 2, 1)  # compiles all kernels
+    yield gpu_backend
+    gpu_backend.close()
 
 
 def submitting(
@@ -84,13 +84,13 @@ def test_the_counters_of_each_mode_are_exactly_those_of_its_switches(
     assert work.uniform_creates == (ops if how.uniforms == "fresh" else 0)
     assert work.uniform_hits == (ops if how.uniforms == "cached" else 0)
     assert work.buffer_creates == work.uniform_creates + how.fresh_staging
-    written = interval * sum(uniform_content(one, 1).nbytes for one in bound)
+    written = interval * sum(uniform_content(dispatch, 1).nbytes for dispatch in bound)
     assert work.bytes_written == (written if how.uniforms == "fresh" else 0)
     assert work.pipeline_creates == 0
 
 
 def test_the_uniform_cache_creates_one_buffer_for_each_content_and_reuses_it(backend, rng):
-    contents = {uniform_content(one, 1).tobytes() for one in decode_dispatches(backend)}
+    contents = {uniform_content(dispatch, 1).tobytes() for dispatch in decode_dispatches(backend)}
     assert len(contents) < len(decode_dispatches(backend))  # layers have equal contents
     first = backend.greedy(prompt(rng, 5), 0, 1)
     submitters, how = Submitters(backend.device), Submission(uniforms="cached")
@@ -150,8 +150,10 @@ def test_every_mode_generates_the_same_ids_and_stops_at_the_end_of_the_sequence(
     assert ended == [*plain[:5], Ending.EOS]
     for how, end in ((PER_OP, 2), (FRESH, 3), (CACHED, 5)):
         with submitting(backend, how):
-            found, _ = generated(Ending(backend, len(ids) + end), Autoregressive(4), ids, 9, stops)
-        assert found == [*plain[:end], Ending.EOS]
+            ids_until_end, _ = generated(
+                Ending(backend, len(ids) + end), Autoregressive(4), ids, 9, stops
+            )
+        assert ids_until_end == [*plain[:end], Ending.EOS]
 
 
 def test_after_an_early_end_the_next_prompt_equals_a_fresh_run(backend, rng):

@@ -27,9 +27,9 @@ def test_a_ratio_is_taken_round_by_round():
 
 
 def test_modes_are_selected_by_name_and_by_group_each_once():
-    names = [one.name for one in chosen(["webllm", "ours", "ours-x2"])]
+    names = [choice.name for choice in chosen(["webllm", "ours", "ours-x2"])]
     assert names == ["webllm", "ours-x1", "ours-x2", "ours-x4", "ours-x8"]
-    assert [one.name for one in chosen(["all"])] == list(MODES)
+    assert [choice.name for choice in chosen(["all"])] == list(MODES)
     with pytest.raises(UsageError, match=r"one of webllm.*found webgpu"):
         chosen(["webgpu"])
 
@@ -64,21 +64,21 @@ def test_the_gain_of_an_interval_is_predicted_from_the_costs_of_one_token():
         ),  # submits ahead, so it is no variant of ours-x4
         measured("ahead-x8", 2.0, encode=1.0, gpu=2.0),
     )
-    (found,) = interval_gains(modes)
+    (gain,) = interval_gains(modes)
     # The host encodes for 1 ms while the GPU works for 2 ms; 3 ms of waiting come every 4 tokens.
-    assert (found.name, found.over) == ("ours-x4", "ours-x1")
-    assert found.sync_ms == pytest.approx(3.0)
-    assert found.predicted == pytest.approx(6 / (2 + 3 / 4))
-    assert found.measured == pytest.approx(2.0)
+    assert (gain.name, gain.over) == ("ours-x4", "ours-x1")
+    assert gain.sync_ms == pytest.approx(3.0)
+    assert gain.predicted == pytest.approx(6 / (2 + 3 / 4))
+    assert gain.measured == pytest.approx(2.0)
 
 
 def test_one_submission_per_op_overlaps_host_and_gpu_even_without_an_interval():
     cached, every_fourth = "webllm+cache", "webllm+cache+interval"
     modes = (measured(cached, 6.0, encode=4.0, gpu=2.0), measured(every_fourth, 5.0))
-    (found,) = interval_gains(modes)
-    assert (found.name, found.over) == (every_fourth, cached)
-    assert found.sync_ms == pytest.approx(2.0)
-    assert found.predicted == pytest.approx(6 / (4 + 2 / 4))
+    (gain,) = interval_gains(modes)
+    assert (gain.name, gain.over) == (every_fourth, cached)
+    assert gain.sync_ms == pytest.approx(2.0)
+    assert gain.predicted == pytest.approx(6 / (4 + 2 / 4))
     assert not list(interval_gains((measured("webllm", 6.0), measured(every_fourth, 5.0))))
 
 
@@ -87,9 +87,9 @@ def test_the_overhead_of_passes_does_not_count_as_time_of_kernels():
     assert after_idling.kernels_ms == pytest.approx(0.5)
     assert after_another.kernels_ms == pytest.approx(0.45)
     same = (measured("webllm", 5.0, gpu=1.0), measured("ours-x1", 5.0, gpu=-1.0))
-    found = Comparison("fake", False, Workload(), same)
-    assert found.gpu_spread() is None
-    assert "coarse" in found.gpu_verdict()
+    comparison = Comparison("fake", False, Workload(), same)
+    assert comparison.gpu_spread() is None
+    assert "coarse" in comparison.gpu_verdict()
 
 
 @pytest.mark.parametrize(("times", "verdict"), [((1.0, 1.04), "pass"), ((1.0, 1.2), "missed")])
@@ -97,8 +97,8 @@ def test_the_verdict_reports_kernels_that_take_different_times_in_two_modes(time
     modes = tuple(
         measured(name, 5.0, gpu=gpu) for name, gpu in zip(("webllm", "ours-x1"), times, strict=True)
     )
-    found = Comparison("fake", False, Workload(), modes)
-    assert found.gpu_spread() == pytest.approx(times[1] - 1)
-    assert found.as_dict()["gpu_time_verdict"] == verdict
-    ratio = next(one for one in found.ratios() if one.name == "ours-x1 over webllm")
+    comparison = Comparison("fake", False, Workload(), modes)
+    assert comparison.gpu_spread() == pytest.approx(times[1] - 1)
+    assert comparison.as_dict()["gpu_time_verdict"] == verdict
+    ratio = next(entry for entry in comparison.ratios() if entry.name == "ours-x1 over webllm")
     assert ratio.verdict(software=False) == "missed"  # both take equally long, and the gate is 1.2

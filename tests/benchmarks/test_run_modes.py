@@ -9,7 +9,7 @@ import run_modes
 from support.commands import ROOT
 
 
-@pytest.mark.parametrize("step", [*run_modes.STEPS, run_modes.EXTERNAL], ids=lambda one: one.name)
+@pytest.mark.parametrize("step", [*run_modes.STEPS, run_modes.EXTERNAL], ids=lambda step: step.name)
 def test_each_step_is_a_script_with_all_placeholders_replaced(step):
     names = [*run_modes.PACKAGES, *run_modes.KERNEL_SHAPES, "peer", "gguf"]
     words = run_modes.command(step, {name: f"/files/{name}" for name in names}, ("--tokens", "5"))
@@ -33,7 +33,7 @@ def test_the_last_line_of_a_command_is_its_result():
     ],
 )
 def test_a_step_that_fails_is_reported_with_the_reason(code, limit, reason):
-    found = run_modes.run([sys.executable, "-c", code], limit)
-    (line,) = run_modes.lines("modes-small", found)
+    result = run_modes.run([sys.executable, "-c", code], limit)
+    (line,) = run_modes.lines("modes-small", result)
     assert line.startswith("modes-small: FAILED")
     assert reason in line

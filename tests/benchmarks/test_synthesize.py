@@ -17,7 +17,7 @@ TINY = [name for name in ALL_SHAPES if name.startswith("tiny")]
 
 
 def _digests(folder):
-    return {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in folder.iterdir()}
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
 def test_a_seed_gives_the_same_bytes_whatever_the_number_of_threads(tmp_path, monkeypatch):
@@ -35,10 +35,12 @@ def test_weights_are_normal_norms_lie_around_one_and_no_two_tensors_are_alike(tm
     tensors = {}
     with safe_open(next((tmp_path / "out").glob("*.safetensors")), framework="pt") as file:
         tensors = {name: file.get_tensor(name).float().numpy() for name in file.keys()}  # noqa: SIM118
-    assert {name: one.shape for name, one in tensors.items()} == dict(SHAPES["tiny"].tensors())
-    for name, one in tensors.items():
-        assert one.mean() == pytest.approx(1.0 if one.ndim == 1 else 0.0, abs=0.01), name
-        assert one.std() == pytest.approx(synthesize.DEVIATION, rel=0.2), name
+    assert {name: tensor.shape for name, tensor in tensors.items()} == dict(
+        SHAPES["tiny"].tensors()
+    )
+    for name, tensor in tensors.items():
+        assert tensor.mean() == pytest.approx(1.0 if tensor.ndim == 1 else 0.0, abs=0.01), name
+        assert tensor.std() == pytest.approx(synthesize.DEVIATION, rel=0.2), name
     gate, up = (tensors[f"model.layers.0.mlp.{part}_proj.weight"] for part in ("gate", "up"))
     assert abs(np.corrcoef(gate.ravel(), up.ravel())[0, 1]) < 0.02
 
@@ -49,10 +51,10 @@ def test_large_checkpoints_are_split_into_shards_that_belong_together(tmp_path, 
     files = list((tmp_path / "out").glob("*.safetensors"))
     assert len(files) > 2
     source = open_source(tmp_path / "out")
-    assert {name: one.shape for name, one in source.tensors.items()} == dict(
+    assert {name: tensor.shape for name, tensor in source.tensors.items()} == dict(
         SHAPES["tiny"].tensors()
     )
-    assert sum(one.stat().st_size for one in files) > total
+    assert sum(file.stat().st_size for file in files) > total
 
 
 @pytest.mark.thorough

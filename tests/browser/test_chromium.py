@@ -62,8 +62,8 @@ def test_a_recorded_run_gives_our_ids_in_chromium(checkpoints, tmp_path, name, f
     )
     (tmp_path / "recording.json").write_text(json.dumps(recorded.recording()))
     served = {"player": PLAYER, "recording": tmp_path / "recording.json"}
-    found = run_module(BROWSER / "replay.mjs", served)
-    ids = recorded.ids([base64.b64decode(text) for text in found["read"]])
+    report = run_module(BROWSER / "replay.mjs", served)
+    ids = recorded.ids([base64.b64decode(text) for text in report["read"]])
     assert len(ids) == TOKENS
     check_greedy_ids(tmp_path / "package", prompt, ids)
 
@@ -79,7 +79,7 @@ def test_doppler_generates_our_ids_in_chromium(tmp_path):
     request.write_text(json.dumps({"prompt": PROMPT, "tokens": TOKENS}))
     doppler = FOLDER / "node_modules" / "doppler-gpu"
     served = {"doppler": doppler, "package": package, "request": request}
-    found = run_module(BROWSER / "doppler.mjs", served)
-    assert found["prompt"] == encode(package, PROMPT)
-    assert len(found["ids"]) == TOKENS
-    check_greedy_ids(package, found["prompt"], found["ids"])
+    report = run_module(BROWSER / "doppler.mjs", served)
+    assert report["prompt"] == encode(package, PROMPT)
+    assert len(report["ids"]) == TOKENS
+    check_greedy_ids(package, report["prompt"], report["ids"])

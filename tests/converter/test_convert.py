@@ -129,8 +129,8 @@ def test_f16_rounds_to_the_nearest_even(tmp_path, tensors):
     tensors[name] = to_stored(values, "F32")
     convert(write_llama(tmp_path / "m", tensors), tmp_path / "out", quantize="f16")
     with open_package(tmp_path / "out") as package:
-        found = package.dequantize(name)[0, :4]
-    np.testing.assert_array_equal(found, [1, 1 + 2**-9, 1 + 2**-10, 0])
+        result = package.dequantize(name)[0, :4]
+    np.testing.assert_array_equal(result, [1, 1 + 2**-9, 1 + 2**-10, 0])
 
 
 @pytest.mark.parametrize("quantize", ["f16", "q4_k_m", "q8_0"])
@@ -261,9 +261,9 @@ def test_options_and_hints_are_recorded(tmp_path, folder):
     hints = {"q4kMatmul": "dequant_f16", "computePrecision": "f32"}
     convert(folder, tmp_path / "out", kernel_hints=hints, fuse_gate_up=True)
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
-    found = manifest["optimizations"]["kernelHints"]
-    assert {key: found[key] for key in hints} == hints
-    assert found["f16Matmul"] == "auto"
+    kernel_hints = manifest["optimizations"]["kernelHints"]
+    assert {key: kernel_hints[key] for key in hints} == hints
+    assert kernel_hints["f16Matmul"] == "auto"
     assert manifest["conversion"]["tool"] == "rdrr"
     assert manifest["conversion"]["options"]["fuseGateUp"] is True
     assert manifest["conversion"]["options"]["kernelHints"] == hints
@@ -320,11 +320,11 @@ def test_tokenizer_files_are_copied_unchanged(tmp_path, folder):
         (folder / name).write_text(text)
     (folder / "README.md").write_text("not part of a package")
     convert(folder, tmp_path / "out")
-    found = files_of(tmp_path / "out")
-    made = {"manifest.json", "conversion-report.json", "shard_00000.bin"}
-    assert set(found) == {*made, "tokenizer.json", *extra}
+    files = files_of(tmp_path / "out")
+    always = {"manifest.json", "conversion-report.json", "shard_00000.bin"}
+    assert set(files) == {*always, "tokenizer.json", *extra}
     for name in ("tokenizer.json", *extra):
-        assert found[name] == (folder / name).read_bytes()
+        assert files[name] == (folder / name).read_bytes()
 
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
@@ -359,10 +359,14 @@ def test_progress_counts_every_weight_of_every_stage(tmp_path, folder):
 
 def test_the_result_is_one_json_object(tmp_path, folder):
     result = convert(folder, tmp_path / "out")
-    found = json.loads(json.dumps(result.as_dict(), allow_nan=False))
-    assert found["parameters"] == sum(int(np.prod(entry["shape"])) for entry in found["tensors"])
-    assert found["model_id"] == "source"
-    assert sum(group["tensors"] for group in found["by_dtype"].values()) == len(found["tensors"])
+    document = json.loads(json.dumps(result.as_dict(), allow_nan=False))
+    assert document["parameters"] == sum(
+        int(np.prod(entry["shape"])) for entry in document["tensors"]
+    )
+    assert document["model_id"] == "source"
+    assert sum(group["tensors"] for group in document["by_dtype"].values()) == len(
+        document["tensors"]
+    )
     assert LLAMA_CONFIG["num_hidden_layers"] == 2
 
 

@@ -69,10 +69,10 @@ def device(request):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_device_encodes_the_same_blocks_as_the_codec(device, name, distribution, rng):
     weights = sampled(distribution, rng)
-    found, fallback = device.encode(name, [weights[:50], weights[50:]])
-    assert found.shape == (COUNT, DTYPES[name].block_bytes)
+    ids, fallback = device.encode(name, [weights[:50], weights[50:]])
+    assert ids.shape == (COUNT, DTYPES[name].block_bytes)
     assert not fallback.any()
-    different = np.flatnonzero((found != CODECS[name].quantize(weights)).any(axis=1))
+    different = np.flatnonzero((ids != CODECS[name].quantize(weights)).any(axis=1))
     assert not different.size, f"blocks {different.tolist()} differ"
 
 
@@ -81,8 +81,8 @@ def test_a_device_encodes_the_same_blocks_as_the_codec(device, name, distributio
 def test_blocks_that_differ_from_the_codec_are_flagged_as_fallback(device, name, distribution, rng):
     weights = sampled(distribution, rng)
     weights[7] = 0.02 * rng.standard_normal(BLOCK)
-    found, fallback = device.encode(name, [weights])
-    different = (found != CODECS[name].quantize(weights)).any(axis=1)
+    ids, fallback = device.encode(name, [weights])
+    different = (ids != CODECS[name].quantize(weights)).any(axis=1)
     assert not (different & ~fallback).any()
     assert not fallback[7]
 
@@ -106,11 +106,11 @@ def test_blocks_beyond_the_range_of_the_type_are_flagged_as_fallback(device, nam
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_may_be_given_in_bfloat16(device, name, rng):
     bits = f32_to_bf16(sampled("normal", rng))
-    found, fallback = device.encode(name, [bits[:30], bits[30:]])
+    ids, fallback = device.encode(name, [bits[:30], bits[30:]])
     assert not fallback.any()
-    assert np.array_equal(found, CODECS[name].quantize(bf16_to_f32(bits)))
+    assert np.array_equal(ids, CODECS[name].quantize(bf16_to_f32(bits)))
     other, _ = device.encode(name, [bits[::-1]])
-    assert not np.array_equal(found, other)  # control: the blocks depend on the weights
+    assert not np.array_equal(ids, other)  # control: the blocks depend on the weights
 
 
 def test_an_error_in_torch_becomes_a_device_error_of_one_line(rng):
@@ -128,19 +128,19 @@ def test_more_blocks_than_the_capacity_are_a_device_error_of_one_line(wgpu_devic
     with pytest.raises(DeviceError, match=f"at most {most * BLOCK * 4} bytes") as caught:
         wgpu_device.encode("Q4_K", [too_many])
     assert "\n" not in caught.value.line()
-    found, _ = wgpu_device.encode("Q4_K", [too_many[:most]])
-    assert np.array_equal(found, CODECS["Q4_K"].quantize(too_many[:most]))
+    ids, _ = wgpu_device.encode("Q4_K", [too_many[:most]])
+    assert np.array_equal(ids, CODECS["Q4_K"].quantize(too_many[:most]))
 
 
 def test_portions_contain_every_block_once_and_fit_the_capacity(rng):
     sizes = rng.integers(0, 30, 40)
     parts = np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1])
-    found = list(portions(parts, 17))
-    filled = [sum(map(len, one)) for one in found]
+    groups = list(portions(parts, 17))
+    filled = [sum(map(len, group)) for group in groups]
     assert max(filled) == 17
     assert set(filled[:-1]) <= {17}
     assert np.array_equal(
-        np.concatenate([part for one in found for part in one]), np.arange(sum(sizes))
+        np.concatenate([part for group in groups for part in group]), np.arange(sum(sizes))
     )
 
 
@@ -148,7 +148,7 @@ def test_a_software_adapter_is_used_only_if_it_is_named(monkeypatch):
     import wgpu
 
     every = wgpu.gpu.enumerate_adapters_sync()
-    software = next(one for one in list_adapters() if one.software)
+    software = next(adapter for adapter in list_adapters() if adapter.software)
     only = [one for one in every if one.info["adapter_type"] == "CPU"]
     monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", lambda: only)
     with open_device("wgpu") as opened:

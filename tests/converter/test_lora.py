@@ -58,8 +58,8 @@ def test_an_adapter_with_pytorch_weights_is_read(base, tmp_path, rng):
     (folder / "adapter_model.safetensors").unlink()
     state = {name: torch.from_numpy(value) for name, value in tensors.items()}
     torch.save(state, folder / "adapter_model.bin")
-    found = merge_adapter(base, folder).tensors[f"{MODULE}.weight"].read()
-    np.testing.assert_array_equal(found, expected)
+    result = merge_adapter(base, folder).tensors[f"{MODULE}.weight"].read()
+    np.testing.assert_array_equal(result, expected)
 
 
 def test_a_replaced_tensor_is_taken_from_the_adapter(base, tmp_path, rng):

@@ -21,10 +21,10 @@ def types_of(source, types, **options):
 
 
 def test_a_pattern_sets_the_type_of_matching_tensors_and_of_no_others(source):
-    plain, found = types_of(source, {}), types_of(source, {r"layers\.0\..*o_proj": "q8_0"})
-    changed = {name for name in plain if plain[name] != found[name]}
+    plain, overridden = types_of(source, {}), types_of(source, {r"layers\.0\..*o_proj": "q8_0"})
+    changed = {name for name in plain if plain[name] != overridden[name]}
     assert changed == {"model.layers.0.self_attn.o_proj.weight"}
-    assert found[changed.pop()] == "Q8_0"
+    assert overridden[changed.pop()] == "Q8_0"
 
 
 def test_the_last_pattern_that_matches_wins(source):
@@ -36,9 +36,9 @@ def test_the_last_pattern_that_matches_wins(source):
 
 
 def test_block_types_apply_to_matrices_and_norms_accept_scalar_types_only(source):
-    found = types_of(source, {"": "Q8_0"})
-    assert {dtype for name, dtype in found.items() if "norm" in name} == {"F32"}
-    assert {dtype for name, dtype in found.items() if "norm" not in name} == {"Q8_0"}
+    types = types_of(source, {"": "Q8_0"})
+    assert {dtype for name, dtype in types.items() if "norm" in name} == {"F32"}
+    assert {dtype for name, dtype in types.items() if "norm" not in name} == {"Q8_0"}
     assert set(types_of(source, {"norm": "F16"}).values()) == {"F16", "Q4_K", "Q6_K"}
 
 

@@ -130,9 +130,9 @@ def test_flat_fusion_with_a_block_across_both_matrices_is_refused(tmp_path, rng)
 def test_a_tensor_that_float16_cannot_hold_is_kept_in_f32(folder, quantize, largest, dtype):
     name = "model.layers.0.mlp.up_proj.weight"
     plan = plan_of(folder, {name: largest}, quantize=quantize)
-    found = {tensor.name: tensor for tensor in plan.tensors}[name]
-    assert found.dtype.name == dtype
-    assert found.overflowed == (dtype == "F32" and quantize != "f32")
+    planned = {tensor.name: tensor for tensor in plan.tensors}[name]
+    assert planned.dtype.name == dtype
+    assert planned.overflowed == (dtype == "F32" and quantize != "f32")
     others = {tensor.dtype.name for tensor in plan.tensors if tensor.role == "matmul"} - {dtype}
     assert quantize == "f32" or others | {dtype} != {"F32"}
 

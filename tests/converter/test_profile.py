@@ -52,8 +52,8 @@ def test_weights_have_types_that_the_public_runtime_has_kernels_for(tmp_path, so
         assert tensor["dtype"] == expected, name
         assert tensor.get("layout", "row") == "row"
     plain = manifest_of(source, tmp_path / "plain", quantize=quantize)
-    found = {tensor["dtype"] for tensor in plain["tensors"].values()}
-    assert found - {"F32"} != {"Q4_K_M", "F16"}  # control: the default profile differs
+    types = {tensor["dtype"] for tensor in plain["tensors"].values()}
+    assert types - {"F32"} != {"Q4_K_M", "F16"}  # control: the default profile differs
     assert {t["dtype"] for n, t in plain["tensors"].items() if "norm" in n} == {"F32"}
 
 

@@ -95,10 +95,10 @@ def test_attention_gets_more_bits_in_models_with_eight_experts(experts, key, out
     ("layers", "grouped", "expected"), [(80, True, "Q5_K"), (80, False, "Q4_K"), (32, True, "Q4_K")]
 )
 def test_shared_value_heads_of_eighty_layers_get_q5_k(layers, grouped, expected):
-    found = choose_dtype(
+    chosen = choose_dtype(
         Q4_K_M, "matmul", "x.self_attn.v_proj.weight", 11, layers, tied=False, grouped=grouped
     )
-    assert found[0].name == expected
+    assert chosen[0].name == expected
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("q8_0", "Q8_0"), ("f16", "F16"), ("f32", "F32")])

@@ -15,32 +15,32 @@ SIZES = (4, 256, 1000, 260)
 def test_slices_of_a_pool_share_one_buffer_and_keep_their_bytes(device, rng):
     data = [rng.integers(0, 256, size, dtype=np.uint8) for size in SIZES]
     dry_run = DryRunArena(device).pool("pool", 0)
-    for one in data:
-        dry_run.upload("slice", one)
+    for entry in data:
+        dry_run.upload("slice", entry)
     with arena(device) as buffers:
         pool = buffers.pool("pool", dry_run.size)
-        made = [pool.upload("slice", one) for one in data]
-        assert len({id(one.buffer) for one in made}) == 1
-        assert all(one.offset % OFFSET_ALIGNMENT == 0 for one in made)
+        slices = [pool.upload("slice", content) for content in data]
+        assert len({id(part.buffer) for part in slices}) == 1
+        assert all(part.offset % OFFSET_ALIGNMENT == 0 for part in slices)
         assert buffers.size == pool.size == dry_run.size
-        for one, held in zip(data, made, strict=True):
-            np.testing.assert_array_equal(device.read(held), one)
+        for entry, held in zip(data, slices, strict=True):
+            np.testing.assert_array_equal(device.read(held), entry)
 
 
 def test_a_pool_that_was_planned_too_small_creates_another_buffer(device):
     with arena(device) as buffers:
         pool = buffers.pool("pool", 512)
-        made = [pool.empty("slice", 512) for _ in range(2)]
-        assert len({id(one.buffer) for one in made}) == 2
+        slices = [pool.empty("slice", 512) for _ in range(2)]
+        assert len({id(part.buffer) for part in slices}) == 2
 
 
 def test_no_buffer_of_a_pool_is_larger_than_the_device_can_bind(device):
     with arena(device) as buffers:
         pool = buffers.pool("pool", 4 * device.max_binding)
         pool._device = _SmallBinding(device, 4096)
-        made = [pool.empty("slice", 1500) for _ in range(4)]
-        assert {one.buffer.size for one in made} == {4096}
-        assert len({id(one.buffer) for one in made}) == 2
+        slices = [pool.empty("slice", 1500) for _ in range(4)]
+        assert {part.buffer.size for part in slices} == {4096}
+        assert len({id(part.buffer) for part in slices}) == 2
 
 
 class _SmallBinding:

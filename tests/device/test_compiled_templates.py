@@ -14,8 +14,8 @@ from rdrr_device.compiled_templates import CompiledTemplates, compiled_templates
 def rendered(folder: Path, text: str = "{{ x + 1 }}") -> str:
     """Render a template in an environment of its own, as a later process does."""
     loader = jinja2.DictLoader({"t.wgsl": text})
-    made = jinja2.Environment(loader=loader, bytecode_cache=CompiledTemplates(folder))
-    return made.get_template("t.wgsl").render(x=4)
+    environment = jinja2.Environment(loader=loader, bytecode_cache=CompiledTemplates(folder))
+    return environment.get_template("t.wgsl").render(x=4)
 
 
 def test_a_later_process_does_not_compile_a_template_again(tmp_path, monkeypatch) -> None:
@@ -53,8 +53,8 @@ def test_a_folder_that_cannot_be_made_or_written_is_no_error(tmp_path) -> None:
 def test_other_options_have_another_folder(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(module, "cache_folder", lambda: tmp_path)
     environments = [jinja2.Environment(trim_blocks=trims) for trims in (True, False, True)]
-    made = [compiled_templates("p", one) for one in environments]
-    folders = [None if one is None else one.directory for one in made]
+    caches = [compiled_templates("p", environment) for environment in environments]
+    folders = [None if cache is None else cache.directory for cache in caches]
     assert folders[0] == folders[2] != folders[1]
 
 

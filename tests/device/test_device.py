@@ -22,23 +22,23 @@ def fake(name: str, kind: str, backend: str = "Vulkan") -> AdapterInfo:
 
 
 def test_a_discrete_gpu_is_preferred_and_software_comes_last() -> None:
-    found = [
+    adapter_list = [
         fake("soft", "CPU"),
         fake("card", "DiscreteGPU", "OpenGL"),
         fake("chip", "IntegratedGPU"),
         fake("card", "DiscreteGPU"),
     ]
-    ordered = sorted(found, key=adapters._preference)
-    assert [one.name for one in ordered] == ["card", "chip", "soft", "card"]
+    ordered = sorted(adapter_list, key=adapters._preference)
+    assert [adapter.name for adapter in ordered] == ["card", "chip", "soft", "card"]
     assert choose_adapter(ordered).backend == "Vulkan"
 
 
 def test_an_adapter_is_chosen_by_part_of_its_name_in_any_case() -> None:
-    found = [fake("NVIDIA H200", "DiscreteGPU"), fake("llvmpipe", "CPU")]
-    assert choose_adapter(found, "LLVM").software
-    assert not choose_adapter(found, "h200").software
+    pair = [fake("NVIDIA H200", "DiscreteGPU"), fake("llvmpipe", "CPU")]
+    assert choose_adapter(pair, "LLVM").software
+    assert not choose_adapter(pair, "h200").software
     with pytest.raises(DeviceError, match="NVIDIA H200 or llvmpipe"):
-        choose_adapter(found, "radeon")
+        choose_adapter(pair, "radeon")
 
 
 def test_no_adapter_says_what_to_install() -> None:
@@ -87,8 +87,8 @@ def test_work_is_counted_exactly(bench, rng) -> None:
     x = bench.upload(np.ones(width, np.float32))
     ctx = bench.context(1)
     before = device.counters.copy()
-    made = scale(ctx, x, width=width, factor=2.0, label="t")
-    bound = [device.bind(as_dispatch(one)) for one in made]
+    phases = scale(ctx, x, width=width, factor=2.0, label="t")
+    bound = [device.bind(as_dispatch(phase)) for phase in phases]
     device.submit(bound, 1, times=3)
     assert device.read(x, 0, 4).view(np.float32)[0] == 8.0
     device.submit(bound, 1)
@@ -110,11 +110,11 @@ def test_work_is_counted_exactly(bench, rng) -> None:
 def test_equal_kernels_share_a_pipeline(bench) -> None:
     device = bench.device
     x = bench.upload(np.ones(64, np.float32))
-    one, two = (
+    first, two = (
         as_dispatch(scale(bench.context(1), x, width=64, factor=3.5, label="t")[0])
         for _ in range(2)
     )
-    device.bind(one)
+    device.bind(first)
     before = device.counters.copy()
     device.bind(two)
     assert device.counters.since(before).pipeline_creates == 0
@@ -122,9 +122,9 @@ def test_equal_kernels_share_a_pipeline(bench) -> None:
 
 def test_reading_and_writing_one_buffer_in_a_dispatch_is_an_error(bench) -> None:
     x = bench.poisoned(64)
-    made = copy(x, x, label="t")
+    phases = copy(x, x, label="t")
     with pytest.raises(DeviceError, match="conflicting usages"):
-        bench.run(made, 1)
+        bench.run(phases, 1)
 
 
 def test_a_shader_that_does_not_compile_is_an_error(bench) -> None:

@@ -36,8 +36,8 @@ def own_device():
     opened.close()
 
 
-def run(device, buffer, one: Kernel) -> None:
-    device.submit([device.bind(Dispatch(one, (buffer,), Work(), "scale"))], 1)
+def run(device, buffer, kernel: Kernel) -> None:
+    device.submit([device.bind(Dispatch(kernel, (buffer,), Work(), "scale"))], 1)
 
 
 @pytest.mark.parametrize("trusted", [False, True])
@@ -48,20 +48,20 @@ def test_a_pipeline_built_ahead_is_not_built_again_and_computes_the_same(
     built = []
     build = pipelines.Pipelines._build
 
-    def counting(self, one):
-        built.append((one, threading.current_thread().name))
-        return build(self, one)
+    def counting(self, kernel):
+        built.append((kernel, threading.current_thread().name))
+        return build(self, kernel)
 
     monkeypatch.setattr(pipelines.Pipelines, "_build", counting)
     factors = (2.5, 3.5, 2.5)
-    kernels = [kernel(one, trusted=trusted) for one in factors]
+    kernels = [kernel(factor, trusted=trusted) for factor in factors]
     before = device.counters.copy()
     device.build_ahead(kernels)
     x = bench.upload(np.ones(64, np.float32))
-    for one in kernels:
-        run(device, x, one)
+    for each in kernels:
+        run(device, x, each)
     np.testing.assert_array_equal(device.read(x).view(np.float32), np.full(64, 2.5 * 3.5 * 2.5))
-    assert sorted(one.overrides for one, _ in built) == [(("FACTOR", 2.5),), (("FACTOR", 3.5),)]
+    assert sorted(each.overrides for each, _ in built) == [(("FACTOR", 2.5),), (("FACTOR", 3.5),)]
     assert device.counters.since(before).pipeline_creates == 2
     device.build_ahead(kernels)
     assert len(built) == 2
@@ -82,10 +82,10 @@ def test_a_pipeline_that_no_thread_has_begun_is_built_by_the_caller(bench, monke
     device, free = bench.device, threading.Event()
     build = pipelines.Pipelines._build
 
-    def waiting(self, one):
-        if dict(one.overrides)["FACTOR"] == 7.0:
+    def waiting(self, kernel):
+        if dict(kernel.overrides)["FACTOR"] == 7.0:
             assert free.wait(HANGS)
-        return build(self, one)
+        return build(self, kernel)
 
     monkeypatch.setattr(pipelines.Pipelines, "_build", waiting)
     monkeypatch.setattr(pipelines, "MAX_BUILDERS", 1)
@@ -101,14 +101,14 @@ def test_closing_a_device_waits_for_the_pipelines_that_are_being_built(own_devic
     ended = []
     build = pipelines.Pipelines._build
 
-    def slow(self, one):
-        made = build(self, one)
-        ended.append(one)
-        return made
+    def slow(self, kernel):
+        pipeline = build(self, kernel)
+        ended.append(kernel)
+        return pipeline
 
     monkeypatch.setattr(pipelines.Pipelines, "_build", slow)
     monkeypatch.setattr(pipelines, "MAX_BUILDERS", 1)
-    own_device.build_ahead([kernel(float(one)) for one in range(10, 60)])
+    own_device.build_ahead([kernel(float(id_)) for id_ in range(10, 60)])
     own_device._pipelines.clear()
     done = len(ended)
     assert done < 50

@@ -52,16 +52,18 @@ def kernel(**values: float) -> Kernel:
 
 def expected(size: int, count: int, shift: int, factor: float, *, negates: bool):
     held = np.arange(count) % size
-    found = (-factor if negates else factor) * held + shift + 1
-    return np.concatenate([found, np.full(64 - count, 7.0)]).astype(np.float32)
+    scaled = (-factor if negates else factor) * held + shift + 1
+    return np.concatenate([scaled, np.full(64 - count, 7.0)]).astype(np.float32)
 
 
 def test_only_constants_that_the_module_needs_before_it_runs_stay():
-    made = shared(kernel())
-    assert made.kernel.overrides == (("SIZE", 16.0),)  # of an array, a workgroup, and of DOUBLE
-    assert made.kernel.bindings == (*BINDINGS, Binding(NAME, Access.UNIFORM))
-    assert "override UNUSED" in made.kernel.source  # no value was given
-    assert made.constants == struct.pack("<IifI", 40, -3, 0.5, 1)
+    shared_kernel = shared(kernel())
+    assert shared_kernel.kernel.overrides == (
+        ("SIZE", 16.0),
+    )  # of an array, a workgroup, and of DOUBLE
+    assert shared_kernel.kernel.bindings == (*BINDINGS, Binding(NAME, Access.UNIFORM))
+    assert "override UNUSED" in shared_kernel.kernel.source  # no value was given
+    assert shared_kernel.constants == struct.pack("<IifI", 40, -3, 0.5, 1)
 
 
 def test_kernels_share_a_shader_if_they_differ_only_in_the_others():
@@ -88,19 +90,19 @@ def test_a_shared_shader_computes_with_the_constants_of_each_kernel(shares, gene
     before = opened.counters.copy()
     try:
         for size, values, shift, factor, negates in cases:
-            one = kernel(
+            first = kernel(
                 SIZE=size, COUNT=values, SHIFT=shift, FACTOR=factor, NEGATES=float(negates)
             )
-            one = replace(one, general=general)
+            first = replace(first, general=general)
             memory = BufferSlice(opened.create_buffer("values", 256), 0, 256)
             opened.write(memory, np.full(64, 7.0, np.float32))
-            opened.submit([opened.bind(Dispatch(one, (memory,), Work(), "t"))], 1)
-            found = opened.read(memory).view(np.float32)
+            opened.submit([opened.bind(Dispatch(first, (memory,), Work(), "t"))], 1)
+            result = opened.read(memory).view(np.float32)
             np.testing.assert_array_equal(
-                found, expected(size, values, shift, factor, negates=negates)
+                result, expected(size, values, shift, factor, negates=negates)
             )
-        made = opened.counters.since(before).pipeline_creates
-        assert made == count
+        created = opened.counters.since(before).pipeline_creates
+        assert created == count
     finally:
         opened.close()
 
@@ -110,16 +112,16 @@ def test_a_shared_shader_computes_with_the_constants_of_each_kernel(shares, gene
 def test_a_model_computes_the_same_with_constants_of_either_kind(tmp_path, rng):
     """Software adapters run most of these tests, and GPUs compile what only this one runs."""
     package = write_random_package(tmp_path, llama_manifest(), rng)
-    ids, found = rng.integers(0, 50, 40).tolist(), []
+    ids, outputs = rng.integers(0, 50, 40).tolist(), []
     for shares in (False, True):
         device = open_device()
         device._pipelines._shares = shares
         backend = GpuBackend(package, context=64, device=device)
         try:
             prompt = backend.logits(ids, 0)
-            found.append(np.concatenate([prompt, backend.logits([7], len(ids))]))
+            outputs.append(np.concatenate([prompt, backend.logits([7], len(ids))]))
         finally:
             backend.close()
             device.close()
-    assert relative_error(found[1], found[0]) < 1e-5
-    assert relative_error(found[1][1], found[0][0]) > 1e-2  # the control: other logits are far
+    assert relative_error(outputs[1], outputs[0]) < 1e-5
+    assert relative_error(outputs[1][1], outputs[0][0]) > 1e-2  # the control: other logits are far

@@ -34,10 +34,12 @@ from support.seeds import generator_of
 def backend(request, device, tmp_path_factory) -> Iterator[GpuBackend]:
     folder = tmp_path_factory.mktemp("submission")
     package = write_random_package(folder, llama_manifest(), generator_of(request))
-    made = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    made.greedy(made.greedy([1, 2], 0, 1), 2, 1)  # builds all passes, so that tests count no builds
-    yield made
-    made.close()
+    gpu_backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    gpu_backend.greedy(
+        gpu_backend.greedy([1, 2], 0, 1), 2, 1
+    )  # builds all passes, so that tests count no builds
+    yield gpu_backend
+    gpu_backend.close()
 
 
 @pytest.mark.parametrize("interval", [1, 4])
@@ -100,9 +102,9 @@ def test_fewer_rows_are_submitted_in_parts_while_the_gpu_waits_for_them(backend,
 )
 def test_a_long_program_is_submitted_in_parts_up_to_a_length(count, growing, even):
     for parts, lengths in ((Parts(8, 96, 16), growing), (Parts(48, 48), even)):
-        found = list(parts.of(range(count)))
-        assert [len(one) for one in found] == lengths
-        assert [at for one in found for at in one] == list(range(count))
+        part_list = list(parts.of(range(count)))
+        assert [len(part) for part in part_list] == lengths
+        assert [at for part in part_list for at in part] == list(range(count))
 
 
 @pytest.mark.parametrize("software", [False, True])
@@ -195,8 +197,8 @@ def test_ids_are_the_same_with_an_end_at_every_position_of_an_interval(backend, 
     ids, stops = varied_prompt(backend, rng), frozenset({Ending.EOS})
     plain = greedy_on_the_host(backend, ids, 10)
     for x, end in [(each, at) for each in (1, 2, 4, 8) for at in range(1, each + 1)]:
-        found, counts = generated(Ending(backend, len(ids) + end), Autoregressive(x), ids, 9, stops)
-        assert found == [*plain[:end], Ending.EOS]
+        new, counts = generated(Ending(backend, len(ids) + end), Autoregressive(x), ids, 9, stops)
+        assert new == [*plain[:end], Ending.EOS]
         assert counts.wasted == -end % x
         assert counts.forwards == end + counts.wasted
 

@@ -13,9 +13,9 @@ SIZE = 4096
 
 @pytest.fixture
 def uploads(device):
-    made = UploadBuffer(device, "sent", SIZE)
-    yield made
-    made.close()
+    uploads = UploadBuffer(device, "sent", SIZE)
+    yield uploads
+    uploads.close()
 
 
 def words(rng, count):
@@ -29,19 +29,19 @@ def test_parts_are_written_one_after_the_other_and_nothing_else_changes(bench, u
     parts = [words(rng, 100), strided, rng.integers(0, 255, (4, 8), dtype=np.uint8)]
     uploads.write(buffer.range(256, 2048), parts)
     sent = b"".join(part.tobytes() for part in parts)
-    found = bench.device.read(buffer).tobytes()
-    assert found == before.tobytes()[:256] + sent + before.tobytes()[256 + len(sent) :]
+    content = bench.device.read(buffer).tobytes()
+    assert content == before.tobytes()[:256] + sent + before.tobytes()[256 + len(sent) :]
 
 
 def test_uploads_run_in_queue_order_with_submissions(bench, uploads, rng):
     """The staging buffer is filled again only after the device has copied from it."""
     buffer, sent = bench.poisoned(SIZE // 4), [words(rng, SIZE // 4) for _ in range(4)]
     fetched = []
-    for one in sent:
-        uploads.write(buffer, [one])
+    for payload in sent:
+        uploads.write(buffer, [payload])
         fetched.append(bench.device.fetch(buffer))
-    for one, fetch in zip(sent, fetched, strict=True):
-        assert np.array_equal(fetch.collect()[0].view(np.uint32), one)
+    for payload, fetch in zip(sent, fetched, strict=True):
+        assert np.array_equal(fetch.collect()[0].view(np.uint32), payload)
 
 
 def test_an_upload_is_counted(device, bench, rng):

@@ -21,7 +21,7 @@ from rdrr.cli.app import COMMANDS, build_app
 from support.commands import EXAMPLE, environment, rdrr
 from support.snippets import PAGES, ROOT, Snippet, snippets
 
-RUN_PAGES = [page for page in PAGES if any(one.is_run for one in snippets(page))]
+RUN_PAGES = [page for page in PAGES if any(snippet.is_run for snippet in snippets(page))]
 FIRST = ("README.md", "tutorial.md", "errors.md")
 """Pages that a reader begins with, which `make test` runs."""
 
@@ -88,8 +88,8 @@ def changes_files(part, folder: Path) -> bool:
 
 def files_in(folder: Path):
     """Return the size and the time of the last change of each file."""
-    found = {one: one.lstat() for one in folder.rglob("*")}
-    return {path: (one.st_size, one.st_mtime_ns) for path, one in found.items()}
+    states = {one: one.lstat() for one in folder.rglob("*")}
+    return {path: (state.st_size, state.st_mtime_ns) for path, state in states.items()}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMED.get)
@@ -177,7 +177,7 @@ def check(done: subprocess.CompletedProcess, what: str):
 def faults_of(words: list[str]):
     """Yield what a command line names that does not exist."""
     program, *rest = words
-    flags = {one.split("=")[0] for one in rest if re.match(r"--?[a-z]", one)}
+    flags = {argument.split("=")[0] for argument in rest if re.match(r"--?[a-z]", argument)}
     if program in ("rdrr", "convert-cli"):
         name = rest[0] if program == "rdrr" else "convert"
         if name.startswith("-"):
@@ -185,14 +185,18 @@ def faults_of(words: list[str]):
         if name not in command_flags():
             yield f"there is no command {name}"
             return
-        yield from (f"{name} has no flag {one}" for one in flags - command_flags()[name])
+        yield from (f"{name} has no flag {flag}" for flag in flags - command_flags()[name])
     elif program == "make":
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         targets += re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
-        wanted = [one for one in rest if "=" not in one]
-        yield from (f"there is no make target {one}" for one in wanted if one not in targets)
+        wanted = [argument for argument in rest if "=" not in argument]
+        yield from (
+            f"there is no make target {target}" for target in wanted if target not in targets
+        )
     else:
-        files = [one for one in rest if re.match(r"(tests|benchmarks|docs|\.ci)/", one)]
+        files = [
+            argument for argument in rest if re.match(r"(tests|benchmarks|docs|\.ci)/", argument)
+        ]
         for file in files:
             path = ROOT / file.split("::")[0]
             if not path.exists():
@@ -200,7 +204,7 @@ def faults_of(words: list[str]):
             elif program == "python" and path.is_file():
                 source = source_of(path)
                 yield from (
-                    f"{file} has no flag {one}" for one in flags if f'"{one}"' not in source
+                    f"{file} has no flag {flag}" for flag in flags if f'"{flag}"' not in source
                 )
 
 
@@ -208,7 +212,7 @@ def source_of(script: Path) -> str:
     """Return the text of a script and of the modules beside it that it imports."""
     text = script.read_text()
     modules = re.findall(r"^from (\w+) import", text, re.MULTILINE)
-    beside = (script.with_name(f"{one}.py") for one in modules)
+    beside = (script.with_name(f"{module}.py") for module in modules)
     return "\n".join([text, *(one.read_text() for one in beside if one.is_file())])
 
 
@@ -216,7 +220,7 @@ def source_of(script: Path) -> str:
 def command_flags() -> dict[str, set[str]]:
     group = typer.main.get_command(build_app(COMMANDS))
     return {
-        name: {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
+        name: {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
         | {"--help", "-h"}
         for name, command in group.commands.items()
     }

@@ -52,7 +52,7 @@ def test_doppler_generates_our_ids_from_the_mix_with_q6_k(tmp_path):
     package = tmp_path / "package"
     types = {"embed": "q6_k", r"layers\.[25]\..*(v_proj|down_proj)": "q6_k"}
     rdrr.convert(EXAMPLE, package, profile="doppler", tensor_types=types)
-    stored = {one.dtype for one in rdrr.open_package(package).manifest.tensors.values()}
+    stored = {tensor.dtype for tensor in rdrr.open_package(package).manifest.tensors.values()}
     assert "Q6_K" in stored
     check_same_ids(package)
 

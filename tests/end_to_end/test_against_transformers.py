@@ -273,7 +273,7 @@ def test_greedy_text_of_the_bundled_model_is_that_of_transformers(bundled, devic
     ids = codec.encode(str(rng.choice(PROMPTS)))
     for backend in (CpuBackend(package, context=CONTEXT), _gpu(package, device, "f32")):
         engine = Engine(backend, (), package.manifest.architecture.vocab_size)
-        out = [one for run in engine.generate(ids, max_tokens=16) for one in run]
+        out = [id_ for run in engine.generate(ids, max_tokens=16) for id_ in run]
         assert len(out) == 16
         assert _is_greedy(model, ids, out)
         assert not _is_greedy(model, ids, [*out[:-1], out[-1] ^ 1])

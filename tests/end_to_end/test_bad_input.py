@@ -27,7 +27,7 @@ NORM = "model.layers.0.input_layernorm.weight"
 
 
 def _entries(folder: Path) -> set[str]:
-    return {one.name for one in folder.iterdir()}
+    return {path.name for path in folder.iterdir()}
 
 
 def _refused(source: object, parent: Path) -> str:

@@ -16,34 +16,34 @@ SHORT = ("--prompt-tokens", 4, "--tokens", 5, "--repeat", 1)
 
 @pytest.fixture(scope="module")
 def folder(request, tmp_path_factory) -> Path:
-    made = tmp_path_factory.mktemp("bench")
-    write_random_package(made, llama_manifest(), generator_of(request))
-    return made
+    folder = tmp_path_factory.mktemp("bench")
+    write_random_package(folder, llama_manifest(), generator_of(request))
+    return folder
 
 
 def test_the_figures_of_a_package_have_stable_keys_and_exact_work(folder):
     done = rdrr("bench", folder, *SHORT, "--interval", 4, "--json")
-    found = done.json()
-    assert list(found) == [one.name for one in fields(Speed)]
-    assert found["schema"] == 1
-    assert set(found["ms_per_token"]) == {"p50", "p95", "p99"}
-    work = found["work_per_token"]
+    answer = done.json()
+    assert list(answer) == [field_.name for field_ in fields(Speed)]
+    assert answer["schema"] == 1
+    assert set(answer["ms_per_token"]) == {"p50", "p95", "p99"}
+    work = answer["work_per_token"]
     # One pass is submitted so that the GPU starts, then two, then the last one; one more submission
     # reads the ids of all four.
     assert (work["submits"], work["maps"], work["bytes_read"]) == (1.0, 0.25, 4.0)
     assert work["bytes_written"] == work["buffer_creates"] == work["bind_group_creates"] == 0
-    assert found["peak_gpu_bytes"] > found["weights_bytes"] + found["kv_bytes"]
-    assert found["gpu_decode_ms_per_token"] > 0
-    host = found["host_ms_per_token"]
+    assert answer["peak_gpu_bytes"] > answer["weights_bytes"] + answer["kv_bytes"]
+    assert answer["gpu_decode_ms_per_token"] > 0
+    host = answer["host_ms_per_token"]
     assert host["upload"] == 0 < host["encode"] < host["encode"] + host["download"]
-    assert found["decode_tokens_per_second"]["median"] > 0
+    assert answer["decode_tokens_per_second"]["median"] > 0
 
 
 @pytest.mark.thorough
 def test_a_hint_that_is_not_honoured_is_reported(folder):
     words = ("bench", folder, *SHORT, "--kernel-hint")
-    found = rdrr(*words, "f16Matmul=gemv", "--json").json()
-    assert found["warnings"] == []
+    answer = rdrr(*words, "f16Matmul=gemv", "--json").json()
+    assert answer["warnings"] == []
     other = rdrr(
         *words,
         "attentionDecode=streaming",
@@ -83,7 +83,9 @@ def test_a_moved_option_is_refused_and_its_script_is_named(folder, words, named)
 def test_the_help_lists_no_option_that_has_moved():
     text = rdrr("bench", "--help").out
     assert "--interval" in text
-    assert not [one for one in ("--mode", "--ablation", "--gguf", "--shape") if one in text]
+    assert not [
+        option for option in ("--mode", "--ablation", "--gguf", "--shape") if option in text
+    ]
 
 
 def test_wrong_usage_is_one_line_and_exit_code_2(folder):

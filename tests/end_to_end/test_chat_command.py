@@ -72,7 +72,7 @@ def test_a_piped_chat_answers_each_line_and_can_be_saved_and_loaded(made_package
     assert done.code == 0, done.err
     assert "warning: hint attentionDecode=tiled_small is not honoured" in done.err
     messages = json.loads(saved.read_text("utf-8"))
-    assert [one["role"] for one in messages] == ["system", "user", "assistant"]
+    assert [message["role"] for message in messages] == ["system", "user", "assistant"]
     first = messages[2]["content"] + "\n"
     assert done.out == 2 * first
     assert len(first) > 5
@@ -88,9 +88,9 @@ def test_a_package_without_a_template_needs_one_from_a_file(package, tmp_path):
     refused = rdrr("chat", package, *SHORT, stdin="Who?\n")
     assert refused.code == 1
     assert "--template" in error_line(refused)
-    own = tmp_path / "own.jinja"
-    own.write_text("{% for m in messages %}{{ m.content }}: {% endfor %}", "utf-8")
-    assert rdrr("chat", package, *SHORT, "--template", own, stdin="Who?\n").out.strip()
+    template_path = tmp_path / "own.jinja"
+    template_path.write_text("{% for m in messages %}{{ m.content }}: {% endfor %}", "utf-8")
+    assert rdrr("chat", package, *SHORT, "--template", template_path, stdin="Who?\n").out.strip()
 
 
 def test_tokenizer_settings_that_are_not_json_are_named_in_the_error(package):
@@ -166,7 +166,7 @@ def test_in_a_terminal_the_end_of_input_ends_the_chat_and_a_wrong_command_does_n
     made_package,
 ):
     words = [sys.executable, "-c", "from rdrr.cli import main; main()", "chat", str(made_package)]
-    words += [str(one) for one in SHORT]
+    words += [str(option) for option in SHORT]
     process, terminal = pty.fork()
     if process == 0:
         os.execvpe(words[0], words, environment())
@@ -187,10 +187,10 @@ def test_ctrl_c_at_the_prompt_does_not_end_the_chat(monkeypatch, capsys):
 
     def read(prompt):
         assert prompt == "> "
-        one = next(typed)
-        if isinstance(one, BaseException):
-            raise one
-        return one
+        line = next(typed)
+        if isinstance(line, BaseException):
+            raise line
+        return line
 
     monkeypatch.setattr("builtins.input", read)
     assert list(_lines(interactive=True)) == ["Who?", "And?"]

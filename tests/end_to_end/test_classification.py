@@ -44,7 +44,7 @@ def converted(tmp_path, **options):
 @pytest.mark.cover
 @pytest.mark.parametrize("backend", ["cpu", "wgpu"])
 @pytest.mark.parametrize(
-    "tiny", [QWEN3, TinyModel("llama"), GEMMA3, GPT2], ids=lambda one: one.name
+    "tiny", [QWEN3, TinyModel("llama"), GEMMA3, GPT2], ids=lambda model: model.name
 )
 def test_probabilities_are_those_of_transformers(backend, tiny, rng, tmp_path):
     names = {0: "bad", 1: "fair", 2: "good"}
@@ -52,14 +52,14 @@ def test_probabilities_are_those_of_transformers(backend, tiny, rng, tmp_path):
     package = converted(tmp_path)
     assert validate(package).ok
     with rdrr.load(package, backend=backend, kernel_hints=HINTS[backend]) as loaded:
-        found = loaded.classify(TEXTS)
-        for text, row in zip(TEXTS, found, strict=True):
+        rows = loaded.classify(TEXTS)
+        for text, row in zip(TEXTS, rows, strict=True):
             logits = torch.from_numpy(logits_of(model, loaded.encode(text)))
             wanted = torch.softmax(logits, 0).numpy()
             assert list(row) == list(names.values())
             assert np.abs(np.array(list(row.values())) - wanted).max() <= BOUNDS[backend]
         # Some class differs from text to text; any one may be improbable in all of them.
-        assert np.ptp([list(row.values()) for row in found], axis=0).max() > 1e-2
+        assert np.ptp([list(row.values()) for row in rows], axis=0).max() > 1e-2
 
 
 @pytest.mark.parametrize(
@@ -102,14 +102,14 @@ def test_a_head_with_one_label_ranks_the_pairs_of_the_tokenizer(backend, rng, tm
         for text, score, answer in zip(TEXTS, scores, by_question, strict=True):
             pair = tokenizer.encode("which?", text).ids
             question = loaded.encode_as_is(f"[which?|{text}|find]")
-            for ids, found in ((pair, score), (question, answer)):
+            for ids, number in ((pair, score), (question, answer)):
                 wanted = 1 / (1 + np.exp(-logits_of(model, ids)[0]))
-                assert abs(found - wanted) <= BOUNDS[backend]
+                assert abs(number - wanted) <= BOUNDS[backend]
         assert max(scores) - min(scores) > 1e-2
 
 
 @pytest.mark.parametrize("labels", [1, 3])
-@pytest.mark.parametrize("tiny", [QWEN3, GEMMA3, GPT2], ids=lambda one: one.name)
+@pytest.mark.parametrize("tiny", [QWEN3, GEMMA3, GPT2], ids=lambda model: model.name)
 def test_transformers_reads_an_exported_classifier(labels, tiny, rng, tmp_path):
     from transformers import AutoModelForSequenceClassification
 
@@ -122,7 +122,8 @@ def test_transformers_reads_an_exported_classifier(labels, tiny, rng, tmp_path):
     assert not any(info.values()), info
     assert np.allclose(logits_of(read.eval(), [5, 6, 7]), logits_of(model, [5, 6, 7]), atol=1e-5)
     blocks = [
-        rdrr.open_package(tmp_path / one).manifest.inference.output for one in ("package", "again")
+        rdrr.open_package(tmp_path / name).manifest.inference.output
+        for name in ("package", "again")
     ]
     assert blocks[0].classifier == blocks[1].classifier
     if labels == 1 or tiny is not QWEN3:  # test_gguf_of_rerankers.py has the form of llama.cpp
@@ -133,12 +134,14 @@ def test_transformers_reads_an_exported_classifier(labels, tiny, rng, tmp_path):
 def test_the_commands_print_probabilities_and_scores(rng, tmp_path):
     make_classifier(QWEN3, rng, tmp_path / "source", 1, id2label={0: "relevant"})
     package = converted(tmp_path)
-    found = json.loads(run_rdrr("classify", package, *TEXTS[:2], "--backend", "cpu", "--json").out)
+    document = json.loads(
+        run_rdrr("classify", package, *TEXTS[:2], "--backend", "cpu", "--json").out
+    )
     ranked = json.loads(
         run_rdrr("rank", package, "q", *TEXTS[:2], "--backend", "cpu", "--json").out
     )
     with rdrr.load(package, backend="cpu") as loaded:
-        assert found["probabilities"] == loaded.classify(TEXTS[:2])
+        assert document["probabilities"] == loaded.classify(TEXTS[:2])
         assert ranked["scores"] == loaded.rank("q", TEXTS[:2])
     assert "relevant 0." in run_rdrr("classify", package, "a", "--backend", "cpu").out
     shown = run_rdrr("rank", package, "q", *TEXTS[:2], "--backend", "cpu").out

@@ -29,7 +29,7 @@ SHORT = ("--backend", "cpu")
 def options_of_all_commands():
     """Each command's name and one of its options."""
     group = get_group(app.build_app(app.COMMANDS))
-    return [(name, one) for name, command in group.commands.items() for one in command.params]
+    return [(name, param) for name, command in group.commands.items() for param in command.params]
 
 
 def shown_in_a_terminal(*words, columns):
@@ -55,13 +55,17 @@ def shown_in_a_terminal(*words, columns):
 
 def test_every_closed_choice_takes_its_values_in_any_case():
     choices = [
-        (command.name, one)
+        (command.name, parameter)
         for command in app.COMMANDS
-        for one in inspect.signature(as_command(command.function, dict)).parameters.values()
-        if "Literal" in str(one.annotation)
+        for parameter in inspect.signature(as_command(command.function, dict)).parameters.values()
+        if "Literal" in str(parameter.annotation)
     ]
     assert len(choices) > 15
-    wrong = [(name, one.name) for name, one in choices if typer_info(one.annotation).case_sensitive]
+    wrong = [
+        (name, choice.name)
+        for name, choice in choices
+        if typer_info(choice.annotation).case_sensitive
+    ]
     assert not wrong
 
 
@@ -157,9 +161,11 @@ def test_verbose_says_what_was_decided_and_how_long_it_took(made_package):
     plain, verbose, twice = (rdrr(*words, *more) for more in ((), ("-v",), ("-vv",)))
     assert plain.out == verbose.out == twice.out
     assert plain.err in verbose.err
-    for one in ("loading the model", "matvec.", "key-value cache", "finished"):
-        assert one not in plain.err
-        assert re.search(rf"^\[ *\d+\.\d\d s\] .*{one}", verbose.err, re.M), one
+    for words_of_progress in ("loading the model", "matvec.", "key-value cache", "finished"):
+        assert words_of_progress not in plain.err
+        assert re.search(rf"^\[ *\d+\.\d\d s\] .*{words_of_progress}", verbose.err, re.M), (
+            words_of_progress
+        )
     assert "compiling shaders" not in verbose.err
     assert "compiling shaders (1 of " in twice.err
 
@@ -199,11 +205,11 @@ def test_help_is_a_command_too():
 
 
 def test_no_help_text_of_an_option_is_missing_or_cut_off():
-    options = [(name, one) for name, one in options_of_all_commands() if not one.hidden]
-    for name, one in options:
-        text = getattr(one, "help", None)
-        assert text, (name, one.name)
-        assert text.rstrip()[-1] in ".]", (name, one.name, text)
+    options = [(name, command) for name, command in options_of_all_commands() if not command.hidden]
+    for name, option in options:
+        text = getattr(option, "help", None)
+        assert text, (name, option.name)
+        assert text.rstrip()[-1] in ".]", (name, option.name, text)
 
 
 # Completion
@@ -308,11 +314,11 @@ def test_codecs_are_announced_while_they_are_compiled_and_not_when_they_are_cach
 
 
 def test_a_speed_that_was_not_measured_is_left_out():
-    one = GenerationStats(prompt_tokens=4, new_tokens=1, first_token_seconds=1, total_seconds=1)
+    stats = GenerationStats(prompt_tokens=4, new_tokens=1, first_token_seconds=1, total_seconds=1)
     two = GenerationStats(prompt_tokens=4, new_tokens=3, first_token_seconds=1, total_seconds=2)
     assert dict(stats_rows(two.as_dict()))["decode"] == "2.0 tokens/s"
-    assert "decode" not in dict(stats_rows(one.as_dict()))
-    assert dict(stats_rows(one.as_dict()))["prefill"] == "4.0 tokens/s"
+    assert "decode" not in dict(stats_rows(stats.as_dict()))
+    assert dict(stats_rows(stats.as_dict()))["prefill"] == "4.0 tokens/s"
 
 
 def test_stats_of_one_token_have_no_speed_of_decoding(made_package):

@@ -19,7 +19,8 @@ EXACT = ("--kv-dtype", "f32", "--kernel-hint", "computePrecision=f32")
 
 def _digests(folder: Path) -> dict[str, str]:
     return {
-        one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in sorted(folder.iterdir())
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.iterdir())
     }
 
 
@@ -63,7 +64,7 @@ def test_convert_as_json_is_one_object_that_agrees_with_the_package(tmp_path):
     manifest = json.loads((out / "manifest.json").read_text())
     assert data["model_id"] == manifest["modelId"] == "my-llama"
     assert data["total_size"] == manifest["totalSize"]
-    assert [one["name"] for one in data["tensors"]] == list(manifest["tensors"])
+    assert [tensor["name"] for tensor in data["tensors"]] == list(manifest["tensors"])
     assert data["overflowed"] == []
 
 
@@ -150,12 +151,12 @@ def test_validate_lists_all_faults_with_rule_field_expected_and_found(package):
     text = rdrr("validate", package)
     data = rdrr("validate", package, "--json")
     assert text.code == data.code == 1
-    fields = {one["field"] for one in data.json()["errors"]}
+    fields = {error["field"] for error in data.json()["errors"]}
     assert {"modelId", "shards[0].hash"} <= fields
     assert any("model.norm.weight" in field for field in fields)
-    for one in data.json()["errors"]:
-        assert one["rule"] in text.out
-        assert one["field"] in text.out
+    for error in data.json()["errors"]:
+        assert error["rule"] in text.out
+        assert error["field"] in text.out
 
 
 def test_a_warning_fails_validation_only_when_strict(package):
@@ -193,8 +194,8 @@ def test_inspect_shows_what_the_runtime_would_allocate_under_the_given_hints(mad
     assert plain["weights"] <= plain["loaded"]["weights"] < 1.2 * plain["weights"]
     assert wide["loaded"]["weights"] > 3 * plain["loaded"]["weights"]
     assert wide["weights"] == plain["weights"]
-    for one in (plain["loaded"], wide["loaded"]):
-        assert one["total"] == one["weights"] + one["kv"] + one["rest"]
+    for memory in (plain["loaded"], wide["loaded"]):
+        assert memory["total"] == memory["weights"] + memory["kv"] + memory["rest"]
     unknown = rdrr(*words, "--adapter", "no such adapter")
     assert unknown.code == 1
     assert unknown.json()["message"] == "no such adapter"
@@ -216,7 +217,7 @@ def test_inspect_describes_a_manifest_without_its_shards():
         assert word in done.out
     runnable = rdrr("inspect", folder / "gemma-3-270m-it-q4k-ehf16-af32.json", "--memory", "--json")
     data = runnable.json()
-    assert data["memory"]["weights"] == sum(one["bytes"] for one in data["by_dtype"])
+    assert data["memory"]["weights"] == sum(entry["bytes"] for entry in data["by_dtype"])
     assert "not_runnable_because" not in data
 
 
@@ -301,10 +302,10 @@ def test_a_hint_that_is_not_honoured_is_a_warning_and_with_strict_hints_an_error
 def test_devices_lists_the_adapter_that_the_gpu_tests_use():
     done, data = rdrr("devices"), rdrr("devices", "--json").json()
     assert done.code == 0
-    names = [one["name"] for one in data["adapters"]]
+    names = [adapter["name"] for adapter in data["adapters"]]
     assert names
     assert all(name in done.out for name in names)
-    assert all(one["limits"]["max-buffer-size"] > 0 for one in data["adapters"])
+    assert all(adapter["limits"]["max-buffer-size"] > 0 for adapter in data["adapters"])
 
 
 def test_a_closed_pipe_ends_the_command_quietly(made_package):
@@ -371,8 +372,8 @@ def test_architectures_lists_all_that_convert_and_claims_what_was_recorded():
         assert ("to GGUF" in row["forms"]) == ("gguf_out" in errors)
     text = rdrr("architectures").out
     assert all(rule.name in text for rule in ARCHITECTURES)
-    one = rdrr("architectures", "Qwen2ForCausalLM")
-    assert "deepseek-r1-distill-qwen" in one.out
+    result = rdrr("architectures", "Qwen2ForCausalLM")
+    assert "deepseek-r1-distill-qwen" in result.out
     wrong = rdrr("architectures", "quen3")
     assert wrong.code == 2
     assert "did you mean qwen3?" in wrong.err

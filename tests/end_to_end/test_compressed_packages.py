@@ -11,8 +11,8 @@ STORAGE = ("--compress", "zstd:1", "--hash", "blake3", "--align", "4KiB", "--sha
 
 
 def test_it_validates_and_generates_the_same_text_as_a_plain_one(made_package, tmp_path):
-    made = ("--transpose-weights", "--fuse-gate-up")
-    done = rdrr("convert", EXAMPLE, tmp_path / "small-llama", *made, *STORAGE, "--workers", 2)
+    changes = ("--transpose-weights", "--fuse-gate-up")
+    done = rdrr("convert", EXAMPLE, tmp_path / "small-llama", *changes, *STORAGE, "--workers", 2)
     assert done.code == 0, done.err
     assert "uncompressed" in done.out
     manifest = json.loads((tmp_path / "small-llama" / "manifest.json").read_text())

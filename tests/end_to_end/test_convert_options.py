@@ -25,10 +25,10 @@ def test_tensor_types_mix_quality_and_importance_can_be_combined(tmp_path, sourc
     imatrix = write_gguf_imatrix(tmp_path / "m.gguf", {"blk.0.attn_q.weight": ones})
     words = ["convert", source, tmp_path / "out", "--json", "--quantize", "q5_k_s"]
     words += ["--tensor-type", "o_proj=Q4_0", "--tensor-type", r"layers\.1.*o_proj=q8_0"]
-    found = dtypes(rdrr(*words, "--quality", "best", "--imatrix", imatrix))
-    assert found["model.layers.0.self_attn.o_proj.weight"] == "Q4_0"
-    assert found["model.layers.1.self_attn.o_proj.weight"] == "Q8_0"
-    assert found["model.layers.0.self_attn.q_proj.weight"] == "Q5_K"
+    best = dtypes(rdrr(*words, "--quality", "best", "--imatrix", imatrix))
+    assert best["model.layers.0.self_attn.o_proj.weight"] == "Q4_0"
+    assert best["model.layers.1.self_attn.o_proj.weight"] == "Q8_0"
+    assert best["model.layers.0.self_attn.q_proj.weight"] == "Q5_K"
     assert rdrr("validate", tmp_path / "out", "--deep").code == 0
 
 
@@ -59,8 +59,8 @@ def test_a_device_encodes_and_is_named_in_the_output_and_not_in_the_package(tmp_
     assert f"blocks encoded: {blocks['cpu']:,} by wgpu, 0 by the CPU" in done.err
     again = rdrr(*words, "--json", "--overwrite").json()
     assert again["encoded_blocks"] == {"wgpu": blocks["cpu"], "cpu": 0}
-    made = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    assert made == {path.name: path.read_bytes() for path in (tmp_path / "cpu").iterdir()}
+    files = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "cpu").iterdir()}
 
 
 @pytest.mark.parametrize(

@@ -54,15 +54,15 @@ def small_dawn_device() -> Iterator[Device | None]:
 @pytest.fixture
 def kernels(monkeypatch) -> set[Kernel]:
     """The kernels that the test binds."""
-    found: set[Kernel] = set()
+    kernels: set[Kernel] = set()
     get = Pipelines.get
 
     def get_and_note(self, kernel):
-        found.add(kernel)
+        kernels.add(kernel)
         return get(self, kernel)
 
     monkeypatch.setattr(Pipelines, "get", get_and_note)
-    return found
+    return kernels
 
 
 def error(ours, reference, share):
@@ -96,8 +96,8 @@ def test_every_architecture_runs_within_the_default_limits(
         backend.close()
     assert error(many, reference, 0.9 if mixture else 1.0) < EXACT
     assert error(single, reference[PREFILL - 1 :], 0.5 if mixture else 1.0) < EXACT
-    for one in tuple(kernels) if small_dawn_device else ():
-        small_dawn_device.pipeline(one)
+    for kernel in tuple(kernels) if small_dawn_device else ():
+        small_dawn_device.pipeline(kernel)
 
 
 def kernel(*, threads=64, floats=4, buffers=1):
@@ -125,7 +125,8 @@ BEYOND = [{"threads": 257}, {"floats": 4097}, {"buffers": 9}]
 
 @pytest.mark.parametrize(
     ("runtime", "beyond"),
-    [("wgpu", one) for one in BEYOND if "floats" not in one] + [("dawn", one) for one in BEYOND],
+    [("wgpu", name) for name in BEYOND if "floats" not in name]
+    + [("dawn", model) for model in BEYOND],
     ids=str,
 )
 def test_the_limits_are_enforced(small_device, small_dawn_device, runtime, beyond):

@@ -41,7 +41,11 @@ def wheel(built: Path) -> set[str]:
 @pytest.fixture(scope="module")
 def sdist(built: Path) -> set[str]:
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
-        return {one.name.partition("/")[2] for one in archive.getmembers() if one.isfile()}
+        return {
+            getmember.name.partition("/")[2]
+            for getmember in archive.getmembers()
+            if getmember.isfile()
+        }
 
 
 def sources(component: str) -> set[str]:
@@ -102,9 +106,17 @@ def required(metadata: Message, extra: str = "") -> set[str]:
 
 
 def test_the_wheel_alone_needs_no_heavy_or_optional_package(metadata):
-    found = required(metadata)
-    assert {"numpy", "safetensors", "gguf", "wgpu"} <= found
-    assert not found & {"torch", "ray", "llguidance", "s3fs", "gcsfs", "lm-eval", "transformers"}
+    requirements = required(metadata)
+    assert {"numpy", "safetensors", "gguf", "wgpu"} <= requirements
+    assert not requirements & {
+        "torch",
+        "ray",
+        "llguidance",
+        "s3fs",
+        "gcsfs",
+        "lm-eval",
+        "transformers",
+    }
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ OPTIONS = {"qwen3_next": {"decoder_sparse_step": 1}}
 
 
 def tiny_model(name: str) -> TinyModel:
-    return next(one for one in ALL_MODELS if one.model_type == name)
+    return next(model for model in ALL_MODELS if model.model_type == name)
 
 
 def saved(name: str, folder: Path, rng: np.random.Generator) -> Path:
@@ -66,12 +66,12 @@ def assert_head_computes(backend, package, folder, head, ids, tolerance) -> None
     """Compare the logits of a head after a prompt, and those of rows that read its own states."""
     kept = len(ids) - 5
     expected = head_logits(folder, head, ids, kept=kept)
-    own = backend.draft_head(package)
+    state = backend.draft_head(package)
     backend.keep_hidden(keeps=True)
     backend.fill(ids[:-1], 0)
-    found = [own.logits(ids[1 : kept + 1], 0)[0]]
-    found += [own.logits(ids[at + 1 : at + 2], at)[0] for at in range(kept, len(ids) - 1)]
-    assert relative_error(np.stack(found), expected[kept - 1 :]) < tolerance
+    logits = [state.logits(ids[1 : kept + 1], 0)[0]]
+    logits += [state.logits(ids[at + 1 : at + 2], at)[0] for at in range(kept, len(ids) - 1)]
+    assert relative_error(np.stack(logits), expected[kept - 1 :]) < tolerance
 
 
 @pytest.mark.parametrize(
@@ -114,10 +114,10 @@ def test_a_head_that_knows_the_next_token_is_accepted(by, backend, tmp_path, rng
         expected = [after[ids[-1]]]
         while len(expected) < 40:
             expected.append(after[expected[-1]])
-        made = model.generate(ids, max_tokens=40, decode=decode)
-        made.read()
-        assert made.token_ids == expected
-        counts = made.stats.counts
+        generation = model.generate(ids, max_tokens=40, decode=decode)
+        generation.read()
+        assert generation.token_ids == expected
+        counts = generation.stats.counts
         assert counts.accepted > 0.9 * counts.drafted > 0
         assert counts.forwards <= 12
 
@@ -130,15 +130,15 @@ class Recorded(MtpDraft):
         self.proposed: dict[tuple[int, ...], list[int]] = {}
 
     def propose(self, ids, count, sampler):
-        found = super().propose(ids, count, sampler)
-        self.proposed[tuple(ids)] = found.ids
-        return found
+        proposal = super().propose(ids, count, sampler)
+        self.proposed[tuple(ids)] = proposal.ids
+        return proposal
 
 
 def generated(engine: Engine, ids, count: int, draft=None, **options) -> list[int]:
     strategy = None if draft is None else SpeculativeDecoding(draft, 3)
     runs = engine.generate(ids, max_tokens=count, strategy=strategy, **options)
-    return [one for run in runs for one in run]
+    return [id_ for run in runs for id_ in run]
 
 
 @pytest.mark.thorough
@@ -178,7 +178,7 @@ def test_an_abandoned_generation_leaves_the_head_usable(package, rng):
     runs = engine.generate(
         ids, max_tokens=30, strategy=SpeculativeDecoding(MtpDraft(backend, head))
     )
-    begun = [one for run, _ in zip(runs, range(3), strict=False) for one in run]
+    begun = [id_ for run, _ in zip(runs, range(3), strict=False) for id_ in run]
     runs.close()
     ids += begun[:-1]
     draft, fresh = Recorded(backend, head), CpuBackend(package, context=CONTEXT)

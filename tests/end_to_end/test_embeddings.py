@@ -66,19 +66,19 @@ def test_embeddings_are_those_of_the_formula(
     with rdrr.load(tmp_path / "package", backend=backend, kernel_hints=hints) as loaded:
         for prompt in (None, "query"):
             before = PROMPTS[prompt] if prompt else ""
-            found = loaded.embed(TEXTS, prompt=prompt)
-            assert found.dtype == np.float32
-            assert found.shape == (len(TEXTS), 256)
+            vectors = loaded.embed(TEXTS, prompt=prompt)
+            assert vectors.dtype == np.float32
+            assert vectors.shape == (len(TEXTS), 256)
             skipped = 0 if include_prompt else len(before.encode())
-            for text, row in zip(TEXTS, found, strict=True):
+            for text, row in zip(TEXTS, vectors, strict=True):
                 ids = loaded.encode(before + text)
                 assert ids[-1] == END
                 wanted = expected_embedding(
                     hidden_states(model, ids), pooling, normalize=normalize, skipped=skipped
                 )
                 assert np.abs(row - wanted).max() <= BOUNDS[backend] * np.abs(wanted).max()
-            one = loaded.embed(TEXTS[1], prompt=prompt)
-            assert np.abs(one[0] - found[1]).max() <= 1e-6
+            alone = loaded.embed(TEXTS[1], prompt=prompt)
+            assert np.abs(alone[0] - vectors[1]).max() <= 1e-6
 
 
 def test_a_quantized_embedding_model_runs_on_the_gpu(rng, tmp_path):
@@ -93,8 +93,8 @@ def test_a_quantized_embedding_model_runs_on_the_gpu(rng, tmp_path):
     }
     assert not model.load_state_dict(stored, strict=False).unexpected_keys
     with rdrr.load(tmp_path / "package", backend="wgpu") as loaded:
-        found = loaded.embed(TEXTS)
-        for text, row in zip(TEXTS, found, strict=True):
+        vectors = loaded.embed(TEXTS)
+        for text, row in zip(TEXTS, vectors, strict=True):
             ids = loaded.encode(PROMPTS["query"] + text)
             wanted = expected_embedding(hidden_states(model, ids), "last")
             assert float(row @ wanted) > 0.998
@@ -113,8 +113,8 @@ def test_bidirectional_attention_sees_later_tokens_within_the_window(backend, bo
     convert(tmp_path / "source", tmp_path / "package", quantize="f32")
     hints = {"computePrecision": "f32"} if backend == "wgpu" else {}
     with rdrr.load(tmp_path / "package", backend=backend, kernel_hints=hints) as loaded:
-        found = loaded.embed(TEXTS)
-        for text, row in zip(TEXTS, found, strict=True):
+        vectors = loaded.embed(TEXTS)
+        for text, row in zip(TEXTS, vectors, strict=True):
             states = hidden_states(model, loaded.encode(text))
             wanted = expected_embedding(states, "mean", layers=layers, biases=biases)
             assert row.shape == (96,)
@@ -152,8 +152,8 @@ def test_an_exported_embedding_model_gives_the_same_embeddings(pooling, options,
     assert type(read) is type(model.model)
     assert not any(info.values())
     with torch.no_grad():
-        found = read.eval()(torch.tensor([[5, 6, 7]]), use_cache=False).last_hidden_state[0]
-    assert torch.equal(found, hidden_states(model, [5, 6, 7]))
+        states = read.eval()(torch.tensor([[5, 6, 7]]), use_cache=False).last_hidden_state[0]
+    assert torch.equal(states, hidden_states(model, [5, 6, 7]))
 
 
 def test_linear_layers_and_attention_to_later_tokens_are_exported(rng, tmp_path):
@@ -175,8 +175,8 @@ def test_linear_layers_and_attention_to_later_tokens_are_exported(rng, tmp_path)
     read = AutoModel.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
     ids = rng.integers(3, 259, 80).tolist()
     with torch.no_grad():
-        found = read(torch.tensor([ids]), use_cache=False).last_hidden_state[0]
-    assert torch.equal(found, hidden_states(model, ids))
+        states = read(torch.tensor([ids]), use_cache=False).last_hidden_state[0]
+    assert torch.equal(states, hidden_states(model, ids))
     with pytest.raises(ConversionError, match="no such linear layers after the pooling"):
         rdrr.export(tmp_path / "package", tmp_path / "m.gguf", to="gguf")
 
@@ -191,21 +191,21 @@ def test_a_gguf_of_embedding_gemma_is_read_and_written(count, rng, tmp_path):
     layers = [rng.normal(0, 0.1, (320, 256)), rng.normal(0, 0.1, (96, 320))][:count]
     add_modules(tmp_path / "source", 256, "mean", layers=layers, biases=[None] * count)
     convert(tmp_path / "source", tmp_path / "package", quantize="f32")
-    own = tmp_path / "own.gguf"
-    write_embedding_gemma_gguf(model.model, tmp_path / "source", own, layers)
+    gguf_path = tmp_path / "own.gguf"
+    write_embedding_gemma_gguf(model.model, tmp_path / "source", gguf_path, layers)
     rdrr.export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
-    ours, theirs = payloads(tmp_path / "out.gguf"), payloads(own)
+    ours, theirs = payloads(tmp_path / "out.gguf"), payloads(gguf_path)
     assert set(ours) == set(theirs)
     for name, (shape, kind, data) in theirs.items():
         assert ours[name][:2] == (shape, kind), name
-        found, wanted = (np.frombuffer(one, np.float32) for one in (ours[name][2], data))
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=2**-22, err_msg=name)
-    mine, other = (read_gguf(one).metadata for one in (tmp_path / "out.gguf", own))
+        result, wanted = (np.frombuffer(payload, np.float32) for payload in (ours[name][2], data))
+        np.testing.assert_allclose(result, wanted, rtol=0, atol=2**-22, err_msg=name)
+    mine, other = (read_gguf(path).metadata for path in (tmp_path / "out.gguf", gguf_path))
     assert {key: mine.get(key) for key in other} == other
-    convert(own, tmp_path / "again", quantize="f32")
+    convert(gguf_path, tmp_path / "again", quantize="f32")
     first, second = (rdrr.open_package(tmp_path / one) for one in ("package", "again"))
     assert second.graph == first.graph
-    assert [one.output_size for one in described(tmp_path / "again").projections] == (
+    assert [projection.output_size for projection in described(tmp_path / "again").projections] == (
         [320, 96] if count else []
     )
     assert np.abs(embedded(tmp_path / "again") - embedded(tmp_path / "package")).max() < 1e-5

@@ -38,7 +38,7 @@ def arguments(name, made_package, folder):
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(SHOWN))
 def test_an_example_runs_and_shows_what_it_promises(name, made_package, tmp_path):
-    words = [str(one) for one in arguments(name, made_package, tmp_path)]
+    words = [str(argument) for argument in arguments(name, made_package, tmp_path)]
     done = subprocess.run(
         [sys.executable, SCRIPTS / f"{name}.py", *words],
         capture_output=True,

@@ -15,7 +15,7 @@ from support.commands import EXAMPLE, error_line, rdrr
 from support.comparison import load_stored_weights, relative_error, transformers_logits
 from support.tiny_models import ALL_MODELS, TinyModel, covering
 
-IDS = [int(one) for one in np.random.default_rng(0).integers(3, 300, 80)]
+IDS = [int(id_) for id_ in np.random.default_rng(0).integers(3, 300, 80)]
 
 # From a GGUF, transformers reads neither the head dimension of Qwen 3 nor the attention scale of
 # Gemma 3: it assumes those of the published models.
@@ -68,8 +68,8 @@ def test_transformers_loads_the_gguf_and_computes_the_same(tmp_path, rng, tiny):
     model, package = made(tmp_path, rng, tiny)
     export(package, tmp_path / "out.gguf", to="gguf", lossless=True)
     wanted = transformers_logits(model, IDS)
-    found = transformers_logits(loaded(tmp_path, gguf_file="out.gguf"), IDS)
-    assert relative_error(found, wanted) < 1e-5
+    logits = transformers_logits(loaded(tmp_path, gguf_file="out.gguf"), IDS)
+    assert relative_error(logits, wanted) < 1e-5
 
 
 def test_the_command_prints_how_the_tensors_were_written(tmp_path):
@@ -80,13 +80,13 @@ def test_the_command_prints_how_the_tensors_were_written(tmp_path):
     assert "some values were rounded" in done.out
     result = rdrr("export", package, tmp_path / "m.gguf", "--to", "gguf", "--lossless", "--json")
     assert result.json()["lossless"] is True
-    assert {one["dtype"] for one in result.json()["tensors"]} == {"F32", "Q4_K", "Q6_K"}
+    assert {tensor["dtype"] for tensor in result.json()["tensors"]} == {"F32", "Q4_K", "Q6_K"}
     again = rdrr("convert", tmp_path / "m.gguf", tmp_path / "again", "--quiet")
     assert again.code == 0, again.err
     result = rdrr("diff", package, tmp_path / "again", "--json").json()
-    assert {one["verdict"] for one in result["tensors"]} == {"same bytes"}
+    assert {tensor["verdict"] for tensor in result["tensors"]} == {"same bytes"}
     # The template's <|im_end|> also ends a turn, which the GGUF states and the checkpoint did not.
-    assert [one["field"] for one in result["fields"]] == ["eos_token_id", "modelId"]
+    assert [field_["field"] for field_ in result["fields"]] == ["eos_token_id", "modelId"]
     assert json.loads((tmp_path / "half" / "config.json").read_text())["model_type"] == "llama"
 
 

@@ -87,8 +87,8 @@ def test_a_classifier_reads_the_projected_states(backend, rng, tmp_path):
         ids = torch.tensor([loaded.encode("the quick brown fox")])
         with torch.no_grad():
             wanted = torch.softmax(model(ids).logits[0], 0).numpy()
-        found = list(loaded.classify("the quick brown fox")[0].values())
-    assert np.abs(np.array(found) - wanted).max() <= 1e-3
+        scores = list(loaded.classify("the quick brown fox")[0].values())
+    assert np.abs(np.array(scores) - wanted).max() <= 1e-3
 
 
 def test_a_checkpoint_without_its_projection_is_refused(rng, tmp_path):

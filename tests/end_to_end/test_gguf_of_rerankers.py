@@ -29,7 +29,7 @@ def written(folder, rng, dtype="F32", **metadata):
     """Write a language model, and a GGUF of it as llama.cpp writes Qwen3-Reranker."""
     checkpoint = make_checkpoint(QWEN3, folder / "model", rng, dtype="float32", num_hidden_layers=2)
     letters = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
-    rows = [letters.encode(one, add_special_tokens=False).ids[0] for one in "yn"]
+    rows = [letters.encode(letter, add_special_tokens=False).ids[0] for letter in "yn"]
     matrix = load_file(checkpoint / "model.safetensors")["model.embed_tokens.weight"]
     stated = {"qwen3.pooling_type": 4, "qwen3.classifier.output_labels": ["yes", "no"], **metadata}
     further = {"cls.output.weight": matrix[rows]}
@@ -49,8 +49,8 @@ def test_a_gguf_ranks_as_the_language_model_with_two_tokens(backend, rng, tmp_pa
         convert(source, tmp_path / package, quantize="f32")
     assert validate(tmp_path / "package").ok
     wanted = ranked(tmp_path / "language", prompt=PROMPT)
-    found = ranked(tmp_path / "package", backend, prompt=PROMPT)
-    assert np.abs(found - wanted).max() <= BOUNDS[backend]
+    scores = ranked(tmp_path / "package", backend, prompt=PROMPT)
+    assert np.abs(scores - wanted).max() <= BOUNDS[backend]
     assert np.ptp(wanted) > 1e-3
 
 
@@ -67,7 +67,7 @@ def test_an_export_has_the_head_and_the_metadata_of_llama_cpp(rng, tmp_path):
     convert(tmp_path / "m.gguf", tmp_path / "package", quantize="f32")
     rdrr.export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
     tensors = [
-        {one.name: np.array(one.data) for one in gguf.GGUFReader(tmp_path / name).tensors}
+        {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(tmp_path / name).tensors}
         for name in ("out.gguf", "m.gguf")
     ]
     assert tensors[0].keys() == tensors[1].keys()
@@ -114,12 +114,12 @@ def test_labels_of_another_meaning_are_kept_without_a_question(rng, tmp_path):
     assert metadata["qwen3.classifier.output_labels"] == list(names.values())
     assert "tokenizer.chat_template.rerank" not in metadata
     convert(tmp_path / "out.gguf", tmp_path / "again", quantize="f32")
-    found = []
+    scores = []
     for name in ("package", "again"):
         with rdrr.load(tmp_path / name, backend="cpu") as loaded:
-            found.append(loaded.classify(TEXTS))
-    assert found[0] == found[1]
-    assert list(found[0][0]) == list(names.values())
+            scores.append(loaded.classify(TEXTS))
+    assert scores[0] == scores[1]
+    assert list(scores[0][0]) == list(names.values())
 
 
 def test_labels_that_do_not_fit_the_head_are_refused(rng, tmp_path):

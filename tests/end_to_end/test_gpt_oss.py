@@ -48,9 +48,9 @@ def test_the_blocks_are_kept_and_compute_the_same(tmp_path, rng, published):
     result = convert(folder, tmp_path / "out", tensor_types=dict.fromkeys(REST, "F32"))
     assert validate(tmp_path / "out", deep=True).faults == ()
     assert kinds_of(tmp_path / "out") == {"MXFP4"}
-    experts = [one for one in result.tensors if one.dtype == "MXFP4"]
+    experts = [tensor for tensor in result.tensors if tensor.dtype == "MXFP4"]
     assert len(experts) == 2 * 6 * len(PROJECTIONS)
-    assert all(one.relative_rmse == 0.0 and "copied" in one.why for one in experts)
+    assert all(expert.relative_rmse == 0.0 and "copied" in expert.why for expert in experts)
     ids = rng.integers(3, VOCAB, PREFILL + 6).tolist()
     reference = transformers_logits(model, ids)
     package = open_package(tmp_path / "out")
@@ -75,18 +75,18 @@ def test_a_gguf_with_the_same_blocks_gives_the_same_package(tmp_path, published)
     folder, _ = published
     convert(folder, tmp_path / "package", tensor_types=dict.fromkeys(REST, "F16"))
     export(tmp_path / "package", tmp_path / "m.gguf", to="gguf", lossless=True)
-    stored = {one.name: one for one in gguf.GGUFReader(tmp_path / "m.gguf").tensors}
+    stored = {tensor.name: tensor for tensor in gguf.GGUFReader(tmp_path / "m.gguf").tensors}
     gate = stored["blk.1.ffn_gate_exps.weight"]
     assert gate.tensor_type is gguf.GGMLQuantizationType.MXFP4
     assert {"blk.0.attn_sinks.weight", "blk.0.ffn_down_exps.bias"} <= set(stored)
     convert(tmp_path / "m.gguf", tmp_path / "again")
-    with open_package(tmp_path / "package") as one, open_package(tmp_path / "again") as other:
-        assert one.graph == other.graph
-        for name in one.manifest.tensors:
-            assert bytes(one.read(name)) == bytes(other.read(name)), name
+    with open_package(tmp_path / "package") as package, open_package(tmp_path / "again") as other:
+        assert package.graph == other.graph
+        for name in package.manifest.tensors:
+            assert bytes(package.read(name)) == bytes(other.read(name)), name
         values = gguf.quants.dequantize(gate.data, gate.tensor_type)
         name = "model.layers.1.mlp.experts.4.gate_proj.weight"
-        np.testing.assert_array_equal(values[4], one.dequantize(name))
+        np.testing.assert_array_equal(values[4], package.dequantize(name))
 
 
 def test_blocks_without_their_scales_are_refused(published):

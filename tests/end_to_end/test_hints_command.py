@@ -11,7 +11,7 @@ from support.commands import error_line, rdrr
 
 
 def _files(folder: Path) -> dict[str, tuple[bytes, int]]:
-    return {one.name: (one.read_bytes(), one.stat().st_ino) for one in folder.iterdir()}
+    return {path.name: (path.read_bytes(), path.stat().st_ino) for path in folder.iterdir()}
 
 
 def test_hints_are_shown_and_changed_and_the_old_manifest_can_be_restored(package):

@@ -61,7 +61,7 @@ def test_a_revision_and_a_single_file_can_be_named(hub, variables, local, tmp_pa
     hub.add(NAME, files(EXAMPLE), revision="v1/final")
     gguf = {"a.Q8_0.gguf": b"not a model", "a.F16.gguf": b"nor this"}
     hub.add("org/ggufs", gguf)
-    named, main, several, one = rdrr_each(
+    named, main, several, unnamed = rdrr_each(
         ["convert", f"hf://{NAME}@v1%2Ffinal", tmp_path / "out", "--quiet"],
         ["convert", f"hf://{NAME}", tmp_path / "main", "--quiet"],
         ["convert", "hf://org/ggufs", tmp_path / "several", "--quiet"],
@@ -74,7 +74,7 @@ def test_a_revision_and_a_single_file_can_be_named(hub, variables, local, tmp_pa
     line = error_line(several)
     assert "several GGUF files" in line
     assert "hf://org/ggufs/a.F16.gguf" in line
-    assert "not a GGUF file" in error_line(one)
+    assert "not a GGUF file" in error_line(unnamed)
     assert "a.Q8_0.gguf" not in hub.downloads()
 
 
@@ -181,6 +181,8 @@ def test_an_embedding_model_is_fetched_with_its_modules(hub, variables, tmp_path
     assert files(tmp_path / "out") == files(tmp_path / "local")
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["modelType"] == "embedding"
-    fetched = [one for one in hub.requests if one.startswith("GET") and "/resolve/" in one]
+    fetched = [
+        request for request in hub.requests if request.startswith("GET") and "/resolve/" in request
+    ]
     assert any(one.endswith("/2_Dense/model.safetensors") for one in fetched)
     assert not any("onnx" in one for one in fetched)

@@ -72,9 +72,9 @@ def test_dense_layers_beside_experts_and_their_biases_compute_the_same(device, t
         assert sum("mlp" in name for name in biases) == 6
         gpu = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
         for backend in (CpuBackend(package, context=CONTEXT), gpu):
-            found = scored(backend, ids)
+            logits = scored(backend, ids)
             # Rounding may decide between two experts that are almost equally probable.
-            rows = np.abs(found - reference).max(axis=1) / np.abs(reference).max()
+            rows = np.abs(logits - reference).max(axis=1) / np.abs(reference).max()
             assert np.quantile(rows, 0.9) <= 1e-4
         gpu.close()
 

@@ -47,17 +47,17 @@ def payload(folder):
 
 
 def test_every_kind_of_input_gives_the_same_package_of_the_bundled_model(tmp_path):
-    made = {}
+    payloads = {}
     for kind, source in inputs(EXAMPLE, tmp_path).items():
         done = rdrr("convert", source, tmp_path / kind, "--model-id", "same", "--quiet")
         assert done.code == 0, done.err
         assert rdrr("validate", tmp_path / kind, "--deep").code == 0
-        made[kind] = payload(tmp_path / kind)
-    expected = made.pop("directory")
-    for kind, found in made.items():
-        assert found[0] == expected[0], kind
+        payloads[kind] = payload(tmp_path / kind)
+    expected = payloads.pop("directory")
+    for kind, shape_and_bytes in payloads.items():
+        assert shape_and_bytes[0] == expected[0], kind
         # A GGUF adds the end of a turn to the end-of-sequence ids.
-        stated = {**found[1], "eos_token_id": expected[1]["eos_token_id"]}
+        stated = {**shape_and_bytes[1], "eos_token_id": expected[1]["eos_token_id"]}
         assert stated == expected[1], kind
     text = [
         rdrr("generate", tmp_path / kind, "--prompt", "And it", "--max-tokens", "8", "--backend",
@@ -111,19 +111,19 @@ def test_every_kind_of_input_gives_the_same_tensors(tiny, options, tmp_path, rng
     }
     for kind, source in kinds.items():
         convert(source, tmp_path / "other" / kind, **options)
-        found, described = payload(tmp_path / "other" / kind)
+        tensors, described = payload(tmp_path / "other" / kind)
         assert described["architecture"] == blocks["architecture"], kind
-        assert list(found) == list(expected), kind
-        for name, content in found.items():
+        assert list(tensors) == list(expected), kind
+        for name, content in tensors.items():
             if content != expected[name]:
                 check_baked(kind, name, content, expected[name])
 
 
-def check_baked(kind, name, found, expected):
+def check_baked(kind, name, tensors, expected):
     """Compare Gemma's norms, to which a GGUF adds 1: subtracting it may change the last bit."""
     assert "gguf" in kind, (kind, name)
     assert name.endswith("norm.weight"), (kind, name)
-    values = [np.frombuffer(content, np.float32) for content in (found, expected)]
+    values = [np.frombuffer(content, np.float32) for content in (tensors, expected)]
     np.testing.assert_allclose(*values, rtol=0, atol=2**-23)
 
 

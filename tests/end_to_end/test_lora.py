@@ -83,8 +83,8 @@ def test_logits_are_those_of_peft(case, tmp_path, rng):
     tuned = adapted(model, CASES[case], tmp_path / "adapter", rng)
     reference = transformers_logits(tuned, ids)
     assert relative_error(before, reference) > 100 * CPU
-    found = ours(base, tmp_path / "out", ids, lora=tmp_path / "adapter", fuse_gate_up=True)
-    assert relative_error(found, reference) <= CPU
+    result = ours(base, tmp_path / "out", ids, lora=tmp_path / "adapter", fuse_gate_up=True)
+    assert relative_error(result, reference) <= CPU
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert str(tmp_path) not in json.dumps(manifest)
     assert manifest["inference"]["output"]["tieWordEmbeddings"] is (case == "stays-tied")
@@ -108,8 +108,8 @@ def test_adapters_of_renamed_and_transposed_weights_are_merged(name, tmp_path, r
     tuned = adapted(model, options, tmp_path / "adapter", rng)
     reference = transformers_logits(tuned, ids)
     assert relative_error(before, reference) > 100 * CPU
-    found = ours(base, tmp_path / "out", ids, lora=tmp_path / "adapter")
-    assert relative_error(found, reference) <= CPU
+    result = ours(base, tmp_path / "out", ids, lora=tmp_path / "adapter")
+    assert relative_error(result, reference) <= CPU
 
 
 @pytest.mark.parametrize("kind", ["gguf", "gptq", "half"])
@@ -126,8 +126,8 @@ def test_an_adapter_is_merged_into_any_kind_of_input(kind, tmp_path, rng):
     ids = rng.integers(3, VOCAB, 40).tolist()
     tuned = adapted(model, {"target_modules": LINEAR}, tmp_path / "adapter", rng)
     reference = transformers_logits(tuned, ids)
-    found = ours(base, tmp_path / "out", ids, lora=tmp_path / "adapter")
-    assert relative_error(found, reference) <= CPU
+    result = ours(base, tmp_path / "out", ids, lora=tmp_path / "adapter")
+    assert relative_error(result, reference) <= CPU
 
 
 def quantized(model, plain, folder, rng):
@@ -137,7 +137,10 @@ def quantized(model, plain, folder, rng):
             tensors[name] = value
             continue
         parts, meaning = gptq()(value.numpy(), rng)
-        tensors |= {f"{name.removesuffix('.weight')}.{part}": one for part, one in parts.items()}
+        tensors |= {
+            f"{name.removesuffix('.weight')}.{part}": part_values
+            for part, part_values in parts.items()
+        }
         value.copy_(torch.from_numpy(meaning))
     config = json.loads((plain / "config.json").read_text())
     write_quantized(folder, config, tensors, {"quant_method": "gptq", "group_size": 64})
@@ -149,15 +152,15 @@ def test_the_command_says_what_was_merged_and_workers_do_not_change_the_bytes(tm
     model = make_model(MODELS["llama"], rng, num_hidden_layers=1)
     base = save_checkpoint(model, tmp_path / "base")
     adapted(model.float(), {"target_modules": LINEAR}, tmp_path / "adapter", rng)
-    made = []
+    contents = []
     for workers in ("1", "3"):
         done = rdrr("convert", base, tmp_path / workers, "--lora", tmp_path / "adapter",
                     "--workers", workers, "--model-id", "same", "--transpose-weights")  # fmt: skip
         assert done.code == 0, done.err
         assert "LoRA adapter of rank 4: 4 tensors changed" in " ".join(done.out.split())
-        made.append((tmp_path / workers / "shard_00000.bin").read_bytes())
-    assert made[0] == made[1]
+        contents.append((tmp_path / workers / "shard_00000.bin").read_bytes())
+    assert contents[0] == contents[1]
     report = json.loads((tmp_path / "1" / "conversion-report.json").read_text())
-    reasons = {one["name"]: one["why"] for one in report["tensors"]}
+    reasons = {tensor["name"]: tensor["why"] for tensor in report["tensors"]}
     assert reasons["model.layers.0.self_attn.q_proj.weight"].endswith("; LoRA merged")
     assert "LoRA" not in reasons["model.layers.0.self_attn.k_proj.weight"]

@@ -14,21 +14,21 @@ def bucket():
 
 
 def test_every_command_reads_what_convert_wrote_to_an_object_store(bucket, tmp_path):
-    source, made = upload(EXAMPLE, f"{bucket}/small-llama"), f"{bucket}/made"
+    source, target = upload(EXAMPLE, f"{bucket}/small-llama"), f"{bucket}/made"
     local = tmp_path / "local"
-    for words in ((EXAMPLE, local), (source, made)):
+    for words in ((EXAMPLE, local), (source, target)):
         done = rdrr("convert", *words, "--transpose-weights", "--quiet")
         assert (done.code, done.err) == (0, "")
-    assert contents(made) == files(local)
+    assert contents(target) == files(local)
     for command in (
         ("validate", "{}", "--deep", "--json"),
         ("inspect", "{}", "--tensors", "--json"),
         ("generate", "{}", "--prompt", "And it", "--max-tokens", "4", "--backend", "cpu"),
     ):
-        there, here = (rdrr(*(w.format(path) for w in command)) for path in (made, local))
+        there, here = (rdrr(*(w.format(path) for w in command)) for path in (target, local))
         assert there.code == 0, there.err
-        assert there.out.replace(made, str(local)) == here.out, command
-    again = rdrr("convert", source, made, "--quiet")
+        assert there.out.replace(target, str(local)) == here.out, command
+    again = rdrr("convert", source, target, "--quiet")
     assert "exists already" in error_line(again)
     assert (
         "exists already" in rdrr("convert", source, f"file://{local}", "--json").json()["message"]
@@ -40,14 +40,14 @@ def test_every_command_reads_what_convert_wrote_to_an_object_store(bucket, tmp_p
 def test_google_cloud_storage_stores_and_returns_the_same_bytes_as_a_folder(tmp_path):
     local = tmp_path / "local"
     with gs_server() as bucket:
-        source, made = upload(EXAMPLE, f"{bucket}/small-llama"), f"{bucket}/made"
-        for words in ((EXAMPLE, local), (source, made)):
+        source, target = upload(EXAMPLE, f"{bucket}/small-llama"), f"{bucket}/made"
+        for words in ((EXAMPLE, local), (source, target)):
             assert rdrr("convert", *words, "--compress", "zstd", "--quiet").code == 0
-        assert contents(made) == files(local)
-        there, here = (rdrr("validate", path, "--deep", "--json") for path in (made, local))
-        assert (there.code, there.out.replace(made, str(local))) == (0, here.out)
-        assert "exists already" in error_line(rdrr("convert", source, made, "--quiet"))
-        again = rdrr("convert", source, made, "--quiet", "--overwrite")
+        assert contents(target) == files(local)
+        there, here = (rdrr("validate", path, "--deep", "--json") for path in (target, local))
+        assert (there.code, there.out.replace(target, str(local))) == (0, here.out)
+        assert "exists already" in error_line(rdrr("convert", source, target, "--quiet"))
+        again = rdrr("convert", source, target, "--quiet", "--overwrite")
         assert again.code == 0
-        assert set(contents(made)) == {*files(local), "shard_00000.bin"} - {"shard_00000.bin.zst"}
+        assert set(contents(target)) == {*files(local), "shard_00000.bin"} - {"shard_00000.bin.zst"}
         assert "no manifest.json" in error_line(rdrr("inspect", f"{bucket}/nowhere"))

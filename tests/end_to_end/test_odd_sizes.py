@@ -98,7 +98,7 @@ def test_only_odd_widths_are_padded(tmp_path, rng):
         shapes = {use.name: use.shape for use in padded.graph.weights()}
         for use in graph.weights():
             more = [new - old for new, old in zip(shapes[use.name], use.shape, strict=True)]
-            assert all(0 <= one < 4 for one in more)
+            assert all(0 <= id_ < 4 for id_ in more)
         for op, wide in zip(graph.ops, padded.graph.ops, strict=True):
             if isinstance(op, Norm) and op.weight is not None:  # zeros add nothing to the squares
                 assert wide.eps * wide.width == pytest.approx(op.eps * op.width, rel=1e-9)

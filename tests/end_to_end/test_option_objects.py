@@ -35,8 +35,8 @@ def model(made_package):
 
 def flags_of(name: str) -> dict[str, str]:
     """Return the help text of each flag of a command."""
-    found = get_group(app.build_app(app.COMMANDS)).commands[name].params
-    return {one.opts[0]: one.help for one in found if one.opts[0].startswith("-")}
+    params = get_group(app.build_app(app.COMMANDS)).commands[name].params
+    return {param.opts[0]: param.help for param in params if param.opts[0].startswith("-")}
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ def flags_of(name: str) -> dict[str, str]:
         ("chat", rdrr.LoadOptions),
         ("chat", rdrr.SamplingParams),
     ],
-    ids=lambda one: one if isinstance(one, str) else one.__name__,
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
 def test_every_option_of_the_api_is_a_flag_with_its_help(name, kind):
     flags = flags_of(name)
-    for one in (one for one in options_of(kind).values() if not one.python_only):
-        assert flags[one.flag].startswith(one.help.removesuffix("."))
+    for shared in (option for option in options_of(kind).values() if not option.python_only):
+        assert flags[shared.flag].startswith(shared.help.removesuffix("."))
 
 
 def test_a_command_may_have_flags_for_some_fields_only():
@@ -77,10 +77,10 @@ def test_an_object_keywords_and_flags_make_one_package(tmp_path, source):
     rdrr.convert(source, tmp_path / "keywords", **keywords)
     words = ("--quantize", "Q8_0", "--shard-size", "256KiB", "--fuse-gate-up")
     assert command("convert", source, tmp_path / "flags", *words).code == 0
-    made = [digests(tmp_path / name) for name in ("object", "keywords", "flags")]
-    assert made[0] == made[1] == made[2]
+    packages = [digests(tmp_path / name) for name in ("object", "keywords", "flags")]
+    assert packages[0] == packages[1] == packages[2]
     rdrr.convert(source, tmp_path / "other", options=replace(options, fuse_gate_up=False))
-    assert digests(tmp_path / "other") != made[0]
+    assert digests(tmp_path / "other") != packages[0]
 
 
 def test_names_of_types_are_accepted_in_any_case_and_recorded_in_one(tmp_path, source):
@@ -137,4 +137,4 @@ def test_keywords_of_other_programs_are_guessed(model, made_package, tmp_path):
 def test_sampling_values_are_never_given_by_position():
     with pytest.raises(TypeError):
         SamplingParams(0.9)
-    assert {one.kw_only for one in fields(SamplingParams)} == {True}
+    assert {field_.kw_only for field_ in fields(SamplingParams)} == {True}

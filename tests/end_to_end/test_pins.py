@@ -23,9 +23,9 @@ def canonical(name: str) -> str:
 
 def pins(name: str) -> Mapping[str, str]:
     """Return the versions that one of the two files pins, by package."""
-    found = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / name).read_text(), re.MULTILINE)
-    assert len({canonical(package) for package, _ in found}) == len(found)
-    return {canonical(package): version for package, version in found}
+    matches = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / name).read_text(), re.MULTILINE)
+    assert len({canonical(package) for package, _ in matches}) == len(matches)
+    return {canonical(package): version for package, version in matches}
 
 
 def test_each_pin_has_hashes_and_the_same_version_in_both_files():
@@ -89,7 +89,9 @@ def test_pip_compares_dependencies_with_the_hashes_of_constraints(tmp_path, spoi
     if spoil:
         hashes[f"rdrr-{spoil}"] = "0" * 64
     pinned = tmp_path / "hashes.txt"
-    pinned.write_text("".join(f"{one}==1 --hash=sha256:{h}\n" for one, h in hashes.items()))
+    pinned.write_text(
+        "".join(f"{requirement}==1 --hash=sha256:{h}\n" for requirement, h in hashes.items())
+    )
     wanted = tmp_path / "requirements.txt"
     wanted.write_text("rdrr-first\n")
     done = subprocess.run(

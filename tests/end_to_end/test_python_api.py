@@ -153,12 +153,12 @@ def test_logprobs_are_those_of_the_teacher_forced_logits(model):
     ids, recorded = generation.token_ids, generation.logprobs
     logits = model.logits(generation.prompt_ids + ids)[len(generation.prompt_ids) - 1 : -1]
     expected = torch.from_numpy(logits).double().log_softmax(dim=-1)
-    assert [one.token_id for one in recorded] == ids
-    for row, one in zip(expected, recorded, strict=True):
-        assert one.logprob == pytest.approx(float(row[one.token_id]), abs=1e-4)
+    assert [token.token_id for token in recorded] == ids
+    for row, token in zip(expected, recorded, strict=True):
+        assert token.logprob == pytest.approx(float(row[token.token_id]), abs=1e-4)
         best = row.topk(2)
-        assert [token_id for token_id, _ in one.top] == best.indices.tolist()
-        assert [value for _, value in one.top] == pytest.approx(best.values.tolist(), abs=1e-4)
+        assert [token_id for token_id, _ in token.top] == best.indices.tolist()
+        assert [value for _, value in token.top] == pytest.approx(best.values.tolist(), abs=1e-4)
     assert model.generate(PROMPT, max_tokens=2).logprobs is None
 
 
@@ -186,7 +186,7 @@ def test_draft_tokens_change_the_passes_and_not_the_text(model, made_package):
 
 
 def test_a_strategy_by_name_has_logprobs_and_formats_as_any_other(model):
-    found = []
+    outputs = []
     for decode in ("ar", "speculative"):
         generation = model.generate(
             PROMPT,
@@ -195,10 +195,10 @@ def test_a_strategy_by_name_has_logprobs_and_formats_as_any_other(model):
             logprobs=1,
             response_format={"type": "regex", "regex": "(ab|cd){4}"},
         )
-        found.append((generation.read(), [one.token_id for one in generation.logprobs]))
-        assert found[-1][1] == generation.token_ids
-    assert found[0] == found[1]
-    assert set(found[0][0]) <= set("abcd")
+        outputs.append((generation.read(), [logprob.token_id for logprob in generation.logprobs]))
+        assert outputs[-1][1] == generation.token_ids
+    assert outputs[0] == outputs[1]
+    assert set(outputs[0][0]) <= set("abcd")
 
 
 def test_a_strategy_that_the_model_or_the_options_rule_out_is_wrong_usage(model):
@@ -214,24 +214,24 @@ def test_a_strategy_that_the_model_or_the_options_rule_out_is_wrong_usage(model)
 def test_a_batch_gives_each_prompt_the_text_of_a_single_call(model):
     prompts = [PROMPT, "In the", model.encode("Behold")]
     done = model.generate_batch(prompts, max_tokens=6, temperature=0.9, seed=2)
-    for one, prompt in zip(done, prompts, strict=True):
+    for result, prompt in zip(done, prompts, strict=True):
         alone = model.generate(prompt, max_tokens=6, temperature=0.9, seed=2)
-        assert one.text == alone.read()
-        assert (one.prompt_ids, one.token_ids) == (alone.prompt_ids, alone.token_ids)
-        assert one.finish == "length"
+        assert result.text == alone.read()
+        assert (result.prompt_ids, result.token_ids) == (alone.prompt_ids, alone.token_ids)
+        assert result.finish == "length"
     with pytest.raises(UsageError, match="warmth"):
         model.generate_batch(prompts, warmth=1.0)
 
 
 def test_loglikelihoods_are_sums_over_the_teacher_forced_logits(model):
     prompt, continuations = model.encode(PROMPT), [model.encode(", and he said"), [17], []]
-    found = model.loglikelihoods(prompt, continuations)
-    for one, continuation in zip(found, continuations, strict=True):
+    scores = model.loglikelihoods(prompt, continuations)
+    for score, continuation in zip(scores, continuations, strict=True):
         logits = model.logits(prompt + continuation)[len(prompt) - 1 : -1]
         rows = torch.from_numpy(logits).double().log_softmax(dim=-1)
         ids = torch.tensor(continuation, dtype=torch.int64)
-        assert one.total == pytest.approx(float(rows.gather(1, ids[:, None]).sum()), abs=1e-4)
-        assert one.is_greedy == (rows.argmax(dim=-1) == ids).all()
+        assert score.total == pytest.approx(float(rows.gather(1, ids[:, None]).sum()), abs=1e-4)
+        assert score.is_greedy == (rows.argmax(dim=-1) == ids).all()
     greedy = model.generate(prompt, max_tokens=5)
     greedy.read()
     assert model.loglikelihoods(prompt, [greedy.token_ids])[0].is_greedy

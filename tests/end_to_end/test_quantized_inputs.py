@@ -53,7 +53,10 @@ def quantized(plain, scheme, rng):
             tensors[name] = value
             continue
         parts, meanings[name] = quantize(value.numpy(), rng)
-        tensors |= {f"{name.removesuffix('.weight')}.{part}": one for part, one in parts.items()}
+        tensors |= {
+            f"{name.removesuffix('.weight')}.{part}": part_values
+            for part, part_values in parts.items()
+        }
     config = json.loads((plain / "config.json").read_text())
     folder = write_quantized(plain.with_name(scheme), config, tensors, settings)
     write_tokenizer(folder)
@@ -99,7 +102,11 @@ def test_a_quantized_checkpoint_converts_as_its_dequantized_weights_do(
     named = f"{SCHEMES[scheme][2]} in the source"
     notes = f"{named}, dequantized and quantized again as Q4_K"
     assert any(notes in note for note in result.notes), result.notes
-    reasons = [one.why for one in result.tensors if "self_attn" in one.name and "proj" in one.name]
+    reasons = [
+        tensor.why
+        for tensor in result.tensors
+        if "self_attn" in tensor.name and "proj" in tensor.name
+    ]
     assert all(why.endswith(f"; {named}") for why in reasons if not why.startswith("bias"))
 
 

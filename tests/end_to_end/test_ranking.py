@@ -34,17 +34,17 @@ def test_scores_are_the_probability_of_yes(backend, instruction, rng, tmp_path):
     convert(tmp_path / "source", tmp_path / "package", quantize="f32")
     hints = {"computePrecision": "f32"} if backend == "wgpu" else {}
     with rdrr.load(tmp_path / "package", backend=backend, kernel_hints=hints) as loaded:
-        found = loaded.rank(QUERY, TEXTS, instruction=instruction, prompt=PROMPT)
-        for text, score in zip(TEXTS, found, strict=True):
+        scores = loaded.rank(QUERY, TEXTS, instruction=instruction, prompt=PROMPT)
+        for text, score in zip(TEXTS, scores, strict=True):
             said = instruction or "find"
             whole = f"[judge] I: {said} Q: {QUERY} D: {text} [answer] "
             ids = loaded.encode_as_is(whole)
             with torch.no_grad():
                 logits = model(torch.tensor([ids]), use_cache=False).logits[0, -1].double()
-            yes, no = (loaded.encode_as_is(one)[0] for one in "yn")
+            yes, no = (loaded.encode_as_is(letter)[0] for letter in "yn")
             wanted = torch.softmax(logits[[no, yes]], 0)[1].item()
             assert abs(score - wanted) <= BOUNDS[backend]
-        assert max(found) - min(found) > 1e-3
+        assert max(scores) - min(scores) > 1e-3
         assert loaded.rank(QUERY, [], prompt=PROMPT) == []
 
 

@@ -39,16 +39,16 @@ def reranker(folder, rng, answers=("yes", "no"), *, tied=True, ids=None):
     make_checkpoint(tiny, folder, rng, dtype="float32", num_hidden_layers=2)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     vocab = tokenizer["model"]["vocab"]
-    own = [vocab.pop(byte) for byte in ("þ", "ÿ")]
-    vocab |= dict(zip(("yes", "no"), own, strict=True))
+    answer_ids = [vocab.pop(byte) for byte in ("þ", "ÿ")]
+    vocab |= dict(zip(("yes", "no"), answer_ids, strict=True))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    stated = [vocab[one] for one in answers] if ids is None else ids
+    stated = [vocab[answer] for answer in answers] if ids is None else ids
     (folder / "modules.json").write_text(json.dumps(MODULES))
     (folder / "1_LogitScore").mkdir()
     settings = dict(zip(("true_token_id", "false_token_id"), stated, strict=False))
     (folder / "1_LogitScore" / "config.json").write_text(json.dumps(settings))
     tensors = load_file(folder / "model.safetensors")
-    return tensors["model.embed_tokens.weight" if tied else "lm_head.weight"][own]
+    return tensors["model.embed_tokens.weight" if tied else "lm_head.weight"][answer_ids]
 
 
 def ranked(package, **options):
@@ -75,7 +75,7 @@ def test_it_ranks_and_is_exported_like_the_gguf_of_llama_cpp(rng, tmp_path):
     further = {"cls.output.weight": rows}
     write_gguf(tmp_path / "source", tmp_path / "m.gguf", "F32", metadata=stated, further=further)
     tensors = [
-        {one.name: np.array(one.data) for one in gguf.GGUFReader(tmp_path / name).tensors}
+        {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(tmp_path / name).tensors}
         for name in ("out.gguf", "m.gguf")
     ]
     assert tensors[0].keys() == tensors[1].keys()
@@ -84,17 +84,17 @@ def test_it_ranks_and_is_exported_like_the_gguf_of_llama_cpp(rng, tmp_path):
     assert {key: metadata[key] for key in stated} == stated
     assert "tokenizer.chat_template.rerank" in metadata
     convert(tmp_path / "m.gguf", tmp_path / "theirs", quantize="f32")
-    found = ranked(tmp_path / "package")
-    assert found == ranked(tmp_path / "theirs")
-    assert np.ptp(found) > 1e-3
+    scores = ranked(tmp_path / "package")
+    assert scores == ranked(tmp_path / "theirs")
+    assert np.ptp(scores) > 1e-3
 
 
 @pytest.mark.parametrize("answers", [("a", "b"), ("yes",)], ids=["other tokens", "one token"])
 def test_a_model_with_other_answers_stays_a_language_model_and_says_so(answers, rng, tmp_path):
     reranker(tmp_path / "source", rng, answers)
     result = convert(tmp_path / "source", tmp_path / "package", quantize="f32")
-    named = " and ".join(repr(one) for one in answers)
-    (note,) = (one for one in result.notes if "answers" in one)
+    named = " and ".join(repr(answer) for answer in answers)
+    (note,) = (text for text in result.notes if "answers" in text)
     assert f"{named}: `rank` needs a prompt" in note
     prompt = rdrr.RankPrompt(before="[", yes="a", no="b")
     assert len(ranked(tmp_path / "package", prompt=prompt)) == len(TEXTS)

@@ -20,11 +20,11 @@ def test_a_schema_in_a_file_is_followed_and_log_probabilities_are_printed(made_p
     ).json()
     assert json.loads(done["text"]) in ("king", "priest")
     assert done["stats"]["finish"] == "stop"
-    assert [one["token_id"] for one in done["logprobs"]] == done["token_ids"]
-    for one in done["logprobs"]:
-        assert one["logprob"] <= one["top"][0]["logprob"] <= 0
-        assert len(one["top"]) == 2
-        assert math.fsum(math.exp(likely["logprob"]) for likely in one["top"]) <= 1 + 1e-6
+    assert [logprob["token_id"] for logprob in done["logprobs"]] == done["token_ids"]
+    for logprob in done["logprobs"]:
+        assert logprob["logprob"] <= logprob["top"][0]["logprob"] <= 0
+        assert len(logprob["top"]) == 2
+        assert math.fsum(math.exp(likely["logprob"]) for likely in logprob["top"]) <= 1 + 1e-6
 
 
 def test_a_schema_and_a_seed_give_one_text_on_both_backends(made_package):

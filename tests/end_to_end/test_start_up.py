@@ -75,10 +75,10 @@ def test_no_option_has_its_own_name_as_its_placeholder():
     group = get_group(app.build_app(app.COMMANDS))
     options = [(one, name) for name, one in group.commands.items()]
     wrong = [
-        (name, one.name)
+        (name, param.name)
         for command, name in options
-        for one in command.params
-        if one.opts[0].startswith("-") and one.metavar == str(one.name).upper()
+        for param in command.params
+        if param.opts[0].startswith("-") and param.metavar == str(param.name).upper()
     ]
     assert sum(len(command.params) for command, _ in options) > 50
     assert not wrong

@@ -74,8 +74,8 @@ def test_ctrl_c_before_the_command_has_begun(entry, pressed, code):
         f"        if name == 'typer' and {pressed}: raise KeyboardInterrupt\n"
         f"sys.meta_path.insert(0, Finder())\nfrom rdrr.cli import {entry}; {entry}()"
     )
-    found, out, err = ended(start("--help", code=while_importing))
-    assert (found, bool(out), err) == (code, not pressed, "")
+    exit_code, out, err = ended(start("--help", code=while_importing))
+    assert (exit_code, bool(out), err) == (code, not pressed, "")
 
 
 @pytest.mark.parametrize("width", [200, 60, 40])

@@ -27,12 +27,12 @@ TABLE = "model.embed_tokens_per_layer.weight"
 @pytest.fixture(scope="module", params=[pytest.param("f32", marks=pytest.mark.thorough), "q4_k_m"])
 def package(request, tmp_path_factory):
     """A Gemma 4 with inputs of each layer, in shards that are smaller than its table."""
-    options = [dict(one.options) for one in ALL_MODELS]
-    sizes = [one.get("hidden_size_per_layer_input") for one in options]
+    options = [dict(model.options) for model in ALL_MODELS]
+    sizes = [option.get("hidden_size_per_layer_input") for option in options]
     tiny = next(
-        one
-        for one, size in zip(ALL_MODELS, sizes, strict=True)
-        if size and one.model_type.startswith("gemma4")
+        model
+        for model, size in zip(ALL_MODELS, sizes, strict=True)
+        if size and model.model_type.startswith("gemma4")
     )
     folder = tmp_path_factory.mktemp("tables")
     checkpoint = make_checkpoint(tiny, folder / "model", generator_of(request), dtype="float32")
@@ -48,12 +48,12 @@ def device():
 
 
 def backends(package, device):
-    made = [
+    backends = [
         GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
         for policy in (Policy(), ON_HOST)
     ]
-    assert [one.info.waits_for_ids for one in made] == [False, True]
-    return made
+    assert [backend.info.waits_for_ids for backend in backends] == [False, True]
+    return backends
 
 
 @pytest.mark.thorough
@@ -93,7 +93,7 @@ def test_the_table_takes_no_gpu_memory(package, device):
     held = device.memory.live - before
     assert backend.info.weights_bytes == pytest.approx(without.weights, rel=1e-3)
     assert without.total <= held < 1.05 * without.total + 16384
-    (said,) = [one for one in backend.info.decisions if one.op == TABLE]
+    (said,) = [decision for decision in backend.info.decisions if decision.op == TABLE]
     assert said.kernel == "on the host"
     backend.close()
 
@@ -109,9 +109,9 @@ def test_a_model_that_fits_only_without_its_table_is_loaded_without(package, dev
     texts = []
     for place, most in (("auto", limit), ("auto", None), ("host", None), ("gpu", None)):
         with rdrr.load(where, max_vram=most, layer_inputs=place, **options) as model:
-            made = model.generate([5, 9, 200], max_tokens=6, temperature=0.8, seed=3)
-            made.read()
-            texts.append(made.token_ids)
+            generation = model.generate([5, 9, 200], max_tokens=6, temperature=0.8, seed=3)
+            generation.read()
+            texts.append(generation.token_ids)
     assert texts[1:] == texts[:-1]
     with pytest.raises(rdrr.DeviceError, match="layer_inputs"):
         rdrr.load(where, max_vram=limit, layer_inputs="gpu", **options)

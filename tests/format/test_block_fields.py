@@ -16,18 +16,18 @@ Blocks = npt.NDArray[np.uint8]
 
 def codes(fields: BlockFields, blocks: Blocks, elements: int) -> npt.NDArray[np.int64]:
     """Return the codes of some blocks minus their zero point."""
-    found = np.zeros((len(blocks), elements), np.int64)
+    values = np.zeros((len(blocks), elements), np.int64)
     at = 0
     for field in fields.codes:
         for element in range(elements):
             bits = blocks[:, field.byte(element)].astype(np.int64) >> field.shift(element)
-            found[:, element] |= (bits & ((1 << field.bits) - 1)) << at
+            values[:, element] |= (bits & ((1 << field.bits) - 1)) << at
         at += field.bits
     if fields.bits == 8:
-        found = found.astype(np.uint8).view(np.int8).astype(np.int64)
+        values = values.astype(np.uint8).view(np.int8).astype(np.int64)
     if fields.values:
-        return np.array(fields.values)[found]
-    return found - fields.zero_point
+        return np.array(fields.values)[values]
+    return values - fields.zero_point
 
 
 def half(blocks: Blocks, at: int) -> npt.NDArray[np.float64]:
@@ -48,8 +48,8 @@ def group_scales(
         return scale, -minimum  # added, not subtracted
     at = fields.groups.offset
     if fields.groups.encoding is GroupScaleEncoding.INT8:
-        own = blocks[:, at : at + elements // 16].view(np.int8)
-        return scale * np.repeat(own, 16, axis=1), minimum
+        result = blocks[:, at : at + elements // 16].view(np.int8)
+        return scale * np.repeat(result, 16, axis=1), minimum
     scales, minimums = unpack_scales(blocks[:, at : at + 12])
     return scale * np.repeat(scales, 32, axis=1), minimum * np.repeat(minimums, 32, axis=1)
 

@@ -14,15 +14,15 @@ KINDS = sorted({name.split("/")[0] for name in BLOCKS if name.endswith("/x")})
 CASES = sorted(name for name in BLOCKS if name.count("/") >= 1 and not name.endswith("/x"))
 
 
-def worst_block(found, expected, rows, codec):
+def worst_block(decoded, expected, rows, codec):
     """Describe the block whose values differ most, for the failure message."""
     size = codec.dtype.block_bytes
-    different = (found != expected).reshape(-1, size).any(axis=1)
+    different = (decoded != expected).reshape(-1, size).any(axis=1)
     K = rows.shape[1]
-    error = np.abs(codec.dequantize(found, K) - codec.dequantize(expected, K))
+    error = np.abs(codec.dequantize(decoded, K) - codec.dequantize(expected, K))
     by_block = error.reshape(-1, codec.dtype.block_elements).max(axis=1)
     worst = int(np.where(different, by_block, -1).argmax())
-    at = np.flatnonzero((found != expected).reshape(-1, size)[worst])
+    at = np.flatnonzero((decoded != expected).reshape(-1, size)[worst])
     return (
         f"{different.sum()} of {different.size} blocks differ; worst is block {worst}: "
         f"bytes {at.tolist()}, largest difference of a weight {by_block[worst]:.3g}"
@@ -39,9 +39,9 @@ def test_the_data_covers_every_block_type_and_the_difficult_inputs():
 def test_quantized_blocks_are_those_of_ggml(case):
     kind, name, *weighted = case.split("/")
     codec, rows = CODECS[name], BLOCKS[f"{kind}/x"]
-    found = codec.quantize(rows, BLOCKS["importance"] if weighted else None)
+    blocks = codec.quantize(rows, BLOCKS["importance"] if weighted else None)
     expected = BLOCKS[case]
-    assert np.array_equal(found, expected), worst_block(found, expected, rows, codec)
+    assert np.array_equal(blocks, expected), worst_block(blocks, expected, rows, codec)
 
 
 @pytest.mark.parametrize("name", ["Q4_K", "Q5_K", "Q6_K", "Q5_0", "Q5_1", "Q4_0", "Q4_1"])

@@ -53,8 +53,8 @@ DISTRIBUTIONS = {
 def test_blocks_equal_the_slow_reference(name, draw, rng):
     rows = DISTRIBUTIONS[draw](rng, (24, 256)).astype(np.float32)
     expected = getattr(ggml_reference, name.lower())(rows)
-    found = CODECS[name].quantize(rows)
-    different = np.flatnonzero((found != expected).any(axis=1))
+    blocks = CODECS[name].quantize(rows)
+    different = np.flatnonzero((blocks != expected).any(axis=1))
     assert not different.size, f"blocks {different.tolist()} of {len(rows)} differ"
 
 

@@ -45,9 +45,9 @@ class CountingStore(MemoryStore):
     fetched = 0
 
     def read(self, name, offset=0, size=None):
-        found = super().read(name, offset, size)
-        self.fetched += len(found)
-        return found
+        result = super().read(name, offset, size)
+        self.fetched += len(result)
+        return result
 
 
 @pytest.fixture
@@ -99,8 +99,8 @@ def test_one_tensor_is_read_without_the_rest(rng):
     store, shards = compressed(content)
     counting = CountingStore(store.files)
     place = ShardSpan(0, 3 * FRAME_SIZE - 50, 100)
-    found = ShardReader(counting, shards).read([place])
-    assert np.array_equal(found, content[place.offset : place.offset + 100])
+    result = ShardReader(counting, shards).read([place])
+    assert np.array_equal(result, content[place.offset : place.offset + 100])
     assert counting.fetched < 0.4 * shards[0].size  # two of six frames, and the table
     counting.fetched = 0
     ShardReader(counting, shards).read([ShardSpan(0, 0, len(content))])
@@ -127,11 +127,11 @@ def test_sequential_reads_decode_no_frame_twice(rng, monkeypatch):
 @pytest.mark.parametrize("level", [1, 3])
 def test_the_bytes_do_not_depend_on_the_threads(rng, level):
     content = words(rng, 5 * FRAME_SIZE // 2)
-    one, shards = compressed(content, level=level)
+    packed, shards = compressed(content, level=level)
     for workers in (2, 3):
-        assert compressed(content, level=level, workers=workers)[0].files == one.files
+        assert compressed(content, level=level, workers=workers)[0].files == packed.files
     other = compressed(content, level=4 - level)[0]
-    assert other.files != one.files  # control: the level matters
+    assert other.files != packed.files  # control: the level matters
     assert shards[0].size < len(content)
 
 
@@ -259,10 +259,10 @@ def test_damaged_shards_give_the_right_bytes_or_an_error(seed, changes, cut, dat
     size = data.draw(st.sampled_from([shards[0].size, len(raw)]))
     reader = ShardReader(MemoryStore({NAME: bytes(raw)}), [replace(shards[0], size=size)])
     try:
-        found, error = reader.read([ShardSpan(0, 0, 300)]), ""
+        unpacked, error = reader.read([ShardSpan(0, 0, 300)]), ""
     except ShardError as refused:
-        found, error = content, str(refused)
-    assert np.array_equal(found, content)
+        unpacked, error = content, str(refused)
+    assert np.array_equal(unpacked, content)
     if error:
         assert NAME in error
         assert changes or cut is not None
@@ -297,8 +297,8 @@ def test_threads_may_share_a_reader(rng):
     starts = rng.integers(0, len(content) - 5000, 200)
 
     def is_right(start):
-        found = reader.read([ShardSpan(0, int(start), 5000)])
-        return np.array_equal(found, content[start : start + 5000])
+        result = reader.read([ShardSpan(0, int(start), 5000)])
+        return np.array_equal(result, content[start : start + 5000])
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(is_right, starts))

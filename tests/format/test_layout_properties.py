@@ -37,8 +37,8 @@ def test_a_weight_is_in_the_block_that_its_layout_says(name, layout, shape, seed
     changed = weights.copy()
     changed[n, k] = 50.0  # beyond all others, so that the block's bytes must change
     before, after = (
-        encode_tensor(one, dtype, layout).reshape(-1, dtype.block_bytes)
-        for one in (weights, changed)
+        encode_tensor(values, dtype, layout).reshape(-1, dtype.block_bytes)
+        for values in (weights, changed)
     )
     different = np.flatnonzero((before != after).any(axis=1))
     assert different.tolist() == [block_of(layout, shape, dtype.block_elements, n, k)]

@@ -73,9 +73,9 @@ def test_tensors_start_aligned_and_the_padding_is_zero():
 
 def test_a_single_span_of_a_local_shard_is_a_view_of_the_file(tmp_path):
     spans, shards = written([bytes(range(100))], 1 << 20, LocalStore(tmp_path))
-    found = ShardReader(LocalStore(tmp_path), shards).read(spans[0])
-    assert isinstance(found, np.memmap)
-    assert bytes(found) == bytes(range(100))
+    result = ShardReader(LocalStore(tmp_path), shards).read(spans[0])
+    assert isinstance(result, np.memmap)
+    assert bytes(result) == bytes(range(100))
 
 
 def test_arrays_of_any_type_are_written_as_their_bytes():

@@ -193,7 +193,7 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(StoreError, match="the disk is full"):
         replace_file(path, b"third")
     assert path.read_bytes() == b"second"
-    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
     with pytest.raises(StoreError, match="no such file or folder"):
         replace_file(tmp_path / "nowhere" / "file", b"")
 

@@ -79,8 +79,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _report(result: Result, seconds: float) -> None:
-    for found in result.found:
-        print(f"\n== {found.target}: {found.what}\n{found.trace}\ncase: {found.case[:400]!a}")
+    for fault in result.found:
+        print(f"\n== {fault.target}: {fault.what}\n{fault.trace}\ncase: {fault.case[:400]!a}")
     print(f"\n{'target':<12}{'cases':>8}{'ms each':>9}{'endings':>9}")
     for name, count in result.counts.items():
         endings = sum(target == name for target, _ in result.outcomes)
@@ -92,8 +92,8 @@ def _report(result: Result, seconds: float) -> None:
 
 
 def _keep(result: Result, corpus: Path, *, outcomes: bool) -> None:
-    for found in result.found:
-        _write(corpus / found.target / found.file_name, found.case)
+    for fault in result.found:
+        _write(corpus / fault.target / fault.file_name, fault.case)
     if outcomes:
         for (name, outcome), case in result.outcomes.items():
             if case and outcome != ACCEPTED:

@@ -111,11 +111,11 @@ class Result:
     found: list[Found] = field(default_factory=list)
     outcomes: dict[tuple[str, str], bytes] = field(default_factory=dict)
 
-    def add(self, found: Found) -> bool:
+    def add(self, fault: Found) -> bool:
         """Add a finding unless the same one of this target is known; return whether it is new."""
-        if any((one.target, one.what) == (found.target, found.what) for one in self.found):
+        if any((known.target, known.what) == (fault.target, fault.what) for known in self.found):
             return False
-        self.found.append(found)
+        self.found.append(fault)
         return True
 
 
@@ -155,9 +155,9 @@ class Campaign:
                     if running:
                         self._collect(running, waiting)
             finally:
-                for one in running:
-                    one.process.kill()
-                    one.process.join()
+                for thread in running:
+                    thread.process.kill()
+                    thread.process.join()
         return self.result
 
     def _begin(self, batch: Batch, folder: Path) -> _Running:
@@ -172,33 +172,33 @@ class Campaign:
 
     def _collect(self, running: list[_Running], waiting: deque[Batch]) -> None:
         """Wait until a process ends, and record its results."""
-        wait([one.process.sentinel for one in running])
-        for one in [one for one in running if not one.process.is_alive()]:
-            running.remove(one)
-            one.process.join()
-            self._note(one, waiting)
+        wait([thread.process.sentinel for thread in running])
+        for ended in [thread for thread in running if not thread.process.is_alive()]:
+            running.remove(ended)
+            ended.process.join()
+            self._note(ended, waiting)
 
-    def _note(self, one: _Running, waiting: deque[Batch]) -> None:
-        name, result = one.batch.name, self.result
-        count, case = one.notes.read()
+    def _note(self, ended: _Running, waiting: deque[Batch]) -> None:
+        name, result = ended.batch.name, self.result
+        count, case = ended.notes.read()
         result.counts[name] += count
-        result.seconds[name] += time.monotonic() - one.began
+        result.seconds[name] += time.monotonic() - ended.began
         self.finished += 1
-        for path in sorted(one.notes.outcomes.glob("*")):
+        for path in sorted(ended.notes.outcomes.glob("*")):
             key = name, path.name
             result.outcomes[key] = result.outcomes.get(key) or path.read_bytes()
-        if not one.process.exitcode:
+        if not ended.process.exitcode:
             return
         self._failures[name] += 1
-        trace = one.notes.trace.read_text(errors="replace")
-        found = Found(name, _what(one.process.exitcode, trace), _shortened(trace), case)
-        if result.add(found):
-            self._say(f"FOUND in {name}: {found.what}")
-        left = one.batch.size - count
+        trace = ended.notes.trace.read_text(errors="replace")
+        fault = Found(name, _what(ended.process.exitcode, trace), _shortened(trace), case)
+        if result.add(fault):
+            self._say(f"FOUND in {name}: {fault.what}")
+        left = ended.batch.size - count
         if (
             left > 0 and self._plan.known is None
         ):  # other cases than those that were not run, but as many
-            waiting.append(Batch(name, _seed(one.batch.seed, "again"), left))
+            waiting.append(Batch(name, _seed(ended.batch.seed, "again"), left))
 
 
 def _shortened(trace: str) -> str:

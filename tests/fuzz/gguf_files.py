@@ -96,7 +96,7 @@ def entry(key: str, value: Any) -> Entry:
         return Entry(key.encode(), kind, value.encode())
     if kind == ARRAY:
         inner = _kind(value[0])
-        coded = [one.encode() if inner == STRING else one for one in value]
+        coded = [text.encode() if inner == STRING else text for text in value]
         return Entry(key.encode(), kind, (inner, coded))
     return Entry(key.encode(), kind, value)
 
@@ -219,7 +219,7 @@ def _change_tensor(draw: st.DrawFn, file: File, _keys: Sequence[str]) -> File:
         st.sampled_from(["name", "size", "dimensions", "kind", "offset", "remove", "twice"])
     )
     if what == "name":
-        names = st.sampled_from([one.name for one in file.tensors])
+        names = st.sampled_from([tensor.name for tensor in file.tensors])
         tensors[at] = replace(old, name=draw(_STRINGS | names))
     elif what == "size" and old.dimensions:
         sizes = list(old.dimensions)

@@ -58,13 +58,13 @@ def base(value: Any) -> Base:
 
 
 def _paths(value: Any, before: Path = ()) -> list[Path]:
-    found: list[Path] = []
+    paths: list[Path] = []
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, inner in items:
-        found.append((*before, key))
+        paths.append((*before, key))
         if isinstance(inner, (dict, list)):
-            found += _paths(inner, (*before, key))
-    return found
+            paths += _paths(inner, (*before, key))
+    return paths
 
 
 @st.composite

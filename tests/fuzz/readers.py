@@ -218,9 +218,9 @@ class TokenizerReader(Reader):
         codec.decode(ids)
         codec.decode(list(range(12)))
         stream = codec.stream()
-        for one in [*ids, *range(12)]:
-            codec.is_special(one)
-            stream.feed(one)
+        for id_ in [*ids, *range(12)]:
+            codec.is_special(id_)
+            stream.feed(id_)
 
 
 class ChatReader(Reader):

@@ -23,7 +23,7 @@ MOST = 300_000
 
 def python(*words: object) -> subprocess.CompletedProcess[str]:
     """Run Python in a process of its own, whose children may crash without affecting this one."""
-    path = os.pathsep.join(str(ROOT / one) for one in COMPONENTS)
+    path = os.pathsep.join(str(ROOT / component) for component in COMPONENTS)
     return subprocess.run(
         [sys.executable, *map(str, words)],
         capture_output=True,
@@ -80,10 +80,10 @@ def broken() -> dict[str, dict[str, dict[str, list[str]]]]:
 def test_every_kind_of_fault_is_found_with_its_case(broken):
     from fuzz.broken_readers import FAULTS, MARK
 
-    found = broken["marked"]["found"]
-    assert found.keys() == FAULTS.keys()
+    faults = broken["marked"]["found"]
+    assert faults.keys() == FAULTS.keys()
     for name, (_, words) in FAULTS.items():
-        what, case = found[name]
+        what, case = faults[name]
         assert words in what
         assert MARK in case.encode("latin-1")
 

@@ -109,10 +109,10 @@ _TOKENIZERS = [
         _sequence("decoders", _DECODERS[1:5]),
     )
 ]
-SOUND_TOKENIZERS = tuple(json.dumps(one).encode() for one in _TOKENIZERS)
+SOUND_TOKENIZERS = tuple(json.dumps(document).encode() for document in _TOKENIZERS)
 _STEPS = st.sampled_from([*_NORMALIZERS, *_PRETOKENIZERS, *_POST, *_DECODERS, *_MODELS])
 TOKENIZERS = edited_text(
-    [base(one) for one in _TOKENIZERS],
+    [base(document) for document in _TOKENIZERS],
     st.one_of(
         VALUES,
         _STEPS,
@@ -155,9 +155,9 @@ _REQUESTS = [
     {**REQUEST, "response_format": {"type": "json_object"}, "template": SOUND[2]},
     {**REQUEST, "template": None},
 ]
-SOUND_REQUESTS = tuple(json.dumps(one).encode() for one in _REQUESTS)
+SOUND_REQUESTS = tuple(json.dumps(document).encode() for document in _REQUESTS)
 REQUESTS = edited_text(
-    [base(one) for one in _REQUESTS],
+    [base(document) for document in _REQUESTS],
     st.one_of(
         VALUES,
         st.sampled_from(["user", "assistant", "tool", "json_schema", "regex", "array", "object"]),
@@ -204,9 +204,9 @@ _CONFIGS = [
      "sliding_window": None, "torch_dtype": "bfloat16"}
     for rope in (None, *_ROPES)
 ]  # fmt: skip
-SOUND_CONFIGS = tuple(json.dumps(one).encode() for one in _CONFIGS)
+SOUND_CONFIGS = tuple(json.dumps(document).encode() for document in _CONFIGS)
 CONFIGS = edited_text(
-    [base(one) for one in _CONFIGS],
+    [base(document) for document in _CONFIGS],
     VALUES | st.sampled_from([*_ROPES, "gelu", "LlamaForCausalLM", "Qwen3ForCausalLM", ["x"],
                               "Gemma3ForCausalLM", {"quant_method": "gptq", "bits": 4}]),
 )  # fmt: skip

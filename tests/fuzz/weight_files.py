@@ -178,7 +178,7 @@ _LEGACY = st.builds(
             st.sampled_from([b"blk.0.attn_q.weight", b"", CONTROL.encode(), b"\xff", b"x" * 300]),
             _CALLS,
             st.sampled_from([0, 0, 0, 0, 1, -1, 2**30]),
-            st.lists(_MEANS, max_size=6).map(lambda one: np.array(one, "<f4").tobytes()),
+            st.lists(_MEANS, max_size=6).map(lambda values: np.array(values, "<f4").tobytes()),
         ),
         max_size=4,
     ),

@@ -134,7 +134,7 @@ def test_a_prompt_that_is_neither_text_nor_ids_is_refused(model, wrong):
     plain = model.generate(PROMPT, max_tokens=2).read()
     for sound in (ids, tuple(ids), np.array(ids), iter(ids)):
         assert model.generate(sound, max_tokens=2).read() == plain
-    for call in (model.generate, lambda one: model.generate_batch([one])):
+    for call in (model.generate, lambda prompt: model.generate_batch([prompt])):
         with pytest.raises(UsageError):
             call(wrong)
 
@@ -157,23 +157,23 @@ def schema(value: Any) -> dict[str, Any]:
 
 
 def circular_schema() -> dict[str, Any]:
-    found: dict[str, Any] = {"type": "object"}
-    found["properties"] = {"a": found}
-    return found
+    schema: dict[str, Any] = {"type": "object"}
+    schema["properties"] = {"a": schema}
+    return schema
 
 
 def deep_schema() -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    schema: dict[str, Any] = {}
     for _ in range(50_000):
-        found = {"items": found}
-    return found
+        schema = {"items": schema}
+    return schema
 
 
 def nested_nots() -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    schema: dict[str, Any] = {}
     for _ in range(900):
-        found = {"not": found}
-    return found
+        schema = {"not": schema}
+    return schema
 
 
 SCHEMAS = {

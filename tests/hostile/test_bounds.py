@@ -300,9 +300,9 @@ def test_a_tokenizer_as_large_as_published_ones_is_read():
     st.integers(1, 9),
 )
 def test_values_and_levels_are_counted_whatever_the_strings_hold(value, piece):
-    def count(one: Any) -> tuple[int, int]:
+    def count(node: Any) -> tuple[int, int]:
         """Return the number of values, as the bound counts them, and the nesting depth."""
-        inside = list(one.values()) if isinstance(one, dict) else one
+        inside = list(node.values()) if isinstance(node, dict) else node
         if not isinstance(inside, list):
             return 0, 0
         counts = [count(part) for part in inside]

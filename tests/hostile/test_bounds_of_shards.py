@@ -117,9 +117,9 @@ class TestDeepValidation:
         whole = LocalStore.read
 
         def read(*arguments: Any) -> Any:
-            found = whole(*arguments)
-            sizes.append(found.nbytes)
-            return found
+            result = whole(*arguments)
+            sizes.append(result.nbytes)
+            return result
 
         monkeypatch.setattr(LocalStore, "read", read)
         return {fault.rule for fault in validate(folder, deep=True).faults}, sum(sizes)

@@ -75,8 +75,8 @@ def test_hostile_text_is_shown_escaped(folder):
     assert_escaped(run("validate", folder).out)
     printed = run("validate", folder, "--json").out
     assert_escaped(printed)
-    assert any(HOSTILE[:3] in json.dumps(one, ensure_ascii=False) or "owned" in str(one)
-               for one in json.loads(printed)["errors"])  # fmt: skip
+    assert any(HOSTILE[:3] in json.dumps(error, ensure_ascii=False) or "owned" in str(error)
+               for error in json.loads(printed)["errors"])  # fmt: skip
 
 
 def test_a_conversion_names_hostile_tensors_harmlessly(tmp_path, rng):

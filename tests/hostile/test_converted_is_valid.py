@@ -54,13 +54,13 @@ def outcome(checkpoint: Path, **options: Any) -> RdrrError | None:
         report = rdrr.validate(out, deep=True)
         assert report.ok(), [fault.line() for fault in report.errors]
     except RdrrError as error:
-        found = error
+        refusal = error
     else:
         shutil.rmtree(out, ignore_errors=True)
         return None
-    assert str(found).isprintable()
+    assert str(refusal).isprintable()
     assert [path.name for path in checkpoint.parent.iterdir()] == [checkpoint.name]
-    return found
+    return refusal
 
 
 BEYOND = 10**30

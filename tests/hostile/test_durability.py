@@ -45,7 +45,7 @@ class Recorder:
     def after(self, path: Path) -> list[Path]:
         """Return the paths that were flushed after something was renamed to `path`."""
         at = self.events.index(("name", path))
-        return [one for kind, one in self.events[at:] if kind == "flush"]
+        return [event for kind, event in self.events[at:] if kind == "flush"]
 
 
 @pytest.fixture
@@ -69,8 +69,8 @@ def test_the_name_of_a_converted_package_is_durable(source, tmp_path, recorder, 
         recorder.events.clear()
         rdrr.convert(source, out, overwrite=True)
     else:
-        for made in (tmp_path / "new" / "deep", tmp_path / "new"):
-            assert ("flush", made.parent) in recorder.events
+        for folder in (tmp_path / "new" / "deep", tmp_path / "new"):
+            assert ("flush", folder.parent) in recorder.events
     assert out.parent in recorder.after(out)
     flushed = [path for kind, path in recorder.events if kind == "flush"]
     assert {path.name for path in flushed} > {"manifest.json", "shard_00000.bin"}

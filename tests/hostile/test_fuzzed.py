@@ -17,8 +17,8 @@ from rdrr_manifests.models.conversion_report import parse_report
 def with_shape(name: str, dimensions: tuple[int, ...]) -> bytes:
     file = weight_files.GGUF_FILES[0]
     tensors = [
-        replace(one, dimensions=dimensions) if one.name == name.encode() else one
-        for one in file.tensors
+        replace(tensor, dimensions=dimensions) if tensor.name == name.encode() else tensor
+        for tensor in file.tensors
     ]
     return gguf_files.encode(replace(file, tensors=tuple(tensors)))
 
@@ -46,8 +46,8 @@ def test_a_gguf_tensor_of_the_wrong_rank_is_refused(tmp_path, name, sound, dimen
 def with_numbers(**numbers: int | None) -> bytes:
     file = weight_files.GGUF_FILES[0]
     values = {f"llama.{key.replace('__', '.')}".encode(): value for key, value in numbers.items()}
-    entries = [replace(one, value=values.get(one.key, one.value)) for one in file.entries]
-    kept = [one for one in entries if one.value is not None]
+    entries = [replace(entry, value=values.get(entry.key, entry.value)) for entry in file.entries]
+    kept = [entry for entry in entries if entry.value is not None]
     return gguf_files.encode(replace(file, entries=tuple(kept)))
 
 

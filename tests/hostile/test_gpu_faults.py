@@ -26,15 +26,15 @@ CONTEXT = 64
 @pytest.fixture
 def opened(monkeypatch) -> list[Device]:
     """Collect the devices that are opened during the test."""
-    made: list[Device] = []
+    devices: list[Device] = []
     real = device_module.open_device
 
     def remembering(*arguments, **options):
-        made.append(real(*arguments, **options))
-        return made[-1]
+        devices.append(real(*arguments, **options))
+        return devices[-1]
 
     monkeypatch.setattr(device_module, "open_device", remembering)
-    return made
+    return devices
 
 
 @pytest.fixture(scope="module")
@@ -226,15 +226,15 @@ def test_the_command_accepts_sizes_with_units(made_package):
 def test_a_device_that_is_not_lost_says_what_failed():
     device = open_device()
     with arena(device) as buffers:
-        made = buffers.empty("a", 64)
+        buffer = buffers.empty("a", 64)
         with pytest.raises(DeviceError, match="copying failed") as caught:
-            copy_onto_itself(device, made)
+            copy_onto_itself(device, buffer)
     assert "lost" not in str(caught.value)
     device.close()
 
 
-def copy_onto_itself(device: Device, one: BufferSlice) -> None:
+def copy_onto_itself(device: Device, buffer: BufferSlice) -> None:
     with device_errors("copying"):
         encoder = device.wgpu.create_command_encoder()
-        encoder.copy_buffer_to_buffer(one.buffer, 0, one.buffer, 0, 64)
+        encoder.copy_buffer_to_buffer(buffer.buffer, 0, buffer.buffer, 0, 64)
         device.wgpu.queue.submit([encoder.finish()])

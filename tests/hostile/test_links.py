@@ -231,9 +231,9 @@ def test_every_command_follows_links_only_when_asked_to(converted, original, nam
 def test_every_command_that_opens_a_package_has_the_flag():
     """Commands not run above take too long, wait for a person, or have tests of their own."""
     commands = get_group(app.build_app(app.COMMANDS)).commands
-    flags = {name: {flag for one in command.params for flag in one.opts}
+    flags = {name: {flag for param in command.params for flag in param.opts}
              for name, command in commands.items()}  # fmt: skip
-    having = {name for name, own in flags.items() if "--follow-links" in own}
+    having = {name for name, options in flags.items() if "--follow-links" in options}
     assert having == set(commands) - {"architectures", "convert", "devices", "help", "schema"}
     run_above = {words[0] for _, words in COMMANDS.values()}
     assert having == run_above | {"chat", "classify", "embed", "push", "rank", "tune", "validate"}

@@ -89,9 +89,9 @@ def memory_used(warm: Path, folder: Path, *, hints=None, hoards: bool = False) -
         env=environment(),
         timeout=HANGS,
     )
-    found: dict[str, int] = json.loads(done.stdout)
-    print(folder.name, found)
-    return found
+    document: dict[str, int] = json.loads(done.stdout)
+    print(folder.name, document)
+    return document
 
 
 @pytest.mark.thorough
@@ -104,9 +104,9 @@ def memory_used(warm: Path, folder: Path, *, hints=None, hoards: bool = False) -
 def test_host_memory_of_a_load_does_not_grow_with_the_package(package_of, dtype, layers, hints):
     warm, large = package_of(dtype, 1), package_of(dtype, layers)
     assert len(list(large.glob("shard_*"))) > 2
-    found = memory_used(warm, large, hints=hints)
-    assert found["weights"] > 3 * BOUND
-    assert found["memory_used"] < BOUND
+    used = memory_used(warm, large, hints=hints)
+    assert used["weights"] > 3 * BOUND
+    assert used["memory_used"] < BOUND
 
 
 @pytest.mark.thorough

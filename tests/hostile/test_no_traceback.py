@@ -248,7 +248,7 @@ def test_bytes_that_are_not_a_report_are_refused():
 )
 def test_a_tokenizer_with_an_invalid_post_processor_does_not_break_a_conversion(source, processor):
     def use(content: Any) -> None:
-        edited(source / "tokenizer.json", lambda one: one.update(post_processor=content))
+        edited(source / "tokenizer.json", lambda document: document.update(post_processor=content))
 
     use(processor)
     with pytest.raises(ConversionError, match="cannot be read as a tokenizer"):

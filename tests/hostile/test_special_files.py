@@ -137,11 +137,11 @@ def test_a_shard_truncated_during_validation_is_reported(tmp_path, rng, monkeypa
     whole = LocalStore.read
 
     def cut_afterwards(self: LocalStore, name: str, *range_: int) -> np.ndarray:
-        found = whole(self, name, *range_)
-        if name.startswith("shard") and found.size:
-            held.append(found)
+        result = whole(self, name, *range_)
+        if name.startswith("shard") and result.size:
+            held.append(result)
             os.truncate(tmp_path / name, 0)
-        return found
+        return result
 
     monkeypatch.setattr(LocalStore, "read", cut_afterwards)
     faults = {fault.rule for fault in validate(tmp_path, deep=True).faults}

@@ -78,13 +78,13 @@ def test_closing_a_model_ends_the_generations_of_all_threads(made_package, backe
             ended.append(error)
 
     workers = [threading.Thread(target=generate, daemon=True) for _ in range(THREADS)]
-    for one in workers:
-        one.start()
+    for worker in workers:
+        worker.start()
     several.wait(HANGS)
     model.close()
-    for one in workers:
-        one.join(HANGS)
-        assert not one.is_alive()
+    for worker in workers:
+        worker.join(HANGS)
+        assert not worker.is_alive()
     assert ["closed" in str(one) for one in ended] == [True] * THREADS
     model.close()
 

@@ -57,7 +57,7 @@ def added(token_id: object, special: object = True) -> dict[str, Any]:
 
 
 def template(single: list[Any], ids: int = 1) -> dict[str, Any]:
-    pair = [{"Sequence": {"id": one, "type_id": 0}} for one in "AB"]
+    pair = [{"Sequence": {"id": sequence, "type_id": 0}} for sequence in "AB"]
     tokens = {"<s>": {"id": "<s>", "ids": [0] * ids, "tokens": ["a"] * ids}}
     return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens}
 
@@ -108,8 +108,8 @@ def package(tmp_path: Path, rng) -> Path:
 
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_tokenizer_is_read_and_valid(package, name):
-    made = BoundedTokenizer(tokenizer(**SOUND[name]))
-    assert made.decode(made.encode("abc", special=False)).replace(" ", "") == "abc"
+    bounded = BoundedTokenizer(tokenizer(**SOUND[name]))
+    assert bounded.decode(bounded.encode("abc", special=False)).replace(" ", "") == "abc"
     (package / "tokenizer.json").write_bytes(tokenizer(**SOUND[name]))
     assert rdrr.validate(package, deep=True).ok()
 
@@ -182,21 +182,21 @@ def test_the_length_of_a_text_is_bounded_and_less_if_the_tokenizer_expands_it():
 
 
 def test_a_value_that_is_not_a_string_is_refused():
-    made = TextCodec(tokenizer())
+    codec = TextCodec(tokenizer())
     for wrong in (b"abc", 5, None, ["a"], "\ud800"):
         with pytest.raises(UsageError, match=r"not a text|not in UTF-8"):
-            made.encode(wrong)
+            codec.encode(wrong)
 
 
 @pytest.mark.parametrize("wrong", [-1, 1 << 32, 1 << 63, 1.5, "a", None, True, [0]])
 def test_a_value_that_is_not_a_token_id_is_refused(wrong):
-    made = TextCodec(tokenizer())
-    assert made.decode([0, 1, 25]).replace(" ", "") == "abz"
-    assert made.stream().feed(1) == "b"
+    codec = TextCodec(tokenizer())
+    assert codec.decode([0, 1, 25]).replace(" ", "") == "abz"
+    assert codec.stream().feed(1) == "b"
     with pytest.raises(UsageError, match="not a token id"):
-        made.decode([0, wrong])
+        codec.decode([0, wrong])
     with pytest.raises(UsageError, match="not a token id"):
-        made.stream().feed(wrong)
+        codec.stream().feed(wrong)
 
 
 def test_ids_without_a_token_decode_to_nothing():
@@ -205,14 +205,14 @@ def test_ids_without_a_token_decode_to_nothing():
 
 def test_a_token_has_a_bounded_length():
     vocab = {"a" * MAX_TOKEN: 0, "b" * (MAX_TOKEN + 1): 1}
-    made = TextCodec(tokenizer(model={"vocab": vocab}))
-    assert len(made.decode([0])) == MAX_TOKEN
-    assert len(made.stream().feed(0)) == MAX_TOKEN
-    for decode in (lambda: made.decode([1]), lambda: made.stream().feed(1)):
+    codec = TextCodec(tokenizer(model={"vocab": vocab}))
+    assert len(codec.decode([0])) == MAX_TOKEN
+    assert len(codec.stream().feed(0)) == MAX_TOKEN
+    for decode in (lambda: codec.decode([1]), lambda: codec.stream().feed(1)):
         with pytest.raises(GenerationError, match="a token is too long"):
             decode()
     with pytest.raises(UsageError, match="the text would be too long"):
-        made.decode([0] * (MAX_TEXT // MAX_TOKEN + 1))
+        codec.decode([0] * (MAX_TEXT // MAX_TOKEN + 1))
 
 
 def test_a_text_is_neither_padded_nor_truncated():
@@ -225,8 +225,8 @@ def test_a_text_is_neither_padded_nor_truncated():
         "pad_token": "a",
     }
     cut = {"max_length": 3, "stride": 5, "strategy": "LongestFirst", "direction": "Right"}
-    made = TextCodec(tokenizer(padding=padding, truncation=cut))
-    assert len(made.encode("abcdef")) == 6
+    codec = TextCodec(tokenizer(padding=padding, truncation=cut))
+    assert len(codec.encode("abcdef")) == 6
 
 
 @pytest.mark.parametrize(
@@ -243,8 +243,8 @@ def test_token_ids_must_be_rows_of_the_embedding(package, vocab, tokens, severit
     content = tokenizer(model={"vocab": vocab}, added_tokens=tokens)
     (package / "tokenizer.json").write_bytes(content)
     faults = rdrr.validate(package, deep=True).faults
-    found = [one for one in faults if one.rule == "tokenizer-content"]
-    assert [one.severity for one in found] == severities
+    content_faults = [fault for fault in faults if fault.rule == "tokenizer-content"]
+    assert [one.severity for one in content_faults] == severities
 
 
 @pytest.mark.parametrize("name", ["three replacements", "a special flag of -1"])

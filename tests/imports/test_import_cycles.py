@@ -14,7 +14,9 @@ from support.commands import environment
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 LINTER = PROJECT["tool"]["importlinter"]
-CONTRACT = next(one for one in LINTER["contracts"] if one["type"] == "acyclic_siblings")
+CONTRACT = next(
+    contract for contract in LINTER["contracts"] if contract["type"] == "acyclic_siblings"
+)
 
 
 def lint(folder: Path, files: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -63,9 +63,9 @@ def test_a_part_that_no_layer_has_is_a_warning_unless_rdrr_wrote_the_package() -
     assert [(f.rule, f.severity) for f in examination.faults] == [("graph-weights", "warning")]
     assert not hasattr(examination.graph, "ops")
     # The control: in a package that rdrr wrote it is an error.
-    own = spoiled(without_queries)
-    own["conversion"] = valid_manifest()["conversion"]
-    assert {f.severity for f in examine(own).faults} == {"error"}
+    converted = spoiled(without_queries)
+    converted["conversion"] = valid_manifest()["conversion"]
+    assert {f.severity for f in examine(converted).faults} == {"error"}
 
 
 def test_unknown_top_level_keys_are_kept_without_a_fault() -> None:

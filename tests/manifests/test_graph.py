@@ -90,9 +90,9 @@ def test_every_value_is_written_once_and_then_read_except_the_logits() -> None:
 
 
 def test_the_head_uses_its_own_tensor_if_there_is_one_and_the_embedding_otherwise() -> None:
-    tied, own = graph_of(), graph_of(extra=("lm_head.weight",))
+    tied, untied = graph_of(), graph_of(extra=("lm_head.weight",))
     assert of_kind(tied, Head)[0].weight.name == "model.embed_tokens.weight"
-    assert of_kind(own, Head)[0].weight.name == "lm_head.weight"
+    assert of_kind(untied, Head)[0].weight.name == "lm_head.weight"
 
 
 def test_the_embedding_is_scaled_only_if_the_blocks_state_it() -> None:

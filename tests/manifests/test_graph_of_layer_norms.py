@@ -67,7 +67,7 @@ def test_a_feed_forward_without_a_gate_has_two_products(name: str) -> None:
     assert not of_kind(graph, GatedActivation)
     (op,) = of_kind(graph, Activation)
     assert (op.activation, op.x) == (name, "l0.up_proj")
-    assert "l0.gate_proj" not in {one.out for one in of_kind(graph, Linear)}
+    assert "l0.gate_proj" not in {span.out for span in of_kind(graph, Linear)}
 
 
 def test_positions_are_added_to_the_embedding_and_the_head_has_its_bias() -> None:

@@ -99,10 +99,10 @@ def test_a_mutated_manifest_can_be_examined(manifest: dict[str, Any]) -> None:
 @pytest.fixture(scope="module")
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a valid package, whose manifest is the first of `BASES`, and return its folder."""
-    made = tmp_path_factory.mktemp("package")
-    write_package(made, generator_of(request), copy.deepcopy(BASES[0]))
-    assert validate(made, deep=True).ok()
-    return made
+    folder = tmp_path_factory.mktemp("package")
+    write_package(folder, generator_of(request), copy.deepcopy(BASES[0]))
+    assert validate(folder, deep=True).ok()
+    return folder
 
 
 @settings(max_examples=150, deadline=None)

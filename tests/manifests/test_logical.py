@@ -60,13 +60,13 @@ def test_a_fused_gate_and_up_projection_is_split(tmp_path, rng, monkeypatch, qua
     convert(source, tmp_path / "joined", fuse_gate_up=True, **options)
     convert(source, tmp_path / "apart", **options)
     with open_package(tmp_path / "joined") as joined, open_package(tmp_path / "apart") as apart:
-        ours = {one.name: one for one in logical_tensors(joined)}
+        ours = {tensor.name: tensor for tensor in logical_tensors(joined)}
         assert sorted(ours) == sorted(apart.manifest.tensors)
-        for name, one in ours.items():
-            reader = RowReader(joined, one)
+        for name, value in ours.items():
+            reader = RowReader(joined, value)
             parts = [reader.values(*chunk) for chunk in reader.chunks()]
-            assert len(parts) == -(-one.rows // 256)
-            whole = np.concatenate(parts).reshape(one.shape)
+            assert len(parts) == -(-value.rows // 256)
+            whole = np.concatenate(parts).reshape(value.shape)
             np.testing.assert_array_equal(whole, apart.dequantize(name), err_msg=name)
 
 
@@ -78,4 +78,4 @@ def test_names_are_canonical_for_every_prefix(tmp_path, rng, prefix):
         prefix + name.removeprefix("model."): entry for name, entry in manifest["tensors"].items()
     }
     package = write_random_package(tmp_path / "package", manifest, rng)
-    assert [one.name for one in logical_tensors(package)] == names
+    assert [tensor.name for tensor in logical_tensors(package)] == names

@@ -122,8 +122,8 @@ def test_values_are_checked_in_every_shard_that_is_intact(folder: Path) -> None:
     (folder / "shard_00000.bin").unlink()
     path = folder / "shard_00002.bin"
     path.write_bytes(b"\xff" * path.stat().st_size)
-    found = rules(folder, deep=True)
-    assert found == {"shard-file", "shard-hash", "tensor-values"}
+    broken = rules(folder, deep=True)
+    assert broken == {"shard-file", "shard-hash", "tensor-values"}
 
 
 def test_hashes_of_an_unavailable_algorithm_are_a_warning(

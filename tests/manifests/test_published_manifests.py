@@ -56,16 +56,16 @@ def reasons(name: str) -> dict[str, str | None]:
 
 
 def test_tensors_of_a_decoder_are_found_and_every_reason_not_to_run_has_its_value() -> None:
-    found = reasons("diffusiongemma-26b-a4b-it-q4k-ehf16-af16")
-    assert found["modelType"] == "diffusion_gemma"
-    assert "'numExperts': 128" in (found["moeConfig"] or "")
-    assert len(found) >= 2
+    stated = reasons("diffusiongemma-26b-a4b-it-q4k-ehf16-af16")
+    assert stated["modelType"] == "diffusion_gemma"
+    assert "'numExperts': 128" in (stated["moeConfig"] or "")
+    assert len(stated) >= 2
 
 
 def test_types_that_cannot_be_decoded_are_reasons_not_to_run() -> None:
     assert reasons("gemma-4-12b-it-text-w4a16-ct-ehf16-af16")["tensors"] == "W4A16"
-    found = reasons("gemma-4-e2b-it-q4k-ehf16-af16-int4ple")["tensors"]
-    assert found == "INT4, which sourceTransform litert_axis_dequant would expand"
+    reason = reasons("gemma-4-e2b-it-q4k-ehf16-af16-int4ple")["tensors"]
+    assert reason == "INT4, which sourceTransform litert_axis_dequant would expand"
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_the_size_of_a_transformed_tensor_is_that_of_its_integers(
     entry["spans"] = [{**entry["spans"][0], "size": entry["size"]}]
     path = tmp_path / "m.json"
     path.write_text(json.dumps(manifest))
-    found = [fault for fault in validate(path).faults if fault.rule == "tensor-size"]
-    assert [fault.expected for fault in found] == ([] if expected is None else [expected])
+    faults = [fault for fault in validate(path).faults if fault.rule == "tensor-size"]
+    assert [fault.expected for fault in faults] == ([] if expected is None else [expected])
 
 
 def test_a_bare_manifest_can_be_opened_without_its_files_if_asked() -> None:

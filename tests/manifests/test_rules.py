@@ -377,18 +377,18 @@ CASES = (
 )
 
 
-def ids(one: Case) -> str:
-    return f"{one.rule}:{one.field}"
+def ids(case: Case) -> str:
+    return f"{case.rule}:{case.field}"
 
 
-@pytest.mark.parametrize("one", CASES, ids=ids)
-def test_a_changed_manifest_breaks_this_rule_and_no_unexpected_one(one: Case) -> None:
-    faults = examine(spoiled(one.change)).faults
+@pytest.mark.parametrize("case", CASES, ids=ids)
+def test_a_changed_manifest_breaks_this_rule_and_no_unexpected_one(case: Case) -> None:
+    faults = examine(spoiled(case.change)).faults
     lines = "\n".join(fault.line() for fault in faults)
-    matching = [fault for fault in faults if fault.rule == one.rule and fault.field == one.field]
-    assert matching, f"{one.rule} found nothing at {one.field}:\n{lines}"
-    assert {fault.severity for fault in matching} == {one.severity}, lines
-    assert {fault.rule for fault in faults} == {one.rule} | one.also, lines
+    matching = [fault for fault in faults if fault.rule == case.rule and fault.field == case.field]
+    assert matching, f"{case.rule} found nothing at {case.field}:\n{lines}"
+    assert {fault.severity for fault in matching} == {case.severity}, lines
+    assert {fault.rule for fault in faults} == {case.rule} | case.also, lines
 
 
 @pytest.mark.parametrize("layout", ["row", "column"])
@@ -409,13 +409,13 @@ def test_a_small_tensor_within_a_large_one_does_not_hide_the_next() -> None:
 
 
 def test_every_rule_has_a_case_that_breaks_it() -> None:
-    assert {rule.id for rule in STRUCTURE} - {one.rule for one in CASES} == set()
+    assert {rule.id for rule in STRUCTURE} - {case.rule for case in CASES} == set()
 
 
 def test_every_rule_is_in_the_specification() -> None:
     text = (Path(__file__).parents[2] / "docs" / "SPEC.md").read_text(encoding="utf-8")
     stated = set(re.findall(r"`([a-z-]+)`", text))
-    names = {rule.id for rule in (*STRUCTURE, *FILES, *DEEP)} | {one.rule for one in CASES}
+    names = {rule.id for rule in (*STRUCTURE, *FILES, *DEEP)} | {case.rule for case in CASES}
     assert names - stated == set()
 
 

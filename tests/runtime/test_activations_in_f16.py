@@ -69,8 +69,8 @@ class Operands:
 
     def weight(self, dtype: str, layout: Layout, n: int, k: int) -> tuple[GpuWeight, Array]:
         raw, values = random_tensor(self.rng, dtype, layout, (n, k))
-        made = upload_weight(self.bench.arena, DTYPES[dtype], layout, (n, k), raw, "w")
-        return made, values.astype(np.float64)
+        weight = upload_weight(self.bench.arena, DTYPES[dtype], layout, (n, k), raw, "w")
+        return weight, values.astype(np.float64)
 
 
 Made = tuple[Sequence[Dispatch], BufferSlice, Array]
@@ -78,7 +78,7 @@ Made = tuple[Sequence[Dispatch], BufferSlice, Array]
 
 
 def tensors(*arrays: Array) -> list[torch.Tensor]:
-    return [torch.from_numpy(one) for one in arrays]
+    return [torch.from_numpy(array) for array in arrays]
 
 
 def a_norm(on: Operands) -> Made:
@@ -96,15 +96,15 @@ def a_branch_norm(on: Operands) -> Made:
 
 def a_rope(on: Operands) -> Made:
     (x, xs), (table, angles) = on.value(ROWS, 3, 64), on.vector(ROWS, 16, 2)
-    made = rope(on.ctx, x, table, heads=3, head_dim=64, rotary_dim=32, label="t")
+    phases = rope(on.ctx, x, table, heads=3, head_dim=64, rotary_dim=32, label="t")
     expected = ops.rope(torch.from_numpy(xs), torch.arange(ROWS), torch.from_numpy(angles))
-    return made, x, expected.numpy()
+    return phases, x, expected.numpy()
 
 
 def an_activation(on: Operands) -> Made:
     (gate, gates), (up, ups), y = (*(on.value(ROWS, WIDTH) for _ in range(2)), on.out(ROWS, WIDTH))
-    made = gated_activation(on.ctx, gate, up, y, width=WIDTH, activation="silu", label="t")
-    return made, y, ops.gated_activation(*tensors(gates, ups), "silu").numpy()
+    phases = gated_activation(on.ctx, gate, up, y, width=WIDTH, activation="silu", label="t")
+    return phases, y, ops.gated_activation(*tensors(gates, ups), "silu").numpy()
 
 
 def a_sum(on: Operands) -> Made:
@@ -119,8 +119,8 @@ def a_copy(on: Operands) -> Made:
 
 def a_gate(on: Operands) -> Made:
     (x, xs), (w, ws), (b, bs) = on.value(ROWS, WIDTH), on.vector(WIDTH), on.value(ROWS, 36)
-    made = sigmoid_gate(on.ctx, x, w, b, k=WIDTH, width=36, label="t")
-    return made, b, ops.sigmoid_gate(*tensors(xs, bs, ws[None])).numpy()
+    phases = sigmoid_gate(on.ctx, x, w, b, k=WIDTH, width=36, label="t")
+    return phases, b, ops.sigmoid_gate(*tensors(xs, bs, ws[None])).numpy()
 
 
 def an_embedding(on: Operands) -> Made:
@@ -203,31 +203,31 @@ SUMS = ("decode, add", "norm", "sigmoid gate", "row-major gemv", "streaming")
 
 @pytest.mark.parametrize(
     ("op", "subgroups"),
-    [*((one, True) for one in OPS), *((one, False) for one in SUMS)],
+    [*((op, True) for op in OPS), *((op, False) for op in SUMS)],
 )
 def test_an_op_rounds_its_result_exactly_once(bench, rng, op, subgroups):
     ids = rng.integers(0, 40, ROWS).tolist()
     ctx = bench.context(ROWS, tokens=ids, values="f16")
     if not subgroups:
         ctx = replace(ctx, features=ctx.features - {"subgroup"})
-    made, buffer, expected = OPS[op](Operands(bench, rng, ctx))
-    bench.run(made, ROWS)
-    found = bench.device.read(buffer).view(F16)[: expected.size].reshape(expected.shape)
+    phases, buffer, expected = OPS[op](Operands(bench, rng, ctx))
+    bench.run(phases, ROWS)
+    result = bench.device.read(buffer).view(F16)[: expected.size].reshape(expected.shape)
     rounding = np.maximum(ROUNDING * np.abs(expected), SMALLEST_ROUNDING)
     limit = TOLERANCE * np.abs(expected).max() + rounding
-    assert (np.abs(found.astype(np.float64) - expected) <= limit).all()
+    assert (np.abs(result.astype(np.float64) - expected) <= limit).all()
 
 
 def test_logits_and_operations_on_them_stay_in_f32(bench, rng):
     on = Operands(bench, rng, bench.context(ROWS, values="f16"))
     (weight, values), (x, xs) = on.weight("F16", Layout.ROW, 70, WIDTH), on.value(ROWS, WIDTH)
     y = bench.poisoned(ROWS, 70)
-    made = [
+    phases = [
         *linear(on.ctx, weight, x, y, logits=True, label="t"),
         *scale(on.ctx, y, width=70, factor=0.5, logits=True, label="t"),
         *softcap(on.ctx, y, width=70, cap=20.0, label="t"),
     ]
-    bench.run(made, ROWS)
+    bench.run(phases, ROWS)
     expected = 20.0 * np.tanh(0.5 * (xs @ values.T) / 20.0)
     assert relative_error(bench.download(y, ROWS, 70), expected) < TOLERANCE
 
@@ -237,9 +237,9 @@ def test_values_beyond_the_range_of_f16_become_infinite(bench):
     r = bench.upload(np.array([[60000.0, -60000.0, 5504.0, 1.0]], F16))
     ctx = bench.context(1, values="f16")
     bench.run(residual_add(ctx, x, r, width=4, label="t"), 1)
-    found = bench.device.read(x).view(F16)[:4]
-    assert found[:3].tolist() == [np.inf, -np.inf, 65504.0]
-    assert np.isnan(found[3])
+    result = bench.device.read(x).view(F16)[:4]
+    assert result[:3].tolist() == [np.inf, -np.inf, 65504.0]
+    assert np.isnan(result[3])
 
 
 def hinted(**hints: str):
@@ -255,7 +255,7 @@ def test_a_model_with_f16_activations_stays_near_torch(device, tmp_path, rng):
     choices = backend.info.decisions
     assert (choices[0].op, choices[0].kernel) == ("activations", "f16")
     assert unhonoured(choices) == ()
-    kernels = {one.op: one.kernel for one in choices if one.step == "decode"}
+    kernels = {choice.op: choice.kernel for choice in choices if choice.step == "decode"}
     assert kernels["layer 0 attention"].startswith("attention_decode")
     assert kernels["head"].startswith("matvec")
     reference = scored(CpuBackend(package, context=CONTEXT), ids)[19:]

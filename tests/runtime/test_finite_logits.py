@@ -109,10 +109,10 @@ def test_only_the_rows_of_a_batch_that_are_broken_are_marked(bench, rng, break_l
     phases += batch_advance(state, picks, rows=3, steps=4, label="t")
     bench.run(phases, 3)
     ids, _ = unpack(bench.device.read(picks))
-    assert [one >= NOT_FINITE for one in ids] == [False, True, False]
+    assert [id_ >= NOT_FINITE for id_ in ids] == [False, True, False]
     assert bench.words(state.ring)[:3] == ids
     tokens = bench.words(state.step)[HEADER_WORDS::ROW_WORDS]
-    assert tokens[:3] == [one % NOT_FINITE for one in ids]
+    assert tokens[:3] == [id_ % NOT_FINITE for id_ in ids]
     check_ids(ids[::2])
     with pytest.raises(GenerationError, match=MESSAGE):
         check_ids(ids)
@@ -121,9 +121,9 @@ def test_only_the_rows_of_a_batch_that_are_broken_are_marked(bench, rng, break_l
 def test_a_soft_cap_keeps_what_is_not_finite(bench):
     x = bench.upload(np.array([[np.nan, np.inf, -np.inf, 1e9]], np.float32))
     bench.run(softcap(bench.context(1), x, width=4, cap=30.0, label="t"), 1)
-    found = bench.download(x, 4)
-    assert np.isnan(found[0])
-    assert found[1:].tolist() == [np.inf, -np.inf, 30.0]
+    result = bench.download(x, 4)
+    assert np.isnan(result[0])
+    assert result[1:].tolist() == [np.inf, -np.inf, 30.0]
 
 
 def _with(manifest: dict, folder: Path, rng: np.random.Generator, values: dict) -> Package:
@@ -215,10 +215,10 @@ def _refuses(call: Callable[[GpuBackend, list[int]], None], backend: GpuBackend,
 
 @pytest.mark.parametrize(("policy", "is_refused"), [("f16", True), ("f32", False)])
 def test_a_model_that_overflows_is_refused_in_f16_only(device, tmp_path, rng, policy, is_refused):
-    vectors = [f"model.layers.{one}.post_attention_layernorm.weight" for one in (0, 1)]
+    vectors = [f"model.layers.{layer}.post_attention_layernorm.weight" for layer in (0, 1)]
     backend = _backend(device, policy, tmp_path, rng, dict.fromkeys(vectors, 1e9))
     ids = rng.integers(0, VOCAB, 9).tolist()
-    assert all(_refuses(one, backend, ids) is is_refused for one in (_greedy, _decode))
+    assert all(_refuses(run, backend, ids) is is_refused for run in (_greedy, _decode))
     backend.close()
 
 

@@ -34,9 +34,9 @@ def package(request, tmp_path_factory):
 
 @pytest.fixture
 def backend(device, package) -> Iterator[GpuBackend]:
-    made = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    yield made
-    made.close()
+    gpu_backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    yield gpu_backend
+    gpu_backend.close()
 
 
 class LogitsOnly:
@@ -106,15 +106,15 @@ def test_the_device_samples_the_same_ids_as_the_host(backend, rng):
     for logprobs in (Logprobs(3), Logprobs(3)):
         engine = Engine(backend if not results else LogitsOnly(backend), [], VOCAB)
         runs = engine.generate(ids, max_tokens=20, sampling=options, interval=8, logprobs=logprobs)
-        results.append(([one for run in runs for one in run], logprobs.tokens))
+        results.append(([id_ for run in runs for id_ in run], logprobs.tokens))
     (sampled, ours), (expected, theirs) = results
     assert sampled == expected
     assert len(set(sampled)) > 5
-    assert [one.token_id for one in ours] == sampled
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
-        assert [top for top, _ in one.top] == [top for top, _ in other.top]
-        assert [value for _, value in one.top] == pytest.approx(
+    assert [token.token_id for token in ours] == sampled
+    for token, other in zip(ours, theirs, strict=True):
+        assert token.logprob == pytest.approx(other.logprob, abs=1e-4)
+        assert [top for top, _ in token.top] == [top for top, _ in other.top]
+        assert [value for _, value in token.top] == pytest.approx(
             [value for _, value in other.top], abs=1e-4
         )
 
@@ -141,16 +141,16 @@ def test_a_constraint_gives_the_same_ids_as_a_mask_on_the_device(backend, rng, t
     ids = prompt(rng, 6)
     options = SamplingParams(temperature=temperature, seed=8)
     sampled = []
-    for one in (backend, LogitsOnly(backend)):
+    for runner in (backend, LogitsOnly(backend)):
         stats = GenerationStats()
-        runs = Engine(one, [], VOCAB).generate(
+        runs = Engine(runner, [], VOCAB).generate(
             ids, max_tokens=30, sampling=options, stats=stats, constraint=EveryThird()
         )
         sampled.append([token_id for run in runs for token_id in run])
         assert (stats.finish, stats.counts.wasted) == ("stop", 0)
     assert sampled[0] == sampled[1]
     assert [token_id % 3 for token_id in sampled[0]] == [0, 1, 2] * 3
-    free = [one for run in Engine(backend, [], VOCAB).generate(ids, max_tokens=9) for one in run]
+    free = [id_ for run in Engine(backend, [], VOCAB).generate(ids, max_tokens=9) for id_ in run]
     assert [token_id % 3 for token_id in free] != [0, 1, 2] * 3
 
 
@@ -226,10 +226,10 @@ def test_a_device_without_optional_features_computes_the_same(
     assert not plain_device.features & {"subgroup", "shader-f16"}
     ids = prompt(rng, 40)
     results = []
-    for one in (device, plain_device):
-        made = GpuBackend(package, context=CONTEXT, kv_dtype=kv_dtype, device=one)
-        results.append(stepped(made, ids, 36))
-        made.close()
+    for adapter in (device, plain_device):
+        gpu_backend = GpuBackend(package, context=CONTEXT, kv_dtype=kv_dtype, device=adapter)
+        results.append(stepped(gpu_backend, ids, 36))
+        gpu_backend.close()
     # A value near the middle between two f16 numbers may be rounded either way.
     assert relative_error(*results) < {"f32": SAME, "f16": EXACT}[kv_dtype]
 

@@ -46,7 +46,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def package_of(family: str, folder: Path, quantize: str, **options: bool) -> Package:
-    tiny = next(one for one in ALL_MODELS if one.model_type == family)
+    tiny = next(model for model in ALL_MODELS if model.model_type == family)
     rng = np.random.default_rng(7)
     checkpoint = make_checkpoint(tiny, folder / "checkpoint", rng, num_hidden_layers=2)
     rdrr.convert(checkpoint, folder / "package", quantize=quantize, **options)
@@ -62,7 +62,9 @@ def results(
     try:
         logits = stepped(backend, ids, PREFILL)
         chosen = backend.greedy([ids[-1]], len(ids) - 1, 8)
-        kernels = Counter(one.kernel for one in backend.info.decisions if one.step == "decode")
+        kernels = Counter(
+            decision.kernel for decision in backend.info.decisions if decision.step == "decode"
+        )
         joined = sum(count for name, count in kernels.items() if ".down" in name)
         return logits, chosen, joined
     finally:
@@ -163,7 +165,7 @@ def test_down_projections_of_hardware_have_their_units_first(
     def orders() -> set[tuple[bool, bool]]:
         arena, policy = DryRunArena(device), resolve({})
         plan = Plan(package, device, arena, policy, context=CONTEXT, kv_dtype="f16")
-        records = [one.record for one in plan.lowered(DECODE).phases]
+        records = [phase.record for phase in plan.lowered(DECODE).phases]
         return {
             (record.output == "down", form.units_first)
             for record in records
@@ -189,10 +191,10 @@ def test_one_dispatch_joins_column_major_feed_forwards_as_dispatches_do(
     """Row-major ones are two phases there, which take less time."""
     del joined
     package = package_of("llama", tmp_path, "q4_k_m", transpose_weights=transposed)
-    one = Persistence((Grid(128, 1),), "a test asks for it", polls=1000)
+    persistence = Persistence((Grid(128, 1),), "a test asks for it", polls=1000)
     ids = rng.integers(0, 50, IDS).tolist()
-    found = []
-    for wanted in (None, one):
+    logits = []
+    for wanted in (None, persistence):
         backend = GpuBackend(
             package, context=CONTEXT, kv_dtype="f32", device=device, persistence=wanted
         )
@@ -206,9 +208,9 @@ def test_one_dispatch_joins_column_major_feed_forwards_as_dispatches_do(
             for slot, token in enumerate(ids):
                 backend.greedy([token], slot, 1)
                 steps.append(device.read(used.logits).view(np.float32))
-            found.append(np.stack(steps))
-            joins = sum(".down" in one.name for one in used.phases)
+            logits.append(np.stack(steps))
+            joins = sum(".down" in phase.name for phase in used.phases)
             assert joins == (2 if wanted is None else count)
         finally:
             backend.close()
-    assert relative_error(found[1], found[0]) < 1e-4
+    assert relative_error(logits[1], logits[0]) < 1e-4

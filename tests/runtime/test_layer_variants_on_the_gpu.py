@@ -109,7 +109,11 @@ def test_logits_are_those_of_torch(device, tmp_path, rng, variant):
     reference = scored(CpuBackend(package, context=CONTEXT), ids)[PREFILL - 1 :]
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     ours = stepped(backend, ids, PREFILL)
-    kernels = {one.op: one.kernel for one in backend.info.decisions if one.step == "decode"}
+    kernels = {
+        decision.op: decision.kernel
+        for decision in backend.info.decisions
+        if decision.step == "decode"
+    }
     backend.close()
     assert relative_error(ours, reference) < EXACT
     assert relative_error(plain, reference) > 10 * EXACT  # the control: the blocks change the model

@@ -42,7 +42,7 @@ def test_logits_are_those_of_torch(device, tmp_path, rng, dtype, moe):
     package = package_of(tmp_path, rng, dtype, moe=moe)
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     assert logits_error(backend, package, rng) < EXACT
-    kernels = {(one.step, one.op): one.kernel for one in backend.info.decisions}
+    kernels = {(decision.step, decision.op): decision.kernel for decision in backend.info.decisions}
     assert kernels["decode", "l1.router"] == kernels["prefill", "l1.router"] == "router_topk"
     assert kernels["decode", "l1.experts"].startswith("gemv_row.experts.sum")
     assert kernels["prefill", "l1.experts.down"].startswith("matmul_tiled.experts")
@@ -56,9 +56,17 @@ def test_experts_in_int8_are_near_torch(device, tmp_path, rng, dtype):
     policy = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
     assert 1e-5 < logits_error(backend, package, rng) < IN_INT8
-    kernels = {one.op: one.kernel for one in backend.info.decisions if one.step == "decode"}
+    kernels = {
+        decision.op: decision.kernel
+        for decision in backend.info.decisions
+        if decision.step == "decode"
+    }
     assert kernels["l1.experts"].startswith("matvec_rows.experts.sum")
-    kernels = {one.op: one.kernel for one in backend.info.decisions if one.step == "prefill"}
+    kernels = {
+        decision.op: decision.kernel
+        for decision in backend.info.decisions
+        if decision.step == "prefill"
+    }
     assert kernels["l1.experts.down"].startswith("matmul_int8.experts")
     backend.close()
 
@@ -80,7 +88,11 @@ def test_experts_without_gates_in_int8_are_near_torch(device, tmp_path, rng):
     policy = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
     assert 1e-5 < logits_error(backend, package, rng) < IN_INT8
-    kernels = {one.op: one.kernel for one in backend.info.decisions if one.step == "decode"}
+    kernels = {
+        decision.op: decision.kernel
+        for decision in backend.info.decisions
+        if decision.step == "decode"
+    }
     assert kernels["l1.experts.act"].startswith("matvec_rows.experts.each")
     backend.close()
 
@@ -88,7 +100,7 @@ def test_experts_without_gates_in_int8_are_near_torch(device, tmp_path, rng):
 def test_column_major_experts_run_as_they_are_stored(device, tmp_path, rng):
     package = package_of(tmp_path, rng, layout="column", moe=SHARED)
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    assert not any("expanded" in one.reason for one in backend.info.decisions)
+    assert not any("expanded" in decision.reason for decision in backend.info.decisions)
     assert logits_error(backend, package, rng) < EXACT
     backend.close()
 
@@ -115,7 +127,11 @@ def test_a_token_reads_back_no_routing(device, tmp_path, rng):
 def test_experts_in_a_form_that_no_kernel_reads_are_expanded_and_reported(device, tmp_path, rng):
     package = package_of(tmp_path, rng, layout="flat")
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    notes = {one.op: one.reason for one in backend.info.decisions if one.step == "load"}
+    notes = {
+        decision.op: decision.reason
+        for decision in backend.info.decisions
+        if decision.step == "load"
+    }
     name = "model.layers.1.mlp.experts.0.gate_proj.weight and 5 more"
     obstacle = "kernels read experts only in row or column layout"
     assert notes[name] == f"Q4_K expanded to F32 at load, as {obstacle}"
@@ -129,8 +145,10 @@ def test_experts_of_different_types_are_expanded_to_one(device, tmp_path, rng):
     entry |= {"dtype": "Q5_0", "size": entry["size"] // 34 * 22}
     package = write_random_package(tmp_path / "package", manifest, rng)
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    notes = [one for one in backend.info.decisions if "different types" in one.reason]
-    assert [one.op for one in notes if one.step == "load"] == [
+    notes = [
+        decision for decision in backend.info.decisions if "different types" in decision.reason
+    ]
+    assert [note.op for note in notes if note.step == "load"] == [
         "model.layers.1.mlp.experts.0.up_proj.weight and 5 more"
     ]
     assert logits_error(backend, package, rng) < EXACT

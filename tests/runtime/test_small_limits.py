@@ -89,27 +89,29 @@ def package_of(folder, family: Family, rng):
     for block, values in (family.inference or {}).items():
         manifest["inference"][block] |= values
     shards = open_package(folder).manifest.shards
-    manifest["shards"] = [one.model_dump(by_alias=True, exclude_none=True) for one in shards]
+    manifest["shards"] = [shard.model_dump(by_alias=True, exclude_none=True) for shard in shards]
     write_manifest(folder, manifest)
     return open_package(folder)
 
 
 def run(package, device, ids, kv_dtype="f32"):
     """Return the logits, greedy ids, and the most parts that any matrix is split into."""
-    *found, _ = run_with_cache(package, device, ids, kv_dtype)
-    return tuple(found)
+    *results, _ = run_with_cache(package, device, ids, kv_dtype)
+    return tuple(results)
 
 
 def run_with_cache(package, device, ids, kv_dtype):
     """Return the same, and the bytes of the cache that the logits were computed from."""
     backend = GpuBackend(package, context=CONTEXT, kv_dtype=kv_dtype, device=device)
     weights = backend._plan.weights
-    parts = max(len(one.parts) for one in (*weights.matrices.values(), *weights.stacks.values()))
+    parts = max(
+        len(matrix.parts) for matrix in (*weights.matrices.values(), *weights.stacks.values())
+    )
     logits = stepped(backend, ids, PREFILL)
     cache = backend._plan.cache.read(device, len(ids))
-    found = logits, backend.greedy(ids[:3], 0, 5), parts, cache
+    results = logits, backend.greedy(ids[:3], 0, 5), parts, cache
     backend.close()
-    return found
+    return results
 
 
 def moved(first, second, kv_dtype):
@@ -121,8 +123,8 @@ def moved(first, second, kv_dtype):
     kind = {"f16": np.float16, "q8_0": np.int8}[kv_dtype]
     names = [name for name in first if not name.endswith(".scales")]
     ours, theirs = (
-        np.concatenate([one[name].ravel() for name in names]).view(kind).astype(np.float32)
-        for one in (first, second)
+        np.concatenate([result[name].ravel() for name in names]).view(kind).astype(np.float32)
+        for result in (first, second)
     )
     step = 1.0 if kv_dtype == "q8_0" else np.maximum(2.0**-10 * np.abs(ours), 1e-6)
     assert (np.abs(ours - theirs) <= step).all()
@@ -142,10 +144,10 @@ def test_a_model_that_is_split_has_the_same_logits(device, small_device, tmp_pat
     package = package_of(tmp_path, family, rng)
     ids = rng.integers(0, VOCAB, IDS).tolist()
     logits, greedy, whole = run(package, device, ids)
-    found, taken, parts = run(package, small_device, ids)
+    result, taken, parts = run(package, small_device, ids)
     assert whole == 1
     assert parts > 1
-    assert relative_error(found, logits) < EXACT
+    assert relative_error(result, logits) < EXACT
     assert_same_ids(taken, greedy, ids[:3], package)
 
 
@@ -158,14 +160,14 @@ def test_a_model_that_is_split_has_the_same_logits_without_optional_features(
     package = package_of(tmp_path, family, rng)
     ids = rng.integers(0, VOCAB, IDS).tolist()
     logits, greedy, _, cache = run_with_cache(package, plain_device, ids, kv_dtype)
-    found, taken, parts, split_cache = run_with_cache(package, smallest_device, ids, kv_dtype)
+    result, taken, parts, split_cache = run_with_cache(package, smallest_device, ids, kv_dtype)
     assert parts > 1
     differing = moved(cache, split_cache, kv_dtype)
     assert differing < MOST_MOVED
     bound = EXACT
     if differing:  # a few elements rounded otherwise matter less than not rounding any
         bound = relative_error(logits, run(package, plain_device, ids)[0])
-    assert relative_error(found, logits) < bound
+    assert relative_error(result, logits) < bound
     assert taken == greedy
 
 
@@ -175,14 +177,14 @@ def test_the_int8_kernels_are_split_too(device, small_device, tmp_path, rng, nam
     """Both devices round to int8, but at different points where their kernels differ."""
     package = package_of(tmp_path, FAMILIES[name], rng)
     ids = rng.integers(0, VOCAB, IDS).tolist()
-    found = []
-    for one in (device, small_device):
-        exact, one.info = one.info, replace(one.info, software=False)
+    results = []
+    for adapter in (device, small_device):
+        exact, adapter.info = adapter.info, replace(adapter.info, software=False)
         try:
-            found.append(run(package, one, ids))
+            results.append(run(package, adapter, ids))
         finally:
-            one.info = exact
-    (logits, _, whole), (ours, _, parts) = found
+            adapter.info = exact
+    (logits, _, whole), (ours, _, parts) = results
     assert (whole, parts > 1) == (1, True)
     assert relative_error(ours, logits) < IN_INT8
 
@@ -191,8 +193,8 @@ def test_samplers_and_scores_run_within_small_limits(device, small_device, tmp_p
     package = package_of(tmp_path, FAMILIES["Q4_K"], rng)
     ids = rng.integers(0, VOCAB, 9).tolist()
     texts = []
-    for one in (device, small_device):
-        backend = GpuBackend(package, context=CONTEXT, device=one)
+    for adapter in (device, small_device):
+        backend = GpuBackend(package, context=CONTEXT, device=adapter)
         backend.begin(SamplingParams(temperature=0.7, top_k=20, seed=5), ids, logprobs=3)
         sampled = backend.sample(ids, 0, 6)
         texts.append((sampled, backend.logits(ids, 0, all_rows=True)))

@@ -62,13 +62,13 @@ def run_module(module: Path, folders: Mapping[str, Path]) -> Any:
         _chromium(profile, url) as log,
     ):
         try:
-            found = reports.get(timeout=HANGS)
+            report = reports.get(timeout=HANGS)
         except Empty:
             text = f"no report within {HANGS} s: {log.read_text()[-2000:]}"
             raise RuntimeError(text) from None
-    if isinstance(found, dict) and "error" in found:
-        raise RuntimeError(found["error"])
-    return found
+    if isinstance(report, dict) and "error" in report:
+        raise RuntimeError(report["error"])
+    return report
 
 
 @contextmanager
@@ -138,8 +138,8 @@ class _Handler(SimpleHTTPRequestHandler):
 
     def guess_type(self, path: Any) -> str:
         """Return JavaScript for files without a type, which are modules under a short name."""
-        found = super().guess_type(path)
-        return "text/javascript" if found == "application/octet-stream" else found
+        media_type = super().guess_type(path)
+        return "text/javascript" if media_type == "application/octet-stream" else media_type
 
     def log_message(self, *words: Any) -> None:
         pass

@@ -23,7 +23,9 @@ EXAMPLE = ROOT / "examples" / "small-llama"
 def environment(**extra: str) -> dict[str, str]:
     """Return this process's environment, extended so that the components are importable."""
     return (
-        os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / one) for one in COMPONENTS)} | extra
+        os.environ
+        | {"PYTHONPATH": os.pathsep.join(str(ROOT / component) for component in COMPONENTS)}
+        | extra
     )
 
 
@@ -82,7 +84,11 @@ def _in_own_process(
 def _in_this_process(arguments: list[str], stdin: str, program: str) -> Done:
     from rdrr.cli.app import COMMANDS, run
 
-    commands = COMMANDS if program == "rdrr" else [one for one in COMMANDS if one.name == "convert"]
+    commands = (
+        COMMANDS
+        if program == "rdrr"
+        else [command for command in COMMANDS if command.name == "convert"]
+    )
     out, err = io.StringIO(), io.StringIO()
     before, sys.stdin = sys.stdin, io.StringIO(stdin)
     try:

@@ -87,7 +87,7 @@ def _stack(name: str, state: dict[str, Any], *, transposed: bool = False) -> Non
         return
     if "mixer.experts" in name:  # Nemotron-H, whose experts have no gates
         stem, _, kind = name.replace("mixer", "mlp").rpartition(".")
-        state[name] = torch.stack([one for (one,) in _of_experts(stem, (kind,), state)])
+        state[name] = torch.stack([matrix for (matrix,) in _of_experts(stem, (kind,), state)])
         return
     if "block_sparse_moe" in name or (".shared_mlp" in name and ".mlp.shared_mlp" not in name):
         _stack_granite(name, state)
@@ -114,8 +114,8 @@ def _stack(name: str, state: dict[str, Any], *, transposed: bool = False) -> Non
         chosen = kinds[:2] if part == "experts.gate_up_proj" else kinds[2:]
         state[name] = torch.stack(
             [
-                torch.stack(one, 1).flatten(0, 1).T if transposed else torch.cat(one)
-                for one in _of_experts(of, chosen, state)
+                torch.stack(matrices, 1).flatten(0, 1).T if transposed else torch.cat(matrices)
+                for matrices in _of_experts(of, chosen, state)
             ]
         )
     elif part == "experts.gate_up_proj_bias":
@@ -135,13 +135,13 @@ def _stack_granite(name: str, state: dict[str, Any]) -> None:
         return
     kinds = ("gate", "up") if part in ("input_linear", "gate_up_proj") else ("down",)
     if stem.endswith("shared_mlp"):
-        own = stem.replace("shared_mlp", "mlp.shared_expert")
-        if f"{own}.{kinds[0]}_proj.weight" not in state:  # a model without experts
-            own = stem.replace("shared_mlp", "mlp")
-        state[name] = torch.cat([state.pop(f"{own}.{kind}_proj.weight") for kind in kinds])
+        changed = stem.replace("shared_mlp", "mlp.shared_expert")
+        if f"{changed}.{kinds[0]}_proj.weight" not in state:  # a model without experts
+            changed = stem.replace("shared_mlp", "mlp")
+        state[name] = torch.cat([state.pop(f"{changed}.{kind}_proj.weight") for kind in kinds])
         return
     parts = tuple(f"{kind}_proj" for kind in kinds)
-    state[name] = torch.stack([torch.cat(one) for one in _of_experts(stem, parts, state)])
+    state[name] = torch.stack([torch.cat(matrices) for matrices in _of_experts(stem, parts, state)])
 
 
 def _stack_transposed(name: str, state: dict[str, Any]) -> None:
@@ -150,13 +150,15 @@ def _stack_transposed(name: str, state: dict[str, Any]) -> None:
 
     stem = name.rpartition(".")[0].replace("feed_forward", "mlp")
     parts = ("gate_proj", "up_proj") if name.endswith("gate_up_proj") else ("down_proj",)
-    state[name] = torch.stack([torch.cat(one).T for one in _of_experts(stem, parts, state)])
+    state[name] = torch.stack(
+        [torch.cat(matrices).T for matrices in _of_experts(stem, parts, state)]
+    )
 
 
 def _of_experts(stem: str, parts: tuple[str, ...], state: dict[str, Any]) -> list[list[Any]]:
     """Remove the matrices of all experts from `state`, and return those of each."""
-    found: list[list[Any]] = []
-    while f"{stem}.{len(found)}.{parts[0]}.weight" in state:
-        names = [f"{stem}.{len(found)}.{part}.weight" for part in parts]
-        found.append([state.pop(one) for one in names])
-    return found
+    experts: list[list[Any]] = []
+    while f"{stem}.{len(experts)}.{parts[0]}.weight" in state:
+        names = [f"{stem}.{len(experts)}.{part}.weight" for part in parts]
+        experts.append([state.pop(name) for name in names])
+    return experts

@@ -74,9 +74,9 @@ def compile_requests(requests: Iterable[dict[str, Any]]) -> Compiled:
     size = max(FEWEST, -(-len(wanted) // (os.cpu_count() or 1)))
     shares = [wanted[at : at + size] for at in range(0, len(wanted), size)] or [[]]
     with ThreadPoolExecutor(len(shares)) as pool:
-        made = list(pool.map(_compile, shares))
-    refused = tuple(one for each in made for one in each.refused)
-    return Compiled(made[0].adapter, sum(one.count for one in made), refused)
+        results = list(pool.map(_compile, shares))
+    refused = tuple(refusal for each in results for refusal in each.refused)
+    return Compiled(results[0].adapter, sum(result.count for result in results), refused)
 
 
 def _compile(requests: Sequence[dict[str, Any]]) -> Compiled:
@@ -93,9 +93,9 @@ def _compile(requests: Sequence[dict[str, Any]]) -> Compiled:
         )
     if done.returncode:
         raise RuntimeError(f"Dawn in {FOLDER} failed: {done.stderr.strip()}")
-    found = json.loads(done.stdout)
-    refused = tuple((one["label"], tuple(one["messages"])) for one in found["refused"])
-    return Compiled(found["adapter"], found["compiled"], refused)
+    document = json.loads(done.stdout)
+    refused = tuple((entry["label"], tuple(entry["messages"])) for entry in document["refused"])
+    return Compiled(document["adapter"], document["compiled"], refused)
 
 
 def dawn_environment() -> dict[str, str]:
@@ -125,10 +125,10 @@ def recording(folder: Path) -> Iterator[None]:
 
     @wraps(make)
     def make_and_record(self: Pipelines, kernel: Kernel) -> tuple[Any, Any]:
-        made = make(self, kernel)
+        pipeline = make(self, kernel)
         if COHERENT not in kernel.source:
             _write(folder, request_of(kernel))
-        return made
+        return pipeline
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pipelines, "get", make_and_record)
@@ -148,5 +148,5 @@ def _write(folder: Path, request: dict[str, Any]) -> None:
 def recorded(folder: Path) -> list[dict[str, Any]]:
     """Return the kernels that test sessions recorded into `folder`, sorted by label."""
     files = sorted(folder.glob("*.json"))
-    found = [json.loads(one.read_text(encoding="utf-8")) for one in files]
-    return sorted(found, key=lambda one: one["label"])
+    entries = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return sorted(entries, key=lambda entry: entry["label"])

@@ -48,8 +48,8 @@ class DawnPlayer:
 
     def play(self, calls: Sequence[Call]) -> tuple[list[bytes], str | None]:
         """See `Player.play`."""
-        found = self._ask(calls)
-        return [base64.b64decode(text) for text in found["read"]], found["error"]
+        reply = self._ask(calls)
+        return [base64.b64decode(text) for text in reply["read"]], reply["error"]
 
     def close(self) -> None:
         """End the process."""

@@ -26,7 +26,7 @@ def generated(
     counts = Counts()
     chooser = Chooser(backend, TokenRules(stop_ids=stops), ids)
     runs = strategy.run(Job(ids, 0, max_tokens), chooser, counts)
-    return [one for run in runs for one in run], counts
+    return [id_ for run in runs for id_ in run], counts
 
 
 class Ending:
@@ -40,15 +40,15 @@ class Ending:
         self._slot = slot
 
     def logits(self, ids, base, *, all_rows=False):
-        found = self._backend.logits(ids, base, all_rows=all_rows)
+        logits = self._backend.logits(ids, base, all_rows=all_rows)
         if base + len(ids) == self._slot:
-            found[0, self.EOS] = np.inf
-        return found
+            logits[0, self.EOS] = np.inf
+        return logits
 
     def greedy(self, ids, base, count):
-        found = self._backend.greedy(ids, base, count)
+        new_ids = self._backend.greedy(ids, base, count)
         start = base + len(ids)
-        return [self.EOS if start + i == self._slot else one for i, one in enumerate(found)]
+        return [self.EOS if start + i == self._slot else id_ for i, id_ in enumerate(new_ids)]
 
     def close(self) -> None:
         """Leave the wrapped backend open; its owner closes it."""

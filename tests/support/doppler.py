@@ -48,7 +48,7 @@ def generate_with_doppler(package: Path, prompt: str, tokens: int) -> DopplerRun
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if not lines:
         raise RuntimeError(done.stderr[-1000:] or done.stdout[-1000:])
-    found = json.loads(lines[0].removeprefix("RESULT "))
-    if "error" in found:
-        raise RuntimeError(found["error"])
-    return DopplerRun(found["prompt"], found["ids"])
+    document = json.loads(lines[0].removeprefix("RESULT "))
+    if "error" in document:
+        raise RuntimeError(document["error"])
+    return DopplerRun(document["prompt"], document["ids"])

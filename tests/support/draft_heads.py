@@ -51,19 +51,19 @@ def add_head(folder: Path, rng: np.random.Generator) -> dict[str, F32]:
     path = folder / "model.safetensors"
     tensors: dict[str, F32] = load_file(path)
     layers, size = _config(folder)["num_hidden_layers"], _config(folder)["hidden_size"]
-    own = names_as_a_layer(layers) if has_own_layer(folder) else QWEN
+    layout = names_as_a_layer(layers) if has_own_layer(folder) else QWEN
     last = f"model.layers.{layers - 1}."
     head = {
-        own["layer"] + name.removeprefix(last): _random_like(one, rng)
-        for name, one in tensors.items()
+        layout["layer"] + name.removeprefix(last): _random_like(tensor, rng)
+        for name, tensor in tensors.items()
         if name.startswith(last)
     }
-    head[f"{own['fc']}.weight"] = _normal(rng, size, 2 * size) / np.float32((2 * size) ** 0.5)
+    head[f"{layout['fc']}.weight"] = _normal(rng, size, 2 * size) / np.float32((2 * size) ** 0.5)
     for part in ("embedding", "hidden", "norm"):
-        head[f"{own[part]}.weight"] = 1 + _normal(rng, size) / 4
+        head[f"{layout[part]}.weight"] = 1 + _normal(rng, size) / 4
     if has_own_layer(folder):
-        head[f"{own['layer']}embed_tokens.weight"] = tensors["model.embed_tokens.weight"]
-        head[f"{own['layer']}shared_head.head.weight"] = tensors["lm_head.weight"]
+        head[f"{layout['layer']}embed_tokens.weight"] = tensors["model.embed_tokens.weight"]
+        head[f"{layout['layer']}shared_head.head.weight"] = tensors["lm_head.weight"]
         _write_config(folder, num_nextn_predict_layers=1)
     save_file(tensors | head, path, metadata={"format": "pt"})
     return head
@@ -85,15 +85,15 @@ def head_logits(
     from transformers import AutoModelForCausalLM
 
     layers = _config(folder)["num_hidden_layers"]
-    own = names_as_a_layer(layers) if has_own_layer(folder) else QWEN
-    longer = _with_one_more_layer(folder, head, own["layer"])
+    layout = names_as_a_layer(layers) if has_own_layer(folder) else QWEN
+    longer = _with_one_more_layer(folder, head, layout["layer"])
     model = AutoModelForCausalLM.from_pretrained(longer, dtype=torch.float32).eval()
-    weights = {name: torch.from_numpy(np.array(one)) for name, one in head.items()}
+    weights = {name: torch.from_numpy(np.array(values)) for name, values in head.items()}
     body, layer = model.model, model.model.layers[-1]
     norms = {}
     for part in ("embedding", "hidden", "norm"):
         norms[part] = copy.deepcopy(body.norm)
-        norms[part].load_state_dict({"weight": weights[f"{own[part]}.weight"]})
+        norms[part].load_state_dict({"weight": weights[f"{layout[part]}.weight"]})
     original = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.no_grad():
         states = original.model(torch.tensor([list(ids)])).last_hidden_state[:, :-1]
@@ -105,7 +105,7 @@ def head_logits(
             if kept is not None and last > kept:
                 before = torch.cat((states[:, :kept], *rows), dim=1)
             both = torch.cat((embedded[:, :last], norms["hidden"](before)), dim=-1)
-            x = both @ weights[f"{own['fc']}.weight"].T
+            x = both @ weights[f"{layout['fc']}.weight"].T
             positions = torch.arange(last)[None]
             mask = torch.full((last, last), -1e30).triu(1)[None, None]
             turns = body.rotary_emb(x, positions)
@@ -142,15 +142,15 @@ def make_predictable(
     embedding = _normal(rng, vocab, size)
     embedding /= np.linalg.norm(embedding, axis=1, keepdims=True)
     silent = ("o_proj.weight", "out_proj.weight", "down_proj.weight", "norm.weight")
-    for name, one in (tensors | head).items():
+    for name, tensor in (tensors | head).items():
         if name.endswith((*silent, "pre_fc_norm_embedding.weight", "pre_fc_norm_hidden.weight")):
-            tensors[name] = np.zeros_like(one)  # the norms of Qwen multiply by 1 + w
+            tensors[name] = np.zeros_like(tensor)  # the norms of Qwen multiply by 1 + w
     tensors["model.embed_tokens.weight"] = embedding
     tensors["lm_head.weight"] = embedding[np.argsort(after)]
     successor = np.linalg.lstsq(embedding, embedding[after], rcond=None)[0].T
     parts = {"embedding": np.eye(size), "hidden": successor}
     tensors["mtp.fc.weight"] = np.concatenate(
-        [one if by == part else np.zeros_like(one) for part, one in parts.items()], axis=1
+        [values if by == part else np.zeros_like(values) for part, values in parts.items()], axis=1
     ).astype(np.float32)
     save_file(tensors, path, metadata={"format": "pt"})
     return after.tolist()
@@ -172,14 +172,16 @@ def _with_one_more_layer(folder: Path, head: dict[str, F32], stem: str) -> Path:
     _write_config(longer, **more)
     tensors = load_file(folder / "model.safetensors")
     last = f"model.layers.{layers}."
-    tensors |= {last + n.removeprefix(stem): one for n, one in head.items() if n.startswith(stem)}
+    tensors |= {
+        last + n.removeprefix(stem): tensor for n, tensor in head.items() if n.startswith(stem)
+    }
     save_file(tensors, longer / "model.safetensors", metadata={"format": "pt"})
     return longer
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return found
+    document: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return document
 
 
 def _write_config(folder: Path, **more: object) -> None:
@@ -191,7 +193,7 @@ def _normal(rng: np.random.Generator, *shape: int) -> F32:
     return rng.standard_normal(shape).astype(np.float32)
 
 
-def _random_like(one: F32, rng: np.random.Generator) -> F32:
+def _random_like(tensor: F32, rng: np.random.Generator) -> F32:
     """Return random values of the same size; those of norms are far from those of other layers."""
-    spread = one.std() if one.ndim > 1 else 0.25
-    return (one.mean() + spread * _normal(rng, *one.shape)).astype(np.float32)
+    spread = tensor.std() if tensor.ndim > 1 else 0.25
+    return (tensor.mean() + spread * _normal(rng, *tensor.shape)).astype(np.float32)

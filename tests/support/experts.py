@@ -41,14 +41,14 @@ def stacked(
     units_first: bool = False,
 ) -> tuple[GpuWeight, F32]:
     """Return the matrices of random experts, on the device and as values [experts, N, K]."""
-    made = [random_tensor(rng, dtype, layout, shape) for _ in range(experts)]
+    matrices = [random_tensor(rng, dtype, layout, shape) for _ in range(experts)]
     kind = DTYPES[dtype]
     weight = allocate_weight(
         bench.arena, kind, layout, shape, "experts", count=experts, units_first=units_first
     )
     with bench.arena.temporary() as temporary, Uploader(bench.arena, temporary) as uploader:
-        uploader.fill(weight, layout, shape, (raw for raw, _ in made), "experts")
-    return weight, np.stack([values for _, values in made])
+        uploader.fill(weight, layout, shape, (raw for raw, _ in matrices), "experts")
+    return weight, np.stack([values for _, values in matrices])
 
 
 def grouped(
@@ -58,8 +58,8 @@ def grouped(
     ctx = bench.context(rows, max_rows=max_rows)
     groups = bench.upload(np.full((routes.experts, 1 + max_rows), 0xFFFF, np.uint32))
     bench.run(expert_groups(ctx, routes, groups, label="t"), rows)
-    found = np.array(bench.words(groups)).reshape(routes.experts, -1)
-    for expert, (count, *members) in enumerate(found.tolist()):
+    result = np.array(bench.words(groups)).reshape(routes.experts, -1)
+    for expert, (count, *members) in enumerate(result.tolist()):
         expected = np.flatnonzero(ids[:rows].reshape(-1) == expert)
         assert members[:count] == expected.tolist()
     return ctx, groups

@@ -75,8 +75,12 @@ class Hub:
 
     def downloads(self) -> list[str]:
         """Return the sorted names of the files that were downloaded."""
-        wanted = [one for one in self.requests if one.startswith("GET") and "/resolve/" in one]
-        return sorted(one.rsplit("/", 1)[-1] for one in wanted)
+        wanted = [
+            request
+            for request in self.requests
+            if request.startswith("GET") and "/resolve/" in request
+        ]
+        return sorted(path.rsplit("/", 1)[-1] for path in wanted)
 
 
 @contextmanager
@@ -179,8 +183,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _batch(self, wanted: Mapping[str, Any]) -> None:
         objects = [
-            {**one, "actions": {"upload": {"href": f"{self.hub.url}/objects/{one['oid']}"}}}
-            for one in wanted["objects"]
+            {**entry, "actions": {"upload": {"href": f"{self.hub.url}/objects/{entry['oid']}"}}}
+            for entry in wanted["objects"]
         ]
         self._json({"transfer": "basic", "objects": objects})
 

@@ -52,8 +52,8 @@ def fake_phase(
         buffers: The buffers by name.
     """
     lines = []
-    for one in declared:
-        access, variable = one.split(" ", 1)
+    for declaration in declared:
+        access, variable = declaration.split(" ", 1)
         lines.append(f"var<storage, {'read' if access == 'read' else 'read_write'}> {variable};")
     text = "\n".join((*lines, f"fn phase(item: u32) {{\n    {body}\n}}"))
     return Phase(FakeRecord(text=text, full=fills), buffers, Work(1), label)

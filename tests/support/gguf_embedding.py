@@ -47,8 +47,8 @@ def write_embedding_gemma_gguf(
     for index, layer in enumerate(layers, 2):
         entries[f"dense_{index}_feat_in"] = layer.shape[1]
         entries[f"dense_{index}_feat_out"] = layer.shape[0]
-    found = {f"{NAME}.{key}": value for key, value in entries.items()}
-    for key, value in {**found, **tokenizer_entries(checkpoint)}.items():
+    named = {f"{NAME}.{key}": value for key, value in entries.items()}
+    for key, value in {**named, **tokenizer_entries(checkpoint)}.items():
         add_entry(writer, key, value)
     for name, values in model.state_dict().items():
         theirs = names.get_name(f"model.{name}", try_suffixes=(".weight",))

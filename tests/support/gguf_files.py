@@ -182,7 +182,7 @@ def write_gguf(
             values = interleave(values, _head_dim(config))
         if theirs.endswith("ffn_gate_inp_shexp.weight"):
             values = values[0]
-        is_small = values.ndim == 1 or any(one in theirs for one in ROUTERS)
+        is_small = values.ndim == 1 or any(router in theirs for router in ROUTERS)
         add_tensor(writer, theirs, values, "F32" if is_small else choose(theirs))
     for theirs, parts in experts.items():
         values = np.stack([parts[number] for number in range(len(parts))])

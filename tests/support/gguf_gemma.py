@@ -50,18 +50,20 @@ WITH_SHARED_KEYS = _gemma3n_of(22)
 def write_gemma_gguf(checkpoint: Path, path: Path, config: Any) -> Path:
     """Write a checkpoint of transformers in float32 as GGUF, given its configuration."""
     name = "gemma4" if config.model_type.startswith("gemma4") else "gemma3n"
-    arch = next(one for one, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
+    arch = next(number for number, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
     stored = load_file(checkpoint / "model.safetensors")
     writer = gguf.GGUFWriter(path, name)
-    own = _gemma4(config) if name == "gemma4" else _gemma3n(config)
-    entries = {f"{name}.{key}": value for key, value in {**_common(config), **own}.items()}
+    specific = _gemma4(config) if name == "gemma4" else _gemma3n(config)
+    entries = {f"{name}.{key}": value for key, value in {**_common(config), **specific}.items()}
     for key, value in {**entries, **tokenizer_entries(checkpoint)}.items():
         add_entry(writer, key, value)
     for part in ("altup_projections", "altup_unembed_projections"):
         parts = [stored.pop(f"model.{part}.{i}.weight", None) for i in range(3)]
         if parts[0] is not None:
-            stored[f"model.{part}.weight"] = np.stack([one for one in parts if one is not None])
+            stored[f"model.{part}.weight"] = np.stack(
+                [part_values for part_values in parts if part_values is not None]
+            )
     for ours, values in stored.items():
         if ours.endswith("router.scale"):
             theirs = f"blk.{ours.split('.')[2]}.ffn_gate_inp.scale"
@@ -96,7 +98,7 @@ def _common(config: Any) -> dict[str, Any]:
         "attention.shared_kv_layers": config.num_kv_shared_layers,
         "attention.sliding_window": config.sliding_window,
         "attention.sliding_window_pattern": [
-            one == "sliding_attention" for one in config.layer_types
+            layer_type == "sliding_attention" for layer_type in config.layer_types
         ],
         "final_logit_softcapping": config.final_logit_softcapping,
         "rope.freq_base": config.rope_parameters["full_attention"]["rope_theta"],
@@ -110,28 +112,28 @@ def _gemma4(config: Any) -> dict[str, Any]:
     full = layers[types.index("full_attention")].head_dim
     first = config.num_hidden_layers - config.num_kv_shared_layers
     wide = [layer >= first and config.use_double_wide_mlp for layer in range(len(layers))]
-    found = {
+    entries = {
         "attention.head_count_kv": [one.num_key_value_heads for one in layers],
         "attention.key_length": full,
         "attention.key_length_swa": layers[types.index("sliding_attention")].head_dim,
         "attention.value_length": full,
-        "feed_forward_length": [config.intermediate_size * (1 + one) for one in wide],
+        "feed_forward_length": [config.intermediate_size * (1 + is_wide) for is_wide in wide],
         "rope.dimension_count": full,
     }
     if getattr(config, "enable_moe_block", False):
-        found |= {
+        entries |= {
             "expert_count": config.num_experts,
             "expert_used_count": config.top_k_experts,
             "expert_feed_forward_length": config.moe_intermediate_size,
         }
-    return found
+    return entries
 
 
 def _gemma3n(config: Any) -> dict[str, Any]:
     pattern = config.activation_sparsity_pattern
-    scales = [NormalDist().inv_cdf(one) if one else float("-inf") for one in pattern]
+    scales = [NormalDist().inv_cdf(share) if share else float("-inf") for share in pattern]
     return {
-        "activation_sparsity_scale": [float(np.float32(one)) for one in scales],
+        "activation_sparsity_scale": [float(np.float32(scale)) for scale in scales],
         "altup.active_idx": config.altup_active_idx,
         "altup.num_inputs": config.altup_num_inputs,
         "attention.head_count_kv": config.num_key_value_heads,

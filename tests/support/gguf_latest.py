@@ -44,7 +44,7 @@ def write_latest_gguf(
     config = json.loads((checkpoint / "config.json").read_text())
     name = ARCHITECTURES[config["model_type"]]
     config = config.get("text_config", config)
-    arch = next(one for one, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
+    arch = next(number for number, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     writer = gguf.GGUFWriter(path, name)
     entries = {f"{name}.{key}": value for key, value in _entries(config, name).items()}
@@ -79,7 +79,7 @@ def _stored(checkpoint: Path) -> Iterator[tuple[str, np.ndarray]]:
     for ours, values in load_file(checkpoint / "model.safetensors").items():
         if "visual." in ours:
             continue
-        prefix = next((one for one in TEXT if ours.startswith(one)), "")
+        prefix = next((prefix_of for prefix_of in TEXT if ours.startswith(prefix_of)), "")
         ours = ours if not prefix else f"model.{ours.removeprefix(prefix)}"
         stem, _, part = ours.rpartition(".experts.")
         number, _, own = part.partition(".")
@@ -106,7 +106,7 @@ def _entries(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     theta = rope["rope_theta"]
     if "alpha" in rope:
         theta *= rope["alpha"] ** (head / (head - 2))
-    found: dict[str, Any] = {
+    entries: dict[str, Any] = {
         "block_count": config["num_hidden_layers"],
         "context_length": config["max_position_embeddings"],
         "embedding_length": config["hidden_size"],
@@ -120,9 +120,9 @@ def _entries(config: Mapping[str, Any], name: str) -> dict[str, Any]:
         "rope.dimension_count": head,
     }
     if name.endswith("vl"):
-        found["rope.dimension_sections"] = [*rope.get("mrope_section", [head // 2, 0, 0]), 0]
+        entries["rope.dimension_sections"] = [*rope.get("mrope_section", [head // 2, 0, 0]), 0]
     if name == "hunyuan-moe":
-        found |= {
+        entries |= {
             "expert_count": config["num_experts"],
             "expert_used_count": config["moe_topk"],
             "expert_feed_forward_length": config["intermediate_size"],
@@ -130,14 +130,14 @@ def _entries(config: Mapping[str, Any], name: str) -> dict[str, Any]:
             "expert_shared_count": 1,
         }
     if name == "llama4":
-        found |= {
+        entries |= {
             "feed_forward_length": config["intermediate_size_mlp"],
             "expert_feed_forward_length": config["intermediate_size"],
             "expert_count": config["num_local_experts"],
             "expert_used_count": config["num_experts_per_tok"],
             "interleave_moe_layer_step": config["interleave_moe_layer_step"],
         }
-    return found
+    return entries
 
 
 def _divisors(config: Mapping[str, Any]) -> np.ndarray:

@@ -41,12 +41,12 @@ PARTS = {
     "self_attn.kv_b_proj": "attn_kv_b",
     "self_attn.q_a_layernorm": "attn_q_a_norm",
     "mlp.gate": "ffn_gate_inp",
-    **{f"self_attn.{one}_proj": f"attn_{one}" for one in ("q", "k", "v", "q_a", "q_b")},
-    **{f"self_attn.{one}_norm": f"attn_{one}_norm" for one in "qk"},
-    **{f"mlp.{one}_proj": f"ffn_{one}" for one in ("gate", "up", "down")},
-    **{f"mlp.shared_experts.{one}_proj": f"ffn_{one}_shexp" for one in ("gate", "up", "down")},
-    **{one: f"nextn.{one}" for one in ("eh_proj", "embed_tokens", "enorm", "hnorm")},
-    **{f"shared_head.{one}": f"nextn.shared_head_{one}" for one in ("head", "norm")},
+    **{f"self_attn.{part}_proj": f"attn_{part}" for part in ("q", "k", "v", "q_a", "q_b")},
+    **{f"self_attn.{part}_norm": f"attn_{part}_norm" for part in "qk"},
+    **{f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")},
+    **{f"mlp.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")},
+    **{part: f"nextn.{part}" for part in ("eh_proj", "embed_tokens", "enorm", "hnorm")},
+    **{f"shared_head.{part}": f"nextn.shared_head_{part}" for part in ("head", "norm")},
 }
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 

@@ -24,7 +24,7 @@ def write_older_gguf(checkpoint: Path, path: Path, dtype: str = "F32") -> Path:
     """Write a checkpoint in float32 as GGUF, with matrices in one type."""
     config = json.loads((checkpoint / "config.json").read_text())
     name = OLDER[config["model_type"]]
-    arch = next(one for one, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
+    arch = next(number for number, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
     layers = _first(config, "num_hidden_layers", "n_layer")
     names = gguf.get_tensor_name_map(arch, layers)
     writer = gguf.GGUFWriter(path, name)
@@ -117,6 +117,6 @@ def _as_llama_cpp(name: str, values: np.ndarray, config: Mapping[str, Any]) -> n
 def payloads(path: Path) -> dict[str, tuple[tuple[int, ...], str, bytes]]:
     """Return shape, type and bytes of every tensor, as gguf-py reads them."""
     return {
-        one.name: (tuple(map(int, one.shape)), one.tensor_type.name, one.data.tobytes())
-        for one in gguf.GGUFReader(path).tensors
+        tensor.name: (tuple(map(int, tensor.shape)), tensor.tensor_type.name, tensor.data.tobytes())
+        for tensor in gguf.GGUFReader(path).tensors
     }

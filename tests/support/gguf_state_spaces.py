@@ -45,7 +45,7 @@ def write_state_space_gguf(checkpoint: Path, path: Path, dtype: str = "F32") -> 
     if name == "nemotron_h" and "moe" in config["layers_block_type"]:
         name = "nemotron_h_moe"
     kinds = layer_kinds(config)
-    arch = next(one for one, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
+    arch = next(number for number, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
     names = gguf.get_tensor_name_map(arch, len(kinds))
     writer = gguf.GGUFWriter(path, name)
     entries = {f"{name}.{key}": value for key, value in metadata(config, kinds).items()}
@@ -53,16 +53,16 @@ def write_state_space_gguf(checkpoint: Path, path: Path, dtype: str = "F32") -> 
         if value is not None:
             add_entry(writer, key, value)
     for ours, values in with_joined_experts(load_file(checkpoint / "model.safetensors")).items():
-        for part, own in stored(ours, values * factors(ours, config, values), config):
+        for part, tensor in stored(ours, values * factors(ours, config, values), config):
             suffixes = (".weight", ".bias")
             theirs = names.get_name(part, try_suffixes=suffixes)
             assert theirs is not None, part
             kind = (
                 "F32"
-                if own.ndim < 2 or re.search("conv1d|norm|A_log|router|mixer[.]gate|[.]D$", part)
+                if tensor.ndim < 2 or re.search("conv1d|norm|A_log|router|mixer[.]gate|[.]D$", part)
                 else dtype
             )
-            add_tensor(writer, theirs, np.ascontiguousarray(own, np.float32), kind)
+            add_tensor(writer, theirs, np.ascontiguousarray(tensor, np.float32), kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -72,19 +72,19 @@ def write_state_space_gguf(checkpoint: Path, path: Path, dtype: str = "F32") -> 
 
 def with_joined_experts(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the tensors of a checkpoint, with those of all experts in one."""
-    found: dict[str, np.ndarray] = {}
+    tensors: dict[str, np.ndarray] = {}
     experts: dict[str, list[tuple[int, np.ndarray]]] = {}
     for name, values in state.items():
         match = re.fullmatch(r"(.+\.mixer\.experts)\.(\d+)\.(.+)", name)
         if match is None:
-            found[name] = values
+            tensors[name] = values
         else:
             whole = f"{match[1].replace('backbone.', 'model.')}.{match[3]}"
             whole = whole.replace(".mixer.", ".mlp.")
             experts.setdefault(whole, []).append((int(match[2]), values))
-    return found | {
-        name: np.stack([one for _, one in sorted(own, key=lambda pair: pair[0])])
-        for name, own in experts.items()
+    return tensors | {
+        name: np.stack([matrix for _, matrix in sorted(expert, key=lambda pair: pair[0])])
+        for name, expert in experts.items()
     }
 
 
@@ -120,9 +120,9 @@ def stored(
         shared = "mlp.shared_expert" if config["num_local_experts"] else "mlp"
         stem = ours.replace("shared_mlp", shared) if "shared_mlp" in ours else ours
         experts = "mlp.experts" if "shared_mlp" not in ours else None
-        for kind, own in (("gate", gate), ("up", up)):
+        for kind, matrix in (("gate", gate), ("up", up)):
             part = stem.replace("input_linear", f"{kind}_proj")
-            yield part.replace("block_sparse_moe", experts or "block_sparse_moe"), own
+            yield part.replace("block_sparse_moe", experts or "block_sparse_moe"), matrix
         return
     elif "output_linear" in ours:
         shared = "mlp.shared_expert" if config["num_local_experts"] else "mlp"
@@ -146,9 +146,9 @@ def factors(name: str, config: Mapping[str, Any], values: np.ndarray) -> Any:
         "lm_head": config["lm_head_multiplier"],
         "embed_tokens": config["embedding_multiplier"],
     }
-    found = next((factor for part, factor in whole.items() if part in name), None)
-    if found is not None:
-        return np.float32(found)
+    scale = next((factor for part, factor in whole.items() if part in name), None)
+    if scale is not None:
+        return np.float32(scale)
     if "gate_proj.bias" in name:
         return np.float32(config["mlp_multipliers"][0])
     if "in_proj" not in name:
@@ -166,7 +166,7 @@ def metadata(config: Mapping[str, Any], kinds: list[str]) -> dict[str, Any]:
     width = config.get("mamba_d_head") or config.get("mamba_head_dim") or config.get("head_dim")
     is_falcon, is_alone = config["model_type"] == "falcon_h1", config["model_type"] == "mamba2"
     is_nemotron = config["model_type"] == "nemotron_h"
-    found = {
+    entries = {
         "block_count": len(kinds),
         "context_length": config.get("max_position_embeddings") or 2**20,
         "embedding_length": config["hidden_size"],
@@ -182,17 +182,17 @@ def metadata(config: Mapping[str, Any], kinds: list[str]) -> dict[str, Any]:
         "ssm.group_count": config.get("mamba_n_groups") or config.get("n_groups"),
     }
     if is_alone:
-        return found | {"feed_forward_length": 0, "attention.head_count": 0}
+        return entries | {"feed_forward_length": 0, "attention.head_count": 0}
     count, inner = config["num_key_value_heads"], config["intermediate_size"]
     by_layer = [count if kind == "full_attention" else 0 for kind in kinds]
-    found |= {
+    entries |= {
         "attention.head_count": config["num_attention_heads"],
         "attention.head_count_kv": count if is_falcon else by_layer,
         "feed_forward_length": inner,
     }
     if is_nemotron and "moe" in kinds:
         inner = config["moe_intermediate_size"]
-        found |= {
+        entries |= {
             "expert_count": config["n_routed_experts"],
             "expert_feed_forward_length": inner,
             "expert_group_count": config["n_group"],
@@ -203,16 +203,16 @@ def metadata(config: Mapping[str, Any], kinds: list[str]) -> dict[str, Any]:
             "expert_weights_scale": config["routed_scaling_factor"],
         }
         if config["moe_latent_size"] is not None:
-            found["moe_latent_size"] = config["moe_latent_size"]
+            entries["moe_latent_size"] = config["moe_latent_size"]
     if is_nemotron:
-        found["feed_forward_length"] = [inner if kind in ("mlp", "moe") else 0 for kind in kinds]
+        entries["feed_forward_length"] = [inner if kind in ("mlp", "moe") else 0 for kind in kinds]
     head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    found |= {"attention.key_length": head, "attention.value_length": head}
+    entries |= {"attention.key_length": head, "attention.value_length": head}
     if is_falcon:
-        return found | {"rope.freq_base": float(config["rope_parameters"]["rope_theta"])}
+        return entries | {"rope.freq_base": float(config["rope_parameters"]["rope_theta"])}
     if is_nemotron:
-        return found
-    found |= {
+        return entries
+    entries |= {
         "attention.scale": config["attention_multiplier"],
         "embedding_scale": config["embedding_multiplier"],
         "logit_scale": config["logits_scaling"],
@@ -220,10 +220,10 @@ def metadata(config: Mapping[str, Any], kinds: list[str]) -> dict[str, Any]:
         "rope.scaling.finetuned": False,
     }
     if config["num_local_experts"]:
-        found |= {
+        entries |= {
             "expert_count": config["num_local_experts"],
             "expert_used_count": config["num_experts_per_tok"],
         }
     else:
-        found["feed_forward_length"] = config["shared_intermediate_size"]
-    return found | {"expert_shared_feed_forward_length": config["shared_intermediate_size"]}
+        entries["feed_forward_length"] = config["shared_intermediate_size"]
+    return entries | {"expert_shared_feed_forward_length": config["shared_intermediate_size"]}

@@ -60,13 +60,13 @@ def write_state_gguf(
     config = json.loads((checkpoint / "config.json").read_text())
     name = ARCHITECTURES[config["model_type"]]
     layers = config["num_hidden_layers"]
-    arch = next(one for one, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
+    arch = next(number for number, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
     names = gguf.get_tensor_name_map(arch, layers + 1)
     tensors = load_file(checkpoint / "model.safetensors")
     has_head = any(ours.startswith("mtp.") for ours in tensors)
     writer = gguf.GGUFWriter(path, name)
-    own = _lfm2(config) if name.startswith("lfm2") else _linear(config, name)
-    entries = {f"{name}.{key}": value for key, value in {**_common(config), **own}.items()}
+    specific = _lfm2(config) if name.startswith("lfm2") else _linear(config, name)
+    entries = {f"{name}.{key}": value for key, value in {**_common(config), **specific}.items()}
     if further or has_head:
         entries[f"{name}.block_count"] = layers + further + has_head
         entries[f"{name}.nextn_predict_layers"] = further + has_head
@@ -95,7 +95,7 @@ def write_state_gguf(
 
 def _as_a_layer(ours: str, layers: int) -> str:
     """Return the name of a tensor of the head as one of a layer after the last one."""
-    module = next((one for one in NEXTN if ours.startswith(f"{one}.")), None)
+    module = next((prefix for prefix in NEXTN if ours.startswith(f"{prefix}.")), None)
     if module is None:
         return ours
     stem = f"model.layers.{layers}.{NEXTN[module]}".removesuffix(".")
@@ -161,7 +161,7 @@ def _of_qwen(
     groups = values.reshape(keys, -1, values.shape[1])
     wide = heads // keys * value
     q, k, v, z = np.split(groups, [key, 2 * key, 2 * key + wide], axis=1)
-    qkv = np.concatenate([one.reshape(-1, values.shape[1]) for one in (q, k, v)])
+    qkv = np.concatenate([array.reshape(-1, values.shape[1]) for array in (q, k, v)])
     yield ours.replace("in_proj_qkvz", "in_proj_qkv"), qkv
     yield ours.replace("in_proj_qkvz", "in_proj_z"), z.reshape(-1, values.shape[1])
 
@@ -187,7 +187,7 @@ def _with_alternating_heads(
 def _common(config: Mapping[str, Any]) -> dict[str, Any]:
     head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     rope = config["rope_parameters"]
-    found = {
+    entries = {
         "block_count": config["num_hidden_layers"],
         "context_length": config["max_position_embeddings"],
         "embedding_length": config["hidden_size"],
@@ -206,12 +206,12 @@ def _common(config: Mapping[str, Any]) -> dict[str, Any]:
         "moe_intermediate_size": "expert_feed_forward_length",
         "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
     }
-    return found | {theirs: config[ours] for ours, theirs in experts.items() if ours in config}
+    return entries | {theirs: config[ours] for ours, theirs in experts.items() if ours in config}
 
 
 def _linear(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     types = config["layer_types"]
-    found = {
+    entries = {
         "ssm.conv_kernel": config["linear_conv_kernel_dim"],
         "ssm.state_size": config["linear_key_head_dim"],
         "ssm.group_count": config["linear_num_key_heads"],
@@ -220,22 +220,25 @@ def _linear(config: Mapping[str, Any], name: str) -> dict[str, Any]:
         "full_attention_interval": types.index("full_attention") + 1,
     }
     if name.startswith("qwen35"):
-        found["rope.dimension_sections"] = [11, 11, 10, 0]
-    return found
+        entries["rope.dimension_sections"] = [11, 11, 10, 0]
+    return entries
 
 
 def _lfm2(config: Mapping[str, Any]) -> dict[str, Any]:
     heads = config["num_key_value_heads"]
-    found: dict[str, Any] = {
+    entries: dict[str, Any] = {
         "attention.head_count_kv": [
             heads if kind == "full_attention" else 0 for kind in config["layer_types"]
         ],
         "shortconv.l_cache": config["conv_L_cache"],
     }
     if "num_dense_layers" in config:
-        found |= {"leading_dense_block_count": config["num_dense_layers"], "expert_gating_func": 2}
+        entries |= {
+            "leading_dense_block_count": config["num_dense_layers"],
+            "expert_gating_func": 2,
+        }
     elif config["block_auto_adjust_ff_dim"]:
         width, multiple = int(2 * config["intermediate_size"] / 3), config["block_multiple_of"]
         width = int(config["block_ffn_dim_multiplier"] * width)
-        found["feed_forward_length"] = -(-width // multiple) * multiple
-    return found
+        entries["feed_forward_length"] = -(-width // multiple) * multiple
+    return entries

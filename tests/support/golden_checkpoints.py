@@ -154,11 +154,11 @@ def _glm4_moe(folder: Path) -> Path:
     merged = {**LLAMA_CONFIG, **config, "num_hidden_layers": 3}
     parts: Shapes = {"mlp.gate.weight": (4, 256), "mlp.gate.e_score_correction_bias": (4,)}
     for part in (*(f"experts.{expert}" for expert in range(4)), "shared_experts"):
-        parts |= {f"mlp.{part}.{one}_proj.weight": (96, 256) for one in ("gate", "up")}
+        parts |= {f"mlp.{part}.{kind}_proj.weight": (96, 256) for kind in ("gate", "up")}
         parts[f"mlp.{part}.down_proj.weight"] = (256, 96)
     dense = {name: one for name, one in llama_shapes(merged).items() if ".mlp." not in name}
-    own = {"eh_proj": (256, 512), "enorm": (256,), "hnorm": (256,), "shared_head.norm": (256,)}
-    head = {f"model.layers.2.{part}.weight": shape for part, shape in own.items()}
+    shapes = {"eh_proj": (256, 512), "enorm": (256,), "hnorm": (256,), "shared_head.norm": (256,)}
+    head = {f"model.layers.2.{part}.weight": shape for part, shape in shapes.items()}
     return _write(folder, dense | _layers(merged, parts) | head, **config)
 
 

@@ -35,12 +35,12 @@ class Case:
 
 def _word(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ",".join(f"{key}:{one}" for key, one in value.items())
+        return ",".join(f"{key}:{item}" for key, item in value.items())
     return str(value)
 
 
 def _cases(checkpoint: str, *options: Mapping[str, Any]) -> tuple[Case, ...]:
-    return tuple(Case(checkpoint, one) for one in options)
+    return tuple(Case(checkpoint, option) for option in options)
 
 
 _RECIPES = tuple(
@@ -91,7 +91,7 @@ CASES: tuple[Case, ...] = (
         {"profile": "doppler"},
         {"profile": "doppler", "quantize": "f16"},
     ),
-    *_cases("llama-192", *_TAILS, *({**one, **_TRANSPOSED} for one in _TAILS)),
+    *_cases("llama-192", *_TAILS, *({**tail, **_TRANSPOSED} for tail in _TAILS)),
     *_cases("llama-large-values", {}),
     *_cases("qwen2", {}, _TRANSPOSED),
     *_cases("gemma3", *_TAILS, {**_TRANSPOSED, "fuse_gate_up": True}, {"profile": "doppler"}),
@@ -105,8 +105,8 @@ CASES: tuple[Case, ...] = (
 
 def recorded_digests() -> dict[str, str]:
     """Return the recorded digest of each case by name."""
-    found: dict[str, str] = json.loads(RECORDED.read_text(encoding="utf-8"))
-    return found
+    document: dict[str, str] = json.loads(RECORDED.read_text(encoding="utf-8"))
+    return document
 
 
 def convert_case(case: Case, checkpoint: Path, folder: Path) -> str:

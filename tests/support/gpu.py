@@ -98,8 +98,8 @@ class Bench:
     def run(self, phases: Sequence[Phase], rows: int) -> None:
         self.device.submit(
             [
-                self.device.bind(as_dispatch(one) if isinstance(one, Phase) else one)
-                for one in phases
+                self.device.bind(as_dispatch(phase) if isinstance(phase, Phase) else phase)
+                for phase in phases
             ],
             rows,
         )
@@ -171,10 +171,10 @@ def stored_matrix(
 ) -> tuple[GpuWeight, F32]:
     """Return a random matrix [N, K] on the device, and its values."""
     raw, values = random_tensor(rng, dtype, layout, shape)
-    made = upload_weight(
+    weight = upload_weight(
         bench.arena, DTYPES[dtype], layout, shape, raw, "weight", units_first=units_first
     )
-    return made, values
+    return weight, values
 
 
 def cache_in_q8_0(values: F32) -> tuple[npt.NDArray[np.uint8], F32]:

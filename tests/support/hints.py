@@ -17,7 +17,7 @@ def policy(source: str = "run flag", **hints: str) -> Policy:
 
 def served(choices) -> dict[str, str]:
     """Return the name and first variant of each op's kernel, and whether it multiplies in int8."""
-    kernels = {f"{one.step} {one.op}": one.kernel for one in choices}
+    kernels = {f"{choice.step} {choice.op}": choice.kernel for choice in choices}
     return {
         op: ".".join(label.split(".")[:2]) + ".int8" * label.endswith(".int8")
         for op, label in kernels.items()

@@ -26,7 +26,9 @@ def isolate(environment: MutableMapping[str, str], home: str) -> None:
         home: A folder, which need not exist, that replaces the user's configuration, cache and hub
             cache.
     """
-    for name in [one for one in environment if one.startswith(CLIENTS) or one in OURS]:
+    for name in [
+        variable for variable in environment if variable.startswith(CLIENTS) or variable in OURS
+    ]:
         del environment[name]
     cache = environment.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
     for name in SHADERS:

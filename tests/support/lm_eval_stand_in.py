@@ -90,8 +90,8 @@ def modules() -> dict[str, ModuleType]:
         "lm_eval.models.utils": (normalize_gen_kwargs,),
         "lm_eval.utils": (get_rolling_token_windows, make_disjoint_window),
     }
-    made = {}
+    modules = {}
     for name, values in members.items():
-        made[name] = ModuleType(name)
-        vars(made[name]).update({one.__name__: one for one in values})
-    return made
+        modules[name] = ModuleType(name)
+        vars(modules[name]).update({value.__name__: value for value in values})
+    return modules

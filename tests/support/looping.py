@@ -39,25 +39,29 @@ fn main(
 
 def looped(phase: Phase, rows: int, groups: int) -> Dispatch:
     """Return a launch of at most `groups` workgroups that make all calls of a phase."""
-    made = as_dispatch(phase)
-    head, entry = made.kernel.source.split("@compute", 1)
-    found = _CALL.search(entry)
-    assert found is not None
+    dispatch = as_dispatch(phase)
+    head, entry = dispatch.kernel.source.split("@compute", 1)
+    call = _CALL.search(entry)
+    assert call is not None
     sized = "@builtin(subgroup_size) subgroup_size: u32,"
     text = head + _ENTRY.format(
         subgroup_size=sized if sized in entry else "",
-        row="let row = call / LOOP_ITEMS * ITEM_ROWS;" if "row" in found[1] else "",
-        call=found[1],
+        row="let row = call / LOOP_ITEMS * ITEM_ROWS;" if "row" in call[1] else "",
+        call=call[1],
     )
     enable, rest = text.split("\n", 1) if text.startswith("enable ") else ("", text)
     calls = phase.work.count(rows)
-    constants = (*made.kernel.overrides, ("LOOP_CALLS", calls), ("LOOP_ITEMS", phase.work.items))
+    constants = (
+        *dispatch.kernel.overrides,
+        ("LOOP_CALLS", calls),
+        ("LOOP_ITEMS", phase.work.items),
+    )
     kernel = replace(
-        made.kernel,
+        dispatch.kernel,
         source=f"{enable}\n{_CONSTANTS}{rest}",
         overrides=tuple(sorted(constants)),
     )
-    return replace(made, kernel=kernel, work=Work(min(groups, calls)))
+    return replace(dispatch, kernel=kernel, work=Work(min(groups, calls)))
 
 
 class LoopingExecutor:
@@ -77,8 +81,8 @@ class LoopingExecutor:
     def prepare(self, phases: Sequence[Phase]) -> Any:
         return tuple(phases)
 
-    def prepare_whole(self, one: TokenPass) -> Any:
-        return self.prepare(one.phases)
+    def prepare_whole(self, token_pass: TokenPass) -> Any:
+        return self.prepare(token_pass.phases)
 
     def another(self, arena: Arena) -> LoopingExecutor:
         del arena
@@ -97,6 +101,9 @@ class LoopingExecutor:
     def run(self, prepared: Any, rows: int, times: int = 1) -> None:
         key = (id(prepared), rows)
         if key not in self._bound:
-            made = [looped(one, rows, self._groups) for one in prepared]
-            self._bound[key] = (prepared, tuple(self.device.bind(one) for one in made))
+            dispatches = [looped(dispatch, rows, self._groups) for dispatch in prepared]
+            self._bound[key] = (
+                prepared,
+                tuple(self.device.bind(dispatch) for dispatch in dispatches),
+            )
         self.device.submit(self._bound[key][1], rows, times)

@@ -93,19 +93,19 @@ def kernels_of(
     """Yield the kernels of every pass of a single sequence and of batches."""
     arena = DryRunArena(device)
     plan = Plan(package, device, arena, policy, context=CONTEXT, kv_dtype=kv_dtype, fused=fused)
-    made = [plan.lowered(spec) for spec in PASSES]
+    plans = [plan.lowered(spec) for spec in PASSES]
     plan.keep_hidden()
-    made.append(plan.lowered(replace(DECODE, keeps_hidden=True)))
+    plans.append(plan.lowered(replace(DECODE, keeps_hidden=True)))
     if kv_dtype != "q8_0":  # batches do not support a cache in q8_0
         state = State.create(arena, CONTEXT, ring=4 * BATCHES[-1])
         cache = KvCache.allocate(arena, plan.graph, CONTEXT, kv_dtype, 3)
-        made += [
+        plans += [
             plan.lower(spec(rows), state=state, cache=cache)
             for rows in BATCHES
             for spec in (batch_of, batch_fill)
         ]
-    for one in made:
-        yield from (as_dispatch(phase).kernel for phase in one.phases)
+    for lowered in plans:
+        yield from (as_dispatch(phase).kernel for phase in lowered.phases)
 
 
 def kernels_of_sampling(device: Device) -> Iterator[Kernel]:
@@ -116,7 +116,7 @@ def kernels_of_sampling(device: Device) -> Iterator[Kernel]:
     logits, picks = arena.empty("logits", 16 * VOCAB), arena.empty("picks", 32)
     buffers = SampleBuffers.create(arena, VOCAB, rows=4, sequences=4)
     rules, record = arena.empty("rules", rules_bytes(2)), arena.empty("record", record_bytes(2))
-    made = [
+    phases = [
         scatter_entries(buffers, "set"),
         *sample(buffers, state, logits, options, "sample"),
         *sample(buffers, state, logits, options, "sample", picks),
@@ -124,13 +124,13 @@ def kernels_of_sampling(device: Device) -> Iterator[Kernel]:
         *fill_masks(state, picks, rules, record, window=2, label="fill masks"),
         *logprobs(LogprobBuffers.create(arena, 8), state, logits, vocabulary=VOCAB, top=5),
     ]
-    return (as_dispatch(one).kernel for one in made)
+    return (as_dispatch(phase).kernel for phase in phases)
 
 
 def kernels_of_loading(device: Device) -> Iterator[Kernel]:
     """Yield the kernels that repack matrices of every type for the GPU, and a plain copy."""
     arena, shape = DryRunArena(device), (512, 512)
-    made = list(copy(arena.empty("x", 1024), arena.empty("y", 1024), label="copy"))
+    phases = list(copy(arena.empty("x", 1024), arena.empty("y", 1024), label="copy"))
     for name, form in FORMATS.items():
         for layout in (Layout.ROW,) if form.values else (Layout.ROW, Layout.COLUMN):
             dtype = DTYPES[name]
@@ -141,10 +141,10 @@ def kernels_of_loading(device: Device) -> Iterator[Kernel]:
                 arena.empty("blocks", 512 * blocks * dtype.block_bytes), words, 0, 512, blocks
             )
             if layout is Layout.COLUMN:
-                made += [step.phase for step in repack_columns(weight, chunk, 0, name)]
+                phases += [step.phase for step in repack_columns(weight, chunk, 0, name)]
             elif not form.values:
-                made += [step.phase for step in repack_rows(weight, chunk, name)]
+                phases += [step.phase for step in repack_rows(weight, chunk, name)]
             if is_rounded(weight):
                 scratch = arena.empty("scratch", scratch_bytes(weight, 1 << 27))
-                made += requantized(weight, scratch, 1 << 27, label=name).phases
-    return (as_dispatch(one).kernel for one in made)
+                phases += requantized(weight, scratch, 1 << 27, label=name).phases
+    return (as_dispatch(phase).kernel for phase in phases)

@@ -36,14 +36,14 @@ def drop(path: str) -> Callable[[dict[str, Any]], None]:
 
 
 def _steps(path: str) -> list[Any]:
-    found = re.findall(r"/([^/]+)/|\[(\d+)\]|([^./\[\]]+)", path)
-    return [name or (int(index) if index else key) for name, index, key in found]
+    matches = re.findall(r"/([^/]+)/|\[(\d+)\]|([^./\[\]]+)", path)
+    return [name or (int(index) if index else key) for name, index, key in matches]
 
 
 def both(*changes: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], None]:
     def change(manifest: dict[str, Any]) -> None:
-        for one in changes:
-            one(manifest)
+        for change in changes:
+            change(manifest)
 
     return change
 

@@ -94,11 +94,11 @@ class Source:
 
     def products(self, matrices: list[Matrix], *, int8: bool) -> F64:
         """Return the products with all matrices, one after the other, exact or in int8."""
-        made = [
-            one.int8_product(self.x) if int8 else one.product(self.x.astype(np.float64))
-            for one in matrices
+        products = [
+            matrix.int8_product(self.x) if int8 else matrix.product(self.x.astype(np.float64))
+            for matrix in matrices
         ]
-        return np.concatenate(made) * self.factor
+        return np.concatenate(products) * self.factor
 
 
 @dataclass(frozen=True)
@@ -128,20 +128,20 @@ class Operands:
     def matrix(self, name: str, n: int, k: int) -> Matrix:
         raw, values = random_tensor(self.rng, name, self.layout, (n, k))
         arena, kind, first = self.bench.arena, DTYPES[name], self.units_first
-        made = upload_weight(arena, kind, self.layout, (n, k), raw, "w", units_first=first)
+        weight = upload_weight(arena, kind, self.layout, (n, k), raw, "w", units_first=first)
         exact = values.astype(np.float64)
         if self.layout is not Layout.COLUMN or name not in BLOCK_FIELDS:
-            return Matrix(made, exact, np.ones((1, 1), np.float32), exact, np.zeros_like(exact))
+            return Matrix(weight, exact, np.ones((1, 1), np.float32), exact, np.zeros_like(exact))
         scales, offsets = column_scales(name, raw, (n, k))
         codes = np.rint((exact - offsets) / np.where(scales == 0, 1, scales))
-        return Matrix(made, exact, scales, codes, offsets)
+        return Matrix(weight, exact, scales, codes, offsets)
 
     def uploaded(self, name: str, values: F32) -> Matrix:
         """Return a row-major matrix of given values of an unquantized type."""
         raw = CODECS[name].quantize(values)
-        made = upload_weight(self.bench.arena, DTYPES[name], Layout.ROW, values.shape, raw, "w")
+        weight = upload_weight(self.bench.arena, DTYPES[name], Layout.ROW, values.shape, raw, "w")
         exact = values.astype(np.float64)
-        return Matrix(made, exact, np.ones((1, 1), np.float32), exact, np.zeros_like(exact))
+        return Matrix(weight, exact, np.ones((1, 1), np.float32), exact, np.zeros_like(exact))
 
     def source(self, kind: str, k: int, matrices: list[Matrix]) -> Source:
         """Return an input that is `plain`, before its `norm`, or in splits to `combine`.
@@ -282,14 +282,14 @@ class Operands:
 
 
 def _near_ties(x: F32, matrices: list[Matrix]) -> npt.NDArray[np.bool_]:
-    found = np.zeros(len(x), np.bool_)
-    for one in matrices:
-        groups = np.abs(x.astype(np.float64) * one.scales).reshape(-1, len(x) // GROUP, GROUP)
+    near_a_half = np.zeros(len(x), np.bool_)
+    for matrix in matrices:
+        groups = np.abs(x.astype(np.float64) * matrix.scales).reshape(-1, len(x) // GROUP, GROUP)
         most = groups.max(axis=2, keepdims=True)
         codes = groups * (127 / np.where(most > 0, most, 1))
         near = np.abs(codes % 1 - 0.5) < NEAR_TIE
-        found |= near.any(axis=0).reshape(-1)
-    return found
+        near_a_half |= near.any(axis=0).reshape(-1)
+    return near_a_half
 
 
 def column_scales(name: str, raw: npt.NDArray[np.uint8], shape: tuple[int, int]) -> tuple[F32, F64]:

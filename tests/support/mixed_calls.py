@@ -73,8 +73,8 @@ def starts_another_meanwhile(model, prompt, text):
 
 
 def generates_a_batch(model, prompt, text):
-    found = model.generate_batch([prompt, *PROMPTS[:2]], max_tokens=TOKENS)
-    assert found[0].text == text
+    results = model.generate_batch([prompt, *PROMPTS[:2]], max_tokens=TOKENS)
+    assert results[0].text == text
 
 
 def continues_a_session(model, prompt, text):

@@ -38,7 +38,7 @@ def pack_experts(folder: Path, model: Any) -> None:
 
     path = folder / "model.safetensors"
     tensors, state = load_file(path), model.state_dict()
-    for name in [one for one in tensors if one.endswith(("experts.gate_up_proj", "down_proj"))]:
+    for name in [key for key in tensors if key.endswith(("experts.gate_up_proj", "down_proj"))]:
         # transformers holds [experts, K, N]; published checkpoints hold [experts, N, K].
         blocks, scales, values = pack(np.swapaxes(tensors.pop(name), 1, 2))
         tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}

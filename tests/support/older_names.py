@@ -85,12 +85,12 @@ def split_projections(name: str, whole: np.ndarray, heads: int) -> dict[str, np.
     if ".self_attention." in name:
         parts = falcon_projections(whole, heads)
     elif "c_attn" in name:
-        parts = [np.ascontiguousarray(one.T) for one in np.split(whole, 3, axis=-1)]
+        parts = [np.ascontiguousarray(word.T) for word in np.split(whole, 3, axis=-1)]
     else:
         by_head = whole.reshape(heads, 3, -1, *whole.shape[1:])
         parts = [by_head[:, at].reshape(-1, *whole.shape[1:]) for at in range(3)]
     stem, ending = f"model.layers.{name.split('.')[2]}.self_attn", name.rpartition(".")[2]
-    return {f"{stem}.{kind}_proj.{ending}": one for kind, one in zip("qkv", parts, strict=True)}
+    return {f"{stem}.{kind}_proj.{ending}": part for kind, part in zip("qkv", parts, strict=True)}
 
 
 def falcon_projections(whole: np.ndarray, heads: int) -> list[np.ndarray]:
@@ -102,7 +102,7 @@ def falcon_projections(whole: np.ndarray, heads: int) -> list[np.ndarray]:
     kv_heads = (len(whole) // size - heads) // 2
     grouped = whole.reshape(kv_heads, -1, size, *whole.shape[1:])
     parts = grouped[:, :-2], grouped[:, -2], grouped[:, -1]
-    return [np.ascontiguousarray(one.reshape(-1, *whole.shape[1:])) for one in parts]
+    return [np.ascontiguousarray(part.reshape(-1, *whole.shape[1:])) for part in parts]
 
 
 def joined_norms(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -135,9 +135,9 @@ def published_value(name: str, state: dict[str, Any], heads: int) -> Any:
         stem, ending = f"model.layers.{name.split('.')[2]}.self_attn", name.rpartition(".")[2]
         parts = [state.pop(f"{stem}.{kind}_proj.{ending}") for kind in "qkv"]
         if "c_attn" in name:
-            return torch.cat([one.T if one.dim() > 1 else one for one in parts], dim=-1)
+            return torch.cat([part.T if part.dim() > 1 else part for part in parts], dim=-1)
         groups = heads * len(parts[1]) // len(parts[0])
-        by_head = [one.reshape(groups, -1, *one.shape[1:]) for one in parts]
+        by_head = [part.reshape(groups, -1, *part.shape[1:]) for part in parts]
         return torch.cat(by_head, dim=1).reshape(-1, *parts[0].shape[1:])
     if ".norms." in name:  # one vector for each head
         stem, _, rest = name.partition("_layernorm.norms.")

@@ -89,20 +89,20 @@ def _feed_forward(
         return _matrices(head, INNER, dtype, gated=gated)
     experts, width = moe["numExperts"], moe["expertIntermediateSize"]
     latent = moe.get("expertLatentSize")
-    found: dict[str, tuple[tuple[int, ...], str]] = {
+    tensors: dict[str, tuple[tuple[int, ...], str]] = {
         f"{head}gate.weight": ((experts, HIDDEN), "F32")
     }
     for number in range(experts):
-        own = f"{head}experts.{number}."
-        found |= _matrices(own, width, dtype, gated=gated, size=latent or HIDDEN)
+        stem = f"{head}experts.{number}."
+        tensors |= _matrices(stem, width, dtype, gated=gated, size=latent or HIDDEN)
     if latent:
-        found[f"{head}fc1_latent_proj.weight"] = ((latent, HIDDEN), dtype)
-        found[f"{head}fc2_latent_proj.weight"] = ((HIDDEN, latent), dtype)
+        tensors[f"{head}fc1_latent_proj.weight"] = ((latent, HIDDEN), dtype)
+        tensors[f"{head}fc2_latent_proj.weight"] = ((HIDDEN, latent), dtype)
     if shared := moe.get("sharedExpertIntermediateSize"):
-        found |= _matrices(f"{head}shared_expert.", shared, dtype, gated=gated)
+        tensors |= _matrices(f"{head}shared_expert.", shared, dtype, gated=gated)
         if gated:
-            found[f"{head}shared_expert_gate.weight"] = ((1, HIDDEN), "F16")
-    return found
+            tensors[f"{head}shared_expert_gate.weight"] = ((1, HIDDEN), "F16")
+    return tensors
 
 
 def _matrices(

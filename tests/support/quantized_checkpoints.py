@@ -133,14 +133,14 @@ def fp8(
         values, meaning = torch.from_numpy(weight), torch.empty(weight.shape)
         shape = (-(-weight.shape[0] // height), -(-weight.shape[1] // width))
         stored = torch.empty(weight.shape, dtype=torch.float8_e4m3fn)
-        found = torch.empty(shape, dtype=getattr(torch, scales))
+        tile_scales = torch.empty(shape, dtype=getattr(torch, scales))
         for i in range(shape[0]):
             for j in range(shape[1]):
                 tile = (slice(i * height, (i + 1) * height), slice(j * width, (j + 1) * width))
-                found[i, j] = values[tile].abs().max() / 448
-                stored[tile] = (values[tile] / found[i, j].float()).to(torch.float8_e4m3fn)
-                meaning[tile] = stored[tile].float() * found[i, j].float()
-        return {"weight": stored, part: found}, meaning.numpy()
+                tile_scales[i, j] = values[tile].abs().max() / 448
+                stored[tile] = (values[tile] / tile_scales[i, j].float()).to(torch.float8_e4m3fn)
+                meaning[tile] = stored[tile].float() * tile_scales[i, j].float()
+        return {"weight": stored, part: tile_scales}, meaning.numpy()
 
     return quantize
 

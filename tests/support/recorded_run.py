@@ -29,7 +29,7 @@ class Answers:
 
     def play(self, calls: Sequence[Call]) -> tuple[list[bytes], str | None]:
         """See `Player.play`."""
-        sizes = [one["size"] for one in calls if one["call"] == "read"]
+        sizes = [call["size"] for call in calls if call["call"] == "read"]
         return [next(self._read, bytes(size)) for size in sizes], None
 
     def close(self) -> None:

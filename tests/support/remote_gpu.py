@@ -173,8 +173,8 @@ class RemoteQueue:
         buffer.write(offset, data)
 
     def submit(self, encoders: Iterable[RemoteEncoder]) -> None:
-        for one in encoders:
-            self._channel.send("submit", commands=one.commands)
+        for encoder in encoders:
+            self._channel.send("submit", commands=encoder.commands)
 
 
 class RemoteGpu:
@@ -202,7 +202,9 @@ class RemoteGpu:
 
     def create_bind_group_layout(self, *, label: str, entries: Sequence[Mapping[str, Any]]) -> int:
         del label
-        return self._channel.create("layout", bindings=[one["buffer"]["type"] for one in entries])
+        return self._channel.create(
+            "layout", bindings=[entry["buffer"]["type"] for entry in entries]
+        )
 
     def create_pipeline_layout(self, *, bind_group_layouts: Sequence[int]) -> int:
         (layout,) = bind_group_layouts
@@ -221,8 +223,8 @@ class RemoteGpu:
         self, *, label: str, layout: int, entries: Sequence[Mapping[str, Any]]
     ) -> int:
         del label
-        parts = [one["resource"] for one in entries]
-        buffers = [[one["buffer"].id, one["offset"], one["size"]] for one in parts]
+        parts = [entry["resource"] for entry in entries]
+        buffers = [[part["buffer"].id, part["offset"], part["size"]] for part in parts]
         return self._channel.create("group", layout=layout, buffers=buffers)
 
     def create_command_encoder(self, *, label: str) -> RemoteEncoder:
@@ -233,10 +235,10 @@ class RemoteGpu:
         self._channel.close()
 
 
-def wgpu_names(found: Mapping[str, Any]) -> tuple[frozenset[str], dict[str, int]]:
+def wgpu_names(offered: Mapping[str, Any]) -> tuple[frozenset[str], dict[str, int]]:
     """Return the features and limits that a player names, in wgpu's spelling."""
-    features = {ours for ours, theirs in BROWSER_FEATURES.items() if theirs in found["features"]}
-    limits = {_with_dashes(name): value for name, value in found["limits"].items()}
+    features = {ours for ours, theirs in BROWSER_FEATURES.items() if theirs in offered["features"]}
+    limits = {_with_dashes(name): value for name, value in offered["limits"].items()}
     return frozenset(features), limits
 
 

@@ -77,13 +77,13 @@ def expected_embedding(
     import torch
 
     rows = rows.detach().double()
-    made = {"cls": rows[0], "last": rows[-1], "mean": rows[skipped:].mean(0)}[pooling]
+    pooled = {"cls": rows[0], "last": rows[-1], "mean": rows[skipped:].mean(0)}[pooling]
     for weight, bias in zip(layers, biases, strict=True):
-        own = None if bias is None else torch.from_numpy(bias)
-        made = torch.nn.functional.linear(made, torch.from_numpy(weight), own)
+        added = None if bias is None else torch.from_numpy(bias)
+        pooled = torch.nn.functional.linear(pooled, torch.from_numpy(weight), added)
     if normalize:
-        made = torch.nn.functional.normalize(made, p=2, dim=0)
-    return made.numpy()
+        pooled = torch.nn.functional.normalize(pooled, p=2, dim=0)
+    return pooled.numpy()
 
 
 def _write(path: Path, content: object) -> None:

@@ -27,13 +27,13 @@ def bindings(source: str) -> tuple[Binding, ...]:
     Raises:
         ValueError: The numbers are not 0, 1, 2...
     """
-    found = sorted(
+    members = sorted(
         (int(number), Binding(name, Access.READ if access == "read" else Access.READ_WRITE))
         for number, access, name in _DECLARATION.findall(source)
     )
-    if [number for number, _ in found] != list(range(len(found))):
-        raise ValueError(f"bindings are not numbered 0, 1, 2...: {found}")
-    return tuple(binding for _, binding in found)
+    if [number for number, _ in members] != list(range(len(members))):
+        raise ValueError(f"bindings are not numbered 0, 1, 2...: {members}")
+    return tuple(binding for _, binding in members)
 
 
 Type = str | dict[str, str]
@@ -66,9 +66,9 @@ def component_writes(source: str) -> tuple[str, ...]:
         text[start:end]
         for name, kind in _SHARED.findall(text)
         for start, end, accessors in _uses(text, name)
-        for found in [_selected(types, kind, accessors)]
-        if (found == "component" and _ASSIGNED.match(text, end))
-        or (found == "vector" and text[start - 1] == "&")
+        for selected in [_selected(types, kind, accessors)]
+        if (selected == "component" and _ASSIGNED.match(text, end))
+        or (selected == "vector" and text[start - 1] == "&")
     )
 
 
@@ -78,12 +78,12 @@ def _structs(text: str) -> dict[str, dict[str, str]]:
 
 def _uses(text: str, name: str) -> Iterator[tuple[int, int, list[str]]]:
     """Yield start, end and accessors (`[` or the name of a field) of each use of a variable."""
-    for found in re.finditer(rf"(?<![\w.]){name}\b", text):
-        end, accessors = found.end(), []
+    for use in re.finditer(rf"(?<![\w.]){name}\b", text):
+        end, accessors = use.end(), []
         while (field := _ACCESSED.match(text, end)) or text[end] == "[":
             accessors.append(field[1] if field else "[")
             end = field.end() if field else _closing(text, end)
-        yield found.start(), end, accessors
+        yield use.start(), end, accessors
 
 
 def _closing(text: str, at: int) -> int:

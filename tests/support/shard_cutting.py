@@ -17,8 +17,8 @@ def in_shards(manifest: Mapping[str, Any], size: int) -> dict[str, Any]:
         placed = entry | {"shard": spans[0].shard_index, "offset": spans[0].offset}
         if len(spans) > 1:
             placed["spans"] = [
-                {"shardIndex": one.shard_index, "offset": one.offset, "size": one.size}
-                for one in spans
+                {"shardIndex": span.shard_index, "offset": span.offset, "size": span.size}
+                for span in spans
             ]
         tensors[name] = placed
     shards = [

@@ -143,14 +143,14 @@ def by_phases(bench: Bench, example: Example, operands: Operands) -> F32:
     phases, out = lowered(bench, example, operands)
     rows = len(operands.tokens)
     bench.run(phases, rows)
-    found = bench.device.read(out).view(np.float32)
-    width = len(found) // rows
-    return found.reshape(rows, width)
+    result = bench.device.read(out).view(np.float32)
+    width = len(result) // rows
+    return result.reshape(rows, width)
 
 
 def by_reference(example: Example, operands: Operands) -> F32:
     """Return the value of the last op, [rows, width], computed in float64."""
-    weights = {name: torch.from_numpy(one).double() for name, one in operands.weights.items()}
+    weights = {name: torch.from_numpy(weight).double() for name, weight in operands.weights.items()}
     ropes = [torch.from_numpy(rope_table(ROPE, CONTEXT))]
     graph, double = example.graph, torch.float64
     cache = {at: empty_cache(shape, CONTEXT, double) for at, shape in graph.caches.items()}

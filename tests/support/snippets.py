@@ -63,14 +63,14 @@ class Snippet:
 
 def snippets(page: Path) -> list[Snippet]:
     """Return the blocks of a page in order."""
-    found: list[Snippet] = []
+    snippets: list[Snippet] = []
     block: list[str] = []
     begun, language, fence = 0, "", ""
     for number, line in enumerate([*page.read_text().splitlines(), ""], 1):
         match = _FENCE.match(line)
         if fence:
             if match and match[1] == fence and not match[2]:
-                found.append(Snippet(page, begun, language, "\n".join(block)))
+                snippets.append(Snippet(page, begun, language, "\n".join(block)))
                 block, fence = [], ""
             else:
                 block.append(line)
@@ -81,9 +81,9 @@ def snippets(page: Path) -> list[Snippet]:
         elif block and line.startswith("    "):
             block.append(line.strip())
         elif block:
-            found.append(Snippet(page, begun, "", "\n".join(block)))
+            snippets.append(Snippet(page, begun, "", "\n".join(block)))
             block = []
-    return found
+    return snippets
 
 
 def _is_command(line: str) -> bool:

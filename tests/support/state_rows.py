@@ -78,7 +78,7 @@ class StateOperands(ABC):
         """Upload the operands of a pass of `most` rows, the last of which are zeros."""
         most = most or self.rows
         inputs = (
-            np.pad(getattr(self, one), ((0, most - self.rows), (0, 0))) for one in self.by_row
+            np.pad(getattr(self, name), ((0, most - self.rows), (0, 0))) for name in self.by_row
         )
         y = bench.poisoned(most, self.outputs)
         return self.kind(*map(bench.upload, (*inputs, self.rates, self.state)), y)
@@ -125,10 +125,10 @@ def delta_outputs(
     q, k, v = qkv.split((keys, keys, spec.outputs), dim=1)
     shared = spec.heads // spec.key_heads
     q, k = (
-        recurrence.unit(one.unflatten(1, (spec.key_heads, -1)), spec.eps).repeat_interleave(
+        recurrence.unit(array.unflatten(1, (spec.key_heads, -1)), spec.eps).repeat_interleave(
             shared, dim=1
         )
-        for one in (q, k)
+        for array in (q, k)
     )
     decay, strength = gates
     log_decay = -torch.exp(rates[0]) * torch.nn.functional.softplus(decay + rates[1])
@@ -231,9 +231,9 @@ def check_nan_stays_visible(
     ctx, operands = bench.context(rows, max_rows=MOST_ROWS), case.upload(bench, MOST_ROWS)
     bench.run(kernel(ctx, operands), rows)
     y, state = case.downloaded(bench, operands)
-    found = np.isnan(y.reshape(rows, case.state.shape[1], -1))
-    assert found[row:, head].all()
-    assert found.sum() == found[row:, head].size
+    is_nan = np.isnan(y.reshape(rows, case.state.shape[1], -1))
+    assert is_nan[row:, head].all()
+    assert is_nan.sum() == is_nan[row:, head].size
     assert np.isnan(state[0]).any(axis=(1, 2)).tolist() == [
-        one == head for one in range(len(state[0]))
+        id_ == head for id_ in range(len(state[0]))
     ]

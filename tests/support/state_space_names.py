@@ -42,7 +42,7 @@ def split_inputs(name: str, whole: np.ndarray, config: Any) -> dict[str, np.ndar
     keys = vars(config)
 
     def value(*names: str) -> int:
-        return next(keys[one] for one in names if keys.get(one) is not None)
+        return next(keys[name] for name in names if keys.get(name) is not None)
 
     heads = value("mamba_n_heads", "mamba_num_heads", "num_heads")
     inner = heads * value("mamba_d_head", "mamba_head_dim", "head_dim")
@@ -52,5 +52,6 @@ def split_inputs(name: str, whole: np.ndarray, config: Any) -> dict[str, np.ndar
     parts = np.split(whole, [inner, 2 * inner + 2 * shared])
     stem, _, kind = name.rpartition(".")
     return {
-        f"{stem}_{part}.{kind}": one for part, one in zip(("z", "xbc", "dt"), parts, strict=True)
+        f"{stem}_{part}.{kind}": part_values
+        for part, part_values in zip(("z", "xbc", "dt"), parts, strict=True)
     }

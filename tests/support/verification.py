@@ -19,9 +19,9 @@ def let_times_settle() -> None:
 
 
 def shards(folder: Path) -> list[Path]:
-    found = sorted(folder.glob("shard_*"))
-    assert len(found) > 2
-    return found
+    shards = sorted(folder.glob("shard_*"))
+    assert len(shards) > 2
+    return shards
 
 
 def flip(path: Path, rng: np.random.Generator, count: int = FLIPPED) -> None:

@@ -134,14 +134,14 @@ def decode(
         ready = masked.index(True) if True in masked else len(tokens)
         more = min(ready, max_tokens - issued)
         tokens, masked, issued = tokens + [mask] * more, masked + [True] * more, issued + more
-        known = [at for at, one in enumerate(masked) if not one]
-        order = known + [at for at, one in enumerate(masked) if one]
+        known = [at for at, id_ in enumerate(masked) if not id_]
+        order = known + [at for at, id_ in enumerate(masked) if id_]
         positions = [length + at for at in order]
         logits = model.forward([tokens[at] for at in order], positions, length)
         result.rows.append(len(order))
         length += ready
         tokens, masked = tokens[ready:], masked[ready:]
-        open_slots = [at for at, one in enumerate(masked) if one]
+        open_slots = [at for at, id_ in enumerate(masked) if id_]
         ids, entropy = picks(logits[len(known) :])
         raised = entropy + slope * (np.array(open_slots) - open_slots[0])
         chosen = [] if tau is None else np.flatnonzero(raised < tau)[:cap].tolist()

@@ -319,8 +319,8 @@ def test_invalid_layer_types_are_refused(types):
 )
 def test_the_layer_pattern_is_the_shortest_description_of_the_types(types, pattern):
     names = tuple(FULL if letter == "f" else SLIDING for letter in types)
-    found = layer_pattern(names)
-    assert {key: found[key] for key in pattern} == pattern
+    counts = layer_pattern(names)
+    assert {key: counts[key] for key in pattern} == pattern
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ def read(name: str) -> SourceModel:
     if model.config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
     tensors = {
-        name: SourceTensor(name, tuple(one.shape), "BF16", "model.safetensors", unread)
-        for name, one in state.items()
+        name: SourceTensor(name, tuple(tensor.shape), "BF16", "model.safetensors", unread)
+        for name, tensor in state.items()
     }
     source = Source(Path("checkpoint"), "safetensors", HYBRIDS[name], tensors)
     return read_model(source, find_architecture(HYBRIDS[name]))

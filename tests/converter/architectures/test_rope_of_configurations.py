@@ -127,13 +127,13 @@ def test_gemma_has_two_rope_bases_in_both_forms():
     }
     expected = {"rope_theta": 1e6, "rope_local_theta": 1e4}
     for values in ({}, older, newer):
-        found = rope_of("gemma3", values)
-        assert {k: v for k, v in found.items() if v is not None} == expected
+        rope = rope_of("gemma3", values)
+        assert {k: v for k, v in rope.items() if v is not None} == expected
     # In the older form, rope_scaling applies to the global layers only.
-    found = rope_of("gemma3", {**older, "rope_scaling": scaled})
-    assert found["rope_scaling_type"] == "linear"
-    assert found["rope_scaling_factor"] == 8.0
-    assert "rope_local_scaling_type" not in found
+    rope = rope_of("gemma3", {**older, "rope_scaling": scaled})
+    assert rope["rope_scaling_type"] == "linear"
+    assert rope["rope_scaling_factor"] == 8.0
+    assert "rope_local_scaling_type" not in rope
 
 
 FACTORS = {"factor": 2.0, "short_factor": [1.0, 1.0], "long_factor": [2.0, 3.5]}
@@ -179,11 +179,11 @@ def test_the_attention_factor_of_yarn_is_that_of_transformers(more):
 
     scaling = {"rope_type": "yarn", "factor": 40.0, **more}
     scaling |= {"rope_theta": 1e4, "original_max_position_embeddings": 4096}
-    found = rope_of("llama", {"rope_parameters": scaling})
+    rope = rope_of("llama", {"rope_parameters": scaling})
     whole = transformers_config("llama", rope_parameters=dict(scaling))
     _, factor = ROPE_INIT_FUNCTIONS["yarn"](whole, "cpu")
     usual = 0.1 * math.log(40.0) + 1.0
-    assert found.get("yarn_attention_factor", usual) == pytest.approx(factor)
+    assert rope.get("yarn_attention_factor", usual) == pytest.approx(factor)
 
 
 @pytest.mark.parametrize(

@@ -96,13 +96,13 @@ def linear_projections(name: str, whole: np.ndarray, config: Any) -> dict[str, n
     sizes = [share, share] if is_gates else [key, key, values, values]
     heads = whole.reshape(config.linear_num_key_heads, sum(sizes), -1)
     parts = [
-        one.reshape(-1, whole.shape[1]) for one in np.split(heads, np.cumsum(sizes)[:-1], axis=1)
+        word.reshape(-1, whole.shape[1]) for word in np.split(heads, np.cumsum(sizes)[:-1], axis=1)
     ]
     if not is_gates:
         parts = [np.concatenate(parts[:3]), parts[3]]
     stem = name.partition("in_proj_")[0]
     kinds = "ba" if is_gates else ("qkv", "z")
-    return {f"{stem}in_proj_{kind}.weight": one for kind, one in zip(kinds, parts, strict=True)}
+    return {f"{stem}in_proj_{kind}.weight": part for kind, part in zip(kinds, parts, strict=True)}
 
 
 def granite_parts(name: str, values: np.ndarray, shared: str) -> dict[str, np.ndarray]:
@@ -111,12 +111,12 @@ def granite_parts(name: str, values: np.ndarray, shared: str) -> dict[str, np.nd
     kinds = ("gate", "up") if part == "input_linear" else ("down",)
     parts = dict(zip(kinds, np.split(values, len(kinds), axis=-2), strict=True))
     if stem.endswith("shared_mlp"):
-        own = stem.replace("shared_mlp", shared)
-        return {f"{own}.{kind}_proj.weight": one for kind, one in parts.items()}
+        changed = stem.replace("shared_mlp", shared)
+        return {f"{changed}.{kind}_proj.weight": matrices for kind, matrices in parts.items()}
     return {
         f"{stem}.experts.{expert}.{kind}_proj.weight": matrix
-        for kind, one in parts.items()
-        for expert, matrix in enumerate(one)
+        for kind, matrices in parts.items()
+        for expert, matrix in enumerate(matrices)
     }
 
 
@@ -124,15 +124,15 @@ def separate_experts(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
     """Return the tensors of a package that gpt-oss stores in one."""
     stem, _, part = name.rpartition(".")
     kinds = ("gate", "up") if part.startswith("gate_up") else ("down",)
-    found = {}
+    biases = {}
     for first, kind in enumerate(kinds):
-        own = values[..., first :: len(kinds)]
+        bias = values[..., first :: len(kinds)]
         if part.endswith("_bias"):
-            found[f"{stem}.{kind}_proj.bias"] = own
+            biases[f"{stem}.{kind}_proj.bias"] = bias
             continue
-        for expert, matrix in enumerate(own):
-            found[f"{stem}.{expert}.{kind}_proj.weight"] = matrix.T
-    return found
+        for expert, matrix in enumerate(bias):
+            biases[f"{stem}.{expert}.{kind}_proj.weight"] = matrix.T
+    return biases
 
 
 @pytest.mark.thorough

@@ -75,7 +75,7 @@ def on_device(device, plan, workers=3):
     work = [(tensor, chunk) for tensor in plan.tensors for chunk in chunks(tensor)]
     with open_engine("threads", workers) as engine:
         done = list(encode_on_device(device, iter(work), engine, encode_chunk))
-    assert [one.work for one in done] == work
+    assert [result.work for result in done] == work
     return done
 
 
@@ -83,10 +83,10 @@ def test_a_package_encoded_on_webgpu_has_the_same_bytes_as_on_the_cpu(
     folder, adapter, tmp_path, rng
 ):
     plain = convert(folder, tmp_path / "cpu", shard_size=SHARD)
-    made = convert(folder, tmp_path / "wgpu", shard_size=SHARD, device="wgpu", adapter=adapter)
+    package = convert(folder, tmp_path / "wgpu", shard_size=SHARD, device="wgpu", adapter=adapter)
     assert contents(tmp_path / "cpu") == contents(tmp_path / "wgpu")
-    assert plain.encoded_blocks["cpu"] == made.encoded_blocks["wgpu"] > 0
-    assert made.encoded_blocks["cpu"] == 0
+    assert plain.encoded_blocks["cpu"] == package.encoded_blocks["wgpu"] > 0
+    assert package.encoded_blocks["cpu"] == 0
     other = write_llama(tmp_path / "other", llama_tensors(rng))
     convert(other, tmp_path / "others", shard_size=SHARD, device="wgpu", adapter=adapter)
     assert contents(tmp_path / "cpu") != contents(tmp_path / "others")
@@ -107,11 +107,11 @@ def test_a_package_encoded_on_webgpu_has_the_same_bytes_as_on_the_cpu(
 )
 def test_every_layout_has_the_same_bytes_with_torch(folder, tmp_path, options):
     convert(folder, tmp_path / "cpu", **options)
-    made = convert(folder, tmp_path / "torch", device="cuda", **options)
+    package = convert(folder, tmp_path / "torch", device="cuda", **options)
     assert contents(tmp_path / "cpu") == contents(tmp_path / "torch")
     k_quants = options.get("quantize") != "q8_0" and "quality" not in options
-    assert (made.encoded_blocks["cuda"] > 0) == k_quants
-    assert (made.encoded_blocks["cpu"] == 0) == k_quants
+    assert (package.encoded_blocks["cuda"] > 0) == k_quants
+    assert (package.encoded_blocks["cpu"] == 0) == k_quants
 
 
 @pytest.mark.usefixtures("on_torch")
@@ -121,9 +121,9 @@ def test_rows_with_a_partial_block_are_padded(tmp_path, rng, dtype):
     tensors = llama_tensors(rng, dtype=dtype, **sizes)
     folder = write_llama(tmp_path / "source", tensors, **sizes)
     convert(folder, tmp_path / "cpu")
-    made = convert(folder, tmp_path / "torch", device="cuda")
+    package = convert(folder, tmp_path / "torch", device="cuda")
     assert contents(tmp_path / "cpu") == contents(tmp_path / "torch")
-    assert made.encoded_blocks["cpu"] == 0
+    assert package.encoded_blocks["cpu"] == 0
 
 
 def test_fallback_blocks_are_encoded_by_the_cpu(folder, tmp_path):
@@ -131,10 +131,10 @@ def test_fallback_blocks_are_encoded_by_the_cpu(folder, tmp_path):
     device = PartialDevice()
     done = on_device(device, plan)
     assert device.most == device.capacity
-    for one in done:
-        assert np.array_equal(one.data, encode_chunk(one.work))
-    by_device = sum(one.by_device for one in done)
-    blocks = sum(len(one.data) // 144 for one in done if one.work[0].dtype.name == "Q4_K")
+    for result in done:
+        assert np.array_equal(result.data, encode_chunk(result.work))
+    by_device = sum(result.by_device for result in done)
+    blocks = sum(len(result.data) // 144 for result in done if result.work[0].dtype.name == "Q4_K")
     assert blocks / 3 <= by_device < blocks / 2
 
 
@@ -166,7 +166,9 @@ def test_a_missing_device_ends_the_scan(folder, tmp_path, monkeypatch):
     stages = set()
     monkeypatch.setattr(devices, "_DEVICES", {"cuda": missing})
     with pytest.raises(DeviceError, match="no device"):
-        convert(folder, tmp_path / "out", device="cuda", progress=lambda one: stages.add(one.stage))
+        convert(
+            folder, tmp_path / "out", device="cuda", progress=lambda step: stages.add(step.stage)
+        )
     assert stages <= {"scan"}
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 

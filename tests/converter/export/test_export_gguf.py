@@ -33,8 +33,8 @@ def llama(tmp_path, rng):
 def payloads(path):
     """Return shape, type and bytes of every tensor, as gguf-py reads them."""
     return {
-        one.name: (tuple(one.shape), one.tensor_type.name, one.data.tobytes())
-        for one in gguf.GGUFReader(path).tensors
+        tensor.name: (tuple(tensor.shape), tensor.tensor_type.name, tensor.data.tobytes())
+        for tensor in gguf.GGUFReader(path).tensors
     }
 
 
@@ -71,11 +71,11 @@ def test_every_architecture_survives_a_round_trip(tmp_path, rng, tiny):
         assert ours[name][:2] == (shape, kind)
         if tiny.model_type.startswith("gemma") and "norm" in name:
             # Subtracting 1 and adding it again rounds once for weights below 1/2.
-            found = np.frombuffer(ours[name][2], np.float32)
-            np.testing.assert_allclose(found, np.frombuffer(data, np.float32), rtol=1e-6)
+            result = np.frombuffer(ours[name][2], np.float32)
+            np.testing.assert_allclose(result, np.frombuffer(data, np.float32), rtol=1e-6)
         else:
             assert ours[name][2] == data, name
-    mine, other = (read_gguf(one).metadata for one in (tmp_path / "out.gguf", path))
+    mine, other = (read_gguf(file).metadata for file in (tmp_path / "out.gguf", path))
     assert {key: mine.get(key) for key in other} == {
         **other,
         "general.architecture": mine["general.architecture"],
@@ -98,7 +98,7 @@ def test_every_architecture_survives_a_round_trip(tmp_path, rng, tiny):
     ],
 )
 def test_a_model_that_llama_cpp_would_compute_differently_is_refused(tmp_path, rng, name, words):
-    tiny = next(one for one in MORE_MODELS if one.model_type == name)
+    tiny = next(model for model in MORE_MODELS if model.model_type == name)
     folder = make_checkpoint(tiny, tmp_path / "model", rng, num_hidden_layers=LAYERS)
     convert(folder, tmp_path / "package", quantize="f16")
     with pytest.raises(ConversionError, match=words):
@@ -110,7 +110,7 @@ def test_gguf_py_decodes_the_values_of_the_package(tmp_path, llama):
     convert(llama, tmp_path / "package", fuse_gate_up=True)
     export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
     reader = gguf.GGUFReader(tmp_path / "out.gguf")
-    theirs = {one.name: one for one in reader.tensors}
+    theirs = {tensor.name: tensor for tensor in reader.tensors}
     source = open_source(tmp_path / "out.gguf")
     with open_package(tmp_path / "package") as package:
         for name in ("model.layers.1.mlp.down_proj.weight", "lm_head.weight"):
@@ -153,18 +153,18 @@ def test_blocks_that_a_gguf_cannot_hold_become_f16_or_are_refused(
         export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
     assert not (tmp_path / "out.gguf").exists()
     result = export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
-    changed = [one for one in result.tensors if one.why]
+    changed = [tensor for tensor in result.tensors if tensor.why]
     assert changed
     assert all(one.dtype == "F16" and words in one.why for one in changed)
-    assert all(one.dtype == one.stored for one in result.tensors if not one.why)
+    assert all(tensor.dtype == tensor.stored for tensor in result.tensors if not tensor.why)
     tensors = open_source(tmp_path / "out.gguf").tensors
     with open_package(tmp_path / "package") as package:
-        for one in logical_tensors(package):
-            values = package.dequantize(one.stored)
-            if tensors[one.name].dtype == "F16":
+        for tensor in logical_tensors(package):
+            values = package.dequantize(tensor.stored)
+            if tensors[tensor.name].dtype == "F16":
                 values = values.astype(np.float16)
-            found = tensors[one.name].read().reshape(one.shape)
-            np.testing.assert_array_equal(found, values, err_msg=one.name)
+            stored = tensors[tensor.name].read().reshape(tensor.shape)
+            np.testing.assert_array_equal(stored, values, err_msg=tensor.name)
 
 
 def test_values_that_f16_cannot_hold_are_exported_as_f32(tmp_path, rng):
@@ -174,7 +174,7 @@ def test_values_that_f16_cannot_hold_are_exported_as_f32(tmp_path, rng):
     folder = write_llama(tmp_path / "m", tensors)
     convert(folder, tmp_path / "package", q4k_layout="column")
     result = export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
-    widened = [one.name for one in result.tensors if one.why and one.dtype == "F32"]
+    widened = [tensor.name for tensor in result.tensors if tensor.why and tensor.dtype == "F32"]
     assert widened == ["blk.1.ffn_up.weight"]
 
 
@@ -190,7 +190,7 @@ def test_a_number_that_metadata_cannot_hold_is_refused(tmp_path, llama, context,
         return
     with pytest.raises(ConversionError, match=r"context_length.* cannot hold this number"):
         export(package, tmp_path / "out.gguf", to="gguf")
-    assert not [one for one in tmp_path.iterdir() if "out" in one.name]
+    assert not [path for path in tmp_path.iterdir() if "out" in path.name]
 
 
 def test_rope_frequency_divisors_survive_a_round_trip(tmp_path, rng):
@@ -207,11 +207,11 @@ def test_rope_frequency_divisors_survive_a_round_trip(tmp_path, rng):
     path = write_gguf(folder, tmp_path / "m.gguf", "F16")
     convert(path, tmp_path / "package", quantize="f16")
     export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
-    ours, theirs = (payloads(one)["rope_freqs.weight"] for one in (tmp_path / "out.gguf", path))
+    ours, theirs = (payloads(file)["rope_freqs.weight"] for file in (tmp_path / "out.gguf", path))
     assert ours[:2] == theirs[:2]
-    found, wanted = (np.frombuffer(one[2], np.float32) for one in (ours, theirs))
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
-    assert found.max() == 32.0
+    result, wanted = (np.frombuffer(payload[2], np.float32) for payload in (ours, theirs))
+    np.testing.assert_allclose(result, wanted, rtol=1e-5)
+    assert result.max() == 32.0
 
 
 def test_layers_without_a_period_are_listed_and_mentioned_in_a_note(tmp_path, rng):
@@ -238,7 +238,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, llama):
     manifest.write_text(json.dumps(data))
     with pytest.raises(ConversionError):
         export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["llama", "package"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["llama", "package"]
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, llama):
 def test_windows_that_llama_cpp_reads_of_one_size_only_are_noted(
     tmp_path, rng, kind, layers, window, noted
 ):
-    tiny = next(one for one in MORE_MODELS if one.model_type == kind)
+    tiny = next(model for model in MORE_MODELS if model.model_type == kind)
     types = ["sliding_attention" if window else "full_attention", "full_attention"] * (layers // 2)
     make_checkpoint(
         tiny,

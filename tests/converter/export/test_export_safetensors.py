@@ -24,7 +24,10 @@ NORM = "model.norm.weight"
 def stored_values(folder):
     """Return every tensor of a checkpoint as its file stores it."""
     tensors = open_source(folder).tensors
-    return {name: (one.shape, one.dtype, one.stored().tobytes()) for name, one in tensors.items()}
+    return {
+        name: (tensor.shape, tensor.dtype, tensor.stored().tobytes())
+        for name, tensor in tensors.items()
+    }
 
 
 def package_of(tmp_path, tensors, *, config=None, **options):
@@ -66,7 +69,7 @@ def test_quantized_tensors_are_exported_as_their_decoded_values(tmp_path, rng, l
     source, package = package_of(tmp_path, llama_tensors(rng), q4k_layout=layout, fuse_gate_up=True)
     export(package, tmp_path / "exact", lossless=True)
     rounded = export(package, tmp_path / "half")
-    assert {one.dtype for one in rounded.tensors} == {"F16"}
+    assert {tensor.dtype for tensor in rounded.tensors} == {"F16"}
     assert not rounded.is_lossless
     exact, half = (open_source(tmp_path / name).tensors for name in ("exact", "half"))
     assert set(exact) == set(open_source(source).tensors)
@@ -78,7 +81,7 @@ def test_quantized_tensors_are_exported_as_their_decoded_values(tmp_path, rng, l
         fused = opened.dequantize("model.layers.0.mlp.gate_up_proj.weight")
         gate, up = (exact[f"model.layers.0.mlp.{part}_proj.weight"] for part in ("gate", "up"))
         np.testing.assert_array_equal(np.concatenate([gate.read(), up.read()]), fused)
-        stated = {one.name: one.relative_rmse for one in rounded.tensors}[name]
+        stated = {tensor.name: tensor.relative_rmse for tensor in rounded.tensors}[name]
         apart = values.astype(np.float16) - values.astype(np.float64)
         assert stated == pytest.approx(np.sqrt((apart**2).sum() / (values**2).sum()), rel=1e-4)
 
@@ -88,7 +91,7 @@ def test_lossless_refuses_an_export_that_changes_a_value(tmp_path, rng):
     _, package = package_of(tmp_path, tensors, quantize="f32")
     with pytest.raises(ConversionError, match="F16 cannot hold every value"):
         export(package, tmp_path / "out", dtype="f16", lossless=True)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["package", "source"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["package", "source"]
     assert export(package, tmp_path / "out", dtype="f16").is_lossless is False
 
 
@@ -105,7 +108,7 @@ def test_a_value_that_a_type_cannot_hold_is_refused_by_name(tmp_path, rng):
 def test_large_checkpoints_are_written_in_several_files(tmp_path, rng):
     source, package = package_of(tmp_path, llama_tensors(rng, "F16"), quantize="f16")
     export(package, tmp_path / "out", shard_size=1 << 20)
-    files = sorted(one.name for one in (tmp_path / "out").glob("*.safetensors"))
+    files = sorted(path.name for path in (tmp_path / "out").glob("*.safetensors"))
     assert len(files) > 2
     assert files[0] == f"model-00001-of-{len(files):05d}.safetensors"
     assert stored_values(tmp_path / "out") == stored_values(source)
@@ -124,8 +127,8 @@ def test_norms_are_exported_with_or_without_the_added_1_of_their_architecture(tm
     _, package = package_of(tmp_path, tensors, quantize="f32")
     edit(package, lambda data: data["inference"]["normalization"].update(rmsNormWeightOffset=True))
     export(package, tmp_path / "out")
-    found = open_source(tmp_path / "out").tensors[NORM].read()[0]
-    np.testing.assert_array_equal(found, from_stored(tensors[NORM]) + np.float32(1.0))
+    result = open_source(tmp_path / "out").tensors[NORM].read()[0]
+    np.testing.assert_array_equal(result, from_stored(tensors[NORM]) + np.float32(1.0))
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -231,8 +234,8 @@ def test_biases_and_tied_heads_survive_a_round_trip(tmp_path, rng):
     write_tokenizer(source)
     export(package, tmp_path / "out.gguf", to="gguf")
     ours, theirs = (open_source(path).tensors for path in (tmp_path / "out.gguf", source))
-    for name, one in theirs.items():
-        np.testing.assert_array_equal(ours[name].read(), one.read(), err_msg=name)
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(ours[name].read(), value.read(), err_msg=name)
 
 
 SEED = {"architectures": ["SeedOssForCausalLM"], "model_type": "seed_oss", "head_dim": 64}
@@ -280,7 +283,7 @@ def test_biases_that_no_configuration_can_express_are_refused(
     write_tokenizer(source)
     with pytest.raises(ConversionError, match=message):
         export(package, tmp_path / "out", arch=arch, to=to)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["package", "source"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["package", "source"]
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ def through_gguf(tmp_path, rng):
         (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
         (folder / "tokenizer_config.json").write_text(json.dumps(settings or {}))
         entries, notes = tokenizer_metadata(package, rows, architecture)
-        made, generation, more = tokenizer_files(entries, "m.gguf")
-        return entries, made, generation, (*notes, *more)
+        files, generation, more = tokenizer_files(entries, "m.gguf")
+        return entries, files, generation, (*notes, *more)
 
     return through
 
@@ -62,12 +62,12 @@ def byte_level(row):
 )
 def test_a_known_pre_tokenizer_gets_its_name(through_gguf, name):
     tokenizer = byte_level(PRETOKENIZERS[name])
-    entries, made, _, notes = through_gguf(tokenizer)
+    entries, files, _, notes = through_gguf(tokenizer)
     assert notes == ()
     assert PRETOKENIZERS[entries["tokenizer.ggml.pre"]] == PRETOKENIZERS[name]
     assert len(entries["tokenizer.ggml.tokens"]) == ROWS
     assert "tokenizer.huggingface.json" not in entries
-    ours, theirs = Tokenizer.from_str(made["tokenizer.json"].decode()), json.dumps(tokenizer)
+    ours, theirs = Tokenizer.from_str(files["tokenizer.json"].decode()), json.dumps(tokenizer)
     for text in TEXTS:
         assert ours.encode(text).ids == Tokenizer.from_str(theirs).encode(text).ids
 
@@ -75,11 +75,11 @@ def test_a_known_pre_tokenizer_gets_its_name(through_gguf, name):
 def test_an_unknown_pre_tokenizer_is_included_whole_with_a_note(through_gguf):
     tokenizer = byte_level(PRETOKENIZERS["gpt-2"])
     tokenizer["pre_tokenizer"]["add_prefix_space"] = True
-    entries, made, _, notes = through_gguf(tokenizer)
+    entries, files, _, notes = through_gguf(tokenizer)
     assert entries["tokenizer.ggml.pre"] == "default"
     assert len(notes) == 1
     assert "knows no llama.cpp name" in notes[0]
-    assert json.loads(made["tokenizer.json"]) == tokenizer
+    assert json.loads(files["tokenizer.json"]) == tokenizer
 
 
 def pieces():
@@ -119,15 +119,15 @@ def test_the_scores_of_pieces_reproduce_their_merges(through_gguf, prefix):
     tokenizer = pieces()
     if not prefix:
         tokenizer["normalizer"] = tokenizer["normalizer"]["normalizers"][1]
-    entries, made, _, notes = through_gguf(tokenizer)
+    entries, files, _, notes = through_gguf(tokenizer)
     assert notes == ()
     assert entries["tokenizer.ggml.model"] == "llama"
     assert entries["tokenizer.ggml.add_space_prefix"] is prefix
     kinds = entries["tokenizer.ggml.token_type"]
     assert kinds[:5] == [2, 3, 3, 3, 6]
     assert kinds[-1] == 5
-    written = {**json.loads(made["tokenizer.json"])}
-    ours, theirs = (Tokenizer.from_str(json.dumps(one)) for one in (written, tokenizer))
+    written = {**json.loads(files["tokenizer.json"])}
+    ours, theirs = (Tokenizer.from_str(json.dumps(document)) for document in (written, tokenizer))
     for text in ("abc", "a abcd ab", "cdcd  dab", "xé abc", "aabbccdd"):
         assert ours.encode(text).ids == theirs.encode(text).ids
     assert ours.encode("abc").ids != ours.encode("ab c").ids
@@ -136,14 +136,14 @@ def test_the_scores_of_pieces_reproduce_their_merges(through_gguf, prefix):
 def test_the_merges_of_gemma_4_are_stated(through_gguf):
     tokenizer = pieces()
     tokenizer["normalizer"] = tokenizer["normalizer"]["normalizers"][1]
-    merges = [" ".join(one) for one in tokenizer["model"]["merges"]]
+    merges = [" ".join(merge) for merge in tokenizer["model"]["merges"]]
     tokenizer["model"]["merges"] = tokenizer["model"]["merges"][::-1]  # scores could not say this
-    entries, made, _, notes = through_gguf(tokenizer, architecture="gemma4")
+    entries, files, _, notes = through_gguf(tokenizer, architecture="gemma4")
     assert notes == ()
     assert entries["tokenizer.ggml.model"] == "gemma4"
     assert entries["tokenizer.ggml.merges"] == merges[::-1]
     ours, theirs = (
-        Tokenizer.from_str(one) for one in (made["tokenizer.json"].decode(), json.dumps(tokenizer))
+        Tokenizer.from_str(one) for one in (files["tokenizer.json"].decode(), json.dumps(tokenizer))
     )
     for text in ("abc", "a abcd ab", "cdcd  dab", "x\u00e9 abc", "aabbccdd"):
         assert ours.encode(text).ids == theirs.encode(text).ids
@@ -153,10 +153,10 @@ def test_special_tokens_and_the_chat_template_are_exported(through_gguf):
     settings = {"chat_template": "{{ messages }}", "unk_token": {"content": "<pad>"}}
     block = {"bosTokenId": 1, "padTokenId": 0, "addBosToken": True, "addEosToken": False}
     tokenizer = byte_level(PRETOKENIZERS["gpt-2"])
-    entries, made, generation, _ = through_gguf(tokenizer, settings=settings, block=block)
+    entries, files, generation, _ = through_gguf(tokenizer, settings=settings, block=block)
     assert entries["tokenizer.ggml.unknown_token_id"] == 0
     assert generation == {"bos_token_id": 1, "eos_token_id": [2, 3], "pad_token_id": 0}
-    read = json.loads(made["tokenizer_config.json"])
+    read = json.loads(files["tokenizer_config.json"])
     assert (read["add_bos_token"], read["add_eos_token"]) == (True, False)
     assert read["chat_template"] == "{{ messages }}"
     assert read["bos_token"] == "<s>"
@@ -164,10 +164,10 @@ def test_special_tokens_and_the_chat_template_are_exported(through_gguf):
 
 def test_a_tokenizer_that_llama_cpp_does_not_support_is_included_with_a_note(through_gguf):
     tokenizer = json.loads(Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, "[UNK]")).to_str())
-    entries, made, _, notes = through_gguf(tokenizer)
+    entries, files, _, notes = through_gguf(tokenizer)
     assert entries["tokenizer.ggml.model"] == "none"
     assert "WordLevel" in notes[0]
-    assert json.loads(made["tokenizer.json"]) == tokenizer
+    assert json.loads(files["tokenizer.json"]) == tokenizer
 
 
 def test_tokens_without_an_embedding_row_are_left_out_with_a_note(through_gguf):

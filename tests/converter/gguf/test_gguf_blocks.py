@@ -58,13 +58,13 @@ def test_blocks_decode_as_gguf_py_decodes_them(tmp_path, llama, dtype):
 def test_types_that_a_package_cannot_store_are_requantized(tmp_path, llama, dtype):
     path = write_gguf(llama, tmp_path / "m.gguf", dtype)
     result = convert(path, tmp_path / "out", quantize="q8_0")
-    count = sum(one.dtype == "Q8_0" for one in result.tensors)
+    count = sum(tensor.dtype == "Q8_0" for tensor in result.tensors)
     expected = f"{count} tensors: {dtype} in the source, dequantized and quantized again as Q8_0"
     assert expected in result.notes
     source, package = open_source(path), open_package(tmp_path / "out")
     for name in (f"{LAYER}.self_attn.q_proj.weight", f"{LAYER}.mlp.up_proj.weight"):
-        wanted, found = source.tensors[name].read(), package.dequantize(name)
-        assert 0 < np.linalg.norm(found - wanted) <= 0.01 * np.linalg.norm(wanted)
+        wanted, decoded = source.tensors[name].read(), package.dequantize(name)
+        assert 0 < np.linalg.norm(decoded - wanted) <= 0.01 * np.linalg.norm(wanted)
 
 
 @pytest.mark.parametrize("fuse", [False, True], ids=["apart", "fused"])
@@ -73,12 +73,12 @@ def test_a_q4_k_m_gguf_is_copied_bit_for_bit(tmp_path, llama, fuse):
     result = convert(path, tmp_path / "copied", fuse_gate_up=fuse)
     # Blocks never span rows, so quantizing rows in another order gives the same blocks.
     convert(llama, tmp_path / "made", fuse_gate_up=fuse)
-    copied, made = open_package(tmp_path / "copied"), open_package(tmp_path / "made")
-    assert copied.manifest.tensors == made.manifest.tensors
-    for name in made.manifest.tensors:
-        assert stored(copied, name) == stored(made, name), name
-    blocks = [one for one in result.tensors if one.dtype != "F32"]
-    assert all("copied" in one.why and one.relative_rmse == 0.0 for one in blocks)
+    copied, rebuilt = open_package(tmp_path / "copied"), open_package(tmp_path / "made")
+    assert copied.manifest.tensors == rebuilt.manifest.tensors
+    for name in rebuilt.manifest.tensors:
+        assert stored(copied, name) == stored(rebuilt, name), name
+    blocks = [tensor for tensor in result.tensors if tensor.dtype != "F32"]
+    assert all("copied" in block.why and block.relative_rmse == 0.0 for block in blocks)
     assert f"{len(blocks)} tensors: blocks copied from the source bit for bit" in result.notes
 
 
@@ -134,7 +134,7 @@ def test_a_given_quantization_decides_over_the_types_of_the_gguf(tmp_path, llama
     path = write_gguf(llama, tmp_path / "m.gguf", mixed)
     convert(path, tmp_path / "out", quantize="q6_k")
     manifest = open_package(tmp_path / "out").manifest
-    assert {one.dtype for one in manifest.tensors.values()} == {"F32", "Q6_K"}
+    assert {tensor.dtype for tensor in manifest.tensors.values()} == {"F32", "Q6_K"}
     assert manifest.conversion.options["quantize"] == "q6_k"
     assert manifest.quantization == "Q6_K"
     convert(path, tmp_path / "typed", tensor_types={"o_proj": "Q8_0"})
@@ -155,14 +155,14 @@ def test_an_unquantized_gguf_is_quantized_by_default(tmp_path, llama):
 def test_rows_keep_their_blocks_when_they_are_reordered(tmp_path, llama):
     path = write_gguf(llama, tmp_path / "m.gguf", "Q8_0")
     convert(path, tmp_path / "out", quantize="q8_0")
-    found = np.frombuffer(
+    result = np.frombuffer(
         stored(open_package(tmp_path / "out"), "model.layers.0.self_attn.q_proj.weight"), np.uint8
     ).reshape(256, -1)
     raw = next(t for t in gguf.GGUFReader(path).tensors if t.name == "blk.0.attn_q.weight").data
     for row in (0, 1, 31, 32, 63, 64, 200):
         head, half, place = row // 64, row % 64 // 32, row % 32
-        np.testing.assert_array_equal(found[row], raw[head * 64 + 2 * place + half])
-    assert not np.array_equal(found, raw)
+        np.testing.assert_array_equal(result[row], raw[head * 64 + 2 * place + half])
+    assert not np.array_equal(result, raw)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,9 @@ def test_a_note_says_what_is_requantized(tmp_path, llama, options, words):
     path = write_gguf(llama, tmp_path / "m.gguf", "Q8_0")
     result = convert(path, tmp_path / "out", **options)
     assert any(words in note for note in result.notes)
-    changed = next(one for one in result.tensors if one.name.endswith("0.mlp.up_proj.weight"))
+    changed = next(
+        tensor for tensor in result.tensors if tensor.name.endswith("0.mlp.up_proj.weight")
+    )
     assert "Q8_0 in the source" in changed.why
     # A checkpoint that was never quantized has no such note.
     plain = convert(llama, tmp_path / "plain", **options)
@@ -216,8 +218,8 @@ def test_weights_of_blocks_survive_another_layout_or_type(tmp_path, llama, optio
     convert(path, tmp_path / "out", **options)
     package, source = open_package(tmp_path / "out"), open_source(path)
     for name in ("model.layers.0.self_attn.k_proj.weight", "model.layers.1.mlp.down_proj.weight"):
-        wanted, found = source.tensors[name].read(), package.dequantize(name)
-        error = np.sqrt(np.mean((found - wanted) ** 2) / np.mean(wanted**2))
+        wanted, decoded = source.tensors[name].read(), package.dequantize(name)
+        error = np.sqrt(np.mean((decoded - wanted) ** 2) / np.mean(wanted**2))
         assert error == 0.0 if "quantize" in options else error < 0.15
 
 
@@ -245,7 +247,7 @@ def test_tensors_in_the_fallback_types_of_llama_cpp_are_copied_too(tmp_path, rng
     path = write_gguf(folder, tmp_path / "m.gguf", choose)
     convert(path, tmp_path / "copied", k_tail="ggml")
     convert(folder, tmp_path / "made", k_tail="ggml")
-    copied, made = open_package(tmp_path / "copied"), open_package(tmp_path / "made")
-    assert {tensor.dtype for tensor in made.manifest.tensors.values()} > {"Q5_0", "Q8_0"}
-    for name in made.manifest.tensors:
-        assert stored(copied, name) == stored(made, name), name
+    copied, rebuilt = open_package(tmp_path / "copied"), open_package(tmp_path / "made")
+    assert {tensor.dtype for tensor in rebuilt.manifest.tensors.values()} > {"Q5_0", "Q8_0"}
+    for name in rebuilt.manifest.tensors:
+        assert stored(copied, name) == stored(rebuilt, name), name

@@ -57,11 +57,11 @@ def test_offsets_of_tensors_equal_those_of_gguf_py(path):
     ours, theirs = read_gguf(path).tensors, gguf.GGUFReader(path).tensors
     assert list(ours) == [tensor.name for tensor in theirs]
     for tensor in theirs:
-        found = ours[tensor.name]
-        assert found.offset == tensor.data_offset
-        assert found.size == tensor.n_bytes
-        assert found.dtype == tensor.tensor_type.name
-        assert list(found.shape) == [int(size) for size in tensor.shape][::-1]
+        entry = ours[tensor.name]
+        assert entry.offset == tensor.data_offset
+        assert entry.size == tensor.n_bytes
+        assert entry.dtype == tensor.tensor_type.name
+        assert list(entry.shape) == [int(size) for size in tensor.shape][::-1]
 
 
 def test_a_file_truncated_anywhere_is_refused(path):

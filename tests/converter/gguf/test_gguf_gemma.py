@@ -30,7 +30,9 @@ def test_a_gguf_gives_the_package_of_its_checkpoint(tmp_path, rng, tiny):
     ours, theirs = (
         json.loads((tmp_path / one / "manifest.json").read_text()) for one in ("ours", "theirs")
     )
-    norms = [one["inference"]["normalization"].pop("rmsNormEps") for one in (ours, theirs)]
+    norms = [
+        manifest["inference"]["normalization"].pop("rmsNormEps") for manifest in (ours, theirs)
+    ]
     assert norms[0] == pytest.approx(norms[1], rel=1e-6)
     for block in BLOCKS:
         assert ours["inference"][block] == theirs["inference"][block]
@@ -50,7 +52,7 @@ def test_an_export_has_the_tensors_and_the_metadata_of_llama_cpp(tmp_path, rng, 
     written = write_gemma_gguf(tmp_path / "source", tmp_path / "m.gguf", model.config)
     convert(tmp_path / "source", tmp_path / "package", quantize="f32")
     export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
-    mine, other = (payloads(one) for one in (tmp_path / "out.gguf", written))
+    mine, other = (payloads(path) for path in (tmp_path / "out.gguf", written))
     unread = mine.keys() - other.keys()  # llama.cpp loads keys and values of all layers
     layers = {20, 21} if tiny in GEMMA3N_MODELS else ()
     parts = ("attn_k.weight", "attn_k_norm.weight", "attn_v.weight")
@@ -58,11 +60,11 @@ def test_an_export_has_the_tensors_and_the_metadata_of_llama_cpp(tmp_path, rng, 
     assert not any(mine[name].any() for name in unread)
     for name, values in other.items():
         np.testing.assert_array_equal(mine[name], values, err_msg=name)
-    mine, other = (read_gguf(one).metadata for one in (tmp_path / "out.gguf", written))
+    mine, other = (read_gguf(path).metadata for path in (tmp_path / "out.gguf", written))
     for key, value in other.items():
         if key.endswith(("head_count_kv", "feed_forward_length")) and isinstance(value, list):
-            found = mine[key] if isinstance(mine[key], list) else [mine[key]] * len(value)
-            assert found == value, key
+            listed = mine[key] if isinstance(mine[key], list) else [mine[key]] * len(value)
+            assert listed == value, key
         elif key.endswith("sparsity_scale"):
             np.testing.assert_allclose(mine[key], value, rtol=1e-6)
         else:
@@ -88,8 +90,8 @@ def test_tokens_without_a_row_in_the_table_get_copies_of_the_first_row(tmp_path,
     convert(tmp_path / "out.gguf", tmp_path / "again")
     ids = rng.integers(VOCAB - 20, VOCAB, 12).tolist()
     logits = [
-        CpuBackend(open_package(tmp_path / one), context=16).logits(ids, 0, all_rows=True)
-        for one in ("package", "again")
+        CpuBackend(open_package(tmp_path / name), context=16).logits(ids, 0, all_rows=True)
+        for name in ("package", "again")
     ]
     np.testing.assert_array_equal(*logits)
 
@@ -105,6 +107,8 @@ def test_another_gemma_3n_than_llama_cpp_assumes_is_refused(tmp_path, rng):
 def payloads(path):
     """Return every tensor as gguf-py decodes it."""
     return {
-        one.name: gguf.quants.dequantize(one.data, one.tensor_type).reshape(one.shape[::-1])
-        for one in gguf.GGUFReader(path).tensors
+        tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(
+            tensor.shape[::-1]
+        )
+        for tensor in gguf.GGUFReader(path).tensors
     }

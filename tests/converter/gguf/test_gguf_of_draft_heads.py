@@ -34,7 +34,7 @@ OWN_COPIES = ("nextn.embed_tokens.weight", "nextn.shared_head_head.weight")
 
 
 def saved(kind, folder, rng, **more):
-    tiny = next(one for one in ALL_MODELS if one.model_type == kind)
+    tiny = next(model for model in ALL_MODELS if model.model_type == kind)
     options = {"num_hidden_layers": 2, **LIKE.get(kind, {}), **more}
     checkpoint = make_checkpoint(tiny, folder, rng, dtype="float32", **options)
     add_head(checkpoint, rng)
@@ -42,18 +42,18 @@ def saved(kind, folder, rng, **more):
 
 
 def assert_same(first, second):
-    with open_package(first) as one, open_package(second) as two:
-        assert one.mtp_graph == two.mtp_graph is not None
-        assert one.graph == two.graph
-        assert set(one.manifest.tensors) == set(two.manifest.tensors)
-        for name in one.manifest.tensors:
-            pair = one.dequantize(name), two.dequantize(name)
+    with open_package(first) as package, open_package(second) as two:
+        assert package.mtp_graph == two.mtp_graph is not None
+        assert package.graph == two.graph
+        assert set(package.manifest.tensors) == set(two.manifest.tensors)
+        for name in package.manifest.tensors:
+            pair = package.dequantize(name), two.dequantize(name)
             # 1 was added to norms and taken away again, and logarithms were taken of exponentials.
             np.testing.assert_allclose(*pair, rtol=0, atol=2**-22, err_msg=name)
 
 
 def payloads(path):
-    return {one.name: np.array(one.data) for one in gguf.GGUFReader(path).tensors}
+    return {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(path).tensors}
 
 
 @pytest.mark.thorough
@@ -106,7 +106,7 @@ def test_a_folder_for_transformers_has_no_head_and_a_note(tmp_path, rng):
     convert(saved("qwen3_5_text", tmp_path / "model", rng), tmp_path / "package", quantize="f32")
     result = export(tmp_path / "package", tmp_path / "out")
     assert "left out, because only an export as GGUF has it" in result.notes[0]
-    assert not [one for one in result.tensors if one.name.startswith("mtp.")]
+    assert not [tensor for tensor in result.tensors if tensor.name.startswith("mtp.")]
 
 
 def test_an_incomplete_head_is_left_out_with_a_note(tmp_path, rng):
@@ -125,4 +125,4 @@ def test_an_incomplete_head_is_left_out_with_a_note(tmp_path, rng):
     manifest.write_text(json.dumps(data))
     exported = export(tmp_path / "other", tmp_path / "out.gguf", to="gguf")
     assert "left out, because it is incomplete" in exported.notes[0]
-    assert not [one for one in exported.tensors if "nextn" in one.name]
+    assert not [tensor for tensor in exported.tensors if "nextn" in tensor.name]

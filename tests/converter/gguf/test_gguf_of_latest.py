@@ -32,11 +32,11 @@ def saved(kind: str, folder: Path, rng: np.random.Generator) -> Path:
 
 
 def assert_same(first: Path, second: Path) -> None:
-    with open_package(first) as one, open_package(second) as two:
-        assert one.graph == two.graph
-        assert set(one.manifest.tensors) == set(two.manifest.tensors)
-        for name in one.manifest.tensors:
-            pair = one.dequantize(name), two.dequantize(name)
+    with open_package(first) as package, open_package(second) as two:
+        assert package.graph == two.graph
+        assert set(package.manifest.tensors) == set(two.manifest.tensors)
+        for name in package.manifest.tensors:
+            pair = package.dequantize(name), two.dequantize(name)
             # 1 was added to the norms of Gemma and is taken away again.
             np.testing.assert_allclose(*pair, rtol=0, atol=2**-22, err_msg=name)
 
@@ -49,12 +49,12 @@ def test_a_gguf_and_an_export_are_those_of_llama_cpp(kind, tmp_path, rng):
     convert(written, tmp_path / "b", quantize="f32")
     assert_same(tmp_path / "b", tmp_path / "a")
     export(tmp_path / "a", tmp_path / "out.gguf", to="gguf", lossless=True)
-    mine, other = (payloads(one) for one in (tmp_path / "out.gguf", written))
+    mine, other = (payloads(path) for path in (tmp_path / "out.gguf", written))
     assert mine.keys() == other.keys()
     for name, values in other.items():
         rtol = 1e-5 if name == "rope_freqs.weight" else 0
         np.testing.assert_allclose(mine[name], values, rtol=rtol, atol=2**-22, err_msg=name)
-    mine, other = (read_gguf(one).metadata for one in (tmp_path / "out.gguf", written))
+    mine, other = (read_gguf(path).metadata for path in (tmp_path / "out.gguf", written))
     for key, value in other.items():
         if key.endswith("dimension_sections"):
             assert sum(mine[key]) == sum(value)
@@ -71,7 +71,9 @@ def test_models_that_llama_cpp_has_as_llama_survive_a_round_trip(kind, tmp_path,
     convert(checkpoint, tmp_path / "a", quantize="q8_0")
     result = export(tmp_path / "a", tmp_path / "out.gguf", to="gguf", lossless=True)
     assert read_gguf(tmp_path / "out.gguf").metadata["general.architecture"] == "llama"
-    assert any("ignores the sliding window" in one for one in result.notes) == (kind == "ministral")
+    assert any("ignores the sliding window" in note for note in result.notes) == (
+        kind == "ministral"
+    )
     convert(tmp_path / "out.gguf", tmp_path / "again")
     assert_same(tmp_path / "again", tmp_path / "a")
 
@@ -104,6 +106,8 @@ def test_parameters_of_an_activation_must_be_stated_for_every_layer(tmp_path, rn
 def payloads(path):
     """Return every tensor as gguf-py decodes it."""
     return {
-        one.name: gguf.quants.dequantize(one.data, one.tensor_type).reshape(one.shape[::-1])
-        for one in gguf.GGUFReader(path).tensors
+        tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(
+            tensor.shape[::-1]
+        )
+        for tensor in gguf.GGUFReader(path).tensors
     }

@@ -52,9 +52,9 @@ def test_an_export_has_the_tensors_and_the_metadata_of_llama_cpp(tiny, tmp_path,
     assert set(ours) == set(theirs)
     for name, (shape, kind, data) in theirs.items():
         assert ours[name][:2] == (shape, kind), name
-        found, wanted = (np.frombuffer(one, np.float32) for one in (ours[name][2], data))
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=2**-22, err_msg=name)
-    mine, other = (read_gguf(one).metadata for one in (tmp_path / "out.gguf", written))
+        result, wanted = (np.frombuffer(payload, np.float32) for payload in (ours[name][2], data))
+        np.testing.assert_allclose(result, wanted, rtol=0, atol=2**-22, err_msg=name)
+    mine, other = (read_gguf(path).metadata for path in (tmp_path / "out.gguf", written))
     assert {key: mine.get(key) for key in other} == other
     convert(tmp_path / "out.gguf", tmp_path / "again", quantize="f32")
     with open_package(tmp_path / "package") as first, open_package(tmp_path / "again") as second:
@@ -62,7 +62,7 @@ def test_an_export_has_the_tensors_and_the_metadata_of_llama_cpp(tiny, tmp_path,
 
 
 def test_biases_of_falcon_are_not_written(tmp_path, rng):
-    tiny = next(one for one in OLDER_MODELS if ("bias", True) in one.options)
+    tiny = next(model for model in OLDER_MODELS if ("bias", True) in model.options)
     convert(saved(tiny, tmp_path / "model", rng), tmp_path / "package", quantize="f32")
     with pytest.raises(ConversionError, match="no biases of Falcon"):
         export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
@@ -70,7 +70,7 @@ def test_biases_of_falcon_are_not_written(tmp_path, rng):
 
 @pytest.mark.parametrize("change", [{"alibi": True}, {"num_ln_in_parallel_attn": 3}])
 def test_forms_of_falcon_that_no_op_computes_are_refused_by_the_key(tmp_path, rng, change):
-    tiny = next(one for one in OLDER_MODELS if one.model_type == "falcon")
+    tiny = next(model for model in OLDER_MODELS if model.model_type == "falcon")
     folder = saved(tiny, tmp_path / "model", rng)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | change))

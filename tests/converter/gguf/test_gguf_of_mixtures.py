@@ -28,11 +28,13 @@ def saved(tiny: TinyModel, folder: Path, rng: np.random.Generator) -> Path:
 
 
 def assert_same(first: Path, second: Path) -> None:
-    with open_package(first) as one, open_package(second) as two:
-        assert one.graph == two.graph
-        assert set(one.manifest.tensors) == set(two.manifest.tensors)
-        for name in one.manifest.tensors:
-            np.testing.assert_array_equal(one.dequantize(name), two.dequantize(name), err_msg=name)
+    with open_package(first) as package, open_package(second) as two:
+        assert package.graph == two.graph
+        assert set(package.manifest.tensors) == set(two.manifest.tensors)
+        for name in package.manifest.tensors:
+            np.testing.assert_array_equal(
+                package.dequantize(name), two.dequantize(name), err_msg=name
+            )
 
 
 @pytest.mark.parametrize("tiny", MODELS, ids=lambda tiny: tiny.name)
@@ -55,8 +57,10 @@ def test_an_export_has_the_tensors_and_the_metadata_of_llama_cpp(tiny, tmp_path,
     convert(checkpoint, tmp_path / "package", quantize="f32")
     result = export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
     assert any("expanded" in note for note in result.notes) == (tiny in LATENT)
-    mine, other = (read_gguf(one) for one in (tmp_path / "out.gguf", written))
-    shapes = [{name: one.shape for name, one in file.tensors.items()} for file in (mine, other)]
+    mine, other = (read_gguf(path) for path in (tmp_path / "out.gguf", written))
+    shapes = [
+        {name: tensor.shape for name, tensor in file.tensors.items()} for file in (mine, other)
+    ]
     assert shapes[0] == shapes[1]
     for key, value in other.metadata.items():
         expected = pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
@@ -66,7 +70,7 @@ def test_an_export_has_the_tensors_and_the_metadata_of_llama_cpp(tiny, tmp_path,
 
 
 def test_a_model_with_corrections_that_llama_cpp_does_not_have_is_refused(tmp_path, rng):
-    tiny = next(one for one in LATENT if one.model_type == "deepseek_v3")
+    tiny = next(model for model in LATENT if model.model_type == "deepseek_v3")
     make_checkpoint(tiny, tmp_path / "model", rng, num_hidden_layers=2, attention_bias=False)
     convert(tmp_path / "model", tmp_path / "package", quantize="f32")
     with pytest.raises(ConversionError, match="cannot describe this model"):
@@ -74,7 +78,7 @@ def test_a_model_with_corrections_that_llama_cpp_does_not_have_is_refused(tmp_pa
 
 
 def test_biases_that_llama_cpp_does_not_load_are_refused(tmp_path, rng):
-    tiny = next(one for one in LATENT if one.model_type == "deepseek_v3")
+    tiny = next(model for model in LATENT if model.model_type == "deepseek_v3")
     options = {**LIKE_LLAMA_CPP["deepseek_v3"], "attention_bias": True}
     make_checkpoint(tiny, tmp_path / "model", rng, num_hidden_layers=2, **options)
     convert(tmp_path / "model", tmp_path / "package", quantize="f32")
@@ -90,7 +94,7 @@ def test_biases_that_llama_cpp_does_not_load_are_refused(tmp_path, rng):
     ],
 )
 def test_models_that_llama_cpp_would_not_load_are_noted(tmp_path, rng, name, options, words):
-    tiny = next(one for one in MODELS if one.model_type == name)
+    tiny = next(model for model in MODELS if model.model_type == name)
     make_checkpoint(tiny, tmp_path / "model", rng, num_hidden_layers=2, **options)
     convert(tmp_path / "model", tmp_path / "package", quantize="f32")
     result = export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")

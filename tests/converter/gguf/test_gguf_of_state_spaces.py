@@ -18,7 +18,7 @@ from support.tiny_models import STATE_SPACE_MODELS
 
 WITHOUT_FACTORS = [tiny for tiny in STATE_SPACE_MODELS if tiny.model_type != "falcon_h1"]
 FALCON_H1 = [tiny for tiny in STATE_SPACE_MODELS if tiny.model_type == "falcon_h1"]
-IDS = [int(one) for one in np.random.default_rng(0).integers(3, 300, 40)]
+IDS = [int(id_) for id_ in np.random.default_rng(0).integers(3, 300, 40)]
 
 
 def saved(tiny, tmp_path, rng, **options):
@@ -34,18 +34,18 @@ def test_a_gguf_gives_the_package_of_the_checkpoint_and_is_written_alike(tmp_pat
     written = write_state_space_gguf(checkpoint, tmp_path / "m.gguf")
     convert(checkpoint, tmp_path / "theirs", quantize="f32")
     convert(written, tmp_path / "package", quantize="f32")
-    with open_package(tmp_path / "theirs") as one, open_package(tmp_path / "package") as two:
-        assert one.graph == two.graph
-        for name in one.manifest.tensors:
+    with open_package(tmp_path / "theirs") as theirs, open_package(tmp_path / "package") as two:
+        assert theirs.graph == two.graph
+        for name in theirs.manifest.tensors:
             np.testing.assert_allclose(
-                two.dequantize(name), one.dequantize(name), rtol=0, atol=2**-22, err_msg=name
+                two.dequantize(name), theirs.dequantize(name), rtol=0, atol=2**-22, err_msg=name
             )
     export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
-    mine, other = (payloads(one) for one in (tmp_path / "out.gguf", written))
+    mine, other = (payloads(path) for path in (tmp_path / "out.gguf", written))
     assert set(mine) == set(other)
     for name, values in other.items():
         np.testing.assert_allclose(mine[name], values, rtol=0, atol=2**-21, err_msg=name)
-    mine, other = (read_gguf(one).metadata for one in (tmp_path / "out.gguf", written))
+    mine, other = (read_gguf(path).metadata for path in (tmp_path / "out.gguf", written))
     for key, value in other.items():
         expected = pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
         assert mine.get(key) == expected, key
@@ -57,8 +57,8 @@ def test_a_model_read_from_a_gguf_computes_the_same(tmp_path, rng, tiny):
     written = write_state_space_gguf(checkpoint, tmp_path / "m.gguf")
     convert(written, tmp_path / "package", quantize="f32")
     with open_package(tmp_path / "package") as package:
-        found = CpuBackend(package, context=64).logits(IDS, 0, all_rows=True)
-    assert relative_error(found, transformers_logits(model, IDS)) < 1e-4
+        logits = CpuBackend(package, context=64).logits(IDS, 0, all_rows=True)
+    assert relative_error(logits, transformers_logits(model, IDS)) < 1e-4
 
 
 @pytest.mark.parametrize("tiny", FALCON_H1, ids=lambda tiny: tiny.name)
@@ -67,20 +67,20 @@ def test_the_factors_of_falcon_h1_are_written_into_the_weights(tmp_path, rng, ti
     convert(checkpoint, tmp_path / "package", quantize="f32")
     export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
     written = write_state_space_gguf(checkpoint, tmp_path / "m.gguf")
-    mine, other = (payloads(one) for one in (tmp_path / "out.gguf", written))
+    mine, other = (payloads(path) for path in (tmp_path / "out.gguf", written))
     # A factor on queries, keys and values goes to the keys and to the output of the attention.
     moved = [name for name in other if "attn_" in name and "norm" not in name]
     assert set(mine) == set(other)
     for name in set(other) - set(moved):
         np.testing.assert_allclose(mine[name], other[name], rtol=2e-7, atol=0, err_msg=name)
-    mine, other = (read_gguf(one).metadata for one in (tmp_path / "out.gguf", written))
+    mine, other = (read_gguf(path).metadata for path in (tmp_path / "out.gguf", written))
     for key, value in other.items():
         expected = pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
         assert mine.get(key) == expected, key
     convert(tmp_path / "out.gguf", tmp_path / "again", quantize="f32")
     with open_package(tmp_path / "again") as package:
-        found = CpuBackend(package, context=64).logits(IDS, 0, all_rows=True)
-    assert relative_error(found, transformers_logits(model, IDS)) < 1e-4
+        logits = CpuBackend(package, context=64).logits(IDS, 0, all_rows=True)
+    assert relative_error(logits, transformers_logits(model, IDS)) < 1e-4
 
 
 def _falcon_package(tmp_path, rng, quantize, **options):
@@ -92,28 +92,28 @@ def _falcon_package(tmp_path, rng, quantize, **options):
 def test_factors_multiply_the_scales_of_blocks_and_keep_their_codes(tmp_path, rng):
     package = _falcon_package(tmp_path, rng, "q8_0")
     result = export(package, tmp_path / "out.gguf", to="gguf")
-    assert {one.dtype for one in result.tensors if one.stored == "Q8_0"} == {"Q8_0"}
-    errors = {one.name: one.relative_rmse for one in result.tensors}
+    assert {record.dtype for record in result.tensors if record.stored == "Q8_0"} == {"Q8_0"}
+    errors = {record.name: record.relative_rmse for record in result.tensors}
     assert 0 < errors["blk.0.ffn_gate.weight"] < 2**-11
     assert errors["blk.0.ffn_up.weight"] == 0.0, "the control: no factor multiplies it"
-    with open_package(package) as own:
-        factor = own.manifest.inference.ffn.gate_multiplier
+    with open_package(package) as opened:
+        factor = opened.manifest.inference.ffn.gate_multiplier
         name = "model.layers.0.mlp.gate_proj.weight"
-        stored, values = own.read(name).reshape(-1, 34), own.dequantize(name)
+        stored, values = opened.read(name).reshape(-1, 34), opened.dequantize(name)
     tensor = next(
-        one
-        for one in gguf.GGUFReader(tmp_path / "out.gguf").tensors
-        if one.name == "blk.0.ffn_gate.weight"
+        entry
+        for entry in gguf.GGUFReader(tmp_path / "out.gguf").tensors
+        if entry.name == "blk.0.ffn_gate.weight"
     )
     np.testing.assert_array_equal(tensor.data.reshape(-1, 34)[:, 2:], stored[:, 2:])
-    found = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-    np.testing.assert_allclose(found, values * factor, rtol=2**-10, atol=0)
+    decoded = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+    np.testing.assert_allclose(decoded, values * factor, rtol=2**-10, atol=0)
 
 
 def test_blocks_whose_scales_would_be_too_small_are_decoded(tmp_path, rng):
     package = _falcon_package(tmp_path, rng, "q8_0", lm_head_multiplier=1e-4)
     result = export(package, tmp_path / "out.gguf", to="gguf")
-    head = next(one for one in result.tensors if one.name == "output.weight")
+    head = next(tensor for tensor in result.tensors if tensor.name == "output.weight")
     assert head.dtype == "F16"
     assert "scales of Q8_0 blocks" in head.why
 
@@ -135,13 +135,13 @@ def test_factors_that_weights_cannot_have_are_refused(tmp_path, rng, options, lo
 
 
 def test_blocks_of_the_input_projection_are_copied_both_ways(tmp_path, rng):
-    tiny = next(one for one in WITHOUT_FACTORS if one.model_type == "nemotron_h")
+    tiny = next(model for model in WITHOUT_FACTORS if model.model_type == "nemotron_h")
     checkpoint, _ = saved(tiny, tmp_path, rng)
     written = write_state_space_gguf(checkpoint, tmp_path / "m.gguf", "Q8_0")
     convert(written, tmp_path / "package")
     export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
     mine, other = (
-        {one.name: one for one in gguf.GGUFReader(path).tensors}
+        {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
         for path in (tmp_path / "out.gguf", written)
     )
     assert other["blk.0.ssm_in.weight"].tensor_type.name == "Q8_0"
@@ -167,7 +167,7 @@ SMALL_EXPERTS = {
     ],
 )
 def test_what_llama_cpp_would_not_load_is_refused(tmp_path, rng, name, options, words):
-    tiny = next(one for one in WITHOUT_FACTORS if one.model_type == name)
+    tiny = next(model for model in WITHOUT_FACTORS if model.model_type == name)
     checkpoint, _ = saved(tiny, tmp_path, rng, **options)
     convert(checkpoint, tmp_path / "package", quantize="f16")
     with pytest.raises(ConversionError, match=words):
@@ -177,6 +177,8 @@ def test_what_llama_cpp_would_not_load_is_refused(tmp_path, rng, name, options, 
 def payloads(path):
     """Return every tensor as gguf-py decodes it."""
     return {
-        one.name: gguf.quants.dequantize(one.data, one.tensor_type).reshape(one.shape[::-1])
-        for one in gguf.GGUFReader(path).tensors
+        tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(
+            tensor.shape[::-1]
+        )
+        for tensor in gguf.GGUFReader(path).tensors
     }

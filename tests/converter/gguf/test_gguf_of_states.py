@@ -26,11 +26,11 @@ def saved(tiny, folder, rng, **more):
 
 
 def assert_same(first: Path, second: Path) -> None:
-    with open_package(first) as one, open_package(second) as two:
-        assert one.graph == two.graph
-        assert set(one.manifest.tensors) == set(two.manifest.tensors)
-        for name in one.manifest.tensors:
-            pair = one.dequantize(name), two.dequantize(name)
+    with open_package(first) as package, open_package(second) as two:
+        assert package.graph == two.graph
+        assert set(package.manifest.tensors) == set(two.manifest.tensors)
+        for name in package.manifest.tensors:
+            pair = package.dequantize(name), two.dequantize(name)
             # 1 was added to norms and taken away again, and logarithms were taken of exponentials.
             np.testing.assert_allclose(*pair, rtol=0, atol=2**-22, err_msg=name)
 
@@ -56,11 +56,11 @@ def test_an_export_has_the_tensors_and_the_metadata_of_llama_cpp(tiny, tmp_path,
     written = write_state_gguf(checkpoint, tmp_path / "m.gguf")
     convert(checkpoint, tmp_path / "package", quantize="f32")
     export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
-    mine, other = (payloads(one) for one in (tmp_path / "out.gguf", written))
+    mine, other = (payloads(path) for path in (tmp_path / "out.gguf", written))
     assert mine.keys() == other.keys()
     for name, values in other.items():
         np.testing.assert_allclose(mine[name], values, rtol=0, atol=2**-21, err_msg=name)
-    mine, other = (read_gguf(one).metadata for one in (tmp_path / "out.gguf", written))
+    mine, other = (read_gguf(path).metadata for path in (tmp_path / "out.gguf", written))
     for key, value in other.items():
         if key.endswith("dimension_sections"):
             assert sum(mine[key]) == mine[key.replace("sections", "count")] // 2
@@ -78,7 +78,7 @@ def test_blocks_are_copied_both_ways_where_heads_are_whole_blocks(tmp_path, rng)
     convert(written, tmp_path / "package")
     export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
     mine, other = (
-        {one.name: one for one in gguf.GGUFReader(path).tensors}
+        {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
         for path in (tmp_path / "out.gguf", written)
     )
     quantized = {name for name, one in other.items() if one.tensor_type.name == "Q8_0"}
@@ -98,13 +98,13 @@ def test_blocks_with_columns_of_several_heads_are_decoded_or_refused(tmp_path, r
     with pytest.raises(ConversionError, match="columns of several heads"):
         export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
     result = export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
-    decoded = {one.name: one.dtype for one in result.tensors if one.why}
+    decoded = {tensor.name: tensor.dtype for tensor in result.tensors if tensor.why}
     assert decoded == {"blk.0.ssm_out.weight": "F16"}
     again = convert(tmp_path / "out.gguf", tmp_path / "again")
-    assert "Q4_K" in {one.dtype.name for one in again.plan.tensors}
-    with open_package(tmp_path / "package") as one, open_package(tmp_path / "again") as two:
-        for name in one.manifest.tensors:
-            values = one.dequantize(name)
+    assert "Q4_K" in {tensor.dtype.name for tensor in again.plan.tensors}
+    with open_package(tmp_path / "package") as package, open_package(tmp_path / "again") as two:
+        for name in package.manifest.tensors:
+            values = package.dequantize(name)
             if "out_proj" in name:
                 values = values.astype(np.float16)
             np.testing.assert_allclose(two.dequantize(name), values, rtol=0, atol=2**-22)
@@ -119,7 +119,7 @@ def test_blocks_with_columns_of_several_heads_are_decoded_or_refused(tmp_path, r
     ],
 )
 def test_what_llama_cpp_would_not_load_is_refused(tmp_path, rng, name, options, words):
-    tiny = next(one for one in MODELS if one.model_type == name)
+    tiny = next(model for model in MODELS if model.model_type == name)
     convert(saved(tiny, tmp_path / "model", rng, **options), tmp_path / "package", quantize="f16")
     with pytest.raises(ConversionError, match=words):
         export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
@@ -128,6 +128,8 @@ def test_what_llama_cpp_would_not_load_is_refused(tmp_path, rng, name, options, 
 def payloads(path):
     """Return every tensor as gguf-py decodes it."""
     return {
-        one.name: gguf.quants.dequantize(one.data, one.tensor_type).reshape(one.shape[::-1])
-        for one in gguf.GGUFReader(path).tensors
+        tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(
+            tensor.shape[::-1]
+        )
+        for tensor in gguf.GGUFReader(path).tensors
     }

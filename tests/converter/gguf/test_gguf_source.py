@@ -56,13 +56,13 @@ def test_a_gguf_gives_the_package_of_its_checkpoint(tiny, tmp_path, rng):
         "gguf",
         "safetensors",
     )
-    expected, found = payloads(tmp_path / "a"), payloads(tmp_path / "b")
+    expected, stored = payloads(tmp_path / "a"), payloads(tmp_path / "b")
     for name, content in expected.items():
         if name.endswith("norm.weight"):  # Gemma's have had 1 added and taken away
-            values = [np.frombuffer(each, np.float32) for each in (content, found[name])]
+            values = [np.frombuffer(each, np.float32) for each in (content, stored[name])]
             np.testing.assert_allclose(*values, rtol=0, atol=2**-22)
         else:
-            assert found[name] == content, name
+            assert stored[name] == content, name
 
 
 def test_rows_of_query_and_key_projections_are_put_in_order(tmp_path, llama):
@@ -121,7 +121,7 @@ def test_scaled_rope_is_recovered(tmp_path, rng, scaling):
     gguf = write_gguf(folder, tmp_path / "m.gguf")
     convert(folder, tmp_path / "a", quantize="f16")
     convert(gguf, tmp_path / "b", quantize="f16")
-    ours, theirs = (manifest_of(tmp_path / one)["inference"]["rope"] for one in "ba")
+    ours, theirs = (manifest_of(tmp_path / name)["inference"]["rope"] for name in "ba")
     assert ours == theirs
     assert ours["ropeScalingType"] == scaling["rope_type"]
 
@@ -222,8 +222,8 @@ def test_metadata_of_any_type_is_used_or_refused(tmp_path, rng, llama, monkeypat
     refused = 0
     for key in keys:
         spoiled = {**whole.metadata, key: values[rng.integers(len(values))]}
-        found = replace(whole, metadata=spoiled)
-        monkeypatch.setattr(gguf, "read_gguf", lambda _, found=found: found)
+        changed = replace(whole, metadata=spoiled)
+        monkeypatch.setattr(gguf, "read_gguf", lambda _, found=changed: found)
         try:
             source = open_source(path)
             read_model(source, find_architecture(source.config))
@@ -262,7 +262,7 @@ def test_blocks_of_stacks_are_copied_part_by_part(tmp_path, rng):
         }
         direct = convert(checkpoint, tmp_path / f"{tiny.name}-direct", quantize="q8_0")
         assert direct.total_size == result.total_size
-        found, expected = (payloads(tmp_path / f"{tiny.name}-{one}") for one in ("out", "direct"))
+        found, expected = (payloads(tmp_path / f"{tiny.name}-{kind}") for kind in ("out", "direct"))
         assert found == expected
 
 
@@ -274,14 +274,14 @@ def test_experts_of_the_oldest_files_are_tensors_of_their_own(tmp_path, rng):
     name = "model.layers.1.block_sparse_moe.experts.3.w2.weight"
     assert name in alone.tensors
     assert name not in stacked.tensors
-    models = [read_model(one, find_architecture(one.config)) for one in (stacked, alone)]
+    models = [read_model(source, find_architecture(source.config)) for source in (stacked, alone)]
     for theirs, ours in zip(*(model.tensors for model in models), strict=True):
         assert ours.name == theirs.name
         np.testing.assert_array_equal(ours.source.read(), theirs.source.read())
 
 
 def test_a_sparsemixer_whose_margin_no_gguf_states_is_not_exported(tmp_path, rng):
-    tiny = next(one for one in MORE_MODELS if one.model_type == "phimoe")
+    tiny = next(model for model in MORE_MODELS if model.model_type == "phimoe")
     for noise, name in ((0.01, "published"), (0.3, "other")):
         folder = tmp_path / name
         make_checkpoint(tiny, folder / "model", rng, **SMALL, router_jitter_noise=noise)
@@ -293,7 +293,7 @@ def test_a_sparsemixer_whose_margin_no_gguf_states_is_not_exported(tmp_path, rng
 
 
 def test_longrope_with_one_kind_of_factors_is_refused(tmp_path, rng):
-    tiny = next(one for one in MORE_MODELS if one.model_type == "phi3")
+    tiny = next(model for model in MORE_MODELS if model.model_type == "phi3")
     checkpoint = make_checkpoint(tiny, tmp_path / "model", rng, **SMALL)
     gguf = write_gguf(checkpoint, tmp_path / "m.gguf")
     assert open_source(gguf).config["rope_scaling"]["type"] == "longrope"

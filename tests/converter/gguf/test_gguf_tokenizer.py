@@ -32,9 +32,9 @@ def texts(rng):
 
 
 def rebuilt(entries, name="m.gguf"):
-    made, _, notes = tokenizer_files(entries, name)
+    files, _, notes = tokenizer_files(entries, name)
     assert notes == ()
-    return Tokenizer.from_str(made["tokenizer.json"].decode())
+    return Tokenizer.from_str(files["tokenizer.json"].decode())
 
 
 def test_the_bundled_tokenizer_survives_a_gguf(tmp_path, rng):
@@ -215,8 +215,8 @@ def test_user_defined_tokens_stay_whole_and_are_not_special(rng):
 def test_an_embedded_tokenizer_json_is_used_unchanged():
     text = (EXAMPLE / "tokenizer.json").read_text()
     entries = {"tokenizer.ggml.model": "gpt2", "tokenizer.huggingface.json": text}
-    made, _, notes = tokenizer_files(entries, "m.gguf")
-    assert made["tokenizer.json"].decode() == text
+    files, _, notes = tokenizer_files(entries, "m.gguf")
+    assert files["tokenizer.json"].decode() == text
     assert notes == ()
 
 
@@ -235,9 +235,9 @@ def test_notes_say_what_is_assumed_or_unknown(entries_of, entries, words, is_the
     if not all_entries["tokenizer.ggml.tokens"]:
         all_entries |= {"tokenizer.ggml.bos_token_id": None, "tokenizer.ggml.eos_token_id": None}
     known = {key: value for key, value in all_entries.items() if value is not None}
-    made, _, notes = tokenizer_files(known, "m.gguf")
+    files, _, notes = tokenizer_files(known, "m.gguf")
     assert any(words in note for note in notes)
-    assert ("tokenizer.json" in made) == is_there
+    assert ("tokenizer.json" in files) == is_there
 
 
 @pytest.mark.parametrize(

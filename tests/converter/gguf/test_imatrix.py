@@ -39,13 +39,13 @@ def source(tmp_path, tensors):
 @pytest.fixture
 def entries(tensors, rng):
     """Return an entry for each projection, by llama.cpp's names."""
-    found = {}
+    entries = {}
     for layer in range(2):
         for ours, theirs in LLAMA_PARTS.items():
             K = tensors[f"model.layers.{layer}.{ours}.weight"].shape[1]
             sums = np.exp(rng.standard_normal((1, K))).astype(np.float32)
-            found[f"blk.{layer}.{theirs}.weight"] = (sums, np.array([64]))
-    return found
+            entries[f"blk.{layer}.{theirs}.weight"] = (sums, np.array([64]))
+    return entries
 
 
 def columns_of(entries, layer, part):
@@ -105,8 +105,8 @@ def test_both_file_formats_are_read_alike_and_canonical_names_are_accepted(tmp_p
         assert np.allclose(values, by_legacy[name], rtol=1e-6)
     ours = {"model.layers.0.mlp.up_proj.weight": entries["blk.0.ffn_up.weight"]}
     matrix = load_importance(write_gguf_imatrix(tmp_path / "c", ours))
-    found = matrix.columns("model.layers.0.mlp.up_proj.weight", 256, tied=False)
-    assert np.array_equal(found, by_gguf["blk.0.ffn_up.weight"])
+    result = matrix.columns("model.layers.0.mlp.up_proj.weight", 256, tied=False)
+    assert np.array_equal(result, by_gguf["blk.0.ffn_up.weight"])
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_experts_use_their_part_of_a_stacked_entry(tmp_path, rng, kind, name):
     entry = {"blk.4.ffn_down_exps.weight": (sums, np.array([5, 5, 5]))}
     matrix = load_importance(WRITERS[kind](tmp_path / "m", entry))
     for expert in range(3):
-        found = matrix.columns(name.format(expert), 64, tied=False)
-        assert np.allclose(found, sums[expert] / 5, rtol=1e-6)
+        result = matrix.columns(name.format(expert), 64, tied=False)
+        assert np.allclose(result, sums[expert] / 5, rtol=1e-6)
     assert matrix.columns(name.format(3), 64, tied=False) is None
 
 
@@ -132,9 +132,9 @@ def test_an_expert_without_tokens_has_importance_1_everywhere(tmp_path, rng):
     path = write_gguf_imatrix(
         tmp_path / "m", {"blk.0.ffn_up_exps.weight": (sums, np.array([4, 0]))}
     )
-    found = read_imatrix(path)["blk.0.ffn_up_exps.weight"].reshape(2, 32)
-    assert np.array_equal(found[0], sums[0] / 4)
-    assert (found[1] == 1).all()
+    result = read_imatrix(path)["blk.0.ffn_up_exps.weight"].reshape(2, 32)
+    assert np.array_equal(result[0], sums[0] / 4)
+    assert (result[1] == 1).all()
 
 
 def test_a_tied_head_is_found_by_either_name(tmp_path, rng):
@@ -142,8 +142,8 @@ def test_a_tied_head_is_found_by_either_name(tmp_path, rng):
     for name in ("token_embd.weight", "output.weight"):
         path = write_gguf_imatrix(tmp_path / name, {name: (sums, np.array([2]))})
         matrix = load_importance(path)
-        found = matrix.columns("model.embed_tokens.weight", 32, tied=True)
-        assert np.array_equal(found, sums[0] / 2)
+        result = matrix.columns("model.embed_tokens.weight", 32, tied=True)
+        assert np.array_equal(result, sums[0] / 2)
     assert matrix.columns("model.embed_tokens.weight", 32, tied=False) is None
 
 
@@ -160,7 +160,7 @@ def broken(tmp_path, entries, how):
     data = path.read_bytes()
     legacy = write_legacy_imatrix(tmp_path / "l", entries).read_bytes()
     name = "blk.0.attn_q.weight"
-    nan, one = (np.full((1, 256), np.nan), np.array([1])), np.array([1])
+    nan, counted = (np.full((1, 256), np.nan), np.array([1])), np.array([1])
     variants = {
         "empty": b"",
         "text": b"not an importance matrix at all, but a text",
@@ -176,11 +176,11 @@ def broken(tmp_path, entries, how):
     elif how == "infinite":
         write_gguf_imatrix(path, {name: (np.full((1, 256), np.inf), np.array([np.inf]))})
     elif how == "negative":
-        write_gguf_imatrix(path, {name: (np.full((1, 256), -1.0), one)})
+        write_gguf_imatrix(path, {name: (np.full((1, 256), -1.0), counted)})
     elif how == "nothing":
         write_gguf_imatrix(path, {})
     elif how == "other model":
-        write_gguf_imatrix(path, {name: (np.ones((1, 128)), one)})
+        write_gguf_imatrix(path, {name: (np.ones((1, 128)), counted)})
     return path
 
 

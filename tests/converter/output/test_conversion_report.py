@@ -30,14 +30,14 @@ def report_of(folder):
 
 def worst_block(wanted, stored, size):
     """Find row, index and error of the worst block with a plain loop over the blocks."""
-    found = (0.0, 0, 0)
+    worst = (0.0, 0, 0)
     for row in range(len(wanted)):
         for block, start in enumerate(range(0, wanted.shape[1], size)):
             source = wanted[row, start : start + size].astype(np.float64)
             difference = stored[row, start : start + size] - source
             error = np.sqrt((difference**2).sum() / (source**2).sum())
-            found = max(found, (error, -row, -block))
-    return found[0], -found[1], -found[2]
+            worst = max(worst, (error, -row, -block))
+    return worst[0], -worst[1], -worst[2]
 
 
 @pytest.mark.parametrize("layout", ["row", "column", "flat"])
@@ -51,21 +51,21 @@ def test_the_worst_block_is_the_one_that_a_slow_search_finds(
     convert(source, tmp_path / "out", quantize=quantize, q4k_layout=layout)
     report = report_of(tmp_path / "out")
     with open_package(tmp_path / "out") as package:
-        for one in report.tensors:
-            entry = package.manifest.tensors[one.name]
+        for tensor in report.tensors:
+            entry = package.manifest.tensors[tensor.name]
             kind, order = entry.parsed_dtype(), entry.parsed_layout()
-            wanted = stored_rows(from_stored(tensors[one.name]), order)
-            stored = stored_rows(package.dequantize(one.name), order)
+            wanted = stored_rows(from_stored(tensors[tensor.name]), order)
+            stored = stored_rows(package.dequantize(tensor.name), order)
             size = kind.block_elements if kind.is_block else 256
             lost = np.linalg.norm(stored - wanted) / np.linalg.norm(wanted)
-            assert one.relative_rmse == pytest.approx(lost, rel=1e-4)
+            assert tensor.relative_rmse == pytest.approx(lost, rel=1e-4)
             error, row, block = worst_block(np.array(wanted), np.array(stored), size)
             if error == 0.0:
-                assert one.worst_block is None
+                assert tensor.worst_block is None
                 continue
-            assert one.worst_block is not None
-            assert one.worst_block.relative_rmse == pytest.approx(error, rel=1e-5)
-            assert (one.worst_block.row, one.worst_block.block) == (row, block), one.name
+            assert tensor.worst_block is not None
+            assert tensor.worst_block.relative_rmse == pytest.approx(error, rel=1e-5)
+            assert (tensor.worst_block.row, tensor.worst_block.block) == (row, block), tensor.name
 
 
 def test_a_lost_block_is_reported_although_the_tensor_hardly_changes(tmp_path, rng):
@@ -76,10 +76,12 @@ def test_a_lost_block_is_reported_although_the_tensor_hardly_changes(tmp_path, r
     tensors[name] = to_stored(values, "F32")
     source = write_llama(tmp_path / "source", tensors)
     convert(source, tmp_path / "out", quantize="q8_0")
-    one = next(one for one in report_of(tmp_path / "out").tensors if one.name == name)
-    assert one.relative_rmse < 0.01
-    assert one.worst_block is not None
-    assert (one.worst_block.row, one.worst_block.relative_rmse) == (5, 1.0)
+    tensor_report = next(
+        tensor for tensor in report_of(tmp_path / "out").tensors if tensor.name == name
+    )
+    assert tensor_report.relative_rmse < 0.01
+    assert tensor_report.worst_block is not None
+    assert (tensor_report.worst_block.row, tensor_report.worst_block.relative_rmse) == (5, 1.0)
     same = next(t for t in report_of(tmp_path / "out").tensors if t.name != name and t.worst_block)
     assert same.worst_block is not None
     assert same.worst_block.relative_rmse < 0.05
@@ -95,10 +97,10 @@ def test_the_report_describes_every_tensor(tmp_path, rng):
     result = convert(source, tmp_path / "out", fuse_gate_up=True)
     report = report_of(tmp_path / "out")
     assert validate(tmp_path / "out", deep=True).faults == ()
-    assert [one.name for one in report.tensors] == [one.name for one in result.tensors]
-    by_name = {one.name: one for one in report.tensors}
+    assert [tensor.name for tensor in report.tensors] == [tensor.name for tensor in result.tensors]
+    by_name = {tensor.name: tensor for tensor in report.tensors}
     assert by_name[name].overflowed
-    assert [one.name for one in report.tensors if one.overflowed] == [name]
+    assert [tensor.name for tensor in report.tensors if tensor.overflowed] == [name]
     fused = by_name["model.layers.0.mlp.gate_up_proj.weight"]
     stem = "model.layers.0.mlp"
     assert [part.name for part in fused.sources] == [
@@ -108,10 +110,10 @@ def test_the_report_describes_every_tensor(tmp_path, rng):
     assert (fused.dtype, fused.padding) == ("Q4_K", 640 * 64)
     assert report.padding == result.padding
     assert sum(total.bytes for total in report.by_dtype.values()) == sum(
-        len(encode_tensor(np.zeros(one.shape), *_storage(tmp_path, one.name)))
-        for one in report.tensors
+        len(encode_tensor(np.zeros(tensor.shape), *_storage(tmp_path, tensor.name)))
+        for tensor in report.tensors
     )
-    worst = max(one.relative_rmse for one in report.tensors if one.dtype == "Q4_K")
+    worst = max(tensor.relative_rmse for tensor in report.tensors if tensor.dtype == "Q4_K")
     assert report.by_dtype["Q4_K"].relative_rmse == worst
 
 

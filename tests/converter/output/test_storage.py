@@ -65,7 +65,7 @@ def packages(tmp_path, folder):
 
 def test_a_compressed_package_holds_the_same_tensors_in_fewer_bytes(packages):
     plain, packed = packages
-    before, after = (json.loads((one / "manifest.json").read_text()) for one in packages)
+    before, after = (json.loads((folder / "manifest.json").read_text()) for folder in packages)
     assert after["totalSize"] < 0.95 * before["totalSize"]
     assert after["tensors"] == before["tensors"]  # byte spans refer to the uncompressed content
     assert after["conversion"]["options"]["compress"] == "zstd:1"
@@ -78,7 +78,7 @@ def test_a_compressed_package_holds_the_same_tensors_in_fewer_bytes(packages):
     report = validate(packed, deep=True, strict=True)
     assert report.ok(), [fault.line() for fault in report.faults]
     assert tensors_of(packed) == tensors_of(plain)
-    name = max(before["tensors"], key=lambda one: before["tensors"][one]["size"])
+    name = max(before["tensors"], key=lambda tensor: before["tensors"][tensor]["size"])
     with open_package(packed) as package:  # a tensor over several shards, a few rows of it
         rows = package.read_rows(name, 3, 2)
         assert np.array_equal(rows, package.read(name).reshape(-1, rows.shape[1])[3:5])

@@ -91,9 +91,9 @@ def test_every_expert_has_its_own_group(tmp_path, rng):
     assert sum(len(group["tensors"]) for group in groups.values()) == len(manifest["tensors"])
     with open_package(tmp_path / "out") as package:
         for name, group in groups.items():
-            data = b"".join(package.read(one).tobytes() for one in group["tensors"])
+            data = b"".join(package.read(tensor).tobytes() for tensor in group["tensors"])
             assert hashlib.sha256(data).hexdigest() == group["hash"], name
-            assert {manifest["tensors"][one]["group"] for one in group["tensors"]} == {name}
+            assert {manifest["tensors"][tensor]["group"] for tensor in group["tensors"]} == {name}
         sizes = [sum(package.tensor(n).size for n in e) for e in moe["expertTensors"].values()]
     assert moe["expertBytes"] == max(sizes)
 

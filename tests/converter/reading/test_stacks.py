@@ -68,14 +68,14 @@ ARRANGEMENTS = {
 def test_the_parts_of_an_arranged_stack_are_those_it_was_made_of(rng, name, kind):
     how, shape, experts = ARRANGEMENTS[name], (48, 32), 3
     parts = rng.standard_normal((experts, 2, *shape)).astype(np.float32)
-    values = np.concatenate([arrange(list(own), how) for own in parts])
+    values = np.concatenate([arrange(list(group), how) for group in parts])
     whole = stack_of(kind, values)
     assert stacked_shape(how, [shape] * 2, experts) == (
         experts,
         *values[: len(values) // 3].shape,
     )
-    found = list(take_apart(whole, [shape] * 2, how, experts))
-    for part, expected in zip(found, parts.reshape(-1, *shape), strict=True):
+    taken = list(take_apart(whole, [shape] * 2, how, experts))
+    for part, expected in zip(taken, parts.reshape(-1, *shape), strict=True):
         assert part.shape == shape
         np.testing.assert_array_equal(part.read(), expected)
         np.testing.assert_array_equal(part.read(slice(8, 24), slice(5, 30)), expected[8:24, 5:30])
@@ -101,10 +101,10 @@ def test_the_experts_of_a_three_dimensional_tensor_are_matrices(rng):
 
 
 def test_gate_and_up_from_one_stack_can_be_fused_again(tmp_path, rng):
-    tiny = next(one for one in MORE_MODELS if one.model_type == "phi3")
+    tiny = next(model for model in MORE_MODELS if model.model_type == "phi3")
     folder = make_checkpoint(tiny, tmp_path / "model", rng, dtype="float32", num_hidden_layers=1)
     convert(folder, tmp_path / "out", quantize="f32", fuse_gate_up=True)
     name = "model.layers.0.mlp.gate_up_proj.weight"
     with open_package(tmp_path / "out") as package:
-        found = package.dequantize(name)
-    np.testing.assert_array_equal(found, load_file(folder / "model.safetensors")[name])
+        values = package.dequantize(name)
+    np.testing.assert_array_equal(values, load_file(folder / "model.safetensors")[name])

@@ -136,7 +136,7 @@ def test_ministral_3_inside_the_wrapper_of_mistral_3_is_not_taken_for_mistral(tm
         (TinyModel("ernie4_5"), "llama"),
         (TinyModel("ministral3"), "mistral"),
     ],
-    ids=lambda one: one if isinstance(one, str) else one.model_type,
+    ids=lambda value: value if isinstance(value, str) else value.model_type,
 )
 def test_another_family_is_refused_whatever_architecture_is_forced(tmp_path, rng, tiny, arch):
     options = {"num_hidden_layers": 2, "max_position_embeddings": 128}
@@ -246,8 +246,8 @@ def test_a_model_that_the_gpu_cannot_run_is_noted(tmp_path, rng):
         ("head", {"head_dim": 30}, "the head dimension is 30"),
     ):
         result = dry(write_llama(tmp_path / name, llama_tensors(rng, **sizes), **sizes))
-        assert [note in one for one in result.notes] == ([] if note is None else [True])
-        assert all("only the backend `cpu`" in one for one in result.notes)
+        assert [note in text for text in result.notes] == ([] if note is None else [True])
+        assert all("only the backend `cpu`" in text for text in result.notes)
 
 
 def test_an_end_of_sequence_id_outside_the_vocabulary_is_refused_or_noted(llama):

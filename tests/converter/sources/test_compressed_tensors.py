@@ -96,12 +96,12 @@ def test_columns_in_any_order_are_scaled_by_their_group(tmp_path, rng):
     integers = meaning / np.repeat(parts["weight_scale"].numpy(), GROUP, 1)
     index = rng.permutation(np.arange(K) // GROUP).astype(np.int32)
     expected = np.rint(integers) * parts["weight_scale"].numpy()[:, index]
-    found = opened(tmp_path / "listed", {**parts, "weight_g_idx": index}, settings)
-    np.testing.assert_array_equal(found["m.weight"].read(), expected.astype(np.float32))
+    tensors = opened(tmp_path / "listed", {**parts, "weight_g_idx": index}, settings)
+    np.testing.assert_array_equal(tensors["m.weight"].read(), expected.astype(np.float32))
     # In this format, -1 in all entries means that there is no list.
     none = {**parts, "weight_g_idx": np.full(K, -1, np.int32)}
-    found = opened(tmp_path / "none", none, settings)
-    np.testing.assert_array_equal(found["m.weight"].read(), meaning)
+    tensors = opened(tmp_path / "none", none, settings)
+    np.testing.assert_array_equal(tensors["m.weight"].read(), meaning)
 
 
 def test_zero_points_that_are_not_packed_are_read_as_older_versions_wrote_them(tmp_path, rng):
@@ -109,8 +109,8 @@ def test_zero_points_that_are_not_packed_are_read_as_older_versions_wrote_them(t
     packed = parts["weight_zero_point"].numpy().view(np.uint32)
     nibbles = [(packed >> shift) & 15 for shift in range(0, 32, 4)]
     zeros = np.stack(nibbles, 1).reshape(-1, K // GROUP)[:N].astype(np.int8) - 8
-    found = opened(tmp_path, {**parts, "weight_zero_point": zeros}, settings)
-    np.testing.assert_array_equal(found["m.weight"].read(), meaning)
+    tensors = opened(tmp_path, {**parts, "weight_zero_point": zeros}, settings)
+    np.testing.assert_array_equal(tensors["m.weight"].read(), meaning)
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,9 @@ def reads(monkeypatch):
     read = FsspecStore.read
 
     def recorded(self, name, offset=0, size=None):
-        found = read(self, name, offset, size)
-        seen.append((name, offset, len(found)))
-        return found
+        result = read(self, name, offset, size)
+        seen.append((name, offset, len(result)))
+        return result
 
     monkeypatch.setattr(FsspecStore, "read", recorded)
     return seen
@@ -89,7 +89,7 @@ def test_an_embedding_model_is_read_with_its_modules(folder, tensors, tmp_path, 
     convert(upload(folder, f"{url}/tiny-llama"), tmp_path / "out")
     assert files(tmp_path / "out") == files(tmp_path / "local")
     block = open_package(tmp_path / "out").manifest.inference.output.embedding_postprocessor
-    assert [one.output_size for one in block.projections] == [48]
+    assert [projection.output_size for projection in block.projections] == [48]
 
 
 def test_chat_templates_in_a_folder_of_their_own_are_read(folder, tmp_path, url):
@@ -131,8 +131,8 @@ def test_reading_one_tensor_fetches_no_other_tensor(folder, tensors, url, reads,
         source = open_source(path)
         del reads[:]
         name = "model.layers.1.mlp.down_proj.weight"
-        found = source.tensors[name].read()
-        assert (found == from_stored(tensors[name])).all()
+        result = source.tensors[name].read()
+        assert (result == from_stored(tensors[name])).all()
         fetched = sum(size for _, _, size in reads)
         assert tensors[name].nbytes <= fetched <= tensors[name].nbytes + 2 * 4096
         source.tensors[name].read()

@@ -82,11 +82,11 @@ def test_almost_equal_values_are_not_the_same(tmp_path, rng):
 
 def test_shards_hold_the_same_tensors_as_one_file(tmp_path, rng):
     tensors = llama_tensors(rng)
-    one = open_source(write_llama(tmp_path / "one", tensors))
+    single = open_source(write_llama(tmp_path / "one", tensors))
     three = open_source(write_llama(tmp_path / "three", tensors, shards=3))
-    assert set(one.tensors) == set(three.tensors) == set(tensors)
+    assert set(single.tensors) == set(three.tensors) == set(tensors)
     for name in tensors:
-        np.testing.assert_array_equal(one.tensors[name].read(), three.tensors[name].read())
+        np.testing.assert_array_equal(single.tensors[name].read(), three.tensors[name].read())
 
 
 def test_a_single_file_is_read_with_the_configuration_beside_it(tmp_path, rng):

@@ -53,7 +53,7 @@ def test_the_package_equals_that_of_safetensors(tmp_path, rng, dtype, shards):
     convert(write_torch(tmp_path / "t", tensors, shards=shards), tmp_path / "a", quantize="q8_0")
     convert(write_llama(tmp_path / "s", tensors), tmp_path / "b", quantize="q8_0")
     assert shards_of(tmp_path / "a") == shards_of(tmp_path / "b")
-    ours, theirs = (json.loads((tmp_path / one / "manifest.json").read_text()) for one in "ab")
+    ours, theirs = (json.loads((tmp_path / name / "manifest.json").read_text()) for name in "ab")
     for key in ("architecture", "inference"):
         assert ours[key] == theirs[key]
     # Converters order tensors by architecture, not by file, so shards agree down to the hash.

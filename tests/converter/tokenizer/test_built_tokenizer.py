@@ -75,14 +75,14 @@ def built(folder: Path, settings: dict[str, object], **files: bytes) -> Tokenize
 
 def differences(ours: Tokenizer, theirs: object) -> list[object]:
     """Return the texts whose ids, or whose decoded texts, differ from those of transformers."""
-    found: list[object] = []
+    encodings: list[object] = []
     for text in TEXTS:
         wanted = theirs(text).input_ids
         if ours.encode(text).ids != wanted:
-            found.append((text, ours.encode(text).ids, wanted))
+            encodings.append((text, ours.encode(text).ids, wanted))
         elif ours.decode(wanted) != theirs.decode(wanted, skip_special_tokens=True):
-            found.append((text, ours.decode(wanted)))
-    return found
+            encodings.append((text, ours.decode(wanted)))
+    return encodings
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,9 @@ def test_added_tokens_of_the_settings_are_found_in_texts(tmp_path, bpe_pieces):
     ids = tokenizer.encode("<|im_start|>a[X]words<|im_end|>").ids
     assert {count, count + 1, count - 1, count + 3} <= set(ids)
     assert tokenizer.decode(ids) == "a[X]words"
-    special = {one.content for one in tokenizer.get_added_tokens_decoder().values() if one.special}
+    special = {
+        token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special
+    }
     assert special == {"<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<pad>"}
 
 
@@ -176,7 +178,9 @@ def test_a_unigram_model_finds_the_most_probable_pieces(tmp_path, rng):
         plain = " ".join(text.split())
         wanted = best_segmentation("▁" + plain.replace(" ", "▁"), scores) if plain else []
         found = tokenizer.encode(text).tokens
-        assert sum(scores[one] for one in found) == pytest.approx(sum(scores[o] for o in wanted))
+        assert sum(scores[piece] for piece in found) == pytest.approx(
+            sum(scores[o] for o in wanted)
+        )
         assert tokenizer.decode(tokenizer.encode(text).ids) == plain
 
 
@@ -245,7 +249,7 @@ def test_damaged_merges_are_refused(tmp_path, byte_level, merges, message):
 def test_a_damaged_sentencepiece_model_is_refused(rng, bpe_pieces):
     content = sentencepiece_model(bpe_pieces[:300], BPE)
     model = read_sentencepiece(content, "m")
-    assert [(one.text, one.type) for one in model.pieces] == [
+    assert [(piece.text, piece.type) for piece in model.pieces] == [
         (text, kind) for text, _, kind in bpe_pieces[:300]
     ]
     for wrong in (b"", b"rdrr", content[:-1], b"\x0b" + content, b"\xff" * 20):

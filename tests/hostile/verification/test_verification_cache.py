@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 
 
 def test_a_second_load_hashes_nothing_unless_asked_to(package, hashed):
-    once = {one.name: 1 for one in shards(package)}
+    once = {shard.name: 1 for shard in shards(package)}
     load(package)
     assert hashed == once
     load(package)
@@ -72,7 +72,7 @@ def test_a_file_that_may_have_changed_is_hashed_again_and_no_other(package, hash
     changed = shards(package)[1]
     change(changed)
     load(package)
-    others = {one.name: 1 for one in shards(package) if one != changed}
+    others = {shard.name: 1 for shard in shards(package) if shard != changed}
     assert hashed == others | {changed.name: 2}
 
 
@@ -198,12 +198,12 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path):
         subprocess.Popen([sys.executable, "-c", WRITER, str(path), name], env=environment())
         for name in "abc"
     ]
-    assert [one.wait(HANGS) for one in running] == [0, 0, 0]
+    assert [thread.wait(HANGS) for thread in running] == [0, 0, 0]
     known = VerifiedFiles(path)
     for name in "abc":
         for number in range(20):
             assert known.has(Path(f"/{name}/{number}"), FileState(1, number, 3, 4, 5), "sha256:ab")
-    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
 def test_a_file_that_one_process_verified_is_not_hashed_by_another(package, hashed):

@@ -198,7 +198,7 @@ def test_a_package_on_a_server_is_downloaded_once_and_verified(package, rng, mon
     expected = load(package)
     with served(tmp_path) as url:
         assert load(f"{url}/package") == expected
-        assert [asked[one.name] for one in shards(package)] == [1] * len(shards(package))
+        assert [asked[shard.name] for shard in shards(package)] == [1] * len(shards(package))
         flip(shards(package)[1], rng)
         with pytest.raises(ShardError, match="wrong hash") as caught:
             load(f"{url}/package")

@@ -58,8 +58,8 @@ def test_other_threads_wait_for_the_end_of_a_turn_and_follow_in_order():
     assert order == []
     order.append("first")
     first.end()
-    for one in workers:
-        one.join()
+    for worker in workers:
+        worker.join()
     assert order == ["first", "a", "b", "c"]
 
 

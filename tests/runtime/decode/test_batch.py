@@ -32,8 +32,8 @@ class HashFeed:
             ids = [self._backend.run(row) for row in self._rows]
             self._open.append(ids)
             self._rows = [
-                Row(one, row.sequence, row.slot + 1)
-                for one, row in zip(ids, self._rows, strict=True)
+                Row(id_, row.sequence, row.slot + 1)
+                for id_, row in zip(ids, self._rows, strict=True)
             ]
 
     def fence(self) -> None:
@@ -101,10 +101,10 @@ def test_running_ahead_changes_no_ids_wherever_the_sequences_end(rng, interval) 
     sizes = (3, 30, 1, 9, 5, CONTEXT - 4, CONTEXT)
     prompts = [rng.integers(0, VOCAB, size).tolist() for size in sizes]
     for stop in range(VOCAB + 1):  # the last one never comes
-        found = run(Hashing(), prompts, interval, stop)
+        result = run(Hashing(), prompts, interval, stop)
         expected = run(Hashing(runs_ahead=False), prompts, 1, stop)
-        assert [(one.new, one.finish) for one in found] == [
-            (one.new, one.finish) for one in expected
+        assert [(sequence.new, sequence.finish) for sequence in result] == [
+            (result.new, result.finish) for result in expected
         ]
 
 
@@ -128,4 +128,4 @@ def test_the_steps_ahead_of_an_end_serve_the_sequences_that_go_on(rng) -> None:
     backend = Hashing()
     long, short = run(backend, prompts, 4, VOCAB)
     assert (len(long.new), len(short.new)) == (MOST, 5)
-    assert sum(one for one in backend.events if isinstance(one, int)) == MOST
+    assert sum(event for event in backend.events if isinstance(event, int)) == MOST

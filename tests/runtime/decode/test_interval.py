@@ -62,18 +62,18 @@ class TimedDevice:
 def groups(backend: TimedDevice, tokens: int, *, receiver: float = 0.0, interval=AUTO):
     """Return the groups of ids and when each came; the receiver takes some seconds for each."""
     strategy = Autoregressive(interval, clock=backend.clock)
-    found, times = [], []
+    readbacks, times = [], []
     for ids in strategy.run(Job([1], 0, tokens), Chooser(backend, TokenRules(), [1]), Counts()):
-        found.append(ids)
+        readbacks.append(ids)
         times.append(backend.now)
         backend.now += receiver
-    return found, times
+    return readbacks, times
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, 9])
 def test_a_fast_device_is_soon_read_every_8_tokens(ahead):
-    found, _ = groups(TimedDevice(0.001, ahead), 100)
-    sizes = [len(one) for one in found]
+    readbacks, _ = groups(TimedDevice(0.001, ahead), 100)
+    sizes = [len(ids) for ids in readbacks]
     assert sizes[0] == 1
     assert sum(sizes[: sizes.index(8)]) <= 16 + ahead
     assert set(sizes[sizes.index(8) : -1]) == {8}
@@ -82,29 +82,29 @@ def test_a_fast_device_is_soon_read_every_8_tokens(ahead):
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 @pytest.mark.parametrize("seconds", [0.06, 0.33])
 def test_tokens_that_take_longer_than_the_target_come_one_by_one(seconds, ahead):
-    found, times = groups(TimedDevice(seconds, ahead), 30)
-    assert [len(one) for one in found] == [1] * 30
+    readbacks, times = groups(TimedDevice(seconds, ahead), 30)
+    assert [len(ids) for ids in readbacks] == [1] * 30
     assert max(after - before for before, after in pairwise(times)) < 1.01 * seconds
 
 
 def test_at_speeds_in_between_readbacks_come_within_the_target():
     for seconds, expected in ((0.007, 7), (0.012, 4), (0.02, 2), (0.03, 1)):
-        found, times = groups(TimedDevice(seconds), 100)
-        assert {len(one) for one in found[6:-1]} == {expected}
+        readbacks, times = groups(TimedDevice(seconds), 100)
+        assert {len(ids) for ids in readbacks[6:-1]} == {expected}
         assert max(after - before for before, after in pairwise(times)) <= 0.05
 
 
 def test_a_device_that_becomes_slow_is_read_more_often_and_one_that_recovers_less_often():
     seconds = [*[0.001] * 40, *[0.1] * 40, *[0.001] * 120]
-    sizes = [len(one) for one in groups(TimedDevice(seconds), 200)[0]]
+    sizes = [len(group) for group in groups(TimedDevice(seconds), 200)[0]]
     slow = sizes.index(8)
     assert sizes.index(1, slow) > slow
     assert sizes[-2] == 8
 
 
 def test_a_slow_receiver_does_not_make_readbacks_more_frequent():
-    found, _ = groups(TimedDevice(0.001), 100, receiver=1.0)
-    assert len(found[-2]) == 8
+    readbacks, _ = groups(TimedDevice(0.001), 100, receiver=1.0)
+    assert len(readbacks[-2]) == 8
 
 
 @pytest.mark.parametrize("most", range(1, 20))

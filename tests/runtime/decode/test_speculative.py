@@ -156,7 +156,7 @@ def test_on_the_gpu_ids_equal_those_of_greedy_decoding_and_rejected_tokens_leave
         ) -> Proposal:
             assert sampler is None
             right = known[len(ids) :][: count // 2]
-            return Proposal([*right, *[(VOCAB - 1 - one) for one in right]][:count])
+            return Proposal([*right, *[(VOCAB - 1 - id_) for id_ in right]][:count])
 
     ids, stats = run(backend, SpeculativeDecoding(Half(), 4), prompt, 12)
     assert ids == expected
@@ -170,11 +170,11 @@ def pairs_sampled(
     strategy: SpeculativeDecoding | None, table: np.ndarray, runs: int, sampling: SamplingParams
 ) -> Counter:
     """Count the pairs of second and third tokens over many generations."""
-    found: Counter = Counter()
+    counts: Counter = Counter()
     for _ in range(runs):
         ids, _ = run(Table(table), strategy, [0, 1, 0, 1], 3, sampling=sampling)
-        found[tuple(ids[1:])] += 1
-    return found
+        counts[tuple(ids[1:])] += 1
+    return counts
 
 
 def exact(table: np.ndarray, options: SamplingParams) -> dict[tuple[int, ...], float]:
@@ -186,10 +186,10 @@ def exact(table: np.ndarray, options: SamplingParams) -> dict[tuple[int, ...], f
     }
 
 
-def distance(found: Counter, expected: dict[tuple[int, ...], float]) -> float:
+def distance(counts: Counter, expected: dict[tuple[int, ...], float]) -> float:
     """Return the total variation distance between relative counts and probabilities."""
-    total = sum(found.values())
-    return sum(abs(found[key] / total - probability) for key, probability in expected.items()) / 2
+    total = sum(counts.values())
+    return sum(abs(counts[key] / total - probability) for key, probability in expected.items()) / 2
 
 
 @pytest.mark.parametrize("kind", ["ngram", "model"])
@@ -201,8 +201,8 @@ def test_sampled_tokens_have_the_distribution_of_the_model(rng, kind, options):
     table, other = (1.5 * rng.standard_normal((4, 4)) for _ in range(2))
     draft: Draft = NgramDraft(shortest=1) if kind == "ngram" else ModelDraft(Table(other))
     expected = exact(table, sampling)
-    found = pairs_sampled(SpeculativeDecoding(draft, 2), table, runs, sampling)
-    assert distance(found, expected) < 0.08
+    counts = pairs_sampled(SpeculativeDecoding(draft, 2), table, runs, sampling)
+    assert distance(counts, expected) < 0.08
     flat = Counter(dict.fromkeys(expected, 1))
     assert distance(flat, expected) > 0.1  # the control
 

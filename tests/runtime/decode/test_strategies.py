@@ -62,7 +62,7 @@ class Hashing:
 
 
 def logits_after(ids: Sequence[int]) -> np.ndarray:
-    scores = [zlib.crc32(bytes([*ids, one])) % 1000 for one in range(VOCAB)]
+    scores = [zlib.crc32(bytes([*ids, id_])) % 1000 for id_ in range(VOCAB)]
     return np.array(scores, np.float32) / 100
 
 
@@ -98,7 +98,7 @@ def forget(engine: Engine) -> None:
 def generate(engine: Engine, ids: Sequence[int], **options) -> tuple[list[int], GenerationStats]:
     stats = GenerationStats()
     runs = engine.generate(ids, stats=stats, **options)
-    return [one for run in runs for one in run], stats
+    return [id_ for run in runs for id_ in run], stats
 
 
 def prompt_of(rng, size: int) -> list[int]:
@@ -107,13 +107,13 @@ def prompt_of(rng, size: int) -> list[int]:
 
 def both(strategy, ids, context: int = 300, stops=(), **options):
     """Return ids, statistics and records of autoregressive decoding and of a strategy."""
-    found = []
-    for one in (None, strategy):
+    results = []
+    for decoding in (None, strategy):
         given = {name: make() if callable(make) else make for name, make in options.items()}
         engine = Engine(Hashing(context), stops, VOCAB)
-        out, stats = generate(engine, ids, strategy=one, **given)
-        found.append((out, stats, given))
-    return found
+        out, stats = generate(engine, ids, strategy=decoding, **given)
+        results.append((out, stats, given))
+    return results
 
 
 @drafted
@@ -121,7 +121,7 @@ def test_logprobs_equal_those_of_autoregressive_decoding(rng, strategy):
     plain, other = both(strategy, prompt_of(rng, 8), max_tokens=20, logprobs=lambda: Logprobs(3))
     assert other[0] == plain[0]
     assert other[2]["logprobs"].tokens == plain[2]["logprobs"].tokens
-    assert [one.token_id for one in plain[2]["logprobs"].tokens] == plain[0]
+    assert [token.token_id for token in plain[2]["logprobs"].tokens] == plain[0]
 
 
 @drafted
@@ -159,7 +159,7 @@ def test_a_constraint_holds_and_ends_the_sequence_when_it_is_complete(rng, strat
     ids = prompt_of(rng, 6)
     plain, other = both(strategy, ids, max_tokens=30, constraint=lambda: Multiples(length))
     assert other[0] == plain[0]
-    assert [one % 3 for one in other[0]] == [at % 3 for at in range(length)]
+    assert [id_ % 3 for id_ in other[0]] == [at % 3 for at in range(length)]
     assert other[1].finish == plain[1].finish == "stop"
     assert other[2]["constraint"].taken == length
 
@@ -224,18 +224,18 @@ def test_wedlm_records_the_logprobs_of_delivered_tokens(on_cpu, rng):
     out, _ = generate(engine, prompt, max_tokens=15, strategy=WINDOWED, logprobs=recorded)
     plain, _ = generate(engine, prompt, max_tokens=15, strategy=WINDOWED)
     assert out == plain
-    assert [one.token_id for one in recorded.tokens] == out
+    assert [token.token_id for token in recorded.tokens] == out
     for stop in out[:6]:
         ended = Logprobs(2)
         engine = Engine(on_cpu, [stop], PACKAGE_VOCAB)
         ids, _ = generate(engine, prompt, max_tokens=15, strategy=WINDOWED, logprobs=ended)
-        assert [one.token_id for one in ended.tokens] == ids
-    for one in recorded.tokens:
-        assert one.top[0] == (
-            one.token_id,
-            one.logprob,
+        assert [token.token_id for token in ended.tokens] == ids
+    for token in recorded.tokens:
+        assert token.top[0] == (
+            token.token_id,
+            token.logprob,
         )  # most probable when filled
-        assert one.logprob > one.top[1][1]
+        assert token.logprob > token.top[1][1]
 
 
 def test_wedlm_continues_from_a_cached_prefix_and_past_a_full_context(on_cpu, rng):

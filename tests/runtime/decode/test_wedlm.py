@@ -45,10 +45,10 @@ def on_cpu(package) -> CpuBackend:
 
 @pytest.fixture(scope="module")
 def on_gpu(device, package) -> Iterator[GpuBackend]:
-    made = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    made._masks.ahead = AHEAD  # as on a GPU
-    yield made
-    made.close()
+    gpu_backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    gpu_backend._masks.ahead = AHEAD  # as on a GPU
+    yield gpu_backend
+    gpu_backend.close()
 
 
 def run(
@@ -92,7 +92,7 @@ def defined(package, rng, setting, max_tokens: int, stops=()) -> tuple[list[int]
     raise AssertionError("rounding would decide the result of every prompt")
 
 
-CASES = [(where, one) for where in ("on_cpu", "on_gpu") for one in SETTINGS]
+CASES = [(where, setting) for where in ("on_cpu", "on_gpu") for setting in SETTINGS]
 """Backends and settings; on the GPU, passes run ahead of readback."""
 
 
@@ -103,7 +103,7 @@ def test_every_pass_equals_that_of_the_definition(request, package, rng, where, 
     prompt, expected = defined(package, rng, setting, 16)
     strategy = WedlmDecoding(MASK, Wedlm(window, tau, slope, cap))
     runs, stats = run(request.getfixturevalue(where), strategy, prompt, 16)
-    assert [one for one in expected.added if one] == runs
+    assert [id_ for id_ in expected.added if id_] == runs
     counts = stats.counts
     assert counts.forwards - counts.wasted == len(expected.rows)
     assert counts.rows == sum(expected.rows) <= 2 * window * len(expected.rows)
@@ -174,7 +174,7 @@ def recording(run, launched: list[int]):
 def test_a_window_too_large_for_a_pass_is_filled_on_the_host(on_gpu, package, rng):
     prompt, expected = defined(package, rng, (17, 4.2, 0.02, None), 20)
     runs, stats = run(on_gpu, WedlmDecoding(MASK, Wedlm(17, 4.2, 0.02)), prompt, 20)
-    assert runs == [one for one in expected.added if one]
+    assert runs == [id_ for id_ in expected.added if id_]
     assert (stats.counts.forwards, stats.counts.wasted) == (len(expected.rows), 0)
 
 

@@ -91,10 +91,10 @@ def _sampled(package, device, persistence):
 def test_one_comparison_holds_for_all_ways_to_sample(package, device, monkeypatch, is_faster):
     monkeypatch.setattr(comparing, "better", lambda *_: is_faster)
     expected, launched, phases = _sampled(package, device, None)
-    found, counts, _ = _sampled(package, device, COMPARES)
-    assert found == expected
+    ids, counts, _ = _sampled(package, device, COMPARES)
+    assert ids == expected
     saved = phases - 1 if is_faster else 0
-    assert counts == [one - saved for one in launched]
+    assert counts == [count - saved for count in launched]
 
 
 @pytest.mark.parametrize("is_faster", [True, False])
@@ -126,7 +126,7 @@ def test_a_sequence_alone_in_a_batch_is_compared_by_itself(package, device, monk
         expected = backend.greedy(PROMPT, 0, 1)
         expected += backend.greedy(expected, len(PROMPT), GROUP)
         batch, slot = backend.batch(2, 64), len(PROMPT) - 1
-        batch.fill([Row(one, 1, at) for at, one in enumerate(PROMPT[:-1])])
+        batch.fill([Row(id_, 1, at) for at, id_ in enumerate(PROMPT[:-1])])
         ids = batch.greedy([Row(PROMPT[-1], 1, slot)], 1)[0]
         for _ in range(2):
             before = device.counters.copy()
@@ -157,7 +157,7 @@ def test_other_logits_rule_one_dispatch_out(package, device, expected, monkeypat
     monkeypatch.setattr(comparing, "INT8_TOLERANCE", -1.0)
     with caplog.at_level(logging.INFO):
         assert _decoded(package, device, COMPARES) == expected
-    assert sum("differ by" in one.message for one in caplog.records) == 1
+    assert sum("differ by" in record.message for record in caplog.records) == 1
 
 
 def _raises(error):
@@ -174,7 +174,7 @@ def test_a_fault_of_the_linker_does_not_end_a_generation(
     monkeypatch.setattr(modules, "link", _raises(KeyError("y")))
     with caplog.at_level(logging.WARNING):
         assert _decoded(package, device, COMPARES) == expected
-    assert sum("could not be linked" in one.message for one in caplog.records) == 1
+    assert sum("could not be linked" in record.message for record in caplog.records) == 1
 
 
 def test_a_clock_that_is_too_coarse_leaves_everything_as_it_is(

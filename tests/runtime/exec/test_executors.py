@@ -20,8 +20,10 @@ def package(request, tmp_path_factory):
 
 
 def _run(package, device, executor, groups=3):
-    made = executor if executor is DispatchExecutor else lambda one: LoopingExecutor(one, groups)
-    backend = GpuBackend(package, context=64, device=device, executor=made)
+    executor_of = (
+        executor if executor is DispatchExecutor else lambda chunk: LoopingExecutor(chunk, groups)
+    )
+    backend = GpuBackend(package, context=64, device=device, executor=executor_of)
     try:
         logits = backend.logits(PROMPT, 0)
         return logits, backend.greedy([int(logits.argmax())], len(PROMPT), 8)
@@ -32,8 +34,8 @@ def _run(package, device, executor, groups=3):
 @pytest.mark.parametrize("groups", [1, 3])
 def test_results_do_not_depend_on_the_items_per_workgroup(package, device, groups):
     expected, ids = _run(package, device, DispatchExecutor)
-    found, again = _run(package, device, LoopingExecutor, groups)
-    np.testing.assert_array_equal(found, expected)
+    logits, again = _run(package, device, LoopingExecutor, groups)
+    np.testing.assert_array_equal(logits, expected)
     assert again == ids
 
 

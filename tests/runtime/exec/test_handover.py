@@ -20,7 +20,7 @@ def _slots(*phases):
 
 def _handed(slots):
     """Return what each phase reads and writes of the values that are handed over."""
-    return [(one.reads, one.writes) for one in slots]
+    return [(slot.reads, slot.writes) for slot in slots]
 
 
 def test_a_value_that_a_later_phase_reads_is_handed_over():
@@ -32,8 +32,8 @@ def test_a_value_that_a_later_phase_reads_is_handed_over():
 def test_values_have_words_of_their_own_and_begin_at_whole_vectors():
     y = BufferSlice(B, 0, 8)
     slots, words = assign_slots([writer(y), reader(y), writer(X), reader(X), writer(y), reader(y)])
-    assert [one.writes["x"] for one in slots[::2]] == [0, 4, 20]
-    assert [one.reads["x"] for one in slots[1::2]] == [0, 4, 20]
+    assert [slot.writes["x"] for slot in slots[::2]] == [0, 4, 20]
+    assert [slot.reads["x"] for slot in slots[1::2]] == [0, 4, 20]
     assert words == 24
 
 
@@ -58,7 +58,7 @@ def test_only_a_value_that_its_writer_fills_is_handed_over(fills):
 @pytest.mark.parametrize(
     ("element", "is_handed"),
     [
-        *((one, True) for one in WIDTHS),
+        *((width, True) for width in WIDTHS),
         ("f16", False),
         ("vec4<f16>", False),
         ("vec3<f32>", False),
@@ -85,7 +85,7 @@ def test_a_value_that_is_changed_in_place_has_two_places():
 
 def test_a_new_value_in_the_same_memory_is_not_read_in_place_of_the_old_one():
     slots = _slots(writer(X), reader(X), writer(X), reader(X))
-    assert [one.reads for one in slots[1::2]] == [{"x": 0}, {"x": 16}]
+    assert [slot.reads for slot in slots[1::2]] == [{"x": 0}, {"x": 16}]
 
 
 def test_a_range_larger_than_the_value_is_read_from_memory():
@@ -106,7 +106,7 @@ def test_values_that_overlap_stay_in_memory(offset, is_handed):
 def test_a_value_that_is_replaced_as_a_whole_is_still_handed_over():
     part = BufferSlice(A, 16, 16)
     slots = _slots(writer(part), reader(part), writer(X), reader(X))
-    assert [one.writes for one in slots[::2]] == [{"x": 0}, {"x": 4}]
+    assert [slot.writes for slot in slots[::2]] == [{"x": 0}, {"x": 4}]
 
 
 @pytest.mark.parametrize("element", ["f32", "vec2<f32>", "vec4<f32>"])
@@ -135,22 +135,22 @@ def test_memory_that_no_phase_has_written_stays_in_memory():
     product = fake_phase(body, *declared, x=weight, y=X)
     slots = _slots(product, reader(X))
     assert _handed(slots) == [({}, {"y": 0}), ({"x": 0}, {})]
-    assert [one.memory for one in slots] == [{"x"}, set()]
+    assert [slot.memory for slot in slots] == [{"x"}, set()]
 
 
 def test_a_value_in_memory_that_is_changed_in_place_is_read_from_there():
     before, change, after = _slots(writer(X, fills=False), changer(X), reader(X))
-    assert [one.memory for one in (before, change, after)] == [{"x"}, {"x"}, set()]
+    assert [slot.memory for slot in (before, change, after)] == [{"x"}, {"x"}, set()]
     assert _handed([change, after]) == [({}, {"x": 0}), ({"x": 0}, {})]
     control = _slots(writer(X), changer(X), reader(X))
-    assert [one.memory for one in control] == [set()] * 3
+    assert [slot.memory for slot in control] == [set()] * 3
 
 
 def test_a_value_of_which_a_later_phase_changes_a_part_stays_in_memory():
     for change in (writer(X, fills=False), changer(X, fills=False)):
         slots = _slots(writer(X), reader(X), change, reader(X))
         assert _handed(slots) == [IN_MEMORY] * 4
-        assert [one.memory for one in slots] == [{"x"}] * 4
+        assert [slot.memory for slot in slots] == [{"x"}] * 4
 
 
 def test_a_phase_waits_for_nothing_that_is_handed_over():

@@ -45,23 +45,25 @@ def _names(**constants):
 
 
 def _renaming():
-    made = Renaming(3, declarations(SHADER), _names())
-    made.reads = {
+    renaming = Renaming(3, declarations(SHADER), _names())
+    renaming.reads = {
         "x": Element("buffer_0", "at_3_0"),
         "best": Element("buffer_1", "at_3_1"),
         "partial": Element("pool"),
     }
-    return made
+    return renaming
 
 
 def _text(name):
-    made = _renaming()
-    return made.text(next(one for one in made.declared if one.name == name))
+    renaming = _renaming()
+    return renaming.text(
+        next(declaration for declaration in renaming.declared if declaration.name == name)
+    )
 
 
 def test_declarations_are_read_without_comments_and_directives():
-    found = {one.name: one.kind for one in declarations(SHADER)}
-    assert found == {
+    kinds = {declaration.name: declaration.kind for declaration in declarations(SHADER)}
+    assert kinds == {
         "Pair": "alias",
         "Entry": "struct",
         "Local": "struct",
@@ -79,7 +81,7 @@ def test_sizes_follow_from_constants_and_aliases():
     names = _names()
     array = names.array("array<vec4<f32>, (HALF + 1u) * 2u>")
     assert (array.element, names.evaluate(array.count)) == ("vec4<f32>", 66)
-    sizes = [names.size_of(one) for one in ("Pair", "vec3<f32>", "vec4<f16>", "Entry", "f16")]
+    sizes = [names.size_of(kind) for kind in ("Pair", "vec3<f32>", "vec4<f16>", "Entry", "f16")]
     assert sizes == [8, 16, 8, 8, 2]
 
 
@@ -90,7 +92,7 @@ def test_an_unknown_expression_is_refused(expression):
 
 
 def test_only_structs_of_buffers_keep_their_names():
-    assert [one.name for one in _renaming().shared_structs] == ["Entry"]
+    assert [shared_struct.name for shared_struct in _renaming().shared_structs] == ["Entry"]
     assert _text("Local") == "struct Local_3 {\n\n    sums: Pair_3,\n}"
 
 
@@ -110,11 +112,12 @@ def test_an_array_can_be_read_and_written_in_different_places():
 fn phase(item: u32) { x[item] = x[item] + 1.0; }
 """
     declared = declarations(source)
-    made = Renaming(0, declared, Names(declared, {}))
-    made.reads = {"x": Element("buffer_0", "at_0_0")}
-    made.writes = {"x": HandedElement("words1", "to_0_0", "f32")}
-    assert "words1[to_0_0 + (item)] = bitcast<u32>(buffer_0[at_0_0 + (item)] + 1.0);" in made.text(
-        declared[-1]
+    renaming = Renaming(0, declared, Names(declared, {}))
+    renaming.reads = {"x": Element("buffer_0", "at_0_0")}
+    renaming.writes = {"x": HandedElement("words1", "to_0_0", "f32")}
+    assert (
+        "words1[to_0_0 + (item)] = bitcast<u32>(buffer_0[at_0_0 + (item)] + 1.0);"
+        in renaming.text(declared[-1])
     )
 
 
@@ -128,10 +131,10 @@ fn phase(item: u32) { x[item] = x[item] + 1.0; }
 )
 def test_a_use_that_cannot_be_rewritten_is_refused(function, why):
     declared = declarations(f"{SHADER}{function}")
-    made = Renaming(0, declared, Names(declared, {"K": 64}))
-    made.reads = {"x": Element("buffer_0", "at_0_0")}
+    renaming = Renaming(0, declared, Names(declared, {"K": 64}))
+    renaming.reads = {"x": Element("buffer_0", "at_0_0")}
     with pytest.raises(UnlinkableError, match=why):
-        made.text(declared[-1])
+        renaming.text(declared[-1])
 
 
 A, B = object(), object()
@@ -153,7 +156,7 @@ def _range(buffer, offset, size, writes):
 
 
 def _in_memory(phases):
-    return [Slots({}, {}, frozenset(one.buffers)) for one in phases]
+    return [Slots({}, {}, frozenset(phase.buffers)) for phase in phases]
 
 
 def test_a_phase_waits_only_for_what_it_depends_on():
@@ -176,9 +179,9 @@ def test_a_phase_does_not_wait_for_what_is_handed_over():
 
 
 def test_only_ranges_that_two_phases_touch_are_shared():
-    own = [_phase(_range(A, at, 16, True)) for at in (0, 16)]
-    assert shared_buffers(own, _in_memory(own)) == set()
-    both = [*own, _phase(_range(A, 8, 16, False))]
+    writers = [_phase(_range(A, at, 16, True)) for at in (0, 16)]
+    assert shared_buffers(writers, _in_memory(writers)) == set()
+    both = [*writers, _phase(_range(A, 8, 16, False))]
     assert shared_buffers(both, _in_memory(both)) == {id(A)}
 
 

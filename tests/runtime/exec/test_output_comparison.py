@@ -20,5 +20,5 @@ def test_arrays_of_zeros_are_equal():
 
 @pytest.mark.parametrize(("value", "agrees"), [(np.nan, False), (np.inf, False), (-4.0, True)])
 def test_values_that_are_not_finite_do_not_agree(value, agrees):
-    found = np.array([1.0, value, 2.0], np.float32)
-    assert (distance(REFERENCE, found) <= INT8_TOLERANCE) == agrees
+    output = np.array([1.0, value, 2.0], np.float32)
+    assert (distance(REFERENCE, output) <= INT8_TOLERANCE) == agrees

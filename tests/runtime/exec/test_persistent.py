@@ -42,7 +42,7 @@ def _backend(package, device, persistence=None, kv_dtype="f16"):
 
 
 def _decision(backend):
-    return [one.kernel for one in backend.info.decisions if one.op == "decode pass"]
+    return [decision.kernel for decision in backend.info.decisions if decision.op == "decode pass"]
 
 
 def _ids(backend):
@@ -70,9 +70,9 @@ def test_one_workgroup_chooses_the_tokens_of_the_dispatches(tmp_path, device, dt
     manifest = llama_manifest(dtype, layout)
     package = write_random_package(tmp_path, manifest, rng)
     expected, _ = _ids_of(package, device)
-    found, decision = _ids_of(package, device, ONE)
+    ids, decision = _ids_of(package, device, ONE)
     assert decision == ["one dispatch, 1 workgroups of 128 threads"]
-    assert found == expected
+    assert ids == expected
 
 
 def test_a_token_takes_one_dispatch(package, device):
@@ -114,19 +114,21 @@ def _sampled(backend, options, count=TOKENS, logprobs=None):
 
 @pytest.mark.parametrize("options", SAMPLED.values(), ids=SAMPLED)
 def test_a_sampled_token_takes_one_dispatch_and_those_of_the_sampler(package, device, options):
-    counts, found = [], []
+    counts, sampled = [], []
     for persistence in (None, ONE):
         backend = _backend(package, device, persistence)
         try:
-            found.append(_sampled(backend, options))
+            sampled.append(_sampled(backend, options))
             before = device.counters.copy()
-            backend.sample(found[-1][-1:], len(PROMPT) + TOKENS, 4)
+            backend.sample(sampled[-1][-1:], len(PROMPT) + TOKENS, 4)
             counts.append(device.counters.since(before).dispatches / 4)
             decode = backend._plan.decode.lowered
         finally:
             backend.close()
-    assert found[0] == found[1]
-    assert len(set(found[0])) > 3  # so that a token that does not follow the one before is noticed
+    assert sampled[0] == sampled[1]
+    assert (
+        len(set(sampled[0])) > 3
+    )  # so that a token that does not follow the one before is noticed
     assert counts[0] - counts[1] == len(decode.body) + len(decode.head) - 1
 
 
@@ -141,26 +143,26 @@ def test_sampling_behind_a_pass_that_gave_up_is_repeated(
         with caplog.at_level(logging.WARNING):
             expected = _sampled(launched, options, logprobs=logprobs)
             backend.begin(options, PROMPT, logprobs=logprobs)
-            found = backend.sample(PROMPT, 0, 1)
-            found += backend.sample(found, len(PROMPT), 3)
+            sampled = backend.sample(PROMPT, 0, 1)
+            sampled += backend.sample(sampled, len(PROMPT), 3)
             device.write(backend._executor.gave_up, np.ones(1, np.uint32))
-            found += backend.sample(found[-1:], len(PROMPT) + 3, TOKENS - 3)
-        assert found == expected
+            sampled += backend.sample(sampled[-1:], len(PROMPT) + 3, TOKENS - 3)
+        assert sampled == expected
         assert backend._executor.gave_up is None
         if logprobs is not None:
             pairs = zip(launched.take_logprobs(), backend.take_logprobs(), strict=True)
-            for one, other in pairs:
-                assert [each for each, _ in one.top] == [each for each, _ in other.top]
+            for pair, other in pairs:
+                assert [each for each, _ in pair.top] == [each for each, _ in other.top]
     finally:
         backend.close()
         launched.close()
-    assert sum("gave up" in one.message for one in caplog.records) == 1
+    assert sum("gave up" in record.message for record in caplog.records) == 1
 
 
 def _masked(backend, gives_up_at=None):
     """Return ids of which each may be one of three groups, and the dispatches of each."""
     backend.begin(SAMPLED["penalties"], PROMPT, masked=True)
-    ids, found, base, counts = list(PROMPT), [], 0, []
+    ids, sampled, base, counts = list(PROMPT), [], 0, []
     for turn in range(TOKENS):
         mask = packed(np.arange(VOCAB) % 3 == turn % 3)
         if turn == gives_up_at:
@@ -168,20 +170,22 @@ def _masked(backend, gives_up_at=None):
         before = backend.device.counters.copy()
         new = backend.sample_masked(ids, base, mask.copy)
         counts.append(backend.device.counters.since(before).dispatches)
-        base, ids, found = base + len(ids), new, found + new
-    assert [one % 3 for one in found] == [turn % 3 for turn in range(TOKENS)]
-    return found, counts
+        base, ids, sampled = base + len(ids), new, sampled + new
+    assert [id_ % 3 for id_ in sampled] == [turn % 3 for turn in range(TOKENS)]
+    return sampled, counts
 
 
 def test_a_token_of_a_constraint_takes_one_dispatch_and_those_of_the_sampler(package, device):
     launched, backend = _backend(package, device), _backend(package, device, ONE)
     try:
-        (expected, before), (found, after) = _masked(launched), _masked(backend)
+        (expected, before), (ids, after) = _masked(launched), _masked(backend)
         decode = launched._plan.decode.lowered
-        assert found == expected
+        assert ids == expected
         assert before[0] == after[0]  # the prompt is more than one row
         saved = len(decode.body) + len(decode.head) - 1
-        assert {one - other for one, other in zip(before[1:], after[1:], strict=True)} == {saved}
+        assert {count - other for count, other in zip(before[1:], after[1:], strict=True)} == {
+            saved
+        }
     finally:
         backend.close()
         launched.close()
@@ -192,21 +196,21 @@ def test_a_token_of_a_constraint_is_repeated_if_its_pass_gave_up(package, device
     launched, backend = _backend(package, device), _backend(package, device, ONE)
     try:
         with caplog.at_level(logging.WARNING):
-            found, counts = _masked(backend, gives_up_at=at)
+            ids, counts = _masked(backend, gives_up_at=at)
         expected, launches = _masked(launched)
-        assert found == expected
+        assert ids == expected
         assert counts[at] > launches[at]  # the pass in vain, and the launches
         assert counts[at + 1 :] == launches[at + 1 :]
     finally:
         backend.close()
         launched.close()
-    assert sum("gave up" in one.message for one in caplog.records) == 1
+    assert sum("gave up" in record.message for record in caplog.records) == 1
 
 
 def _batch_ids(backend, options=None):
     """Return ids of a sequence that is alone in a batch, and the dispatches of each step."""
     batch, (sequence, slot) = backend.batch(3, 64), (2, len(PROMPT) - 1)
-    batch.fill([Row(one, sequence, at) for at, one in enumerate(PROMPT[:-1])])
+    batch.fill([Row(id_, sequence, at) for at, id_ in enumerate(PROMPT[:-1])])
     if options is not None:
         batch.begin(sequence, options, PROMPT)
     step = batch.greedy if options is None else batch.sample
@@ -221,11 +225,11 @@ def _batch_ids(backend, options=None):
 def test_a_sequence_alone_in_a_batch_takes_one_dispatch_a_token(package, device, options):
     launched, backend = _backend(package, device), _backend(package, device, ONE)
     try:
-        (expected, before), (found, after) = (
-            _batch_ids(one, options) for one in (launched, backend)
+        (expected, before), (ids, after) = (
+            _batch_ids(engine, options) for engine in (launched, backend)
         )
         alone = _ids(launched) if options is None else _sampled(launched, options)
-        assert found == expected == alone
+        assert ids == expected == alone
         decode = launched._plan.decode.lowered
         saved = len(decode.body) + len(decode.head) + (1 if options is None else 0) - 1
         assert before - after == saved
@@ -240,9 +244,9 @@ def test_a_sequence_alone_in_a_batch_takes_one_dispatch_a_token(package, device,
 def test_workgroups_that_do_not_meet_are_found_by_the_trial(package, device):
     several = replace(ONE, grids=(Grid(128, 64),), polls=1000)
     expected, _ = _ids_of(package, device)
-    found, decision = _ids_of(package, device, several)
+    ids, decision = _ids_of(package, device, several)
     assert decision == ["dispatches"]
-    assert found == expected
+    assert ids == expected
 
 
 def _change_source(monkeypatch, change):
@@ -281,17 +285,17 @@ def test_a_pass_that_waits_for_what_never_comes_gives_up_and_is_repeated(
             assert _ids(backend) == expected
             assert backend._executor.gave_up is None
             # The ids say little about what the pass that gave up has left in the caches.
-            found, after = (
-                one.logits(expected[-1:], len(PROMPT) + TOKENS) for one in (backend, launched)
+            logits, after = (
+                runner.logits(expected[-1:], len(PROMPT) + TOKENS) for runner in (backend, launched)
             )
-            np.testing.assert_array_equal(found, after)
+            np.testing.assert_array_equal(logits, after)
             before = device.counters.copy()
             assert _ids(backend) == expected
             assert device.counters.since(before).dispatches > 5 * TOKENS
     finally:
         backend.close()
         launched.close()
-    assert sum("gave up" in one.message for one in caplog.records) == 1
+    assert sum("gave up" in record.message for record in caplog.records) == 1
 
 
 @pytest.mark.thorough
@@ -299,7 +303,9 @@ def test_a_change_that_withholds_nothing_does_not_make_a_pass_give_up(
     package, device, monkeypatch, caplog
 ):
     backend = _backend(package, device, ONE)
-    _change_source(monkeypatch, lambda one: _withhold_a_word(one).replace("!= 3u", "!= 3000u"))
+    _change_source(
+        monkeypatch, lambda source: _withhold_a_word(source).replace("!= 3u", "!= 3000u")
+    )
     try:
         _ids(backend)
         assert backend._executor.gave_up is not None
@@ -331,9 +337,9 @@ def test_different_passes_of_an_executor_take_turns_with_the_words(package, devi
             Step(device, plan.state).write([token], slot)
             device.clear(decode.logits)
             executor.run(passes[number], 1)
-            found = device.read(decode.logits).view(np.float32)
+            result = device.read(decode.logits).view(np.float32)
             expected.append(launched.logits([token], slot)[0])
-            assert relative_error(found, expected[-1]) < 1e-4
+            assert relative_error(result, expected[-1]) < 1e-4
             # One workgroup alone would not notice words that an earlier pass has left.
             count, (used, other) = _halves(device.read(words).view(np.uint32))
             counts.append(count)
@@ -365,8 +371,8 @@ def test_tokens_after_a_failure_in_the_middle_are_run_again(package, device, aft
             feed.fence()
         feed.submit(TOKENS - after - (TOKENS - after) // 2 * 2)
         feed.fence()
-        found = [one for _ in range(4) for one in feed.collect()[0]]
-        assert first + found == expected
+        ids = [id_ for _ in range(4) for id_ in feed.collect()[0]]
+        assert first + ids == expected
         assert backend._executor.gave_up is None
     finally:
         backend.close()
@@ -376,9 +382,9 @@ def test_a_software_adapter_gets_no_pass_whose_loops_it_may_end_early(package, d
     expected, decision = _ids_of(package, device, ONE)
     assert decision == ["one dispatch, 1 workgroups of 128 threads"]
     monkeypatch.setattr(limits, "SOFTWARE_ITERATIONS", 10)
-    found, decision = _ids_of(package, device, ONE)
+    ids, decision = _ids_of(package, device, ONE)
     assert decision == (["dispatches"] if device.info.software else [decision[0]])
-    assert found == expected
+    assert ids == expected
 
 
 def test_a_software_adapter_is_not_asked_to_wait(device):

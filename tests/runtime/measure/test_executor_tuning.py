@@ -33,14 +33,14 @@ def setting(request, tmp_path_factory, device):
 def test_grids_are_timed_beside_dispatches(setting):
     if not setting.device.info.software:
         pytest.skip("several workgroups may run at the same time")
-    found = tune_executor(setting, Tuning(), (MANY, ONE))
-    many, one = found.trials
+    outcome = tune_executor(setting, Tuning(), (MANY, ONE))
+    many, single = outcome.trials
     assert (many.grid, many.verdict, many.seconds) == (MANY, Verdict.FAILED, 0.0)
-    assert one.grid == ONE
-    assert one.verdict in (Verdict.NO_BETTER, Verdict.WON)
-    assert min(found.dispatches, one.seconds) > 0
-    assert found.chosen == (ONE if one.verdict is Verdict.WON else None)
-    assert found.seconds == (one.seconds if found.chosen else found.dispatches)
+    assert single.grid == ONE
+    assert single.verdict in (Verdict.NO_BETTER, Verdict.WON)
+    assert min(outcome.dispatches, single.seconds) > 0
+    assert outcome.chosen == (ONE if single.verdict is Verdict.WON else None)
+    assert outcome.seconds == (single.seconds if outcome.chosen else outcome.dispatches)
 
 
 @pytest.mark.thorough
@@ -48,11 +48,13 @@ def test_kernels_tuned_to_other_workgroups_do_not_rule_out_a_grid(setting):
     def threads(tuning):
         with arena(setting.device, "test") as buffers:
             phases = setting.plan(buffers, tuning).lowered(DECODE).phases
-        return [one.record.threads for one in phases], [one.tuning_keys for one in phases]
+        return [phase.record.threads for phase in phases], [phase.tuning_keys for phase in phases]
 
     tuning, (before, keys) = Tuning(), threads(Tuning())
     for key in chain.from_iterable(keys):
-        other = [one for one in key.candidates if getattr(one, "workgroup", 128) != 128]
+        other = [
+            candidate for candidate in key.candidates if getattr(candidate, "workgroup", 128) != 128
+        ]
         if other:
             tuning = tuning.with_params(key.name, other[0])
     assert threads(tuning)[0] != before  # dispatches use them
@@ -62,14 +64,14 @@ def test_kernels_tuned_to_other_workgroups_do_not_rule_out_a_grid(setting):
 def test_a_pass_with_other_logits_is_not_taken(setting, monkeypatch):
     compared = []
 
-    def far(reference, found):
-        compared.append((np.abs(reference).max(), distance(reference, found)))
+    def far(reference, output):
+        compared.append((np.abs(reference).max(), distance(reference, output)))
         return np.nan
 
     monkeypatch.setattr(executor_tuning, "distance", far)
-    found = tune_executor(setting, Tuning(), (ONE,))
-    assert [one.verdict for one in found.trials] == [Verdict.WRONG]
-    assert found.chosen is None
+    outcome = tune_executor(setting, Tuning(), (ONE,))
+    assert [trial.verdict for trial in outcome.trials] == [Verdict.WRONG]
+    assert outcome.chosen is None
     ((largest, error),) = compared
     assert largest > 0
     assert error <= INT8_TOLERANCE
@@ -84,10 +86,10 @@ def test_the_faster_way_is_taken_only_if_two_measurements_agree(setting, monkeyp
 
         def times(self, alternatives):
             given = next(rounds)
-            return {one: np.full(3, given[one]) for one in alternatives}
+            return {alternative: np.full(3, given[alternative]) for alternative in alternatives}
 
     monkeypatch.setattr(executor_tuning, "InterleavedTimer", Fake)
     assert tune_executor(setting, Tuning(), (ONE,)).chosen is None
     rounds = iter([({None: 5.0, ONE: 1.0}), ({None: 5.0, ONE: 1.0})])
-    found = tune_executor(setting, Tuning(), (ONE,))
-    assert (found.chosen, found.dispatches, found.seconds) == (ONE, 5.0, 1.0)
+    outcome = tune_executor(setting, Tuning(), (ONE,))
+    assert (outcome.chosen, outcome.dispatches, outcome.seconds) == (ONE, 5.0, 1.0)

@@ -32,8 +32,8 @@ from support.packages import llama_manifest, write_random_package
 @pytest.fixture
 def copies(bench, rng):
     x = bench.upload(normal(rng, 4096))
-    (one,) = copy(x, bench.poisoned(4096), label="copy")
-    return one
+    (phase,) = copy(x, bench.poisoned(4096), label="copy")
+    return phase
 
 
 def _ticks(monkeypatch, *ticks: tuple[int, int]) -> None:
@@ -48,7 +48,7 @@ def test_a_copy_copies_and_takes_time(device, copies):
     assert (timed.seconds > 0).all()
     assert timed.gpu[1, 0] >= timed.gpu[0, 1]
     assert timed.seconds.sum() < timed.seen - timed.encoding
-    x, y = (device.read(one).tobytes() for one in copies.slices)
+    x, y = (device.read(slice_).tobytes() for slice_ in copies.slices)
     assert x == y
 
 
@@ -99,9 +99,9 @@ def test_a_kernel_without_measurable_time_is_an_error(device, tmp_path, rng, mon
     in_seconds = Timer._in_seconds
 
     def coarse(timer, ticks):
-        found = in_seconds(timer, ticks)
-        found[:1, 1] = found[:1, 0]  # the first dispatch of each run takes no time
-        return found if len(found) > 1 else in_seconds(timer, ticks)
+        seconds = in_seconds(timer, ticks)
+        seconds[:1, 1] = seconds[:1, 0]  # the first dispatch of each run takes no time
+        return seconds if len(seconds) > 1 else in_seconds(timer, ticks)
 
     monkeypatch.setattr(Timer, "_in_seconds", coarse)
     with pytest.raises(DeviceError, match=r"too coarse.*embed"):
@@ -114,11 +114,15 @@ def test_a_dispatch_that_a_pass_leaves_out_is_not_listed(device, tmp_path, rng, 
     package = write_random_package(tmp_path / "package", llama_manifest(), rng)
     policy = resolve({"run flag": {"attentionPrefill": "tiled_small"}})
     plan = dry_run_plan(package, device, policy, 512, "f16")
-    forms = [one for one in plan.lowered(PREFILL).phases if one.name.startswith("attention_tiled")]
+    forms = [
+        phase for phase in plan.lowered(PREFILL).phases if phase.name.startswith("attention_tiled")
+    ]
     layers = package.manifest.architecture.num_layers
     assert len(forms) == 2 * layers  # the control: one for short passes, one for others
-    found = profile(package, device, policy, context=512, prompt_tokens=tokens, tokens=1)
-    listed = [one.ops for one in found.prefill.kernels if "attention_tiled" in one.kernel]
+    profiled = profile(package, device, policy, context=512, prompt_tokens=tokens, tokens=1)
+    listed = [
+        kernel.ops for kernel in profiled.prefill.kernels if "attention_tiled" in kernel.kernel
+    ]
     assert sum(listed) == layers
 
 

@@ -46,8 +46,8 @@ def _tuning_keys(package, device, policy, tuning=None, context=CONTEXT) -> dict:
         package, device, DryRunArena(device), policy, context=context, kv_dtype="f16", tuning=tuning
     )
     lowered = [plan.lowered(step) for step in (PREFILL, DECODE)]
-    made = [one for each in lowered for one in (*each.body, *each.head, *each.sample)]
-    return {tuning_key.name: tuning_key for one in made for tuning_key in one.tuning_keys}
+    phases = [phase for each in lowered for phase in (*each.body, *each.head, *each.sample)]
+    return {tuning_key.name: tuning_key for tunable in phases for tuning_key in tunable.tuning_keys}
 
 
 def test_stored_parameters_are_used_only_if_they_are_a_candidate():
@@ -71,29 +71,35 @@ def test_every_op_gives_the_same_results_with_three_sets_of_parameters(
 ):
     tuning_keys = _tuning_keys(package, device, policy, context=LONG)
     for op in ("matmul", "attention", "softmax", "norm", "dequant"):
-        assert max(1 + len(one.candidates) for one in tuning_keys.values() if one.op == op) >= 3
+        assert max(1 + len(each.candidates) for each in tuning_keys.values() if each.op == op) >= 3
     others = Tuning()
     for key, tuning_key in tuning_keys.items():
         # A software adapter is slow with workgroups of many threads.
-        quick = [one for one in tuning_key.candidates if one.as_dict().get("workgroup", 0) <= 256]
+        quick = [
+            candidate
+            for candidate in tuning_key.candidates
+            if candidate.as_dict().get("workgroup", 0) <= 256
+        ]
         if quick:
             others = others.with_params(key, quick[rng.integers(len(quick))])
     changed = [
-        one for one in _tuning_keys(package, device, policy, others, LONG).values() if one.is_tuned
+        each
+        for each in _tuning_keys(package, device, policy, others, LONG).values()
+        if each.is_tuned
     ]
     assert len(changed) > len(tuning_keys) // 2
     # A software adapter compiles tiled int8 products for seconds, so only decode is tested.
     prompt = [] if policy is INT8 else [rng.integers(0, VOCAB, 70).tolist()]
     ids = rng.integers(0, VOCAB, 3).tolist()
-    found = []
+    logits = []
     for tuning in (None, others):
         backend = GpuBackend(package, context=LONG, device=device, policy=policy, tuning=tuning)
-        read = [backend.logits(one, 0) for one in prompt]
-        steps = [backend.logits([one], base) for base, one in enumerate(ids, 70 * len(prompt))]
-        found.append(np.concatenate(read + steps))
+        read = [backend.logits(ids_read, 0) for ids_read in prompt]
+        steps = [backend.logits([id_], base) for base, id_ in enumerate(ids, 70 * len(prompt))]
+        logits.append(np.concatenate(read + steps))
         backend.close()
     tolerance = 2e-2 if policy is INT8 else 1e-3
-    assert relative_error(found[1], found[0]) < tolerance
+    assert relative_error(logits[1], logits[0]) < tolerance
 
 
 def test_a_candidate_wins_only_by_more_than_the_noise():
@@ -113,7 +119,7 @@ def _scripted(monkeypatch, tuning_key: list[float], pairs: list[list[float]]) ->
         assert repeats >= 1
         times = tuning_key if len(alternatives) > 2 else next(scripted)
         assert len(times) == len(alternatives)
-        return [np.full(3, one) for one in times]
+        return [np.full(3, time) for time in times]
 
     monkeypatch.setattr(InterleavedTimer, "interleaved", interleaved)
 
@@ -132,13 +138,13 @@ def test_the_winner_is_measured_again_and_compared_in_whole_passes(
     monkeypatch.setattr(embed, "CANDIDATES", (EmbedTuning(8), EmbedTuning(16)))
     _scripted(monkeypatch, [1.0, 0.9, 0.5], pairs)
     setting = replace(_setting(package, device, "dequant"), passes=(DECODE,))
-    found = tune(setting, Tuning())
-    (outcome,) = found.outcomes
+    tuned = tune(setting, Tuning())
+    (outcome,) = tuned.outcomes
     assert outcome.chosen == EmbedTuning(chosen)
     assert outcome.seconds <= outcome.default_seconds
-    assert found.trials == 2
-    assert len(found.passes) == passes
-    assert next(one.verdict for one in outcome.trials) is Verdict.NO_BETTER
+    assert tuned.trials == 2
+    assert len(tuned.passes) == passes
+    assert next(trial.verdict for trial in outcome.trials) is Verdict.NO_BETTER
 
 
 class Incomplete(Tile):
@@ -155,15 +161,15 @@ def test_a_candidate_with_other_results_never_wins(package, device, monkeypatch)
     tuning_keys = tuner._tuning_keys
 
     def one_shape(*words):
-        found = tuning_keys(*words)
-        return {key: found[key] for key in found if "384x512" in key}
+        keys = tuning_keys(*words)
+        return {key: keys[key] for key in keys if "384x512" in key}
 
     monkeypatch.setattr(tuner, "_tuning_keys", one_shape)
     setting = replace(_setting(package, device, "matmul", policy=INT8), context=64)
     setting = replace(setting, passes=(PREFILL,))
-    found = tune(setting, Tuning())  # more rows than `matvec_rows` supports
-    (outcome,) = found.outcomes
-    verdicts = {one.params: one.verdict for one in outcome.trials}
+    tuned = tune(setting, Tuning())  # more rows than `matvec_rows` supports
+    (outcome,) = tuned.outcomes
+    verdicts = {trial.params: trial.verdict for trial in outcome.trials}
     assert verdicts[wrong] is Verdict.WRONG
     assert verdicts[right] in (Verdict.WON, Verdict.NO_BETTER)
     assert outcome.chosen in (right, outcome.tuning_key.default)
@@ -172,15 +178,15 @@ def test_a_candidate_with_other_results_never_wins(package, device, monkeypatch)
 def test_stored_keys_are_not_tuned_again_and_nothing_is_loaded(package, device):
     known = Tuning()
     tuning_keys = [
-        one for one in _tuning_keys(package, device, resolve({})).values() if one.candidates
+        key for key in _tuning_keys(package, device, resolve({})).values() if key.candidates
     ]
     for tuning_key in tuning_keys:
         known = known.with_params(tuning_key.name, tuning_key.default)
     before = device.counters.copy()
     ops = ("matmul", "attention", "softmax", "norm", "dequant")
-    found = tune(_setting(package, device, *ops), known)
-    assert (found.trials, found.outcomes, found.passes) == (0, (), ())
-    assert found.known == len(tuning_keys)
+    tuned = tune(_setting(package, device, *ops), known)
+    assert (tuned.trials, tuned.outcomes, tuned.passes) == (0, (), ())
+    assert tuned.known == len(tuning_keys)
     work = device.counters.since(before)
     assert (work.dispatches, work.buffer_creates, work.bytes_written) == (0, 0, 0)
 
@@ -190,7 +196,7 @@ def test_an_output_that_is_not_written_is_detected(package, device):
 
     with arena(device, "check") as buffers:
         plan = Plan(package, device, buffers, resolve({}), context=CONTEXT, kv_dtype="f16")
-        (lookup,) = [one for one in plan.lowered(DECODE).body if one.label == "embed"]
+        (lookup,) = [phase for phase in plan.lowered(DECODE).body if phase.label == "embed"]
         run = _Tuner(_setting(package, device), None, plan, Tuning(), buffers, ids=(5,))
         run.memory = plan.memory(DECODE, buffers)
         executor = DispatchExecutor(device)
@@ -214,8 +220,8 @@ def test_every_parameter_of_every_pass_can_be_tuned(package, device, monkeypatch
     tune(setting, Tuning())
     plan = setting.plan(DryRunArena(device))
     for spec in TUNED:
-        made = plan.decisions([spec])
-        keys = {one.name for decision in made for one in decision.params if one.candidates}
+        choices = plan.decisions([spec])
+        keys = {param.name for decision in choices for param in decision.params if param.candidates}
         assert keys
         assert keys <= set(tried), spec.name
 

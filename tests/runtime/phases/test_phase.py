@@ -16,7 +16,7 @@ from rdrr_runtime.phases.rows.copy import Copy
 from support.gpu import Bench, normal
 
 FOLDER = Path(rdrr_runtime.phases.__file__).parent
-SHADERS = sorted(one for one in FOLDER.glob("**/*.wgsl") if one.name != "launch.wgsl")
+SHADERS = sorted(path for path in FOLDER.glob("**/*.wgsl") if path.name != "launch.wgsl")
 LAUNCHED = re.compile(
     r"@compute|@workgroup_size|@group|@binding|workgroup_id|num_workgroups|global_invocation_id"
 )
@@ -47,11 +47,11 @@ class _Example(Record):
 
 
 def test_the_fields_of_a_record_become_constants_and_template_variables():
-    one = _Example(
+    record = _Example(
         threads=64, kind="norm", width=8, has_bias=True, n=(3, 4), planes=(_Planes(7, None),)
     )
-    assert one.constants == {"WIDTH": 8, "HAS_BIAS": True, "N0": 3, "N1": 4, "HIGH0": 7}
-    assert one.choices == {"KIND": "norm"}
+    assert record.constants == {"WIDTH": 8, "HAS_BIAS": True, "N0": 3, "N1": 4, "HIGH0": 7}
+    assert record.choices == {"KIND": "norm"}
 
 
 @pytest.mark.parametrize(
@@ -71,29 +71,29 @@ def test_work_gives_the_number_of_calls(work, rows, calls):
 
 def test_work_names_the_passes_that_include_it():
     rows = range(1, 8)
-    assert all(Work(7, 2).serves(one) for one in rows)
-    assert [one for one in rows if Work(7, 2, above=3).serves(one)] == [4, 5, 6, 7]
-    assert [one for one in rows if Work(7, 2, up_to=3).serves(one)] == [1, 2, 3]
-    assert [one for one in rows if Work(7, 2, above=3, up_to=5).serves(one)] == [4, 5]
+    assert all(Work(7, 2).serves(row) for row in rows)
+    assert [row for row in rows if Work(7, 2, above=3).serves(row)] == [4, 5, 6, 7]
+    assert [row for row in rows if Work(7, 2, up_to=3).serves(row)] == [1, 2, 3]
+    assert [row for row in rows if Work(7, 2, above=3, up_to=5).serves(row)] == [4, 5]
 
 
 @pytest.mark.parametrize("rows", [2, 3, 4])
 def test_a_dispatch_is_left_out_of_passes_that_do_not_include_it(bench, rows):
     """The one norm serves passes of up to 3 rows, the other those of more."""
-    made = [_norm(bench, 4), _norm(bench, 4)]
-    for phase, limits in zip(made, ({"up_to": 3}, {"above": 3}), strict=True):
+    phases = [_norm(bench, 4), _norm(bench, 4)]
+    for phase, limits in zip(phases, ({"up_to": 3}, {"above": 3}), strict=True):
         limited = replace(phase, work=replace(phase.work, **limits))
         bench.device.write(limited.buffers["x"], np.ones((4, 64), np.float32))
         bench.device.write(limited.buffers["weight"], np.ones(64, np.float32))
         before = bench.device.counters.dispatches
         bench.run([limited], rows)
         assert bench.device.counters.dispatches - before == limited.work.serves(rows)
-        found = bench.download(limited.buffers["y"], 4, 64)
-        assert np.isfinite(found[:rows]).all() == limited.work.serves(rows)
-        assert np.isnan(found[rows:]).all()
+        result = bench.download(limited.buffers["y"], 4, 64)
+        assert np.isfinite(result[:rows]).all() == limited.work.serves(rows)
+        assert np.isnan(result[rows:]).all()
 
 
-@pytest.mark.parametrize("shader", SHADERS, ids=lambda one: one.stem)
+@pytest.mark.parametrize("shader", SHADERS, ids=lambda path: path.stem)
 def test_no_phase_depends_on_how_it_is_launched(shader):
     assert not LAUNCHED.search(shader.read_text(encoding="utf-8"))
 
@@ -115,7 +115,7 @@ def test_a_phase_is_described_as_json_values(bench):
     assert data["function"] == "rmsnorm.out"
     assert data["constants"]["WIDTH"] == 64
     assert data["work"] == {"items": 1, "rows": 1}
-    assert [(one["name"], one["writes"]) for one in data["buffers"]] == [
+    assert [(buffer["name"], buffer["writes"]) for buffer in data["buffers"]] == [
         ("weight", False),
         ("x", False),
         ("y", True),
@@ -136,10 +136,10 @@ def test_an_unknown_buffer_is_refused() -> None:
 )
 def test_a_record_whose_constants_are_not_those_of_its_shader_is_refused(fields, wrong) -> None:
     kinds = [(name, int) for name in fields]
-    made = make_dataclass("Made", kinds, bases=(Record,), frozen=True, kw_only=True)
-    made.shader = "rows/copy"
+    record_type = make_dataclass("Made", kinds, bases=(Record,), frozen=True, kw_only=True)
+    record_type.shader = "rows/copy"
     with pytest.raises(ValueError, match=f"differ in {wrong}"):
-        Phase(made(threads=64, **fields), {"x": X, "y": Y}, Work(1), "t")
+        Phase(record_type(threads=64, **fields), {"x": X, "y": Y}, Work(1), "t")
 
 
 def test_more_items_than_one_launch_dimension_allows_use_two_dimensions(bench, rng):

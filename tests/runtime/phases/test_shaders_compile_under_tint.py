@@ -36,7 +36,7 @@ def dawn() -> None:
 
 def compiled(kernels: Iterable[Kernel]) -> Compiled:
     """Compile each shader source once, with one of its sets of constants."""
-    return compile_requests(map(request_of, {one.source: one for one in kernels}.values()))
+    return compile_requests(map(request_of, {kernel.source: kernel for kernel in kernels}.values()))
 
 
 @pytest.mark.thorough
@@ -51,9 +51,9 @@ def test_tint_compiles_the_kernels_of_every_weight_type(
     device = request.getfixturevalue(features)
     monkeypatch.setattr(device, "info", replace(device.info, software=software))
     kernels = [
-        one
+        phase
         for name, model in MODELS.items()
-        for one in kernels_of(
+        for phase in kernels_of(
             empty_package(tmp_path / name, llama_manifest(**model)), device, Policy(), "f16"
         )
     ]
@@ -66,9 +66,9 @@ def test_tint_compiles_the_kernels_of_every_weight_type(
 def test_tint_compiles_the_kernels_of_every_attention_and_cache(device, tmp_path, kv_dtype):
     package = empty_package(tmp_path / "package", llama_manifest("F16"))
     kernels = [
-        one
+        phase
         for hints in ATTENTIONS.values()
-        for one in kernels_of(package, device, resolve({"run flag": hints}), kv_dtype)
+        for phase in kernels_of(package, device, resolve({"run flag": hints}), kv_dtype)
     ]
     result = compiled(kernels)
     assert result.refused == ()
@@ -80,9 +80,9 @@ def test_tint_compiles_the_kernels_of_every_attention_and_cache(device, tmp_path
 def test_tint_compiles_the_kernels_of_every_product_hint(device, tmp_path, fused):
     package = empty_package(tmp_path / "package", llama_manifest())
     kernels = [
-        one
+        phase
         for hints in HINTS.values()
-        for one in kernels_of(package, device, resolve({"run flag": hints}), "f16", fused)
+        for phase in kernels_of(package, device, resolve({"run flag": hints}), "f16", fused)
     ]
     result = compiled(kernels)
     assert result.refused == ()
@@ -113,6 +113,6 @@ def test_tint_refuses_a_barrier_that_not_every_thread_reaches(differs):
         }}
     """
     result = compiled([Kernel("barrier", source, "main", (), (Binding("y", Access.READ),))])
-    found = [message for _, messages in result.refused for message in messages]
-    assert len(found) == differs
-    assert all("uniform control flow" in message for message in found)
+    messages_of_refused = [message for _, messages in result.refused for message in messages]
+    assert len(messages_of_refused) == differs
+    assert all("uniform control flow" in message for message in messages_of_refused)

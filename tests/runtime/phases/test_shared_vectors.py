@@ -109,22 +109,22 @@ def kernels_of_linear_attention(bench: Bench) -> Iterator[Kernel]:
 
 @pytest.mark.thorough
 def test_no_kernel_writes_a_component(request, bench, tmp_path, monkeypatch) -> None:
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for features in ("device", "plain_device"):
         device = request.getfixturevalue(features)
         for software in (True, False):  # in f32 on software adapters, in int8 on others
             monkeypatch.setattr(device, "info", replace(device.info, software=software))
             folder = tmp_path / f"{features}.{software}"
             folder.mkdir()
-            made = (kernels_of_models(device, folder), kernels_of_hints(device, folder))
-            found |= {one.source: one.label for one in chain(*made)}
+            kernel_sets = (kernels_of_models(device, folder), kernels_of_hints(device, folder))
+            labels |= {kernel.source: kernel.label for kernel in chain(*kernel_sets)}
         others = (kernels_of_sampling(device), kernels_of_loading(device))
-        found |= {one.source: one.label for one in chain(*others)}
-    found |= {one.source: one.label for one in kernels_of_ops(bench)}
-    found |= {one.source: one.label for one in kernels_of_linear_attention(bench)}
-    racing = {label: writes for text, label in found.items() if (writes := component_writes(text))}
+        labels |= {other.source: other.label for other in chain(*others)}
+    labels |= {op.source: op.label for op in kernels_of_ops(bench)}
+    labels |= {kernel.source: kernel.label for kernel in kernels_of_linear_attention(bench)}
+    racing = {label: writes for text, label in labels.items() if (writes := component_writes(text))}
     assert racing == {}
-    shaders = {label.partition(".")[0] for label in found.values()}
+    shaders = {label.partition(".")[0] for label in labels.values()}
     assert shaders == {file.stem for file in SHADERS_OF_PHASES}
 
 

@@ -110,14 +110,14 @@ def test_the_outputs_of_experts_are_summed_with_their_routing_weights(rng):
     def expert(e):
         return (gates[e], None), (ups[e], None), (downs[e], bias[e])
 
-    found = ops.experts(x, ids, factors, expert, lambda gate, up: ops.silu(gate) * up)
+    result = ops.experts(x, ids, factors, expert, lambda gate, up: ops.silu(gate) * up)
     for row in range(ROWS):
         expected = torch.zeros(K, dtype=torch.float64)
         for expert, factor in zip(ids[row].tolist(), factors[row], strict=True):
             gate, up = gates[expert] @ x[row], ups[expert] @ x[row]
             inner = gate * torch.sigmoid(gate) * up
             expected += factor * (downs[expert] @ inner + bias[expert])
-        torch.testing.assert_close(found[row], expected)
+        torch.testing.assert_close(result[row], expected)
 
 
 def test_experts_without_gates_activate_their_ups(rng):
@@ -133,7 +133,7 @@ def test_experts_without_gates_activate_their_ups(rng):
         seen.append(gate)
         return torch.relu(up).square()
 
-    found = ops.experts(
+    result = ops.experts(
         x, ids, factors, lambda e: (None, (ups[e], None), (downs[e], None)), activate
     )
     assert set(seen) == {None}
@@ -142,7 +142,7 @@ def test_experts_without_gates_activate_their_ups(rng):
             factor * (downs[expert] @ torch.relu(ups[expert] @ x[row]) ** 2)
             for expert, factor in zip(ids[row].tolist(), factors[row], strict=True)
         )
-        torch.testing.assert_close(found[row], expected)
+        torch.testing.assert_close(result[row], expected)
 
 
 def test_the_sigmoid_gate_scales_each_row_of_the_branch(rng):

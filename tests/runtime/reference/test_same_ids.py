@@ -46,8 +46,8 @@ def test_ids_behind_a_tie_are_not_compared(package, rng, monkeypatch):
             return values
 
     monkeypatch.setattr(choices, "CpuBackend", Tied)
-    found = [*expected[:2], other, 0]
-    assert_same_ids(found, expected, prompt, package)
+    ids = [*expected[:2], other, 0]
+    assert_same_ids(ids, expected, prompt, package)
     monkeypatch.setattr(Tied, "apart", 2.0)
     with pytest.raises(AssertionError, match="id 2 is"):
-        assert_same_ids(found, expected, prompt, package)
+        assert_same_ids(ids, expected, prompt, package)

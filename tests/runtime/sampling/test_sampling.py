@@ -24,10 +24,10 @@ def test_samples_follow_the_softmax(rng: np.random.Generator) -> None:
     logits = rng.normal(size=5).astype(np.float32)
     temperature = 0.7
     expected = np.exp(logits / temperature) / np.exp(logits / temperature).sum()
-    found = (
+    counts = (
         np.bincount(samples(logits, 20_000, temperature=temperature, seed=1), minlength=5) / 20_000
     )
-    np.testing.assert_allclose(found, expected, atol=0.02)
+    np.testing.assert_allclose(counts, expected, atol=0.02)
 
 
 def test_the_same_seed_gives_the_same_sequence_and_another_seed_another(
@@ -96,8 +96,8 @@ def test_random_words_are_uniform_over_ids_and_over_steps(seed: int) -> None:
     over_ids = random_words(seed, 5, range(6400))
     over_steps = np.array([random_words(seed, step, [7])[0] for step in range(6400)])
     for words in (over_ids, over_steps):
-        found = np.bincount(words >> 26, minlength=64)
-        assert ((found - 100) ** 2 / 100).sum() < 150
+        counts = np.bincount(words >> 26, minlength=64)
+        assert ((counts - 100) ** 2 / 100).sum() < 150
     assert abs(np.corrcoef(over_ids, random_words(seed, 6, range(6400)))[0, 1]) < 0.07
 
 

@@ -35,9 +35,9 @@ def package(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def backend(device, package) -> Iterator[GpuBackend]:
-    made = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    yield made
-    made.close()
+    gpu_backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    yield gpu_backend
+    gpu_backend.close()
 
 
 def prompts(rng, *sizes: int) -> list[list[int]]:
@@ -49,9 +49,9 @@ def test_the_logits_of_each_row_are_those_of_its_own_sequence(backend, package, 
     batch = backend.batch(3, CONTEXT)
     all_prompts = prompts(rng, 9, 40, 1)
     filling = [
-        Row(one, sequence, slot)
+        Row(id_, sequence, slot)
         for sequence, ids in enumerate(all_prompts)
-        for slot, one in enumerate(ids[:-1])
+        for slot, id_ in enumerate(ids[:-1])
     ]
     batch.fill(filling)
     rows = [Row(ids[-1], sequence, len(ids) - 1) for sequence, ids in enumerate(all_prompts)]
@@ -74,17 +74,17 @@ def test_a_batch_gives_the_sequences_of_single_runs(backend, package, rng, sampl
     options = {"max_tokens": 11, "sampling": sampling}
     for ids in all_prompts:
         runs = engine.generate(ids, **options)
-        expected.append([one for run in runs for one in run])
+        expected.append([id_ for run in runs for id_ in run])
     # A stop id that ends some sequences early, so that waiting prompts take their place.
     stop = expected[1][4]
     counts = Counts()
-    found = engine.generate_batch(
+    results = engine.generate_batch(
         all_prompts, **options, sequences=3, stop_ids=[stop], interval=4, counts=counts
     )
-    for one, ids, prompt in zip(found, expected, all_prompts, strict=True):
+    for sequence, ids, prompt in zip(results, expected, all_prompts, strict=True):
         ended = stop in ids
-        assert_same_ids(one.new, ids[: ids.index(stop) + 1] if ended else ids, prompt, package)
-        assert one.finish == ("stop" if ended else "length")
+        assert_same_ids(sequence.new, ids[: ids.index(stop) + 1] if ended else ids, prompt, package)
+        assert sequence.finish == ("stop" if ended else "length")
     assert counts.forwards < sum(map(len, expected))
 
 
@@ -106,10 +106,10 @@ def test_a_batch_in_int8_is_as_accurate_as_a_single_sequence(device, tmp_path, r
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
     batch, all_prompts = backend.batch(3, CONTEXT), prompts(rng, 9, 40, 1)
     batch.fill(
-        [Row(one, at, slot) for at, ids in enumerate(all_prompts) for slot, one in enumerate(ids)]
+        [Row(id_, at, slot) for at, ids in enumerate(all_prompts) for slot, id_ in enumerate(ids)]
     )
     whole = [[*ids, *prompts(rng, STEPS)[0]] for ids in all_prompts]
-    found = [
+    logits = [
         batch.logits(
             [Row(ids[step - STEPS], at, len(ids) + step - STEPS) for at, ids in enumerate(whole)]
         )
@@ -117,7 +117,7 @@ def test_a_batch_in_int8_is_as_accurate_as_a_single_sequence(device, tmp_path, r
     ]
     reference = CpuBackend(package, context=CONTEXT)
     expected = [reference.logits(ids, 0, all_rows=True)[-STEPS:] for ids in whole]
-    error = relative_error(np.stack(found), np.stack(expected, axis=1))
+    error = relative_error(np.stack(logits), np.stack(expected, axis=1))
     assert 1e-5 < error < IN_INT8  # so large only with int8
     backend.close()
 
@@ -141,14 +141,14 @@ def test_a_sequence_alone_in_a_batch_runs_the_fused_products_of_one_row(backend,
     batch, ids = backend.batch(4, CONTEXT), prompts(rng, 4)[0]
     counters, dispatches = backend.device.counters, {}
     for count in (1, 2):
-        rows = [Row(one, at, 0) for at, one in enumerate(ids[:count])]
-        found = batch.greedy(rows, 12)
+        rows = [Row(id_, at, 0) for at, id_ in enumerate(ids[:count])]
+        new_ids = batch.greedy(rows, 12)
         before = counters.copy()
         batch.greedy(rows, 1)
         dispatches[count] = counters.since(before).dispatches
     runs = Engine(backend, [], VOCAB).generate(ids[:1], max_tokens=12)
-    expected = [one for run in runs for one in run]
-    assert_same_ids(found[0], expected, ids[:1], package)
+    expected = [id_ for run in runs for id_ in run]
+    assert_same_ids(new_ids[0], expected, ids[:1], package)
     assert batch.greedy([Row(ids[0], 3, 0)], 12) == [expected]
     assert dispatches[1] < dispatches[2]
 
@@ -156,13 +156,13 @@ def test_a_sequence_alone_in_a_batch_runs_the_fused_products_of_one_row(backend,
 def test_several_steps_at_once_give_the_ids_of_single_steps(backend, rng):
     rows, count = [Row(int(rng.integers(VOCAB)), sequence, 0) for sequence in range(3)], 41
     batch = backend.batch(3, CONTEXT)
-    found = batch.greedy(rows, count)
-    expected = [[one.token] for one in rows]
+    new_ids = batch.greedy(rows, count)
+    expected = [[row.token] for row in rows]
     for slot in range(count):
         step = [Row(ids[-1], sequence, slot) for sequence, ids in enumerate(expected)]
         for ids, new in zip(expected, batch.greedy(step, 1), strict=True):
             ids += new
-    assert found == [ids[1:] for ids in expected]
+    assert new_ids == [ids[1:] for ids in expected]
 
 
 def test_rows_that_continue_the_last_step_need_no_write(backend, rng):
@@ -186,8 +186,8 @@ def test_only_the_ids_of_sampled_tokens_are_read_back(backend, rng):
         SamplingParams(temperature=0.9, top_k=40, top_p=0.9, seed=5),
     )
     rows = [Row(int(rng.integers(VOCAB)), sequence, 0) for sequence in range(4)]
-    for one in rows:
-        batch.begin(one.sequence, options, [])
+    for row in rows:
+        batch.begin(row.sequence, options, [])
     batch.sample(rows, 2)
     before = backend.device.counters.copy()
     batch.sample(rows, 8)

@@ -72,7 +72,7 @@ def forget(engine: Engine) -> None:
 def generate(engine: Engine, ids: Sequence[int], **options) -> tuple[list[int], GenerationStats]:
     stats = GenerationStats()
     runs = engine.generate(ids, stats=stats, **options)
-    return [one for run in runs for one in run], stats
+    return [id_ for run in runs for id_ in run], stats
 
 
 @pytest.mark.parametrize("sampling", [None, SamplingParams(temperature=1.0, seed=1)], ids=str)
@@ -92,9 +92,9 @@ def test_only_ids_that_the_cache_does_not_hold_are_run_with_the_same_result(rng,
         ids = ids + out
 
 
-def common(one: Sequence[int], other: Sequence[int]) -> int:
-    pairs = zip(one, other, strict=False)
-    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+def common(first: Sequence[int], other: Sequence[int]) -> int:
+    pairs = zip(first, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(first), len(other)))
 
 
 def test_wasted_or_aborted_passes_do_not_count_as_cached(rng):
@@ -126,7 +126,7 @@ def test_all_ids_run_again_after_the_backend_was_lent(rng):
 
 def test_two_generations_at_once_are_refused_rather_than_mixed():
     engine = Engine(Hashing(50), [], VOCAB)
-    first, second = (engine.generate([one], max_tokens=5, interval=1) for one in (1, 2))
+    first, second = (engine.generate([id_], max_tokens=5, interval=1) for id_ in (1, 2))
     next(first)
     next(second)
     with pytest.raises(GenerationError, match="another call"):

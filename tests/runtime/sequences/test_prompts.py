@@ -41,9 +41,11 @@ def hardware(device: Device) -> Iterator[Device]:
 @pytest.fixture(scope="module")
 def backend(hardware, package) -> Iterator[GpuBackend]:
     policy = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})
-    made = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=hardware, policy=policy)
-    yield made
-    made.close()
+    gpu_backend = GpuBackend(
+        package, context=CONTEXT, kv_dtype="f32", device=hardware, policy=policy
+    )
+    yield gpu_backend
+    gpu_backend.close()
 
 
 def plan_of(package, device, context: int = 2000) -> Plan:
@@ -70,7 +72,7 @@ def test_each_pass_is_the_shortest_that_has_room_for_the_ids_that_are_left(
 ):
     plan = plan_of(package, hardware)
     assert plan.consecutive(ids, decodes=True) == passes
-    several = [SHORT if one == DECODE else one for one in passes]
+    several = [SHORT if spec == DECODE else spec for spec in passes]
     assert plan.consecutive(ids, decodes=False) == several
 
 
@@ -89,9 +91,9 @@ def test_a_software_adapter_compiles_one_pass_for_prompts(package, device, monke
         assert plan.consecutive(513, decodes=True) == [PREFILL, DECODE]
         assert (SHORT in plan.explained, PREFILL in plan.explained) == (not software, True)
         assert plan.loaded == ((DECODE, PREFILL) if software else (DECODE, SHORT, PREFILL))
-        assert {one.step for one in plan.decisions()} == {
+        assert {decision.step for decision in plan.decisions()} == {
             "load",
-            *(one.name for one in plan.loaded),
+            *(spec.name for spec in plan.loaded),
         }
 
 
@@ -101,9 +103,9 @@ def test_logits_of_short_prompts_are_close_to_torch(backend, package, rng):
     ids = rng.permutation(VOCAB)[:70].tolist()  # neighbours differ, and with them their logits
     expected = reference.logits(ids, 0, all_rows=True)
     for count in (2, 3, 8, 17, 31, 32, 33, 64, 70):
-        found = backend.logits(ids[:count], 0)
-        assert relative_error(found, expected[count - 1 : count]) < IN_INT8
-        assert relative_error(found, expected[count - 2 : count - 1]) > APART  # the control
+        logits = backend.logits(ids[:count], 0)
+        assert relative_error(logits, expected[count - 1 : count]) < IN_INT8
+        assert relative_error(logits, expected[count - 2 : count - 1]) > APART  # the control
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_the_last_ids_of_a_prompt_run_in_a_shorter_pass_with_the_same_result(
 def test_a_prompt_of_a_batch_runs_in_short_passes_behind_the_long_one(backend, rng):
     batch = backend.batch(2, CONTEXT)
     ids = rng.integers(0, VOCAB, 541).tolist()
-    batch.fill([Row(one, 1, slot) for slot, one in enumerate(ids[:-1])])
+    batch.fill([Row(id_, 1, slot) for slot, id_ in enumerate(ids[:-1])])
     alone = backend.logits(ids, 0)
     assert relative_error(batch.logits([Row(ids[-1], 1, 540)]), alone) < IN_INT8
     assert relative_error(batch.logits([Row(ids[-1], 0, 540)]), alone) > APART  # the control

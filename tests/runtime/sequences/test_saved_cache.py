@@ -35,9 +35,9 @@ def test_a_sequence_continues_in_another_backend_with_another_context(package, d
     engine = Engine(first, [], VOCAB)
     options = SamplingParams(temperature=1.0, seed=7)
     runs = engine.generate(ids, max_tokens=12, sampling=options)
-    whole = [one for run in runs for one in run]
+    whole = [id_ for run in runs for id_ in run]
     runs = engine.generate(ids, max_tokens=5, sampling=options)
-    sequence = ids + [one for run in runs for one in run]
+    sequence = ids + [id_ for run in runs for id_ in run]
     slots, cache = engine.save_cache(sequence)
     expected = first.logits(sequence[-1:], slots)
     assert slots == len(sequence) - 1  # the last id was never run
@@ -50,9 +50,9 @@ def test_a_sequence_continues_in_another_backend_with_another_context(package, d
     assert relative_error(other.logits(sequence[-1:], slots), expected) < 1e-5
     on = SamplingParams(temperature=1.0, seed=7, sampled_tokens=5)
     rest = [
-        one
+        id_
         for run in engine.generate(sequence, max_tokens=7, sampling=on, stats=stats)
-        for one in run
+        for id_ in run
     ]
     assert sequence[9:] + rest == whole
     assert stats.cached_tokens == slots

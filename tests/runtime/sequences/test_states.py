@@ -83,9 +83,9 @@ def opened(package, device, kind: str):
 
 @pytest.fixture(params=["cpu", "f32"])
 def backend(request, package, device):
-    made = opened(package, device, request.param)
-    yield made
-    made.close()
+    gpu_backend = opened(package, device, request.param)
+    yield gpu_backend
+    gpu_backend.close()
 
 
 def prompt(rng, length: int) -> list[int]:
@@ -99,7 +99,7 @@ def fresh(backend, ids, count: int, strategy=None) -> list[int]:
 
 def continued(engine, ids, count: int, strategy=None, stats=None) -> list[int]:
     runs = engine.generate(ids, max_tokens=count, strategy=strategy, stats=stats)
-    return [one for run in runs for one in run]
+    return [id_ for run in runs for id_ in run]
 
 
 def test_every_kind_of_pass_gives_the_logits_of_one_pass(backend, rng):
@@ -107,7 +107,7 @@ def test_every_kind_of_pass_gives_the_logits_of_one_pass(backend, rng):
     whole = backend.logits(ids, 0, all_rows=True)
     backend.fill(ids[:40], 0)
     parts = [backend.window_logits(ids[40:45], 40, last_n=1)]
-    parts += [backend.logits([one], at) for at, one in enumerate(ids[45:50], start=45)]
+    parts += [backend.logits([id_], at) for at, id_ in enumerate(ids[45:50], start=45)]
     parts += [backend.logits(ids[50:], 50)]
     rows = [44, *range(45, 50), 74]
     assert relative_error(np.concatenate(parts), whole[rows]) < 1e-4
@@ -118,12 +118,12 @@ def test_a_window_over_draft_tokens_leaves_the_states_at_the_certain_rows(backen
     whole = backend.logits(ids, 0, all_rows=True)
     backend.fill(ids[:20], 0)
     wrong = prompt(rng, 4)
-    found = backend.window_logits([*ids[20:23], *wrong], 20, last_n=5)
-    assert relative_error(found[:1], whole[22:23]) < 1e-4
+    logits = backend.window_logits([*ids[20:23], *wrong], 20, last_n=5)
+    assert relative_error(logits[:1], whole[22:23]) < 1e-4
     assert backend.resumable(27) == 23
     # More rows than a window has: only the certain ones are split.
-    found = backend.window_logits(ids[23:60], 23, last_n=6)
-    assert relative_error(found, whole[54:60]) < 1e-4
+    logits = backend.window_logits(ids[23:60], 23, last_n=6)
+    assert relative_error(logits, whole[54:60]) < 1e-4
     assert backend.resumable(99) == 55
     with pytest.raises(GenerationError, match="cannot resume"):
         backend.logits(ids[57:], 57)
@@ -149,9 +149,9 @@ def test_a_longer_prompt_reuses_the_states_of_the_shorter_one(backend, package, 
     engine, stats = Engine(backend, [], VOCAB), GenerationStats()
     ids = first + continued(engine, first, 10, strategy=Autoregressive(4))
     longer = [*ids, *more]
-    found = continued(engine, longer, 6, stats=stats)
+    new = continued(engine, longer, 6, stats=stats)
     assert stats.cached_tokens in (12, len(ids) - 1)  # the GPU has run ahead of the reply
-    assert_same_ids(found, fresh(backend, longer, 6), longer, package)
+    assert_same_ids(new, fresh(backend, longer, 6), longer, package)
 
 
 def test_an_edited_prompt_resumes_at_the_end_of_an_earlier_one(backend, package, rng):
@@ -160,11 +160,11 @@ def test_an_edited_prompt_resumes_at_the_end_of_an_earlier_one(backend, package,
     continued(engine, system, 1)
     continued(engine, [*system, *turn], 5)
     edited, unrelated = [*system, *other], prompt(rng, 11)
-    found = continued(engine, edited, 6, stats=stats)
+    ids = continued(engine, edited, 6, stats=stats)
     assert stats.cached_tokens == 20
-    assert_same_ids(found, fresh(backend, edited, 6), edited, package)
-    found = continued(engine, unrelated, 6)
-    assert_same_ids(found, fresh(backend, unrelated, 6), unrelated, package)
+    assert_same_ids(ids, fresh(backend, edited, 6), edited, package)
+    ids = continued(engine, unrelated, 6)
+    assert_same_ids(ids, fresh(backend, unrelated, 6), unrelated, package)
 
 
 class FixedDrafts:
@@ -183,7 +183,7 @@ class FixedDrafts:
         del sampler
         at = len(ids)
         return Proposal(
-            [(one + (place % 3 == 0)) % VOCAB for place, one in enumerate(self.ids[at:], start=at)][
+            [(id_ + (place % 3 == 0)) % VOCAB for place, id_ in enumerate(self.ids[at:], start=at)][
                 :count
             ]
         )
@@ -209,11 +209,11 @@ def test_a_hybrid_can_be_the_draft_of_another(package, tmp_path, device, rng):
     target, same = opened(package, device, "f32"), opened(package, device, "f32")
     ids = prompt(rng, 10)
     plain = fresh(target, ids, 24)
-    for one in (draft, same):
-        found = fresh(target, ids, 24, SpeculativeDecoding(ModelDraft(one), 3))
-        assert_same_ids(found, plain, ids, package)
-    for one in (draft, target, same):
-        one.close()
+    for drafting in (draft, same):
+        new = fresh(target, ids, 24, SpeculativeDecoding(ModelDraft(drafting), 3))
+        assert_same_ids(new, plain, ids, package)
+    for drafting in (draft, target, same):
+        drafting.close()
 
 
 @pytest.mark.parametrize("kind", ["cpu", "f32", "q8_0"])
@@ -226,9 +226,9 @@ def test_a_saved_sequence_continues_in_another_backend(package, device, rng, kin
     assert slots in (14, len(sequence) - 1)
     loaded, stats = Engine(other, [], VOCAB), GenerationStats()
     loaded.load_cache(sequence, slots, cache)
-    found = continued(loaded, sequence, 7, stats=stats)
+    new = continued(loaded, sequence, 7, stats=stats)
     assert stats.cached_tokens == slots
-    assert found == continued(engine, sequence, 7)
+    assert new == continued(engine, sequence, 7)
     first.close()
     other.close()
 
@@ -239,8 +239,8 @@ def test_a_batch_gives_the_ids_of_each_prompt_alone(package, device, rng):
     alone = [fresh(backend, ids, 9) for ids in prompts]
     # Three sequences serve seven prompts, so each is used again, with the states of the one before.
     batch = Engine(backend, [], VOCAB).generate_batch(prompts, max_tokens=9, sequences=3)
-    for one, expected, ids in zip(batch, alone, prompts, strict=True):
-        assert_same_ids(one.new, expected, ids, package)
+    for sequence, expected, ids in zip(batch, alone, prompts, strict=True):
+        assert_same_ids(sequence.new, expected, ids, package)
     backend.close()
 
 
@@ -248,7 +248,7 @@ def test_a_context_shift_runs_the_rest_again(backend, rng):
     ids = prompt(rng, 30)
     engine = Engine(backend, [], VOCAB)
     runs = engine.generate(ids, max_tokens=CONTEXT, context_shift=4)
-    assert len([one for run in runs for one in run]) == CONTEXT
+    assert len([id_ for run in runs for id_ in run]) == CONTEXT
 
 
 def test_wedlm_is_refused(package):
@@ -265,9 +265,9 @@ def test_wedlm_is_refused(package):
 def test_a_decode_pass_that_could_not_be_repeated_is_not_run_in_one_dispatch(package, device):
     wanted = Persistence((Grid(128, 1),), "a test asks for it")
     backend = GpuBackend(package, context=CONTEXT, device=device, persistence=wanted)
-    (found,) = (one for one in backend.info.decisions if one.op == "decode pass")
-    assert "recurrent states" in found.reason
-    assert found.kernel == "dispatches"
+    (decision,) = (choice for choice in backend.info.decisions if choice.op == "decode pass")
+    assert "recurrent states" in decision.reason
+    assert decision.kernel == "dispatches"
     backend.close()
 
 

@@ -100,7 +100,7 @@ def run(backend, strategy, ids: Sequence[int], most: int, **rules):
 
 
 def flat(runs: Sequence[Sequence[int]]) -> list[int]:
-    return [one for part in runs for one in part]
+    return [id_ for part in runs for id_ in part]
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, 5, 8, 11])
@@ -115,7 +115,7 @@ def test_ids_equal_those_of_reading_every_token_wherever_the_sequence_ends(rng, 
         assert flat(runs) == flat(plain)
         assert len(flat(runs)) == length
         assert flat(runs)[-1] == EOS
-        assert [len(one) for one in runs[:-1]] == [1, *[interval] * len(runs)][: len(runs) - 1]
+        assert [len(part) for part in runs[:-1]] == [1, *[interval] * len(runs)][: len(runs) - 1]
         # The interval with the end has run to its end, and `ahead` further passes.
         interval_end = 1 if length == 1 else 1 + -(-(length - 1) // interval) * interval
         assert counts.wasted == interval_end + (ahead if length > 1 else 0) - length
@@ -220,9 +220,9 @@ def package(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def backend(device, package) -> Iterator[GpuBackend]:
-    made = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    yield made
-    made.close()
+    gpu_backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    yield gpu_backend
+    gpu_backend.close()
 
 
 class Ending:
@@ -246,9 +246,9 @@ class EndingFeed:
 
     def collect(self) -> list[list[int]]:
         (ids,) = self._feed.collect()
-        found = [END if self._at + i == self._slot else one for i, one in enumerate(ids)]
+        result = [END if self._at + i == self._slot else id_ for i, id_ in enumerate(ids)]
         self._at += len(ids)
-        return [found]
+        return [result]
 
 
 def prompt_of(rng, size: int) -> list[int]:
@@ -305,18 +305,18 @@ def test_on_the_gpu_a_generation_continues_after_a_readback_without_writes(backe
     for _ in range(2):
         feed.submit(3)
         feed.fence()
-    found = [*feed.collect()[0], *feed.collect()[0]]
+    new = [*feed.collect()[0], *feed.collect()[0]]
     before = backend.device.counters.copy()
-    found += backend.greedy(found[-1:], len(ids) + 5, 3)
+    new += backend.greedy(new[-1:], len(ids) + 5, 3)
     assert backend.device.counters.since(before).bytes_written == 0
-    feed = backend.feed(found[-1:], len(ids) + 8)
+    feed = backend.feed(new[-1:], len(ids) + 8)
     feed.submit(2)
     feed.fence()
     feed.submit(1)
-    found += feed.collect()[0]
-    assert found == expected[:11]
+    new += feed.collect()[0]
+    assert new == expected[:11]
     before = backend.device.counters.copy()
-    assert backend.greedy(found[-1:], len(ids) + 10, 4) == expected[11:]
+    assert backend.greedy(new[-1:], len(ids) + 10, 4) == expected[11:]
     assert backend.device.counters.since(before).bytes_written > 0  # a pass had run ahead
 
 
@@ -337,15 +337,15 @@ def test_on_the_gpu_samples_penalties_and_logprobs_do_not_depend_on_running_ahea
     for ahead, most in ((1, 20), (2, 17), (6, 18)):
         ended, _ = sampled(ahead, len(ids) + 6, 20)  # passes submitted here must leave no trace
         assert ended == [*plain[:6], END]
-        found, also = sampled(ahead, -1, most)
-        assert found == plain[:most]
+        sampled_ids, also = sampled(ahead, -1, most)
+        assert sampled_ids == plain[:most]
         assert also.tokens == recorded.tokens[:most]
 
 
 def test_more_ids_than_the_ring_holds_arrive_in_one_fence_or_several(backend, rng):
     ids = prompt_of(rng, 5)
     runs, _ = run(backend, Autoregressive(66, 3), ids, 70)
-    assert [len(one) for one in runs] == [1, 66, 3]
+    assert [len(part) for part in runs] == [1, 66, 3]
     single, _ = run(backend, Autoregressive(7, 9), ids, 70)
     assert flat(single) == flat(runs)
 
@@ -367,9 +367,9 @@ def test_a_fetch_returns_the_contents_at_its_place_in_the_queue_in_any_order(ben
         assert np.array_equal(first, contents[at, 8:48])
         assert np.array_equal(second, contents[at, 400:404])
     fetches.clear()  # the fetch that was not collected is abandoned
-    made = device.counters.buffer_creates
+    creates = device.counters.buffer_creates
     kept = [readback.begin(slots[:1]) for _ in range(4)]
-    assert device.counters.buffer_creates == made
-    assert all(np.array_equal(one.collect()[0], contents[-1]) for one in kept)
+    assert device.counters.buffer_creates == creates
+    assert all(np.array_equal(id_.collect()[0], contents[-1]) for id_ in kept)
     if not native:
         readback.close()

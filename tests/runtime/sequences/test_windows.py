@@ -31,9 +31,9 @@ def package(request, tmp_path_factory):
 
 @pytest.fixture
 def backend(device, package) -> Iterator[GpuBackend]:
-    made = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    yield made
-    made.close()
+    gpu_backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    yield gpu_backend
+    gpu_backend.close()
 
 
 def test_rows_use_their_given_positions_and_attend_to_the_slots_before_theirs(
@@ -41,8 +41,8 @@ def test_rows_use_their_given_positions_and_attend_to_the_slots_before_theirs(
 ):
     reference = CpuBackend(package, context=CONTEXT)
     prompt = rng.integers(0, VOCAB, 11).tolist()
-    for one in (backend, reference):
-        one.fill(prompt, 0)
+    for runner in (backend, reference):
+        runner.fill(prompt, 0)
     for rows, last_n in ((1, 1), (6, 2), (21, 21), (40, 37)):
         ids = rng.integers(0, VOCAB, rows).tolist()
         positions = (11 + rng.permutation(rows)).tolist()
@@ -51,9 +51,9 @@ def test_rows_use_their_given_positions_and_attend_to_the_slots_before_theirs(
         assert ours.shape == (last_n, VOCAB)
         expected = reference.window_logits(ids, 11, **asked)
         assert relative_error(ours, expected) < CLOSE
-        found, entropy = backend.window_picks(ids, 11, **asked)
+        picked, entropy = backend.window_picks(ids, 11, **asked)
         assert np.allclose(entropy, picks(ours.astype(np.float64))[1], atol=1e-4)
-        assert found == ours.argmax(axis=1).tolist()
+        assert picked == ours.argmax(axis=1).tolist()
     in_order = backend.window_logits(ids, 11, last_n=last_n)
     assert relative_error(in_order, expected) > APART  # the control: positions matter
 
@@ -75,15 +75,18 @@ def test_a_weight_is_read_once_for_all_rows_of_a_window(device, tmp_path, rng, h
     for kind, most in ((SMALL_WINDOW, 8), (WINDOW, 32)):
         lowered = plan.lowered(kind)
         products = [
-            one
-            for one in (*lowered.body, *lowered.head)
-            if one.name.startswith(("gemv", "matmul", "matvec_rows"))
+            phase
+            for phase in (*lowered.body, *lowered.head)
+            if phase.name.startswith(("gemv", "matmul", "matvec_rows"))
         ]
         assert len(products) == 2 * (4 if fused else 7) + 1
-        for one in products:
-            times = max(1, most // ROWS_AT_A_TIME) if "matvec_rows" in one.name else 1
-            assert one.work.count(most) in (one.work.count(1), times * one.work.count(1))
-    prefill = [one for one in plan.lowered(PREFILL).body if "matmul" in one.name]
+        for product in products:
+            times = max(1, most // ROWS_AT_A_TIME) if "matvec_rows" in product.name else 1
+            assert product.work.count(most) in (
+                product.work.count(1),
+                times * product.work.count(1),
+            )
+    prefill = [phase for phase in plan.lowered(PREFILL).body if "matmul" in phase.name]
     assert prefill[0].work.count(CONTEXT) != prefill[0].work.count(1)  # the control
 
 
@@ -95,9 +98,9 @@ def test_a_window_in_int8_is_close_to_torch(device, tmp_path, rng, count):
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
     ids = rng.integers(0, VOCAB, 40).tolist()
     backend.fill(ids[: 40 - count], 0)
-    found = backend.window_logits(ids[40 - count :], 40 - count, last_n=3)
+    logits = backend.window_logits(ids[40 - count :], 40 - count, last_n=3)
     expected = CpuBackend(package, context=CONTEXT).logits(ids, 0, all_rows=True)[-3:]
-    assert 1e-5 < relative_error(found, expected) < IN_INT8  # so large only with int8
+    assert 1e-5 < relative_error(logits, expected) < IN_INT8  # so large only with int8
     backend.close()
 
 
@@ -110,11 +113,11 @@ def test_partial_results_of_attention_are_combined_by_the_product_after_it_in_in
     policy = resolve({"run flag": {"q4kMatmul": hint}})
     plan = Plan(package, device, DryRunArena(device), policy, context=CONTEXT, kv_dtype="f16")
     for kind in (SMALL_WINDOW, WINDOW):
-        names = [one.name for one in plan.lowered(kind).body]
-        after = {names[at + 1] for at, one in enumerate(names) if ".split." in one}
+        names = [phase.name for phase in plan.lowered(kind).body]
+        after = {names[at + 1] for at, name in enumerate(names) if ".split." in name}
         in_int8 = hint == "fused_q4k_int8"
         assert after == {"quantize_small_batch.combine" if in_int8 else "attention_combine"}
-    assert not any(".split." in one.name for one in plan.lowered(PREFILL).body)  # the control
+    assert not any(".split." in phase.name for phase in plan.lowered(PREFILL).body)  # the control
 
 
 def test_picks_take_one_readback_of_8_bytes_per_row(backend, rng):

@@ -53,12 +53,12 @@ def oracle():
 @pytest.mark.parametrize("prompt", [True, False])
 def test_the_rendered_text_equals_that_of_transformers(oracle, name, tools, prompt):
     template = ChatTemplate(TEMPLATES[name], TOKENS, where="test")
-    found = template.render(
+    text = template.render(
         TURNS, tools=tools, add_generation_prompt=prompt, variables={"flag": "yes"}
     )
     expected = oracle(TEMPLATES[name], TURNS, tools=tools, add_generation_prompt=prompt, flag="yes")
-    assert found == expected
-    assert len(found) > 50
+    assert text == expected
+    assert len(text) > 50
 
 
 def test_the_text_after_an_answer_is_found():

@@ -26,8 +26,8 @@ def allowed(mask: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("vocab", [VOCAB, VOCAB + 1, VOCAB + 64])
 def test_a_mask_has_a_bit_for_each_logit_and_no_further_word(vocab):
-    made = GrammarTokenizer(TOKENIZER.read_bytes(), vocab, [EOS])
-    mask = made.constraint(Grammar("regex", "x")).mask()
+    grammar_tokenizer = GrammarTokenizer(TOKENIZER.read_bytes(), vocab, [EOS])
+    mask = grammar_tokenizer.constraint(Grammar("regex", "x")).mask()
     assert len(mask) == -(-vocab // 32)
     assert allowed(mask).max() < VOCAB
 

@@ -92,22 +92,22 @@ def decisions(package, name: str, source: str = "manifest", **hints: str):
     return plan.decisions(SPECS)
 
 
-def honours(hint: tuple[str, str], one) -> bool:
+def honours(hint: tuple[str, str], decision) -> bool:
     """Return whether a decision honours a hint, judging by the label of the kernel alone."""
     key, value = hint
-    label = one.kernel
+    label = decision.kernel
     is_product = PRODUCTS.match(label) is not None
     has_blocks = BLOCKS.search(label) is not None
-    spec = next((spec for spec in SPECS if spec.name == one.step), DECODE)
-    single = one.op == "head" and spec.logits is Logits.LAST
+    spec = next((spec for spec in SPECS if spec.name == decision.step), DECODE)
+    single = decision.op == "head" and spec.logits is Logits.LAST
     few = single or spec.rows <= GEMV_ROWS
     if key == "q4kMatmul" and is_product:
         wanted = {"fused_q4k": False, "fused_q4k_int8": True}.get(value)
         if value.startswith("dequant"):
             return not has_blocks
         return not has_blocks or (IN_INT8.search(label) is not None) is wanted
-    if key == "computePrecision" and (is_product or one.step == "load"):
-        return IN_INT8.search(label) is None and (one.op != "activations" or label == value)
+    if key == "computePrecision" and (is_product or decision.step == "load"):
+        return IN_INT8.search(label) is None and (decision.op != "activations" or label == value)
     if key == "f16Matmul" and is_product and not has_blocks:
         general = label.startswith(("gemv", "matvec."))
         if value == "tiled":
@@ -116,7 +116,10 @@ def honours(hint: tuple[str, str], one) -> bool:
             rounded = label.startswith(("matvec_rows.q8_0", "matmul_int8.q8_0"))
             return few or rounded or ".f32" in label or "experts" in label
         return general or not few
-    attention = {"attentionDecode": one.step == "decode", "attentionPrefill": one.step != "decode"}
+    attention = {
+        "attentionDecode": decision.step == "decode",
+        "attentionPrefill": decision.step != "decode",
+    }
     if attention.get(key) and label.startswith("attention"):
         fitting = {"tiled_large": "tiled.16", "tiled_small": "tiled.8"}
         wanted_label = fitting.get(value, value)
@@ -142,12 +145,14 @@ def packages(request, tmp_path_factory):
     import numpy as np
 
     moe = MOE if request.param == "mixture" else None
-    made = {}
+    by_layout = {}
     for dtype, layout in TYPES[request.param]:
         folder = tmp_path_factory.mktemp(f"{dtype}-{layout}")
         manifest = llama_manifest(dtype, layout, moe=moe)
-        made[dtype, layout] = write_random_package(folder / "p", manifest, np.random.default_rng(1))
-    return made
+        by_layout[dtype, layout] = write_random_package(
+            folder / "p", manifest, np.random.default_rng(1)
+        )
+    return by_layout
 
 
 @pytest.mark.cover
@@ -156,17 +161,17 @@ def test_a_reason_names_the_kernel_that_runs_and_no_hint_is_ignored(packages, na
     for kind, package in packages.items():
         for hint in [None, *HINTS]:
             stated = {} if hint is None else dict([hint])
-            for one in decisions(package, name, **stated):
-                assert one.step == "load" or is_named(one), (kind, hint, one)
+            for decision in decisions(package, name, **stated):
+                assert decision.step == "load" or is_named(decision), (kind, hint, decision)
                 if hint is not None:
-                    said = one.unmet is not None and one.unmet.hint.key == hint[0]
-                    assert said or honours(hint, one), (kind, hint, one)
+                    said = decision.unmet is not None and decision.unmet.hint.key == hint[0]
+                    assert said or honours(hint, decision), (kind, hint, decision)
 
 
-def is_named(one) -> bool:
+def is_named(decision) -> bool:
     """Return whether the reason of a decision names the kind of kernel that runs."""
-    found = [label for phrase, label in NAMED.items() if phrase in one.reason]
-    return any(re.match(label, one.kernel) for label in found)
+    labels = [label for phrase, label in NAMED.items() if phrase in decision.reason]
+    return any(re.match(label, decision.kernel) for label in labels)
 
 
 def test_the_check_finds_a_hint_that_is_ignored(packages) -> None:
@@ -174,8 +179,8 @@ def test_the_check_finds_a_hint_that_is_ignored(packages) -> None:
     package = packages["Q4_K", "row"]
     plain = decisions(package, "hardware")
     for hint in (("q4kMatmul", "fused_q4k"), ("attentionPrefill", "streaming")):
-        assert not all(honours(hint, one) for one in plain)
-    assert all(one.unmet is None for one in plain)
+        assert not all(honours(hint, decision) for decision in plain)
+    assert all(decision.unmet is None for decision in plain)
 
 
 def test_without_hints_no_decision_reports_an_unhonoured_hint(packages) -> None:
@@ -188,12 +193,12 @@ def test_the_head_of_a_prompt_uses_int8_if_a_hint_requests_it(tmp_path, rng) -> 
     """A regression: the head ran in f32 without reporting the hint as not honoured."""
     manifest = llama_manifest("Q4_K", embedding="Q6_K")
     package = write_random_package(tmp_path / "package", manifest, rng)
-    found = decisions(package, "software", q4kMatmul="fused_q4k_int8")
-    heads = {one.step: one for one in found if one.op == "head"}
+    choices = decisions(package, "software", q4kMatmul="fused_q4k_int8")
+    heads = {decision.step: decision for decision in choices if decision.op == "head"}
     assert heads["prefill"].kernel == heads["decode"].kernel
     assert heads["prefill"].kernel.endswith(".int8")
     assert "int8 activations" in heads["prefill"].reason
-    assert unhonoured(found) == ()
+    assert unhonoured(choices) == ()
 
 
 class Named(SimpleNamespace):
@@ -205,38 +210,38 @@ HINT = Hint("q4kMatmul", "fused_q4k_int8", "run flag")
 
 
 def chosen(refused: dict[str, str], *wishes: Wish) -> Chosen:
-    return choose((FAST, EXACT, ANY), lambda one: refused.get(one.title), wishes)
+    return choose((FAST, EXACT, ANY), lambda candidate: refused.get(candidate.title), wishes)
 
 
 def test_the_first_candidate_that_can_serve_and_satisfies_the_wishes_wins() -> None:
     assert chosen({}).candidate is FAST
     assert chosen({}).reason == Reason("fast (auto)")
-    wish = Wish("x=exact", lambda one: one is EXACT, HINT)
+    wish = Wish("x=exact", lambda candidate: candidate is EXACT, HINT)
     assert chosen({}, wish).candidate is EXACT
     assert chosen({}, wish).reason == Reason("exact (x=exact)")
 
 
 def test_a_wish_that_no_candidate_can_satisfy_is_dropped_and_reported() -> None:
-    wish = Wish("x=exact", lambda one: one is EXACT, HINT)
-    found = chosen({"exact": "it is too large"}, wish)
-    assert found.candidate is FAST
-    assert found.reason.unmet == Unmet(HINT, "it is too large")
-    assert "x=exact is not honoured: it is too large" in found.reason.text
+    wish = Wish("x=exact", lambda candidate: candidate is EXACT, HINT)
+    choice = chosen({"exact": "it is too large"}, wish)
+    assert choice.candidate is FAST
+    assert choice.reason.unmet == Unmet(HINT, "it is too large")
+    assert "x=exact is not honoured: it is too large" in choice.reason.text
 
 
 def test_the_weaker_of_two_conflicting_wishes_is_dropped() -> None:
-    strong = Wish("a", lambda one: one is not FAST)
-    weak = Wish("b", lambda one: one is FAST, HINT)
-    found = chosen({}, strong, weak)
-    assert found.candidate is EXACT
-    assert found.reason.unmet == Unmet(HINT, "a excludes it")
+    strong = Wish("a", lambda candidate: candidate is not FAST)
+    weak = Wish("b", lambda candidate: candidate is FAST, HINT)
+    choice = chosen({}, strong, weak)
+    assert choice.candidate is EXACT
+    assert choice.reason.unmet == Unmet(HINT, "a excludes it")
 
 
 def test_a_dropped_default_is_not_reported_as_an_unhonoured_hint() -> None:
-    wish = Wish("auto on a hardware adapter", lambda one: one is FAST)
-    found = chosen({"fast": "it serves one row"}, wish)
-    assert found.reason.unmet is None
-    assert "it serves one row" in found.reason.text
+    wish = Wish("auto on a hardware adapter", lambda candidate: candidate is FAST)
+    choice = chosen({"fast": "it serves one row"}, wish)
+    assert choice.reason.unmet is None
+    assert "it serves one row" in choice.reason.text
 
 
 def test_an_op_with_a_field_that_the_lowering_does_not_know_is_refused(packages) -> None:

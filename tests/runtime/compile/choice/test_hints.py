@@ -205,9 +205,9 @@ def test_an_unhonoured_hint_is_reported_once(plain_device, tmp_path, rng):
 def test_a_small_batch_uses_int8_if_a_hint_requests_it(device, tmp_path, rng, layout, kernel):
     package, hints = package_of(tmp_path, rng, layout=layout), policy(q4kMatmul="fused_q4k_int8")
     choices = decisions_for(package, device, hints, CONTEXT, "f16", specs=(SMALL_WINDOW,))
-    (found,) = (one for one in choices if one.op == "l0.down_proj")
-    assert (found.step, "int8 activations" in found.reason) == (SMALL_WINDOW.name, True)
-    assert found.kernel.startswith(kernel)
+    (choice,) = (decision for decision in choices if decision.op == "l0.down_proj")
+    assert (choice.step, "int8 activations" in choice.reason) == (SMALL_WINDOW.name, True)
+    assert choice.kernel.startswith(kernel)
 
 
 F16_BY = {
@@ -282,9 +282,9 @@ def _decode_sources(device, package, **hints: str) -> list[str]:
     plan = Plan(package, device, arena, policy(**hints), context=CONTEXT, kv_dtype="f16")
     lowered = plan.lowered(DECODE)
     return [
-        one.record.source
-        for one in (*lowered.body, *lowered.head)
-        if one.name.startswith(("matvec", "gemv"))
+        phase.record.source
+        for phase in (*lowered.body, *lowered.head)
+        if phase.name.startswith(("matvec", "gemv"))
     ]
 
 
@@ -313,8 +313,8 @@ def _attention(value: str, *, rows: int, storage: int = 32768, binding: int = 1 
     ctx = OpContext(State(empty, empty), rows, workgroup_storage=storage)
     spec = AttentionSpec(heads=8, cache=KvSpec(2, 256, 4096), scale=1.0)
     hints = policy(attentionPrefill=value, attentionDecode=value)
-    found = choose_attention(AttentionRequest(spec, ctx, binding), Preferences(hints, True))
-    return found.candidate.kernel, found.reason
+    choice = choose_attention(AttentionRequest(spec, ctx, binding), Preferences(hints, True))
+    return choice.candidate.kernel, choice.reason
 
 
 @pytest.mark.parametrize("rows", [1, 64], ids=["decode", "prefill"])
@@ -372,6 +372,10 @@ def test_several_rows_are_multiplied_with_column_major_weights_that_are_rounded_
     choices = decisions_for(package, device, policy(**hints), 64, "f16", specs=specs)
     assert unhonoured(choices) == ()
     for spec, kernel in zip(specs, kernels, strict=True):
-        (found,) = [one for one in choices if (one.step, one.op) == (spec.name, "l0.down_proj")]
-        assert found.kernel.startswith(kernel)
-        assert ("rounded to rows of Q8_0" in found.reason) is ("q8_0" in kernel)
+        (choice,) = [
+            decision
+            for decision in choices
+            if (decision.step, decision.op) == (spec.name, "l0.down_proj")
+        ]
+        assert choice.kernel.startswith(kernel)
+        assert ("rounded to rows of Q8_0" in choice.reason) is ("q8_0" in kernel)

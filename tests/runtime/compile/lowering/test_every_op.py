@@ -38,7 +38,7 @@ def alternatives(op: Op, name: str) -> Iterator[tuple[str, object]]:
             more = replace(value, **{part.name: getattr(value, part.name) * 1.5})
             yield f"{name}.{part.name}", more
     elif isinstance(value, ChannelFactors):
-        yield name, replace(value, factors=tuple(one * 1.5 for one in value.factors))
+        yield name, replace(value, factors=tuple(factor * 1.5 for factor in value.factors))
     elif isinstance(value, WeightUse) and name in OPTIONAL_WEIGHTS:
         yield name, None
     elif name == "chunk" and value:
@@ -56,22 +56,26 @@ def alternatives(op: Op, name: str) -> Iterator[tuple[str, object]]:
 def changed(example: Example) -> Iterator[tuple[str, Example]]:
     """Yield the example with one number, flag or choice changed, without changing a shape."""
     for at, op in enumerate(example.ops):
-        for one in fields(op):
-            if one.name in ("top_groups", "group_score") and getattr(op, "groups", 0) == 1:
+        for field_ in fields(op):
+            if field_.name in ("top_groups", "group_score") and getattr(op, "groups", 0) == 1:
                 continue  # without effect
-            if one.name == "unit_offset" and getattr(op, "weight", None) is None:
+            if field_.name == "unit_offset" and getattr(op, "weight", None) is None:
                 continue  # nothing to which it could be added
             mixes = getattr(op, "scoring", None) == "sparsemixer"
-            if (one.name == "margin" and not mixes) or (one.name == "normalize" and mixes):
+            if (field_.name == "margin" and not mixes) or (field_.name == "normalize" and mixes):
                 continue  # without effect
-            if one.name == "fused":
+            if field_.name == "fused":
                 continue  # which has matrices of another shape
-            if one.name == "scales_inputs" and not getattr(op, "is_gated", False):
+            if field_.name == "scales_inputs" and not getattr(op, "is_gated", False):
                 continue  # experts without gates have no such form
-            if one.name == "up_part" and getattr(op, "up_parts", 0) == 1:
+            if field_.name == "up_part" and getattr(op, "up_parts", 0) == 1:
                 continue  # there is no other part
-            for what, value in alternatives(op, one.name):
-                ops = (*example.ops[:at], replace(op, **{one.name: value}), *example.ops[at + 1 :])
+            for what, value in alternatives(op, field_.name):
+                ops = (
+                    *example.ops[:at],
+                    replace(op, **{field_.name: value}),
+                    *example.ops[at + 1 :],
+                )
                 yield f"{type(op).__name__}.{what}", replace(example, ops=ops)
 
 
@@ -87,7 +91,7 @@ def test_every_op_has_a_lowering_and_an_example():
     assert {type(op) for example in EXAMPLES.values() for op in example.ops} == ops
     assert set(LOWERINGS) == ops
     for kind in ops:
-        assert LOWERINGS[kind].fields == tuple(one.name for one in fields(kind))
+        assert LOWERINGS[kind].fields == tuple(field_.name for field_ in fields(kind))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -114,7 +118,7 @@ def test_no_field_of_an_op_is_ignored(bench, rng, example, other):
     # The control: the field matters, if not for these operands (both may choose the same experts),
     # then for some others.
     others = (Operands.random(example, 5, rng) for _ in range(9))  # made only if needed
-    assert any(is_changed(example, other, one) for one in chain([operands], others))
+    assert any(is_changed(example, other, inputs) for inputs in chain([operands], others))
 
 
 def is_changed(example: Example, other: Example, operands: Operands) -> bool:

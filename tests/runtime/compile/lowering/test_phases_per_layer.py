@@ -47,14 +47,14 @@ _LABEL = re.compile(r"(?:l|layer )(\d+)\b")
 
 @pytest.mark.parametrize("family", PHASES)
 def test_a_layer_takes_no_more_phases(family: str, device: Device, tmp_path: Path) -> None:
-    tiny = next(one for one in ALL_MODELS if one.model_type == family)
+    tiny = next(model for model in ALL_MODELS if model.model_type == family)
     rng = np.random.default_rng(3)
     checkpoint = make_checkpoint(tiny, tmp_path / "checkpoint", rng, num_hidden_layers=2)
     rdrr.convert(checkpoint, tmp_path / "package", quantize="q4_k_m")
     policy = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})  # as on GPUs
     package = open_package(tmp_path / "package")
     plan = Plan(package, device, DryRunArena(device), policy, context=64, kv_dtype="f16")
-    labels = [_LABEL.match(one.label) for one in plan.lowered(DECODE).body]
-    counts = Counter(one[1] for one in labels if one is not None)
+    labels = [_LABEL.match(phase.label) for phase in plan.lowered(DECODE).body]
+    counts = Counter(label[1] for label in labels if label is not None)
     assert set(counts) == {"0", "1"}
     assert set(counts.values()) == PHASES[family]

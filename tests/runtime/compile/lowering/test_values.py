@@ -12,7 +12,7 @@ def test_a_new_value_gets_the_first_free_buffer_whichever_became_free_last(bench
     readers = Counter(dict.fromkeys(("a", "b", "c", "d", "e"), 1))
     values = Values(Workspace(bench.arena, 1), readers)
     first, second, third = (values.allocate(name, 64) for name in ("a", "b", "c"))
-    assert len({one.buffer for one in (first, second, third)}) == 3
+    assert len({value.buffer for value in (first, second, third)}) == 3
     values.mark_read("a")
     values.mark_read("c")
     assert values.allocate("d", 64).buffer is first.buffer

@@ -49,15 +49,15 @@ RESIDUAL = Residual("stream", "b", "next")
     ids=["alone", "of the stream itself", "branch read again", "stream read again"],
 )
 def test_a_residual_joins_its_branch_if_nothing_else_reads_either(before, after, joins):
-    found = match_branch(Body.of((before, RESIDUAL, *after)), 0)
-    assert found is not None
-    assert found.residual == (RESIDUAL if joins else None)
+    branch = match_branch(Body.of((before, RESIDUAL, *after)), 0)
+    assert branch is not None
+    assert branch.residual == (RESIDUAL if joins else None)
 
 
 def test_a_scaled_residual_does_not_join_its_branch():
     op = Linear("x", "b", MATRIX)
-    found = match_branch(Body.of((op, Residual("stream", "b", "next", 0.5))), 0)
-    assert found == Branch(op)
+    branch = match_branch(Body.of((op, Residual("stream", "b", "next", 0.5))), 0)
+    assert branch == Branch(op)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_a_scaled_residual_does_not_join_its_branch():
 def test_an_op_that_no_pattern_knows_ends_a_run(between: Op, matches: bool) -> None:
     norm = Norm("x", "n", GAIN, 1e-6, unit_offset=False)
     linears = Linear("n", "q", MATRIX), Linear("n", "k", MATRIX)
-    found = match_normed_linears(Body.of((norm, linears[0], between, linears[1])), 0)
-    assert (found is not None) is matches
+    normed = match_normed_linears(Body.of((norm, linears[0], between, linears[1])), 0)
+    assert (normed is not None) is matches
 
 
 MIXTURE: tuple[Op, ...] = (
@@ -90,11 +90,11 @@ MIXTURE: tuple[Op, ...] = (
 
 
 def test_a_mixture_with_a_shared_expert_is_matched_as_a_whole() -> None:
-    found = match_mixture(Body.of(MIXTURE), 0)
-    assert found is not None
-    assert found.count == len(MIXTURE)
-    assert found.shared is not None
-    assert found.shared.score == MIXTURE[7]
+    mixture = match_mixture(Body.of(MIXTURE), 0)
+    assert mixture is not None
+    assert mixture.count == len(MIXTURE)
+    assert mixture.shared is not None
+    assert mixture.shared.score == MIXTURE[7]
 
 
 @pytest.mark.parametrize(("factor", "matches"), [(1.0, True), (0.5, False)])
@@ -150,9 +150,9 @@ def test_linears_that_read_a_norm_end_with_the_last_of_them() -> None:
     norm = Norm("stream", "n", GAIN, 1e-6, unit_offset=False, centred=True)
     q, k = Linear("n", "q", MATRIX), Linear("n", "k", MATRIX)
     after = Norm("k", "k2", GAIN, 1e-6, unit_offset=False), Linear("k2", "k3", MATRIX)
-    found = match_normed_products(Body.of((norm, q, Rope("q", "q2", 1, 0), k, *after)), 0)
-    assert found is not None
-    assert (found.linears, found.count) == ((q, k), 4)
+    normed = match_normed_products(Body.of((norm, q, Rope("q", "q2", 1, 0), k, *after)), 0)
+    assert normed is not None
+    assert (normed.linears, normed.count) == ((q, k), 4)
     other = SigmoidGate("n", "q", "q2", GAIN)  # reads the norm too
     assert match_normed_products(Body.of((norm, q, k, other)), 0) is None
 
@@ -169,8 +169,8 @@ def test_linears_that_read_a_norm_end_with_the_last_of_them() -> None:
 )
 def test_a_scale_joins_the_norm_and_the_residual_before_it(scale: Scale, matches: bool) -> None:
     norm = Norm("x", "b", GAIN, 1e-6, unit_offset=False)
-    found = match_normed_sum(Body.of((norm, RESIDUAL, scale)), 0)
-    assert found == StreamSum(norm, RESIDUAL, scale if matches else None)
+    normed_sum = match_normed_sum(Body.of((norm, RESIDUAL, scale)), 0)
+    assert normed_sum == StreamSum(norm, RESIDUAL, scale if matches else None)
 
 
 @pytest.mark.parametrize(
@@ -187,9 +187,9 @@ def test_a_scale_joins_the_norm_and_the_residual_before_it(scale: Scale, matches
 def test_a_product_may_compute_a_sum_that_the_next_op_reads(after, is_read):
     norm = Norm("x", "b", GAIN, 1e-6, unit_offset=False)
     body = Body.of((norm, RESIDUAL, *after))
-    found = match_normed_sum(body, 0)
-    assert found is not None
-    assert is_read_next(body, 0, found) is is_read
+    normed_sum = match_normed_sum(body, 0)
+    assert normed_sum is not None
+    assert is_read_next(body, 0, normed_sum) is is_read
 
 
 def test_values_side_by_side_free_their_buffer_after_the_last_reader(device: Device) -> None:
@@ -198,8 +198,8 @@ def test_values_side_by_side_free_their_buffer_after_the_last_reader(device: Dev
     assert "66 elements" in str(parts_refusal((66, 128, 3), 4))
     whole = values.allocate_parts({"a": 64, "b": 128, "c": 3}, 4)
     slices = [values.get(name) for name in "abc"]
-    assert [one.offset - whole.offset for one in slices] == [0, 256, 768]
-    assert [one.size for one in slices] == [256, 512, 12]
+    assert [slice_.offset - whole.offset for slice_ in slices] == [0, 256, 768]
+    assert [slice_.size for slice_ in slices] == [256, 512, 12]
     values.rename("a", "rotated")
     values.readers["rotated"] = 1
     assert values.get("rotated") == slices[0]

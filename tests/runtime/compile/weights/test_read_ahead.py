@@ -34,7 +34,7 @@ def test_results_come_in_order_whichever_read_ends_first(monkeypatch):
         return np.ones(1, np.uint8)
 
     with reading_ahead([late, early]) as contents:
-        assert [int(one[0]) for one in contents] == [0, 1]
+        assert [int(content[0]) for content in contents] == [0, 1]
 
 
 def test_reads_begin_a_bounded_number_ahead_of_their_use(monkeypatch):
@@ -56,10 +56,10 @@ def test_an_error_comes_where_its_result_would_and_ends_the_reading():
     reads[5] = fail
     seen = []
     with pytest.raises(ShardError, match="too short"), reading_ahead(reads) as contents:
-        seen.extend(int(one[0]) for one in contents)
+        seen.extend(int(content[0]) for content in contents)
     with reading_ahead(reads) as contents:
         assert [int(next(contents)[0]) for _ in range(5)] == [0, 1, 2, 3, 4]
-    assert not [one for one in threading.enumerate() if one.name.startswith("read_")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("read_")]
 
 
 def test_a_mapped_file_has_the_same_bytes(tmp_path, rng):

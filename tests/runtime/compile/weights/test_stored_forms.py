@@ -58,7 +58,7 @@ def test_every_block_type_is_read_as_it_is_stored(device, tmp_path, rng, dtype, 
     package = package_of(tmp_path, rng, dtype=dtype, layout=layout)
     ids = rng.integers(0, VOCAB, 24).tolist()
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    assert not any("expanded" in one.reason for one in backend.info.decisions)
+    assert not any("expanded" in decision.reason for decision in backend.info.decisions)
     reference = stepped(CpuBackend(package, context=CONTEXT), ids, 20)
     assert relative_error(stepped(backend, ids, 20), reference) < EXACT
     backend.close()
@@ -69,10 +69,16 @@ def test_a_matrix_that_no_kernel_reads_is_expanded_exactly_and_reported(device, 
     package = write_random_package(tmp_path / "package", manifest, rng)
     ids = rng.integers(0, VOCAB, 12).tolist()
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    reasons = {one.reason for one in backend.info.decisions if "o_proj.weight" in one.op}
+    reasons = {
+        decision.reason for decision in backend.info.decisions if "o_proj.weight" in decision.op
+    }
     note = "Q5_K expanded to F32 at load, as its flat blocks cross rows within a unit of weights"
     assert reasons == {note}
-    assert not any("expanded" in one.reason for one in backend.info.decisions if "q_proj" in one.op)
+    assert not any(
+        "expanded" in decision.reason
+        for decision in backend.info.decisions
+        if "q_proj" in decision.op
+    )
     reference = stepped(CpuBackend(package, context=CONTEXT), ids, 10)
     assert relative_error(stepped(backend, ids, 10), reference) < EXACT
     backend.close()
@@ -96,11 +102,11 @@ def test_column_major_scalars_become_row_major_with_the_same_bits(device, tmp_pa
     package = package_of(tmp_path, rng, dtype, "column")
     arena = Arena(device)
     plan = Plan(package, device, arena, Policy(), context=CONTEXT, kv_dtype="f16")
-    choices = [one for one in plan.weights.decisions if "proj" in one.op]
-    assert {one.reason for one in choices} == {f"{dtype} transposed to row-major at load"}
-    for one in choices:
-        matrix = plan.weights.matrices[one.op]
-        stored = np.asarray(package.read(one.op)).view(f"V{DTYPES[dtype].block_bytes}")
+    choices = [decision for decision in plan.weights.decisions if "proj" in decision.op]
+    assert {choice.reason for choice in choices} == {f"{dtype} transposed to row-major at load"}
+    for choice in choices:
+        matrix = plan.weights.matrices[choice.op]
+        stored = np.asarray(package.read(choice.op)).view(f"V{DTYPES[dtype].block_bytes}")
         assert matrix.layout is Layout.ROW
         (part,) = matrix.parts
         expected = stored.reshape(matrix.k, matrix.n).T.tobytes()
@@ -116,7 +122,7 @@ def test_columns_that_are_read_in_parts_are_transposed_to_whole_rows(rng, limit)
     columns = rng.integers(0, 1 << 16, (k, n), dtype=np.uint16)
     parts = (columns[first : first + 9].view(np.uint8) for first in range(0, k, 9))
     rows = list(_transposed(parts, DTYPES["F16"], (n, k), limit))
-    assert [len(one) for one in rows[:-1]] == [max(1, limit // (2 * k))] * (len(rows) - 1)
+    assert [len(row) for row in rows[:-1]] == [max(1, limit // (2 * k))] * (len(rows) - 1)
     assert np.concatenate(rows).tobytes() == columns.T.tobytes()
 
 

@@ -27,11 +27,11 @@ from support.comparison import relative_error
 from support.gpu import F32, TOLERANCE, Bench, cache_in_q8_0, normal
 
 CONTEXT = 640
-PREFILL = [one for one in AttentionKernel if one is not AttentionKernel.SPLIT_KV]
+PREFILL = [which for which in AttentionKernel if which is not AttentionKernel.SPLIT_KV]
 TILED = [AttentionKernel.TILED_SMALL, AttentionKernel.TILED_LARGE]
 WITH_SPLITS = [
-    *((one, one is AttentionKernel.SPLIT_KV) for one in AttentionKernel),
-    *((one, True) for one in TILED),
+    *((which, which is AttentionKernel.SPLIT_KV) for which in AttentionKernel),
+    *((kernel, True) for kernel in TILED),
 ]
 MAX_BINDING = 1 << 27
 
@@ -46,12 +46,14 @@ def filled_cache(
         for array in wide:
             array[:, used:] = 1e5  # `cache_in_q8_0` has no codes for NaN
         packed = [cache_in_q8_0(array) for array in wide]
-        return [one[:, :used] for _, one in packed], [bench.upload(raw) for raw, _ in packed]
+        return [values[:, :used] for _, values in packed], [bench.upload(raw) for raw, _ in packed]
     kind = np.float16 if cache.dtype == "f16" else np.float32
     arrays = [normal(rng, *shape).astype(kind) for _ in range(2)]
     for array in arrays:
         array[:, used:] = np.nan
-    return [one[:, :used].astype(np.float32) for one in arrays], [bench.upload(a) for a in arrays]
+    return [values[:, :used].astype(np.float32) for values in arrays], [
+        bench.upload(a) for a in arrays
+    ]
 
 
 def check(
@@ -77,7 +79,7 @@ def check(
     ctx = bench.context(rows, base=base, max_rows=max_rows)
     is_split = splits or which is AttentionKernel.SPLIT_KV
     scratch = bench.poisoned(spec.scratch_bytes(most) // 4) if is_split else None
-    made = attention(
+    phases = attention(
         replace(ctx, tuning=tuning or ctx.tuning),
         bench.upload(queries),
         LayerCache(*caches),
@@ -87,9 +89,9 @@ def check(
         scratch=scratch,
         label="t",
     )
-    bench.run(made, rows)
+    bench.run(phases, rows)
     expected = ops.attention(
-        *(torch.from_numpy(one).double() for one in (q, k, v)),
+        *(torch.from_numpy(array).double() for array in (q, k, v)),
         spec.scale,
         base=base,
         window=spec.window,
@@ -97,9 +99,9 @@ def check(
         sinks=None if sinks is None else torch.from_numpy(sinks).double(),
         chunk=spec.chunk,
     )
-    found = bench.download(out, *queries.shape)
-    assert relative_error(found[:rows], expected) < TOLERANCE
-    assert np.isnan(found[rows:]).all()
+    result = bench.download(out, *queries.shape)
+    assert relative_error(result[:rows], expected) < TOLERANCE
+    assert np.isnan(result[rows:]).all()
 
 
 @pytest.mark.parametrize("which", list(AttentionKernel))
@@ -137,9 +139,9 @@ def test_a_query_that_is_nan_stays_visible(any_bench, rng, which, splits, cap) -
     operands = (bench.upload(q), LayerCache(*caches), out)
     wanted = {"spec": spec, "which": which, "scratch": scratch if splits else None}
     bench.run(attention(bench.context(3, base=200), *operands, **wanted, label="t"), 3)
-    found = np.isnan(bench.download(out, *q.shape))
-    assert found[1, 4].all()
-    assert found.sum() == 64
+    is_nan = np.isnan(bench.download(out, *q.shape))
+    assert is_nan[1, 4].all()
+    assert is_nan.sum() == 64
 
 
 @pytest.mark.parametrize("which", list(AttentionKernel))
@@ -203,7 +205,7 @@ def test_a_row_attends_to_its_own_sequence(any_bench, rng, which, rows_of, windo
         [
             ops.attention(
                 torch.from_numpy(q[row : row + 1]).double(),
-                *(torch.from_numpy(one[sequence, :, : slot + 1]).double() for one in held),
+                *(torch.from_numpy(array[sequence, :, : slot + 1]).double() for array in held),
                 0.125,
                 base=slot,
                 window=window,
@@ -216,17 +218,17 @@ def test_a_row_attends_to_its_own_sequence(any_bench, rng, which, rows_of, windo
     ctx = replace(ctx, multi_sequence=rows_of is THREE_SEQUENCES)
     out = bench.poisoned(*q.shape)
     scratch = bench.poisoned(spec.scratch_bytes(rows) // 4)
-    made = attention(
+    phases = attention(
         ctx,
         bench.upload(q),
-        LayerCache(*(bench.upload(one) for one in held)),
+        LayerCache(*(bench.upload(array) for array in held)),
         out,
         spec=spec,
         which=which,
         scratch=scratch if which is AttentionKernel.SPLIT_KV else None,
         label="t",
     )
-    bench.run(made, rows)
+    bench.run(phases, rows)
     assert relative_error(bench.download(out, *q.shape), expected) < TOLERANCE
 
 
@@ -236,11 +238,11 @@ def test_tiled_kernels_refuse_rows_of_different_sequences(bench, which) -> None:
     alone = bench.context(1)
     mapped = replace(alone, multi_sequence=True)
     assert refusal(which, alone, spec, MAX_BINDING) is None
-    found = refusal(which, mapped, spec, MAX_BINDING)
-    assert (found is not None) == (which in TILED)
-    if found is not None:
-        assert "different sequences" in found
-        with pytest.raises(DeviceError, match=found):
+    reason = refusal(which, mapped, spec, MAX_BINDING)
+    assert (reason is not None) == (which in TILED)
+    if reason is not None:
+        assert "different sequences" in reason
+        with pytest.raises(DeviceError, match=reason):
             attention(mapped, x, LayerCache(x, x), x, spec=spec, which=which, label="t")
 
 
@@ -248,9 +250,9 @@ def test_scratch_that_the_device_cannot_bind_is_refused_with_its_size(bench) -> 
     spec, ctx = AttentionSpec(2, KvSpec(1, 64, CONTEXT), 1.0), bench.context(1)
     size = spec.scratch_bytes(1)
     assert refusal(AttentionKernel.SPLIT_KV, ctx, spec, size) is None
-    found = refusal(AttentionKernel.SPLIT_KV, ctx, spec, size - 1)
-    assert found is not None
-    assert str(size) in found
+    reason = refusal(AttentionKernel.SPLIT_KV, ctx, spec, size - 1)
+    assert reason is not None
+    assert str(size) in reason
     assert refusal(AttentionKernel.STREAMING, ctx, spec, size - 1) is None
 
 
@@ -285,8 +287,8 @@ def tiles(ctx: OpContext, spec: AttentionSpec, which: AttentionKernel) -> list[P
 def test_heads_share_tiles_in_passes_of_many_rows_only(bench, rng, rows) -> None:
     spec = AttentionSpec(32, KvSpec(16, 16, CONTEXT, "f32"), 0.2)
     which = AttentionKernel.TILED_LARGE
-    made = tiles(bench.context(rows, max_rows=110), spec, which)
-    heads = [one.record.tile_heads for one in made if one.work.serves(rows)]
+    phases = tiles(bench.context(rows, max_rows=110), spec, which)
+    heads = [phase.record.tile_heads for phase in phases if phase.work.serves(rows)]
     assert heads == ([1] if rows <= 96 else [2])
     check(bench, rng, spec, rows=rows, base=20, which=which, max_rows=110)
 
@@ -297,7 +299,7 @@ def test_tiles_shrink_to_fit_workgroup_memory(bench) -> None:
     small = AttentionSpec(2, KvSpec(1, 64, CONTEXT), 1.0)
     for spec, storage, keys in ((small, 16_384, 32), (large, 32_768, 8), (large, 16_384, None)):
         tiles = fitting_tiles(replace(ctx, workgroup_storage=storage), spec, 16)
-        assert next((one.keys for one in tiles), None) == keys
+        assert next((tile.keys for tile in tiles), None) == keys
 
 
 def test_too_little_workgroup_memory_is_refused(bench) -> None:
@@ -394,12 +396,12 @@ def test_a_split_without_keys_of_a_row_is_left_out(bench, rng) -> None:
 
 def test_tiles_split_the_keys_where_they_are_few(bench) -> None:
     """The fewer tiles there are, the shorter are the splits."""
-    found = []
+    divisions = []
     for heads, rows in ((4, 8), (32, 8), (32, 32), (32, 33)):
         spec = AttentionSpec(heads, KvSpec(heads // 4, 64, 8192), 0.1)
-        found.append(with_splits(bench.context(rows), spec, 8, MAX_BINDING).split)
-    assert found == sorted(found, key=lambda one: one.keys)
-    assert [one.most > 1 for one in found] == [True, True, True, False]
+        divisions.append(with_splits(bench.context(rows), spec, 8, MAX_BINDING).split)
+    assert divisions == sorted(divisions, key=lambda division: division.keys)
+    assert [division.most > 1 for division in divisions] == [True, True, True, False]
 
 
 def test_partial_results_that_the_device_cannot_bind_are_not_made(bench) -> None:

@@ -177,13 +177,14 @@ def test_the_combined_splits_equal_attention(
         tuning=case.tuning,
     )
     bench.run(phases, 1)
-    found = combined(
+    output = combined(
         bench.download(partial[0], heads, spec.splits, head_dim).astype(np.float64),
         bench.download(partial[1], heads, spec.splits, 2).astype(np.float64),
     )
 
     q, k, v = (
-        torch.from_numpy(one).unsqueeze(0) for one in np.split(projected, [heads, heads + kv_heads])
+        torch.from_numpy(word).unsqueeze(0)
+        for word in np.split(projected, [heads, heads + kv_heads])
     )
 
     def normed(x: torch.Tensor, first: int) -> torch.Tensor:
@@ -225,7 +226,7 @@ def test_the_combined_splits_equal_attention(
     # A rounding difference in f32 may change how the new key is rounded to f16 or to a code, so
     # these types have a larger tolerance.
     tolerance = {"f32": 1e-4, "f16": 2e-3, "q8_0": 1e-2}[dtype]
-    assert relative_error(found, expected[0].numpy()) < tolerance
+    assert relative_error(output, expected[0].numpy()) < tolerance
 
 
 @pytest.mark.parametrize("broken", ["key", "value"])
@@ -248,8 +249,8 @@ def test_a_new_key_or_value_that_is_nan_stays_visible_in_later_passes(
     damaged[8 if broken == "key" else 10, 9] = np.nan  # of the first key-value head
     assert np.isfinite(attended(0, sound)).all()
     attended(1, damaged)
-    found = np.isnan(attended(2, sound)).any(axis=1)
-    assert found.tolist() == [head < 4 for head in range(8)]
+    is_nan = np.isnan(attended(2, sound)).any(axis=1)
+    assert is_nan.tolist() == [head < 4 for head in range(8)]
 
 
 def test_every_block_of_a_new_key_and_value_is_stored_in_q8_0_with_its_own_scale(
@@ -280,8 +281,8 @@ def test_a_query_that_is_nan_stays_visible(any_bench: Bench, rng, cap: float) ->
     operands = (bench.upload(projected), caches, (parts, stats))
     wanted = {"spec": spec, "transform": HeadTransform(), "label": "attention"}
     bench.run(attention_decode(bench.context(1, base=40), *operands, **wanted), 1)
-    found = bench.download(parts, 8, spec.splits, 64)[:, 0]
-    assert np.isnan(found).all(axis=1).tolist() == [head == 3 for head in range(8)]
+    result = bench.download(parts, 8, spec.splits, 64)[:, 0]
+    assert np.isnan(result).all(axis=1).tolist() == [head == 3 for head in range(8)]
     assert np.isnan(bench.download(stats, 8, spec.splits, 2)[3, 0, 1])
 
 
@@ -308,7 +309,7 @@ def test_a_batch_gives_the_same_results_as_each_sequence_alone(
             bench.poisoned(count, heads, spec.splits, head_dim),
             bench.poisoned(count, heads, spec.splits, 2),
         )
-        made = attention_decode(
+        phases = attention_decode(
             ctx,
             bench.upload(projected),
             LayerCache(*caches),
@@ -317,27 +318,27 @@ def test_a_batch_gives_the_same_results_as_each_sequence_alone(
             transform=transform,
             label="t",
         )
-        bench.run(made, count)
+        bench.run(phases, count)
         shape = count, heads, spec.splits, head_dim
-        read_back = [bench.device.read(one) for one in caches]
+        read_back = [bench.device.read(cache) for cache in caches]
         sums, stats = partial
         return bench.download(sums, *shape), bench.download(stats, *shape[:3], 2), *read_back
 
     ctx = bench.context(rows, slots=slots, sequences=sequences, max_rows=rows + 2)
     assert refusal(ctx, spec) is None
-    found = run(ctx, spec, projected, tuple(stored(bench, one, "f16") for one in held), rows)
+    result = run(ctx, spec, projected, tuple(stored(bench, array, "f16") for array in held), rows)
     single = replace(spec, cache=replace(cache, sequences=1))
     for row, (sequence, slot) in enumerate(zip(sequences, slots, strict=True)):
-        own = tuple(stored(bench, one[sequence], "f16") for one in held)
+        layer = tuple(stored(bench, array[sequence], "f16") for array in held)
         alone = bench.context(1, base=slot)
-        sums, stats, *caches = run(alone, single, projected[row], own, 1)
-        assert np.array_equal(found[0][row], sums[0], equal_nan=True)
-        assert np.array_equal(found[1][row], stats[0], equal_nan=True)
-        for ours, read_back in zip(found[2:], caches, strict=True):
+        sums, stats, *caches = run(alone, single, projected[row], layer, 1)
+        assert np.array_equal(result[0][row], sums[0], equal_nan=True)
+        assert np.array_equal(result[1][row], stats[0], equal_nan=True)
+        for ours, read_back in zip(result[2:], caches, strict=True):
             assert np.array_equal(ours.reshape(4, -1)[sequence], read_back)
     untouched = stored(bench, held[0], "f16")
     first = bench.device.read(untouched).reshape(4, -1)[1]
-    assert np.array_equal(found[2].reshape(4, -1)[1], first)  # a sequence without a row
+    assert np.array_equal(result[2].reshape(4, -1)[1], first)  # a sequence without a row
 
 
 @pytest.mark.parametrize(
@@ -372,8 +373,8 @@ def test_splits_of_several_blocks_and_of_batches_share_the_keys_left_over(
         1,
     )
     # Scores of zero have a weight of one, so that the sum of the weights is the number of keys.
-    found = bench.download(partial[1], heads, spec.splits, 2)[..., 1]
-    assert [[int(one) for one in row if one] for row in found] == [lengths] * heads
+    result = bench.download(partial[1], heads, spec.splits, 2)[..., 1]
+    assert [[int(length) for length in row if length] for row in result] == [lengths] * heads
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
@@ -388,5 +389,5 @@ def test_the_maximum_of_a_split_is_the_largest_of_its_scores(any_bench, heads, s
     operands = (bench.upload(projected), caches, (parts, stats))
     wanted = {"transform": HeadTransform(), "tuning": DecodeTuning(128, heads), "label": "t"}
     bench.run(attention_decode(bench.context(1, base=99), *operands, spec=spec, **wanted), 1)
-    found = bench.download(stats, heads, spec.splits, 2)[:, :2]
-    assert found.tolist() == [[[32 * sign, 64], [32 * sign, 36]]] * heads
+    result = bench.download(stats, heads, spec.splits, 2)[:, :2]
+    assert result.tolist() == [[[32 * sign, 64], [32 * sign, 36]]] * heads

@@ -26,7 +26,7 @@ def test_a_batch_has_as_many_splits_as_run_at_the_same_time(bench: Bench) -> Non
     few, many = KvSpec(1, 64, 8192), KvSpec(8, 64, 8192)
 
     def most(cache: KvSpec, *rows: int) -> list[int]:
-        return [default_split(bench.context(one), cache, 32).most for one in rows]
+        return [default_split(bench.context(row), cache, 32).most for row in rows]
 
     assert default_split(bench.context(1), many, 32) == SPLIT
     assert most(many, 2, 4, 8, 13, 32, 64) == [16, 8, 4, 2, 1, 1]
@@ -83,9 +83,9 @@ def test_a_refusal_gives_the_reason(bench: Bench, changed, of_device, message) -
         return AttentionSpec(heads, KvSpec(2, head_dim, CONTEXT, dtype), 1.0, split=SPLIT)
 
     assert refusal(ctx, asked()) is None
-    found = refusal(replace(ctx, **of_device), asked(**changed))
-    assert found is not None
-    assert message in found
+    reason = refusal(replace(ctx, **of_device), asked(**changed))
+    assert reason is not None
+    assert message in reason
 
 
 @pytest.mark.parametrize(

@@ -114,20 +114,20 @@ def test_latent_attention_equals_the_expanded_form(
     angles = rng.uniform(0, 6.28, (CONTEXT, rope // 2))
     table = np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)
     shapes = [(count, CONTEXT, latent), (count, CONTEXT, rope)]
-    caches, held = zip(*(uploaded(bench, normal(rng, *one), kv) for one in shapes), strict=True)
+    caches, held = zip(*(uploaded(bench, normal(rng, *form), kv) for form in shapes), strict=True)
     layer, table_on_gpu = LayerCache(*caches), bench.upload(table)
     ctx = bench.context(rows, slots=slots, sequences=sequences, positions=slots)
     ctx = replace(ctx, multi_sequence=count > 1)
-    queries, out = (bench.poisoned(rows, heads, one) for one in (spec.query_dim, spec.value_dim))
+    queries, out = (bench.poisoned(rows, heads, dim) for dim in (spec.query_dim, spec.value_dim))
     norm = bench.upload(gain), EPS
     source, attention = attended(bench, ctx, queries, layer, spec, split)
-    made = [
+    phases = [
         *latent_store(ctx, bench.upload(kv_rows), layer, spec, norm, table_on_gpu, label="t"),
         *latent_queries(ctx, bench.upload(q), up, queries, spec, table_on_gpu, label="t"),
         *attention,
         *latent_values(ctx, source, up, out, spec, label="t"),
     ]
-    bench.run(made, rows)
+    bench.run(phases, rows)
 
     def rotated(x: F32) -> torch.Tensor:
         unrotated = torch.from_numpy(x).double()
@@ -141,19 +141,21 @@ def test_latent_attention_equals_the_expanded_form(
         ),
         rotated(kv_rows[:, None, latent:])[:, 0],
     )
-    found = [downloaded(bench, one, kv, shape) for one, shape in zip(caches, shapes, strict=True)]
-    for before, after, rows_stored in zip(held, found, new, strict=True):
+    contents = [
+        downloaded(bench, cache, kv, shape) for cache, shape in zip(caches, shapes, strict=True)
+    ]
+    for before, after, rows_stored in zip(held, contents, new, strict=True):
         assert relative_error(after[sequences, slots], rows_stored) < STORED[kv]
         expected_cache = before.copy()
         expected_cache[sequences, slots] = after[sequences, slots]
         assert np.array_equal(after, expected_cache)  # other slots are unchanged
-    own, rope_part = q[..., : spec.key_dim], rotated(q[..., spec.key_dim :])
-    query = torch.cat([torch.from_numpy(own).double(), rope_part], -1)
+    latent_query, rope_part = q[..., : spec.key_dim], rotated(q[..., spec.key_dim :])
+    query = torch.cat([torch.from_numpy(latent_query).double(), rope_part], -1)
     parts = torch.from_numpy(matrices).double().reshape(heads, -1, latent)
     keys_of, values_of = parts.split((spec.key_dim, spec.value_dim), dim=1)
     wanted = []
     for row, (sequence, slot) in enumerate(zip(sequences, slots, strict=True)):
-        c, k = (torch.from_numpy(one[sequence, : slot + 1]).double() for one in found)
+        c, k = (torch.from_numpy(content[sequence, : slot + 1]).double() for content in contents)
         keys = torch.cat([c @ keys_of.transpose(1, 2), k.expand(heads, -1, -1)], -1)
         values = c @ values_of.transpose(1, 2)
         wanted.append(ops.attention(query[row : row + 1], keys, values, spec.scale, base=slot))
@@ -167,7 +169,7 @@ def test_a_query_or_latent_that_is_nan_stays_visible(any_bench, rng, split, kv):
     bench, spec = any_bench, replace(BLOCKS, cache=replace(BLOCKS.cache, dtype=kv))
     latent, rope, heads = spec.latent, spec.rope_dim, spec.heads
     up, _ = matrix(bench, rng, "F16", Layout.ROW, (heads * (spec.key_dim + spec.value_dim), latent))
-    caches = (uploaded(bench, normal(rng, 1, CONTEXT, one), kv)[0] for one in (latent, rope))
+    caches = (uploaded(bench, normal(rng, 1, CONTEXT, dim), kv)[0] for dim in (latent, rope))
     layer, ctx = LayerCache(*caches), bench.context(1, base=200)
     norm, table = (bench.upload(np.ones(latent, np.float32)), EPS), np.ones((201, rope // 2, 2))
     table = bench.upload(table.astype(np.float32))
@@ -175,12 +177,12 @@ def test_a_query_or_latent_that_is_nan_stays_visible(any_bench, rng, split, kv):
     def broken_heads(query: F32, row: F32) -> list[bool]:
         out = bench.poisoned(1, heads, spec.value_dim)
         source, attention = attended(bench, ctx, bench.upload(query), layer, spec, split)
-        made = [
+        phases = [
             *latent_store(ctx, bench.upload(row), layer, spec, norm, table, label="t"),
             *attention,
             *latent_values(ctx, source, up, out, spec, label="t"),
         ]
-        bench.run(made, 1)
+        bench.run(phases, 1)
         return np.isnan(bench.download(out, heads, spec.value_dim)).any(axis=1).tolist()
 
     query, row = normal(rng, 1, heads, spec.query_dim), normal(rng, 1, latent + rope)
@@ -195,17 +197,19 @@ def test_latents_beyond_the_context_are_dropped(bench, rng):
     cache = KvSpec(1, 96, 8, "f32", second_dim=32)
     spec = replace(SIZES, cache=cache)
     before = [np.full((8, width), -1, np.float32) for width in (96, 32)]
-    layer = LayerCache(*(bench.upload(one) for one in before))
+    layer = LayerCache(*(bench.upload(content) for content in before))
     ctx, table = (
         bench.context(2, slots=[7, 8], positions=[0, 0]),
         bench.upload(np.ones((1, 16, 2), "f4")),
     )
     norm = bench.upload(np.ones(96, np.float32)), EPS
-    made = latent_store(ctx, bench.upload(normal(rng, 2, 128)), layer, spec, norm, table, label="t")
-    bench.run(made, 2)
-    for one, buffer in zip(before, (layer.keys, layer.values), strict=True):
-        stored = bench.download(buffer, *one.shape)
-        assert np.array_equal(stored[:7], one[:7])
+    phases = latent_store(
+        ctx, bench.upload(normal(rng, 2, 128)), layer, spec, norm, table, label="t"
+    )
+    bench.run(phases, 2)
+    for content, buffer in zip(before, (layer.keys, layer.values), strict=True):
+        stored = bench.download(buffer, *content.shape)
+        assert np.array_equal(stored[:7], content[:7])
         assert not (stored[7] == -1).any()
 
 

@@ -54,11 +54,11 @@ def test_the_fused_phase_equals_norm_rope_and_store(
     before = normal(rng, size, kv_heads, CONTEXT, head_dim).astype("f2" if dtype == "f16" else "f4")
 
     def run(phases) -> list[np.ndarray]:
-        buffers = [bench.upload(one) for one in projected]
+        buffers = [bench.upload(array) for array in projected]
         caches = bench.upload(before), bench.upload(before)
         bench.run(phases(buffers, caches), ROWS)
         kind = np.float16 if dtype == "f16" else np.float32
-        held = [bench.device.read(one).view(kind).astype(np.float32) for one in caches]
+        held = [bench.device.read(cache).view(kind).astype(np.float32) for cache in caches]
         return [bench.download(buffers[0], most, heads, head_dim), *held]
 
     def fused(buffers, caches):
@@ -84,19 +84,19 @@ def test_the_fused_phase_equals_norm_rope_and_store(
 
     def separate(buffers, caches):
         q, k, v = buffers
-        made = []
+        phases = []
         for x, gain, count in zip((q, k), gains, counts, strict=False):
             form = NormForm(
                 width=head_dim, eps=EPS, weight=bench.upload(gain), offset=1.0, per_row=count
             )
-            made += normalize_in_place(ctx, x, form, label="t") if normed else []
+            phases += normalize_in_place(ctx, x, form, label="t") if normed else []
             rotation = {"heads": count, "head_dim": head_dim, "rotary_dim": 2 * pairs}
             if pairs:
-                made += rope(ctx, x, table, **rotation, interleaved=interleaved, label="t")
+                phases += rope(ctx, x, table, **rotation, interleaved=interleaved, label="t")
         if interleaved:
             factors = {"scale": 0.5, "length": 7, "offset": 1}
-            made += position_scale(ctx, q, width=heads * head_dim, **factors, label="t")
-        return made + kv_store(ctx, k, v, LayerCache(*caches), cache=cache, label="t")
+            phases += position_scale(ctx, q, width=heads * head_dim, **factors, label="t")
+        return phases + kv_store(ctx, k, v, LayerCache(*caches), cache=cache, label="t")
 
     for ours, theirs in zip(run(fused), run(separate), strict=True):
         # A rounding difference in f32 may change the rounding to f16.
@@ -106,9 +106,9 @@ def test_the_fused_phase_equals_norm_rope_and_store(
 def test_a_quantized_cache_is_refused() -> None:
     cache = KvSpec(2, 64, CONTEXT, "f16")
     assert refusal(cache) is None
-    found = refusal(replace(cache, dtype="q8_0"))
-    assert found is not None
-    assert "blocks of 32" in found
+    reason = refusal(replace(cache, dtype="q8_0"))
+    assert reason is not None
+    assert "blocks of 32" in reason
 
 
 def fused_phase(bench, rows: int, cache: KvSpec, transform: HeadTransform) -> list[Phase]:
@@ -121,8 +121,8 @@ def fused_phase(bench, rows: int, cache: KvSpec, transform: HeadTransform) -> li
 
 
 def test_only_the_new_slots_count_as_memory_traffic(bench) -> None:
-    (made,) = fused_phase(bench, 3, KvSpec(1, 64, CONTEXT, "f32"), HeadTransform())
-    assert traffic(made, 3, 50) == 3 * 2 * 4 * 64
+    (phase,) = fused_phase(bench, 3, KvSpec(1, 64, CONTEXT, "f32"), HeadTransform())
+    assert traffic(phase, 3, 50) == 3 * 2 * 4 * 64
 
 
 def test_more_rotated_elements_than_a_head_has_are_refused(bench) -> None:

@@ -22,10 +22,10 @@ def test_keys_and_values_are_stored_at_their_slots(bench, rng, dtype) -> None:
     empty = np.full((3, 16, 36), -1, kind)
     caches = [bench.upload(empty) for _ in range(2)]
     ctx = bench.context(4, base=5)
-    made = kv_store(
+    phases = kv_store(
         ctx, bench.upload(k), bench.upload(v), LayerCache(*caches), cache=cache, label="t"
     )
-    bench.run(made, 4)
+    bench.run(phases, 4)
     for new, buffer in zip((k, v), caches, strict=True):
         stored = bench.device.read(buffer).view(kind)[: empty.size].reshape(empty.shape)
         expected = empty.copy()
@@ -69,16 +69,16 @@ def test_storing_in_q8_0_leaves_the_slots_of_other_passes_unchanged(
         stored = bench.device.read(buffer)[: cache.size]
         codes = stored[: before.size].view(np.int8).reshape(before.shape).astype(np.float32)
         scales = stored[before.size :].view("<f2").astype(np.float32)
-        found = codes * scales.repeat(32).reshape(before.shape)
+        restored = codes * scales.repeat(32).reshape(before.shape)
         written = new.transpose(1, 0, 2)
         block_max = np.abs(written.reshape(-1, 32)).max(axis=1).repeat(32).reshape(written.shape)
         expected = held.copy()
-        expected[:, base : base + rows] = found[:, base : base + rows]
-        assert np.array_equal(found, expected)  # other slots are unchanged
+        expected[:, base : base + rows] = restored[:, base : base + rows]
+        assert np.array_equal(restored, expected)  # other slots are unchanged
         # Half a quantization step, plus the rounding error of the scale, subnormal f16 included.
         limit = block_max / 127 * (0.5 + 127 * 2**-11) + 127 * 2.0**-25
-        assert (np.abs(found[:, base : base + rows] - written) <= limit).all()
-        assert found[:, base : base + rows].any()
+        assert (np.abs(restored[:, base : base + rows] - written) <= limit).all()
+        assert restored[:, base : base + rows].any()
 
 
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
@@ -87,12 +87,12 @@ def test_keys_are_stored_in_the_cache_of_their_sequence(bench, rng, dtype) -> No
     kind = np.float16 if dtype == "f16" else np.float32
     k, v = normal(rng, 3, 2, 36), normal(rng, 3, 2, 36)
     expected = [np.full((3, 2, 16, 36), -1, kind) for _ in range(2)]
-    caches = [bench.upload(one) for one in expected]
+    caches = [bench.upload(result) for result in expected]
     ctx = bench.context(3, slots=[15, 0, 7], sequences=[2, 0, 2])
-    made = kv_store(
+    phases = kv_store(
         ctx, bench.upload(k), bench.upload(v), LayerCache(*caches), cache=cache, label="t"
     )
-    bench.run(made, 3)
+    bench.run(phases, 3)
     for new, buffer, full in zip((k, v), caches, expected, strict=True):
         for row, (sequence, slot) in enumerate([(2, 15), (0, 0), (2, 7)]):
             full[sequence, :, slot] = new[row].astype(kind)

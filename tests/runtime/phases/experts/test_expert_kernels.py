@@ -32,10 +32,10 @@ def test_each_route_is_multiplied_by_its_expert(bench, rng, dtype):
     routes, ids, _ = routed(bench, rng, rows, experts, top_k)
     x = normal(rng, rows, k)
     y = bench.poisoned(rows, top_k, n)
-    made = expert_linear(
+    phases = expert_linear(
         bench.context(rows), weight, routes, bench.upload(x), y, by_route=False, label="t"
     )
-    bench.run(made, rows)
+    bench.run(phases, rows)
     expected = np.einsum("rsnk,rk->rsn", values[ids].astype(np.float64), x)
     assert relative_error(bench.download(y, rows, top_k, n), expected) < TOLERANCE
 
@@ -66,10 +66,10 @@ def test_the_experts_of_a_row_are_summed_by_their_weights(any_bench, rng, dtype,
     y = any_bench.upload(before) if accumulate else any_bench.poisoned(rows, n)
     ctx = any_bench.context(rows)
     x_on_gpu = any_bench.upload(x)
-    made = expert_linear(
+    phases = expert_linear(
         ctx, weight, routes, x_on_gpu, y, accumulate=accumulate, by_route=True, label="t"
     )
-    any_bench.run(made, rows)
+    any_bench.run(phases, rows)
     expected += before if accumulate else 0.0
     assert relative_error(any_bench.download(y, rows, n), expected) < TOLERANCE
 
@@ -112,11 +112,11 @@ def test_tiles_over_the_routes_of_an_expert_equal_torch(any_bench, rng, dtype, l
     ctx, groups = grouped(any_bench, routes, ids, rows, rows)
     x, y = normal(rng, rows, k), any_bench.poisoned(rows, top_k, n)
     options = {"by_route": False, "label": "t"}
-    made = expert_tiled(ctx, weight, routes, groups, any_bench.upload(x), y, **options)
-    any_bench.run(made, rows)
+    phases = expert_tiled(ctx, weight, routes, groups, any_bench.upload(x), y, **options)
+    any_bench.run(phases, rows)
     expected = np.einsum("rsnk,rk->rsn", values[ids].astype(np.float64), x)
-    found = any_bench.download(y, rows, top_k, n)
-    assert relative_error(found, expected) < TOLERANCE
+    result = any_bench.download(y, rows, top_k, n)
+    assert relative_error(result, expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("accumulate", [True, False])
@@ -131,18 +131,18 @@ def test_products_by_route_are_summed_with_their_weights(bench, rng, monkeypatch
     x, before = normal(rng, max_rows, top_k, k), normal(rng, max_rows, n)
     inner = bench.poisoned(max_rows, top_k, n)
     y = bench.upload(before) if accumulate else bench.poisoned(max_rows, n)
-    made = [
+    phases = [
         *expert_tiled(
             ctx, weight, routes, groups, bench.upload(x), inner, by_route=True, label="t"
         ),
         *expert_combine(ctx, routes, inner, y, width=n, accumulate=accumulate, label="t"),
     ]
-    bench.run(made, rows)
+    bench.run(phases, rows)
     expected = np.einsum("rsnk,rsk,rs->rn", values[ids].astype(np.float64), x, routing_weights)
     expected += before if accumulate else 0.0
-    found = bench.download(y, max_rows, n)
-    assert relative_error(found[:rows], expected[:rows]) < TOLERANCE
-    assert np.array_equal(found[rows:], before[rows:]) or np.isnan(found[rows:]).all()
+    result = bench.download(y, max_rows, n)
+    assert relative_error(result[:rows], expected[:rows]) < TOLERANCE
+    assert np.array_equal(result[rows:], before[rows:]) or np.isnan(result[rows:]).all()
 
 
 def test_an_expert_without_routes_has_an_empty_group(bench):
@@ -182,8 +182,8 @@ def test_the_output_of_a_shared_expert_is_multiplied_by_its_gate(any_bench, rng)
     expected = ops.sigmoid_gate(*(torch.from_numpy(a).double() for a in (x, branch, weight[None])))
     buffer = any_bench.upload(branch)
     operands = any_bench.upload(x), any_bench.upload(weight), buffer
-    made = sigmoid_gate(any_bench.context(rows), *operands, k=k, width=width, label="t")
-    any_bench.run(made, rows)
+    phases = sigmoid_gate(any_bench.context(rows), *operands, k=k, width=width, label="t")
+    any_bench.run(phases, rows)
     assert relative_error(any_bench.download(buffer, rows, width), expected) < TOLERANCE
 
 
@@ -193,11 +193,11 @@ def test_a_gate_that_is_nan_stays_visible(any_bench, rng):
     x[1, 3] = np.nan
     buffer = any_bench.upload(branch)
     operands = any_bench.upload(x), any_bench.upload(weight), buffer
-    made = sigmoid_gate(any_bench.context(rows), *operands, k=k, width=width, label="t")
-    any_bench.run(made, rows)
-    found = np.isnan(any_bench.download(buffer, rows, width))
-    assert not found[0].any()
-    assert found[1].all()
+    phases = sigmoid_gate(any_bench.context(rows), *operands, k=k, width=width, label="t")
+    any_bench.run(phases, rows)
+    is_nan = np.isnan(any_bench.download(buffer, rows, width))
+    assert not is_nan[0].any()
+    assert is_nan[1].all()
 
 
 def test_unsupported_experts_are_refused(bench, rng):
@@ -226,7 +226,7 @@ def test_biases_of_experts_are_added_before_the_activation_and_to_the_sum(any_be
     results, combined = any_bench.upload(normal(rng, rows, top_k, k)), any_bench.poisoned(rows, k)
     ctx, bias = any_bench.context(rows), any_bench.upload(down_bias)
     added = ExpertGates(routes, any_bench.upload(biases))
-    made = [
+    phases = [
         *gated_activation(
             ctx,
             any_bench.upload(gate),
@@ -241,10 +241,10 @@ def test_biases_of_experts_are_added_before_the_activation_and_to_the_sum(any_be
         *expert_linear(ctx, downs, routes, inner, summed, bias=bias, **BY_ROUTE),
         *expert_combine(ctx, routes, results, combined, width=k, bias=bias, label="t"),
     ]
-    any_bench.run(made, rows)
+    any_bench.run(phases, rows)
     expected = clamped(gate + biases[0][ids], up + biases[1][ids]).astype(np.float64)
-    found = any_bench.download(inner, rows, top_k, n)
-    assert relative_error(found, expected) < TOLERANCE
+    result = any_bench.download(inner, rows, top_k, n)
+    assert relative_error(result, expected) < TOLERANCE
     out = np.einsum("rskn,rsn->rsk", values[ids], expected) + down_bias[ids]
     expected = np.einsum("rsk,rs->rk", out, factors)
     assert relative_error(any_bench.download(summed, rows, k), expected) < TOLERANCE

@@ -59,15 +59,15 @@ def test_experts_in_int8_equal_the_product_of_quantized_rows(any_bench, rng, dty
     x, y = normal(rng, rows, k), any_bench.poisoned(rows, top_k, n)
     ctx, target = any_bench.context(rows), any_bench.poisoned(small_batch_bytes(rows, k) // 4)
     output = Output((y,), "gate", activation="silu")
-    made = [
+    phases = [
         *quantize_small_batch(ctx, any_bench.upload(x), target, k=k, label="t"),
         *expert_int8(ctx, (gates, ups), routes, target, output, label="t"),
     ]
-    any_bench.run(made, rows)
+    any_bench.run(phases, rows)
     near = in_int8(x).astype(np.float64)
-    gate, up = (np.einsum("rsnk,rk->rsn", one[ids], near) for one in (gate_values, up_values))
-    found = any_bench.download(y, rows, top_k, n)
-    assert relative_error(found, gate / (1 + np.exp(-gate)) * up) < 10 * TOLERANCE
+    gate, up = (np.einsum("rsnk,rk->rsn", values[ids], near) for values in (gate_values, up_values))
+    result = any_bench.download(y, rows, top_k, n)
+    assert relative_error(result, gate / (1 + np.exp(-gate)) * up) < 10 * TOLERANCE
 
 
 @pytest.mark.parametrize(("dtype", "rows", "k"), INT8_CASES)
@@ -78,11 +78,11 @@ def test_experts_without_gates_are_activated_in_int8(any_bench, rng, dtype, rows
     x, y = normal(rng, rows, k), any_bench.poisoned(rows, top_k, n)
     ctx, target = any_bench.context(rows), any_bench.poisoned(small_batch_bytes(rows, k) // 4)
     output = Output((y,), "activate", activation="relu2")
-    made = [
+    phases = [
         *quantize_small_batch(ctx, any_bench.upload(x), target, k=k, label="t"),
         *expert_int8(ctx, (ups,), routes, target, output, label="t"),
     ]
-    any_bench.run(made, rows)
+    any_bench.run(phases, rows)
     near = in_int8(x).astype(np.float64)
     expected = np.maximum(np.einsum("rsnk,rk->rsn", values[ids], near), 0.0) ** 2
     assert relative_error(any_bench.download(y, rows, top_k, n), expected) < 10 * TOLERANCE
@@ -101,11 +101,11 @@ def test_routes_in_int8_are_summed_by_their_weights(any_bench, rng, dtype, rows,
     y = any_bench.upload(before) if accumulate else any_bench.poisoned(rows, n)
     target = any_bench.poisoned(small_batch_bytes(rows * top_k, k) // 4)
     ctx, output = any_bench.context(rows), Output((y,), "add" if accumulate else "store")
-    made = [
+    phases = [
         *quantize_small_batch(ctx, any_bench.upload(x), target, k=k, per_row=top_k, label="t"),
         *expert_int8(ctx, (downs,), routes, target, output, label="t"),
     ]
-    any_bench.run(made, rows)
+    any_bench.run(phases, rows)
     expected += before if accumulate else 0.0
     assert relative_error(any_bench.download(y, rows, n), expected) < 10 * TOLERANCE
 
@@ -124,17 +124,17 @@ def test_rows_of_an_expert_in_int8_equal_the_product_of_quantized_rows(
     sizes = int8_sizes(held * per_row, k)
     q, scales = (bench.upload(np.full(size, 0xFF, np.uint8)) for size in sizes)
     target = QuantizedRows(q, scales, padded_rows(held * per_row), k)
-    made = [
+    phases = [
         *quantize_rows(ctx, bench.upload(x), target, per_row=per_row, label="t"),
         *expert_tiled(ctx, weight, routes, groups, target, y, by_route=by_route, label="t"),
     ]
-    bench.run(made, rows)
+    bench.run(phases, rows)
     near = in_int8(x.reshape(-1, k)).reshape(x.shape).astype(np.float64)
     near = np.broadcast_to(near, (held, top_k, k))
     expected = np.einsum("rsnk,rsk->rsn", values[ids], near)
-    found = bench.download(y, held, top_k, n)
-    assert relative_error(found[:rows], expected[:rows]) < 10 * TOLERANCE
-    assert np.isnan(found[rows:]).all()
+    result = bench.download(y, held, top_k, n)
+    assert relative_error(result[:rows], expected[:rows]) < 10 * TOLERANCE
+    assert np.isnan(result[rows:]).all()
 
 
 MXFP4_CASE = ("MXFP4", 3, 96)
@@ -156,7 +156,7 @@ def test_biases_of_experts_are_added_in_int8(any_bench, rng, dtype, rows, k, sca
     wide = any_bench.poisoned(small_batch_bytes(rows, k) // 4)
     narrow = any_bench.poisoned(small_batch_bytes(rows * top_k, n) // 4)
     gated = Output((inner,), "gate", any_bench.upload(biases), activation="silu", clamp=CLAMP)
-    made = [
+    phases = [
         *quantize_small_batch(ctx, any_bench.upload(x), wide, k=k, label="t"),
         *expert_int8(ctx, (gates, ups), routes, wide, gated, label="t"),
         *quantize_small_batch(ctx, inner, narrow, k=n, per_row=top_k, label="t"),
@@ -169,16 +169,16 @@ def test_biases_of_experts_are_added_in_int8(any_bench, rng, dtype, rows, k, sca
             label="t",
         ),
     ]
-    any_bench.run(made, rows)
+    any_bench.run(phases, rows)
     near, ones = in_int8(x).astype(np.float64), np.ones_like(factors)
     before, after = (factors, ones) if scales_inputs else (ones, factors)
     gate, up = (
         np.einsum("rsnk,rk,rs->rsn", values[ids], near, before) + bias[ids]
         for values, bias in zip((gate_values, up_values), biases, strict=True)
     )
-    found = any_bench.download(inner, rows, top_k, n)
-    assert relative_error(found, clamped(gate, up)) < 10 * TOLERANCE
-    near = in_int8(found.reshape(-1, n)).reshape(found.shape).astype(np.float64)
+    result = any_bench.download(inner, rows, top_k, n)
+    assert relative_error(result, clamped(gate, up)) < 10 * TOLERANCE
+    near = in_int8(result.reshape(-1, n)).reshape(result.shape).astype(np.float64)
     out = np.einsum("rskn,rsn->rsk", down_values[ids], near) + down_bias[ids]
     expected = np.einsum("rsk,rs->rk", out, after)
     assert relative_error(any_bench.download(y, rows, k), expected) < 10 * TOLERANCE

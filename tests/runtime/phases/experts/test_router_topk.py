@@ -61,7 +61,7 @@ def test_rows_are_routed_to_the_experts_of_the_reference(any_bench, rng, spec, b
         torch.from_numpy(added).double() if biased else None,
     )
     out = any_bench.poisoned(rows + 1, top_k, 2)
-    made = router_topk(
+    phases = router_topk(
         any_bench.context(rows, max_rows=rows + 1),
         any_bench.upload(np.vstack([logits, logits[:1]])),
         out,
@@ -69,7 +69,7 @@ def test_rows_are_routed_to_the_experts_of_the_reference(any_bench, rng, spec, b
         selection_bias=any_bench.upload(added) if biased else None,
         label="t",
     )
-    any_bench.run(made, rows)
+    any_bench.run(phases, rows)
     ids, routing_weights = routes_of(any_bench, out, rows + 1, top_k)
     assert np.array_equal(ids[:rows], expected[0].numpy())
     assert relative_error(routing_weights[:rows], expected[1].numpy()) < TOLERANCE
@@ -82,8 +82,8 @@ def test_a_logit_that_is_nan_gives_a_weight_that_is_not_finite(any_bench, rng, s
     logits[1, rng.integers(spec.experts)] = np.nan
     out, added = any_bench.poisoned(2, spec.top_k, 2), any_bench.upload(normal(rng, spec.experts))
     wanted = {"selection_bias": added if biased else None, "label": "t"}
-    made = router_topk(any_bench.context(2), any_bench.upload(logits), out, spec, **wanted)
-    any_bench.run(made, 2)
+    phases = router_topk(any_bench.context(2), any_bench.upload(logits), out, spec, **wanted)
+    any_bench.run(phases, 2)
     _, routing_weights = routes_of(any_bench, out, 2, spec.top_k)
     assert np.isfinite(routing_weights[0]).all()
     assert not np.isfinite(routing_weights[1]).all()
@@ -103,8 +103,10 @@ def test_experts_of_negligible_probability_can_be_selected_by_their_bias(bench):
     added = bench.upload(np.array([9.0, -9.0, 8.0, -9.0], np.float32))
     out, spec = bench.poisoned(1, 2, 2), RouterSpec(4, 2, normalize=True)
     logits_buffer = bench.upload(logits)
-    made = router_topk(bench.context(1), logits_buffer, out, spec, selection_bias=added, label="t")
-    bench.run(made, 1)
+    phases = router_topk(
+        bench.context(1), logits_buffer, out, spec, selection_bias=added, label="t"
+    )
+    bench.run(phases, 1)
     ids, routing_weights = routes_of(bench, out, 1, 2)
     assert ids.tolist() == [[0, 2]]
     np.testing.assert_allclose(routing_weights, [[0.26894143, 0.7310586]], rtol=1e-5)

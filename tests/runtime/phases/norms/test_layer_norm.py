@@ -103,8 +103,8 @@ def test_activations_equal_torch(bench, rng, name) -> None:
     x = normal(rng, rows, width) * 4
     x[0, :6] = [0.0, 50.0, -50.0, 1e4, -1e4, -5.0]
     buffer = bench.upload(x)
-    made = activate(bench.context(rows), buffer, width=width, activation=name, label="t")
-    bench.run(made, rows)
+    phases = activate(bench.context(rows), buffer, width=width, activation=name, label="t")
+    bench.run(phases, rows)
     got, expected = bench.download(buffer, rows, width), THEIRS[name](wide(x)).numpy()
     assert np.abs(got - expected).max() < 1e-6 * np.abs(expected).max()
     small = np.abs(x) < 20
@@ -114,7 +114,7 @@ def test_activations_equal_torch(bench, rng, name) -> None:
 def test_gated_activation_has_the_same_activations(bench, rng) -> None:
     rows, width = 2, 64
     gate, up, y = normal(rng, rows, width), normal(rng, rows, width), bench.poisoned(2, 64)
-    made = gated_activation(
+    phases = gated_activation(
         bench.context(rows),
         bench.upload(gate),
         bench.upload(up),
@@ -123,7 +123,7 @@ def test_gated_activation_has_the_same_activations(bench, rng) -> None:
         activation="gelu_erf",
         label="t",
     )
-    bench.run(made, rows)
+    bench.run(phases, rows)
     expected = (functional.gelu(wide(gate)) * wide(up)).numpy()
     assert relative_error(bench.download(y, rows, width), expected) < TOLERANCE
 

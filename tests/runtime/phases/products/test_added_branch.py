@@ -39,13 +39,13 @@ def test_a_normed_branch_is_added_to_the_input(
 ) -> None:
     operands = Operands(any_bench, rng, layout)
     matrices = [operands.matrix("Q4_K", 96, k), operands.matrix("Q6_K", 40, k)]
-    weights = tuple(one.weight for one in matrices)
+    weights = tuple(matrix.weight for matrix in matrices)
     source, summed = operands.branch(k, matrices, form)
     y, ctx = any_bench.poisoned(136), any_bench.context(1)
     launches = matvec(ctx, weights, source.operand, Output((y,)), int8=int8, label="t")
     any_bench.run(launches, 1)
-    found = any_bench.download(y, 136)
-    assert relative_error(found, source.products(matrices, int8=int8)) < 1e-4
+    result = any_bench.download(y, 136)
+    assert relative_error(result, source.products(matrices, int8=int8)) < 1e-4
     added = source.operand.added
     assert added is not None
     if added.stream is not None:

@@ -73,7 +73,7 @@ class Block:
         return self.bench.download(y, outputs)
 
     def _run(self, source: Input, output: Output) -> None:
-        weights = tuple(one.weight for one in self.gated)
+        weights = tuple(matrix.weight for matrix in self.gated)
         ctx = self.bench.context(1)
         self.bench.run(matvec(ctx, weights, source, output, int8=self.int8, label="t"), 1)
 
@@ -104,15 +104,15 @@ RESOLUTION = 2.0**-23
 """What a number of a result in fixed point can differ from its value, for each item."""
 
 
-def differ(found: F32, wanted: np.ndarray) -> float:
+def differ(result: F32, wanted: np.ndarray) -> float:
     """Return the relative error of results beyond their resolution."""
     most = np.abs(wanted).max()
-    return max(0.0, np.abs(found - wanted).max() - PAIRS / FEWEST_PAIRS * RESOLUTION) / most
+    return max(0.0, np.abs(result - wanted).max() - PAIRS / FEWEST_PAIRS * RESOLUTION) / most
 
 
-def expected(own: Block, pairs: F32) -> np.ndarray:
-    exact = own.down.product(pairs.astype(np.float64))
-    return own.down.int8_product(pairs) if own.int8 else exact
+def expected(mlp: Block, pairs: F32) -> np.ndarray:
+    exact = mlp.down.product(pairs.astype(np.float64))
+    return mlp.down.int8_product(pairs) if mlp.int8 else exact
 
 
 TYPES = (
@@ -150,13 +150,13 @@ def test_one_phase_equals_gate_and_down_projection(
         monkeypatch.setattr(
             f"rdrr_runtime.phases.products.{module}.default_tuning", lambda *_: tuning
         )
-    own = block(Operands(any_bench, rng), *types, int8=int8, separate=threads != (64, 4))
-    source = own.operands.source("norm", 256, own.gated).operand
-    pairs, sums = own.pairs(source), zeros(any_bench)
-    found = own.whole(source, sums)
-    assert differ(found, expected(own, pairs)) < 1e-4
+    mlp = block(Operands(any_bench, rng), *types, int8=int8, separate=threads != (64, 4))
+    source = mlp.operands.source("norm", 256, mlp.gated).operand
+    pairs, sums = mlp.pairs(source), zeros(any_bench)
+    result = mlp.whole(source, sums)
+    assert differ(result, expected(mlp, pairs)) < 1e-4
     if int8:
-        assert relative_error(found, own.down.product(pairs.astype(np.float64))) > 1e-5
+        assert relative_error(result, mlp.down.product(pairs.astype(np.float64))) > 1e-5
 
 
 COLUMN_CASES = (
@@ -179,16 +179,16 @@ def test_column_major_matrices_in_one_phase_equal_gate_and_down_projection(
     """Gate and up are one matrix where items have 16 pairs, and two otherwise."""
     monkeypatch.setattr("rdrr_runtime.phases.products.down.COLUMN_PAIRS", (pairs,))
     columns = Operands(any_bench, rng, Layout.COLUMN)
-    own = block(columns, *types, int8=int8, separate=pairs > 16)
-    weights = tuple(one.weight for one in own.gated)
-    ctx, down = any_bench.context(1), own.down.weight
+    mlp = block(columns, *types, int8=int8, separate=pairs > 16)
+    weights = tuple(matrix.weight for matrix in mlp.gated)
+    ctx, down = any_bench.context(1), mlp.down.weight
     assert matvec_refusal(ctx, weights, int8=int8, gate=True, down=down) is None
-    source = own.operands.source("norm", 256, own.gated).operand
-    gated, sums = own.pairs(source), zeros(any_bench)
-    found = own.whole(source, sums)
-    assert differ(found, expected(own, gated)) < 1e-4
+    source = mlp.operands.source("norm", 256, mlp.gated).operand
+    gated, sums = mlp.pairs(source), zeros(any_bench)
+    result = mlp.whole(source, sums)
+    assert differ(result, expected(mlp, gated)) < 1e-4
     if int8:
-        assert relative_error(found, own.down.product(gated.astype(np.float64))) > 1e-5
+        assert relative_error(result, mlp.down.product(gated.astype(np.float64))) > 1e-5
 
 
 @pytest.mark.parametrize("outputs", [36, 1284, 2100])
@@ -203,24 +203,24 @@ def test_groups_of_column_major_outputs_need_not_be_whole(
     """More groups are staged than threads of the workgroup stage at once, or fewer."""
     monkeypatch.setattr("rdrr_runtime.phases.products.down.COLUMN_PAIRS", (32,))
     columns = Operands(bench, rng, Layout.COLUMN)
-    own = block(columns, "Q4_K", down, int8=True, outputs=outputs)
-    source = own.operands.source("norm", 256, own.gated).operand
-    pairs, sums = own.pairs(source), zeros(bench, outputs)
-    found = own.whole(source, sums)
-    assert differ(found, expected(own, pairs)) < 1e-4
+    mlp = block(columns, "Q4_K", down, int8=True, outputs=outputs)
+    source = mlp.operands.source("norm", 256, mlp.gated).operand
+    pairs, sums = mlp.pairs(source), zeros(bench, outputs)
+    result = mlp.whole(source, sums)
+    assert differ(result, expected(mlp, pairs)) < 1e-4
 
 
 def test_results_are_added_to_those_before_and_the_next_memory_is_cleared(
     bench: Bench, rng: np.random.Generator
 ) -> None:
-    own = block(Operands(bench, rng), "Q4_K", "Q6_K", int8=True)
-    source, sums = own.operands.source("plain", 256, own.gated).operand, zeros(bench)
-    once = own.whole(source, sums)
+    mlp = block(Operands(bench, rng), "Q4_K", "Q6_K", int8=True)
+    source, sums = mlp.operands.source("plain", 256, mlp.gated).operand, zeros(bench)
+    once = mlp.whole(source, sums)
     half = sums.size // 2
     assert not bench.download(sums.range(half, half), half // 4).any()
-    twice = own.whole(source, sums)
+    twice = mlp.whole(source, sums)
     assert relative_error(twice, 2 * once.astype(np.float64)) < 1e-6
-    again = own.whole(source, zeros(bench))
+    again = mlp.whole(source, zeros(bench))
     assert np.array_equal(again, once)  # whatever the order of the additions
 
 
@@ -228,25 +228,25 @@ def test_results_are_added_to_those_before_and_the_next_memory_is_cleared(
 def test_results_of_any_magnitude_are_exact(
     bench: Bench, rng: np.random.Generator, magnitude: float
 ) -> None:
-    own = block(Operands(bench, rng), "F32", "F32", int8=False)
-    source = own.operands.source("plain", 256, own.gated).operand
-    pairs = own.pairs(source)
-    scale = np.float32(magnitude / np.abs(expected(own, pairs)).max())
-    values = (own.down.values * scale).astype(np.float32)
-    own.down = own.operands.uploaded("F32", values)
-    found = own.whole(source, zeros(bench))
-    assert differ(found, expected(own, pairs)) < 1e-6
+    mlp = block(Operands(bench, rng), "F32", "F32", int8=False)
+    source = mlp.operands.source("plain", 256, mlp.gated).operand
+    pairs = mlp.pairs(source)
+    scale = np.float32(magnitude / np.abs(expected(mlp, pairs)).max())
+    values = (mlp.down.values * scale).astype(np.float32)
+    mlp.down = mlp.operands.uploaded("F32", values)
+    result = mlp.whole(source, zeros(bench))
+    assert differ(result, expected(mlp, pairs)) < 1e-6
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 def test_the_results_of_a_broken_input_are_not_finite(
     bench: Bench, rng: np.random.Generator, broken: float
 ) -> None:
-    own = block(Operands(bench, rng), "F32", "F32", int8=False)
+    mlp = block(Operands(bench, rng), "F32", "F32", int8=False)
     x = normal(rng, 256)
-    assert np.isfinite(own.whole(Input(bench.upload(x)), zeros(bench))).all()
+    assert np.isfinite(mlp.whole(Input(bench.upload(x)), zeros(bench))).all()
     x[rng.integers(256)] = broken
-    assert not np.isfinite(own.whole(Input(bench.upload(x)), zeros(bench))).any()
+    assert not np.isfinite(mlp.whole(Input(bench.upload(x)), zeros(bench))).any()
 
 
 @pytest.mark.parametrize("has_norm", [False, True], ids=["no norm", "norm"])
@@ -255,10 +255,10 @@ def test_the_results_of_a_broken_input_are_not_finite(
 def test_the_next_product_adds_results_in_fixed_point_to_the_stream(
     any_bench: Bench, rng: np.random.Generator, layout: Layout, magnitude: float, has_norm: bool
 ) -> None:
-    own = block(Operands(any_bench, rng), "F32", "F32", int8=False)
+    mlp = block(Operands(any_bench, rng), "F32", "F32", int8=False)
     sums = zeros(any_bench)
-    own.down = own.operands.uploaded("F32", magnitude * own.down.values.astype(np.float32))
-    branch = own.whole(own.operands.source("plain", 256, own.gated).operand, sums)
+    mlp.down = mlp.operands.uploaded("F32", magnitude * mlp.down.values.astype(np.float32))
+    branch = mlp.whole(mlp.operands.source("plain", 256, mlp.gated).operand, sums)
     after = Operands(any_bench, rng, layout)
     matrices = [after.matrix("Q8_0", 64, OUTPUTS)]
     row = after.source("norm" if has_norm else "plain", OUTPUTS, matrices)
@@ -294,11 +294,11 @@ def test_a_refusal_gives_the_reason(bench: Bench, rng: np.random.Generator) -> N
 def test_column_major_matrices_keep_two_phases_where_workgroup_memory_is_small(
     bench: Bench, rng: np.random.Generator
 ) -> None:
-    own = block(Operands(bench, rng, Layout.COLUMN), "Q4_K", "Q6_K", int8=True)
-    weights, ctx = tuple(one.weight for one in own.gated), bench.context(1)
+    mlp = block(Operands(bench, rng, Layout.COLUMN), "Q4_K", "Q6_K", int8=True)
+    weights, ctx = tuple(matrix.weight for matrix in mlp.gated), bench.context(1)
 
     def refused(ctx: OpContext) -> str | None:
-        return matvec_refusal(ctx, weights, int8=True, gate=True, down=own.down.weight)
+        return matvec_refusal(ctx, weights, int8=True, gate=True, down=mlp.down.weight)
 
     assert refused(ctx) is None
     assert "workgroup memory" in str(refused(replace(ctx, workgroup_storage=16384)))

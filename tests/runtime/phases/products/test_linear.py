@@ -32,7 +32,7 @@ FORMS = (
 
 
 def reference(x: F32, weight: F32, bias: F32 | None = None) -> F32:
-    wide = [torch.from_numpy(one).double() for one in (x, weight)]
+    wide = [torch.from_numpy(array).double() for array in (x, weight)]
     added = None if bias is None else torch.from_numpy(bias).double()
     return ops.linear(*wide, added).numpy()
 
@@ -50,8 +50,8 @@ def check(
     weight, values = stored_matrix(bench, rng, *form, (n, k), units_first=units_first)
     x = normal(rng, rows, k)
     y = bench.poisoned(rows, n)
-    made = linear(bench.context(rows), weight, bench.upload(x), y, tiled=tiled, label="t")
-    bench.run(made, rows)
+    phases = linear(bench.context(rows), weight, bench.upload(x), y, tiled=tiled, label="t")
+    bench.run(phases, rows)
     assert relative_error(bench.download(y, rows, n), reference(x, values)) < TOLERANCE
 
 
@@ -113,7 +113,7 @@ def test_bias_and_residual_are_added(bench, rng, layout, tiled) -> None:
     weight, values = stored_matrix(bench, rng, "Q4_K", layout, (n, k))
     x, before, bias = normal(rng, rows, k), normal(rng, rows, n), normal(rng, n)
     y = bench.upload(before)
-    made = linear(
+    phases = linear(
         bench.context(rows),
         weight,
         bench.upload(x),
@@ -123,7 +123,7 @@ def test_bias_and_residual_are_added(bench, rng, layout, tiled) -> None:
         tiled=tiled,
         label="t",
     )
-    bench.run(made, rows)
+    bench.run(phases, rows)
     expected = reference(x, values, bias) + before
     assert relative_error(bench.download(y, rows, n), expected) < TOLERANCE
 
@@ -169,7 +169,7 @@ def test_a_weight_beyond_the_binding_limit_is_split(
     assert len(weight.parts) > 2
     x = normal(rng, rows, k)
     y = bench.poisoned(rows, n)
-    made = linear(
+    phases = linear(
         bench.context(rows),
         weight,
         bench.upload(x),
@@ -178,8 +178,8 @@ def test_a_weight_beyond_the_binding_limit_is_split(
         tiled=tiled,
         label="t",
     )
-    assert len(made) == len(weight.parts)
-    bench.run(made, rows)
+    assert len(phases) == len(weight.parts)
+    bench.run(phases, rows)
     assert relative_error(bench.download(y, rows, n), reference(x, values, bias)) < TOLERANCE
 
 

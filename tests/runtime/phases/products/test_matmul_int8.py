@@ -65,11 +65,11 @@ def check(
         x += 1.0
     ctx, y = bench.context(rows), bench.poisoned(rows, n)
     target = int8_buffers(bench, rows, k)
-    made = [
+    phases = [
         *quantize_rows(ctx, bench.upload(x), target, label="t"),
         *matmul_int8(ctx, weight, target, y, tile=TILES[tile], label="t"),
     ]
-    bench.run(made, rows)
+    bench.run(phases, rows)
     got = bench.download(y, rows, n)
     expected = in_int8(x).astype(np.float64) @ values.astype(np.float64).T
     # A code of x may differ by one if x is halfway between two codes.
@@ -88,7 +88,7 @@ def test_a_matrix_with_the_units_first_equals_the_reference(bench, rng, dtype) -
     check(bench, rng, dtype, (33, 131, 384), "tiny", units_first=True)
 
 
-@pytest.mark.parametrize("tile", [one for one in TILES if one != "small"])
+@pytest.mark.parametrize("tile", [tile for tile in TILES if tile != "small"])
 @pytest.mark.parametrize("dtype", SCALINGS)
 def test_every_tile_equals_the_reference(bench, rng, dtype, tile) -> None:
     check(bench, rng, dtype, (70, 131, 384), tile)
@@ -96,7 +96,10 @@ def test_every_tile_equals_the_reference(bench, rng, dtype, tile) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "case"),
-    [*((one, (1, 67, 36)) for one in WEIGHTS), *((one, (130, 70, 288)) for one in SCALINGS)],
+    [
+        *((dtype, (1, 67, 36)) for dtype in WEIGHTS),
+        *((dtype, (130, 70, 288)) for dtype in SCALINGS),
+    ],
 )
 def test_odd_sizes_equal_the_reference(bench, rng, dtype, case) -> None:
     check(bench, rng, dtype, case, "small")
@@ -118,11 +121,11 @@ def test_bias_and_residual_are_added(bench, rng, dtype) -> None:
     weight, values = stored_matrix(bench, rng, dtype, Layout.ROW, (n, k))
     x, before, bias = normal(rng, rows, k), normal(rng, rows, n), normal(rng, n)
     ctx, y, target = bench.context(rows), bench.upload(before), int8_buffers(bench, rows, k)
-    made = [
+    phases = [
         *quantize_rows(ctx, bench.upload(x), target, label="t"),
         *matmul_int8(ctx, weight, target, y, bias=bench.upload(bias), accumulate=True, label="t"),
     ]
-    bench.run(made, rows)
+    bench.run(phases, rows)
     expected = in_int8(x).astype(np.float64) @ values.astype(np.float64).T + bias + before
     assert relative_error(bench.download(y, rows, n), expected) < 10 * TOLERANCE
 
@@ -136,11 +139,11 @@ def test_rows_beyond_the_step_are_left_unchanged(bench, rng) -> None:
         bench.poisoned(90, n),
         int8_buffers(bench, 90, k),
     )
-    made = [
+    phases = [
         *quantize_rows(ctx, bench.upload(x), target, label="t"),
         *matmul_int8(ctx, weight, target, y, label="t"),
     ]
-    bench.run(made, 90)
+    bench.run(phases, 90)
     got = bench.download(y, 90, n)
     expected = in_int8(x[:3]).astype(np.float64) @ values.astype(np.float64).T
     assert relative_error(got[:3], expected) < 10 * TOLERANCE
@@ -156,11 +159,11 @@ def test_a_weight_beyond_the_binding_limit_is_split(bench, rng, monkeypatch) -> 
     assert len(weight.parts) > 2
     x, bias = normal(rng, rows, k), normal(rng, n)
     ctx, y, target = bench.context(rows), bench.poisoned(rows, n), int8_buffers(bench, rows, k)
-    made = [
+    phases = [
         *quantize_rows(ctx, bench.upload(x), target, label="t"),
         *matmul_int8(ctx, weight, target, y, bias=bench.upload(bias), label="t"),
     ]
-    bench.run(made, rows)
+    bench.run(phases, rows)
     expected = in_int8(x).astype(np.float64) @ values.astype(np.float64).T + bias
     assert relative_error(bench.download(y, rows, n), expected) < 10 * TOLERANCE
 
@@ -171,11 +174,11 @@ def test_a_row_of_zeros_has_scale_zero(bench, rng) -> None:
     x = normal(rng, rows, k)
     x[4] = 0
     ctx, y, target = bench.context(rows), bench.poisoned(rows, n), int8_buffers(bench, rows, k)
-    made = [
+    phases = [
         *quantize_rows(ctx, bench.upload(x), target, label="t"),
         *matmul_int8(ctx, weight, target, y, label="t"),
     ]
-    bench.run(made, rows)
+    bench.run(phases, rows)
     got = bench.download(y, rows, n)
     assert (got[4] == 0).all()
     expected = in_int8(x).astype(np.float64) @ values.astype(np.float64).T
@@ -191,9 +194,9 @@ def test_a_refusal_gives_the_reason(bench, rng) -> None:
         bench.arena, DTYPES["F32"], Layout.ROW, (8, 64), bytes(4 * 8 * 64), "weight"
     )
     few, many = bench.context(8), bench.context(9)
-    assert [refusal(many, one) for one in (blocks, columns, half)] == [None] * 3
+    assert [refusal(many, weight) for weight in (blocks, columns, half)] == [None] * 3
     said = "tiles need 9 token rows, and the pass has 8"
-    assert [refusal(few, one) for one in (blocks, columns, half)] == [said] * 3
+    assert [refusal(few, weight) for weight in (blocks, columns, half)] == [said] * 3
     assert refusal(many, replace(half, layout=Layout.COLUMN)) == (
         "its F16 values are stored column-major"
     )

@@ -104,7 +104,7 @@ def launch_errors(
     """Run one product with random operands and compare its result with the reference."""
     bench, rng, output = operands.bench, operands.rng, case.output
     ctx, matrices = replace(bench.context(1), grid=grid), _matrices(operands, name, case)
-    weights = tuple(one.weight for one in matrices)
+    weights = tuple(matrix.weight for matrix in matrices)
     source = operands.source(case.source, case.k, matrices)
     exact = source.products(matrices, int8=False)
     scale = np.float32(np.abs(exact).max())
@@ -127,11 +127,11 @@ def launch_errors(
     target = Output((y,), output, bias=added, activation="silu", best=best)
     launches = matvec(ctx, weights, source.operand, target, int8=int8, label="case")
     bench.run(launches, 1)
-    found = bench.download(y, len(expected(exact)))
+    result = bench.download(y, len(expected(exact)))
     if best is not None:
-        _require_best(bench, best, launches[0].work.items, found)
+        _require_best(bench, best, launches[0].work.items, result)
     staged = source.products(matrices, int8=int8)
-    return Errors(relative_error(found, expected(staged)), relative_error(found, expected(exact)))
+    return Errors(relative_error(result, expected(staged)), relative_error(result, expected(exact)))
 
 
 @pytest.mark.parametrize("int8", [False, True], ids=["f32", "int8"])
@@ -167,9 +167,9 @@ def test_teams_compute_two_outputs_where_many_workgroups_would_combine_splits(
     any_bench: Bench, rng: np.random.Generator, sizes: tuple[int, ...], together: int, int8: bool
 ) -> None:
     operands, n = Operands(any_bench, rng), sum(sizes)
-    matrices, before = [operands.matrix("Q4_K", one, 256) for one in sizes], normal(rng, n)
+    matrices, before = [operands.matrix("Q4_K", size, 256) for size in sizes], normal(rng, n)
     source, y = operands.source("combine", 256, matrices), any_bench.upload(before)
-    weights, output = tuple(one.weight for one in matrices), Output((y,), "add")
+    weights, output = tuple(matrix.weight for matrix in matrices), Output((y,), "add")
     ctx = replace(any_bench.context(1), software=True)
     launches = matvec(ctx, weights, source.operand, output, int8=int8, label="t")
     record = launches[0].record
@@ -197,31 +197,33 @@ def test_unquantized_matrices_beside_int8_products_read_the_unrounded_input(
     operands, k = Operands(any_bench, rng), 416
     sizes = (("Q8_0", 70), (values, 6), ("Q5_0", 12), (values, 9))
     matrices = [operands.matrix(name, n, k) for name, n in sizes]
-    source = operands.source("norm", k, [one for one in matrices if not one.weight.form.values])
-    weights = tuple(one.weight for one in matrices)
+    source = operands.source(
+        "norm", k, [matrix for matrix in matrices if not matrix.weight.form.values]
+    )
+    weights = tuple(matrix.weight for matrix in matrices)
     ctx = any_bench.context(1)
     assert refusal(ctx, weights, int8=True) is None
     y = any_bench.poisoned(97)
     any_bench.run(matvec(ctx, weights, source.operand, Output((y,)), int8=True, label="t"), 1)
-    found = np.split(any_bench.download(y, 97), np.cumsum([n for _, n in sizes])[:-1])
-    for part, one, (name, _) in zip(found, matrices, sizes, strict=True):
-        expected = source.products([one], int8=name != values)
+    outputs = np.split(any_bench.download(y, 97), np.cumsum([n for _, n in sizes])[:-1])
+    for part, matrix, (name, _) in zip(outputs, matrices, sizes, strict=True):
+        expected = source.products([matrix], int8=name != values)
         assert relative_error(part, expected) < 1e-4, name
         if name != values:
-            assert relative_error(part, source.products([one], int8=False)) > 1e-5
+            assert relative_error(part, source.products([matrix], int8=False)) > 1e-5
 
 
-def _require_best(bench: Bench, best: BufferSlice, groups: int, found: np.ndarray) -> None:
+def _require_best(bench: Bench, best: BufferSlice, groups: int, logits: np.ndarray) -> None:
     values = bench.download(best, groups, 2)[:, 0]
     ids = bench.words(best)[1 : 2 * groups : 2]
-    assert ids[int(np.argmax(values))] == int(np.argmax(found))
+    assert ids[int(np.argmax(values))] == int(np.argmax(logits))
 
 
 def _matrices(operands: Operands, name: str, case: Case) -> list[Matrix]:
     n, k = case.n, case.k
     if case.output == "store":
         sizes = ((name, n), ("Q6_K", n), (name, 10))
-        return [operands.matrix(one, rows, k) for one, rows in sizes]
+        return [operands.matrix(size, rows, k) for size, rows in sizes]
     if case.output != "gate":
         return [operands.matrix(name, n, k)]
     if operands.layout is Layout.COLUMN:
@@ -259,11 +261,11 @@ def test_matrices_in_both_orders_share_a_launch(bench: Bench, rng: np.random.Gen
         for first, n in ((True, 30), (False, 21), (True, 7))
     ]
     source, y = operands.source("plain", 384, matrices), bench.poisoned(58)
-    weights = tuple(one.weight for one in matrices)
-    made = matvec(
+    weights = tuple(matrix.weight for matrix in matrices)
+    phases = matvec(
         bench.context(1), weights, source.operand, Output((y,), "store"), int8=True, label="t"
     )
-    bench.run(made, 1)
+    bench.run(phases, 1)
     expected = source.products(matrices, int8=True)
     assert relative_error(bench.download(y, 58), expected) < 1e-4
 
@@ -303,15 +305,18 @@ def test_matrices_of_different_types_share_a_launch(
 ) -> None:
     operands, k = Operands(bench, rng), 384
     matrices = [operands.matrix(name, 12 + index, k) for index, name in enumerate(names)]
-    source, weights = operands.source("plain", k, matrices), tuple(one.weight for one in matrices)
-    expected, exact = (source.products(matrices, int8=one) for one in (int8, False))
+    source, weights = (
+        operands.source("plain", k, matrices),
+        tuple(matrix.weight for matrix in matrices),
+    )
+    expected, exact = (source.products(matrices, int8=rounded) for rounded in (int8, False))
     y = bench.poisoned(len(expected))
     launches = matvec(bench.context(1), weights, source.operand, Output((y,)), int8=int8, label="t")
     bench.run(launches, 1)
-    found = bench.download(y, len(expected))
-    assert relative_error(found, expected) < 1e-4
+    result = bench.download(y, len(expected))
+    assert relative_error(result, expected) < 1e-4
     if int8:
-        assert relative_error(found, exact) > 1e-5
+        assert relative_error(result, exact) > 1e-5
 
 
 @pytest.mark.parametrize("int8", [False, True], ids=["f32", "int8"])
@@ -376,9 +381,9 @@ def test_a_tile_of_a_grid_has_as_many_outputs_as_a_workgroup_computes_and_fit(
     weight = Operands(bench, rng, Layout.COLUMN).matrix(name, 32, 256).weight
     ctx = replace(bench.context(1), grid=Grid(512, 132), max_threads=512, workgroup_storage=49_152)
     shape = ColumnShape((weight,), outputs, 2048, int8, gate)
-    found = column_division(ctx, MatvecTuning(512), shape)
-    assert (found.per_team, found.tile_groups) == expected
-    assert (found.threads, found.rows) == (512, 16 * expected[0])
+    division = column_division(ctx, MatvecTuning(512), shape)
+    assert (division.per_team, division.tile_groups) == expected
+    assert (division.threads, division.rows) == (512, 16 * expected[0])
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])

@@ -143,7 +143,10 @@ def test_a_gate_can_pass_its_outputs_on_in_int8(any_bench: Bench, rng: np.random
     gate, up = np.split(source.products(gates, int8=True), 2)
     words, scales, y = (any_bench.poisoned(size) for size in (inner, inner, outputs))
     gate_output = Output((words,), "gate", activation="silu", int8=True, scales=scales)
-    weights, down_input = tuple(one.weight for one in gates), Input(words, int8=True, scales=scales)
+    weights, down_input = (
+        tuple(matrix.weight for matrix in gates),
+        Input(words, int8=True, scales=scales),
+    )
     launches = [
         *matvec(ctx, weights, source.operand, gate_output, int8=True, label="gate"),
         *matvec(ctx, (down.weight,), down_input, Output((y,)), int8=True, label="down"),
@@ -159,8 +162,8 @@ def test_a_gate_can_pass_its_outputs_on_in_int8(any_bench: Bench, rng: np.random
         np.abs(between - (silu(gate) * up).reshape(groups, GROUP)) < 0.51 * steps[:, None]
     ).all()
     assert (np.abs(codes).max(1) == 127).all()
-    found = any_bench.download(y, outputs)
-    assert relative_error(found, down.product(between.reshape(-1))) < 1e-4
+    result = any_bench.download(y, outputs)
+    assert relative_error(result, down.product(between.reshape(-1))) < 1e-4
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])

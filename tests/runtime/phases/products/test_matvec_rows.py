@@ -42,8 +42,8 @@ SCALINGS = ("Q8_0", "Q4_K", "Q6_K")
 def stored(
     bench: Bench, rng: np.random.Generator, dtype: str, n: int, k: int, **wanted: bool
 ) -> tuple[GpuWeight, npt.NDArray[np.float64]]:
-    made, values = stored_matrix(bench, rng, dtype, Layout.ROW, (n, k), **wanted)
-    return made, values.astype(np.float64)
+    weight, values = stored_matrix(bench, rng, dtype, Layout.ROW, (n, k), **wanted)
+    return weight, values.astype(np.float64)
 
 
 def int8_buffer(bench: Bench, rows: int, k: int) -> BufferSlice:
@@ -74,9 +74,9 @@ def errors(
     x, ctx = normal(rng, rows, matrix.k), bench.context(rows)
     y = bench.poisoned(rows, matrix.n)
     assert refusal(ctx, (matrix,)) is None
-    target, made = quantized(bench, ctx, x)
-    made += matvec_rows(ctx, (matrix,), target, Output((y,)), label="t", tuning=tuning)
-    bench.run(made, rows)
+    target, phases = quantized(bench, ctx, x)
+    phases += matvec_rows(ctx, (matrix,), target, Output((y,)), label="t", tuning=tuning)
+    bench.run(phases, rows)
     expected = in_int8(x).astype(np.float64) @ values.T
     return relative_error(bench.download(y, rows, matrix.n), expected)
 
@@ -176,8 +176,8 @@ def test_the_rows_that_read_a_weight_together(bench, rng, rows, kib, kind, times
     y = bench.poisoned(rows, 256)
     output = Output((y,), kind, activation="silu" if int8 else "", int8=int8)
     weights = (weight, weight) if int8 else (weight,)
-    (made,) = matvec_rows(ctx, weights, int8_buffer(bench, rows, k), output, label="t")
-    assert made.work.count(rows) == times * made.work.count(1)
+    (phase,) = matvec_rows(ctx, weights, int8_buffer(bench, rows, k), output, label="t")
+    assert phase.work.count(rows) == times * phase.work.count(1)
 
 
 @pytest.mark.parametrize(
@@ -194,9 +194,9 @@ def test_the_workgroups_of_a_head_stage_the_inputs_once(bench, rows, kib, output
     ctx = replace(bench.context(rows), workgroup_storage=1024 * kib, max_threads=1024)
     weight = allocate_weight(bench.arena, DTYPES["Q8_0"], Layout.ROW, (outputs, 640), "head")
     y = bench.arena.empty("y", 4 * rows * outputs)
-    (made,) = matvec_rows(ctx, (weight,), int8_buffer(bench, rows, 640), Output((y,)), label="t")
-    assert made.record.looped == shared
-    assert (made.work.items == HEAD_WORKGROUPS) == shared
+    (phase,) = matvec_rows(ctx, (weight,), int8_buffer(bench, rows, 640), Output((y,)), label="t")
+    assert phase.record.looped == shared
+    assert (phase.work.items == HEAD_WORKGROUPS) == shared
 
 
 def test_the_code_of_several_targets_is_kept_short(bench, rng) -> None:
@@ -206,8 +206,8 @@ def test_the_code_of_several_targets_is_kept_short(bench, rng) -> None:
 
     def sums_of_a_thread(targets: int) -> int:
         y = bench.poisoned(rows, 64 * targets)
-        made = matvec_rows(ctx, (weight,) * targets, x, Output((y,)), label="t")
-        record = made[0].record
+        phases = matvec_rows(ctx, (weight,) * targets, x, Output((y,)), label="t")
+        record = phases[0].record
         return record.rows * record.outputs
 
     assert sums_of_a_thread(3) < sums_of_a_thread(1)
@@ -220,20 +220,20 @@ def test_gate_and_up_are_combined_after_a_norm(any_bench, rng, separate, pairs) 
     x, gain = normal(rng, rows, k), normal(rng, k)
     root = np.sqrt(np.mean(x.astype(np.float64) ** 2, axis=1, keepdims=True) + EPS)
     near = in_int8((x / root * (1.0 + gain)).astype(np.float32)).astype(np.float64)
-    made = [stored(any_bench, rng, "Q4_K", n if separate else 2 * n, k)]
-    made += [stored(any_bench, rng, "Q6_K", n, k)] if separate else []
-    products = np.concatenate([near @ values.T for _, values in made], axis=1)
+    pairs_stored = [stored(any_bench, rng, "Q4_K", n if separate else 2 * n, k)]
+    pairs_stored += [stored(any_bench, rng, "Q6_K", n, k)] if separate else []
+    products = np.concatenate([near @ values.T for _, values in pairs_stored], axis=1)
     gate, up = products[:, :n], products[:, n:]
     ctx, y = any_bench.context(rows), any_bench.poisoned(rows, n)
     norm = RowNorm(any_bench.upload(gain), EPS, 1.0)
     target, launches = quantized(any_bench, ctx, x, norm)
     output = Output((y,), "gate", activation="silu")
-    weights, tuning = tuple(one for one, _ in made), RowsTuning(64, 4, 2 * pairs)
+    weights, tuning = tuple(weight for weight, _ in pairs_stored), RowsTuning(64, 4, 2 * pairs)
     launches += matvec_rows(ctx, weights, target, output, label="t", tuning=tuning)
     any_bench.run(launches, rows)
-    found = any_bench.download(y, rows, n)
+    result = any_bench.download(y, rows, n)
     # Twice as many codes may differ by one, because the norm is rounded in another order.
-    assert relative_error(found, gate / (1 + np.exp(-gate)) * up) < 2 * CLOSE
+    assert relative_error(result, gate / (1 + np.exp(-gate)) * up) < 2 * CLOSE
 
 
 @pytest.mark.parametrize(
@@ -260,8 +260,8 @@ def test_gated_pairs_can_be_passed_on_in_int8(bench, rng, rows, dtype, halves) -
     pairs = (gate / (1 + np.exp(-gate)) * up).astype(np.float32)
     between = in_int8(pairs, group).astype(np.float64)
     # A code may differ by one, because its value is summed in another order.
-    found = bench.download(y, rows, n)
-    assert relative_error(found, between @ down_values.T) < 5 * CLOSE
+    result = bench.download(y, rows, n)
+    assert relative_error(result, between @ down_values.T) < 5 * CLOSE
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
@@ -296,23 +296,26 @@ def three_matrices(
 ) -> tuple[tuple[GpuWeight, ...], BufferSlice, list, np.ndarray]:
     """Return three matrices, the buffer of int8 rows, the phases that fill it, and the products."""
     k = 320
-    made = [stored(bench, rng, *one, k) for one in (("Q4_K", 70), ("Q8_0", 5), ("Q6_K", 33))]
+    matrices = [
+        stored(bench, rng, *type_and_n, k)
+        for type_and_n in (("Q4_K", 70), ("Q8_0", 5), ("Q6_K", 33))
+    ]
     x = normal(rng, rows, k)
     target, phases = quantized(bench, bench.context(rows), x)
     near = in_int8(x).astype(np.float64)
-    products = np.concatenate([near @ values.T for _, values in made], axis=1)
-    return tuple(one for one, _ in made), target, phases, products
+    products = np.concatenate([near @ values.T for _, values in matrices], axis=1)
+    return tuple(weight for weight, _ in matrices), target, phases, products
 
 
 def test_matrices_of_several_types_share_a_phase(bench, rng) -> None:
     rows = 3
     weights, target, phases, expected = three_matrices(bench, rng, rows)
-    ys = tuple(bench.poisoned(rows, one.n) for one in weights)
+    ys = tuple(bench.poisoned(rows, weight.n) for weight in weights)
     phases += matvec_rows(bench.context(rows), weights, target, Output(ys), label="t")
     assert len(phases[-1].bindings) == 8
     bench.run(phases, rows)
-    found = [bench.download(y, rows, one.n) for y, one in zip(ys, weights, strict=True)]
-    assert relative_error(np.concatenate(found, axis=1), expected) < CLOSE
+    outputs = [bench.download(y, rows, weight.n) for y, weight in zip(ys, weights, strict=True)]
+    assert relative_error(np.concatenate(outputs, axis=1), expected) < CLOSE
 
 
 def test_outputs_and_biases_of_several_matrices_may_lie_side_by_side(bench, rng) -> None:
@@ -328,18 +331,18 @@ def test_outputs_and_biases_of_several_matrices_may_lie_side_by_side(bench, rng)
 def test_two_matrices_with_a_bias_write_separate_outputs(bench, rng) -> None:
     rows = 3
     weights, target, phases, expected = three_matrices(bench, rng, rows)
-    ys, bias = tuple(bench.poisoned(rows, one.n) for one in weights[:2]), normal(rng, 75)
+    ys, bias = tuple(bench.poisoned(rows, weight.n) for weight in weights[:2]), normal(rng, 75)
     output = Output(ys, bias=bench.upload(bias))
     phases += matvec_rows(bench.context(rows), weights[:2], target, output, label="t")
     bench.run(phases, rows)
-    found = [bench.download(y, rows, one.n) for y, one in zip(ys, weights[:2], strict=True)]
-    assert relative_error(np.concatenate(found, axis=1), expected[:, :75] + bias) < CLOSE
+    outputs = [bench.download(y, rows, weight.n) for y, weight in zip(ys, weights[:2], strict=True)]
+    assert relative_error(np.concatenate(outputs, axis=1), expected[:, :75] + bias) < CLOSE
 
 
 def test_more_buffers_than_every_device_binds_are_refused(bench, rng) -> None:
     rows = 3
     weights, target, _, _ = three_matrices(bench, rng, rows)
-    ys = tuple(bench.poisoned(rows, one.n) for one in weights)
+    ys = tuple(bench.poisoned(rows, weight.n) for weight in weights)
     ctx, output = bench.context(rows), Output(ys, bias=bench.upload(normal(rng, 108)))
     assert refusal(ctx, weights, apart=True) is None
     assert refusal(ctx, weights, bias=True) is None
@@ -359,10 +362,10 @@ def test_rows_beyond_the_step_are_left_unchanged_and_others_are_added_to_the_res
     target, launches = quantized(bench, ctx, x)
     launches += matvec_rows(ctx, (weight,), target, Output((y,), "add"), label="t")
     bench.run(launches, max_rows)
-    found, expected = bench.download(y, max_rows, n), before.astype(np.float64)
+    result, expected = bench.download(y, max_rows, n), before.astype(np.float64)
     expected[:rows] += in_int8(x[:rows]).astype(np.float64) @ values.T
-    assert relative_error(found, expected) < CLOSE
-    assert np.array_equal(found[rows:], before[rows:])
+    assert relative_error(result, expected) < CLOSE
+    assert np.array_equal(result[rows:], before[rows:])
 
 
 def test_splits_of_attention_are_combined_before_they_are_quantized(any_bench, rng) -> None:
@@ -402,9 +405,9 @@ def test_a_row_of_zeros_gives_zeros(bench, rng) -> None:
     target, launches = quantized(bench, ctx, x)
     launches += matvec_rows(ctx, (weight,), target, Output((y,)), label="t")
     bench.run(launches, rows)
-    found = bench.download(y, rows, n)
-    assert (found[2] == 0).all()
-    assert found[[0, 1, 3]].any(axis=1).all()
+    result = bench.download(y, rows, n)
+    assert (result[2] == 0).all()
+    assert result[[0, 1, 3]].any(axis=1).all()
 
 
 def test_a_refusal_gives_the_reason(bench, rng) -> None:

@@ -48,9 +48,9 @@ def unpacked(
     return codes.astype(np.float64), numbers[..., 0], numbers[..., 1]
 
 
-def check(found: tuple[np.ndarray, ...], expected: np.ndarray) -> None:
+def check(quantized_rows: tuple[np.ndarray, ...], expected: np.ndarray) -> None:
     """Check that each value is rounded to the nearest code, and that padding is zero."""
-    codes, scales, sums = found
+    codes, scales, sums = quantized_rows
     vectors, k = expected.shape
     wide = np.zeros(codes.shape)
     wide[:, :k] = expected
@@ -102,8 +102,8 @@ def test_the_splits_of_attention_are_combined_first(
     expected = (parts * weights[..., None]).sum(2).reshape(3, heads * head_dim)
     stats = any_bench.upload(np.stack([scores, sums], -1))
     before = AttentionSplits(stats, splits, head_dim)
-    found = quantized(any_bench, parts, heads * head_dim, before=before)
-    check(found, expected.astype(np.float64))
+    quantized_rows = quantized(any_bench, parts, heads * head_dim, before=before)
+    check(quantized_rows, expected.astype(np.float64))
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])

@@ -52,9 +52,9 @@ def rows_of(bench: Bench, weight: GpuWeight, limit: int = LARGE) -> Requantized:
     return requantized(weight, scratch, limit, label="t")
 
 
-def values_of(bench: Bench, made: Requantized) -> F32:
+def values_of(bench: Bench, rounded: Requantized) -> F32:
     """Run the only phase and return the rows that it writes, dequantized."""
-    (phase,), weight = made.phases, made.weight
+    (phase,), weight = rounded.phases, rounded.weight
     bench.run([phase], 1)
     words = bench.device.read(weight.parts[0].slice).view(np.uint8)
     offset = 16 * (weight.plane_offsets(weight.parts[0]).scales or 0)
@@ -65,7 +65,7 @@ def values_of(bench: Bench, made: Requantized) -> F32:
 
 def small_batch(
     bench: Bench,
-    made: Requantized,
+    rounded: Requantized,
     x: F32,
     *,
     bias: F32 | None = None,
@@ -74,22 +74,22 @@ def small_batch(
 ) -> F32:
     """Return what `product` does, by the kernel of small batches."""
     rows, k = x.shape
-    ctx, n = bench.context(rows), made.weight.n
-    assert refusal(ctx, (made.weight,)) is None
+    ctx, n = bench.context(rows), rounded.weight.n
+    assert refusal(ctx, (rounded.weight,)) is None
     q = bench.upload(np.full(small_batch_bytes(padded_batch_rows(rows), k), 0xFF, np.uint8))
     y = bench.poisoned(rows, n) if before is None else bench.upload(before)
     output = Output(
         (y,), "store" if before is None else "add", None if bias is None else bench.upload(bias)
     )
-    products = matvec_rows(ctx, (made.weight,), q, output, halves=halves, label="t")
+    products = matvec_rows(ctx, (rounded.weight,), q, output, halves=halves, label="t")
     quantized = quantize_small_batch(ctx, bench.upload(x), q, k=k, halves=halves, label="t")
-    bench.run([*quantized, *made.before(products)], rows)
+    bench.run([*quantized, *rounded.before(products)], rows)
     return bench.download(y, rows, n)
 
 
 def product(
     bench: Bench,
-    made: Requantized,
+    rounded: Requantized,
     x: F32,
     *,
     bias: F32 | None = None,
@@ -98,13 +98,13 @@ def product(
 ) -> F32:
     """Return x W^T (+ bias) (+ before) with the requantized matrix."""
     rows, k = x.shape
-    n = made.weight.n
+    n = rounded.weight.n
     q, scales = (bench.upload(np.full(size, 0xFF, np.uint8)) for size in int8_sizes(rows, k))
     target = QuantizedRows(q, scales, padded_rows(rows), k, halves)
     y = bench.poisoned(rows, n) if before is None else bench.upload(before)
     products = matmul_int8(
         bench.context(rows),
-        made.weight,
+        rounded.weight,
         target,
         y,
         bias=None if bias is None else bench.upload(bias),
@@ -112,7 +112,7 @@ def product(
         label="t",
     )
     quantized = quantize_rows(bench.context(rows), bench.upload(x), target, label="t")
-    bench.run([*quantized, *made.before(products)], rows)
+    bench.run([*quantized, *rounded.before(products)], rows)
     return bench.download(y, rows, n)
 
 
@@ -130,11 +130,11 @@ def test_each_32_inputs_are_rounded_to_int8_with_a_scale(bench, rng, dtype) -> N
 @pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K"])
 def test_a_matrix_with_the_units_first_is_rounded_to_rows(bench, rng, dtype, product) -> None:
     weight, values = stored(bench, rng, dtype, 131, 384, units_first=True)
-    made, x = rows_of(bench, weight), normal(rng, 9, 384)
+    rounded, x = rows_of(bench, weight), normal(rng, 9, 384)
     assert weight.form.units_first
-    assert not made.weight.form.units_first
+    assert not rounded.weight.form.units_first
     expected = in_int8(x).astype(np.float64) @ in_int8(values).astype(np.float64).T
-    assert relative_error(product(bench, made, x), expected) < 20 * TOLERANCE
+    assert relative_error(product(bench, rounded, x), expected) < 20 * TOLERANCE
 
 
 @pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K", "Q5_1", "F16"])
@@ -170,14 +170,14 @@ def test_a_matrix_beyond_the_shared_buffer_is_multiplied_in_parts(
     monkeypatch.undo()
     assert (len(weight.parts) > 1) is (stored_limit < LARGE)
     limit = FORMATS["Q8_0"].size(416, k // 64)  # no whole number of super-blocks
-    made = rows_of(bench, weight, limit)
-    assert len(made.phases) > 2
-    assert all(part.slice.size <= limit for part in made.weight.parts)
+    rounded = rows_of(bench, weight, limit)
+    assert len(rounded.phases) > 2
+    assert all(part.slice.size <= limit for part in rounded.weight.parts)
     x, bias, before = normal(rng, 12, k), normal(rng, n), normal(rng, 12, n)
     expected = in_int8(x).astype(np.float64) @ in_int8(values).astype(np.float64).T
-    got = product(bench, made, x, bias=bias, before=before)
+    got = product(bench, rounded, x, bias=bias, before=before)
     assert relative_error(got, expected + bias + before) < 20 * TOLERANCE
-    got = product(bench, made, x)
+    got = product(bench, rounded, x)
     assert relative_error(got, expected) < 20 * TOLERANCE
 
 
@@ -185,9 +185,9 @@ def test_a_matrix_beyond_the_shared_buffer_is_multiplied_in_parts(
 def test_the_phases_of_a_matrix_in_parts_read_it_once(bench, rng, dtype) -> None:
     weight, _ = stored(bench, rng, dtype, 1024, 256)
     whole = rows_of(bench, weight).phases
-    assert [traffic(one, 9, 0) for one in whole] == [weight.size]
+    assert [traffic(phase, 9, 0) for phase in whole] == [weight.size]
     parts = rows_of(bench, weight, limit=FORMATS["Q8_0"].size(256, 4)).phases
-    assert [traffic(one, 9, 0) for one in parts] == [weight.size // 4] * 4
+    assert [traffic(part, 9, 0) for part in parts] == [weight.size // 4] * 4
 
 
 def test_the_shared_buffer_is_as_large_as_the_largest_part_of_a_matrix(bench, monkeypatch) -> None:

@@ -96,7 +96,7 @@ def test_rope_equals_torch_and_leaves_other_elements_unchanged(
     angles = rng.uniform(-np.pi, np.pi, (context, rotary // 2))
     table = np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)
     buffer = bench.upload(x)
-    made = rope(
+    phases = rope(
         bench.context(rows, positions=positions),
         buffer,
         bench.upload(table),
@@ -106,7 +106,7 @@ def test_rope_equals_torch_and_leaves_other_elements_unchanged(
         interleaved=interleaved,
         label="t",
     )
-    bench.run(made, rows)
+    bench.run(phases, rows)
     at = torch.tensor(positions)
     expected = ops.rope(wide(x), at, wide(table), interleaved=interleaved).numpy()
     got = bench.download(buffer, rows, heads, head_dim)
@@ -130,8 +130,8 @@ def test_gated_activation_equals_torch(bench, rng, activation, fused) -> None:
     first = bench.upload(np.concatenate([gate, up], axis=1) if fused else gate)
     second = None if fused else bench.upload(up)
     ctx = bench.context(rows)
-    made = gated_activation(ctx, first, second, y, width=width, activation=activation, label="t")
-    bench.run(made, rows)
+    phases = gated_activation(ctx, first, second, y, width=width, activation=activation, label="t")
+    bench.run(phases, rows)
     expected = ops.gated_activation(wide(gate), wide(up), activation)
     got = bench.download(y, rows, width)
     assert relative_error(got[1:], expected[1:]) < TOLERANCE
@@ -155,8 +155,10 @@ def test_an_activation_keeps_nan(bench, rng, activation) -> None:
     x = normal(rng, 1, 64)
     x[0, [5, 40]] = np.nan, -np.float32(np.nan)
     held, limit = bench.upload(x), 0.5 if activation == CLIP else None
-    made = activate(bench.context(1), held, width=64, activation=activation, limit=limit, label="t")
-    bench.run(made, 1)
+    phases = activate(
+        bench.context(1), held, width=64, activation=activation, limit=limit, label="t"
+    )
+    bench.run(phases, 1)
     assert np.flatnonzero(np.isnan(bench.download(held, 64))).tolist() == [5, 40]
 
 

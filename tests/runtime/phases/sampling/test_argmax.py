@@ -14,14 +14,14 @@ from support.gpu import Bench, normal
 
 def argmax_of(bench: Bench, logits: np.ndarray) -> int:
     ctx = bench.context(1)
-    made = argmax(
+    phases = argmax(
         ctx.state,
         bench.upload(logits),
         bench.arena.empty("scratch", SCRATCH_BYTES),
         vocabulary=logits.size,
         label="t",
     )
-    bench.run(made, 1)
+    bench.run(phases, 1)
     return next_row(bench, ctx)[0]
 
 
@@ -60,7 +60,7 @@ def test_the_step_advances_without_the_cpu(bench, rng) -> None:
     best = int(logits.argmax())
     positions, sequences = [7, 3, 90, 41, 20], [2] * 5
     ctx = bench.context(5, base=10, positions=positions, sequences=sequences)
-    made = argmax(
+    phases = argmax(
         ctx.state,
         bench.upload(logits),
         bench.arena.empty("scratch", SCRATCH_BYTES),
@@ -68,12 +68,12 @@ def test_the_step_advances_without_the_cpu(bench, rng) -> None:
         label="t",
     )
     state = ctx.state
-    bench.run(made, 5)
+    bench.run(phases, 5)
     assert bench.words(state.step)[:2] == [1, 1]
     assert next_row(bench, ctx) == [best, 21, 2, 15]
     assert bench.words(state.ring)[:4] == [best, 0, 0, 0]
     for _ in range(4):
-        bench.run(made, 1)
+        bench.run(phases, 1)
     assert bench.words(state.step)[:2] == [1, 5]
     assert next_row(bench, ctx) == [best, 25, 2, 19]
     assert bench.words(state.ring)[:4] == [best] * 4
@@ -86,11 +86,11 @@ def test_each_row_of_a_batch_continues_with_its_own_pick(bench, rng) -> None:
     step = pack_step([0] * 3, [4, 9, 60], positions=[8, 2, 70], sequences=[3, 0, 1])
     bench.device.write(state.step, step)
     picks = bench.upload(with_entropies(rng, ids))
-    made = batch_advance(state, picks, rows=4, steps=2, label="t")
-    bench.run(made, 3)
-    bench.run(made, 3)
+    phases = batch_advance(state, picks, rows=4, steps=2, label="t")
+    bench.run(phases, 3)
+    bench.run(phases, 3)
     bench.device.write(picks, with_entropies(rng, next_ids))
-    bench.run(made, 3)
+    bench.run(phases, 3)
     words = bench.words(state.step)
     assert words[:2] == [3, 3]
     rows = np.array(words[HEADER_WORDS:]).reshape(4, ROW_WORDS)
@@ -100,7 +100,7 @@ def test_each_row_of_a_batch_continues_with_its_own_pick(bench, rng) -> None:
 
 
 def with_entropies(rng: np.random.Generator, ids: list[int]) -> np.ndarray:
-    return np.array([(one, rng.integers(2**32)) for one in ids], np.uint32)
+    return np.array([(id_, rng.integers(2**32)) for id_ in ids], np.uint32)
 
 
 def test_more_rows_than_a_workgroup_has_threads_are_refused(bench) -> None:

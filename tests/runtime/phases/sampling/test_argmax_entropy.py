@@ -17,7 +17,7 @@ from support.wedlm_reference import picks
 
 def ids_and_entropies(bench: Bench, logits: np.ndarray) -> tuple[list[int], np.ndarray]:
     rows, vocabulary = logits.shape
-    made = argmax_entropy(
+    phases = argmax_entropy(
         bench.upload(logits),
         bench.arena.empty("scratch", rows * SCRATCH_BYTES),
         answer := bench.poisoned(rows, PICK_BYTES // 4),
@@ -25,7 +25,7 @@ def ids_and_entropies(bench: Bench, logits: np.ndarray) -> tuple[list[int], np.n
         vocabulary=vocabulary,
         label="t",
     )
-    bench.run(made, rows)
+    bench.run(phases, rows)
     return unpack(bench.device.read(answer))
 
 

@@ -91,9 +91,9 @@ def test_windows_develop_as_on_the_host(bench, rng, window, tau, slope, most):
     on_host, ids = HostMasks(pick, rules, BASE, count, scaled=False), []
     while len(ids) < count:
         expected = on_host.collect()
-        found = on_device.run(*passes[-1])
-        assert (found.ids, found.rows) == (expected.tokens.ids, expected.rows)
-        ids += found.ids
+        result = on_device.run(*passes[-1])
+        assert (result.ids, result.rows) == (expected.tokens.ids, expected.rows)
+        ids += result.ids
     assert len(ids) == count
     # Passes that were submitted in advance store the last tokens, and then do nothing.
     left = on_device.rows()
@@ -101,8 +101,8 @@ def test_windows_develop_as_on_the_host(bench, rng, window, tau, slope, most):
     assert on_device.run([], []).ids == []
     for _ in range(2):
         assert on_device.rows()[0].tolist() == [[0, 0, 0, NO_SLOT]]
-        found = on_device.run([], [])
-        assert (found.ids, found.rows) == ([], 0)
+        result = on_device.run([], [])
+        assert (result.ids, result.rows) == ([], 0)
 
 
 def test_a_window_of_more_rows_than_threads_is_refused(bench):

@@ -19,7 +19,7 @@ def test_records_hold_the_sampled_token_and_the_most_probable_tokens(
     ctx, buffers = bench.context(1), LogprobBuffers.create(bench.arena, RING)
     buffer = bench.arena.empty("logits", 4 * vocabulary)
     scratch = bench.arena.empty("scratch", SCRATCH_BYTES)
-    made = [
+    phases = [
         *argmax(ctx.state, buffer, scratch, vocabulary=vocabulary, label="t"),
         *logprobs(buffers, ctx.state, buffer, vocabulary=vocabulary, top=top),
     ]
@@ -27,15 +27,15 @@ def test_records_hold_the_sampled_token_and_the_most_probable_tokens(
     steps[4, [0, vocabulary - 1]] = 30.0  # equal logits are ordered by id
     for logits in steps:
         bench.device.write(buffer, logits)
-        bench.run(made, 1)
+        bench.run(phases, 1)
     ids = bench.words(ctx.state.ring)[:RING]
     raw = bench.device.read(buffers.records, 0, RING * record_bytes(top))
-    found = unpack(ids, raw, vocabulary=vocabulary, top=top)
-    for one, logits in zip(found, steps[[4, 5, 2, 3]].astype(np.float64), strict=True):
+    records = unpack(ids, raw, vocabulary=vocabulary, top=top)
+    for record, logits in zip(records, steps[[4, 5, 2, 3]].astype(np.float64), strict=True):
         expected = logits - logits.max()
         expected -= np.log(np.exp(expected).sum())
         order = np.argsort(-expected, kind="stable")[:top].tolist()
-        assert one.token_id == int(expected.argmax())
-        assert one.logprob == pytest.approx(expected.max(), abs=1e-4)
-        assert [id_ for id_, _ in one.top] == order
-        assert [value for _, value in one.top] == pytest.approx(expected[order], abs=1e-4)
+        assert record.token_id == int(expected.argmax())
+        assert record.logprob == pytest.approx(expected.max(), abs=1e-4)
+        assert [id_ for id_, _ in record.top] == order
+        assert [value for _, value in record.top] == pytest.approx(expected[order], abs=1e-4)

@@ -69,9 +69,9 @@ class Sampling:
         self.bench.device.write(self.logits, logits)
         self.bench.device.write(self.state.step, pack_step([0], [0]))
         start_generation(self.bench, self.buffers, options, seen, mask=mask)
-        made = sample(self.buffers, self.state, self.logits, options, "t")
+        phases = sample(self.buffers, self.state, self.logits, options, "t")
         for _ in range(count):
-            self.bench.run(made, 1)
+            self.bench.run(phases, 1)
         return self.bench.words(self.state.ring)[:count]
 
 
@@ -134,15 +134,15 @@ def test_a_batch_samples_the_same_ids_as_each_sequence_alone(bench, rng, set_opt
     for sequence, options, ids in zip(sequences, given, seen, strict=True):
         start_generation(bench, buffers, options, ids, sequence=sequence)
     picks = bench.poisoned(rows, 2)
-    made = [
+    phases = [
         *sample(buffers, state, bench.upload(logits), given[0], "t", picks),
         *batch_advance(state, picks, rows=rows, steps=steps, label="t"),
     ]
     for _ in range(steps):
-        bench.run(made, rows)
-    found = np.array(bench.words(state.ring)).reshape(steps, rows).T.tolist()
+        bench.run(phases, rows)
+    sampled = np.array(bench.words(state.ring)).reshape(steps, rows).T.tolist()
     for row in range(rows):
-        assert found[row] == host_samples(logits[row], steps, given[row], seen[row])
+        assert sampled[row] == host_samples(logits[row], steps, given[row], seen[row])
 
 
 def test_top_p_sums_many_improbable_tokens(sampling, rng) -> None:
@@ -150,18 +150,18 @@ def test_top_p_sums_many_improbable_tokens(sampling, rng) -> None:
     logits = 0.01 * normal(rng, VOCAB)
     logits[77] = 9.0
     options = SamplingParams(temperature=1.0, top_p=0.7, seed=int(rng.integers(2**63)))
-    found = sampling.sample(logits, 64, options)
-    assert found == host_samples(logits, 64, options)
-    assert len(set(found)) > 10
+    sampled = sampling.sample(logits, 64, options)
+    assert sampled == host_samples(logits, 64, options)
+    assert len(set(sampled)) > 10
 
 
 def test_another_seed_gives_other_ids(sampling, rng) -> None:
     logits = normal(rng, VOCAB)
-    one, other, again = (
+    first, other, again = (
         sampling.sample(logits, 16, SamplingParams(temperature=1.0, seed=seed))
         for seed in (1, 2, 1)
     )
-    assert one == again != other
+    assert first == again != other
 
 
 @pytest.mark.parametrize("least", [0.0, 20.0], ids=["of both signs", "negative"])
@@ -175,13 +175,13 @@ def test_penalties_count_sampled_tokens_and_the_prompt(sampling, rng, least) -> 
         presence_penalty=0.4,
         logit_bias={5: 2.5, int(logits.argmax()): -100.0},
     )
-    found = sampling.sample(logits, 30, options, seen)
-    assert found == host_samples(logits, 30, options, seen)
-    assert len(set(found)) > 5
+    sampled = sampling.sample(logits, 30, options, seen)
+    assert sampled == host_samples(logits, 30, options, seen)
+    assert len(set(sampled)) > 5
     often = SamplingParams(temperature=0.0, frequency_penalty=0.05)
-    found = sampling.sample(logits, 30, often)
-    assert found == host_samples(logits, 30, often)
-    assert len(set(found)) < 20  # some are counted several times
+    sampled = sampling.sample(logits, 30, often)
+    assert sampled == host_samples(logits, 30, often)
+    assert len(set(sampled)) < 20  # some are counted several times
     without = SamplingParams(temperature=0.0, logit_bias={5: -1.0})
     assert (
         sampling.sample(logits, 4, without) == [int(logits.argmax())] * 4
@@ -193,8 +193,8 @@ def test_only_allowed_tokens_are_sampled(sampling, rng) -> None:
     allowed = np.zeros(VOCAB, bool)
     allowed[rng.choice(VOCAB, 9, replace=False)] = True
     options = SamplingParams(temperature=2.0, top_k=5, seed=3)
-    found = sampling.sample(logits, 40, options, mask=packed(allowed))
-    assert found == host_samples(logits, 40, options, allowed=allowed)
+    sampled = sampling.sample(logits, 40, options, mask=packed(allowed))
+    assert sampled == host_samples(logits, 40, options, allowed=allowed)
     assert not allowed[sampling.sample(logits, 40, options)].all()  # the control: without the mask
     greedy = sampling.sample(logits, 1, SamplingParams(), mask=packed(allowed))
     assert greedy == [int(np.where(allowed, logits, -np.inf).argmax())]
@@ -217,9 +217,9 @@ def test_samples_follow_the_truncated_softmax(sampling, rng) -> None:
     ids = sampling.sample(logits, RING, SamplingParams(temperature=1.5, min_p=0.01, seed=None))
     probability = np.exp(logits[kept] / 1.5)
     expected = RING * probability / probability.sum()
-    found = np.array([ids.count(int(one)) for one in kept])
-    assert found.sum() == RING
-    assert ((found - expected) ** 2 / expected).sum() < 30
+    counts = np.array([ids.count(int(id_)) for id_ in kept])
+    assert counts.sum() == RING
+    assert ((counts - expected) ** 2 / expected).sum() < 30
 
 
 def test_logits_of_minus_infinity_are_never_sampled(plain_bench) -> None:

@@ -129,9 +129,9 @@ def test_a_gate_that_is_nan_stays_visible(
     heads = spec.delta.heads
     y = np.isnan(any_bench.download(operands.y, heads, spec.delta.value_dim))
     squares = np.isnan(any_bench.download(operands.squares, heads, spec.blocks))
-    for found in (y, squares):
-        assert found[head].all()
-        assert found.sum() == found[head].size
+    for output in (y, squares):
+        assert output[head].all()
+        assert output.sum() == output[head].size
 
 
 def test_a_refusal_gives_the_reason(bench: Bench) -> None:

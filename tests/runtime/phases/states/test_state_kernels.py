@@ -128,19 +128,19 @@ def test_short_convolution_equals_torch(bench, rng, gated, sequences, slots, wan
         label="t",
     )
     bench.run(phases, rows)
-    found, kept = bench.download(y, rows, channels), bench.download(held, *state.shape)
+    output, kept = bench.download(y, rows, channels), bench.download(held, *state.shape)
     for sequence, part in runs(sequences):
         inner, outer = double(x[part]), 1.0
         if gated:
             inner, outer, values = inner.split(channels, dim=1)
             inner = inner * values
-        own, base = double(state[sequence]), slots[part.start]
-        v = recurrence.short_convolution(inner, double(weight), double(bias), own, base)
+        inputs_before, base = double(state[sequence]), slots[part.start]
+        v = recurrence.short_convolution(inner, double(weight), double(bias), inputs_before, base)
         assert (
-            relative_error(found[part], (torch.nn.functional.silu(v) * outer).numpy()) < TOLERANCE
+            relative_error(output[part], (torch.nn.functional.silu(v) * outer).numpy()) < TOLERANCE
         )
-        recurrence.keep_inputs(own, inner[: len(inner) - wanted + 1], base)
-        assert relative_error(kept[sequence], own.numpy()) < TOLERANCE
+        recurrence.keep_inputs(inputs_before, inner[: len(inner) - wanted + 1], base)
+        assert relative_error(kept[sequence], inputs_before.numpy()) < TOLERANCE
 
 
 def test_slice_copies_a_part_of_each_group(bench, rng) -> None:

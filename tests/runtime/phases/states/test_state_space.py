@@ -61,8 +61,8 @@ class Case(StateOperands):
         x, b, c = double(self.xbc[rows]).split((sizes.outputs, shared, shared), 1)
         x = x.unflatten(1, (sizes.heads, -1))
         b, c = (
-            one.unflatten(1, (sizes.groups, -1)).repeat_interleave(sizes.heads // sizes.groups, 1)
-            for one in (b, c)
+            array.unflatten(1, (sizes.groups, -1)).repeat_interleave(sizes.heads // sizes.groups, 1)
+            for array in (b, c)
         )
         rate, bias, skip = double(self.rates)
         step = torch.nn.functional.softplus(form.step_scale * double(self.step[rows]) + bias)

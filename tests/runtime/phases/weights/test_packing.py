@@ -25,7 +25,7 @@ def test_a_tensor_in_chunks_gives_the_same_weight_as_in_one_piece(bench, rng) ->
     chunks = (rows[first : first + 7].tobytes() for first in range(0, 40, 7))
     whole = upload_weight(bench.arena, DTYPES["Q8_0"], Layout.ROW, (40, 64), raw, "w")
     parts = upload_weight(bench.arena, DTYPES["Q8_0"], Layout.ROW, (40, 64), chunks, "w")
-    first, second = (bench.device.read(one.parts[0].slice) for one in (whole, parts))
+    first, second = (bench.device.read(array.parts[0].slice) for array in (whole, parts))
     assert np.array_equal(first, second)
 
 

@@ -55,7 +55,7 @@ def test_every_weight_is_the_same(bench: Bench, rng, name, layout, shape) -> Non
     assert relative_error(dequantized(bench, weight), values) < 1e-6
 
 
-@pytest.mark.parametrize("name", [one for one in BLOCKS if DTYPES[one].block_elements == 256])
+@pytest.mark.parametrize("name", [block for block in BLOCKS if DTYPES[block].block_elements == 256])
 def test_every_weight_of_flat_blocks_that_cross_rows_is_the_same(bench: Bench, rng, name) -> None:
     shape = (5, 320)
     raw, values = random_tensor(rng, name, Layout.FLAT, shape)
@@ -92,14 +92,14 @@ def test_the_planes_with_the_units_first_are_those_in_row_order_transposed(
     shape = (300, 320)
     raw, values = random_tensor(rng, name, layout, shape)
     by_row, first = (
-        upload_weight(bench.arena, DTYPES[name], layout, shape, raw, "w", units_first=one)
-        for one in (False, True)
+        upload_weight(bench.arena, DTYPES[name], layout, shape, raw, "w", units_first=units_first)
+        for units_first in (False, True)
     )
-    planes, found = (
-        bench.device.read(one.parts[0].slice).view(np.uint8) for one in (by_row, first)
+    planes, transposed = (
+        bench.device.read(array.parts[0].slice).view(np.uint8) for array in (by_row, first)
     )
-    assert np.array_equal(found, transposed_planes(by_row, planes))
-    assert not np.array_equal(found, planes)  # the control
+    assert np.array_equal(transposed, transposed_planes(by_row, planes))
+    assert not np.array_equal(transposed, planes)  # the control
     assert relative_error(dequantized(bench, first), values) < 1e-6
 
 
@@ -193,15 +193,15 @@ def test_matrices_of_many_batches_are_those_of_one_upload_each(bench: Bench, rng
     submits = bench.device.counters.submits
     monkeypatch.setattr("rdrr_runtime.phases.weights.repack_batch.STEPS", 3)
     shapes = [(n, 256) for n in (40, 8, 8, 8, 8, 96, 8)]
-    made = [random_tensor(rng, "Q4_K", Layout.ROW, shape) for shape in shapes]
+    tensors = [random_tensor(rng, "Q4_K", Layout.ROW, shape) for shape in shapes]
     kind = DTYPES["Q4_K"]
-    weights = [allocate_weight(bench.arena, kind, Layout.ROW, one, "w") for one in shapes]
+    weights = [allocate_weight(bench.arena, kind, Layout.ROW, shape_of, "w") for shape_of in shapes]
     size = 100 * kind.block_bytes
     with bench.arena.temporary() as temporary, Uploader(bench.arena, temporary, size) as uploader:
-        for weight, shape, (raw, _) in zip(weights, shapes, made, strict=True):
+        for weight, shape, (raw, _) in zip(weights, shapes, tensors, strict=True):
             uploader.fill(weight, Layout.ROW, shape, [raw], "w")
     assert bench.device.counters.submits == submits + 4
-    for weight, (_, values) in zip(weights, made, strict=True):
+    for weight, (_, values) in zip(weights, tensors, strict=True):
         assert relative_error(dequantized(bench, weight), values) < 1e-6
 
 
