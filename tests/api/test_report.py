@@ -112,6 +112,11 @@ def test_the_page_is_self_contained_and_shows_every_part_of_every_layer(package)
         assert tensor.name in page.text
     assert "kept in F32" in page.text
     assert "prefers-color-scheme: dark" in html
+    # Each table scrolls by itself, so that a narrow screen does not scroll the page.
+    assert all(
+        before.rstrip().endswith('<div class="scroll">') for before in html.split("<table")[:-1]
+    )
+    assert "usual for the type" in page.text
 
 
 def test_names_are_shown_as_they_are_and_not_read_as_html(package):

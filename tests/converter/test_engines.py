@@ -106,7 +106,7 @@ def process_id(folder):
 
 def test_a_missing_ray_is_an_error_that_names_the_extra(folder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"rdrr\[ray\]"):
+    with pytest.raises(UsageError, match=r"pip install .ray>="):
         convert(folder, tmp_path / "out", engine="ray")
     assert not (tmp_path / "out").exists()
 

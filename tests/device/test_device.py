@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 from rdrr_device import adapters
@@ -194,3 +196,10 @@ def test_large_writes_wait_for_the_oldest_bytes_in_flight_and_not_for_all(bench,
     assert log == ["fence"] * 4 + ["wait", "fence"] * 3 + ["wait"]
     monkeypatch.undo()
     np.testing.assert_array_equal(device.read(x).view(np.float32), np.full(256, 7.0))
+
+
+def test_listing_adapters_is_quiet_without_a_desktop_session(monkeypatch, capfd):
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    assert list_adapters()
+    assert "XDG_RUNTIME_DIR" not in capfd.readouterr().err
+    assert "XDG_RUNTIME_DIR" not in os.environ

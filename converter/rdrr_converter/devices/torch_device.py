@@ -1,6 +1,6 @@
 """Encoding of blocks with torch operations, on a CUDA device.
 
-torch comes with the extra `rdrr[torch]`, and the same operations can be tested on the CPU. Encoding
+torch comes with the extra `torch`, and the same operations can be tested on the CPU. Encoding
 takes up to two thousand kernel launches whatever the number of blocks; they are captured once as a
 CUDA graph, which is then launched as a whole.
 """
