@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from types import MappingProxyType
 
 from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES, F16_OVERFLOW, DType
@@ -31,6 +32,25 @@ BLOCK_OVERFLOW = 8 * 65504.0
 
 Q4_0 has the largest scale: an eighth of the largest value.
 """
+
+_SCALE_PARTS: Mapping[str, int] = MappingProxyType(
+    {
+        "Q4_0": 8,
+        "Q4_1": 15,
+        "Q5_0": 16,
+        "Q5_1": 31,
+        "Q8_0": 127,
+        "Q4_K": 15 * 63,
+        "Q5_K": 31 * 63,
+        "Q6_K": 32 * 127,
+        "F16": 256,
+    }
+)
+"""The largest value of a block over its float16 scale; values of F16 are below its normal numbers
+if their 256th part is below `_SMALLEST_SCALE`."""
+
+_SMALLEST_SCALE = 2.0**-22
+"""Below this, float16 has less than three bits of a scale, and soon none."""
 
 MATMULS = ("matmul", "lm_head", "expert")
 """Roles of weights that multiply activations and that may therefore be transposed."""
@@ -358,12 +378,19 @@ def _check_flat_fusion(gate: ModelTensor, fused: PlannedTensor) -> None:
         )
 
 
+def _is_too_small(tensor: PlannedTensor, largest: float) -> bool:
+    """Return whether all values are so small that float16 would lose them, or their scales."""
+    parts = _SCALE_PARTS.get(tensor.dtype.name)
+    is_exact = all(part.dtype == tensor.dtype.name for part in tensor.sources)
+    return parts is not None and not is_exact and 0.0 < largest < parts * _SMALLEST_SCALE
+
+
 def _avoid_overflow(
     tensor: PlannedTensor, options: PackageOptions, largest: float
 ) -> PlannedTensor:
     """Return the tensor, changed to F32 if float16 cannot hold its values or its scales."""
     limit = BLOCK_OVERFLOW if tensor.dtype.is_block else F16_OVERFLOW
-    if tensor.dtype.name == "F32" or largest < limit:
+    if tensor.dtype.name == "F32" or (largest < limit and not _is_too_small(tensor, largest)):
         return tensor
     return replace(
         tensor,

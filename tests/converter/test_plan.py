@@ -125,6 +125,14 @@ def test_flat_fusion_with_a_block_across_both_matrices_is_refused(tmp_path, rng)
         ("q8_0", 1e7, "F32"),
         ("q4_k_m", 1e7, "F32"),
         ("f32", 1e30, "F32"),
+        ("f16", 1e-9, "F32"),
+        ("f16", 1e-4, "F16"),
+        ("q8_0", 1e-9, "F32"),
+        ("q8_0", 1e-4, "Q8_0"),
+        ("q4_k_m", 1e-9, "F32"),
+        ("q4_k_m", 1e-5, "F32"),
+        ("q4_k_m", 1e-3, "Q4_K"),
+        ("f16", 0.0, "F16"),
     ],
 )
 def test_a_tensor_that_float16_cannot_hold_is_kept_in_f32(folder, quantize, largest, dtype):

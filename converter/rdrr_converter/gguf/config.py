@@ -149,8 +149,10 @@ def _read_scaling(read: GgufMetadata, architecture: GgufArchitecture) -> dict[st
         "factor": factor,
         "original_max_position_embeddings": read.get("rope.scaling.original_context_length"),
     }
-    if architecture.has_betas:
-        stated |= {key: read.get(f"rope.scaling.yarn_{key}") for key in _BETAS}
+    for key, usual in _BETAS.items():
+        name = f"rope.scaling.yarn_{key}"
+        if read.accept(name, usual) or architecture.has_betas:
+            stated[key] = read.get(name)
     # It multiplies the attention factor that llama.cpp computes from the scaling factor.
     if kind == "yarn" and read.get("rope.scaling.attn_factor") not in (None, 1.0):
         scale = read.number("rope.scaling.attn_factor") or 1.0

@@ -41,11 +41,13 @@ class GgufMetadata:
             if name.startswith(prefix) and key not in self._read:
                 yield key, value
 
-    def accept(self, key: str, value: float) -> None:
-        """Count a key as read if it has this value, up to rounding."""
+    def accept(self, key: str, value: float) -> bool:
+        """Return whether a key has this value, up to rounding; then it counts as read."""
         stated = self._values.get(f"{self._name}.{key}")
-        if isinstance(stated, int | float) and isclose(stated, value, rel_tol=_ROUNDING):
+        is_same = isinstance(stated, int | float) and isclose(stated, value, rel_tol=_ROUNDING)
+        if is_same:
             self._read.add(key)
+        return is_same
 
     def get(self, key: str) -> Any:
         """Return a value, or None if the key is missing."""
