@@ -115,10 +115,10 @@ def with_batches(folder: Path, into: Path, size: int) -> Path:
     for path in folder.iterdir():
         if path.name != "manifest.json":
             (into / path.name).symlink_to(path.resolve())
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     loop = manifest["inference"]["session"]["decodeLoop"]
     loop |= {"batchSize": size, "readbackInterval": size}
-    (into / "manifest.json").write_text(json.dumps(manifest))
+    (into / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     return into
 
 

@@ -69,7 +69,7 @@ OTHERS = (
 def anonymous_bytes(pid: int) -> int:
     """Return the bytes of anonymous memory of a process, or 0 if it has ended."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
         return 0
     for line in status.splitlines():

@@ -265,7 +265,9 @@ def main() -> None:
         for step in steps:
             start = time.perf_counter()
             figures = run(command(step, paths, more), options.step_seconds)
-            (options.out / f"{step.name}.json").write_text(json.dumps(figures, indent=1) + "\n")
+            (options.out / f"{step.name}.json").write_text(
+                json.dumps(figures, indent=1) + "\n", encoding="utf-8"
+            )
             report += lines(step.name, figures)
             failed += [step.name] if "failed" in figures else []
             seconds = time.perf_counter() - start

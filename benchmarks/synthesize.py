@@ -113,7 +113,7 @@ def synthesize(
         workers: Number of threads; the number of CPU cores when None.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(shape.config(), indent=1))
+    (folder / "config.json").write_text(json.dumps(shape.config(), indent=1), encoding="utf-8")
     _write_tokenizer(folder)
     parts = list(shards(shape))
     names = [f"model-{i + 1:05}-of-{len(parts):05}.safetensors" for i in range(len(parts))]
@@ -127,7 +127,7 @@ def synthesize(
             tensor.name: name for name, part in zip(names, parts, strict=True) for tensor in part
         },
     }
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     return total
 
 
@@ -194,9 +194,9 @@ def _write_tokenizer(folder: Path) -> None:
             "merges": ["! !"],
         },
     }
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     settings = {"add_bos_token": False, "bos_token": "<s>", "eos_token": "</s>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
 def main() -> None:

@@ -69,7 +69,7 @@ def test_the_pieces_are_those_of_generate_and_the_loop_goes_on_meanwhile(model):
 
 def test_achat_answers_as_chat(model, tmp_path):
     file = tmp_path / "template.jinja"
-    file.write_text(TEMPLATE)
+    file.write_text(TEMPLATE, encoding="utf-8")
     expected = model.chat(MESSAGES, template=file, max_tokens=8).read()
 
     async def main():

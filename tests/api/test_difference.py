@@ -31,9 +31,9 @@ def package(tmp_path, name, tensors, *, config=None, **options):
 def edit(package, change):
     """Open the package again after a change of its manifest."""
     path = package.store.path("manifest.json")
-    data = json.loads(path.read_text())
+    data = json.loads(path.read_text(encoding="utf-8"))
     change(data)
-    path.write_text(json.dumps(data))
+    path.write_text(json.dumps(data), encoding="utf-8")
     return open_package(package.where)
 
 

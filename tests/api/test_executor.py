@@ -78,8 +78,12 @@ def test_an_adapter_is_tested_once_for_each_driver(tests_of_adapters):
 def test_a_damaged_result_is_tested_again(tests_of_adapters):
     persistence(FakeDevice(_info()), "persistent")
     path = adapter_file("grids", _info())
-    for damaged in ("{", "[]", json.dumps({**json.loads(path.read_text()), "grid": [0, "x"]})):
-        path.write_text(damaged)
+    for damaged in (
+        "{",
+        "[]",
+        json.dumps({**json.loads(path.read_text(encoding="utf-8")), "grid": [0, "x"]}),
+    ):
+        path.write_text(damaged, encoding="utf-8")
         assert persistence(FakeDevice(_info()), "persistent").grids == (Grid(512, 132),)
     assert len(tests_of_adapters) == 4
 

@@ -14,13 +14,13 @@ def manifest(tmp_path_factory):
     folder = tmp_path_factory.mktemp("explain") / "package"
     types = {"layers.1.self_attn.q_proj": "f16"}
     api.convert(EXAMPLE, folder, profile="doppler", tensor_types=types)
-    return json.loads((folder / "manifest.json").read_text())
+    return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
 
 
 def explained(folder, manifest):
     """Return the steps that are explained of a manifest without any other file."""
     path = folder / "alone.json"
-    path.write_text(json.dumps(manifest))
+    path.write_text(json.dumps(manifest), encoding="utf-8")
     return rdrr("explain", path, "--json").json()["execution_graph"]
 
 
@@ -62,11 +62,11 @@ def test_steps_of_some_layers_unknown_steps_and_damaged_ones(tmp_path, manifest)
 
 def test_the_table_is_shown_and_only_where_there_is_a_graph(tmp_path, manifest):
     path = tmp_path / "alone.json"
-    path.write_text(json.dumps(manifest))
+    path.write_text(json.dumps(manifest), encoding="utf-8")
     assert "rmsnorm.wgsl:main" in rdrr("explain", path).out
     plain = json.loads(json.dumps(manifest))
     del plain["inference"]["execution"]
-    path.write_text(json.dumps(plain))
+    path.write_text(json.dumps(plain), encoding="utf-8")
     done = rdrr("explain", path)
     assert done.code == 0
     assert "execution graph" not in done.out

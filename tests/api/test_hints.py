@@ -31,7 +31,9 @@ def _package(**stated: str) -> SimpleNamespace:
 
 def test_a_flag_wins_over_the_configuration_and_that_over_the_manifest(configuration):
     stated = _package(q4kMatmul="fused_q4k", f16Matmul="gemv", attentionDecode="streaming")
-    configuration.write_text('[kernel_hints]\nq4kMatmul = "dequant_f16"\nf16Matmul = "tiled"\n')
+    configuration.write_text(
+        '[kernel_hints]\nq4kMatmul = "dequant_f16"\nf16Matmul = "tiled"\n', encoding="utf-8"
+    )
     policy = resolve_hints(stated, {"q4kMatmul": "dequant_f32"})
     assert [str(hint) for hint in policy.hints.values()] == [
         "q4kMatmul=dequant_f32 (run flag)",
@@ -56,11 +58,11 @@ def test_auto_sets_no_hint_and_does_not_override_later_sources():
     ],
 )
 def test_a_wrong_configuration_is_wrong_usage_and_names_the_file(configuration, text, said):
-    configuration.write_text(text)
+    configuration.write_text(text, encoding="utf-8")
     with pytest.raises(UsageError, match=said) as error:
         resolve_hints(_package(), {})
     assert str(configuration) in str(error.value)
-    configuration.write_text('[kernel_hints]\nq4kMatmul = "fused_q4k"\n')
+    configuration.write_text('[kernel_hints]\nq4kMatmul = "fused_q4k"\n', encoding="utf-8")
     assert resolve_hints(_package(), {}).get("q4kMatmul")
 
 

@@ -116,7 +116,7 @@ def test_the_same_text_gives_the_same_bytes_and_a_file_is_replaced_only_when_ask
 def test_the_command_writes_what_convert_takes(tmp_path, model):
     package = convert(model, tmp_path)
     text = tmp_path / "text.txt"
-    text.write_text(TEXT)
+    text.write_text(TEXT, encoding="utf-8")
     words = ["imatrix", package, "--text", text, "--out", tmp_path / "m.gguf"]
     done = run(*words, "--json")
     assert done.code == 0, done.err

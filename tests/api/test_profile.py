@@ -43,7 +43,11 @@ def measured(request, tmp_path_factory) -> Measured:
     words = ("--prompt-tokens", PROMPT, "--tokens", TOKENS, "--trace", trace, "--json")
     done = rdrr("profile", package.where, *words)
     assert done.code == 0, done.err
-    return Measured(str(package.where), done.json(), json.loads(trace.read_text())["traceEvents"])
+    return Measured(
+        str(package.where),
+        done.json(),
+        json.loads(trace.read_text(encoding="utf-8"))["traceEvents"],
+    )
 
 
 @pytest.mark.thorough
@@ -146,11 +150,11 @@ def test_a_trace_that_does_not_fit_on_the_disk_leaves_nothing(measured, tmp_path
 
 def test_a_trace_replaces_nothing_and_the_tokens_must_fit(measured, tmp_path):
     there = tmp_path / "trace.json"
-    there.write_text("mine")
+    there.write_text("mine", encoding="utf-8")
     refused = rdrr("profile", measured.where, "--trace", there)
     assert refused.code == 2
     assert "already exists" in error_line(refused)
-    assert there.read_text() == "mine"
+    assert there.read_text(encoding="utf-8") == "mine"
     refused = rdrr("profile", measured.where, "--prompt-tokens", 500, "--tokens", 13)
     assert refused.code == 2
     assert "500 + 13" in error_line(refused)

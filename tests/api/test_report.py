@@ -148,7 +148,9 @@ def test_the_command_prints_the_report_writes_the_page_and_prints_json(package, 
     assert (done.code, done.out) == (0, "")
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
     output = rdrr("report", package, "--json")
-    assert output.json() == json.loads((package / "conversion-report.json").read_text())
+    assert output.json() == json.loads(
+        (package / "conversion-report.json").read_text(encoding="utf-8")
+    )
     assert ConversionReport.model_validate(output.json()).model_id == "source"
 
 
@@ -156,7 +158,7 @@ def test_a_report_that_cannot_be_shown_is_one_error_line(package, tmp_path):
     done = rdrr("report", package, "--html", tmp_path / "nowhere" / "report.html")
     assert done.code == 1
     assert "no such file or folder" in error_line(done)
-    (package / "conversion-report.json").write_text("{}")
+    (package / "conversion-report.json").write_text("{}", encoding="utf-8")
     assert "not a conversion report" in error_line(rdrr("report", package))
     (package / "conversion-report.json").unlink()
     done = rdrr("report", package)

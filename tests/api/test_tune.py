@@ -44,10 +44,10 @@ def stored(package, folders):
     output = _tune(package)
     (path,) = (folders / "cache" / "rdrr" / "tuning").iterdir()
     assert output["profile"] == str(path)
-    data = json.loads(path.read_text())
+    data = json.loads(path.read_text(encoding="utf-8"))
     for key in data["entries"]:
         data["entries"][key]["params"] = {"workgroup": 8}
-    path.write_text(json.dumps(data))
+    path.write_text(json.dumps(data), encoding="utf-8")
     return path
 
 
@@ -94,7 +94,7 @@ def test_explain_says_what_is_tuned(package, stored):
     ],
 )
 def test_a_profile_that_cannot_be_used_is_ignored_with_a_note(package, stored, spoil, said):
-    stored.write_text(spoil(stored.read_text()))
+    stored.write_text(spoil(stored.read_text(encoding="utf-8")), encoding="utf-8")
     output = _explain(package)
     assert said in output["tuned_profile"]["note"]
     assert not any("tuned" in choice["reason"] for choice in output["choices"])
@@ -102,7 +102,10 @@ def test_a_profile_that_cannot_be_used_is_ignored_with_a_note(package, stored, s
 
 
 def test_parameters_that_no_kernel_offers_are_not_used(package, stored):
-    stored.write_text(stored.read_text().replace('"workgroup": 8', '"workgroup": 4096'))
+    stored.write_text(
+        stored.read_text(encoding="utf-8").replace('"workgroup": 8', '"workgroup": 4096'),
+        encoding="utf-8",
+    )
     assert not any("tuned" in choice["reason"] for choice in _explain(package)["choices"])
 
 
@@ -122,7 +125,7 @@ def test_the_decode_pass_is_compared_with_one_dispatch(package, monkeypatch):
     assert executor["dispatches_us"] > 0
     assert executor["trials"]
     path = Path(output["profile"])
-    data = json.loads(path.read_text())
+    data = json.loads(path.read_text(encoding="utf-8"))
     ((name, entry),) = data["entries"].items()
     assert name.startswith("decode pass ")
     assert rdrr(*words).json()["executor"] is None  # known
@@ -136,7 +139,7 @@ def test_the_decode_pass_is_compared_with_one_dispatch(package, monkeypatch):
         ({"threads": 128, "groups": 1}, "one dispatch, 1 workgroups of 128 threads"),
     ):
         entry["params"] = params
-        path.write_text(json.dumps(data))
+        path.write_text(json.dumps(data), encoding="utf-8")
         assert explained() == [kernel]
         with load(package, context=16, backend="wgpu") as model:
             used = [

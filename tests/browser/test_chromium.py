@@ -60,7 +60,7 @@ def test_a_recorded_run_gives_our_ids_in_chromium(checkpoints, tmp_path, name, f
     recorded = RecordedRun(
         partial(generate, open_package(tmp_path / "package"), prompt), features=features
     )
-    (tmp_path / "recording.json").write_text(json.dumps(recorded.recording()))
+    (tmp_path / "recording.json").write_text(json.dumps(recorded.recording()), encoding="utf-8")
     served = {"player": PLAYER, "recording": tmp_path / "recording.json"}
     report = run_module(BROWSER / "replay.mjs", served)
     ids = recorded.ids([base64.b64decode(text) for text in report["read"]])
@@ -76,7 +76,7 @@ def test_doppler_generates_our_ids_in_chromium(tmp_path):
     save_model("qwen3", source, tokenizer_from=EXAMPLE, **sizes)
     rdrr.convert(source, package, profile="doppler", quantize="f16")
     request = tmp_path / "request.json"
-    request.write_text(json.dumps({"prompt": PROMPT, "tokens": TOKENS}))
+    request.write_text(json.dumps({"prompt": PROMPT, "tokens": TOKENS}), encoding="utf-8")
     doppler = FOLDER / "node_modules" / "doppler-gpu"
     served = {"doppler": doppler, "package": package, "request": request}
     report = run_module(BROWSER / "doppler.mjs", served)

@@ -41,7 +41,9 @@ def adapter(folder: Path, base: Path, *, grown: int = 0, **files) -> Path:
     save_file(parts, folder / "adapter_model.safetensors")
     config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj"]}
     for name, value in {"adapter_config.json": config, **files}.items():
-        (folder / name).write_text(value if isinstance(value, str) else json.dumps(value))
+        (folder / name).write_text(
+            value if isinstance(value, str) else json.dumps(value), encoding="utf-8"
+        )
     return folder
 
 
@@ -66,9 +68,9 @@ def test_an_embedding_with_the_same_rows_leaves_the_configuration(tmp_path, base
 
 
 def test_a_grown_text_model_of_a_wrapper_is_resized_where_it_states_its_size(tmp_path, base):
-    config = json.loads((base / "config.json").read_text())
+    config = json.loads((base / "config.json").read_text(encoding="utf-8"))
     nested = {"model_type": "x", "text_config": config}
-    (base / "config.json").write_text(json.dumps(nested))
+    (base / "config.json").write_text(json.dumps(nested), encoding="utf-8")
     folder = adapter(tmp_path / "lora", base, grown=GROWN)
     resized = merge_adapter(open_source(base), folder).config
     assert resized["text_config"] == config | {"vocab_size": config["vocab_size"] + GROWN}
@@ -100,9 +102,9 @@ def test_the_templates_are_the_adapters_if_it_has_any(tmp_path, base, files, rig
 
 
 def test_a_template_of_the_adapters_settings_replaces_files_of_the_base(tmp_path, base):
-    (base / "chat_template.jinja").write_text("older")
+    (base / "chat_template.jinja").write_text("older", encoding="utf-8")
     (base / "additional_chat_templates").mkdir()
-    (base / "additional_chat_templates" / "rag.jinja").write_text("older")
+    (base / "additional_chat_templates" / "rag.jinja").write_text("older", encoding="utf-8")
     files = {"tokenizer_config.json": {"chat_template": "new"}}
     rdrr.convert(
         base,

@@ -186,10 +186,10 @@ def test_sharded_and_whole_sources_give_the_same_package(tmp_path, tensors):
 def test_the_time_is_written_only_with_source_date_epoch(tmp_path, folder, monkeypatch):
     monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
     convert(folder, tmp_path / "a")
-    assert "convertedAt" not in (tmp_path / "a/manifest.json").read_text()
+    assert "convertedAt" not in (tmp_path / "a/manifest.json").read_text(encoding="utf-8")
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
     convert(folder, tmp_path / "b")
-    manifest = json.loads((tmp_path / "b/manifest.json").read_text())
+    manifest = json.loads((tmp_path / "b/manifest.json").read_text(encoding="utf-8"))
     assert manifest["metadata"]["convertedAt"] == "1970-01-02T00:00:00Z"
 
 
@@ -201,7 +201,7 @@ def test_nothing_about_this_machine_is_written(tmp_path, folder):
 
 def test_the_manifest_has_every_field_the_public_parser_requires(tmp_path, folder):
     convert(folder, tmp_path / "out", model_id="tiny-llama")
-    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text(encoding="utf-8"))
     assert manifest["version"] == 1
     assert manifest["modelId"] == "tiny-llama"
     assert manifest["modelType"] == "transformer"
@@ -251,7 +251,7 @@ def test_the_manifest_has_every_field_the_public_parser_requires(tmp_path, folde
 )
 def test_the_manifest_summarizes_the_quantization(tmp_path, folder, options, tag, layout):
     convert(folder, tmp_path / "out", **options)
-    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text(encoding="utf-8"))
     info = manifest["quantizationInfo"]
     assert (info["variantTag"], info["layout"]) == (tag, layout)
     assert manifest["weightsTransposed"] == (layout == "col")
@@ -260,7 +260,7 @@ def test_the_manifest_summarizes_the_quantization(tmp_path, folder, options, tag
 def test_options_and_hints_are_recorded(tmp_path, folder):
     hints = {"q4kMatmul": "dequant_f16", "computePrecision": "f32"}
     convert(folder, tmp_path / "out", kernel_hints=hints, fuse_gate_up=True)
-    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text(encoding="utf-8"))
     kernel_hints = manifest["optimizations"]["kernelHints"]
     assert {key: kernel_hints[key] for key in hints} == hints
     assert kernel_hints["f16Matmul"] == "auto"
@@ -298,9 +298,9 @@ def test_the_eos_token_is_that_of_the_generation_config(
 ):
     folder = write_llama(tmp_path / "m", tensors, eos_token_id=config)
     if generation is not None:
-        (folder / "generation_config.json").write_text(json.dumps(generation))
+        (folder / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
     convert(folder, tmp_path / "out")
-    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text(encoding="utf-8"))
     assert manifest["eos_token_id"] == written
 
 
@@ -317,8 +317,8 @@ def test_a_missing_tokenizer_or_eos_token_is_mentioned_in_a_note(tmp_path, tenso
 def test_tokenizer_files_are_copied_unchanged(tmp_path, folder):
     extra = {"chat_template.jinja": "{{ x }}", "special_tokens_map.json": "{ }"}
     for name, text in extra.items():
-        (folder / name).write_text(text)
-    (folder / "README.md").write_text("not part of a package")
+        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "README.md").write_text("not part of a package", encoding="utf-8")
     convert(folder, tmp_path / "out")
     files = files_of(tmp_path / "out")
     always = {"manifest.json", "conversion-report.json", "shard_00000.bin"}
@@ -329,7 +329,7 @@ def test_tokenizer_files_are_copied_unchanged(tmp_path, folder):
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
 def test_a_damaged_tokenizer_is_refused_before_anything_is_written(tmp_path, folder, file):
-    (folder / file).write_text("{")
+    (folder / file).write_text("{", encoding="utf-8")
     with pytest.raises(SourceError, match=file):
         convert(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()

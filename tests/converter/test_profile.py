@@ -31,7 +31,7 @@ def source(tmp_path, rng):
 def manifest_of(source, folder, **options):
     convert(source, folder, **options)
     assert validate(folder, deep=True).errors == ()
-    return json.loads((folder / "manifest.json").read_text())
+    return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
 
 
 def missing_keys(wanted, found, place=""):
@@ -59,7 +59,7 @@ def test_weights_have_types_that_the_public_runtime_has_kernels_for(tmp_path, so
 
 def test_the_manifest_has_all_fields_that_the_public_parser_reads(tmp_path, source):
     manifest = manifest_of(source, tmp_path / "out", profile="doppler")
-    wanted = json.loads(PARSED.read_text())
+    wanted = json.loads(PARSED.read_text(encoding="utf-8"))
     assert list(missing_keys(wanted, manifest)) == []
     info = manifest["quantizationInfo"]
     assert (manifest["version"], manifest["hashAlgorithm"]) == (1, "sha256")

@@ -45,7 +45,7 @@ def test_a_broken_file_is_compiled_again(tmp_path) -> None:
 
 
 def test_a_folder_that_cannot_be_made_or_written_is_no_error(tmp_path) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     assert rendered(tmp_path / "file") == "5"
     assert rendered(tmp_path / "file" / "below") == "5"
 

@@ -17,6 +17,6 @@ def test_a_digest_depends_on_every_shader_and_module(tmp_path, monkeypatch, chan
         for name in FILES:
             file = tmp_path / package / name
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(f"// {name} {package == after and name == changed}")
+            file.write_text(f"// {name} {package == after and name == changed}", encoding="utf-8")
     assert ShaderFolder(before).digest() == ShaderFolder(same).digest()
     assert ShaderFolder(before).digest() != ShaderFolder(after).digest()

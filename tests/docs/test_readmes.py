@@ -33,7 +33,7 @@ FILES = (
 
 @pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
 def test_a_readme_names_what_is_in_its_component(readme):
-    faults = readme_faults(readme.read_text(), readme.parent)
+    faults = readme_faults(readme.read_text(encoding="utf-8"), readme.parent)
     assert not faults, "\n".join(faults)
 
 
@@ -44,7 +44,7 @@ def test_every_component_has_a_readme():
 
 def test_the_readme_of_the_benchmarks_lists_every_script():
     scripts = {path.name for path in ROOT.glob("benchmarks/[!_]*.py")}
-    text = ROOT.joinpath("benchmarks/README.md").read_text()
+    text = ROOT.joinpath("benchmarks/README.md").read_text(encoding="utf-8")
     assert not [name for name in sorted(scripts) if f"`{name}" not in text]
 
 

@@ -157,7 +157,9 @@ def settings(folder: Path):
         for name, main in (("rdrr", "main"), ("convert-cli", "convert_main")):
             code = f"import sys; from rdrr.cli import {main}; sys.exit({main}())"
             program = programs / name
-            program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{code}" "$@"\n')
+            program.write_text(
+                f'#!/bin/sh\nexec "{sys.executable}" -c "{code}" "$@"\n', encoding="utf-8"
+            )
             program.chmod(0o755)
     path = os.pathsep.join((str(programs), os.environ["PATH"]))
     return {
@@ -187,8 +189,12 @@ def faults_of(words: list[str]):
             return
         yield from (f"{name} has no flag {flag}" for flag in flags - command_flags()[name])
     elif program == "make":
-        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-        targets += re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        targets = re.findall(
+            r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+        )
+        targets += re.findall(
+            r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+        )
         wanted = [argument for argument in rest if "=" not in argument]
         yield from (
             f"there is no make target {target}" for target in wanted if target not in targets
@@ -210,10 +216,10 @@ def faults_of(words: list[str]):
 
 def source_of(script: Path) -> str:
     """Return the text of a script and of the modules beside it that it imports."""
-    text = script.read_text()
+    text = script.read_text(encoding="utf-8")
     modules = re.findall(r"^from (\w+) import", text, re.MULTILINE)
     beside = (script.with_name(f"{module}.py") for module in modules)
-    return "\n".join([text, *(one.read_text() for one in beside if one.is_file())])
+    return "\n".join([text, *(one.read_text(encoding="utf-8") for one in beside if one.is_file())])
 
 
 @cache

@@ -283,6 +283,6 @@ def test_greedy_text_of_the_bundled_model_is_that_of_transformers(bundled, devic
 @pytest.mark.cover
 def test_logits_of_the_bundled_model_are_those_of_transformers(bundled, device):
     package, model = bundled
-    text = (EXAMPLE.parents[1] / "CONTRIBUTING.md").read_text()
+    text = (EXAMPLE.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     ids = TextCodec(package.tokenizer_bytes()).encode(text)[:TOKENS]
     _check(package, device, ids, transformers_logits(model, ids))

@@ -42,7 +42,9 @@ def _refused(source: object, parent: Path) -> str:
 
 def _edit_config(checkpoint: Path, **changes: object) -> None:
     path = checkpoint / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    path.write_text(
+        json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8"
+    )
 
 
 def _edit_tensors(checkpoint: Path, name: str, value: np.ndarray | None) -> None:
@@ -101,7 +103,7 @@ def test_a_source_that_does_not_exist(tmp_path):
 
 def test_a_folder_that_is_not_a_checkpoint(tmp_path):
     (tmp_path / "holiday").mkdir()
-    (tmp_path / "holiday" / "photo.txt").write_text("not a model")
+    (tmp_path / "holiday" / "photo.txt").write_text("not a model", encoding="utf-8")
     assert "config.json" in _refused(tmp_path / "holiday", tmp_path)
 
 
@@ -111,7 +113,7 @@ def test_a_package_is_not_a_checkpoint(package, tmp_path):
 
 def test_a_file_that_is_not_a_checkpoint(tmp_path):
     path = tmp_path / "notes.txt"
-    path.write_text("not a model")
+    path.write_text("not a model", encoding="utf-8")
     assert "notes.txt" in _refused(path, tmp_path)
 
 
@@ -133,14 +135,14 @@ def test_an_activation_that_does_not_exist(checkpoint, tmp_path, value):
 
 
 def test_a_configuration_that_is_not_json_is_refused(checkpoint, tmp_path):
-    (checkpoint / "config.json").write_text("{ architecture: llama }")
+    (checkpoint / "config.json").write_text("{ architecture: llama }", encoding="utf-8")
     assert "config.json" in _refused(checkpoint, tmp_path)
 
 
 def test_a_missing_shard_of_the_checkpoint_is_named(checkpoint, tmp_path):
     (checkpoint / "model.safetensors").unlink()
     index = {"weight_map": {NORM: "model-00002-of-00002.safetensors"}}
-    (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     assert "model-00002-of-00002.safetensors" in _refused(checkpoint, tmp_path)
 
 
@@ -159,12 +161,12 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize
 )
 def test_a_git_lfs_pointer_is_recognized(checkpoint, tmp_path, name):
     path = checkpoint / name
-    path.write_text(POINTER)
+    path.write_text(POINTER, encoding="utf-8")
     source = checkpoint if name.endswith(("json", "safetensors")) else path
     line = _refused(source, tmp_path)
     assert name in line
     assert "git lfs pull" in line
-    path.write_text("another text that is none of these" * 9)  # control
+    path.write_text("another text that is none of these" * 9, encoding="utf-8")  # control
     assert "git lfs" not in _refused(source, tmp_path)
 
 
@@ -198,24 +200,26 @@ def test_a_tensor_of_the_right_shape_in_another_type_is_accepted(checkpoint, tmp
 def test_an_existing_destination_is_left_unchanged(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
-    (out / "thesis.txt").write_text("years of work")
+    (out / "thesis.txt").write_text("years of work", encoding="utf-8")
     for flags in ((), ("--overwrite",)):
         done = rdrr("convert", EXAMPLE, out, *flags)
         assert done.code == 1
         assert "out" in error_line(done)
         assert _entries(tmp_path) == {"out"}
-        assert (out / "thesis.txt").read_text() == "years of work"
+        assert (out / "thesis.txt").read_text(encoding="utf-8") == "years of work"
 
 
 def test_an_existing_package_is_replaced_only_with_overwrite(package):
     stamp = package / "manifest.json"
-    stamp.write_text(stamp.read_text().replace("small-llama", "older"))
+    stamp.write_text(
+        stamp.read_text(encoding="utf-8").replace("small-llama", "older"), encoding="utf-8"
+    )
     refused = rdrr("convert", EXAMPLE, package)
     assert refused.code == 1
     assert "--overwrite" in error_line(refused)
-    assert "older" in stamp.read_text()
+    assert "older" in stamp.read_text(encoding="utf-8")
     assert rdrr("convert", EXAMPLE, package, "--overwrite", "--quiet").code == 0
-    assert "older" not in stamp.read_text()
+    assert "older" not in stamp.read_text(encoding="utf-8")
 
 
 class _FullDisk(io.BytesIO):
@@ -243,7 +247,7 @@ def test_a_package_that_does_not_exist(tmp_path, command):
 
 @pytest.mark.parametrize("command", ["inspect", "generate"])
 def test_a_manifest_that_is_not_json_is_refused(package, command):
-    (package / "manifest.json").write_text("rdrr: yes\n")
+    (package / "manifest.json").write_text("rdrr: yes\n", encoding="utf-8")
     prompt = ("--prompt", "x") if command == "generate" else ()
     done = rdrr(command, package, *prompt)
     assert done.code == 1
@@ -251,7 +255,7 @@ def test_a_manifest_that_is_not_json_is_refused(package, command):
 
 
 def test_validate_reports_a_manifest_that_is_not_json_as_a_fault(package):
-    (package / "manifest.json").write_text("rdrr: yes\n")
+    (package / "manifest.json").write_text("rdrr: yes\n", encoding="utf-8")
     done = rdrr("validate", package)
     assert done.code == 1
     assert "error [not-rdrr]" in done.out
@@ -344,11 +348,11 @@ def test_too_little_memory_is_one_line(capsys):
 
 
 def test_a_model_whose_logits_are_not_numbers(package):
-    manifest = json.loads((package / "manifest.json").read_text())
+    manifest = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
     words = ("generate", package, "--prompt", "x", "--max-tokens", 1, "--backend", "cpu")
     assert rdrr(*words).code == 0
     manifest["inference"]["layerPattern"]["residualBranchScale"] = 1e308
-    (package / "manifest.json").write_text(json.dumps(manifest))
+    (package / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     done = rdrr(*words)
     assert done.code == 1
     assert done.err.splitlines()[-1].startswith("error: the model's logits are not finite numbers")

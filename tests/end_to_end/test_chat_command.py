@@ -95,7 +95,7 @@ def test_a_package_without_a_template_needs_one_from_a_file(package, tmp_path):
 
 def test_tokenizer_settings_that_are_not_json_are_named_in_the_error(package):
     for text, words in (("[" * 100_000, "the JSON text is nested too deeply"), ("{", "not JSON")):
-        (package / "tokenizer_config.json").write_text(text)
+        (package / "tokenizer_config.json").write_text(text, encoding="utf-8")
         done = rdrr("chat", package, *SHORT, stdin="hi\n")
         assert done.code == 1
         assert f"tokenizer_config.json: {words}" in error_line(done)

@@ -188,16 +188,18 @@ def test_a_configuration_that_does_not_describe_the_head_is_refused(
 ):
     make_classifier(QWEN3, rng, tmp_path / "source", 2)
     path = tmp_path / "source" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    path.write_text(
+        json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8"
+    )
     with pytest.raises(error, match=message):
         converted(tmp_path)
 
 
 def test_a_checkpoint_without_the_head_is_refused(rng, tmp_path):
     make_classifier(QWEN3, rng, tmp_path / "source", 2)
-    config = json.loads((tmp_path / "source" / "config.json").read_text())
+    config = json.loads((tmp_path / "source" / "config.json").read_text(encoding="utf-8"))
     model = make_model(QWEN3, rng, num_hidden_layers=2)
     model.model.save_pretrained(tmp_path / "source")
-    (tmp_path / "source" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "source" / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(SourceError, match="classification head is missing"):
         converted(tmp_path)

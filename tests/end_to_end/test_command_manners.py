@@ -292,7 +292,8 @@ def test_a_terminal_shows_what_is_done_before_the_text_comes(made_package):
 def test_codecs_are_announced_while_they_are_compiled_and_not_when_they_are_cached(tmp_path):
     (tmp_path / "rdrr_probe.py").write_text(
         "from rdrr_format.codecs.compiled import compiled\n\n\n"
-        "@compiled\ndef twice(x):\n    return 2 * x\n"
+        "@compiled\ndef twice(x):\n    return 2 * x\n",
+        encoding="utf-8",
     )
     code = (
         "import logging, sys\n"

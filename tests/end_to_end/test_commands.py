@@ -61,7 +61,7 @@ def test_a_dry_run_prints_every_tensor_and_writes_nothing(tmp_path):
 def test_convert_as_json_is_one_object_that_agrees_with_the_package(tmp_path):
     out = tmp_path / "out"
     data = rdrr("convert", EXAMPLE, out, "--json", "--model-id", "my-llama").json()
-    manifest = json.loads((out / "manifest.json").read_text())
+    manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
     assert data["model_id"] == manifest["modelId"] == "my-llama"
     assert data["total_size"] == manifest["totalSize"]
     assert [tensor["name"] for tensor in data["tensors"]] == list(manifest["tensors"])
@@ -143,11 +143,11 @@ def test_validate_says_what_it_checked(made_package):
 
 def test_validate_lists_all_faults_with_rule_field_expected_and_found(package):
     path = package / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = json.loads(path.read_text(encoding="utf-8"))
     manifest["modelId"] = "Not An Id"
     manifest["shards"][0]["hash"] = "beef"
     manifest["tensors"]["model.norm.weight"]["dtype"] = "Q11_Z"
-    path.write_text(json.dumps(manifest))
+    path.write_text(json.dumps(manifest), encoding="utf-8")
     text = rdrr("validate", package)
     data = rdrr("validate", package, "--json")
     assert text.code == data.code == 1
@@ -161,9 +161,9 @@ def test_validate_lists_all_faults_with_rule_field_expected_and_found(package):
 
 def test_a_warning_fails_validation_only_when_strict(package):
     path = package / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = json.loads(path.read_text(encoding="utf-8"))
     del manifest["inference"]["output"]["logitInputScale"]
-    path.write_text(json.dumps(manifest))
+    path.write_text(json.dumps(manifest), encoding="utf-8")
     plain, strict = rdrr("validate", package), rdrr("validate", package, "--strict")
     assert (plain.code, strict.code) == (0, 1)
     assert "warning" in plain.out
@@ -171,7 +171,7 @@ def test_a_warning_fails_validation_only_when_strict(package):
 
 
 def test_inspect_counts_what_the_manifest_holds(made_package):
-    manifest = json.loads((made_package / "manifest.json").read_text())
+    manifest = json.loads((made_package / "manifest.json").read_text(encoding="utf-8"))
     data = rdrr("inspect", made_package, "--tensors", "--memory", "--context", 100, "--json").json()
     sizes = [tensor["size"] for tensor in manifest["tensors"].values()]
     assert sum(group["bytes"] for group in data["by_dtype"]) == sum(sizes)

@@ -15,7 +15,7 @@ def test_it_validates_and_generates_the_same_text_as_a_plain_one(made_package, t
     done = rdrr("convert", EXAMPLE, tmp_path / "small-llama", *changes, *STORAGE, "--workers", 2)
     assert done.code == 0, done.err
     assert "uncompressed" in done.out
-    manifest = json.loads((tmp_path / "small-llama" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "small-llama" / "manifest.json").read_text(encoding="utf-8"))
     assert {shard["compression"] for shard in manifest["shards"]} == {"zstd"}
     text = ("--prompt", "And it came to pass", "--backend", "cpu", "--max-tokens", 6)
     expected = rdrr("generate", made_package, *text).out

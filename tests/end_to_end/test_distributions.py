@@ -139,7 +139,7 @@ def test_an_extra_installs_its_package(metadata, extra, package):
 
 def test_the_archives_and_the_citation_state_the_version_of_the_package(metadata):
     assert metadata["Version"] == rdrr.__version__
-    citation = (ROOT / "CITATION.cff").read_text()
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"version: {rdrr.__version__}\n" in citation
 
 

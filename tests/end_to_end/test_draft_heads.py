@@ -109,7 +109,7 @@ def test_a_head_that_knows_the_next_token_is_accepted(by, backend, tmp_path, rng
     convert(folder, tmp_path / "package", quantize="f16")
     decode = rdrr.Speculative(draft="mtp", tokens=3)
     with rdrr.load(tmp_path / "package", backend=backend, context=CONTEXT) as model:
-        end = json.loads((folder / "config.json").read_text())["eos_token_id"]
+        end = json.loads((folder / "config.json").read_text(encoding="utf-8"))["eos_token_id"]
         ids = [*rng.integers(0, 384, 19).tolist(), after[end]]  # the cycle comes to `end` last
         expected = [after[ids[-1]]]
         while len(expected) < 40:

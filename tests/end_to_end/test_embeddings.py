@@ -264,8 +264,8 @@ def test_what_is_no_embedding_model_or_cannot_be_one_says_so(rng, tmp_path):
         with pytest.raises(ManifestError, match="has no output head"):
             loaded.generate("text")
     pooling = tmp_path / "source" / "1_Pooling" / "config.json"
-    settings = json.loads(pooling.read_text())
-    pooling.write_text(json.dumps(settings | {"pooling_mode_max_tokens": True}))
+    settings = json.loads(pooling.read_text(encoding="utf-8"))
+    pooling.write_text(json.dumps(settings | {"pooling_mode_max_tokens": True}), encoding="utf-8")
     with pytest.raises(ConversionError, match="pooling cannot be converted"):
         convert(tmp_path / "source", tmp_path / "other")
     pooling.unlink()

@@ -57,5 +57,5 @@ def test_every_example_is_run_here_and_says_how_to_run_it():
     scripts = {path.stem: path for path in SCRIPTS.glob("*.py")}
     assert set(scripts) == set(SHOWN)
     for name, path in scripts.items():
-        documentation = ast.get_docstring(ast.parse(path.read_text())) or ""
+        documentation = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
         assert f"python examples/{name}.py " in documentation

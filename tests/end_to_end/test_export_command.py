@@ -87,13 +87,19 @@ def test_the_command_prints_how_the_tensors_were_written(tmp_path):
     assert {tensor["verdict"] for tensor in result["tensors"]} == {"same bytes"}
     # The template's <|im_end|> also ends a turn, which the GGUF states and the checkpoint did not.
     assert [field_["field"] for field_ in result["fields"]] == ["eos_token_id", "modelId"]
-    assert json.loads((tmp_path / "half" / "config.json").read_text())["model_type"] == "llama"
+    assert (
+        json.loads((tmp_path / "half" / "config.json").read_text(encoding="utf-8"))["model_type"]
+        == "llama"
+    )
 
 
 def test_a_refused_model_is_one_line_with_the_whole_command_that_goes_on(checkpoint, tmp_path):
     path = checkpoint / "config.json"
-    config = json.loads(path.read_text()) | {"model_type": "lamma", "architectures": ["LammaModel"]}
-    path.write_text(json.dumps(config))
+    config = json.loads(path.read_text(encoding="utf-8")) | {
+        "model_type": "lamma",
+        "architectures": ["LammaModel"],
+    }
+    path.write_text(json.dumps(config), encoding="utf-8")
     words = ("convert", checkpoint, tmp_path / "out", "--quantize", "q8_0")
     line = error_line(rdrr(*words))
     command = shlex.split(line.partition("to go on all the same, run: rdrr ")[2])

@@ -58,11 +58,11 @@ def test_a_wrong_hint_is_wrong_usage_and_changes_nothing(package, words, said):
 
 def test_unknown_keys_of_the_manifest_are_kept(package):
     path = package / "manifest.json"
-    data = json.loads(path.read_text())
+    data = json.loads(path.read_text(encoding="utf-8"))
     data["optimizations"]["kernelPath"] = "q4k-dequant-f16a"
     data["artifactIdentity"] = {"weightPackId": "ä"}
     del data["optimizations"]["kernelHints"]["f16Matmul"]
-    path.write_text(json.dumps(data))
+    path.write_text(json.dumps(data), encoding="utf-8")
     assert rdrr("hints", package, "attentionDecode=streaming", "f16Matmul=auto").code == 0
     data["optimizations"]["kernelHints"]["attentionDecode"] = "streaming"
     assert json.loads(path.read_text(encoding="utf-8")) == data

@@ -143,7 +143,7 @@ def test_a_checkpoint_on_the_hub_is_not_taken_for_a_package(hub, variables):
 @pytest.mark.thorough
 def test_an_adapter_on_the_hub_is_merged_and_works_offline_later(hub, variables, tmp_path, rng):
     module = "model.layers.0.self_attn.o_proj"
-    shape = json.loads((EXAMPLE / "config.json").read_text())
+    shape = json.loads((EXAMPLE / "config.json").read_text(encoding="utf-8"))
     tensors = adapter_tensors(rng, module, (shape["hidden_size"], shape["hidden_size"]))
     adapter = write_adapter(tmp_path / "adapter", tensors)
     hub.add("org/adapter", files(adapter) | {"README.md": b"card", "optimizer.pt": b"large"})
@@ -162,7 +162,7 @@ def test_an_adapter_on_the_hub_is_merged_and_works_offline_later(hub, variables,
 def test_an_embedding_model_is_fetched_with_its_modules(hub, variables, tmp_path):
     source, name = tmp_path / "embedding", "org/embedding"
     shutil.copytree(EXAMPLE, source)
-    hidden = json.loads((source / "config.json").read_text())["hidden_size"]
+    hidden = json.loads((source / "config.json").read_text(encoding="utf-8"))["hidden_size"]
     layers = [np.random.default_rng(0).normal(0, 0.1, (48, hidden))]
     add_modules(source, hidden, "mean", layers=layers, biases=[None])
     content = {
@@ -179,7 +179,7 @@ def test_an_embedding_model_is_fetched_with_its_modules(hub, variables, tmp_path
     assert done.code == 0, done.err
     assert offline.code == 0, offline.err
     assert files(tmp_path / "out") == files(tmp_path / "local")
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["modelType"] == "embedding"
     fetched = [
         request for request in hub.requests if request.startswith("GET") and "/resolve/" in request

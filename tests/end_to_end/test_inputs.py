@@ -42,7 +42,7 @@ def payload(folder):
     """Return everything in a package that determines the model's output."""
     package = open_package(folder)
     tensors = {name: bytes(package.read(name)) for name in package.manifest.tensors}
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     return tensors, {key: manifest[key] for key in ("architecture", "inference", "eos_token_id")}
 
 
@@ -84,7 +84,9 @@ def divided(checkpoint, folder):
         for name, half in zip(names, halves, strict=True):
             save(half, place / name)
         weights = {key: name for name, half in zip(names, halves, strict=True) for key in half}
-        (place / f"{stem}.{ending}.index.json").write_text(json.dumps({"weight_map": weights}))
+        (place / f"{stem}.{ending}.index.json").write_text(
+            json.dumps({"weight_map": weights}), encoding="utf-8"
+        )
     trained = Path(shutil.copytree(checkpoint, folder / "trained", ignore=leave)) / "last.pt"
     torch.save({"state_dict": state, "step": 3}, trained)
     write_gguf(checkpoint, folder / "parts.gguf", "BF16", split=8)
@@ -164,7 +166,7 @@ def test_a_gguf_with_rows_in_the_order_of_hugging_face_computes_something_else(
     ],
 )
 def test_a_bad_input_is_one_line_and_leaves_nothing(tmp_path, name, content, words):
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     (tmp_path / name).write_bytes(content)
     done = rdrr("convert", tmp_path / name, tmp_path / "out")
     assert done.code == 1

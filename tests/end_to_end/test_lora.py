@@ -85,7 +85,7 @@ def test_logits_are_those_of_peft(case, tmp_path, rng):
     assert relative_error(before, reference) > 100 * CPU
     result = ours(base, tmp_path / "out", ids, lora=tmp_path / "adapter", fuse_gate_up=True)
     assert relative_error(result, reference) <= CPU
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert str(tmp_path) not in json.dumps(manifest)
     assert manifest["inference"]["output"]["tieWordEmbeddings"] is (case == "stays-tied")
 
@@ -142,7 +142,7 @@ def quantized(model, plain, folder, rng):
             for part, part_values in parts.items()
         }
         value.copy_(torch.from_numpy(meaning))
-    config = json.loads((plain / "config.json").read_text())
+    config = json.loads((plain / "config.json").read_text(encoding="utf-8"))
     write_quantized(folder, config, tensors, {"quant_method": "gptq", "group_size": 64})
     (folder / "tokenizer.json").write_bytes((plain / "tokenizer.json").read_bytes())
     return folder
@@ -160,7 +160,7 @@ def test_the_command_says_what_was_merged_and_workers_do_not_change_the_bytes(tm
         assert "LoRA adapter of rank 4: 4 tensors changed" in " ".join(done.out.split())
         contents.append((tmp_path / workers / "shard_00000.bin").read_bytes())
     assert contents[0] == contents[1]
-    report = json.loads((tmp_path / "1" / "conversion-report.json").read_text())
+    report = json.loads((tmp_path / "1" / "conversion-report.json").read_text(encoding="utf-8"))
     reasons = {tensor["name"]: tensor["why"] for tensor in report["tensors"]}
     assert reasons["model.layers.0.self_attn.q_proj.weight"].endswith("; LoRA merged")
     assert "LoRA" not in reasons["model.layers.0.self_attn.k_proj.weight"]

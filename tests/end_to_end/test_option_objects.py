@@ -85,7 +85,7 @@ def test_an_object_keywords_and_flags_make_one_package(tmp_path, source):
 
 def test_names_of_types_are_accepted_in_any_case_and_recorded_in_one(tmp_path, source):
     rdrr.convert(source, tmp_path / "out", quantize="Q4_K_M")
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["conversion"]["options"]["quantize"] == "q4_k_m"
     with pytest.raises(UsageError, match="`quantize` has no such value"):
         rdrr.ConvertOptions(quantize="Q4_K_X")
@@ -121,7 +121,7 @@ def test_an_unknown_sampling_parameter_is_wrong_usage_wherever_it_is_given(model
 
 
 def test_keywords_of_other_programs_are_guessed(model, made_package, tmp_path):
-    (tmp_path / "template").write_text("{{ 1 }}")
+    (tmp_path / "template").write_text("{{ 1 }}", encoding="utf-8")
     with pytest.raises(UsageError, match="did you mean max_tokens"):
         model.generate(PROMPT, max_token=4)
     with pytest.raises(UsageError, match="did you mean max_tokens"):

@@ -23,7 +23,9 @@ def canonical(name: str) -> str:
 
 def pins(name: str) -> Mapping[str, str]:
     """Return the versions that one of the two files pins, by package."""
-    matches = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / name).read_text(), re.MULTILINE)
+    matches = re.findall(
+        r"^([\w.-]+)==(\S+)", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert len({canonical(package) for package, _ in matches}) == len(matches)
     return {canonical(package): version for package, version in matches}
 
@@ -32,7 +34,7 @@ def test_each_pin_has_hashes_and_the_same_version_in_both_files():
     constraints, hashed = pins("constraints.txt"), pins("hashes.txt")
     assert len(constraints) > 100
     assert constraints.items() <= hashed.items()
-    entries = (ROOT / "hashes.txt").read_text().split("==")[1:]
+    entries = (ROOT / "hashes.txt").read_text(encoding="utf-8").split("==")[1:]
     assert all(HASH.search(entry) for entry in entries)
 
 
@@ -44,7 +46,9 @@ def test_every_requirement_that_make_installs_has_a_pin():
         for arguments in ([], extras)
         for line in subprocess.check_output([*script, *arguments], text=True).splitlines()
     ]
-    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "dependency-groups"
+    ]
     lines += groups["dev"] + groups["docs"]
     names = {canonical(re.split(r"[\[<>=!~;]", line)[0]) for line in lines}
     assert len(names) > 40
@@ -53,11 +57,11 @@ def test_every_requirement_that_make_installs_has_a_pin():
 
 def test_no_file_of_pins_names_an_index():
     for name in ("constraints.txt", "hashes.txt"):
-        assert "//" not in (ROOT / name).read_text()
+        assert "//" not in (ROOT / name).read_text(encoding="utf-8")
 
 
 def test_the_build_backend_is_pinned_to_the_version_that_is_tested():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     (backend,) = project["build-system"]["requires"]
     name, _, version = backend.partition("==")
     assert pins("constraints.txt")[name] == version
@@ -90,10 +94,11 @@ def test_pip_compares_dependencies_with_the_hashes_of_constraints(tmp_path, spoi
         hashes[f"rdrr-{spoil}"] = "0" * 64
     pinned = tmp_path / "hashes.txt"
     pinned.write_text(
-        "".join(f"{requirement}==1 --hash=sha256:{h}\n" for requirement, h in hashes.items())
+        "".join(f"{requirement}==1 --hash=sha256:{h}\n" for requirement, h in hashes.items()),
+        encoding="utf-8",
     )
     wanted = tmp_path / "requirements.txt"
-    wanted.write_text("rdrr-first\n")
+    wanted.write_text("rdrr-first\n", encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "--find-links",
          str(tmp_path), "--require-hashes", "-c", str(pinned), "-r", str(wanted)],

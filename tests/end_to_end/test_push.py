@@ -52,7 +52,7 @@ def test_a_dry_run_prints_the_card_and_the_files_without_the_network(package, hu
 def test_a_card_claims_no_base_model_that_nobody_stated(package):
     card = rdrr("push", package, URL, "--dry-run", "--json").json()["card"]
     assert card_of(card).data.base_model is None
-    (package / "README.md").write_text("---\nlicense: mit\n---\nMine.\n")
+    (package / "README.md").write_text("---\nlicense: mit\n---\nMine.\n", encoding="utf-8")
     assert "Mine." in rdrr("push", package, URL, "--dry-run", "--json").json()["card"]
 
 

@@ -57,7 +57,7 @@ def quantized(plain, scheme, rng):
             f"{name.removesuffix('.weight')}.{part}": part_values
             for part, part_values in parts.items()
         }
-    config = json.loads((plain / "config.json").read_text())
+    config = json.loads((plain / "config.json").read_text(encoding="utf-8"))
     folder = write_quantized(plain.with_name(scheme), config, tensors, settings)
     write_tokenizer(folder)
     return folder, meanings
@@ -67,7 +67,7 @@ def dequantized(plain, meanings):
     """Copy the checkpoint with some weights replaced by name."""
     from safetensors.torch import load_file
 
-    config = json.loads((plain / "config.json").read_text())
+    config = json.loads((plain / "config.json").read_text(encoding="utf-8"))
     tensors = load_file(plain / "model.safetensors") | meanings
     folder = write_quantized(plain.with_name("dequantized"), config, tensors, None)
     write_tokenizer(folder)
@@ -129,9 +129,9 @@ def test_logits_are_those_of_transformers_with_the_dequantized_weights(scheme, t
 
 
 def test_an_unknown_quantization_method_is_one_line_and_leaves_nothing(checkpoint, tmp_path):
-    config = json.loads((checkpoint / "config.json").read_text())
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     config["quantization_config"] = {"quant_method": "hqq"}
-    (checkpoint / "config.json").write_text(json.dumps(config))
+    (checkpoint / "config.json").write_text(json.dumps(config), encoding="utf-8")
     done = rdrr("convert", checkpoint, tmp_path / "out")
     assert done.code == 1
     assert "quantized by an unknown method" in done.err

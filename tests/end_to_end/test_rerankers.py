@@ -37,16 +37,16 @@ def reranker(folder, rng, answers=("yes", "no"), *, tied=True, ids=None):
     """
     tiny = TinyModel("qwen3", 256, (("tie_word_embeddings", tied),))
     make_checkpoint(tiny, folder, rng, dtype="float32", num_hidden_layers=2)
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     vocab = tokenizer["model"]["vocab"]
     answer_ids = [vocab.pop(byte) for byte in ("þ", "ÿ")]
     vocab |= dict(zip(("yes", "no"), answer_ids, strict=True))
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     stated = [vocab[answer] for answer in answers] if ids is None else ids
-    (folder / "modules.json").write_text(json.dumps(MODULES))
+    (folder / "modules.json").write_text(json.dumps(MODULES), encoding="utf-8")
     (folder / "1_LogitScore").mkdir()
     settings = dict(zip(("true_token_id", "false_token_id"), stated, strict=False))
-    (folder / "1_LogitScore" / "config.json").write_text(json.dumps(settings))
+    (folder / "1_LogitScore" / "config.json").write_text(json.dumps(settings), encoding="utf-8")
     tensors = load_file(folder / "model.safetensors")
     return tensors["model.embed_tokens.weight" if tied else "lm_head.weight"][answer_ids]
 
@@ -114,9 +114,9 @@ def test_invalid_answers_are_refused(ids, message, rng, tmp_path):
 def test_an_answer_beyond_the_output_matrix_is_refused(rng, tmp_path):
     reranker(tmp_path / "source", rng, ids=(10_000, 3))
     path = tmp_path / "source" / "tokenizer.json"
-    tokenizer = json.loads(path.read_text())
+    tokenizer = json.loads(path.read_text(encoding="utf-8"))
     tokenizer["model"]["vocab"] |= {"yes": 10_000, "no": 3}
-    path.write_text(json.dumps(tokenizer))
+    path.write_text(json.dumps(tokenizer), encoding="utf-8")
     with pytest.raises(SourceError, match="beyond the output matrix"):
         convert(tmp_path / "source", tmp_path / "package")
 

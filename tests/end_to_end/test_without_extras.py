@@ -70,7 +70,7 @@ def test_a_pytorch_checkpoint_names_the_extra(checkpoint, tmp_path):
 @pytest.mark.usefixtures("hidden")
 def test_an_importance_matrix_names_the_extra(made_package, tmp_path):
     text = tmp_path / "text"
-    text.write_text("And it came to pass")
+    text.write_text("And it came to pass", encoding="utf-8")
     done = rdrr("imatrix", made_package, "--text", text, "--out", tmp_path / "out.gguf")
     assert refused(done).endswith(install_hint("torch"))
 

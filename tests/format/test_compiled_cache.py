@@ -25,7 +25,7 @@ print(one_more(2))
 @pytest.mark.parametrize(("words", "is_cached"), [(["full"], False), ([], True)])
 def test_code_that_cannot_be_cached_still_runs(tmp_path, words, is_cached):
     program, cache = tmp_path / "program.py", tmp_path / "cache"
-    program.write_text(PROGRAM)
+    program.write_text(PROGRAM, encoding="utf-8")
     variables = environment(NUMBA_CACHE_DIR=str(cache))
     variables.pop("COVERAGE_PROCESS_CONFIG", None)  # on a full disk it cannot write its data either
     done = subprocess.run(
@@ -96,7 +96,7 @@ def test_a_folder_of_packages_that_cannot_be_written_leaves_the_cache_in_the_use
     packages, home = installed(tmp_path / "packages"), tmp_path / "home"
     home.mkdir()
     # A file in place of the folder keeps out root too, whom permissions do not.
-    (packages / "rdrr_format" / "codecs" / "__pycache__").write_text("")
+    (packages / "rdrr_format" / "codecs" / "__pycache__").write_text("", encoding="utf-8")
     assert quantize(packages, home) == ["0", "1", "0"]
     assert quantize(packages, home) == ["0", "0", "0"]
     assert any(home.rglob("*.nbi"))

@@ -30,7 +30,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it():
 
 @pytest.mark.parametrize("text", ["import no_such_package", "raise OSError('libcudart.so.13')"])
 def test_a_package_that_cannot_be_imported_is_not_called_missing(tmp_path, monkeypatch, text):
-    Path(tmp_path / "broken_package.py").write_text(text)
+    Path(tmp_path / "broken_package.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UsageError, match="installed but cannot be imported") as raised:
         import_extra("broken_package", "torch", "the CPU backend")
@@ -52,7 +52,7 @@ def test_a_store_whose_client_is_missing_names_its_extra(monkeypatch, url, packa
 
 
 def test_the_packages_of_each_extra_are_those_of_the_project_file():
-    stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = {name: tuple(packages) for name, packages in stated["optional-dependencies"].items()}
     assert extras.pop("all") == (f"rdrr[{','.join(name for name in MEMBERS)}]",)
     assert extras == EXTRAS

@@ -190,7 +190,7 @@ class Campaign:
         if not ended.process.exitcode:
             return
         self._failures[name] += 1
-        trace = ended.notes.trace.read_text(errors="replace")
+        trace = ended.notes.trace.read_text(encoding="utf-8", errors="replace")
         fault = Found(name, _what(ended.process.exitcode, trace), _shortened(trace), case)
         if result.add(fault):
             self._say(f"FOUND in {name}: {fault.what}")

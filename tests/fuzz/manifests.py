@@ -11,9 +11,9 @@ from support.manifests import valid_manifest
 _DATA = Path(__file__).parents[1] / "data" / "manifests"
 VALUES = (
     valid_manifest(layers=1),
-    json.loads((_DATA / "tiny-model-dec2025" / "manifest.json").read_text()),
-    json.loads((_DATA / "mini-model-jan2026" / "manifest.json").read_text()),
-    json.loads((_DATA / "minimal-current.json").read_text()),
+    json.loads((_DATA / "tiny-model-dec2025" / "manifest.json").read_text(encoding="utf-8")),
+    json.loads((_DATA / "mini-model-jan2026" / "manifest.json").read_text(encoding="utf-8")),
+    json.loads((_DATA / "minimal-current.json").read_text(encoding="utf-8")),
 )
 _BASES = tuple(base(value) for value in VALUES)
 

@@ -67,14 +67,14 @@ class ShardReader(Reader):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._manifest, _ = weight_files.one_shard()
-        (folder / "tokenizer.json").write_text("{}")
+        (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
 
     def __call__(self, case: bytes) -> None:
         manifest = copy.deepcopy(self._manifest)
         manifest["shards"][0] |= {"size": len(case), "hash": hashlib.sha256(case).hexdigest()}
         manifest["totalSize"] = len(case)
         (self.folder / "shard_00000.bin.zst").write_bytes(case)
-        (self.folder / "manifest.json").write_text(json.dumps(manifest))
+        (self.folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
         read_package(self.folder)
 
 
@@ -111,7 +111,7 @@ class CheckpointReader(Reader):
         super().__init__(folder)
         self._name = name
         if not name.endswith(".gguf"):
-            (folder / "config.json").write_text(json.dumps(weight_files.CONFIG))
+            (folder / "config.json").write_text(json.dumps(weight_files.CONFIG), encoding="utf-8")
 
     def __call__(self, case: bytes) -> None:
         (self.folder / self._name).write_bytes(case)
@@ -241,14 +241,15 @@ class ChatReader(Reader):
 
         request = as_object(case)
         saved = self.folder / "messages.json"
-        saved.write_text(json.dumps(request.get("messages")))
+        saved.write_text(json.dumps(request.get("messages")), encoding="utf-8")
         each: list[RdrrError] = []
         model: Any = SimpleNamespace()
         conversation = Conversation(model)
         with collected(each):
             conversation.load(saved)
         (self.folder / "package" / "tokenizer_config.json").write_text(
-            json.dumps(request.get("settings"))
+            json.dumps(request.get("settings")),
+            encoding="utf-8",
         )
         with collected(each):
             messages = request.get("messages")

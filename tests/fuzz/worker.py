@@ -197,5 +197,5 @@ def _limit_memory() -> None:
     """Limit the address space if the system reports how much is in use."""
     statm = Path("/proc/self/statm")
     if statm.exists():
-        taken = int(statm.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        taken = int(statm.read_text(encoding="utf-8").split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, resource.RLIM_INFINITY))

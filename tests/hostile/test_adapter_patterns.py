@@ -111,7 +111,7 @@ def test_the_first_matching_name_of_the_table_wins(names, module):
 
 def config(folder: Path, **values: object) -> Path:
     text = json.dumps({"peft_type": "LORA", "r": 8, "lora_alpha": 16, **values})
-    (folder / "adapter_config.json").write_text(text)
+    (folder / "adapter_config.json").write_text(text, encoding="utf-8")
     return folder
 
 

@@ -54,7 +54,7 @@ class TestZstd:
         manifest["totalSize"] = len(shard)
         folder.mkdir(exist_ok=True)
         (folder / "s.bin.zst").write_bytes(shard)
-        (folder / "manifest.json").write_text(json.dumps(manifest))
+        (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
         return manifest
 
     @staticmethod
@@ -95,7 +95,7 @@ class TestZstd:
         }
         manifest["tensors"]["zeros"] |= {"shape": [MIB // 4], "size": MIB}
         manifest["totalSize"] = len(shard)
-        (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+        (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
         expected = set() if frames == MAX_FRAMES else {"shard-frames", "tensor-values"}
         assert self.rules(tmp_path) == expected
 
@@ -107,12 +107,12 @@ class TestDeepValidation:
     def manifest(self, tmp_path: Path, rng: Any) -> dict[str, Any]:
         write_package(tmp_path, rng)
         assert validate(tmp_path, deep=True).ok()
-        return dict(json.loads((tmp_path / "manifest.json").read_text()))
+        return dict(json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8")))
 
     @staticmethod
     def examined(folder: Path, manifest: object, monkeypatch: Any) -> tuple[set[str], int]:
         """Return the rules that validation finds broken, and how many bytes it read."""
-        (folder / "manifest.json").write_text(json.dumps(manifest))
+        (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
         sizes = []
         whole = LocalStore.read
 

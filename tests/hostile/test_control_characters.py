@@ -41,13 +41,13 @@ def folder(tmp_path: Path, rng) -> Path:
     """Write a valid package in which every text that a writer may choose is hostile."""
     write_package(tmp_path, rng)
     path = tmp_path / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = json.loads(path.read_text(encoding="utf-8"))
     entry = manifest["tensors"]["model.norm.weight"]
     manifest["tensors"][f"x{HOSTILE}"] = {**entry, "dtype": f"Q{HOSTILE}", "group": HOSTILE}
     manifest["quantization"] = HOSTILE
     manifest["inference"]["chatTemplate"] = {"type": "jinja", "template": HOSTILE}
     manifest["optimizations"] = {"kernelHints": {HOSTILE: HOSTILE, "tunedDevice": HOSTILE}}
-    path.write_text(json.dumps(manifest))
+    path.write_text(json.dumps(manifest), encoding="utf-8")
     return tmp_path
 
 
@@ -95,10 +95,10 @@ def test_a_report_prints_hostile_names_harmlessly(tmp_path, rng):
     source = write_llama(tmp_path / "model", llama_tensors(rng))
     rdrr.convert(source, tmp_path / "package")
     path = tmp_path / "package" / "conversion-report.json"
-    report = json.loads(path.read_text())
+    report = json.loads(path.read_text(encoding="utf-8"))
     report["tensors"][0]["name"] = f"x{HOSTILE}"
     report["notes"] = [f"note {HOSTILE}"]
-    path.write_text(json.dumps(report))
+    path.write_text(json.dumps(report), encoding="utf-8")
     for words in (("report",), ("report", "--json"), ("push",)):
         more = ("hf://org/name", "--dry-run") if words[0] == "push" else words[1:]
         done = run(words[0], tmp_path / "package", *more)

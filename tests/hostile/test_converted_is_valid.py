@@ -41,9 +41,9 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 def write(checkpoint: Path, config: object, files: dict[str, object] | None = None) -> None:
-    (checkpoint / "config.json").write_text(json.dumps(config))
+    (checkpoint / "config.json").write_text(json.dumps(config), encoding="utf-8")
     for name, content in {"tokenizer.json": TOKENIZER, **(files or {})}.items():
-        (checkpoint / name).write_text(json.dumps(content))
+        (checkpoint / name).write_text(json.dumps(content), encoding="utf-8")
 
 
 def outcome(checkpoint: Path, **options: Any) -> RdrrError | None:

@@ -164,7 +164,7 @@ def original(request, tmp_path_factory) -> Path:
     source = write_llama(root / "source", llama_tensors(generator_of(request)))
     write_tokenizer(source)
     rdrr.convert(source, root / "package")
-    (root / "text").write_text("And it came to pass in those days. " * 8)
+    (root / "text").write_text("And it came to pass in those days. " * 8, encoding="utf-8")
     return root
 
 

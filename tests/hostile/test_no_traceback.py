@@ -60,16 +60,16 @@ def converted(source: Path, tmp_path: Path) -> Path:
 
 
 def edited(path: Path, change: Callable[[Any], object]) -> None:
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text(encoding="utf-8"))
     change(content)
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def test_a_field_of_900_nested_lists_is_refused_in_one_line(package):
     path = package / "manifest.json"
-    text = path.read_text().rstrip().removesuffix("}")
+    text = path.read_text(encoding="utf-8").rstrip().removesuffix("}")
     for depth, code in ((60, 0), (900, 1)):
-        path.write_text(f'{text}, "extra": {"[" * depth + "]" * depth}}}')
+        path.write_text(f'{text}, "extra": {"[" * depth + "]" * depth}}}', encoding="utf-8")
         for command in ("validate", "inspect"):
             done = run(command, package)
             assert done.code == code
@@ -177,7 +177,9 @@ def test_a_plain_file_name_has_at_most_255_bytes():
 
 @pytest.mark.parametrize("name", [LONG, WIDE, "a\0b"])
 def test_a_file_name_in_an_index_that_no_file_system_accepts_is_refused(source, name):
-    (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    (source / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": name}}), encoding="utf-8"
+    )
     with pytest.raises(SourceError, match="a shard is missing"):
         rdrr.convert(source, source.parent / "out")
 
@@ -281,9 +283,9 @@ def test_a_tokenizer_with_an_invalid_post_processor_does_not_break_a_conversion(
 )
 def test_tokenizer_settings_without_a_usable_template_are_refused(package, content, words):
     path = package / "tokenizer_config.json"
-    path.write_text('{"chat_template": "{{ messages }}"}')
+    path.write_text('{"chat_template": "{{ messages }}"}', encoding="utf-8")
     assert open_template(rdrr.open_package(package))
-    path.write_text(content)
+    path.write_text(content, encoding="utf-8")
     with pytest.raises(RdrrError, match=words):
         open_template(rdrr.open_package(package))
 

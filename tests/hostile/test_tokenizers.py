@@ -251,8 +251,8 @@ def test_token_ids_must_be_rows_of_the_embedding(package, vocab, tokens, severit
 def test_a_checkpoint_with_such_a_tokenizer_is_not_converted(tmp_path, rng, name):
     source = write_llama(tmp_path / "source", llama_tensors(rng))
     rdrr.convert(source, tmp_path / "control")
-    content = json.loads((source / "tokenizer.json").read_text())
-    (source / "tokenizer.json").write_text(json.dumps(content | REFUSED[name][0]))
+    content = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))
+    (source / "tokenizer.json").write_text(json.dumps(content | REFUSED[name][0]), encoding="utf-8")
     for dry_run in (True, False):
         with pytest.raises(ConversionError, match=REFUSED[name][1]):
             rdrr.convert(source, tmp_path / "out", dry_run=dry_run)

@@ -125,13 +125,13 @@ def test_a_tensor_in_two_shards_is_read_from_the_shard_that_the_index_names(tmp_
     for number, values in ((1, wanted), (2, other)):
         extra = {"w": values, f"own{number}": values}
         write_safetensors(tmp_path / f"model-{number}.safetensors", extra)
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     index = tmp_path / "model.safetensors.index.json"
     names = {"own1": "model-1.safetensors", "own2": "model-2.safetensors"}
     for file, values in (("model-1.safetensors", wanted), ("model-2.safetensors", other)):
-        index.write_text(json.dumps({"weight_map": {**names, "w": file}}))
+        index.write_text(json.dumps({"weight_map": {**names, "w": file}}), encoding="utf-8")
         np.testing.assert_array_equal(open_source(tmp_path).tensors["w"].read()[0], values)
-    index.write_text(json.dumps({"weight_map": names}))
+    index.write_text(json.dumps({"weight_map": names}), encoding="utf-8")
     with pytest.raises(SourceError, match="w in one file, found also in"):
         open_source(tmp_path)
 

@@ -23,11 +23,12 @@ def lint(folder: Path, files: dict[str, str]) -> subprocess.CompletedProcess[str
     """Run lint-imports with our kind of contract on a package `planted` made of these files."""
     for name, text in files.items():
         (folder / "planted" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "planted" / name).write_text(text)
+        (folder / "planted" / name).write_text(text, encoding="utf-8")
     (folder / "linter.toml").write_text(
         '[tool.importlinter]\nroot_package = "planted"\n'
         f'[[tool.importlinter.contracts]]\nname = "{CONTRACT["name"]}"\n'
-        f'type = "{CONTRACT["type"]}"\nancestors = ["planted"]\n'
+        f'type = "{CONTRACT["type"]}"\nancestors = ["planted"]\n',
+        encoding="utf-8",
     )
     return subprocess.run(
         [Path(sys.executable).parent / "lint-imports", "--no-cache", "--config", "linter.toml"],

@@ -22,10 +22,10 @@ def changed(package, tmp_path):
     """A function that validates a copy of the manifest after a change, and returns the rule ids."""
 
     def validate(change):
-        manifest = json.loads((package / "manifest.json").read_text())
+        manifest = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
         change(manifest)
         path = tmp_path / "manifest.json"
-        path.write_text(json.dumps(manifest))
+        path.write_text(json.dumps(manifest), encoding="utf-8")
         report = rdrr.validate(path, profile="doppler")
         return {fault.rule for fault in report.faults if fault.rule.startswith("doppler")}
 
@@ -140,7 +140,7 @@ def test_a_model_that_doppler_computes_differently_is_refused_before_anything_is
     source.mkdir()
     for file in EXAMPLE.iterdir():
         (source / file.name).symlink_to(file)
-    config = json.loads((EXAMPLE / "config.json").read_text())
+    config = json.loads((EXAMPLE / "config.json").read_text(encoding="utf-8"))
     config.pop("rope_scaling", None)
     config["rope_parameters"] = {
         "rope_type": "yarn",
@@ -149,7 +149,7 @@ def test_a_model_that_doppler_computes_differently_is_refused_before_anything_is
         "original_max_position_embeddings": 512,
     }
     (source / "config.json").unlink()
-    (source / "config.json").write_text(json.dumps(config))
+    (source / "config.json").write_text(json.dumps(config), encoding="utf-8")
     rdrr.convert(source, tmp_path / "for-rdrr", quantize="f16")
     with pytest.raises(ConversionError, match="ropeScalingType") as caught:
         rdrr.convert(source, tmp_path / "for-doppler", quantize="f16", profile="doppler")

@@ -22,9 +22,9 @@ from support.seeds import generator_of
 DATA = Path(__file__).parents[1] / "data" / "manifests"
 BASES = (
     valid_manifest(layers=1),
-    json.loads((DATA / "tiny-model-dec2025" / "manifest.json").read_text()),
-    json.loads((DATA / "mini-model-jan2026" / "manifest.json").read_text()),
-    json.loads((DATA / "minimal-current.json").read_text()),
+    json.loads((DATA / "tiny-model-dec2025" / "manifest.json").read_text(encoding="utf-8")),
+    json.loads((DATA / "mini-model-jan2026" / "manifest.json").read_text(encoding="utf-8")),
+    json.loads((DATA / "minimal-current.json").read_text(encoding="utf-8")),
 )
 
 SCALARS = st.one_of(
@@ -110,7 +110,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_a_package_with_a_mutated_manifest_can_be_validated(
     folder: Path, manifest: dict[str, Any]
 ) -> None:
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     report = validate(folder, deep=True)
     assert all(fault.line().isprintable() for fault in report.faults)
     with suppress(RdrrError), open_package(folder) as package:
@@ -122,7 +122,7 @@ def test_a_package_with_a_mutated_manifest_can_be_validated(
 def test_a_negative_shard_or_offset_is_a_fault(folder: Path, key: str, value: int) -> None:
     manifest = copy.deepcopy(BASES[0])
     manifest["tensors"]["model.norm.weight"][key] = value
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     assert "tensor-bounds" in {fault.rule for fault in validate(folder, deep=True).faults}
 
 

@@ -142,7 +142,7 @@ def test_hashes_of_an_unavailable_algorithm_are_a_warning(
 def test_both_variants_of_blake3_are_accepted_and_that_of_doppler_is_a_warning(
     folder: Path, function: Callable[[bytes], str], rules: list[str]
 ) -> None:
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     manifest["hashAlgorithm"] = "blake3"
     for shard in manifest["shards"]:
         shard["hash"] = function((folder / shard["filename"]).read_bytes())
@@ -213,7 +213,9 @@ def test_the_error_of_opening_a_faulty_package_lists_every_fault(folder: Path) -
         manifest["totalSize"] = 1
         manifest["shards"][0]["filename"] = "../shard_00000.bin"
 
-    write_manifest(folder, spoiled(spoil, json.loads((folder / "manifest.json").read_text())))
+    write_manifest(
+        folder, spoiled(spoil, json.loads((folder / "manifest.json").read_text(encoding="utf-8")))
+    )
     with pytest.raises(ManifestError) as caught:
         open_package(folder)
     assert {fault.rule for fault in caught.value.faults} == {"total-size", "shard-name"}
@@ -227,21 +229,25 @@ def test_a_shard_outside_the_folder_is_never_opened(folder: Path) -> None:
     def spoil(manifest: dict) -> None:
         manifest["shards"][0]["filename"] = "../secret.bin"
 
-    write_manifest(folder, spoiled(spoil, json.loads((folder / "manifest.json").read_text())))
+    write_manifest(
+        folder, spoiled(spoil, json.loads((folder / "manifest.json").read_text(encoding="utf-8")))
+    )
     assert rules(folder, deep=True) == {"shard-name"}
     with pytest.raises(ManifestError, match="shard-name"):
         open_package(folder)
 
 
 def test_a_tokenizer_or_tensor_table_outside_the_folder_is_never_opened(folder: Path) -> None:
-    (folder.parent / "secret.json").write_text("{}")
+    (folder.parent / "secret.json").write_text("{}", encoding="utf-8")
 
     def spoil(manifest: dict) -> None:
         manifest["tokenizer"]["file"] = "../secret.json"
         del manifest["tensors"]
         manifest["tensorsFile"] = "../secret.json"
 
-    write_manifest(folder, spoiled(spoil, json.loads((folder / "manifest.json").read_text())))
+    write_manifest(
+        folder, spoiled(spoil, json.loads((folder / "manifest.json").read_text(encoding="utf-8")))
+    )
     assert {"tokenizer-file", "tensors-file"} <= rules(folder)
 
 
@@ -249,8 +255,8 @@ def test_a_tokenizer_or_tensor_table_outside_the_folder_is_never_opened(folder: 
 def test_an_external_tensor_table_that_is_not_an_object_is_a_fault(
     folder: Path, content: bytes
 ) -> None:
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "tensors.json").write_text(json.dumps(manifest.pop("tensors")))
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    (folder / "tensors.json").write_text(json.dumps(manifest.pop("tensors")), encoding="utf-8")
     manifest["tensorsFile"] = "tensors.json"
     write_manifest(folder, manifest)
     assert validate(folder).ok()
@@ -283,7 +289,7 @@ def test_a_path_that_is_not_a_package_is_an_error_of_one_line(
 
 def _checkpoint(path: Path) -> None:
     path.mkdir()
-    (path / "config.json").write_text("{}")
+    (path / "config.json").write_text("{}", encoding="utf-8")
 
 
 def test_validating_a_file_that_is_not_a_manifest_reports_a_fault(tmp_path: Path) -> None:

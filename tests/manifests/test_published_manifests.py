@@ -80,14 +80,16 @@ def test_types_that_cannot_be_decoded_are_reasons_not_to_run() -> None:
 def test_the_size_of_a_transformed_tensor_is_that_of_its_integers(
     tmp_path: Path, change: dict[str, object], expected: str | None
 ) -> None:
-    manifest = json.loads((DATA / "gemma-4-e2b-it-q4k-ehf16-af16-int4ple.json").read_text())
+    manifest = json.loads(
+        (DATA / "gemma-4-e2b-it-q4k-ehf16-af16-int4ple.json").read_text(encoding="utf-8")
+    )
     name = "model.language_model.embed_tokens_per_layer.weight"
     entry = manifest["tensors"][name]
     assert entry["sourceTransform"]["sourceDtype"] == "INT4"
     entry.update(change)
     entry["spans"] = [{**entry["spans"][0], "size": entry["size"]}]
     path = tmp_path / "m.json"
-    path.write_text(json.dumps(manifest))
+    path.write_text(json.dumps(manifest), encoding="utf-8")
     faults = [fault for fault in validate(path).faults if fault.rule == "tensor-size"]
     assert [fault.expected for fault in faults] == ([] if expected is None else [expected])
 
@@ -121,12 +123,14 @@ def test_the_smallest_accepted_set_of_fields_is_valid() -> None:
 def test_the_package_of_december_is_valid_including_its_hash(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    manifest = json.loads((DATA / "tiny-model-dec2025" / "manifest.json").read_text())
+    manifest = json.loads(
+        (DATA / "tiny-model-dec2025" / "manifest.json").read_text(encoding="utf-8")
+    )
     shard = manifest["shards"][0]
     weights = rng.normal(size=shard["size"] // 4).astype("<f4").tobytes()
     (tmp_path / shard["fileName"]).write_bytes(weights)
     shard["hash"] = hashlib.sha256(weights).hexdigest()
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     report = validate(tmp_path, deep=True)
     assert report.ok(), [fault.line() for fault in report.errors]
     assert (report.level, report.generation) == ("deep", "2025-12")
@@ -149,9 +153,9 @@ def test_the_package_of_january_is_refused_only_for_its_placeholder_hash(
     # The control: with the right hash it is valid and has a graph. Its tokenizer is a bare
     # vocabulary, with which text cannot be encoded.
     path = folder / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = json.loads(path.read_text(encoding="utf-8"))
     manifest["shards"][0]["hash"] = hashlib.sha256(weights).hexdigest()
-    path.write_text(json.dumps(manifest))
+    path.write_text(json.dumps(manifest), encoding="utf-8")
     assert validate(folder, strict=True).ok()
     report = validate(folder, deep=True)
     assert report.ok()

@@ -51,7 +51,7 @@ def main(words: Sequence[str]) -> int:
             results[fault.name] = result
             print(f"{result['state']:<10}{fault.name:<44}{result['detail'][:100]}", flush=True)
             if options.results:
-                with options.results.open("a") as file:
+                with options.results.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(result) + "\n")
     return _report(faults, results, options.least)
 
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _earlier(path: Path | None, faults: list[Fault], *, all_tests: bool) -> dict[str, dict]:
     """Return the results of faults that were found, unless they or the selection have changed."""
-    lines = path.read_text().splitlines() if path and path.exists() else []
+    lines = path.read_text(encoding="utf-8").splitlines() if path and path.exists() else []
     known = {(fault.name, fault.digest(), all_tests) for fault in faults}
     results = map(json.loads, lines)
     return {

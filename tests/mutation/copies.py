@@ -84,5 +84,7 @@ class Copy:
             code, out = done.returncode, done.stdout
         except subprocess.TimeoutExpired as error:
             code, out = TIMED_OUT, str(error)
-        failed = tuple(json.loads(failures.read_text())) if failures.exists() else ()
+        failed = (
+            tuple(json.loads(failures.read_text(encoding="utf-8"))) if failures.exists() else ()
+        )
         return Run(code, failed, out, time.monotonic() - began)

@@ -29,6 +29,6 @@ def write_adapter(folder: Path, tensors: Mapping[str, np.ndarray], **config: Any
     """Write an adapter's folder; `config` overrides keys of a plain LoRA with alpha 6."""
     folder.mkdir()
     settings = {"peft_type": "LORA", "r": RANK, "lora_alpha": 6, **config}
-    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    (folder / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
     write_safetensors(folder / "adapter_model.safetensors", tensors)
     return folder

@@ -189,7 +189,7 @@ def write_tokenizer(folder: Path) -> None:
     tokenizer.add_special_tokens(["<pad>", "<s>", "</s>"])
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"add_bos_token": False, "bos_token": "<s>", "eos_token": "</s>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
 def make_checkpoint(

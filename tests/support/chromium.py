@@ -64,7 +64,7 @@ def run_module(module: Path, folders: Mapping[str, Path]) -> Any:
         try:
             report = reports.get(timeout=HANGS)
         except Empty:
-            text = f"no report within {HANGS} s: {log.read_text()[-2000:]}"
+            text = f"no report within {HANGS} s: {log.read_text(encoding='utf-8')[-2000:]}"
             raise RuntimeError(text) from None
     if isinstance(report, dict) and "error" in report:
         raise RuntimeError(report["error"])

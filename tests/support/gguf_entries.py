@@ -23,13 +23,13 @@ FLOAT16S = {
 
 def tokenizer_entries(checkpoint: Path) -> dict[str, Any]:
     """Return the tokenizer of a checkpoint as metadata entries (byte-level BPE only)."""
-    tokenizer = json.loads((checkpoint / "tokenizer.json").read_text())
-    settings = json.loads((checkpoint / "tokenizer_config.json").read_text())
+    tokenizer = json.loads((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))
+    settings = json.loads((checkpoint / "tokenizer_config.json").read_text(encoding="utf-8"))
     added = {token["id"]: token for token in tokenizer["added_tokens"]}
     ids = {index: token for token, index in tokenizer["model"]["vocab"].items()}
     ids |= {index: token["content"] for index, token in added.items()}
     # llama.cpp's converter pads the vocabulary with unused tokens to the rows of the embedding.
-    config = json.loads((checkpoint / "config.json").read_text())
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     size = config.get("text_config", config)["vocab_size"]
     tokens = [ids.get(index, f"[PAD{index}]") for index in range(size)]
     kinds = [1 if index in ids else 5 for index in range(size)]

@@ -41,7 +41,7 @@ def write_latest_gguf(
     checkpoint: Path, path: Path, metadata: Mapping[str, Any] | None = None
 ) -> Path:
     """Write a checkpoint in float32 as GGUF; `metadata` replaces parameters of activations."""
-    config = json.loads((checkpoint / "config.json").read_text())
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     name = ARCHITECTURES[config["model_type"]]
     config = config.get("text_config", config)
     arch = next(number for number, known in gguf.MODEL_ARCH_NAMES.items() if known == name)

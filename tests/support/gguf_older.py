@@ -22,7 +22,7 @@ EPS = ("norm_epsilon", "layer_norm_eps", "layer_norm_epsilon", "norm_eps")
 
 def write_older_gguf(checkpoint: Path, path: Path, dtype: str = "F32") -> Path:
     """Write a checkpoint in float32 as GGUF, with matrices in one type."""
-    config = json.loads((checkpoint / "config.json").read_text())
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     name = OLDER[config["model_type"]]
     arch = next(number for number, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
     layers = _first(config, "num_hidden_layers", "n_layer")

@@ -40,7 +40,7 @@ LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
 
 def write_state_space_gguf(checkpoint: Path, path: Path, dtype: str = "F32") -> Path:
     """Write a checkpoint in float32 as GGUF, with matrices of the given storage type."""
-    config = json.loads((checkpoint / "config.json").read_text())
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     name = ARCHITECTURES[config["model_type"]]
     if name == "nemotron_h" and "moe" in config["layers_block_type"]:
         name = "nemotron_h_moe"

@@ -57,7 +57,7 @@ def write_state_gguf(
         joined: Whether gate and up of all experts are in one tensor, and for Qwen 3 Next queries,
             keys, values and gates.
     """
-    config = json.loads((checkpoint / "config.json").read_text())
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     name = ARCHITECTURES[config["model_type"]]
     layers = config["num_hidden_layers"]
     arch = next(number for number, known in gguf.MODEL_ARCH_NAMES.items() if known == name)

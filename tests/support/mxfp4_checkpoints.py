@@ -45,9 +45,9 @@ def pack_experts(folder: Path, model: Any) -> None:
         state[name] = torch.from_numpy(np.ascontiguousarray(values.swapaxes(1, 2)))
     save_file(tensors, path, {"format": "pt"})
     model.load_state_dict(state)
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config["quantization_config"] = {
         "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router"],
         "quant_method": "mxfp4",
     }
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")

@@ -159,7 +159,7 @@ def write_quantized(
 
     folder.mkdir(parents=True, exist_ok=True)
     content = {**config} if settings is None else {**config, "quantization_config": settings}
-    (folder / "config.json").write_text(json.dumps(content))
+    (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
     state = {
         name: torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
         for name, value in tensors.items()

@@ -107,10 +107,10 @@ def write_llama(
 ) -> Path:
     """Write a checkpoint: configuration, weights (sharded if `shards` > 1), tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({**LLAMA_CONFIG, **overrides}))
+    (folder / "config.json").write_text(json.dumps({**LLAMA_CONFIG, **overrides}), encoding="utf-8")
     vocab = {f"t{index}": index for index in range(300)}
     tokenizer = {"version": "1.0", "model": {"type": "BPE", "vocab": vocab, "merges": []}}
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     if shards == 1:
         write_safetensors(folder / "model.safetensors", tensors)
         return folder
@@ -121,5 +121,5 @@ def write_llama(
         write_safetensors(folder / file, part)
         weight_map.update(dict.fromkeys(part, file))
     index_text = json.dumps({"metadata": {}, "weight_map": weight_map})
-    (folder / "model.safetensors.index.json").write_text(index_text)
+    (folder / "model.safetensors.index.json").write_text(index_text, encoding="utf-8")
     return folder

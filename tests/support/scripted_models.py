@@ -71,5 +71,5 @@ def write_scripted(
         "eos_token_id": end,
     }
     for name, value in {"config": config, "tokenizer": tokenizer, **files}.items():
-        (folder / f"{name}.json").write_text(json.dumps(value))
+        (folder / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
     return folder

@@ -66,7 +66,7 @@ def snippets(page: Path) -> list[Snippet]:
     snippets: list[Snippet] = []
     block: list[str] = []
     begun, language, fence = 0, "", ""
-    for number, line in enumerate([*page.read_text().splitlines(), ""], 1):
+    for number, line in enumerate([*page.read_text(encoding="utf-8").splitlines(), ""], 1):
         match = _FENCE.match(line)
         if fence:
             if match and match[1] == fence and not match[2]:

@@ -35,14 +35,14 @@ def flip(path: Path, rng: np.random.Generator, count: int = FLIPPED) -> None:
 
 def edit_manifest(folder: Path, **changes) -> dict:
     path = folder / "manifest.json"
-    manifest = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps(manifest))
+    manifest = json.loads(path.read_text(encoding="utf-8")) | changes
+    path.write_text(json.dumps(manifest), encoding="utf-8")
     return manifest
 
 
 def state_another_hash(folder: Path) -> None:
     """Change the declared hash of the first shard, so that bytes loaded with `none` stay sound."""
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     manifest["shards"][0]["hash"] = "5" * 64
     edit_manifest(folder, shards=manifest["shards"])
 

@@ -183,7 +183,7 @@ def test_older_configurations_give_the_same_manifest(tmp_path, rng):
     folder = save_checkpoint(make_model(tiny, rng), tmp_path / "model")
     convert(folder, tmp_path / "newer")
     path = folder / "config.json"
-    config = json.loads(path.read_text())
+    config = json.loads(path.read_text(encoding="utf-8"))
     bases = config.pop("rope_parameters")
     assert set(bases) == {"full_attention", "sliding_attention"}
     config.pop("layer_types")
@@ -195,7 +195,7 @@ def test_older_configurations_give_the_same_manifest(tmp_path, rng):
         sliding_window_pattern=2,
         torch_dtype=config.pop("dtype"),
     )
-    path.write_text(json.dumps(config))
+    path.write_text(json.dumps(config), encoding="utf-8")
     convert(folder, tmp_path / "older")
     older, newer = (tmp_path / name / "manifest.json" for name in ("older", "newer"))
-    assert older.read_text() == newer.read_text()
+    assert older.read_text(encoding="utf-8") == newer.read_text(encoding="utf-8")

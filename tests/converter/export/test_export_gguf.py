@@ -182,9 +182,9 @@ def test_values_that_f16_cannot_hold_are_exported_as_f32(tmp_path, rng):
 def test_a_number_that_metadata_cannot_hold_is_refused(tmp_path, llama, context, fits):
     package = tmp_path / "package"
     convert(llama, package, quantize="f16")
-    manifest = json.loads((package / "manifest.json").read_text())
+    manifest = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
     manifest["architecture"]["maxSeqLen"] = context
-    (package / "manifest.json").write_text(json.dumps(manifest))
+    (package / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     if fits:
         export(package, tmp_path / "out.gguf", to="gguf")
         return
@@ -233,9 +233,9 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, llama):
         export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
     shard.write_bytes(content)
     manifest = tmp_path / "package" / "manifest.json"
-    data = json.loads(manifest.read_text())
+    data = json.loads(manifest.read_text(encoding="utf-8"))
     data["inference"]["output"]["scaleEmbeddings"] = True
-    manifest.write_text(json.dumps(data))
+    manifest.write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(ConversionError):
         export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["llama", "package"]

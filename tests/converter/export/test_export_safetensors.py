@@ -37,9 +37,9 @@ def package_of(tmp_path, tensors, *, config=None, **options):
 
 
 def edit(package, change):
-    data = json.loads((package / "manifest.json").read_text())
+    data = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
     change(data)
-    (package / "manifest.json").write_text(json.dumps(data))
+    (package / "manifest.json").write_text(json.dumps(data), encoding="utf-8")
 
 
 @pytest.mark.parametrize("storage", STORED)
@@ -314,13 +314,13 @@ def test_an_existing_destination_is_not_replaced(tmp_path, rng):
     _, package = package_of(tmp_path, llama_tensors(rng), quantize="f16")
     for to in ("safetensors", "gguf"):
         target = tmp_path / f"there.{to}"
-        target.write_text("mine")
+        target.write_text("mine", encoding="utf-8")
         with pytest.raises(StoreError, match="exists already"):
             export(package, target, to=to)
-        assert target.read_text() == "mine"
+        assert target.read_text(encoding="utf-8") == "mine"
         with pytest.raises(StoreError, match=r"is not a .*, so it is not replaced"):
             export(package, target, to=to, overwrite=True)
-        assert target.read_text() == "mine"
+        assert target.read_text(encoding="utf-8") == "mine"
     with pytest.raises(UsageError, match="`dtype` is only for safetensors"):
         export(package, tmp_path / "out.gguf", to="gguf", dtype="f16")
 
@@ -334,7 +334,7 @@ def test_a_checkpoint_is_replaced_on_request_but_never_the_package_itself(tmp_pa
             leftover.touch()
         assert export(package, tmp_path / name, overwrite=True).tensors
         assert not leftover.exists()
-    (package / "config.json").write_text("{}")
+    (package / "config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(StoreError, match="holds the package itself"):
         export(package, package, overwrite=True)
 

@@ -32,8 +32,8 @@ def through_gguf(tmp_path, rng):
         manifest["tokenizer"] = {"type": "bundled", "file": "tokenizer.json", **(block or {})}
         manifest["eos_token_id"] = [2, 3]
         package = write_random_package(folder, manifest, rng)
-        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-        (folder / "tokenizer_config.json").write_text(json.dumps(settings or {}))
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings or {}), encoding="utf-8")
         entries, notes = tokenizer_metadata(package, rows, architecture)
         files, generation, more = tokenizer_files(entries, "m.gguf")
         return entries, files, generation, (*notes, *more)

@@ -28,7 +28,8 @@ def test_a_gguf_gives_the_package_of_its_checkpoint(tmp_path, rng, tiny):
     convert(tmp_path / "source", tmp_path / "theirs", quantize="f32")
     convert(path, tmp_path / "ours", quantize="f32")
     ours, theirs = (
-        json.loads((tmp_path / one / "manifest.json").read_text()) for one in ("ours", "theirs")
+        json.loads((tmp_path / one / "manifest.json").read_text(encoding="utf-8"))
+        for one in ("ours", "theirs")
     )
     norms = [
         manifest["inference"]["normalization"].pop("rmsNormEps") for manifest in (ours, theirs)

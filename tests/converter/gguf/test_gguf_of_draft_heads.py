@@ -120,9 +120,9 @@ def test_an_incomplete_head_is_left_out_with_a_note(tmp_path, rng):
     assert any("mtp.norm.weight is missing" in note for note in result.notes)
     convert(saved("qwen3_5_text", tmp_path / "whole", rng), tmp_path / "other", quantize="f32")
     manifest = tmp_path / "other" / "manifest.json"
-    data = json.loads(manifest.read_text())
+    data = json.loads(manifest.read_text(encoding="utf-8"))
     del data["tensors"]["mtp.norm.weight"]
-    manifest.write_text(json.dumps(data))
+    manifest.write_text(json.dumps(data), encoding="utf-8")
     exported = export(tmp_path / "other", tmp_path / "out.gguf", to="gguf")
     assert "left out, because it is incomplete" in exported.notes[0]
     assert not [tensor for tensor in exported.tensors if "nextn" in tensor.name]

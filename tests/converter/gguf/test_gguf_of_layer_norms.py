@@ -72,8 +72,8 @@ def test_biases_of_falcon_are_not_written(tmp_path, rng):
 def test_forms_of_falcon_that_no_op_computes_are_refused_by_the_key(tmp_path, rng, change):
     tiny = next(model for model in OLDER_MODELS if model.model_type == "falcon")
     folder = saved(tiny, tmp_path / "model", rng)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | change))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | change), encoding="utf-8")
     with pytest.raises((ConversionError, SourceError), match=next(iter(change))):
         convert(folder, tmp_path / "out")
 
@@ -101,4 +101,6 @@ def test_quantized_stacks_are_split_and_stacked_again(tiny, tmp_path, rng):
     ours, theirs = payloads(tmp_path / "out.gguf"), payloads(written)
     stack = "blk.1.attn_qkv.weight"
     assert ours[stack] == theirs[stack]
-    assert json.loads((tmp_path / "package/manifest.json").read_text())["quantization"]
+    assert json.loads((tmp_path / "package/manifest.json").read_text(encoding="utf-8"))[
+        "quantization"
+    ]

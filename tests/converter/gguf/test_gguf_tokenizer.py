@@ -46,7 +46,7 @@ def test_the_bundled_tokenizer_survives_a_gguf(tmp_path, rng):
         assert ours.encode(text).ids == ids
         assert ours.decode(ids) == theirs.decode(ids)
     settings = json.loads(source.content("tokenizer_config.json"))
-    original = json.loads((EXAMPLE / "tokenizer_config.json").read_text())
+    original = json.loads((EXAMPLE / "tokenizer_config.json").read_text(encoding="utf-8"))
     for key in ("add_bos_token", "bos_token", "eos_token", "chat_template"):
         assert settings[key] == original[key]
     # The example's chat template uses <|im_end|>, so it ends a text like the stated </s>.
@@ -62,7 +62,7 @@ def trained(pre):
     text |= {"pre_tokenizer": row.steps, "normalizer": row.normalizer}
     tokenizer = Tokenizer.from_str(json.dumps(text, default=dict))
     tokenizer.decoder = decoders.ByteLevel()
-    corpus = [*TEXTS, (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text()]
+    corpus = [*TEXTS, (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text(encoding="utf-8")]
     trainer = trainers.BpeTrainer(
         vocab_size=600,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
@@ -78,9 +78,9 @@ def entries_of(tmp_path):
     def entries(tokenizer, pre):
         tokenizer.save(str(tmp_path / "tokenizer.json"))
         settings = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": False}
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
         size = tokenizer.get_vocab_size() + 5
-        (tmp_path / "config.json").write_text(json.dumps({"vocab_size": size}))
+        (tmp_path / "config.json").write_text(json.dumps({"vocab_size": size}), encoding="utf-8")
         return {**tokenizer_entries(tmp_path), "tokenizer.ggml.pre": pre}
 
     return entries
@@ -213,7 +213,7 @@ def test_user_defined_tokens_stay_whole_and_are_not_special(rng):
 
 
 def test_an_embedded_tokenizer_json_is_used_unchanged():
-    text = (EXAMPLE / "tokenizer.json").read_text()
+    text = (EXAMPLE / "tokenizer.json").read_text(encoding="utf-8")
     entries = {"tokenizer.ggml.model": "gpt2", "tokenizer.huggingface.json": text}
     files, _, notes = tokenizer_files(entries, "m.gguf")
     assert files["tokenizer.json"].decode() == text

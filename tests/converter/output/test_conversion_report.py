@@ -129,11 +129,11 @@ def test_the_report_depends_on_neither_paths_nor_workers(tmp_path, rng):
     second = write_llama(tmp_path / "there" / "model", tensors)
     convert(first, tmp_path / "a", workers=1)
     convert(second, tmp_path / "b", workers=3)
-    text = (tmp_path / "a" / REPORT_NAME).read_text()
-    assert text == (tmp_path / "b" / REPORT_NAME).read_text()
+    text = (tmp_path / "a" / REPORT_NAME).read_text(encoding="utf-8")
+    assert text == (tmp_path / "b" / REPORT_NAME).read_text(encoding="utf-8")
     assert str(tmp_path) not in text
     convert(first, tmp_path / "c", quantize="q8_0")
-    assert text != (tmp_path / "c" / REPORT_NAME).read_text()
+    assert text != (tmp_path / "c" / REPORT_NAME).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

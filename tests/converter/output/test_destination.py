@@ -182,7 +182,7 @@ def test_an_existing_destination_is_refused_before_any_work(folder, packages):
 
 def test_overwriting_replaces_the_whole_folder(folder, packages):
     convert(folder, packages / "out", quantize="f32", shard_size=2**16)
-    (packages / "out/stray.txt").write_text("left by somebody")
+    (packages / "out/stray.txt").write_text("left by somebody", encoding="utf-8")
     convert(folder, packages / "out", quantize="f16", overwrite=True)
     assert listing(packages) == ["out"]
     assert listing(packages / "out") == [
@@ -227,14 +227,14 @@ def test_a_rename_that_fails_puts_the_old_package_back(folder, packages, monkeyp
 def test_only_packages_and_empty_folders_are_replaced(folder, packages):
     out = packages / "out"
     out.mkdir()
-    (out / "thesis.tex").write_text("years of work")
+    (out / "thesis.tex").write_text("years of work", encoding="utf-8")
     with pytest.raises(StoreError, match="not an RDRR package"):
         convert(folder, out, overwrite=True)
     assert listing(out) == ["thesis.tex"]
     (out / "thesis.tex").unlink()
     convert(folder, out, overwrite=True)
     file = packages / "file"
-    file.write_text("x")
+    file.write_text("x", encoding="utf-8")
     with pytest.raises(StoreError, match="not an RDRR package"):
         convert(folder, file, overwrite=True)
 
@@ -253,7 +253,7 @@ def test_parent_folders_are_created(folder, packages):
 
 
 def test_a_destination_inside_a_file_is_refused(folder, packages):
-    (packages / "file").write_text("x")
+    (packages / "file").write_text("x", encoding="utf-8")
     with pytest.raises(StoreError):
         convert(folder, packages / "file/out")
     assert listing(packages) == ["file"]

@@ -207,9 +207,9 @@ def test_a_source_that_changed_is_refused(folder, packages, rng, change):
     elif change == "time":
         (folder / "model.safetensors").touch()
     else:
-        content = json.loads((folder / change).read_text())
+        content = json.loads((folder / change).read_text(encoding="utf-8"))
         note = {"_name_or_path": "changed"} if change == "config.json" else {"truncation": None}
-        (folder / change).write_text(json.dumps({**content, **note}))
+        (folder / change).write_text(json.dumps({**content, **note}), encoding="utf-8")
     with pytest.raises(StoreError, match="unfinished conversion with other"):
         convert(folder, packages / "out", shard_size=SHARD, resume=True)
     convert(folder, packages / "out", shard_size=SHARD)
@@ -220,7 +220,9 @@ def test_a_source_that_changed_is_refused(folder, packages, rng, change):
 def test_an_adapter_is_identified_by_its_files_and_not_by_its_path(folder, packages, tmp_path, rng):
     adapter = tmp_path / "adapter"
     adapter.mkdir()
-    (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4}')
+    (adapter / "adapter_config.json").write_text(
+        '{"peft_type": "LORA", "r": 2, "lora_alpha": 4}', encoding="utf-8"
+    )
     module = "base_model.model.model.layers.0.mlp.down_proj"
     parts = {"lora_A": (2, 512), "lora_B": (256, 2)}
     tensors = {

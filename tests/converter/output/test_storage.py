@@ -32,13 +32,13 @@ def test_tensors_begin_at_multiples_of_the_alignment(tmp_path, folder, align):
     assert any(start % 4096 for start in starts(tmp_path / "usual"))  # control
     assert not any(start % align for start in starts(tmp_path / "out"))
     assert validate(tmp_path / "out", deep=True, strict=True).ok()
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["conversion"]["options"]["align"] == align
 
 
 def test_shards_are_hashed_with_blake3_on_request(tmp_path, folder):
     convert(folder, tmp_path / "out", hash_algorithm="blake3")
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["hashAlgorithm"] == "blake3"
     for shard in manifest["shards"]:
         content = (tmp_path / "out" / shard["filename"]).read_bytes()
@@ -65,7 +65,9 @@ def packages(tmp_path, folder):
 
 def test_a_compressed_package_holds_the_same_tensors_in_fewer_bytes(packages):
     plain, packed = packages
-    before, after = (json.loads((folder / "manifest.json").read_text()) for folder in packages)
+    before, after = (
+        json.loads((folder / "manifest.json").read_text(encoding="utf-8")) for folder in packages
+    )
     assert after["totalSize"] < 0.95 * before["totalSize"]
     assert after["tensors"] == before["tensors"]  # byte spans refer to the uncompressed content
     assert after["conversion"]["options"]["compress"] == "zstd:1"
@@ -111,7 +113,7 @@ def test_compressed_bytes_do_not_depend_on_the_workers(tmp_path, folder, package
 
 def spoil(folder, change):
     """Change the second shard, and update its size and hash in the manifest."""
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     changed = folder / manifest["shards"][1]["filename"]
     changed.write_bytes(change(changed.read_bytes()))
     position = 0
@@ -120,7 +122,7 @@ def spoil(folder, change):
         shard |= {"size": len(raw), "hash": blake3(raw).hexdigest(), "offset": position}
         position += len(raw)
     manifest |= {"totalSize": position, "hashAlgorithm": "blake3"}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     return {(fault.rule, fault.message) for fault in validate(folder, deep=True).errors}
 
 

@@ -15,11 +15,11 @@ from support.safetensor_files import llama_tensors, to_stored, write_llama
 def unknown(folder, **keys):
     """Rename the architecture of a checkpoint, and change keys of its configuration."""
     path = folder / "config.json"
-    config = json.loads(path.read_text()) | {
+    config = json.loads(path.read_text(encoding="utf-8")) | {
         "architectures": ["XenolithForCausalLM"],
         "model_type": "xenolith",
     }
-    path.write_text(json.dumps(config | keys))
+    path.write_text(json.dumps(config | keys), encoding="utf-8")
     return folder
 
 
@@ -50,8 +50,8 @@ def test_a_model_that_fits_is_offered_the_options_that_go_on(tmp_path, rng):
 def test_a_misspelled_name_is_guessed(tmp_path, rng):
     folder = write_llama(tmp_path / "m", llama_tensors(rng))
     path = folder / "config.json"
-    config = json.loads(path.read_text()) | {"architectures": ["LammaForCausalLM"]}
-    path.write_text(json.dumps(config))
+    config = json.loads(path.read_text(encoding="utf-8")) | {"architectures": ["LammaForCausalLM"]}
+    path.write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(ConversionError, match="did you mean llama"):
         convert(folder, tmp_path / "out", dry_run=True)
     with pytest.raises(UsageError, match=r"found lama.*did you mean llama\?"):

@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {"num_hidden_layers": 2, "intermediate_size": 256}
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "manifest.json").read_text())
+    return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
 
 
 def stacked(folder: Path) -> None:
@@ -163,8 +163,8 @@ def test_impossible_expert_counts_are_refused_by_name(tmp_path, rng, key, value)
     folder = make_checkpoint(QWEN3, tmp_path / "model", rng, **SMALL)
     convert(folder, tmp_path / "control")
     path = folder / "config.json"
-    config = json.loads(path.read_text())
+    config = json.loads(path.read_text(encoding="utf-8"))
     config["num_experts"] = config.pop("num_local_experts", config.get("num_experts"))
-    path.write_text(json.dumps(config | {key: value}))
+    path.write_text(json.dumps(config | {key: value}), encoding="utf-8")
     with pytest.raises(SourceError, match=r"expert|mlp_only_layers"):
         convert(folder, tmp_path / "out")

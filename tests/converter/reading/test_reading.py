@@ -139,9 +139,9 @@ def test_an_embedding_of_which_only_the_name_of_the_head_is_stored_is_read(
         write_safetensors(folder / "model.safetensors", tensors, **{embedding: "lm_head.weight"})
     elif stated == "in the index":
         index = folder / "model.safetensors.index.json"
-        content = json.loads(index.read_text())
+        content = json.loads(index.read_text(encoding="utf-8"))
         metadata = {"total_size": 7, embedding: "lm_head.weight"}
-        index.write_text(json.dumps({**content, "metadata": metadata}))
+        index.write_text(json.dumps({**content, "metadata": metadata}), encoding="utf-8")
     model = read(folder)
     assert model.tied
     (found,) = (tensor for tensor in model.tensors if tensor.role == "embedding")

@@ -61,7 +61,10 @@ def test_the_context_ends_where_the_indexer_begins_to_select(tmp_path, rng, kind
     # Beyond it the selection matters, so full attention would be wrong.
     longer = transformers_logits(model, ids)
     path = tmp_path / "model/config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"index_topk": 512}))
+    path.write_text(
+        json.dumps(json.loads(path.read_text(encoding="utf-8")) | {"index_topk": 512}),
+        encoding="utf-8",
+    )
     convert(folder, tmp_path / "full", quantize="f32")
     with open_package(tmp_path / "full") as package:
         wrong = scored(CpuBackend(package, context=2 * TOP_K), ids)
@@ -71,11 +74,13 @@ def test_the_context_ends_where_the_indexer_begins_to_select(tmp_path, rng, kind
 def test_contradicting_statements_of_dense_layers_are_refused(tmp_path, rng):
     folder = save_checkpoint(made("deepseek_v32", rng), tmp_path / "model", dtype="float32")
     path = folder / "config.json"
-    config = json.loads(path.read_text())
+    config = json.loads(path.read_text(encoding="utf-8"))
     convert(folder, tmp_path / "out", dry_run=True)
-    path.write_text(json.dumps(config | {"first_k_dense_replace": 2}))
+    path.write_text(json.dumps(config | {"first_k_dense_replace": 2}), encoding="utf-8")
     with pytest.raises(SourceError, match="first_k_dense_replace"):
         convert(folder, tmp_path / "out", dry_run=True)
-    path.write_text(json.dumps(config | {"layer_types": ["sliding_attention"] * 2}))
+    path.write_text(
+        json.dumps(config | {"layer_types": ["sliding_attention"] * 2}), encoding="utf-8"
+    )
     with pytest.raises(SourceError, match="layer_types"):
         convert(folder, tmp_path / "out", dry_run=True)

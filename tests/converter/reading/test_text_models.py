@@ -90,7 +90,9 @@ WRAPPED = [
 
 def edit_config(folder: Path, **values: Any) -> None:
     path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    path.write_text(
+        json.dumps(json.loads(path.read_text(encoding="utf-8")) | values), encoding="utf-8"
+    )
 
 
 def renamed(folder: Path, old: str, new: str) -> None:
@@ -141,16 +143,19 @@ def test_an_older_configuration_of_gemma_3_4b_is_read_alike(tmp_path, rng):
     make_multimodal("gemma3", rng, **GEMMA).save_pretrained(folder)
     write_tokenizer(folder)
     convert(folder, tmp_path / "newer")
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     newer = config["text_config"]
     keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "sliding_window", "head_dim")
     keys += ("num_attention_heads", "num_key_value_heads", "vocab_size", "max_position_embeddings")
     older = {key: newer[key] for key in (*keys, "sliding_window_pattern", "eos_token_id")}
     config["text_config"] = {**older, "rope_scaling": LINEAR}
     del config["tie_word_embeddings"]
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     convert(folder, tmp_path / "older")
-    texts = [(tmp_path / name / "manifest.json").read_text() for name in ("newer", "older")]
+    texts = [
+        (tmp_path / name / "manifest.json").read_text(encoding="utf-8")
+        for name in ("newer", "older")
+    ]
     assert texts[0] == texts[1]
     rope = json.loads(texts[0])["inference"]["rope"]
     assert (rope["ropeScalingType"], rope["ropeScalingFactor"]) == ("linear", 8.0)
@@ -161,10 +166,10 @@ def test_the_eos_token_may_be_stated_in_the_text_configuration_only(tmp_path, rn
     folder = tmp_path / "model"
     make_multimodal("gemma3", rng, **GEMMA).save_pretrained(folder)
     (folder / "generation_config.json").unlink()
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert "eos_token_id" not in config
     convert(folder, tmp_path / "out")
-    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text(encoding="utf-8"))
     assert manifest["eos_token_id"] == config["text_config"]["eos_token_id"] == 2
 
 
@@ -206,7 +211,7 @@ def test_the_tensors_decide_which_qwen_a_wedlm_is(tmp_path, rng, kind):
     edit_config(folder, **named, mask_token_id=5)
     result = convert(folder, tmp_path / "out", quantize="f32")
     assert result.notes == ()
-    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text(encoding="utf-8"))
     assert manifest["mask_token_id"] == 5
     attention = manifest["inference"]["attention"]
     assert attention["queryKeyNorm"] == (kind == "qwen3")
@@ -254,7 +259,7 @@ def test_sarvam_is_a_deepseek_whose_keys_have_other_names(tmp_path, rng):
     )
     folder = save_checkpoint(model, tmp_path / "model", dtype="float32")
     path = folder / "config.json"
-    config = json.loads(path.read_text())
+    config = json.loads(path.read_text(encoding="utf-8"))
     for theirs, ours in (("n_routed_experts", "num_experts"), ("n_shared_experts", None)):
         config[ours or "num_shared_experts"] = config.pop(theirs)
     named = {"architectures": ["SarvamMLAForCausalLM"], "model_type": "sarvam_mla"}
@@ -262,7 +267,7 @@ def test_sarvam_is_a_deepseek_whose_keys_have_other_names(tmp_path, rng):
     more = {"head_dim": 40, "q_head_dim": 32, "moe_shared_expert_intermediate_size": 32}
     del config["rope_parameters"]
     rope = {"rope_theta": 10000.0, "rope_scaling": {**yarn, "type": "deepseek_yarn"}}
-    path.write_text(json.dumps(config | named | more | rope))
+    path.write_text(json.dumps(config | named | more | rope), encoding="utf-8")
     convert(folder, tmp_path / "out", quantize="f32")
     ids = rng.integers(3, VOCAB, TOKENS).tolist()
     assert relative_error(logits_of(tmp_path / "out", ids), transformers_logits(model, ids)) <= CPU

@@ -29,8 +29,11 @@ LLAMA_4 = {
 def edited(folder, **values):
     """Change values of a configuration; a value of `...` removes the key."""
     path = folder / "config.json"
-    config = json.loads(path.read_text()) | values
-    path.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
+    config = json.loads(path.read_text(encoding="utf-8")) | values
+    path.write_text(
+        json.dumps({key: value for key, value in config.items() if value is not ...}),
+        encoding="utf-8",
+    )
     return folder
 
 
@@ -95,7 +98,9 @@ def test_allowed_keys_are_in_the_manifest_only_if_there_are_any(llama, tmp_path)
     convert(llama, tmp_path / "plain")
     convert(edited(llama, new_key=1), tmp_path / "allowed", allow_unread=("new_key", "a", "a"))
     plain, allowed = (
-        json.loads((tmp_path / name / "manifest.json").read_text())["conversion"]["options"]
+        json.loads((tmp_path / name / "manifest.json").read_text(encoding="utf-8"))["conversion"][
+            "options"
+        ]
         for name in ("plain", "allowed")
     )
     assert allowed.pop("allowUnread") == ["a", "new_key"]
@@ -261,8 +266,10 @@ def test_an_end_of_sequence_id_outside_the_vocabulary_is_refused_or_noted(llama)
 def test_a_missing_or_unusable_tokenizer_is_noted_or_refused(llama):
     assert dry(llama).notes == ()
     path = llama / "tokenizer.json"
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps({**content, "model": {**content["model"], "type": "Unheard"}}))
+    content = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(
+        json.dumps({**content, "model": {**content["model"], "type": "Unheard"}}), encoding="utf-8"
+    )
     with pytest.raises(ConversionError, match="cannot be read as a tokenizer"):
         dry(llama)
     path.rename(llama / "tokenizer.model")  # which is no SentencePiece model

@@ -139,7 +139,9 @@ def test_gptq_settings_in_the_older_file_are_read(tmp_path, rng):
     tensors = {f"m.{part}": value for part, value in parts.items()}
     write_quantized(tmp_path, {}, tensors, None)
     assert "m.qweight" in open_source(tmp_path).tensors
-    (tmp_path / "quantize_config.json").write_text(json.dumps({"bits": 4, "group_size": 64}))
+    (tmp_path / "quantize_config.json").write_text(
+        json.dumps({"bits": 4, "group_size": 64}), encoding="utf-8"
+    )
     np.testing.assert_array_equal(open_source(tmp_path).tensors["m.weight"].read(), meaning)
 
 
@@ -265,7 +267,7 @@ def test_with_any_settings_a_checkpoint_is_read_or_refused(case, tmp_path, rng):
     for key in KEYS:
         for value in JSON_VALUES:
             config = {"quantization_config": {**settings, key: value}}
-            (folder / "config.json").write_text(json.dumps(config))
+            (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
             try:
                 for tensor in open_source(folder).tensors.values():
                     tensor.read(slice(0, 2))
@@ -291,5 +293,5 @@ def test_a_checkpoint_that_mlx_has_quantized_is_named_as_such(tmp_path):
 
 def folder_with(folder, config):
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder

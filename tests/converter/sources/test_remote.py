@@ -96,16 +96,21 @@ def test_chat_templates_in_a_folder_of_their_own_are_read(folder, tmp_path, url)
     templates = folder / "additional_chat_templates"
     templates.mkdir()
     for name in ("tool_use", "rag"):
-        (templates / f"{name}.jinja").write_text(name)
+        (templates / f"{name}.jinja").write_text(name, encoding="utf-8")
     convert(folder, tmp_path / "local")
-    settings = json.loads((tmp_path / "local" / "tokenizer_config.json").read_text())
+    settings = json.loads(
+        (tmp_path / "local" / "tokenizer_config.json").read_text(encoding="utf-8")
+    )
     named = {entry["name"]: entry["template"] for entry in settings["chat_template"]}
     assert named == {"rag": "rag", "tool_use": "tool_use"}
     convert(upload(folder, f"{url}/tiny-llama"), tmp_path / "s3")
     with served(folder) as server:
         convert(server, tmp_path / "http")
     for copy in ("s3", "http"):
-        assert json.loads((tmp_path / copy / "tokenizer_config.json").read_text()) == settings
+        assert (
+            json.loads((tmp_path / copy / "tokenizer_config.json").read_text(encoding="utf-8"))
+            == settings
+        )
 
 
 def test_each_piece_of_a_shard_is_fetched_once_and_other_weights_never(
@@ -322,7 +327,7 @@ def test_bad_locations_are_errors_of_one_clear_line(folder, tmp_path, url):
         f"{url}/truncated/model.safetensors", content[:-10]
     )
     (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "config.json").write_text(json.dumps({}))
+    (tmp_path / "notes" / "config.json").write_text(json.dumps({}), encoding="utf-8")
     upload(tmp_path / "notes", f"{url}/notes")
     for source, error, words in (
         (f"{url}/nowhere", SourceError, "nowhere: no such checkpoint"),
@@ -371,13 +376,15 @@ def test_a_checkpoint_that_cannot_be_converted_is_refused_before_its_weights_are
     folder, tmp_path, url, reads, monkeypatch
 ):
     monkeypatch.setattr(sparse_files, "PIECE_BYTES", 16_384)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 640}))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(
+        json.dumps(config | {"intermediate_size": 640}), encoding="utf-8"
+    )
     upload(folder, url)
     with pytest.raises(RdrrError, match="640"):
         convert(url, tmp_path / "out")
     assert sum(size for name, _, size in reads if name == "model.safetensors") <= 16_384
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     convert(upload(folder, url), tmp_path / "out")
     weights = sum(size for name, _, size in reads if name == "model.safetensors")
     assert weights > (folder / "model.safetensors").stat().st_size
@@ -387,7 +394,7 @@ def test_an_adapter_can_be_a_url_too(folder, tmp_path, url, rng):
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4}
-    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    (adapter / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
     module = "base_model.model.model.layers.0.mlp.down_proj"
     parts = {
         f"{module}.lora_A.weight": rng.standard_normal((2, 512), "float32"),

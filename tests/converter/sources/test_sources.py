@@ -22,7 +22,7 @@ from support.safetensor_files import (
 
 def write_one(folder, rng, dtype="BF16", shape=(6, 10), name="w"):
     folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text("{}")
+    (folder / "config.json").write_text("{}", encoding="utf-8")
     stored = to_stored(rng.standard_normal(shape, np.float32), dtype)
     write_safetensors(folder / "model.safetensors", {name: stored})
     return stored
@@ -61,7 +61,7 @@ def test_a_vector_is_one_row(tmp_path, rng):
 def test_magnitude_is_not_finite_if_a_value_is_not(tmp_path, rng, dtype, value):
     values = rng.standard_normal((3, 5), np.float32)
     values[1, 2] = value
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     write_safetensors(tmp_path / "model.safetensors", {"w": to_stored(values, dtype)})
     assert not np.isfinite(open_source(tmp_path).tensors["w"].magnitude())
     values[1, 2] = -7.0
@@ -73,7 +73,7 @@ def test_almost_equal_values_are_not_the_same(tmp_path, rng):
     stored = to_stored(rng.standard_normal((9, 4), np.float32), "BF16")
     other = stored.copy()
     other[-1, -1] ^= 1
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     write_safetensors(tmp_path / "model.safetensors", {"a": stored, "b": stored.copy(), "c": other})
     tensors = open_source(tmp_path).tensors
     assert same_values(tensors["a"], tensors["b"])
@@ -104,10 +104,10 @@ def test_a_path_that_is_not_a_checkpoint_is_refused(tmp_path):
         open_source(tmp_path / "nowhere")
     with pytest.raises(SourceError, match="not a checkpoint"):
         open_source(tmp_path)
-    (tmp_path / "text.txt").write_text("hello")
+    (tmp_path / "text.txt").write_text("hello", encoding="utf-8")
     with pytest.raises(SourceError, match="not a checkpoint"):
         open_source(tmp_path / "text.txt")
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(SourceError, match=r"model\.safetensors or"):
         open_source(tmp_path)
 
@@ -123,9 +123,9 @@ def test_a_missing_shard_is_named(tmp_path, rng):
 def test_an_index_that_names_a_tensor_its_shard_lacks_is_refused(tmp_path, rng):
     folder = write_llama(tmp_path / "m", llama_tensors(rng), shards=2)
     index = folder / "model.safetensors.index.json"
-    content = json.loads(index.read_text())
+    content = json.loads(index.read_text(encoding="utf-8"))
     content["weight_map"]["model.ghost"] = "model-00001-of-00002.safetensors"
-    index.write_text(json.dumps(content))
+    index.write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(SourceError, match=r"model\.ghost"):
         open_source(folder)
 
@@ -134,7 +134,7 @@ def test_an_index_that_names_a_tensor_its_shard_lacks_is_refused(tmp_path, rng):
 def test_an_index_cannot_lead_out_of_the_checkpoint(tmp_path, rng, name):
     folder = write_llama(tmp_path / "m", llama_tensors(rng), shards=2)
     index = {"weight_map": {"w": name}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     with pytest.raises(SourceError, match="shard is missing"):
         open_source(folder)
 
@@ -142,7 +142,7 @@ def test_an_index_cannot_lead_out_of_the_checkpoint(tmp_path, rng, name):
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"weight_map": 3}', '{"weight_map": {"a": 1}}'])
 def test_a_damaged_index_is_refused(tmp_path, rng, text):
     folder = write_llama(tmp_path / "m", llama_tensors(rng), shards=2)
-    (folder / "model.safetensors.index.json").write_text(text)
+    (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
     with pytest.raises(SourceError, match="index"):
         open_source(folder)
 
@@ -178,7 +178,7 @@ GOOD = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
     ],
 )
 def test_a_damaged_header_is_refused(tmp_path, header, message):
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     write_raw(tmp_path / "model.safetensors", {"w": GOOD}, bytes(16))
     assert list(open_source(tmp_path).tensors) == ["w"]
     write_raw(tmp_path / "model.safetensors", header, bytes(16))
@@ -187,7 +187,7 @@ def test_a_damaged_header_is_refused(tmp_path, header, message):
 
 
 def test_weights_of_another_dtype_are_refused_when_read(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     entry = {"dtype": "F64", "shape": [2], "data_offsets": [0, 16]}
     write_raw(tmp_path / "model.safetensors", {"w": entry}, bytes(16))
     tensor = open_source(tmp_path).tensors["w"]
@@ -198,6 +198,6 @@ def test_weights_of_another_dtype_are_refused_when_read(tmp_path):
 @pytest.mark.parametrize("text", ["", "nothing", "[1, 2]"])
 def test_a_configuration_that_is_not_an_object_is_refused(tmp_path, rng, text):
     write_one(tmp_path, rng)
-    (tmp_path / "config.json").write_text(text)
+    (tmp_path / "config.json").write_text(text, encoding="utf-8")
     with pytest.raises(SourceError, match=r"config\.json"):
         open_source(tmp_path)

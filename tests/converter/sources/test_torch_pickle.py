@@ -26,7 +26,7 @@ def to_torch(stored):
 
 def write_torch(folder, tensors, *, shards=1):
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(LLAMA_CONFIG))
+    (folder / "config.json").write_text(json.dumps(LLAMA_CONFIG), encoding="utf-8")
     write_tokenizer(folder)
     state = {name: to_torch(stored) for name, stored in tensors.items()}
     if shards == 1:
@@ -38,7 +38,7 @@ def write_torch(folder, tensors, *, shards=1):
         part = dict(list(state.items())[index::shards])
         torch.save(part, folder / file)
         weight_map.update(dict.fromkeys(part, file))
-    (folder / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    (folder / INDEX).write_text(json.dumps({"weight_map": weight_map}), encoding="utf-8")
     return folder
 
 
@@ -53,7 +53,9 @@ def test_the_package_equals_that_of_safetensors(tmp_path, rng, dtype, shards):
     convert(write_torch(tmp_path / "t", tensors, shards=shards), tmp_path / "a", quantize="q8_0")
     convert(write_llama(tmp_path / "s", tensors), tmp_path / "b", quantize="q8_0")
     assert shards_of(tmp_path / "a") == shards_of(tmp_path / "b")
-    ours, theirs = (json.loads((tmp_path / name / "manifest.json").read_text()) for name in "ab")
+    ours, theirs = (
+        json.loads((tmp_path / name / "manifest.json").read_text(encoding="utf-8")) for name in "ab"
+    )
     for key in ("architecture", "inference"):
         assert ours[key] == theirs[key]
     # Converters order tensors by architecture, not by file, so shards agree down to the hash.
@@ -66,7 +68,7 @@ def test_the_package_equals_that_of_safetensors(tmp_path, rng, dtype, shards):
 @pytest.mark.parametrize("name", ["weights.pt", "weights.pth", "weights.bin"])
 @pytest.mark.parametrize("wrap", [None, "state_dict", "model"])
 def test_a_single_file_is_read_with_the_configuration_beside_it(tmp_path, rng, name, wrap):
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     values = torch.from_numpy(rng.standard_normal((3, 4)).astype(np.float32))
     state = {"w": values, "step": 3}
     torch.save({wrap: state, "epoch": 1} if wrap else state, tmp_path / name)
@@ -79,7 +81,7 @@ def test_a_single_file_is_read_with_the_configuration_beside_it(tmp_path, rng, n
 
 
 def test_views_and_shared_storage_are_read_correctly(tmp_path, rng):
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     values = torch.from_numpy(rng.standard_normal((6, 8)).astype(np.float32))
     views = {"all": values, "transposed": values.T, "part": values[1:5:2, 2:7], "row": values[3]}
     halves = {f"{name}16": view.to(torch.bfloat16) for name, view in views.items()}
@@ -117,7 +119,7 @@ def test_code_in_a_checkpoint_is_refused_and_not_run(tmp_path, rng):
 
 
 def test_a_bare_pickle_is_refused_and_not_run(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     target = tmp_path / "ran"
     (tmp_path / SINGLE).write_bytes(pickle.dumps(Runs(target)))
     with pytest.raises(SourceError, match=r"not a file written by torch\.save"):
@@ -126,7 +128,7 @@ def test_a_bare_pickle_is_refused_and_not_run(tmp_path):
 
 
 def test_a_file_truncated_anywhere_is_refused(tmp_path, rng):
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     path = tmp_path / SINGLE
     torch.save({"w": torch.from_numpy(rng.standard_normal((40, 50)))}, path)
     whole = path.read_bytes()
@@ -142,7 +144,7 @@ def test_a_file_truncated_anywhere_is_refused(tmp_path, rng):
 
 @pytest.mark.parametrize("content", [[1, 2], {"w": 3}, {}, "text"])
 def test_a_file_without_weights_is_refused(tmp_path, content):
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     torch.save(content, tmp_path / SINGLE)
     with pytest.raises(SourceError, match="holds no weights"):
         open_source(tmp_path)
@@ -157,7 +159,7 @@ def test_a_file_without_weights_is_refused(tmp_path, content):
     ],
 )
 def test_weights_of_another_kind_are_refused_when_read(tmp_path, tensor, found):
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     torch.save({"w": tensor, "v": torch.ones(2)}, tmp_path / SINGLE)
     tensors = open_source(tmp_path).tensors
     assert tensors["v"].read().tolist() == [[1.0, 1.0]]

@@ -54,7 +54,9 @@ BYTES = [(f"<0x{byte:02X}>", 0.0, BYTE) for byte in range(256)]
 @pytest.fixture(scope="module")
 def corpus() -> list[str]:
     folder = Path(__file__).parents[3]
-    return [(folder / name).read_text() for name in ("README.md", "CONTRIBUTING.md")]
+    return [
+        (folder / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md")
+    ]
 
 
 def added(index: int, text: str, **flags: bool) -> dict[str, object]:
@@ -66,7 +68,7 @@ def built(folder: Path, settings: dict[str, object], **files: bytes) -> Tokenize
     """Return the tokenizer that is built from files in a folder."""
     for name, content in files.items():
         (folder / name.replace("__", ".")).write_bytes(content)
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     source = with_tokenizer(Source(folder, "safetensors", {}, {}))
     content = source.content("tokenizer.json")
     assert content is not None, source.notes
@@ -221,7 +223,7 @@ def test_vocab_and_merges_encode_as_in_transformers(tmp_path, byte_level, kind):
         },
     }
     model_type = "qwen2" if kind.startswith("Qwen2") else "gpt2"
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}), encoding="utf-8")
     vocabulary, merges = byte_level
     ours = built(tmp_path, settings, vocab__json=vocabulary, merges__txt=merges)
     assert differences(ours, AutoTokenizer.from_pretrained(tmp_path)) == []
@@ -230,7 +232,9 @@ def test_vocab_and_merges_encode_as_in_transformers(tmp_path, byte_level, kind):
 def test_a_class_whose_splitting_is_unknown_is_named(tmp_path, byte_level):
     (tmp_path / "vocab.json").write_bytes(byte_level[0])
     (tmp_path / "merges.txt").write_bytes(byte_level[1])
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "ArgonTokenizer"}')
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "ArgonTokenizer"}', encoding="utf-8"
+    )
     source = with_tokenizer(Source(tmp_path, "safetensors", {}, {}))
     assert source.content("tokenizer.json") is None
     assert "ArgonTokenizer" in source.notes[0]
@@ -271,7 +275,7 @@ def test_a_package_gets_the_tokenizer_that_was_built(tmp_path, rng, bpe_pieces):
     assert any("no tokenizer that can be loaded" in note for note in without.notes)
     pieces = [*bpe_pieces[:259], *((text, -1.0, NORMAL) for text in "▁ab")]
     (folder / "tokenizer.model").write_bytes(sentencepiece_model(pieces, BPE))
-    (folder / "tokenizer_config.json").write_text('{"add_bos_token": true}')
+    (folder / "tokenizer_config.json").write_text('{"add_bos_token": true}', encoding="utf-8")
     result = convert(folder, tmp_path / "out")
     assert any("one was built from tokenizer.model" in note for note in result.notes)
     package = open_package(tmp_path / "out")

@@ -131,7 +131,9 @@ def test_settings_of_a_stranger_add_tokens_or_nothing(tmp_path, settings):
 def test_a_damaged_tokenizer_is_left_to_the_library(tmp_path, parts):
     folder = checkpoint(tmp_path / "source", FAST | {"pad_token": "<think>"})
     path = folder / "tokenizer.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | parts))
+    path.write_text(
+        json.dumps(json.loads(path.read_text(encoding="utf-8")) | parts), encoding="utf-8"
+    )
     with_stated_tokens(open_source(folder)).content("tokenizer.json")
 
 
@@ -219,7 +221,9 @@ def test_the_template_sees_the_tokens_that_transformers_names(tmp_path, settings
 def test_the_class_is_that_of_the_model_where_the_settings_name_none(tmp_path, config, right):
     folder = checkpoint(tmp_path / "source", {"chat_template": NAMES})
     path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    path.write_text(
+        json.dumps(json.loads(path.read_text(encoding="utf-8")) | config), encoding="utf-8"
+    )
     settings = json.loads(with_stated_tokens(open_source(folder)).content(SETTINGS))
     assert settings.get("eos_token") == right
 
@@ -229,17 +233,19 @@ def write_templates(folder: Path, kind: str) -> None:
     templates = {"default": "plain", "tool_use": "tools", "rag": "rag"}
     listed = [{"name": name, "template": text} for name, text in templates.items()]
     path = folder / SETTINGS
-    settings = json.loads(path.read_text())
+    settings = json.loads(path.read_text(encoding="utf-8"))
     if kind == "files":
         (folder / "additional_chat_templates").mkdir()
-        (folder / "chat_template.jinja").write_text(templates.pop("default"))
+        (folder / "chat_template.jinja").write_text(templates.pop("default"), encoding="utf-8")
         for name, text in templates.items():
-            (folder / f"additional_chat_templates/{name}.jinja").write_text(text)
+            (folder / f"additional_chat_templates/{name}.jinja").write_text(text, encoding="utf-8")
     elif kind == "older file":
-        (folder / "chat_template.json").write_text(json.dumps({"chat_template": templates}))
+        (folder / "chat_template.json").write_text(
+            json.dumps({"chat_template": templates}), encoding="utf-8"
+        )
     else:
         settings["chat_template"] = listed if kind == "list" else templates
-    path.write_text(json.dumps(settings))
+    path.write_text(json.dumps(settings), encoding="utf-8")
 
 
 @pytest.mark.parametrize("kind", ["files", "list", "object", "older file"])
@@ -258,7 +264,9 @@ def test_templates_with_names_are_used_however_they_are_stated(tmp_path, kind):
 
 def test_a_single_template_of_the_older_file_is_used(tmp_path):
     folder = checkpoint(tmp_path / "source", FAST)
-    (folder / "chat_template.json").write_text(json.dumps({"chat_template": "older"}))
+    (folder / "chat_template.json").write_text(
+        json.dumps({"chat_template": "older"}), encoding="utf-8"
+    )
     rdrr.convert(folder, tmp_path / "package", quantize="f32")
     with rdrr.load(tmp_path / "package", backend="cpu") as model:
         assert model.chat_template().source == "older"

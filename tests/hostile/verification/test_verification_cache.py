@@ -140,17 +140,17 @@ def test_a_damaged_cache_file_is_ignored(package, cache_file, hashed, content):
 
 def test_invalid_cache_entries_are_ignored(package, cache_file, hashed):
     load(package)
-    data = json.loads(cache_file.read_text())
+    data = json.loads(cache_file.read_text(encoding="utf-8"))
     odd = [None, 7, [], {}, "sha256", [1, 2, 3], ["a"] * 6]
     data["files"] = {name: odd[at % len(odd)] for at, name in enumerate(data["files"])}
-    cache_file.write_text(json.dumps(data))
+    cache_file.write_text(json.dumps(data), encoding="utf-8")
     load(package)
     assert set(hashed.values()) == {2}
 
 
 def test_a_cache_that_cannot_be_written_only_costs_time(package, cache_file, hashed):
     cache_file.parent.parent.mkdir()
-    cache_file.parent.write_text("a file where the folder should be")
+    cache_file.parent.write_text("a file where the folder should be", encoding="utf-8")
     load(package)
     load(package)
     assert set(hashed.values()) == {2}

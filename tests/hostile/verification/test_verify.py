@@ -36,7 +36,9 @@ TEXT = "And it came to pass in those days, that there went out a decree."
 def test_flipped_bytes_are_refused_by_default(package, rng, backend):
     assert load(package, backend=backend)  # the control
     bad = shards(package)[1]
-    declared = json.loads((package / "manifest.json").read_text())["shards"][1]["hash"]
+    declared = json.loads((package / "manifest.json").read_text(encoding="utf-8"))["shards"][1][
+        "hash"
+    ]
     flip(bad, rng)
     with pytest.raises(ShardError, match="wrong hash") as caught:
         load(package, backend=backend)
@@ -83,7 +85,7 @@ def test_a_file_that_changes_while_it_is_loaded_is_refused(package, rng, monkeyp
 
 def test_commands_refuse_changed_bytes_and_accept_the_flag(package, tmp_path):
     text = tmp_path / "text"
-    text.write_text(TEXT)
+    text.write_text(TEXT, encoding="utf-8")
     state_another_hash(package)
     generate = ("generate", package, "--prompt", PROMPT, "--max-tokens", 2)
     perplexity = ("perplexity", package, "--text", text, "--window", 8)
@@ -100,7 +102,7 @@ def test_commands_refuse_changed_bytes_and_accept_the_flag(package, tmp_path):
 
 def test_an_importance_matrix_is_not_computed_from_changed_weights(package, rng, tmp_path):
     text = tmp_path / "text"
-    text.write_text(TEXT)
+    text.write_text(TEXT, encoding="utf-8")
     words = (
         *("imatrix", package, "--text", text, "--window", 8),
         *("--out", tmp_path / "out.gguf", "--overwrite"),
@@ -157,7 +159,7 @@ def test_blake3_hashes_are_verified(with_blake3, rng, hashed):
 
 
 def test_the_blake3_variant_of_the_public_runtime_is_accepted(with_blake3, rng, hashed):
-    manifest = json.loads((with_blake3 / "manifest.json").read_text())
+    manifest = json.loads((with_blake3 / "manifest.json").read_text(encoding="utf-8"))
     for shard in manifest["shards"]:
         shard["hash"] = doppler_blake3_hex((with_blake3 / shard["filename"]).read_bytes())
     edit_manifest(with_blake3, shards=manifest["shards"])
