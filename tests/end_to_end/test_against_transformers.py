@@ -105,22 +105,21 @@ def _check_gpu(
     for kv_dtype, tolerance in paths.items():
         backend = _gpu(package, device, kv_dtype)
         if package.manifest.moe_config is not None:
-            share = 0.5 if kv_dtype == "f16" else 0.97
-            assert _usual_error(backend, ids, reference, share) <= tolerance
+            assert _usual_error(backend, ids, reference) <= tolerance
         else:
             assert _error(backend, ids, reference) <= tolerance
         backend.close()
 
 
-def _usual_error(backend: Backend, ids: list[int], reference: np.ndarray, share: float) -> float:
-    """Return the error quantile `share` over rows, the larger of many-row and single-row passes.
+def _usual_error(backend: Backend, ids: list[int], reference: np.ndarray) -> float:
+    """Return the error of 97 % of the rows, the larger of many-row and single-row passes.
 
     Where two experts are almost equally probable, rounding decides between them, and no tolerance
-    holds for such a row. These rows are more frequent in float16 and rare in float32.
+    holds for such a row. In float32 these rows are rare.
     """
     single = stepped(backend, ids, PREFILL)
     rows = [
-        np.quantile(np.abs(ours - theirs).max(axis=1), share)
+        np.quantile(np.abs(ours - theirs).max(axis=1), 0.97)
         for ours, theirs in ((scored(backend, ids), reference), (single, reference[PREFILL - 1 :]))
     ]
     print(f"{backend.info.name}: many rows and single rows {rows}")
@@ -130,9 +129,11 @@ def _usual_error(backend: Backend, ids: list[int], reference: np.ndarray, share:
 def _path(tiny: TinyModel, rng: np.random.Generator) -> Mapping[str, float]:
     """Choose one random KV cache type per run and model; all models together cover both.
 
-    The other models use f32 only, because their special features do not depend on the cache type.
+    The other models use f32 only, because their special features do not depend on the cache type;
+    so do mixtures, since one row that takes another expert in float16 is read by all later ones.
     """
-    kv_dtype = str(rng.choice(list(PATHS))) if tiny in TINY_MODELS else "f32"
+    is_drawn = tiny in TINY_MODELS and not tiny.has_experts
+    kv_dtype = str(rng.choice(list(PATHS))) if is_drawn else "f32"
     return {kv_dtype: PATHS[kv_dtype]}
 
 
@@ -165,13 +166,12 @@ def test_logits_of_quantized_models_are_those_of_their_dequantized_weights(
     model = make_model(tiny, rng, num_hidden_layers=LAYERS)
     ids = rng.integers(3, VOCAB, TOKENS).tolist()
     unquantized = transformers_logits(model, ids)
-    has_experts = hasattr(model.config, "num_experts_per_tok")
     package = _packaged(model, tmp_path, transpose_weights=True, fuse_gate_up=True)
     load_stored_weights(model, package)
     reference = transformers_logits(model, ids)
     # Were nothing quantized, the comparison would say nothing about block types.
     assert relative_error(unquantized, reference) > EXACT
-    _check(package, device, ids, reference, PATHS if has_experts else _path(tiny, rng))
+    _check(package, device, ids, reference, _path(tiny, rng))
 
 
 @pytest.mark.parametrize("tiny", covering(OLDER_MODELS, first=10))

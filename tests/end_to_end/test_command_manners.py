@@ -282,7 +282,7 @@ def test_no_bar_is_drawn_when_only_the_result_is_wanted(flag, tmp_path):
 
 @pytest.mark.thorough
 def test_a_terminal_shows_what_is_done_before_the_text_comes(made_package):
-    words = ("generate", made_package, "-p", "And it", "-n", 2)
+    words = ("generate", made_package, "-p", "And it", "-n", 2, "--backend", "wgpu")
     shown = shown_in_a_terminal(*words, columns=60)
     assert "loading the model" in shown
     assert re.search(r"compiling shaders \(\d+ of \d+\)", shown)

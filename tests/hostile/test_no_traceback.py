@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,8 @@ def test_a_session_and_a_chat_are_saved_only_to_a_possible_path(source, tmp_path
 def test_a_path_that_a_file_system_accepts_is_opened(package, path):
     """The control of the test above."""
     assert rdrr.validate(path.format(package)).ok()
-    for name in ("x" * 255, "é" * 127, "\udcff", "deep/" * 100):
+    accented = ["é" * 127] if sys.getfilesystemencoding() == "utf-8" else []
+    for name in ("x" * 255, *accented, "\udcff", "deep/" * 100):
         with pytest.raises(StoreError, match="no such path"):
             rdrr.validate(package / name)
 
