@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from codecs import BOM_UTF8
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from math import prod
 from operator import itemgetter
@@ -155,7 +155,7 @@ def _tensor(path: Path, name: str, entry: Any, start: int) -> tuple[int, int, So
         )
     if not isinstance(dtype, str) or dtype not in _NUMPY:
         raise SourceError("unknown dtype", where=where, expected=", ".join(_NUMPY), found=dtype)
-    if len(shape) > MAX_DIMENSIONS or prod(max(1, length) for length in shape) >= 1 << 60:
+    if not is_shape(shape):
         raise SourceError(
             "impossible shape", where=where, expected=f"at most {MAX_DIMENSIONS} sizes", found=shape
         )
@@ -171,6 +171,12 @@ def _tensor(path: Path, name: str, entry: Any, start: int) -> tuple[int, int, So
     matrix = (prod(shape[:-1]), shape[-1] if shape else 1)
     native = partial(_map, path, _NUMPY[dtype], start + begin, matrix)
     return begin, end, SourceTensor(name, tuple(shape), dtype, path.name, native)
+
+
+def is_shape(value: Any) -> TypeGuard[Sequence[int]]:
+    """Return whether a value can be the shape of a tensor."""
+    is_short = isinstance(value, (list, tuple)) and len(value) <= MAX_DIMENSIONS
+    return is_short and _are_sizes(list(value)) and prod(max(1, n) for n in value) < 1 << 60
 
 
 def _are_sizes(value: Any) -> TypeGuard[list[int]]:
