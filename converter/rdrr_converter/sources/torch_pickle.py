@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import SourceError
 from rdrr_format.regular_files import map_regular, open_regular
+from rdrr_format.safetensors_file import MAX_NAME, is_shape
 
 from rdrr_converter.checkpoint.pointers import pointer_hint_of
 from rdrr_converter.checkpoint.source import SCALARS, SourceTensor
@@ -33,7 +34,6 @@ from rdrr_converter.sources._inert_pickle import (
     Reference,
     read_pickle,
 )
-from rdrr_converter.sources.safetensors import MAX_NAME, is_shape
 
 SINGLE = "pytorch_model.bin"
 INDEX = "pytorch_model.bin.index.json"
@@ -269,7 +269,7 @@ def _damaged(where: object, found: object) -> SourceError:
 
 def _storage(storage: Any, args: tuple[Any, ...], where: str) -> tuple[str, str]:
     """Return the key of a storage, and torch's type of the tensor's values."""
-    stated = storage.value if isinstance(storage, Reference) else None
+    stated: Any = storage.value if isinstance(storage, Reference) else None
     is_sound = isinstance(stated, tuple) and len(stated) >= 3 and isinstance(stated[1], Name)
     if not is_sound or stated[0] != "storage" or not isinstance(stated[2], str):
         raise _damaged(where, "its storage is not described")
