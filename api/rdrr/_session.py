@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -145,18 +145,35 @@ def restore(engine: Engine, codec: TextCodec, package: Package, path: Path) -> S
             of the cache.
         GenerationError: The session does not fit the context.
     """
-    from rdrr_runtime.sampling.params import SamplingParams
     from rdrr_runtime.text.session_file import read_session
 
     saved = read_session(path, identity(package, engine))
-    try:
-        given: dict[str, Any] = dict(saved.sampling)
-        given["logit_bias"] = {int(key): bias for key, bias in given["logit_bias"].items()}
-        sampling = SamplingParams(**given)
-    except (TypeError, ValueError, KeyError, AttributeError, UsageError) as error:
-        raise FormatError("the file is not a saved session", where=path, found=error) from error
+    sampling = restored_sampling(saved.sampling, package.manifest.architecture.vocab_size, path)
     engine.load_cache(saved.ids, saved.slots, saved.cache)
     return Session(engine, codec, package, sampling=sampling, ids=saved.ids)
+
+
+def restored_sampling(values: Mapping[str, object], vocab_size: int, path: Path) -> SamplingParams:
+    """Return the sampling parameters of a session file.
+
+    Args:
+        values: The parameters in the file.
+        vocab_size: Number of token ids of the model.
+        path: The file, for messages.
+
+    Raises:
+        FormatError: They are not those that a session has.
+    """
+    from rdrr_runtime.sampling.params import SamplingParams
+
+    try:
+        given: dict[str, Any] = dict(values)
+        given["logit_bias"] = {int(key): bias for key, bias in given["logit_bias"].items()}
+        sampling = SamplingParams(**given)
+        sampling.check_ids(vocab_size)
+    except (TypeError, ValueError, KeyError, AttributeError, UsageError) as error:
+        raise FormatError("not a saved session", where=path, found=error) from error
+    return sampling
 
 
 def identity(package: Package, engine: Engine) -> dict[str, str]:

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-from rdrr_format.errors import GenerationError, UsageError
+from rdrr_format.errors import FormatError, GenerationError, UsageError
 from rdrr_format.options import check_count
 
 from rdrr_runtime.backend import Backend, BatchingBackend, StoringBackend, resumable
@@ -90,8 +90,15 @@ class Engine:
 
         Raises:
             GenerationError: The ids do not fit the context.
-            FormatError: The keys and values are those of another model.
+            FormatError: An id is not in the vocabulary, or the keys and values are those of another
+                model.
         """
+        if ids and max(ids) >= self._vocab_size:
+            raise FormatError(
+                "the session has an id that is not in the vocabulary",
+                expected=f"below {self._vocab_size}",
+                found=max(ids),
+            )
         context = self.backend.info.context
         if len(ids) > context:
             raise GenerationError(

@@ -23,7 +23,7 @@ from rdrr_converter.gguf.imatrix import read_imatrix
 from rdrr_converter.lora._config import ADAPTER, read_adapter_config
 from rdrr_converter.sources import safetensors
 from rdrr_converter.sources._directories import INDEX_BOUNDS
-from rdrr_format import bounded_json
+from rdrr_format import bounded_json, safetensors_file
 from rdrr_format.bounded_json import JsonBounds, check_bounds, parse_json
 from rdrr_format.errors import FormatError, ManifestError, SourceError
 from rdrr_manifests.models.conversion_report import REPORT, parse_report
@@ -129,15 +129,15 @@ class TestSafetensors:
 
     def test_the_size_of_the_header_is_bounded(self, path):
         with path.open("wb") as file:
-            file.write((safetensors.HEADER.size + 1).to_bytes(8, "little"))
+            file.write((safetensors_file.HEADER.size + 1).to_bytes(8, "little"))
             file.truncate(1 << 40)
         refused(SourceError, "truncated", MIB, lambda: safetensors.read_file(path))
-        blank = b"{}" + b" " * (safetensors.HEADER.size - 2)
+        blank = b"{}" + b" " * (safetensors_file.HEADER.size - 2)
         write_raw(path, blank)
         assert safetensors.read_file(path) == {}
 
     def test_the_number_of_header_values_is_bounded(self, path):
-        most = safetensors.HEADER.values
+        most = safetensors_file.HEADER.values
         entry = b'"t%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
         count = most // 7 + 1
         write_raw(path, b"{" + b",".join(entry % n for n in range(count)) + b"}")

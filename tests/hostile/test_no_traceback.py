@@ -17,7 +17,7 @@ from rdrr._report_view import read_report
 from rdrr._texts import read_text
 from rdrr.importance import measure_importance
 from rdrr_converter.sources import open_source
-from rdrr_converter.sources.safetensors import MAX_NAME, read_file
+from rdrr_converter.sources.safetensors import read_file
 from rdrr_format.errors import (
     ConversionError,
     FormatError,
@@ -28,6 +28,7 @@ from rdrr_format.errors import (
 )
 from rdrr_format.file_names import is_plain_name
 from rdrr_format.opening import open_store
+from rdrr_format.safetensors_file import MAX_NAME
 from rdrr_manifests.editing import set_hints
 from rdrr_manifests.models.conversion_report import parse_report
 from support.checkpoints import write_tokenizer

@@ -170,7 +170,7 @@ def _prompts(source: Source) -> dict[str, Any]:
     prompts, name = settings.get("prompts") or {}, settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
         raise SourceError("the prompts are no texts", where=where, found=prompts)
-    if name is not None and name not in prompts:
+    if name is not None and (not isinstance(name, str) or name not in prompts):
         raise SourceError(
             "the default prompt is unknown", where=where, expected=", ".join(prompts), found=name
         )

@@ -210,8 +210,6 @@ def _check(needed: CheckpointFiles, url: str, names: Collection[str]) -> None:
             expected="safetensors, PyTorch or GGUF weights",
             found=", ".join(sorted(names)[:8]),
         )
-    if any(name.endswith(torch_pickle.SUFFIXES) for name in needed.weights):
-        torch_pickle.check_torch(url)
 
 
 def _name_url(error: RdrrError, root: Path, url: str) -> None:

@@ -178,7 +178,7 @@ class CpuBackend:
                 "the saved cache belongs to another model", expected=f"{len(shapes)} parts"
             )
         for name, part in targets.items():
-            part.copy_(torch.from_numpy(cache[name].view(np.float32)))
+            part.copy_(torch.from_numpy(np.array(cache[name]).view(np.float32)))
         self._position.reset(slots)
 
     def _caches(self) -> dict[str, torch.Tensor]:
