@@ -249,7 +249,7 @@ class ConvertKeywords(TypedDict, total=False):
     fuse_gate_up: bool
     k_tail: RowTail
     shard_size: int | str
-    align: int
+    align: int | str
     hash_algorithm: HashAlgorithm
     compress: str | None
     model_id: str | None
