@@ -212,7 +212,9 @@ def test_every_quantization_and_layout_matches_torch_on_the_same_bytes(
     backend.close()
 
 
-@pytest.mark.parametrize("arithmetic", ["fused_q4k", "fused_q4k_int8"])
+@pytest.mark.parametrize(
+    "arithmetic", ["fused_q4k", pytest.param("fused_q4k_int8", marks=pytest.mark.thorough)]
+)
 @pytest.mark.parametrize("tiny", FUSED_MIXTURES)
 def test_a_mixture_with_gate_and_up_in_one_matrix_computes_the_same_on_the_gpu(
     tiny, arithmetic, device, tmp_path, rng
