@@ -34,7 +34,7 @@ SEVERAL_ROWS = ([2, 2, 2, 0, 3, 3], [5, 6, 7, 0, 0, 1])
 SINGLE_ROWS = ([2, 0, 3], [5, 0, 9])
 """Sequences and slots of rows of different sequences."""
 
-CHUNKED_ROWS = (1, CHUNK - 1, CHUNK, 2 * CHUNK + 9)
+CHUNKED_ROWS = (1, CHUNK - 1, CHUNK, 2 * CHUNK + 10)
 """Numbers of rows to test in chunks, of at most `MOST_ROWS`."""
 
 MOST_ROWS = 3 * CHUNK
