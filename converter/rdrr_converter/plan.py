@@ -46,8 +46,7 @@ _SCALE_PARTS: Mapping[str, int] = MappingProxyType(
         "F16": 256,
     }
 )
-"""The largest value of a block over its float16 scale; values of F16 are below its normal numbers
-if their 256th part is below `_SMALLEST_SCALE`."""
+"""The largest value of a block over its scale in float16; F16 itself keeps normal numbers so."""
 
 _SMALLEST_SCALE = 2.0**-22
 """Below this, float16 has less than three bits of a scale, and soon none."""

@@ -98,7 +98,9 @@ def read_header(
         fetch(path, 8, length)
         values = _parsed(file.read(length), path)
     metadata = values.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(one, str) for one in metadata.values()):
+    if not isinstance(metadata, dict) or not all(
+        isinstance(text, str) for text in metadata.values()
+    ):
         raise FormatError("damaged header: __metadata__", where=path, expected="strings by name")
     entries = [_entry(path, name, value, 8 + length) for name, value in values.items()]
     entries.sort(key=lambda entry: (entry.offset, entry.size))

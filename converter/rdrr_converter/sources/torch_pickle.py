@@ -228,16 +228,18 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
         ValueError: There is not one pickle, or a member is compressed or occurs twice.
     """
     listed = archive.infolist()
-    pickles = [one.filename for one in listed if one.filename.endswith("/data.pkl")]
+    pickles = [member.filename for member in listed if member.filename.endswith("/data.pkl")]
     if len(pickles) != 1:
         raise ValueError(f"{len(pickles)} pickles")
     root = pickles[0].removesuffix("data.pkl")
     members = {
-        one.filename.removeprefix(root): one for one in listed if one.filename.startswith(root)
+        member.filename.removeprefix(root): member
+        for member in listed
+        if member.filename.startswith(root)
     }
-    if len({one.filename for one in listed}) < len(listed):
+    if len({member.filename for member in listed}) < len(listed):
         raise ValueError("a member occurs twice")
-    if any(one.compress_type != zipfile.ZIP_STORED for one in members.values()):
+    if any(member.compress_type != zipfile.ZIP_STORED for member in members.values()):
         raise ValueError("a member is compressed")
     if members["data.pkl"].file_size > MAX_BYTES:
         raise ValueError(f"a pickle of more than {MAX_BYTES} bytes")
@@ -295,9 +297,9 @@ def _shape_of(args: tuple[Any, ...]) -> tuple[int, ...]:
     Those of sparse tensors are nested in a tuple, and `torch.Size` makes a tuple of a tuple.
     """
     few = args[:_FEW]
-    nested = [*few, *(inner for one in few if isinstance(one, tuple) for inner in one[:_FEW])]
-    sizes = (one.args[0] if isinstance(one, Call) and one.args else one for one in nested)
-    return next((one for one in sizes if isinstance(one, tuple) and one and is_shape(one)), ())
+    nested = [*few, *(inner for arg in few if isinstance(arg, tuple) for inner in arg[:_FEW])]
+    sizes = (arg.args[0] if isinstance(arg, Call) and arg.args else arg for arg in nested)
+    return next((size for size in sizes if isinstance(size, tuple) and size and is_shape(size)), ())
 
 
 def _kind_of(function: str, args: tuple[Any, ...]) -> str:
