@@ -33,7 +33,7 @@ class Access(StrEnum):
     UNIFORM = "uniform"
 
 
-class Target(StrEnum):
+class WgslCompiler(StrEnum):
     """A WGSL compiler: naga is used by wgpu, Tint by Dawn and Chromium."""
 
     NAGA = "naga"
@@ -145,12 +145,12 @@ def without_comments(source: str) -> str:
     return _COMMENT.sub("", source)
 
 
-def for_target(source: str, target: Target) -> str:
+def for_compiler(source: str, compiler: WgslCompiler) -> str:
     """Return a rendered source in the form that a compiler accepts.
 
     Tint requires `enable subgroups;` where subgroup operations are used; naga rejects that line.
     """
-    if target is Target.TINT and _SUBGROUPS.search(without_comments(source)):
+    if compiler is WgslCompiler.TINT and _SUBGROUPS.search(without_comments(source)):
         return f"enable subgroups;\n{source}"
     return source
 

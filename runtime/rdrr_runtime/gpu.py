@@ -32,7 +32,7 @@ from rdrr_runtime.exec.persistent.choice import (
 from rdrr_runtime.exec.persistent.comparing import ComparingExecutor
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.plan import Plan
-from rdrr_runtime.exec.program import PreparedPass, Program
+from rdrr_runtime.exec.prepared import PreparedPass, PreparedPasses
 from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.cache.state_positions import StatePosition
 from rdrr_runtime.phases.launch import as_dispatch
@@ -121,12 +121,12 @@ class GpuBackend:
             self._new_executor = executor
             whole, chosen = _whole_pass(plan, self._arena, persistence)
             self._executor = whole or executor(self.device)
-            self._program = Program(plan, self._executor)
+            self._prepared = PreparedPasses(plan, self._executor)
             states = plan.cache.states
             copies = GpuStateCopies(self._executor, states) if states.shapes else None
             self._position = StatePosition(copies)
-            self._sequence = _single_sequence(plan, self._arena, self._program, self._position)
-            self._windows = GpuWindows(self._sequence, self._program)
+            self._sequence = _single_sequence(plan, self._arena, self._prepared, self._position)
+            self._windows = GpuWindows(self._sequence, self._prepared)
             # A software adapter gains nothing from passes ahead, for which more rows are launched.
             self._masks = GpuMasks(
                 plan,
@@ -136,7 +136,7 @@ class GpuBackend:
                 0 if self.device.info.software else AHEAD,
             )
             self._hidden = GpuHidden(
-                self._sequence, self._program, package.graph.output_size, plan.value_bytes
+                self._sequence, self._prepared, package.graph.output_size, plan.value_bytes
             )
             decisions = (*chosen, *plan.decisions())
             build_ahead(plan, self._executor)
@@ -285,7 +285,7 @@ class GpuBackend:
 
     def keep_hidden(self, *, keeps: bool) -> None:
         """Set whether passes keep their hidden states, see `DraftingBackend.keep_hidden`."""
-        self._program.keeps_hidden = keeps
+        self._prepared.keeps_hidden = keeps
 
     def close(self) -> None:
         """Free GPU memory."""
@@ -344,14 +344,14 @@ def _whole_pass(
 
 
 def _single_sequence(
-    plan: Plan, arena: Arena, program: Program, position: StatePosition
+    plan: Plan, arena: Arena, prepared: PreparedPasses, position: StatePosition
 ) -> GpuSequences:
     """Return the sequence of a backend, which is a batch of one with passes of its own."""
-    executor, vocabulary = program.executor, plan.graph.vocab_size
+    executor, vocabulary = prepared.executor, plan.graph.vocab_size
     return GpuSequences(
         executor,
         plan.state,
-        SinglePasses(program),
+        SinglePasses(prepared),
         vocabulary,
         partial(GpuSampler, executor, arena, plan.state, vocabulary),
         position,

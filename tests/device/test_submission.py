@@ -68,7 +68,7 @@ def test_the_beginning_of_a_long_prompt_is_submitted_first(backend, rng, monkeyp
         backend.logits(ids[:3], 5)
         shorter = device.counters.since(before).since(prefill)
     assert (in_parts == whole).all()
-    count = len(backend._program.get(PREFILL).to_logits)
+    count = len(backend._prepared.get(PREFILL).to_logits)
     assert prefill.dispatches == count >= 3 + 12 + 6 + 2
     assert (prefill.submits, shorter.submits) == (4 + 1, 1 + 1)  # the last reads the logits
 
@@ -77,7 +77,7 @@ def test_fewer_rows_are_submitted_in_parts_while_the_gpu_waits_for_them(backend,
     monkeypatch.setattr(submission, "PARTS_OF_FEWER_ROWS", Parts(5, 5))
     ids, device = prompt(rng, 4), backend.device
     whole = backend.logits(ids, 0)
-    count = -(-(len(backend._program.get(PREFILL).to_logits) - 2) // 5)
+    count = -(-(len(backend._prepared.get(PREFILL).to_logits) - 2) // 5)
     with device.submitting(submitter(device)):
         counts = []
         for waits in (True, False):

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from rdrr_device.kernels import Kernel
 from rdrr_device.pipelines import Pipelines
-from rdrr_device.shaders import Target, for_target
+from rdrr_device.shaders import WgslCompiler, for_compiler
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".dawn"
@@ -57,7 +57,7 @@ def request_of(kernel: Kernel) -> dict[str, Any]:
     """Return a kernel as the JSON request of `compile.mjs`."""
     return {
         "label": kernel.label,
-        "source": for_target(kernel.source, Target.TINT),
+        "source": for_compiler(kernel.source, WgslCompiler.TINT),
         "entry": kernel.entry,
         "constants": dict(kernel.overrides),
         "bindings": [binding.access.value for binding in kernel.bindings],

@@ -17,7 +17,7 @@ def prompt(rng, size: int) -> list[int]:
 
 
 def decode_dispatches(backend: GpuBackend) -> list:
-    return list(backend._program.get(DECODE).to_token)
+    return list(backend._prepared.get(DECODE).to_token)
 
 
 def generated(

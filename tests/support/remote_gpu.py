@@ -17,7 +17,7 @@ import wgpu
 from rdrr_device import native
 from rdrr_device.adapters import AdapterInfo
 from rdrr_device.device import Device
-from rdrr_device.shaders import Target, for_target
+from rdrr_device.shaders import WgslCompiler, for_compiler
 
 Call = dict[str, Any]
 
@@ -197,7 +197,7 @@ class RemoteGpu:
         return RemoteBuffer(self._channel, label, size, usage)
 
     def create_shader_module(self, *, label: str, code: str) -> int:
-        source = for_target(code, Target.TINT)
+        source = for_compiler(code, WgslCompiler.TINT)
         return self._channel.create("module", label=label, source=source)
 
     def create_bind_group_layout(self, *, label: str, entries: Sequence[Mapping[str, Any]]) -> int:

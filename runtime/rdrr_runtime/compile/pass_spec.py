@@ -1,7 +1,7 @@
 """The kinds of pass: how many rows they have, of which sequences, and which logits they compute.
 
-Programs, batches, the tuner and `rdrr explain` all identify a pass by its `PassSpec`; there is no
-other table. The lowering decides what a pass consists of, the backends when it runs.
+Batches, the tuner and `rdrr explain` all identify a pass by its `PassSpec`; there is no other
+table. The lowering decides what a pass consists of, the backends when it runs.
 """
 
 from __future__ import annotations

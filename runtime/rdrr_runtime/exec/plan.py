@@ -1,7 +1,7 @@
 """Plans: a model laid out in memory, with its passes lowered to lists of phases.
 
 A plan in a `DryRunArena` is a dry run: it allocates nothing and reads no weights, but makes the
-same decisions. Executors run the passes, see `rdrr_runtime.exec.program`.
+same decisions. Executors run the passes, see `rdrr_runtime.exec.prepared`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from rdrr_runtime.compile.pass_spec import DECODE
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
 from rdrr_runtime.exec.persistent.choice import Persistence, persistent_executor
 from rdrr_runtime.exec.plan import Plan
-from rdrr_runtime.exec.program import Program
+from rdrr_runtime.exec.prepared import PreparedPasses
 from rdrr_runtime.exec.traffic import traffic
 from rdrr_runtime.measure.one_dispatch import OneDispatch, time_parts
 from rdrr_runtime.measure.profiled import KernelTime, Profile, Span, StepProfile
@@ -81,8 +81,8 @@ def profile(
         plan = Plan(
             package, device, buffers, policy, context=context, kv_dtype=kv_dtype, tuning=tuning
         )
-        program = Program(plan, DispatchExecutor(device))
-        run = _Profiler(device, timer, plan, program, buffers)
+        prepared = PreparedPasses(plan, DispatchExecutor(device))
+        run = _Profiler(device, timer, plan, prepared, buffers)
         prefill = run.prefill(prompt_tokens)
         decode = run.decode(prompt_tokens, tokens)
         parts = None if persistence is None else run.one_dispatch(prompt_tokens, persistence)
@@ -149,7 +149,7 @@ class _Profiler:
     device: Device
     timer: Timer
     plan: Plan
-    program: Program
+    prepared: PreparedPasses
     arena: Arena
     spans: list[Span] = field(default_factory=list)
     offset: float = float("inf")
@@ -166,7 +166,7 @@ class _Profiler:
 
     def decode(self, base: int, count: int) -> StepProfile:
         """Measure the decoding of tokens after the prompt."""
-        kind = self.program.get(DECODE)
+        kind = self.prepared.get(DECODE)
         submissions = [
             _Submission(kind.lowered.phases, kind.to_token, kind.body, (self._id(at),), at)
             for at in range(base, base + count)
@@ -191,7 +191,7 @@ class _Profiler:
 
     def _prompt(self, count: int) -> Iterator[_Submission]:
         base = 0
-        for kind in self.program.consecutive(count):
+        for kind in self.prepared.consecutive(count):
             ids = tuple(self._id(at) for at in range(base, min(base + kind.rows, count)))
             is_last = base + len(ids) == count
             phases = kind.lowered.phases if is_last else kind.lowered.body

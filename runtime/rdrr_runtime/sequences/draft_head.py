@@ -19,7 +19,7 @@ from rdrr_manifests.package import Package
 from rdrr_runtime.backend import Row
 from rdrr_runtime.exec.executor import Executor
 from rdrr_runtime.exec.plan import Plan
-from rdrr_runtime.exec.program import Program
+from rdrr_runtime.exec.prepared import PreparedPasses
 from rdrr_runtime.sequences.gpu_sequences import (
     PASSES_PER_SUBMISSION,
     GpuSequences,
@@ -58,12 +58,12 @@ class GpuDraftHead:
         except BaseException:
             self._arena.dispose()
             raise
-        program = Program(plan, executor)
-        program.keeps_hidden = True
+        prepared = PreparedPasses(plan, executor)
+        prepared.keeps_hidden = True
         vocabulary = plan.graph.vocab_size
         sampler = partial(GpuSampler, executor, self._arena, plan.state, vocabulary)
         self._sequence = GpuSequences(
-            executor, plan.state, SinglePasses(program), vocabulary, sampler
+            executor, plan.state, SinglePasses(prepared), vocabulary, sampler
         )
 
     def fill(self, ids: Sequence[int], base: int) -> None:

@@ -20,7 +20,7 @@ from rdrr_runtime.backend import Row
 from rdrr_runtime.compile.pass_spec import PREFILL
 from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.plan import Plan
-from rdrr_runtime.exec.program import PreparedPass
+from rdrr_runtime.exec.prepared import PreparedPass
 from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.sequences.feed import GpuFeed

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from rdrr_runtime.backend import Row
 from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.host_tables import HostTables
-from rdrr_runtime.exec.program import PreparedPass
+from rdrr_runtime.exec.prepared import PreparedPass
 from rdrr_runtime.phases.cache.state_cache import StateCache
 from rdrr_runtime.phases.cache.state_positions import StatePosition
 from rdrr_runtime.phases.generation_state import State

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rdrr_manifests.graph.padding import LANES
 
 from rdrr_runtime.compile.pass_spec import HIDDEN
-from rdrr_runtime.exec.program import Program
+from rdrr_runtime.exec.prepared import PreparedPasses
 from rdrr_runtime.sequences.gpu_sequences import GpuSequences
 
 F32 = npt.NDArray[np.float32]
@@ -20,24 +20,24 @@ _TYPES: dict[int, np.dtype[Any]] = {2: np.dtype(np.float16), 4: np.dtype(np.floa
 
 
 class GpuHidden:
-    """The pass `HIDDEN` of a program.
+    """The pass `HIDDEN` of a plan.
 
     Args:
         sequence: The single sequence, whose step and cache the pass uses.
-        program: The passes.
+        prepared: The passes.
         size: Width of the hidden states that the head reads.
         value_bytes: Bytes per element of an activation.
     """
 
     def __init__(
-        self, sequence: GpuSequences, program: Program, size: int, value_bytes: int
+        self, sequence: GpuSequences, prepared: PreparedPasses, size: int, value_bytes: int
     ) -> None:
-        self._sequence, self._program = sequence, program
+        self._sequence, self._prepared = sequence, prepared
         self._size, self._type = size, _TYPES[value_bytes]
 
     def read(self, ids: Sequence[int]) -> F32:
         """Run a sequence from slot 0 and return its hidden states, f32 [len(ids), width]."""
-        prepared, executor = self._program.get(HIDDEN), self._program.executor
+        prepared, executor = self._prepared.get(HIDDEN), self._prepared.executor
         self._sequence.position.begin(0)
         out = np.empty((len(ids), self._size), np.float32)
         stored = -(-self._size // LANES) * LANES

@@ -24,7 +24,7 @@ from rdrr_runtime.compile.pass_spec import (
 )
 from rdrr_runtime.exec.executor import Executor, TokenPass
 from rdrr_runtime.exec.plan import RING, Plan
-from rdrr_runtime.exec.program import PreparedPass, Program
+from rdrr_runtime.exec.prepared import PreparedPass, PreparedPasses
 from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.generation_state import State
@@ -61,16 +61,16 @@ class SinglePasses:
     """The passes of a model's single sequence.
 
     Args:
-        program: The model's passes.
+        prepared: The model's passes.
     """
 
-    def __init__(self, program: Program) -> None:
-        self._program = program
+    def __init__(self, prepared: PreparedPasses) -> None:
+        self._prepared = prepared
 
     def decode(self, rows: int) -> PreparedPass:
         """Return the fused decode pass of one row."""
         del rows
-        return self._program.get(DECODE)
+        return self._prepared.get(DECODE)
 
     def ring(self, rows: int) -> Ring:
         """Return the layout of the ring, one id per step."""
@@ -79,7 +79,7 @@ class SinglePasses:
 
     def consecutive(self, ids: int) -> list[PreparedPass]:
         """See `Passes.consecutive`; there are no other sequences."""
-        return self._program.consecutive(ids)
+        return self._prepared.consecutive(ids)
 
 
 class BatchPasses:

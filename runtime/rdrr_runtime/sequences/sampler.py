@@ -20,7 +20,7 @@ from rdrr_device.readback import Bytes
 from rdrr_format.errors import UsageError
 
 from rdrr_runtime.exec.executor import Executor, Prepared
-from rdrr_runtime.exec.program import PreparedPass
+from rdrr_runtime.exec.prepared import PreparedPass
 from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.sampling.logprobs import LogprobBuffers, logprobs, record_bytes, unpack

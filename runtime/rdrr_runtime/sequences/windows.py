@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rdrr_format.errors import UsageError
 
 from rdrr_runtime.compile.pass_spec import SCORE, SMALL_WINDOW, WINDOW
-from rdrr_runtime.exec.program import PreparedPass, Program
+from rdrr_runtime.exec.prepared import PreparedPass, PreparedPasses
 from rdrr_runtime.phases.sampling.argmax_entropy import PICK_BYTES, unpack
 from rdrr_runtime.sampling.finite import check_ids
 from rdrr_runtime.sequences.gpu_sequences import GpuSequences
@@ -23,22 +23,22 @@ F32 = npt.NDArray[np.float32]
 
 
 class GpuWindows:
-    """The passes `SMALL_WINDOW`, `WINDOW` and `SCORE` of a program.
+    """The passes `SMALL_WINDOW`, `WINDOW` and `SCORE` of a plan.
 
     Args:
         sequence: The single sequence, whose step the passes read.
-        program: The passes.
+        prepared: The passes.
     """
 
-    def __init__(self, sequence: GpuSequences, program: Program) -> None:
-        self._executor = program.executor
+    def __init__(self, sequence: GpuSequences, prepared: PreparedPasses) -> None:
+        self._executor = prepared.executor
         self._sequence, self._step = sequence, sequence.step
         self._position = sequence.position
-        self._program = program
+        self._prepared = prepared
 
     def score(self, ids: Sequence[int], base: int) -> F32:
         """Return the logits of all rows, f32 [len(ids), vocab]."""
-        prepared = self._program.get(SCORE)
+        prepared = self._prepared.get(SCORE)
         self._position.begin(base)
         self._position.advance(len(ids))
         out = np.empty((len(ids), self._sequence.vocabulary), np.float32)
@@ -82,7 +82,7 @@ class GpuWindows:
         self, ids: Sequence[int], base: int, last_n: int, positions: Sequence[int] | None
     ) -> Iterator[tuple[PreparedPass, int]]:
         """Run the bodies in order; yield each pass with some of the last n rows, and how many."""
-        prepared = self._program.get(SMALL_WINDOW if len(ids) <= SMALL_WINDOW.rows else WINDOW)
+        prepared = self._prepared.get(SMALL_WINDOW if len(ids) <= SMALL_WINDOW.rows else WINDOW)
         self._position.begin(base)
         for start, end in self._parts(len(ids), last_n, prepared.rows):
             part = ids[start:end]

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.shaders import Access, Binding, Target, for_target, storage_bindings
+from rdrr_device.shaders import Access, Binding, WgslCompiler, for_compiler, storage_bindings
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import FOLDER as SHADERS
 from rdrr_runtime.phases.phase import Phase, Work
@@ -40,8 +40,8 @@ def test_a_shader_enables_nothing(file) -> None:
 @pytest.mark.parametrize(("subgroups", "enabled"), [(True, "enable subgroups;\n"), (False, "")])
 def test_subgroups_are_enabled_for_tint_alone(subgroups, enabled) -> None:
     source = SHADERS.render("norms/rmsnorm.wgsl", MODE="out", SCALED=False, SUBGROUPS=subgroups)
-    assert for_target(source, Target.TINT) == enabled + source
-    assert for_target(source, Target.NAGA) == source
+    assert for_compiler(source, WgslCompiler.TINT) == enabled + source
+    assert for_compiler(source, WgslCompiler.NAGA) == source
 
 
 def test_bindings_are_read_from_the_rendered_text() -> None:

@@ -1,4 +1,4 @@
-"""Programs: the passes of a plan, prepared by an executor on first use and replayed from then on.
+"""The passes of a plan, prepared by an executor on first use and replayed from then on.
 
 `rdrr_runtime.sequences` decides which pass runs when.
 """
@@ -88,7 +88,7 @@ class PreparedPass:
         return self._executor.prepare((*self.lowered.body, *self.lowered.head, *sample))
 
 
-class Program:
+class PreparedPasses:
     """The passes of a plan that run on its own state and caches.
 
     Args:
