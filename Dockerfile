@@ -1,9 +1,10 @@
-# A small image with the command `rdrr`: the wheel without extras, and a software Vulkan driver.
+# A small image with the command `rdrr`: the wheel with the extra `serve`, and a software Vulkan driver.
 #
 # NOT BUILT YET: it was written on a machine without Docker. hadolint accepts it.
 #
 #   docker build -t rdrr .
 #   docker run --rm -v "$PWD:/work" rdrr convert examples/small-llama package
+#   docker run --rm -v "$PWD:/work" -p 127.0.0.1:8080:8080 rdrr serve package --host 0.0.0.0
 #
 # A GPU of the host needs its vendor's driver in the container. For NVIDIA's, install its container
 # toolkit and run with `--gpus all -e NVIDIA_DRIVER_CAPABILITIES=graphics,compute,utility`.
@@ -20,7 +21,7 @@ RUN awk '/^pip==/ {on = 1} on; on && !/\\$/ {exit}' hashes.txt >/tmp/pip.txt \
  && /build/bin/pip install --require-hashes -c hashes.txt hatchling \
  && /build/bin/python -m hatchling build -t wheel -d /dist \
  && sha256sum /dist/*.whl >/tmp/sums.txt \
- && awk '{print $2 " --hash=sha256:" $1}' /tmp/sums.txt >/tmp/wheel.txt \
+ && awk '{print $2 "[serve] --hash=sha256:" $1}' /tmp/sums.txt >/tmp/wheel.txt \
  && /opt/rdrr/bin/pip install --require-hashes -c hashes.txt --requirement /tmp/wheel.txt \
  && /opt/rdrr/bin/python -m pip uninstall --yes pip
 

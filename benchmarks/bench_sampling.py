@@ -29,7 +29,7 @@ from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.sampling.argmax import SCRATCH_BYTES, argmax
 from rdrr_runtime.phases.sampling.sample import sample
-from rdrr_runtime.phases.sampling.sample_buffers import SampleBuffers, pack_params
+from rdrr_runtime.phases.sampling.sample_buffers import SampleBuffers, pack_params, searches_of
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.sampler import Sampler
 
@@ -86,7 +86,9 @@ class Bench:
         self.device.write(self.state.step, pack_step([0], [0]))
         self.device.write(self.buffers.params, params)
         self.device.clear(self.buffers.counts)
-        return self.bind(sample(self.buffers, self.state, self.gpu_logits, options, "sample"))
+        return self.bind(
+            sample(self.buffers, self.state, self.gpu_logits, searches_of(options), "sample")
+        )
 
     def bind(self, phases: Sequence[Phase]) -> tuple[BoundDispatch, ...]:
         """Return each phase as a bound dispatch."""

@@ -52,7 +52,6 @@ class Generation(Iterator[str]):
         prompt_ids: Token ids of the prompt.
         token_ids: New token ids so far, an end-of-text token included.
         stats: Timings and counts, complete once the iterator has ended.
-        stopped_by: The stop string that ended the text, if one did.
     """
 
     def __init__(
@@ -68,11 +67,9 @@ class Generation(Iterator[str]):
         self.prompt_ids = list(prompt_ids)
         self.token_ids: list[int] = []
         self.stats = stats
-        self.stopped_by: str | None = None
         self._logprobs = logprobs
-        self._filter = StopFilter(stop)
+        self._text = AnswerText(codec, prompt_ids, stop)
         self._runs = runs
-        self._text = codec.stream(prompt_ids)
         self._ended = False
         self._cancelled = False
         self._reading = threading.Lock()
@@ -83,7 +80,7 @@ class Generation(Iterator[str]):
             while not self._ended:
                 if self._cancelled:
                     self._end()
-                    piece = self._rest()
+                    piece = self._text.rest()
                 else:
                     piece = self._next_piece()
                 if piece:
@@ -96,6 +93,11 @@ class Generation(Iterator[str]):
     def _repr_html_(self) -> str:
         """Return the table of the figures for notebooks."""
         return self.stats._repr_html_()
+
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop string that ended the text, if one did."""
+        return self._text.stopped_by
 
     @property
     def logprobs(self) -> list[TokenLogprobs] | None:
@@ -125,28 +127,49 @@ class Generation(Iterator[str]):
             raise
         if ids is None:
             self._ended = True
-            return self._rest()
+            return self._text.rest()
         pieces = []
         for token_id in ids:
             self.token_ids.append(token_id)
-            pieces.append(self._filter.feed_all(self._text.segments(token_id)))
-            if self._filter.would_stop(held := self._text.held()):
-                pieces.append(self._filter.feed_all(held))
-            if self._filter.found is not None:
-                self.stopped_by = self._filter.found
+            pieces.append(self._text.add(token_id))
+            if self._text.stopped_by is not None:
                 self._end()
                 break
         return "".join(pieces)
 
-    def _rest(self) -> str:
-        """Return the text that the last ids leave: incomplete characters, what may be a stop."""
-        text = self._filter.feed_all(self._text.rest()) + self._filter.rest()
-        self.stopped_by = self._filter.found
-        return text
-
     def _end(self) -> None:
         self._ended = True
         self._runs.close()
+
+
+class AnswerText:
+    """The text of ids that arrive one at a time, up to a stop string.
+
+    Args:
+        codec: The tokenizer.
+        prompt_ids: The ids that come before, whose text is not returned.
+        stop: The stop strings.
+    """
+
+    def __init__(self, codec: TextCodec, prompt_ids: Sequence[int], stop: Sequence[str]) -> None:
+        self._filter = StopFilter(stop)
+        self._stream = codec.stream(prompt_ids)
+
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop string that ended the text, if one did."""
+        return self._filter.found
+
+    def add(self, token_id: int) -> str:
+        """Add an id, and return the text that is certain by now."""
+        text = self._filter.feed_all(self._stream.segments(token_id))
+        if self._filter.would_stop(held := self._stream.held()):
+            text += self._filter.feed_all(held)
+        return text
+
+    def rest(self) -> str:
+        """Return the text that the last ids leave: incomplete characters, what may be a stop."""
+        return self._filter.feed_all(self._stream.rest()) + self._filter.rest()
 
 
 class StopFilter:

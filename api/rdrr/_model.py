@@ -248,6 +248,26 @@ class Model(ScoringModel):
             GenerationError: The template refuses the messages, or they do not fit the context.
             UsageError: An option is wrong.
         """
+        ids, ends = self._chat_ids(
+            messages,
+            tools=tools,
+            template=template,
+            variables=variables,
+            control_tokens=control_tokens,
+        )
+        options["stop_ids"] = [*token_ids(options.get("stop_ids", ()), "`stop_ids`"), *ends]
+        return self.generate(ids, **options)
+
+    def _chat_ids(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template: str | Path | None = None,
+        variables: Mapping[str, Any] | None = None,
+        control_tokens: bool = False,
+    ) -> tuple[list[int], list[int]]:
+        """Return the ids of a chat's prompt, and those that end an answer; see `chat`."""
         chosen = self.chat_template(template, tools=tools is not None)
         texts = chosen.control_tokens(self._codec.added_tokens())
         known = None if control_tokens else self._codec.control_tokens(texts)
@@ -255,9 +275,7 @@ class Model(ScoringModel):
         prompt = ChatPrompt(chosen, self._codec, ends, tools, variables, known)
         ids = prompt.ids(messages)
         after = self._codec.encode_as_is(chosen.after_answer())[:1]
-        stops = [token_id for token_id in after if self._codec.is_special(token_id)]
-        options["stop_ids"] = [*token_ids(options.get("stop_ids", ()), "`stop_ids`"), *stops]
-        return self.generate(ids, **options)
+        return ids, [token_id for token_id in after if self._codec.is_special(token_id)]
 
     def agenerate(
         self, prompt: str | Sequence[int], **options: Unpack[GenerateKeywords]

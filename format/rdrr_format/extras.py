@@ -26,6 +26,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "ray": ("ray>=2.40",),
         "grammar": ("llguidance>=1.9,<2",),
         "lm-eval": ("lm-eval>=0.4.10",),
+        "serve": ("starlette>=0.47", "uvicorn>=0.34", "prometheus_client>=0.21"),
     }
 )
 """The packages of each extra, as `pyproject.toml` states them; a clone has no metadata to ask."""

@@ -115,6 +115,8 @@ def test_the_wheel_alone_needs_no_heavy_or_optional_package(metadata):
         "s3fs",
         "gcsfs",
         "lm-eval",
+        "starlette",
+        "uvicorn",
         "transformers",
     }
 
@@ -130,6 +132,7 @@ def test_the_wheel_alone_needs_no_heavy_or_optional_package(metadata):
         ("ray", "ray"),
         ("grammar", "llguidance"),
         ("lm-eval", "lm-eval"),
+        ("serve", "starlette"),
     ],
 )
 def test_an_extra_installs_its_package(metadata, extra, package):

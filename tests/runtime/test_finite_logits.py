@@ -20,7 +20,7 @@ from rdrr_runtime.phases.sampling.argmax_entropy import PICK_BYTES, argmax_entro
 from rdrr_runtime.phases.sampling.argmax_entropy import SCRATCH_BYTES as ENTROPY_SCRATCH_BYTES
 from rdrr_runtime.phases.sampling.batch_advance import batch_advance
 from rdrr_runtime.phases.sampling.sample import sample
-from rdrr_runtime.phases.sampling.sample_buffers import SampleBuffers, pack_params
+from rdrr_runtime.phases.sampling.sample_buffers import SampleBuffers, pack_params, searches_of
 from rdrr_runtime.sampling.finite import NOT_FINITE, check_ids, check_logits
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.sampler import Sampler
@@ -90,7 +90,7 @@ def test_a_sample_is_marked(bench, rng, break_logits, options):
             break_logits(logits)
         bench.device.write(state.step, pack_step([0], [0]))
         bench.device.write(buffers.params, pack_params(params, 3, masked=False))
-        bench.run(sample(buffers, state, bench.upload(logits), params, "t"), 1)
+        bench.run(sample(buffers, state, bench.upload(logits), searches_of(params), "t"), 1)
         assert (bench.words(state.ring)[0] >= NOT_FINITE) is is_broken
         assert bench.words(state.step)[HEADER_WORDS] < WIDTH
 

@@ -34,7 +34,7 @@ from rdrr_runtime.phases.sampling.batch_advance import batch_advance
 from rdrr_runtime.phases.sampling.fill_masks import fill_masks, record_bytes, rules_bytes
 from rdrr_runtime.phases.sampling.logprobs import LogprobBuffers, logprobs
 from rdrr_runtime.phases.sampling.sample import sample, scatter_entries
-from rdrr_runtime.phases.sampling.sample_buffers import SampleBuffers
+from rdrr_runtime.phases.sampling.sample_buffers import SampleBuffers, searches_of
 from rdrr_runtime.phases.weights.formats import FORMATS
 from rdrr_runtime.phases.weights.gpu_weight import allocate_weight
 from rdrr_runtime.phases.weights.repack import Chunk, repack_columns, repack_rows
@@ -118,8 +118,8 @@ def kernels_of_sampling(device: Device) -> Iterator[Kernel]:
     rules, record = arena.empty("rules", rules_bytes(2)), arena.empty("record", record_bytes(2))
     phases = [
         scatter_entries(buffers, "set"),
-        *sample(buffers, state, logits, options, "sample"),
-        *sample(buffers, state, logits, options, "sample", picks),
+        *sample(buffers, state, logits, searches_of(options), "sample"),
+        *sample(buffers, state, logits, searches_of(options), "sample", picks),
         *batch_advance(state, picks, rows=4, steps=4, label="advance"),
         *fill_masks(state, picks, rules, record, window=2, label="fill masks"),
         *logprobs(LogprobBuffers.create(arena, 8), state, logits, vocabulary=VOCAB, top=5),

@@ -43,6 +43,7 @@ from rdrr.cli import (
     rank,
     report,
     schema,
+    serve,
     tune,
     validate,
 )
@@ -92,6 +93,7 @@ COMMANDS = (
     Command("embed", embed.embed, _RUN),
     Command("classify", classify.classify, _RUN),
     Command("rank", rank.rank, _RUN),
+    Command("serve", serve.serve, _RUN),
     Command("explain", explain.explain, _RUN),
     Command("devices", devices.devices, _RUN),
     Command("perplexity", perplexity.perplexity, _MEASURE),

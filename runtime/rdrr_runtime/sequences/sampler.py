@@ -24,13 +24,14 @@ from rdrr_runtime.exec.prepared import PreparedPass
 from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.sampling.logprobs import LogprobBuffers, logprobs, record_bytes, unpack
-from rdrr_runtime.phases.sampling.sample import sample, scatter_entries, searches_of
+from rdrr_runtime.phases.sampling.sample import sample, scatter_entries
 from rdrr_runtime.phases.sampling.sample_buffers import (
     PARAM_WORDS,
     Entry,
     SampleBuffers,
     pack_entries,
     pack_params,
+    searches_of,
 )
 from rdrr_runtime.sampling.logprobs import TokenLogprobs
 from rdrr_runtime.sampling.params import SamplingParams
@@ -95,7 +96,7 @@ class GpuSampler:
         self._buffers = SampleBuffers.create(arena, vocabulary, rows=rows, sequences=sequences)
         ring = state.ring.size // 4
         self._logprobs = None if batch else LogprobBuffers.create(arena, ring)
-        self._options = SamplingParams()
+        self._searches = [(False, False)] * sequences
         self._top: int | None = None
         self._received: list[TokenLogprobs] = []
         self._set_tokens = [
@@ -116,8 +117,8 @@ class GpuSampler:
         """Start a generation in a sequence.
 
         Args:
-            options: How its tokens are chosen. Bias, top-k and top-p hold for all sequences: those
-                of the generation that began last.
+            options: How its tokens are chosen. The bias holds for all sequences: it is that of the
+                generation that began last.
             seen: Ids that the penalties apply to, once for each occurrence.
             sequence: Index of the sequence.
             masked: Whether `allow` is called before every token.
@@ -129,7 +130,7 @@ class GpuSampler:
         """
         if self._logprobs is None and (masked or top is not None):
             raise UsageError("batches do not support constraints and log-probabilities")
-        self._options, self._top, self._received = options, top, []
+        self._searches[sequence], self._top, self._received = searches_of(options), top, []
         seed = fresh_seed() if options.seed is None else options.seed
         params = pack_params(options, seed, masked=masked)
         self._device.write(self._buffers.params, params, offset=4 * PARAM_WORDS * sequence)
@@ -151,14 +152,17 @@ class GpuSampler:
         return self._sampled(prepared).behind
 
     def _sampled(self, prepared: PreparedPass) -> _Sampled:
-        key = (prepared, *searches_of(self._options), self._top)
+        # Sequences without top-k or top-p keep all tokens in the search that others need.
+        by_count, by_probability = map(any, zip(*self._searches, strict=True))
+        key = (prepared, by_count, by_probability, self._top)
         if key not in self._prepared:
-            self._prepared[key] = _Sampled(self._executor, prepared, self._phases(prepared))
+            phases = self._phases(prepared, (by_count, by_probability))
+            self._prepared[key] = _Sampled(self._executor, prepared, phases)
         return self._prepared[key]
 
-    def _phases(self, prepared: PreparedPass) -> list[Phase]:
+    def _phases(self, prepared: PreparedPass, searches: tuple[bool, bool]) -> list[Phase]:
         picks, buffers = prepared.picks, self._buffers
-        phases = sample(buffers, self._state, prepared.logits, self._options, "sample", picks)
+        phases = sample(buffers, self._state, prepared.logits, searches, "sample", picks)
         if picks is not None:
             phases += advance_rows(self._state, picks, prepared.rows)
         elif self._top is not None and self._logprobs is not None:

@@ -27,7 +27,6 @@ from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.phase import Phase, Record, Work
 from rdrr_runtime.phases.sampling.argmax import LogitsRecord, choose_best
 from rdrr_runtime.phases.sampling.sample_buffers import BINS, ENTRIES, LEVELS, SampleBuffers
-from rdrr_runtime.sampling.params import SamplingParams
 
 SET_THREADS = 64
 
@@ -67,7 +66,7 @@ def sample(
     buffers: SampleBuffers,
     state: State,
     logits: BufferSlice,
-    options: SamplingParams,
+    searches: tuple[bool, bool],
     label: str,
     picks: BufferSlice | None = None,
 ) -> list[Phase]:
@@ -77,8 +76,8 @@ def sample(
         buffers: Buffers of the sampler.
         state: Generation state: it receives the token, and holds the sequence of each row.
         logits: f32 [vocabulary], or [rows, vocabulary].
-        options: Sampling options. Only whether top-k and top-p are set matters here; the kernels
-            read the values from `buffers.params`.
+        searches: Whether tokens are searched for by top-k, and by top-p (`searches_of`); the
+            kernels read the values from `buffers.params`, where a sequence may have none.
         label: Name of the op, for messages and profiles.
         picks: (u32 id, f32 zero) [rows], the result for a batch; None for a single sequence.
 
@@ -99,7 +98,7 @@ def sample(
         "selections": buffers.selections,
     }
     tokens = {"logits": logits, "counts": buffers.counts, "bias": buffers.bias}
-    by_count, by_probability = searches_of(options)
+    by_count, by_probability = searches
     *searching, end = (
         {**shared, "stage": buffers.stage(index, LEVELS * by_count)}
         for index in range(LEVELS * (by_count + by_probability) + 1)
@@ -123,8 +122,3 @@ def scatter_entries(buffers: SampleBuffers, label: str, sequence: int = 0) -> Ph
     }
     record = ScatterEntries(threads=SET_THREADS)
     return Phase(record, operands, Work(-(-ENTRIES // SET_THREADS)), label)
-
-
-def searches_of(options: SamplingParams) -> tuple[bool, bool]:
-    """Return whether the phases include a radix select for top-k, and one for top-p."""
-    return bool(options.top_k), options.top_p is not None and options.top_p < 1

@@ -26,6 +26,8 @@ ENTRIES = 4096
 """Most tokens of a sparse list that is scattered at a time."""
 
 NO_MIN_P = 3e38  # no score lies this far below the largest
+NO_TOP_K = 3e38  # no vocabulary has as many tokens, so a search for the last one keeps all
+NO_TOP_P = 2.0  # more than all probabilities add up to, likewise
 
 U32 = npt.NDArray[np.uint32]
 Entry = tuple[int, int, float]  # id, times seen, bias
@@ -124,14 +126,19 @@ def pack_params(options: SamplingParams, seed: int, *, masked: bool) -> U32:
         1 / repeat,
         options.frequency_penalty,
         options.presence_penalty,
-        options.top_k or 0,
-        options.top_p or 1.0,
+        options.top_k or NO_TOP_K,
+        options.top_p if searches_of(options)[1] else NO_TOP_P,
         np.log(options.min_p) if options.min_p else -NO_MIN_P,
     ]
     words = np.zeros(PARAM_WORDS, np.uint32)
     words[:8] = np.array(numbers, np.float32).view(np.uint32)
     words[8:13] = [*seed_words(seed), options.sampled_tokens, options.temperature > 0, masked]
     return words
+
+
+def searches_of(options: SamplingParams) -> tuple[bool, bool]:
+    """Return whether the phases include a radix select for top-k, and one for top-p."""
+    return bool(options.top_k), options.top_p is not None and options.top_p < 1
 
 
 def pack_entries(entries: Sequence[Entry]) -> Iterator[U32]:

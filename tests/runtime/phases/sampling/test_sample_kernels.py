@@ -14,6 +14,7 @@ from rdrr_runtime.phases.sampling.sample_buffers import (
     SampleBuffers,
     pack_entries,
     pack_params,
+    searches_of,
 )
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import fresh_seed
@@ -69,7 +70,7 @@ class Sampling:
         self.bench.device.write(self.logits, logits)
         self.bench.device.write(self.state.step, pack_step([0], [0]))
         start_generation(self.bench, self.buffers, options, seen, mask=mask)
-        phases = sample(self.buffers, self.state, self.logits, options, "t")
+        phases = sample(self.buffers, self.state, self.logits, searches_of(options), "t")
         for _ in range(count):
             self.bench.run(phases, 1)
         return self.bench.words(self.state.ring)[:count]
@@ -115,8 +116,12 @@ def test_the_gpu_samples_the_same_ids_as_the_host(sampling, rng, set_options) ->
 
 @pytest.mark.parametrize(
     "set_options",
-    [{"top_k": 60, "top_p": 0.8, "min_p": 0.02}, {"frequency_penalty": 0.6, "repeat_penalty": 1.3}],
-    ids=str,
+    [
+        [{"top_k": 60, "top_p": 0.8, "min_p": 0.02}] * 3,
+        [{"frequency_penalty": 0.6, "repeat_penalty": 1.3}] * 3,
+        [{"top_k": 5}, {"temperature": 0.0}, {"top_p": 0.3}],
+    ],
+    ids=["all searches", "penalties", "options of their own"],
 )
 def test_a_batch_samples_the_same_ids_as_each_sequence_alone(bench, rng, set_options) -> None:
     rows, steps, seeds = 3, 6, rng.integers(2**63, size=3).tolist()
@@ -128,14 +133,15 @@ def test_a_batch_samples_the_same_ids_as_each_sequence_alone(bench, rng, set_opt
     seen = [rng.integers(0, VOCAB, 5).tolist() for _ in range(rows)]
     biased = int(rng.integers(VOCAB))
     given = [
-        SamplingParams(temperature=0.9, seed=seed, logit_bias={biased: 9.0}, **set_options)
-        for seed in seeds
+        SamplingParams(**{"temperature": 0.9, "seed": seed, "logit_bias": {biased: 9.0}} | options)
+        for seed, options in zip(seeds, set_options, strict=True)
     ]
     for sequence, options, ids in zip(sequences, given, seen, strict=True):
         start_generation(bench, buffers, options, ids, sequence=sequence)
     picks = bench.poisoned(rows, 2)
+    searches = tuple(map(any, zip(*map(searches_of, given), strict=True)))
     phases = [
-        *sample(buffers, state, bench.upload(logits), given[0], "t", picks),
+        *sample(buffers, state, bench.upload(logits), searches, "t", picks),
         *batch_advance(state, picks, rows=rows, steps=steps, label="t"),
     ]
     for _ in range(steps):

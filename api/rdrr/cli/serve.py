@@ -1,0 +1,93 @@
+"""`rdrr serve`: a package behind the HTTP interface of OpenAI."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rdrr_format.errors import UsageError
+from rdrr_format.extras import import_extra
+
+from rdrr._load_options import LoadOptions
+from rdrr.cli._console import announce, note
+from rdrr.cli._flags import with_flags
+from rdrr.cli._options import PackagePath
+from rdrr.cli._progress import status
+
+if TYPE_CHECKING:
+    from rdrr import Model
+
+PATIENCE = 30
+"""Seconds that running texts have to end when the server is stopped."""
+
+
+@with_flags
+def serve(
+    path: PackagePath,
+    *,
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at.")] = 8080,
+    slots: Annotated[
+        int, typer.Option(min=1, max=32, help="Texts that share passes; the others wait.")
+    ] = 4,
+    queue: Annotated[int, typer.Option(min=0, help="Texts that may wait; more are refused.")] = 64,
+    alias: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A further name of the model (repeatable)."),
+    ] = None,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File with the key that clients must send."),
+    ] = None,
+    cors: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Origin of pages that may read answers (repeatable)."),
+    ] = None,
+    load: LoadOptions,
+) -> int:
+    """Serve a package over HTTP, as OpenAI's API: completions and chats, streamed or not.
+
+    Requests share passes, so many clients are served at once. Without --host only this machine
+    is served. SIGTERM and Ctrl-C let the running texts end.
+    """
+    import rdrr
+
+    import_extra("starlette", "serve", "`rdrr serve`")
+    uvicorn = import_extra("uvicorn", "serve", "`rdrr serve`")
+    import_extra("prometheus_client", "serve", "`rdrr serve`")
+    from rdrr.serve.app import application
+    from rdrr.serve.guards import hosts_of
+    from rdrr.serve.metrics import Metrics
+    from rdrr.serve.texts import Service
+    from rdrr.serve.worker import Worker
+
+    key = None if api_key_file is None else _key(api_key_file)
+    open_model: Callable[[], Model] = lambda: rdrr.load(path, options=load)  # noqa: E731
+    worker = Worker(open_model, slots=slots, queue=queue)
+    with status("loading the model"):
+        model = worker.start()
+    announce(model)
+    name = model.package.manifest.model_id
+    service = Service(worker, name, tuple(alias or ()), Metrics(), int(time.time()))
+    app = application(service, key=key, hosts=hosts_of(host), origins=cors or ())
+    note(f"{name} is served at http://{host}:{port}/v1")
+    try:
+        uvicorn.run(
+            app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=PATIENCE
+        )
+    finally:
+        worker.stop(1)
+    return 0
+
+
+def _key(path: Path) -> str:
+    try:
+        key = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError("the key cannot be read", where=path, found=error) from error
+    if not key:
+        raise UsageError("the file has no key", where=path)
+    return key

@@ -1,0 +1,108 @@
+"""What stands before the routes: keys, hosts and sizes, checked before a request is read."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Collection
+from ipaddress import ip_address
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+App = Any
+MOST_BYTES = 4 << 20
+"""Most bytes of the body of a request."""
+
+OPEN = frozenset({"/health"})
+"""Routes that need no key."""
+
+
+def error_response(
+    status: int, message: str, kind: str, code: str | None = None, **headers: str
+) -> JSONResponse:
+    """Return an error as OpenAI's API has it."""
+    body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    return JSONResponse(
+        body, status, {name.replace("_", "-"): value for name, value in headers.items()}
+    )
+
+
+class Guards:
+    """Refuses requests that no route should see.
+
+    Args:
+        app: The routes.
+        key: What a client must know; None for no key.
+        hosts: Names that the header `Host` may have; None for any. A page elsewhere whose name
+            leads to this machine could read answers otherwise.
+    """
+
+    def __init__(self, app: App, *, key: str | None, hosts: Collection[str] | None) -> None:
+        self._app, self._key, self._hosts = app, key, hosts
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request, or hand it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        refusal = self._refusal(scope["path"], headers)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _refusal(self, path: str, headers: Headers) -> JSONResponse | None:
+        host = _name(headers.get("host", ""))
+        if self._hosts is not None and host not in self._hosts:
+            return error_response(403, "this host is not served", "invalid_request_error")
+        if self._key is not None and path not in OPEN and not self._knows_key(headers):
+            return error_response(
+                401, "the key is missing or wrong", "invalid_request_error", "invalid_api_key"
+            )
+        size = headers.get("content-length", "0")
+        if not size.isdecimal() or int(size) > MOST_BYTES:
+            return too_large()
+        return None
+
+    def _knows_key(self, headers: Headers) -> bool:
+        given = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
+        assert self._key is not None
+        return hmac.compare_digest(given.encode(), self._key.encode())
+
+
+def _name(host: str) -> str:
+    """Return the name in a header `Host`, without its port."""
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.rpartition(":")[0] if ":" in host else host
+
+
+def hosts_of(address: str) -> frozenset[str] | None:
+    """Return the hosts that a server may be called by; None for any beyond loopback."""
+    loopback = frozenset({"localhost", "127.0.0.1", "[::1]"})
+    if address == "localhost":
+        return loopback
+    try:
+        return loopback if ip_address(address).is_loopback else None
+    except ValueError:
+        return None
+
+
+def too_large() -> JSONResponse:
+    """Return the answer to a body of too many bytes."""
+    return error_response(
+        413, f"the request is larger than {MOST_BYTES:,} bytes", "invalid_request_error"
+    )
+
+
+async def body_of(request: Request) -> bytes | None:
+    """Return the body of a request; None if it is too large, however it is sent."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BYTES:
+            return None
+    return bytes(body)

@@ -1,0 +1,76 @@
+"""Jobs: the texts that the worker generates, and the events that tell of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from rdrr_runtime.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from rdrr_format.errors import RdrrError
+    from rdrr_runtime.sampling.logprobs import TokenLogprobs
+
+
+@dataclass(frozen=True)
+class Event:
+    """News of a job.
+
+    Attributes:
+        text: Text that follows what came before.
+        ids: The ids that were generated.
+        logprobs: Their log-probabilities, where they were asked for.
+        finish: Why the text ended: `stop` or `length`; None if it goes on.
+        error: Why there is no text; then nothing follows.
+    """
+
+    text: str = ""
+    ids: Sequence[int] = ()
+    logprobs: Sequence[TokenLogprobs] = ()
+    finish: str | None = None
+    error: RdrrError | None = None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing follows."""
+        return self.finish is not None or self.error is not None
+
+
+@dataclass(eq=False)
+class Job:
+    """A prompt, and how it is continued.
+
+    Attributes:
+        prompt: Token ids, which fit the context.
+        deliver: Called with each event, in the worker's thread.
+        max_tokens: Most new tokens.
+        sampling: How the next token is chosen.
+        stop: Strings that end the text.
+        stop_ids: Ids that end the text, besides those of the model.
+        logprobs: Number of most probable tokens to record; None to record nothing.
+        response_format: The form that the text must have; None for free text.
+        cancelled: Whether nobody waits for the text any more.
+        begun: When the job was made, in seconds.
+    """
+
+    prompt: Sequence[int]
+    deliver: Callable[[Event], None]
+    max_tokens: int
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    stop: Sequence[str] = ()
+    stop_ids: Sequence[int] = ()
+    logprobs: int | None = None
+    response_format: Mapping[str, Any] | None = None
+    cancelled: bool = False
+    begun: float = field(default_factory=perf_counter)
+
+    @property
+    def may_share(self) -> bool:
+        """Whether the job may run in passes with others.
+
+        The device has one bias, one mask and one list of log-probabilities.
+        """
+        free = self.response_format is None or self.response_format.get("type") == "text"
+        return free and self.logprobs is None and not self.sampling.logit_bias

@@ -1,0 +1,339 @@
+"""The worker: the thread that owns a model and runs all jobs on it.
+
+Jobs that need nothing of their own share passes (`rdrr_runtime.decode.scheduler`). The others, and
+all jobs on a backend without batches, run one after the other in the model's single sequence; a
+step of each kind alternates, so neither waits for the other to end.
+
+If anything fails that is no fault of a job, all jobs get an error, and the model is loaded again.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from rdrr_format.errors import DeviceError, RdrrError, UsageError
+
+from rdrr._generation import AnswerText
+from rdrr.serve.jobs import Event, Job
+
+if TYPE_CHECKING:
+    from rdrr_runtime.backend import Backend
+    from rdrr_runtime.decode.scheduler import ScheduledText, Scheduler
+    from rdrr_runtime.engine import Engine
+    from rdrr_runtime.sampling.logprobs import TokenLogprobs
+
+    from rdrr._model import Model
+
+RESTART_SECONDS = 2.0
+"""Pause before the model is loaded again, so that a fault that stays does not fill the log."""
+
+
+class BusyError(Exception):
+    """As many jobs wait as may wait."""
+
+
+class Worker:
+    """A thread with a model, which is loaded in it and loaded again when it fails.
+
+    Args:
+        open_model: Loads the model.
+        slots: Most jobs that share passes.
+        queue: Most jobs that wait for a slot.
+    """
+
+    def __init__(self, open_model: Callable[[], Model], *, slots: int, queue: int) -> None:
+        self._open, self.slots, self._most = open_model, slots, slots + queue
+        self._changed = threading.Condition()
+        self._jobs: list[Job] = []
+        self._new: deque[Job] = deque()
+        self._stopping = self._draining = False
+        self._loaded = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="rdrr-serve", daemon=True)
+        self.model: Model | None = None
+        self.failure: BaseException | None = None
+        self.restarts = 0
+
+    def start(self) -> Model:
+        """Load the model and begin to take jobs.
+
+        Raises:
+            RdrrError: The model cannot be loaded.
+        """
+        self._thread.start()
+        self._loaded.wait()
+        if self.model is None:
+            assert self.failure is not None
+            raise self.failure
+        return self.model
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs and has a model."""
+        return self._thread.is_alive() and self.model is not None and self.failure is None
+
+    @property
+    def jobs(self) -> int:
+        """Number of jobs that run or wait."""
+        return len(self._jobs)
+
+    def submit(self, *jobs: Job) -> None:
+        """Take jobs, all or none.
+
+        Raises:
+            BusyError: Too many jobs wait.
+            DeviceError: The model is being loaded again.
+        """
+        with self._changed:
+            if not self.is_alive or self._draining:
+                raise DeviceError("the model is not ready", found=self.failure)
+            if len(self._jobs) + len(jobs) > self._most:
+                raise BusyError
+            self._jobs += jobs
+            self._new += jobs
+            self._changed.notify()
+
+    def cancel(self, *jobs: Job) -> None:
+        """End jobs for which nobody waits; they get no further event."""
+        with self._changed:
+            for job in jobs:
+                job.cancelled = True
+            self._changed.notify()
+
+    def stop(self, patience: float) -> None:
+        """Let the jobs end that run, as long as patience lasts, and free the model.
+
+        Args:
+            patience: Seconds to wait.
+        """
+        with self._changed:
+            self._draining = True
+            self._changed.wait_for(lambda: not self._jobs, patience)
+            self._stopping = True
+            self._changed.notify_all()
+        self._thread.join(patience + 1)
+
+    def _main(self) -> None:
+        while not self._stopping:
+            try:
+                with self._open() as model:
+                    self._run(model)
+            except BaseException as error:
+                self._failed(error)
+                if not self._loaded.is_set():
+                    self._loaded.set()
+                    return
+
+    def _run(self, model: Model) -> None:
+        with model._engine.lend() as backend:
+            lanes = _Lanes(model, backend, self.slots, self._ended)
+            self.model, self.failure = model, None
+            self._loaded.set()
+            while self._take_jobs(lanes):
+                lanes.step()
+
+    def _take_jobs(self, lanes: _Lanes) -> bool:
+        """Wait for work and hand new jobs on; return False when the worker stops."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._jobs or self._stopping)
+            new, self._new = self._new, deque()
+        for job in new:
+            lanes.add(job)
+        return not self._stopping
+
+    def _ended(self, job: Job) -> None:
+        with self._changed:
+            self._jobs.remove(job)
+            self._changed.notify_all()
+
+    def _failed(self, error: BaseException) -> None:
+        if not isinstance(error, RdrrError):
+            traceback.print_exception(error)
+        with self._changed:
+            self.failure = error
+            jobs, self._jobs, self._new = self._jobs, [], deque()
+            self._changed.notify_all()
+        for job in jobs:
+            if not job.cancelled:
+                job.deliver(Event(error=DeviceError("the model has failed", found=error)))
+        if self._loaded.is_set():
+            self.restarts += 1
+            threading.Event().wait(RESTART_SECONDS)
+
+
+class _Lanes:
+    """The jobs that share passes, and those that run by themselves.
+
+    Args:
+        model: The model.
+        backend: Its backend, which is lent to this thread.
+        slots: Most jobs that share passes.
+        ended: Called with each job that has ended.
+    """
+
+    def __init__(
+        self, model: Model, backend: Backend, slots: int, ended: Callable[[Job], None]
+    ) -> None:
+        from rdrr_runtime.engine import Engine
+
+        manifest = model.package.manifest
+        self._model, self._ended = model, ended
+        self._stop_ids = frozenset(manifest.eos_token_ids)
+        self._scheduler = _scheduler(backend, slots)
+        self._shared: dict[ScheduledText, _Answer] = {}
+        self._engine = Engine(backend, manifest.eos_token_ids, manifest.architecture.vocab_size)
+        self._waiting: deque[Job] = deque()
+        self._single: _SingleJob | None = None
+
+    def add(self, job: Job) -> None:
+        """Let a job wait for its turn."""
+        from rdrr_runtime.decode.scheduler import ScheduledText
+
+        if self._scheduler is None or not job.may_share:
+            self._waiting.append(job)
+            return
+        ends = self._stop_ids.union(job.stop_ids)
+        text = ScheduledText(job.prompt, job.max_tokens, job.sampling, ends, [])
+        self._shared[text] = _Answer(self._model, job)
+        self._scheduler.add(text)
+
+    def step(self) -> None:
+        """Run a step of each kind."""
+        self._drop_cancelled()
+        if self._shared and self._scheduler is not None:
+            for text, ids in self._scheduler.step():
+                self._deliver(text, ids)
+        if self._single is None and self._waiting:
+            self._single = _SingleJob(self._model, self._engine, self._waiting.popleft())
+        if self._single is not None and self._single.step():
+            self._ended(self._single.job)
+            self._single = None
+
+    def _deliver(self, text: ScheduledText, ids: list[int]) -> None:
+        answer = self._shared.get(text)
+        if answer is None:
+            return
+        if answer.add(ids, text.finish):
+            del self._shared[text]
+            self._ended(answer.job)
+            if text.finish == "running":
+                self._remove(text)
+
+    def _remove(self, text: ScheduledText) -> None:
+        assert self._scheduler is not None
+        for other, ids in self._scheduler.remove(text):
+            self._deliver(other, ids)
+
+    def _drop_cancelled(self) -> None:
+        for text, answer in [pair for pair in self._shared.items() if pair[1].job.cancelled]:
+            if self._shared.pop(text, None) is not None:
+                self._ended(answer.job)
+                self._remove(text)
+        for job in [job for job in self._waiting if job.cancelled]:
+            self._waiting.remove(job)
+            self._ended(job)
+        if self._single is not None and self._single.job.cancelled:
+            self._single.close()
+            self._ended(self._single.job)
+            self._single = None
+
+
+def _scheduler(backend: Backend, slots: int) -> Scheduler | None:
+    from rdrr_runtime.backend import BatchingBackend
+    from rdrr_runtime.decode.scheduler import Scheduler
+
+    if not isinstance(backend, BatchingBackend):
+        return None
+    with suppress(UsageError):  # the type of the cache has no batches
+        return Scheduler(backend.batch(slots, backend.info.context))
+    return None
+
+
+class _Answer:
+    """The text of a job as it grows.
+
+    Args:
+        model: The model, for its tokenizer.
+        job: The job.
+    """
+
+    def __init__(self, model: Model, job: Job) -> None:
+        self.job = job
+        self._text = AnswerText(model._codec, job.prompt, job.stop)
+
+    def add(self, ids: list[int], finish: str, logprobs: list[TokenLogprobs] | None = None) -> bool:
+        """Deliver what new ids add; return whether the text has ended."""
+        pieces = []
+        for count, token_id in enumerate(ids, 1):
+            pieces.append(self._text.add(token_id))
+            if self._text.stopped_by is not None:
+                ids, finish = ids[:count], "stop"
+                break
+        ended = finish != "running"
+        if ended and self._text.stopped_by is None:
+            pieces.append(self._text.rest())
+        reason = None if not ended else "stop" if finish == "stop" else "length"
+        self.job.deliver(Event("".join(pieces), ids, (logprobs or [])[: len(ids)], reason))
+        return ended
+
+
+class _SingleJob:
+    """A job in the model's single sequence.
+
+    Args:
+        model: The model.
+        engine: Runs the job.
+        job: The job.
+    """
+
+    def __init__(self, model: Model, engine: Engine, job: Job) -> None:
+        self.job = job
+        self._answer = _Answer(model, job)
+        self._parts = self._run(model, engine)
+
+    def step(self) -> bool:
+        """Generate some more text; return whether it has ended."""
+        try:
+            return next(self._parts, True)
+        except RdrrError as error:
+            if isinstance(error, DeviceError):
+                raise
+            self.job.deliver(Event(error=error))
+            return True
+
+    def close(self) -> None:
+        """End the text."""
+        self._parts.close()
+
+    def _run(self, model: Model, engine: Engine) -> Generator[bool, None, None]:
+        from rdrr_runtime.decode.stats import GenerationStats
+        from rdrr_runtime.sampling.logprobs import Logprobs
+
+        job, stats = self.job, GenerationStats()
+        recorded = None if job.logprobs is None else Logprobs(job.logprobs)
+        runs = engine.generate(
+            job.prompt,
+            max_tokens=job.max_tokens,
+            sampling=job.sampling,
+            stats=stats,
+            logprobs=recorded,
+            constraint=model._constraint(job.response_format),
+            stop_ids=job.stop_ids,
+        )
+        done = 0
+        try:
+            for ids in runs:
+                new = None if recorded is None else recorded.tokens[done:]
+                done += len(ids)
+                if self._answer.add(ids, "running", new):
+                    yield True
+                    return
+                yield False
+        finally:
+            runs.close()
+        self._answer.add([], stats.finish)
+        yield True

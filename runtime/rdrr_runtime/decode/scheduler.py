@@ -1,0 +1,242 @@
+"""Continuous batching for a server: texts join and leave between steps, and prompts come in parts.
+
+A step first gives free sequences to the texts that have waited longest, then runs some rows of
+prompts that are not yet read, and then decodes a few tokens of every text whose prompt is. So a
+long prompt delays the others by its part of a step only. Each text gets the ids that it would get
+alone; `run_batch` does the same for prompts that are all known at the beginning.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rdrr_runtime.backend import BatchBackend, Feed, Row
+from rdrr_runtime.decode.base import until_stop
+from rdrr_runtime.sampling.params import SamplingParams
+
+PROMPT_ROWS = 256
+"""Most rows of prompts in a step."""
+
+INTERVAL = 4
+"""Tokens of each text in a step, which are read back together."""
+
+AHEAD = 2
+"""Passes that are submitted before the ids of a step are read back."""
+
+
+@dataclass(eq=False)
+class ScheduledText:
+    """A prompt and the ids generated after it.
+
+    Attributes:
+        prompt: Token ids, at least one.
+        max_tokens: Most new ids.
+        sampling: How the next token is chosen.
+        stop_ids: Ids that end the text.
+        ids: New ids, including one that ends the text.
+        finish: Why it ended: `stop`, `length` or `context`; `running` before the end.
+        filled: Rows of the prompt that have run; the last one runs when the first token is decoded.
+        sequence: Index of the batch's sequence that it occupies; -1 while it waits.
+    """
+
+    prompt: Sequence[int]
+    max_tokens: int
+    sampling: SamplingParams
+    stop_ids: frozenset[int]
+    ids: list[int]
+    finish: str = "running"
+    filled: int = 0
+    sequence: int = -1
+
+    @property
+    def is_read(self) -> bool:
+        """Whether all rows of the prompt but the last have run."""
+        return self.filled >= len(self.prompt) - 1
+
+    @property
+    def row(self) -> Row:
+        """The row to run next: the last id, whose successor is not known yet."""
+        last = self.ids[-1] if self.ids else self.prompt[-1]
+        return Row(last, self.sequence, len(self.prompt) + len(self.ids) - 1)
+
+    def take_rows(self, most: int) -> list[Row]:
+        """Return the next rows of the prompt, which are about to run."""
+        begin, end = self.filled, min(self.filled + most, len(self.prompt) - 1)
+        self.filled = end
+        return [Row(self.prompt[slot], self.sequence, slot) for slot in range(begin, end)]
+
+    def left(self, context: int) -> int:
+        """Return how many ids may still follow in a context of so many slots."""
+        return min(self.max_tokens, context - len(self.prompt) + 1) - len(self.ids)
+
+    def extend(self, ids: Sequence[int], context: int) -> list[int]:
+        """Append ids up to the end of the text, note why it ended, and return those appended."""
+        delivered, ended = until_stop(list(ids[: self.left(context)]), self.stop_ids)
+        self.ids += delivered
+        if ended:
+            self.finish = "stop"
+        elif not self.left(context):
+            self.finish = "length" if len(self.ids) == self.max_tokens else "context"
+        return delivered
+
+
+Delivered = tuple[ScheduledText, list[int]]
+"""A text and its new ids."""
+
+
+class Scheduler:
+    """Runs any number of texts on a batch of sequences.
+
+    Args:
+        backend: Runs the rows.
+    """
+
+    def __init__(self, backend: BatchBackend) -> None:
+        self._backend = backend
+        self._waiting: deque[ScheduledText] = deque()
+        self._running: list[ScheduledText] = []
+        self._free = list(range(backend.sequences))
+        self._sampling: set[int] = set()  # sequences whose sampler has begun
+        self._round: _Round | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Number of texts that wait for a sequence."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Number of texts that have a sequence."""
+        return len(self._running)
+
+    def add(self, text: ScheduledText) -> None:
+        """Let a text wait for its turn."""
+        self._waiting.append(text)
+
+    def remove(self, text: ScheduledText) -> list[Delivered]:
+        """End a text, whose sequence another one gets; return the ids of others that were ahead."""
+        delivered: list[Delivered] = []
+        if text in self._waiting:
+            self._waiting.remove(text)
+        elif text in self._running:
+            delivered = self._end_round()
+            if text in self._running:
+                self._release(text)
+        return [(other, ids) for other, ids in delivered if other is not text]
+
+    def step(self) -> list[Delivered]:
+        """Run a part of the prompts and decode some tokens; return the new ids of each text."""
+        self._admit()
+        delivered = self._read_prompts()
+        ready = [text for text in self._running if text.is_read]
+        if self._round is not None and self._round.texts != ready:
+            delivered += self._end_round()
+            ready = [text for text in ready if text.finish == "running"]
+        if ready:
+            self._round = self._round or self._begin_round(ready)
+            delivered += self._deliver(self._round.run(INTERVAL))
+            if self._round.is_done or any(text.finish != "running" for text in ready):
+                delivered += self._end_round()
+        return delivered
+
+    def _admit(self) -> None:
+        while self._waiting and self._free:
+            text = self._waiting.popleft()
+            text.sequence = self._free.pop(0)
+            self._running.append(text)
+
+    def _read_prompts(self) -> list[Delivered]:
+        """Run rows of prompts, which ends the round: its passes read the rows that each wrote."""
+        left, rows = PROMPT_ROWS, list[Row]()
+        for text in self._running:
+            part = text.take_rows(left)
+            rows += part
+            left -= len(part)
+        if not rows:
+            return []
+        delivered = self._end_round()
+        self._backend.fill(rows)
+        return delivered
+
+    def _begin_round(self, ready: list[ScheduledText]) -> _Round:
+        sampled = any(not text.sampling.is_greedy for text in ready)
+        for text in ready if sampled else ():
+            if text.sequence not in self._sampling:
+                seen = [*text.prompt, *text.ids]
+                self._backend.begin(text.sequence, text.sampling, seen)
+                self._sampling.add(text.sequence)
+        return _Round(self._backend, ready, sampled)
+
+    def _deliver(self, ids: list[list[int]]) -> list[Delivered]:
+        assert self._round is not None
+        context = self._backend.context
+        return [
+            (text, text.extend(new, context))
+            for text, new in zip(self._round.texts, ids, strict=True)
+            if text.finish == "running"
+        ]
+
+    def _end_round(self) -> list[Delivered]:
+        """Read the ids of passes that are ahead: the sampler and the caches have gone on, too."""
+        if self._round is None:
+            return []
+        delivered = self._deliver(self._round.rest())
+        for text in self._round.texts:
+            if text.finish != "running":
+                self._release(text)
+        self._round = None
+        return delivered
+
+    def _release(self, text: ScheduledText) -> None:
+        self._running.remove(text)
+        self._sampling.discard(text.sequence)
+        self._free.append(text.sequence)
+
+
+class _Round:
+    """Decoding of the same texts, with passes ahead of the readback.
+
+    Args:
+        backend: Runs the rows.
+        texts: The texts, none of which has ended.
+        sampled: Whether tokens are sampled.
+    """
+
+    def __init__(self, backend: BatchBackend, texts: list[ScheduledText], sampled: bool) -> None:
+        self.texts = texts
+        self._step = backend.sample if sampled else backend.greedy
+        self._feed: Feed | None = backend.feed_rows([text.row for text in texts], sampled=sampled)
+        # No row may run beyond its context, so the text with the fewest tokens left ends the round.
+        self._left = min(text.left(backend.context) for text in texts)
+        self._ahead = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether a text has all the tokens that it may get."""
+        return not self._left
+
+    def run(self, count: int) -> list[list[int]]:
+        """Return the next ids of each text, at most `count`."""
+        count = min(count, self._left)
+        self._left -= count
+        feed = self._feed
+        if feed is None:
+            return self._step([text.row for text in self.texts], count)
+        if count > self._ahead:
+            feed.submit(count - self._ahead)
+        feed.fence()
+        self._ahead = min(AHEAD, self._left)
+        if self._ahead:
+            feed.submit(self._ahead)
+        return feed.collect()
+
+    def rest(self) -> list[list[int]]:
+        """Return the ids of the passes that are ahead."""
+        if self._feed is None or not self._ahead:
+            return [[] for _ in self.texts]
+        self._feed.fence()
+        self._left -= self._ahead
+        self._ahead = 0
+        return self._feed.collect()

@@ -1,0 +1,37 @@
+"""A server of the bundled model, in this process, and a client that nobody here wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import openai
+import pytest
+import rdrr
+from rdrr.serve.worker import Worker
+from support.serving import Running, serving
+
+CONTEXT = 192
+
+
+@pytest.fixture(scope="session")
+def worker(made_package) -> Iterator[Worker]:
+    started = Worker(
+        lambda: rdrr.load(made_package, backend="wgpu", context=CONTEXT), slots=4, queue=12
+    )
+    started.start()
+    yield started
+    started.stop(60)
+
+
+@pytest.fixture(scope="session")
+def server(worker) -> Iterator[Running]:
+    with serving(worker) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def client(server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(
+        base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0
+    ) as opened:
+        yield opened

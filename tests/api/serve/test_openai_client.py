@@ -1,0 +1,156 @@
+"""OpenAI's own client against the server."""
+
+from __future__ import annotations
+
+import json
+
+import openai
+import pytest
+
+MODEL, PROMPT = "small-llama", "And it came to pass"
+GREEDY = {"model": MODEL, "temperature": 0, "max_tokens": 12}
+MESSAGES = [{"role": "user", "content": "Who was the father of Isaac?"}]
+
+
+def test_a_completion_has_the_text_of_the_model(client, worker):
+    answer = client.completions.create(prompt=PROMPT, **GREEDY)
+    (choice,) = answer.choices
+    assert choice.text
+    ids = worker.model.encode(PROMPT)
+    assert answer.usage.prompt_tokens == len(ids)
+    assert answer.usage.completion_tokens == 12
+    assert (choice.finish_reason, answer.model) == ("length", MODEL)
+    again = client.completions.create(prompt=ids, **GREEDY)
+    assert again.choices[0].text == choice.text
+
+
+def test_a_stream_is_the_whole_text_in_parts(client):
+    whole = client.completions.create(prompt=PROMPT, **GREEDY).choices[0].text
+    stream = client.completions.create(
+        prompt=PROMPT, stream=True, stream_options={"include_usage": True}, **GREEDY
+    )
+    *parts, counts = list(stream)
+    assert "".join(part.choices[0].text for part in parts) == whole
+    assert [part.choices[0].finish_reason for part in parts][-1] == "length"
+    assert (counts.choices, counts.usage.completion_tokens) == ([], 12)
+
+
+def test_several_prompts_are_answered_in_their_order(client):
+    prompts = [PROMPT, "In the beginning", "And God said"]
+    together = client.completions.create(prompt=prompts, **GREEDY)
+    alone = [client.completions.create(prompt=prompt, **GREEDY) for prompt in prompts]
+    assert [choice.index for choice in together.choices] == [0, 1, 2]
+    assert [choice.text for choice in together.choices] == [
+        answer.choices[0].text for answer in alone
+    ]
+
+
+def test_a_seed_gives_the_same_texts_and_each_copy_its_own(client):
+    wanted = {"model": MODEL, "prompt": PROMPT, "max_tokens": 12, "seed": 5, "n": 3}
+    first, second = (client.completions.create(**wanted) for _ in range(2))
+    texts = [choice.text for choice in first.choices]
+    assert texts == [choice.text for choice in second.choices]
+    assert len(set(texts)) > 1
+
+
+def test_a_stop_string_ends_the_text_before_it(client):
+    whole = client.completions.create(prompt=PROMPT, **GREEDY).choices[0].text
+    stop = whole.split()[2]
+    answer = client.completions.create(prompt=PROMPT, stop=stop, **GREEDY).choices[0]
+    assert answer.text == whole[: whole.index(stop)]
+    assert answer.finish_reason == "stop"
+
+
+def test_an_echo_comes_before_the_text(client):
+    plain = client.completions.create(prompt=PROMPT, **GREEDY).choices[0].text
+    assert client.completions.create(prompt=PROMPT, echo=True, **GREEDY).choices[0].text == (
+        PROMPT + plain
+    )
+
+
+def test_a_chat_is_answered_whole_and_streamed(client):
+    whole = client.chat.completions.create(messages=MESSAGES, **GREEDY)
+    assert whole.choices[0].message.role == "assistant"
+    parts = client.chat.completions.create(messages=MESSAGES, stream=True, **GREEDY)
+    deltas = [part.choices[0].delta for part in parts]
+    assert deltas[0].role == "assistant"
+    assert "".join(delta.content or "" for delta in deltas) == whole.choices[0].message.content
+
+
+def test_messages_in_parts_are_the_text_of_the_parts(client):
+    parts = [{"role": "user", "content": [{"type": "text", "text": MESSAGES[0]["content"]}]}]
+    plain, split = (
+        client.chat.completions.create(messages=messages, **GREEDY).choices[0].message.content
+        for messages in (MESSAGES, parts)
+    )
+    assert split == plain
+
+
+def test_log_probabilities_come_with_each_token(client):
+    answer = client.chat.completions.create(
+        messages=MESSAGES, logprobs=True, top_logprobs=3, **GREEDY
+    )
+    tokens = answer.choices[0].logprobs.content
+    assert len(tokens) == 12
+    for token in tokens:
+        assert token.logprob == max(best.logprob for best in token.top_logprobs)
+        assert len(token.top_logprobs) == 3
+    completed = client.completions.create(prompt=PROMPT, logprobs=2, **GREEDY).choices[0]
+    assert "".join(completed.logprobs.tokens) == completed.text
+
+
+def test_a_schema_holds_for_the_answer(client):
+    schema = {
+        "type": "object",
+        "properties": {"name": {"enum": ["Abraham", "Moses"]}},
+        "required": ["name"],
+        "additionalProperties": False,
+    }
+    answer = client.chat.completions.create(
+        messages=MESSAGES,
+        response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+        **GREEDY | {"max_tokens": 40},
+    )
+    assert json.loads(answer.choices[0].message.content)["name"] in ("Abraham", "Moses")
+
+
+def test_the_models_are_listed_with_their_aliases(client):
+    assert [model.id for model in client.models.list()] == [MODEL, "alias"]
+    assert client.models.retrieve("alias").id == "alias"
+    assert client.completions.create(prompt=PROMPT, **GREEDY | {"model": "alias"}).choices
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ({"prompt": [5] * 400}, "context"),
+        ({"prompt": ""}, "no tokens"),
+        ({"prompt": [10**6]}, "outside the vocabulary"),
+        ({"n": 17}, "n"),
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 2}, "top_p"),
+        ({"logit_bias": {"x": 1}}, "token ids"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"suffix": "end"}, "suffix"),
+        ({"extra_body": {"response_format": {"type": "poem"}}}, "response_format"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_wrong_request_is_refused_with_its_reason(client, wanted, words):
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(**GREEDY | {"prompt": PROMPT} | wanted)
+    assert words in str(caught.value)
+    assert caught.value.code == ("context_length_exceeded" if words == "context" else None)
+
+
+def test_a_picture_is_refused_and_not_left_out(client):
+    picture = {"type": "image_url", "image_url": {"url": "data:,"}}
+    with pytest.raises(openai.BadRequestError, match="only text is served"):
+        client.chat.completions.create(messages=[{"role": "user", "content": [picture]}], **GREEDY)
+
+
+def test_another_model_is_not_found(client):
+    with pytest.raises(openai.NotFoundError, match="small-llama"):
+        client.completions.create(prompt=PROMPT, **GREEDY | {"model": "gpt-4"})
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-4")

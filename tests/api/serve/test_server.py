@@ -1,0 +1,125 @@
+"""The server against clients that are wrong, hostile or gone."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+
+import pytest
+from rdrr.serve.guards import MOST_BYTES, hosts_of
+from support.serving import serving
+
+ASKED = {"prompt": "And it came to pass", "max_tokens": 3, "temperature": 0}
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+JSON = {"content_type": "application/json"}
+
+
+def post(server, path: str, body: object, **headers: str) -> tuple[int, dict]:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    status, answer = server.ask("POST", path, raw, **JSON, **headers)
+    return status, json.loads(answer)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"null", b'{"prompt": 5}', b"\xff\xfe", b"[" * 100_000],
+    ids=["empty", "open", "list", "null", "number", "not UTF-8", "deep"],
+)
+def test_a_body_that_is_no_request_is_refused(server, body):
+    status, answer = post(server, "/v1/completions", body)
+    assert status == 400
+    assert answer["error"]["type"] == "invalid_request_error"
+    assert post(server, "/v1/completions", ASKED)[0] == 200
+
+
+def test_a_route_that_is_not_there_gets_the_error_of_the_api(server):
+    status, answer = server.ask("GET", "/v1/images")
+    assert (status, "error" in json.loads(answer)) == (404, True)
+    assert server.ask("GET", "/v1/completions")[0] == 405
+
+
+def test_a_body_is_bounded_by_what_it_says_and_by_what_it_is(server):
+    assert server.ask("POST", "/v1/completions", b"", content_length=str(MOST_BYTES + 1))[0] == 413
+    chunks = [b"a" * 65_536] * (MOST_BYTES // 65_536 + 1)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=300) as connection:
+        connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        for chunk in chunks:
+            connection.sendall(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+        connection.sendall(b"0\r\n\r\n")
+        assert b" 413 " in connection.recv(4096).splitlines()[0]
+
+
+def test_only_names_of_this_machine_are_served_on_loopback(server):
+    assert server.ask("GET", "/health", host="evil.example")[0] == 403
+    assert server.ask("GET", "/health", host=f"localhost:{server.port}")[0] == 200
+    assert hosts_of("0.0.0.0") is None
+
+
+def test_a_key_is_asked_for_everywhere_but_by_health(worker):
+    with serving(worker, key="secret") as server:
+        assert server.ask("GET", "/health")[0] == 200
+        assert server.ask("GET", "/v1/models")[0] == 401
+        assert server.ask("GET", "/v1/models", authorization="Bearer wrong")[0] == 401
+        assert server.ask("GET", "/v1/models", authorization="Bearer secret")[0] == 200
+        assert server.ask("GET", "/v1/models", x_api_key="secret")[0] == 200
+
+
+def test_a_client_that_goes_frees_its_place(server, worker):
+    body = json.dumps(ASKED | {"max_tokens": 150, "stream": True}).encode()
+    for _ in range(worker.slots + 2):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=300) as connection:
+            head = (
+                f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
+            )
+            connection.sendall(f"{head}\r\n\r\n".encode() + body)
+            assert b" 200 " in connection.recv(4096)
+    assert post(server, "/v1/completions", ASKED)[0] == 200
+    for _ in range(3000):
+        if not worker.jobs:
+            break
+        threading.Event().wait(0.1)
+    assert worker.jobs == 0
+
+
+def test_more_requests_than_may_wait_are_told_to_come_again(server, worker):
+    """16 texts have a place; a request for 16 more finds none while they run."""
+    whole = ASKED | {"max_tokens": 60, "n": 16}
+    statuses: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: statuses.append(post(server, "/v1/completions", whole)[0]))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(statuses) == [200, 429, 429]
+    assert worker.jobs == 0
+
+
+def test_health_means_that_tokens_come(server):
+    assert server.ask("GET", "/health?generate=1") == (200, b'{"status":"ok"}')
+
+
+def test_the_counts_are_those_of_prometheus(server):
+    post(server, "/v1/completions", ASKED)
+    text = server.ask("GET", "/metrics")[1].decode()
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert float(lines["rdrr_new_tokens_total"]) >= 3
+    assert float(lines['rdrr_requests_total{route="/v1/completions",status="200"}']) >= 1
+    assert float(lines["rdrr_jobs"]) == 0
+
+
+def test_text_becomes_ids_and_ids_become_text(server, worker):
+    _, answer = post(server, "/tokenize", {"content": "And it came to pass"})
+    assert answer["tokens"] == worker.model.encode_as_is("And it came to pass")
+    _, answer = post(server, "/detokenize", {"tokens": answer["tokens"]})
+    assert answer["content"] == "And it came to pass"
+    assert post(server, "/detokenize", {"tokens": [-1]})[0] == 400
+
+
+def test_the_prompt_of_a_chat_can_be_seen(server):
+    messages = [{"role": "user", "content": "Hello"}]
+    _, answer = post(server, "/apply-template", {"messages": messages})
+    assert "Hello" in answer["prompt"]

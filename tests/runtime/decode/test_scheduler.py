@@ -1,0 +1,237 @@
+"""Continuous batching: texts that join and leave between steps get the ids that they get alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from rdrr_runtime.backend import Row
+from rdrr_runtime.decode import scheduler
+from rdrr_runtime.decode.scheduler import ScheduledText, Scheduler
+from rdrr_runtime.engine import Engine
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.sampling.params import SamplingParams
+from support.choices import assert_same_ids
+from support.packages import VOCAB, llama_manifest, write_random_package
+from support.seeds import generator_of
+
+CONTEXT, END = 64, 7
+GREEDY = SamplingParams()
+
+
+def successor(ids: Sequence[int], salt: int = 0) -> int:
+    """Return the id that follows a text: it depends on all ids and their order."""
+    return random.Random(f"{salt} {list(ids)}").randrange(100)
+
+
+class SlotsOfIds:
+    """A batch whose cache holds ids, so that a row in a wrong place changes what follows.
+
+    A sampled id depends on the sequence's seed too, and on how many it has sampled. As on a GPU,
+    filling the cache takes the inputs of a feed away.
+    """
+
+    def __init__(self, sequences: int, *, waits_for_ids: bool = False) -> None:
+        self.sequences, self.context = sequences, CONTEXT
+        self.cache = [[-1] * CONTEXT for _ in range(sequences)]
+        self.seeds: dict[int, list[int]] = {}
+        self.filled: list[int] = []
+        self.feed: FeedOfIds | None = None
+        self._waits_for_ids = waits_for_ids
+
+    def fill(self, rows: Sequence[Row]) -> None:
+        self.filled.append(len(rows))
+        self.feed = None
+        for row in rows:
+            self.cache[row.sequence][row.slot] = row.token
+
+    def begin(self, sequence: int, options: SamplingParams, _: Sequence[int]) -> None:
+        self.seeds[sequence] = [options.seed or 0, 0]
+
+    def feed_rows(self, rows: Sequence[Row], *, sampled: bool):
+        self.feed = None if self._waits_for_ids else FeedOfIds(self, rows, sampled)
+        return self.feed
+
+    def greedy(self, rows: Sequence[Row], count: int, *, sampled: bool = False) -> list[list[int]]:
+        new: list[list[int]] = []
+        for row in rows:
+            ids = []
+            for slot in range(row.slot, row.slot + count):
+                self.cache[row.sequence][slot] = ids[-1] if ids else row.token
+                salt = 0
+                if sampled:
+                    seed = self.seeds[row.sequence]
+                    salt, seed[1] = seed[0] and 1000 * seed[0] + seed[1], seed[1] + 1
+                ids.append(successor(self.cache[row.sequence][: slot + 1], salt))
+            new.append(ids)
+        return new
+
+    def sample(self, rows: Sequence[Row], count: int) -> list[list[int]]:
+        return self.greedy(rows, count, sampled=True)
+
+
+class FeedOfIds:
+    """A feed that runs its passes when they are submitted, as a device does."""
+
+    def __init__(self, batch: SlotsOfIds, rows: Sequence[Row], sampled: bool) -> None:
+        self._batch, self._rows, self._sampled = batch, list(rows), sampled
+        self._open: list[list[int]] = [[] for _ in rows]
+        self._fenced: list[list[list[int]]] = []
+
+    def submit(self, count: int) -> None:
+        assert self._batch.feed is self
+        ids = self._batch.greedy(self._rows, count, sampled=self._sampled)
+        self._rows = [
+            Row(new[-1], row.sequence, row.slot + count)
+            for row, new in zip(self._rows, ids, strict=True)
+        ]
+        self._open = [[*old, *new] for old, new in zip(self._open, ids, strict=True)]
+
+    def fence(self) -> None:
+        self._fenced.append(self._open)
+        self._open = [[] for _ in self._rows]
+
+    def collect(self) -> list[list[int]]:
+        return self._fenced.pop(0)
+
+
+def text(prompt: Sequence[int], most: int = 12, sampling: SamplingParams = GREEDY) -> ScheduledText:
+    return ScheduledText(list(prompt), most, sampling, frozenset({END}), [])
+
+
+def alone(wanted: ScheduledText) -> list[int]:
+    """Return the ids of a text without a scheduler."""
+    ids = list(wanted.prompt)
+    seed = wanted.sampling.seed or 0
+    room = min(wanted.max_tokens, CONTEXT - len(ids) + 1)
+    while len(ids) < len(wanted.prompt) + room:
+        sampled = len(ids) - len(wanted.prompt)
+        ids.append(successor(ids, seed and 1000 * seed + sampled))
+        if ids[-1] == END:
+            break
+    return ids[len(wanted.prompt) :]
+
+
+def run(queue: Scheduler, arriving: Sequence[ScheduledText], chance: random.Random) -> None:
+    """Run texts that arrive between the steps, and check that what is delivered adds up."""
+    left, received = list(arriving), {id(each): [] for each in arriving}
+    while left or queue.running or queue.waiting:
+        while left and chance.random() < 0.4:
+            queue.add(left.pop())
+        for each, ids in queue.step():
+            received[id(each)] += ids
+    assert all(each.ids == received[id(each)] for each in arriving)
+
+
+def random_texts(chance: random.Random, count: int) -> list[ScheduledText]:
+    texts = []
+    for number in range(count):
+        prompt = [chance.randrange(100) for _ in range(chance.choice([1, 2, 30, 60, CONTEXT]))]
+        seeded = SamplingParams(temperature=1.0, seed=number + 1)
+        texts.append(text(prompt, chance.randrange(1, 30), chance.choice([GREEDY, seeded])))
+    return texts
+
+
+@pytest.mark.parametrize("waits_for_ids", [False, True])
+@pytest.mark.parametrize("sequences", [1, 3, 8])
+def test_texts_that_join_and_leave_get_the_ids_that_they_get_alone(sequences, waits_for_ids, rng):
+    chance = random.Random(int(rng.integers(2**32)))
+    batch = SlotsOfIds(sequences, waits_for_ids=waits_for_ids)
+    texts = random_texts(chance, 40)
+    run(Scheduler(batch), texts, chance)
+    assert [each.ids for each in texts] == [alone(each) for each in texts]
+    assert {each.finish for each in texts} == {"stop", "length", "context"}
+
+
+def test_a_row_of_another_sequence_is_noticed_by_these_tests(rng):
+    chance = random.Random(int(rng.integers(2**32)))
+    batch = SlotsOfIds(4)
+    fill = batch.fill
+    batch.fill = lambda rows: fill([row._replace(sequence=0) for row in rows])
+    texts = random_texts(chance, 20)
+    run(Scheduler(batch), texts, chance)
+    assert [each.ids for each in texts] != [alone(each) for each in texts]
+
+
+def test_a_long_prompt_is_read_in_parts_while_others_are_decoded(monkeypatch):
+    monkeypatch.setattr(scheduler, "PROMPT_ROWS", 10)
+    batch = SlotsOfIds(2)
+    queue, short, long = Scheduler(batch), text([1, 2], 40), text(range(30, 71))
+    queue.add(short)
+    queue.step()
+    queue.add(long)
+    decoded = []
+    while not long.ids:
+        queue.step()
+        decoded.append(len(short.ids))
+    assert batch.filled == [1, 10, 10, 10, 10]
+    assert decoded == sorted(decoded)
+    assert decoded[0] < decoded[-2]
+
+
+def test_texts_are_admitted_in_the_order_in_which_they_came():
+    queue = Scheduler(SlotsOfIds(1))
+    texts = [text([number], 3) for number in range(1, 5)]
+    for each in texts:
+        queue.add(each)
+    ended: list[ScheduledText] = []
+    while queue.running or queue.waiting:
+        ended += [each for each, _ in queue.step() if each.finish != "running"]
+    assert list(dict.fromkeys(ended)) == texts
+
+
+def test_a_text_that_is_removed_gives_its_sequence_to_the_next():
+    queue = Scheduler(SlotsOfIds(1))
+    first, second = text([1], 50), text([2], 5)
+    queue.add(first)
+    queue.add(second)
+    queue.step()
+    assert (queue.running, queue.waiting) == (1, 1)
+    assert all(each is not first for each, _ in queue.remove(first))
+    while queue.running or queue.waiting:
+        queue.step()
+    assert second.ids == alone(second)
+    assert first.finish == "running"
+
+
+def test_removing_a_text_that_waits_changes_nothing_else():
+    queue = Scheduler(SlotsOfIds(1))
+    first, second = text([1], 6), text([2], 6)
+    queue.add(first)
+    queue.add(second)
+    queue.step()
+    assert queue.remove(second) == []
+    while queue.running:
+        queue.step()
+    assert first.ids == alone(first)
+    assert not second.ids
+
+
+def test_a_gpu_gives_each_text_the_ids_that_it_gets_alone(device, request, tmp_path, rng):
+    package = write_random_package(tmp_path, llama_manifest(), generator_of(request))
+    chance = random.Random(int(rng.integers(2**32)))
+    ways = [
+        GREEDY,
+        SamplingParams(temperature=0.8, seed=3, top_k=5),
+        SamplingParams(temperature=0.8, seed=4, frequency_penalty=0.5),
+    ]
+    texts = [
+        text(rng.integers(0, VOCAB, size).tolist(), 9, way)
+        for size, way in zip((3, 40, 1), ways, strict=True)
+    ]
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    try:
+        engine = Engine(backend, [END], VOCAB)
+        expected = [next_ids(engine, each) for each in texts]
+        run(Scheduler(backend.batch(2, CONTEXT)), texts, chance)
+    finally:
+        backend.close()
+    assert_same_ids(texts[0].ids, expected[0], texts[0].prompt, package)
+    assert [each.ids for each in texts[1:]] == expected[1:]
+
+
+def next_ids(engine: Engine, wanted: ScheduledText) -> list[int]:
+    """Return the ids of a text that runs by itself, in the passes of a single sequence."""
+    runs = engine.generate(wanted.prompt, max_tokens=wanted.max_tokens, sampling=wanted.sampling)
+    return [token_id for ids in runs for token_id in ids]
