@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,14 +74,25 @@ def serve(
     name = model.package.manifest.model_id
     service = Service(worker, name, tuple(alias or ()), Metrics(), int(time.time()))
     app = application(service, key=key, hosts=hosts_of(host), origins=cors or ())
-    note(f"{name} is served at http://{host}:{port}/v1")
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=PATIENCE)
     try:
-        uvicorn.run(
-            app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=PATIENCE
-        )
+        with _listening(host, port) as listener:
+            note(f"{name} is served at http://{_address(listener)}/v1")
+            uvicorn.Server(config).run(sockets=[listener])
     finally:
         worker.stop(1)
     return 0
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; port 0 takes a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family)
+
+
+def _address(listener: socket.socket) -> str:
+    host, port, *_ = listener.getsockname()
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _key(path: Path) -> str:

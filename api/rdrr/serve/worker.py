@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from rdrr_format.errors import DeviceError, RdrrError, UsageError
+from rdrr_format.errors import DeviceError, GenerationError, RdrrError, UsageError
 
 from rdrr._generation import AnswerText
 from rdrr.serve.jobs import Event, Job
@@ -205,13 +205,23 @@ class _Lanes:
         """Run a step of each kind."""
         self._drop_cancelled()
         if self._shared and self._scheduler is not None:
-            for text, ids in self._scheduler.step():
-                self._deliver(text, ids)
+            self._step_shared(self._scheduler)
         if self._single is None and self._waiting:
             self._single = _SingleJob(self._model, self._engine, self._waiting.popleft())
         if self._single is not None and self._single.step():
             self._ended(self._single.job)
             self._single = None
+
+    def _step_shared(self, scheduler: Scheduler) -> None:
+        try:
+            for text, ids in scheduler.step():
+                self._deliver(text, ids)
+        except GenerationError as error:  # which of the texts is the cause is not known
+            self._scheduler = scheduler.renewed()
+            shared, self._shared = self._shared, {}
+            for answer in shared.values():
+                answer.job.deliver(Event(error=error))
+                self._ended(answer.job)
 
     def _deliver(self, text: ScheduledText, ids: list[int]) -> None:
         answer = self._shared.get(text)

@@ -111,6 +111,10 @@ class Scheduler:
         """Number of texts that have a sequence."""
         return len(self._running)
 
+    def renewed(self) -> Scheduler:
+        """Return a scheduler without texts, on the same sequences."""
+        return Scheduler(self._backend)
+
     def add(self, text: ScheduledText) -> None:
         """Let a text wait for its turn."""
         self._waiting.append(text)

@@ -11,7 +11,8 @@ import rdrr
 from rdrr.serve import worker as worker_module
 from rdrr.serve.jobs import Event, Job
 from rdrr.serve.worker import BusyError, Worker
-from rdrr_format.errors import DeviceError, StoreError
+from rdrr_format.errors import DeviceError, GenerationError, StoreError
+from rdrr_runtime.decode.scheduler import Scheduler
 from rdrr_runtime.sampling.params import SamplingParams
 from support.choices import assert_same_ids
 
@@ -92,6 +93,23 @@ def test_an_error_of_one_job_is_no_error_of_the_others(worker):
     right, received = job(prompt, 4)
     worker.submit(wrong, right)
     assert "response_format" in str(refused.next().error)
+    assert len(ids_of(received)) == 4
+    assert worker.restarts == 0
+
+
+def test_texts_that_cannot_go_on_end_and_others_follow(worker, monkeypatch):
+    prompt = worker.model.encode(PROMPTS[0])
+
+    def fail(_: object) -> None:
+        monkeypatch.undo()
+        raise GenerationError("the logits are not finite")
+
+    monkeypatch.setattr(Scheduler, "step", fail)
+    jobs = [job(prompt, 4) for _ in range(2)]
+    worker.submit(*(each for each, _ in jobs))
+    assert all("finite" in str(received.next().error) for _, received in jobs)
+    after, received = job(prompt, 4)
+    worker.submit(after)
     assert len(ids_of(received)) == 4
     assert worker.restarts == 0
 

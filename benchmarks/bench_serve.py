@@ -1,0 +1,185 @@
+"""Measure `rdrr serve` under load, beside `generate_batch` with the same texts in the same run.
+
+    python benchmarks/bench_serve.py --shape llama-1b --clients 1 8 32
+
+The package has random weights. Each client is a thread of another process, which sends one streamed
+completion after the other over loopback; prompts have 64 to 512 tokens. The table shows new tokens
+per second of all clients together, their ratio to `generate_batch` with as many texts, the time to
+the first token, and the time between two events of a stream. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _prepared import Clock, package
+from _script import add_adapter, finish, table
+from configured_shapes import ALL_SHAPES
+
+CONTEXT, LEAST, MOST = 1024, 64, 512
+WARM_TEXTS = 2
+"""Texts of each client before it is measured."""
+
+
+def prompts(count: int, vocabulary: int, seed: int) -> list[list[int]]:
+    """Return prompts of random ids and lengths."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(LEAST, MOST + 1, count)
+    return [rng.integers(300, vocabulary, size).tolist() for size in sizes]
+
+
+def batch_rate(model: Any, texts: Sequence[Sequence[int]], tokens: int) -> float:
+    """Return new tokens per second of `generate_batch`."""
+    options = {"max_tokens": tokens, "sequences": min(32, len(texts))}
+    model.generate_batch(texts, **options)
+    start = time.perf_counter()
+    answers = model.generate_batch(texts, **options)
+    return sum(len(answer.token_ids) for answer in answers) / (time.perf_counter() - start)
+
+
+@contextmanager
+def served(path: Path, options: argparse.Namespace) -> Iterator[int]:
+    """Run the server in another process and yield its port."""
+    command = [sys.executable, "-m", "rdrr", "serve", str(path), "--port", "0", "--slots", "32"]
+    command += ["--context", str(CONTEXT), "--backend", "wgpu"]
+    command += ["--adapter", options.adapter] if options.adapter else []
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if "is served at" in line:
+                    yield int(line.rsplit(":", 1)[1].split("/")[0])
+                    break
+            else:
+                raise RuntimeError("the server has ended")
+        finally:
+            process.terminate()
+
+
+def play(port: int, work: Sequence[Sequence[int]], tokens: int) -> list[list[float]]:
+    """Send completions one after the other; return when each event of each came, from its start."""
+    times = []
+    connection = HTTPConnection("127.0.0.1", port, timeout=600)
+    for prompt in work:
+        body = {"prompt": list(prompt), "max_tokens": tokens, "temperature": 0, "stream": True}
+        start = time.perf_counter()
+        connection.request("POST", "/v1/completions", json.dumps(body))
+        lines = (line for line in connection.getresponse() if line.startswith(b"data: {"))
+        times.append([time.perf_counter() - start for _ in lines])
+    return times
+
+
+def run_clients(port: int, clients: int, texts: int, tokens: int, vocabulary: int) -> None:
+    """Run the clients and print what they measured, as JSON."""
+    results: list[list[list[float]]] = [[] for _ in range(clients)]
+    ready = threading.Barrier(clients + 1)
+
+    def client(number: int) -> None:
+        work = prompts(WARM_TEXTS + texts, vocabulary, number)
+        play(port, work[:WARM_TEXTS], tokens)
+        ready.wait()
+        results[number] = play(port, work[WARM_TEXTS:], tokens)
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    start = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    seconds = time.perf_counter() - start
+    every = [events for result in results for events in result]
+    first = [events[0] for events in every]
+    gaps = [gap for events in every for gap in np.diff(events).tolist()]
+    figures = {"seconds": seconds, "first": spread(first), "gap": spread(gaps)}
+    print(json.dumps({**figures, "texts": len(every)}))
+
+
+def spread(seconds: Sequence[float]) -> list[float]:
+    """Return the median and the 99th percentile in milliseconds."""
+    return [round(1000 * float(np.percentile(seconds, part)), 1) for part in (50, 99)]
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the figures of each number of clients."""
+    import rdrr
+
+    with tempfile.TemporaryDirectory() as scratch:
+        work = options.work or Path(scratch)
+        path = package(work, options.shape, "row", Clock(), quantize=options.quantize)
+        with rdrr.load(path, backend="wgpu", context=CONTEXT, adapter=options.adapter) as model:
+            vocabulary = model.package.manifest.architecture.vocab_size
+            adapter = model.info.adapter
+            rates = {
+                clients: batch_rate(model, prompts(clients, vocabulary, 0), options.tokens)
+                for clients in options.clients
+            }
+        rows = []
+        with served(path, options) as port:
+            for clients in options.clients:
+                words = ["--client", str(port), "--clients", str(clients)]
+                words += ["--texts", str(options.texts), "--tokens", str(options.tokens)]
+                words += ["--vocabulary", str(vocabulary)]
+                done = subprocess.run(
+                    [sys.executable, __file__, *words], check=True, capture_output=True, text=True
+                )
+                figures = json.loads(done.stdout.splitlines()[-1])
+                rate = figures["texts"] * options.tokens / figures["seconds"]
+                rows.append({"clients": clients, "rate": rate, "batch": rates[clients], **figures})
+    facts = {"adapter": adapter, "shape": options.shape, "quantize": options.quantize}
+    return show({**facts, "rows": rows})
+
+
+def show(record: dict[str, Any]) -> dict[str, Any]:
+    """Print the table of a record and return the record."""
+    print(f"\n{record['shape']}, {record['quantize']}, on {record['adapter']}")
+    head = ("clients", "tokens/s", "of generate_batch", "first token, ms", "between events, ms")
+    rows = [
+        (
+            str(row["clients"]),
+            f"{row['rate']:.0f}",
+            f"{row['rate'] / row['batch']:.2f}",
+            f"{row['first'][0]} (99 %: {row['first'][1]})",
+            f"{row['gap'][0]} (99 %: {row['gap'][1]})",
+        )
+        for row in record["rows"]
+    ]
+    table(head, rows)
+    return record
+
+
+def main() -> int:
+    """Run the script."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--shape", choices=tuple(ALL_SHAPES), default="llama-1b", help="shape of the model")
+    add("--quantize", default="q4_k_m", help="quantization of the weights")
+    add("--clients", type=int, nargs="+", default=[1, 8, 32], help="clients at a time")
+    add("--texts", type=int, default=4, help="texts of each client that are measured")
+    add("--tokens", type=int, default=128, help="new tokens of each text")
+    add("--work", type=Path, help="folder for the files that are made")
+    add("--client", type=int, metavar="PORT", help=argparse.SUPPRESS)
+    add("--vocabulary", type=int, help=argparse.SUPPRESS)
+    add_adapter(parser)
+    options = parser.parse_args()
+    if options.client:
+        clients = options.clients[0]
+        run_clients(options.client, clients, options.texts, options.tokens, options.vocabulary)
+        return 0
+    return finish(lambda: measure(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
