@@ -115,6 +115,7 @@ def test_the_wheel_alone_needs_no_heavy_or_optional_package(metadata):
         "s3fs",
         "gcsfs",
         "lm-eval",
+        "wgpudawn",
         "transformers",
     }
 
@@ -129,6 +130,7 @@ def test_the_wheel_alone_needs_no_heavy_or_optional_package(metadata):
         ("http", "fsspec"),
         ("ray", "ray"),
         ("grammar", "llguidance"),
+        ("dawn", "wgpudawn"),
         ("lm-eval", "lm-eval"),
     ],
 )
