@@ -146,6 +146,22 @@ def choose_adapter(adapters: Sequence[AdapterInfo], name: str | None = None) -> 
     return adapter
 
 
+def choose(webgpu: WebGpuName, name: str | None = None) -> AdapterInfo:
+    """Return the best adapter of an implementation, or the best that matches `name`.
+
+    Raises:
+        DeviceError: The machine has no adapter, or none that matches `name`.
+        UsageError: The implementation is not installed.
+    """
+    adapters = list_adapters(webgpu)
+    if not adapters and webgpu == "dawn":
+        raise DeviceError(
+            "Dawn accepts no adapter of this machine",
+            hint="install a newer driver, or use `webgpu` wgpu, which accepts older ones",
+        )
+    return choose_adapter(adapters, name)
+
+
 def names(adapters: Sequence[AdapterInfo]) -> str:
     """Return the names of the usable adapters, joined by "or" for messages."""
     return " or ".join(dict.fromkeys(adapter.name for adapter in _usable(adapters)))

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import DeviceError
 
-from rdrr_device.adapters import AdapterInfo, choose_adapter, list_adapters
+from rdrr_device.adapters import AdapterInfo, choose
 from rdrr_device.buffers import BufferSlice, BufferUsage
 from rdrr_device.capabilities import DEFAULT_LIMITS, WANTED_FEATURES, Capabilities
 from rdrr_device.handle import DeviceHandle, PassClock
@@ -333,7 +333,7 @@ def open_device(
         DeviceError: There is no adapter, none matches, or the adapter does not open a device.
         UsageError: The implementation is not installed.
     """
-    info = choose_adapter(list_adapters(webgpu), adapter)
+    info = choose(webgpu, adapter)
     if hardware_only and info.software:
         raise DeviceError(
             f"the only adapter, {info.name}, is a software one, which is slower",
