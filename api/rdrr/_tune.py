@@ -203,7 +203,7 @@ def compare_webgpu(
     info = choose("wgpu", adapter)
     for name in NAMES:
         choose(name, info.name)  # before anything is measured
-    seconds = {}
+    seconds: dict[str, float] = {}
     for index, name in enumerate(NAMES):
         if progress:
             progress(name, index, len(NAMES))
