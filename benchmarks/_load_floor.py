@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from rdrr_device.arena import arena
-from rdrr_device.buffers import BufferSlice
+from rdrr_device.buffers import BufferSlice, BufferUsage
 from rdrr_device.device import Device, open_device
 from rdrr_format.file_hash import hash_file
 from rdrr_format.integrity import new_hasher
@@ -129,9 +129,7 @@ def _copy(view: Bytes, piece: Bytes, size: int, first: int) -> None:
 
 @contextmanager
 def _staging_buffers(gpu: Any) -> Iterator[list[Any]]:
-    import wgpu
-
-    usage = wgpu.BufferUsage.MAP_WRITE | wgpu.BufferUsage.COPY_SRC
+    usage = BufferUsage.MAP_WRITE | BufferUsage.COPY_SRC
     buffers = [
         gpu.create_buffer(size=PIECE_BYTES, usage=usage, mapped_at_creation=True)
         for _ in range(STAGING_BUFFERS)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr.bench.figures import Spread
 from rdrr.bench.runs import LoadedAs, Workload, load
+from rdrr_runtime.exec.persistent.choice import OP
 
 if TYPE_CHECKING:
     from peers.llama_cpp import PeerModel
@@ -78,6 +79,7 @@ class RdrrRunner:
         from rdrr_manifests.package import open_package
 
         self.name = name
+        self.folder = folder
         self.device = device
         start = time.perf_counter()
         package = open_package(folder)
@@ -138,6 +140,13 @@ class RdrrRunner:
             return time.perf_counter() - start
 
         return run
+
+    @property
+    def decode_pass(self) -> str:
+        """How the decode pass is launched when the model is loaded, and why."""
+        decisions = self._backend.info.decisions
+        reasons = (f"{each.kernel}: {each.reason}" for each in decisions if each.op == OP)
+        return next(reasons, "dispatches")
 
     @property
     def kv_bytes_per_slot(self) -> float:

@@ -31,6 +31,7 @@ from _prepared import Clock, gguf_file, package
 from _runners import LlamaCppRunner, RdrrRunner, Runner, rates
 from _script import keep_busy, prepare_environment, table
 from configured_shapes import ALL_SHAPES
+from rdrr._load_options import WEBGPU
 from rdrr.bench.figures import Spread
 from rdrr.bench.runs import Workload
 from rdrr_format.errors import RdrrError
@@ -73,17 +74,21 @@ def as_list(spread: Spread) -> list[float]:
 
 def open_rdrr(
     options: argparse.Namespace, packages: dict[str, Path], work: Workload, stack: ExitStack
-) -> list[Runner]:
-    """Load rdrr's packages on one device."""
-    from rdrr_device.device import open_device
+) -> list[RdrrRunner]:
+    """Load rdrr's packages on one device of each implementation of WebGPU."""
+    from rdrr._webgpu import open_device
 
-    device = open_device(options.adapter)
-    stack.callback(device.close)
-    runners: list[Runner] = []
-    for layout, folder in packages.items():
-        runner = RdrrRunner(f"rdrr, {layout}", folder, device, work, options.executor)
-        stack.callback(runner.close)
-        runners.append(runner)
+    runners: list[RdrrRunner] = []
+    implementations = options.webgpu.split(",")
+    for implementation in implementations:
+        device = open_device(options.adapter, implementation)
+        stack.callback(device.close)
+        through = f", {device.info.implementation}" if len(implementations) > 1 else ""
+        for layout, folder in packages.items():
+            name = f"rdrr, {layout}{through}"
+            runner = RdrrRunner(name, folder, device, work, options.executor)
+            stack.callback(runner.close)
+            runners.append(runner)
     return runners
 
 
@@ -180,15 +185,13 @@ def summarize(
     return rows
 
 
-def measure_batches(
-    runner: RdrrRunner, folder: Path, options: argparse.Namespace
-) -> dict[str, dict[str, Any]]:
+def measure_batches(runner: RdrrRunner, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Measure batches: tokens per second and the bytes read per token, by number of sequences."""
     batches: dict[str, dict[str, Any]] = {}
     sizes = sorted(
         map(int, options.batch.split(",")), reverse=True
     )  # the largest first: its caches serve all
-    weights = bytes_per_token(folder)
+    weights = bytes_per_token(runner.folder)
     slot = runner.kv_bytes_per_slot
     for size in sizes:
         run = runner.batch(size, options.prompt, options.prompt + options.tokens)
@@ -296,14 +299,14 @@ def run(options: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, 
         times = measure(runners, options, ids)
     rows = summarize(runners, times, options)
     first = ours[0]
-    assert isinstance(first, RdrrRunner)
     print(f"\n{shape}, {quantize}, on {first.device.info.name}; peer {peer}")
     show(rows, options)
     over_peers = ratios(rows, {runner.name for runner in ours})
     traffic = {}
-    for runner, folder in zip(ours, packages.values(), strict=True):
+    for runner in ours:
         rate = rows[runner.name]["decode"].median
-        traffic[runner.name] = round(bytes_per_token(folder) * rate / 1e9, 1)
+        traffic[runner.name] = round(bytes_per_token(runner.folder) * rate / 1e9, 1)
+        print(f"{runner.name}: decode pass as {runner.decode_pass}")
         print(f"{runner.name}: {traffic[runner.name]:,.0f} GB/s of weights while decoding")
     for name, values in over_peers.items():
         words = ", ".join(f"{key} {value:.2f}" for key, value in values.items())
@@ -312,10 +315,9 @@ def run(options: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, 
         print(f"{name}: logits differ from the first runner's by {100 * distance:.2f} %")
     batches: dict[str, Any] = {}
     if options.batch:
-        for runner, folder in zip(ours, packages.values(), strict=True):
-            assert isinstance(runner, RdrrRunner)
+        for runner in ours:
             with clock.step(f"batches of {runner.name}"):
-                batches[runner.name] = measure_batches(runner, folder, options)
+                batches[runner.name] = measure_batches(runner, options)
             show_batches(runner.name, batches[runner.name])
     return {
         "benchmark": "decode",
@@ -323,6 +325,8 @@ def run(options: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, 
         "shape": shape,
         "quantize": quantize,
         "adapter": first.device.info.name,
+        "webgpu": options.webgpu,
+        "decode_pass": {runner.name: runner.decode_pass for runner in ours},
         "peer": peer,
         "prompt": options.prompt,
         "tokens": options.tokens,
@@ -356,6 +360,11 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         help="run llama.cpp on the device whose name contains this",
     )
     add("--adapter", help="run rdrr on the adapter whose name contains this")
+    add(
+        "--webgpu",
+        default="auto",
+        help="implementations of WebGPU to measure: wgpu, dawn, or both as wgpu,dawn",
+    )
     add("--prompt", type=int, default=512, help="tokens of the prompt")
     add("--tokens", type=int, default=128, help="tokens to decode")
     add("--context", type=int, default=0, help="also decode after this many cached tokens")
@@ -373,6 +382,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     unknown = set(options.layouts.split(",")) - set(LAYOUTS)
     if unknown:
         parser.error(f"--layouts: unknown layouts {', '.join(sorted(unknown))}")
+    if set(options.webgpu.split(",")) - set(WEBGPU):
+        parser.error(f"--webgpu: expected {', '.join(WEBGPU)}, found {options.webgpu}")
     return options
 
 

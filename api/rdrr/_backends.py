@@ -115,6 +115,8 @@ def open_backend(
     backend, adapter = options.backend, options.adapter
     if backend == "cpu" and adapter:
         raise UsageError("`adapter` is only for GPUs, and the backend is cpu", found=adapter)
+    if backend == "cpu" and options.webgpu != "auto":
+        raise UsageError("`webgpu` is only for GPUs, and the backend is cpu", found=options.webgpu)
     if backend == "cpu" and options.max_vram is not None:
         raise UsageError(
             "`max_vram` is only for GPUs, and the backend is cpu", found=options.max_vram
@@ -130,7 +132,7 @@ def open_backend(
             device = opening.take()
         except DeviceError as error:
             # Who names an adapter wants that one, so only `auto` without a name may fall back.
-            if backend == "wgpu" or adapter:
+            if backend == "wgpu" or adapter or options.webgpu != "auto":
                 raise
             missing = error
     if device is None:
@@ -243,8 +245,10 @@ def _wgpu(
 
 def _described(info: AdapterInfo, options: LoadOptions) -> str:
     """Return the adapter, why it runs the model, and what would run it instead."""
-    where = f"{info.name} ({info.backend}{', a software adapter' if info.software else ''})"
-    if options.backend != "auto" or options.adapter:
+    through = " through Dawn" if info.implementation == "dawn" else ""
+    software = ", a software adapter" if info.software else ""
+    where = f"{info.name} ({info.backend}{through}{software})"
+    if options.backend != "auto" or options.adapter or options.webgpu != "auto":
         return f"{where}; `backend` cpu runs it in torch"
     if not info.software:
         return f"{where}, the best hardware adapter; `backend` cpu runs it in torch"

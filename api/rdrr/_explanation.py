@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from rdrr_format.errors import UsageError
 from rdrr._execution_graph import ServedStep, served_steps
 from rdrr._executor import executor_decision, tuned_executor
 from rdrr._tuned import TunedProfile, read_profile
+from rdrr._webgpu import WebGpuDecision, decide
 
 if TYPE_CHECKING:
     from rdrr_device.adapters import AdapterInfo
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from rdrr_runtime.compile.choice.decision import Decision
     from rdrr_runtime.compile.choice.hints import Policy
     from rdrr_runtime.compile.lowering.graph import Pass
+
+    from rdrr._load_options import WebGpuChoice
 
 # How tensors, values and fused ops name the layer they belong to.
 _LAYER = re.compile(r"\b(layers\.|layer |l)(\d+)\b")
@@ -38,6 +41,7 @@ class Explanation:
         unhonoured: One line for each hint that some op does not honour.
         tuned: The tuned profile of the adapter.
         served: The steps of the manifest's execution graph, if it has one, and what serves them.
+        webgpu: The implementation of WebGPU and why it is used; None for a described adapter.
     """
 
     adapter: AdapterInfo
@@ -47,12 +51,14 @@ class Explanation:
     unhonoured: tuple[str, ...]
     tuned: TunedProfile
     served: tuple[ServedStep, ...] = ()
+    webgpu: WebGpuDecision | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the explanation as JSON values."""
         return {
             "adapter": self.adapter.name,
             "software": self.adapter.software,
+            "webgpu": None if self.webgpu is None else asdict(self.webgpu),
             "tuned_profile": {
                 "path": str(self.tuned.path),
                 "shapes": len(self.tuned.entries),
@@ -109,6 +115,7 @@ def explain(
     policy: Policy,
     *,
     adapter: str | Path | None = None,
+    webgpu: WebGpuChoice = "auto",
     kv_dtype: str = "f16",
     context: int,
 ) -> Explanation:
@@ -119,6 +126,7 @@ def explain(
         policy: The kernel hints.
         adapter: Part of an adapter's name, or a file that describes the capabilities of one; the
             best adapter when None.
+        webgpu: The implementation of WebGPU, whose limits and features differ.
         kv_dtype: Data type of the key-value cache.
         context: Number of slots of the key-value cache.
 
@@ -131,24 +139,29 @@ def explain(
     from rdrr_runtime.compile.choice.decision import unhonoured
     from rdrr_runtime.exec.plan import dry_run_plan
 
-    info, capabilities = _planned_for(adapter)
+    info, capabilities, through = _planned_for(adapter, webgpu)
     stored = read_profile(info)
     plan = dry_run_plan(package, capabilities, policy, context, kv_dtype, stored.tuning)
     whole = executor_decision(tuned_executor(stored, package, kv_dtype))
     specs = plan.explained
     choices, passes = (whole, *plan.decisions(specs)), plan.passes(specs)
     served = served_steps(execution_steps(package.manifest), choices)
-    return Explanation(info, policy, choices, passes, unhonoured(choices), stored, served)
+    return Explanation(
+        info, policy, choices, passes, unhonoured(choices), stored, served, webgpu=through
+    )
 
 
-def _planned_for(adapter: str | Path | None) -> tuple[AdapterInfo, Capabilities]:
-    """Return the adapter that a name or a file means, and what can be done on it."""
-    from rdrr_device.adapters import choose_adapter, described_adapter, list_adapters
+def _planned_for(
+    adapter: str | Path | None, webgpu: WebGpuChoice
+) -> tuple[AdapterInfo, Capabilities, WebGpuDecision | None]:
+    """Return the adapter that a name or a file means, what can be done on it, and through what."""
+    from rdrr_device.adapters import choose, described_adapter
     from rdrr_device.capabilities import read_capabilities
 
     if not isinstance(adapter, Path):
-        info = choose_adapter(list_adapters(), adapter)
-        return info, info.capabilities
+        through = decide(webgpu, adapter)
+        info = choose(through.name, adapter)
+        return info, info.capabilities, through
     try:
         text = adapter.read_bytes()
     except OSError as error:
@@ -156,7 +169,7 @@ def _planned_for(adapter: str | Path | None) -> tuple[AdapterInfo, Capabilities]
             "the capabilities cannot be read", where=adapter, found=error.strerror
         ) from error
     capabilities = read_capabilities(text, adapter.name)
-    return described_adapter(capabilities, adapter.name), capabilities
+    return described_adapter(capabilities, adapter.name), capabilities, None
 
 
 def grouped(choices: Iterable[Decision], *, alike: bool = True) -> list[Group]:

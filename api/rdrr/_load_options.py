@@ -16,12 +16,14 @@ from rdrr_runtime.decode.backend_lock import DEFAULT_TIMEOUT
 BackendName = Literal["auto", "wgpu", "cpu"]
 VerifyMode = Literal["cached", "full", "none"]
 KvDtype = Literal["f16", "f32", "q8_0"]
+WebGpuChoice = Literal["auto", "wgpu", "dawn"]
 ExecutorName = Literal["auto", "dispatches", "persistent"]
 TablePlace = Literal["auto", "gpu", "host"]
 
 BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 VERIFY: tuple[VerifyMode, ...] = get_args(VerifyMode)
 KV_DTYPES: tuple[KvDtype, ...] = get_args(KvDtype)
+WEBGPU: tuple[WebGpuChoice, ...] = get_args(WebGpuChoice)
 EXECUTORS: tuple[ExecutorName, ...] = get_args(ExecutorName)
 TABLE_PLACES: tuple[TablePlace, ...] = get_args(TablePlace)
 
@@ -44,6 +46,12 @@ class LoadOptions:
     )
     adapter: str | None = option(
         None, "Part of the name of the adapter to use; the best adapter by default.", metavar="NAME"
+    )
+    webgpu: WebGpuChoice = option(
+        "auto",
+        "Implementation of WebGPU. wgpu: wgpu-native. dawn: Dawn, which the extra dawn installs. "
+        "auto: wgpu, unless `rdrr tune --compare-webgpu` found Dawn to be faster on the adapter.",
+        choices=WEBGPU,
     )
     kernel_hints: Mapping[str, str] = option(
         {},
@@ -118,6 +126,7 @@ class LoadKeywords(TypedDict, total=False):
 
     backend: BackendName
     adapter: str | None
+    webgpu: WebGpuChoice
     kernel_hints: Mapping[str, str]
     strict_hints: bool
     kv_dtype: KvDtype

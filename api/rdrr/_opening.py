@@ -64,9 +64,9 @@ def opening_device(options: LoadOptions) -> Iterator[DeviceOpening | None]:
 
 
 def _open(options: LoadOptions) -> Device:
-    from rdrr_device.device import open_device
+    from rdrr._webgpu import open_device
 
-    return open_device(options.adapter, hardware_only=_may_fall_back(options))
+    return open_device(options.adapter, options.webgpu, hardware_only=_may_fall_back(options))
 
 
 def _may_fall_back(options: LoadOptions) -> bool:
@@ -74,7 +74,7 @@ def _may_fall_back(options: LoadOptions) -> bool:
 
     Who names an adapter, or sets an option that only GPUs have, gets the adapter.
     """
-    asks_for_gpu = options.adapter or options.max_vram is not None
+    asks_for_gpu = options.adapter or options.webgpu != "auto" or options.max_vram is not None
     return (
         options.backend == "auto"
         and not asks_for_gpu

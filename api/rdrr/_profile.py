@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rdrr_runtime.measure.one_dispatch import OneDispatch
     from rdrr_runtime.measure.profiled import KernelTime, Profile, StepProfile
 
-    from rdrr._load_options import ExecutorName
+    from rdrr._load_options import ExecutorName, WebGpuChoice
 
 DEFAULT_PROMPT = 512
 _PROCESS, _HOST, _GPU = 1, 1, 2
@@ -28,6 +28,7 @@ def measure(
     policy: Policy,
     *,
     adapter: str | None,
+    webgpu: WebGpuChoice = "auto",
     kv_dtype: str,
     context: int,
     prompt_tokens: int | None,
@@ -40,6 +41,7 @@ def measure(
         package: The package to run.
         policy: The kernel hints.
         adapter: Part of an adapter's name; the best adapter when None.
+        webgpu: The implementation of WebGPU.
         kv_dtype: Data type of the key-value cache.
         context: Number of slots of the key-value cache.
         prompt_tokens: Tokens of the prompt; when None, 512 or as many as the context leaves.
@@ -52,14 +54,14 @@ def measure(
         UsageError: The tokens do not fit the context, or the model's decode pass does not run in
             one dispatch.
     """
-    from rdrr_device.device import open_device
     from rdrr_device.timestamps import Timer
     from rdrr_runtime.measure.profile import profile
 
     from rdrr._executor import persistence
     from rdrr._tuned import read_profile
+    from rdrr._webgpu import open_device
 
-    device = open_device(adapter)
+    device = open_device(adapter, webgpu)
     try:
         Timer(device)  # fails without timestamps, before the weights are downloaded
         package.fetch()

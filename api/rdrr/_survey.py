@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.compile.choice.hints import Policy
 
+    from rdrr._load_options import WebGpuChoice
+
 
 @dataclass(frozen=True)
 class Group:
@@ -171,7 +173,11 @@ def tensor_facts(manifest: Manifest) -> list[TensorFacts]:
 
 
 def estimate_memory(
-    package: Package, policy: Policy, context: int | None = None, adapter: str | None = None
+    package: Package,
+    policy: Policy,
+    context: int | None = None,
+    adapter: str | None = None,
+    webgpu: WebGpuChoice = "auto",
 ) -> Memory:
     """Return the memory that running a package needs.
 
@@ -180,6 +186,7 @@ def estimate_memory(
         policy: The kernel hints, some of which dequantize weights.
         context: Number of slots of the key-value cache; the context length of the model when None.
         adapter: Part of an adapter's name; the best adapter, if there is one, when None.
+        webgpu: The implementation of WebGPU.
 
     Raises:
         ManifestError: No graph can be derived from the manifest, so nothing can run the package.
@@ -208,19 +215,21 @@ def estimate_memory(
         if not all(cache.holds_blocks(32) for cache in package.graph.caches.values())
         else package.graph.kv_bytes(context + context % 2, 1) // 32 * 34,
         activations=4 * (rows * width + sizes.vocab_size),
-        loaded=_loaded(package, policy, context, adapter),
+        loaded=_loaded(package, policy, context, adapter, webgpu),
     )
 
 
-def _loaded(package: Package, policy: Policy, context: int, adapter: str | None) -> Loaded | None:
+def _loaded(
+    package: Package, policy: Policy, context: int, adapter: str | None, webgpu: WebGpuChoice
+) -> Loaded | None:
     """Return what the runtime would allocate; None if no adapter can run the package."""
-    from rdrr_device.device import open_device
     from rdrr_runtime.exec.footprint import footprint
 
     from rdrr._tuned import read_profile
+    from rdrr._webgpu import open_device
 
     try:
-        device = open_device(adapter)
+        device = open_device(adapter, webgpu)
         try:
             tuning = read_profile(device.info).tuning
             need = footprint(package, device.capabilities, policy, context=context, tuning=tuning)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rdrr._executor import TunedExecutor, tuning_grids, tuning_name
 from rdrr._tuned import TunedProfile, read_profile, write_profile
+from rdrr._webgpu import Compared, keep, open_device
 
 if TYPE_CHECKING:
     from rdrr_device.adapters import AdapterInfo
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from rdrr_runtime.compile.choice.hints import Policy
     from rdrr_runtime.compile.pass_spec import PassSpec
     from rdrr_runtime.measure.tuned import ExecutorTimes, Outcome, Tuned
+
+    from rdrr._load_options import KvDtype, WebGpuChoice
+    from rdrr.bench.runs import Workload
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ def tune_package(
     policy: Policy,
     *,
     adapter: str | None,
+    webgpu: WebGpuChoice = "auto",
     kv_dtype: str,
     context: int,
     ops: frozenset[str],
@@ -116,6 +121,7 @@ def tune_package(
         package: The package whose shapes are tuned.
         policy: The kernel hints.
         adapter: Part of an adapter's name; the best adapter when None.
+        webgpu: The implementation of WebGPU.
         kv_dtype: Data type of the key-value cache.
         context: Number of slots of the key-value cache.
         ops: The ops to tune, from `rdrr_device.tuning.OPS`.
@@ -128,14 +134,13 @@ def tune_package(
         DeviceError: There is no adapter, or it has no timestamps.
         StoreError: The profile cannot be written.
     """
-    from rdrr_device.device import open_device
     from rdrr_device.timestamps import Timer
     from rdrr_device.tuning import OPS, Tuning
     from rdrr_runtime.compile.pass_spec import DECODE
     from rdrr_runtime.measure.executor_tuning import tune_executor
     from rdrr_runtime.measure.tuner import Setting, tune
 
-    device = open_device(adapter)
+    device = open_device(adapter, webgpu)
     try:
         Timer(device)  # fails without timestamps, before the weights are downloaded
         package.fetch()
@@ -157,6 +162,59 @@ def tune_package(
         return TuneResult(device.info, path, stored.note, tuned, executor)
     finally:
         device.close()
+
+
+def compare_webgpu(
+    package: Package,
+    *,
+    adapter: str | None,
+    hints: Mapping[str, str],
+    kv_dtype: KvDtype,
+    work: Workload | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> tuple[Compared, Path]:
+    """Measure a package through each implementation of WebGPU, and keep the result for `auto`.
+
+    Each of them uses the tuned profile that it has.
+
+    Args:
+        package: The package that is measured.
+        adapter: Part of an adapter's name; the best adapter when None.
+        hints: Kernel hints for the run.
+        kv_dtype: Data type of the key-value cache.
+        work: What is measured; a prompt of 512 tokens and 128 new ones when None.
+        progress: Called with the name of each implementation, its number and their number.
+
+    Returns:
+        What was measured, and the file that keeps it.
+
+    Raises:
+        DeviceError: An implementation has no such adapter.
+        StoreError: The result cannot be written.
+        UsageError: One of them is not installed, or the model's context is too short.
+    """
+    from rdrr_device.adapters import choose
+    from rdrr_device.implementations import NAMES
+
+    from rdrr.bench import runs
+    from rdrr.bench.speed import measure
+
+    work = work or runs.Workload()
+    info = choose("wgpu", adapter)
+    for name in NAMES:
+        choose(name, info.name)  # before anything is measured
+    seconds: dict[str, float] = {}
+    for index, name in enumerate(NAMES):
+        if progress:
+            progress(name, index, len(NAMES))
+        options = runs.LoadedAs(hints, kv_dtype, executor="auto")
+        speed = measure(package, work, adapter=info.name, webgpu=name, options=options)
+        seconds[name] = (
+            speed.time_to_first_token_ms.median / 1e3
+            + (work.tokens - 1) / speed.decode_tokens_per_second.median
+        )
+    compared = Compared(package.manifest.model_id, seconds)
+    return compared, keep(info, compared)
 
 
 def _entries(stored: TunedProfile, tuned: Tuned) -> dict[str, Mapping[str, Any]]:

@@ -64,14 +64,24 @@ def profile_path(info: AdapterInfo) -> Path:
 
 def adapter_file(folder: str, info: AdapterInfo) -> Path:
     """Return the path of an adapter's file in a folder of the user's cache."""
-    name = re.sub(r"[^a-z0-9]+", "-", info.name.lower()).strip("-") or "adapter"
-    digest = hashlib.sha256(json.dumps(adapter_key(info), sort_keys=True).encode()).hexdigest()
-    return cache_folder() / folder / f"{name[:40]}-{digest[:12]}.json"
+    return cache_folder() / folder / file_name(info.name, adapter_key(info))
+
+
+def file_name(adapter: str, key: Mapping[str, str]) -> str:
+    """Return the name of the file of an adapter, which differs if anything in the key does."""
+    name = re.sub(r"[^a-z0-9]+", "-", adapter.lower()).strip("-") or "adapter"
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    return f"{name[:40]}-{digest[:12]}.json"
 
 
 def adapter_key(info: AdapterInfo) -> dict[str, str]:
-    """Return what tells an adapter and its driver from others."""
-    return {"name": info.name, "backend": info.backend, "driver": info.driver}
+    """Return what tells an adapter, its driver and the implementation of WebGPU from others."""
+    return {
+        "name": info.name,
+        "backend": info.backend,
+        "driver": info.driver,
+        "webgpu": info.implementation,
+    }
 
 
 def read_profile(info: AdapterInfo) -> TunedProfile:

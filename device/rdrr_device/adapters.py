@@ -11,22 +11,14 @@ from typing import Any
 
 from rdrr_format.errors import DeviceError
 
-from rdrr_device.c_types import parse_types_of_wgpu
 from rdrr_device.capabilities import DEFAULT_LIMITS, WANTED_FEATURES, Capabilities
+from rdrr_device.implementations import implementation
+from rdrr_device.implementations.interface import Implementation, WebGpuName
 
 NO_ADAPTER_HINT = (
     "install a Vulkan driver (Debian's software one: apt-get install mesa-vulkan-drivers) "
     "or use `backend` cpu"
 )
-
-NAGA_LANGUAGE = frozenset(
-    {
-        "packed_4x8_integer_dot_product",
-        "pointer_composite_access",
-        "readonly_and_readwrite_storage_textures",
-    }
-)
-"""WGSL language features that wgpu's compiler has; wgpu-native does not list them."""
 
 LIST_HINT = "see `rdrr devices`"
 
@@ -40,13 +32,14 @@ class AdapterInfo:
         backend: Vulkan, Metal, D3D12 or OpenGL.
         type: DiscreteGPU, IntegratedGPU, VirtualGPU, CPU or Unknown.
         driver: The driver's description of itself.
-        features: WebGPU features that the adapter supports.
+        features: WebGPU features that the adapter supports, by their names in wgpu.
         limits: WebGPU limits that the adapter supports, by name with dashes.
         software: Whether it is a software implementation that runs on the CPU.
         handle: The `GPUAdapter`.
         vendor: The adapter's vendor.
         subgroup_sizes: Fewest and most invocations of a subgroup; None if it is not known.
         language: WGSL language features.
+        implementation: Name of the implementation of WebGPU that found it.
     """
 
     name: str
@@ -59,7 +52,8 @@ class AdapterInfo:
     handle: Any = field(default=None, repr=False, compare=False)
     vendor: str = ""
     subgroup_sizes: tuple[int, int] | None = None
-    language: frozenset[str] = NAGA_LANGUAGE
+    language: frozenset[str] = frozenset()
+    implementation: WebGpuName = "wgpu"
 
     @property
     def capabilities(self) -> Capabilities:
@@ -90,23 +84,19 @@ def described_adapter(capabilities: Capabilities, name: str) -> AdapterInfo:
     )
 
 
-def list_adapters() -> list[AdapterInfo]:
+def list_adapters(webgpu: WebGpuName = "wgpu") -> list[AdapterInfo]:
     """Return every adapter, best first: discrete, then integrated, then software; OpenGL last.
 
+    Args:
+        webgpu: Name of the implementation of WebGPU.
+
     Raises:
-        DeviceError: The wgpu package cannot be loaded.
+        DeviceError: The package of the implementation cannot be loaded.
+        UsageError: The implementation is not installed.
     """
-    try:
-        import wgpu
-    except (ImportError, OSError) as error:
-        raise DeviceError(
-            "the package wgpu cannot be loaded",
-            found=error,
-            hint="use the CPU: `backend` cpu, or `device` cpu for a conversion",
-        ) from None
-    parse_types_of_wgpu()
+    through = implementation(webgpu)
     with _runtime_folder():
-        adapters = [_describe(adapter) for adapter in wgpu.gpu.enumerate_adapters_sync()]
+        adapters = [_describe(adapter, through) for adapter in through.adapters()]
     return sorted(adapters, key=_preference)
 
 
@@ -156,6 +146,22 @@ def choose_adapter(adapters: Sequence[AdapterInfo], name: str | None = None) -> 
     return adapter
 
 
+def choose(webgpu: WebGpuName, name: str | None = None) -> AdapterInfo:
+    """Return the best adapter of an implementation, or the best that matches `name`.
+
+    Raises:
+        DeviceError: The machine has no adapter, or none that matches `name`.
+        UsageError: The implementation is not installed.
+    """
+    adapters = list_adapters(webgpu)
+    if not adapters and webgpu == "dawn":
+        raise DeviceError(
+            "Dawn accepts no adapter of this machine",
+            hint="install a newer driver, or use `webgpu` wgpu, which accepts older ones",
+        )
+    return choose_adapter(adapters, name)
+
+
 def names(adapters: Sequence[AdapterInfo]) -> str:
     """Return the names of the usable adapters, joined by "or" for messages."""
     return " or ".join(dict.fromkeys(adapter.name for adapter in _usable(adapters)))
@@ -166,7 +172,7 @@ def _usable(adapters: Sequence[AdapterInfo]) -> list[AdapterInfo]:
     return [adapter for adapter in adapters if adapter.backend != "OpenGL"] or list(adapters)
 
 
-def _describe(adapter: Any) -> AdapterInfo:
+def _describe(adapter: Any, through: Implementation) -> AdapterInfo:
     info = adapter.info
     kind = str(info["adapter_type"])
     return AdapterInfo(
@@ -174,12 +180,14 @@ def _describe(adapter: Any) -> AdapterInfo:
         backend=str(info["backend_type"]),
         type=kind,
         driver=str(info["description"]),
-        features=frozenset(adapter.features),
+        features=through.features(adapter),
         limits=dict(adapter.limits),
         software=kind == "CPU",
         handle=adapter,
         vendor=str(info["vendor"]),
         subgroup_sizes=_subgroup_sizes(info),
+        language=through.language,
+        implementation=through.name,
     )
 
 

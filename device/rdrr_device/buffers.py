@@ -11,12 +11,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntFlag
 from typing import Any
 
 from rdrr_format.errors import DeviceError
 
 OFFSET_ALIGNMENT = 256
 """Alignment in bytes of a bound slice: the strictest that WebGPU allows an adapter to require."""
+
+
+class BufferUsage(IntFlag):
+    """What a buffer is used for; the values are those of WebGPU."""
+
+    MAP_READ = 0x1
+    MAP_WRITE = 0x2
+    COPY_SRC = 0x4
+    COPY_DST = 0x8
+    UNIFORM = 0x40
+    STORAGE = 0x80
+    QUERY_RESOLVE = 0x200
+
+
+COMPUTE_STAGE = 0x4
+"""The shader stage of kernels, as WebGPU numbers them."""
 
 
 def align(size: int, to: int = OFFSET_ALIGNMENT) -> int:

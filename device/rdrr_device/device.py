@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -18,16 +18,16 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import DeviceError
 
-from rdrr_device import native
-from rdrr_device.adapters import AdapterInfo, choose_adapter, list_adapters
-from rdrr_device.buffers import BufferSlice
+from rdrr_device.adapters import AdapterInfo, choose
+from rdrr_device.buffers import BufferSlice, BufferUsage
 from rdrr_device.capabilities import DEFAULT_LIMITS, WANTED_FEATURES, Capabilities
 from rdrr_device.handle import DeviceHandle, PassClock
+from rdrr_device.implementations import implementation
+from rdrr_device.implementations.interface import Implementation, WebGpuName
 from rdrr_device.kernels import Dispatch, Kernel
 from rdrr_device.pipelines import BoundDispatch, Pipelines, Recorder
 from rdrr_device.readback import Fetch, Readback
 from rdrr_device.submission import PassSubmitter, Submitter
-from rdrr_device.wgpu_errors import device_errors
 
 FENCE_BYTES = 32 << 20
 """Bytes of written data after which the device can be waited for."""
@@ -40,31 +40,45 @@ goes on to copy the newer bytes while the device reads the older ones."""
 class Device:
     """A device opened by `open_device`.
 
+    Args:
+        info: The adapter.
+        gpu: The `GPUDevice` that was opened on it.
+        features: Enabled features, by their names in wgpu; those of the `GPUDevice` when None.
+        through: The implementation; the one that found the adapter when None.
+
     Attributes:
         handle: The state that the parts of this device share.
         wgpu: The `GPUDevice`.
         info: The adapter that the device was opened on.
-        features: Names of the enabled features.
+        implementation: The implementation of WebGPU.
+        features: Enabled features, by their names in wgpu.
         limits: Limits in force, by name with dashes.
         counters: Exact counts of GPU work.
         memory: Memory of the device's buffers.
         host: Host time of writes, submissions and reads.
     """
 
-    def __init__(self, info: AdapterInfo, gpu: Any) -> None:
-        self.handle = DeviceHandle(gpu, info, native.load())
+    def __init__(
+        self,
+        info: AdapterInfo,
+        gpu: Any,
+        features: frozenset[str] | None = None,
+        through: Implementation | None = None,
+    ) -> None:
+        self.implementation = through or implementation(info.implementation)
+        self.handle = DeviceHandle(gpu, info, self.implementation)
         self.wgpu = gpu
         self.info = info
-        self.features = frozenset(gpu.features)
+        self.features = frozenset(gpu.features) if features is None else features
         self.limits: dict[str, int] = dict(gpu.limits)
         self.counters = self.handle.counters
         self.memory = self.handle.memory
         self.host = self.handle.host
         self._pipelines = Pipelines(
             gpu,
-            self.handle.native,
+            self.implementation,
             self.counters,
-            # Dawn compiles for a software adapter too, but only to test the shaders of GPUs.
+            # Other programs compile for a software adapter too, but to test the shaders of GPUs.
             shares=info.software and self.handle.native is not None,
         )
         self._recorder = Recorder(self.handle.native)
@@ -89,6 +103,10 @@ class Device:
         limits = {name: self.limits[name] for name in DEFAULT_LIMITS if name in self.limits}
         return replace(self.info.capabilities, features=self.features, limits=limits)
 
+    def _errors(self, what: str) -> AbstractContextManager[None]:
+        """Return what raises the errors of a `with` block, see `Implementation.errors`."""
+        return self.implementation.errors(what)
+
     @property
     def max_binding(self) -> int:
         """Size in bytes of the largest storage buffer that can be bound to a kernel."""
@@ -96,10 +114,7 @@ class Device:
 
     @property
     def timestamp_period(self) -> float:
-        """Nanoseconds per tick of a timestamp.
-
-        WebGPU defines it as 1; wgpu-native reports the raw ticks of the adapter.
-        """
+        """Nanoseconds per tick of a timestamp; WebGPU defines it as 1."""
         raw = self.handle.native
         return raw.timestamp_period(self.wgpu) if raw is not None else 1.0
 
@@ -109,8 +124,6 @@ class Device:
         Raises:
             DeviceError: The buffer is larger than `max_binding`, or memory is exhausted.
         """
-        import wgpu
-
         if size > self.max_binding:
             raise DeviceError(
                 "buffer larger than the adapter can bind",
@@ -118,8 +131,8 @@ class Device:
                 expected=f"at most {self.max_binding} bytes",
                 found=size,
             )
-        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
-        with device_errors(f"creating buffer {label}"):
+        usage = BufferUsage.STORAGE | BufferUsage.COPY_DST | BufferUsage.COPY_SRC
+        with self._errors(f"creating buffer {label}"):
             buffer = self.wgpu.create_buffer(label=label, size=size, usage=usage)
         self.counters.buffer_creates += 1
         self.memory.add(size)
@@ -168,7 +181,7 @@ class Device:
         if self._unfenced + size > FENCE_BYTES:
             self._fence()
         start = perf_counter()
-        with device_errors("writing a buffer"):
+        with self._errors("writing a buffer"):
             self.wgpu.queue.write_buffer(target.buffer, target.offset + offset, data)
         self.host.write += perf_counter() - start
         self.counters.bytes_written += size
@@ -181,7 +194,7 @@ class Device:
             DeviceError: The buffer has been freed, or the device is lost.
         """
         self.check_alive(target)
-        with device_errors("clearing a buffer"):
+        with self._errors("clearing a buffer"):
             encoder = self.wgpu.create_command_encoder(label="clear")
             encoder.clear_buffer(target.buffer, target.offset, target.size)
             self.wgpu.queue.submit([encoder.finish()])
@@ -189,7 +202,7 @@ class Device:
 
     def wait(self) -> None:
         """Wait until all submitted work is done, which also frees the host copies of writes."""
-        with device_errors("waiting for the device"):
+        with self._errors("waiting for the device"):
             # wgpu 0.32 cannot wait for the queue itself (its callback has the wrong C type), so
             # submit a small copy and wait for that.
             self._readback.begin(()).collect()
@@ -200,7 +213,7 @@ class Device:
         """Submit what was written since the last fence, and bound what is in flight."""
         if not self._unfenced:
             return
-        with device_errors("writing a buffer"):
+        with self._errors("writing a buffer"):
             self._fences.append(self._readback.begin(()))
         self._unfenced = 0
         if len(self._fences) * FENCE_BYTES >= IN_FLIGHT_BYTES:
@@ -216,7 +229,7 @@ class Device:
         """
         for part in parts:
             self.check_alive(part)
-        with device_errors("reading a buffer"):
+        with self._errors("reading a buffer"):
             return self._readback.begin(parts, fresh=self._submitter.fresh_staging)
 
     def read(
@@ -276,7 +289,7 @@ class Device:
         Raises:
             DeviceError: A dispatch is invalid, or the device is lost.
         """
-        with device_errors("running a program"):
+        with self._errors("running a program"):
             start = perf_counter()
             self._submitter.run(bound, rows, times)
             self.host.submit += perf_counter() - start
@@ -301,6 +314,7 @@ class Device:
 def open_device(
     adapter: str | None = None,
     *,
+    webgpu: WebGpuName = "wgpu",
     without: frozenset[str] = frozenset(),
     limits: Mapping[str, int] | None = None,
     hardware_only: bool = False,
@@ -309,6 +323,7 @@ def open_device(
 
     Args:
         adapter: Part of an adapter's name, backend or driver, in any case.
+        webgpu: Name of the implementation of WebGPU.
         without: Features that stay disabled even if supported, so that tests reach generic paths.
         limits: Limits to request instead of the adapter's own, by name with dashes, so that tests
             can imitate a less capable adapter.
@@ -316,8 +331,9 @@ def open_device(
 
     Raises:
         DeviceError: There is no adapter, none matches, or the adapter does not open a device.
+        UsageError: The implementation is not installed.
     """
-    info = choose_adapter(list_adapters(), adapter)
+    info = choose(webgpu, adapter)
     if hardware_only and info.software:
         raise DeviceError(
             f"the only adapter, {info.name}, is a software one, which is slower",
@@ -342,17 +358,14 @@ def open_adapter(
     Raises:
         DeviceError: The adapter does not open a device.
     """
-    features = sorted((WANTED_FEATURES & info.features) - without)
+    features = (WANTED_FEATURES & info.features) - without
     granted = {name: info.limits[name] for name in DEFAULT_LIMITS if name in info.limits}
-    with device_errors(f"opening {info.name}"):
+    through = implementation(info.implementation)
+    with through.errors(f"opening {info.name}"):
         try:
-            gpu = info.handle.request_device_sync(
-                label="rdrr",
-                required_features=features,
-                required_limits=granted | dict(limits or {}),
-            )
+            gpu = through.request_device(info.handle, features, granted | dict(limits or {}))
         except RuntimeError as error:
             raise DeviceError(
                 "the adapter does not open a device", where=info.name, found=error
             ) from error
-    return Device(info, gpu)
+    return Device(info, gpu, features, through)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from rdrr_device.adapters import AdapterInfo
 from rdrr_device.counters import Counters, HostSeconds, Memory
-from rdrr_device.native import Native
+from rdrr_device.implementations.interface import Implementation, RawCalls
 
 
 class PassClock(Protocol):
@@ -32,24 +32,29 @@ class DeviceHandle:
     Attributes:
         wgpu: The `GPUDevice`.
         info: The adapter that the device was opened on.
-        native: Raw calls into wgpu-native; None if this version of wgpu-py does not have them.
+        implementation: The implementation of WebGPU.
         counters: Exact counts of GPU work.
         memory: Memory of the device's buffers.
         host: Host time of writes, submissions and reads.
         timer: Timer that measures every compute pass; None if passes are not measured.
         ended: Number of submissions that are known to have ended.
-        programs: Indices in wgpu-native of the two latest submissions of programs; 0 for none.
+        programs: The two latest submissions of programs, see `RawCalls.submit`; 0 for none.
     """
 
     wgpu: Any
     info: AdapterInfo
-    native: Native | None
+    implementation: Implementation
     counters: Counters = field(default_factory=Counters)
     memory: Memory = field(default_factory=Memory)
     host: HostSeconds = field(default_factory=HostSeconds)
     timer: PassClock | None = None
     ended: int = 0
     programs: tuple[int, int] = (0, 0)
+
+    @property
+    def native(self) -> RawCalls | None:
+        """Raw calls; None if the installed version of the implementation does not have them."""
+        return self.implementation.raw
 
     @property
     def is_idle(self) -> bool:

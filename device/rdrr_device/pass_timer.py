@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from rdrr_format.errors import DeviceError
 
+from rdrr_device.buffers import BufferUsage
 from rdrr_device.device import Device
 from rdrr_device.timestamps import tick_seconds
 
@@ -32,13 +33,11 @@ class PassTimer:
     """
 
     def __init__(self, device: Device) -> None:
-        import wgpu
-
         self._gpu: Any = device.wgpu
         self._name = device.info.name
         self._tick = tick_seconds(device)
         self._queries = self._gpu.create_query_set(type="timestamp", count=2 * PASSES)
-        usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
+        usage = BufferUsage.QUERY_RESOLVE | BufferUsage.COPY_SRC
         self._resolved = self._gpu.create_buffer(size=16 * PASSES, usage=usage)
         self._pending = 0
         self._seconds = 0.0

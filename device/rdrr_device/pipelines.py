@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from rdrr_device.buffers import BufferSlice, bind_group_entries
+from rdrr_device.buffers import COMPUTE_STAGE, BufferSlice, BufferUsage, bind_group_entries
 from rdrr_device.counters import Counters
+from rdrr_device.implementations.interface import Implementation, Launch, RawCalls
 from rdrr_device.kernels import Dispatch, Kernel, Work
-from rdrr_device.native import Launch, Native
 from rdrr_device.shared_shaders import SharedKernel, shared
-from rdrr_device.wgpu_errors import device_errors
 
 REMEMBERED_PROGRAMS = 64
 """Programs and parts whose C handles and workgroup counts are kept, so that replaying them is
@@ -54,17 +53,21 @@ class Pipelines:
 
     Args:
         gpu: The `GPUDevice`.
-        native: Raw calls, which can compile trusted kernels without runtime checks; with None,
-            all kernels have them.
+        implementation: The implementation that compiles them.
         counters: Counters of the created pipelines and bind groups.
         shares: Whether general kernels that differ only in numbers share a pipeline.
     """
 
     def __init__(
-        self, gpu: Any, native: Native | None, counters: Counters, *, shares: bool = False
+        self,
+        gpu: Any,
+        implementation: Implementation,
+        counters: Counters,
+        *,
+        shares: bool = False,
     ) -> None:
         self._gpu = gpu
-        self._native = native
+        self._implementation = implementation
         self._counters = counters
         self._shares = shares
         self._constants: dict[bytes, BufferSlice] = {}
@@ -76,11 +79,11 @@ class Pipelines:
     def build_ahead(self, kernels: Iterable[Kernel]) -> None:
         """Start building pipelines in other threads, in this order.
 
-        wgpu compiles outside of Python's lock. `get` waits for a pipeline that is being built, and
-        raises the error of one that cannot be built.
+        Implementations compile outside of Python's lock. `get` waits for a pipeline that is being
+        built, and raises the error of one that cannot be built.
         """
-        if self._native is None:
-            return  # only wgpu-native is known to take calls from several threads
+        if not self._implementation.builds_in_threads:
+            return
         wanted = dict.fromkeys(self._shared(kernel).kernel for kernel in kernels)
         new = [
             kernel for kernel in wanted if kernel not in self._built and kernel not in self._ahead
@@ -106,7 +109,7 @@ class Pipelines:
         kernel = self._shared(kernel).kernel
         built = self._built.get(kernel)
         if built is None:
-            with device_errors(f"building kernel {kernel.label}"):
+            with self._implementation.errors(f"building kernel {kernel.label}"):
                 built = self._built[kernel] = self._take(kernel)
             self._counters.pipeline_creates += 1
         return built
@@ -119,7 +122,7 @@ class Pipelines:
         """
         pipeline, layout = self.get(dispatch.kernel)
         constants = self._shared(dispatch.kernel).constants
-        with device_errors(f"binding {dispatch.label}"):
+        with self._implementation.errors(f"binding {dispatch.label}"):
             slices = dispatch.buffers
             if constants:
                 slices = (*slices, self._uniform(constants))
@@ -149,11 +152,9 @@ class Pipelines:
 
     def _uniform(self, constants: bytes) -> BufferSlice:
         """Return a uniform buffer with these contents, which equal constants share."""
-        import wgpu
-
         if constants not in self._constants:
             buffer = self._gpu.create_buffer_with_data(
-                label="constants", data=constants, usage=wgpu.BufferUsage.UNIFORM
+                label="constants", data=constants, usage=BufferUsage.UNIFORM
             )
             self._constants[constants] = BufferSlice(buffer, 0, len(constants))
         return self._constants[constants]
@@ -181,27 +182,26 @@ class Pipelines:
         return module.result()
 
     def _compile(self, kernel: Kernel) -> Any:
-        if kernel.trusted and self._native is not None:
-            return self._native.trusted_module(self._gpu, kernel.label, kernel.source)
-        return self._gpu.create_shader_module(label=kernel.label, code=kernel.source)
+        return self._implementation.module(
+            self._gpu, kernel.label, kernel.source, trusted=kernel.trusted
+        )
 
     def _build(self, kernel: Kernel) -> Built:
         """Create the pipeline and bind group layout of a kernel."""
-        import wgpu
-
         module = self._module(kernel)
         layout = self._gpu.create_bind_group_layout(
             label=kernel.label,
             entries=[
                 {
                     "binding": index,
-                    "visibility": wgpu.ShaderStage.COMPUTE,
+                    "visibility": COMPUTE_STAGE,
                     "buffer": {"type": binding.access.value},
                 }
                 for index, binding in enumerate(kernel.bindings)
             ],
         )
-        pipeline = self._gpu.create_compute_pipeline(
+        pipeline = self._implementation.pipeline(
+            self._gpu,
             label=kernel.label,
             layout=self._gpu.create_pipeline_layout(bind_group_layouts=[layout]),
             compute={
@@ -220,7 +220,7 @@ class Recorder:
         native: Raw calls to record with; None uses the public API.
     """
 
-    def __init__(self, native: Native | None) -> None:
+    def __init__(self, native: RawCalls | None) -> None:
         self._native = native
         self._replayed: dict[tuple[int, int], tuple[Sequence[BoundDispatch], list[Launch]]] = {}
 

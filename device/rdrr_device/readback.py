@@ -16,9 +16,9 @@ from weakref import ReferenceType, ref
 import numpy as np
 import numpy.typing as npt
 
-from rdrr_device.buffers import BufferSlice, align
+from rdrr_device.buffers import BufferSlice, BufferUsage, align
 from rdrr_device.handle import DeviceHandle
-from rdrr_device.wgpu_errors import device_errors, device_lost
+from rdrr_device.implementations.interface import device_lost
 
 STAGING_BYTES = 64 * 1024
 """Smallest size of a reused staging buffer; larger copies get larger ones."""
@@ -34,8 +34,8 @@ class Submission:
     """A copy in the queue of the device.
 
     Attributes:
-        index: Index of the submission in wgpu-native; 0 without raw calls.
-        earlier: Index of the submission before the last part of the program whose results are
+        index: The submission, see `RawCalls.submit`; 0 without raw calls.
+        earlier: The submission before the last part of the program whose results are
             copied; 0 if there is none.
         number: Number of submissions up to this one.
     """
@@ -70,8 +70,7 @@ class Fetch:
             DeviceError: The device is lost.
         """
         staging, self.staging = self.staging, None
-        with device_errors("reading a buffer"):
-            data = self._owner.map(staging, sum(self._sizes), self._submission)
+        data = self._owner.map(staging, sum(self._sizes), self._submission)
         ends = np.cumsum(self._sizes)
         return [data[end - size : end] for end, size in zip(ends, self._sizes, strict=True)]
 
@@ -128,23 +127,16 @@ class Readback:
             staging: Staging buffer that the submission fills.
             size: Number of bytes.
             submission: The copy that fills it.
+
+        Raises:
+            DeviceError: The device is lost.
         """
         device = self._device
         is_last = submission.number == device.counters.submits and not device.info.software
         start = perf_counter()
         whole = max(align(size, MAP_ALIGNMENT), MAP_ALIGNMENT)
-        if self._native is not None:
-            awake_after = submission.earlier if is_last else 0
-            data = self._native.read(device.wgpu, staging, whole, submission.index, awake_after)
-            if data is None:
-                raise device_lost("reading a buffer")
-        else:
-            # The copy has been submitted already, so the extra submit of "READ" is not needed.
-            staging.map_async("READ_NOSYNC", 0, whole).sync_wait()
-            try:
-                data = bytearray(staging.read_mapped(0, whole, copy=False))
-            finally:
-                staging.unmap()
+        with device.implementation.errors("reading a buffer"):
+            data = self._read(staging, whole, submission, submission.earlier if is_last else 0)
         device.ended = max(device.ended, submission.number)
         counters = device.counters
         counters.maps += 1
@@ -157,6 +149,20 @@ class Readback:
         for staging, _ in self._kept:
             staging.destroy()
         self._kept.clear()
+
+    def _read(self, staging: Any, size: int, submission: Submission, awake_after: int) -> bytearray:
+        if self._native is not None:
+            gpu = self._device.wgpu
+            data = self._native.read(gpu, staging, size, submission.index, awake_after)
+            if data is None:
+                raise device_lost("reading a buffer")
+            return data
+        # The copy has been submitted already, so the extra submit of "READ" is not needed.
+        self._device.implementation.wait(staging.map_async("READ_NOSYNC", 0, size))
+        try:
+            return bytearray(staging.read_mapped(0, size, copy=False))
+        finally:
+            staging.unmap()
 
     def _submit(self, commands: Any) -> int:
         gpu = self._device.wgpu
@@ -186,9 +192,7 @@ class Readback:
         return staging
 
     def _create(self, size: int) -> Any:
-        import wgpu
-
-        usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
+        usage = BufferUsage.MAP_READ | BufferUsage.COPY_DST
         staging = self._device.wgpu.create_buffer(label="staging", size=align(size), usage=usage)
         self._device.counters.buffer_creates += 1
         return staging

@@ -51,6 +51,7 @@ class Binding:
 _STORAGE = re.compile(r"^var<storage,\s*(read_write|read)>\s*(\w+)\s*:", re.MULTILINE)
 _OVERRIDE = re.compile(r"^override\s+(\w+)\s*:\s*\w+\s*(=?)", re.MULTILINE)
 _COMMENT = re.compile(r"//.*")
+_COHERENT = re.compile(r"^@coherent\n", re.MULTILINE)
 _SUBGROUPS = re.compile(r"\bsubgroup[A-Z]\w*\(|@builtin\((subgroup_\w+|num_subgroups)\)")
 
 
@@ -146,13 +147,22 @@ def without_comments(source: str) -> str:
 
 
 def for_compiler(source: str, compiler: WgslCompiler) -> str:
-    """Return a rendered source in the form that a compiler accepts.
+    """Return a rendered source in the form that a compiler accepts; templates render naga's form.
 
     Tint requires `enable subgroups;` where subgroup operations are used; naga rejects that line.
+
+    Only modules of passes in one dispatch declare buffers `@coherent`, which Tint does not know.
+    Tint cannot prove either that all threads reach their barriers, which naga does not ask: what
+    decides is the same in all threads, but it is loaded from memory that other phases write. So
+    the analysis is switched off in these modules; that is an extension of Dawn outside of browsers.
     """
-    if compiler is WgslCompiler.TINT and _SUBGROUPS.search(without_comments(source)):
-        return f"enable subgroups;\n{source}"
-    return source
+    if compiler is WgslCompiler.NAGA:
+        return source
+    text, count = _COHERENT.subn("", source)
+    enabled = "enable chromium_disable_uniformity_analysis;\n" if count else ""
+    if _SUBGROUPS.search(without_comments(text)):
+        enabled += "enable subgroups;\n"
+    return enabled + text
 
 
 @cache

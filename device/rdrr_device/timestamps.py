@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import DeviceError
 
-from rdrr_device.buffers import BufferSlice
+from rdrr_device.buffers import BufferSlice, BufferUsage
 from rdrr_device.device import Device
 from rdrr_device.pipelines import BoundDispatch
 
@@ -135,13 +135,11 @@ class Timer:
 
     def _prepare(self, passes: int) -> None:
         """Create enough query sets and a large enough buffer for a number of passes."""
-        import wgpu
-
         gpu, sets = self._device.wgpu, -(-2 * passes // QUERIES)
         while len(self._sets) < sets:
             self._sets.append(gpu.create_query_set(type="timestamp", count=QUERIES))
         if self._resolved is None or self._resolved.size < 8 * QUERIES * sets:
-            usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
+            usage = BufferUsage.QUERY_RESOLVE | BufferUsage.COPY_SRC
             self._resolved = gpu.create_buffer(
                 label="timestamps", size=8 * QUERIES * sets, usage=usage
             )

@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import DeviceError
 
-from rdrr_device.buffers import BufferSlice, align
+from rdrr_device.buffers import BufferSlice, BufferUsage, align
 from rdrr_device.device import Device
-from rdrr_device.wgpu_errors import device_errors
 
 PART_ALIGNMENT = 8
 """Alignment of the size of a part, so that the next part begins at an offset that can be mapped."""
@@ -32,12 +31,10 @@ class UploadBuffer:
     """
 
     def __init__(self, device: Device, label: str, size: int) -> None:
-        import wgpu
-
         self._device = device
         self._label = label
-        usage = wgpu.BufferUsage.MAP_WRITE | wgpu.BufferUsage.COPY_SRC
-        with device_errors(f"creating buffer {label}"):
+        usage = BufferUsage.MAP_WRITE | BufferUsage.COPY_SRC
+        with device.implementation.errors(f"creating buffer {label}"):
             self._buffer = device.wgpu.create_buffer(label=label, size=align(size), usage=usage)
         device.counters.buffer_creates += 1
         device.memory.add(self._buffer.size)
@@ -60,7 +57,7 @@ class UploadBuffer:
             return
         start = perf_counter()
         device = self._device
-        with device_errors(f"sending through {self._label}"):
+        with device.implementation.errors(f"sending through {self._label}"):
             self._fill(parts, size)
             encoder = device.wgpu.create_command_encoder(label=self._label)
             encoder.copy_buffer_to_buffer(self._buffer, 0, target.buffer, target.offset, size)
@@ -95,7 +92,7 @@ class UploadBuffer:
 
     def _fill(self, parts: Sequence[npt.NDArray[Any]], size: int) -> None:
         """Fill the staging buffer once the previous copy from it is done."""
-        self._buffer.map_async("WRITE", 0, size).sync_wait()
+        self._device.implementation.wait(self._buffer.map_async("WRITE", 0, size))
         try:
             at = 0
             for part in parts:

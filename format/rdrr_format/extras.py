@@ -25,6 +25,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "gs": ("gcsfs",),
         "ray": ("ray>=2.40",),
         "grammar": ("llguidance>=1.9,<2",),
+        "dawn": ("wgpudawn==0.32.0.4",),
         "lm-eval": ("lm-eval>=0.4.10",),
         "serve": ("starlette>=0.47", "uvicorn>=0.34", "prometheus_client>=0.21"),
     }

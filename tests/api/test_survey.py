@@ -41,7 +41,7 @@ def test_without_an_adapter_memory_is_estimated_unless_one_was_named(tmp_path, r
     with_adapter = estimate_memory(package, Policy(), 40)
     assert with_adapter.loaded is not None
 
-    def none_there(adapter=None):
+    def none_there(adapter, **_):
         raise DeviceError("no adapter", found=adapter)
 
     monkeypatch.setattr(device, "open_device", none_there)

@@ -82,12 +82,16 @@ def test_the_median_over_prompts_leaves_out_a_few_exchanged_experts(rng, exchang
     assert rates == {"other": pytest.approx(distance, rel=1e-6)}
 
 
-def test_unknown_layouts_are_wrong_usage(capsys):
+def test_unknown_layouts_and_implementations_are_wrong_usage(capsys):
     assert bench_decode.parse(["--layouts", "row,column"]).layouts == "row,column"
     with pytest.raises(SystemExit) as stopped:
         bench_decode.parse(["--layouts", "row,diagonal"])
     assert stopped.value.code == 2
     assert "diagonal" in capsys.readouterr().err
+    assert bench_decode.parse(["--webgpu", "wgpu,dawn"]).webgpu == "wgpu,dawn"
+    with pytest.raises(SystemExit):
+        bench_decode.parse(["--webgpu", "wgpu,metal"])
+    assert "metal" in capsys.readouterr().err
 
 
 @pytest.mark.thorough

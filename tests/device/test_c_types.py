@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from cffi import FFI
-from rdrr_device.c_types import ARRAYS, FUNCTIONS, TYPES, parse_types
+from rdrr_device.implementations.c_types import ARRAYS, FUNCTIONS, TYPES, parse_types
 
 HEADER = """
 typedef struct Thing { int size; } Thing;

@@ -7,14 +7,11 @@ import threading
 import numpy as np
 import pytest
 from rdrr_device import pipelines
-from rdrr_device.device import open_device
 from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.shaders import Access, Binding
 from rdrr_format.errors import DeviceError
 from support.deadlines import HANGS
-from support.selected_tests import on_dawn
-
-pytestmark = pytest.mark.skipif(on_dawn(), reason="only wgpu-native builds pipelines ahead")
+from support.devices import new_device
 
 BINDINGS = (Binding("values", Access.READ_WRITE),)
 
@@ -31,7 +28,7 @@ fn main(@builtin(local_invocation_index) i: u32) {{ values[i] = {body}; }}
 
 @pytest.fixture
 def own_device():
-    opened = open_device()
+    opened = new_device()
     yield opened
     opened.close()
 

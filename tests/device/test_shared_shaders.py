@@ -8,14 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.device import open_device
 from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.shaders import Access, Binding
 from rdrr_device.shared_shaders import NAME, shared
 from rdrr_runtime.gpu import GpuBackend
 from support.comparison import relative_error
+from support.devices import new_device
 from support.packages import llama_manifest, write_random_package
-from support.selected_tests import on_dawn
 
 SOURCE = """// COUNT values in groups of SIZE
 override SIZE: u32;  // threads
@@ -79,13 +78,12 @@ def test_a_kernel_without_such_constants_stays_as_it_is():
     assert shared(whole).constants == b""
 
 
-@pytest.mark.skipif(on_dawn(), reason="Dawn compiles kernels as GPUs do")
 @pytest.mark.parametrize(
     ("shares", "general", "count"), [(False, True, 3), (True, False, 3), (True, True, 2)]
 )
 def test_a_shared_shader_computes_with_the_constants_of_each_kernel(shares, general, count):
     cases = [(16, 40, -3, 0.5, True), (16, 64, 9, 3.0, False), (32, 33, 0, 1.0, True)]
-    opened = open_device()
+    opened = new_device()
     opened._pipelines._shares = shares
     before = opened.counters.copy()
     try:
@@ -108,13 +106,12 @@ def test_a_shared_shader_computes_with_the_constants_of_each_kernel(shares, gene
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(on_dawn(), reason="Dawn compiles kernels as GPUs do")
 def test_a_model_computes_the_same_with_constants_of_either_kind(tmp_path, rng):
     """Software adapters run most of these tests, and GPUs compile what only this one runs."""
     package = write_random_package(tmp_path, llama_manifest(), rng)
     ids, outputs = rng.integers(0, 50, 40).tolist(), []
     for shares in (False, True):
-        device = open_device()
+        device = new_device()
         device._pipelines._shares = shares
         backend = GpuBackend(package, context=64, device=device)
         try:

@@ -23,8 +23,7 @@ from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from support.checkpoints import make_checkpoint
 from support.comparison import scored, stepped
-from support.dawn import NOT_SET_UP, is_set_up
-from support.dawn_device import open_dawn_device
+from support.dawn_device import open_dawn_device, why_no_dawn
 from support.devices import PLAIN, SMALL_LIMITS
 from support.tiny_models import ALL_MODELS, VOCAB, covering
 
@@ -41,9 +40,10 @@ def small_device() -> Iterator[Device]:
 
 @pytest.fixture(scope="module")
 def small_dawn_device() -> Iterator[Device | None]:
-    """The same device on Dawn, or None where Dawn is not set up."""
-    if not is_set_up():
-        assert "CI" not in os.environ, NOT_SET_UP
+    """The same device on Dawn, or None where Dawn is missing."""
+    why = why_no_dawn()
+    if why is not None:
+        assert "CI" not in os.environ, why
         yield None
         return
     opened = open_dawn_device(without=PLAIN, limits=SMALL_LIMITS)
@@ -132,7 +132,7 @@ BEYOND = [{"threads": 257}, {"floats": 4097}, {"buffers": 9}]
 def test_the_limits_are_enforced(small_device, small_dawn_device, runtime, beyond):
     device = small_device if runtime == "wgpu" else small_dawn_device
     if device is None:
-        pytest.skip(NOT_SET_UP)
+        pytest.skip(why_no_dawn() or "")
     device.pipeline(kernel(threads=256, floats=4096, buffers=8))
     with pytest.raises(DeviceError, match="building kernel small failed"):
         device.pipeline(kernel(**beyond))

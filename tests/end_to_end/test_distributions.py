@@ -117,6 +117,7 @@ def test_the_wheel_alone_needs_no_heavy_or_optional_package(metadata):
         "lm-eval",
         "starlette",
         "uvicorn",
+        "wgpudawn",
         "transformers",
     }
 
@@ -131,6 +132,7 @@ def test_the_wheel_alone_needs_no_heavy_or_optional_package(metadata):
         ("http", "fsspec"),
         ("ray", "ray"),
         ("grammar", "llguidance"),
+        ("dawn", "wgpudawn"),
         ("lm-eval", "lm-eval"),
         ("serve", "starlette"),
     ],

@@ -16,6 +16,7 @@ import pytest
 import torch
 from rdrr_converter.sources import open_source
 from rdrr_device.adapters import NO_ADAPTER_HINT, list_adapters
+from rdrr_device.implementations import implementation
 from rdrr_format.errors import DeviceError
 from rdrr_format.extras import install_hint
 from support.commands import EXAMPLE, Done, rdrr
@@ -24,7 +25,8 @@ from support.commands import EXAMPLE, Done, rdrr
 @pytest.fixture
 def hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every optional package look as if it were not installed."""
-    for name in ("torch", "ray", "llguidance"):
+    implementation.cache_clear()  # another test may have loaded wgpudawn
+    for name in ("torch", "ray", "llguidance", "wgpudawn"):
         monkeypatch.setitem(sys.modules, name, None)
 
 
@@ -42,6 +44,7 @@ def refused(done: Done) -> str:
     [
         (("--backend", "cpu"), "torch"),
         (("--regex", "a+"), "grammar"),
+        (("--webgpu", "dawn"), "dawn"),
     ],
 )
 def test_generation_names_the_extra(made_package, words, extra):
@@ -113,7 +116,7 @@ def test_without_an_adapter_but_with_torch_the_cpu_generates(made_package: Path,
 
 def adapters_are(monkeypatch: pytest.MonkeyPatch, *, software: bool) -> None:
     listed = [replace(info, software=software) for info in list_adapters()]
-    monkeypatch.setattr("rdrr_device.device.list_adapters", lambda: listed)
+    monkeypatch.setattr("rdrr_device.adapters.list_adapters", lambda _: listed)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from rdrr_device import device as device_module
 from rdrr_device.arena import arena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import Device, open_device
-from rdrr_device.wgpu_errors import device_errors
 from rdrr_format.errors import DeviceError, UsageError
 from rdrr_manifests import loading
 from rdrr_runtime.compile.choice.hints import Policy
@@ -236,7 +235,7 @@ def test_a_device_that_is_not_lost_says_what_failed():
 
 
 def copy_onto_itself(device: Device, buffer: BufferSlice) -> None:
-    with device_errors("copying"):
+    with device.implementation.errors("copying"):
         encoder = device.wgpu.create_command_encoder()
         encoder.copy_buffer_to_buffer(buffer.buffer, 0, buffer.buffer, 0, 64)
         device.wgpu.queue.submit([encoder.finish()])

@@ -110,8 +110,8 @@ def dawn_environment() -> dict[str, str]:
 
 
 COHERENT = "@coherent"
-"""An attribute of naga alone. The executor that needs it runs only where the adapter has its
-feature, which no other implementation of WebGPU offers, so its modules are not shown to Tint."""
+"""An attribute of naga alone. Dawn compiles modules of passes in one dispatch, which have it, with
+an extension that only some of its devices allow; so they are not shown to Tint here."""
 
 
 @contextmanager

@@ -6,7 +6,7 @@ The devices use the best adapter, so tests run on the GPU where there is one. Th
 kernels by default, as software adapters do: on hardware the default is to multiply in int8, for
 which the bounds of whole models are too tight. Tests of int8 ask for it.
 
-With `RDRR_TEST_DEVICE=dawn` in the environment the devices are those of Dawn in Node.
+With `RDRR_TEST_DEVICE=dawn` in the environment the devices are those of Dawn.
 """
 
 from __future__ import annotations
@@ -39,9 +39,14 @@ def plain_device() -> Iterator[Device]:
     yield from exact_device(PLAIN)
 
 
+def new_device(without: frozenset[str] = frozenset()) -> Device:
+    """Open a device of the implementation that the tests run on."""
+    return open_dawn_device(without) if on_dawn() else open_device(without=without)
+
+
 def exact_device(without: frozenset[str]) -> Iterator[Device]:
     """Open a device that selects kernels as on a software adapter."""
-    opened = open_dawn_device(without) if on_dawn() else open_device(without=without)
+    opened = new_device(without)
     opened.info = replace(opened.info, software=True)
     yield opened
     opened.close()

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, Protocol
 
-import pytest
 import wgpu
-from rdrr_device import native
 from rdrr_device.adapters import AdapterInfo
 from rdrr_device.device import Device
+from rdrr_device.implementations.interface import Implementation
 from rdrr_device.shaders import WgslCompiler, for_compiler
 
 Call = dict[str, Any]
@@ -197,8 +196,7 @@ class RemoteGpu:
         return RemoteBuffer(self._channel, label, size, usage)
 
     def create_shader_module(self, *, label: str, code: str) -> int:
-        source = for_compiler(code, WgslCompiler.TINT)
-        return self._channel.create("module", label=label, source=source)
+        return self._channel.create("module", label=label, source=code)
 
     def create_bind_group_layout(self, *, label: str, entries: Sequence[Mapping[str, Any]]) -> int:
         del label
@@ -251,11 +249,29 @@ def request(features: Iterable[str], limits: Mapping[str, int]) -> dict[str, Any
     }
 
 
+class RemoteImplementation(Implementation):
+    """The implementation of a `RemoteGpu`, without raw calls."""
+
+    api = wgpu
+
+    def adapters(self) -> Sequence[Any]:
+        return ()
+
+    def features(self, adapter: Any) -> frozenset[str]:
+        return frozenset(adapter.features)
+
+    def request_device(self, *_: object) -> Any:
+        raise RuntimeError("a player opens its device itself")
+
+    def module(self, gpu: Any, label: str, source: str, *, trusted: bool) -> Any:
+        del trusted
+        code = for_compiler(source, WgslCompiler.TINT)
+        return gpu.create_shader_module(label=label, code=code)
+
+
 def open_remote_device(info: AdapterInfo, gpu: RemoteGpu) -> Device:
-    """Return a `Device` on a remote GPU, without the raw calls into wgpu-native."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "load", lambda: None)
-        return Device(info, gpu)
+    """Return a `Device` on a remote GPU."""
+    return Device(info, gpu, through=RemoteImplementation())
 
 
 def _with_dashes(name: str) -> str:

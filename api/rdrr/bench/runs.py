@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rdrr_format.errors import UsageError
 
+from rdrr import _webgpu
 from rdrr._backends import resolve_hints
 from rdrr._executor import persistence, tuned_executor
 from rdrr._load import context_of
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from rdrr_runtime.decode.strategy import Strategy
     from rdrr_runtime.gpu import GpuBackend
 
-    from rdrr._load_options import ExecutorName
+    from rdrr._load_options import ExecutorName, WebGpuChoice
 
 MARGIN = 16
 """Cache slots beyond the longest generation."""
@@ -81,15 +82,14 @@ class LoadedAs:
 
 
 @contextmanager
-def open_device(adapter: str | None) -> Iterator[Device]:
+def open_device(adapter: str | None, webgpu: WebGpuChoice = "auto") -> Iterator[Device]:
     """Open a device for the length of a block.
 
     Raises:
         DeviceError: No such adapter.
+        UsageError: The implementation of WebGPU is not installed.
     """
-    from rdrr_device import device
-
-    opened = device.open_device(adapter)
+    opened = _webgpu.open_device(adapter, webgpu)
     try:
         yield opened
     finally:

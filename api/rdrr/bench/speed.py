@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.gpu import GpuBackend
 
+    from rdrr._load_options import WebGpuChoice
+
 SCHEMA = 1
 """Version of the JSON object; it is raised when a key changes its meaning or is removed."""
 
@@ -35,6 +37,7 @@ class Speed:
         schema: Version of these keys.
         model: The package's model id.
         adapter: Name of the adapter.
+        webgpu: Implementation of WebGPU.
         software: Whether the adapter is a software renderer on the CPU.
         prompt_tokens: Token ids of the prompt.
         tokens: New token ids of a run.
@@ -61,6 +64,7 @@ class Speed:
     schema: int
     model: str
     adapter: str
+    webgpu: str
     software: bool
     prompt_tokens: int
     tokens: int
@@ -91,6 +95,7 @@ def measure(
     work: Workload,
     *,
     adapter: str | None = None,
+    webgpu: WebGpuChoice = "auto",
     options: LoadedAs | None = None,
     interval: int = 8,
 ) -> Speed:
@@ -100,6 +105,7 @@ def measure(
         package: The package to run.
         work: Prompt, new tokens (2 or more) and runs.
         adapter: Part of an adapter's name.
+        webgpu: The implementation of WebGPU.
         options: How the package is loaded.
         interval: Tokens between two readbacks.
 
@@ -109,7 +115,7 @@ def measure(
     """
     from rdrr_runtime.decode.autoregressive import Autoregressive
 
-    with open_device(adapter) as device:
+    with open_device(adapter, webgpu) as device:
         start = time.perf_counter()
         backend = load(package, device, work, options or LoadedAs())
         loaded = time.perf_counter() - start
@@ -152,6 +158,7 @@ def _summary(
         schema=SCHEMA,
         model=package.manifest.model_id,
         adapter=device.info.name,
+        webgpu=device.info.implementation,
         software=device.info.software,
         prompt_tokens=work.prompt_tokens,
         tokens=work.tokens,

@@ -39,6 +39,9 @@ KernelHints: TypeAlias = Annotated[
     ),
 ]
 Adapter: TypeAlias = Annotated[str | None, typer.Option(metavar="NAME", help=_LOAD["adapter"].help)]
+WebGpu: TypeAlias = Annotated[
+    Literal["auto", "wgpu", "dawn"], typer.Option(help=_LOAD["webgpu"].help)
+]
 KvDtype: TypeAlias = Annotated[
     Literal["f16", "f32", "q8_0"], typer.Option(help=_LOAD["kv_dtype"].help)
 ]

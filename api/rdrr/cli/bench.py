@@ -18,6 +18,7 @@ from rdrr.cli._options import (
     KernelHints,
     KvDtype,
     PackagePath,
+    WebGpu,
     split_hints,
 )
 from rdrr.cli._progress import status
@@ -51,6 +52,7 @@ def bench(
     repeat: Annotated[int, typer.Option(min=1, help="Number of runs that are measured.")] = 5,
     interval: Annotated[int, typer.Option(min=1, help="Tokens between two readbacks.")] = 8,
     adapter: Adapter = None,
+    webgpu: WebGpu = "auto",
     kernel_hint: KernelHints = None,
     kv_dtype: KvDtype = "f16",
     follow_links: FollowLinksFlag = False,
@@ -89,6 +91,7 @@ def bench(
             open_package(path, follow_links=follow_links),
             Workload(prompt_tokens, tokens, repeat),
             adapter=adapter,
+            webgpu=webgpu,
             options=LoadedAs(hints, kv_dtype, executor="auto"),
             interval=interval,
         )
@@ -120,7 +123,7 @@ def _rows(speed: Speed) -> Iterable[tuple[str, str]]:
     per = speed.ms_per_token
     work = speed.work_per_token
     software = ", a software adapter" if speed.software else ""
-    yield "adapter", f"{speed.adapter}{software}"
+    yield "adapter", f"{speed.adapter}{software}, through {speed.webgpu}"
     yield (
         "runs",
         f"{speed.repeat} with {speed.prompt_tokens} prompt tokens, {speed.tokens} new tokens",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rdrr._units import format_size
@@ -24,11 +25,16 @@ _COUNTS = {"max-compute-invocations-per-workgroup"}
 def devices(
     json: JsonFlag = False,
 ) -> int:
-    """List the GPU adapters. The exit code is 1 if there is none."""
+    """List the GPU adapters, through each installed implementation of WebGPU.
+
+    The exit code is 1 if there is none.
+    """
     from rdrr_device.adapters import list_adapters
+    from rdrr_device.implementations import NAMES, is_installed
     from rdrr_format.errors import DeviceError
 
-    adapters = list_adapters()
+    installed = [name for name in NAMES if name == "wgpu" or is_installed(name)]
+    adapters = [info for name in installed for info in list_adapters(name)]
     if json:
         print_json({"adapters": [adapter_facts(info) for info in adapters]})
         return 0 if adapters else 1
@@ -43,9 +49,12 @@ def devices(
 def adapter_facts(info: AdapterInfo) -> dict[str, Any]:
     """Return an adapter as JSON values."""
     from rdrr._executor import describe  # imports numpy, which --help needs not load
+    from rdrr._webgpu import preferred
 
     return {
         "name": info.name,
+        "webgpu": info.implementation,
+        "autoTakes": asdict(preferred(info)),
         "backend": info.backend,
         "type": info.type,
         "driver": info.driver,
@@ -59,6 +68,7 @@ def adapter_facts(info: AdapterInfo) -> dict[str, Any]:
 
 def _show(adapters: Sequence[AdapterInfo]) -> None:
     from rdrr._executor import describe
+    from rdrr._webgpu import preferred
 
     out = console()
     for index, info in enumerate(adapters):
@@ -67,6 +77,9 @@ def _show(adapters: Sequence[AdapterInfo]) -> None:
         kind = f"{info.type}, software" if info.software and info.type != "CPU" else info.type
         out.print(f"[bold]{info.name}[/bold]", markup=True)
         rows = [("backend", f"{info.backend} ({kind})"), ("driver", info.driver)]
+        rows.append(("WebGPU", info.implementation))
+        if len({other.implementation for other in adapters}) > 1:
+            rows.append(("auto takes", str(preferred(info))))
         rows += [
             (label, str(info.limits[name]) if name in _COUNTS else format_size(info.limits[name]))
             for name, label in _LIMITS.items()

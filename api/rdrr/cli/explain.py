@@ -25,7 +25,7 @@ def explain(
     load: Annotated[
         LoadOptions,
         Only(
-            *("adapter", "kernel_hints", "strict_hints", "kv_dtype", "layer_inputs"),
+            *("adapter", "webgpu", "kernel_hints", "strict_hints", "kv_dtype", "layer_inputs"),
             *("context", "follow_links"),
         ),
     ],
@@ -68,6 +68,7 @@ def explain(
         package,
         table_policies(package, hints, load.layer_inputs)[0],
         adapter=capabilities or load.adapter,
+        webgpu=load.webgpu,
         kv_dtype=load.kv_dtype,
         context=context_of(package, load.context),
     )
@@ -87,6 +88,8 @@ def _show(explanation: Explanation, every: bool) -> None:
     out = console()
     software = ", a software adapter" if explanation.adapter.software else ""
     out.print(facts([("adapter", f"{explanation.adapter.name}{software}")]))
+    if explanation.webgpu is not None:
+        out.print(facts([("WebGPU", str(explanation.webgpu))]))
     out.print(facts([("token in one dispatch", describe(explanation.adapter))]))
     if explanation.tuned.entries or explanation.tuned.note:
         out.print(facts([("tuned profile", explanation.tuned.summary)]))

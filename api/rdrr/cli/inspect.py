@@ -36,7 +36,7 @@ def inspect(
             help="Context length that --memory assumes, if not the model's maximum.",
         ),
     ] = None,
-    load: Annotated[LoadOptions, Only("adapter", "kernel_hints", "follow_links")],
+    load: Annotated[LoadOptions, Only("adapter", "webgpu", "kernel_hints", "follow_links")],
     json: JsonFlag = False,
 ) -> int:
     """Show what a package contains, or what a manifest says if PATH is one.
@@ -54,7 +54,7 @@ def inspect(
     need = None
     if memory or context:
         policy = resolve_hints(package, load.kernel_hints)
-        need = estimate_memory(package, policy, context, load.adapter)
+        need = estimate_memory(package, policy, context, load.adapter, load.webgpu)
     if json:
         obstacles = {"not_runnable_because": [obstacle.as_dict() for obstacle in package.obstacles]}
         print_json(_as_dict(overview, rows, need) | (obstacles if package.obstacles else {}))

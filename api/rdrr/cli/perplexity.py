@@ -50,6 +50,7 @@ def perplexity(
         Only(
             "backend",
             "adapter",
+            "webgpu",
             "kernel_hints",
             "strict_hints",
             "kv_dtype",

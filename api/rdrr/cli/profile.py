@@ -48,7 +48,9 @@ def profile(
     ] = None,
     load: Annotated[
         LoadOptions,
-        Only("adapter", "kernel_hints", "kv_dtype", "context", "executor", "follow_links"),
+        Only(
+            "adapter", "webgpu", "kernel_hints", "kv_dtype", "context", "executor", "follow_links"
+        ),
     ],
     json: JsonFlag = False,
 ) -> int:
@@ -68,6 +70,7 @@ def profile(
             package,
             policy,
             adapter=load.adapter,
+            webgpu=load.webgpu,
             kv_dtype=load.kv_dtype,
             context=context,
             prompt_tokens=prompt_tokens,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,7 @@ from rdrr.cli._options import JsonFlag, PackagePath
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rdrr_manifests.package import Package
     from rdrr_runtime.compile.pass_spec import PassSpec
     from rdrr_runtime.measure.tuned import ExecutorTimes
 
@@ -49,11 +51,20 @@ def tune(
         bool, typer.Option("--force", help="Measure shapes again that are tuned already.")
     ] = False,
     load: Annotated[
-        LoadOptions, Only("adapter", "kernel_hints", "kv_dtype", "context", "follow_links")
+        LoadOptions,
+        Only("adapter", "webgpu", "kernel_hints", "kv_dtype", "context", "follow_links"),
     ],
     rounds: Annotated[
         int | None, typer.Option(min=3, help="Number of measurements per candidate.")
     ] = None,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare-webgpu",
+            help="Tune nothing, but measure the package through wgpu and through Dawn: from then "
+            "on --webgpu auto takes the faster one on this adapter.",
+        ),
+    ] = False,
     json: JsonFlag = False,
 ) -> int:
     """Measure kernel parameters on the shapes of a package, and keep the best for later runs."""
@@ -70,10 +81,13 @@ def tune(
         raise UsageError("there is no such op", expected=", ".join(OPS), found=unknown[0])
     specs = _passes([name.lower() for name in passes or ("prefill", "decode")])
     package = open_package(path, follow_links=load.follow_links)
+    if compare:
+        return _compare(package, load, json=json)
     result = tune_package(
         package,
         resolve_hints(package, load.kernel_hints),
         adapter=load.adapter,
+        webgpu=load.webgpu,
         kv_dtype=load.kv_dtype,
         context=context_of(package, load.context),
         ops=ops,
@@ -88,6 +102,24 @@ def tune(
         print_json(result.as_dict())
     else:
         _show(result)
+    return 0
+
+
+def _compare(package: Package, load: LoadOptions, *, json: bool) -> int:
+    from rdrr._tune import compare_webgpu
+
+    compared, path = compare_webgpu(
+        package,
+        adapter=load.adapter,
+        hints=load.kernel_hints,
+        kv_dtype=load.kv_dtype,
+        progress=None if json else _show_progress,
+    )
+    decision = compared.decision
+    if json:
+        print_json({**asdict(decision), "seconds": dict(compared.seconds), "kept": str(path)})
+    else:
+        console().print(facts([("auto takes", str(decision)), ("kept in", str(path))]))
     return 0
 
 

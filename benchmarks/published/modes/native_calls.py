@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rdrr_device.buffers import BufferSlice
+from rdrr_device.buffers import BufferSlice, BufferUsage
 from rdrr_device.pipelines import BoundDispatch
 
 from published.modes.op_calls import Op, op_of
@@ -89,12 +89,10 @@ class NativeCalls:
 
     def prepare(self, bound: BoundDispatch, rows: int) -> Op:
         """See `OpCalls.prepare`."""
-        import wgpu
-
         op = op_of(bound, rows)
         content = self._ffi.from_buffer("char[]", op.content)
         uniform = self._ffi.new("WGPUBufferDescriptor *")
-        uniform.usage = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
+        uniform.usage = BufferUsage.UNIFORM | BufferUsage.COPY_DST
         uniform.size = op.content.nbytes
         entries = self._entries(bound.slices)
         group = self._ffi.new("WGPUBindGroupDescriptor *")

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from rdrr_device.buffers import bind_group_entries
+from rdrr_device.buffers import BufferUsage, bind_group_entries
 from rdrr_device.pipelines import BoundDispatch
 
 UNIFORM_ALIGNMENT = 16  # bytes
@@ -99,9 +99,7 @@ class WgpuCalls:
 
     def uniform(self, op: Op) -> Any:
         """See `OpCalls.uniform`."""
-        import wgpu
-
-        usage = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
+        usage = BufferUsage.UNIFORM | BufferUsage.COPY_DST
         size = op.content.nbytes
         buffer = self._gpu.create_buffer(label=op.bound.label, size=size, usage=usage)
         self._gpu.queue.write_buffer(buffer, 0, op.content)

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from rdrr_device.device import Device
 from rdrr_device.handle import DeviceHandle
+from rdrr_device.implementations import wgpu
 from rdrr_device.pipelines import BoundDispatch, serving_of
 
 from published.modes.native_calls import NativeCalls
@@ -176,7 +177,7 @@ class ModeSubmitter:
 
 
 def op_calls(device: DeviceHandle) -> OpCalls:
-    """Return the native calls if this version of wgpu-py allows them, else the public ones."""
-    if device.native is None:
-        return WgpuCalls(device.wgpu)
-    return NativeCalls(*device.native.internals(), device.wgpu)
+    """Return the native calls if this is wgpu and its version allows them, else the public ones."""
+    if isinstance(device.native, wgpu.WgpuCalls):
+        return NativeCalls(*device.native.internals(), device.wgpu)
+    return WgpuCalls(device.wgpu)

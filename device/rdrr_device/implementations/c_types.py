@@ -64,7 +64,7 @@ FUNCTIONS = (
     "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)",
     "void(WGPURequestDeviceStatus, WGPUDevice, WGPUStringView, void *, void *)",
 )
-"""The strings that wgpu-py 0.32 and `rdrr_device.native` use; others are parsed one by one."""
+"""The strings that wgpu-py 0.32 and `wgpu.py` here use; others are parsed one by one."""
 
 
 def parse_types(
@@ -102,12 +102,3 @@ def parse_types(
     except (AttributeError, TypeError, ValueError, import_module("cffi").CDefError):
         return False
     return True
-
-
-def parse_types_of_wgpu() -> bool:
-    """Parse the types of wgpu-native, if wgpu-py uses that backend; see `parse_types`."""
-    try:
-        from wgpu.backends.wgpu_native._ffi import ffi
-    except ImportError:
-        return False
-    return parse_types(ffi)

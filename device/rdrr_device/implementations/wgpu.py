@@ -1,86 +1,104 @@
-"""Raw calls into the C library wgpu-native, where the public API of wgpu-py is too slow.
+"""wgpu-native through wgpu-py, with raw calls into the C library where its public API is too slow.
 
-    encode             recording one dispatch takes 3 to 7 us of Python through the public API, and
-                       a third of that here
+The raw calls need internals of wgpu-py (tested with 0.32). If they are missing, the public API is
+used.
+
     trusted modules    naga adds a check to every loop and index of a shader; kernels that check
                        their own indices run up to twice as fast without them
-    submit, read       the public API waits for everything that was submitted, in a thread of its
-                       own; to keep the device busy the host must wait for a single submission
-
-The unit of timestamps is read here too, since the public API does not expose it. All of this needs
-internals of wgpu-py (tested with 0.32). If they are missing, `load` returns None and the caller
-uses the public API. Errors in a recorded pass are reported when the pass is finished.
+    timestamps         the public API does not say what their unit is
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
-Launch = tuple[Any, Any, int, int, int]
-"""C handles of the pipeline and the bind group, and the number of workgroups along x, y and z."""
+from rdrr_format.errors import DeviceError
 
-AWAKE_SECONDS = 0.004
-"""Longest time for which the host polls without sleeping. Beside an H200, a host that sleeps sees
-the end of a submission 0.3 ms late."""
+from rdrr_device.implementations.c_types import parse_types
+from rdrr_device.implementations.interface import (
+    AWAKE_SECONDS,
+    Implementation,
+    RawCalls,
+    WebGpuName,
+)
 
 
-class Native:
-    """Raw calls into wgpu-native.
+class WgpuImplementation(Implementation):
+    """wgpu-native.
 
-    Args:
-        ffi: The cffi instance of wgpu-py.
-        lib: Its library handle.
-        api: The module with the wrapper classes.
+    Raises:
+        DeviceError: The package wgpu cannot be loaded.
     """
 
+    name: ClassVar[WebGpuName] = "wgpu"
+    language = frozenset(
+        {
+            "packed_4x8_integer_dot_product",
+            "pointer_composite_access",
+            "readonly_and_readwrite_storage_textures",
+        }
+    )
+    """What naga has; wgpu-native does not list it."""
+
+    def __init__(self) -> None:
+        try:
+            import wgpu
+        except (ImportError, OSError) as error:
+            raise DeviceError(
+                "the package wgpu cannot be loaded",
+                found=error,
+                hint="use the CPU: `backend` cpu, or `device` cpu for a conversion",
+            ) from None
+        self.api = wgpu
+        parse_types_of_wgpu()
+        self.raw = self._calls = _raw_calls()
+        self.builds_in_threads = self.raw is not None
+
+    def adapters(self) -> Sequence[Any]:
+        """See `Implementation.adapters`."""
+        adapters: Sequence[Any] = self.api.gpu.enumerate_adapters_sync()
+        return adapters
+
+    def features(self, adapter: Any) -> frozenset[str]:
+        """See `Implementation.features`."""
+        return frozenset(adapter.features)
+
+    def request_device(
+        self, adapter: Any, features: Collection[str], limits: Mapping[str, int]
+    ) -> Any:
+        """See `Implementation.request_device`."""
+        return adapter.request_device_sync(
+            label="rdrr", required_features=sorted(features), required_limits=dict(limits)
+        )
+
+    def module(self, gpu: Any, label: str, source: str, *, trusted: bool) -> Any:
+        """See `Implementation.module`."""
+        if trusted and self._calls is not None:
+            return self._calls.trusted_module(gpu, label, source)
+        return gpu.create_shader_module(label=label, code=source)
+
+
+class WgpuCalls(RawCalls):
+    """Raw calls into wgpu-native; see `RawCalls`."""
+
     def __init__(self, ffi: Any, lib: Any, api: Any) -> None:
-        self._ffi = ffi
-        self._lib = lib
-        self._api = api
+        super().__init__(ffi, lib, api)
         # One callback serves all reads: creating one is slow, and its memory is never freed.
         self._mapped = ffi.callback(
             "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", self._on_mapped
         )
 
-    def encode(self, compute_pass: Any, launches: Sequence[Launch]) -> None:
-        """Record dispatches into an open compute pass of wgpu-py."""
-        lib, null, handle = self._lib, self._ffi.NULL, compute_pass._internal
-        set_pipeline = lib.wgpuComputePassEncoderSetPipeline
-        set_bind_group = lib.wgpuComputePassEncoderSetBindGroup
-        dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
-        last = None
-        for pipeline, group, x, y, z in launches:
-            if pipeline is not last:
-                set_pipeline(handle, pipeline)
-                last = pipeline
-            set_bind_group(handle, 0, group, 0, null)
-            dispatch(handle, x, y, z)
-
     def submit(self, device: Any, commands: Any) -> int:
-        """Submit one command buffer of wgpu-py and return the index of the submission."""
+        """See `RawCalls.submit`."""
         buffers = self._ffi.new("WGPUCommandBuffer[]", [commands._internal])
         return int(self._api.libf.wgpuQueueSubmitForIndex(device.queue._internal, 1, buffers))
 
     def read(
         self, device: Any, staging: Any, size: int, submission: int, awake_after: int = 0
     ) -> bytearray | None:
-        """Wait for a submission and return the first bytes of a mappable buffer.
-
-        Later submissions are not waited for.
-
-        Args:
-            device: The `GPUDevice`.
-            staging: Buffer that can be mapped for reading.
-            size: Number of bytes.
-            submission: Index of the submission that fills the buffer, from `submit`.
-            awake_after: Index of an earlier submission, from whose end on the host polls without
-                sleeping for up to `AWAKE_SECONDS`; 0 to sleep all the time.
-
-        Returns:
-            The bytes, or None if the device is lost.
-        """
+        """See `RawCalls.read`."""
         ffi, lib, libf = self._ffi, self._lib, self._api.libf
         statuses: list[int] = []
         keep = ffi.new_handle(statuses)  # the callback needs it as long as the copy is under way
@@ -119,7 +137,7 @@ class Native:
         return self._ffi, self._lib, self._api
 
     def timestamp_period(self, device: Any) -> float:
-        """Return the nanoseconds per tick of the queue's timestamps."""
+        """See `RawCalls.timestamp_period`; WebGPU defines it as 1, these are raw ticks."""
         return float(self._lib.wgpuQueueGetTimestampPeriod(device.queue._internal))
 
     def trusted_module(self, device: Any, label: str, code: str) -> Any:
@@ -147,7 +165,7 @@ class Native:
         return api.GPUShaderModule(label, handle, device)
 
 
-def load() -> Native | None:
+def _raw_calls() -> WgpuCalls | None:
     """Return the raw calls, or None if this version of wgpu-py does not have them."""
     try:
         from wgpu.backends.wgpu_native import _api as api
@@ -170,4 +188,13 @@ def load() -> Native | None:
         )
     except (ImportError, AttributeError):
         return None
-    return Native(ffi, lib, api) if all(needed) else None
+    return WgpuCalls(ffi, lib, api) if all(needed) else None
+
+
+def parse_types_of_wgpu() -> bool:
+    """Parse the types of wgpu-native, if wgpu-py uses that backend; see `parse_types`."""
+    try:
+        from wgpu.backends.wgpu_native._ffi import ffi
+    except ImportError:
+        return False
+    return parse_types(ffi)
