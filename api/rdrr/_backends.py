@@ -205,7 +205,8 @@ def _wgpu(
     def load(policy: Policy) -> tuple[GpuBackend, tuple[str, ...]]:
         # These checks come before any weight is read, because a large model takes long to load.
         if options.strict_hints:
-            _refuse(unhonoured(decisions_for(package, device, policy, context, kv_dtype, tuning)))
+            planned = decisions_for(package, device.capabilities, policy, context, kv_dtype, tuning)
+            _refuse(unhonoured(planned))
         refuse_beyond_limit(package, device, policy, options, context=context, tuning=tuning)
         return load_checked(
             package,

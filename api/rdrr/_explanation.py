@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rdrr_format.errors import UsageError
 
 from rdrr._execution_graph import ServedStep, served_steps
 from rdrr._executor import executor_decision, tuned_executor
@@ -13,6 +16,7 @@ from rdrr._tuned import TunedProfile, read_profile
 
 if TYPE_CHECKING:
     from rdrr_device.adapters import AdapterInfo
+    from rdrr_device.capabilities import Capabilities
     from rdrr_manifests.package import Package
     from rdrr_runtime.compile.choice.decision import Decision
     from rdrr_runtime.compile.choice.hints import Policy
@@ -104,7 +108,7 @@ def explain(
     package: Package,
     policy: Policy,
     *,
-    adapter: str | None = None,
+    adapter: str | Path | None = None,
     kv_dtype: str = "f16",
     context: int,
 ) -> Explanation:
@@ -113,31 +117,46 @@ def explain(
     Args:
         package: The package; its graph and tensor table are used, and no weights are read.
         policy: The kernel hints.
-        adapter: Part of an adapter's name; the best adapter when None.
+        adapter: Part of an adapter's name, or a file that describes the capabilities of one; the
+            best adapter when None.
         kv_dtype: Data type of the key-value cache.
         context: Number of slots of the key-value cache.
 
     Raises:
         DeviceError: There is no such adapter.
-        FormatError: No kernel can read one of the tensors.
+        FormatError: No kernel can read one of the tensors, or the file describes no capabilities.
+        UsageError: The file cannot be read.
     """
-    from rdrr_device.device import open_device
     from rdrr_manifests.doppler import execution_steps
     from rdrr_runtime.compile.choice.decision import unhonoured
     from rdrr_runtime.exec.plan import dry_run_plan
 
-    device = open_device(adapter)
+    info, capabilities = _planned_for(adapter)
+    stored = read_profile(info)
+    plan = dry_run_plan(package, capabilities, policy, context, kv_dtype, stored.tuning)
+    whole = executor_decision(tuned_executor(stored, package, kv_dtype))
+    specs = plan.explained
+    choices, passes = (whole, *plan.decisions(specs)), plan.passes(specs)
+    served = served_steps(execution_steps(package.manifest), choices)
+    return Explanation(info, policy, choices, passes, unhonoured(choices), stored, served)
+
+
+def _planned_for(adapter: str | Path | None) -> tuple[AdapterInfo, Capabilities]:
+    """Return the adapter that a name or a file means, and what can be done on it."""
+    from rdrr_device.adapters import choose_adapter, described_adapter, list_adapters
+    from rdrr_device.capabilities import read_capabilities
+
+    if not isinstance(adapter, Path):
+        info = choose_adapter(list_adapters(), adapter)
+        return info, info.capabilities
     try:
-        stored = read_profile(device.info)
-        plan = dry_run_plan(package, device, policy, context, kv_dtype, stored.tuning)
-        whole = executor_decision(tuned_executor(stored, package, kv_dtype))
-        specs = plan.explained
-        choices, passes = (whole, *plan.decisions(specs)), plan.passes(specs)
-        served = served_steps(execution_steps(package.manifest), choices)
-        missed = unhonoured(choices)
-        return Explanation(device.info, policy, choices, passes, missed, stored, served)
-    finally:
-        device.close()
+        text = adapter.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            "the capabilities cannot be read", where=adapter, found=error.strerror
+        ) from error
+    capabilities = read_capabilities(text, adapter.name)
+    return described_adapter(capabilities, adapter.name), capabilities
 
 
 def grouped(choices: Iterable[Decision], *, alike: bool = True) -> list[Group]:

@@ -39,7 +39,12 @@ def refuse_beyond_limit(
     from rdrr_runtime.exec.footprint import footprint
 
     need = footprint(
-        package, device, policy, context=context, kv_dtype=options.kv_dtype, tuning=tuning
+        package,
+        device.capabilities,
+        policy,
+        context=context,
+        kv_dtype=options.kv_dtype,
+        tuning=tuning,
     )
     if need.peak > limit:
         blocks = all(cache.holds_blocks(32) for cache in package.graph.caches.values())

@@ -223,7 +223,7 @@ def _loaded(package: Package, policy: Policy, context: int, adapter: str | None)
         device = open_device(adapter)
         try:
             tuning = read_profile(device.info).tuning
-            need = footprint(package, device, policy, context=context, tuning=tuning)
+            need = footprint(package, device.capabilities, policy, context=context, tuning=tuning)
         finally:
             device.close()
     except (DeviceError, FormatError):

@@ -12,11 +12,21 @@ from typing import Any
 from rdrr_format.errors import DeviceError
 
 from rdrr_device.c_types import parse_types_of_wgpu
+from rdrr_device.capabilities import DEFAULT_LIMITS, WANTED_FEATURES, Capabilities
 
 NO_ADAPTER_HINT = (
     "install a Vulkan driver (Debian's software one: apt-get install mesa-vulkan-drivers) "
     "or use `backend` cpu"
 )
+
+NAGA_LANGUAGE = frozenset(
+    {
+        "packed_4x8_integer_dot_product",
+        "pointer_composite_access",
+        "readonly_and_readwrite_storage_textures",
+    }
+)
+"""WGSL language features that wgpu's compiler has; wgpu-native does not list them."""
 
 LIST_HINT = "see `rdrr devices`"
 
@@ -34,6 +44,9 @@ class AdapterInfo:
         limits: WebGPU limits that the adapter supports, by name with dashes.
         software: Whether it is a software implementation that runs on the CPU.
         handle: The `GPUAdapter`.
+        vendor: The adapter's vendor.
+        subgroup_sizes: Fewest and most invocations of a subgroup; None if it is not known.
+        language: WGSL language features.
     """
 
     name: str
@@ -44,6 +57,37 @@ class AdapterInfo:
     limits: Mapping[str, int]
     software: bool
     handle: Any = field(default=None, repr=False, compare=False)
+    vendor: str = ""
+    subgroup_sizes: tuple[int, int] | None = None
+    language: frozenset[str] = NAGA_LANGUAGE
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What a device can do that is opened on the adapter without other wishes."""
+        return Capabilities(
+            features=WANTED_FEATURES & self.features,
+            limits={name: self.limits[name] for name in DEFAULT_LIMITS if name in self.limits},
+            language=self.language,
+            subgroup_sizes=self.subgroup_sizes,
+            vendor=self.vendor,
+            software=self.software,
+        )
+
+
+def described_adapter(capabilities: Capabilities, name: str) -> AdapterInfo:
+    """Return an adapter that is not at hand, under the name of its description."""
+    return AdapterInfo(
+        name=name,
+        backend="described",
+        type="CPU" if capabilities.software else "Unknown",
+        driver="",
+        features=capabilities.features,
+        limits=capabilities.limits,
+        software=capabilities.software,
+        vendor=capabilities.vendor,
+        subgroup_sizes=capabilities.subgroup_sizes,
+        language=capabilities.language,
+    )
 
 
 def list_adapters() -> list[AdapterInfo]:
@@ -134,7 +178,18 @@ def _describe(adapter: Any) -> AdapterInfo:
         limits=dict(adapter.limits),
         software=kind == "CPU",
         handle=adapter,
+        vendor=str(info["vendor"]),
+        subgroup_sizes=_subgroup_sizes(info),
     )
+
+
+def _subgroup_sizes(info: Mapping[str, Any]) -> tuple[int, int] | None:
+    # wgpu-py 0.32 replaces "sub" in these names.
+    for prefix in ("subgroup", "stackgroup"):
+        least, most = info.get(f"{prefix}_min_size"), info.get(f"{prefix}_max_size")
+        if least and most:
+            return int(least), int(most)
+    return None
 
 
 def _preference(adapter: AdapterInfo) -> tuple[bool, int, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 from weakref import WeakSet
@@ -20,6 +21,7 @@ from rdrr_format.errors import DeviceError
 from rdrr_device import native
 from rdrr_device.adapters import AdapterInfo, choose_adapter, list_adapters
 from rdrr_device.buffers import BufferSlice
+from rdrr_device.capabilities import DEFAULT_LIMITS, WANTED_FEATURES, Capabilities
 from rdrr_device.handle import DeviceHandle, PassClock
 from rdrr_device.kernels import Dispatch, Kernel
 from rdrr_device.pipelines import BoundDispatch, Pipelines, Recorder
@@ -27,19 +29,6 @@ from rdrr_device.readback import Fetch, Readback
 from rdrr_device.submission import PassSubmitter, Submitter
 from rdrr_device.wgpu_errors import device_errors
 
-WANTED_FEATURES = frozenset(
-    {"memory-decoration-coherent", "shader-f16", "subgroup", "timestamp-query"}
-)
-RAISED_LIMITS = (
-    "max-buffer-size",
-    "max-storage-buffer-binding-size",
-    "max-storage-buffers-per-shader-stage",
-    "max-compute-workgroup-storage-size",
-    "max-compute-invocations-per-workgroup",
-    "max-compute-workgroup-size-x",
-    "max-compute-workgroup-size-y",
-    "max-compute-workgroup-size-z",
-)
 FENCE_BYTES = 32 << 20
 """Bytes of written data after which the device can be waited for."""
 
@@ -95,11 +84,15 @@ class Device:
         self.handle.timer = timer
 
     @property
+    def capabilities(self) -> Capabilities:
+        """What the device can do, as far as a plan depends on it."""
+        limits = {name: self.limits[name] for name in DEFAULT_LIMITS if name in self.limits}
+        return replace(self.info.capabilities, features=self.features, limits=limits)
+
+    @property
     def max_binding(self) -> int:
         """Size in bytes of the largest storage buffer that can be bound to a kernel."""
-        limits = self.limits
-        size = min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"])
-        return size // 256 * 256
+        return self.capabilities.max_binding
 
     @property
     def timestamp_period(self) -> float:
@@ -350,7 +343,7 @@ def open_adapter(
         DeviceError: The adapter does not open a device.
     """
     features = sorted((WANTED_FEATURES & info.features) - without)
-    granted = {name: info.limits[name] for name in RAISED_LIMITS if name in info.limits}
+    granted = {name: info.limits[name] for name in DEFAULT_LIMITS if name in info.limits}
     with device_errors(f"opening {info.name}"):
         try:
             gpu = info.handle.request_device_sync(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import OFFSET_ALIGNMENT, BufferSlice, align
-from rdrr_device.device import Device
+from rdrr_device.capabilities import Capabilities
+from rdrr_device.kernels import Dispatch
 
 
 @dataclass(frozen=True)
@@ -27,19 +30,21 @@ class DryRunArena(Arena):
     """An arena that allocates no buffers and writes no data.
 
     Args:
-        device: Device whose limits apply.
+        capabilities: What the device can do that the buffers are meant for.
         label: Prefix of every buffer's label.
         alignment: Bytes that the sizes of buffers are rounded up to a multiple of.
     """
 
-    def __init__(self, device: Device, label: str = "dry run", alignment: int = 4) -> None:
-        super().__init__(device, label)
+    def __init__(
+        self, capabilities: Capabilities, label: str = "dry run", alignment: int = 4
+    ) -> None:
+        super().__init__(capabilities, label)
         self._alignment = alignment
 
     def pool(self, label: str, total: int) -> DryRunArena:
         """Return a dry-run arena whose slices count as many bytes as they would take in a pool."""
         del total
-        pool = DryRunArena(self._device, label, OFFSET_ALIGNMENT)
+        pool = DryRunArena(self.capabilities, label, OFFSET_ALIGNMENT)
         self._pools.append(pool)
         return pool
 
@@ -50,10 +55,15 @@ class DryRunArena(Arena):
         self._slices.append(part)
         return part
 
-    def upload(self, label: str, data: Any) -> BufferSlice:
-        """Return a slice of a stand-in that is as large as the data."""
-        return self.empty(label, memoryview(data).nbytes)
-
     def write(self, target: BufferSlice, data: Any, offset: int = 0) -> None:
         """Check that the data fits the slice, and write nothing."""
         target.range(offset, memoryview(data).nbytes)
+
+    @contextmanager
+    def temporary(self) -> Iterator[DryRunArena]:
+        """Yield a dry-run arena, whose bytes are not counted here."""
+        yield DryRunArena(self.capabilities, f"{self._label}.temporary")
+
+    def run(self, *dispatches: Dispatch) -> None:
+        """Run nothing."""
+        del dispatches

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-from rdrr_device.arena import Arena
+from rdrr_device.arena import Arena, DeviceArena
 from rdrr_device.device import Device, open_device
 from rdrr_device.tuning import Tuning
 from rdrr_manifests.package import Package
@@ -99,14 +99,13 @@ class GpuBackend:
         KvCache.plan(package.graph, context, kv_dtype)
         self.device = device if device is not None else open_device()
         self._owns_device = device is None
-        self._arena = Arena(self.device, package.manifest.model_id)
+        self._arena = DeviceArena(self.device, package.manifest.model_id)
         self._batch: GpuBatch | None = None
         self._head: GpuDraftHead | None = None
         with ExitStack() as undo:
             undo.callback(self.close)
             plan = Plan(
                 package,
-                self.device,
                 self._arena,
                 policy or Policy(),
                 context=context,
@@ -329,7 +328,7 @@ class GpuBackend:
 
 
 def _whole_pass(
-    plan: Plan, arena: Arena, persistence: Persistence | None
+    plan: Plan, arena: DeviceArena, persistence: Persistence | None
 ) -> tuple[Executor | None, tuple[Decision, ...]]:
     """Return the executor of decode passes in one dispatch, if it is wanted and works; and why."""
     if persistence is None or plan.host_tables:
@@ -337,7 +336,7 @@ def _whole_pass(
     if persistence.compares and model_refusal(plan) is None:
         decision = Decision("load", OP, "dispatches", persistence.reason)
         grid = next(iter(persistence.grids))
-        candidate = PersistentExecutor(plan.device, arena, grid, persistence.polls)
+        candidate = PersistentExecutor(arena.device, arena, grid, persistence.polls)
         return ComparingExecutor(candidate), (decision,)
     executor, decision = persistent_executor(plan, arena, persistence)
     return executor, (decision,)
@@ -368,7 +367,7 @@ def build_ahead(plan: Plan, executor: Executor) -> None:
     first, *others = (spec for spec in plan.loaded if spec != DECODE)
     decode = () if isinstance(executor, PersistentExecutor) else (DECODE,)
     phases = [phase for spec in (first, *decode, *others) for phase in plan.lowered(spec).phases]
-    plan.device.build_ahead(as_dispatch(phase).kernel for phase in phases)
+    executor.device.build_ahead(as_dispatch(phase).kernel for phase in phases)
 
 
 def _last_row(ids: Sequence[int], base: int) -> tuple[Row]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from rdrr._explanation import Row, grouped
 from rdrr_device.adapters import choose_adapter, list_adapters
@@ -37,6 +39,36 @@ def test_every_op_of_every_step_has_a_kernel_and_a_reason(package):
         assert {f"l{layer}.down_proj" for layer in range(LAYERS)} <= ops
     assert all(choice["kernel"] and choice["reason"] for choice in choices.values())
     assert all(choice["follows_hints"] for choice in choices.values())
+
+
+def _described(folder, **changed):
+    """Write the capabilities of the best adapter to a file, with some of them changed."""
+    (adapter, *_) = rdrr("devices", "--json").json()["adapters"]
+    path = folder / "device.json"
+    path.write_text(json.dumps(adapter["capabilities"] | changed), encoding="utf-8")
+    return path
+
+
+def test_the_description_of_an_adapter_gives_the_kernels_of_the_adapter(package, tmp_path):
+    path = _described(tmp_path)
+    assert _choices(package.where, "--capabilities", path) == _choices(package.where)
+
+
+def test_a_description_gives_the_kernels_of_a_device_that_is_not_there(package, tmp_path):
+    path = _described(tmp_path, features=[], software=False)
+    planned = rdrr(
+        "explain", package.where, "--capabilities", path, extra={"VK_DRIVER_FILES": "/none"}
+    )
+    assert "device.json" in planned.out.splitlines()[0]
+    assert "int8 activations (auto on a hardware adapter)" in planned.out
+    assert "hardware adapter" not in rdrr("explain", package.where).out or not IN_SOFTWARE
+
+
+def test_a_description_that_cannot_be_read_is_named(package, tmp_path):
+    path = tmp_path / "device.json"
+    assert "device.json" in error_line(rdrr("explain", package.where, "--capabilities", path))
+    path.write_text('{"features": ["warp"]}', encoding="utf-8")
+    assert "warp" in error_line(rdrr("explain", package.where, "--capabilities", path))
 
 
 def test_a_hint_changes_the_kernel_and_is_the_reason(package):

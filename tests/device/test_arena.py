@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from rdrr_device.arena import arena
 from rdrr_device.buffers import OFFSET_ALIGNMENT
+from rdrr_device.capabilities import Capabilities
 from rdrr_device.dry_run import DryRunArena
 from rdrr_format.errors import DeviceError
 
@@ -14,7 +15,7 @@ SIZES = (4, 256, 1000, 260)
 
 def test_slices_of_a_pool_share_one_buffer_and_keep_their_bytes(device, rng):
     data = [rng.integers(0, 256, size, dtype=np.uint8) for size in SIZES]
-    dry_run = DryRunArena(device).pool("pool", 0)
+    dry_run = DryRunArena(device.capabilities).pool("pool", 0)
     for entry in data:
         dry_run.upload("slice", entry)
     with arena(device) as buffers:
@@ -37,20 +38,10 @@ def test_a_pool_that_was_planned_too_small_creates_another_buffer(device):
 def test_no_buffer_of_a_pool_is_larger_than_the_device_can_bind(device):
     with arena(device) as buffers:
         pool = buffers.pool("pool", 4 * device.max_binding)
-        pool._device = _SmallBinding(device, 4096)
+        pool.capabilities = Capabilities(limits={"max-storage-buffer-binding-size": 4096})
         slices = [pool.empty("slice", 1500) for _ in range(4)]
         assert {part.buffer.size for part in slices} == {4096}
         assert len({id(part.buffer) for part in slices}) == 2
-
-
-class _SmallBinding:
-    """A device with a smaller limit on the size of a binding."""
-
-    def __init__(self, device, max_binding):
-        self._device, self.max_binding = device, max_binding
-
-    def __getattr__(self, name):
-        return getattr(self._device, name)
 
 
 def test_the_buffers_of_a_pool_are_freed_with_its_arena(device):

@@ -84,7 +84,8 @@ def test_every_pass_computes_the_same_with_the_table_on_the_host(package, device
 
 def test_the_table_takes_no_gpu_memory(package, device):
     with_table, without = (
-        footprint(package, device, policy, context=CONTEXT) for policy in (Policy(), ON_HOST)
+        footprint(package, device.capabilities, policy, context=CONTEXT)
+        for policy in (Policy(), ON_HOST)
     )
     assert with_table.weights - without.weights >= package.tensor(TABLE).size
     before = device.memory.live
@@ -102,7 +103,8 @@ def test_the_table_takes_no_gpu_memory(package, device):
 def test_a_model_that_fits_only_without_its_table_is_loaded_without(package, device):
     where = package.where
     needs = [
-        footprint(package, device, policy, context=CONTEXT).peak for policy in (Policy(), ON_HOST)
+        footprint(package, device.capabilities, policy, context=CONTEXT).peak
+        for policy in (Policy(), ON_HOST)
     ]
     limit = sum(needs) // 2
     options = {"backend": "wgpu", "context": CONTEXT}

@@ -180,7 +180,9 @@ def test_a_model_beyond_the_limit_is_refused_before_a_weight_is_read(
 ):
     package = front.open_package(made_package)
     with load(made_package, kv_dtype=kv_dtype) as model:
-        need = footprint(package, opened[0], Policy(), context=CONTEXT, kv_dtype=kv_dtype)
+        need = footprint(
+            package, opened[0].capabilities, Policy(), context=CONTEXT, kv_dtype=kv_dtype
+        )
         model.generate(PROMPT, max_tokens=4).read()
         assert need.total < opened[0].memory.peak <= need.peak
     with load(made_package, kv_dtype=kv_dtype, max_vram=need.peak):
@@ -201,7 +203,7 @@ def test_a_model_beyond_the_limit_is_refused_before_a_weight_is_read(
 def test_a_smaller_context_or_cache_type_fits_the_limit(made_package):
     package = front.open_package(made_package)
     device = open_device()
-    need = footprint(package, device, Policy(), context=2048, kv_dtype="f16").peak
+    need = footprint(package, device.capabilities, Policy(), context=2048, kv_dtype="f16").peak
     device.close()
     with pytest.raises(DeviceError, match="max_vram"):
         load(made_package, context=2048, max_vram=need - 1)

@@ -284,7 +284,7 @@ def test_int8_activations_from_a_stronger_source_exclude_f16(device, tmp_path, r
         "manifest": {"computePrecision": "f16"},
         "run flag": {"q4kMatmul": "fused_q4k_int8"},
     }
-    choices = decisions_for(package, device, resolve(stated), CONTEXT, "f16")
+    choices = decisions_for(package, device.capabilities, resolve(stated), CONTEXT, "f16")
     assert choices[0].kernel == "f32"
     (line,) = unhonoured(choices)
     assert "computePrecision=f16 is not honoured: q4kMatmul=fused_q4k_int8 (run flag)" in line

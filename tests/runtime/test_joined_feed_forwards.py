@@ -163,8 +163,8 @@ def test_down_projections_of_hardware_have_their_units_first(
     package = package_of("llama", tmp_path, "q4_k_m")
 
     def orders() -> set[tuple[bool, bool]]:
-        arena, policy = DryRunArena(device), resolve({})
-        plan = Plan(package, device, arena, policy, context=CONTEXT, kv_dtype="f16")
+        arena, policy = DryRunArena(device.capabilities), resolve({})
+        plan = Plan(package, arena, policy, context=CONTEXT, kv_dtype="f16")
         records = [phase.record for phase in plan.lowered(DECODE).phases]
         return {
             (record.output == "down", form.units_first)

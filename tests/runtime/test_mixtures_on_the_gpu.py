@@ -167,6 +167,6 @@ def test_a_hint_that_experts_cannot_honour_is_reported(
 ):
     package = package_of(tmp_path, rng, dtype, layout)
     policy = resolve({"run flag": hints})
-    (line,) = unhonoured(decisions_for(package, device, policy, CONTEXT, "f16"))
+    (line,) = unhonoured(decisions_for(package, device.capabilities, policy, CONTEXT, "f16"))
     assert message in line
-    assert unhonoured(decisions_for(package, device, Policy(), CONTEXT, "f16")) == ()
+    assert unhonoured(decisions_for(package, device.capabilities, Policy(), CONTEXT, "f16")) == ()

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rdrr_device.adapters import AdapterInfo
-from rdrr_device.device import RAISED_LIMITS, WANTED_FEATURES, Device
+from rdrr_device.capabilities import DEFAULT_LIMITS, WANTED_FEATURES
+from rdrr_device.device import Device
 from support.dawn import FOLDER, ROOT, dawn_environment
 from support.remote_gpu import (
     Call,
@@ -88,7 +89,7 @@ def open_dawn_device(
     player = DawnPlayer()
     supported, most = wgpu_names(player.adapter)
     features = (WANTED_FEATURES & supported) - without
-    asked = {name: most[name] for name in RAISED_LIMITS if name in most} | dict(limits or {})
+    asked = {name: most[name] for name in DEFAULT_LIMITS if name in most} | dict(limits or {})
     player.open(features, asked)
     info = AdapterInfo(
         name=player.adapter["name"],

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import pytest
 from rdrr_device.arena import arena
+from rdrr_device.capabilities import DEFAULT_LIMITS
 from rdrr_device.device import Device, open_device
 from support.dawn_device import open_dawn_device
 from support.gpu import Bench
@@ -23,19 +24,7 @@ from support.selected_tests import on_dawn
 
 PLAIN = frozenset({"subgroup", "shader-f16", "timestamp-query"})
 
-DEFAULT_LIMITS = {
-    "max-buffer-size": 256 << 20,
-    "max-storage-buffer-binding-size": 128 << 20,
-    "max-storage-buffers-per-shader-stage": 8,
-    "max-compute-workgroup-storage-size": 16_384,
-    "max-compute-invocations-per-workgroup": 256,
-    "max-compute-workgroup-size-x": 256,
-    "max-compute-workgroup-size-y": 256,
-    "max-compute-workgroup-size-z": 64,
-}
-"""The limits that every WebGPU device supports."""
-
-SMALL_LIMITS = DEFAULT_LIMITS | {"max-storage-buffer-binding-size": 128 << 10}
+SMALL_LIMITS = {**DEFAULT_LIMITS, "max-storage-buffer-binding-size": 128 << 10}
 """A binding of 128 KiB instead of 128 MiB: the models of tests have about a thousandth of the bytes
 of real ones, and their matrices must be split as well."""
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
+from rdrr_device.capabilities import Capabilities
 from rdrr_device.device import Device
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout, geometry
@@ -25,6 +26,8 @@ from rdrr_runtime.phases.weights.packing import upload_weight
 from rdrr_runtime.records import pack_step
 
 F32 = npt.NDArray[np.float32]
+
+STORAGE = "max-compute-workgroup-storage-size"
 
 # The error of a sum of some hundred products in f32 in another order than torch's.
 TOLERANCE = 1e-4
@@ -83,8 +86,7 @@ class Bench:
         return OpContext(
             state,
             max_rows,
-            self.device.features,
-            self.device.limits["max-compute-workgroup-storage-size"],
+            Capabilities(self.device.features, {STORAGE: self.device.limits[STORAGE]}),
             values=values,
             multi_sequence=sequences is not None,
         )

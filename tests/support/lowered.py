@@ -91,8 +91,8 @@ def kernels_of(
     package: Package, device: Device, policy: Policy, kv_dtype: str, fused: bool = True
 ) -> Iterator[Kernel]:
     """Yield the kernels of every pass of a single sequence and of batches."""
-    arena = DryRunArena(device)
-    plan = Plan(package, device, arena, policy, context=CONTEXT, kv_dtype=kv_dtype, fused=fused)
+    arena = DryRunArena(device.capabilities)
+    plan = Plan(package, arena, policy, context=CONTEXT, kv_dtype=kv_dtype, fused=fused)
     plans = [plan.lowered(spec) for spec in PASSES]
     plan.keep_hidden()
     plans.append(plan.lowered(replace(DECODE, keeps_hidden=True)))
@@ -110,7 +110,7 @@ def kernels_of(
 
 def kernels_of_sampling(device: Device) -> Iterator[Kernel]:
     """Yield the kernels that sample tokens of a single sequence and of the rows of a batch."""
-    arena = DryRunArena(device)
+    arena = DryRunArena(device.capabilities)
     state = State.create(arena, 4)
     options = SamplingParams(temperature=1.0, top_k=5, top_p=0.9)
     logits, picks = arena.empty("logits", 16 * VOCAB), arena.empty("picks", 32)
@@ -129,7 +129,7 @@ def kernels_of_sampling(device: Device) -> Iterator[Kernel]:
 
 def kernels_of_loading(device: Device) -> Iterator[Kernel]:
     """Yield the kernels that repack matrices of every type for the GPU, and a plain copy."""
-    arena, shape = DryRunArena(device), (512, 512)
+    arena, shape = DryRunArena(device.capabilities), (512, 512)
     phases = list(copy(arena.empty("x", 1024), arena.empty("y", 1024), label="copy"))
     for name, form in FORMATS.items():
         for layout in (Layout.ROW,) if form.values else (Layout.ROW, Layout.COLUMN):

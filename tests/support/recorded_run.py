@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rdrr_device.adapters import AdapterInfo
+from rdrr_device.capabilities import DEFAULT_LIMITS
 from rdrr_device.device import Device
-from support.devices import DEFAULT_LIMITS
 from support.remote_gpu import BROWSER_FEATURES, Call, Channel, RemoteGpu, open_remote_device
 
 

@@ -53,6 +53,7 @@ def adapter_facts(info: AdapterInfo) -> dict[str, Any]:
         "features": sorted(info.features),
         "limits": dict(info.limits),
         "oneDispatch": describe(info),
+        "capabilities": info.capabilities.as_dict(),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,6 +29,14 @@ def explain(
             *("context", "follow_links"),
         ),
     ],
+    capabilities: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Plan for the device that a file describes, without a GPU: an object "
+            "`capabilities` as `rdrr devices --json` prints it.",
+        ),
+    ] = None,
     every: Annotated[
         bool,
         typer.Option(
@@ -58,7 +67,7 @@ def explain(
     explanation = _explanation.explain(
         package,
         table_policies(package, hints, load.layer_inputs)[0],
-        adapter=load.adapter,
+        adapter=capabilities or load.adapter,
         kv_dtype=load.kv_dtype,
         context=context_of(package, load.context),
     )

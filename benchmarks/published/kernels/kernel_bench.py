@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,14 +53,7 @@ class KernelBench:
 
         state = State.create(self.arena, rows, ring=4)
         self.device.write(state.step, pack_step([0] * rows, range(rows)))
-        limits = self.device.limits
-        return OpContext(
-            state,
-            rows,
-            self.device.features,
-            limits["max-compute-workgroup-storage-size"],
-            limits["max-compute-invocations-per-workgroup"],
-        )
+        return OpContext(state, rows, replace(self.device.capabilities, software=False))
 
     def weight(self, dtype: str, layout: Layout, n: int, k: int) -> GpuWeight:
         """Upload an arbitrary matrix [n, k] for the kernels of the runtime."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +77,7 @@ def _workgroup_memory_and_subgroups(
     side, ctx = 4 * size, bench.context(1)
     x, y = bench.floats(side), bench.floats(side)
     f16 = bench.weight("F16", Layout.ROW, side, side)
-    plain = replace(ctx, features=ctx.features - {"subgroup"})
+    plain = ctx.without_subgroups()
     return 1, product(plain, f16, x, y), product(ctx, f16, x, y)
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
-from rdrr_device.arena import Arena
+from rdrr_device.arena import DeviceArena
 from rdrr_device.device import open_adapter
 from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.pipelines import BoundDispatch
@@ -77,7 +77,7 @@ class WebGpuDevice:
         self._device = open_adapter(choose(adapter))
         self.name = self._device.info.name
         self.capacity = capacity
-        weights, buffers = capacity * BLOCK * 4, Arena(self._device, "convert")
+        weights, buffers = capacity * BLOCK * 4, DeviceArena(self._device, "convert")
         self._upload = UploadBuffer(self._device, "convert.upload", weights)
         self._weights = buffers.empty("weights", weights)
         self._encoded = buffers.empty("encoded", capacity * _LARGEST_BLOCK)

@@ -17,7 +17,7 @@ from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.phases.weights.packing import staging_bytes
 
 if TYPE_CHECKING:
-    from rdrr_device.device import Device
+    from rdrr_device.capabilities import Capabilities
     from rdrr_manifests.package import Package
 
     from rdrr_runtime.compile.choice.hints import Policy
@@ -55,7 +55,7 @@ class Footprint:
 
 def footprint(
     package: Package,
-    device: Device,
+    capabilities: Capabilities,
     policy: Policy,
     *,
     context: int,
@@ -66,7 +66,7 @@ def footprint(
 
     Args:
         package: The package; only its graph and tensor table are read, no weights.
-        device: The device, for its features and limits.
+        capabilities: What the device can do.
         policy: Hints.
         context: Slots of the key-value cache.
         kv_dtype: Type of the cache's elements, see `Plan`.
@@ -76,8 +76,8 @@ def footprint(
         FormatError: No kernel can read a tensor.
         UsageError: The model does not support the type of the cache.
     """
-    dry_run = DryRunArena(device)
-    plan = Plan(package, device, dry_run, policy, context=context, kv_dtype=kv_dtype, tuning=tuning)
+    dry_run = DryRunArena(capabilities)
+    plan = Plan(package, dry_run, policy, context=context, kv_dtype=kv_dtype, tuning=tuning)
     plan.passes()
     weights, kv = plan.weights.size, plan.cache.size
     on_host = plan.host_tables.buffers

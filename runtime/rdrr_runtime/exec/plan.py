@@ -12,7 +12,7 @@ from functools import cached_property
 
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.device import Device
+from rdrr_device.capabilities import Capabilities
 from rdrr_device.dry_run import DryRunArena
 from rdrr_device.tuning import Tuning
 from rdrr_manifests.graph.padding import pad_widths
@@ -51,8 +51,8 @@ class Plan:
 
     Args:
         package: What to load.
-        device: The device, for its features and limits.
-        arena: Owner of the buffers; a `DryRunArena` for a dry run.
+        arena: Owner of the buffers; a `DryRunArena` for a dry run. What its device can do decides
+            which kernels are chosen.
         policy: Hints.
         context: Slots of the key-value cache.
         kv_dtype: Type of the cache's elements: `f16`, `f32` or `q8_0`.
@@ -70,7 +70,6 @@ class Plan:
     def __init__(
         self,
         package: Package,
-        device: Device,
         arena: Arena,
         policy: Policy,
         *,
@@ -87,9 +86,9 @@ class Plan:
         padded = pad_widths(graph)
         self._arena, self._policy = arena, policy
         self.graph = padded.graph
-        self.device = device
-        preferences = Preferences(policy, device.info.software)
-        self._values, why = preferences.activations(device.features)
+        self.capabilities = arena.capabilities
+        preferences = Preferences(policy, arena.capabilities.software)
+        self._values, why = preferences.activations(arena.capabilities.features)
         self._activations = Decision("load", "activations", self._values, why.text, why.unmet)
         self._context = context
         chunk = max(self.rows(PREFILL), self.rows(HIDDEN))
@@ -115,7 +114,7 @@ class Plan:
             ropes,
             self._workspace,
             preferences,
-            max_binding=device.max_binding,
+            max_binding=arena.max_binding,
             may_fuse=fused,
             hidden=None if draft_of is None else replace(draft_of.keep_hidden(), ahead=1),
             host_rows=self.host_tables.buffers,
@@ -148,7 +147,6 @@ class Plan:
         """
         return Plan(
             package,
-            self.device,
             arena,
             self._policy,
             context=self._context,
@@ -194,7 +192,7 @@ class Plan:
         A software adapter has one: its kernels are no faster with fewer rows, and compiling their
         shaders takes longer than a short prompt.
         """
-        return (PREFILL,) if self.device.info.software else PREFILLS
+        return (PREFILL,) if self.capabilities.software else PREFILLS
 
     @property
     def loaded(self) -> tuple[PassSpec, ...]:
@@ -254,7 +252,7 @@ class Plan:
     def _dry_run(self, spec: PassSpec) -> Pass:
         """Return a pass over several sequences, lowered in a dry run: a batch has own caches."""
         if spec not in self._mapped:
-            state, cache = self.memory(spec, DryRunArena(self.device))
+            state, cache = self.memory(spec, DryRunArena(self.capabilities))
             self._mapped[spec] = self.lower(spec, state=state, cache=cache)
         return self._mapped[spec]
 
@@ -298,16 +296,12 @@ class Plan:
             cache: Keys and values; the plan's own when None.
             grid: The workgroups that all phases share, if they run in one dispatch.
         """
-        limits = self.device.limits
         ctx = OpContext(
             state or self.state,
             self.rows(spec),
-            self.device.features,
-            limits["max-compute-workgroup-storage-size"],
-            limits["max-compute-invocations-per-workgroup"],
+            self.capabilities,
             self._values,
             self.tuning if tuning is None else tuning,
-            self.device.info.software,
             spec.is_multi_sequence,
             grid,
         )
@@ -316,20 +310,20 @@ class Plan:
 
 def dry_run_plan(
     package: Package,
-    device: Device,
+    capabilities: Capabilities,
     policy: Policy,
     context: int,
     kv_dtype: str,
     tuning: Tuning | None = None,
 ) -> Plan:
-    """Return the plan that a backend would make, without loading anything."""
-    arena = DryRunArena(device)
-    return Plan(package, device, arena, policy, context=context, kv_dtype=kv_dtype, tuning=tuning)
+    """Return the plan that a backend would make on such a device, without loading anything."""
+    arena = DryRunArena(capabilities)
+    return Plan(package, arena, policy, context=context, kv_dtype=kv_dtype, tuning=tuning)
 
 
 def decisions_for(
     package: Package,
-    device: Device,
+    capabilities: Capabilities,
     policy: Policy,
     context: int,
     kv_dtype: str,
@@ -337,4 +331,4 @@ def decisions_for(
     specs: Sequence[PassSpec] | None = None,
 ) -> tuple[Decision, ...]:
     """Return the decisions that a backend would make for some passes, without loading anything."""
-    return dry_run_plan(package, device, policy, context, kv_dtype, tuning).decisions(specs)
+    return dry_run_plan(package, capabilities, policy, context, kv_dtype, tuning).decisions(specs)

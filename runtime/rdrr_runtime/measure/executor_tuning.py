@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from rdrr_device.arena import Arena, arena
+from rdrr_device.arena import DeviceArena, arena
 from rdrr_device.timestamps import Timer, warm_up
 from rdrr_device.tuning import Tuning
 
@@ -59,7 +59,7 @@ class _Comparison:
 
     setting: Setting
     plan: Plan
-    buffers: Arena
+    buffers: DeviceArena
 
     def __post_init__(self) -> None:
         """Put a prompt into the cache."""

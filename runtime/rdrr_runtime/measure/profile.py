@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from rdrr_device.arena import Arena, arena
+from rdrr_device.arena import DeviceArena, arena
 from rdrr_device.device import Device
 from rdrr_device.timestamps import Timed, Timer, warm_up
 from rdrr_device.tuning import Tuning
@@ -78,9 +78,7 @@ def profile(
     timer = Timer(device)
     bandwidth, size = copy_bandwidth(device, timer)
     with arena(device, "profile") as buffers:
-        plan = Plan(
-            package, device, buffers, policy, context=context, kv_dtype=kv_dtype, tuning=tuning
-        )
+        plan = Plan(package, buffers, policy, context=context, kv_dtype=kv_dtype, tuning=tuning)
         prepared = PreparedPasses(plan, DispatchExecutor(device))
         run = _Profiler(device, timer, plan, prepared, buffers)
         prefill = run.prefill(prompt_tokens)
@@ -150,7 +148,7 @@ class _Profiler:
     timer: Timer
     plan: Plan
     prepared: PreparedPasses
-    arena: Arena
+    arena: DeviceArena
     spans: list[Span] = field(default_factory=list)
     offset: float = float("inf")
 

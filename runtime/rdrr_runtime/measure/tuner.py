@@ -74,7 +74,6 @@ class Setting:
         """Return the plan of the model in an arena, by default with the default parameters."""
         return Plan(
             self.package,
-            self.device,
             buffers,
             self.policy,
             context=self.context,
@@ -95,7 +94,7 @@ def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> T
         DeviceError: The device has no timestamps, or too little memory.
     """
     timer = Timer(setting.device)
-    dry_run = setting.plan(DryRunArena(setting.device))
+    dry_run = setting.plan(DryRunArena(setting.device.capabilities))
     wanted = [
         spec
         for spec in setting.passes
@@ -140,7 +139,7 @@ def _tuning_keys(
     plan: Plan, step: PassSpec, ops: frozenset[str]
 ) -> dict[str, tuple[PassSpec, AnyTuningKey]]:
     """Return the tuning keys of a pass that have candidates, by name, each with its pass."""
-    state, cache = plan.memory(step, DryRunArena(plan.device))
+    state, cache = plan.memory(step, DryRunArena(plan.capabilities))
     lowered = plan.lower(step, Tuning(), state=state, cache=cache)
     by_name = {
         tuning_key.name: tuning_key for phase in lowered.phases for tuning_key in phase.tuning_keys

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from rdrr_device.buffers import BufferSlice
+from rdrr_device.capabilities import Capabilities
 from rdrr_device.tuning import P, Tuning, TuningKey
 from rdrr_format.errors import FormatError
 
@@ -35,13 +36,10 @@ class OpContext:
     Attributes:
         state: Buffers of the step.
         max_rows: Most token rows of a pass; the choice of kernels depends on it.
-        features: WebGPU features that the device has (`Device.features`).
-        workgroup_storage: Bytes of workgroup memory that a kernel may use.
-        max_threads: Most threads of a workgroup.
+        capabilities: What the device can do.
         values: Type of the activations between ops, `f32` or `f16`. Logits, sums and norm weights
             are always f32.
         tuning: Stored tuning parameters of kernels.
-        software: Whether the adapter is a software one, whose subgroups are narrow.
         multi_sequence: Whether the rows of a pass may belong to different sequences (a slot mapping
             gives the sequence and KV slot of each row).
         grid: The workgroups that all phases of the pass share; None if each phase is launched by
@@ -50,12 +48,9 @@ class OpContext:
 
     state: State
     max_rows: int
-    features: frozenset[str] = frozenset()
-    workgroup_storage: int = 16_384
-    max_threads: int = 256
+    capabilities: Capabilities = field(default_factory=Capabilities)
     values: str = "f32"
     tuning: Tuning = field(default_factory=Tuning)
-    software: bool = False
     multi_sequence: bool = False
     grid: Grid | None = None
 
@@ -71,11 +66,26 @@ class OpContext:
     @property
     def subgroups(self) -> bool:
         """Whether kernels may use subgroup operations."""
-        return "subgroup" in self.features
+        return "subgroup" in self.capabilities.features
+
+    @property
+    def software(self) -> bool:
+        """Whether the adapter is a software one, whose subgroups are narrow."""
+        return self.capabilities.software
+
+    @property
+    def workgroup_storage(self) -> int:
+        """Bytes of workgroup memory that a kernel may use."""
+        return self.capabilities.limit("max-compute-workgroup-storage-size")
+
+    @property
+    def max_threads(self) -> int:
+        """Most threads of a workgroup."""
+        return self.capabilities.limit("max-compute-invocations-per-workgroup")
 
     def without_subgroups(self) -> OpContext:
         """Return this context with subgroup operations disabled."""
-        return replace(self, features=self.features - {"subgroup"})
+        return replace(self, capabilities=self.capabilities.without("subgroup"))
 
     def for_one_row(self) -> OpContext:
         """Return this context for an op that runs on one row, however many rows the pass has."""

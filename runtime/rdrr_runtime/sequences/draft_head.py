@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-from rdrr_device.arena import Arena
+from rdrr_device.arena import DeviceArena
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import Row
@@ -52,7 +52,7 @@ class GpuDraftHead:
     def __init__(self, model: Plan, package: Package, executor: Executor) -> None:
         self.rows = model.keep_hidden().slots
         self.seen: list[int] = []
-        self._arena = Arena(model.device, f"{package.manifest.model_id} draft head")
+        self._arena = DeviceArena(executor.device, f"{package.manifest.model_id} draft head")
         try:
             plan = model.draft_head(package, self._arena)
         except BaseException:

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import groupby
 
-from rdrr_device.arena import Arena
+from rdrr_device.arena import DeviceArena
 from rdrr_format.errors import UsageError
 
 from rdrr_runtime.backend import Row
@@ -46,7 +46,7 @@ class GpuBatch(GpuSequences):
 
     def __init__(self, plan: Plan, executor: Executor, *, sequences: int, context: int) -> None:
         _check(plan, sequences)
-        arena, dtype = Arena(plan.device, "batch"), plan.cache.dtype
+        arena, dtype = DeviceArena(executor.device, "batch"), plan.cache.dtype
         executor = executor.another(arena)
         self.context = context
         self.sequences = sequences

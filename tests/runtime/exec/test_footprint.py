@@ -16,7 +16,7 @@ def test_the_footprint_equals_the_memory_held_after_prefill_and_decode(
 ):
     package = write_random_package(tmp_path, llama_manifest(), rng)
     policy = resolve({"run flag": hints})
-    wanted = footprint(package, device, policy, context=CONTEXT, kv_dtype=kv_dtype)
+    wanted = footprint(package, device.capabilities, policy, context=CONTEXT, kv_dtype=kv_dtype)
     before = device.memory.live
     backend = GpuBackend(package, context=CONTEXT, kv_dtype=kv_dtype, device=device, policy=policy)
     ids = rng.integers(0, VOCAB, 9).tolist()

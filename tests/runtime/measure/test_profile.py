@@ -113,7 +113,7 @@ def test_a_kernel_without_measurable_time_is_an_error(device, tmp_path, rng, mon
 def test_a_dispatch_that_a_pass_leaves_out_is_not_listed(device, tmp_path, rng, tokens):
     package = write_random_package(tmp_path / "package", llama_manifest(), rng)
     policy = resolve({"run flag": {"attentionPrefill": "tiled_small"}})
-    plan = dry_run_plan(package, device, policy, 512, "f16")
+    plan = dry_run_plan(package, device.capabilities, policy, 512, "f16")
     forms = [
         phase for phase in plan.lowered(PREFILL).phases if phase.name.startswith("attention_tiled")
     ]

@@ -43,7 +43,12 @@ def _setting(package, device, *ops: str, policy=None) -> Setting:
 
 def _tuning_keys(package, device, policy, tuning=None, context=CONTEXT) -> dict:
     plan = Plan(
-        package, device, DryRunArena(device), policy, context=context, kv_dtype="f16", tuning=tuning
+        package,
+        DryRunArena(device.capabilities),
+        policy,
+        context=context,
+        kv_dtype="f16",
+        tuning=tuning,
     )
     lowered = [plan.lowered(step) for step in (PREFILL, DECODE)]
     phases = [phase for each in lowered for phase in (*each.body, *each.head, *each.sample)]
@@ -195,7 +200,7 @@ def test_an_output_that_is_not_written_is_detected(package, device):
     from rdrr_runtime.exec.output_comparison import Check
 
     with arena(device, "check") as buffers:
-        plan = Plan(package, device, buffers, resolve({}), context=CONTEXT, kv_dtype="f16")
+        plan = Plan(package, buffers, resolve({}), context=CONTEXT, kv_dtype="f16")
         (lookup,) = [phase for phase in plan.lowered(DECODE).body if phase.label == "embed"]
         run = _Tuner(_setting(package, device), None, plan, Tuning(), buffers, ids=(5,))
         run.memory = plan.memory(DECODE, buffers)
@@ -218,7 +223,7 @@ def test_every_parameter_of_every_pass_can_be_tuned(package, device, monkeypatch
     )
     setting = replace(_setting(package, device, *OPS, policy=INT8), passes=TUNED)
     tune(setting, Tuning())
-    plan = setting.plan(DryRunArena(device))
+    plan = setting.plan(DryRunArena(device.capabilities))
     for spec in TUNED:
         choices = plan.decisions([spec])
         keys = {param.name for decision in choices for param in decision.params if param.candidates}

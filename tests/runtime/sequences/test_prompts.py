@@ -49,7 +49,9 @@ def backend(hardware, package) -> Iterator[GpuBackend]:
 
 
 def plan_of(package, device, context: int = 2000) -> Plan:
-    return Plan(package, device, DryRunArena(device), Policy(), context=context, kv_dtype="f16")
+    return Plan(
+        package, DryRunArena(device.capabilities), Policy(), context=context, kv_dtype="f16"
+    )
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_a_window_in_sequence_order_equals_the_sequence(backend, package, rng):
 def test_a_weight_is_read_once_for_all_rows_of_a_window(device, tmp_path, rng, hint, dtype):
     package = write_random_package(tmp_path, llama_manifest(dtype), rng)
     policy, fused = resolve({"run flag": {"q4kMatmul": hint}}), hint == "fused_q4k_int8"
-    plan = Plan(package, device, DryRunArena(device), policy, context=CONTEXT, kv_dtype="f16")
+    plan = Plan(package, DryRunArena(device.capabilities), policy, context=CONTEXT, kv_dtype="f16")
     for kind, most in ((SMALL_WINDOW, 8), (WINDOW, 32)):
         lowered = plan.lowered(kind)
         products = [
@@ -111,7 +111,7 @@ def test_partial_results_of_attention_are_combined_by_the_product_after_it_in_in
     """Other products read the result of a phase that combines them."""
     package = write_random_package(tmp_path, llama_manifest("Q4_K"), rng)
     policy = resolve({"run flag": {"q4kMatmul": hint}})
-    plan = Plan(package, device, DryRunArena(device), policy, context=CONTEXT, kv_dtype="f16")
+    plan = Plan(package, DryRunArena(device.capabilities), policy, context=CONTEXT, kv_dtype="f16")
     for kind in (SMALL_WINDOW, WINDOW):
         names = [phase.name for phase in plan.lowered(kind).body]
         after = {names[at + 1] for at, name in enumerate(names) if ".split." in name}

@@ -243,7 +243,7 @@ def allocate_weights(
         DeviceError: The adapter has too little memory, or cannot bind a row.
     """
     is_dry_run = isinstance(arena, DryRunArena)
-    dry_run = arena if isinstance(arena, DryRunArena) else DryRunArena(arena.device)
+    dry_run = arena if isinstance(arena, DryRunArena) else DryRunArena(arena.capabilities)
     planned = Weights(
         package, dry_run.pool("weights", 0), dry_run.pool("vectors", 0), dry_run.pool("joined", 0)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rdrr_device.arena import Arena
+from rdrr_device.arena import DeviceArena
 
 from rdrr_runtime.compile.choice.decision import Decision
 from rdrr_runtime.exec.persistent.executor import POLLS, PersistentExecutor
@@ -34,7 +34,7 @@ class Persistence:
 
 
 def persistent_executor(
-    plan: Plan, arena: Arena, wanted: Persistence
+    plan: Plan, arena: DeviceArena, wanted: Persistence
 ) -> tuple[PersistentExecutor | None, Decision]:
     """Return an executor that runs the decode pass of a plan in one dispatch.
 
@@ -51,7 +51,7 @@ def persistent_executor(
         return None, Decision("load", OP, "dispatches", why)
     why = "there is no grid to try"
     for grid in wanted.grids:
-        executor = PersistentExecutor(plan.device, arena, grid, wanted.polls)
+        executor = PersistentExecutor(arena.device, arena, grid, wanted.polls)
         why = executor.refusal(plan.decode)
         if why is None:
             return executor, Decision("load", OP, title(grid), wanted.reason)

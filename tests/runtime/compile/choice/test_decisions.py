@@ -88,7 +88,7 @@ def adapter(name: str) -> SimpleNamespace:
 def decisions(package, name: str, source: str = "manifest", **hints: str):
     device = adapter(name)
     policy = resolve({source: hints})
-    plan = Plan(package, device, DryRunArena(device), policy, context=512, kv_dtype="f16")
+    plan = Plan(package, DryRunArena(device.capabilities), policy, context=512, kv_dtype="f16")
     return plan.decisions(SPECS)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from rdrr_device.buffers import BufferSlice
+from rdrr_device.capabilities import Capabilities
 from rdrr_device.dry_run import DryRunArena
 from rdrr_runtime.compile.choice.attention import AttentionRequest, choose_attention
 from rdrr_runtime.compile.choice.decision import unhonoured
@@ -181,7 +182,7 @@ def test_int8_follows_the_strongest_hint_and_otherwise_the_adapter(software, sta
 def test_a_precision_of_the_same_source_overrules_int8(device, tmp_path, rng):
     package = package_of(tmp_path, rng)
     hints = {"q4kMatmul": "fused_q4k_int8", "computePrecision": "f32"}
-    lines = unhonoured(decisions_for(package, device, policy(**hints), CONTEXT, "f16"))
+    lines = unhonoured(decisions_for(package, device.capabilities, policy(**hints), CONTEXT, "f16"))
     assert len(lines) == 1
     assert "computePrecision=f32 (run flag) excludes int8" in lines[0]
 
@@ -190,13 +191,13 @@ def test_an_unhonoured_hint_is_reported_once(plain_device, tmp_path, rng):
     package, device = package_of(tmp_path, rng, "F16"), plain_device
     hints, said = {"f16Matmul": "gemv_subgroup"}, "the device has no feature subgroup"
     (line,) = unhonoured(
-        decisions_for(package, device, policy("manifest", **hints), CONTEXT, "f16")
+        decisions_for(package, device.capabilities, policy("manifest", **hints), CONTEXT, "f16")
     )
     ((key, value),) = hints.items()
     assert f"hint {key}={value} is not honoured: " in line
     assert said in line
     assert "set by the manifest" in line
-    assert unhonoured(decisions_for(package, device, Policy(), CONTEXT, "f16")) == ()
+    assert unhonoured(decisions_for(package, device.capabilities, Policy(), CONTEXT, "f16")) == ()
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,9 @@ def test_an_unhonoured_hint_is_reported_once(plain_device, tmp_path, rng):
 )
 def test_a_small_batch_uses_int8_if_a_hint_requests_it(device, tmp_path, rng, layout, kernel):
     package, hints = package_of(tmp_path, rng, layout=layout), policy(q4kMatmul="fused_q4k_int8")
-    choices = decisions_for(package, device, hints, CONTEXT, "f16", specs=(SMALL_WINDOW,))
+    choices = decisions_for(
+        package, device.capabilities, hints, CONTEXT, "f16", specs=(SMALL_WINDOW,)
+    )
     (choice,) = (decision for decision in choices if decision.op == "l0.down_proj")
     assert (choice.step, "int8 activations" in choice.reason) == (SMALL_WINDOW.name, True)
     assert choice.kernel.startswith(kernel)
@@ -222,7 +225,7 @@ F16_BY = {
 def test_prompts_use_int8_with_16_bit_weights_only_by_a_hint_for_them(device, tmp_path, rng, case):
     hints, expected = case
     package = package_of(tmp_path, rng, dtype="F16")
-    choices = decisions_for(package, device, policy(**hints), CONTEXT, "f16")
+    choices = decisions_for(package, device.capabilities, policy(**hints), CONTEXT, "f16")
     kernels = served(choices)
     products = [op for op in kernels if op.startswith("prefill l") and op.endswith("proj")]
     assert len(products) == 14
@@ -271,15 +274,17 @@ def test_a_16_bit_matrix_beside_quantized_ones_is_rounded_only_by_its_hint(
             tensor |= quantized["tensors"][name] | {"offset": tensor["offset"]}
     package = write_random_package(tmp_path / "package", manifest, rng)
     wanted = policy(q4kMatmul="fused_q4k_int8", **hints)
-    choices = decisions_for(package, device, wanted, CONTEXT, "f16", specs=(PREFILL, SMALL_WINDOW))
+    choices = decisions_for(
+        package, device.capabilities, wanted, CONTEXT, "f16", specs=(PREFILL, SMALL_WINDOW)
+    )
     kernels = {one.kernel for one in choices}
     assert "requantize.q4_k.column" in kernels
     assert ("requantize.f16" in kernels) is rounded
 
 
 def _decode_sources(device, package, **hints: str) -> list[str]:
-    arena = DryRunArena(device)
-    plan = Plan(package, device, arena, policy(**hints), context=CONTEXT, kv_dtype="f16")
+    arena = DryRunArena(device.capabilities)
+    plan = Plan(package, arena, policy(**hints), context=CONTEXT, kv_dtype="f16")
     lowered = plan.lowered(DECODE)
     return [
         phase.record.source
@@ -303,14 +308,18 @@ def test_a_missing_device_feature_overrules_the_hint_and_is_reported(
 ):
     package = package_of(tmp_path, rng, dtype="F16")
     wanted = policy(f16Matmul="gemv_subgroup")
-    assert unhonoured(decisions_for(package, device, wanted, CONTEXT, "f16")) == ()
-    (line,) = unhonoured(decisions_for(package, plain_device, wanted, CONTEXT, "f16"))
+    assert unhonoured(decisions_for(package, device.capabilities, wanted, CONTEXT, "f16")) == ()
+    (line,) = unhonoured(decisions_for(package, plain_device.capabilities, wanted, CONTEXT, "f16"))
     assert "the device has no feature subgroup" in line
 
 
 def _attention(value: str, *, rows: int, storage: int = 32768, binding: int = 1 << 27):
     empty = BufferSlice(None, 0, 4)
-    ctx = OpContext(State(empty, empty), rows, workgroup_storage=storage)
+    ctx = OpContext(
+        State(empty, empty),
+        rows,
+        Capabilities(limits={"max-compute-workgroup-storage-size": storage}),
+    )
     spec = AttentionSpec(heads=8, cache=KvSpec(2, 256, 4096), scale=1.0)
     hints = policy(attentionPrefill=value, attentionDecode=value)
     choice = choose_attention(AttentionRequest(spec, ctx, binding), Preferences(hints, True))
@@ -346,7 +355,7 @@ def test_a_dry_run_makes_the_same_decisions_as_loading(device, tmp_path, rng):
     package = package_of(tmp_path, rng, layout="column")
     hints = policy(q4kMatmul="dequant_f16")
     before = device.counters.copy()
-    planned = decisions_for(package, device, hints, CONTEXT, "f16")
+    planned = decisions_for(package, device.capabilities, hints, CONTEXT, "f16")
     work = device.counters.since(before)
     assert (work.buffer_creates, work.bytes_written) == (0, 0)
     backend = GpuBackend(package, context=CONTEXT, device=device, policy=hints)
@@ -369,7 +378,7 @@ def test_several_rows_are_multiplied_with_column_major_weights_that_are_rounded_
     monkeypatch.setattr(device, "info", replace(device.info, software=False))
     package = package_of(tmp_path, rng, layout="column")
     specs = (DECODE, SMALL_WINDOW, PREFILL)
-    choices = decisions_for(package, device, policy(**hints), 64, "f16", specs=specs)
+    choices = decisions_for(package, device.capabilities, policy(**hints), 64, "f16", specs=specs)
     assert unhonoured(choices) == ()
     for spec, kernel in zip(specs, kernels, strict=True):
         (choice,) = [

@@ -53,7 +53,7 @@ def test_a_layer_takes_no_more_phases(family: str, device: Device, tmp_path: Pat
     rdrr.convert(checkpoint, tmp_path / "package", quantize="q4_k_m")
     policy = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})  # as on GPUs
     package = open_package(tmp_path / "package")
-    plan = Plan(package, device, DryRunArena(device), policy, context=64, kv_dtype="f16")
+    plan = Plan(package, DryRunArena(device.capabilities), policy, context=64, kv_dtype="f16")
     labels = [_LABEL.match(phase.label) for phase in plan.lowered(DECODE).body]
     counts = Counter(label[1] for label in labels if label is not None)
     assert set(counts) == {"0", "1"}

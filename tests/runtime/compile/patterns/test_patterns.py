@@ -193,7 +193,9 @@ def test_a_product_may_compute_a_sum_that_the_next_op_reads(after, is_read):
 
 
 def test_values_side_by_side_free_their_buffer_after_the_last_reader(device: Device) -> None:
-    values = Values(Workspace(DryRunArena(device), 1), Counter({"a": 1, "b": 1, "c": 1}))
+    values = Values(
+        Workspace(DryRunArena(device.capabilities), 1), Counter({"a": 1, "b": 1, "c": 1})
+    )
     assert parts_refusal((64, 128, 3), 4) is None
     assert "66 elements" in str(parts_refusal((66, 128, 3), 4))
     whole = values.allocate_parts({"a": 64, "b": 128, "c": 3}, 4)
@@ -210,7 +212,7 @@ def test_values_side_by_side_free_their_buffer_after_the_last_reader(device: Dev
 
 
 def test_a_value_alone_in_its_buffer_is_live_until_its_last_reader(device: Device) -> None:
-    values = Values(Workspace(DryRunArena(device), 1), Counter({"a": 2}))
+    values = Values(Workspace(DryRunArena(device.capabilities), 1), Counter({"a": 2}))
     whole = values.allocate_parts({"a": 64}, 4)
     values.mark_read("a")
     assert values.get("a") == whole

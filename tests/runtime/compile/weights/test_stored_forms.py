@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from rdrr_device.arena import Arena
+from rdrr_device.arena import DeviceArena
 from rdrr_device.dry_run import DryRunArena
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
@@ -27,10 +27,10 @@ def test_the_reported_size_of_weights_is_that_after_expansion(
     device, tmp_path, rng, layout, value, size
 ):
     package = package_of(tmp_path, rng, layout=layout)
-    arena = DryRunArena(device)
+    arena = DryRunArena(device.capabilities)
     options = {"context": CONTEXT, "kv_dtype": "f16"}
-    hinted = Plan(package, device, arena, policy(q4kMatmul=value), **options).weights
-    plain = Plan(package, device, arena, Policy(), **options).weights
+    hinted = Plan(package, arena, policy(q4kMatmul=value), **options).weights
+    plain = Plan(package, arena, Policy(), **options).weights
     products = [name for name in hinted.matrices if "proj" in name]
     shapes = {name: package.tensor(name).shape for name in products}
     assert {name: hinted.matrices[name].size for name in products} == {
@@ -46,7 +46,7 @@ def test_only_matrices_that_are_multiplied_are_expanded(device, tmp_path, rng):
     tied = write_random_package(tmp_path / "tied", manifest, rng)
     hints = policy(q4kMatmul="dequant_f16")
     options = {"context": CONTEXT, "kv_dtype": "f16"}
-    plan = Plan(tied, device, DryRunArena(device), hints, **options)
+    plan = Plan(tied, DryRunArena(device.capabilities), hints, **options)
     assert plan.weights.matrices["model.embed_tokens.weight"].dtype.name == "F16"
     preferences = Preferences(hints, software=True)
     table = choose_storage(preferences, DTYPES["Q8_0"], Layout.ROW, 384, matmul=False)
@@ -100,8 +100,8 @@ def test_weights_beyond_the_range_of_f16_are_an_error_with_a_hint(device, tmp_pa
 @pytest.mark.parametrize("dtype", ["F16", "BF16", "F32"])
 def test_column_major_scalars_become_row_major_with_the_same_bits(device, tmp_path, rng, dtype):
     package = package_of(tmp_path, rng, dtype, "column")
-    arena = Arena(device)
-    plan = Plan(package, device, arena, Policy(), context=CONTEXT, kv_dtype="f16")
+    arena = DeviceArena(device)
+    plan = Plan(package, arena, Policy(), context=CONTEXT, kv_dtype="f16")
     choices = [decision for decision in plan.weights.decisions if "proj" in decision.op]
     assert {choice.reason for choice in choices} == {f"{dtype} transposed to row-major at load"}
     for choice in choices:
