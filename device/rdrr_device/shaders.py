@@ -48,6 +48,7 @@ class Binding:
     access: Access
 
 
+ENABLE_SUBGROUPS = "enable subgroups;\n"
 _STORAGE = re.compile(r"^var<storage,\s*(read_write|read)>\s*(\w+)\s*:", re.MULTILINE)
 _OVERRIDE = re.compile(r"^override\s+(\w+)\s*:\s*\w+\s*(=?)", re.MULTILINE)
 _COMMENT = re.compile(r"//.*")
@@ -145,13 +146,20 @@ def without_comments(source: str) -> str:
     return _COMMENT.sub("", source)
 
 
+def compact(source: str) -> str:
+    """Return a source without comments, indentation and empty lines: half as large compressed."""
+    lines = (line.strip() for line in without_comments(source).splitlines())
+    return "".join(f"{line}\n" for line in lines if line)
+
+
 def for_compiler(source: str, compiler: WgslCompiler) -> str:
-    """Return a rendered source in the form that a compiler accepts.
+    """Return a source in the form that a compiler accepts.
 
     Tint requires `enable subgroups;` where subgroup operations are used; naga rejects that line.
     """
+    source = source.removeprefix(ENABLE_SUBGROUPS)
     if compiler is WgslCompiler.TINT and _SUBGROUPS.search(without_comments(source)):
-        return f"enable subgroups;\n{source}"
+        return f"{ENABLE_SUBGROUPS}{source}"
     return source
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,7 @@ class RecordTable:
         words: Words of the record; those behind the last field are zero.
     """
 
-    fields: Mapping[str, str]
+    fields: Mapping[str, Literal["u32", "f32"]]
     words: int
 
     @cached_property
@@ -174,9 +174,9 @@ def entries_of(options: SamplingParams, seen: Sequence[int]) -> list[Entry]:
     return [(token_id, counts.get(token_id, 0), bias.get(token_id, 0.0)) for token_id in ids]
 
 
-def pack_entries(entries: Sequence[Entry]) -> Iterator[U32]:
-    """Yield the words of sparse lists, each of at most `ENTRIES` tokens."""
-    for start in range(0, len(entries), ENTRIES):
-        part = entries[start : start + ENTRIES]
+def pack_entries(entries: Sequence[Entry], most: int = ENTRIES) -> Iterator[U32]:
+    """Yield the words of sparse lists, each of at most `most` tokens."""
+    for start in range(0, len(entries), most):
+        part = entries[start : start + most]
         table = np.array(part, ENTRY.dtype)
         yield np.concatenate([ENTRIES_HEADER.pack(size=len(part)), table.view(np.uint32)])

@@ -14,7 +14,8 @@ from rdrr_runtime.phases.phase import FOLDER
 from rdrr_runtime.records import RECORDS, entries_of, pack_entries, pack_params, pack_step
 from rdrr_runtime.sampling.params import SamplingParams
 
-VECTORS = json.loads((Path(__file__).parents[1] / "data/vectors/records.json").read_text())
+FILE = Path(__file__).parents[1] / "data" / "vectors" / "records.json"
+VECTORS = json.loads(FILE.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("case", VECTORS["step"])
