@@ -131,7 +131,7 @@ def explain(
     from rdrr_runtime.compile.choice.decision import unhonoured
     from rdrr_runtime.exec.plan import dry_run_plan
 
-    info, capabilities = _planned_for(adapter)
+    info, capabilities = planned_for(adapter)
     stored = read_profile(info)
     plan = dry_run_plan(package, capabilities, policy, context, kv_dtype, stored.tuning)
     whole = executor_decision(tuned_executor(stored, package, kv_dtype))
@@ -141,7 +141,7 @@ def explain(
     return Explanation(info, policy, choices, passes, unhonoured(choices), stored, served)
 
 
-def _planned_for(adapter: str | Path | None) -> tuple[AdapterInfo, Capabilities]:
+def planned_for(adapter: str | Path | None) -> tuple[AdapterInfo, Capabilities]:
     """Return the adapter that a name or a file means, and what can be done on it."""
     from rdrr_device.adapters import choose_adapter, described_adapter, list_adapters
     from rdrr_device.capabilities import read_capabilities

@@ -47,6 +47,7 @@ class Player:
         context: Slots of the key-value cache; the smallest context of the program when None.
         trusts: Whether kernels that the program calls trusted run without the checks of their
             indices; only for programs that this machine made.
+        owns_device: Whether the device is closed with the player.
 
     Raises:
         UsageError: The program does not serve the context.
@@ -63,10 +64,11 @@ class Player:
         *,
         context: int | None = None,
         trusts: bool = False,
+        owns_device: bool = False,
     ) -> None:
         self.context = program.contexts.least if context is None else context
         self.program = at_context(program, self.context)
-        self.device = device
+        self.device, self._owns_device = device, owns_device
         _check_device(self.program.needs, device)
         self._kernels = [
             _kernel(self.program, statement, trusts=trusts) for statement in self.program.kernels
@@ -74,7 +76,7 @@ class Player:
         self._prepared: dict[tuple[str, ...], _Prepared] = {}
         self._arena = DeviceArena(device, program.model)
         with ExitStack() as undo:
-            undo.callback(self.close)
+            undo.callback(self._arena.dispose)
             device.build_ahead(self._kernels)
             buffers = [
                 self._arena.empty(f"{buffer.role}.{index}", number(buffer.size))
@@ -117,6 +119,8 @@ class Player:
         """Free the memory on the device."""
         self._prepared.clear()
         self._arena.dispose()
+        if self._owns_device:
+            self.device.close()
 
     def __enter__(self) -> Player:
         return self
