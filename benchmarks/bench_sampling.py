@@ -24,12 +24,13 @@ from rdrr_device.arena import Arena, arena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import Device, open_device
 from rdrr_device.pipelines import BoundDispatch
-from rdrr_runtime.phases.generation_state import State, pack_step
+from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.sampling.argmax import SCRATCH_BYTES, argmax
 from rdrr_runtime.phases.sampling.sample import sample
-from rdrr_runtime.phases.sampling.sample_buffers import SampleBuffers, pack_params, searches_of
+from rdrr_runtime.phases.sampling.sample_buffers import SampleBuffers
+from rdrr_runtime.records import pack_params, pack_step, searches_of
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.sampler import Sampler
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from rdrr._load import load
     from rdrr._load_options import LoadOptions
     from rdrr._model import Model
+    from rdrr._program import ExportedProgram, export_program, play
     from rdrr._push import Pushed, push
     from rdrr._ranking import RankPrompt
     from rdrr._session import Session
@@ -72,6 +73,7 @@ _HOMES = {
     "ConversionResult": "rdrr_converter.output.report",
     "ConvertOptions": "rdrr_converter.options",
     "ExportResult": "rdrr_converter.export",
+    "ExportedProgram": "rdrr._program",
     "Fault": "rdrr_manifests.faults",
     "Completion": "rdrr._generation",
     "Generation": "rdrr._generation",
@@ -91,9 +93,11 @@ _HOMES = {
     "Weights": "rdrr._weights",
     "convert": "rdrr_converter.convert",
     "export": "rdrr_converter.export",
+    "export_program": "rdrr._program",
     "load": "rdrr._load",
     "open": "rdrr._weights:open_weights",
     "open_package": "rdrr_manifests.package",
+    "play": "rdrr._program",
     "push": "rdrr._push",
     "validate": "rdrr_manifests.validation",
     **dict.fromkeys(_ERRORS, "rdrr_format.errors"),
@@ -107,6 +111,7 @@ __all__ = [
     "ConvertOptions",
     "DeviceError",
     "ExportResult",
+    "ExportedProgram",
     "Fault",
     "FormatError",
     "Generation",
@@ -134,9 +139,11 @@ __all__ = [
     "__version__",
     "convert",
     "export",
+    "export_program",
     "load",
     "open",
     "open_package",
+    "play",
     "push",
     "validate",
 ]

@@ -139,7 +139,7 @@ def explain(
     from rdrr_runtime.compile.choice.decision import unhonoured
     from rdrr_runtime.exec.plan import dry_run_plan
 
-    info, capabilities, through = _planned_for(adapter, webgpu)
+    info, capabilities, through = planned_for(adapter, webgpu)
     stored = read_profile(info)
     plan = dry_run_plan(package, capabilities, policy, context, kv_dtype, stored.tuning)
     whole = executor_decision(tuned_executor(stored, package, kv_dtype))
@@ -151,8 +151,8 @@ def explain(
     )
 
 
-def _planned_for(
-    adapter: str | Path | None, webgpu: WebGpuChoice
+def planned_for(
+    adapter: str | Path | None, webgpu: WebGpuChoice = "auto"
 ) -> tuple[AdapterInfo, Capabilities, WebGpuDecision | None]:
     """Return the adapter that a name or a file means, what can be done on it, and through what."""
     from rdrr_device.adapters import choose, described_adapter

@@ -48,6 +48,7 @@ class Binding:
     access: Access
 
 
+ENABLE_SUBGROUPS = "enable subgroups;\n"
 _STORAGE = re.compile(r"^var<storage,\s*(read_write|read)>\s*(\w+)\s*:", re.MULTILINE)
 _OVERRIDE = re.compile(r"^override\s+(\w+)\s*:\s*\w+\s*(=?)", re.MULTILINE)
 _COMMENT = re.compile(r"//.*")
@@ -146,6 +147,12 @@ def without_comments(source: str) -> str:
     return _COMMENT.sub("", source)
 
 
+def compact(source: str) -> str:
+    """Return a source without comments, indentation and empty lines: half as large compressed."""
+    lines = (line.strip() for line in without_comments(source).splitlines())
+    return "".join(f"{line}\n" for line in lines if line)
+
+
 def for_compiler(source: str, compiler: WgslCompiler) -> str:
     """Return a rendered source in the form that a compiler accepts; templates render naga's form.
 
@@ -156,12 +163,13 @@ def for_compiler(source: str, compiler: WgslCompiler) -> str:
     decides is the same in all threads, but it is loaded from memory that other phases write. So
     the analysis is switched off in these modules; that is an extension of Dawn outside of browsers.
     """
+    source = source.removeprefix(ENABLE_SUBGROUPS)
     if compiler is WgslCompiler.NAGA:
         return source
     text, count = _COHERENT.subn("", source)
     enabled = "enable chromium_disable_uniformity_analysis;\n" if count else ""
     if _SUBGROUPS.search(without_comments(text)):
-        enabled += "enable subgroups;\n"
+        enabled += ENABLE_SUBGROUPS
     return enabled + text
 
 

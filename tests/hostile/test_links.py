@@ -182,6 +182,7 @@ COMMANDS = {
     "explain": (SHARD, ("explain", "{package}")),
     "export": (SHARD, ("export", "{package}", "{out}")),
     "export to a GGUF": (SHARD, ("export", "{package}", "{out}", "--to", "gguf")),
+    "export-program": (SHARD, ("export-program", "{package}", "{out}")),
     "generate": (SHARD, ("generate", "{package}", "--prompt", "In", "--max-tokens", "1")),
     "generate with a draft": (
         SHARD,

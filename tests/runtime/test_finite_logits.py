@@ -13,14 +13,15 @@ from rdrr_manifests.package import Package, open_package
 from rdrr_runtime.backend import Row
 from rdrr_runtime.compile.choice.hints import resolve
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.phases.generation_state import HEADER_WORDS, ROW_WORDS, State, pack_step
+from rdrr_runtime.phases.generation_state import HEADER_WORDS, ROW_WORDS, State
 from rdrr_runtime.phases.rows.elementwise import softcap
 from rdrr_runtime.phases.sampling.argmax import SCRATCH_BYTES, argmax
 from rdrr_runtime.phases.sampling.argmax_entropy import PICK_BYTES, argmax_entropy, unpack
 from rdrr_runtime.phases.sampling.argmax_entropy import SCRATCH_BYTES as ENTROPY_SCRATCH_BYTES
 from rdrr_runtime.phases.sampling.batch_advance import batch_advance
 from rdrr_runtime.phases.sampling.sample import sample
-from rdrr_runtime.phases.sampling.sample_buffers import SampleBuffers, pack_params, searches_of
+from rdrr_runtime.phases.sampling.sample_buffers import SampleBuffers
+from rdrr_runtime.records import pack_params, pack_step, searches_of
 from rdrr_runtime.sampling.finite import NOT_FINITE, check_ids, check_logits
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.sampler import Sampler

@@ -18,11 +18,12 @@ from rdrr_device.device import Device
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout, geometry
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.generation_state import State, pack_step
+from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
 from rdrr_runtime.phases.weights.packing import upload_weight
+from rdrr_runtime.records import pack_step
 
 F32 = npt.NDArray[np.float32]
 

@@ -19,7 +19,7 @@ from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import Phase
 
 _CONSTANTS = "override LOOP_ITEMS: u32;\noverride LOOP_CALLS: u32;\n"
-_CALL = re.compile(r"    (phase\(.*\);)")
+_CALL = re.compile(r"^(phase\(.*\);)", re.MULTILINE)
 _ENTRY = """@compute @workgroup_size(WG)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

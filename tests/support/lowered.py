@@ -34,10 +34,11 @@ from rdrr_runtime.phases.sampling.batch_advance import batch_advance
 from rdrr_runtime.phases.sampling.fill_masks import fill_masks, record_bytes, rules_bytes
 from rdrr_runtime.phases.sampling.logprobs import LogprobBuffers, logprobs
 from rdrr_runtime.phases.sampling.sample import sample, scatter_entries
-from rdrr_runtime.phases.sampling.sample_buffers import SampleBuffers, searches_of
+from rdrr_runtime.phases.sampling.sample_buffers import SampleBuffers
 from rdrr_runtime.phases.weights.formats import FORMATS
 from rdrr_runtime.phases.weights.gpu_weight import allocate_weight
 from rdrr_runtime.phases.weights.repack import Chunk, repack_columns, repack_rows
+from rdrr_runtime.records import searches_of
 from rdrr_runtime.sampling.params import SamplingParams
 from support.manifests import write_manifest
 from support.packages import VOCAB

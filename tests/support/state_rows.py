@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.generation_state import pack_step
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.states.delta_rule import DeltaSpec
 from rdrr_runtime.phases.states.tiles import CHUNK
+from rdrr_runtime.records import pack_step
 from rdrr_runtime.reference import recurrence
 from support.comparison import relative_error
 from support.gpu import F32, TOLERANCE, Bench

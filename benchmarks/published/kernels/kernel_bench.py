@@ -48,7 +48,8 @@ class KernelBench:
     def context(self, rows: int) -> OpContext:
         """Return the context of a step with `rows` token rows."""
         from rdrr_runtime.phases.context import OpContext
-        from rdrr_runtime.phases.generation_state import State, pack_step
+        from rdrr_runtime.phases.generation_state import State
+        from rdrr_runtime.records import pack_step
 
         state = State.create(self.arena, rows, ring=4)
         self.device.write(state.step, pack_step([0] * rows, range(rows)))

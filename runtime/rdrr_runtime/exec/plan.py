@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from rdrr_device.arena import Arena
+from rdrr_device.buffers import BufferSlice
 from rdrr_device.capabilities import Capabilities
 from rdrr_device.dry_run import DryRunArena
 from rdrr_device.tuning import Tuning
@@ -120,6 +121,11 @@ class Plan:
         )
         if upload:
             self.upload()
+
+    @property
+    def ropes(self) -> tuple[BufferSlice, ...]:
+        """The table of rotations of each of `graph.ropes`."""
+        return self._model.ropes
 
     def keep_hidden(self) -> KeptHidden:
         """Return the buffer for hidden states, which passes that keep them can use from now on."""

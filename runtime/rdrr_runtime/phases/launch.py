@@ -10,7 +10,7 @@ from functools import cache
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.kernels import MAX_WORKGROUPS, Dispatch, Kernel
-from rdrr_device.shaders import Access, Binding, with_binding_numbers
+from rdrr_device.shaders import Access, Binding, compact, with_binding_numbers
 
 from rdrr_runtime.phases.phase import FOLDER, Phase
 
@@ -61,7 +61,7 @@ def _takes_row(source: str) -> bool:
 
 @cache
 def _shader(source: str, has_subgroups: bool, is_flat: bool, stop: int | None) -> str:
-    """Return the WGSL module: the executor's declarations, the phase and the entry point.
+    """Return the WGSL module, compact: the executor's declarations, the phase and the entry point.
 
     `stop` is the number of the binding that can stop the phase; None if there is none.
     """
@@ -75,4 +75,4 @@ def _shader(source: str, has_subgroups: bool, is_flat: bool, stop: int | None) -
         FLAT=is_flat,
         STOP=stop,
     )
-    return f"{enable}\n{text}" if enable else text
+    return compact(f"{enable}\n{text}")

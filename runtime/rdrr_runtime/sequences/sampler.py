@@ -25,14 +25,8 @@ from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.sampling.logprobs import LogprobBuffers, logprobs, record_bytes, unpack
 from rdrr_runtime.phases.sampling.sample import sample, scatter_entries
-from rdrr_runtime.phases.sampling.sample_buffers import (
-    PARAM_WORDS,
-    Entry,
-    SampleBuffers,
-    pack_entries,
-    pack_params,
-    searches_of,
-)
+from rdrr_runtime.phases.sampling.sample_buffers import PARAM_WORDS, SampleBuffers
+from rdrr_runtime.records import Entry, entries_of, pack_entries, pack_params, searches_of
 from rdrr_runtime.sampling.logprobs import TokenLogprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import fresh_seed
@@ -199,14 +193,3 @@ class GpuSampler:
         for words in pack_entries(entries):
             self._device.write(buffers.entries, words)
             self._executor.run(self._set_tokens[sequence], 1)
-
-
-def entries_of(options: SamplingParams, seen: Sequence[int]) -> list[Entry]:
-    """Return (id, count, bias) of every token with a count or a bias, in order of the ids."""
-    counts: dict[int, int] = {}
-    if options.penalizes:
-        for token_id in seen:
-            counts[token_id] = counts.get(token_id, 0) + 1
-    bias = options.logit_bias
-    ids = sorted({*counts, *bias})
-    return [(token_id, counts.get(token_id, 0), bias.get(token_id, 0.0)) for token_id in ids]

@@ -15,7 +15,8 @@ from rdrr_device.device import Device
 
 from rdrr_runtime.backend import Row
 from rdrr_runtime.exec.host_tables import HostTables
-from rdrr_runtime.phases.generation_state import State, pack_step
+from rdrr_runtime.phases.generation_state import State
+from rdrr_runtime.records import pack_step
 
 
 class Step:

@@ -30,16 +30,21 @@ CHUNK_BYTES = 16 << 20
 Bytes = npt.NDArray[np.uint8]
 
 
+def is_kept_as_stored(package: Package, use: WeightUse, kept: Storage) -> bool:
+    """Return whether a tensor is neither decoded, padded nor transposed when it is loaded."""
+    tensor = package.tensor(use.name)
+    is_turned = tensor.parsed_layout() is Layout.COLUMN and kept.layout is Layout.ROW
+    return not (is_padded(package, use) or tensor.parsed_dtype() != kept.dtype or is_turned)
+
+
 def reads_as_stored(package: Package, use: WeightUse, kept: Storage) -> list[Read]:
     """Return functions that read the rows of a tensor which is kept as it is stored.
 
     There are none if the tensor is decoded or transposed: then `changed_rows` reads it.
     """
-    tensor = package.tensor(use.name)
-    is_turned = tensor.parsed_layout() is Layout.COLUMN and kept.layout is Layout.ROW
-    if is_padded(package, use) or tensor.parsed_dtype() != kept.dtype or is_turned:
+    if not is_kept_as_stored(package, use, kept):
         return []
-    return _reads(package, use.name, tensor, CHUNK_BYTES)
+    return _reads(package, use.name, package.tensor(use.name), CHUNK_BYTES)
 
 
 def changed_rows(package: Package, use: WeightUse, kept: Storage) -> Iterator[Bytes]:

@@ -10,9 +10,9 @@ matrices that it wants row-major are transposed. Which kernel reads a matrix is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,11 @@ from rdrr_runtime.compile.weights.padding import (
     padded_vector,
 )
 from rdrr_runtime.compile.weights.read_ahead import Bytes, Read, reading_ahead
-from rdrr_runtime.compile.weights.rows import changed_rows, reads_as_stored
+from rdrr_runtime.compile.weights.rows import (
+    changed_rows,
+    is_kept_as_stored,
+    reads_as_stored,
+)
 from rdrr_runtime.phases.products.down import has_units_first
 from rdrr_runtime.phases.weights.gpu_weight import GpuWeight, allocate_weight
 from rdrr_runtime.phases.weights.packing import Uploader
@@ -50,19 +54,60 @@ from rdrr_runtime.phases.weights.repack import repack_kernel
 
 
 @dataclass(frozen=True)
-class Fill:
-    """A step of an upload.
+class MatrixLoad:
+    """How a matrix in GPU memory is filled: from one tensor, or from those of all experts.
 
     Attributes:
-        run: Uploads to a matrix; it takes the results of its own reads from an iterator over those
-            of all steps.
-        reads: Functions that read stored bytes, and may be called earlier in other threads.
-        size: Stored bytes.
+        weight: The matrix, or the stack of matrices.
+        uses: The tensors, in the order in which the stack holds them.
+        kept: The type and layout in which the matrix is kept. Tensors that are stored in others are
+            decoded, padded or transposed on the host.
+        label: Name for messages.
     """
 
-    run: Callable[[Uploader, Iterator[Bytes]], None]
-    reads: tuple[Read, ...]
-    size: int
+    weight: GpuWeight
+    uses: tuple[WeightUse, ...]
+    kept: Storage
+    label: str
+
+    def reads(self, package: Package) -> Iterator[Read]:
+        """Yield functions that read the tensors kept as stored; other threads may call them."""
+        for use in self.uses:
+            yield from reads_as_stored(package, use, self.kept)
+
+    def size(self, package: Package) -> int:
+        """Return the stored bytes."""
+        return sum(package.tensor(use.name).size for use in self.uses)
+
+    def run(self, package: Package, uploader: Uploader, contents: Iterator[Bytes]) -> None:
+        """Fill the matrix, taking the results of `reads` from an iterator."""
+        matrices = (
+            islice(contents, len(reads_as_stored(package, use, self.kept)))
+            if is_kept_as_stored(package, use, self.kept)
+            else changed_rows(package, use, self.kept)
+            for use in self.uses
+        )
+        n, k = self.uses[0].shape
+        uploader.fill(self.weight, self.kept.layout, (n, k), matrices, self.label)
+
+
+@dataclass(frozen=True)
+class VectorLoad:
+    """How a vector is filled: decoded to f32, padded with zeros, and scaled if it is a norm's.
+
+    Attributes:
+        use: The tensor, with its shape in GPU memory.
+        scale: How the weight of a norm over a padded width changes; None if it does not.
+    """
+
+    use: WeightUse
+    scale: VectorScale | None = None
+
+    def values(self, package: Package) -> npt.NDArray[np.float32]:
+        """Return the vector."""
+        if is_padded(package, self.use):
+            return padded_vector(package, self.use, self.scale)
+        return np.ascontiguousarray(package.dequantize(self.use.name), dtype=np.float32)
 
 
 MOST_JOINED = 16 << 20
@@ -78,17 +123,21 @@ class Weights:
     """The weights of a model in GPU memory.
 
     Attributes:
+        package: The package with the tensors.
         blocks: Owner of the matrices.
         others: Owner of the vectors.
         joined: Owner of the concatenated vectors.
         matrices: Matrices by tensor name; a tied head shares the entry of the embedding.
         vectors: Norm weights and biases in f32, by tensor name.
         stacks: The concatenated matrices of all experts of a layer, by the name of the first.
+        concatenations: Concatenated vectors, by the names of their parts.
         decisions: Which matrices were changed at load, and why.
-        fills: What fills the matrices once all are allocated, in this order.
+        matrix_loads: What fills the matrices once all are allocated, in this order.
+        vector_loads: What the vectors hold, by tensor name.
         borrowed: Names of the matrices that belong to the weights of another graph.
     """
 
+    package: Package
     blocks: Arena
     others: Arena
     joined: Arena
@@ -96,13 +145,23 @@ class Weights:
     vectors: dict[str, BufferSlice] = field(default_factory=dict)
     stacks: dict[str, GpuWeight] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
-    fills: list[Fill] = field(default_factory=list)
+    concatenations: dict[tuple[str, ...], BufferSlice] = field(default_factory=dict)
+    matrix_loads: list[MatrixLoad] = field(default_factory=list)
+    vector_loads: dict[str, VectorLoad] = field(default_factory=dict)
     borrowed: set[str] = field(default_factory=set)
-    _joined: dict[tuple[str, ...], BufferSlice] = field(default_factory=dict)
     _host_vectors: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    _is_filled: bool = False
 
-    def add_vector(self, name: str, data: npt.NDArray[np.float32]) -> None:
+    @property
+    def is_dry_run(self) -> bool:
+        """Whether no bytes are read or written."""
+        return isinstance(self.blocks, DryRunArena)
+
+    def add_vector(self, load: VectorLoad) -> None:
         """Upload a vector, and keep it on the host for `concatenated`."""
+        name, shape = load.use.name, load.use.shape
+        data = np.zeros(shape, np.float32) if self.is_dry_run else load.values(self.package)
+        self.vector_loads[name] = load
         self.vectors[name] = self.others.upload(name, data)
         self._host_vectors[name] = data
 
@@ -112,11 +171,11 @@ class Weights:
         It is padded to a multiple of 4 elements, so that shaders can bind it as vectors of 4.
         """
         key = tuple(names)
-        if key not in self._joined:
+        if key not in self.concatenations:
             data = np.concatenate([self._host_vectors[name].ravel() for name in names])
             padded = np.pad(data, (0, -len(data) % 4))
-            self._joined[key] = self.joined.upload("+".join(names), padded)
-        return self._joined[key]
+            self.concatenations[key] = self.joined.upload("+".join(names), padded)
+        return self.concatenations[key]
 
     def stack(self, uses: Sequence[WeightUse]) -> GpuWeight:
         """Return the concatenated matrices of all experts."""
@@ -130,17 +189,19 @@ class Weights:
             FormatError: The values of a tensor that must be expanded do not fit the wider type.
             DeviceError: The device is lost.
         """
-        fills, self.fills = self.fills, []
-        if not fills:
+        if self._is_filled or self.is_dry_run or not self.matrix_loads:
             return
-        reads = (read for fill in fills for read in fill.reads)
+        self._is_filled = True
+        package = self.package
+        reads = (read for load in self.matrix_loads for read in load.reads(package))
+        size = sum(load.size(package) for load in self.matrix_loads)
         with (
             self.blocks.temporary() as passing,
             reading_ahead(reads) as contents,
-            Uploader(self.blocks, passing, sum(fill.size for fill in fills)) as uploader,
+            Uploader(self.blocks, passing, size) as uploader,
         ):
-            for fill in fills:
-                fill.run(uploader, contents)
+            for load in self.matrix_loads:
+                load.run(package, uploader, contents)
 
     def kernels(self) -> tuple[Kernel, ...]:
         """Return the kernels that `fill` runs for the types of the matrices."""
@@ -153,7 +214,7 @@ class Weights:
     @property
     def size(self) -> int:
         """Bytes of GPU memory."""
-        vectors = [*self.vectors.values(), *self._joined.values()]
+        vectors = [*self.vectors.values(), *self.concatenations.values()]
         owned = [matrix for name, matrix in self.matrices.items() if name not in self.borrowed]
         matrices = [*owned, *self.stacks.values()]
         return sum(matrix.size for matrix in matrices) + sum(vector.size for vector in vectors)
@@ -184,24 +245,25 @@ def allocate_weights(
     is_dry_run = isinstance(arena, DryRunArena)
     dry_run = arena if isinstance(arena, DryRunArena) else DryRunArena(arena.capabilities)
     planned = Weights(
-        dry_run.pool("weights", 0), dry_run.pool("vectors", 0), dry_run.pool("joined", 0)
+        package, dry_run.pool("weights", 0), dry_run.pool("vectors", 0), dry_run.pool("joined", 0)
     )
     graph, scales = padded.graph, padded.scales
     held = {} if beside is None else beside.matrices
     on_host = preferences.policy.keeps_tables_on_host
     left_out = frozenset(op.weight.name for op in graph.further_tables if on_host)
     downs = down_projections(graph) if preferences.joins_feed_forwards else frozenset()
-    loader = _Loader(planned, package, preferences, scales, held, left_out, downs, is_dry_run=True)
+    loader = _Loader(planned, package, preferences, scales, held, left_out, downs)
     _load(loader, graph)
     if is_dry_run:
         return planned
     others = planned.others.size
     weights = Weights(
+        package,
         arena.pool("weights", planned.blocks.size),
         arena.pool("vectors", others),
         arena.pool("joined", min(others, MOST_JOINED)),
     )
-    _load(replace(loader, weights=weights, is_dry_run=False), graph)
+    _load(replace(loader, weights=weights), graph)
     return weights
 
 
@@ -218,7 +280,7 @@ def _load(loader: _Loader, graph: Graph) -> None:
         if use.name in loader.left_out:
             continue
         if use.kind is WeightKind.VECTOR:
-            weights.add_vector(use.name, loader.vector(use))
+            weights.add_vector(VectorLoad(use, loader.scales.get(use.name)))
         elif use.name in loader.held:
             weights.matrices[use.name] = loader.held[use.name]
             weights.borrowed.add(use.name)
@@ -247,15 +309,6 @@ class _Loader:
     held: Mapping[str, GpuWeight]  # matrices that another graph has loaded
     left_out: frozenset[str]  # tables that stay on the host
     downs: frozenset[str]  # down projections that may share a phase with gate and up
-    is_dry_run: bool = False  # only allocate and decide
-
-    def vector(self, use: WeightUse) -> npt.NDArray[np.float32]:
-        """Return a norm weight or a bias."""
-        if self.is_dry_run:
-            return np.zeros(use.shape, np.float32)
-        if is_padded(self.package, use):
-            return padded_vector(self.package, use, self.scales.get(use.name))
-        return np.ascontiguousarray(self.package.dequantize(use.name), dtype=np.float32)
 
     def matrix(self, use: WeightUse, *, matmul: bool) -> GpuWeight:
         """Allocate one matrix; `matmul` is False if it is only looked up."""
@@ -296,16 +349,6 @@ class _Loader:
             count=len(uses),
             units_first=kept.units_first,
         )
-        if not self.is_dry_run:
-            reads = [reads_as_stored(self.package, use, kept) for use in uses]
-
-            def fill(uploader: Uploader, contents: Iterator[Bytes]) -> None:
-                matrices = (
-                    islice(contents, len(read)) if read else changed_rows(self.package, use, kept)
-                    for use, read in zip(uses, reads, strict=True)
-                )
-                uploader.fill(weight, kept.layout, (n, k), matrices, label)
-
-            size = sum(self.package.tensor(use.name).size for use in uses)
-            self.weights.fills.append(Fill(fill, tuple(chain(*reads)), size))
+        load = MatrixLoad(weight, tuple(uses), kept, label)
+        self.weights.matrix_loads.append(load)
         return replace(weight, note=kept.note)

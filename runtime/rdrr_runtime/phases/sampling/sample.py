@@ -26,7 +26,8 @@ from rdrr_runtime.phases.context import need_floats
 from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.phase import Phase, Record, Work
 from rdrr_runtime.phases.sampling.argmax import LogitsRecord, choose_best
-from rdrr_runtime.phases.sampling.sample_buffers import BINS, ENTRIES, LEVELS, SampleBuffers
+from rdrr_runtime.phases.sampling.sample_buffers import BINS, LEVELS, SampleBuffers
+from rdrr_runtime.records import ENTRIES
 
 SET_THREADS = 64
 

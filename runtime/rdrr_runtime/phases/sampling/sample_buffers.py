@@ -1,17 +1,17 @@
-"""The buffers of a sampler on the GPU, and the layout of the data that the host writes there."""
+"""The buffers of a sampler on the GPU.
+
+`rdrr_runtime.records` packs what the host writes there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import OFFSET_ALIGNMENT, BufferSlice
 
-from rdrr_runtime.sampling.params import SamplingParams
-from rdrr_runtime.sampling.randomness import seed_words
+from rdrr_runtime.records import ENTRIES, ENTRIES_HEADER, ENTRY, SAMPLER, U32
 
 # The constants of snippets/selection.wgsl and the sizes of its structures; a test compares them.
 MAX_GROUPS = 64
@@ -21,16 +21,7 @@ LEVELS = 4
 BINS = 256
 STAGES = 2 * LEVELS
 SELECTION_WORDS = MAX_GROUPS + 4 * STAGES + 2 * STAGES * BINS
-PARAM_WORDS = 16
-ENTRIES = 4096
-"""Most tokens of a sparse list that is scattered at a time."""
-
-NO_MIN_P = 3e38  # no score lies this far below the largest
-NO_TOP_K = 3e38  # no vocabulary has as many tokens, so a search for the last one keeps all
-NO_TOP_P = 2.0  # more than all probabilities add up to, likewise
-
-U32 = npt.NDArray[np.uint32]
-Entry = tuple[int, int, float]  # id, times seen, bias
+PARAM_WORDS = SAMPLER.words
 
 
 @dataclass(frozen=True)
@@ -107,8 +98,8 @@ class SampleBuffers:
             arena.empty("sample.keys", width * rows),
             arena.empty("sample.selections", 4 * SELECTION_WORDS * rows),
             arena.empty("sample.best", 8 * MAX_GROUPS * rows),
-            arena.upload("sample.stages", _stages()),
-            arena.empty("sample.entries", 4 * (1 + 3 * ENTRIES)),
+            arena.upload("sample.stages", stage_words()),
+            arena.empty("sample.entries", 4 * (ENTRIES_HEADER.words + ENTRY.words * ENTRIES)),
         )
 
 
@@ -117,41 +108,7 @@ def mask_words(vocabulary: int) -> int:
     return -(-vocabulary // 32)
 
 
-def pack_params(options: SamplingParams, seed: int, *, masked: bool) -> U32:
-    """Return the words of `Params` for a generation, before its first token."""
-    repeat = options.repeat_penalty or 1.0
-    numbers = [
-        options.inverse_temperature,
-        repeat,
-        1 / repeat,
-        options.frequency_penalty,
-        options.presence_penalty,
-        options.top_k or NO_TOP_K,
-        options.top_p if searches_of(options)[1] else NO_TOP_P,
-        np.log(options.min_p) if options.min_p else -NO_MIN_P,
-    ]
-    words = np.zeros(PARAM_WORDS, np.uint32)
-    words[:8] = np.array(numbers, np.float32).view(np.uint32)
-    words[8:13] = [*seed_words(seed), options.sampled_tokens, options.temperature > 0, masked]
-    return words
-
-
-def searches_of(options: SamplingParams) -> tuple[bool, bool]:
-    """Return whether the phases include a radix select for top-k, and one for top-p."""
-    return bool(options.top_k), options.top_p is not None and options.top_p < 1
-
-
-def pack_entries(entries: Sequence[Entry]) -> Iterator[U32]:
-    """Yield the words of sparse lists for `scatter_entries`, each of at most `ENTRIES` tokens."""
-    for start in range(0, len(entries), ENTRIES):
-        part = entries[start : start + ENTRIES]
-        table = np.zeros((len(part), 3), np.uint32)
-        table[:, :2] = [entry[:2] for entry in part]
-        table[:, 2] = np.array([entry[2] for entry in part], np.float32).view(np.uint32)
-        yield np.concatenate([[np.uint32(len(part))], table.reshape(-1)]).astype(np.uint32)
-
-
-def _stages() -> U32:
+def stage_words() -> U32:
     """Return the stages of a sampler without top-k, then those of a sampler with top-k."""
     table = np.zeros((2, STAGES + 1, OFFSET_ALIGNMENT // 4), np.uint32)
     table[:, :, 0] = np.arange(STAGES + 1)

@@ -20,7 +20,7 @@ from rdrr_format.layouts import Geometry, Layout, geometry
 
 from rdrr_runtime.phases.weights.formats import UNIT
 from rdrr_runtime.phases.weights.gpu_weight import GpuWeight, allocate_weight
-from rdrr_runtime.phases.weights.repack import repack_columns, repack_rows
+from rdrr_runtime.phases.weights.repack import repack
 from rdrr_runtime.phases.weights.repack_batch import TARGETS_BYTES, RepackBatch
 
 Bytes = npt.NDArray[np.uint8]
@@ -118,16 +118,14 @@ class Uploader:
         Raises:
             FormatError: The bytes do not match the shape.
         """
-        stored = _stored(weight.dtype, layout, shape)
+        stored = stored_geometry(weight.dtype, layout, shape)
         before = 0
         for number, data in enumerate(matrices):
             rows = _row_chunks(data, stored, label)
             if weight.form.values:
                 written = self._write_values(weight, rows, before)
-            elif weight.by_column:
-                written = self._repack_columns(weight, stored, rows, number * weight.stride, label)
             else:
-                written = self._repack_rows(weight, stored, rows, before, label)
+                written = self._repack(weight, stored, rows, number, label)
             if written != stored.rows:
                 what = "blocks" if layout is Layout.FLAT else "rows"
                 raise FormatError(
@@ -147,29 +145,24 @@ class Uploader:
                 done += len(some)
         return done
 
-    def _repack_rows(
-        self, weight: GpuWeight, stored: Geometry, chunks: Iterator[Bytes], before: int, label: str
+    def _repack(
+        self, weight: GpuWeight, stored: Geometry, chunks: Iterator[Bytes], number: int, label: str
     ) -> int:
-        done = 0
-        for piece in _regrouped(chunks, max(1, self._max_bytes // stored.row_bytes), 1):
-            chunk = self._batch.stage(piece, before + done, stored.row_blocks)
-            self._batch.add(repack_rows(weight, chunk, label))
-            done += len(piece)
-        return done
-
-    def _repack_columns(
-        self, weight: GpuWeight, stored: Geometry, chunks: Iterator[Bytes], before: int, label: str
-    ) -> int:
-        done = 0
-        max_rows = max(UNIT, self._max_bytes // stored.row_bytes // UNIT * UNIT)
-        for piece in _regrouped(chunks, max_rows, UNIT):
+        done, step = 0, UNIT if weight.by_column else 1
+        for piece in _regrouped(chunks, rows_of_chunk(weight, stored, self._max_bytes), step):
             chunk = self._batch.stage(piece, done, stored.row_blocks)
-            self._batch.add(repack_columns(weight, chunk, before, label))
+            self._batch.add(repack(weight, chunk, number, stored.rows, label))
             done += len(piece)
         return done
 
 
-def _stored(dtype: DType, layout: Layout, shape: tuple[int, int]) -> Geometry:
+def rows_of_chunk(weight: GpuWeight, stored: Geometry, most: int) -> int:
+    """Return the stored rows to repack at a time, for chunks of at most `most` bytes."""
+    rows = most // stored.row_bytes
+    return max(UNIT, rows // UNIT * UNIT) if weight.by_column else max(1, rows)
+
+
+def stored_geometry(dtype: DType, layout: Layout, shape: tuple[int, int]) -> Geometry:
     """Return the geometry of the stored rows; if flat blocks cross rows, each block is a row."""
     if layout is not Layout.FLAT:
         return geometry(dtype, shape, layout)

@@ -72,6 +72,23 @@ class Repack(Record):
     block_bytes: int = choice()
 
 
+def repack(
+    weight: GpuWeight, chunk: Chunk, number: int, rows: int, label: str
+) -> Iterator[RepackStep]:
+    """Yield the steps that repack a chunk of stored rows, one for each part.
+
+    Args:
+        weight: The matrix, or the stack of matrices.
+        chunk: The stored rows; `first` is the index in their tensor.
+        number: Number of the tensor in the stack.
+        rows: Stored rows of each tensor.
+        label: Name of the tensor.
+    """
+    if weight.by_column:
+        return repack_columns(weight, chunk, number * weight.stride, label)
+    return repack_rows(weight, replace(chunk, first=number * rows + chunk.first), label)
+
+
 def repack_rows(weight: GpuWeight, chunk: Chunk, label: str) -> Iterator[RepackStep]:
     """Yield the steps that repack a chunk of rows of blocks along K, one for each part."""
     units = -(-chunk.row_blocks * weight.dtype.block_elements // UNIT)  # units of a stored row

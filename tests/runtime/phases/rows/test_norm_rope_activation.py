@@ -8,7 +8,6 @@ import torch
 from rdrr_format.errors import FormatError
 from rdrr_manifests.graph import Clamp
 from rdrr_runtime.phases.attention.rope import rope
-from rdrr_runtime.phases.generation_state import pack_step
 from rdrr_runtime.phases.norms.norm import (
     NormForm,
     add_normalized,
@@ -21,6 +20,7 @@ from rdrr_runtime.phases.rows.copy import copy, copy_row
 from rdrr_runtime.phases.rows.gated_activation import gated_activation
 from rdrr_runtime.phases.rows.sparsify import sparsify
 from rdrr_runtime.phases.streams.stream_coefficients import stream_coefficients
+from rdrr_runtime.records import pack_step
 from rdrr_runtime.reference import ops
 from support.comparison import relative_error
 from support.gpu import TOLERANCE, normal

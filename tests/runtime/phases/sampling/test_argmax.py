@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from rdrr_format.errors import FormatError
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.generation_state import HEADER_WORDS, ROW_WORDS, State, pack_step
+from rdrr_runtime.phases.generation_state import HEADER_WORDS, ROW_WORDS, State
 from rdrr_runtime.phases.sampling.argmax import SCRATCH_BYTES, argmax
 from rdrr_runtime.phases.sampling.batch_advance import MAX_ROWS, batch_advance
+from rdrr_runtime.records import pack_step
 from support.gpu import Bench, normal
 
 

@@ -7,7 +7,7 @@ import pytest
 from rdrr_format.errors import FormatError
 from rdrr_runtime.decode.base import Picks
 from rdrr_runtime.decode.mask_stream import HostMasks
-from rdrr_runtime.phases.generation_state import NO_SLOT, State, pack_step
+from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.sampling.fill_masks import (
     MOST_WINDOW,
     fill_masks,
@@ -16,6 +16,7 @@ from rdrr_runtime.phases.sampling.fill_masks import (
     rules_bytes,
     unpack,
 )
+from rdrr_runtime.records import NO_SLOT, pack_step
 from rdrr_runtime.sampling.masks import MaskRules
 from support.gpu import Bench
 

@@ -6,20 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
-from rdrr_runtime.phases.generation_state import State, pack_step
+from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.sampling.batch_advance import batch_advance
 from rdrr_runtime.phases.sampling.sample import sample, scatter_entries
-from rdrr_runtime.phases.sampling.sample_buffers import (
-    PARAM_WORDS,
-    SampleBuffers,
-    pack_entries,
-    pack_params,
-    searches_of,
-)
+from rdrr_runtime.phases.sampling.sample_buffers import PARAM_WORDS, SampleBuffers
+from rdrr_runtime.records import entries_of, pack_entries, pack_params, pack_step, searches_of
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import fresh_seed
 from rdrr_runtime.sampling.sampler import Sampler
-from rdrr_runtime.sequences.sampler import entries_of
 from support.gpu import Bench, normal
 from support.masks import packed
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from rdrr_runtime.phases.generation_state import pack_step
 from rdrr_runtime.phases.rows.slice import Part, copy_part
 from rdrr_runtime.phases.states.delta_rule import (
     DeltaOperands,
@@ -15,6 +14,7 @@ from rdrr_runtime.phases.states.delta_rule import (
 )
 from rdrr_runtime.phases.states.short_convolution import ConvolutionSpec, short_convolution
 from rdrr_runtime.phases.states.tiles import CHUNK
+from rdrr_runtime.records import pack_step
 from rdrr_runtime.reference import recurrence
 from support.comparison import relative_error
 from support.gpu import TOLERANCE, normal

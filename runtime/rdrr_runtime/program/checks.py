@@ -1,0 +1,210 @@
+"""Checks of a program that its schema does not express: references, sizes and the records.
+
+They hold for a program at one context. Whoever plays a file relies on them, so that no number of a
+hostile file reaches the device unchecked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from math import prod
+from typing import TypeVar
+
+from rdrr_device.buffers import OFFSET_ALIGNMENT
+from rdrr_device.kernels import MAX_WORKGROUPS
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.errors import FormatError
+
+from rdrr_runtime.program.amounts import Growing
+from rdrr_runtime.program.schema import Kernel, Phase, Program, RecordFields
+from rdrr_runtime.program.steps import Constant, LoadStep, Repack, Rope, Rows, Vector
+from rdrr_runtime.records import RECORDS
+
+N = TypeVar("N", int, float)
+
+REPACK_BINDINGS = ("blocks", "planes", "chunk")
+"""What a kernel that repacks stored rows binds, by name, in any order."""
+
+
+def number(amount: N | Growing) -> N:
+    """Return an amount of a program at one context, where no number grows."""
+    assert not isinstance(amount, Growing), "the program is one at a context"
+    return amount
+
+
+def check(program: Program, context: int) -> None:
+    """Check a program at one context.
+
+    Raises:
+        FormatError: An index is out of range, a range is not inside its buffer, a buffer is too
+            small for what is written to it, or a record is not the one that this version writes.
+    """
+    for where, expected, found in _faults(program, context):
+        raise FormatError(
+            "the program contradicts itself",
+            where=f"program.{where}",
+            expected=expected,
+            found=found,
+        )
+
+
+_Fault = tuple[str, object, object]
+"""Path, what was expected, what was found."""
+
+
+def _faults(program: Program, context: int) -> Iterator[_Fault]:
+    yield from _record_faults(program)
+    yield from _shader_faults(program)
+    yield from _range_faults(program)
+    yield from _pass_faults(program)
+    yield from _sampler_faults(program)
+    for index, step in enumerate(program.load):
+        yield from _load_faults(program, f"load.{index}", step, context)
+
+
+def _record_faults(program: Program) -> Iterator[_Fault]:
+    known = {
+        name: RecordFields(fields=dict(table.fields), words=table.words)
+        for name, table in RECORDS.items()
+    }
+    if program.records != known:
+        wrong = sorted(
+            name
+            for name in {*known, *program.records}
+            if known.get(name) != program.records.get(name)
+        )
+        yield f"records.{wrong[0]}", "the fields of this version of rdrr", "other fields"
+
+
+def _shader_faults(program: Program) -> Iterator[_Fault]:
+    for name, source in program.shaders.items():
+        digest = sha256(source.encode()).hexdigest()
+        if digest != name:
+            yield f"shaders.{name}", "the SHA-256 of the shader", digest
+    for index, kernel in enumerate(program.kernels):
+        if kernel.shader not in program.shaders:
+            yield f"kernels.{index}.shader", "a shader of the program", kernel.shader
+
+
+def _range_faults(program: Program) -> Iterator[_Fault]:
+    for index, buffer in enumerate(program.buffers):
+        size = number(buffer.size)
+        if not size or size % 4:
+            yield f"buffers.{index}.size", "a positive multiple of 4 bytes", size
+    for index, part in enumerate(program.ranges):
+        where, offset, size = f"ranges.{index}", number(part.offset), number(part.size)
+        if part.buffer >= len(program.buffers):
+            yield f"{where}.buffer", f"below {len(program.buffers)}", part.buffer
+            continue
+        whole = number(program.buffers[part.buffer].size)
+        if offset % OFFSET_ALIGNMENT or not size or size % 4 or offset + size > whole:
+            yield where, f"an aligned part of the {whole} bytes", f"{size} bytes at {offset}"
+
+
+def _range_fault(program: Program, where: str, index: int, least: int = 0) -> Iterator[_Fault]:
+    """Yield a fault if a range does not exist, or has less than `least` bytes."""
+    if index >= len(program.ranges):
+        yield where, f"an index below {len(program.ranges)}", index
+    elif number(program.ranges[index].size) < least:
+        yield where, f"a range of {least} bytes", number(program.ranges[index].size)
+
+
+def _pass_faults(program: Program) -> Iterator[_Fault]:
+    names = [listed.name for listed in program.passes]
+    if names[:1] != ["decode"] or len(names) < 2 or program.passes[0].rows != 1:
+        yield "passes", "decode, of one row, and a pass for prompts", names
+    rows = [listed.rows for listed in program.passes]
+    if rows != sorted(rows):
+        yield "passes", "the shortest first", rows
+    words = RECORDS["step_header"].words + RECORDS["step_row"].words * max(rows, default=1)
+    yield from _range_fault(program, "step", program.step, 4 * words)
+    yield from _range_fault(program, "ring", program.ring, 4)
+    for index, listed in enumerate(program.passes):
+        for part in ("body", "head", "sample"):
+            phases: tuple[Phase, ...] = getattr(listed, part)
+            for number_, phase in enumerate(phases):
+                where = f"passes.{index}.{part}.{number_}"
+                yield from _phase_faults(program, where, phase, listed.rows)
+
+
+def _phase_faults(program: Program, where: str, phase: Phase, rows: int) -> Iterator[_Fault]:
+    if phase.kernel >= len(program.kernels):
+        yield f"{where}.kernel", f"below {len(program.kernels)}", phase.kernel
+        return
+    count = len(program.kernels[phase.kernel].bindings)
+    if len(phase.ranges) != count:
+        yield f"{where}.ranges", f"{count} ranges", len(phase.ranges)
+    for place, index in enumerate(phase.ranges):
+        yield from _range_fault(program, f"{where}.ranges.{place}", index)
+    items, per = number(phase.work.items), phase.work.per
+    groups = 1 if per is None else -(-rows // per)
+    if not 0 < items <= MAX_WORKGROUPS**2 or groups > MAX_WORKGROUPS:
+        yield f"{where}.work", f"at most {MAX_WORKGROUPS} workgroups in a dimension", items
+
+
+def _sampler_faults(program: Program) -> Iterator[_Fault]:
+    sampler, vocabulary = program.sampler, program.vocabulary
+    sizes = {
+        "params": RECORDS["sampler"].words,
+        "counts": vocabulary,
+        "bias": vocabulary,
+        "mask": -(-vocabulary // 32),
+        "entries": RECORDS["entries"].words + RECORDS["entry"].words * sampler.most_entries,
+    }
+    for name, words in sizes.items():
+        yield from _range_fault(program, f"sampler.{name}", getattr(sampler, name), 4 * words)
+    yield from _phase_faults(program, "sampler.scatter", sampler.scatter, 1)
+    options = [(sampling.top_k, sampling.top_p) for sampling in sampler.samplings]
+    if len(options) != 4 or len(set(options)) != 4:
+        yield "sampler.samplings", "one for each of 4 options", len(options)
+    for index, sampling in enumerate(sampler.samplings):
+        for place, phase in enumerate(sampling.phases):
+            yield from _phase_faults(program, f"sampler.samplings.{index}.phases.{place}", phase, 1)
+
+
+def _load_faults(program: Program, where: str, step: LoadStep, context: int) -> Iterator[_Fault]:
+    match step:
+        case Constant():
+            yield from _range_fault(program, where, step.range, 4 * len(step.words))
+        case Rope():
+            size = 8 * context * len(step.frequencies)
+            yield from _range_fault(program, where, step.range, size)
+        case Vector():
+            size = 4 * sum(prod(part.shape) for part in step.parts)
+            yield from _range_fault(program, where, step.range, size)
+        case Rows():
+            yield from _rows_faults(program, where, step)
+        case Repack():
+            yield from _repack_faults(program, where, step)
+
+
+def _rows_faults(program: Program, where: str, step: Rows) -> Iterator[_Fault]:
+    width = step.row_bytes
+    if step.decoded is not None:
+        width = step.decoded.columns * DTYPES[step.decoded.dtype].block_bytes
+    if step.row_bytes != width or step.stride < width or step.stride % 4:
+        yield f"{where}.stride", f"a multiple of 4, at least {width} bytes", step.stride
+    end = max((part.first + part.rows for part in step.parts), default=0)
+    if step.first + step.rows > end:
+        yield f"{where}.rows", f"rows below {end}", step.first + step.rows
+    for index, part in enumerate(step.parts):
+        size = part.rows * step.stride
+        yield from _range_fault(program, f"{where}.parts.{index}", part.range, size)
+
+
+def _repack_faults(program: Program, where: str, step: Repack) -> Iterator[_Fault]:
+    for index, chunk in enumerate(step.chunks):
+        path = f"{where}.chunks.{index}"
+        if chunk.first + chunk.rows > step.rows:
+            yield path, f"rows below {step.rows}", chunk.first + chunk.rows
+        for place, write in enumerate(chunk.writes):
+            yield from _range_fault(program, f"{path}.writes.{place}.planes", write.planes)
+            if write.kernel >= len(program.kernels):
+                yield f"{path}.writes.{place}.kernel", f"below {len(program.kernels)}", write.kernel
+            elif _names(program.kernels[write.kernel]) != set(REPACK_BINDINGS):
+                yield f"{path}.writes.{place}.kernel", "a kernel that repacks", write.kernel
+
+
+def _names(kernel: Kernel) -> set[str]:
+    return {binding.name for binding in kernel.bindings}

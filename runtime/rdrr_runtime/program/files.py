@@ -1,0 +1,94 @@
+"""Reading and writing program files, and the program at one context."""
+
+from __future__ import annotations
+
+import json
+
+from pydantic import BaseModel, ValidationError
+from rdrr_format.bounded_json import JsonBounds, check_bounds
+from rdrr_format.errors import FormatError, UsageError
+
+from rdrr_runtime.program.affine import resolved
+from rdrr_runtime.program.checks import check
+from rdrr_runtime.program.schema import FORMAT, VERSION, Program
+
+BOUNDS = JsonBounds(size=64 << 20, values=4_000_000)
+"""Limits of a program file; that of a model of 1B parameters has 0.6 MB."""
+
+
+class _Head(BaseModel):
+    """What says whether the rest can be read."""
+
+    format: str = ""
+    version: int = 0
+
+
+def program_bytes(program: Program) -> bytes:
+    """Return a program as JSON: parts that have their default are left out."""
+    data = program.model_dump(mode="json", exclude_defaults=True)
+    head = {"format": program.format, "version": program.version}
+    return json.dumps(head | data, separators=(",", ":")).encode()
+
+
+def read_program(content: bytes, where: str = "program") -> Program:
+    """Return the program that a file holds.
+
+    Args:
+        content: The JSON text.
+        where: Name of the file, for messages.
+
+    Raises:
+        FormatError: It is not a program, needs another version of rdrr, or contradicts itself.
+    """
+    check_bounds(content, BOUNDS)
+    try:
+        head = _Head.model_validate_json(content)
+        if head.format == FORMAT and head.version != VERSION:
+            raise FormatError(
+                "a program of another version",
+                where=where,
+                expected=f"version {VERSION}",
+                found=head.version,
+                hint="export the program again with this version of rdrr",
+            )
+        program = Program.model_validate_json(content)
+    except ValidationError as error:
+        raise _not_a_program(error, where) from None
+    least, most = program.contexts.least, program.contexts.most
+    if most < least or least % program.contexts.multiple or most % program.contexts.multiple:
+        raise FormatError(
+            "a range of contexts without a context", where=f"{where}.contexts", found=[least, most]
+        )
+    for context in dict.fromkeys((least, most)):  # what is affine lies between
+        at_context(program, context)
+    return program
+
+
+def at_context(program: Program, context: int) -> Program:
+    """Return a program in which every number has its value at a context, checked.
+
+    Raises:
+        UsageError: The program does not serve the context.
+        FormatError: The program contradicts itself.
+    """
+    contexts = program.contexts
+    serves = contexts.least <= context <= contexts.most and not context % contexts.multiple
+    if not serves:
+        expected = f"{contexts.least} to {contexts.most}"
+        if contexts.multiple > 1:
+            expected += f", a multiple of {contexts.multiple}"
+        raise UsageError("the program does not serve the context", expected=expected, found=context)
+    data = resolved(program.model_dump(mode="json"), context // contexts.multiple)
+    data["contexts"] = {"least": context, "most": context}
+    try:
+        at_one = Program.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        raise _not_a_program(error, f"program at context {context}") from None
+    check(at_one, context)
+    return at_one
+
+
+def _not_a_program(error: ValidationError, where: str) -> FormatError:
+    first = error.errors(include_url=False)[0]
+    path = ".".join((where, *map(str, first["loc"])))
+    return FormatError(f"not a program: {first['msg']}", where=path)

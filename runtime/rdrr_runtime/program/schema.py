@@ -1,0 +1,266 @@
+"""The schema of a program, version 1.
+
+All references between parts are indices. Buffers are named by ranges, a table that phases and load
+steps XX depends on the context, and nothing depends on the position except
+the step that the host writes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rdrr_runtime.program.amounts import Amount, Count, Growing, Index, ProgramModel, Size
+from rdrr_runtime.program.steps import LoadStep
+
+FORMAT = "rdrr-program"
+VERSION = 1
+
+Role = Literal[
+    "weight",
+    "vector",
+    "rope",
+    "kv",
+    "state",
+    "step",
+    "ring",
+    "logits",
+    "sampler",
+    "constant",
+    "value",
+]
+
+
+class Contexts(ProgramModel):
+    """The context lengths that a program serves: multiples of a number, in a range.
+
+    Attributes:
+        least: Smallest context.
+        most: Largest context.
+        multiple: Every context is a multiple of this.
+    """
+
+    least: Size
+    most: Size
+    multiple: Size = 1
+
+
+class Needs(ProgramModel):
+    """What a device must support. The largest binding is the largest range.
+
+    Attributes:
+        features: WebGPU features, by WebGPU's names.
+        language: WGSL language features.
+        limits: Least limits that are not WebGPU's defaults, by name with dashes.
+    """
+
+    features: tuple[str, ...] = ()
+    language: tuple[str, ...] = ()
+    limits: dict[str, Count]
+
+
+class RecordFields(ProgramModel):
+    """A record that the host writes, see `rdrr_runtime.records`.
+
+    Attributes:
+        fields: Type of each 32-bit word, by the name of the field, in order.
+        words: Words of the record; those behind the last field are zero.
+    """
+
+    fields: dict[str, Literal["u32", "f32"]]
+    words: Count
+
+
+class Binding(ProgramModel):
+    """A storage buffer that a kernel binds.
+
+    Attributes:
+        name: Name in the shader.
+        access: WebGPU's type of the binding.
+    """
+
+    name: str
+    access: Literal["read-only-storage", "storage"]
+
+
+class Kernel(ProgramModel):
+    """A compute pipeline.
+
+    Attributes:
+        label: Name for messages.
+        shader: SHA-256 of the shader.
+        entry: Name of the entry point.
+        constants: Values of the override constants.
+        bindings: Storage buffers of group 0, in binding order.
+        trusted: Whether the shader checks every index and bounds every loop itself. A player should
+            not believe it of a file from a stranger.
+        general: Whether the shader is about as fast with its constants in a uniform buffer.
+    """
+
+    label: str
+    shader: str
+    entry: str
+    constants: dict[str, float | int | Growing]
+    bindings: tuple[Binding, ...]
+    trusted: bool = False
+    general: bool = False
+
+
+class Buffer(ProgramModel):
+    """A storage buffer, which begins as zeros.
+
+    Attributes:
+        size: Bytes.
+        role: What it holds.
+    """
+
+    size: Amount
+    role: Role
+
+
+class Range(ProgramModel):
+    """A range of a buffer.
+
+    Attributes:
+        buffer: Index of the buffer.
+        offset: First byte.
+        size: Bytes.
+    """
+
+    buffer: Index
+    offset: Amount = 0
+    size: Amount
+
+
+class Work(ProgramModel):
+    """The workgroups of a phase, the only value that depends on the token rows of a pass.
+
+    A phase runs if `above < rows <= up_to`. It has `items` workgroups, times one for each group of
+    `per` of the first `most_rows` rows.
+
+    Attributes:
+        items: Workgroups that do not depend on rows.
+        per: Rows that a workgroup processes; None if the number does not depend on them.
+        most_rows: Rows that count; None for all.
+        above: The phase is left out of passes with this number of rows or fewer.
+        up_to: The phase is left out of passes with more rows; None for no limit.
+    """
+
+    items: Amount = 1
+    per: Size | None = None
+    most_rows: Size | None = None
+    above: Count = 0
+    up_to: Count | None = None
+
+
+class Phase(ProgramModel):
+    """A dispatch.
+
+    Attributes:
+        kernel: Index of the kernel.
+        ranges: Index of the range of each binding.
+        work: Its workgroups.
+    """
+
+    kernel: Index
+    ranges: tuple[Index, ...]
+    work: Work = Work()
+
+
+class Pass(ProgramModel):
+    """A pass over consecutive token rows of a sequence.
+
+    Attributes:
+        name: Name, e.g. `decode`.
+        rows: Most rows.
+        body: The layers.
+        head: The logits of the last row.
+        sample: The argmax, which also writes the next step and the ring.
+    """
+
+    name: str
+    rows: Size
+    body: tuple[Phase, ...]
+    head: tuple[Phase, ...]
+    sample: tuple[Phase, ...]
+
+
+class Sampling(ProgramModel):
+    """The phases that sample instead of `Pass.sample`, for some options.
+
+    Attributes:
+        top_k: Whether top-k is set.
+        top_p: Whether top-p is below 1.
+        phases: The phases.
+    """
+
+    top_k: bool
+    top_p: bool
+    phases: tuple[Phase, ...]
+
+
+class Sampler(ProgramModel):
+    """Sampling on the device. The attributes but the last two are indices of ranges.
+
+    Attributes:
+        params: The record `sampler`.
+        counts: How often each token was seen, u32.
+        bias: What is added to each logit, f32.
+        mask: A bit for each token that may be sampled.
+        entries: The record `entries` and up to `most_entries` times `entry`.
+        most_entries: Most entries at a time.
+        scatter: Writes the entries to counts and bias.
+        samplings: The phases by options, one of each.
+    """
+
+    params: Index
+    counts: Index
+    bias: Index
+    mask: Index
+    entries: Index
+    most_entries: Size
+    scatter: Phase
+    samplings: tuple[Sampling, ...]
+
+
+class Program(ProgramModel):
+    """A program.
+
+    Attributes:
+        format: Always `rdrr-program`.
+        version: Version of the schema.
+        model: Id of the package that it was made for.
+        vocabulary: Logits of a row.
+        ends: Ids that end a text.
+        kv_dtype: Type of the elements of the key-value cache.
+        contexts: The context lengths that it serves.
+        needs: What the device must support.
+        records: The records that the host writes, by name.
+        shaders: WGSL by its SHA-256, without comments.
+        kernels: Pipelines.
+        buffers: All buffers but those that load steps need for a moment.
+        ranges: Ranges of buffers, which phases and load steps name by index.
+        step: Index of the range with the records `step_header` and `step_row`.
+        ring: Index of the range of the ring, u32; the id of step s is word `s mod words`.
+        load: What fills the buffers, in order.
+        passes: The passes; the first is `decode`, and the others are for prompts, shortest first.
+        sampler: Sampling on the device.
+    """
+
+    format: Literal["rdrr-program"] = "rdrr-program"
+    version: Literal[1] = 1
+    model: str
+    vocabulary: Size
+    ends: tuple[Index, ...]
+    kv_dtype: str
+    contexts: Contexts
+    needs: Needs
+    records: dict[str, RecordFields]
+    shaders: dict[str, str]
+    kernels: tuple[Kernel, ...]
+    buffers: tuple[Buffer, ...]
+    ranges: tuple[Range, ...]
+    step: Index
+    ring: Index
+    load: tuple[LoadStep, ...]
+    passes: tuple[Pass, ...]
+    sampler: Sampler

@@ -1,0 +1,176 @@
+"""The statement of a dry-run plan as a program at one context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import get_args
+
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.capabilities import DEFAULT_LIMITS
+from rdrr_device.dry_run import DryRunArena
+from rdrr_format.errors import FormatError
+
+from rdrr_runtime.compile.lowering.graph import Pass as LoweredPass
+from rdrr_runtime.compile.pass_spec import DECODE
+from rdrr_runtime.exec.plan import Plan
+from rdrr_runtime.phases.sampling.sample import sample, scatter_entries
+from rdrr_runtime.phases.sampling.sample_buffers import SampleBuffers, stage_words
+from rdrr_runtime.program import schema
+from rdrr_runtime.program.checks import number
+from rdrr_runtime.program.load_steps import load_steps
+from rdrr_runtime.program.steps import Constant
+from rdrr_runtime.program.tables import Tables
+from rdrr_runtime.records import ENTRIES, RECORDS
+
+WORKGROUP_MEMORY = "max-compute-workgroup-storage-size"
+_FEATURES = {"subgroups": "subgroups", "f16": "shader-f16"}
+"""WebGPU features by the names in WGSL's `enable`."""
+
+
+def stated(plan: Plan, model: str, ends: Sequence[int], context: int, chunk: int) -> schema.Program:
+    """Return the program of a plan at its context.
+
+    Args:
+        plan: A plan in a dry run.
+        model: Id of the package.
+        ends: Ids that end a text.
+        context: The plan's context.
+        chunk: Most bytes of stored rows to repack at a time.
+
+    Raises:
+        FormatError: The model cannot run from a program.
+    """
+    _refuse(plan)
+    passes = [plan.lowered(spec) for spec in (DECODE, *plan.prefills)]
+    vocabulary = plan.graph.vocab_size
+    buffers = SampleBuffers.create(DryRunArena(plan.capabilities), vocabulary)
+    tables = Tables(dict(_roles(plan, passes, buffers)))
+    stated_passes = tuple(
+        schema.Pass(
+            name=lowered.spec.name,
+            rows=lowered.rows,
+            body=tables.phases(lowered.body),
+            head=tables.phases(lowered.head),
+            sample=tables.phases(lowered.sample),
+        )
+        for lowered in passes
+    )
+    sampler = _sampler(tables, plan, buffers, passes)
+    stages = Constant(
+        kind="constant",
+        range=tables.range(whole_of(buffers.stages)),
+        words=tuple(stage_words().reshape(-1).tolist()),
+    )
+    return schema.Program(
+        model=model,
+        vocabulary=vocabulary,
+        ends=tuple(ends),
+        kv_dtype=plan.cache.dtype,
+        step=tables.range(plan.state.step),
+        ring=tables.range(plan.state.ring),
+        load=(stages, *load_steps(plan, tables, context, chunk)),
+        passes=stated_passes,
+        sampler=sampler,
+        contexts=schema.Contexts(least=context, most=context),
+        needs=_needs(plan, tables),
+        records={
+            name: schema.RecordFields(fields=dict(table.fields), words=table.words)
+            for name, table in RECORDS.items()
+        },
+        shaders=_side_by_side(tables),
+        kernels=tuple(tables.kernels.entries),
+        buffers=tuple(tables.buffers.entries),
+        ranges=tuple(tables.ranges.entries),
+    )
+
+
+def _side_by_side(tables: Tables) -> dict[str, str]:
+    """Return the shaders in the order of their kernels' names.
+
+    Similar shaders then lie side by side, and a program is an eighth smaller compressed.
+    """
+    labels = {kernel.shader: kernel.label for kernel in reversed(tables.kernels.entries)}
+    return {name: tables.shaders[name] for name in sorted(labels, key=labels.__getitem__)}
+
+
+def whole_of(part: BufferSlice) -> BufferSlice:
+    """Return the whole buffer of a slice."""
+    return BufferSlice(part.buffer, 0, part.buffer.size)
+
+
+def _refuse(plan: Plan) -> None:
+    """Refuse a model whose passes need the host between tokens, or generate nothing.
+
+    Raises:
+        FormatError: It does.
+    """
+    if plan.host_tables:
+        raise FormatError("a program cannot read tables on the host", hint="use `layer_inputs` gpu")
+    if not plan.graph.is_causal:
+        raise FormatError("a program generates text, and the attention of the model is not causal")
+
+
+def _roles(
+    plan: Plan, passes: Sequence[LoweredPass], sampler: SampleBuffers
+) -> Iterator[tuple[int, schema.Role]]:
+    weights, cache = plan.weights, plan.cache
+    matrices = (*weights.matrices.values(), *weights.stacks.values())
+    caches = cache.layers.values()
+    slices: dict[schema.Role, Sequence[BufferSlice]] = {
+        "weight": [part.slice for matrix in matrices for part in matrix.parts],
+        "vector": [*weights.vectors.values(), *weights.concatenations.values()],
+        "kv": [*(layer.keys for layer in caches), *(layer.values for layer in caches)],
+        "state": cache.states.whole,
+        "rope": plan.ropes,
+        "step": [plan.state.step],
+        "ring": [plan.state.ring],
+        "logits": [lowered.logits for lowered in passes],
+        "sampler": [sampler.params, sampler.counts, sampler.bias, sampler.mask, sampler.entries],
+        "constant": [sampler.stages],
+    }
+    assert set(slices) | {"value"} == set(get_args(schema.Role))
+    for role, parts in slices.items():
+        yield from ((id(part.buffer), role) for part in parts)
+
+
+def _sampler(
+    tables: Tables, plan: Plan, buffers: SampleBuffers, passes: Sequence[LoweredPass]
+) -> schema.Sampler:
+    logits = passes[0].logits
+    if any(tables.range(lowered.logits) != tables.range(logits) for lowered in passes):
+        raise FormatError("the passes of the model leave their logits in different places")
+
+    def sampling(top_k: bool, top_p: bool) -> schema.Sampling:
+        phases = sample(buffers, plan.state, logits, (top_k, top_p), "sample")
+        return schema.Sampling(top_k=top_k, top_p=top_p, phases=tables.phases(phases))
+
+    return schema.Sampler(
+        params=tables.range(buffers.params),
+        counts=tables.range(buffers.counts_of(0)),
+        bias=tables.range(buffers.bias),
+        mask=tables.range(buffers.mask),
+        entries=tables.range(buffers.entries),
+        most_entries=ENTRIES,
+        scatter=tables.phase(scatter_entries(buffers, "sample.set")),
+        samplings=tuple(
+            sampling(top_k, top_p) for top_k, top_p in product((False, True), repeat=2)
+        ),
+    )
+
+
+def _needs(plan: Plan, tables: Tables) -> schema.Needs:
+    text = "\n".join(tables.shaders.values())
+    kernels = tables.kernels.entries
+    threads = max(int(number(kernel.constants.get("WG", 1))) for kernel in kernels)
+    limits = {
+        "max-storage-buffers-per-shader-stage": max(len(kernel.bindings) for kernel in kernels),
+        "max-compute-invocations-per-workgroup": threads,
+        "max-compute-workgroup-size-x": threads,
+        WORKGROUP_MEMORY: plan.capabilities.limit(WORKGROUP_MEMORY),
+    }
+    return schema.Needs(
+        features=tuple(name for key, name in _FEATURES.items() if f"enable {key};" in text),
+        language=("packed_4x8_integer_dot_product",) if "dot4" in text else (),
+        limits={name: least for name, least in limits.items() if least > DEFAULT_LIMITS[name]},
+    )

@@ -1,0 +1,79 @@
+"""Programs are written from manifests alone, and played with their packages."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import rdrr
+from rdrr_format.errors import FormatError, StoreError, UsageError
+from rdrr_runtime.program.files import read_program
+from support.commands import error_line
+from support.commands import rdrr as command
+from support.packages import llama_manifest, write_random_package
+from support.seeds import generator_of
+
+PROMPT = "And it came to pass in those days"
+CAPABILITIES = {"features": ["subgroup"], "limits": {}, "software": False}
+
+
+@pytest.fixture(scope="module")
+def folder(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("program") / "package"
+    manifest = llama_manifest("Q8_0")
+    manifest["architecture"]["maxSeqLen"] = 2560
+    write_random_package(folder, manifest, generator_of(request))
+    return folder
+
+
+def test_a_program_is_written_and_played(made_package, tmp_path):
+    written = rdrr.export_program(made_package, tmp_path / "program.json")
+    assert written.size == (tmp_path / "program.json").stat().st_size
+    contexts = written.program.contexts
+    options = rdrr.SamplingParams(temperature=0.7, top_p=0.9, seed=5, repeat_penalty=1.1)
+    with rdrr.load(made_package, backend="wgpu", context=contexts.least) as model:
+        prompt = [int(token_id) for token_id in model.encode(PROMPT)]
+        greedy = model.generate(PROMPT, max_tokens=12)
+        sampled = model.generate(PROMPT, max_tokens=12, sampling=options)
+        greedy.read(), sampled.read()
+    with rdrr.play(tmp_path / "program.json", made_package) as player:
+        assert list(player.generate(prompt, max_tokens=12)) == greedy.token_ids
+        ids = player.generate(prompt, max_tokens=12, sampling=options)
+        assert list(ids) == sampled.token_ids
+
+
+def test_a_bare_manifest_is_enough_for_a_described_device(folder, tmp_path):
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    shutil.copy(folder / "manifest.json", bare)
+    described = tmp_path / "device.json"
+    described.write_text(json.dumps(CAPABILITIES), encoding="utf-8")
+    out = tmp_path / "program.json"
+    words = ("export-program", bare / "manifest.json", out, "--capabilities", described)
+    facts = command(*words, "--json", extra={"VK_DRIVER_FILES": "/none"}).json()  # no adapter
+    program = read_program(out.read_bytes())
+    assert facts["needs"]["features"] == list(program.needs.features) == ["subgroups"]
+    assert facts["compressed"] < facts["size"] == out.stat().st_size
+    assert facts["contexts"] == {"least": 2048, "most": 2560, "multiple": 256}
+    assert "2,048 to 2,560" in command(*words).out
+
+
+def test_what_is_no_program_is_not_played(folder, tmp_path):
+    path = tmp_path / "program.json"
+    with pytest.raises(StoreError):
+        rdrr.play(path, folder)
+    path.write_text("{}", encoding="utf-8")
+    with pytest.raises(FormatError, match="not a program"):
+        rdrr.play(path, folder)
+
+
+def test_wrong_options_are_refused(folder, tmp_path):
+    out = tmp_path / "program.json"
+    with pytest.raises(UsageError, match="max_context"):
+        rdrr.export_program(folder, out, max_context=9999)
+    done = command("export-program", folder, out, "--max-context", "9999")
+    assert "--max-context" in error_line(done)
+    done = command("export-program", folder, out, "--adapter", "x", "--capabilities", "y")
+    assert "--capabilities" in error_line(done)
+    assert not out.exists()

@@ -1,0 +1,166 @@
+"""A program file, played with its package, gives the ids of the runtime that compiles by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from rdrr_format.errors import DeviceError, FormatError, GenerationError, UsageError
+from rdrr_runtime.compile.choice.hints import Policy
+from rdrr_runtime.engine import Engine
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.program.export import make_program
+from rdrr_runtime.program.files import program_bytes, read_program
+from rdrr_runtime.program.player import Player
+from rdrr_runtime.sampling.params import SamplingParams
+from support.hints import policy
+from support.packages import VOCAB, llama_manifest, write_random_package
+from support.program_models import MODELS, MOST
+from support.seeds import generator_of
+
+CONTEXT, TOKENS = 2048, 14
+PENALIZED = SamplingParams(
+    temperature=1.1, min_p=0.01, repeat_penalty=1.2, frequency_penalty=0.3, seed=11
+)
+OPTIONS = (
+    None,
+    PENALIZED,
+    SamplingParams(temperature=0.8, top_k=40, top_p=0.95, seed=7),
+    SamplingParams(logit_bias={5: 30.0}, presence_penalty=50.0),
+)
+
+
+def program_of(package, device, hints=None, **options):
+    """Return the program of a package, written and read again."""
+    hints = hints or Policy()
+    made = make_program(package, device.capabilities, hints, most_context=MOST, **options)
+    return read_program(program_bytes(made))
+
+
+def ids_of(backend, prompt, sampling=PENALIZED):
+    """Return the ids that the runtime chooses, which has compiled the same model by itself."""
+    runs = Engine(backend, [], VOCAB).generate(prompt, max_tokens=TOKENS, sampling=sampling)
+    return [token_id for run in runs for token_id in run]
+
+
+def played(player, prompt, sampling=PENALIZED, tokens=TOKENS):
+    return list(player.generate(prompt, max_tokens=tokens, sampling=sampling))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_played_program_gives_the_ids_of_the_runtime(device, tmp_path, rng, model):
+    package = MODELS[model](tmp_path, rng)
+    prompt = rng.integers(0, VOCAB, 41).tolist()
+    backend = GpuBackend(package, context=CONTEXT, device=device)
+    # Trusted, so that the device has compiled most of its kernels before.
+    with Player(program_of(package, device), package, device, trusts=True) as player:
+        for sampling in OPTIONS:
+            assert played(player, prompt, sampling) == ids_of(backend, prompt, sampling)
+    backend.close()
+
+
+@pytest.fixture(scope="module")
+def package(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("program")
+    return write_random_package(folder, llama_manifest("Q8_0"), generator_of(request))
+
+
+@pytest.fixture(scope="module")
+def program(package, device):
+    return program_of(package, device)
+
+
+@pytest.fixture(scope="module")
+def player(program, package, device):
+    with Player(program, package, device) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def backend(package, device):
+    opened = GpuBackend(package, context=CONTEXT, device=device)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def prompt(rng):
+    return rng.integers(0, VOCAB, 9).tolist()
+
+
+def test_one_file_serves_several_contexts(device, package, program, prompt):
+    backend = GpuBackend(package, context=MOST, device=device)
+    with Player(program, package, device, context=MOST) as player:
+        assert played(player, prompt) == ids_of(backend, prompt)
+    backend.close()
+
+
+@pytest.mark.parametrize("context", [1024, 2300, 8192])
+def test_a_context_that_the_program_does_not_serve_is_refused(device, package, program, context):
+    with pytest.raises(UsageError, match="2048 to 4096, a multiple of 256"):
+        Player(program, package, device, context=context)
+
+
+def test_a_prompt_may_need_several_passes(player, backend, rng):
+    prompt = rng.integers(0, VOCAB, 530).tolist()
+    assert played(player, prompt) == ids_of(backend, prompt)
+
+
+def test_more_ids_than_the_ring_holds_are_read(player, prompt):
+    ids = played(player, prompt, tokens=90)
+    assert len(ids) == 90
+    assert ids[:30] == played(player, prompt, tokens=30)
+
+
+def test_a_generation_ends_with_an_end_of_text(package, device, program, player, prompt):
+    ids = played(player, prompt)
+    ending = program.model_copy(update={"ends": (ids[3],)})
+    with Player(ending, package, device) as ending_player:
+        assert played(ending_player, prompt) == ids[: ids.index(ids[3]) + 1]
+
+
+def test_a_generation_may_be_left_before_its_end(player, prompt):
+    whole = played(player, prompt)
+    ids = player.generate(prompt, max_tokens=TOKENS, sampling=PENALIZED)
+    assert next(ids) == whole[0]
+    ids.close()
+    assert played(player, prompt) == whole
+
+
+@pytest.mark.parametrize("prompt", [[], [VOCAB], [-1], [1] * CONTEXT])
+def test_a_prompt_that_the_model_cannot_read_is_refused(player, prompt):
+    with pytest.raises(GenerationError, match="the prompt"):
+        next(player.generate(prompt))
+
+
+def test_a_program_has_the_cache_and_the_hints_that_it_was_made_with(device, package, prompt):
+    hints = policy(q4kMatmul="dequant_f16")
+    program = program_of(package, device, hints, kv_dtype="q8_0")
+    decoded = {step.decoded for step in program.load if step.kind == "rows"}
+    assert {how.dtype for how in decoded if how is not None} == {"F16"}
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="q8_0", device=device, policy=hints)
+    with Player(program, package, device, trusts=True) as player:
+        assert played(player, prompt) == ids_of(backend, prompt)
+    backend.close()
+
+
+def test_small_chunks_load_the_same_weights(device, package, player, prompt):
+    """A browser has less memory beside a shard, so chunks may be smaller than a matrix."""
+    small = program_of(package, device, chunk=40_000)
+    assert max(len(step.chunks) for step in small.load if step.kind == "repack") > 1
+    with Player(small, package, device) as other:
+        assert played(other, prompt) == played(player, prompt)
+
+
+def test_a_package_of_other_types_is_refused(device, tmp_path, rng, program):
+    other = write_random_package(tmp_path, llama_manifest("Q4_K"), rng)
+    with pytest.raises(FormatError, match="not the one that the program was made for"):
+        Player(program, other, device)
+
+
+def test_a_device_without_a_feature_is_refused(device, plain_device, package):
+    capabilities = replace(device.capabilities, features=frozenset({"subgroup"}), software=False)
+    program = make_program(package, capabilities, Policy(), most_context=CONTEXT)
+    assert "subgroups" in program.needs.features
+    with pytest.raises(DeviceError, match="lacks a feature"):
+        Player(program, package, plain_device)
