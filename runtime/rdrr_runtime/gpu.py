@@ -131,7 +131,7 @@ class GpuBackend:
                 plan,
                 self._executor,
                 self._arena,
-                self._sequence.step,
+                self._sequence,
                 0 if self.device.info.software else AHEAD,
             )
             self._hidden = GpuHidden(

@@ -23,6 +23,7 @@ from rdrr_runtime.phases.sampling.sample import sample
 from rdrr_runtime.phases.sampling.sample_buffers import SampleBuffers
 from rdrr_runtime.records import pack_params, pack_step, searches_of
 from rdrr_runtime.sampling.finite import NOT_FINITE, check_ids, check_logits
+from rdrr_runtime.sampling.masks import MaskRules
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.sampler import Sampler
 from support.gpu import Bench, normal
@@ -198,6 +199,89 @@ def test_a_sound_model_is_never_refused(device, tmp_path, rng):
     backend.close()
 
 
+def _logits(backend: GpuBackend, ids: list[int], *, all_rows: bool = False) -> None:
+    backend.logits(ids, 0, all_rows=all_rows)
+
+
+def _decoded_logits(backend: GpuBackend, ids: list[int]) -> None:
+    for base, token in enumerate(ids):
+        backend.logits([token], base)
+
+
+def _hidden(backend: GpuBackend, ids: list[int]) -> None:
+    backend.hidden(ids)
+
+
+def _window_logits(backend: GpuBackend, ids: list[int]) -> None:
+    backend.window_logits(ids, 0, last_n=2)
+
+
+def _filled_masks(backend: GpuBackend, ids: list[int]) -> None:
+    backend.fill(ids, 0)
+    feed = backend.mask_feed(len(ids), MaskRules(7, 4, None), 6)
+    assert feed is not None
+    feed.submit()
+    feed.collect()
+
+
+READS: dict[str, Callable[[GpuBackend, list[int]], None]] = {
+    "logits": _logits,
+    "logits of all rows": partial(_logits, all_rows=True),
+    "logits of decode passes": _decoded_logits,
+    "hidden states": _hidden,
+    "logits of a window": _window_logits,
+    "filled masks": _filled_masks,
+}
+TIMES = {"f16": 1, "f32": 1, "q8_0": 127}
+"""How much larger a number a cache holds than f16, or at least."""
+
+
+@pytest.mark.cover
+@pytest.mark.parametrize("dtype", TIMES)
+def test_a_token_whose_keys_are_beyond_the_range_of_the_cache_ends_every_call(
+    device, tmp_path, rng, dtype
+):
+    backend = _with_a_large_token(device, tmp_path, rng, dtype)
+    large, sound = [0] * 4, rng.integers(1, VOCAB, 12).tolist()
+    calls = {**CALLS, **READS}
+    if dtype != "f16":
+        calls = {name: calls[name] for name in ("prompt", "feed", "logits")}
+    message = f"layer 0: the keys are beyond the range of a key-value cache in {dtype}"
+    expected = list(calls) if dtype != "f32" else []
+    ids, before = large + sound[:8], backend.logits(sound, 0)
+    refused = [name for name, call in calls.items() if _refuses(call, backend, ids, message)]
+    assert refused == expected
+    # What the sequence has left behind in later slots does no harm.
+    assert [name for name, call in calls.items() if _refuses(call, backend, sound, "")] == []
+    assert np.array_equal(backend.logits(sound, 0), before)
+    backend.close()
+
+
+def test_the_error_says_how_large_the_keys_are_and_which_cache_holds_them(device, tmp_path, rng):
+    backend = _with_a_large_token(device, tmp_path, rng, "f16")
+    with pytest.raises(GenerationError) as caught:
+        backend.greedy([5, 0, 6], 0, 1)
+    backend.close()
+    assert caught.value.expected == "at most 65,504"
+    assert float(caught.value.found.removesuffix(" or more").replace(",", "")) < 1e6
+    assert "`kv_dtype` f32" in caught.value.hint
+
+
+def _with_a_large_token(device, folder: Path, rng: np.random.Generator, dtype: str) -> GpuBackend:
+    """Return a model in which only token 0 has keys and values beyond the range of a cache.
+
+    The norm of the first layer enlarges the first element, of which token 0 consists. Its keys are
+    about 18 times as large as those of an average token.
+    """
+    values = {
+        "model.embed_tokens.weight": 5.0,
+        "model.layers.0.input_layernorm.weight": 3e4 * TIMES[dtype],
+    }
+    package = _with(llama_manifest("F32", embedding="F32"), folder, rng, values)
+    hints = resolve({"run flag": POLICIES["f32"]})
+    return GpuBackend(package, context=CONTEXT, device=device, policy=hints, kv_dtype=dtype)
+
+
 def _backend(
     device, policy: str, folder: Path, rng: np.random.Generator, values: dict
 ) -> GpuBackend:
@@ -206,11 +290,16 @@ def _backend(
     return GpuBackend(package, context=CONTEXT, device=device, policy=hints)
 
 
-def _refuses(call: Callable[[GpuBackend, list[int]], None], backend: GpuBackend, ids: list[int]):
+def _refuses(
+    call: Callable[[GpuBackend, list[int]], None],
+    backend: GpuBackend,
+    ids: list[int],
+    message: str = MESSAGE,
+) -> bool:
     try:
         call(backend, ids)
     except GenerationError as error:
-        return MESSAGE in str(error)
+        return message in str(error)
     return False
 
 

@@ -15,6 +15,7 @@ from rdrr_runtime.compile.lowering.graph import Pass
 from rdrr_runtime.compile.pass_spec import DECODE, Logits, PassSpec
 from rdrr_runtime.exec.executor import Executor, Prepared, TokenPass
 from rdrr_runtime.exec.plan import Plan
+from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.phase import Phase
 
 
@@ -104,6 +105,11 @@ class PreparedPasses:
         self.keeps_hidden = False
         self._plan = plan
         self._passes: dict[PassSpec, PreparedPass] = {}
+
+    @property
+    def cache(self) -> KvCache:
+        """The keys and values on which the passes run."""
+        return self._plan.cache
 
     def get(self, spec: PassSpec) -> PreparedPass:
         """Return a pass; the same object each time."""

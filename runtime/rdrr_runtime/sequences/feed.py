@@ -77,6 +77,7 @@ class FeedRun:
             at once. The first has one step, and each further one at most twice as many as the one
             before.
         submitted: Called with the number of further steps that have been submitted.
+        check: Raises an error if an id is marked, see `rdrr_runtime.sampling.finite.check_ids`.
     """
 
     rows: Sequence[Row]
@@ -85,6 +86,7 @@ class FeedRun:
     ring: Ring
     per_submission: int = 1
     submitted: Callable[[int], None] | None = None
+    check: Callable[[npt.NDArray[np.uint32]], None] = check_ids
 
 
 @dataclass
@@ -203,7 +205,7 @@ class GpuFeed:
             self._repeat()
             parts = copy.fetch.collect()
         ids = np.concatenate(parts[:ranges]).view(np.uint32).reshape(copy.count, -1)
-        check_ids(ids[:, : len(self._rows)])
+        self._run.check(ids[:, : len(self._rows)])
         if self._recorder is not None:
             self._recorder.receive(ids[:, 0].tolist(), np.concatenate(parts[ranges:expected]))
         return ids

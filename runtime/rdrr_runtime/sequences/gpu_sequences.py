@@ -20,6 +20,7 @@ from rdrr_runtime.phases.cache.state_cache import StateCache
 from rdrr_runtime.phases.cache.state_positions import StatePosition
 from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.sampling.params import SamplingParams
+from rdrr_runtime.sequences.faults import Faults
 from rdrr_runtime.sequences.feed import FeedRun, GpuFeed
 from rdrr_runtime.sequences.passes import Passes
 from rdrr_runtime.sequences.sampler import GpuSampler
@@ -63,6 +64,7 @@ class GpuSequences:
     ) -> None:
         self.position = position if position is not None else StatePosition()
         self.step = Step(executor.device, state, tables)
+        self.faults = Faults(executor.device, state, passes.cache)
         self._executor, self._passes = executor, passes
         self.vocabulary, self._new_sampler = vocabulary, new_sampler
 
@@ -137,6 +139,7 @@ class GpuSequences:
             self._passes.ring(count),
             per_submission,
             self.position.advance,
+            self.faults.check_ids,
         )
         recorder = sampler if sampler is not None and sampler.has_records else None
         return GpuFeed(self._executor, self.step, run, recorder)
@@ -178,9 +181,13 @@ class GpuSequences:
         return prepared
 
     def read_logits(self, prepared: PreparedPass, rows: int) -> F32:
-        """Read back the logits of a pass, f32 [rows, vocab]."""
+        """Read back the logits of a pass, f32 [rows, vocab].
+
+        Raises:
+            GenerationError: Keys or values are beyond the range of the cache.
+        """
         data = self._executor.device.read(prepared.logits, 0, 4 * rows * self.vocabulary)
-        return data.view(np.float32).reshape(rows, self.vocabulary)
+        return self.faults.check_rows(data.view(np.float32).reshape(rows, self.vocabulary))
 
     def _write(self, rows: Sequence[Row]) -> int:
         """Write the inputs of rows unless the GPU has already put them there; return 0 steps."""

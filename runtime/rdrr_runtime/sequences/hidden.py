@@ -36,7 +36,11 @@ class GpuHidden:
         self._size, self._type = size, _TYPES[value_bytes]
 
     def read(self, ids: Sequence[int]) -> F32:
-        """Run a sequence from slot 0 and return its hidden states, f32 [len(ids), width]."""
+        """Run a sequence from slot 0 and return its hidden states, f32 [len(ids), width].
+
+        Raises:
+            GenerationError: Keys or values are beyond the range of the cache.
+        """
         prepared, executor = self._prepared.get(HIDDEN), self._prepared.executor
         self._sequence.position.begin(0)
         out = np.empty((len(ids), self._size), np.float32)
@@ -47,6 +51,7 @@ class GpuHidden:
             executor.run(prepared.to_logits, len(part))
             size = self._type.itemsize * len(part) * stored
             data = executor.device.read(prepared.logits, 0, size).view(self._type)
-            out[start : start + len(part)] = data.reshape(len(part), stored)[:, : self._size]
+            rows = data.reshape(len(part), stored)[:, : self._size]
+            out[start : start + len(part)] = self._sequence.faults.check_rows(rows)
         self._sequence.position.advance(len(ids))
         return out

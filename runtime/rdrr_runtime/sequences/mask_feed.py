@@ -9,6 +9,7 @@ without effect.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from rdrr_device.arena import Arena
@@ -29,7 +30,7 @@ from rdrr_runtime.phases.sampling.fill_masks import (
     unpack,
 )
 from rdrr_runtime.sampling.masks import FilledTokens, MaskRules
-from rdrr_runtime.sequences.step import Step
+from rdrr_runtime.sequences.gpu_sequences import GpuSequences
 
 
 @dataclass(frozen=True)
@@ -54,15 +55,15 @@ class GpuMasks:
         plan: The model.
         executor: Runs the passes.
         arena: Owner of the buffers of the rules and records.
-        step: The inputs of the next pass.
+        sequence: The single sequence, whose step the passes read.
         ahead: Passes to submit before earlier ones are collected.
     """
 
     def __init__(
-        self, plan: Plan, executor: Executor, arena: Arena, step: Step, ahead: int
+        self, plan: Plan, executor: Executor, arena: Arena, sequence: GpuSequences, ahead: int
     ) -> None:
         self.ahead = ahead
-        self._plan, self._executor, self._arena, self._step = plan, executor, arena, step
+        self._plan, self._executor, self._arena, self._sequence = plan, executor, arena, sequence
         self._passes: dict[int, _MaskPass] = {}
 
     def feed(self, base: int, rules: MaskRules, count: int) -> GpuMaskFeed | None:
@@ -75,8 +76,9 @@ class GpuMasks:
         mask_pass, window = self._passes[rules.window], rules.window
         first = min(window, count)
         self._executor.device.write(mask_pass.rules, pack_rules(rules, count - first))
-        self._step.write([rules.mask_id] * first, base, last_n=first, launched=2 * window)
-        return GpuMaskFeed(self._executor, mask_pass, window, count, self.ahead)
+        self._sequence.step.write([rules.mask_id] * first, base, last_n=first, launched=2 * window)
+        check = self._sequence.faults.check_ids
+        return GpuMaskFeed(self._executor, mask_pass, window, count, self.ahead, check)
 
     def _spec(self, window: int) -> PassSpec | None:
         """Return the smallest pass that holds a window and the tokens before it."""
@@ -116,12 +118,20 @@ class GpuMaskFeed:
         window: Positions in the window.
         count: Number of tokens that the sequence may still get.
         ahead: Passes to submit before earlier ones are collected.
+        check: Raises an error if an id is marked.
     """
 
     def __init__(
-        self, executor: Executor, mask_pass: _MaskPass, window: int, count: int, ahead: int
+        self,
+        executor: Executor,
+        mask_pass: _MaskPass,
+        window: int,
+        count: int,
+        ahead: int,
+        check: Callable[[Sequence[int]], None],
     ) -> None:
         self.ahead = ahead
+        self._check = check
         self._executor, self._pass = executor, mask_pass
         self._window, self._left = window, count
         self._next_rows = min(window, count)
@@ -135,8 +145,13 @@ class GpuMaskFeed:
         self._copies.append(self._executor.device.fetch(self._pass.record))
 
     def collect(self) -> FilledTokens:
-        """See `MaskFeed.collect`."""
+        """See `MaskFeed.collect`.
+
+        Raises:
+            GenerationError: The logits of a token are not finite.
+        """
         filled = unpack(self._copies.popleft().collect()[0])
+        self._check(filled.ids)
         self._left -= len(filled.ids)
         # The next pass runs the new tokens, and a window of what the sequence still lacks.
         self._next_rows = max(1, len(filled.ids) + min(self._window, self._left))

@@ -41,6 +41,11 @@ BATCH_STEPS = 16
 class Passes(Protocol):
     """The passes of one sequence or of several."""
 
+    @property
+    def cache(self) -> KvCache:
+        """The keys and values that the passes read and store."""
+        ...
+
     def decode(self, rows: int) -> PreparedPass:
         """Return the pass over one row of each of `rows` sequences."""
         ...
@@ -66,6 +71,11 @@ class SinglePasses:
 
     def __init__(self, prepared: PreparedPasses) -> None:
         self._prepared = prepared
+
+    @property
+    def cache(self) -> KvCache:
+        """The keys and values of the sequence."""
+        return self._prepared.cache
 
     def decode(self, rows: int) -> PreparedPass:
         """Return the fused decode pass of one row."""
@@ -94,7 +104,7 @@ class BatchPasses:
 
     def __init__(self, plan: Plan, executor: Executor, state: State, cache: KvCache) -> None:
         self._plan, self._executor = plan, executor
-        self._state, self._cache = state, cache
+        self._state, self.cache = state, cache
         self._most = plan.rows(PREFILL)
         self._prepared: dict[PassSpec, PreparedPass] = {}
 
@@ -132,7 +142,7 @@ class BatchPasses:
         return self._prepared[spec]
 
     def _lower(self, spec: PassSpec, grid: Grid | None = None) -> Pass:
-        return self._plan.lower(spec, state=self._state, cache=self._cache, grid=grid)
+        return self._plan.lower(spec, state=self._state, cache=self.cache, grid=grid)
 
     def _size(self, rows: int) -> int:
         """Return the number of rows of the smallest decode pass that fits `rows` rows."""

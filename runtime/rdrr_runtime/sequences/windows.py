@@ -16,7 +16,6 @@ from rdrr_format.errors import UsageError
 from rdrr_runtime.compile.pass_spec import SCORE, SMALL_WINDOW, WINDOW
 from rdrr_runtime.exec.prepared import PreparedPass, PreparedPasses
 from rdrr_runtime.phases.sampling.argmax_entropy import PICK_BYTES, unpack
-from rdrr_runtime.sampling.finite import check_ids
 from rdrr_runtime.sequences.gpu_sequences import GpuSequences
 
 F32 = npt.NDArray[np.float32]
@@ -73,7 +72,7 @@ class GpuWindows:
             assert prepared.picks is not None, "window passes have picks"
             self._executor.run(prepared.to_picks, rows)
             some, entropy = unpack(self._executor.device.read(prepared.picks, 0, PICK_BYTES * rows))
-            check_ids(some)
+            self._sequence.faults.check_ids(some)
             token_ids += some
             entropies.append(entropy)
         return token_ids, np.concatenate(entropies)

@@ -293,6 +293,22 @@ class KvCache:
             for head, part in enumerate(parts[name]):
                 device.write(buffer, np.ascontiguousarray(part), plane.at(spec, head))
 
+    def halves(
+        self, device: Device, slots: int, sequence: int = 0
+    ) -> Iterator[tuple[str, int, npt.NDArray[np.uint16]]]:
+        """Yield the f16 bits of a sequence's first slots, where the cache holds numbers in f16.
+
+        These are the elements, or the scales of a quantized cache.
+
+        Yields:
+            `keys` or `values`, the layer, and the bits.
+        """
+        for name, spec, buffer, plane in self._planes():
+            if plane.suffix or KV_TYPES[self.dtype].block == 1:
+                kind, layer, *_ = name.split(".")
+                part = self._head_parts(device, spec, buffer, plane, slots, sequence)
+                yield kind, int(layer), part.view(np.uint16)
+
     def _planes(self) -> Iterator[tuple[str, KvSpec, BufferSlice, _Plane]]:
         kind = KV_TYPES[self.dtype]
         scales = 2 if kind.block > 1 else 0
@@ -311,11 +327,17 @@ class KvCache:
                     yield f"{name}.{index}{plane.suffix}", spec, buffer, plane
 
     def _head_parts(
-        self, device: Device, spec: KvSpec, buffer: BufferSlice, plane: _Plane, slots: int
+        self,
+        device: Device,
+        spec: KvSpec,
+        buffer: BufferSlice,
+        plane: _Plane,
+        slots: int,
+        sequence: int = 0,
     ) -> U8:
         whole = self._whole(slots)
         size = whole * plane.slot_bytes
-        heads = range(spec.kv_heads)
+        heads = range(sequence * spec.kv_heads, (sequence + 1) * spec.kv_heads)
         parts = [device.read(buffer, plane.at(spec, head), size) for head in heads]
         shape = (len(heads), whole, plane.slot_bytes)
         return np.stack(parts).reshape(shape) if size else np.empty(shape, np.uint8)

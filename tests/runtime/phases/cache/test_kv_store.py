@@ -18,7 +18,6 @@ def test_keys_and_values_are_stored_at_their_slots(bench, rng, dtype) -> None:
     cache = KvSpec(3, 36, 16, dtype)
     kind = np.float16 if dtype == "f16" else np.float32
     k, v = normal(rng, 4, 3, 36), normal(rng, 4, 3, 36)
-    k[0, 0, 0] = 1e6  # beyond the range of f16: must saturate, not become infinite
     empty = np.full((3, 16, 36), -1, kind)
     caches = [bench.upload(empty) for _ in range(2)]
     ctx = bench.context(4, base=5)
@@ -29,9 +28,45 @@ def test_keys_and_values_are_stored_at_their_slots(bench, rng, dtype) -> None:
     for new, buffer in zip((k, v), caches, strict=True):
         stored = bench.device.read(buffer).view(kind)[: empty.size].reshape(empty.shape)
         expected = empty.copy()
-        limit = 65504.0 if dtype == "f16" else np.inf
-        expected[:, 5:9] = np.clip(new, -limit, limit).transpose(1, 0, 2).astype(kind)
+        expected[:, 5:9] = new.transpose(1, 0, 2).astype(kind)
         assert np.array_equal(stored, expected)
+
+
+EXPONENTS = {65520.0: 15, -65520.0: 15, 7e4: 16, -3e38: 127, np.inf: 128, -np.nan: 128}
+
+
+def test_f16_holds_numbers_up_to_its_range_and_beyond_it_nan_with_their_exponent(bench) -> None:
+    held = [0.0, -1e-6, 65504.0, -65504.0, 65519.996, -65519.996]
+    k = np.float32([[[*held, *EXPONENTS]]])
+    cache = KvSpec(1, k.size, 4, "f16")
+    caches = LayerCache(*(bench.poisoned(cache.size // 4) for _ in range(2)))
+    operands = bench.upload(k), bench.upload(k)
+    bench.run(kv_store(bench.context(1), *operands, caches, cache=cache, label="t"), 1)
+    for buffer in caches.buffers.values():
+        stored = bench.device.read(buffer).view(np.float16)[: k.size]
+        assert np.array_equal(stored[: len(held)], np.float32(held).astype(np.float16))
+        assert np.isnan(stored[len(held) :]).all()
+        exponents = (stored[len(held) :].view(np.uint16) & 255).astype(int) - 127
+        assert exponents.tolist() == list(EXPONENTS.values())
+
+
+@pytest.mark.parametrize(("largest", "exponent"), [(65519.0, None), (65521.0, 22), (1e9 / 127, 29)])
+def test_the_scale_of_a_block_in_q8_0_is_nan_only_beyond_the_range_of_f16(
+    bench, rng, largest, exponent
+) -> None:
+    cache, k = KvSpec(1, 64, 4, "q8_0"), normal(rng, 1, 1, 64)
+    k[0, 0, 40] = -127 * largest
+    caches = LayerCache(*(bench.poisoned(cache.size // 4) for _ in range(2)))
+    operands = bench.upload(k), bench.upload(k)
+    bench.run(kv_store(bench.context(1), *operands, caches, cache=cache, label="t"), 1)
+    for buffer in caches.buffers.values():
+        scales = bench.device.read(buffer)[4 * 64 :].view(np.float16)[:2]
+        assert np.isfinite(scales[0])
+        if exponent is None:
+            assert scales[1] == 65504
+        else:
+            assert np.isnan(scales[1])
+            assert int(scales.view(np.uint16)[1] & 255) - 127 == exponent
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])

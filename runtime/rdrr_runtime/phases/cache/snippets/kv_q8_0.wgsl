@@ -25,12 +25,13 @@ fn {{ cache }}_tile(i: u32) -> TileWord {
 {% endfor %}
 
 {% include "snippets/abs_max.wgsl" %}
+{% include "cache/snippets/range_mark.wgsl" %}
 
-// f16 bits of the scale of elements whose largest magnitude has the bits `largest`. Subnormal scales are
-// assembled from bits, because pack2x16float may flush them to zero.
+// f16 bits of the scale of elements whose largest magnitude has the bits `largest`. It is NaN if f16 does not hold
+// it, as range_mark.wgsl says. Subnormal scales are assembled from bits, because pack2x16float may flush them to zero.
 fn scale_bits(largest: u32) -> u32 {
-    if (largest >= 0x7f800000u) {
-        return 0x7e00u;  // NaN, so that an infinite or broken element stays visible
+    if (largest >= 0x4afdf020u) {  // 127 * 65520
+        return range_marks(vec4<u32>(largest)).x;
     }
     let scale = min(bitcast<f32>(largest) / 127.0, 65504.0);
     let tiny = u32(round(scale * 16777216.0));  // in units of 2^-24
