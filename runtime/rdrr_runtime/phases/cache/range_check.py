@@ -17,7 +17,8 @@ from rdrr_device.device import Device
 from rdrr_format.errors import GenerationError
 
 from rdrr_runtime.phases.cache.kv_cache import KvCache
-from rdrr_runtime.phases.generation_state import HEADER_WORDS, NO_SLOT, ROW_WORDS, State
+from rdrr_runtime.phases.generation_state import HEADER_WORDS, ROW_WORDS, State
+from rdrr_runtime.records import NO_SLOT
 
 LIMITS: Mapping[str, int] = MappingProxyType({"f16": 65504, "q8_0": 127 * 65504})
 """The largest number that a cache with f16 numbers holds, by its type."""
