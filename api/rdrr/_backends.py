@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from rdrr_runtime.backend import Backend
     from rdrr_runtime.compile.choice.hints import Policy
     from rdrr_runtime.draft_backend import DraftHead
+    from rdrr_runtime.program.player import Player
 
-AnyBackend = TypeVar("AnyBackend", bound="Backend | DraftHead")
+AnyBackend = TypeVar("AnyBackend", bound="Backend | DraftHead | Player")
 
 _CPU_HONOURS: Mapping[str, str] = MappingProxyType(
     {"q4kMatmul": "dequant_f32", "computePrecision": "f32"}

@@ -61,6 +61,16 @@ class PackageReader(Reader):
         read_package(self.folder)
 
 
+class ProgramReader(Reader):
+    """Reads the case as a program, and resolves it at its smallest context."""
+
+    def __call__(self, case: bytes) -> None:
+        from rdrr_runtime.program.files import at_context, read_program
+
+        program = read_program(case)
+        at_context(program, program.contexts.least)
+
+
 class ShardReader(Reader):
     """Reads the case as a compressed shard whose true size and hash the manifest states."""
 

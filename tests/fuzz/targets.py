@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fuzz import jinja_texts, manifests, readers, text_files, weight_files
+from fuzz import jinja_texts, manifests, programs, readers, text_files, weight_files
 from fuzz.byte_edits import damaged
 from hypothesis import strategies as st
 
@@ -35,6 +35,7 @@ class Target:
 
 TARGETS: Mapping[str, Target] = {
     "manifest": Target(readers.PackageReader, manifests.SOUND, manifests.CASES),
+    "program": Target(readers.ProgramReader, programs.SOUND, programs.CASES),
     "safetensors": Target(
         partial(readers.CheckpointReader, name="model.safetensors"),
         weight_files.SOUND_SAFETENSORS,

@@ -52,6 +52,19 @@ def windowed_manifest() -> dict[str, Any]:
     return manifest
 
 
+def padded_manifest() -> dict[str, Any]:
+    """Return the manifest of a Llama in F16 whose widths are no multiples of 4."""
+    manifest, position = llama_manifest("F16"), 0
+    narrow = {HIDDEN: HIDDEN - 2, INNER: INNER - 1}
+    for entry in manifest["tensors"].values():
+        entry["shape"] = [narrow.get(size, size) for size in entry["shape"]]
+        entry["size"] = geometry(parse_dtype(entry["dtype"]), entry["shape"], Layout.ROW).size
+        entry["offset"], position = position, position + entry["size"]
+    manifest["architecture"] |= {"hiddenSize": HIDDEN - 2, "intermediateSize": INNER - 1}
+    manifest["shards"][0]["size"] = manifest["totalSize"] = position
+    return manifest
+
+
 Write = Callable[[Path, np.random.Generator], Package]
 
 MODELS: Mapping[str, Write] = {
@@ -64,6 +77,7 @@ MODELS: Mapping[str, Write] = {
     "mixture": lambda folder, rng: write_random_package(
         folder, llama_manifest("Q4_K", moe=EXPERTS), rng
     ),
+    "padded at load": lambda folder, rng: write_random_package(folder, padded_manifest(), rng),
     "decoded at load": lambda folder, rng: write_random_package(
         folder, llama_manifest("F16", "column"), rng
     ),

@@ -6,10 +6,12 @@ among more workgroups in longer contexts, but not among more than there is use f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rdrr_format.errors import FormatError
+
+from rdrr_runtime.program.amounts import Growing
 
 Samples = Sequence[tuple[int, Any]]
 """JSON values, each with the context at which it holds."""
@@ -48,29 +50,14 @@ def _affine(samples: Samples, multiple: int, where: str) -> dict[str, int]:
     """Return a number by its growth between the first two contexts, checked at the others."""
     (least, low), (other, high) = samples[:2]
     growth, rest = divmod((high - low) * multiple, other - least)
-    affine = {"value": low - growth * (least // multiple), "growth": growth}
-    capped = affine | {"most": samples[-1][1]}
-    for number in (affine, capped):
+    value = low - growth * (least // multiple)
+    for most in (None, samples[-1][1]):
+        affine = Growing(value=value, growth=growth, most=most)
         if not rest and all(
-            stated == resolved(number, context // multiple) for context, stated in samples
+            stated == affine.at(context // multiple) for context, stated in samples
         ):
-            return number
+            return affine.model_dump(exclude_none=True)
     raise _not_affine(samples, where)
-
-
-def resolved(data: Any, multiples: int) -> Any:
-    """Return JSON values in which each affine number has its value at a context.
-
-    Args:
-        data: The values.
-        multiples: The context, divided by the number that all contexts are multiples of.
-    """
-    if isinstance(data, Mapping):
-        if "growth" in data:
-            number = data["value"] + data["growth"] * multiples
-            return number if data.get("most") is None else min(number, data["most"])
-        return {key: resolved(value, multiples) for key, value in data.items()}
-    return [resolved(value, multiples) for value in data] if isinstance(data, list) else data
 
 
 def _each(samples: Samples, key: Any) -> Samples:

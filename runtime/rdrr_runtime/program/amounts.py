@@ -31,5 +31,10 @@ class Growing(ProgramModel):
     growth: int
     most: int | None = None
 
+    def at(self, multiples: int) -> int:
+        """Return the number at a context of this many multiples."""
+        number = self.value + self.growth * multiples
+        return number if self.most is None else min(number, self.most)
+
 
 Amount = Count | Growing

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from rdrr_format.bounded_json import JsonBounds, check_bounds
 from rdrr_format.errors import FormatError, UsageError
 
-from rdrr_runtime.program.affine import resolved
+from rdrr_runtime.program.amounts import Growing
 from rdrr_runtime.program.checks import check
 from rdrr_runtime.program.schema import FORMAT, VERSION, Program
 
@@ -78,7 +79,7 @@ def at_context(program: Program, context: int) -> Program:
         if contexts.multiple > 1:
             expected += f", a multiple of {contexts.multiple}"
         raise UsageError("the program does not serve the context", expected=expected, found=context)
-    data = resolved(program.model_dump(mode="json"), context // contexts.multiple)
+    data = _resolved(program, context // contexts.multiple)
     data["contexts"] = {"least": context, "most": context}
     try:
         at_one = Program.model_validate_json(json.dumps(data))
@@ -86,6 +87,20 @@ def at_context(program: Program, context: int) -> Program:
         raise _not_a_program(error, f"program at context {context}") from None
     check(at_one, context)
     return at_one
+
+
+def _resolved(part: Any, multiples: int) -> Any:
+    """Return a part of a program as JSON values, in which each number has its value.
+
+    A part is known by its type: mappings with the keys of `Growing` may be something else.
+    """
+    if isinstance(part, Growing):
+        return part.at(multiples)
+    if isinstance(part, BaseModel):
+        return {name: _resolved(getattr(part, name), multiples) for name in type(part).model_fields}
+    if isinstance(part, dict):
+        return {key: _resolved(value, multiples) for key, value in part.items()}
+    return [_resolved(value, multiples) for value in part] if isinstance(part, tuple) else part
 
 
 def _not_a_program(error: ValidationError, where: str) -> FormatError:

@@ -11,14 +11,15 @@ from rdrr_device.capabilities import Capabilities
 from rdrr_format.errors import FormatError
 from rdrr_manifests.package import open_package
 from rdrr_runtime.compile.choice.hints import Policy
-from rdrr_runtime.program.affine import joined, resolved
+from rdrr_runtime.program.affine import joined
+from rdrr_runtime.program.amounts import Growing
 from rdrr_runtime.program.export import make_program
 from rdrr_runtime.program.files import at_context, program_bytes, read_program
 from rdrr_runtime.program.schema import VERSION
 from support.lowered import empty_package
 from support.manifests import write_manifest
 from support.packages import llama_manifest
-from support.program_models import MOST, windowed_manifest
+from support.program_models import MOST, padded_manifest, windowed_manifest
 
 SAMPLES = (2048, 2304, 6144, 8192)
 GPU = Capabilities(features=frozenset({"subgroup", "shader-f16"}))
@@ -75,6 +76,16 @@ def test_only_caches_ropes_and_partial_results_grow_with_the_context(program):
     assert small.load[1:] == large.load[1:]
 
 
+def test_padding_with_zeros_is_stated_in_load_steps(tmp_path):
+    package = empty_package(tmp_path / "package", padded_manifest())
+    program = make_program(package, Capabilities(software=True), Policy(), most_context=2048)
+    norms = [part for step in program.load if step.kind == "vector" for part in step.parts]
+    assert {part.shape for part in norms} == {(384,)}
+    assert all(part.scale is not None for part in norms)
+    columns = {step.decoded.columns for step in program.load if step.kind == "rows"}
+    assert columns == {256, 384, 512}
+
+
 def test_a_short_model_gets_a_program_for_its_own_context(package):
     program = make_program(package, Capabilities(), Policy())
     assert (program.contexts.least, program.contexts.most) == (512, 512)
@@ -117,7 +128,9 @@ def test_numbers_are_joined_if_they_are_affine_up_to_a_largest_value():
     assert whole["c"] == "x"
     assert whole["a"] == {"value": 0, "growth": 768}
     assert whole["b"] == {"value": 0, "growth": 1, "most": 20}
-    assert [resolved(whole, context // 256) for context in SAMPLES] == list(values.values())
+    for name in ("a", "b"):
+        growing = Growing.model_validate(whole[name])
+        assert [growing.at(c // 256) for c in SAMPLES] == [values[c][name] for c in SAMPLES]
 
 
 @pytest.mark.parametrize(
@@ -214,6 +227,12 @@ def test_a_program_that_contradicts_itself_is_refused(content, path, value):
 def test_a_load_step_that_contradicts_the_program_is_refused(content, kind, path, value):
     with pytest.raises(FormatError):
         read_program(damaged(content, ("load", place_of(content, kind), *path), value))
+
+
+def test_a_number_is_known_by_its_place_and_not_by_its_keys(content):
+    limits = {"growth": 1, "value": 2}
+    program = read_program(damaged(content, ("needs", "limits"), limits))
+    assert at_context(program, 2048).needs.limits == limits
 
 
 @pytest.mark.parametrize("version", [0, VERSION + 1])
