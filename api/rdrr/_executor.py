@@ -121,8 +121,11 @@ def tuning_grids(device: Device) -> tuple[Grid, ...]:
 
 def _usable(device: Device) -> Grid | None:
     """Return the grid that an adapter can run."""
+    from rdrr_runtime.exec.persistent.occupancy import refused_binding
     from rdrr_runtime.phases.context import Grid
 
+    if refused_binding(device.info) is not None:
+        return None
     return Grid(SOFTWARE_THREADS, 1) if device.info.software else _tested(device).grid
 
 
@@ -193,11 +196,15 @@ def tuning_name(package: Package, kv_dtype: str) -> str:
     return f"{TUNED}{hashlib.sha256(content.encode()).hexdigest()[:12]} {kv_dtype}"
 
 
-def executor_decision(tuned: TunedExecutor | None) -> Decision:
-    """Return how `auto` runs the decode pass of a model, with the reason."""
+def executor_decision(info: AdapterInfo, tuned: TunedExecutor | None) -> Decision:
+    """Return how `auto` runs the decode pass of a model on an adapter, with the reason."""
     from rdrr_runtime.compile.choice.decision import Decision
     from rdrr_runtime.exec.persistent.choice import OP, title
+    from rdrr_runtime.exec.persistent.occupancy import refused_binding
 
+    why = refused_binding(info)
+    if why is not None:
+        return Decision("load", OP, "dispatches", f"one dispatch does not work: {why}")
     if tuned is None:
         return Decision("load", OP, "dispatches", UNTUNED)
     kernel = "dispatches" if tuned.grid is None else title(tuned.grid)
@@ -208,8 +215,8 @@ def describe(info: AdapterInfo) -> str:
     """Return one line that says whether decode passes can run in one dispatch on an adapter."""
     from rdrr_runtime.exec.persistent.occupancy import unsupported
 
-    reason = unsupported(info.features, software=info.software)
-    if info.software:
+    reason = unsupported(info, info.features)
+    if info.software and info.aliased_writes:
         return f"with one workgroup: {reason}"
     if reason is not None:
         return f"no: {reason}"

@@ -40,6 +40,7 @@ class AdapterInfo:
         subgroup_sizes: Fewest and most invocations of a subgroup; None if it is not known.
         language: WGSL language features.
         implementation: Name of the implementation of WebGPU that found it.
+        aliased_writes: Whether a dispatch may bind a buffer twice if it writes to it.
     """
 
     name: str
@@ -54,6 +55,7 @@ class AdapterInfo:
     subgroup_sizes: tuple[int, int] | None = None
     language: frozenset[str] = frozenset()
     implementation: WebGpuName = "wgpu"
+    aliased_writes: bool = True
 
     @property
     def capabilities(self) -> Capabilities:
@@ -188,6 +190,7 @@ def _describe(adapter: Any, through: Implementation) -> AdapterInfo:
         subgroup_sizes=_subgroup_sizes(info),
         language=through.language,
         implementation=through.name,
+        aliased_writes=through.aliased_writes,
     )
 
 

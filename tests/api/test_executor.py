@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
@@ -118,10 +119,24 @@ def test_auto_takes_what_tuning_has_found_to_be_faster(tests_of_adapters):
 
 
 def test_the_decision_of_auto_is_explained():
-    assert executor_decision(FASTER).kernel == "one dispatch, 264 workgroups of 256 threads"
-    assert executor_decision(SLOWER).kernel == "dispatches"
-    assert "did not beat" in executor_decision(SLOWER).reason
-    assert "rdrr tune" in executor_decision(None).reason
+    info = _info()
+    assert executor_decision(info, FASTER).kernel == "one dispatch, 264 workgroups of 256 threads"
+    assert executor_decision(info, SLOWER).kernel == "dispatches"
+    assert "did not beat" in executor_decision(info, SLOWER).reason
+    assert "rdrr tune" in executor_decision(info, None).reason
+
+
+def test_an_implementation_that_cannot_bind_such_a_pass_is_named(tests_of_adapters):
+    info = replace(_info(), implementation="dawn", aliased_writes=False)
+    why = "dawn lets no dispatch bind a buffer twice for writing"
+    assert why in executor_decision(info, FASTER).reason
+    assert executor_decision(info, FASTER).kernel == "dispatches"
+    for changed in (info, replace(info, software=True)):
+        assert describe(changed).startswith(f"no: {why}")
+        assert persistence(FakeDevice(changed), "auto") is None
+        with pytest.raises(DeviceError, match=why):
+            persistence(FakeDevice(changed), "persistent")
+    assert not tests_of_adapters
 
 
 def test_grids_for_tuning_fit_the_adapter(monkeypatch):

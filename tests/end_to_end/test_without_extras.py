@@ -15,8 +15,8 @@ import fsspec
 import pytest
 import torch
 from rdrr_converter.sources import open_source
+from rdrr_device import implementations
 from rdrr_device.adapters import NO_ADAPTER_HINT, list_adapters
-from rdrr_device.implementations import implementation
 from rdrr_format.errors import DeviceError
 from rdrr_format.extras import install_hint
 from support.commands import EXAMPLE, Done, rdrr
@@ -25,7 +25,7 @@ from support.commands import EXAMPLE, Done, rdrr
 @pytest.fixture
 def hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every optional package look as if it were not installed."""
-    implementation.cache_clear()  # another test may have loaded wgpudawn
+    implementations._loaded.cache_clear()  # another test may have loaded wgpudawn
     for name in ("torch", "ray", "llguidance", "wgpudawn"):
         monkeypatch.setitem(sys.modules, name, None)
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from threading import Lock
 from types import MappingProxyType
 
 from rdrr_device.implementations.interface import Implementation, WebGpuName
@@ -37,7 +38,10 @@ def is_installed(name: WebGpuName) -> bool:
         return False
 
 
-@cache
+_LOADING = Lock()
+"""Held while an implementation is loaded, which sets up its library for all devices."""
+
+
 def implementation(name: WebGpuName) -> Implementation:
     """Return an implementation; its package is imported on first use.
 
@@ -45,6 +49,12 @@ def implementation(name: WebGpuName) -> Implementation:
         DeviceError: The package of wgpu cannot be loaded, or wgpudawn is of another version.
         UsageError: The package of another implementation is not installed.
     """
+    with _LOADING:
+        return _loaded(name)
+
+
+@cache
+def _loaded(name: WebGpuName) -> Implementation:
     _, module, title = _CLASSES[name]
-    made: Implementation = getattr(import_module(module), title)()
-    return made
+    loaded: Implementation = getattr(import_module(module), title)()
+    return loaded

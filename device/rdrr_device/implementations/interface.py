@@ -98,6 +98,8 @@ class Implementation(ABC):
         api: The Python package, with the API of wgpu-py.
         raw: Raw calls; None if this version of the package does not have them.
         builds_in_threads: Whether pipelines may be built in several threads.
+        aliased_writes: Whether a dispatch may bind a buffer twice if it writes to it. WebGPU says
+            no, and passes in one dispatch do it.
         language: WGSL language features of its compiler.
     """
 
@@ -105,6 +107,7 @@ class Implementation(ABC):
     api: Any
     raw: RawCalls | None = None
     builds_in_threads: bool = False
+    aliased_writes: bool = False
     language: frozenset[str] = frozenset()
 
     @abstractmethod

@@ -33,6 +33,7 @@ class WgpuImplementation(Implementation):
     """
 
     name: ClassVar[WebGpuName] = "wgpu"
+    aliased_writes = True
     language = frozenset(
         {
             "packed_4x8_integer_dot_product",

@@ -390,5 +390,5 @@ def test_a_software_adapter_gets_no_pass_whose_loops_it_may_end_early(package, d
 def test_a_software_adapter_is_not_asked_to_wait(device):
     if not device.info.software:
         pytest.skip("the adapter is a GPU")
-    assert unsupported(device.features, software=True) is not None
+    assert unsupported(device.info, device.features) is not None
     assert find_grid(device) is None

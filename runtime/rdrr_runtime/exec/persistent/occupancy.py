@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import numpy as np
+from rdrr_device.adapters import AdapterInfo
 from rdrr_device.arena import Arena, arena
 from rdrr_device.device import Device
 from rdrr_device.kernels import Dispatch, Kernel, Work
@@ -37,14 +38,24 @@ ROUNDS = 32
 POLLS = 1 << 14
 
 
-def unsupported(features: Collection[str], *, software: bool) -> str | None:
+def refused_binding(info: AdapterInfo) -> str | None:
+    """Return why no pass in one dispatch can be bound; None if that is no obstacle."""
+    if info.aliased_writes:
+        return None
+    return f"{info.implementation} lets no dispatch bind a buffer twice for writing, as it would"
+
+
+def unsupported(info: AdapterInfo, features: Collection[str]) -> str | None:
     """Return why workgroups cannot wait for each other; None if a test may show that they can.
 
     Args:
-        features: Features of an adapter, or those enabled on a device.
-        software: Whether the adapter is a software adapter.
+        info: The adapter.
+        features: Its features, or those enabled on a device.
     """
-    if software:
+    why = refused_binding(info)
+    if why is not None:
+        return why
+    if info.software:
         return "the workgroups of a software adapter do not run at the same time"
     if COHERENT not in features:
         return f"the adapter lacks the feature {COHERENT}"
@@ -59,7 +70,7 @@ def find_grid(device: Device) -> Grid | None:
     Raises:
         DeviceError: The device is lost.
     """
-    if unsupported(device.features, software=device.info.software) is not None:
+    if unsupported(device.info, device.features) is not None:
         return None
     threads = min(THREADS, device.limits["max-compute-invocations-per-workgroup"])
     with arena(device, "grid test") as owner:
