@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from inspect import cleandoc
 from typing import Any
 
+from pydantic import BaseModel
+
 from rdrr_manifests.models import Manifest
 from rdrr_manifests.models.base import ManifestModel
 from rdrr_manifests.models.conversion_report import ConversionReport
@@ -20,31 +22,40 @@ SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def manifest_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of the current generation's `manifest.json`."""
-    return _titled("RDRR manifest, version 1", Manifest)
+    return described_schema("RDRR manifest, version 1", Manifest)
 
 
 def report_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of `conversion-report.json`."""
-    return _titled("RDRR conversion report, version 1", ConversionReport)
+    return described_schema("RDRR conversion report, version 1", ConversionReport)
 
 
-def _titled(title: str, model: type[ManifestModel]) -> dict[str, Any]:
+def described_schema(
+    title: str, model: type[BaseModel], base: type[BaseModel] = ManifestModel
+) -> dict[str, Any]:
+    """Return the JSON Schema of a model with the descriptions of its docstrings.
+
+    Args:
+        title: Title of the schema.
+        model: The model.
+        base: The class from which it and all its parts inherit.
+    """
     schema = model.model_json_schema(by_alias=True, mode="validation")
     _describe(schema, model)
-    models = {block.__name__: block for block in _blocks(ManifestModel)}
+    models = {block.__name__: block for block in _blocks(base)}
     for name, block in schema["$defs"].items():
         _describe(block, models[name])
     untitled = {key: value for key, value in schema.items() if key != "title"}
     return {"$schema": SCHEMA_DIALECT, "title": title, **untitled}
 
 
-def _blocks(model: type[ManifestModel]) -> Iterator[type[ManifestModel]]:
+def _blocks(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
     for block in model.__subclasses__():
         yield block
         yield from _blocks(block)
 
 
-def _describe(schema: dict[str, Any], model: type[ManifestModel]) -> None:
+def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
     """Put the docstring's line of each attribute into the schema of its field."""
     text, _, attributes = cleandoc(model.__doc__ or "").partition("Attributes:\n")
     spelled = {name: field.alias or name for name, field in model.model_fields.items()}

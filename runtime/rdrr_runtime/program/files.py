@@ -8,8 +8,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from rdrr_format.bounded_json import JsonBounds, check_bounds
 from rdrr_format.errors import FormatError, UsageError
+from rdrr_manifests.schema import described_schema
 
-from rdrr_runtime.program.amounts import Growing
+from rdrr_runtime.program.amounts import Growing, ProgramModel
 from rdrr_runtime.program.checks import check
 from rdrr_runtime.program.schema import FORMAT, VERSION, Program
 
@@ -22,6 +23,11 @@ class _Head(BaseModel):
 
     format: str = ""
     version: int = 0
+
+
+def program_schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of a program, from which types of other languages follow."""
+    return described_schema(f"RDRR program, version {VERSION}", Program, ProgramModel)
 
 
 def program_bytes(program: Program) -> bytes:

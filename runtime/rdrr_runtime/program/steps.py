@@ -41,7 +41,12 @@ class Rope(ProgramModel):
 
 
 class Scale(ProgramModel):
-    """How the weight w of a norm changes: to `factor * (w + offset) - offset`, in float64."""
+    """How the weight w of a norm changes: to `factor * (w + offset) - offset`, in float64.
+
+    Attributes:
+        factor: The factor.
+        offset: What the norm adds to the weight.
+    """
 
     factor: float
     offset: float

@@ -14,7 +14,7 @@ from rdrr_runtime.compile.choice.hints import Policy
 from rdrr_runtime.program.affine import joined
 from rdrr_runtime.program.amounts import Growing
 from rdrr_runtime.program.export import make_program
-from rdrr_runtime.program.files import at_context, program_bytes, read_program
+from rdrr_runtime.program.files import at_context, program_bytes, program_schema, read_program
 from rdrr_runtime.program.schema import VERSION
 from support.lowered import empty_package
 from support.manifests import write_manifest
@@ -43,6 +43,14 @@ def content(program):
 
 def test_a_program_is_the_same_after_writing_and_reading(program):
     assert read_program(program_bytes(program)) == program
+
+
+def test_the_schema_of_programs_describes_every_field():
+    schema = program_schema()
+    assert schema["title"] == f"RDRR program, version {VERSION}"
+    blocks = [schema, *schema["$defs"].values()]
+    fields = [field for block in blocks for field in block["properties"].items()]
+    assert [name for name, field in fields if "description" not in field and name != "kind"] == []
 
 
 def test_a_program_is_planned_without_a_device(package):
