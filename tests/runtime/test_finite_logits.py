@@ -12,7 +12,9 @@ from rdrr_format.errors import GenerationError
 from rdrr_manifests.package import Package, open_package
 from rdrr_runtime.backend import Row
 from rdrr_runtime.compile.choice.hints import resolve
+from rdrr_runtime.exec.persistent.choice import Persistence
 from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.generation_state import HEADER_WORDS, ROW_WORDS, State
 from rdrr_runtime.phases.rows.elementwise import softcap
 from rdrr_runtime.phases.sampling.argmax import SCRATCH_BYTES, argmax
@@ -267,7 +269,22 @@ def test_the_error_says_how_large_the_keys_are_and_which_cache_holds_them(device
     assert "`kv_dtype` f32" in caught.value.hint
 
 
-def _with_a_large_token(device, folder: Path, rng: np.random.Generator, dtype: str) -> GpuBackend:
+@pytest.mark.thorough
+def test_a_decode_pass_in_one_dispatch_refuses_it_too(device, tmp_path, rng):
+    wanted = Persistence((Grid(128, 1),), "a test asks for it", polls=1000)
+    backend = _with_a_large_token(device, tmp_path, rng, "f16", wanted)
+    message = "layer 0: the keys are beyond the range"
+    assert [_refuses(_decode, backend, [token], message) for token in (5, 0, 5)] == [
+        False,
+        True,
+        False,
+    ]
+    backend.close()
+
+
+def _with_a_large_token(
+    device, folder: Path, rng: np.random.Generator, dtype: str, wanted: Persistence | None = None
+) -> GpuBackend:
     """Return a model in which only token 0 has keys and values beyond the range of a cache.
 
     The norm of the first layer enlarges the first element, of which token 0 consists. Its keys are
@@ -279,7 +296,9 @@ def _with_a_large_token(device, folder: Path, rng: np.random.Generator, dtype: s
     }
     package = _with(llama_manifest("F32", embedding="F32"), folder, rng, values)
     hints = resolve({"run flag": POLICIES["f32"]})
-    return GpuBackend(package, context=CONTEXT, device=device, policy=hints, kv_dtype=dtype)
+    return GpuBackend(
+        package, context=CONTEXT, device=device, policy=hints, kv_dtype=dtype, persistence=wanted
+    )
 
 
 def _backend(

@@ -46,10 +46,14 @@ def beyond_range(device: Device, state: State, cache: KvCache) -> GenerationErro
                     f"the {kind} are beyond the range of a key-value cache in {cache.dtype}",
                     where=f"layer {layer}",
                     expected=f"at most {limit:,}",
-                    found=f"{max(float(limit), largest):,.7g} or more",
+                    found=_at_least(max(limit, largest)),
                     hint="load the model with `kv_dtype` f32 (`--kv-dtype f32`)",
                 )
     return None
+
+
+def _at_least(number: float) -> str:
+    return f"{number:{',.0f' if number < 1e9 else '.1e'}} or more"
 
 
 def _sequences(device: Device, state: State, context: int) -> dict[int, int]:
