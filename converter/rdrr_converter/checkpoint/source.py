@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +194,22 @@ class SourceTensor:
                 parts = [np.abs(self.read(slice(at, at + step))).max(initial=0.0) for at in starts]
             return float(np.max(parts, initial=0.0))
         return self._largest_bits(starts, step)
+
+    def finite_magnitude(self) -> float:
+        """Return the largest absolute value.
+
+        Raises:
+            SourceError: A value is an infinity or a NaN, or cannot be read.
+        """
+        largest = self.magnitude()
+        if not isfinite(largest):
+            raise SourceError(
+                "the weights are not finite",
+                where=f"{self.file}, tensor {self.name}" + (f" ({self.note})" * bool(self.note)),
+                expected="finite numbers",
+                found=largest,
+            )
+        return largest
 
     def _largest_bits(self, starts: range, step: int) -> float:
         """Return the largest absolute value of scalars by comparing bit patterns without the sign.

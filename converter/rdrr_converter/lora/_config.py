@@ -12,6 +12,7 @@ from math import sqrt
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from rdrr_format.bounded_json import JsonBounds
 from rdrr_format.errors import FormatError, SourceError
 from rdrr_format.stores import store_errors
@@ -24,6 +25,8 @@ _Number = TypeVar("_Number", int, float)
 CONFIG = "adapter_config.json"
 ADAPTER = JsonBounds(size=4 << 20, values=1 << 17, depth=16)
 """Bounds on the size of a configuration; one that names 50,000 modules fits."""
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 _REFUSED = (
     "alora_invocation_tokens",
@@ -163,8 +166,8 @@ def _positive(value: object, key: str, where: Path) -> int:
 
 
 def _number(value: object, key: str, where: Path) -> float:
-    if type(value) not in (int, float):
-        raise _fault(key, "a number", value, where)
+    if type(value) not in (int, float) or not abs(value) <= _LARGEST:  # type: ignore[arg-type]
+        raise _fault(key, "a finite number of 32 bits", value, where)
     return float(value)  # type: ignore[arg-type]
 
 

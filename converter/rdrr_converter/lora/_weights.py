@@ -38,6 +38,17 @@ _WHOLE = re.compile(
 )
 
 
+_DIMENSIONS = {
+    "A": "[rank, inputs]",
+    "B": "[outputs, rank]",
+    "B.bias": "[outputs]",
+    "embedding_A": "[rank, vocabulary]",
+    "embedding_B": "[hidden size, rank]",
+    "magnitude_vector": "[outputs]",
+}
+"""The dimensions of the parts of a module; other parts are refused when they are merged."""
+
+
 @dataclass(frozen=True)
 class AdapterWeights:
     """The tensors of an adapter.
@@ -56,8 +67,8 @@ def read_adapter_weights(folder: Path) -> AdapterWeights:
     """Read the tensors in an adapter's folder.
 
     Raises:
-        SourceError: There is no file of weights, the file is damaged, or the name of a tensor has
-            an unknown form.
+        SourceError: There is no file of weights, the file is damaged, the name of a tensor has an
+            unknown form, or a part of a module has the wrong number of dimensions.
     """
     for name, read in _FILES:
         if (folder / name).is_file():
@@ -73,9 +84,10 @@ def _classified(tensors: Mapping[str, SourceTensor], where: Path) -> AdapterWeig
         inner = name.removeprefix(_PREFIX)
         if part := _PART.fullmatch(inner):
             kind = part["part"] + (".bias" if part["kind"] == "bias" else "")
-            parts[part["module"]][kind] = tensor
+            _check_part(kind, tensor, where)
+            _add(parts[part["module"]], kind, tensor, where)
         elif "lora_" not in inner and (whole := _WHOLE.fullmatch(inner)):
-            replaced[f"{whole['module']}.{whole['kind']}"] = tensor
+            _add(replaced, f"{whole['module']}.{whole['kind']}", tensor, where)
         else:
             raise SourceError(
                 "the adapter has a tensor that cannot be merged",
@@ -84,3 +96,27 @@ def _classified(tensors: Mapping[str, SourceTensor], where: Path) -> AdapterWeig
                 found=name,
             )
     return AdapterWeights(parts, replaced)
+
+
+def _check_part(kind: str, tensor: SourceTensor, where: Path) -> None:
+    """Check the number of dimensions of a module's part."""
+    expected = _DIMENSIONS.get(kind)
+    if expected is not None and len(tensor.shape) != expected.count(",") + 1:
+        raise SourceError(
+            "a tensor of the adapter has the wrong number of dimensions",
+            where=f"{where}, tensor {tensor.name}",
+            expected=expected,
+            found=list(tensor.shape),
+        )
+
+
+def _add(known: dict[str, SourceTensor], name: str, tensor: SourceTensor, where: Path) -> None:
+    """Add a tensor, and refuse a second one of the same meaning, of which only one would count."""
+    if name in known:
+        raise SourceError(
+            "two tensors of the adapter mean the same one",
+            where=f"{where}, tensor {tensor.name}",
+            expected="one of them",
+            found=known[name].name,
+        )
+    known[name] = tensor
