@@ -38,7 +38,8 @@ def merge_adapter(
         SourceError: The folder holds no adapter, or one that cannot be merged or that belongs to
             another base.
     """
-    config, weights = read_adapter_config(folder), read_adapter_weights(folder)
+    config = read_adapter_config(folder, follow_links=source.follow_links)
+    weights = read_adapter_weights(folder)
     names = _Names(source.tensors, folder)
     tensors = dict(source.tensors)
     changed: set[str] = set()

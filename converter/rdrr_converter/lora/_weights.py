@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.checkpoint.source import SourceTensor
+from rdrr_converter.checkpoint.source import SourceTensor, find_file
 from rdrr_converter.sources import safetensors, torch_pickle
 
 _FILES = (
@@ -71,8 +71,9 @@ def read_adapter_weights(folder: Path) -> AdapterWeights:
             unknown form, or a part of a module has the wrong number of dimensions.
     """
     for name, read in _FILES:
-        if (folder / name).is_file():
-            return _classified(read(folder / name), folder / name)
+        path = find_file(folder, name, follow_links=True)
+        if path is not None:
+            return _classified(read(path), path)
     expected = " or ".join(name for name, _ in _FILES)
     raise SourceError("the adapter has no weights", where=folder, expected=expected)
 
