@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from rdrr_format.errors import RdrrError, SourceError, StoreError
 from rdrr_format.hub import download, list_files
-from rdrr_format.locations import HubLocation, is_hub, is_url, local_path, parse_hub
+from rdrr_format.locations import HubLocation, is_hub, is_url, local_path, parse_hub, remote_url
 from rdrr_format.opening import open_store
 from rdrr_format.remote_stores import FsspecStore, HttpStore
 from rdrr_format.stores import Store, read_bounded, store_errors
@@ -62,7 +62,7 @@ def stage_locally(location: str | os.PathLike[str]) -> Iterator[Path]:
     if is_hub(location):
         yield _downloaded(parse_hub(location))
         return
-    url = os.fspath(location).rstrip("/")
+    url = remote_url(location)
     with tempfile.TemporaryDirectory(prefix="rdrr-", ignore_cleanup_errors=True) as name:
         root = Path(name)
         try:
