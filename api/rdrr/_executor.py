@@ -84,7 +84,7 @@ def persistence(
     """
     from rdrr_runtime.exec.persistent.choice import Persistence
 
-    best = () if tuned is None or tuned.grid is None else (tuned.grid,)
+    best: tuple[Grid, ...] = () if tuned is None or tuned.grid is None else (tuned.grid,)
     best = tuple(grid for grid in best if grid.threads <= device.limits[_THREADS])
     if executor == "auto" and tuned is not None and best:
         return Persistence(best, tuned.reason)
