@@ -340,8 +340,7 @@ def find_file(folder: Path, name: str, *, follow_links: bool) -> Path | None:
         folder: The folder of the checkpoint.
         name: Name of the file, or its path in the folder.
         follow_links: Whether the file may be a link that leads out of the folder. Weights always
-            may: folders that people assemble have links to them, and they are not copied as they
-            are into what is shared.
+            may, because folders that people assemble have links to them.
 
     Raises:
         SourceError: It is no regular file, but a pipe, a device or a folder for example.
