@@ -32,7 +32,9 @@ def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
 def refuse(folder: Path, words: str, **config: object) -> None:
     """Check that the checkpoint with some other values is refused, cheaply."""
     path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **config}), encoding="utf-8")
+    path.write_text(
+        json.dumps({**json.loads(path.read_text(encoding="utf-8")), **config}), encoding="utf-8"
+    )
     out = folder.parent / "out"
     refused(SourceError, words, 4 * MIB, lambda: convert(folder, out, dry_run=True, workers=1))
 
