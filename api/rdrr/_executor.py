@@ -12,10 +12,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rdrr_format.errors import DeviceError
+from rdrr_format.errors import DeviceError, FormatError
 from rdrr_format.stores import replace_file, store_errors
 
-from rdrr._tuned import TunedProfile, adapter_file, adapter_key
+from rdrr._tuned import TunedProfile, adapter_file, adapter_key, read_cached
 
 if TYPE_CHECKING:
     from rdrr_device.adapters import AdapterInfo
@@ -41,6 +41,13 @@ TUNED = "decode pass "
 
 SOFTWARE_THREADS = 128
 """Threads of the only workgroup on a software adapter, where several cannot wait for each other."""
+
+
+_THREADS = "max-compute-invocations-per-workgroup"
+
+MAX_THREADS, MAX_GROUPS = 1024, 16384
+"""The largest grid that is read from a file: `rdrr tune` tries up to twice the 512 threads and
+8,192 workgroups that the test of an adapter tries."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,8 @@ def persistence(
     """
     from rdrr_runtime.exec.persistent.choice import Persistence
 
-    best = () if tuned is None or tuned.grid is None else (tuned.grid,)
+    best: tuple[Grid, ...] = () if tuned is None or tuned.grid is None else (tuned.grid,)
+    best = tuple(grid for grid in best if grid.threads <= device.limits[_THREADS])
     if executor == "auto" and tuned is not None and best:
         return Persistence(best, tuned.reason)
     if executor == "auto" and tuned is None and not device.info.software:
@@ -107,7 +115,7 @@ def tuning_grids(device: Device) -> tuple[Grid, ...]:
     first = _usable(device)
     if first is None or device.info.software:
         return () if first is None else (first,)
-    most = device.limits["max-compute-invocations-per-workgroup"]
+    most = device.limits[_THREADS]
     threads, groups = first.threads, first.groups
     wanted = (
         first,
@@ -166,18 +174,15 @@ def tuned_executor(stored: TunedProfile, package: Package, kv_dtype: str) -> Tun
 
     Most profiles say nothing of any, and then the model's tensors need not be hashed.
     """
-    from rdrr_runtime.phases.context import Grid
-
     if not any(name.startswith(TUNED) for name in stored.entries):
         return None
     entry = stored.entries.get(tuning_name(package, kv_dtype))
     if entry is None:
         return None
-    threads, groups = (entry["params"].get(name, 0) for name in ("threads", "groups"))
-    usable = threads > 0 and groups > 0
+    grid = _stored_grid(*(entry["params"].get(name) for name in ("threads", "groups")))
     times = (entry.get(name) for name in ("default_us", "us"))
     before, after = (float(time) if isinstance(time, int | float) else 0.0 for time in times)
-    return TunedExecutor(Grid(threads, groups) if usable else None, before, after)
+    return TunedExecutor(grid, before, after)
 
 
 def tuning_name(package: Package, kv_dtype: str) -> str:
@@ -236,19 +241,27 @@ def _tested(device: Device) -> TestedGrid:
 
 
 def _read(info: AdapterInfo) -> TestedGrid | None:
-    from rdrr_runtime.phases.context import Grid
-
     try:
-        data = json.loads(adapter_file("grids", info).read_text(encoding="utf-8"))
+        data = read_cached(adapter_file("grids", info))
         if data["format"] != FORMAT or data["adapter"] != adapter_key(info):
             return None
         if data["grid"] is None:
             return TestedGrid(None)
         threads, groups = data["grid"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, FormatError, ValueError, KeyError, TypeError):
         return None  # it is only a cache
-    valid = type(threads) is int and type(groups) is int and threads > 0 and groups > 0
-    return TestedGrid(Grid(threads, groups)) if valid else None
+    grid = _stored_grid(threads, groups)
+    return None if grid is None else TestedGrid(grid)
+
+
+def _stored_grid(threads: object, groups: object) -> Grid | None:
+    """Return the grid of two values in a file, or None if no adapter could have found it."""
+    from rdrr_runtime.phases.context import Grid
+
+    if type(threads) is not int or type(groups) is not int:
+        return None
+    is_possible = 0 < threads <= MAX_THREADS and 0 < groups <= MAX_GROUPS
+    return Grid(threads, groups) if is_possible else None
 
 
 def _write(info: AdapterInfo, tested: TestedGrid) -> None:

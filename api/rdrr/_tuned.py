@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rdrr_format.bounded_json import JsonBounds, parse_json
+from rdrr_format.errors import FormatError
+from rdrr_format.regular_files import read_regular
 from rdrr_format.stores import replace_file, store_errors
 from rdrr_format.user_folders import cache_folder
 
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from rdrr_device.tuning import Tuning
 
 FORMAT = "rdrr-tuning-1"
+BOUNDS = JsonBounds(size=4 << 20, values=1 << 17, depth=8, digits=18)
+"""Limits of a file of the cache; a profile with 10,000 shapes fits."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,16 @@ def adapter_key(info: AdapterInfo) -> dict[str, str]:
     }
 
 
+def read_cached(path: Path) -> Any:
+    """Return the value in a JSON file of the user's cache.
+
+    Raises:
+        OSError: The file cannot be read, or is not a regular file.
+        FormatError: It is not JSON, or exceeds a limit.
+    """
+    return parse_json(read_regular(path, BOUNDS.size), BOUNDS, constants=False)
+
+
 def read_profile(info: AdapterInfo) -> TunedProfile:
     """Read the profile of an adapter.
 
@@ -94,10 +109,10 @@ def read_profile(info: AdapterInfo) -> TunedProfile:
 
     path = profile_path(info)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_cached(path)
     except FileNotFoundError:
         return TunedProfile(path)
-    except (OSError, ValueError):
+    except (OSError, FormatError):
         return TunedProfile(path, note="it cannot be read")
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         return TunedProfile(path, note="it is not a tuned profile")

@@ -163,7 +163,7 @@ def _convert(
     counter: Progress,
 ) -> ConversionResult:
     threads = settings.threads
-    opened = open_source(source)
+    opened = open_source(source, follow_links=options.follow_links)
     if adapter is not None:
         opened = with_adapter_tokenizer(opened, adapter)
     opened = with_stated_tokens(with_tokenizer(opened))

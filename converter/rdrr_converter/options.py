@@ -214,6 +214,11 @@ class ConvertOptions(PackageOptions):
         "options, and keep finished shards when the disk is full too. Without it, the same options "
         "continue, and others start again.",
     )
+    follow_links: bool = option(
+        False,
+        "Follow links to configurations, tokenizers and templates that lead out of the "
+        "checkpoint's folder; links to weights are followed in any case.",
+    )
     workers: int | None = option(
         None,
         "Number of threads; the bytes of the package do not depend on it.",
@@ -265,6 +270,7 @@ class ConvertKeywords(TypedDict, total=False):
     dry_run: bool
     overwrite: bool
     resume: bool
+    follow_links: bool
     workers: int | None
     engine: EngineName
     ray_address: str | None

@@ -1,6 +1,6 @@
-"""The rule for symbolic links in a package: they must not lead out of it.
+"""The rule for symbolic links in a package or a checkpoint: they must not lead out of it.
 
-A package that was unpacked from an archive can contain links to any file of the machine. Somebody
+A folder that was unpacked from an archive can contain links to any file of the machine. Somebody
 who then pushes or shares what was read through such a link would leak that file.
 """
 
@@ -12,27 +12,29 @@ from pathlib import Path
 from rdrr_format.errors import StoreError
 
 
-def check_link(path: Path) -> None:
-    """Refuse a symbolic link that leads out of its folder.
+def check_link(path: Path, folder: Path) -> None:
+    """Refuse a path that leads out of a folder, whichever part of it is a symbolic link.
 
     In the cache of the Hugging Face Hub, a folder `models--org--name/snapshots/REVISION` consists
     of links into `models--org--name/blobs`, so those are allowed.
 
+    Args:
+        path: Path of a file in the folder; it need not exist.
+        folder: The folder, which may be a link itself.
+
     Raises:
-        StoreError: The link leads out of its folder.
+        StoreError: The path leads out of the folder.
         OSError: The path cannot be accessed.
     """
-    if not path.is_symlink():
-        return
-    target, folder = Path(os.path.realpath(path)), path.parent.resolve()  # links can form a cycle
-    homes = [folder]
-    if folder.parent.name == "snapshots":
-        homes.append(folder.parent.parent / "blobs")
-    if not any(target.is_relative_to(home) for home in homes):
+    target, home = Path(os.path.realpath(path)), folder.resolve()  # links can form a cycle
+    homes = [home]
+    if home.parent.name == "snapshots":
+        homes.append(home.parent.parent / "blobs")
+    if not any(target.is_relative_to(allowed) for allowed in homes):
         raise StoreError(
-            "a symbolic link leads out of the package",
+            "a symbolic link leads out of its folder",
             where=path,
-            expected=f"a file in {folder}",
+            expected=f"a file in {home}",
             found=target,
             hint="put the file itself there, or follow links with `follow_links`",
         )

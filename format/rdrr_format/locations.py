@@ -12,10 +12,17 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from rdrr_format.errors import UsageError
 
 HUB = "hf://"
+_WEB = ("http", "https")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*(::.+)?")
+"""Schemes that are joined by `::` are filters of fsspec."""
+
+_WITHOUT_SLASHES = re.compile(r"(https?|hf|s3|gs|file):(?!//)", re.IGNORECASE)
+_UNESCAPED = re.compile(r"[^!-~]")
 _FILE = "file://"
 _IMPOSSIBLE = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL})
 """Errors of the operating system for names that are too long or have invalid characters."""
@@ -61,13 +68,71 @@ def is_url(location: str | os.PathLike[str]) -> bool:
     return "://" in text and not text.startswith(_FILE)
 
 
+def remote_url(location: str | os.PathLike[str]) -> str:
+    """Return the URL of a remote location, without slashes at its end.
+
+    Raises:
+        UsageError: It has no valid scheme, or names nothing. On a web server: the host or the port
+            is impossible, or there is a user name, a query, or a character that must be escaped.
+    """
+    text = os.fspath(location)
+    scheme, _, rest = text.partition("://")
+    if not _SCHEME.fullmatch(scheme):
+        is_upper = _SCHEME.fullmatch(scheme.lower()) is not None
+        expected = f"{scheme.lower()}://" if is_upper else "a scheme such as https://"
+        raise UsageError("the URL has no valid scheme", expected=expected, found=text)
+    if scheme in _WEB:
+        _check_web(text)
+    elif not rest.strip("/") and scheme != "memory":
+        raise UsageError("the URL names nothing", expected=f"{scheme}://NAME", found=text)
+    return text.rstrip("/")
+
+
+def _check_web(url: str) -> None:
+    """Check a URL of a web server, of whose parts Python's client checks few."""
+    if wrong := _UNESCAPED.search(url):
+        raise UsageError(
+            "the URL has a character that must be escaped",
+            where=url,
+            expected="ASCII characters, and %20 for a space",
+            found=repr(wrong[0]),
+        )
+    try:
+        parts = urlsplit(url)
+        port, host = parts.port, parts.hostname or ""
+        host.encode("idna")
+    except ValueError as error:
+        raise UsageError("the URL has an impossible host or port", where=url, found=error) from None
+    if "@" in parts.netloc:  # the message does not repeat a password
+        raise UsageError(
+            "the URL holds a user name or a password",
+            where=f"{parts.scheme}://{host}",
+            expected="a server that can be read without",
+            hint="download the folder and name the local copy",
+        )
+    if not host or port == 0:
+        expected = "https://HOST/..., with a port from 1 to 65535 if any"
+        raise UsageError("the URL has an impossible host or port", where=url, expected=expected)
+    if "?" in url or "#" in url:
+        raise UsageError(
+            "the URL has a query or a fragment",
+            where=url,
+            expected="the address of a folder, to which names of files are appended",
+        )
+
+
 def local_path(location: str | os.PathLike[str]) -> Path:
     """Return the path of a local location, which need not exist.
 
     Raises:
-        UsageError: The path is empty, or not valid on any file system.
+        UsageError: The path is empty, or not valid on any file system, or is a URL that was written
+            wrongly.
     """
-    text = os.fspath(location).removeprefix(_FILE)
+    location = os.fspath(location)
+    text = location.removeprefix(_FILE)
+    if (match := _WITHOUT_SLASHES.match(location)) or (text != location and text[:1] not in "/"):
+        expected = f"{match[1].lower()}://..." if match else "file:///PATH, with the whole path"
+        raise UsageError("the URL has a wrong form", expected=expected, found=location)
     if not text:
         # An unset shell variable; `Path("")` would silently mean the current folder.
         raise UsageError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from rdrr_format.locations import is_url, local_path
+from rdrr_format.locations import is_url, local_path, remote_url
 from rdrr_format.remote_stores import FsspecStore, HttpStore
 from rdrr_format.stores import LocalStore, Store
 
@@ -17,12 +17,11 @@ def open_store(location: str | os.PathLike[str], *, follow_links: bool = False) 
         follow_links: For a local folder: read the targets of symbolic links wherever they are.
 
     Raises:
-        UsageError: The path is empty, or not valid on any file system.
+        UsageError: The path is empty, or not valid on any file system, or the URL has a wrong form.
         StoreError: There is no client for the URL's protocol.
     """
     text = os.fspath(location)
     if not is_url(text):
         return LocalStore(local_path(text), follow_links=follow_links)
-    if text.startswith(("http://", "https://")):
-        return HttpStore(text)
-    return FsspecStore(text)
+    url = remote_url(text)
+    return HttpStore(url) if url.startswith(("http://", "https://")) else FsspecStore(url)

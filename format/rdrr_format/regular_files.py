@@ -27,6 +27,20 @@ _UNKNOWN_SIZE_READ = 1 << 16
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 
 
+def regular_file(path: Path) -> Path | None:
+    """Return the path of a regular file, or None if there is nothing of that name.
+
+    Raises:
+        OSError: There is something else, such as a pipe, a device or a folder, or the path cannot
+            be accessed.
+    """
+    try:
+        _check_mode(path.stat().st_mode, path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return path
+
+
 def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading, without ever blocking.
 
@@ -35,15 +49,18 @@ def open_regular(path: Path) -> BufferedReader:
     """
     descriptor = os.open(path, _FLAGS)
     try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        _check_mode(os.fstat(descriptor).st_mode, path)
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def _check_mode(mode: int, path: Path) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def read_regular(path: Path, max_bytes: int) -> bytes:

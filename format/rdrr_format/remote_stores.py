@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, BinaryIO, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import numpy as np
 
@@ -38,6 +38,27 @@ _EXTRAS: Mapping[str, str] = MappingProxyType({"s3": "s3", "s3a": "s3", "gs": "g
 """The extra that installs the client of a protocol, by the scheme of its URLs."""
 
 
+class _WebRedirects(HTTPRedirectHandler):
+    """Follows redirects to web servers only, of which Python's own handler also allows FTP."""
+
+    def redirect_request(self, req: Request, fp: Any, *answer: Any) -> Request | None:
+        """Return the request of a redirect.
+
+        Raises:
+            StoreError: The new URL is not that of a web server.
+        """
+        target = str(answer[-1])
+        if not target.startswith(("http://", "https://")):
+            fp.close()
+            raise StoreError(
+                "the server redirects to something else than a web server",
+                where=req.full_url,
+                expected="http:// or https://",
+                found=target,
+            )
+        return super().redirect_request(req, fp, *answer)
+
+
 class HttpStore:
     """A folder on a web server, which can be read but neither listed nor written.
 
@@ -47,6 +68,7 @@ class HttpStore:
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
+        self._opener = build_opener(_WebRedirects)
 
     def describe(self) -> str:
         """Return the folder's URL."""
@@ -124,7 +146,7 @@ class HttpStore:
         where = self._where(check_name(name))
         request = Request(f"{self._url}/{quote(name)}", method=method, headers=headers or {})
         try:
-            with urlopen(request, timeout=_TIMEOUT_SECONDS) as response:
+            with self._opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
                 if limit is None and response.headers.get("Content-Length") is None:
                     return response.headers, _read_unknown_length(response, where)
                 return response.headers, response.read(limit)
@@ -165,7 +187,7 @@ class FsspecStore:
         self._url = url.rstrip("/")
         try:
             self._fs, self._root = url_to_fs(self._url)
-        except (ImportError, ValueError) as error:
+        except Exception as error:  # each client has its own exception types
             raise StoreError(
                 "URL cannot be opened",
                 where=url,
@@ -223,10 +245,11 @@ class FsspecStore:
 
 def _client_hint(url: str, error: Exception) -> str:
     """Return how to install the client of a URL's protocol, where an extra has one."""
-    extra = _EXTRAS.get(url.partition("://")[0].lower())
+    extra = _EXTRAS.get(url.partition("://")[0])
     if extra is not None and isinstance(error, ImportError):
         return install_hint(extra)
-    return "install the package that it names, or copy the files to a local folder"
+    remedy = "install the package that it names" * isinstance(error, ImportError)
+    return f"{remedy or 'check the scheme'}, or copy the files to a local folder"
 
 
 class _Upload(io.RawIOBase):

@@ -27,6 +27,8 @@ HEADER = JsonBounds(size=100_000_000, values=1 << 21, depth=4, digits=20)
 """Limits of a header: the size is that of the safetensors library, and the number of values is
 enough for some 200,000 tensors in one file."""
 
+_AGAIN = "download it again, or write it again"
+
 MAX_DIMENSIONS = 64
 MAX_NAME = 4096
 
@@ -94,6 +96,7 @@ def read_header(
                 where=path,
                 expected=f"a header of {length} bytes" if size >= 8 else "at least 8 bytes",
                 found=f"a file of {size} bytes",
+                hint=_AGAIN,
             )
         fetch(path, 8, length)
         values = _parsed(file.read(length), path)
@@ -179,6 +182,7 @@ def _check_spans(path: Path, entries: Sequence[TensorEntry], start: int, size: i
                 where=where,
                 expected=f"at least {end - start} bytes of data",
                 found=f"{size - start} bytes",
+                hint=_AGAIN,
             )
         if entry.offset != at:
             raise FormatError(

@@ -22,7 +22,7 @@ from rdrr_format.durable import rename_durably
 from rdrr_format.errors import StoreError
 from rdrr_format.file_names import check_name
 from rdrr_format.links import check_link
-from rdrr_format.regular_files import map_regular, read_span
+from rdrr_format.regular_files import map_regular, read_span, regular_file
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -189,19 +189,25 @@ class LocalStore:
         """Return the path of a file that may be read.
 
         Raises:
-            StoreError: The file is a symbolic link that leads out of the folder.
+            StoreError: The file is a symbolic link that leads out of the folder, or no regular
+                file.
         """
         path = self.path(name)
-        if not self.follow_links:
-            with store_errors(path):
-                check_link(path)
+        with store_errors(path):
+            regular_file(path)
+            if not self.follow_links:
+                check_link(path, self.root)
         return path
 
     def exists(self, name: str) -> bool:
-        """Return whether there is a file of that name."""
+        """Return whether there is a file of that name.
+
+        Raises:
+            StoreError: There is something else, such as a pipe or a folder.
+        """
         path = self.path(name)
         with store_errors(path):
-            return path.is_file()
+            return regular_file(path) is not None
 
     def size(self, name: str) -> int:
         """Return the size of a file in bytes."""

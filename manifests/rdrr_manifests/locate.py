@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from rdrr_format.errors import ManifestError, RdrrError, StoreError
-from rdrr_format.locations import HubLocation, is_hub, is_url, local_path, parse_hub
+from rdrr_format.locations import HubLocation, is_hub, is_url, local_path, parse_hub, remote_url
 from rdrr_format.opening import open_store
 from rdrr_format.stores import Store, read_bounded, store_errors
 
@@ -82,15 +82,15 @@ def locate(location: str | os.PathLike[str], *, follow_links: bool = False) -> L
         follow_links: Read the targets of links in the folder, wherever they are.
 
     Raises:
-        UsageError: An `hf://` location names no repository, or the path is empty or not valid on
-            any file system.
+        UsageError: An `hf://` location names no repository, a URL has a wrong form, or the path is
+            empty or not valid on any file system.
         StoreError: The path or repository does not exist.
     """
     text = os.fspath(location)
     if is_hub(text):
         return _on_the_hub(parse_hub(text))
     if is_url(text):
-        folder, _, name = text.rstrip("/").rpartition("/")
+        folder, _, name = remote_url(text).rpartition("/")
         if name.endswith(".json"):
             return Location(open_store(folder), name, True, text)
         return Location(open_store(text), MANIFEST_NAME, False, text)

@@ -79,14 +79,15 @@ def test_an_adapter_is_tested_once_for_each_driver(tests_of_adapters):
 def test_a_damaged_result_is_tested_again(tests_of_adapters):
     persistence(FakeDevice(_info()), "persistent")
     path = adapter_file("grids", _info())
-    for damaged in (
-        "{",
-        "[]",
-        json.dumps({**json.loads(path.read_text(encoding="utf-8")), "grid": [0, "x"]}),
-    ):
-        path.write_text(damaged, encoding="utf-8")
+    sound = json.loads(path.read_text(encoding="utf-8"))
+    grids = ([0, "x"], [-1, 4], [True, 4], [10**9, 4], [64, 10**9], [64], [64.0, 4], {"a": 1})
+    damaged = ["{", "[]", "[" * 10**5, *(json.dumps({**sound, "grid": grid}) for grid in grids)]
+    for text in damaged:
+        path.write_text(text, encoding="utf-8")
         assert persistence(FakeDevice(_info()), "persistent").grids == (Grid(512, 132),)
-    assert len(tests_of_adapters) == 4
+    assert len(tests_of_adapters) == 1 + len(damaged)
+    path.write_text(json.dumps({**sound, "grid": [64, 4]}), encoding="utf-8")
+    assert persistence(FakeDevice(_info()), "persistent").grids == (Grid(64, 4),)
 
 
 def test_an_adapter_that_fails_the_test_is_refused(monkeypatch):
@@ -161,6 +162,21 @@ def test_a_tuned_executor_is_kept_for_models_with_the_same_tensors(tmp_path, rng
         assert tuned_executor(stored, package, "f16") == kept
         assert tuned_executor(stored, package, "f32") is None
         assert tuned_executor(stored, other, "f16") is None
+
+
+@pytest.mark.parametrize("params", [
+    {}, {"threads": 64}, {"threads": 0, "groups": 4}, {"threads": -64, "groups": 4},
+    {"threads": 10**9, "groups": 4}, {"threads": 64, "groups": 10**9},
+])  # fmt: skip
+def test_a_grid_that_no_adapter_has_stands_for_dispatches(tmp_path, rng, params):
+    package = write_random_package(tmp_path / "a", llama_manifest(), rng)
+    entry = {"params": params, "default_us": "x", "us": 10**17}
+    stored = TunedProfile(tmp_path, {tuning_name(package, "f16"): entry})
+    assert tuned_executor(stored, package, "f16") == TunedExecutor(None, 0.0, 1e17)
+
+
+def test_a_tuned_grid_beyond_the_limits_of_the_adapter_is_not_used():
+    assert persistence(FakeDevice(_info()), "auto", TunedExecutor(Grid(1025, 4), 2, 1)) is None
 
 
 def test_a_tuned_executor_is_dropped_when_its_code_changes(tmp_path, monkeypatch, rng):

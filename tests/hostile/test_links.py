@@ -45,8 +45,8 @@ def test_a_link_out_of_a_package_is_read_only_when_asked_for(folder, name):
     link_out(folder / name)
     report = rdrr.validate(folder)
     assert {fault.rule for fault in report.faults} <= {"shard-file", "tokenizer-file"}
-    assert "leads out of the package" in report.errors[0].line()
-    with pytest.raises(ManifestError, match="leads out of the package"):
+    assert "leads out of its folder" in report.errors[0].line()
+    with pytest.raises(ManifestError, match="leads out of its folder"):
         rdrr.open_package(folder)
     assert rdrr.validate(folder, deep=True, follow_links=True).ok()
     with rdrr.open_package(folder, follow_links=True) as package:
@@ -55,13 +55,13 @@ def test_a_link_out_of_a_package_is_read_only_when_asked_for(folder, name):
         assert package.tokenizer_path
     done = run("validate", folder)
     assert done.code == 1
-    assert "leads out of the package" in done.out
+    assert "leads out of its folder" in done.out
     assert run("validate", folder, "--deep", "--follow-links").code == 0
 
 
 def test_a_manifest_may_not_be_a_link_out_either_unless_it_is_named_itself(folder):
     target = link_out(folder / "manifest.json")
-    with pytest.raises(StoreError, match="leads out of the package"):
+    with pytest.raises(StoreError, match="leads out of its folder"):
         rdrr.open_package(folder)
     assert rdrr.open_package(folder, follow_links=True)
     target.rename(folder / "real.json")
@@ -120,7 +120,7 @@ def test_a_folder_of_the_hub_s_cache_is_read_without_asking(folder, tmp_path):
     shutil.move(tmp_path / "models--org--name" / "blobs" / "0", other / "0")
     (snapshot / "manifest.json").unlink()
     (snapshot / "manifest.json").symlink_to(other / "0")
-    with pytest.raises(StoreError, match="leads out of the package"):
+    with pytest.raises(StoreError, match="leads out of its folder"):
         rdrr.open_package(snapshot)
 
 
@@ -130,7 +130,7 @@ def test_push_uploads_nothing_from_outside_the_package(folder, tmp_path):
     (folder / "notes").symlink_to(tmp_path / "secret")
     done = run("push", folder, URL, "--dry-run")
     assert done.code == 1
-    assert "notes: a symbolic link leads out of the package" in error_line(done)
+    assert "notes: a symbolic link leads out of its folder" in error_line(done)
     asked = run("push", folder, URL, "--dry-run", "--json", "--follow-links")
     assert asked.json()["files"]["notes"] == len(SECRET)
 
@@ -219,7 +219,7 @@ def test_every_command_follows_links_only_when_asked_to(converted, original, nam
     before = target.read_bytes()
     done = run(*command)
     assert done.code == 1
-    assert "leads out of the package" in error_line(done)
+    assert "leads out of its folder" in error_line(done)
     assert target.read_bytes() == before
     assert not places["out"].exists()
     asked = run(*command, "--follow-links")
@@ -229,15 +229,16 @@ def test_every_command_follows_links_only_when_asked_to(converted, original, nam
     assert places["out"].exists() == ("{out}" in words)
 
 
-def test_every_command_that_opens_a_package_has_the_flag():
+def test_every_command_that_opens_a_package_or_a_checkpoint_has_the_flag():
     """Commands not run above take too long, wait for a person, or have tests of their own."""
     commands = get_group(app.build_app(app.COMMANDS)).commands
     flags = {name: {flag for param in command.params for flag in param.opts}
              for name, command in commands.items()}  # fmt: skip
     having = {name for name, options in flags.items() if "--follow-links" in options}
-    assert having == set(commands) - {"architectures", "convert", "devices", "help", "schema"}
+    assert having == set(commands) - {"architectures", "devices", "help", "schema"}
     run_above = {words[0] for _, words in COMMANDS.values()}
-    assert having == run_above | {"chat", "classify", "embed", "push", "rank", "tune", "validate"}
+    others = {"chat", "classify", "convert", "embed", "push", "rank", "tune", "validate"}
+    assert having == run_above | others
 
 
 def test_a_store_opened_by_itself_follows_links_only_when_asked_to(tmp_path):

@@ -64,7 +64,7 @@ def test_a_pipe_is_refused_without_waiting_for_it(tmp_path, name):
     [
         ("model.safetensors", "cannot be read (found not a regular file)"),
         ("pytorch_model.bin", "cannot be read (found not a regular file)"),
-        ("model.gguf", "a part of the GGUF is missing"),
+        ("model.gguf", "cannot be read (found not a regular file)"),
     ],
 )
 def test_a_checkpoint_with_a_pipe_for_weights_does_not_hang(tmp_path, rng, name, words):
@@ -118,15 +118,43 @@ def test_a_memory_map_is_no_longer_than_its_file(tmp_path):
     assert read_span(path, 64, 1).size == read_span(path, 99, 1).size == 0
 
 
-def test_a_pipe_in_a_package_is_reported_as_a_missing_file(tmp_path, rng):
+@pytest.mark.parametrize(
+    ("name", "rule"), [("shard_00001.bin", "shard-file"), ("tokenizer.json", "tokenizer-file")]
+)
+def test_a_pipe_in_a_package_is_a_fault(tmp_path, rng, name, rule):
     write_package(tmp_path, rng)
     assert validate(tmp_path, deep=True).ok()
-    (tmp_path / "shard_00001.bin").unlink()
-    os.mkfifo(tmp_path / "shard_00001.bin")
-    assert {fault.rule for fault in validate(tmp_path, deep=True).faults} == {"shard-file"}
-    (tmp_path / "manifest.json").unlink()
-    os.mkfifo(tmp_path / "manifest.json")
-    assert "no manifest.json" in error_line(rdrr("inspect", tmp_path))
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    for deep in (False, True):
+        faults = validate(tmp_path, deep=deep).faults
+        assert rule in {fault.rule for fault in faults}
+        assert "not a regular file" in faults[0].line()
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [("manifest.json", "validate"), ("manifest.json", "inspect"),
+     ("conversion-report.json", "report")],
+)  # fmt: skip
+def test_a_pipe_that_a_command_reads_is_named(tmp_path, rng, name, command):
+    write_package(tmp_path, rng)
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    assert f"{name}: not a regular file" in error_line(rdrr(command, tmp_path))
+    (tmp_path / name).unlink()
+    (tmp_path / name).mkdir()
+    assert f"{name}: a folder, where a file was expected" in error_line(rdrr(command, tmp_path))
+
+
+def test_nothing_of_a_store_but_regular_files_exists_or_is_read(tmp_path):
+    store = LocalStore(tmp_path)
+    assert not store.exists("file")
+    os.mkfifo(tmp_path / "file")
+    for use in (store.exists, store.size, store.read, store.readable):
+        with pytest.raises(StoreError, match="file: not a regular file"):
+            use("file")
+    assert store.list() == []
 
 
 def test_a_shard_truncated_during_validation_is_reported(tmp_path, rng, monkeypatch):

@@ -12,6 +12,10 @@ from typing import Any, Generic, TypeVar
 
 from rdrr_format.errors import ConversionError, SourceError
 
+MAX_LAYERS = 4096
+"""Layers of a model at most; published ones have up to 200. Rules make lists of this length before
+the tensors of a checkpoint are known."""
+
 ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
@@ -139,8 +143,15 @@ class Config:
 
     @property
     def layers(self) -> int:
-        """Number of decoder layers."""
-        return self.integer("num_hidden_layers")
+        """Number of decoder layers.
+
+        Raises:
+            SourceError: It is no positive whole number, or more than `MAX_LAYERS`.
+        """
+        count = self.integer("num_hidden_layers")
+        if count > MAX_LAYERS:
+            raise self.fault("num_hidden_layers", f"at most {MAX_LAYERS}", count)
+        return count
 
     @property
     def head_dim(self) -> int:

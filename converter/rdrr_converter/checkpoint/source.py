@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from rdrr_format.bounded_json import JsonBounds, parse_json
 from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError, SourceError
-from rdrr_format.regular_files import read_regular
+from rdrr_format.links import check_link
+from rdrr_format.regular_files import read_regular, regular_file
 
 from rdrr_converter.checkpoint.pointers import pointer_hint
 
@@ -195,6 +196,22 @@ class SourceTensor:
             return float(np.max(parts, initial=0.0))
         return self._largest_bits(starts, step)
 
+    def finite_magnitude(self) -> float:
+        """Return the largest absolute value.
+
+        Raises:
+            SourceError: A value is an infinity or a NaN, or cannot be read.
+        """
+        largest = self.magnitude()
+        if not isfinite(largest):
+            raise SourceError(
+                "the weights are not finite",
+                where=f"{self.file}, tensor {self.name}" + (f" ({self.note})" * bool(self.note)),
+                expected="finite numbers",
+                found=largest,
+            )
+        return largest
+
     def _largest_bits(self, starts: range, step: int) -> float:
         """Return the largest absolute value of scalars by comparing bit patterns without the sign.
 
@@ -266,6 +283,7 @@ class Source:
         notes: Notes for the user.
         modules: Tensors of the modules after an embedding model, by folder and name, where they are
             in the file of the model.
+        follow_links: Whether files beside the weights may be links that lead out of the folder.
     """
 
     path: Path
@@ -276,6 +294,7 @@ class Source:
     generated: Mapping[str, bytes | None] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     modules: Mapping[str, Mapping[str, SourceTensor]] = field(default_factory=dict)
+    follow_links: bool = False
 
     @property
     def text_config(self) -> Mapping[str, Any]:
@@ -289,15 +308,20 @@ class Source:
         return self.path if self.path.is_file() else self.path / "config.json"
 
     def file(self, name: str) -> Path | None:
-        """Return the path of a file beside the weights, or None if there is no such file."""
-        path = self.path / name
-        return path if path.is_file() else None
+        """Return the path of a file beside the weights, or None if there is no such file.
+
+        Raises:
+            SourceError: It is no regular file.
+            StoreError: It is a link that leads out of the folder.
+        """
+        return find_file(self.path, name, follow_links=self.follow_links)
 
     def content(self, name: str) -> bytes | None:
         """Return the content of a generated file, else of one beside the weights, or None.
 
         Raises:
             SourceError: The file cannot be read.
+            StoreError: It is a link that leads out of the folder.
         """
         if name in self.generated:
             return self.generated[name]
@@ -307,6 +331,29 @@ class Source:
 
 CHECKPOINT_JSON = JsonBounds(size=64 << 20, values=1 << 22)
 """Limits of configurations, indices and tokenizers; the largest published ones reach half."""
+
+
+def find_file(folder: Path, name: str, *, follow_links: bool) -> Path | None:
+    """Return the path of a file of a checkpoint, or None if there is no such file.
+
+    Args:
+        folder: The folder of the checkpoint.
+        name: Name of the file, or its path in the folder.
+        follow_links: Whether the file may be a link that leads out of the folder. Weights always
+            may, because folders that people assemble have links to them.
+
+    Raises:
+        SourceError: It is no regular file, but a pipe, a device or a folder for example.
+        StoreError: It is a link that leads out of the folder.
+    """
+    path = folder / name
+    try:
+        file = regular_file(path)
+        if file is not None and not follow_links:
+            check_link(path, folder)
+    except OSError as error:
+        raise SourceError("cannot be read", where=path, found=error.strerror) from error
+    return file
 
 
 def read_json_object(path: Path, bounds: JsonBounds = CHECKPOINT_JSON) -> dict[str, Any]:

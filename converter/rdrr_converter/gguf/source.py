@@ -21,7 +21,7 @@ from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import SourceError
 from rdrr_format.regular_files import map_regular
 
-from rdrr_converter.checkpoint.source import Source, SourceTensor
+from rdrr_converter.checkpoint.source import Source, SourceTensor, find_file
 from rdrr_converter.checkpoint.sparse_files import ensure_fetched
 from rdrr_converter.gguf.architecture import GgufArchitecture
 from rdrr_converter.gguf.architectures import (
@@ -62,18 +62,18 @@ def entry_files(path: Path) -> list[Path]:
     return [file for file, part in parts.items() if part is None or int(part["number"]) == 1]
 
 
-def open_directory(path: Path) -> Source:
-    """Open the only GGUF of a directory.
+def open_directory(path: Path, *, follow_links: bool = False) -> Source:
+    """Open the only GGUF of a directory; nothing beside it is read.
 
     Raises:
         SourceError: The file is damaged or truncated, or a part of it is missing.
         ConversionError: The architecture of the model is not supported.
     """
-    return open_file(entry_files(path)[0])
+    return open_file(entry_files(path)[0], follow_links=follow_links)
 
 
-def open_file(path: Path) -> Source:
-    """Open a GGUF file, or all parts of a split GGUF, given one of them.
+def open_file(path: Path, *, follow_links: bool = False) -> Source:
+    """Open a GGUF file, or all parts of a split GGUF, given one of them; nothing else is read.
 
     Raises:
         SourceError: The file is damaged or truncated, or a part of it is missing.
@@ -125,6 +125,7 @@ def open_file(path: Path) -> Source:
         generated={**tokenizer, **modules},
         notes=(*notes, *module_notes),
         modules={name: {layer.name: layer} for name, layer in zip(FOLDERS, layers, strict=False)},
+        follow_links=follow_links,
     )
 
 
@@ -151,7 +152,9 @@ def part_names(name: str) -> tuple[str, ...]:
 
 def _parts(path: Path) -> list[Path]:
     names = [path.with_name(name) for name in part_names(path.name)]
-    missing = [name for name in names if not name.is_file()]
+    missing = [
+        name for name in names if find_file(name.parent, name.name, follow_links=True) is None
+    ]
     if missing or not names:
         raise SourceError(
             "a part of the GGUF is missing",

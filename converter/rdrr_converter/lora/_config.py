@@ -12,11 +12,11 @@ from math import sqrt
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from rdrr_format.bounded_json import JsonBounds
 from rdrr_format.errors import FormatError, SourceError
-from rdrr_format.stores import store_errors
 
-from rdrr_converter.checkpoint.source import as_source_error, read_json_object
+from rdrr_converter.checkpoint.source import as_source_error, find_file, read_json_object
 from rdrr_converter.lora._patterns import PatternTable
 
 _Number = TypeVar("_Number", int, float)
@@ -24,6 +24,8 @@ _Number = TypeVar("_Number", int, float)
 CONFIG = "adapter_config.json"
 ADAPTER = JsonBounds(size=4 << 20, values=1 << 17, depth=16)
 """Bounds on the size of a configuration; one that names 50,000 modules fits."""
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 _REFUSED = (
     "alora_invocation_tokens",
@@ -86,18 +88,20 @@ class AdapterConfig:
             raise as_source_error(error, self.where) from error
 
 
-def read_adapter_config(folder: Path) -> AdapterConfig:
+def read_adapter_config(folder: Path, *, follow_links: bool = False) -> AdapterConfig:
     """Read the configuration in an adapter's folder.
 
+    Args:
+        folder: The folder.
+        follow_links: Whether the configuration may be a link that leads out of it.
+
     Raises:
-        StoreError: The path cannot be accessed.
+        StoreError: The configuration is a link that leads out of the folder.
         SourceError: There is no configuration, it is damaged, or this kind of adapter cannot be
             merged.
     """
-    where = folder / CONFIG
-    with store_errors(where):
-        is_there = where.is_file()
-    if not is_there:
+    where = find_file(folder, CONFIG, follow_links=follow_links)
+    if where is None:
         raise SourceError(
             "the folder holds no LoRA adapter", where=folder, expected=f"a folder with {CONFIG}"
         )
@@ -163,8 +167,8 @@ def _positive(value: object, key: str, where: Path) -> int:
 
 
 def _number(value: object, key: str, where: Path) -> float:
-    if type(value) not in (int, float):
-        raise _fault(key, "a number", value, where)
+    if type(value) not in (int, float) or not abs(value) <= _LARGEST:  # type: ignore[arg-type]
+        raise _fault(key, "a finite number of 32 bits", value, where)
     return float(value)  # type: ignore[arg-type]
 
 

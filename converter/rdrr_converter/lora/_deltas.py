@@ -13,7 +13,7 @@ from rdrr_converter.checkpoint.source import SCAN_ELEMENTS, Decode, F32Array, So
 
 NOTE = "LoRA merged"
 
-_MISFIT = "the adapter does not fit the checkpoint"
+MISFIT = "the adapter does not fit the checkpoint"
 
 
 @dataclass(frozen=True)
@@ -115,18 +115,17 @@ def merged_weight(
     Raises:
         SourceError: The shapes of the matrices do not match the weight.
     """
-    outputs, rank = left.shape[::-1] if transposed else left.shape
-    inner, inputs = right.shape[::-1] if transposed else right.shape
-    if (outputs, inputs) != base.shape or rank != inner:
+    outputs, inputs = left.shape[int(transposed)], right.shape[int(not transposed)]
+    if (outputs, inputs) != base.shape:
         raise SourceError(
-            _MISFIT,
+            MISFIT,
             where=f"{left.file}, tensor {left.name}",
             expected=f"a product of shape {list(base.shape)}, as {base.name} has",
             found=f"{list(left.shape)} and {list(right.shape)}",
         )
     decode: Decode = LowRankUpdate(base, left, right, scale, transposed)
     if magnitudes is not None:
-        magnitudes.need_shape((outputs,), _MISFIT, None)
+        magnitudes.need_shape((outputs,), MISFIT, None)
         decode = DoraWeight(decode, (outputs, inputs), magnitudes)
     return _with_values(base, decode)
 
@@ -137,7 +136,7 @@ def merged_bias(base: SourceTensor, addend: SourceTensor, scale: float) -> Sourc
     Raises:
         SourceError: The shapes differ.
     """
-    addend.need_shape(base.shape, _MISFIT, None)
+    addend.need_shape(base.shape, MISFIT, None)
     return _with_values(base, ScaledSum(base, addend, scale))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from rdrr_format.errors import SourceError
 
 from rdrr_converter.checkpoint.source import Source, SourceTensor
 from rdrr_converter.lora._config import AdapterConfig, read_adapter_config
-from rdrr_converter.lora._deltas import merged_bias, merged_weight
+from rdrr_converter.lora._deltas import MISFIT, merged_bias, merged_weight
 from rdrr_converter.lora._weights import read_adapter_weights
 
 _EMBEDDING = {"embedding_A", "embedding_B"}
@@ -38,12 +38,14 @@ def merge_adapter(
         SourceError: The folder holds no adapter, or one that cannot be merged or that belongs to
             another base.
     """
-    config, weights = read_adapter_config(folder), read_adapter_weights(folder)
+    config = read_adapter_config(folder, follow_links=source.follow_links)
+    weights = read_adapter_weights(folder)
     names = _Names(source.tensors, folder)
     tensors = dict(source.tensors)
     changed: set[str] = set()
     for name, tensor in weights.replaced.items():
         known = names.find(name, missing=_HEAD)
+        _check_replacement(tensor, source.tensors.get(known))
         tensors[known] = replace(tensor, name=known, note="of the adapter")
         changed.add(known)
     resized = _with_rows(source.config, tensors, changed)
@@ -57,6 +59,12 @@ def merge_adapter(
     plural = "tensors" if len(changed) != 1 else "tensor"
     note = f"LoRA adapter of rank {config.rank}: {len(changed)} {plural} changed"
     return replace(source, config=resized, tensors=tensors, notes=(*source.notes, note))
+
+
+def _check_replacement(tensor: SourceTensor, base: SourceTensor | None) -> None:
+    """Check that a tensor differs from the one that it replaces in the number of rows at most."""
+    if base is not None:
+        tensor.need_shape((*(tensor.shape or base.shape)[:1], *base.shape[1:]), MISFIT, None)
 
 
 def _with_rows(
@@ -107,32 +115,37 @@ def _merged(
             "DoRA cannot be merged into a weight that is stored as [inputs, outputs]",
             where=f"{config.where.parent}, {module}",
         )
+    _check_ranks([parts[part] for part in sorted(pair)], module, config)
     left, right = (parts[part] for part in (pair[::-1] if swapped else pair))
-    transposed = embeds or swapped
-    _check_rank(left.shape[0] if transposed else left.shape[-1], module, config)
     scale = config.scale_of(module)
     weight = merged_weight(
         tensors[known],
         left,
         right,
         scale,
-        transposed=transposed,
+        transposed=embeds or swapped,
         magnitudes=parts.get("magnitude_vector"),
     )
-    if "B.bias" not in parts:
-        return {known: weight}
-    bias = names.find(f"{module}.bias")
-    return {known: weight, bias: merged_bias(tensors[bias], parts["B.bias"], scale)}
+    merged = {known: weight}
+    if "B.bias" in parts:
+        bias = names.find(f"{module}.bias")
+        merged[bias] = merged_bias(tensors[bias], parts["B.bias"], scale)
+    for part in parts.values():
+        part.finite_magnitude()  # later, an infinity would be reported as a fault of the base
+    return merged
 
 
-def _check_rank(rank: int, module: str, config: AdapterConfig) -> None:
-    if rank != config.rank_of(module):
-        raise SourceError(
-            "the rank of the adapter's matrices differs from its configuration",
-            where=f"{config.where.parent}, {module}",
-            expected=config.rank_of(module),
-            found=rank,
-        )
+def _check_ranks(pair: Sequence[SourceTensor], module: str, config: AdapterConfig) -> None:
+    """Check the ranks of A [rank, ...] and B [..., rank]."""
+    rank = config.rank_of(module)
+    for tensor, dimension in zip(pair, (0, 1), strict=True):
+        if tensor.shape[dimension] != rank:
+            raise SourceError(
+                "the rank of the adapter's matrices differs from its configuration",
+                where=f"{config.where.parent / tensor.file}, tensor {tensor.name}",
+                expected=rank,
+                found=f"{tensor.shape[dimension]} in {list(tensor.shape)}",
+            )
 
 
 def _refuse_change_of_tied_embedding(changed: set[str], config: AdapterConfig) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.checkpoint.source import SourceTensor
+from rdrr_converter.checkpoint.source import SourceTensor, find_file
 from rdrr_converter.sources import safetensors, torch_pickle
 
 _FILES = (
@@ -36,6 +36,17 @@ _PART = re.compile(
 _WHOLE = re.compile(
     r"(?P<module>.+?)(\.base_layer|\.modules_to_save(\.default)?)?\.(?P<kind>weight|bias)"
 )
+
+
+_DIMENSIONS = {
+    "A": "[rank, inputs]",
+    "B": "[outputs, rank]",
+    "B.bias": "[outputs]",
+    "embedding_A": "[rank, vocabulary]",
+    "embedding_B": "[hidden size, rank]",
+    "magnitude_vector": "[outputs]",
+}
+"""The dimensions of the parts of a module; other parts are refused when they are merged."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +67,13 @@ def read_adapter_weights(folder: Path) -> AdapterWeights:
     """Read the tensors in an adapter's folder.
 
     Raises:
-        SourceError: There is no file of weights, the file is damaged, or the name of a tensor has
-            an unknown form.
+        SourceError: There is no file of weights, the file is damaged, the name of a tensor has an
+            unknown form, or a part of a module has the wrong number of dimensions.
     """
     for name, read in _FILES:
-        if (folder / name).is_file():
-            return _classified(read(folder / name), folder / name)
+        path = find_file(folder, name, follow_links=True)
+        if path is not None:
+            return _classified(read(path), path)
     expected = " or ".join(name for name, _ in _FILES)
     raise SourceError("the adapter has no weights", where=folder, expected=expected)
 
@@ -73,9 +85,10 @@ def _classified(tensors: Mapping[str, SourceTensor], where: Path) -> AdapterWeig
         inner = name.removeprefix(_PREFIX)
         if part := _PART.fullmatch(inner):
             kind = part["part"] + (".bias" if part["kind"] == "bias" else "")
-            parts[part["module"]][kind] = tensor
+            _check_part(kind, tensor, where)
+            _add(parts[part["module"]], kind, tensor, where)
         elif "lora_" not in inner and (whole := _WHOLE.fullmatch(inner)):
-            replaced[f"{whole['module']}.{whole['kind']}"] = tensor
+            _add(replaced, f"{whole['module']}.{whole['kind']}", tensor, where)
         else:
             raise SourceError(
                 "the adapter has a tensor that cannot be merged",
@@ -84,3 +97,27 @@ def _classified(tensors: Mapping[str, SourceTensor], where: Path) -> AdapterWeig
                 found=name,
             )
     return AdapterWeights(parts, replaced)
+
+
+def _check_part(kind: str, tensor: SourceTensor, where: Path) -> None:
+    """Check the number of dimensions of a module's part."""
+    expected = _DIMENSIONS.get(kind)
+    if expected is not None and len(tensor.shape) != expected.count(",") + 1:
+        raise SourceError(
+            "a tensor of the adapter has the wrong number of dimensions",
+            where=f"{where}, tensor {tensor.name}",
+            expected=expected,
+            found=list(tensor.shape),
+        )
+
+
+def _add(known: dict[str, SourceTensor], name: str, tensor: SourceTensor, where: Path) -> None:
+    """Add a tensor, and refuse a second one of the same meaning, of which only one would count."""
+    if name in known:
+        raise SourceError(
+            "two tensors of the adapter mean the same one",
+            where=f"{where}, tensor {tensor.name}",
+            expected="one of them",
+            found=known[name].name,
+        )
+    known[name] = tensor

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rdrr_format.errors import UsageError
-from rdrr_format.locations import is_url, local_path
+from rdrr_format.locations import is_url, local_path, remote_url
 from rdrr_format.shards import ShardInfo
 from rdrr_format.stores import LocalStore, Store
 
@@ -41,9 +41,13 @@ class Target:
 
     @property
     def location(self) -> str | Path:
-        """The destination as a `Path`, or as a string if it is a URL."""
+        """The destination as a `Path`, or as a string if it is a URL.
+
+        Raises:
+            UsageError: The path is not valid on any file system, or the URL has a wrong form.
+        """
         location = self.destination
-        return os.fspath(location) if is_url(location) else local_path(location)
+        return remote_url(location) if is_url(location) else local_path(location)
 
     def check(self) -> None:
         """Check the destination before any work is done.

@@ -9,7 +9,7 @@ from typing import Any
 from rdrr_format.errors import ConversionError, SourceError
 from rdrr_manifests.models.embedding import Projection
 
-from rdrr_converter.checkpoint.source import Source, SourceTensor, parse_json_object
+from rdrr_converter.checkpoint.source import Source, SourceTensor, find_file, parse_json_object
 from rdrr_converter.reading.matching import ModelTensor
 from rdrr_converter.sources.safetensors import SINGLE, read_file
 
@@ -71,7 +71,7 @@ def _layer(source: Source, folder: str, index: int, width: int) -> Layer:
             found=activation,
         )
     inside = source.modules.get(folder)
-    if inside is None and source.file(f"{folder}/{SINGLE}") is None:
+    if inside is None and (find_file(source.path, f"{folder}/{SINGLE}", follow_links=True) is None):
         raise SourceError(
             "the weights of a module are missing",
             where=source.path,

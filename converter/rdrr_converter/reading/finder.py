@@ -69,9 +69,9 @@ class Finder:
     def _join_rows(self, wanted: ExpectedTensor) -> None:
         """Join the tensors that are the rows of a tensor, if the checkpoint has the first."""
         name, shape = wanted.fill(wanted.rule.name), self._shape(wanted.rule, wanted.layer)
-        names = [
-            self.name_in_source(row) for row in self._rule.row_names(name, shape[0] if shape else 1)
-        ]
+        # With more rows than there are tensors, some are missing, however many are named.
+        rows = min(shape[0] if shape else 1, len(self._tensors) + 1)
+        names = [self.name_in_source(row) for row in self._rule.row_names(name, rows)]
         if not names or names[0] not in self._tensors:
             return
         missing = [row for row in names if row not in self._tensors]

@@ -24,6 +24,9 @@ from rdrr_converter.reading.expected_tensors import (
 )
 from rdrr_converter.reading.finder import Finder
 
+_MOST_MISSING = 1 << 16
+"""Missing tensors that are counted."""
+
 _MOST_EXTRA_LAYERS = 16
 """Layers for the prediction of further tokens that are looked for; published models have 1."""
 
@@ -93,7 +96,7 @@ def match(
     if sizes.num_layers > len(source.tensors):
         most = f"at most {len(source.tensors)}, the number of tensors"
         raise config.fault("num_hidden_layers", most, sizes.num_layers)
-    rows = max((tensor.rows for tensor in source.tensors.values()), default=0)
+    rows = max((tensor.rows for tensor in source.tensors.values() if tensor.columns), default=0)
     if moe is not None and moe.num_experts > rows:  # a router has one row per expert
         raise config.fault("the number of experts", f"at most {rows}", moe.num_experts)
     finder = Finder(source, rule, Shapes.of(rule, config, sizes, moe))
@@ -110,9 +113,12 @@ def match(
             missing.append(
                 finder.name_in_source(wanted.fill(rule.published_name(wanted.rule.name)))
             )
+        if len(missing) == _MOST_MISSING:
+            break  # layers with experts can expect billions
     if missing:
+        count = f"{len(missing)}{' or more' * (len(missing) == _MOST_MISSING)}"
         raise SourceError(
-            "a tensor is missing" if len(missing) == 1 else f"{len(missing)} tensors are missing",
+            "a tensor is missing" if len(missing) == 1 else f"{count} tensors are missing",
             where=source.path,
             expected=_first_few(missing),
             found=f"{len(source.tensors)} tensors, for example {_first_few(list(source.tensors))}",

@@ -7,9 +7,6 @@ weights before anything is written.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from math import isfinite
-
-from rdrr_format.errors import SourceError
 
 from rdrr_converter.checkpoint.source import SourceTensor
 from rdrr_converter.progress import Progress
@@ -26,14 +23,8 @@ def scan(model: SourceModel, workers: int, progress: Progress) -> dict[str, floa
     progress.start("scan", sum(_elements(source) for source in sources))
     magnitudes: dict[str, float] = {}
     with ThreadPoolExecutor(workers) as pool:
-        for source, largest in zip(sources, pool.map(SourceTensor.magnitude, sources), strict=True):
-            if not isfinite(largest):
-                raise SourceError(
-                    "the weights are not finite",
-                    where=f"{source.file}, tensor {source.name}",
-                    expected="finite numbers",
-                    found=largest,
-                )
+        scanned = pool.map(SourceTensor.finite_magnitude, sources)
+        for source, largest in zip(sources, scanned, strict=True):
             magnitudes[source.name] = largest
             progress.advance(source.name, _elements(source))
     return magnitudes

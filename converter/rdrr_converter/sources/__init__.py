@@ -15,12 +15,12 @@ from rdrr_format.stores import store_errors
 from rdrr_manifests.models import MANIFEST_NAME
 
 from rdrr_converter.checkpoint.pointers import broken_links
-from rdrr_converter.checkpoint.source import Source
+from rdrr_converter.checkpoint.source import Source, find_file
 from rdrr_converter.gguf import source as gguf
 from rdrr_converter.sources import safetensors, torch_pickle
 from rdrr_converter.sources.quantized import dequantized
 
-_OPENERS: tuple[tuple[str, Callable[[Path], bool], Callable[[Path], Source]], ...] = (
+_OPENERS: tuple[tuple[str, Callable[[Path], bool], Callable[..., Source]], ...] = (
     ("a .safetensors file", safetensors.FILES.is_file, safetensors.FILES.open_file),
     (
         "a directory with config.json and model.safetensors or its index",
@@ -42,12 +42,17 @@ _LISTED = 20
 """Most files that a message names."""
 
 
-def open_source(path: str | Path) -> Source:
+def open_source(path: str | Path, *, follow_links: bool = False) -> Source:
     """Open a checkpoint without reading weights; quantized weights are dequantized when read.
+
+    Args:
+        path: The checkpoint.
+        follow_links: Whether files beside the weights may be links that lead out of the folder.
 
     Raises:
         UsageError: The path is empty, or not valid on any file system.
-        StoreError: The path cannot be accessed.
+        StoreError: The path cannot be accessed, or a file beside the weights is a link that leads
+            out of the folder.
         SourceError: The path does not exist, is not a checkpoint of a known kind, or is damaged, or
             the checkpoint is quantized by an unknown method.
         ConversionError: The checkpoint is a GGUF of an unknown architecture.
@@ -57,9 +62,11 @@ def open_source(path: str | Path) -> Source:
         is_there = path.exists()
     if not is_there:
         raise SourceError("no such checkpoint", where=path)
+    if not path.is_dir():
+        find_file(path.parent, path.name, follow_links=True)
     for _, recognises, opener in _OPENERS:
         if recognises(path):
-            return dequantized(opener(path))
+            return dequantized(opener(path, follow_links=follow_links))
     kinds = ", ".join(kind for kind, _, _ in _OPENERS)
     if (path / MANIFEST_NAME).is_file():
         hint = "`rdrr export` makes a checkpoint of it"

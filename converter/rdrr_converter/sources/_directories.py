@@ -17,6 +17,7 @@ from rdrr_format.file_names import is_plain_name
 from rdrr_converter.checkpoint.source import (
     Source,
     SourceTensor,
+    find_file,
     read_json_object,
     with_aliases,
 )
@@ -54,44 +55,63 @@ class WeightFiles:
         """Return whether `open_file` can read a file."""
         return path.is_file() and path.suffix in self.suffixes
 
-    def open_directory(self, path: Path) -> Source:
+    def open_directory(self, path: Path, *, follow_links: bool = False) -> Source:
         """Open a directory with `config.json` and either the single file or an index of shards.
 
+        Args:
+            path: The directory.
+            follow_links: Whether small files may be links that lead out of it.
+
         Raises:
-            SourceError: A file is missing or damaged.
+            SourceError: A file is missing or damaged, or no regular file.
+            StoreError: A small file is a link that leads out of the directory.
         """
-        if (path / self.index).is_file():
-            tensors = _read_sharded(path / self.index, self.read_file)
+        index = find_file(path, self.index, follow_links=follow_links)
+        if index is not None:
+            tensors = _read_sharded(index, self.read_file)
         else:
             tensors = self.read_file(path / self.single)
-        return _source_beside(path, self.kind, tensors)
+        return _source_beside(path, self.kind, tensors, follow_links=follow_links)
 
-    def open_file(self, path: Path) -> Source:
+    def open_file(self, path: Path, *, follow_links: bool = False) -> Source:
         """Open one file, with its configuration beside it.
+
+        Args:
+            path: The file.
+            follow_links: Whether small files beside it may be links that lead out of the directory.
 
         Raises:
             SourceError: The file is damaged or there is no `config.json` beside it.
+            StoreError: A small file is a link that leads out of the directory.
         """
-        return _source_beside(path.parent, self.kind, self.read_file(path))
+        tensors = self.read_file(path)
+        return _source_beside(path.parent, self.kind, tensors, follow_links=follow_links)
 
 
-def _source_beside(path: Path, kind: str, tensors: Mapping[str, SourceTensor]) -> Source:
+def _source_beside(
+    path: Path, kind: str, tensors: Mapping[str, SourceTensor], *, follow_links: bool
+) -> Source:
     """Return the checkpoint of some tensors and the configuration in the directory `path`.
 
     Raises:
         SourceError: There is no `config.json`, or it cannot be read.
+        StoreError: A file is a link that leads out of the directory.
     """
-    if not (path / "config.json").is_file():
+    config, generation = (
+        find_file(path, name, follow_links=follow_links)
+        for name in ("config.json", "generation_config.json")
+    )
+    if config is None:
         raise SourceError(
             "not a checkpoint", where=path, expected="a config.json beside the weights"
         )
-    generation = path / "generation_config.json"
     return Source(
         path=path,
         kind=kind,
-        config=read_json_object(path / "config.json"),
+        config=read_json_object(config),
         tensors=tensors,
-        generation_config=read_json_object(generation) if generation.is_file() else {},
+        generation_config={} if generation is None else read_json_object(generation),
+        follow_links=follow_links,
     )
 
 
@@ -110,7 +130,8 @@ def _read_sharded(index: Path, read_file: ReadFile) -> Mapping[str, SourceTensor
     tensors: dict[str, SourceTensor] = {}
     for name in sorted(set(weight_map.values())):
         # A path in the index must not lead out of the checkpoint.
-        if not is_plain_name(name) or not (index.parent / name).is_file():
+        is_inside = is_plain_name(name)
+        if not is_inside or find_file(index.parent, name, follow_links=True) is None:
             raise SourceError(
                 "a shard is missing", where=index, expected=name, hint="download it again"
             )

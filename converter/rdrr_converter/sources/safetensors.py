@@ -35,9 +35,7 @@ def read_file(path: Path) -> Mapping[str, SourceTensor]:
     except OSError as error:
         raise SourceError("cannot be read", where=path, found=error.strerror) from error
     except FormatError as error:
-        hint = pointer_hint_of(path)
-        if "truncated" in error.message:
-            hint = hint or "download it again"
+        hint = pointer_hint_of(path) or error.hint
         raise as_source_error(error, error.where, hint) from error
     tensors = {entry.name: _tensor(path, entry) for entry in header.tensors}
     return with_aliases(tensors, header.metadata)

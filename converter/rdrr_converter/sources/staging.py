@@ -17,12 +17,12 @@ from pathlib import Path, PurePosixPath
 
 from rdrr_format.errors import RdrrError, SourceError, StoreError
 from rdrr_format.hub import download, list_files
-from rdrr_format.locations import HubLocation, is_hub, is_url, local_path, parse_hub
+from rdrr_format.locations import HubLocation, is_hub, is_url, local_path, parse_hub, remote_url
 from rdrr_format.opening import open_store
 from rdrr_format.remote_stores import FsspecStore, HttpStore
 from rdrr_format.stores import Store, read_bounded, store_errors
 
-from rdrr_converter.checkpoint.source import MAX_AUXILIARY_BYTES
+from rdrr_converter.checkpoint.source import MAX_AUXILIARY_BYTES, read_content
 from rdrr_converter.checkpoint.sparse_files import PIECE_BYTES, ensure_fetched, make_sparse_file
 from rdrr_converter.gguf import source as gguf
 from rdrr_converter.sources import safetensors, torch_pickle
@@ -62,7 +62,7 @@ def stage_locally(location: str | os.PathLike[str]) -> Iterator[Path]:
     if is_hub(location):
         yield _downloaded(parse_hub(location))
         return
-    url = os.fspath(location).rstrip("/")
+    url = remote_url(location)
     with tempfile.TemporaryDirectory(prefix="rdrr-", ignore_cleanup_errors=True) as name:
         root = Path(name)
         try:
@@ -77,12 +77,14 @@ def _downloaded(location: HubLocation) -> Path:
     listing = list_files(location, location.file or "config.json")
     if location.file is not None and location.file not in listing.sizes:
         raise StoreError("no such file in the repository", where=location)
-    needed = select_files(listing.sizes, lambda n: listing.path(n).read_bytes(), location.file)
+    needed = select_files(
+        listing.sizes, lambda n: read_content(listing.path(n), MAX_AUXILIARY_BYTES), location.file
+    )
     _check(needed, str(location), listing.sizes)
     file = location.file or _only_gguf(needed.weights, str(location))
     modules: list[str] = []
     if MODULES in needed.auxiliary:
-        folders = module_folders(listing.path(MODULES).read_bytes())
+        folders = module_folders(read_content(listing.path(MODULES), MAX_AUXILIARY_BYTES))
         modules = [f"{module}/{name}" for module in folders for name in IN_MODULES]
     nested = [name for name in modules if name in listing.in_folders]
     nested += [name for name in listing.in_folders if fnmatch(name, f"{_TEMPLATES}/*.jinja")]

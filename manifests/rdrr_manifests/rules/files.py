@@ -78,13 +78,14 @@ def tokenizer_file(manifest: Manifest, store: Store) -> Iterator[Finding]:
         return
     if not is_plain_name(tokenizer.file):
         yield Finding("tokenizer.file", "not a plain file name", EXPECTED, tokenizer.file)
-    elif not store.exists(tokenizer.file):
-        yield Finding("tokenizer.file", "no such file in the package", found=tokenizer.file)
-    else:
-        try:
+        return
+    try:
+        if store.exists(tokenizer.file):
             store.size(tokenizer.file)
-        except RdrrError as error:
-            yield Finding("tokenizer.file", error.message, error.expected, error.found)
+        else:
+            yield Finding("tokenizer.file", "no such file in the package", found=tokenizer.file)
+    except RdrrError as error:
+        yield Finding("tokenizer.file", error.message, error.expected, error.found)
 
 
 def shard_hashes(manifest: Manifest, store: Store) -> Iterator[Finding]:

@@ -153,8 +153,9 @@ def test_a_file_truncated_anywhere_is_refused(tmp_path, rng):
     whole = path.read_bytes()
     for length in [0, 5, 8, 20, len(whole) - 60, len(whole) - 1]:
         path.write_bytes(whole[:length])
-        with pytest.raises(SourceError, match="truncated"):
+        with pytest.raises(SourceError, match="truncated") as caught:
             open_source(tmp_path)
+        assert str(caught.value.hint).startswith("download it again")
     path.write_bytes(whole)
     assert open_source(tmp_path).tensors["w"].shape == (6, 10)
 
@@ -182,8 +183,9 @@ def test_a_damaged_header_is_refused(tmp_path, header, message):
     write_raw(tmp_path / "model.safetensors", {"w": GOOD}, bytes(16))
     assert list(open_source(tmp_path).tensors) == ["w"]
     write_raw(tmp_path / "model.safetensors", header, bytes(16))
-    with pytest.raises(SourceError, match=message):
+    with pytest.raises(SourceError, match=message) as caught:
         open_source(tmp_path)
+    assert (caught.value.hint is not None) == (message == "truncated")
 
 
 def test_weights_of_another_dtype_are_refused_when_read(tmp_path):
