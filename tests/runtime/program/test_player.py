@@ -31,10 +31,10 @@ OPTIONS = (
 
 
 def program_of(package, device, hints=None, **options):
-    """Return the program of a package, written and read again."""
+    """Return the program of a package, written and read again, in which no id ends a text."""
     hints = hints or Policy()
     made = make_program(package, device.capabilities, hints, most_context=MOST, **options)
-    return read_program(program_bytes(made))
+    return read_program(program_bytes(made)).model_copy(update={"ends": ()})
 
 
 def ids_of(backend, prompt, sampling=PENALIZED):
