@@ -306,6 +306,10 @@ class BatchBackend(Protocol):
     sequences: int
     context: int
 
+    def build_ahead(self) -> None:
+        """Start to compile what decoding needs, so that the first texts do not wait for it."""
+        ...
+
     def fill(self, rows: Sequence[Row]) -> None:
         """Run rows only to store their keys and values; a sequence's rows are in slot order."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,10 @@ from rdrr.cli._progress import status
 
 if TYPE_CHECKING:
     from rdrr import Model
+
+SWITCH_SECONDS = 0.0005
+"""How long Python lets the thread of the sockets run while the thread of the model waits; the usual
+5 ms are as long as five passes of a small model on a GPU."""
 
 PATIENCE = 30
 """Seconds that running texts have to end when the server is stopped."""
@@ -66,6 +71,7 @@ def serve(
     from rdrr.serve.worker import Worker
 
     key = None if api_key_file is None else _key(api_key_file)
+    sys.setswitchinterval(SWITCH_SECONDS)
     open_model: Callable[[], Model] = lambda: rdrr.load(path, options=load)  # noqa: E731
     worker = Worker(open_model, slots=slots, queue=queue)
     with status("loading the model"):

@@ -225,7 +225,7 @@ async def _stream(
                 continue
             index, event = news
             answers[index].add(event)
-            if event.text or event.logprobs or event.finish:
+            if event.ids or event.finish:
                 yield _chunk(head, index, forms[index].delta(event), event.finish)
         if request.has_usage_chunk:
             yield _data({**head, "choices": [], "usage": usage(answers, request.n)})

@@ -259,7 +259,9 @@ def _scheduler(backend: Backend, slots: int) -> Scheduler | None:
     if not isinstance(backend, BatchingBackend):
         return None
     with suppress(UsageError):  # the type of the cache has no batches
-        return Scheduler(backend.batch(slots, backend.info.context))
+        batch = backend.batch(slots, backend.info.context)
+        batch.build_ahead()
+        return Scheduler(batch)
     return None
 
 

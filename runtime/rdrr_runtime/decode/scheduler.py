@@ -16,14 +16,15 @@ from rdrr_runtime.backend import BatchBackend, Feed, Row
 from rdrr_runtime.decode.base import until_stop
 from rdrr_runtime.sampling.params import SamplingParams
 
-PROMPT_ROWS = 256
+PROMPT_ROWS = 512
 """Most rows of prompts in a step."""
 
 INTERVAL = 4
 """Tokens of each text in a step, which are read back together."""
 
-AHEAD = 2
-"""Passes that are submitted before the ids of a step are read back."""
+AHEAD = 4
+"""Passes that are submitted before the ids of a step are read back: the device goes on while the host
+turns ids into text and sends it."""
 
 
 @dataclass(eq=False)

@@ -23,6 +23,7 @@ from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.prepared import PreparedPass
 from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.generation_state import State
+from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.sequences.feed import GpuFeed
 from rdrr_runtime.sequences.gpu_sequences import PASSES_PER_SUBMISSION, GpuSequences
 from rdrr_runtime.sequences.passes import BATCH_STEPS, MOST_SEQUENCES, BatchPasses
@@ -82,6 +83,15 @@ class GpuBatch(GpuSequences):
     def kv_bytes(self) -> int:
         """Bytes of the caches."""
         return self._cache.size
+
+    def build_ahead(self) -> None:
+        """Start to compile the shaders of the decode passes of all sizes, in other threads.
+
+        A software adapter takes seconds for a pass, so its passes are compiled when they first run.
+        """
+        if not self._executor.device.info.software:
+            phases = self._batch_passes.decode_phases(self.sequences)
+            self._executor.device.build_ahead(as_dispatch(phase).kernel for phase in phases)
 
     def feed_rows(self, rows: Sequence[Row], *, sampled: bool) -> GpuFeed | None:
         """Return a feed that begins with rows, see `BatchBackend.feed_rows`."""

@@ -6,6 +6,7 @@ more rows end with a phase that advances each row.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -111,6 +112,12 @@ class BatchPasses:
     def decode(self, rows: int) -> PreparedPass:
         """Return the smallest pass that runs one row of each of `rows` sequences."""
         return self._get(batch_of(self._size(rows)))
+
+    def decode_phases(self, rows: int) -> Iterator[Phase]:
+        """Yield the phases of the passes that run up to `rows` rows."""
+        sizes = dict.fromkeys(self._size(min(spec.rows, rows)) for spec in BATCHES)
+        for size in sizes:
+            yield from self._get(batch_of(size)).lowered.phases
 
     def ring(self, rows: int) -> Ring:
         """Return the layout of the ring, whose width is the number of rows of the pass."""
