@@ -50,6 +50,24 @@ def test_the_text_of_all_ids_comes_from_every_way_to_generate(tmp_path, tokens, 
         assert session.text == Tokenizer.from_buffer(tiny.content(tokenizer)).decode(ids)
 
 
+def test_spaces_that_the_settings_remove_come_in_no_way_to_generate(tmp_path):
+    tokenizer = tiny.text_words("we do n't . not", tiny.WORD_PIECE)
+    vocab = tokenizer["model"]["vocab"]
+    prompt, *ids = (vocab[token] for token in ("we", "do", "n't", ".", "not"))
+    settings = {"clean_up_tokenization_spaces": True}
+    files = {"end": END, "tokenizer_config": settings}
+    source = write_scripted(tmp_path / "source", tokenizer, [prompt, *ids], **files)
+    rdrr.convert(source, tmp_path / "package", quantize="f32")
+    with rdrr.load(tmp_path / "package", backend="cpu") as loaded:
+        pieces = list(loaded.generate([prompt], max_tokens=9))
+        assert "".join(pieces) == " don't. not"
+        assert len(pieces) > 1, "text comes before the end"
+        assert loaded.generate_batch([[prompt]], max_tokens=9)[0].text == " don't. not"
+        session = loaded.session([prompt])
+        assert session.generate(max_tokens=9, stop=". n").read() == " don't"
+        assert session.text == "we don't. not"
+
+
 @pytest.mark.parametrize("scheme", ["first", "always", "never"])
 def test_a_text_that_is_appended_follows_without_a_space(tmp_path, scheme):
     with model(tmp_path, tiny.sentencepiece(scheme, strip=scheme != "never"), [5, 6]) as loaded:
