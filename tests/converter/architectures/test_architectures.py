@@ -150,6 +150,7 @@ WITHOUT_DEFAULTS = {
         ("qwen2_vl", "qwen2_5_vl_text"),
         ("lfm2", "lfm2"),
         ("lfm2_moe", "lfm2_moe"),
+        ("lfm3", "lfm3"),
         ("qwen3_5", "qwen3_5_text"),
         ("qwen3_5_moe", "qwen3_5_moe_text"),
         ("qwen3_next", "qwen3_next"),
