@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from rdrr_converter.convert import convert
 from rdrr_converter.export import export
 from rdrr_device.device import Device, open_device
-from rdrr_format.errors import SourceError
 from rdrr_manifests.package import open_package
 from rdrr_runtime.compile.choice.hints import resolve
 from rdrr_runtime.gpu import GpuBackend
@@ -95,25 +93,3 @@ def test_transformers_reads_an_exported_hybrid(kind, tmp_path, rng):
     ids = rng.integers(3, VOCAB, 24).tolist()
     assert type(loaded) is type(model)
     assert np.array_equal(transformers_logits(loaded, ids), transformers_logits(model, ids))
-
-
-def test_published_configurations_of_lfm3_call_the_rotation_of_half_a_head_default(tmp_path, rng):
-    _, package = packaged("lfm3", rng, tmp_path, quantize="f32")
-    path = tmp_path / "source/config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    config["rope_parameters"]["full_attention"]["rope_type"] = "default"
-    path.write_text(json.dumps(config), encoding="utf-8")
-    convert(tmp_path / "source", tmp_path / "published", quantize="f32")
-    published = open_package(tmp_path / "published")
-    assert published.graph == package.graph
-    assert published.manifest.inference.rope.partial_rotary_factor == 0.5
-
-
-@pytest.mark.parametrize("key", ["use_attention_gate", "use_sandwich_norm"])
-def test_lfm3_without_gates_or_norms_behind_branches_is_refused_by_name(tmp_path, rng, key):
-    packaged("lfm3", rng, tmp_path, quantize="f32")
-    path = tmp_path / "source/config.json"
-    config = json.loads(path.read_text(encoding="utf-8")) | {key: False}
-    path.write_text(json.dumps(config), encoding="utf-8")
-    with pytest.raises(SourceError, match=rf"{key}.*expected true"):
-        convert(tmp_path / "source", tmp_path / "refused")
