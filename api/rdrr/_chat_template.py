@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import FormatError, ManifestError
-from rdrr_format.tokenizer_settings import SETTINGS, SPECIAL, merged_settings, named_tokens
+from rdrr_format.tokenizer_settings import (
+    SETTINGS,
+    SPECIAL,
+    merged_settings,
+    named_templates,
+    named_tokens,
+)
 
 from rdrr._texts import read_text
 
@@ -40,7 +46,7 @@ def open_template(
     from rdrr_runtime.text.chat_template import ChatTemplate
 
     settings = _object(package, SETTINGS)
-    templates = _named(settings.get("chat_template"))
+    templates = named_templates(settings.get("chat_template"))
     source, where = None if file is None else templates.get(str(file)), SETTINGS
     if file is None and package.store.exists(_FILE):
         source, where = _text(package, _FILE), _FILE
@@ -52,18 +58,6 @@ def open_template(
     stated = settings.get("chat_control_tokens")
     control = [str(text) for text in stated] if isinstance(stated, list) else None
     return ChatTemplate(source, tokens, where=where, control_tokens=control)
-
-
-def _named(stated: Any) -> dict[str, str]:
-    """Return the templates of a setting by name; a single one is called `default`."""
-    if isinstance(stated, list):
-        stated = {
-            entry["name"]: entry.get("template")
-            for entry in stated
-            if isinstance(entry, dict) and isinstance(entry.get("name"), str)
-        }
-    templates = stated if isinstance(stated, dict) else {"default": stated}
-    return {name: text for name, text in templates.items() if isinstance(text, str)}
 
 
 def _chosen(package: Package, templates: Mapping[str, str], *, tools: bool) -> str:

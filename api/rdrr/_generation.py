@@ -48,6 +48,8 @@ class Completion:
 class Generation(Iterator[str]):
     """Text as it is generated: iterate over it, or call `read` for all of it.
 
+    Where the package has no tokenizer the text is empty, and `token_ids` is the result.
+
     Attributes:
         prompt_ids: Token ids of the prompt.
         token_ids: New token ids so far, an end-of-text token included.
@@ -64,6 +66,8 @@ class Generation(Iterator[str]):
         stop: Sequence[str] = (),
         logprobs: Logprobs | None = None,
     ) -> None:
+        if stop:
+            codec.require()
         self.prompt_ids = list(prompt_ids)
         self.token_ids: list[int] = []
         self.stats = stats

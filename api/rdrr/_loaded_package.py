@@ -55,6 +55,12 @@ class LoadedPackage(Closing):
         """The backend, its adapter, the context length and the memory in use."""
         return self._opened.backend.info
 
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether the package has a tokenizer; without one it takes and gives token ids only."""
+        stated = self.package.manifest.tokenizer
+        return stated is not None and stated.file is not None
+
     def chat_template(self, file: str | Path | None = None, *, tools: bool = False) -> ChatTemplate:
         """Return the chat template of `file`, or of the package when None; see `chat`."""
         key = (None if file is None else str(file), tools)
@@ -146,18 +152,13 @@ def has_head(package: Package) -> bool:
 
 
 def _codec(package: Package) -> TextCodec:
-    """Return the tokenizer of a package.
-
-    Raises:
-        ManifestError: The package has no tokenizer.
-    """
+    """Return the tokenizer of a package."""
     from rdrr_runtime.text.tokenizer import TextCodec
 
-    content, stated = package.tokenizer_bytes(), package.manifest.tokenizer
-    if content is None or stated is None:
-        raise ManifestError(
-            "the package has no tokenizer",
-            where=package.where,
-            hint="convert the checkpoint again, with its tokenizer",
-        )
-    return TextCodec(content, bos_token_id=stated.bos_token_id, add_bos=stated.add_bos_token)
+    stated = package.manifest.tokenizer
+    return TextCodec(
+        package.tokenizer_bytes(),
+        bos_token_id=stated.bos_token_id if stated else None,
+        add_bos=stated.add_bos_token if stated else None,
+        where=package.where,
+    )

@@ -337,7 +337,10 @@ class Model(ScoringModel):
 
     def _constraint(self, response_format: Mapping[str, Any] | None) -> GrammarConstraint | None:
         grammar = read_response_format(response_format)
-        return None if grammar is None else self._grammar_tokenizer.constraint(grammar)
+        if grammar is None:
+            return None
+        self._codec.require()
+        return self._grammar_tokenizer.constraint(grammar)
 
     @cached_property
     def _grammar_tokenizer(self) -> GrammarTokenizer:

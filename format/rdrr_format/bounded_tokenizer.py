@@ -17,7 +17,7 @@ from typing import Any
 from rdrr_format.bounded_json import JsonBounds, check_bounds
 from rdrr_format.errors import FormatError, GenerationError, ManifestError, RdrrError, UsageError
 from rdrr_format.foreign import foreign_errors
-from rdrr_format.token_stream import Segment, SegmentStream, token_decoder, visible
+from rdrr_format.token_stream import Segment, SegmentStream, split_edits, token_decoder, visible
 from rdrr_format.tokenizer_bounds import (
     check_post_processor,
     check_text_size,
@@ -39,6 +39,7 @@ SECONDS, BYTES_PER_SECOND = 30, 20_000
 Encoding usually takes a hundredth of that.
 """
 
+_NO_WORDS = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
 _HINT = "use the tokenizer.json that the model was published with"
 
 
@@ -52,7 +53,9 @@ class BoundedTokenizer:
     Attributes:
         special_tokens: The tokens that are not part of a text.
         normalizes: Whether an added token may be found in a text that does not hold its text.
-        decoder_steps: The library's JSON description of the decoder; None where there is none.
+        decoder_steps: The library's JSON description of the decoder without edits of whole texts;
+            None where there is none.
+        edits: These edits.
 
     Raises:
         ManifestError: The content is not a tokenizer, or goes beyond a bound.
@@ -77,7 +80,11 @@ class BoundedTokenizer:
                 added = max(map(self._tokenizer.num_special_tokens_to_add, (False, True)))
                 tokens = self._tokenizer.get_added_tokens_decoder().values()
             self.normalizes = bool(normalizer) and any(token.normalized for token in tokens)
-            self._decoder, self.decoder_steps = self._tokenizer.decoder, decoder
+            self.decoder_steps, self.edits = split_edits(decoder)
+            self._decoder = self._tokenizer.decoder
+            if self.edits:
+                unedited = {"model": _NO_WORDS, "decoder": self.decoder_steps}
+                self._decoder = Tokenizer.from_str(json.dumps(unedited)).decoder
             self.special_tokens = frozenset(token.content for token in tokens if token.special)
             self._encoding_growth = normalizer_growth(normalizer)
             self._decoding_growth = decoder_growth(decoder)
@@ -144,7 +151,7 @@ class BoundedTokenizer:
         return self._tokenizer.id_to_token(token_id) in self.special_tokens
 
     def join(self, tokens: Sequence[str]) -> str:
-        """Return the text of tokens, of which none is special.
+        """Return the text of tokens, of which none is special, without edits.
 
         Raises:
             UsageError: The text would be too long.
@@ -235,7 +242,9 @@ class BoundedStream:
         tokens = [tokenizer.token(token_id) for token_id in prompt]
         special = tokenizer.special_tokens
         before = [token for token in tokens if token is not None and token not in special]
-        self._stream = SegmentStream(token_decoder(tokenizer.decoder_steps, tokenizer.join, before))
+        self._stream = SegmentStream(
+            token_decoder(tokenizer.decoder_steps, tokenizer.join, before, tokenizer.edits)
+        )
 
     def feed(self, token_id: int) -> str:
         """Take one token id and return the text that is complete with it, often none.

@@ -7,6 +7,7 @@ the last token. So a token's text is returned once no later token can change it:
     ByteLevel                       when its characters are complete
     steps that see single tokens    at once
     ByteFallback                    at the end of a run of byte tokens
+    edits of the whole text         at a character that no pattern begins with or reaches
     any other step                  at the end of the text
 """
 
@@ -96,21 +97,54 @@ class SegmentStream:
     def _placed(self, text: str) -> list[Segment]:
         """Return a text cut where special tokens arrived, with these tokens."""
         segments, begin = [], 0
-        for end, token in self._waiting:
+        for length, token in self._waiting:
+            end = max(begin, length)  # later tokens may have shortened the text
             segments += [Segment(text[begin:end]), Segment(token, special=True)]
             begin = end
         segments.append(Segment(text[begin:]))
         return [segment for segment in segments if segment.text]
 
 
-def token_decoder(description: Any, join: Join, prompt: Sequence[str] = ()) -> TokenDecoder:
-    """Return the streaming decoder of a tokenizer.
+class Edit(NamedTuple):
+    """A replacement in a whole text, such as that of the space before a full stop."""
+
+    pattern: str
+    content: str
+
+
+def split_edits(description: Any) -> tuple[Any, tuple[Edit, ...]]:
+    """Return the description of a decoder without the edits at its end, and these.
 
     Args:
         description: The library's JSON description of the decoder; None where there is none.
-        join: Decodes the tokens of a whole text.
-        prompt: Tokens that come before, without special ones. Their text is not returned.
     """
+    steps = list(_flat(description))
+    kinds = [step.get("type") for step in steps]
+    patterns = [_pattern(step) for step in steps]
+    first = kinds.index("Fuse") if "Fuse" in kinds else len(steps)
+    while first < len(steps) and not (all(patterns[first:]) and len(patterns[first] or "") > 1):
+        first += 1
+    edits = (Edit(str(_pattern(step)), str(step["content"])) for step in steps[first:])
+    if first == len(steps):
+        return description, ()
+    return {"type": "Sequence", "decoders": steps[:first]}, tuple(edits)
+
+
+def token_decoder(
+    description: Any, join: Join, prompt: Sequence[str] = (), edits: Sequence[Edit] = ()
+) -> TokenDecoder:
+    """Return the streaming decoder of a tokenizer.
+
+    Args:
+        description: The library's JSON description of the decoder without edits; None where there
+            is none.
+        join: Decodes the tokens of a whole text, without edits.
+        prompt: Tokens that come before, without special ones. Their text is not returned.
+        edits: What `split_edits` returns.
+    """
+    if edits:
+        inner = token_decoder(description, join, prompt)
+        return _EditedDecoder(inner, edits, join(prompt) if prompt else "")
     steps = list(_flat(description))
     if [step.get("type") for step in steps] == ["ByteLevel"]:
         return _ByteLevelDecoder(prompt)
@@ -162,6 +196,60 @@ class _TokenwiseDecoder:
         if not self._has_begun:
             return self._join(self._tokens)
         return self._join([_ANCHOR, *self._tokens])[self._anchor :]
+
+
+class _EditedDecoder:
+    """Edits the text of another decoder up to where later text can no longer change it.
+
+    What an edit changes begins with the first character of a pattern, and reaches no character that
+    is in no pattern.
+
+    Args:
+        decoder: Decodes tokens without the edits.
+        edits: The edits, in their order.
+        prompt: The text before, not edited.
+    """
+
+    def __init__(self, decoder: TokenDecoder, edits: Sequence[Edit], prompt: str) -> None:
+        self._decoder, self._edits = decoder, edits
+        self._characters = frozenset("".join(edit.pattern for edit in edits))
+        self._starts = frozenset(edit.pattern[0] for edit in edits)
+        self._open = prompt[self._cut(prompt) :]
+        self._shown = self._edited(self._open)
+
+    def push(self, token: str) -> str:
+        self._open += self._decoder.push(token)
+        cut = self._cut(self._open)
+        text = self._new(self._open[:cut])
+        if cut:
+            self._open, self._shown = self._open[cut:], ""
+        return text
+
+    def held(self) -> str:
+        return self._new(self._open + self._decoder.held())
+
+    def rest(self) -> str:
+        text = self._new(self._open + self._decoder.rest())
+        self._open = self._shown = ""
+        return text
+
+    def _new(self, text: str) -> str:
+        """Return the edited text without what the prompt has shown of it."""
+        edited = self._edited(text)
+        return edited[_common(edited, self._shown) :]
+
+    def _edited(self, text: str) -> str:
+        for pattern, content in self._edits:
+            text = text.replace(pattern, content)
+        return text
+
+    def _cut(self, text: str) -> int:
+        """Return how many characters of a text are not changed by what follows it."""
+        end = len(text)
+        while end and text[end - 1] in self._characters:
+            end -= 1
+        later = range(end, len(text))
+        return next((at for at in later if text[at] in self._starts), len(text))
 
 
 class _ByteLevelDecoder:
@@ -237,10 +325,15 @@ def _sees_single_tokens(step: Mapping[str, Any]) -> bool:
     if kind == "Strip":
         return step.get("stop") == 0
     if kind == "Replace":
-        pattern = (step.get("pattern") or {}).get("String")
         # A longer pattern could span tokens, and other contents could be read as bytes.
-        return isinstance(pattern, str) and len(pattern) == 1 and "<" not in str(step["content"])
+        return len(_pattern(step) or "") == 1 and "<" not in str(step["content"])
     return kind in _TOKENWISE
+
+
+def _pattern(step: Mapping[str, Any]) -> str | None:
+    """Return the text that a step replaces; None if it does something else."""
+    pattern = (step.get("pattern") or {}).get("String") if step.get("type") == "Replace" else None
+    return pattern if isinstance(pattern, str) else None
 
 
 def _flat(description: Any) -> list[Mapping[str, Any]]:

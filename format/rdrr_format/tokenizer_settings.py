@@ -62,3 +62,19 @@ def extra_tokens(settings: Mapping[str, Any]) -> list[str]:
     stated = settings.get(_EXTRA) or settings.get(_MORE)
     texts = map(token_text, stated if isinstance(stated, list) else ())
     return [text for text in texts if text is not None]
+
+
+def named_templates(stated: Any) -> dict[str, str]:
+    """Return the chat templates of a setting by name; a single one is called `default`.
+
+    Args:
+        stated: Value of `chat_template`: a text, an object, or a list of objects with a name.
+    """
+    if isinstance(stated, list):
+        stated = {
+            entry["name"]: entry.get("template")
+            for entry in stated
+            if isinstance(entry, dict) and isinstance(entry.get("name"), str)
+        }
+    templates = stated if isinstance(stated, dict) else {"default": stated}
+    return {name: text for name, text in templates.items() if isinstance(text, str)}

@@ -11,6 +11,8 @@ import rdrr
 from rdrr._chat import Conversation
 from rdrr_format.errors import GenerationError, UsageError
 from support import tiny_tokenizers as tiny
+from support.commands import rdrr as run
+from support.gguf_files import write_gguf
 from support.scripted_models import write_scripted
 from transformers import AutoTokenizer
 
@@ -145,6 +147,26 @@ def test_a_text_that_normalizes_to_a_control_token_does_not_become_it(tmp_path):
         wide = [user("＜|end|＞")]
         assert loaded.chat(wide, max_tokens=1, control_tokens=True).prompt_ids.count(MARK) == 3
         assert loaded.chat(wide, max_tokens=1).prompt_ids.count(MARK) == 2
+
+
+def test_templates_with_names_survive_a_gguf_and_are_chosen_by_name(tmp_path):
+    texts = {name: f"{name}: {{{{ messages[0].content }}}}" for name in ("default", "rag")}
+    settings = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": False}
+    files = {"tokenizer_config": settings | {"chat_template": texts["default"]}}
+    source = write_scripted(tmp_path / "s", tiny.byte_level(), [5, 6], end=END, **files)
+    key = "tokenizer.chat_template.rag"
+    gguf = write_gguf(source, tmp_path / "m.gguf", "F32", metadata={key: texts["rag"]})
+    for name in ("package", "again"):
+        rdrr.convert(gguf, tmp_path / name, quantize="f32")
+        with rdrr.load(tmp_path / name, backend="cpu") as loaded:
+            for template, right in ((None, "default: hi"), ("rag", "rag: hi")):
+                answer = loaded.chat([user("hi")], template=template, max_tokens=1)
+                assert loaded.decode(answer.prompt_ids) == right
+        gguf = tmp_path / "out.gguf"
+        rdrr.export(tmp_path / name, gguf, overwrite=True)
+    words = ("chat", tmp_path / "again", "--backend", "cpu", "-n", 1, "--template")
+    assert run(*words, "rag", stdin="hi\n").code == 0
+    assert run(*words, "other", stdin="hi\n").code == 1
 
 
 def test_a_list_of_control_tokens_replaces_those_of_the_template(tmp_path):

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 import rdrr
 from support import tiny_tokenizers as tiny
+from support.commands import rdrr as run
 from support.scripted_models import write_scripted
 from tokenizers import Tokenizer
 
@@ -50,6 +51,24 @@ def test_the_text_of_all_ids_comes_from_every_way_to_generate(tmp_path, tokens, 
         assert session.text == Tokenizer.from_buffer(tiny.content(tokenizer)).decode(ids)
 
 
+def test_spaces_that_the_settings_remove_come_in_no_way_to_generate(tmp_path):
+    tokenizer = tiny.text_words("we do n't . not", tiny.WORD_PIECE)
+    vocab = tokenizer["model"]["vocab"]
+    prompt, *ids = (vocab[token] for token in ("we", "do", "n't", ".", "not"))
+    settings = {"clean_up_tokenization_spaces": True}
+    files = {"end": END, "tokenizer_config": settings}
+    source = write_scripted(tmp_path / "source", tokenizer, [prompt, *ids], **files)
+    rdrr.convert(source, tmp_path / "package", quantize="f32")
+    with rdrr.load(tmp_path / "package", backend="cpu") as loaded:
+        pieces = list(loaded.generate([prompt], max_tokens=9))
+        assert "".join(pieces) == " don't. not"
+        assert len(pieces) > 1, "text comes before the end"
+        assert loaded.generate_batch([[prompt]], max_tokens=9)[0].text == " don't. not"
+        session = loaded.session([prompt])
+        assert session.generate(max_tokens=9, stop=". n").read() == " don't"
+        assert session.text == "we don't. not"
+
+
 @pytest.mark.parametrize("scheme", ["first", "always", "never"])
 def test_a_text_that_is_appended_follows_without_a_space(tmp_path, scheme):
     with model(tmp_path, tiny.sentencepiece(scheme, strip=scheme != "never"), [5, 6]) as loaded:
@@ -90,3 +109,33 @@ def test_a_stop_string_ends_a_text_while_its_bytes_could_still_change(tmp_path):
         for stop, count in (("\n", 2), ("\n<|end|>", 3)):
             generation = loaded.generate(ids[:1], max_tokens=10, stop=stop)
             assert (generation.read(), len(generation.token_ids)) == ("ab", count)
+
+
+@pytest.mark.parametrize(
+    ("stated", "ends"), [([END, 6, 8], (6, 8)), (8, (8,)), (None, ())], ids=["list", "id", "none"]
+)
+def test_a_text_ends_at_every_end_token_of_the_generation_config(tmp_path, stated, ends):
+    ids = [5, 6, 7, 8, 9]
+    files = {} if stated is None else {"generation_config": {"eos_token_id": stated}}
+    source = write_scripted(tmp_path / "source", tiny.byte_level(), ids, end=END, **files)
+    rdrr.convert(source, tmp_path / "package", quantize="f32")
+    following = [*ids[1:], END]
+    # The end token of config.json counts where generation_config.json states none; it repeats.
+    whole = [*following, *([END] * 2 if stated == 8 else [])]
+    with rdrr.load(tmp_path / "package", backend="cpu") as loaded:
+        for at, first in enumerate(ids):
+            last = next((end for end in following[at:] if end in ends), None)
+            right = whole[at : following.index(last) + 1] if last else whole[at:]
+            finish = "stop" if last or stated != 8 else "length"
+            limit = len(right) if finish == "length" else 9
+            generation = loaded.generate([first], max_tokens=limit)
+            "".join(generation)
+            assert (generation.token_ids, generation.stats.finish) == (right, finish)
+            (completion,) = loaded.generate_batch([[first]], max_tokens=limit)
+            assert (completion.token_ids, completion.finish) == (right, finish)
+            session = loaded.session([first])
+            session.generate(max_tokens=limit).read()
+            assert session.ids == [first, *right]
+    words = ("generate", tmp_path / "package", "--backend", "cpu", "--prompt-ids", 5, "-n", 9)
+    said = run(*words, "--json").json()
+    assert said["token_ids"] == (following[: following.index(ends[0]) + 1] if ends else whole)

@@ -13,6 +13,7 @@ from rdrr_converter.sources import open_source
 from rdrr_converter.tokenizer.adapter import with_adapter_tokenizer
 from safetensors.numpy import load_file, save_file
 from support import tiny_tokenizers as tiny
+from support.gguf_files import write_gguf
 from support.scripted_models import HEAD, write_scripted
 
 END, GROWN = 2, 4
@@ -21,7 +22,8 @@ END, GROWN = 2, 4
 @pytest.fixture
 def base(tmp_path) -> Path:
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": "of the base"}
-    files = {"tokenizer_config": settings | {"eos_token": "</s>"}}
+    named = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": False}
+    files = {"tokenizer_config": settings | named}
     return write_scripted(tmp_path / "base", tiny.byte_level(), [5, 6], end=END, **files)
 
 
@@ -59,6 +61,22 @@ def test_a_grown_vocabulary_is_converted_with_its_tokenizer(tmp_path, base):
         logits = model.logits([rows + GROWN - 1])[0]
     # The norm makes the new row one of ones, of which the new rows of the head take half the sum.
     assert logits[rows:].tolist() == pytest.approx([rows / 2] * GROWN, rel=1e-4)
+
+
+def test_tokens_that_only_an_adapters_settings_state_are_those_of_a_gguf_too(tmp_path, base):
+    new = len(tiny.byte_level()["model"]["vocab"])
+    stated = {"added_tokens_decoder": {str(new): tiny.added("<new>", new)}}
+    files = {"tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", **stated}}
+    folder = adapter(tmp_path / "lora", base, grown=GROWN, **files)
+    plain = adapter(tmp_path / "plain", base)
+    gguf = write_gguf(base, tmp_path / "base.gguf")
+    for lora, ids in ((folder, [new]), (plain, None)):
+        package = tmp_path / f"{lora.name}-package"
+        rdrr.convert(gguf, package, quantize="f32", lora=lora)
+        with rdrr.load(package, backend="cpu") as model:
+            assert model.chat_template().source == "of the base"
+            tokens = model.encode_as_is("<new>")
+            assert tokens == ids if ids else len(tokens) > 1
 
 
 def test_an_embedding_with_the_same_rows_leaves_the_configuration(tmp_path, base):

@@ -79,7 +79,7 @@ def test_dense_layers_beside_experts_and_their_biases_compute_the_same(device, t
         gpu.close()
 
 
-KINDS = ["qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "lfm2", "lfm2_moe"]
+KINDS = ["qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "lfm2", "lfm2_moe", "lfm3"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

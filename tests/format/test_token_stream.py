@@ -31,6 +31,22 @@ KINDS = {
     ),
 }
 
+CLEANED = [
+    {"type": "Fuse"},
+    *(
+        {"type": "Replace", "pattern": {"String": pattern}, "content": content}
+        for pattern, content in ((" .", "."), (" n ", "n"), (" 'm", "'m"), ("an", "?"))
+    ),
+]
+KINDS |= {
+    "Unigram whose spaces are cleaned up": tiny.unigram(
+        tiny.sequence([tiny.metaspace("always"), *CLEANED])
+    ),
+    "words whose spaces are cleaned up": tiny.words(
+        tiny.sequence([{"type": "WordPiece", "prefix": "##", "cleanup": False}, *CLEANED])
+    ),
+}
+
 
 def streamed(tokenizer: BoundedTokenizer, prompt: list[int], ids: list[int]) -> str:
     stream = tokenizer.stream(prompt)
@@ -69,6 +85,20 @@ def test_text_comes_as_soon_as_no_later_token_can_change_it():
     line, a = tokenizer.encode("\n")[-1], tokenizer.encode("a")[0]
     stream = tokenizer.stream()
     assert [stream.feed(token_id) for token_id in (a, a, line, a)] == ["a", " a", "", "\n a"]
+
+
+def test_edits_of_a_text_hold_back_only_what_they_may_change():
+    tokenizer = BoundedTokenizer(tiny.content(KINDS["words whose spaces are cleaned up"]))
+    do, stop, a = (tokenizer.encode(word)[0] for word in ("do", ".", "a"))
+    stream = tokenizer.stream([do])
+    assert [stream.feed(token_id) for token_id in (do, stop, do, a, a)] == [
+        " do",
+        "",
+        ". do",
+        "",
+        "",
+    ]
+    assert visible(stream.rest()) == " a a"
 
 
 def test_the_first_space_belongs_to_a_text_that_continues_another():

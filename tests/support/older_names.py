@@ -63,6 +63,28 @@ LFM2_FEED_FORWARD = (
 )
 
 
+LFM3_NORMS = (
+    (".post_operator_norm.", ".post_attention_layernorm."),
+    (".ffn_norm.", ".pre_feedforward_layernorm."),
+    (".post_ffn_norm.", ".post_feedforward_layernorm."),
+)
+
+
+def joined_gates(state: dict[str, np.ndarray], heads: int) -> dict[str, np.ndarray]:
+    """Return the tensors of LFM3 with the gate of each head behind its rows of queries."""
+    tensors = {}
+    for name, values in state.items():
+        for theirs, ours in LFM3_NORMS:
+            name = name.replace(theirs, ours)
+        tensors[name] = values
+    for name in [name for name in tensors if name.endswith("self_attn.gate_proj.weight")]:
+        gates, queries = tensors.pop(name), name.replace("gate_proj", "q_proj")
+        by_head = tensors[queries].reshape(heads, -1, gates.shape[1])
+        repeated = np.repeat(gates[:, None], by_head.shape[1], axis=1)
+        tensors[queries] = np.concatenate([by_head, repeated], 1).reshape(-1, gates.shape[1])
+    return tensors
+
+
 def canonical_name(name: str) -> str:
     """Return the name in a package of a tensor that transformers saved."""
     if ".feed_forward." in name:  # LFM2, with or without experts

@@ -22,6 +22,7 @@ FALLBACK: list[dict[str, Any]] = [
     {"type": "ByteFallback"},
     {"type": "Fuse"},
 ]
+WORD_PIECE = {"type": "WordPiece", "prefix": "##", "cleanup": False}
 STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
 
 
@@ -94,7 +95,16 @@ def unigram(decoder: Mapping[str, Any] | None = None) -> dict[str, Any]:
 
 def words(decoder: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return a tokenizer of whole words with a decoder of choice."""
-    tokens = [*CONTROL, "a", "##b", ".", "an</w>", "n", "'m", "do", "not", "|", ""]
+    return _words(["a", "##b", ".", "an</w>", "n", "'m", "do", "not", "|", ""], decoder)
+
+
+def text_words(text: str, decoder: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a tokenizer of the words of a text with a decoder of choice."""
+    return _words(sorted(set(text.split())), decoder)
+
+
+def _words(words: Sequence[str], decoder: Mapping[str, Any] | None) -> dict[str, Any]:
+    tokens = [*CONTROL, *words]
     vocab = {token: index for index, token in enumerate(tokens)}
     return tokenizer(
         {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -56,6 +56,14 @@ def generate(
             help="Text to continue. It is read from standard input if this is - or omitted.",
         ),
     ] = None,
+    prompt_ids: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IDS",
+            help="Token ids to continue, such as 1,306,4658, in place of a text. If the package "
+            "has no tokenizer, ids are printed too.",
+        ),
+    ] = None,
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", "-n", min=1, help="Maximum number of new tokens.")
     ] = 128,
@@ -99,12 +107,12 @@ def generate(
     if logprobs is not None and not json:
         raise UsageError("--logprobs needs --json: the figures are part of the JSON object")
     strategy = decode.read()
-    text = _read_prompt(prompt)
+    given = _read_prompt(prompt) if prompt_ids is None else _read_ids(prompt_ids, prompt)
     with status("loading the model", hidden=json):
         opened = rdrr.load(path, options=load)
     with opened as model:
         generation = model.generate(
-            text,
+            given,
             sampling=sampling,
             max_tokens=max_tokens,
             logprobs=logprobs,
@@ -118,7 +126,7 @@ def generate(
         if json:
             print_json(result(model, generation, generation.read()))
         else:
-            _stream(generation)
+            _stream(generation if model.has_tokenizer else _ids_as_text(generation))
             if generation.stats.finish == "context":
                 note(
                     "the context is full: raise --context, or use --context-shift N to continue "
@@ -145,7 +153,8 @@ def result(model: Model, generation: Generation, text: str) -> dict[str, Any]:
 
 def _logprobs(model: Model, chosen: TokenLogprobs) -> dict[str, Any]:
     def entry(token_id: int, logprob: float) -> dict[str, Any]:
-        return {"token_id": token_id, "text": model.decode([token_id]), "logprob": logprob}
+        text = model.decode([token_id]) if model.has_tokenizer else ""
+        return {"token_id": token_id, "text": text, "logprob": logprob}
 
     return {**entry(chosen.token_id, chosen.logprob), "top": [entry(*best) for best in chosen.top]}
 
@@ -158,8 +167,25 @@ def _read_prompt(prompt: str | None) -> str:
     return sys.stdin.read()
 
 
-def _stream(generation: Generation) -> None:
-    for piece in with_status(generation, "reading the prompt"):
+def _read_ids(ids: str, prompt: str | None) -> list[int]:
+    if prompt is not None:
+        raise UsageError("--prompt and --prompt-ids exclude each other", hint="give one of them")
+    try:
+        return [int(token_id) for token_id in ids.replace(",", " ").split()]
+    except ValueError:
+        raise UsageError(
+            "--prompt-ids cannot be read", expected="token ids like 1,306,4658", found=ids
+        ) from None
+
+
+def _ids_as_text(generation: Generation) -> Iterator[str]:
+    """Yield the new token ids of a package without a tokenizer, once there are all of them."""
+    generation.read()
+    yield " ".join(map(str, generation.token_ids))
+
+
+def _stream(pieces: Iterator[str]) -> None:
+    for piece in with_status(pieces, "reading the prompt"):
         sys.stdout.write(piece)
         sys.stdout.flush()
     sys.stdout.write("\n")

@@ -55,6 +55,7 @@ _NAMES = [
     "granitemoeshared",
     "lfm2",
     "lfm2_moe",
+    "lfm3",
     "llama",
     "llama4_text",
     "mamba2",

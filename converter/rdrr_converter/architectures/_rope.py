@@ -7,7 +7,7 @@ newer    rope_parameters {rope_theta, rope_type, ...}, or one such object per la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rdrr_format.errors import ConversionError
@@ -74,19 +74,22 @@ def read_dual_rope(config: Config) -> dict[str, object]:
     return {**_fields(_parameters(config, FULL), config, "global"), **local}
 
 
-def read_proportional_rope(global_head_dim: Callable[[Config], int]) -> Rule:
+def read_proportional_rope(
+    global_head_dim: Callable[[Config], float], kinds: Sequence[str] = ("proportional",)
+) -> Rule:
     """Return a rule for `inference.rope` if global layers rotate a part of the pairs (Gemma 4).
 
     The pairs are those of the whole head, and so are their frequencies.
 
     Args:
         global_head_dim: Rule for the head dimension of global layers.
+        kinds: Values of `rope_type` for such a rotation.
     """
 
     def read(config: Config) -> dict[str, object]:
         local = _fields(_parameters(config, SLIDING), config, "local")
         parameters = _parameters(config, FULL)
-        if parameters.get("rope_type") != "proportional":
+        if parameters.get("rope_type") not in kinds:
             return {**_fields(parameters, config, "global"), **local}
         block: dict[str, object] = {"rope_theta": parameters.number("rope_theta")}
         factor = parameters.optional_number("factor")
@@ -95,7 +98,7 @@ def read_proportional_rope(global_head_dim: Callable[[Config], int]) -> Rule:
         part = parameters.optional_number("partial_rotary_factor")
         if part not in (None, 1.0):
             block["partial_rotary_factor"] = part
-            block["rope_frequency_base_dim"] = global_head_dim(config)
+            block["rope_frequency_base_dim"] = int(global_head_dim(config))
         return {**block, **local}
 
     return read

@@ -48,6 +48,7 @@ WRAPPERS: Mapping[str, Wrapper] = MappingProxyType(
         "KimiK25ForConditionalGeneration": Wrapper("kimi_k25", "deepseek_v3"),
         "Kimi_K25ForConditionalGeneration": Wrapper("kimi_k25", "deepseek_v3"),
         "Lfm2VlForConditionalGeneration": Wrapper("lfm2_vl", "lfm2"),
+        "Lfm3VlForConditionalGeneration": Wrapper("lfm3_vl", "lfm3"),
         "LlavaForConditionalGeneration": Wrapper("llava", "llama"),
         "LlavaNextForConditionalGeneration": Wrapper("llava_next", "llama"),
         "LlavaOnevisionForConditionalGeneration": Wrapper("llava_onevision", "qwen2"),

@@ -168,6 +168,8 @@ class ArchitectureRule:
             configurations do not have the key.
         rows: Names in checkpoints of transformers of the rows of a tensor, by its canonical name,
             where each row is a tensor of its own; `{row}` stands for the index of the row.
+        head_gates: Names of modules with one row for each head, by the module (both within a layer)
+            that has in a package, for each head, its rows and then that row as many times.
         transposed: Canonical names of modules whose matrix checkpoints store as [inputs, outputs].
         dimensions: Further dimensions for the shapes of tensors, by name.
         ignored: Patterns of tensors that are not weights, since they are computed on loading.
@@ -224,6 +226,7 @@ class ArchitectureRule:
     names_in: Callable[[Config], Mapping[str, str]] | None = None
     keys: Mapping[str, str] = field(default_factory=dict)
     rows: Mapping[str, str] = field(default_factory=dict)
+    head_gates: Mapping[str, str] = field(default_factory=dict)
     transposed: tuple[str, ...] = ()
     dimensions: Mapping[str, Callable[[Config], int]] = field(default_factory=dict)
     layer_dimensions: Callable[[Config, int], Mapping[str, int]] | None = None
@@ -261,6 +264,13 @@ class ArchitectureRule:
             return name
         published = published.replace("{layer}", layer[0]) if layer else published
         return published.replace("{expert}", expert[0]) if expert else published
+
+    def head_gate(self, name: str) -> str | None:
+        """Return the name in checkpoints of the gates that a matrix has for each head, if any."""
+        for module, gates in self.head_gates.items():
+            if name.endswith(f".{module}.weight"):
+                return name.replace(f".{module}.", f".{gates}.")
+        return None
 
     def row_names(self, name: str, count: int) -> tuple[str, ...]:
         """Return the names of the rows of a tensor in checkpoints; empty if it is one tensor.

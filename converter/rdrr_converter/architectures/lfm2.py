@@ -15,6 +15,8 @@ from rdrr_converter.architectures.layers import FULL
 CONV = "conv"
 CONV_BIAS = read.flag("conv_bias")
 LAYER = "model.layers.{layer}"
+LayerTypes = Callable[[Config], tuple[str, ...]]
+Layers = Callable[[Config], Collection[int]]
 
 
 def convolutions_and_full(config: Config) -> tuple[str, ...]:
@@ -35,11 +37,9 @@ def convolutions_and_full(config: Config) -> tuple[str, ...]:
     return tuple(stated[: config.layers])
 
 
-def layers_of(kind: str) -> Callable[[Config], Collection[int]]:
-    """Return the rule for the layers of one type."""
-    return lambda config: [
-        at for at, layer_type in enumerate(convolutions_and_full(config)) if layer_type == kind
-    ]
+def layers_of(types: LayerTypes, *kinds: str) -> Layers:
+    """Return the rule for the layers of some types, of those that the rule `types` gives."""
+    return lambda config: [at for at, kind in enumerate(types(config)) if kind in kinds]
 
 
 def inner_size(config: Config) -> int:
@@ -60,18 +60,24 @@ def inner_size(config: Config) -> int:
     return width if factor is None else -(-int(factor * width) // multiple) * multiple
 
 
-CONVOLUTIONS = tensors.in_layers(
-    layers_of(CONV),
-    tensors.projection("conv.in_proj", "three_hidden", "hidden"),
-    tensors.bias("conv.in_proj", "three_hidden", CONV_BIAS),
-    TensorRule(f"{LAYER}.conv.conv.weight", "conv", ("hidden", "one", "taps")),
-    tensors.bias("conv.conv", "hidden", CONV_BIAS),
-    tensors.projection("conv.out_proj", "hidden", "hidden"),
-    tensors.bias("conv.out_proj", "hidden", CONV_BIAS),
-)
+def convolutions(layers: Layers) -> tuple[TensorRule, ...]:
+    """Return the rules for the tensors of layers with a convolution."""
+    return tensors.in_layers(
+        layers,
+        tensors.projection("conv.in_proj", "three_hidden", "hidden"),
+        tensors.bias("conv.in_proj", "three_hidden", CONV_BIAS),
+        TensorRule(f"{LAYER}.conv.conv.weight", "conv", ("hidden", "one", "taps")),
+        tensors.bias("conv.conv", "hidden", CONV_BIAS),
+        tensors.projection("conv.out_proj", "hidden", "hidden"),
+        tensors.bias("conv.out_proj", "hidden", CONV_BIAS),
+    )
+
+
 GATED_BRANCHES = (
-    *tensors.in_layers(layers_of(FULL), *tensors.ATTENTION, *tensors.QUERY_KEY_NORMS),
-    *CONVOLUTIONS,
+    *tensors.in_layers(
+        layers_of(convolutions_and_full, FULL), *tensors.ATTENTION, *tensors.QUERY_KEY_NORMS
+    ),
+    *convolutions(layers_of(convolutions_and_full, CONV)),
 )
 
 

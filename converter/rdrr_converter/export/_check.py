@@ -134,9 +134,12 @@ def check_described(
 
 
 def check_complete(
-    package: Package, tensors: Sequence[LogicalTensor], outgoing: Sequence[OutgoingTensor]
+    package: Package,
+    tensors: Sequence[LogicalTensor],
+    outgoing: Sequence[OutgoingTensor],
+    rule: ArchitectureRule,
 ) -> None:
-    """Check that a plan contains every tensor exactly once.
+    """Check that a plan contains every tensor exactly once, but for copies of rows.
 
     Raises:
         ConversionError: A tensor would be lost or written twice.
@@ -146,7 +149,12 @@ def check_complete(
         for part in written.parts:
             planned[part.name] += part.rows
     names = {written.name for written in outgoing}
-    expected = {tensor.name: tensor.rows for tensor in tensors}
+    heads = package.manifest.architecture.num_attention_heads
+    expected = {
+        # Of the gates of a head, a checkpoint has the first.
+        tensor.name: tensor.rows // 2 + heads if rule.head_gate(tensor.name) else tensor.rows
+        for tensor in tensors
+    }
     if planned != expected or len(names) != len(outgoing):
         lost = sorted(set(expected) - set(planned))
         raise ConversionError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -198,7 +198,7 @@ def _write_folder(
     outgoing = _plan_directory(model.tensors, rule, dtype, package.manifest)
     head = head_tensors(package.manifest, model.everything)
     outgoing += [OutgoingTensor(tensor.stored, (tensor,), tensor.shape, dtype) for tensor in head]
-    check_complete(package, (*model.tensors, *head), outgoing)
+    check_complete(package, (*model.tensors, *head), outgoing, rule)
     stated = with_head_keys(published_keys(model.config, rule), package.manifest, rule)
     stated["torch_dtype"] = _TORCH[dtype]
     with atomic_folder(path) as staging:
@@ -257,6 +257,11 @@ def _plan_directory(
         if rows:
             outgoing += [_row(row, parts[0], at, dtype, shift) for at, row in enumerate(rows)]
             continue
+        if gate := rule.head_gate(name):
+            heads = manifest.architecture.num_attention_heads
+            names = (rule.published_name(name), gate)
+            outgoing += _without_gates(names, parts[0], heads, dtype)
+            continue
         shape = parts[0].shape
         if len(parts) > 1:
             shape = (sum(part.shape[0] for part in parts), *shape[1:])
@@ -280,6 +285,19 @@ def _row(name: str, whole: LogicalTensor, at: int, dtype: str, shift: float) -> 
     """Plan a row of a norm's weight as a tensor of its own."""
     part = replace(whole, shape=whole.shape[1:], first=whole.first + at)
     return OutgoingTensor(name, (part,), part.shape, dtype, shift=shift)
+
+
+def _without_gates(
+    names: Sequence[str], whole: LogicalTensor, heads: int, dtype: str
+) -> Iterator[OutgoingTensor]:
+    """Plan the rows of all heads, and one row with the gate of each, as two tensors."""
+    size = whole.rows // heads // 2
+    for name, offset, count in zip(names, (0, size), (size, 1), strict=True):
+        parts = tuple(
+            replace(whole, shape=(count, whole.columns), first=whole.first + start + offset)
+            for start in range(0, whole.rows, 2 * size)
+        )
+        yield OutgoingTensor(name, parts, (heads * count, whole.columns), dtype)
 
 
 def _arranged(rule: StackRule, stack: Stack, dtype: str) -> OutgoingTensor:

@@ -111,7 +111,7 @@ def plan_gguf(
     if not row.dense_layers:
         _check_experts([name for name, _ in stacks], package)
     outgoing = [_plan(package, name, parts, row, shift) for name, parts in stacks]
-    check_complete(package, written, outgoing)
+    check_complete(package, written, outgoing, rule)
     if row.factors_in_weights:
         outgoing = with_factors(package, outgoing, lossless=lossless)
     lost = next((tensor for tensor in outgoing if tensor.why), None)

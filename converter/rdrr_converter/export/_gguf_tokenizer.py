@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rdrr_format.tokenizer_settings import named_templates
 from rdrr_manifests.models import Manifest
 from rdrr_manifests.package import Package
 
@@ -228,14 +229,7 @@ def _templates(package: Package, settings: Mapping[str, Any]) -> dict[str, Any]:
     if package.store.exists(_TEMPLATE):
         text = package.store.read(_TEMPLATE).tobytes().decode("utf-8", errors="replace")
         return {TEMPLATE: text}
-    stated = settings.get("chat_template")
-    if isinstance(stated, str):
-        return {TEMPLATE: stated}
-    named = {
-        entry["name"]: entry["template"]
-        for entry in (stated if isinstance(stated, list) else ())
-        if isinstance(entry, dict) and {"name", "template"} <= entry.keys()
-    }
+    named = named_templates(settings.get("chat_template"))
     default = named.pop("default", None)
     entries: dict[str, Any] = {} if default is None else {TEMPLATE: default}
     entries |= {f"{TEMPLATE}.{name}": text for name, text in named.items()}

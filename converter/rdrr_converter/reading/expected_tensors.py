@@ -80,6 +80,7 @@ def _dimensions(sizes: Architecture, moe: MoeConfig | None) -> dict[str, int]:
         "hidden": sizes.hidden_size,
         "inner": sizes.intermediate_size,
         "q": sizes.num_attention_heads * sizes.head_dim,
+        "gated_q": 2 * sizes.num_attention_heads * sizes.head_dim,
         "kv": sizes.num_key_value_heads * sizes.head_dim,
         "head": sizes.head_dim,
         "heads": sizes.num_attention_heads,
@@ -98,11 +99,10 @@ def _dimensions(sizes: Architecture, moe: MoeConfig | None) -> dict[str, int]:
 
 
 def linear_dimensions(sizes: Architecture) -> dict[str, int]:
-    """Return the dimensions of linear attention, and of queries with output gates beside them."""
+    """Return the dimensions of linear attention."""
     heads, key_heads = sizes.linear_num_value_heads or 0, sizes.linear_num_key_heads or 0
     value_dim, key_dim = sizes.linear_value_head_dim or 0, sizes.linear_key_head_dim or 0
     return {
-        "gated_q": 2 * sizes.num_attention_heads * sizes.head_dim,
         "linear_heads": heads,
         "linear_heads_per_key": heads // max(key_heads, 1),
         "linear_key_heads": key_heads,

@@ -12,7 +12,13 @@ from rdrr_converter.checkpoint.source import Source, SourceTensor
 from rdrr_converter.reading.expected_tensors import ExpectedTensor, Shapes
 from rdrr_converter.reading.grouped_rows import Piece, rows_of_parts, with_rows
 from rdrr_converter.reading.interleaved import stacked_shape, take_apart
-from rdrr_converter.reading.stacks import join_rows, transposed, unstack, unstack_groups
+from rdrr_converter.reading.stacks import (
+    join_rows,
+    transposed,
+    unstack,
+    unstack_groups,
+    with_head_gates,
+)
 
 
 class Finder:
@@ -53,6 +59,7 @@ class Finder:
             tensor = self._tensors.get(stored)
             if tensor is not None:
                 self.used.add(tensor.name)
+                tensor = self._gated(tensor, wanted)
                 if name == published and self._rule.is_transposed(canonical):
                     tensor = transposed(tensor)
                 tensor.need_shape(self._shape(wanted.rule, wanted.layer))
@@ -65,6 +72,18 @@ class Finder:
         if name not in self._parts:
             self._join_rows(wanted)
         return self._parts.get(name)
+
+    def _gated(self, tensor: SourceTensor, wanted: ExpectedTensor) -> SourceTensor:
+        """Return a matrix with the gates of its heads, if the checkpoint has them apart."""
+        name = self._rule.head_gate(wanted.fill(wanted.rule.name))
+        gates = None if name is None else self._tensors.get(self.name_in_source(name))
+        if gates is None:
+            return tensor
+        rows, columns = self._shape(wanted.rule, wanted.layer)
+        tensor.need_shape((rows // 2, columns))
+        gates.need_shape((self._dimensions["heads"], columns))
+        self.used.add(gates.name)
+        return with_head_gates(tensor, gates)
 
     def _join_rows(self, wanted: ExpectedTensor) -> None:
         """Join the tensors that are the rows of a tensor, if the checkpoint has the first."""

@@ -79,6 +79,35 @@ def _joined(parts: Sequence[SourceTensor], rows: slice, columns: slice) -> F32Ar
     return np.concatenate(blocks) if blocks else parts[0].read(slice(0, 0), columns)
 
 
+def with_head_gates(queries: SourceTensor, gates: SourceTensor) -> SourceTensor:
+    """Return the matrix with the rows of each head, and then its gate as many times.
+
+    Args:
+        queries: A matrix whose rows are those of the heads.
+        gates: A matrix with one row for each head.
+    """
+    return replace(
+        queries,
+        name=f"{queries.name} with {gates.name}",
+        shape=(2 * queries.rows, queries.columns),
+        decode=partial(_with_gates, queries, gates),
+    )
+
+
+def _with_gates(
+    queries: SourceTensor, gates: SourceTensor, rows: slice, columns: slice
+) -> F32Array:
+    size = queries.rows // gates.rows
+    begin, end, _ = rows.indices(2 * queries.rows)
+    first, last = begin // (2 * size), -(-end // (2 * size))
+    heads = queries.read(slice(first * size, last * size), columns)
+    repeated = np.repeat(gates.read(slice(first, last), columns), size, axis=0)
+    shape = (last - first, size, heads.shape[1])
+    both = np.concatenate([heads.reshape(shape), repeated.reshape(shape)], axis=1)
+    start = first * 2 * size
+    return both.reshape(-1, heads.shape[1])[begin - start : end - start]
+
+
 def unstack_groups(
     whole: SourceTensor, shapes: Sequence[tuple[int, ...]], groups: int
 ) -> Iterator[SourceTensor]:

@@ -26,8 +26,8 @@ COPIED = (
 
 MISSING = (
     "no tokenizer that can be loaded: the checkpoint has no tokenizer.json, and none can be built "
-    "from its other files, so the package cannot turn text into tokens; save one with "
-    "transformers' AutoTokenizer(...).save_pretrained"
+    "from its other files, so the package takes and gives token ids only; save one with "
+    "transformers' AutoTokenizer(...).save_pretrained and convert again"
 )
 
 

@@ -3,7 +3,8 @@
     added_tokens_decoder, added_tokens.json    tokens that tokenizer.json may lack
     names, extra and additional special tokens tokens that are special, whatever tokenizer.json says
     the tokenizer's class                      names of special tokens that no file states
-    add_prefix_space                           a space before a text
+    add_prefix_space, legacy                   a space before a text
+    clean_up_tokenization_spaces               spaces that decoding removes
     chat_template.json, additional templates   templates, in tokenizer_config.json
 
 Transformers puts these together whenever it loads a tokenizer, and so its way is followed. Files
@@ -31,7 +32,7 @@ from rdrr_format.tokenizer_settings import (
 )
 
 from rdrr_converter.checkpoint.source import Source, parse_json_object
-from rdrr_converter.tokenizer.prefix import set_prefix
+from rdrr_converter.tokenizer.spaces import CLEANS_UP, cleans_up, set_spaces
 
 TOKENIZER_JSON, ADDED = "tokenizer.json", "added_tokens.json"
 TEMPLATES = "additional_chat_templates"
@@ -82,21 +83,22 @@ def with_stated_tokens(source: Source) -> Source:
     Raises:
         SourceError: A file is damaged, or states something that cannot be obeyed.
     """
-    if source.kind == "gguf":
-        return source  # its metadata states the kind of every token
+    if source.kind == "gguf" and SPECIAL not in source.generated:
+        return source  # its metadata states the kind of every token, and no adapter states others
     settings = _object(source, SETTINGS)
     _check(settings, source)
     merged = merged_settings(settings, _object(source, SPECIAL))
     generated: dict[str, bytes | None] = dict(source.generated)
     tokenizer = _object(source, TOKENIZER_JSON)
+    more: dict[str, Any] = _class_tokens(merged, source.config) if settings else {}
     if "model" in tokenizer:
         tokens = _Tokens(tokenizer)
         tokens.add_stated(merged, _object(source, ADDED))
-        has_other_prefix = set_prefix(tokenizer, settings)
-        if tokens.changed or has_other_prefix:
+        if cleans_up(tokenizer, settings):
+            more[CLEANS_UP] = False  # the steps of tokenizer.json do it
+        if set_spaces(tokenizer, settings, source.config) or tokens.changed:
             tokenizer |= {"added_tokens": tokens.entries()} if tokens.changed else {}
             generated[TOKENIZER_JSON] = _dump(tokenizer)
-    more: dict[str, Any] = _class_tokens(merged, source.config) if settings else {}
     if templates := _templates(source, settings):
         more[_TEMPLATE] = templates
         generated[_FILE] = None

@@ -45,19 +45,29 @@ def sentencepiece_steps(model: SentencePieceModel, settings: Mapping[str, Any]) 
     has_prefix = stated if isinstance(stated, bool) else model.adds_prefix
     if model.charsmap or model.removes_spaces:
         return _normalized_steps(replace(model, adds_prefix=has_prefix)) | {"model": bpe}
-    # Transformers repeats the prefix after special tokens if the settings say `legacy`, and adds
-    # none to a text that begins with a space. The models of Llama and Gemma are of this kind.
     scheme = "always" if settings.get("legacy") is True else "first"
+    return metaspace_steps(scheme if has_prefix else "never") | {"model": bpe}
+
+
+def metaspace_steps(scheme: str) -> dict[str, Any]:
+    """Return normalizer, pre-tokenizer and decoder of models like those of Llama and Gemma.
+
+    Transformers repeats the prefix after special tokens if the settings say `legacy`, and adds none
+    to a text that begins with a space.
+
+    Args:
+        scheme: Where a space is put in front: `always`, at the beginning of each text between
+            special tokens; `first`, at that of a whole text; or `never`.
+    """
     return {
         "normalizer": None,
         "pre_tokenizer": {
             "type": "Metaspace",
             "replacement": _META,
-            "prepend_scheme": scheme if has_prefix else "never",
+            "prepend_scheme": scheme,
             "split": False,
         },
-        "decoder": _decoder(strip=has_prefix),
-        "model": bpe,
+        "decoder": _decoder(strip=scheme != "never"),
     }
 
 

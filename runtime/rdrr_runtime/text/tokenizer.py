@@ -11,31 +11,53 @@ from functools import cached_property
 
 from rdrr_format.bounded_json import parse_json
 from rdrr_format.bounded_tokenizer import JSON_BOUNDS, BoundedStream, BoundedTokenizer
-from rdrr_format.errors import GenerationError
+from rdrr_format.errors import GenerationError, ManifestError
 from rdrr_format.token_stream import visible
 
 from rdrr_runtime.text.control_tokens import ControlTokens, has_marks, marked_parts
 
 
 class TextCodec:
-    """The tokenizer of a package.
+    """The tokenizer of a package. Without a file, ids have no text, and all else is refused.
 
     Args:
-        tokenizer_json: Contents of `tokenizer.json`.
+        tokenizer_json: Contents of `tokenizer.json`; None for a package without one.
         bos_token_id: Id that is put before every prompt if `add_bos` is set and the tokenizer's
             own post-processor has not put it there.
         add_bos: The manifest's `tokenizer.addBosToken`.
+        where: The package, for messages.
 
     Raises:
-        ManifestError: The file is not a tokenizer, or a tokenizer that this version refuses.
+        ManifestError: The file is not a tokenizer, or a tokenizer that this version refuses; from
+            every method but `stream` and `continuation`: there is no file.
     """
 
     def __init__(
-        self, tokenizer_json: bytes, *, bos_token_id: int | None = None, add_bos: bool | None = None
+        self,
+        tokenizer_json: bytes | None,
+        *,
+        bos_token_id: int | None = None,
+        add_bos: bool | None = None,
+        where: object = None,
     ) -> None:
-        self._content = tokenizer_json
-        self._tokenizer = BoundedTokenizer(tokenizer_json)
+        self._content, self._where = tokenizer_json, where
+        self._opened = None if tokenizer_json is None else BoundedTokenizer(tokenizer_json)
         self._bos = bos_token_id if add_bos else None
+
+    @property
+    def _tokenizer(self) -> BoundedTokenizer:
+        if self._opened is None:
+            raise ManifestError(
+                "the package has no tokenizer, so it takes and gives token ids only",
+                where=self._where,
+                hint="give ids and no stop strings, or put a tokenizer.json beside the checkpoint "
+                "and convert it again",
+            )
+        return self._opened
+
+    def require(self) -> None:
+        """Check that there is a tokenizer."""
+        _ = self._tokenizer
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a prompt, with the special tokens that the post-processor adds.
@@ -126,7 +148,7 @@ class TextCodec:
     @cached_property
     def _plain(self) -> BoundedTokenizer:
         """The tokenizer without added tokens."""
-        description = parse_json(self._content, JSON_BOUNDS)
+        description = parse_json(self._content or b"", JSON_BOUNDS)
         return BoundedTokenizer(json.dumps(description | {"added_tokens": []}).encode())
 
     def control_tokens(self, texts: Collection[str]) -> ControlTokens:
@@ -177,7 +199,7 @@ class TextCodec:
 
         A character may consist of several tokens; it is returned once all its bytes have arrived.
         """
-        return self._tokenizer.stream(prompt)
+        return (self._opened or BoundedTokenizer(_NO_TOKENS)).stream(prompt)
 
 
 def continued(tokenizer: BoundedTokenizer, text: str) -> list[int]:
@@ -208,3 +230,4 @@ def continued(tokenizer: BoundedTokenizer, text: str) -> list[int]:
 
 
 _LETTER = "a"
+_NO_TOKENS = b'{"model": {"type": "WordLevel", "vocab": {}, "unk_token": ""}}'

@@ -150,6 +150,7 @@ WITHOUT_DEFAULTS = {
         ("qwen2_vl", "qwen2_5_vl_text"),
         ("lfm2", "lfm2"),
         ("lfm2_moe", "lfm2_moe"),
+        ("lfm3", "lfm3"),
         ("qwen3_5", "qwen3_5_text"),
         ("qwen3_5_moe", "qwen3_5_moe_text"),
         ("qwen3_next", "qwen3_next"),
@@ -372,6 +373,8 @@ def test_the_exact_gelu_is_told_from_the_tanh_form_which_the_manifest_calls_gelu
         ("llama4_text", {"no_rope_layer_interval": 1}, {"no_rope_layer_interval": 2}),
         ("phimoe", {"num_experts_per_tok": 1}, {"num_experts_per_tok": 2}),
         ("phimoe", {"num_experts_per_tok": 3}, {}),
+        ("lfm3", {"use_attention_gate": False}, {"use_attention_gate": True}),
+        ("lfm3", {"use_sandwich_norm": False}, {"use_sandwich_norm": True}),
         *(
             (name, {"layer_types": types, "sliding_window": 8}, {"layer_types": others})
             for name in ("smollm3", "qwen2_moe")

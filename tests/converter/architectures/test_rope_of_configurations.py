@@ -116,6 +116,17 @@ def test_two_forms_of_rope_that_contradict_each_other_are_refused():
         rope_of("llama", {**values, "rope_scaling": {**linear, "factor": 2.0}})
 
 
+@pytest.mark.parametrize("kind", ["proportional", "default"])
+def test_lfm3_rotates_half_of_a_head_in_full_attention_under_both_names(kind):
+    full = {"rope_type": kind, "rope_theta": 1e6, "partial_rotary_factor": 0.5}
+    stated = {FULL: full, SLIDING: {"rope_type": "default", "rope_theta": 1e4}}
+    expected = {"rope_theta": 1e6, "rope_local_theta": 1e4}
+    half = expected | {"partial_rotary_factor": 0.5, "rope_frequency_base_dim": 128}
+    assert rope_of("lfm3", {"rope_parameters": stated}) == rope_of("lfm3", {}) == half
+    full["partial_rotary_factor"] = 1.0
+    assert rope_of("lfm3", {"rope_parameters": stated}) == expected
+
+
 def test_gemma_has_two_rope_bases_in_both_forms():
     older = {"rope_theta": 1e6, "rope_local_base_freq": 1e4}
     scaled = {"rope_type": "linear", "factor": 8.0}

@@ -16,7 +16,13 @@ from rdrr_converter.convert import convert
 from rdrr_manifests.graph.ops import Graph
 from rdrr_manifests.package import open_package, validate
 from support.checkpoints import make_checkpoint, make_model, save_checkpoint
-from support.older_names import canonical_name, is_conv1d, joined_norms, split_projections
+from support.older_names import (
+    canonical_name,
+    is_conv1d,
+    joined_gates,
+    joined_norms,
+    split_projections,
+)
 from support.state_space_names import is_input_projection, split_inputs
 from support.tiny_models import ALL_MODELS, COVERING, TINY_MODELS
 
@@ -43,6 +49,8 @@ def saved_tensors(path: Path, config: Any) -> dict[str, np.ndarray]:
     from safetensors.numpy import load_file
 
     state = load_file(path)
+    if config.model_type == "lfm3":
+        state = joined_gates(state, config.num_attention_heads)
     for name in list(state):
         if is_input_projection(name):
             state |= split_inputs(name, state.pop(name), config)

@@ -8,6 +8,7 @@ import pytest
 from rdrr_converter.export._gguf_tokenizer import tokenizer_metadata
 from rdrr_converter.gguf.pretokenizers import PRETOKENIZERS
 from rdrr_converter.gguf.tokenizer import tokenizer_files
+from rdrr_format.tokenizer_settings import named_templates
 from support.packages import llama_manifest, write_random_package
 from support.safetensor_files import LLAMA_CONFIG
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -160,6 +161,29 @@ def test_special_tokens_and_the_chat_template_are_exported(through_gguf):
     assert (read["add_bos_token"], read["add_eos_token"]) == (True, False)
     assert read["chat_template"] == "{{ messages }}"
     assert read["bos_token"] == "<s>"
+
+
+NAMED = {"default": "{{ messages }}", "rag": "{{ documents }}", "tool_use": "{{ tools }}"}
+
+
+@pytest.mark.parametrize(
+    "templates",
+    [
+        pytest.param(NAMED, id="an object"),
+        pytest.param([{"name": key, "template": text} for key, text in NAMED.items()], id="a list"),
+        pytest.param({"rag": "{{ documents }}"}, id="no default"),
+        pytest.param({"default": "{{ messages }}"}, id="only a default"),
+    ],
+)
+def test_templates_with_names_are_exported_and_read_back(through_gguf, templates):
+    tokenizer = byte_level(PRETOKENIZERS["gpt-2"])
+    entries, files, _, _ = through_gguf(tokenizer, settings={"chat_template": templates})
+    names = named_templates(templates)
+    assert entries.get("tokenizer.chat_template") == names.get("default")
+    others = [name for name in names if name != "default"]
+    assert entries.get("tokenizer.chat_templates", []) == others
+    read = json.loads(files["tokenizer_config.json"])["chat_template"]
+    assert named_templates(read) == names
 
 
 def test_a_tokenizer_that_llama_cpp_does_not_support_is_included_with_a_note(through_gguf):

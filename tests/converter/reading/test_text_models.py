@@ -77,6 +77,7 @@ FURTHER = (
     ("internvl", {"model_type": "qwen3"}, OLDER),
     ("kimi_k25", {"model_type": "deepseek_v3", **LATENTS, **SIGMOIDS}, OLDER),
     ("lfm2_vl", {"model_type": "lfm2", "layer_types": ["conv", "full_attention"]}, PUBLISHED),
+    ("lfm3_vl", {"model_type": "lfm3", "layer_types": ["conv", "full_attention"]}, PUBLISHED),
     ("llava_next", {"model_type": "granite", "logits_scaling": 4.0}, OLDER),
     ("llava_onevision", {"model_type": "qwen2"}, OLDER),
 )

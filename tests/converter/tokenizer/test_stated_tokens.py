@@ -174,6 +174,56 @@ def test_the_space_in_front_is_that_of_the_class(tmp_path, kind, tokenizer, stat
         assert codec.decode(ids) == reference.decode(ids, skip_special_tokens=True)
 
 
+@pytest.mark.parametrize("kind", ["LlamaTokenizer", "CodeLlamaTokenizerFast"])
+@pytest.mark.parametrize("legacy", [{"legacy": True}, {"legacy": False}, {"legacy": None}, {}])
+@pytest.mark.parametrize("model_type", ["llama", "mistral"])
+def test_legacy_decides_where_a_class_puts_a_space(tmp_path, kind, legacy, model_type):
+    settings = {"tokenizer_class": kind, "unk_token": "<unk>", "bos_token": "<s>", **legacy}
+    for name, tokenizer in (("old", prefixed()), ("new", tiny.sentencepiece("always"))):
+        files = {"tokenizer_config": settings, "config": {"model_type": model_type}}
+        folder = write_scripted(tmp_path / name, tokenizer, [5, 6], end=END, **files)
+        reference = AutoTokenizer.from_pretrained(folder)
+        codec = TextCodec(with_stated_tokens(open_source(folder)).content("tokenizer.json"))
+        for text in ("an<|end|>ab an", " an", "<|end|> an"):
+            ids = reference(text, add_special_tokens=False)["input_ids"]
+            assert codec.encode_as_is(text) == ids
+            assert codec.decode(ids) == reference.decode(ids, skip_special_tokens=True)
+
+
+UNCLEAN = "do not . do n't ! a ' n ' a , a 'm  . an ' s ' ve ?"
+FORCED = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "settings", "is_cleaned"),
+    [
+        pytest.param(tiny.text_words(UNCLEAN, tiny.WORD_PIECE), {}, True, id="WordPiece"),
+        pytest.param(tiny.text_words(UNCLEAN, None), {}, True, id="no decoder"),
+        pytest.param(tiny.unigram(), {}, True, id="Unigram"),
+        pytest.param(tiny.sentencepiece(), {}, False, id="BPE"),
+        pytest.param(tiny.byte_level(), {FORCED: True}, True, id="BPE by force"),
+        pytest.param(
+            tiny.unigram(), {"clean_up_tokenization_spaces": False}, False, id="not asked for"
+        ),
+    ],
+)
+def test_spaces_are_cleaned_up_as_transformers_does_it(tmp_path, tokenizer, settings, is_cleaned):
+    settings = {"clean_up_tokenization_spaces": True, **settings}
+    folder = checkpoint(tmp_path / "source", FAST | settings)
+    (folder / "tokenizer.json").write_bytes(tiny.content(tokenizer))
+    reference = AutoTokenizer.from_pretrained(folder)
+    source = with_stated_tokens(open_source(folder))
+    codec = TextCodec(source.content("tokenizer.json"))
+    ids = reference(UNCLEAN, add_special_tokens=False)["input_ids"]
+    text = reference.decode(ids, skip_special_tokens=True)
+    assert codec.encode_as_is(UNCLEAN) == ids
+    assert codec.decode(ids) == text == codec.continuation([], ids)
+    assert (text != reference.decode(ids, clean_up_tokenization_spaces=False)) is is_cleaned
+    # An export has the steps too, so its settings must not ask for them once more.
+    asked = json.loads(source.content("tokenizer_config.json"))["clean_up_tokenization_spaces"]
+    assert asked is (not is_cleaned and settings["clean_up_tokenization_spaces"])
+
+
 NAMES = "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}|{{ image_token }}|{{ turn_token }}"
 
 

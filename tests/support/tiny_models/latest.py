@@ -90,6 +90,18 @@ LATEST_MODELS = (
             ("num_hidden_layers", 2),
         ),
     ),
+    TinyModel(
+        "lfm3",
+        256,
+        (
+            ("conv_L_cache", 7),
+            ("layer_types", ["conv", "full_attention", "sliding_attention"]),
+            ("num_hidden_layers", 3),
+            ("sliding_window", 24),
+            ("tie_word_embeddings", True),
+        ),
+        least_layers=3,
+    ),
     TinyModel("qwen3_5_text", 256, LINEAR_ATTENTION),
     TinyModel("qwen3_5_moe_text", 256, (*LINEAR_ATTENTION, *GATED_MIXTURE)),
     TinyModel(
