@@ -23,8 +23,8 @@ INTERVAL = 4
 """Tokens of each text in a step, which are read back together."""
 
 AHEAD = 4
-"""Passes that are submitted before the ids of a step are read back: the device goes on while the host
-turns ids into text and sends it."""
+"""Passes that are submitted before the ids of a step are read back: the device goes on while the
+host turns ids into text and sends it."""
 
 
 @dataclass(eq=False)
