@@ -88,6 +88,11 @@ def test_an_invalid_template_and_invalid_messages_are_refused():
         ChatTemplate("{% for %}", {}, where="test")
     template = ChatTemplate("{{ messages | length }}", {}, where="test")
     assert template.render(TURNS) == "4"
-    for wrong in ([{"role": "user", "content": object()}], ["hello"]):
-        with pytest.raises(UsageError):
-            template.render(wrong)
+    with pytest.raises(UsageError, match="JSON"):
+        template.render([{"role": "user", "content": object()}])
+
+
+@pytest.mark.parametrize("wrong", ["hello", ["hello"], [{"rol": "user", "content": "hello"}]])
+def test_messages_that_are_no_objects_with_a_role_are_refused_with_an_example(wrong):
+    with pytest.raises(UsageError, match=r'expected \[\{"role": "user".*found .*h'):
+        ChatTemplate("{{ messages | length }}", {}, where="test").render(wrong)
