@@ -128,8 +128,10 @@ def test_keywords_of_other_programs_are_guessed(model, made_package, tmp_path):
         model.chat(
             [{"role": "user", "content": PROMPT}], template=tmp_path / "template", max_new_tokens=4
         )
-    with pytest.raises(UsageError, match=r"expected max_tokens, stop, .*found stream\)$"):
+    with pytest.raises(UsageError, match=r"max_tokens.*temperature.*found stream\)$"):
         model.generate(PROMPT, stream=True)  # no guess is better than a wrong one
+    with pytest.raises(UsageError, match=r"expected sampling, temperature.*found max_tokens\)$"):
+        model.session(PROMPT, max_tokens=4)  # which is an argument of the session's `generate`
     with pytest.raises(UsageError, match="did you mean backend"):
         rdrr.load(made_package, device="cuda")
     with pytest.raises(UsageError, match="did you mean context"):

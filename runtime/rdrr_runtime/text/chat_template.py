@@ -90,13 +90,12 @@ class ChatTemplate:
                 expected=f"at most {MAX_TEXT} characters",
                 found=len(text),
             )
-        for message in values["messages"]:
-            if not (isinstance(message, dict) and isinstance(message.get("role"), str)):
-                raise UsageError(
-                    "the messages must be a list of objects with a role",
-                    expected='[{"role": "user", "content": "..."}]',
-                    found=shown(message),
-                )
+        if isinstance(messages, (str, Mapping)) or not all(map(_has_role, values["messages"])):
+            raise UsageError(
+                "the messages must be a list of objects with a role",
+                expected='[{"role": "user", "content": "..."}]',
+                found=shown(messages),
+            )
         try:
             values["add_generation_prompt"] = add_generation_prompt
             return self._template.render(values, _HELPERS)
@@ -142,6 +141,10 @@ class ChatTemplate:
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 """Names of a message's reasoning; templates read the first one, and those of gpt-oss the second."""
+
+
+def _has_role(message: Any) -> bool:
+    return isinstance(message, dict) and isinstance(message.get("role"), str)
 
 
 def _plain(message: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from rdrr_format.errors import GenerationError, ManifestError, UsageError
 from rdrr_runtime.text.chat_template import ChatTemplate
@@ -92,7 +94,9 @@ def test_an_invalid_template_and_invalid_messages_are_refused():
         template.render([{"role": "user", "content": object()}])
 
 
-@pytest.mark.parametrize("wrong", ["hello", ["hello"], [{"rol": "user", "content": "hello"}]])
+@pytest.mark.parametrize("wrong", ["hello", ["hello"], {"role": "user"}, [{"rol": "hello"}]])
 def test_messages_that_are_no_objects_with_a_role_are_refused_with_an_example(wrong):
-    with pytest.raises(UsageError, match=r'expected \[\{"role": "user".*found .*h'):
+    with pytest.raises(
+        UsageError, match=r'expected \[\{"role": "user".*found ' + re.escape(repr(wrong))
+    ):
         ChatTemplate("{{ messages | length }}", {}, where="test").render(wrong)
