@@ -65,7 +65,7 @@ setup: $(VENV)/installed-dev ## Set up .venv for development, with extras, tests
 # The CPU backend runs in torch, so a machine without an adapter needs it.
 demo: $(VENV)/installed ## Convert the bundled model, validate the package, generate text.
 	@RDRR=$(BIN)/rdrr .ci/adapter --find || $(MAKE) --no-print-directory $(VENV)/installed-torch
-	$(BIN)/rdrr convert examples/small-llama $(DEMO_PACKAGE) --transpose-weights --fuse-gate-up --overwrite
+	$(BIN)/rdrr convert examples/small-llama $(DEMO_PACKAGE) --overwrite
 	$(BIN)/rdrr validate $(DEMO_PACKAGE) --deep
 	$(BIN)/rdrr generate $(DEMO_PACKAGE) --prompt "$(PROMPT)" --max-tokens 64 --temperature 0.7 --top-k 40 --seed 3 --stats
 

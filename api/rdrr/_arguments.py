@@ -28,15 +28,18 @@ def prompt_ids(prompt: Any, encode: Callable[[str], list[int]]) -> list[int]:
     Raises:
         UsageError: The prompt is neither text nor token ids.
     """
-    return encode(prompt) if isinstance(prompt, str) else token_ids(prompt, "the prompt")
+    if isinstance(prompt, str):
+        return encode(prompt)
+    return token_ids(prompt, "the prompt", expected="text or token ids")
 
 
-def token_ids(given: Any, name: str) -> list[int]:
+def token_ids(given: Any, name: str, *, expected: str = "token ids") -> list[int]:
     """Return token ids as a list, without checking them against the vocabulary.
 
     Args:
         given: The ids.
         name: What the ids are, for messages.
+        expected: What may be given, for messages.
 
     Raises:
         UsageError: `given` is not an iterable of whole numbers.
@@ -47,7 +50,7 @@ def token_ids(given: Any, name: str) -> list[int]:
             expected="a string or token ids",
             hint='decode it first: prompt.decode("utf-8")',
         )
-    for token_id in (ids := _items(given, name, "token ids")):
+    for token_id in (ids := _items(given, name, expected)):
         check_count(f"an id of {name}", token_id, minimum=_LOWEST, maximum=_HIGHEST)
     return [int(token_id) for token_id in ids]
 

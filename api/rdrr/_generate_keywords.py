@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rdrr_runtime.decode.strategies import StrategyName
     from rdrr_runtime.decode.strategy import StrategyOptions
 
-MAX_TOKENS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+OTHER_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "max_tokens": ("max_new_tokens", "n_predict", "num_predict", "max_completion_tokens"),
         "stop": ("stop_strings", "stop_sequences"),
@@ -22,7 +22,7 @@ MAX_TOKENS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "response_format": ("grammar", "json_schema"),
     }
 )
-"""Arguments that are no sampling parameters, with their names in other programs."""
+"""What other programs call the arguments that are no sampling parameters."""
 
 
 class GenerateKeywords(SamplingKeywords, total=False):
@@ -37,6 +37,16 @@ class GenerateKeywords(SamplingKeywords, total=False):
     context_shift: int | None
     interval: Interval
     decode: StrategyOptions | StrategyName | None
+
+
+GENERATE = tuple(
+    name
+    for name in GenerateKeywords.__annotations__
+    if name not in SamplingKeywords.__annotations__
+)
+SESSION = ("sampling",)
+BATCH = ("sampling", "max_tokens", "sequences", "interval", "stop_ids")
+"""Keywords that `Model.generate`, `session` and `generate_batch` have besides those of sampling."""
 
 
 class ChatKeywords(GenerateKeywords, total=False):

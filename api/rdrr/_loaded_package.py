@@ -124,7 +124,12 @@ class LoadedPackage(Closing):
         self._opened.close()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.package.manifest.model_id!r}, {self.reason!r})"
+        info = self.info
+        place = info.adapter or info.name
+        return (
+            f"<{type(self).__name__} {self.package.manifest.model_id!r} on {place!r}: "
+            f"{info.context:,} tokens of context>"
+        )
 
     def _repr_html_(self) -> str:
         """Return a table of the model for notebooks."""

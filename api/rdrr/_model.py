@@ -21,7 +21,14 @@ from rdrr._async_generation import AsyncGeneration, TaskQueue
 from rdrr._backends import OpenedBackend
 from rdrr._chat_prompt import ChatPrompt
 from rdrr._decoding import DraftModels
-from rdrr._generate_keywords import MAX_TOKENS, ChatKeywords, GenerateKeywords
+from rdrr._generate_keywords import (
+    BATCH,
+    GENERATE,
+    OTHER_NAMES,
+    SESSION,
+    ChatKeywords,
+    GenerateKeywords,
+)
 from rdrr._generation import Completion, Generation
 from rdrr._load_options import LoadOptions
 from rdrr._response_format import read_response_format
@@ -110,7 +117,7 @@ class Model(ScoringModel):
         self._check_head()
         ids = prompt_ids(prompt, self.encode)
         stops, ending = stop_strings(stop), token_ids(stop_ids, "`stop_ids`")
-        chosen = _sampling(sampling, keywords)
+        chosen = _sampling(sampling, keywords, GENERATE)
         stats = GenerationStats()
         recorded = None if logprobs is None else Logprobs(logprobs)
         runs = self._engine.generate(
@@ -149,7 +156,7 @@ class Model(ScoringModel):
         from rdrr_runtime.sampling.randomness import fresh_seed
 
         self._check_head()
-        chosen = _sampling(sampling, keywords)
+        chosen = _sampling(sampling, keywords, SESSION)
         if chosen.seed is None:
             chosen = replace(chosen, seed=fresh_seed())
         session = Session(self._engine, self._codec, self.package, sampling=chosen)
@@ -198,7 +205,7 @@ class Model(ScoringModel):
             UsageError: An option is wrong, or the data type of the key-value cache is q8_0.
         """
         self._check_head()
-        chosen = _sampling(sampling, keywords)
+        chosen = _sampling(sampling, keywords, BATCH)
         ids = [prompt_ids(prompt, self.encode) for prompt in read_prompts(prompts)]
         texts = self._engine.generate_batch(
             ids,
@@ -351,5 +358,8 @@ class Model(ScoringModel):
         return GrammarTokenizer(content, manifest.architecture.vocab_size, manifest.eos_token_ids)
 
 
-def _sampling(given: SamplingParams | None, keywords: Mapping[str, Any]) -> SamplingParams:
-    return fill(SamplingParams, given, keywords, parameter="sampling", beside=MAX_TOKENS)
+def _sampling(
+    given: SamplingParams | None, keywords: Mapping[str, Any], others: Sequence[str]
+) -> SamplingParams:
+    beside = {name: OTHER_NAMES.get(name, ()) for name in others}
+    return fill(SamplingParams, given, keywords, parameter="sampling", beside=beside)

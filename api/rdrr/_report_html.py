@@ -120,7 +120,7 @@ def render(report: ReportView) -> str:
 def percent(error: float) -> str:
     """Return an error as a percentage with three digits; a dash if it is 0."""
     if not error:
-        return "–"
+        return "-"
     return f"{100 * error:#.3g} %" if error < 10 else f"{error:#.3g} ×"
 
 

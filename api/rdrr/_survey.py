@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from rdrr_format.dtypes import parse_dtype
 from rdrr_format.errors import DeviceError, FormatError
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def tensor_facts(manifest: Manifest) -> list[TensorFacts]:
         TensorFacts(
             name=name,
             role=tensor.role,
-            dtype=tensor.dtype,
+            dtype=_block_type(tensor.dtype),
             layout=_layout(tensor),
             shape=tensor.shape,
             size=tensor.size,
@@ -309,10 +310,18 @@ def _groups(manifest: Manifest, key: Callable[[Tensor], str]) -> tuple[Group, ..
 
 
 def _dtype_name(tensor: Tensor) -> str:
-    transform, layout = tensor.source_transform, _layout(tensor)
+    transform, layout, dtype = tensor.source_transform, _layout(tensor), _block_type(tensor.dtype)
     if transform is not None:
-        return f"{transform.source_dtype}, as {tensor.dtype}"
-    return tensor.dtype if layout == "row" else f"{tensor.dtype}, {layout}"
+        return f"{transform.source_dtype}, as {dtype}"
+    return dtype if layout == "row" else f"{dtype}, {layout}"
+
+
+def _block_type(name: str) -> str:
+    """Return the name that reports have for a type: manifests name Q4_K as the mix, Q4_K_M."""
+    try:
+        return parse_dtype(name).name
+    except FormatError:
+        return name
 
 
 def _layout(tensor: Tensor) -> str:

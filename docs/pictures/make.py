@@ -23,7 +23,7 @@ PICTURES = Path(__file__).resolve().parent
 EXAMPLES = PICTURES.parents[1] / "examples"
 COLUMNS = 92
 SESSION = (
-    "rdrr convert examples/small-llama small-llama-rdrr --transpose-weights --fuse-gate-up",
+    "rdrr convert examples/small-llama small-llama-rdrr",
     "rdrr validate small-llama-rdrr --deep",
     'rdrr generate small-llama-rdrr --prompt "And it came to pass" --max-tokens 48'
     " --temperature 0.7 --seed 3",

@@ -253,6 +253,10 @@ def _out_of_range(declared: Option, expected: str | None, value: object) -> Usag
     return UsageError(f"`{declared.name}` is out of range", expected=expected, found=value)
 
 
+_NEAR = 0.65
+"""Ratio of equal letters from which names are near: "stream" has 0.6 in common with "temp"."""
+
+
 def nearest(name: str, names: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
     """Return the known name that an unknown one probably means; empty if none is near.
 
@@ -263,7 +267,7 @@ def nearest(name: str, names: Iterable[str], synonyms: Mapping[str, str] | None 
     """
     known = {_bare(entry): entry for entry in names}
     meant = {_bare(other): entry for other, entry in (synonyms or {}).items()} | known
-    near = get_close_matches(_bare(name), meant, n=1)
+    near = get_close_matches(_bare(name), meant, n=1, cutoff=_NEAR)
     return meant[near[0]] if near else ""
 
 
@@ -302,13 +306,14 @@ def fill(
     for name in keywords:
         if name not in names:
             also: dict[str, Sequence[str]] = dict(beside or {})
+            known = (*also, *names)
             also |= {entry.name: entry.also_known_as for entry in options_of(kind).values()}
             synonyms = {other: entry for entry, others in also.items() for other in others}
             raise UsageError(
-                f"{kind.__name__} has no option of this name",
-                expected=", ".join(names),
+                "there is no keyword of this name",
+                expected=", ".join(known),
                 found=name,
-                hint=suggestion(name, (*names, *also), synonyms) or None,
+                hint=suggestion(name, known, synonyms) or None,
             )
     stated = {name: value for name, value in keywords.items() if value is not None}
     if given is None:

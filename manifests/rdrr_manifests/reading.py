@@ -28,6 +28,8 @@ _MAGIC: Mapping[bytes, str] = {
     b"\x80\x02": "a pickle",
     b"\x1f\x8b": "a gzip file",
 }
+_BEGINNING, _UTF_16 = 1024, (b"\xff\xfe", b"\xfe\xff")
+"""Bytes in which a zero tells a binary file from text, and how text in UTF-16 begins."""
 _OTHER_JSON: Mapping[str, str] = {
     "weight_map": "an index of safetensors shards",
     "model_type": "a Hugging Face config.json",
@@ -61,7 +63,10 @@ def read_manifest(raw: bytes, where: object) -> RawManifest:
     data, repeated = read_object(raw, where)
     if sum(key in data for key in _OWN_KEYS) < 2:
         kinds = [kind for key, kind in _OTHER_JSON.items() if key in data]
-        actual = kinds[0] if kinds else "a JSON object with keys " + shown(", ".join(data))
+        other = (
+            f"a JSON object with keys {shown(', '.join(data))}" if data else "an empty JSON object"
+        )
+        actual = kinds[0] if kinds else other
         raise not_rdrr(where, actual, _CHECKPOINT_HINT if kinds else None)
     return RawManifest(data, repeated)
 
@@ -79,6 +84,8 @@ def read_object(raw: bytes, where: object) -> tuple[dict[str, Any], tuple[Fault,
             raise not_rdrr(where, kind, _CHECKPOINT_HINT)
     if raw[8:9] == b"{" and raw[0:1] != b"{":
         raise not_rdrr(where, "a safetensors file", _CHECKPOINT_HINT)
+    if b"\0" in raw[:_BEGINNING] and not raw.startswith(_UTF_16):
+        raise not_rdrr(where, "a binary file, perhaps a shard")
     repeated: list[str] = []
     try:
         data = parse_json(raw, MANIFEST, pairs=_collector(repeated), constants=False)

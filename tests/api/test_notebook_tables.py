@@ -86,7 +86,7 @@ def test_the_stats_of_a_generation_and_its_model_are_tables(made_package):
         assert "tokens per second" in page.text
         assert "new_tokens=4" in repr(generation.stats)
         assert "small-llama" in table_of(model).text
-        assert repr(model).startswith("Model('small-llama'")
+        assert repr(model) == "<Model 'small-llama' on 'cpu': 64 tokens of context>"
     assert "tokens per second" not in table_of(GenerationStats()).text  # nothing was measured
 
 

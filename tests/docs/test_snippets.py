@@ -24,6 +24,7 @@ from support.snippets import PAGES, ROOT, Snippet, snippets
 RUN_PAGES = [page for page in PAGES if any(snippet.is_run for snippet in snippets(page))]
 FIRST = ("README.md", "tutorial.md", "errors.md")
 """Pages that a reader begins with, which `make test` runs."""
+CONVERSION = "rdrr convert examples/small-llama small-llama-rdrr\n"
 
 NAMED = {page: page.relative_to(ROOT).as_posix() for page in PAGES}
 
@@ -32,15 +33,16 @@ NAMED = {page: page.relative_to(ROOT).as_posix() for page in PAGES}
 def package(tmp_path_factory):
     """The package that the tutorial makes, which the other pages use."""
     folder = tmp_path_factory.mktemp("docs") / "small-llama-rdrr"
-    run(f"rdrr convert {EXAMPLE} {folder} --transpose-weights --fuse-gate-up", folder.parent)
+    run(f"rdrr convert {EXAMPLE} {folder}", folder.parent)
     return folder
 
 
 @pytest.fixture
-def folder(package, tmp_path, monkeypatch):
-    """The current folder of a reader."""
+def folder(package, page, tmp_path, monkeypatch):
+    """The current folder of a reader, with the package, unless the page begins by making it."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    shutil.copytree(package, tmp_path / package.name)
+    if CONVERSION not in page.read_text(encoding="utf-8"):
+        shutil.copytree(package, tmp_path / package.name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -65,7 +67,11 @@ def test_the_snippets_of_a_page_run_in_processes_of_their_own_and_once_more(page
     """Once more, because readers repeat a page; what leaves no file does the same each time."""
     parts = parts_of(page, run, run_python)
     for part in [part for part in parts if changes_files(part, folder)]:
-        part(folder)
+        try:
+            part(folder)
+        except AssertionError as refusal:
+            if "--overwrite" not in str(refusal):
+                raise
 
 
 def parts_of(page: Path, run_command, run_block):

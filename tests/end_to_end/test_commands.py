@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -204,8 +205,10 @@ def test_inspect_shows_what_the_runtime_would_allocate_under_the_given_hints(mad
 def test_inspect_prints_the_same_facts_as_text(made_package):
     done = rdrr("inspect", made_package, "--tensors", "--memory")
     assert done.code == 0
-    for word in ("small-llama", "Q4_K_M, column", "embedding", "memory for 2048", "gate_up_proj"):
+    for word in ("small-llama", "Q4_K, column", "embedding", "memory for 2048", "gate_up_proj"):
         assert word in done.out
+    assert re.search(r"rope base +[\d,]+ *$", done.out, re.MULTILINE)
+    assert done.out.count("Q4_K_M") == 1  # the mix, which is no type of a tensor
 
 
 def test_inspect_describes_a_manifest_without_its_shards():

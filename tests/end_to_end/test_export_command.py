@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from rdrr_converter.convert import convert
 from rdrr_converter.export import export
+from rdrr_format.errors import UsageError
 from rdrr_manifests.package import open_package
 from support.checkpoints import make_model, save_checkpoint
 from support.commands import EXAMPLE, error_line, rdrr
@@ -70,6 +71,11 @@ def test_transformers_loads_the_gguf_and_computes_the_same(tmp_path, rng, tiny):
     wanted = transformers_logits(model, IDS)
     logits = transformers_logits(loaded(tmp_path, gguf_file="out.gguf"), IDS)
     assert relative_error(logits, wanted) < 1e-5
+
+
+def test_a_single_file_of_safetensors_is_no_destination(tmp_path):
+    with pytest.raises(UsageError, match=r"a folder of several files.*found .*out\.safetensors"):
+        export(tmp_path / "package", tmp_path / "out.safetensors")
 
 
 def test_the_command_prints_how_the_tensors_were_written(tmp_path):

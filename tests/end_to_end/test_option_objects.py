@@ -128,10 +128,20 @@ def test_keywords_of_other_programs_are_guessed(model, made_package, tmp_path):
         model.chat(
             [{"role": "user", "content": PROMPT}], template=tmp_path / "template", max_new_tokens=4
         )
+    with pytest.raises(UsageError, match=r"max_tokens.*temperature.*found stream\)$"):
+        model.generate(PROMPT, stream=True)  # no guess is better than a wrong one
+    with pytest.raises(UsageError, match=r"expected sampling, temperature.*found max_tokens\)$"):
+        model.session(PROMPT, max_tokens=4)  # which is an argument of the session's `generate`
     with pytest.raises(UsageError, match="did you mean backend"):
         rdrr.load(made_package, device="cuda")
     with pytest.raises(UsageError, match="did you mean context"):
         rdrr.load(made_package, n_ctx=64)
+
+
+@pytest.mark.parametrize("prompt", [None, 5])
+def test_a_prompt_of_another_type_is_refused_with_both_that_are_taken(model, prompt):
+    with pytest.raises(UsageError, match="expected text or token ids"):
+        model.generate(prompt)
 
 
 def test_sampling_values_are_never_given_by_position():

@@ -91,4 +91,9 @@ def test_a_table_is_folded_in_a_narrow_terminal_and_loses_nothing(width):
     assert max(len(line) for line in shown.splitlines()) <= width
     wanted = "".join("".join(row) for row in (names, *rows))
     assert sorted("".join(shown.split())) == sorted("".join(wanted.split()))
-    assert (len(shown.splitlines()) == 1 + len(rows)) == (width == 200)
+    lines = len(shown.splitlines())
+    if width == 40:
+        assert lines > 2 * (1 + len(rows))
+    else:  # at 60 each name has a line of its own, and no word of it is cut
+        assert lines == (1 + len(rows)) * (1 if width == 200 else 2)
+        assert rows[0][0] in shown

@@ -7,7 +7,15 @@ from dataclasses import FrozenInstanceError, dataclass
 
 import pytest
 from rdrr_format.errors import UsageError
-from rdrr_format.options import check_fields, documented, fill, option, options_of, split_pairs
+from rdrr_format.options import (
+    check_fields,
+    documented,
+    fill,
+    nearest,
+    option,
+    options_of,
+    split_pairs,
+)
 
 
 @documented
@@ -80,8 +88,13 @@ def test_an_object_and_keywords_together_are_a_usage_error():
 def test_an_unknown_keyword_is_a_usage_error_and_a_close_name_is_offered():
     with pytest.raises(UsageError, match=r"suger.*did you mean sugar"):
         fill(TeaOptions, None, {"suger": 4}, parameter="tea")
-    with pytest.raises(UsageError, match="TeaOptions has no option of this name"):
+    with pytest.raises(UsageError, match="no keyword of this name"):
         fill(TeaOptions, TeaOptions(), {"milk": None}, parameter="tea")
+
+
+def test_the_refusal_of_a_keyword_lists_all_that_the_function_takes():
+    with pytest.raises(UsageError, match=r"expected milk, leaf, .*sugar.*, found suger"):
+        fill(TeaOptions, None, {"suger": 4}, parameter="tea", beside={"milk": ()})
 
 
 def test_pairs_are_parsed_and_malformed_or_repeated_ones_are_usage_errors():
@@ -121,3 +134,5 @@ def test_nothing_is_guessed_where_no_name_is_near():
     with pytest.raises(UsageError) as raised:
         fill(PotOptions, None, {"temperature": 1}, parameter="pot")
     assert raised.value.hint is None
+    assert not nearest("stream", ["temperature"], {"temp": "temperature"})
+    assert nearest("tempo", ["temperature"], {"temp": "temperature"}) == "temperature"

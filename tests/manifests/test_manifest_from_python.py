@@ -46,6 +46,7 @@ def test_a_block_changes_as_a_whole_or_by_its_own_fields(manifest):
         ({"architecture": {"head_dims": 8}}, "did you mean head_dim"),
         ({"architecture": {"head_dim": 0}}, "headDim.*greater than 0.*found 0"),
         ({"eos_token_id": "two"}, "eos_token_id"),
+        ({"model_id": 5}, r"modelId: .*\(expected a valid string, found 5\)"),
     ],
 )
 def test_a_wrong_change_is_wrong_usage(manifest, changes, words):

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from shutil import get_terminal_size
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.printing import printable
@@ -18,14 +18,18 @@ from rdrr.cli._wording import flags_of_options, in_flags
 
 if TYPE_CHECKING:
     from rdrr_format.errors import RdrrError
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions
     from rich.table import Table
+    from rich.text import Text
 
     from rdrr import Model
 
 _LOG = logging.getLogger("rdrr.cli")
 _FOLDED, _GAP = 8, 2
 """Smallest width of a folded cell, and the space between two cells, in columns."""
+_LONG, _INDENT = 24, "  "
+"""Width from which the first column has lines of its own instead of being folded, and what the
+lines below them begin with."""
 
 PIPED_WIDTH = 1000
 """Width in columns when the output is not a terminal: wide enough that no cell is folded."""
@@ -128,43 +132,81 @@ def print_error(error: RdrrError, *, as_json: bool) -> None:
 
 def table(
     columns: Iterable[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
-) -> Table:
-    """Return a table without a frame that fits any width by folding its widest cells.
+) -> TextTable:
+    """Return a table without a frame that fits any width.
 
     Args:
         columns: Headings of the columns.
         rows: Cells of each row; they are shown as `str` gives them.
         right: Headings of the columns that are aligned to the right.
     """
-    from rich.table import Table
-    from rich.text import Text
-
-    columns, right = list(columns), set(right)
-    texts = [[str(cell) for cell in row] for row in rows]
-    widths = [max(map(len, cells)) for cells in zip(columns, *texts, strict=True)]
-    keep_numbers = _numbers_fit(columns, widths, right)
-    result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
-    for name in columns:
-        # In a narrow terminal the widest columns are folded first; no text is cut off.
-        result.add_column(name, overflow="fold", no_wrap=keep_numbers and name in right)
-        result.columns[-1].justify = "right" if name in right else "left"
-    for row in texts:
-        # As Text, because a string with square brackets would be read as markup.
-        result.add_row(*(Text(cell) for cell in row))
-    return result
+    names = tuple(columns)
+    cells = [tuple(str(cell) for cell in row) for row in rows]
+    return TextTable(names, cells, tuple(name in set(right) for name in names))
 
 
-def _numbers_fit(columns: Sequence[str], widths: Sequence[int], right: set[str]) -> bool:
-    """Return whether the terminal has room for the numbers of a table without folding them.
+@dataclass(frozen=True)
+class TextTable:
+    """A table that gives long names a line each, or folds its widest cells, in a narrow terminal.
 
-    The columns that are aligned to the right have the numbers; each of the others needs a few
-    characters that its cells can be folded to.
+    Attributes:
+        columns: Headings of the columns.
+        rows: Cells of each row.
+        right: Whether a column is aligned to the right, for each.
     """
-    needed = sum(
-        width if name in right else min(width, _FOLDED)
-        for name, width in zip(columns, widths, strict=True)
-    )
-    return needed + _GAP * len(columns) <= get_terminal_size().columns
+
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    right: tuple[bool, ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text]:
+        """Yield what fits the width of the console."""
+        widths = [max(map(len, cells)) for cells in zip(self.columns, *self.rows, strict=True)]
+        others = len(_INDENT) + sum(widths[1:]) + _GAP * (len(widths) - 2)
+        folds = sum(widths) + _GAP * (len(widths) - 1) > options.max_width
+        if folds and widths[0] >= _LONG and others <= options.max_width:
+            yield from self._with_names_above(widths)
+        else:
+            yield self._folded(widths, options.max_width)
+
+    def _with_names_above(self, widths: Sequence[int]) -> Iterator[Text]:
+        from rich.text import Text
+
+        for row in (self.columns, *self.rows):
+            cells = zip(row[1:], widths[1:], self.right[1:], strict=True)
+            padded = (
+                cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells
+            )
+            line = printable((" " * _GAP).join(padded).rstrip())
+            text = f"{printable(row[0])}\n{_INDENT}{line}"
+            yield Text(text, style="bold" if row is self.columns else "")
+
+    def _folded(self, widths: Sequence[int], width: int) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        keep_numbers = self._numbers_fit(widths, width)
+        result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+        for name, right in zip(self.columns, self.right, strict=True):
+            # In a narrow terminal the widest columns are folded first; no text is cut off.
+            result.add_column(name, overflow="fold", no_wrap=keep_numbers and right)
+            result.columns[-1].justify = "right" if right else "left"
+        for row in self.rows:
+            # As Text, because a string with square brackets would be read as markup.
+            result.add_row(*(Text(cell) for cell in row))
+        return result
+
+    def _numbers_fit(self, widths: Sequence[int], width: int) -> bool:
+        """Return whether there is room for the numbers without folding them.
+
+        The columns that are aligned to the right have the numbers; each of the others needs a few
+        characters that its cells can be folded to.
+        """
+        needed = sum(
+            size if right else min(size, _FOLDED)
+            for size, right in zip(widths, self.right, strict=True)
+        )
+        return needed + _GAP * len(widths) <= width
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Table:

@@ -65,7 +65,7 @@ def convert(
             note(f"{result.reused_shards} of {len(result.plan.shard_sizes)} shards were reused")
         if options.device != "cpu" and not options.dry_run:
             note(_encoders(result, options.device))
-        note(f"{seconds:.1f} s, {result.parameters / seconds / 1e6:.1f} million weights/s")
+        note(f"{seconds:.1f} s, {result.parameters / seconds / 1e6:.3g} million weights/s")
     return 0
 
 

@@ -157,4 +157,6 @@ def _plain(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value))
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # a rope base is 1,000,000, not 1000000.0
     return f"{value:,}" if isinstance(value, int) else str(value)

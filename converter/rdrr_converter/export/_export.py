@@ -111,6 +111,12 @@ def export(
     """
     to = to or ("gguf" if os.fspath(destination).lower().endswith(".gguf") else "safetensors")
     to, dtype = _checked(to, dtype)
+    if to == "safetensors" and os.fspath(destination).endswith(".safetensors"):
+        raise UsageError(
+            "a checkpoint in safetensors is a folder of several files",
+            expected="the name of a folder, or of a file that ends with .gguf",
+            found=destination,
+        )
     if isinstance(shard_size, str):
         shard_size = parse_size(shard_size, "`shard_size` is not a size")
     if is_url(destination):

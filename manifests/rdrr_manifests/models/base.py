@@ -99,7 +99,7 @@ class ManifestModel(BaseModel):
             raise UsageError(
                 f"{type(self).__name__} refuses a value",
                 where=".".join(map(str, first["loc"])),
-                expected=first["msg"],
+                expected=first["msg"].removeprefix("Input should be "),
                 found=first["input"],
             ) from None
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 from rdrr_format.errors import GenerationError, RdrrError, UsageError
+from rdrr_format.options import shown
 
 from rdrr_runtime.text.template_budget import MAX_TEXT
 from rdrr_runtime.text.template_sandbox import compile_template, literal_text
@@ -89,8 +90,12 @@ class ChatTemplate:
                 expected=f"at most {MAX_TEXT} characters",
                 found=len(text),
             )
-        if not all(isinstance(message, dict) for message in values["messages"]):
-            raise UsageError("messages must be objects", expected='{"role": ..., "content": ...}')
+        if isinstance(messages, (str, Mapping)) or not all(map(_has_role, values["messages"])):
+            raise UsageError(
+                "the messages must be a list of objects with a role",
+                expected='[{"role": "user", "content": "..."}]',
+                found=shown(messages),
+            )
         try:
             values["add_generation_prompt"] = add_generation_prompt
             return self._template.render(values, _HELPERS)
@@ -136,6 +141,10 @@ class ChatTemplate:
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 """Names of a message's reasoning; templates read the first one, and those of gpt-oss the second."""
+
+
+def _has_role(message: Any) -> bool:
+    return isinstance(message, dict) and isinstance(message.get("role"), str)
 
 
 def _plain(message: Any) -> Any:

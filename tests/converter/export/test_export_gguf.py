@@ -51,7 +51,7 @@ def payloads(path):
 def test_a_round_trip_keeps_every_payload(tmp_path, llama, dtype, options):
     path = write_gguf(llama, tmp_path / "m.gguf", dtype)
     convert(path, tmp_path / "package", **options)
-    result = export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
+    result = export(tmp_path / "package", tmp_path / "out.gguf", lossless=True)
     assert payloads(tmp_path / "out.gguf") == payloads(path)
     assert result.is_lossless
     # The tokenizer of these tests has no merges, which llama.cpp needs.

@@ -284,6 +284,7 @@ def test_without_resume_other_options_start_again_and_remove_leftovers(folder, p
         (StoreError("the disk is full"), True),
         (WorkerError("a worker was lost"), True),
         (KeyboardInterrupt(), True),
+        (ValueError("a caller's own"), True),
         (ConversionError("what was written to disk differs from the source"), False),
         (ShardError("wrong hash"), False),
     ],
@@ -296,7 +297,7 @@ def test_finished_shards_are_kept_if_a_retry_can_succeed(folder, packages, error
     for resume in (False, True):
         with pytest.raises(type(error)):
             convert(folder, packages / "out", shard_size=SHARD, resume=resume, progress=fail)
-        is_kept = kept and (resume or isinstance(error, KeyboardInterrupt))
+        is_kept = kept and (resume or isinstance(error, (KeyboardInterrupt, ValueError)))
         assert listing(packages) == ([".out.partial"] if is_kept else [])
     assert (
         convert(folder, packages / "out", shard_size=SHARD, resume=True).reused_shards > 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from rdrr_format.errors import GenerationError, ManifestError, UsageError
 from rdrr_runtime.text.chat_template import ChatTemplate
@@ -88,6 +90,13 @@ def test_an_invalid_template_and_invalid_messages_are_refused():
         ChatTemplate("{% for %}", {}, where="test")
     template = ChatTemplate("{{ messages | length }}", {}, where="test")
     assert template.render(TURNS) == "4"
-    for wrong in ([{"role": "user", "content": object()}], ["hello"]):
-        with pytest.raises(UsageError):
-            template.render(wrong)
+    with pytest.raises(UsageError, match="JSON"):
+        template.render([{"role": "user", "content": object()}])
+
+
+@pytest.mark.parametrize("wrong", ["hello", ["hello"], {"role": "user"}, [{"rol": "hello"}]])
+def test_messages_that_are_no_objects_with_a_role_are_refused_with_an_example(wrong):
+    with pytest.raises(
+        UsageError, match=r'expected \[\{"role": "user".*found ' + re.escape(repr(wrong))
+    ):
+        ChatTemplate("{{ messages | length }}", {}, where="test").render(wrong)

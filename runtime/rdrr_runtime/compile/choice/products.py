@@ -260,7 +260,7 @@ def _in_int8(*, wanted: bool) -> Callable[[ProductKernel], bool]:
 def _scalar_wish(product: Product, preferences: Preferences) -> Wish[ProductKernel]:
     """Return the wish for 16-bit and 32-bit weights: int8 by a hint, for 16 bits and many rows.
 
-    Few rows take the time of reading the weights, which rounding them would not save.
+    A small batch takes the time of reading the weights, which rounding them would not save.
     """
     arithmetic = preferences.scalar_arithmetic
     rounded = all(map(is_rounded, product.weights)) and not product.exact
@@ -270,13 +270,13 @@ def _scalar_wish(product: Product, preferences: Preferences) -> Wish[ProductKern
 
 
 def _kernel_wish(hint: Hint, product: Product) -> Wish[ProductKernel] | None:
-    """Return the wish of `f16Matmul` for a kernel; `gemv` and `gemv_subgroup` are of few rows."""
+    """Return the wish of `f16Matmul` for a kernel; `gemv` and `gemv_subgroup`: small batches."""
     if hint.value == "tiled":
         return Wish(str(hint), lambda kernel: kernel.family is Family.TILES, hint)
     if hint.value == "int8" or product.ctx.max_rows > GEMV_ROWS:
         return None
     subgroups = hint.value == "gemv_subgroup"
-    few = (Family.ONE_ROW, Family.GENERAL)
+    families = (Family.ONE_ROW, Family.GENERAL)
     return Wish(
-        str(hint), lambda kernel: kernel.family in few and kernel.subgroups is subgroups, hint
+        str(hint), lambda kernel: kernel.family in families and kernel.subgroups is subgroups, hint
     )

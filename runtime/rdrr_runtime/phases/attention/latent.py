@@ -8,7 +8,7 @@ expanding them for all tokens, the matrices are applied to the query and to the 
                       (`rdrr_runtime.phases.attention.latent_products`)
     latent_attention  softmax, and the sum of the latents that it weighs
                       (`rdrr_runtime.phases.attention.latent_attention`)
-    latent_decode     likewise for one split of the keys, so that few rows fill a GPU
+    latent_decode     likewise for one split of the keys, so that a small batch fills a GPU
     latent_values     values that the sums stand for; it also combines the splits
 """
 

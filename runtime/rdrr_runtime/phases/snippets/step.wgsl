@@ -1,4 +1,4 @@
-// The token rows of a pass, with their slot mapping; state.py describes the buffer.
+// The token rows of a pass, with their slot mapping; generation_state.py describes the buffer.
 struct Row {
     token: u32,
     position: u32,  // for rope
