@@ -329,6 +329,14 @@ def test_a_function_that_is_only_tested_or_passed_on_is_no_fault():
     assert rendered("{% macro f(g) %}{{ g(2) | list }}{% endmacro %}{{ f(range) }}") == "[0, 1]"
 
 
+@pytest.mark.parametrize("other", ["include X", "import X as a", "from X import a", "extends X"])
+def test_a_template_cannot_name_another_file(other):
+    for name in ("'/etc/hostname'", "'chat_template.jinja'", "messages[0].role"):
+        with pytest.raises((GenerationError, ManifestError)):
+            rendered(f"{{% {other.replace('X', name)} %}}")
+    assert rendered("{% set x = messages[0].role %}{{ x }}") == "user"  # the control
+
+
 @pytest.mark.parametrize("name", NO_TEMPLATES)
 def test_a_template_that_cannot_be_compiled_raises_an_rdrr_error(name):
     with bounded_time(), pytest.raises(ManifestError, match="cannot be read as a chat template"):
