@@ -15,7 +15,7 @@ from types import CodeType
 from typing import Any
 
 from jinja2 import Template, Undefined, nodes, pass_context
-from jinja2.exceptions import SecurityError, UndefinedError
+from jinja2.exceptions import SecurityError, TemplateRuntimeError, UndefinedError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import BlockReference, Context, LoopContext, Macro
@@ -135,7 +135,7 @@ class _Missing(Undefined):
         hint: str | None = None,
         obj: Any = missing,
         name: str | None = None,
-        exc: type[Exception] = UndefinedError,
+        exc: type[TemplateRuntimeError] = UndefinedError,
     ) -> None:
         if hint is None and obj is not missing and not isinstance(obj, (*PLAIN, *METHODS)):
             hint = f"{word_for(obj)} has no attribute {name!r}"
@@ -321,7 +321,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         return run
 
     def _materialized(self, value: Any) -> Any:
-        return self.budget.materialize(value) if isinstance(value, LAZY) else value
+        is_lazy = isinstance(value, LAZY)
+        return self.budget.materialize(value) if is_lazy else value
 
 
 def _plain_type(value: Any) -> type | None:
