@@ -21,11 +21,13 @@ from rdrr_format import (
     remote_stores,
     safetensors_file,
     seek_table,
+    shard_reader,
     tokenizer_bounds,
     verified_files,
 )
 from rdrr_manifests.models.conversion_report import REPORT
 from rdrr_manifests.reading import MANIFEST
+from rdrr_manifests.rules import files
 from rdrr_runtime.sampling.params import MAX_SEED
 from rdrr_runtime.text import grammar, session_file
 from rdrr_runtime.text import template_budget as budget
@@ -54,6 +56,8 @@ BOUNDS: list[tuple[str, float]] = [
     ("and {} bytes for each byte of their files", decompression.MAX_EXPANSION),
     ("a frame at most {} MiB", seek_table.MAX_FRAME / 2**20),
     ("a shard at most {} frames", seek_table.MAX_FRAMES),
+    ("`validate --deep` decodes {} MiB of stored weights at a time", files.CHUNK_BYTES / 2**20),
+    ("in parts of at most {} MiB", shard_reader._CHUNK_BYTES / 2**20),
     ("The pickle has at most {} MiB", _inert_pickle.MAX_BYTES / 2**20),
     ("MiB and {} operations", _inert_pickle.MAX_OPERATIONS),
     ("have together at most {} bytes for each byte of the file", torch_pickle.MAX_TIMES),
