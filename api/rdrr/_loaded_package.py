@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from rdrr_format.closing import Closing
 from rdrr_format.errors import GenerationError, ManifestError
 from rdrr_format.html_tables import facts_table
-from rdrr_format.printing import printable
 
 from rdrr._backends import OpenedBackend
 from rdrr._chat_template import open_template
@@ -135,10 +134,10 @@ class LoadedPackage(Closing):
         """Return a table of the model for notebooks."""
         info = self.info
         return facts_table(
-            f"Model {printable(self.package.manifest.model_id)}",
+            f"Model {self.package.manifest.model_id}",
             {
-                "location": printable(self.package.where),
-                "runs on": printable(self.reason),
+                "location": self.package.where,
+                "runs on": self.reason,
                 "context": f"{info.context:,} tokens",
                 "key-value cache": f"{info.kv_bytes:,} bytes, {info.kv_dtype}",
                 "weights": f"{info.weights_bytes:,} bytes",

@@ -7,6 +7,7 @@ given by whoever pushes the package.
 from __future__ import annotations
 
 from rdrr_format.dtypes import parse_dtype
+from rdrr_format.html_tables import html_text
 from rdrr_format.locations import HubLocation
 from rdrr_manifests.models import Manifest
 from rdrr_manifests.models.conversion_report import ConversionReport
@@ -45,7 +46,7 @@ def model_card(
     )
     parts = [
         f"---\n{data.to_yaml()}\n---\n",
-        f"# {manifest.model_id}\n",
+        f"# {html_text(manifest.model_id)}\n",
         _introduction(manifest, base_model),
         "## Use\n",
         f'```sh\nrdrr generate {location} --prompt "Once upon a time"\n```\n',
@@ -76,7 +77,7 @@ def _weights(manifest: Manifest, report: ConversionReport | None) -> str:
     rows: list[list[str]] = []
     for group in survey(manifest).by_dtype:
         counts = f"{group.tensors}", f"{group.weights:,}", format_size(group.bytes)
-        rows.append([group.name, *counts, group.bits_text])
+        rows.append([html_text(group.name), *counts, group.bits_text])
         if errors:
             error = errors.get(parse_dtype(group.name.partition(",")[0]).name, 0.0)
             rows[-1].append(f"{100 * error:.2f} %" if error else "none")

@@ -13,6 +13,7 @@ from rdrr_format.errors import ManifestError, StoreError, UsageError
 from rdrr_format.html_tables import rows_table
 from rdrr_format.hub import hub_errors
 from rdrr_format.locations import HUB, HubLocation, is_hub, is_url, local_path, parse_hub
+from rdrr_format.printing import printable
 from rdrr_format.shards import is_shard_name
 from rdrr_format.stores import LocalStore, store_errors
 from rdrr_manifests.models.conversion_report import REPORT_NAME, parse_report
@@ -44,7 +45,7 @@ class Pushed:
 
     def __repr__(self) -> str:
         state = "would be uploaded" if self.url is None else f"uploaded in {self.url}"
-        return f"<Pushed {self.location}: {len(self.files)} files, {state}>"
+        return printable(f"<Pushed {self.location}: {len(self.files)} files, {state}>")
 
     def _repr_html_(self) -> str:
         """Return a table of the files for notebooks."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rdrr_format.html_tables import html_text
+
 from rdrr._report_view import Cell, ReportView, block_error
 from rdrr._units import format_size
 from rdrr._usual_errors import usual_error
@@ -98,7 +100,11 @@ def render(report: ReportView) -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_escaped,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {"size": format_size, "percent": percent, "usual": usual_error}
     template = files("rdrr").joinpath("templates", "report.html").read_text(encoding="utf-8")
@@ -115,6 +121,14 @@ def render(report: ReportView) -> str:
         width=WIDTH,
         stripe=_STRIPE,
     )
+
+
+def _escaped(value: object) -> object:
+    """Return a text that the template writes as all HTML outputs write it."""
+    from markupsafe import Markup
+
+    is_text = isinstance(value, str) and not isinstance(value, Markup)
+    return Markup(html_text(value)) if is_text else value
 
 
 def percent(error: float) -> str:

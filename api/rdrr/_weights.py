@@ -91,7 +91,9 @@ class TensorSlice:
         return self._reader.values(first * matrix_rows, count * matrix_rows)
 
     def __repr__(self) -> str:
-        return f"TensorSlice({self.name!r}, shape={list(self.shape)}, dtype={self.dtype})"
+        return printable(
+            f"TensorSlice({self.name!r}, shape={list(self.shape)}, dtype={self.dtype})"
+        )
 
 
 class Weights(Closing, Mapping[str, F32Array]):
@@ -187,13 +189,13 @@ class Weights(Closing, Mapping[str, F32Array]):
         """Return a table of the tensors for notebooks."""
         tensors = list(self.manifest.tensors.items())
         rows: list[tuple[object, ...]] = [
-            (printable(name), list(tensor.shape), tensor.dtype, tensor.role, f"{tensor.size:,}")
+            (name, list(tensor.shape), tensor.dtype, tensor.role, f"{tensor.size:,}")
             for name, tensor in tensors[:_LISTED]
         ]
         if len(tensors) > _LISTED:
             rows.append((f"and {len(tensors) - _LISTED} more", None, None, None, None))
         columns = ("tensor", "shape", "type", "role", "bytes")
-        return rows_table(f"Weights of {printable(self.package.where)}", columns, rows)
+        return rows_table(f"Weights of {self.package.where}", columns, rows)
 
 
 def open_weights(location: str | os.PathLike[str], *, follow_links: bool = False) -> Weights:

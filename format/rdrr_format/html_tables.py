@@ -1,12 +1,15 @@
 """Small HTML tables, which notebooks show in the place of an object's `repr`.
 
-All text is escaped. The tables have no style of their own: notebooks bring theirs.
+All text is escaped, by `html_text`, as in every HTML output. The tables have no style of their own:
+notebooks bring theirs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+
+from rdrr_format.printing import printable
 
 
 def facts_table(title: str, facts: Mapping[str, object]) -> str:
@@ -41,5 +44,10 @@ def rows_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
     )
 
 
+def html_text(value: object) -> str:
+    """Return a value as text for an HTML page, with markup and unprintable characters escaped."""
+    return escape(printable(str(value)))
+
+
 def _cell(value: object) -> str:
-    return "" if value is None else escape(str(value))
+    return "" if value is None else html_text(value)

@@ -1,7 +1,8 @@
 """Make text from files safe to print on a terminal: no control characters, and a bounded length.
 
 A terminal interprets control characters: the name of a tensor could move the cursor, overwrite
-earlier output or reverse the direction of writing. Such characters are shown as Python escapes.
+earlier output, begin a line of its own or reverse the direction of writing. Such characters are
+shown as Python escapes.
 """
 
 from __future__ import annotations

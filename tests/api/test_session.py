@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import rdrr
 from rdrr_format.errors import FormatError, StoreError, UsageError
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from support.commands import EXAMPLE
 
@@ -78,6 +79,14 @@ def test_a_file_that_is_no_session_of_this_package_and_cache_type_is_refused(
     for name in ("bare.session", "cut.session"):
         with pytest.raises(FormatError, match="session"):
             model.restore(tmp_path / name)
+    with safe_open(path, "numpy") as file:
+        metadata = file.metadata()
+    save_file(tensors, tmp_path / "same.session", metadata)
+    assert model.restore(tmp_path / "same.session").ids == session.ids
+    ids = np.append(tensors["tokens"], np.uint32(1 << 20))
+    save_file(tensors | {"tokens": ids}, tmp_path / "foreign.session", metadata)
+    with pytest.raises(FormatError, match="not in the vocabulary"):
+        model.restore(tmp_path / "foreign.session")
     with pytest.raises(StoreError):
         model.restore(tmp_path / "missing.session")
     with pytest.raises(StoreError):

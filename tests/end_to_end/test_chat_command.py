@@ -56,6 +56,14 @@ def test_the_second_turn_runs_only_the_new_tokens(model):
     assert (afresh.read(), afresh.stats.cached_tokens) == (text, 0)
 
 
+def test_messages_of_the_command_write_control_tokens_only_with_the_flag(made_package, monkeypatch):
+    given = []
+    monkeypatch.setattr("rdrr.cli.chat._talk", lambda _, options: given.append(options) or 0)
+    for words in ((), ("--control-tokens",)):
+        assert rdrr("chat", made_package, *SHORT, *words).code == 0
+    assert [options["control_tokens"] for options in given] == [False, True]
+
+
 def test_the_token_that_ends_a_turn_ends_an_answer(model):
     token_id = model.encode("<|im_end|>")[-1]
     messages = [{"role": "user", "content": "Who?"}]

@@ -67,6 +67,17 @@ def test_the_build_backend_is_pinned_to_the_version_that_is_tested():
     assert pins("constraints.txt")[name] == version
 
 
+def test_make_installs_the_project_itself_last_and_without_anything_else():
+    recipes = (ROOT / "Makefile").read_text(encoding="utf-8")
+    installs = re.findall(r"(?:PIP\)|INSTALL\)) (.*)", recipes)
+    (own,) = [words for words in installs if words.endswith("--editable .")]
+    assert "--no-deps --no-build-isolation" in own
+    assert "--require-hashes" in recipes
+    block = recipes[: recipes.index(own)].rpartition("\n\n")[2]
+    assert "$(INSTALL)" in block  # what comes before it
+    assert "$(INSTALL)" not in recipes[recipes.index(own) :].partition("\n\n")[0]
+
+
 def write_wheel(folder: Path, name: str, requires: str = "") -> str:
     """Write an empty wheel of version 1, and return its SHA-256 hash."""
     path = folder / f"{name}-1-py3-none-any.whl"

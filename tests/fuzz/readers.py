@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from fuzz import weight_files
 from rdrr_converter.gguf.imatrix import read_imatrix
+from rdrr_converter.lora import merge_adapter
 from rdrr_converter.lora._config import read_adapter_config
 from rdrr_converter.sources import open_source
 from rdrr_converter.tokenizer.files import describe_tokenizer, eos_token_ids
@@ -25,6 +26,7 @@ from rdrr_format.errors import RdrrError
 from rdrr_manifests.package import Package, open_package
 from rdrr_manifests.validation import validate
 from support.manifests import valid_manifest, write_package
+from support.session_files import read_whole
 
 SMALL = 1 << 20
 """Largest size in bytes of a tensor that is read completely."""
@@ -151,6 +153,38 @@ class AdapterReader(Reader):
         for module in ("model.layers.0.self_attn.q_proj", "x" * 1024, ""):
             config.rank_of(module)
             config.scale_of(module)
+
+
+class LoraReader(Reader):
+    """Reads the case as a LoRA adapter, its configuration in the first line, and merges it."""
+
+    def __init__(self, folder: Path) -> None:
+        from support.safetensor_files import llama_tensors, write_llama
+
+        super().__init__(folder)
+        sizes = {key: value for key, value in weight_files.CONFIG.items() if isinstance(value, int)}
+        base = write_llama(
+            folder / "base", llama_tensors(np.random.default_rng(0), **sizes), **sizes
+        )
+        self._base = open_source(base)
+        (folder / "adapter").mkdir()
+
+    def __call__(self, case: bytes) -> None:
+        settings, _, weights = case.partition(b"\n")
+        (self.folder / "adapter" / "adapter_config.json").write_bytes(settings)
+        (self.folder / "adapter" / "adapter_model.safetensors").write_bytes(weights)
+        merged = merge_adapter(self._base, self.folder / "adapter")
+        for tensor in merged.tensors.values():
+            if tensor.rows * tensor.columns <= SMALL:
+                tensor.read()
+
+
+class SessionReader(Reader):
+    """Reads the case as a saved session with its sampling parameters."""
+
+    def __call__(self, case: bytes) -> None:
+        (self.folder / "session").write_bytes(case)
+        read_whole(self.folder / "session")
 
 
 class ConfigReader(Reader):

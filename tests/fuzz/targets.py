@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fuzz import jinja_texts, manifests, programs, readers, text_files, weight_files
+from fuzz import (
+    jinja_texts,
+    manifests,
+    other_weights,
+    programs,
+    readers,
+    text_files,
+    weight_files,
+)
 from fuzz.byte_edits import damaged
 from hypothesis import strategies as st
 
@@ -46,6 +54,13 @@ TARGETS: Mapping[str, Target] = {
         weight_files.SOUND_GGUF,
         weight_files.GGUF,
     ),
+    "torch": Target(
+        partial(readers.CheckpointReader, name="pytorch_model.bin"),
+        other_weights.SOUND_TORCH,
+        other_weights.TORCH,
+    ),
+    "session": Target(readers.SessionReader, other_weights.SOUND_SESSIONS, other_weights.SESSIONS),
+    "lora": Target(readers.LoraReader, other_weights.SOUND_LORA, other_weights.LORA),
     "zstd": Target(readers.ShardReader, weight_files.SOUND_ZSTD, weight_files.ZSTD),
     "imatrix": Target(readers.ImatrixReader, weight_files.SOUND_IMATRIX, weight_files.IMATRIX),
     "template": Target(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -119,3 +121,20 @@ def test_if_the_name_cannot_be_flushed_everything_stays_as_it_was(
     recorder.fails = None
     rdrr.convert(source, out, overwrite=overwrite)
     assert rdrr.validate(out, deep=True).ok()
+
+
+@pytest.mark.parametrize(("code", "is_accepted"), [(errno.EINVAL, True), (errno.EIO, False)])
+def test_a_file_system_that_cannot_flush_folders_is_accepted(
+    tmp_path, monkeypatch, code, is_accepted
+):
+    flush = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(code, os.strerror(code))
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with nullcontext() if is_accepted else pytest.raises(StoreError):
+        replace_file(tmp_path / "file", b"content")
+    assert (tmp_path / "file").exists() or not is_accepted

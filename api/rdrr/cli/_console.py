@@ -39,19 +39,42 @@ def console(*, stderr: bool = False) -> Console:
     """Return a console on stdout or stderr; its width is fixed when that is not a terminal.
 
     Control characters in printed text are escaped, because names and notes come from files that
-    could otherwise control the terminal.
+    could otherwise control the terminal. Each text that is printed is one line, so that none of
+    them can forge a line; tables escape the line ends of their cells themselves.
     """
     from rich.console import Console
     from rich.segment import Segment
 
     class SafeConsole(Console):
+        def print(self, *objects: Any, **options: Any) -> None:
+            super().print(*map(_one_line, objects), **options)
+
         def render(self, *arguments: Any, **options: Any) -> Iterator[Segment]:
             for text, style, control in super().render(*arguments, **options):
                 yield Segment(text if control else printable(text, keep="\n"), style, control)
 
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else PIPED_WIDTH
-    return SafeConsole(stderr=stderr, width=width, highlight=False, emoji=False, soft_wrap=False)
+    return SafeConsole(
+        stderr=stderr, width=width, highlight=False, emoji=False, soft_wrap=False, markup=False
+    )
+
+
+def _one_line(printed: Any) -> Any:
+    """Return a text with its line ends escaped, and anything else as it is."""
+    from rich.text import Text
+
+    if isinstance(printed, Text) and not printed.plain.isprintable():
+        return Text(printable(printed.plain), style=printed.style)
+    return printable(printed) if isinstance(printed, str) else printed
+
+
+def heading(out: Console, title: str) -> None:
+    """Print an empty line and a heading."""
+    from rich.text import Text
+
+    out.print()
+    out.print(Text(title, style="bold cyan"))
 
 
 def note(text: str) -> None:
@@ -63,9 +86,9 @@ def note(text: str) -> None:
 
 def note_stopped(error: BaseException) -> None:
     """Print that Ctrl-C stopped the command, and what notes of the exception say is left."""
-    # A terminal shows ^C at the cursor, which may be in the middle of a line.
-    start = "\nstopped" if sys.stderr.isatty() else "stopped"
-    note("; ".join((start, *getattr(error, "__notes__", ()))))
+    if sys.stderr.isatty():  # it shows ^C at the cursor, which may be in the middle of a line
+        console(stderr=True).print()
+    note("; ".join(("stopped", *getattr(error, "__notes__", ()))))
 
 
 def announce(model: Model, name: str = "") -> None:
@@ -141,7 +164,7 @@ def table(
         right: Headings of the columns that are aligned to the right.
     """
     names = tuple(columns)
-    cells = [tuple(str(cell) for cell in row) for row in rows]
+    cells = [tuple(printable(str(cell)) for cell in row) for row in rows]
     return TextTable(names, cells, tuple(name in set(right) for name in names))
 
 
@@ -177,8 +200,8 @@ class TextTable:
             padded = (
                 cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells
             )
-            line = printable((" " * _GAP).join(padded).rstrip())
-            text = f"{printable(row[0])}\n{_INDENT}{line}"
+            line = (" " * _GAP).join(padded).rstrip()
+            text = f"{row[0]}\n{_INDENT}{line}"
             yield Text(text, style="bold" if row is self.columns else "")
 
     def _folded(self, widths: Sequence[int], width: int) -> Table:
@@ -218,5 +241,5 @@ def facts(pairs: Iterable[tuple[str, object]]) -> Table:
     result.add_column(style="bold", no_wrap=True)
     result.add_column(overflow="fold")
     for name, value in pairs:
-        result.add_row(name, Text(str(value)))
+        result.add_row(Text(printable(name)), Text(printable(str(value))))
     return result

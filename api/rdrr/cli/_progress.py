@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rdrr_format.printing import printable
+
 from rdrr.cli._log import is_verbose, listening
 
 if TYPE_CHECKING:
@@ -81,7 +83,7 @@ class _StageBars:
             name = Column(no_wrap=True, overflow="ellipsis", ratio=1)
             columns += [
                 TimeRemainingColumn(),
-                TextColumn("{task.fields[tensor]}", style="dim", table_column=name),
+                TextColumn("{task.fields[tensor]}", "dim", markup=False, table_column=name),
             ]
         self._bars: Progress = Progress(*columns, console=out, transient=True)
         self._stages: dict[str, TaskID] = {}
@@ -95,7 +97,7 @@ class _StageBars:
             self._bars.update(self._codecs, visible=False)
         fields: dict[str, Any] = {
             "weights": f"{event.done / 1e6:.1f} of {event.total / 1e6:.1f} M weights",
-            "tensor": event.name,
+            "tensor": printable(event.name),
         }
         if event.stage not in self._stages:
             label = _LABELS.get(event.stage, event.stage)
@@ -176,7 +178,7 @@ def status(text: str, *, hidden: bool = False) -> Iterator[None]:
     with console(stderr=True).status(Text(text, style="dim")) as line:
 
         def show(message: str) -> None:
-            line.update(Text(message, style="dim"))
+            line.update(Text(printable(message), style="dim"))
 
         with listening(_Calls(show), logging.DEBUG):
             yield

@@ -75,7 +75,7 @@ def _show(adapters: Sequence[AdapterInfo]) -> None:
         if index:
             out.print()
         kind = f"{info.type}, software" if info.software and info.type != "CPU" else info.type
-        out.print(f"[bold]{info.name}[/bold]", markup=True)
+        out.print(info.name, style="bold")
         rows = [("backend", f"{info.backend} ({kind})"), ("driver", info.driver)]
         rows.append(("WebGPU", info.implementation))
         if len({other.implementation for other in adapters}) > 1:

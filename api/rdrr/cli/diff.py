@@ -64,7 +64,7 @@ def _show(difference: Difference, *, all_tensors: bool) -> None:
     _show_fields(out, difference)
     for names, which in ((difference.only_first, "first"), (difference.only_second, "second")):
         for name in names:
-            out.print(f"only in the {which}: {name}", markup=False, soft_wrap=True)
+            out.print(f"only in the {which}: {name}", soft_wrap=True)
     shown = [tensor for tensor in difference.tensors if all_tensors or _is_worth_showing(tensor)]
     if shown:
         columns = ("tensor", "stored as", "relative error", "largest", "at", "verdict")

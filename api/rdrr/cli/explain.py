@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rdrr._load_options import LoadOptions
-from rdrr.cli._console import console, facts, note, print_json, table
+from rdrr.cli._console import console, facts, heading, note, print_json, table
 from rdrr.cli._flags import Only, with_flags
 from rdrr.cli._options import JsonFlag, PackagePath
 
@@ -96,11 +96,11 @@ def _show(explanation: Explanation, every: bool) -> None:
     hints = hint_lines(explanation.policy)
     out.print(facts(hints.items() or [("hints", "none")]))
     for group in grouped(explanation.choices, alike=not every):
-        out.print(f"\n[bold cyan]{group.title}[/]", markup=True)
+        heading(out, group.title)
         cells = [(row.op, row.kernel, row.reason) for row in group.rows]
         out.print(table(("op", "kernel", "why"), cells))
     if explanation.served:
-        out.print("\n[bold cyan]execution graph of the manifest[/]", markup=True)
+        heading(out, "execution graph of the manifest")
         rows = [
             (step.step.stage, step.step.name, step.kernel, " or ".join(step.kernels) or "nothing")
             for step in explanation.served
@@ -115,7 +115,7 @@ def _show_phases(explanation: Explanation) -> None:
     for planned in explanation.passes:
         rows = "1 row" if planned.rows == 1 else f"up to {planned.rows} rows"
         count = f"{len(planned.phases)} phases"
-        out.print(f"\n[bold cyan]{planned.spec.name}, {rows}, {count}[/]", markup=True)
+        heading(out, f"{planned.spec.name}, {rows}, {count}")
         cells = [
             (phase.label, phase.name, str(phase.record.threads), _work(phase.work), _uses(phase))
             for phase in planned.phases

@@ -105,12 +105,12 @@ def _show(result: ExportResult) -> None:
     out.print(table(columns, rows, right=columns[2:]))
     reasons = Counter((tensor.why, tensor.dtype) for tensor in result.tensors if tensor.why)
     for (why, dtype), count in reasons.items():
-        out.print(f"note: {count} written as {dtype}: {why}", style="yellow", markup=False)
+        out.print(f"note: {count} written as {dtype}: {why}", style="yellow")
     for text in result.notes:
-        out.print(f"note: {text}", style="yellow", markup=False, soft_wrap=True)
+        out.print(f"note: {text}", style="yellow", soft_wrap=True)
     kept = "all values are exact" if result.is_lossless else "some values were rounded"
     line = f"{result.architecture}, {format_size(result.total_size)}, {kept}: {result.destination}"
-    out.print(line, style="bold green", markup=False, soft_wrap=True)
+    out.print(line, style="bold green", soft_wrap=True)
 
 
 def _worst(group: list[ExportedTensor]) -> str:

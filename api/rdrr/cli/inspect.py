@@ -8,7 +8,7 @@ import typer
 
 from rdrr._load_options import LoadOptions
 from rdrr._units import format_size
-from rdrr.cli._console import console, facts, print_json, table
+from rdrr.cli._console import console, facts, heading, print_json, table
 from rdrr.cli._flags import Only, with_flags
 from rdrr.cli._options import JsonFlag, PackagePath
 
@@ -82,10 +82,10 @@ def _as_dict(
 
 def _show_overview(out: Console, overview: Survey) -> None:
     for title, pairs in overview.sections.items():
-        _heading(out, title)
+        heading(out, title)
         out.print(facts((name, _plain(value)) for name, value in pairs.items()))
     for title, groups in (("by dtype", overview.by_dtype), ("by role", overview.by_role)):
-        _heading(out, f"tensors {title}")
+        heading(out, f"tensors {title}")
         cells = [
             (row.name, row.tensors, f"{row.weights:,}", format_size(row.bytes), row.bits_text)
             for row in groups
@@ -97,13 +97,13 @@ def _show_overview(out: Console, overview: Survey) -> None:
 def _show_obstacles(out: Console, obstacles: tuple[Fault, ...]) -> None:
     if not obstacles:
         return
-    _heading(out, "not runnable with this version of rdrr, because of")
+    heading(out, "not runnable with this version of rdrr, because of")
     reasons = ((fault.field or "manifest", fault.found or fault.message) for fault in obstacles)
     out.print(facts(reasons))
 
 
 def _show_memory(out: Console, need: Memory) -> None:
-    _heading(out, f"memory for {need.context} tokens")
+    heading(out, f"memory for {need.context} tokens")
     in_blocks = (
         "not possible: the head dimension is not a multiple of the block size"
         if need.kv_q8_0 is None
@@ -120,7 +120,7 @@ def _show_memory(out: Console, need: Memory) -> None:
     out.print(facts(rows))
     if need.loaded is None:
         return
-    _heading(out, f"allocated on {need.loaded.adapter} with an f16 cache")
+    heading(out, f"allocated on {need.loaded.adapter} with an f16 cache")
     kept = [
         ("weights as repacked", need.loaded.weights),
         ("key-value cache", need.loaded.kv),
@@ -131,7 +131,7 @@ def _show_memory(out: Console, need: Memory) -> None:
 
 
 def _show_tensors(out: Console, rows: list[TensorFacts]) -> None:
-    _heading(out, "tensors")
+    heading(out, "tensors")
     columns = ("name", "role", "dtype", "layout", "shape", "size", "bytes at")
     cells = [
         (
@@ -146,10 +146,6 @@ def _show_tensors(out: Console, rows: list[TensorFacts]) -> None:
         for row in rows
     ]
     out.print(table(columns, cells, right=("size",)))
-
-
-def _heading(out: Console, title: str) -> None:
-    out.print(f"\n[bold cyan]{title}[/]", markup=True)
 
 
 def _plain(value: object) -> str:

@@ -63,7 +63,8 @@ def _show(pushed: Pushed) -> None:
 
     out = console()
     if pushed.url is None:
-        out.print(Text(pushed.card), soft_wrap=True)
+        for line in pushed.card.split("\n"):
+            out.print(line, soft_wrap=True)
     rows = [(name, format_size(size)) for name, size in pushed.files.items()]
     out.print(table(("file", "size"), rows, right=("size",)))
     verb = "would be uploaded" if pushed.url is None else f"uploaded in {pushed.url}"

@@ -101,11 +101,10 @@ def _show(report: ReportView, worst: int) -> None:
         out.print(
             f"kept in F32, because values do not fit the type: {tensor.name}",
             style="yellow",
-            markup=False,
             soft_wrap=True,
         )
     for text in head.notes:
-        out.print(f"note: {text}", style="yellow", markup=False, soft_wrap=True)
+        out.print(f"note: {text}", style="yellow", soft_wrap=True)
 
 
 def _section(

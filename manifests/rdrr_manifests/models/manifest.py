@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field
 from rdrr_format.html_tables import facts_table
 from rdrr_format.locations import local_path
+from rdrr_format.printing import printable
 from rdrr_format.stores import replace_file
 
 from rdrr_manifests.models.architecture import Architecture
@@ -75,7 +76,7 @@ class Manifest(ManifestModel):
 
     def __repr__(self) -> str:
         size = f"{len(self.tensors)} tensors, {self.total_size:,} bytes"
-        return f"<Manifest {self.model_id!r}: {self.quantization}, {size}>"
+        return printable(f"<Manifest {self.model_id!r}: {self.quantization}, {size}>")
 
     def _repr_html_(self) -> str:
         """Return a table of the manifest for notebooks."""

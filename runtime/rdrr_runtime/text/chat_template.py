@@ -176,7 +176,8 @@ def _to_json(
 
 
 def _refuse(message: str) -> None:
-    raise TemplateError(message)
+    is_text = isinstance(message, (str, int, float))
+    raise TemplateError(str(message) if is_text else "raise_exception takes a text")
 
 
 def _now(date_format: str) -> str:

@@ -10,8 +10,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from jinja2.exceptions import SecurityError
 from markupsafe import Markup
 from rdrr_format.errors import GenerationError
+
+from rdrr_runtime.text.template_words import PLAIN, word_for
 
 MAX_STEPS = 2_000_000
 """Most steps of one rendering.
@@ -35,8 +38,15 @@ MAX_WRITTEN = 1 << 26
 MAX_NESTED_CALLS = 64
 """Greatest nesting depth of calls of macros, blocks and recursive loops."""
 
-MAX_BITS = 4096
-"""Most bits of an integer."""
+COMPARISONS_PER_STEP = 4096
+"""Characters that a search can compare in one step."""
+
+MAX_BITS = 64
+"""Most bits of an integer.
+
+Python's hash of an integer is the remainder of a division by 2^61 - 1, so with more bits a template
+could make any number of keys with the same hash, each of which is compared with all others.
+"""
 
 CHARACTERS_PER_ITEM = 16
 """Characters that an item of a list or an entry of a dictionary counts for, besides its content."""
@@ -51,12 +61,14 @@ CHARACTERS_PER_ESCAPE = 6
 class _Container(NamedTuple):
     """A measured list, tuple or dictionary.
 
-    It holds a reference to the value, so that no other object can get the same `id()`.
+    It holds a reference to the value, so that no other object can get the same `id()`. If the value
+    is not plain, `opaque` says what it contains that is not.
     """
 
     value: Any
     size: int
     depth: int
+    opaque: str
 
 
 class TemplateBudget:
@@ -106,6 +118,29 @@ class TemplateBudget:
         if characters > MAX_TEXT:
             raise self._beyond("makes a value that is too large", f"{MAX_TEXT} characters")
 
+    def charge_search(self, text: Any, sought: Any, *, is_reverse: bool = False) -> None:
+        """Charge a search for a text in a text, by the most comparisons that CPython makes.
+
+        From the right, and for a short text, every character may be compared at every position.
+        From the left, for a longer one, CPython may do that at the last 2,000 positions.
+        """
+        if isinstance(text, str) and isinstance(sought, str):
+            positions = max(0, len(text) - len(sought) + 1)
+            if len(sought) >= 100 and not is_reverse:
+                positions = min(positions, 2500)
+            self.charge(steps=positions * len(sought) // COMPARISONS_PER_STEP)
+
+    def check_plain(self, *values: Any, must_not: str = "be printed") -> None:
+        """Check that values are plain, so that their text has no names of classes or addresses.
+
+        Raises:
+            SecurityError: A value is or contains a function, a namespace, an iterator or the like.
+        """
+        for value in values:
+            word = self._opaque(value)
+            if word:
+                raise SecurityError(f"{word} cannot {must_not}")
+
     def check_bits(self, bits: int) -> None:
         """Check the length of an integer before it is computed.
 
@@ -146,10 +181,24 @@ class TemplateBudget:
         """Return the nesting depth of a value; 0 for one that is not a container."""
         return self._container(value).depth if isinstance(value, (list, tuple, dict)) else 0
 
+    def _opaque(self, value: Any) -> str:
+        """Return what a value is or contains that is not plain; empty for a plain value."""
+        if isinstance(value, (list, tuple, dict)):
+            return self._container(value).opaque
+        return "" if isinstance(value, PLAIN) else word_for(value)
+
+    def _opaque_item(self, value: Any) -> str:
+        # Python writes an escaped text in a list with the name of its class.
+        return word_for(value) if isinstance(value, Markup) else self._opaque(value)
+
     def _container(self, value: Any) -> _Container:
         """Return the measures of a list, tuple or dictionary.
 
         Each is measured only once, because templates cannot change a container.
+
+        Raises:
+            GenerationError: The value is too large or nested too deeply.
+            SecurityError: A dictionary has a list as a key, whose hash a template could choose.
         """
         known = self._known.get(id(value))
         if known is None:
@@ -160,7 +209,10 @@ class TemplateBudget:
             self.check_size(size)
             if depth > MAX_DEPTH:
                 raise self._beyond("makes a value that is nested too deeply", f"{MAX_DEPTH} levels")
-            self._known[id(value)] = known = _Container(value, size, depth)
+            if isinstance(value, dict) and any(isinstance(key, tuple) for key in value):
+                raise SecurityError("a list cannot be a key")
+            opaque = next(filter(None, map(self._opaque_item, items)), "")
+            self._known[id(value)] = known = _Container(value, size, depth, opaque)
         return known
 
     def iterate(self, values: Iterable[Any], steps: int = 1) -> Iterator[Any]:

@@ -16,7 +16,11 @@ from typing import Any
 
 from jinja2.exceptions import SecurityError
 
-from rdrr_runtime.text.template_budget import TemplateBudget
+from rdrr_runtime.text.template_budget import (
+    COMPARISONS_PER_STEP,
+    NODES_PER_STEP,
+    TemplateBudget,
+)
 
 MAX_INDENT = 16
 """Most characters of an indent or a separator of `tojson`."""
@@ -25,7 +29,8 @@ MAX_ROUND_DIGITS = 64
 """Most digits that `round` keeps."""
 
 _NUMBER = re.compile(r"\d+")
-_NESTED_FIELD = re.compile(r"\{[^{}]*\{")
+_UNUSUAL_FIELD = re.compile(r"\{[^{}]*\{|\{[^{}:!]*[.\[]")
+"""A field of `str.format` that contains another one, or an attribute or item of its argument."""
 
 CostCheck = Callable[[TemplateBudget, Sequence[Any], Mapping[str, Any]], None]
 """A function that charges a call to the budget before the call runs.
@@ -77,6 +82,8 @@ def _check_replace(budget: TemplateBudget, args: Sequence[Any], named: Mapping[s
     new = _argument(args, named, 2, "new", "")
     if not isinstance(text, str) or not isinstance(old, str):
         raise SecurityError("replace takes strings")
+    budget.charge_search(text, old)  # for counting, and again for replacing
+    budget.charge_search(text, old)
     budget.check_size(budget.size(text) + text.count(old) * budget.size(new))
 
 
@@ -84,7 +91,8 @@ def check_format(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str
     """Check the result of a format string, which can name any width and repeat its arguments.
 
     Raises:
-        SecurityError: The format string takes a width from its arguments.
+        SecurityError: The format string takes a width from its arguments or reads their
+            attributes, or an argument is not plain.
         GenerationError: The result may be too large.
     """
     template = args[0]
@@ -92,10 +100,11 @@ def check_format(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str
         not isinstance(template, str)
         or "%*" in template
         or ".*" in template
-        or _NESTED_FIELD.search(template)
+        or _UNUSUAL_FIELD.search(template)
     ):
         raise SecurityError("a format string must be a string with literal widths")
     budget.charge(len(template))
+    budget.check_plain(*args[1:], *named.values())
     fields = template.count("%") + template.count("{")
     largest = max([0, *map(budget.size, (*args[1:], *named.values()))])
     budget.check_size(len(template) + fields * largest)
@@ -142,6 +151,45 @@ def _check_tojson(budget: TemplateBudget, args: Sequence[Any], named: Mapping[st
     budget.check_size(size + size // MAX_INDENT * budget.depth(args[0]) * each)
 
 
+def _check_unique(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    _check_sort(budget, args, named)
+    if not all(map(_has_good_hash, args[0] if isinstance(args[0], (list, tuple)) else ())):
+        budget.charge(steps=len(args[0]) ** 2 // NODES_PER_STEP)
+
+
+def _has_good_hash(value: Any) -> bool:
+    """Return whether a template cannot choose many values of this kind that have the same hash."""
+    return isinstance(value, (str, float)) or (isinstance(value, int) and abs(value) < 1 << 61)
+
+
+def _check_found(budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]) -> None:
+    budget.charge_search(args[0], args[1] if len(args) > 1 else None)
+
+
+def _check_found_last(
+    budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]
+) -> None:
+    budget.charge_search(args[0], args[1] if len(args) > 1 else None, is_reverse=True)
+
+
+def _check_strip(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    characters = _argument(args, named, 1, "chars", "")
+    if isinstance(args[0], str) and isinstance(characters, str):
+        budget.charge(steps=len(args[0]) * len(characters) // COMPARISONS_PER_STEP)
+
+
+def check_contains(budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]) -> None:
+    """Charge the search of the test `in`, whose first argument is looked for in the second."""
+    if len(args) > 1:
+        budget.charge_search(args[1], args[0])
+
+
+def _check_split_at(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    _check_split(budget, args, named)
+    separator = _argument(args, named, 1, "sep", None)
+    budget.charge_search(args[0], separator, is_reverse=True)
+
+
 def _check_split(budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]) -> None:
     budget.charge(steps=_length(args[0]) // 4)
 
@@ -154,7 +202,7 @@ def _table(unchecked: str, checks: Mapping[str, CostCheck]) -> Mapping[str, Cost
 FILTERS = _table(
     "abs attr capitalize count d default e escape filesizeformat first float forceescape "
     "int items last length list lower map reject rejectattr reverse safe select selectattr string "
-    "title trim truncate upper urlencode wordcount",
+    "title truncate upper urlencode wordcount",
     {
         "batch": _check_batch,
         "center": _check_padding,
@@ -172,33 +220,36 @@ FILTERS = _table(
         "sum": _check_sum,
         "title": _check_split,
         "tojson": _check_tojson,
-        "unique": _check_sort,
+        "trim": _check_strip,
+        "unique": _check_unique,
         "wordcount": _check_split,
     },
 )
 """The filters that templates may use, each with its cost check; None if it needs none."""
 
 CONSTANT_COST_FILTERS = frozenset(
-    {"attr", "count", "d", "default", "first", "items", "last", "length", "safe"}
+    {"attr", "count", "d", "default", "first", "items", "last", "length"}
 )
-"""Filters whose cost does not depend on the size of their input."""
+"""Filters whose cost does not depend on the size of their input; they select, and write no text."""
 
 METHODS: Mapping[type, Mapping[str, CostCheck | None]] = MappingProxyType(
     {
         str: _table(
-            "capitalize casefold count endswith find index isalnum isalpha isascii isdecimal "
+            "capitalize casefold endswith isalnum isalpha isascii isdecimal "
             "isdigit isidentifier islower isnumeric isprintable isspace istitle isupper lower "
-            "lstrip partition removeprefix removesuffix rfind rindex rpartition rstrip startswith "
-            "strip swapcase title upper",
+            "removeprefix removesuffix startswith swapcase title upper",
             {
                 "center": _check_padding,
+                **dict.fromkeys(("count", "find", "index", "partition"), _check_found),
+                **dict.fromkeys(("rfind", "rindex", "rpartition"), _check_found_last),
+                **dict.fromkeys(("strip", "lstrip", "rstrip"), _check_strip),
                 "format": check_format,
                 "join": _check_join_method,
                 "ljust": _check_padding,
                 "replace": _check_replace,
                 "rjust": _check_padding,
-                "rsplit": _check_split,
-                "split": _check_split,
+                "rsplit": _check_split_at,
+                "split": _check_split_at,
                 "splitlines": _check_split,
                 "zfill": _check_padding,
             },
@@ -211,4 +262,4 @@ METHODS: Mapping[type, Mapping[str, CostCheck | None]] = MappingProxyType(
 """The methods that templates may call on plain values, by type, each with its cost check."""
 
 CONSTANT_COST_METHODS = frozenset({"get", "items", "keys", "values"})
-"""Methods whose cost does not depend on the size of the object they are called on."""
+"""Methods whose cost does not depend on the size of their object; they select, as those filters."""

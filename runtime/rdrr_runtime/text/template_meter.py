@@ -12,8 +12,9 @@ from jinja2 import nodes
 from jinja2.exceptions import TemplateError
 from jinja2.visitor import NodeTransformer
 
-from rdrr_runtime.text.template_budget import NODES_PER_STEP
+from rdrr_runtime.text.template_budget import MAX_BITS, NODES_PER_STEP
 
+_CONTAINS = ("in", "notin")
 _LITERALS = (nodes.List, nodes.Tuple, nodes.Dict, nodes.Pair)
 
 
@@ -59,7 +60,14 @@ class _Meter(NodeTransformer):
     def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
         return self._charge_created(node)
 
+    def visit_Const(self, node: nodes.Const) -> nodes.Node:  # noqa: N802
+        if isinstance(node.value, int) and node.value.bit_length() > MAX_BITS:
+            raise TemplateError(f"a number has more than {MAX_BITS} bits, in line {node.lineno}")
+        return node
+
     def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
+        if any(isinstance(pair.key, nodes.Tuple) for pair in node.items):
+            raise TemplateError(f"a list cannot be a key, in line {node.lineno}")
         return self._charge_created(node)
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
@@ -71,6 +79,10 @@ class _Meter(NodeTransformer):
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
+        if len(node.ops) == 1 and node.ops[0].op in _CONTAINS:
+            return _contains(node.expr, node.ops[0])
+        if any(operand.op in _CONTAINS for operand in node.ops):
+            raise TemplateError(f"`in` cannot be part of a chain, in line {node.lineno}")
         node.expr = _charge_read(node.expr)
         for operand in node.ops:
             operand.expr = _charge_read(operand.expr)
@@ -92,6 +104,12 @@ def _is_literal(node: nodes.Node) -> bool:
     return isinstance(node, nodes.Const) or (
         isinstance(node, _LITERALS) and all(map(_is_literal, node.iter_child_nodes()))
     )
+
+
+def _contains(left: nodes.Expr, operand: nodes.Operand) -> nodes.Expr:
+    """Return the node of `in` or `not in`, whose cost depends on both operands together."""
+    inside = _call("contains", left, operand.expr)
+    return inside if operand.op == "in" else nodes.Not(inside, lineno=left.lineno)
 
 
 def _charge_read(node: nodes.Expr) -> nodes.Expr:

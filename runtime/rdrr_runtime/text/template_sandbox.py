@@ -8,20 +8,19 @@ environment charges each operation to the budget before it runs, so no single op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from types import CodeType
 from typing import Any
 
 from jinja2 import Template, Undefined, nodes, pass_context
-from jinja2.exceptions import SecurityError, TemplateRuntimeError
+from jinja2.exceptions import SecurityError, TemplateRuntimeError, UndefinedError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import BlockReference, Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Cycler, Joiner
+from jinja2.utils import Cycler, Joiner, missing
 from rdrr_format.errors import ManifestError
 
 from rdrr_runtime.text.template_arithmetic import check_arithmetic
@@ -32,14 +31,13 @@ from rdrr_runtime.text.template_costs import (
     FILTERS,
     METHODS,
     CostCheck,
+    check_contains,
 )
 from rdrr_runtime.text.template_meter import metered
+from rdrr_runtime.text.template_words import LAZY, PLAIN, word_for
 
 MAX_SOURCE = 1 << 17
 """Most characters of a template; the longest published ones have a quarter of this."""
-
-_LAZY: tuple[type, ...] = (Iterator, AbstractSet, range, type({}.values()))
-_PRINTED = (str, int, float, list, tuple, dict, Undefined, type(None))
 
 
 @dataclass(frozen=True)
@@ -122,10 +120,26 @@ def literal_text(source: str, helpers: Mapping[str, Callable[..., Any]], where: 
 def _printed(context: Context, value: Any) -> str:
     """Return a value as output text, charged to the budget."""
     budget: TemplateBudget = context.environment.budget  # type: ignore[attr-defined]
-    if not isinstance(value, _PRINTED):
-        raise TemplateRuntimeError(f"a {type(value).__name__} cannot be printed")
+    budget.check_plain(value)
     budget.charge_string(budget.size(value))
     return str(value)
+
+
+class _Missing(Undefined):
+    """An undefined value, whose message names the kind of an object and not its class."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        hint: str | None = None,
+        obj: Any = missing,
+        name: str | None = None,
+        exc: type[TemplateRuntimeError] = UndefinedError,
+    ) -> None:
+        if hint is None and obj is not missing and not isinstance(obj, (*PLAIN, *METHODS)):
+            hint = f"{word_for(obj)} has no attribute {name!r}"
+        super().__init__(hint, obj, name, exc)
 
 
 class _GenerationBlock(Extension):
@@ -162,6 +176,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             lstrip_blocks=True,
             optimized=False,  # otherwise constant expressions are evaluated while compiling
             finalize=_printed,
+            undefined=_Missing,
             extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"],
         )
         self.budget = budget
@@ -174,6 +189,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         }
         tests: dict[str, Any] = dict(self.tests)
         self.tests = {name: self._charged(test, None, False) for name, test in tests.items()}
+        self.tests["in"] = self._charged(tests["in"], check_contains, False)
         del self.globals["lipsum"]
         self.globals |= {name: helper for name, helper in helpers.items() if name not in FILTERS}
 
@@ -183,6 +199,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def hook_concatenate(self, *values: Any) -> str:
         """Return the operands of `~` as one string, charged before it is created."""
+        self.budget.check_plain(*values)
         self.budget.charge_string(sum(map(self.budget.size, values)))
         return "".join(map(str, values))
 
@@ -191,7 +208,18 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.budget.charge(self.budget.size(value))
         return value
 
-    hook_charge_read = hook_charge_created  # operands of comparisons cost the same
+    def hook_charge_read(self, value: Any) -> Any:
+        """Charge an operand of a comparison, and return it."""
+        if isinstance(value, Collection) and isinstance(value, LAZY):
+            self.budget.charge(steps=len(value))
+        return self.hook_charge_created(value)
+
+    def hook_contains(self, value: Any, container: Any) -> bool:
+        """Return whether a container or a text contains a value, charged before the search."""
+        container = self._materialized(container)
+        self.budget.charge(self.budget.size(value) + self.budget.size(container))
+        self.budget.charge_search(container, value)
+        return value in container
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """Return an attribute of an object, or an item of that name."""
@@ -201,7 +229,13 @@ class _Environment(ImmutableSandboxedEnvironment):
     def getitem(self, obj: Any, argument: Any) -> Any:
         """Return an item of an object, or an attribute of that name."""
         self.budget.charge()
+        self.budget.check_plain(argument, must_not="be a key")
         return super().getitem(obj, argument)
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
+        """Return an undefined value for an attribute that a template may not read."""
+        hint = f"access to attribute {attribute!r} of {word_for(obj)} is unsafe"
+        return self.undefined(hint, obj=obj, name=attribute, exc=SecurityError)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """Return whether a template may read an attribute; for plain values only `METHODS`."""
@@ -213,6 +247,9 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Return the result of a binary operator, charged before it is computed."""
         self.budget.charge()
+        for value in (left, right):
+            if isinstance(value, LAZY):
+                raise SecurityError(f"{word_for(value)} cannot be an operand of {operator}")
         check_arithmetic(self.budget, operator, left, right)
         return super().call_binop(context, operator, left, right)
 
@@ -222,7 +259,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         if owner is __self:
             return __obj(*args)  # Jinja adds keywords about the variables of a loop
         if isinstance(__obj, (Macro, BlockReference, LoopContext)):
-            __self.budget.charge(steps=__self._steps)
+            __self.budget.charge(steps=__self._steps + len(args) + len(kwargs))
             if isinstance(__obj, LoopContext):
                 args = tuple(__self.budget.iterate(argument, __self._steps) for argument in args)
             with __self.budget.call():
@@ -245,7 +282,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         is_jinja_helper = isinstance(owner, (LoopContext, Cycler)) or isinstance(function, Joiner)
         if is_jinja_helper or any(function is value for value in self.globals.values()):
             return self._charged(function, None, False)
-        raise SecurityError(f"a {type(function).__name__} cannot be called")
+        raise SecurityError(f"{word_for(function)} cannot be called")
 
     def _charged_method(
         self, function: Callable[..., Any], cost_check: CostCheck | None, owner: Any, name: str
@@ -274,6 +311,8 @@ class _Environment(ImmutableSandboxedEnvironment):
                 cost_check(budget, given, named)
             result = function(*args[:first], *given, **named)
             if isinstance(result, str):
+                if not is_constant_cost:
+                    budget.check_plain(*given, *named.values())
                 budget.charge_string(len(result))
             elif isinstance(result, int):
                 budget.check_bits(result.bit_length())
@@ -282,7 +321,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return run
 
     def _materialized(self, value: Any) -> Any:
-        is_lazy = isinstance(value, _LAZY)
+        is_lazy = isinstance(value, LAZY)
         return self.budget.materialize(value) if is_lazy else value
 
 

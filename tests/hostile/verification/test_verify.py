@@ -100,6 +100,17 @@ def test_commands_refuse_changed_bytes_and_accept_the_flag(package, tmp_path):
     assert rdrr(*generate, "--verify", "always").code == 2
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "words",
+    [("bench", "--prompt-tokens", 4, "--tokens", 2, "--repeat", 1), ("profile", "--tokens", 2)],
+)
+def test_commands_that_only_measure_hash_nothing(package, words):
+    state_another_hash(package)
+    done = rdrr(words[0], package, *words[1:])
+    assert done.code == 0, done.err
+
+
 def test_an_importance_matrix_is_not_computed_from_changed_weights(package, rng, tmp_path):
     text = tmp_path / "text"
     text.write_text(TEXT, encoding="utf-8")
