@@ -1,7 +1,7 @@
 """Packages made with the profile `doppler` give the same ids in DOPPLER as here.
 
-DOPPLER 0.5.1 runs on Dawn in Node, on a software adapter. Without it the tests are skipped; CI
-always has it.
+DOPPLER 0.5.1 runs on Dawn in Node, on a software adapter. Without it the tests are skipped; the
+nightly workflow always has it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from support.doppler import INSTALLED, generate_with_doppler
 from support.greedy_ids import check_greedy_ids, encode
 from support.random_models import MODELS, save_model
 
+pytestmark = pytest.mark.thorough
 PROMPT = "In the beginning God created"
 TOKENS = 24
 
@@ -36,10 +37,8 @@ def checkpoints(tmp_path_factory):
     }
 
 
-@pytest.mark.parametrize("quantize", ["q4_k_m", pytest.param("f16", marks=pytest.mark.thorough)])
-@pytest.mark.parametrize(
-    "name", ["small-llama", *(pytest.param(name, marks=pytest.mark.thorough) for name in MODELS)]
-)
+@pytest.mark.parametrize("quantize", ["q4_k_m", "f16"])
+@pytest.mark.parametrize("name", ["small-llama", *MODELS])
 def test_doppler_generates_our_ids(checkpoints, tmp_path, name, quantize):
     package = tmp_path / "package"
     rdrr.convert(checkpoints[name], package, profile="doppler", quantize=quantize)
@@ -47,7 +46,6 @@ def test_doppler_generates_our_ids(checkpoints, tmp_path, name, quantize):
     check_same_ids(package)
 
 
-@pytest.mark.thorough
 def test_doppler_generates_our_ids_from_the_mix_with_q6_k(tmp_path):
     package = tmp_path / "package"
     types = {"embed": "q6_k", r"layers\.[25]\..*(v_proj|down_proj)": "q6_k"}

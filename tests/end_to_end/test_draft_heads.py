@@ -102,7 +102,7 @@ def test_the_head_computes_the_formula_on_both_backends(kind, checkpoint, packag
 
 @pytest.mark.cover
 @pytest.mark.parametrize("by", ["embedding", "hidden"])
-@pytest.mark.parametrize("backend", ["cpu", "wgpu"])
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("wgpu", marks=pytest.mark.thorough)])
 def test_a_head_that_knows_the_next_token_is_accepted(by, backend, tmp_path, rng):
     folder = saved("qwen3_5_text", tmp_path / "model", rng)
     after = make_predictable(folder, add_head(folder, rng), rng, by=by)

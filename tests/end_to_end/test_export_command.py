@@ -14,7 +14,7 @@ from rdrr_manifests.package import open_package
 from support.checkpoints import make_model, save_checkpoint
 from support.commands import EXAMPLE, error_line, rdrr
 from support.comparison import load_stored_weights, relative_error, transformers_logits
-from support.tiny_models import ALL_MODELS, TinyModel, covering
+from support.tiny_models import ALL_MODELS, COVERING, TinyModel, covering
 
 IDS = [int(id_) for id_ in np.random.default_rng(0).integers(3, 300, 80)]
 
@@ -54,7 +54,7 @@ ELSEWHERE = {"lfm2_moe", "lfm3", "qwen3_next"}
 EXPORTED = [tiny for tiny in ALL_MODELS if tiny.model_type not in ELSEWHERE]
 
 
-@pytest.mark.parametrize("tiny", covering(EXPORTED, first=10))
+@pytest.mark.parametrize("tiny", covering(EXPORTED, COVERING[:10]))
 def test_transformers_loads_the_directory_and_computes_the_same(tmp_path, rng, tiny):
     fused = {"transpose_weights": True, "fuse_gate_up": tiny.can_fuse}
     model, package = made(tmp_path, rng, tiny, **fused)

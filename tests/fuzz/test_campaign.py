@@ -88,6 +88,7 @@ def test_every_kind_of_fault_is_found_with_its_case(broken):
         assert MARK in case.encode("latin-1")
 
 
+@pytest.mark.thorough
 def test_a_parser_that_refuses_properly_is_not_a_finding(broken):
     assert not broken["unmarked"]["found"]
     assert set(broken["unmarked"]["counts"].values()) == {10}

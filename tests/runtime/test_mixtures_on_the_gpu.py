@@ -49,7 +49,7 @@ def test_logits_are_those_of_torch(device, tmp_path, rng, dtype, moe):
     backend.close()
 
 
-@pytest.mark.parametrize("dtype", ["Q4_K", "Q8_0"])
+@pytest.mark.parametrize("dtype", ["Q4_K", pytest.param("Q8_0", marks=pytest.mark.thorough)])
 def test_experts_in_int8_are_near_torch(device, tmp_path, rng, dtype):
     # Every token uses all experts, so that rounding cannot change which ones are chosen.
     package = package_of(tmp_path, rng, dtype, moe={**SHARED, "numExpertsPerToken": 6})

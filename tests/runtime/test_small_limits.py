@@ -65,6 +65,9 @@ FAMILIES = {
     "experts in F16": Family("F16", moe=EXPERTS),
 }
 
+USUAL = {"Q4_K column-major", "F16", "experts"}
+"""What decides how matrices are split; `make test-all` runs all families."""
+
 
 @pytest.fixture(scope="module")
 def small_device() -> Iterator[Device]:
@@ -138,8 +141,13 @@ def test_the_device_has_the_limits_that_were_asked_for(device, small_device):
         small_device.create_buffer("large", small_device.max_binding + 256)
 
 
-@pytest.mark.cover
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, id=name, marks=() if name in USUAL else pytest.mark.thorough)
+        for name, family in FAMILIES.items()
+    ],
+)
 def test_a_model_that_is_split_has_the_same_logits(device, small_device, tmp_path, rng, family):
     package = package_of(tmp_path, family, rng)
     ids = rng.integers(0, VOCAB, IDS).tolist()

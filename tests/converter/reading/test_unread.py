@@ -14,7 +14,7 @@ from rdrr_format.errors import ConversionError, SourceError, UsageError
 from support.checkpoints import make_checkpoint, make_multimodal, write_tokenizer
 from support.gguf_files import write_gguf
 from support.safetensor_files import llama_tensors, write_llama
-from support.tiny_models import ALL_MODELS, TinyModel, covering
+from support.tiny_models import ALL_MODELS, COVERING, TinyModel, covering
 
 RULES = {rule.name: rule for rule in ARCHITECTURES}
 LLAMA_4 = {
@@ -224,7 +224,7 @@ def test_two_names_of_one_size_must_have_one_value():
         rule(Config({"num_experts": 4, "num_local_experts": 8}, {}, "config.json"))
 
 
-@pytest.mark.parametrize("tiny", covering(ALL_MODELS, first=10))
+@pytest.mark.parametrize("tiny", covering(ALL_MODELS, COVERING[:10]))
 def test_a_configuration_with_all_keys_that_transformers_knows_is_accepted(tmp_path, rng, tiny):
     """transformers leaves out keys with default values when it saves a configuration."""
     from transformers import AutoConfig

@@ -61,9 +61,9 @@ def _ids_of(package, device, persistence=None):
 @pytest.mark.parametrize(
     ("dtype", "layout"),
     [
-        pytest.param("Q4_K", "row", marks=pytest.mark.thorough),
+        ("Q4_K", "row"),
         pytest.param("F16", "row", marks=pytest.mark.thorough),
-        ("Q4_K", "column"),
+        pytest.param("Q4_K", "column", marks=pytest.mark.thorough),
     ],
 )
 def test_one_workgroup_chooses_the_tokens_of_the_dispatches(tmp_path, device, dtype, layout, rng):
@@ -272,8 +272,9 @@ def _withhold_a_word(source):
     return re.sub(store, r"if (\1 != 3u) { \g<0> }", source, count=1)
 
 
-@pytest.mark.cover
-@pytest.mark.parametrize("change", [_wait_for_one_more, _withhold_a_word])
+@pytest.mark.parametrize(
+    "change", [pytest.param(_wait_for_one_more, marks=pytest.mark.thorough), _withhold_a_word]
+)
 def test_a_pass_that_waits_for_what_never_comes_gives_up_and_is_repeated(
     package, device, monkeypatch, caplog, change
 ):

@@ -26,7 +26,7 @@ ONE, MANY = Grid(128, 1), Grid(128, 64)
 def setting(request, tmp_path_factory, device):
     folder = tmp_path_factory.mktemp("executor")
     package = write_random_package(folder, llama_manifest(), generator_of(request))
-    return Setting(package, device, Policy(), 24, "f16", frozenset(OPS), 3)
+    return Setting(package, device, Policy(), 64, "f16", frozenset(OPS), 3)
 
 
 @pytest.mark.thorough

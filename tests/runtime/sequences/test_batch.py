@@ -88,14 +88,9 @@ def test_a_batch_gives_the_sequences_of_single_runs(backend, package, rng, sampl
     assert counts.forwards < sum(map(len, expected))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("layout", "window"),
-    [
-        ("row", None),
-        pytest.param("row", 24, marks=pytest.mark.thorough),
-        pytest.param("column", None, marks=pytest.mark.thorough),
-    ],
-    ids=str,
+    ("layout", "window"), [("row", None), ("row", 24), ("column", None)], ids=str
 )
 def test_a_batch_in_int8_is_as_accurate_as_a_single_sequence(device, tmp_path, rng, layout, window):
     """Rows of several sequences use fused kernels and rows of one do not; both fill one cache."""

@@ -20,7 +20,7 @@ from support.seeds import generator_of
 from support.wedlm_reference import picks
 
 CLOSE, APART, IN_INT8 = 1e-3, 1e-2, 5e-2
-CONTEXT = 128
+CONTEXT = 96
 
 
 @pytest.fixture(scope="module")

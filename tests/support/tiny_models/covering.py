@@ -7,7 +7,7 @@ these on the GPU, and `make test-all` all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -42,14 +42,13 @@ COVERING = (
 """The forms that most people run, and then, chosen greedily, what they lack."""
 
 
-def covering(models: Iterable[TinyModel], first: int = len(COVERING)) -> list[ParameterSet]:
+def covering(models: Iterable[TinyModel], usual: Collection[str] = COVERING) -> list[ParameterSet]:
     """Return models as cases of a test, `thorough` but for those of the cover.
 
     Args:
         models: The models of the test.
-        first: Number of models of the cover that `make test` runs.
+        usual: Names of the models that `make test` runs.
     """
-    usual = COVERING[:first]
     return [
         pytest.param(tiny, id=tiny.name, marks=() if tiny.name in usual else pytest.mark.thorough)
         for tiny in models
