@@ -37,6 +37,7 @@ COMMANDS_OF_PACKAGES = {
     "push": [("hf://org/name", "--dry-run")],
     "diff": [("PLAIN", "--all")],
     "export": [("OUT",), ("OUT", "--json")],
+    "export-program": [("OUT",)],
     "generate": [("-p", "Who", "--max-tokens", 2, "--backend", "cpu")],
     "chat": [("--max-tokens", 2, "--backend", "cpu")],
     "perplexity": [("--text", "TEXT", "--window", 32, "--backend", "cpu")],
@@ -46,8 +47,10 @@ COMMANDS_OF_PACKAGES = {
 }
 """Further words of each command that prints what a package states."""
 
-OTHERS = {"schema", "architectures", "devices", "tune", "bench", "profile", "imatrix", "convert"}
-"""Commands that print nothing of a package: text of rdrr, of the adapter, measured numbers."""
+MEASURING = {"tune", "bench", "profile", "imatrix"}
+OTHERS = {"schema", "architectures", "devices", "convert", "serve"} | MEASURING
+"""Commands that print nothing of a package: text of rdrr, of the adapter, measured numbers. `serve`
+prints a name by the same function as the others, and then runs until it is stopped."""
 
 
 def assert_no_forged_line(text: str) -> None:
@@ -112,7 +115,12 @@ def faulty(hostile, tmp_path_factory) -> Path:
 @pytest.mark.parametrize("command", COMMANDS_OF_PACKAGES)
 def test_no_name_in_a_package_forges_a_line_of_output(command, hostile, faulty, plain, tmp_path):
     (tmp_path / "text").write_text("Who art thou, and who is he that comes? " * 8, "utf-8")
-    words = {"PLAIN": plain, "OUT": tmp_path / "out", "TEXT": tmp_path / "text"}
+    words = {
+        "PLAIN": plain,
+        "OUT": tmp_path / "out",
+        "TEXT": tmp_path / "text",
+        "PROGRAM": tmp_path / "p.json",
+    }
     for package in (hostile, faulty):
         for more in COMMANDS_OF_PACKAGES[command]:
             done = run(command, package, *(words.get(word, word) for word in more), stdin="Hi\n")
