@@ -14,6 +14,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rdrr_format.errors import DeviceError, GenerationError, RdrrError, UsageError
@@ -130,7 +131,7 @@ class Worker:
 
     def _run(self, model: Model) -> None:
         with model._engine.lend() as backend:
-            lanes = _Lanes(model, backend, self.slots, self._ended)
+            lanes = _Lanes(model, backend, self.slots, _Reports(self._deliver, self._ended))
             self.model, self.failure = model, None
             self._loaded.set()
             while self._take_jobs(lanes):
@@ -144,6 +145,11 @@ class Worker:
         for job in new:
             lanes.add(job)
         return not self._stopping
+
+    def _deliver(self, job: Job, event: Event) -> None:
+        if event.is_last:  # before anybody can ask what still runs
+            self._ended(job)
+        job.deliver(event)
 
     def _ended(self, job: Job) -> None:
         with self._changed:
@@ -165,6 +171,19 @@ class Worker:
             threading.Event().wait(RESTART_SECONDS)
 
 
+@dataclass(frozen=True)
+class _Reports:
+    """What the lanes tell the worker.
+
+    Attributes:
+        deliver: Called with each event of a job; the last one ends the job.
+        ended: Called with a job that ends without a last event, because nobody waits for it.
+    """
+
+    deliver: Callable[[Job, Event], None]
+    ended: Callable[[Job], None]
+
+
 class _Lanes:
     """The jobs that share passes, and those that run by themselves.
 
@@ -172,16 +191,14 @@ class _Lanes:
         model: The model.
         backend: Its backend, which is lent to this thread.
         slots: Most jobs that share passes.
-        ended: Called with each job that has ended.
+        reports: Told of the events.
     """
 
-    def __init__(
-        self, model: Model, backend: Backend, slots: int, ended: Callable[[Job], None]
-    ) -> None:
+    def __init__(self, model: Model, backend: Backend, slots: int, reports: _Reports) -> None:
         from rdrr_runtime.engine import Engine
 
         manifest = model.package.manifest
-        self._model, self._ended = model, ended
+        self._model, self._reports = model, reports
         self._stop_ids = frozenset(manifest.eos_token_ids)
         self._scheduler = _scheduler(backend, slots)
         self._shared: dict[ScheduledText, _Answer] = {}
@@ -198,7 +215,7 @@ class _Lanes:
             return
         ends = self._stop_ids.union(job.stop_ids)
         text = ScheduledText(job.prompt, job.max_tokens, job.sampling, ends, [])
-        self._shared[text] = _Answer(self._model, job)
+        self._shared[text] = _Answer(self._model, job, self._reports)
         self._scheduler.add(text)
 
     def step(self) -> None:
@@ -207,9 +224,10 @@ class _Lanes:
         if self._shared and self._scheduler is not None:
             self._step_shared(self._scheduler)
         if self._single is None and self._waiting:
-            self._single = _SingleJob(self._model, self._engine, self._waiting.popleft())
+            self._single = _SingleJob(
+                self._model, self._engine, self._waiting.popleft(), self._reports
+            )
         if self._single is not None and self._single.step():
-            self._ended(self._single.job)
             self._single = None
 
     def _step_shared(self, scheduler: Scheduler) -> None:
@@ -220,8 +238,7 @@ class _Lanes:
             self._scheduler = scheduler.renewed()
             shared, self._shared = self._shared, {}
             for answer in shared.values():
-                answer.job.deliver(Event(error=error))
-                self._ended(answer.job)
+                self._reports.deliver(answer.job, Event(error=error))
 
     def _deliver(self, text: ScheduledText, ids: list[int]) -> None:
         answer = self._shared.get(text)
@@ -229,7 +246,6 @@ class _Lanes:
             return
         if answer.add(ids, text.finish):
             del self._shared[text]
-            self._ended(answer.job)
             if text.finish == "running":
                 self._remove(text)
 
@@ -241,14 +257,14 @@ class _Lanes:
     def _drop_cancelled(self) -> None:
         for text, answer in [pair for pair in self._shared.items() if pair[1].job.cancelled]:
             if self._shared.pop(text, None) is not None:
-                self._ended(answer.job)
+                self._reports.ended(answer.job)
                 self._remove(text)
         for job in [job for job in self._waiting if job.cancelled]:
             self._waiting.remove(job)
-            self._ended(job)
+            self._reports.ended(job)
         if self._single is not None and self._single.job.cancelled:
             self._single.close()
-            self._ended(self._single.job)
+            self._reports.ended(self._single.job)
             self._single = None
 
 
@@ -271,10 +287,11 @@ class _Answer:
     Args:
         model: The model, for its tokenizer.
         job: The job.
+        reports: Told of the events.
     """
 
-    def __init__(self, model: Model, job: Job) -> None:
-        self.job = job
+    def __init__(self, model: Model, job: Job, reports: _Reports) -> None:
+        self.job, self._reports = job, reports
         self._text = AnswerText(model._codec, job.prompt, job.stop)
 
     def add(self, ids: list[int], finish: str, logprobs: list[TokenLogprobs] | None = None) -> bool:
@@ -289,7 +306,8 @@ class _Answer:
         if ended and self._text.stopped_by is None:
             pieces.append(self._text.rest())
         reason = None if not ended else "stop" if finish == "stop" else "length"
-        self.job.deliver(Event("".join(pieces), ids, (logprobs or [])[: len(ids)], reason))
+        event = Event("".join(pieces), ids, (logprobs or [])[: len(ids)], reason)
+        self._reports.deliver(self.job, event)
         return ended
 
 
@@ -300,11 +318,12 @@ class _SingleJob:
         model: The model.
         engine: Runs the job.
         job: The job.
+        reports: Told of the events.
     """
 
-    def __init__(self, model: Model, engine: Engine, job: Job) -> None:
-        self.job = job
-        self._answer = _Answer(model, job)
+    def __init__(self, model: Model, engine: Engine, job: Job, reports: _Reports) -> None:
+        self.job, self._reports = job, reports
+        self._answer = _Answer(model, job, reports)
         self._parts = self._run(model, engine)
 
     def step(self) -> bool:
@@ -314,7 +333,7 @@ class _SingleJob:
         except RdrrError as error:
             if isinstance(error, DeviceError):
                 raise
-            self.job.deliver(Event(error=error))
+            self._reports.deliver(self.job, Event(error=error))
             return True
 
     def close(self) -> None:
