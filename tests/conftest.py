@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rdrr_device.adapters import list_adapters
 from support.commands import EXAMPLE, rdrr
 from support.cpu_time import noting
+from support.dawn_device import driver_of_dawn, why_no_dawn
 from support.isolation import isolate
 from support.seeds import VARIABLE, generator_of, seed_of_run
 from support.selected_tests import is_covering, left_out, wanted_sample
@@ -47,6 +49,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Note what a test costs, with its fixtures, if that is asked for."""
     with noting(item.nodeid):
         return (yield)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def adapters_of_dawn() -> None:
+    """Let Dawn find the adapters of its driver: it keeps what it finds first in a process."""
+    if why_no_dawn() is None:
+        with driver_of_dawn():
+            list_adapters("dawn")
 
 
 @pytest.fixture(autouse=True)

@@ -62,6 +62,7 @@ def export_program(
     kernel_hints: Mapping[str, str] | None = None,
     kv_dtype: KvDtype = "f16",
     max_context: int | None = None,
+    overwrite: bool = False,
     follow_links: bool = False,
 ) -> ExportedProgram:
     """Write the program of a package: all that runs it on a kind of device, without weights.
@@ -77,6 +78,7 @@ def export_program(
         kernel_hints: Kernel hints, which override those of the configuration and the manifest.
         kv_dtype: Data type of the key-value cache.
         max_context: Largest context of the program; the context length of the model by default.
+        overwrite: Whether to replace an existing file.
         follow_links: Whether to follow links that lead out of the package's folder.
 
     Raises:
@@ -92,6 +94,8 @@ def export_program(
 
     if adapter is not None and capabilities is not None:
         raise UsageError("`adapter` and `capabilities` exclude each other", found=adapter)
+    if Path(out).exists() and not overwrite:
+        raise UsageError("the file exists already", where=out, hint="replace it with `overwrite`")
     package = open_package(path, follow_links=follow_links, bare=True)
     longest = package.manifest.architecture.max_seq_len
     if max_context is not None and not 0 < max_context <= longest:

@@ -223,7 +223,7 @@ def make_plan(
         tensor = _decide(parts, name, model, options, overrides)
         if len(parts) > 1 and tensor.layout is Layout.FLAT:
             _check_flat_fusion(parts[0], tensor)
-        largest = max(magnitudes[part.source.name] for part in parts)
+        largest = [magnitudes[part.source.name] for part in parts]
         tensor = _append_source_to_reason(_avoid_overflow(tensor, options, largest))
         if matrix is not None and tensor.dtype.is_block:
             tensor = replace(tensor, importance=_importance(parts, matrix, tied=model.tied))
@@ -378,23 +378,30 @@ def _check_flat_fusion(gate: ModelTensor, fused: PlannedTensor) -> None:
 
 
 def _is_too_small(tensor: PlannedTensor, largest: float) -> bool:
-    """Return whether all values are so small that float16 would lose them, or their scales."""
+    """Return whether the values of a part are so small that float16 loses them, or their scales."""
     parts = _SCALE_PARTS.get(tensor.dtype.name)
     is_exact = all(part.dtype == tensor.dtype.name for part in tensor.sources)
     return parts is not None and not is_exact and 0.0 < largest < parts * _SMALLEST_SCALE
 
 
 def _avoid_overflow(
-    tensor: PlannedTensor, options: PackageOptions, largest: float
+    tensor: PlannedTensor, options: PackageOptions, largest: Sequence[float]
 ) -> PlannedTensor:
-    """Return the tensor, changed to F32 if float16 cannot hold its values or its scales."""
+    """Return the tensor, changed to F32 if float16 cannot hold its values or its scales.
+
+    Args:
+        tensor: The tensor.
+        options: Checked options.
+        largest: Largest absolute value of each of its parts: a fused gate and up may differ.
+    """
     limit = BLOCK_OVERFLOW if tensor.dtype.is_block else F16_OVERFLOW
-    if tensor.dtype.name == "F32" or (largest < limit and not _is_too_small(tensor, largest)):
+    misfits = [value for value in largest if value >= limit or _is_too_small(tensor, value)]
+    if tensor.dtype.name == "F32" or not misfits:
         return tensor
     return replace(
         tensor,
         dtype=DTYPES["F32"],
         layout=_scalar_layout(options) if tensor.is_matmul else Layout.ROW,
-        why=f"a value of {largest:.6g} does not fit {tensor.dtype}: kept in F32",
+        why=f"a value of {misfits[0]:.6g} does not fit {tensor.dtype}: kept in F32",
         overflowed=True,
     )

@@ -6,6 +6,7 @@ plans for a device that such a file describes.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
@@ -111,7 +112,8 @@ def read_capabilities(text: str | bytes, where: str) -> Capabilities:
     """Return the capabilities that a JSON text describes.
 
     Args:
-        text: An object with any of the attributes of `Capabilities`.
+        text: An object with any of the attributes of `Capabilities`, an adapter that has one, or
+            all that `rdrr devices --json` prints, of which the first adapter counts.
         where: Name of the file, for messages.
 
     Raises:
@@ -120,13 +122,15 @@ def read_capabilities(text: str | bytes, where: str) -> Capabilities:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        described = TypeAdapter(Capabilities).validate_json(text)
+        described = TypeAdapter(Capabilities).validate_json(_inner(text))
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         found = ".".join((where, *map(str, problem["loc"])))
-        raise FormatError(f"not the capabilities of a device: {problem['msg']}", where=found) from (
-            error
-        )
+        raise FormatError(
+            f"not the capabilities of a device: {problem['msg']}",
+            where=found,
+            hint="write what `rdrr devices --json` prints",
+        ) from error
     known = {"features": WANTED_FEATURES, "limits": frozenset(DEFAULT_LIMITS)}
     for key, names in known.items():
         if unknown := sorted(frozenset(getattr(described, key)) - names):
@@ -143,3 +147,16 @@ def read_capabilities(text: str | bytes, where: str) -> Capabilities:
             found=described.limits[too_low[0]],
         )
     return described
+
+
+def _inner(text: str | bytes) -> str | bytes:
+    """Return the text of the capabilities in the output of `rdrr devices --json`."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(value, dict) and isinstance(value.get("adapters"), list) and value["adapters"]:
+        value = value["adapters"][0]
+    if isinstance(value, dict) and "capabilities" in value:
+        value = value["capabilities"]
+    return json.dumps(value)

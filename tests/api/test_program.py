@@ -51,6 +51,10 @@ def test_a_bare_manifest_is_enough_for_a_described_device(folder, tmp_path):
     described.write_text(json.dumps(CAPABILITIES), encoding="utf-8")
     out = tmp_path / "program.json"
     words = ("export-program", bare / "manifest.json", out, "--capabilities", described)
+    out.write_text("notes", encoding="utf-8")
+    assert "--overwrite" in error_line(command(*words))
+    assert out.read_text(encoding="utf-8") == "notes"
+    words = (*words, "--overwrite")
     facts = command(*words, "--json", extra={"VK_DRIVER_FILES": "/none"}).json()  # no adapter
     program = read_program(out.read_bytes())
     assert facts["needs"]["features"] == list(program.needs.features) == ["subgroups"]

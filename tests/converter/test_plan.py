@@ -155,6 +155,19 @@ def test_overflow_in_half_of_a_fused_tensor_keeps_both_in_f32(folder):
     assert by_name["model.layers.1.mlp.gate_up_proj.weight"].dtype.name == "F16"
 
 
+@pytest.mark.parametrize("quantize", ["f16", "q8_0", "q4_k_m"])
+def test_tiny_values_in_half_of_a_fused_tensor_keep_both_in_f32(folder, quantize):
+    name = "model.layers.0.mlp.up_proj.weight"
+    by_name = {
+        tensor.name: tensor
+        for tensor in plan_of(folder, {name: 1e-9}, fuse_gate_up=True, quantize=quantize).tensors
+    }
+    joined = by_name["model.layers.0.mlp.gate_up_proj.weight"]
+    assert joined.dtype.name == "F32"
+    assert "1e-09 does not fit" in joined.why
+    assert by_name["model.layers.1.mlp.gate_up_proj.weight"].dtype.name != "F32"
+
+
 @pytest.mark.parametrize("shard_size", [2**16, 10**5, 2**26])
 def test_tensors_follow_each_other_at_aligned_offsets(folder, shard_size):
     plan = plan_of(folder, shard_size=shard_size)

@@ -33,6 +33,12 @@ def test_capabilities_are_the_same_after_they_were_written_and_read():
     assert read(**DESCRIBED.as_dict()) == DESCRIBED
 
 
+def test_the_list_of_adapters_is_a_description_of_its_first():
+    adapter = {"name": "GPU", "capabilities": DESCRIBED.as_dict()}
+    assert read(**adapter) == DESCRIBED
+    assert read(adapters=[adapter, {"capabilities": {}}]) == DESCRIBED
+
+
 def test_what_a_description_leaves_out_has_webgpus_default():
     plain = read()
     assert plain == Capabilities()

@@ -140,13 +140,22 @@ def test_a_wrong_command_in_a_pipe_is_one_line_and_an_exit_code(made_package, li
     assert said in done.err.splitlines()[-1]
 
 
+def test_help_is_a_line_for_each_command(made_package):
+    done = rdrr("chat", made_package, *SHORT, stdin="/help\n/exit\n")
+    assert "\\n" not in done.err
+    assert {"/reset", "/exit"} <= {
+        line.split()[0] for line in done.err.splitlines() if line.split()
+    }
+
+
 def test_ctrl_c_stops_an_answer_and_keeps_its_text(model, monkeypatch, capsys):
     conversation = Conversation(model)
     ask = conversation.ask
 
     def pressed(text, **options):
         generation = ask(text, **options)
-        one = generation._filter.feed
+        filtered = generation._text._filter
+        one = filtered.feed
         count = []
 
         def feed(piece):
@@ -155,7 +164,7 @@ def test_ctrl_c_stops_an_answer_and_keeps_its_text(model, monkeypatch, capsys):
                 os.kill(os.getpid(), signal.SIGINT)
             return one(piece)
 
-        monkeypatch.setattr(generation._filter, "feed", feed)
+        monkeypatch.setattr(filtered, "feed", feed)
         return generation
 
     monkeypatch.setattr(conversation, "ask", pressed)

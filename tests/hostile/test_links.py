@@ -237,7 +237,7 @@ def test_every_command_that_opens_a_package_or_a_checkpoint_has_the_flag():
     having = {name for name, options in flags.items() if "--follow-links" in options}
     assert having == set(commands) - {"architectures", "devices", "help", "schema"}
     run_above = {words[0] for _, words in COMMANDS.values()}
-    others = {"chat", "classify", "convert", "embed", "push", "rank", "tune", "validate"}
+    others = {"chat", "classify", "convert", "embed", "push", "rank", "serve", "tune", "validate"}
     assert having == run_above | others
 
 

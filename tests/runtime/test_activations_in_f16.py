@@ -209,7 +209,7 @@ def test_an_op_rounds_its_result_exactly_once(bench, rng, op, subgroups):
     ids = rng.integers(0, 40, ROWS).tolist()
     ctx = bench.context(ROWS, tokens=ids, values="f16")
     if not subgroups:
-        ctx = replace(ctx, features=ctx.features - {"subgroup"})
+        ctx = ctx.without_subgroups()
     phases, buffer, expected = OPS[op](Operands(bench, rng, ctx))
     bench.run(phases, ROWS)
     result = bench.device.read(buffer).view(F16)[: expected.size].reshape(expected.shape)

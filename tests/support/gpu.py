@@ -7,7 +7,8 @@ install (the hint of `DeviceError`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,9 @@ from rdrr_runtime.records import pack_step
 
 F32 = npt.NDArray[np.float32]
 
-STORAGE = "max-compute-workgroup-storage-size"
+STORAGE_LIMIT = "max-compute-workgroup-storage-size"
+THREADS_LIMIT = "max-compute-invocations-per-workgroup"
+_LIMITS = {"workgroup_storage": STORAGE_LIMIT, "max_threads": THREADS_LIMIT}
 
 # The error of a sum of some hundred products in f32 in another order than torch's.
 TOLERANCE = 1e-4
@@ -86,7 +89,7 @@ class Bench:
         return OpContext(
             state,
             max_rows,
-            Capabilities(self.device.features, {STORAGE: self.device.limits[STORAGE]}),
+            Capabilities(self.device.features, {STORAGE_LIMIT: self.device.limits[STORAGE_LIMIT]}),
             values=values,
             multi_sequence=sequences is not None,
         )
@@ -188,3 +191,21 @@ def cache_in_q8_0(values: F32) -> tuple[npt.NDArray[np.uint8], F32]:
     codes = np.clip(np.rint(blocks / np.where(wide > 0, wide, 1)), -128, 127).astype(np.int8)
     raw = np.concatenate([codes.reshape(-1).view(np.uint8), scales.view(np.uint8)])
     return raw, (codes * wide).reshape(values.shape)
+
+
+def on_device(ctx: OpContext, *, software: bool | None = None, **changed: Any) -> OpContext:
+    """Return a context of a device with other limits.
+
+    Args:
+        ctx: The context.
+        software: Whether the adapter is a software one; as before when None.
+        changed: `workgroup_storage` in bytes, `max_threads`, and fields of the context.
+    """
+    before = ctx.capabilities
+    limits = {_LIMITS[name]: changed.pop(name) for name in _LIMITS if name in changed}
+    capabilities = replace(
+        before,
+        limits={**before.limits, **limits},
+        software=before.software if software is None else software,
+    )
+    return replace(ctx, capabilities=capabilities, **changed)

@@ -164,6 +164,11 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, ours)
 
 
+def _show_help() -> None:
+    for line in _HELP.splitlines():
+        note(line)
+
+
 def _command(conversation: Conversation, line: str) -> bool:
     """Run a line that begins with a slash; return False if it ends the conversation."""
     name, _, rest = line[1:].partition(" ")
@@ -171,7 +176,7 @@ def _command(conversation: Conversation, line: str) -> bool:
     if name in ("exit", "quit"):
         return False
     commands: dict[str, Callable[[], None]] = {
-        "help": lambda: note(_HELP),
+        "help": _show_help,
         "reset": conversation.reset,
         "system": lambda: conversation.instruct(rest or None),
         "save": lambda: conversation.save(_file(name, rest)),

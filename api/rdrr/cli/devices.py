@@ -33,8 +33,10 @@ def devices(
     from rdrr_device.implementations import NAMES, is_installed
     from rdrr_format.errors import DeviceError
 
-    installed = [name for name in NAMES if name == "wgpu" or is_installed(name)]
-    adapters = [info for name in installed for info in list_adapters(name)]
+    adapters = list_adapters()
+    if adapters:  # the drivers are the same ones, and Dawn warns where there is none
+        others = [name for name in NAMES if name != "wgpu" and is_installed(name)]
+        adapters += [info for name in others for info in list_adapters(name)]
     if json:
         print_json({"adapters": [adapter_facts(info) for info in adapters]})
         return 0 if adapters else 1

@@ -38,6 +38,9 @@ def export_program(
             help="Largest context that the program serves; by default that of the model.",
         ),
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing file.")
+    ] = False,
     json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> int:
@@ -55,6 +58,7 @@ def export_program(
         kernel_hints=load.kernel_hints,
         kv_dtype=load.kv_dtype,
         max_context=max_context,
+        overwrite=overwrite,
         follow_links=load.follow_links,
     )
     if json:
@@ -65,6 +69,7 @@ def export_program(
         sizes = format_size(written.size), format_size(written.compressed)
         needs = (*program.needs.features, *program.needs.language)
         rows = [
+            ("program", out),
             ("contexts", f"{least:,} to {most:,}" if most > least else f"{least:,}"),
             ("kernels", f"{len(program.kernels)} with {len(program.shaders)} shaders"),
             ("needs", ", ".join(needs) or "nothing beyond WebGPU's defaults"),

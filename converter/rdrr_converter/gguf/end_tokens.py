@@ -29,6 +29,7 @@ _NAMES = frozenset(
         "<｜end▁of▁sentence｜>",
         "[EOS]",
         "[EOT]",
+        "[e~[",
         "_<EOT>",
     )
 )

@@ -212,6 +212,8 @@ class _Tokens:
         extra = extra_tokens(settings)
         if isinstance(decoder, dict):
             tokens = list(_decoder_tokens(decoder))
+            for token in tokens:
+                self._restate(token)
         else:
             tokens = list(_file_tokens(added, {*special, *extra}))
         for token in tokens:
@@ -223,6 +225,18 @@ class _Tokens:
             # Those that tokenizer.json has keep its flags.
             if text not in self._entries:
                 self._add(_Stated(text, flags), special=True)
+
+    def _restate(self, token: _Stated) -> None:
+        """Give a token that tokenizer.json has the flags of the settings, which count."""
+        entry = self._entries.get(token.text)
+        flags = {name: flag for name, flag in token.flags.items() if name != "special"}
+        if (
+            entry is not None
+            and self._is_sound
+            and any((entry.get(name) is True) != flag for name, flag in flags.items())
+        ):
+            self._entries[token.text] = {**entry, **flags}
+            self.changed = True
 
     def _add(self, token: _Stated, *, special: bool) -> None:
         entry = self._entries.get(token.text)

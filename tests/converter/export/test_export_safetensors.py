@@ -309,8 +309,8 @@ def test_a_plan_that_loses_a_tensor_is_refused(tmp_path, rng, monkeypatch):
 
 def test_an_existing_destination_is_not_replaced(tmp_path, rng):
     _, package = package_of(tmp_path, llama_tensors(rng), quantize="f16")
-    for to in ("safetensors", "gguf"):
-        target = tmp_path / f"there.{to}"
+    for to, name in (("safetensors", "there"), ("gguf", "there.gguf")):
+        target = tmp_path / name
         target.write_text("mine", encoding="utf-8")
         with pytest.raises(StoreError, match="exists already"):
             export(package, target, to=to)

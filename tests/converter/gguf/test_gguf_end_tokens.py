@@ -41,6 +41,7 @@ BY_NAME = [
     "[EOS]",
     "[EOT]",
     "[PAD]",
+    "[e~[",
     "_<EOT>",
     "<EOT>",
     "<|tool_response>",

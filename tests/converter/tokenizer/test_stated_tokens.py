@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 
 UNKNOWN, BEGIN, END, MARK = range(4)
 FAST = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}
-TEXT = "hello<|im_end|>hello<think></s>"
+TEXT = "hello<|im_end|>hello <think> hello<think>hello</s>"
 
 
 def added(text: str, *, special: bool) -> dict[str, object]:
@@ -68,6 +68,15 @@ IM_END, THINK = added("<|im_end|>", special=True), added("<think>", special=Fals
             ("<think>",),
             {"special_tokens_map": {"pad_token": "<think>"}},
             id="an older file that is not read",
+        ),
+        *(
+            pytest.param(
+                {"added_tokens_decoder": {str(NEXT): THINK | {flag: True}}},
+                ("<think>",),
+                {},
+                id=f"another {flag}",
+            )
+            for flag in ("lstrip", "rstrip", "single_word", "normalized")
         ),
         pytest.param(
             {"pad_token": None}, (), {"special_tokens_map": {"pad_token": "<think>"}}, id="null"

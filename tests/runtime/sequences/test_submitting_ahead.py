@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -353,7 +354,11 @@ def test_more_ids_than_the_ring_holds_arrive_in_one_fence_or_several(backend, rn
 @pytest.mark.parametrize("native", [True, False])
 def test_a_fetch_returns_the_contents_at_its_place_in_the_queue_in_any_order(bench, rng, native):
     device = bench.device
-    readback = device._readback if native else Readback(replace(device.handle, native=None))
+    public = copy(device.handle.implementation)
+    public.raw = None
+    readback = (
+        device._readback if native else Readback(replace(device.handle, implementation=public))
+    )
     slots = [bench.arena.empty("x", 4096) for _ in range(2)]
     contents = rng.integers(0, 256, (4, 4096), dtype=np.uint8)
     fetches = []

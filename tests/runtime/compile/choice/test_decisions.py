@@ -10,6 +10,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from rdrr_device.capabilities import Capabilities
 from rdrr_device.dry_run import DryRunArena
 from rdrr_manifests.models import HINT_VALUES
 from rdrr_runtime.compile.choice.decision import Chosen, Reason, Unmet, Wish, choose, unhonoured
@@ -79,16 +80,15 @@ IN_INT8 = re.compile(r"\.int8\b|^matmul_int8\.")
 BLOCKS = re.compile(r"\bq\d_[k01]\b")
 
 
-def adapter(name: str) -> SimpleNamespace:
+def adapter(name: str) -> Capabilities:
     software, features, limits = ADAPTERS[name]
-    info = SimpleNamespace(name=name, software=software)
-    return SimpleNamespace(info=info, features=features, limits=limits, max_binding=1 << 30)
+    large = {"max-storage-buffer-binding-size": 1 << 30, "max-buffer-size": 1 << 30}
+    return Capabilities(features, {**large, **limits}, software=software)
 
 
 def decisions(package, name: str, source: str = "manifest", **hints: str):
-    device = adapter(name)
     policy = resolve({source: hints})
-    plan = Plan(package, DryRunArena(device.capabilities), policy, context=512, kv_dtype="f16")
+    plan = Plan(package, DryRunArena(adapter(name)), policy, context=512, kv_dtype="f16")
     return plan.decisions(SPECS)
 
 

@@ -24,7 +24,7 @@ from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.reference import ops
 from support.comparison import relative_error
-from support.gpu import F32, TOLERANCE, Bench, cache_in_q8_0, normal
+from support.gpu import F32, TOLERANCE, Bench, cache_in_q8_0, normal, on_device
 
 CONTEXT = 640
 PREFILL = [which for which in AttentionKernel if which is not AttentionKernel.SPLIT_KV]
@@ -298,14 +298,14 @@ def test_tiles_shrink_to_fit_workgroup_memory(bench) -> None:
     large = AttentionSpec(2, KvSpec(1, 256, CONTEXT, "f32"), 1.0)
     small = AttentionSpec(2, KvSpec(1, 64, CONTEXT), 1.0)
     for spec, storage, keys in ((small, 16_384, 32), (large, 32_768, 8), (large, 16_384, None)):
-        tiles = fitting_tiles(replace(ctx, workgroup_storage=storage), spec, 16)
+        tiles = fitting_tiles(on_device(ctx, workgroup_storage=storage), spec, 16)
         assert next((tile.keys for tile in tiles), None) == keys
 
 
 def test_too_little_workgroup_memory_is_refused(bench) -> None:
     spec = AttentionSpec(2, KvSpec(1, 256, 8, "f32"), 1.0)
     x = bench.poisoned(4096)
-    ctx = replace(bench.context(1), workgroup_storage=16_384)
+    ctx = on_device(bench.context(1), workgroup_storage=16_384)
     with pytest.raises(DeviceError, match="workgroup memory"):
         attention(
             ctx, x, LayerCache(x, x), x, spec=spec, which=AttentionKernel.TILED_LARGE, label="t"

@@ -17,7 +17,7 @@ from rdrr_runtime.phases.attention.attention_decode_tuning import (
 from rdrr_runtime.phases.attention.spec import AttentionSpec, SplitTuning
 from rdrr_runtime.phases.cache.kv_cache import KvSpec
 from rdrr_runtime.phases.context import Grid
-from support.gpu import Bench
+from support.gpu import Bench, on_device
 
 CONTEXT = 640
 
@@ -83,7 +83,7 @@ def test_a_refusal_gives_the_reason(bench: Bench, changed, of_device, message) -
         return AttentionSpec(heads, KvSpec(2, head_dim, CONTEXT, dtype), 1.0, split=SPLIT)
 
     assert refusal(ctx, asked()) is None
-    reason = refusal(replace(ctx, **of_device), asked(**changed))
+    reason = refusal(on_device(ctx, **of_device), asked(**changed))
     assert reason is not None
     assert message in reason
 
@@ -106,13 +106,13 @@ def test_a_refusal_gives_the_reason(bench: Bench, changed, of_device, message) -
 def test_few_key_value_heads_divide_the_query_heads(
     bench, heads, kv_heads, head_dim, rows, expected
 ) -> None:
-    ctx = replace(bench.context(rows), max_threads=1024, workgroup_storage=48 * 1024)
+    ctx = on_device(bench.context(rows), max_threads=1024, workgroup_storage=48 * 1024)
     cache = KvSpec(kv_heads, head_dim, CONTEXT)
     spec = AttentionSpec(heads, cache, 1.0, split=default_split(ctx, cache, heads))
     assert default_tuning(ctx, spec) == DecodeTuning(256, expected)
-    by_default = replace(ctx, max_threads=256, workgroup_storage=16 * 1024)
+    by_default = on_device(ctx, max_threads=256, workgroup_storage=16 * 1024)
     assert default_tuning(by_default, spec) == DecodeTuning(256, expected)
-    small = replace(ctx, max_threads=128)
+    small = on_device(ctx, max_threads=128)
     assert default_tuning(small, spec) == DecodeTuning(128, expected)
 
 

@@ -24,7 +24,7 @@ from rdrr_runtime.phases.weights.gpu_weight import GpuWeight, allocate_weight
 from rdrr_runtime.phases.weights.packing import Uploader
 from rdrr_runtime.reference import ops
 from support.comparison import relative_error
-from support.gpu import F32, TOLERANCE, Bench, cache_in_q8_0, normal, random_tensor
+from support.gpu import F32, TOLERANCE, Bench, cache_in_q8_0, normal, on_device, random_tensor
 
 CONTEXT, EPS = 320, 1e-2
 SIZES = LatentSpec(6, 24, 20, KvSpec(1, 96, CONTEXT, second_dim=32), interleaved=True, scale=0.3)
@@ -222,7 +222,7 @@ def test_what_the_kernels_do_not_support_is_refused(bench, rng):
     x, ctx = bench.poisoned(1 << 16), bench.context(1)
     with pytest.raises(FormatError, match="no kernel reads"):
         latent_values(ctx, Input(x), up, x, SIZES, label="t")
-    narrow = replace(ctx, workgroup_storage=1024)
+    narrow = on_device(ctx, workgroup_storage=1024)
     with pytest.raises(DeviceError, match="more workgroup memory"):
         latent_attention(narrow, x, LayerCache(x, x), x, SIZES, label="t")
     attention = SIZES.attention()

@@ -25,7 +25,7 @@ from rdrr_runtime.phases.products.matvec import refusal as matvec_refusal
 from rdrr_runtime.phases.products.matvec_tuning import MatvecTuning
 from rdrr_runtime.phases.rows.elementwise import converted
 from support.comparison import relative_error
-from support.gpu import F32, Bench, normal
+from support.gpu import F32, Bench, normal, on_device
 from support.matvec_operands import Matrix, Operands
 
 PAIRS, OUTPUTS = 192, 160
@@ -301,7 +301,7 @@ def test_column_major_matrices_keep_two_phases_where_workgroup_memory_is_small(
         return matvec_refusal(ctx, weights, int8=True, gate=True, down=mlp.down.weight)
 
     assert refused(ctx) is None
-    assert "workgroup memory" in str(refused(replace(ctx, workgroup_storage=16384)))
+    assert "workgroup memory" in str(refused(on_device(ctx, workgroup_storage=16384)))
 
 
 @pytest.mark.parametrize(

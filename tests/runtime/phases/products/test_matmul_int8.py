@@ -27,7 +27,7 @@ from rdrr_runtime.phases.products.quantize_rows import (
 from rdrr_runtime.phases.weights.formats import FORMATS
 from rdrr_runtime.phases.weights.packing import upload_weight
 from support.comparison import relative_error
-from support.gpu import TOLERANCE, Bench, in_int8, normal, random_tensor, stored_matrix
+from support.gpu import TOLERANCE, Bench, in_int8, normal, on_device, random_tensor, stored_matrix
 
 TILES = {
     "large": LARGE,
@@ -236,7 +236,7 @@ TWO_TEAMS = replace(TINY, teams=2)
 def test_the_default_tile_depends_on_the_size_and_the_device(
     bench, dtype, rows, outputs, storage, tile
 ) -> None:
-    ctx = replace(bench.context(1), max_rows=rows, workgroup_storage=storage)
+    ctx = on_device(bench.context(1), max_rows=rows, workgroup_storage=storage)
     assert choose_tile(ctx, FORMATS[dtype], outputs) == tile
 
 
@@ -244,5 +244,5 @@ def test_the_default_tile_depends_on_the_size_and_the_device(
 def test_few_tiles_are_shared_by_as_many_teams_as_the_device_has_threads(
     bench, threads, teams
 ) -> None:
-    ctx = replace(bench.context(1), max_rows=512, workgroup_storage=49152, max_threads=threads)
+    ctx = on_device(bench.context(1), max_rows=512, workgroup_storage=49152, max_threads=threads)
     assert choose_tile(ctx, FORMATS["Q4_K"], 512) == replace(TINY, teams=teams)

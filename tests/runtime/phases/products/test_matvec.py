@@ -17,7 +17,7 @@ from rdrr_runtime.phases.products.matvec_tuning import MANY_COMBINING, SOFTWARE,
 from rdrr_runtime.phases.weights.formats import FORMATS
 from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
 from support.comparison import relative_error
-from support.gpu import UNITS_FIRST, Bench, normal
+from support.gpu import UNITS_FIRST, Bench, normal, on_device
 from support.matvec_operands import Matrix, Operands, silu
 
 TYPES = tuple(FORMATS)
@@ -379,7 +379,9 @@ def test_a_tile_of_a_grid_has_as_many_outputs_as_a_workgroup_computes_and_fit(
     expected: tuple[int, int],
 ) -> None:
     weight = Operands(bench, rng, Layout.COLUMN).matrix(name, 32, 256).weight
-    ctx = replace(bench.context(1), grid=Grid(512, 132), max_threads=512, workgroup_storage=49_152)
+    ctx = on_device(
+        bench.context(1), grid=Grid(512, 132), max_threads=512, workgroup_storage=49_152
+    )
     shape = ColumnShape((weight,), outputs, 2048, int8, gate)
     division = column_division(ctx, MatvecTuning(512), shape)
     assert (division.per_team, division.tile_groups) == expected
@@ -427,7 +429,7 @@ def test_a_refusal_gives_the_reason(bench: Bench, rng: np.random.Generator) -> N
     assert "8 outputs, not a multiple of the 32" in refused(column, column, gate=True)
     assert "Q4_K and Q8_0" in refused(column, other, gate=True)
     assert "the pass has 2" in refused(weight, ctx=bench.context(2))
-    small = replace(ctx, workgroup_storage=1024)
+    small = on_device(ctx, workgroup_storage=1024)
     assert "exceeds the device's 1024 bytes of workgroup memory" in refused(weight, ctx=small)
     assert "exceeds the device's" in refused(weight, partials=1 << 16)
     assert refused(replace(weight, k=254)) == "K is 254, not a multiple of 4"
@@ -443,7 +445,7 @@ def test_teams_of_any_size_give_the_same_sums(
         "rdrr_runtime.phases.products.matvec_tuning.SOFTWARE", MatvecTuning(64, team)
     )
     operands, ctx = Operands(any_bench, rng, layout), any_bench.context(1)
-    ctx = replace(ctx, software=True)
+    ctx = on_device(ctx, software=True)
     matrix, y = operands.matrix("Q4_K", 70, 576), any_bench.poisoned(70)
     source = operands.source("norm", 576, [matrix])
     launches = matvec(ctx, (matrix.weight,), source.operand, Output((y,)), label="t")

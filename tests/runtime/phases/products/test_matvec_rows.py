@@ -31,7 +31,16 @@ from rdrr_runtime.phases.products.quantize_small_batch import (
 from rdrr_runtime.phases.weights.gpu_weight import GpuWeight, allocate_weight
 from rdrr_runtime.phases.weights.packing import upload_weight
 from support.comparison import relative_error
-from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, stored_matrix
+from support.gpu import (
+    F32,
+    TOLERANCE,
+    Bench,
+    in_int8,
+    normal,
+    on_device,
+    random_tensor,
+    stored_matrix,
+)
 
 EPS = 1e-5
 CLOSE = 10 * TOLERANCE
@@ -170,7 +179,7 @@ def test_a_pass_of_few_rows_has_no_threads_for_more() -> None:
     ],
 )
 def test_the_rows_that_read_a_weight_together(bench, rng, rows, kib, kind, times) -> None:
-    ctx, k = replace(bench.context(rows), workgroup_storage=1024 * kib), 640
+    ctx, k = on_device(bench.context(rows), workgroup_storage=1024 * kib), 640
     weight, _ = stored(bench, rng, "Q4_K", 256, k)
     int8 = kind == "gate"
     y = bench.poisoned(rows, 256)
@@ -191,7 +200,7 @@ def test_the_rows_that_read_a_weight_together(bench, rng, rows, kib, kind, times
     ],
 )
 def test_the_workgroups_of_a_head_stage_the_inputs_once(bench, rows, kib, outputs, shared) -> None:
-    ctx = replace(bench.context(rows), workgroup_storage=1024 * kib, max_threads=1024)
+    ctx = on_device(bench.context(rows), workgroup_storage=1024 * kib, max_threads=1024)
     weight = allocate_weight(bench.arena, DTYPES["Q8_0"], Layout.ROW, (outputs, 640), "head")
     y = bench.arena.empty("y", 4 * rows * outputs)
     (phase,) = matvec_rows(ctx, (weight,), int8_buffer(bench, rows, 640), Output((y,)), label="t")

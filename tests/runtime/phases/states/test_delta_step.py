@@ -11,7 +11,7 @@ from rdrr_runtime.phases.states.delta_rule import DeltaSpec
 from rdrr_runtime.phases.states.delta_step import StepOperands, StepSpec, delta_step, refusal
 from rdrr_runtime.reference import recurrence
 from support.comparison import relative_error
-from support.gpu import TOLERANCE, Bench, normal
+from support.gpu import TOLERANCE, Bench, normal, on_device
 from support.state_rows import delta_outputs, double
 
 
@@ -138,6 +138,6 @@ def test_a_refusal_gives_the_reason(bench: Bench) -> None:
     spec, ctx = SPECS["large"], bench.context(1)
     assert refusal(ctx, spec) is None
     assert "2 rows of one sequence" in str(refusal(bench.context(2), spec))
-    assert "of workgroup memory" in str(refusal(replace(ctx, workgroup_storage=1024), spec))
+    assert "of workgroup memory" in str(refusal(on_device(ctx, workgroup_storage=1024), spec))
     odd = replace(spec, delta=replace(spec.delta, value_dim=18))
     assert "vectors of 4" in str(refusal(ctx, odd))

@@ -19,7 +19,7 @@ from rdrr_runtime.phases.states.state_space import (
 from rdrr_runtime.phases.states.tiles import CHUNK
 from rdrr_runtime.reference.state_space import selective_scan
 from support.comparison import relative_error
-from support.gpu import TOLERANCE, normal
+from support.gpu import TOLERANCE, normal, on_device
 from support.state_rows import (
     CHUNKED_ROWS,
     MOST_ROWS,
@@ -120,6 +120,6 @@ def test_short_steps_are_exact(any_bench, rng) -> None:
 
 
 def test_chunks_that_do_not_fit_the_workgroup_memory_are_refused(bench) -> None:
-    ctx = replace(bench.context(1), workgroup_storage=16384)
+    ctx = on_device(bench.context(1), workgroup_storage=16384)
     assert chunk_refusal(ctx, LARGE.sizes) is None
     assert "workgroup memory" in str(chunk_refusal(ctx, replace(LARGE.sizes, state_dim=4096)))
