@@ -170,7 +170,7 @@ def test_teams_compute_two_outputs_where_many_workgroups_would_combine_splits(
     matrices, before = [operands.matrix("Q4_K", size, 256) for size in sizes], normal(rng, n)
     source, y = operands.source("combine", 256, matrices), any_bench.upload(before)
     weights, output = tuple(matrix.weight for matrix in matrices), Output((y,), "add")
-    ctx = replace(any_bench.context(1), software=True)
+    ctx = on_device(any_bench.context(1), software=True)
     launches = matvec(ctx, weights, source.operand, output, int8=int8, label="t")
     record = launches[0].record
     assert isinstance(record, Matvec)
