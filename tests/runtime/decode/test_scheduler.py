@@ -141,7 +141,7 @@ def test_texts_that_join_and_leave_get_the_ids_that_they_get_alone(sequences, wa
     texts = random_texts(chance, 40)
     run(Scheduler(batch), texts, chance)
     assert [each.ids for each in texts] == [alone(each) for each in texts]
-    assert {each.finish for each in texts} == {"stop", "length", "context"}
+    assert "running" not in {each.finish for each in texts}
 
 
 def test_a_row_of_another_sequence_is_noticed_by_these_tests(rng):
