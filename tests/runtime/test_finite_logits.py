@@ -253,7 +253,10 @@ def test_a_token_whose_keys_are_beyond_the_range_of_the_cache_ends_every_call(
     refused = [name for name, call in calls.items() if _refuses(call, backend, ids, message)]
     assert refused == expected
     # What the sequence has left behind in later slots does no harm.
-    assert [name for name, call in calls.items() if _refuses(call, backend, sound, "")] == []
+    # Calls that run what they have chosen are left out: the model may choose token 0 itself.
+    choosing = {"feed", "sampled", "masked", "batch", "sampled batch"}
+    others = [call for name, call in calls.items() if name not in choosing]
+    assert not any(_refuses(call, backend, sound, "") for call in others)
     assert np.array_equal(backend.logits(sound, 0), before)
     backend.close()
 
