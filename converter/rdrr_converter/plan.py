@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from types import MappingProxyType
 
 from rdrr_format.codecs import CODECS
-from rdrr_format.dtypes import DTYPES, F16_OVERFLOW, DType
+from rdrr_format.dtypes import DTYPES, DType
 from rdrr_format.errors import ConversionError, UsageError
 from rdrr_format.layouts import Geometry, Layout, geometry
 from rdrr_format.shards import ShardSpan, align_up, plan_spans
@@ -24,32 +23,8 @@ from rdrr_converter.options import PackageOptions
 from rdrr_converter.overrides import Override, check_all_used, find_override, parse_overrides
 from rdrr_converter.reading.matching import ModelTensor
 from rdrr_converter.reading.model import SourceModel
-from rdrr_converter.recipes import choose_dtype, choose_tail_dtype
+from rdrr_converter.recipes import choose_dtype, choose_tail_dtype, holds
 from rdrr_converter.source_types import kept_dtype
-
-BLOCK_OVERFLOW = 8 * 65504.0
-"""Below this magnitude the float16 scale of every block type is finite.
-
-Q4_0 has the largest scale: an eighth of the largest value.
-"""
-
-_SCALE_PARTS: Mapping[str, int] = MappingProxyType(
-    {
-        "Q4_0": 8,
-        "Q4_1": 15,
-        "Q5_0": 16,
-        "Q5_1": 31,
-        "Q8_0": 127,
-        "Q4_K": 15 * 63,
-        "Q5_K": 31 * 63,
-        "Q6_K": 32 * 127,
-        "F16": 256,
-    }
-)
-"""The largest value of a block over its scale in float16; F16 itself keeps normal numbers so."""
-
-_SMALLEST_SCALE = 2.0**-22
-"""Below this, float16 has less than three bits of a scale, and soon none."""
 
 MATMULS = ("matmul", "lm_head", "expert")
 """Roles of weights that multiply activations and that may therefore be transposed."""
@@ -377,13 +352,6 @@ def _check_flat_fusion(gate: ModelTensor, fused: PlannedTensor) -> None:
         )
 
 
-def _is_too_small(tensor: PlannedTensor, largest: float) -> bool:
-    """Return whether the values of a part are so small that float16 loses them, or their scales."""
-    parts = _SCALE_PARTS.get(tensor.dtype.name)
-    is_exact = all(part.dtype == tensor.dtype.name for part in tensor.sources)
-    return parts is not None and not is_exact and 0.0 < largest < parts * _SMALLEST_SCALE
-
-
 def _avoid_overflow(
     tensor: PlannedTensor, options: PackageOptions, largest: Sequence[float]
 ) -> PlannedTensor:
@@ -394,9 +362,9 @@ def _avoid_overflow(
         options: Checked options.
         largest: Largest absolute value of each of its parts: a fused gate and up may differ.
     """
-    limit = BLOCK_OVERFLOW if tensor.dtype.is_block else F16_OVERFLOW
-    misfits = [value for value in largest if value >= limit or _is_too_small(tensor, value)]
-    if tensor.dtype.name == "F32" or not misfits:
+    is_exact = all(part.dtype == tensor.dtype.name for part in tensor.sources)
+    misfits = [value for value in largest if not holds(tensor.dtype, value, is_exact=is_exact)]
+    if not misfits:
         return tensor
     return replace(
         tensor,

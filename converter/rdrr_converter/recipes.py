@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from rdrr_format.dtypes import DTYPES, DType
+from rdrr_format.dtypes import DTYPES, F16_OVERFLOW, DType
 from rdrr_format.layouts import Layout, geometry
 from rdrr_manifests.profiles import DOPPLER, ProfileName
 
@@ -51,6 +51,30 @@ stores with more bits because its few heads are shared by many query heads."""
 
 LayerRule = Callable[[int, int], bool]
 """A predicate on (layer index, number of layers)."""
+
+BLOCK_OVERFLOW = 8 * 65504.0
+"""Below this magnitude the float16 scale of every block type is finite.
+
+Q4_0 has the largest scale: an eighth of the largest value.
+"""
+
+_SCALE_PARTS: Mapping[str, int] = MappingProxyType(
+    {
+        "Q4_0": 8,
+        "Q4_1": 15,
+        "Q5_0": 16,
+        "Q5_1": 31,
+        "Q8_0": 127,
+        "Q4_K": 15 * 63,
+        "Q5_K": 31 * 63,
+        "Q6_K": 32 * 127,
+        "F16": 256,
+    }
+)
+"""The largest value of a block over its scale in float16; F16 itself keeps normal numbers so."""
+
+_SMALLEST_SCALE = 2.0**-22
+"""Below this, float16 has less than three bits of a scale, and soon none."""
 
 
 def use_more_bits(layer: int, layers: int) -> bool:
@@ -258,3 +282,18 @@ def choose_tail_dtype(
         f"(k-tail {k_tail})"
     )
     return other, reason
+
+
+def holds(dtype: DType, largest: float, *, is_exact: bool) -> bool:
+    """Return whether a type holds values, of which float16 must hold the numbers or the scales.
+
+    Args:
+        dtype: The type.
+        largest: Largest absolute value.
+        is_exact: Whether the values have this type already, so that no small one is lost.
+    """
+    if dtype.name == "F32":
+        return True
+    parts = _SCALE_PARTS.get(dtype.name)
+    is_too_small = parts is not None and not is_exact and 0.0 < largest < parts * _SMALLEST_SCALE
+    return largest < (BLOCK_OVERFLOW if dtype.is_block else F16_OVERFLOW) and not is_too_small

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from fuzz import worker
-from rdrr_converter.checkpoint.source import CHECKPOINT_JSON
+from rdrr_converter.checkpoint.files import CHECKPOINT_JSON
 from rdrr_converter.gguf import file as gguf
 from rdrr_converter.gguf import imatrix
 from rdrr_converter.lora import _config, _patterns, _regex

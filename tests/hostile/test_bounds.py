@@ -15,7 +15,7 @@ import gguf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rdrr_converter.checkpoint.source import CHECKPOINT_JSON, parse_json_object, read_json_object
+from rdrr_converter.checkpoint.files import CHECKPOINT_JSON, parse_json_object, read_json_object
 from rdrr_converter.gguf import file as gguf_file
 from rdrr_converter.gguf import imatrix
 from rdrr_converter.gguf.file import read_gguf

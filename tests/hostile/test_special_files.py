@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rdrr_converter.checkpoint.source import read_json_object
+from rdrr_converter.checkpoint.files import read_json_object
 from rdrr_converter.gguf.file import read_gguf
 from rdrr_converter.gguf.imatrix import read_imatrix
 from rdrr_converter.sources import open_source

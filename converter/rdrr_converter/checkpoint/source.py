@@ -14,14 +14,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rdrr_format.bounded_json import JsonBounds, parse_json
 from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES
-from rdrr_format.errors import FormatError, SourceError
-from rdrr_format.links import check_link
-from rdrr_format.regular_files import read_regular, regular_file
+from rdrr_format.errors import SourceError
 
-from rdrr_converter.checkpoint.pointers import pointer_hint
+from rdrr_converter.checkpoint.files import MAX_AUXILIARY_BYTES, find_file, read_content
 
 F32Array = npt.NDArray[np.float32]
 Decode = Callable[[slice, slice], F32Array]
@@ -32,9 +29,6 @@ SCAN_ELEMENTS = 1 << 22
 
 TRANSPOSED_ROWS = 1 << 12
 """Rows to decode at a time when columns are wanted; with blocks of 256 weights that is 4 MiB."""
-
-MAX_AUXILIARY_BYTES = 64 << 20
-"""Largest size in bytes of a file beside the weights, such as a tokenizer or a configuration."""
 
 SCALARS = ("F32", "F16", "BF16")
 """Storage types that hold weights without encoding."""
@@ -327,80 +321,6 @@ class Source:
             return self.generated[name]
         path = self.file(name)
         return None if path is None else read_content(path, MAX_AUXILIARY_BYTES)
-
-
-CHECKPOINT_JSON = JsonBounds(size=64 << 20, values=1 << 22)
-"""Limits of configurations, indices and tokenizers; the largest published ones reach half."""
-
-
-def find_file(folder: Path, name: str, *, follow_links: bool) -> Path | None:
-    """Return the path of a file of a checkpoint, or None if there is no such file.
-
-    Args:
-        folder: The folder of the checkpoint.
-        name: Name of the file, or its path in the folder.
-        follow_links: Whether the file may be a link that leads out of the folder. Weights always
-            may, because folders that people assemble have links to them.
-
-    Raises:
-        SourceError: It is no regular file, but a pipe, a device or a folder for example.
-        StoreError: It is a link that leads out of the folder.
-    """
-    path = folder / name
-    try:
-        file = regular_file(path)
-        if file is not None and not follow_links:
-            check_link(path, folder)
-    except OSError as error:
-        raise SourceError("cannot be read", where=path, found=error.strerror) from error
-    return file
-
-
-def read_json_object(path: Path, bounds: JsonBounds = CHECKPOINT_JSON) -> dict[str, Any]:
-    """Return the object in a JSON file.
-
-    Raises:
-        SourceError: The file cannot be read, is not a JSON object, or exceeds a limit.
-    """
-    return parse_json_object(read_content(path, bounds.size), path, bounds)
-
-
-def read_content(path: Path, max_bytes: int) -> bytes:
-    """Return the content of a file of at most `max_bytes` bytes.
-
-    Raises:
-        SourceError: The file cannot be read, is not a regular file, or is larger.
-    """
-    try:
-        return read_regular(path, max_bytes)
-    except FormatError as error:
-        raise as_source_error(error, path) from error
-    except OSError as error:
-        raise SourceError("cannot be read", where=path, found=error.strerror) from error
-
-
-def parse_json_object(
-    content: bytes, where: object, bounds: JsonBounds = CHECKPOINT_JSON
-) -> dict[str, Any]:
-    """Return the object in a JSON text.
-
-    Raises:
-        SourceError: The text is not a JSON object, or exceeds a limit.
-    """
-    try:
-        value = parse_json(content, bounds)
-    except FormatError as error:
-        raise as_source_error(error, where, pointer_hint(content)) from error
-    if not isinstance(value, dict):
-        raise SourceError("not a JSON object", where=where, found=type(value).__name__)
-    return value
-
-
-def as_source_error(error: FormatError, where: object, hint: str | None = None) -> SourceError:
-    """Convert an error of `rdrr_format` about a file of a checkpoint to a `SourceError`."""
-    return SourceError(
-        error.message, where=where, expected=error.expected, found=error.found, hint=hint
-    )
 
 
 def read_ahead(part: npt.NDArray[Any]) -> npt.NDArray[Any]:

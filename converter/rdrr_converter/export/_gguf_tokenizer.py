@@ -16,7 +16,7 @@ from rdrr_format.tokenizer_settings import named_templates
 from rdrr_manifests.models import Manifest
 from rdrr_manifests.package import Package
 
-from rdrr_converter.checkpoint.source import parse_json_object
+from rdrr_converter.checkpoint.files import parse_json_object
 from rdrr_converter.gguf.pretokenizers import ASSUMED, PRETOKENIZERS
 from rdrr_converter.gguf.tokenizer import (
     BYTE,

@@ -22,7 +22,8 @@ import numpy.typing as npt
 from rdrr_format.errors import SourceError
 from rdrr_format.regular_files import open_regular
 
-from rdrr_converter.checkpoint.source import F32Array, read_content
+from rdrr_converter.checkpoint.files import read_content
+from rdrr_converter.checkpoint.source import F32Array
 from rdrr_converter.gguf.file import MAGIC, GgufTensor, read_gguf
 
 SUMS, COUNTS = ".in_sum2", ".counts"

@@ -21,7 +21,8 @@ from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import SourceError
 from rdrr_format.regular_files import map_regular
 
-from rdrr_converter.checkpoint.source import Source, SourceTensor, find_file
+from rdrr_converter.checkpoint.files import find_file
+from rdrr_converter.checkpoint.source import Source, SourceTensor
 from rdrr_converter.checkpoint.sparse_files import ensure_fetched
 from rdrr_converter.gguf.architecture import GgufArchitecture
 from rdrr_converter.gguf.architectures import (

@@ -16,7 +16,7 @@ import numpy as np
 from rdrr_format.bounded_json import JsonBounds
 from rdrr_format.errors import FormatError, SourceError
 
-from rdrr_converter.checkpoint.source import as_source_error, find_file, read_json_object
+from rdrr_converter.checkpoint.files import as_source_error, find_file, read_json_object
 from rdrr_converter.lora._patterns import PatternTable
 
 _Number = TypeVar("_Number", int, float)

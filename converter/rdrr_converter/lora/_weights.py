@@ -21,7 +21,8 @@ from pathlib import Path
 
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.checkpoint.source import SourceTensor, find_file
+from rdrr_converter.checkpoint.files import find_file
+from rdrr_converter.checkpoint.source import SourceTensor
 from rdrr_converter.sources import safetensors, torch_pickle
 
 _FILES = (

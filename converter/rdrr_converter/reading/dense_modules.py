@@ -9,7 +9,8 @@ from typing import Any
 from rdrr_format.errors import ConversionError, SourceError
 from rdrr_manifests.models.embedding import Projection
 
-from rdrr_converter.checkpoint.source import Source, SourceTensor, find_file, parse_json_object
+from rdrr_converter.checkpoint.files import find_file, parse_json_object
+from rdrr_converter.checkpoint.source import Source, SourceTensor
 from rdrr_converter.reading.matching import ModelTensor
 from rdrr_converter.sources.safetensors import SINGLE, read_file
 

@@ -19,7 +19,8 @@ from rdrr_manifests.models import Classifier, EmbeddingPostprocessor
 from rdrr_manifests.models.embedding import Projection
 from rdrr_manifests.models.inference import Output
 
-from rdrr_converter.checkpoint.source import F32Array, Source, SourceTensor, parse_json_object
+from rdrr_converter.checkpoint.files import parse_json_object
+from rdrr_converter.checkpoint.source import F32Array, Source, SourceTensor
 from rdrr_converter.reading.classification import WEIGHT, ClassificationHead
 from rdrr_converter.reading.dense_modules import read_module
 from rdrr_converter.reading.matching import ModelTensor

@@ -15,7 +15,8 @@ from rdrr_format.errors import ConversionError, SourceError
 from rdrr_format.file_names import is_plain_name
 from rdrr_manifests.models import EmbeddingPostprocessor
 
-from rdrr_converter.checkpoint.source import Source, parse_json_object
+from rdrr_converter.checkpoint.files import parse_json_object
+from rdrr_converter.checkpoint.source import Source
 from rdrr_converter.reading.dense_modules import read_layers, read_module
 from rdrr_converter.reading.matching import ModelTensor
 

@@ -14,8 +14,9 @@ from rdrr_format.locations import local_path
 from rdrr_format.stores import store_errors
 from rdrr_manifests.models import MANIFEST_NAME
 
+from rdrr_converter.checkpoint.files import find_file
 from rdrr_converter.checkpoint.pointers import broken_links
-from rdrr_converter.checkpoint.source import Source, find_file
+from rdrr_converter.checkpoint.source import Source
 from rdrr_converter.gguf import source as gguf
 from rdrr_converter.sources import safetensors, torch_pickle
 from rdrr_converter.sources.quantized import dequantized

@@ -14,13 +14,8 @@ from rdrr_format.bounded_json import JsonBounds
 from rdrr_format.errors import SourceError
 from rdrr_format.file_names import is_plain_name
 
-from rdrr_converter.checkpoint.source import (
-    Source,
-    SourceTensor,
-    find_file,
-    read_json_object,
-    with_aliases,
-)
+from rdrr_converter.checkpoint.files import find_file, read_json_object
+from rdrr_converter.checkpoint.source import Source, SourceTensor, with_aliases
 
 INDEX_BOUNDS = JsonBounds(size=32 << 20, values=1 << 20, depth=8)
 """Limits of an index, enough for some 500,000 tensors."""

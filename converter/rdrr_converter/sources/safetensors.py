@@ -14,8 +14,9 @@ from rdrr_format.errors import FormatError, SourceError
 from rdrr_format.regular_files import map_regular
 from rdrr_format.safetensors_file import NUMPY, TensorEntry, read_header
 
+from rdrr_converter.checkpoint.files import as_source_error
 from rdrr_converter.checkpoint.pointers import pointer_hint_of
-from rdrr_converter.checkpoint.source import SourceTensor, as_source_error, with_aliases
+from rdrr_converter.checkpoint.source import SourceTensor, with_aliases
 from rdrr_converter.checkpoint.sparse_files import ensure_fetched
 from rdrr_converter.sources._directories import WeightFiles
 

@@ -22,7 +22,7 @@ from rdrr_format.opening import open_store
 from rdrr_format.remote_stores import FsspecStore, HttpStore
 from rdrr_format.stores import Store, read_bounded, store_errors
 
-from rdrr_converter.checkpoint.source import MAX_AUXILIARY_BYTES, read_content
+from rdrr_converter.checkpoint.files import MAX_AUXILIARY_BYTES, read_content
 from rdrr_converter.checkpoint.sparse_files import PIECE_BYTES, ensure_fetched, make_sparse_file
 from rdrr_converter.gguf import source as gguf
 from rdrr_converter.sources import safetensors, torch_pickle

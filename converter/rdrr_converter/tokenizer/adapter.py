@@ -9,7 +9,8 @@ from typing import Any
 
 from rdrr_format.tokenizer_settings import SETTINGS, SPECIAL
 
-from rdrr_converter.checkpoint.source import Source, parse_json_object
+from rdrr_converter.checkpoint.files import parse_json_object
+from rdrr_converter.checkpoint.source import Source
 from rdrr_converter.tokenizer.stated import ADDED, TEMPLATES
 
 _VOCABULARY = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt")

@@ -18,7 +18,8 @@ from typing import Any
 
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.checkpoint.source import Source, parse_json_object
+from rdrr_converter.checkpoint.files import parse_json_object
+from rdrr_converter.checkpoint.source import Source
 from rdrr_converter.gguf.pretokenizers import PRETOKENIZERS, Pretokenizer
 from rdrr_converter.tokenizer.sentencepiece import (
     BPE,

@@ -11,7 +11,8 @@ from rdrr_format.errors import SourceError
 from rdrr_format.stores import Store, write_file
 from rdrr_manifests.models import Tokenizer
 
-from rdrr_converter.checkpoint.source import Source, parse_json_object
+from rdrr_converter.checkpoint.files import parse_json_object
+from rdrr_converter.checkpoint.source import Source
 
 TOKENIZER_JSON = "tokenizer.json"
 COPIED = (

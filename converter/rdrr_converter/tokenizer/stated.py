@@ -31,7 +31,8 @@ from rdrr_format.tokenizer_settings import (
     token_text,
 )
 
-from rdrr_converter.checkpoint.source import Source, parse_json_object
+from rdrr_converter.checkpoint.files import parse_json_object
+from rdrr_converter.checkpoint.source import Source
 from rdrr_converter.tokenizer.spaces import CLEANS_UP, cleans_up, set_spaces
 
 TOKENIZER_JSON, ADDED = "tokenizer.json", "added_tokens.json"

@@ -15,7 +15,8 @@ from typing import Any
 
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.checkpoint.source import Source, parse_json_object
+from rdrr_converter.checkpoint.files import parse_json_object
+from rdrr_converter.checkpoint.source import Source
 from rdrr_converter.sources.quantized import awq, compressed, fp8, gptq, mxfp4
 from rdrr_converter.sources.quantized.modules import Method, decode_modules
 
