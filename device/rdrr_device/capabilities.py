@@ -125,10 +125,10 @@ def read_capabilities(text: str | bytes, where: str) -> Capabilities:
         described = TypeAdapter(Capabilities).validate_json(_inner(text))
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        found = ".".join((where, *map(str, problem["loc"])))
+        place = ".".join((where, *map(str, problem["loc"])))
         raise FormatError(
             f"not the capabilities of a device: {problem['msg']}",
-            where=found,
+            where=place,
             hint="write what `rdrr devices --json` prints",
         ) from error
     known = {"features": WANTED_FEATURES, "limits": frozenset(DEFAULT_LIMITS)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
@@ -44,6 +45,15 @@ WebGpu: TypeAlias = Annotated[
 ]
 KvDtype: TypeAlias = Annotated[
     Literal["f16", "f32", "q8_0"], typer.Option(help=_LOAD["kv_dtype"].help)
+]
+CapabilitiesFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--capabilities",
+        metavar="FILE",
+        help="Plan for the device that a file describes, without a GPU: an object "
+        "`capabilities` as `rdrr devices --json` prints it.",
+    ),
 ]
 ContextShift: TypeAlias = Annotated[
     int | None,

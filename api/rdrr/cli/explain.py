@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from rdrr._load_options import LoadOptions
 from rdrr.cli._console import console, facts, heading, note, print_json, table
 from rdrr.cli._flags import Only, with_flags
-from rdrr.cli._options import JsonFlag, PackagePath
+from rdrr.cli._options import CapabilitiesFile, JsonFlag, PackagePath
 
 if TYPE_CHECKING:
     from rdrr_runtime.phases.phase import Phase, Work
@@ -29,14 +28,7 @@ def explain(
             *("context", "follow_links"),
         ),
     ],
-    capabilities: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Plan for the device that a file describes, without a GPU: an object "
-            "`capabilities` as `rdrr devices --json` prints it.",
-        ),
-    ] = None,
+    capabilities: CapabilitiesFile = None,
     every: Annotated[
         bool,
         typer.Option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +10,7 @@ from rdrr._load_options import LoadOptions
 from rdrr._units import format_size
 from rdrr.cli._console import console, facts, print_json
 from rdrr.cli._flags import Only, with_flags
-from rdrr.cli._options import JsonFlag, PackagePath, QuietFlag
+from rdrr.cli._options import CapabilitiesFile, JsonFlag, PackagePath, QuietFlag
 
 
 @with_flags
@@ -22,14 +21,7 @@ def export_program(
     ],
     *,
     load: Annotated[LoadOptions, Only("adapter", "kernel_hints", "kv_dtype", "follow_links")],
-    capabilities: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Plan for the device that a file describes, without a GPU: an object "
-            "`capabilities` as `rdrr devices --json` prints it.",
-        ),
-    ] = None,
+    capabilities: CapabilitiesFile = None,
     max_context: Annotated[
         int | None,
         typer.Option(

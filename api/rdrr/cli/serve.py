@@ -56,7 +56,7 @@ def serve(
 ) -> int:
     """Serve a package over HTTP, as OpenAI's API: completions and chats, streamed or not.
 
-    Requests share passes, so many clients are served at once. Without --host only this machine
+    Requests share passes, so clients are served together. Without --host only this machine
     is served. SIGTERM and Ctrl-C let the running texts end.
     """
     import rdrr

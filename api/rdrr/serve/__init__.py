@@ -1,6 +1,6 @@
 """`rdrr serve`: a loaded package behind the HTTP interfaces that programs expect.
 
-    app        the routes, and how their errors are told
+    app        the routes, and the responses to their errors
     openai     what the routes for text read, and the form of their answers
     texts      the texts of a request: jobs for the worker, and their events
     requests   what a request may say, checked

@@ -1,4 +1,4 @@
-"""The application: its routes, and how their errors are told."""
+"""The application: its routes, and the responses to their errors."""
 
 from __future__ import annotations
 

@@ -194,10 +194,7 @@ async def _respond(
     if request.stream:
         parts = _stream(head, request, texts, forms)
         return StreamingResponse(parts, media_type="text/event-stream", headers=_UNBUFFERED)
-    try:
-        answers = await texts.read()
-    finally:
-        texts.close()
+    answers = await texts.read()
     choices = [
         {"index": index, **form.choice(answer), "finish_reason": answer.finish}
         for index, (form, answer) in enumerate(zip(forms, answers, strict=True))

@@ -191,7 +191,7 @@ class _Lanes:
         model: The model.
         backend: Its backend, which is lent to this thread.
         slots: Most jobs that share passes.
-        reports: Told of the events.
+        reports: Takes the events.
     """
 
     def __init__(self, model: Model, backend: Backend, slots: int, reports: _Reports) -> None:
@@ -287,7 +287,7 @@ class _Answer:
     Args:
         model: The model, for its tokenizer.
         job: The job.
-        reports: Told of the events.
+        reports: Takes the events.
     """
 
     def __init__(self, model: Model, job: Job, reports: _Reports) -> None:
@@ -318,7 +318,7 @@ class _SingleJob:
         model: The model.
         engine: Runs the job.
         job: The job.
-        reports: Told of the events.
+        reports: Takes the events.
     """
 
     def __init__(self, model: Model, engine: Engine, job: Job, reports: _Reports) -> None:

@@ -69,7 +69,7 @@ class ScheduledText:
         return [Row(self.prompt[slot], self.sequence, slot) for slot in range(begin, end)]
 
     def left(self, context: int) -> int:
-        """Return how many ids may still follow in a context of so many slots."""
+        """Return how many ids may still follow in a context of `context` slots."""
         return min(self.max_tokens, context - len(self.prompt) + 1) - len(self.ids)
 
     def extend(self, ids: Sequence[int], context: int) -> list[int]:

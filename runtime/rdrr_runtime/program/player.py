@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from types import TracebackType
 
 import numpy as np
 from rdrr_device.arena import DeviceArena
@@ -18,6 +17,7 @@ from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.pipelines import BoundDispatch
 from rdrr_device.readback import Fetch
 from rdrr_device.shaders import Access, Binding, WgslCompiler, for_compiler
+from rdrr_format.closing import Closing
 from rdrr_format.errors import DeviceError, GenerationError
 from rdrr_manifests.package import Package
 
@@ -37,8 +37,8 @@ AHEAD = 4
 _Prepared = tuple[BoundDispatch, ...]
 
 
-class Player:
-    """A program with its weights on a device. It is a context manager, which frees its memory.
+class Player(Closing):
+    """A program with its weights on a device; a `with` block frees its memory.
 
     Args:
         program: The program.
@@ -121,17 +121,6 @@ class Player:
         self._arena.dispose()
         if self._owns_device:
             self.device.close()
-
-    def __enter__(self) -> Player:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _check_prompt(self, ids: Sequence[int]) -> None:
         if not 0 < len(ids) < self.context:

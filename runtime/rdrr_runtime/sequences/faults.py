@@ -1,4 +1,4 @@
-"""What is told of ids, logits and hidden states from the GPU that are no finite numbers."""
+"""Errors for ids, logits and hidden states from the GPU that are not finite."""
 
 from __future__ import annotations
 
