@@ -17,8 +17,10 @@ from rdrr_format.layouts import Geometry, Layout, geometry
 from rdrr_format.shards import ShardSpan, align_up, plan_spans
 from rdrr_manifests.graph.names import GATE_UP, PAIRS
 
+from rdrr_converter.checkpoint.magnitudes import Magnitudes
 from rdrr_converter.checkpoint.source import F32Array, SourceTensor
 from rdrr_converter.importance import ImportanceMatrix
+from rdrr_converter.lost_lines import LineCheck
 from rdrr_converter.options import PackageOptions
 from rdrr_converter.overrides import Override, check_all_used, find_override, parse_overrides
 from rdrr_converter.reading.matching import ModelTensor
@@ -175,7 +177,7 @@ def _count(tensors: int) -> str:
 def make_plan(
     model: SourceModel,
     options: PackageOptions,
-    magnitudes: Mapping[str, float],
+    magnitudes: Mapping[str, Magnitudes],
     matrix: ImportanceMatrix | None = None,
 ) -> ConversionPlan:
     """Plan every output tensor of a conversion.
@@ -183,7 +185,7 @@ def make_plan(
     Args:
         model: The model that the checkpoint holds.
         options: Checked options.
-        magnitudes: Largest absolute value of each source tensor, by its name in the source.
+        magnitudes: Largest absolute values of each source tensor, by its name in the source.
         matrix: Importance matrix for the quantization, if there is one.
 
     Raises:
@@ -194,17 +196,24 @@ def make_plan(
     """
     tensors: list[PlannedTensor] = []
     overrides = parse_overrides(options.tensor_types)
+    check = LineCheck(magnitudes, _by_layer(model.tensors), model.sizes.head_dim)
     for parts, name in _outputs(model, fuse=options.fuse_gate_up):
         tensor = _decide(parts, name, model, options, overrides)
         if len(parts) > 1 and tensor.layout is Layout.FLAT:
             _check_flat_fusion(parts[0], tensor)
-        largest = [magnitudes[part.source.name] for part in parts]
-        tensor = _append_source_to_reason(_avoid_overflow(tensor, options, largest))
+        tensor = _append_source_to_reason(_avoid_loss(tensor, parts, options, check))
         if matrix is not None and tensor.dtype.is_block:
             tensor = replace(tensor, importance=_importance(parts, matrix, tied=model.tied))
         tensors.append(tensor)
     check_all_used(overrides, {tensor.name: tensor.role for tensor in tensors})
     return _assign_spans(tensors, options.shard_size, options.align)
+
+
+def _by_layer(tensors: Sequence[ModelTensor]) -> dict[int | None, list[ModelTensor]]:
+    layers: dict[int | None, list[ModelTensor]] = {}
+    for tensor in tensors:
+        layers.setdefault(tensor.layer, []).append(tensor)
+    return layers
 
 
 def _append_source_to_reason(tensor: PlannedTensor) -> PlannedTensor:
@@ -352,24 +361,40 @@ def _check_flat_fusion(gate: ModelTensor, fused: PlannedTensor) -> None:
         )
 
 
-def _avoid_overflow(
-    tensor: PlannedTensor, options: PackageOptions, largest: Sequence[float]
+def _avoid_loss(
+    tensor: PlannedTensor,
+    parts: Sequence[ModelTensor],
+    options: PackageOptions,
+    check: LineCheck,
 ) -> PlannedTensor:
-    """Return the tensor, changed to F32 if float16 cannot hold its values or its scales.
+    """Return the tensor, changed to F32 if its type would lose values of one of its parts.
 
     Args:
         tensor: The tensor.
+        parts: The tensors of the model in it: a fused gate and up may differ.
         options: Checked options.
-        largest: Largest absolute value of each of its parts: a fused gate and up may differ.
+        check: Finds rows and columns that a type would lose.
     """
     is_exact = all(part.dtype == tensor.dtype.name for part in tensor.sources)
-    misfits = [value for value in largest if not holds(tensor.dtype, value, is_exact=is_exact)]
-    if not misfits:
+    reasons = [_misfit(part, tensor, check, is_exact=is_exact) for part in parts]
+    why = next((reason for reason in reasons if reason is not None), None)
+    if why is None:
         return tensor
     return replace(
         tensor,
         dtype=DTYPES["F32"],
         layout=_scalar_layout(options) if tensor.is_matmul else Layout.ROW,
-        why=f"a value of {misfits[0]:.6g} does not fit {tensor.dtype}: kept in F32",
+        why=f"{why} not fit {tensor.dtype}: kept in F32",
         overflowed=True,
     )
+
+
+def _misfit(
+    part: ModelTensor, tensor: PlannedTensor, check: LineCheck, *, is_exact: bool
+) -> str | None:
+    """Return the beginning of a sentence about values of a part that the tensor's type loses."""
+    largest = check.magnitudes[part.source.name].largest
+    if not holds(tensor.dtype, largest, is_exact=is_exact):
+        return f"a value of {largest:.6g} does"
+    lines = None if is_exact else check.find(part, tensor.dtype, tensor.layout)
+    return None if lines is None else f"{lines} do"

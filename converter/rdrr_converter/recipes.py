@@ -58,7 +58,7 @@ BLOCK_OVERFLOW = 8 * 65504.0
 Q4_0 has the largest scale: an eighth of the largest value.
 """
 
-_SCALE_PARTS: Mapping[str, int] = MappingProxyType(
+SCALE_PARTS: Mapping[str, int] = MappingProxyType(
     {
         "Q4_0": 8,
         "Q4_1": 15,
@@ -73,7 +73,7 @@ _SCALE_PARTS: Mapping[str, int] = MappingProxyType(
 )
 """The largest value of a block over its scale in float16; F16 itself keeps normal numbers so."""
 
-_SMALLEST_SCALE = 2.0**-22
+SMALLEST_SCALE = 2.0**-22
 """Below this, float16 has less than three bits of a scale, and soon none."""
 
 
@@ -294,6 +294,6 @@ def holds(dtype: DType, largest: float, *, is_exact: bool) -> bool:
     """
     if dtype.name == "F32":
         return True
-    parts = _SCALE_PARTS.get(dtype.name)
-    is_too_small = parts is not None and not is_exact and 0.0 < largest < parts * _SMALLEST_SCALE
+    parts = SCALE_PARTS.get(dtype.name)
+    is_too_small = parts is not None and not is_exact and 0.0 < largest < parts * SMALLEST_SCALE
     return largest < (BLOCK_OVERFLOW if dtype.is_block else F16_OVERFLOW) and not is_too_small

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from rdrr_converter.architectures import find_architecture
 from rdrr_converter.check_options import check_options
+from rdrr_converter.checkpoint.magnitudes import Magnitudes
 from rdrr_converter.options import PackageOptions
 from rdrr_converter.plan import make_plan
 from rdrr_converter.reading.model import read_model
@@ -20,9 +21,10 @@ def plan_of(folder, magnitude=1.0, **options):
     model = read_model(source, find_architecture(source.config))
     chosen = PackageOptions(**options)
     check_options(chosen)
-    magnitudes = {tensor.source.name: 1.0 for tensor in model.tensors}
+    largest = {tensor.source.name: 1.0 for tensor in model.tensors}
     if isinstance(magnitude, dict):
-        magnitudes.update(magnitude)
+        largest.update(magnitude)
+    magnitudes = {name: Magnitudes(value) for name, value in largest.items()}
     return make_plan(model, chosen, magnitudes)
 
 

@@ -87,7 +87,7 @@ def test_a_tensor_that_f16_cannot_hold_is_kept_in_f32_and_named(tmp_path, rng, l
     done, data = rdrr(*words), rdrr(*words, "--json").json()
     overflows = largest > 65_504
     assert data["overflowed"] == ([name] if overflows else [])
-    assert (f"kept in F32, because values do not fit the type: {name}" in done.out) == overflows
+    assert (f"{name}: a value of " in " ".join(done.out.split())) == overflows
 
 
 @pytest.mark.parametrize(

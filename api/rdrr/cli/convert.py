@@ -76,8 +76,9 @@ def show(result: ConversionResult) -> None:
         _show_plan(out, result)
         out.print()
     _show_totals(out, result)
+    reasons = {tensor.name: tensor.why for tensor in result.tensors}
     for name in result.overflowed:
-        out.print(_plain(f"kept in F32, because values do not fit the type: {name}", "yellow"))
+        out.print(_plain(f"{name}: {reasons[name]}", "yellow"))
     for text in result.notes:
         line = text if text.startswith("warning: ") else f"note: {text}"
         line = in_flags(line, flags_of_options(ConvertOptions))

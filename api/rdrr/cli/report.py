@@ -99,7 +99,7 @@ def _show(report: ReportView, worst: int) -> None:
         )
     for tensor in report.overflowed:
         out.print(
-            f"kept in F32, because values do not fit the type: {tensor.name}",
+            f"{tensor.name}: {tensor.why}",
             style="yellow",
             soft_wrap=True,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from math import isfinite, prod
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +112,12 @@ class SourceTensor:
     def stored(self, rows: slice = slice(None), columns: slice = slice(None)) -> npt.NDArray[Any]:
         """Return a part of `native()`, rows in order; for block types `columns` counts bytes."""
         part = self.native()[:, columns]
+        return self.in_order(part, rows) if self.interleaved else read_ahead(part[rows])
+
+    def in_order(self, part: npt.NDArray[Any], rows: slice = slice(None)) -> npt.NDArray[Any]:
+        """Return some rows, or values of rows, in the order of the tensor."""
         if not self.interleaved:
-            return read_ahead(part[rows])
+            return part[rows]
         # Row r of half h of a head is stored at row 2r + h of the head.
         head, row = np.divmod(np.arange(*rows.indices(self.rows)), self.interleaved)
         half, row = np.divmod(row, self.interleaved // 2)
@@ -161,7 +165,7 @@ class SourceTensor:
         return transposed
 
     def _to_f32(self, stored: npt.NDArray[Any]) -> F32Array:
-        self._check_scalar()
+        self.check_scalar()
         if self.dtype != "BF16":
             return self._with_offset(stored.astype(np.float32))
         bits = stored.astype(np.uint32)
@@ -171,7 +175,12 @@ class SourceTensor:
     def _with_offset(self, values: F32Array) -> F32Array:
         return values + np.float32(self.offset) if self.offset else values
 
-    def _check_scalar(self) -> None:
+    def check_scalar(self) -> None:
+        """Check that the stored values are weights.
+
+        Raises:
+            SourceError: They are something else, such as integers.
+        """
         if self.dtype not in SCALARS:
             raise SourceError(
                 "weights of this dtype cannot be converted",
@@ -179,50 +188,6 @@ class SourceTensor:
                 expected=", ".join(SCALARS),
                 found=self.dtype,
             )
-
-    def magnitude(self) -> float:
-        """Return the largest absolute value; infinity or NaN if any value is."""
-        step = max(1, SCAN_ELEMENTS // max(1, self.columns))
-        starts = range(0, self.rows, step)
-        if self.is_block or self.offset or self.decode is not None:
-            with np.errstate(all="ignore"):  # values that are not finite are part of the result
-                parts = [np.abs(self.read(slice(at, at + step))).max(initial=0.0) for at in starts]
-            return float(np.max(parts, initial=0.0))
-        return self._largest_bits(starts, step)
-
-    def finite_magnitude(self) -> float:
-        """Return the largest absolute value.
-
-        Raises:
-            SourceError: A value is an infinity or a NaN, or cannot be read.
-        """
-        largest = self.magnitude()
-        if not isfinite(largest):
-            raise SourceError(
-                "the weights are not finite",
-                where=f"{self.file}, tensor {self.name}" + (f" ({self.note})" * bool(self.note)),
-                expected="finite numbers",
-                found=largest,
-            )
-        return largest
-
-    def _largest_bits(self, starts: range, step: int) -> float:
-        """Return the largest absolute value of scalars by comparing bit patterns without the sign.
-
-        These patterns have the order of the absolute values, with infinity above every number and
-        NaN above infinity.
-        """
-        self._check_scalar()
-        stored = self.native()
-        width = np.dtype(f"u{stored.dtype.itemsize}")
-        mask = width.type((1 << (8 * width.itemsize - 1)) - 1)
-        largest = width.type(0)
-        for first in starts:
-            bits = read_ahead(stored[first : first + step]).view(width) & mask
-            largest = max(largest, bits.max(initial=0))
-        if self.dtype == "BF16":
-            return float((np.uint32(largest) << np.uint32(16)).view(np.float32))
-        return float(largest.view(stored.dtype))
 
 
 def with_aliases(

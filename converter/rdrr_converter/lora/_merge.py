@@ -9,6 +9,7 @@ from typing import Any
 
 from rdrr_format.errors import SourceError
 
+from rdrr_converter.checkpoint.magnitudes import measure_finite
 from rdrr_converter.checkpoint.source import Source, SourceTensor
 from rdrr_converter.lora._config import AdapterConfig, read_adapter_config
 from rdrr_converter.lora._deltas import MISFIT, merged_bias, merged_weight
@@ -131,7 +132,7 @@ def _merged(
         bias = names.find(f"{module}.bias")
         merged[bias] = merged_bias(tensors[bias], parts["B.bias"], scale)
     for part in parts.values():
-        part.finite_magnitude()  # later, an infinity would be reported as a fault of the base
+        measure_finite(part)  # later, an infinity would be reported as a fault of the base
     return merged
 
 

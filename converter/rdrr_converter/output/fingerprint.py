@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import rdrr_converter
+from rdrr_converter.checkpoint.magnitudes import Magnitudes
 from rdrr_converter.checkpoint.source import Source
 from rdrr_converter.options import PackageOptions
 from rdrr_converter.plan import ConversionPlan
@@ -25,7 +26,10 @@ FILES = ("lora", "imatrix")
 
 
 def fingerprint(
-    source: Source, plan: ConversionPlan, options: PackageOptions, magnitudes: Mapping[str, float]
+    source: Source,
+    plan: ConversionPlan,
+    options: PackageOptions,
+    magnitudes: Mapping[str, Magnitudes],
 ) -> dict[str, Any]:
     """Return the fingerprint of a conversion, by descriptions that messages can use.
 
@@ -33,17 +37,18 @@ def fingerprint(
         source: The opened checkpoint.
         plan: The plan of the package.
         options: Options of the package.
-        magnitudes: Largest absolute value of each source tensor.
+        magnitudes: Largest absolute values of each source tensor.
 
     Raises:
         SourceError: A file beside the weights cannot be read.
     """
+    largest = {name: measured.largest for name, measured in magnitudes.items()}
     return {
         "version of the converter": rdrr_converter.__version__,
         "options": _options(options),
         "configuration": _digest([source.config, source.generation_config]),
         "files beside the weights": _digest([list(map(_content, _copied(source)))]),
-        "weights": _digest([list(_tensors(source)), _files(source), magnitudes]),
+        "weights": _digest([list(_tensors(source)), _files(source), largest]),
         "plan": _digest(list(plan.describe())),
     }
 

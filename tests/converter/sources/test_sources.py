@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from rdrr_converter.checkpoint.magnitudes import measure
 from rdrr_converter.checkpoint.source import SourceTensor, same_values
 from rdrr_converter.sources import open_source
 from rdrr_format.errors import SourceError
@@ -38,14 +39,14 @@ def test_parts_of_a_tensor_are_the_written_values(tmp_path, rng, dtype):
     np.testing.assert_array_equal(tensor.read(), values)
     np.testing.assert_array_equal(tensor.read(rows=slice(2, 5)), values[2:5])
     np.testing.assert_array_equal(tensor.read(columns=slice(3, 4)), values[:, 3:4])
-    assert tensor.magnitude() == np.abs(values).max()
+    assert measure(tensor).largest == np.abs(values).max()
 
 
 def test_blocks_that_decode_to_nan_are_found_without_a_warning(recwarn):
     for byte, is_finite in ((255, False), (0, True)):
         blocks = np.full((2, 144), byte, np.uint8)
         tensor = SourceTensor("w", (2, 256), "Q4_K", "file", lambda blocks=blocks: blocks)
-        assert np.isfinite(tensor.magnitude()) == is_finite
+        assert np.isfinite(measure(tensor).largest) == is_finite
     assert not recwarn.list
 
 
@@ -63,10 +64,10 @@ def test_magnitude_is_not_finite_if_a_value_is_not(tmp_path, rng, dtype, value):
     values[1, 2] = value
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     write_safetensors(tmp_path / "model.safetensors", {"w": to_stored(values, dtype)})
-    assert not np.isfinite(open_source(tmp_path).tensors["w"].magnitude())
+    assert not np.isfinite(measure(open_source(tmp_path).tensors["w"]).largest)
     values[1, 2] = -7.0
     write_safetensors(tmp_path / "model.safetensors", {"w": to_stored(values, dtype)})
-    assert open_source(tmp_path).tensors["w"].magnitude() == 7.0
+    assert measure(open_source(tmp_path).tensors["w"]).largest == 7.0
 
 
 def test_almost_equal_values_are_not_the_same(tmp_path, rng):

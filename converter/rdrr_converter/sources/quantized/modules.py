@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import SourceError
 
+from rdrr_converter.checkpoint.magnitudes import measure
 from rdrr_converter.checkpoint.source import Decode, SourceTensor
 
 Settings = Mapping[str, Any]
@@ -148,7 +149,7 @@ def decode_modules(
 
 
 def _is_zero(tensor: SourceTensor) -> bool:
-    return tensor.magnitude() == 0.0
+    return measure(tensor).largest == 0.0
 
 
 def _quantized(tensors: Mapping[str, SourceTensor], method: Method) -> dict[str, Module]:
