@@ -81,9 +81,17 @@ class ChatPrompt:
         return text if answer else None
 
     def _text(self, messages: Sequence[Message]) -> str:
-        tools, variables = self.tools, self.variables
-        if self.control is not None:
-            messages, tools, variables = self.control.marked([messages, tools, variables])
+        stated = [messages, self.tools, self.variables]
+        if self.control is None:
+            return self._render(stated)
+        marked = self.control.marked(stated)
+        text = self._render(marked)
+        if not self.control.can_arise(stated):
+            return text
+        return self.control.marked_where_cut(text, self._render(self.control.cut(marked)))
+
+    def _render(self, stated: list[Any]) -> str:
+        messages, tools, variables = stated
         return self.template.render(messages, tools=tools, variables=variables)
 
     def _encode(self, text: str, *, follows: bool = False) -> list[int]:
