@@ -1,15 +1,15 @@
 """The schema of a program, version 1.
 
 All references between parts are indices. Buffers are named by ranges, a table that phases and load
-steps XX depends on the context, and nothing depends on the position except
-the step that the host writes.
+steps share. A number may grow with the context, only the work of a phase depends on the rows of a
+pass, and nothing depends on the position except the step that the host writes.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from rdrr_runtime.program.amounts import Amount, Count, Growing, Index, ProgramModel, Size
+from rdrr_runtime.program.amounts import Amount, Count, Growing, Hash, Index, ProgramModel, Size
 from rdrr_runtime.program.steps import LoadStep
 
 FORMAT = "rdrr-program"
@@ -97,7 +97,7 @@ class Kernel(ProgramModel):
     """
 
     label: str
-    shader: str
+    shader: Hash
     entry: str
     constants: dict[str, float | int | Growing]
     bindings: tuple[Binding, ...]
@@ -235,7 +235,7 @@ class Program(ProgramModel):
         contexts: The context lengths that it serves.
         needs: What the device must support.
         records: The records that the host writes, by name.
-        shaders: WGSL by its SHA-256, without comments.
+        shaders: WGSL by its SHA-256, without comments; a file may leave out those of a pool.
         kernels: Pipelines.
         buffers: All buffers but those that load steps need for a moment.
         ranges: Ranges of buffers, which phases and load steps name by index.
@@ -255,7 +255,7 @@ class Program(ProgramModel):
     contexts: Contexts
     needs: Needs
     records: dict[str, RecordFields]
-    shaders: dict[str, str]
+    shaders: dict[Hash, str]
     kernels: tuple[Kernel, ...]
     buffers: tuple[Buffer, ...]
     ranges: tuple[Range, ...]
