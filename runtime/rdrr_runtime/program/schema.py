@@ -184,6 +184,26 @@ class Pass(ProgramModel):
     sample: tuple[Phase, ...]
 
 
+class RowsPass(ProgramModel):
+    """A pass that leaves a row of values for each token of a text, from its first token on.
+
+    Attributes:
+        rows: Most rows.
+        phases: The phases.
+        result: Index of the range of the result, [rows, stride] bytes.
+        width: Values of a row.
+        stride: Bytes from one row to the next.
+        dtype: Type of the values.
+    """
+
+    rows: Amount
+    phases: tuple[Phase, ...]
+    result: Index
+    width: Size
+    stride: Size
+    dtype: Literal["F16", "F32"]
+
+
 class Sampling(ProgramModel):
     """The phases that sample instead of `Pass.sample`, for some options.
 
@@ -243,7 +263,10 @@ class Program(ProgramModel):
         ring: Index of the range of the ring, u32; the id of step s is word `s mod words`.
         load: What fills the buffers, in order.
         passes: The passes; the first is `decode`, and the others are for prompts, shortest first.
-        sampler: Sampling on the device.
+            A model that generates no text has none.
+        sampler: Sampling on the device; None where there are no passes.
+        hidden: Leaves the hidden states after the final norm, of which embeddings and labels are
+            made; None for a package that makes neither.
     """
 
     format: Literal["rdrr-program"] = "rdrr-program"
@@ -262,5 +285,6 @@ class Program(ProgramModel):
     step: Index
     ring: Index
     load: tuple[LoadStep, ...]
-    passes: tuple[Pass, ...]
-    sampler: Sampler
+    passes: tuple[Pass, ...] = ()
+    sampler: Sampler | None = None
+    hidden: RowsPass | None = None

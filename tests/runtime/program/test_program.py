@@ -23,7 +23,12 @@ from rdrr_runtime.program.schema import VERSION
 from support.lowered import empty_package
 from support.manifests import write_manifest
 from support.packages import llama_manifest
-from support.program_models import MOST, padded_manifest, windowed_manifest
+from support.program_models import (
+    MOST,
+    embedding_manifest,
+    padded_manifest,
+    windowed_manifest,
+)
 
 SAMPLES = (2048, 2304, 6144, 8192)
 MANIFESTS = Path(__file__).parents[2] / "data" / "manifests"
@@ -237,6 +242,8 @@ def place_of(content, kind):
         (("ring",), 9999),
         (("vocabulary",), 10**8),
         (("sampler", "counts"), 9999),
+        (("sampler",), None),
+        (("passes",), []),
         (("sampler", "samplings", None), {"top_k": True, "top_p": True, "phases": []}),
         (("records", "step_row", "fields"), {"token": "u32"}),
         (("records", "other"), {"fields": {}, "words": 1}),
@@ -276,6 +283,41 @@ def test_a_program_that_contradicts_itself_is_refused(content, path, value):
 def test_a_load_step_that_contradicts_the_program_is_refused(content, kind, path, value):
     with pytest.raises(FormatError):
         read_program(damaged(content, ("load", place_of(content, kind), *path), value))
+
+
+@pytest.fixture(scope="module")
+def embedding(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("embedding") / "package"
+    package = empty_package(folder, embedding_manifest(causal=False))
+    program = make_program(package, Capabilities(software=True), Policy(), most_context=300)
+    return json.loads(program_bytes(program))
+
+
+def test_a_model_that_generates_no_text_has_its_hidden_states_alone(embedding):
+    program = read_program(json.dumps(embedding).encode())
+    assert (program.contexts.least, program.contexts.most) == (300, 300)
+    assert (program.passes, program.sampler) == ((), None)
+    assert program.hidden is not None
+    assert (program.hidden.rows, program.hidden.width, program.hidden.stride) == (300, 382, 1536)
+    assert "model.norm.weight" in json.dumps(embedding["load"])
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("hidden",), None),
+        (("hidden", "rows"), 10**6),
+        (("hidden", "stride"), 1524),
+        (("hidden", "stride"), 2048),
+        (("hidden", "result"), 9999),
+        (("hidden", "dtype"), "F64"),
+        (("hidden", "phases", 0, "kernel"), 9999),
+        (("passes",), [{"name": "decode", "rows": 1, "body": [], "head": [], "sample": []}]),
+    ],
+)
+def test_hidden_states_that_contradict_the_program_are_refused(embedding, path, value):
+    with pytest.raises(FormatError):
+        read_program(damaged(embedding, path, value))
 
 
 def test_a_number_is_known_by_its_place_and_not_by_its_keys(content):
