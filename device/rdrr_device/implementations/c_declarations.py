@@ -55,7 +55,7 @@ def kept_declarations() -> Iterator[None]:
     """
     try:
         cffi, pycparser = import_module("cffi"), import_module("pycparser")
-        cparser = import_module("cffi.cparser")
+        cparser: Any = import_module("cffi.cparser")
         parser, folder = cparser._get_parser(), cache_folder() / "declarations"
     except (ImportError, AttributeError, RuntimeError):
         yield
