@@ -17,7 +17,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from rdrr_format.errors import GenerationError
+from rdrr_format.errors import GenerationError, UsageError
 
 from rdrr._generation import Generation
 
@@ -111,6 +111,33 @@ class AsyncGeneration(AsyncIterator[str]):
         trace: TracebackType | None,
     ) -> None:
         await self.aclose()
+
+
+class TaskQueues:
+    """The queues of a model, one for each event loop.
+
+    Args:
+        patience: Seconds that a task waits for its turn; None for as long as it takes.
+    """
+
+    def __init__(self, patience: float | None) -> None:
+        self._patience = patience
+        self._queues = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, TaskQueue]()
+
+    def running(self) -> TaskQueue:
+        """Return the queue of the running event loop.
+
+        Raises:
+            UsageError: No event loop is running.
+        """
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise UsageError(
+                "no event loop is running",
+                hint="call it in a coroutine, or use `generate` or `chat`",
+            ) from None
+        return self._queues.setdefault(loop, TaskQueue(self._patience))
 
 
 class TaskQueue:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
-from weakref import WeakKeyDictionary
 
-from rdrr_format.errors import UsageError
 from rdrr_format.locations import local_path
 from rdrr_format.options import fill
 from rdrr_runtime.sampling.params import SamplingKeywords, SamplingParams
 
 from rdrr._arguments import prompt_ids, stop_strings, token_ids
 from rdrr._arguments import prompts as read_prompts
-from rdrr._async_generation import AsyncGeneration, TaskQueue
 from rdrr._backends import OpenedBackend
 from rdrr._chat_prompt import ChatPrompt
 from rdrr._decoding import DraftModels
@@ -42,6 +38,8 @@ if TYPE_CHECKING:
     from rdrr_runtime.decode.strategy import Strategy, StrategyOptions
     from rdrr_runtime.text.grammar import GrammarConstraint, GrammarTokenizer
 
+    from rdrr._async_generation import AsyncGeneration, TaskQueues
+
 
 class Model(ScoringModel):
     """A package on a backend; made by `rdrr.load`. Use it in a `with` block or call `close`.
@@ -58,7 +56,6 @@ class Model(ScoringModel):
         super().__init__(package, opened, options)
         chosen = options or LoadOptions()
         self._busy_timeout = chosen.busy_timeout
-        self._queues: WeakKeyDictionary[AbstractEventLoop, TaskQueue] = WeakKeyDictionary()
         self._drafts = DraftModels(package, opened, self._engine.lock, chosen.follow_links)
 
     def _release(self) -> None:
@@ -303,7 +300,7 @@ class Model(ScoringModel):
             GenerationError: The prompt is empty or does not fit the context.
             UsageError: An option is wrong, or no event loop is running.
         """
-        return AsyncGeneration(self.generate(prompt, **options), self._task_queue())
+        return self._in_task(self.generate(prompt, **options))
 
     def achat(
         self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatKeywords]
@@ -322,18 +319,19 @@ class Model(ScoringModel):
             GenerationError: The template refuses the messages, or they do not fit the context.
             UsageError: An option is wrong, or no event loop is running.
         """
-        return AsyncGeneration(self.chat(messages, **options), self._task_queue())
+        return self._in_task(self.chat(messages, **options))
 
-    def _task_queue(self) -> TaskQueue:
-        """Return the queue of the tasks of the running event loop."""
-        try:
-            loop = get_running_loop()
-        except RuntimeError:
-            raise UsageError(
-                "no event loop is running",
-                hint="call it in a coroutine, or use `generate` or `chat`",
-            ) from None
-        return self._queues.setdefault(loop, TaskQueue(self._busy_timeout))
+    @cached_property
+    def _queues(self) -> TaskQueues:
+        """The queues of tasks; they import asyncio, which most programs do without."""
+        from rdrr._async_generation import TaskQueues
+
+        return TaskQueues(self._busy_timeout)
+
+    def _in_task(self, generation: Generation) -> AsyncGeneration:
+        from rdrr._async_generation import AsyncGeneration
+
+        return AsyncGeneration(generation, self._queues.running())
 
     def _strategy(self, decode: StrategyOptions | str | None) -> Strategy | None:
         if isinstance(decode, str):

@@ -6,6 +6,7 @@ import gzip
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +31,13 @@ class ExportedProgram:
         program: The program.
         size: Bytes of the file.
         compressed: Bytes of the file as a server sends it, compressed by gzip.
+        new_shaders: Shaders that were written to the pool; None if they are in the file.
     """
 
     program: Program
     size: int
     compressed: int
+    new_shaders: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the facts about the program as JSON values."""
@@ -47,6 +50,7 @@ class ExportedProgram:
             "passes": [listed.name for listed in program.passes],
             "kernels": len(program.kernels),
             "shaders": len(program.shaders),
+            "new_shaders": self.new_shaders,
             "buffers": len(program.buffers),
             "size": self.size,
             "compressed": self.compressed,
@@ -62,6 +66,7 @@ def export_program(
     kernel_hints: Mapping[str, str] | None = None,
     kv_dtype: KvDtype = "f16",
     max_context: int | None = None,
+    shaders: str | Path | None = None,
     overwrite: bool = False,
     follow_links: bool = False,
 ) -> ExportedProgram:
@@ -78,6 +83,8 @@ def export_program(
         kernel_hints: Kernel hints, which override those of the configuration and the manifest.
         kv_dtype: Data type of the key-value cache.
         max_context: Largest context of the program; the context length of the model by default.
+        shaders: Folder for the shaders, each in a file named by its hash, so that programs share
+            them; by default they are in the program's file.
         overwrite: Whether to replace an existing file.
         follow_links: Whether to follow links that lead out of the package's folder.
 
@@ -91,6 +98,7 @@ def export_program(
     from rdrr_manifests.package import open_package
     from rdrr_runtime.program.export import make_program
     from rdrr_runtime.program.files import program_bytes
+    from rdrr_runtime.program.pool import write_shaders
 
     if adapter is not None and capabilities is not None:
         raise UsageError("`adapter` and `capabilities` exclude each other", found=adapter)
@@ -112,10 +120,11 @@ def export_program(
         most_context=max_context,
         kv_dtype=kv_dtype,
     )
-    content = program_bytes(program)
+    new = None if shaders is None else write_shaders(Path(shaders), program.shaders)
+    content = program_bytes(program, apart=shaders is not None)
     with store_errors(Path(out)):
         replace_file(Path(out), content)
-    return ExportedProgram(program, len(content), len(gzip.compress(content, 9, mtime=0)))
+    return ExportedProgram(program, len(content), len(gzip.compress(content, 9, mtime=0)), new)
 
 
 def play(
@@ -123,6 +132,7 @@ def play(
     path: str | Path,
     *,
     context: int | None = None,
+    shaders: str | Path | None = None,
     adapter: str | None = None,
     verify: VerifyMode = "cached",
     follow_links: bool = False,
@@ -136,6 +146,7 @@ def play(
         program: The file, or a program that was read before.
         path: Folder or URL of the package that it was made for.
         context: Slots of the key-value cache; the smallest context of the program by default.
+        shaders: Folder with the shaders, if the file was written without them.
         adapter: Part of the name of the adapter to use; the best adapter by default.
         verify: Which shards to hash while they are loaded, see `LoadOptions`.
         follow_links: Whether to follow links that lead out of the package's folder.
@@ -152,7 +163,7 @@ def play(
     from rdrr_manifests.package import open_package
     from rdrr_runtime.program.player import Player
 
-    read = _read(Path(program)) if isinstance(program, str | Path) else program
+    read = _read(Path(program), shaders) if isinstance(program, str | Path) else program
     package = open_package(path, follow_links=follow_links)
     with ExitStack() as undo:
         device = open_device(adapter)
@@ -166,8 +177,9 @@ def play(
     return player
 
 
-def _read(path: Path) -> Program:
+def _read(path: Path, shaders: str | Path | None) -> Program:
     from rdrr_runtime.program.files import BOUNDS, read_program
+    from rdrr_runtime.program.pool import read_shader
 
     with store_errors(path):
         if path.stat().st_size > BOUNDS.size:
@@ -175,4 +187,5 @@ def _read(path: Path) -> Program:
                 "the program is too large", expected=f"at most {BOUNDS.size} bytes", where=path
             )
         content = path.read_bytes()
-    return read_program(content, path.name)
+    pool = None if shaders is None else partial(read_shader, Path(shaders))
+    return read_program(content, path.name, pool)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from rdrr_format.locations import is_url, local_path, remote_url
-from rdrr_format.remote_stores import FsspecStore, HttpStore
 from rdrr_format.stores import LocalStore, Store
 
 
@@ -23,5 +22,7 @@ def open_store(location: str | os.PathLike[str], *, follow_links: bool = False) 
     text = os.fspath(location)
     if not is_url(text):
         return LocalStore(local_path(text), follow_links=follow_links)
+    from rdrr_format.remote_stores import FsspecStore, HttpStore  # an HTTP client, with TLS
+
     url = remote_url(text)
     return HttpStore(url) if url.startswith(("http://", "https://")) else FsspecStore(url)

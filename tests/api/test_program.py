@@ -28,7 +28,9 @@ def folder(request, tmp_path_factory):
 
 
 def test_a_program_is_written_and_played(made_package, tmp_path):
-    written = rdrr.export_program(made_package, tmp_path / "program.json")
+    pool = tmp_path / "shaders"
+    written = rdrr.export_program(made_package, tmp_path / "program.json", shaders=pool)
+    assert written.new_shaders == len(written.program.shaders)
     assert written.size == (tmp_path / "program.json").stat().st_size
     contexts = written.program.contexts
     options = rdrr.SamplingParams(temperature=0.7, top_p=0.9, seed=5, repeat_penalty=1.1)
@@ -37,7 +39,7 @@ def test_a_program_is_written_and_played(made_package, tmp_path):
         greedy = model.generate(PROMPT, max_tokens=12)
         sampled = model.generate(PROMPT, max_tokens=12, sampling=options)
         greedy.read(), sampled.read()
-    with rdrr.play(tmp_path / "program.json", made_package) as player:
+    with rdrr.play(tmp_path / "program.json", made_package, shaders=pool) as player:
         assert list(player.generate(prompt, max_tokens=12)) == greedy.token_ids
         ids = player.generate(prompt, max_tokens=12, sampling=options)
         assert list(ids) == sampled.token_ids
@@ -51,6 +53,7 @@ def test_a_bare_manifest_is_enough_for_a_described_device(folder, tmp_path):
     described.write_text(json.dumps(CAPABILITIES), encoding="utf-8")
     out = tmp_path / "program.json"
     words = ("export-program", bare / "manifest.json", out, "--capabilities", described)
+    pool = tmp_path / "shaders"
     out.write_text("notes", encoding="utf-8")
     assert "--overwrite" in error_line(command(*words))
     assert out.read_text(encoding="utf-8") == "notes"
@@ -60,7 +63,10 @@ def test_a_bare_manifest_is_enough_for_a_described_device(folder, tmp_path):
     assert facts["needs"]["features"] == list(program.needs.features) == ["subgroups"]
     assert facts["compressed"] < facts["size"] == out.stat().st_size
     assert facts["contexts"] == {"least": 2048, "most": 2560, "multiple": 256}
-    assert "2,048 to 2,560" in command(*words).out
+    assert facts["new_shaders"] is None
+    assert "2,048 to 2,560" in command(*words, "--shaders", pool).out
+    assert {path.stem for path in pool.iterdir()} == set(program.shaders)
+    assert command(*words, "--shaders", pool, "--json").json()["new_shaders"] == 0
 
 
 def test_what_is_no_program_is_not_played(folder, tmp_path):

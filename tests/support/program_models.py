@@ -65,6 +65,14 @@ def padded_manifest() -> dict[str, Any]:
     return manifest
 
 
+def embedding_manifest(*, causal: bool) -> dict[str, Any]:
+    """Return the manifest of an embedding model whose hidden states are no multiple of 4 wide."""
+    manifest = padded_manifest()
+    manifest["inference"]["attention"]["causal"] = causal
+    manifest["inference"]["output"]["embeddingPostprocessor"] = {"poolingMode": "mean"}
+    return manifest
+
+
 Write = Callable[[Path, np.random.Generator], Package]
 
 MODELS: Mapping[str, Write] = {

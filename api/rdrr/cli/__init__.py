@@ -5,6 +5,7 @@ Whatever computes anything is in the library, so that Python programs can do the
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -25,6 +26,9 @@ def _start(program: str, only: str | None = None) -> int:
     # Idle threads of torch would spin and take the core from other processes. OpenMP reads this
     # variable when torch is loaded, so it is set before. A library must not do this; a program may.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # Nearly all that a command creates until it is at work stays: modules, plans, shaders. To look
+    # at it again and again for garbage takes a sixteenth of the time to the first token.
+    gc.set_threshold(10_000)
     try:
         from rdrr.cli.app import COMMANDS, run
 

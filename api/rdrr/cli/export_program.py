@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,6 +31,13 @@ def export_program(
             help="Largest context that the program serves; by default that of the model.",
         ),
     ] = None,
+    shaders: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder for the shaders, which programs share; by default they are in the file.",
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing file.")
     ] = False,
@@ -50,6 +58,7 @@ def export_program(
         kernel_hints=load.kernel_hints,
         kv_dtype=load.kv_dtype,
         max_context=max_context,
+        shaders=shaders,
         overwrite=overwrite,
         follow_links=load.follow_links,
     )
@@ -64,6 +73,7 @@ def export_program(
             ("program", out),
             ("contexts", f"{least:,} to {most:,}" if most > least else f"{least:,}"),
             ("kernels", f"{len(program.kernels)} with {len(program.shaders)} shaders"),
+            *([] if shaders is None else [("shaders", f"{written.new_shaders} new in {shaders}")]),
             ("needs", ", ".join(needs) or "nothing beyond WebGPU's defaults"),
             ("size", "{}, {} compressed by gzip".format(*sizes)),
         ]

@@ -43,6 +43,7 @@ TYPES = (
     "WGPUStringView *",
     "WGPUSubmissionIndex *",
     "WGPUUncapturedErrorCallbackInfo *",
+    "intptr_t",
     "uint8_t *",
     "uintptr_t",
 )

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 from rdrr_format.errors import DeviceError
 from rdrr_format.extras import import_extra
 
+from rdrr_device.implementations.c_declarations import kept_declarations
 from rdrr_device.implementations.interface import (
     AWAKE_SECONDS,
     Implementation,
@@ -80,8 +81,9 @@ class DawnImplementation(Implementation):
     def __init__(self) -> None:
         self.api = import_extra("wgpudawn", "dawn", "`webgpu` dawn")
         try:
-            from wgpudawn.backends.dawn import _api, _helpers, extras
-            from wgpudawn.backends.dawn._ffi import ffi, lib
+            with kept_declarations():
+                from wgpudawn.backends.dawn import _api, _helpers, extras
+                from wgpudawn.backends.dawn._ffi import ffi, lib
 
             self._extras = extras
             _guard_errors(_api, _helpers)

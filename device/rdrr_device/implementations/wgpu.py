@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from rdrr_format.errors import DeviceError
 
+from rdrr_device.implementations.c_declarations import kept_declarations
 from rdrr_device.implementations.c_types import parse_types
 from rdrr_device.implementations.interface import (
     AWAKE_SECONDS,
@@ -53,8 +54,9 @@ class WgpuImplementation(Implementation):
                 hint="use the CPU: `backend` cpu, or `device` cpu for a conversion",
             ) from None
         self.api = wgpu
-        parse_types_of_wgpu()
-        self.raw = self._calls = _raw_calls()
+        with kept_declarations():
+            parse_types_of_wgpu()
+            self.raw = self._calls = _raw_calls()
         self.builds_in_threads = self.raw is not None
 
     def adapters(self) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""The base of all parts of a program, and numbers, which may grow with the context."""
+"""The base of all parts of a program, its hashes and numbers, which may grow with the context."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ Count = Annotated[int, Field(ge=0, lt=2**53)]
 Index = Annotated[int, Field(ge=0, lt=2**31)]
 Size = Annotated[int, Field(ge=1, lt=2**31)]
 Word = Annotated[int, Field(ge=0, lt=2**32)]
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class ProgramModel(BaseModel):

@@ -17,7 +17,14 @@ from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 
 from rdrr_runtime.program.amounts import Growing
-from rdrr_runtime.program.schema import Kernel, Phase, Program, RecordFields
+from rdrr_runtime.program.schema import (
+    Kernel,
+    Phase,
+    Program,
+    RecordFields,
+    RowsPass,
+    Sampler,
+)
 from rdrr_runtime.program.steps import Constant, LoadStep, Repack, Rope, Rows, Vector
 from rdrr_runtime.records import RECORDS
 
@@ -58,7 +65,8 @@ def _faults(program: Program, context: int) -> Iterator[_Fault]:
     yield from _shader_faults(program)
     yield from _range_faults(program)
     yield from _pass_faults(program)
-    yield from _sampler_faults(program)
+    if program.sampler is not None:
+        yield from _sampler_faults(program, program.sampler)
     for index, step in enumerate(program.load):
         yield from _load_faults(program, f"load.{index}", step, context)
 
@@ -112,11 +120,17 @@ def _range_fault(program: Program, where: str, index: int, least: int = 0) -> It
 
 def _pass_faults(program: Program) -> Iterator[_Fault]:
     names = [listed.name for listed in program.passes]
-    if names[:1] != ["decode"] or len(names) < 2 or program.passes[0].rows != 1:
+    is_decoding = names[:1] == ["decode"] and len(names) > 1 and program.passes[0].rows == 1
+    if not is_decoding and (names or program.hidden is None):
         yield "passes", "decode, of one row, and a pass for prompts", names
+    if bool(names) == (program.sampler is None):
+        yield "sampler", "one beside passes", program.sampler
     rows = [listed.rows for listed in program.passes]
     if rows != sorted(rows):
         yield "passes", "the shortest first", rows
+    if program.hidden is not None:
+        rows.append(number(program.hidden.rows))
+        yield from _rows_pass_faults(program, "hidden", program.hidden)
     words = RECORDS["step_header"].words + RECORDS["step_row"].words * max(rows, default=1)
     yield from _range_fault(program, "step", program.step, 4 * words)
     yield from _range_fault(program, "ring", program.ring, 4)
@@ -126,6 +140,15 @@ def _pass_faults(program: Program) -> Iterator[_Fault]:
             for number_, phase in enumerate(phases):
                 where = f"passes.{index}.{part}.{number_}"
                 yield from _phase_faults(program, where, phase, listed.rows)
+
+
+def _rows_pass_faults(program: Program, where: str, listed: RowsPass) -> Iterator[_Fault]:
+    rows, width = number(listed.rows), listed.width * DTYPES[listed.dtype].block_bytes
+    if listed.stride < width:
+        yield f"{where}.stride", f"at least {width} bytes", listed.stride
+    yield from _range_fault(program, f"{where}.result", listed.result, rows * listed.stride)
+    for index, phase in enumerate(listed.phases):
+        yield from _phase_faults(program, f"{where}.phases.{index}", phase, rows)
 
 
 def _phase_faults(program: Program, where: str, phase: Phase, rows: int) -> Iterator[_Fault]:
@@ -143,8 +166,8 @@ def _phase_faults(program: Program, where: str, phase: Phase, rows: int) -> Iter
         yield f"{where}.work", f"at most {MAX_WORKGROUPS} workgroups in a dimension", items
 
 
-def _sampler_faults(program: Program) -> Iterator[_Fault]:
-    sampler, vocabulary = program.sampler, program.vocabulary
+def _sampler_faults(program: Program, sampler: Sampler) -> Iterator[_Fault]:
+    vocabulary = program.vocabulary
     sizes = {
         "params": RECORDS["sampler"].words,
         "counts": vocabulary,

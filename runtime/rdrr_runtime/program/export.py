@@ -55,7 +55,7 @@ def make_program(
     samples = []
     for context in sampled(contexts):
         plan = dry_run_plan(package, capabilities, policy, context, kv_dtype)
-        program = stated(plan, manifest.model_id, manifest.eos_token_ids, context, chunk)
+        program = stated(plan, package, context, chunk)
         data = program.model_dump(mode="json", exclude={"contexts"})
         samples.append((context, data))
     data = joined(samples, contexts.multiple) | {"contexts": contexts.model_dump()}
@@ -66,11 +66,12 @@ def contexts_of(graph: Graph, most: int) -> Contexts:
     """Return the contexts that one program can serve, up to a largest one.
 
     A context of fewer than `LEAST_CONTEXT` slots, or of fewer than a sliding window, gets a program
-    of its own.
+    of its own, and so does the largest context of a model whose attention is not causal: its texts
+    run in one pass, whose kernels depend on the number of rows.
     """
     windows = (op.window or op.chunk or 0 for op in graph.ops if isinstance(op, Attention))
     least = -(-max(LEAST_CONTEXT, *windows) // MULTIPLE) * MULTIPLE
-    if most < least + MULTIPLE:
+    if most < least + MULTIPLE or not graph.is_causal:
         return Contexts(least=most, most=most)
     return Contexts(least=least, most=most // MULTIPLE * MULTIPLE, multiple=MULTIPLE)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -30,22 +31,34 @@ def program_schema() -> dict[str, Any]:
     return described_schema(f"RDRR program, version {VERSION}", Program, ProgramModel)
 
 
-def program_bytes(program: Program) -> bytes:
-    """Return a program as JSON: parts that have their default are left out."""
+def program_bytes(program: Program, *, apart: bool = False) -> bytes:
+    """Return a program as JSON: parts that have their default are left out.
+
+    Args:
+        program: The program.
+        apart: Whether its shaders are left out, since a pool has them.
+    """
     data = program.model_dump(mode="json", exclude_defaults=True)
+    if apart:
+        data["shaders"] = {}
     head = {"format": program.format, "version": program.version}
     return json.dumps(head | data, separators=(",", ":")).encode()
 
 
-def read_program(content: bytes, where: str = "program") -> Program:
-    """Return the program that a file holds.
+def read_program(
+    content: bytes, where: str = "program", shader: Callable[[str], str] | None = None
+) -> Program:
+    """Return the program that a file holds, with all its shaders.
 
     Args:
         content: The JSON text.
         where: Name of the file, for messages.
+        shader: Reads a shader that the file leaves out from a pool, by its hash.
 
     Raises:
-        FormatError: It is not a program, needs another version of rdrr, or contradicts itself.
+        FormatError: It is not a program, needs another version of rdrr, lacks a shader, or
+            contradicts itself.
+        StoreError: A shader of the pool cannot be read.
     """
     check_bounds(content, BOUNDS)
     try:
@@ -61,6 +74,7 @@ def read_program(content: bytes, where: str = "program") -> Program:
         program = Program.model_validate_json(content)
     except ValidationError as error:
         raise _not_a_program(error, where) from None
+    program = _completed(program, where, shader)
     least, most = program.contexts.least, program.contexts.most
     if most < least or least % program.contexts.multiple or most % program.contexts.multiple:
         raise FormatError(
@@ -69,6 +83,22 @@ def read_program(content: bytes, where: str = "program") -> Program:
     for context in dict.fromkeys((least, most)):  # what is affine lies between
         at_context(program, context)
     return program
+
+
+def _completed(program: Program, where: str, shader: Callable[[str], str] | None) -> Program:
+    """Return a program with the shaders that its file leaves out."""
+    shaders = dict(program.shaders)
+    for kernel in program.kernels:
+        if kernel.shader not in shaders:
+            if shader is None:
+                raise FormatError(
+                    "the program lacks a shader",
+                    where=where,
+                    expected=kernel.shader,
+                    hint="name the folder of the pool with which it was written",
+                )
+            shaders[kernel.shader] = shader(kernel.shader)
+    return program.model_copy(update={"shaders": shaders})
 
 
 def at_context(program: Program, context: int) -> Program:

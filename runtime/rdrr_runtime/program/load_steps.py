@@ -32,6 +32,8 @@ def load_steps(plan: Plan, tables: Tables, context: int, chunk: int) -> Iterator
     yield from _ropes(plan, tables, context)
     yield from _vectors(plan, tables)
     for load in plan.weights.matrix_loads:
+        if not any(tables.holds(part.slice) for part in load.weight.parts):
+            continue  # such as the head of a model that generates no text
         yield from _matrix(load, plan.weights.package, tables, chunk)
 
 

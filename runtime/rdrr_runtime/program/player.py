@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 import numpy as np
+import numpy.typing as npt
 from rdrr_device.arena import DeviceArena
 from rdrr_device.device import Device
 from rdrr_device.kernels import Dispatch, Kernel, Work
@@ -18,22 +19,23 @@ from rdrr_device.pipelines import BoundDispatch
 from rdrr_device.readback import Fetch
 from rdrr_device.shaders import Access, Binding, WgslCompiler, for_compiler
 from rdrr_format.closing import Closing
-from rdrr_format.errors import DeviceError, GenerationError
+from rdrr_format.errors import DeviceError, GenerationError, UsageError
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.program.checks import number
 from rdrr_runtime.program.files import at_context
 from rdrr_runtime.program.loading import Loader
 from rdrr_runtime.program.schema import Kernel as KernelStatement
-from rdrr_runtime.program.schema import Needs, Pass, Phase, Program
+from rdrr_runtime.program.schema import Needs, Pass, Phase, Program, Sampler
 from rdrr_runtime.records import entries_of, pack_entries, pack_params, pack_step, searches_of
-from rdrr_runtime.sampling.finite import check_ids
+from rdrr_runtime.sampling.finite import check_hidden, check_ids
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import fresh_seed
 
 AHEAD = 4
 """Decode passes in a submission, one of which is ahead of the readback of the one before."""
 
+F32 = npt.NDArray[np.float32]
 _Prepared = tuple[BoundDispatch, ...]
 
 
@@ -68,6 +70,7 @@ class Player(Closing):
     ) -> None:
         self.context = program.contexts.least if context is None else context
         self.program = at_context(program, self.context)
+        self._sampler = self.program.sampler
         self.device, self._owns_device = device, owns_device
         _check_device(self.program.needs, device)
         self._kernels = [
@@ -105,15 +108,42 @@ class Player(Closing):
                 vocabulary, or the logits are not finite.
             DeviceError: The device is lost.
         """
+        if self._sampler is None:
+            raise UsageError("the program generates no text", where=self.program.model)
         options = sampling or SamplingParams()
-        self._check_prompt(ids)
+        self._check_ids(ids, self.context - 1)
         options.check_ids(self.program.vocabulary)
-        end = "greedy" if options.is_greedy else self._begin(options, ids)
+        end = "greedy" if options.is_greedy else self._begin(self._sampler, options, ids)
         self._prefill(ids, end)
         for token_id in self._decode(min(max_tokens, self.context - len(ids)), end):
             yield token_id
             if token_id in self.program.ends:
                 return
+
+    def hidden(self, ids: Sequence[int]) -> F32:
+        """Return the hidden states of a text after the final norm, float32 [ids, width].
+
+        Raises:
+            UsageError: The program has no pass for them.
+            GenerationError: The text is empty or too long, has an id that is not in the
+                vocabulary, or a hidden state is not finite.
+            DeviceError: The device is lost.
+        """
+        listed = self.program.hidden
+        if listed is None:
+            raise UsageError("the program makes no hidden states", where=self.program.model)
+        self._check_ids(ids, self.context)
+        phases = self._bound(("hidden",), listed.phases)
+        dtype = np.dtype({"F16": np.float16, "F32": np.float32}[listed.dtype])
+        parts = []
+        for start in range(0, len(ids), number(listed.rows)):
+            some = ids[start : start + number(listed.rows)]
+            self._write_step(some, start)
+            self.device.submit(phases, len(some))
+            data = self.device.read(self._ranges[listed.result], 0, listed.stride * len(some))
+            rows = data.reshape(len(some), listed.stride)[:, : listed.width * dtype.itemsize]
+            parts.append(rows.copy().view(dtype).astype(np.float32))
+        return check_hidden(np.concatenate(parts))
 
     def close(self) -> None:
         """Free the memory on the device."""
@@ -122,11 +152,11 @@ class Player(Closing):
         if self._owns_device:
             self.device.close()
 
-    def _check_prompt(self, ids: Sequence[int]) -> None:
-        if not 0 < len(ids) < self.context:
+    def _check_ids(self, ids: Sequence[int], most: int) -> None:
+        if not 0 < len(ids) <= most:
             raise GenerationError(
                 "the prompt is empty or does not fit the context",
-                expected=f"1 to {self.context - 1} tokens",
+                expected=f"1 to {most} tokens",
                 found=len(ids),
             )
         if not 0 <= min(ids) <= max(ids) < self.program.vocabulary:
@@ -136,9 +166,9 @@ class Player(Closing):
                 found=max(ids),
             )
 
-    def _begin(self, options: SamplingParams, seen: Sequence[int]) -> str:
+    def _begin(self, sampler: Sampler, options: SamplingParams, seen: Sequence[int]) -> str:
         """Write what sampling needs, and return the name of the phases that sample."""
-        sampler, ranges = self.program.sampler, self._ranges
+        ranges = self._ranges
         seed = fresh_seed() if options.seed is None else options.seed
         self.device.write(ranges[sampler.params], pack_params(options, seed, masked=False))
         self.device.clear(ranges[sampler.counts])
@@ -159,10 +189,13 @@ class Player(Closing):
             passes = self.program.passes
             chosen = next((one for one in passes if left <= one.rows), passes[-1])
             some = ids[start : start + chosen.rows]
-            slots = range(start, start + len(some))
-            self.device.write(self._ranges[self.program.step], pack_step(some, list(slots)))
+            self._write_step(some, start)
             start += len(some)
             self.device.submit(self._pass(chosen, end if start == len(ids) else None), len(some))
+
+    def _write_step(self, ids: Sequence[int], start: int) -> None:
+        slots = list(range(start, start + len(ids)))
+        self.device.write(self._ranges[self.program.step], pack_step(ids, slots))
 
     def _decode(self, count: int, end: str) -> Iterator[int]:
         """Yield ids; passes for the next ones are submitted before the ids of the last are read."""
@@ -201,8 +234,10 @@ class Player(Closing):
         """Return a pass ready to run: only its body, or up to the id that `end` chooses."""
         if end is None:
             return self._bound((chosen.name,), chosen.body)
-        sampler = self.program.sampler
-        phases = chosen.sample if end == "greedy" else sampler.samplings[int(end)].phases
+        phases = chosen.sample
+        if end != "greedy":
+            assert self._sampler is not None, "a program with passes has a sampler"
+            phases = self._sampler.samplings[int(end)].phases
         return self._bound((chosen.name, end), (*chosen.body, *chosen.head, *phases))
 
     def _bound(self, name: tuple[str, ...], phases: Sequence[Phase]) -> _Prepared:

@@ -1,15 +1,15 @@
 """The schema of a program, version 1.
 
 All references between parts are indices. Buffers are named by ranges, a table that phases and load
-steps XX depends on the context, and nothing depends on the position except
-the step that the host writes.
+steps share. A number may grow with the context, only the work of a phase depends on the rows of a
+pass, and nothing depends on the position except the step that the host writes.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from rdrr_runtime.program.amounts import Amount, Count, Growing, Index, ProgramModel, Size
+from rdrr_runtime.program.amounts import Amount, Count, Growing, Hash, Index, ProgramModel, Size
 from rdrr_runtime.program.steps import LoadStep
 
 FORMAT = "rdrr-program"
@@ -97,7 +97,7 @@ class Kernel(ProgramModel):
     """
 
     label: str
-    shader: str
+    shader: Hash
     entry: str
     constants: dict[str, float | int | Growing]
     bindings: tuple[Binding, ...]
@@ -184,6 +184,26 @@ class Pass(ProgramModel):
     sample: tuple[Phase, ...]
 
 
+class RowsPass(ProgramModel):
+    """A pass that leaves a row of values for each token of a text, from its first token on.
+
+    Attributes:
+        rows: Most rows.
+        phases: The phases.
+        result: Index of the range of the result, [rows, stride] bytes.
+        width: Values of a row.
+        stride: Bytes from one row to the next.
+        dtype: Type of the values.
+    """
+
+    rows: Amount
+    phases: tuple[Phase, ...]
+    result: Index
+    width: Size
+    stride: Size
+    dtype: Literal["F16", "F32"]
+
+
 class Sampling(ProgramModel):
     """The phases that sample instead of `Pass.sample`, for some options.
 
@@ -235,7 +255,7 @@ class Program(ProgramModel):
         contexts: The context lengths that it serves.
         needs: What the device must support.
         records: The records that the host writes, by name.
-        shaders: WGSL by its SHA-256, without comments.
+        shaders: WGSL by its SHA-256, without comments; a file may leave out those of a pool.
         kernels: Pipelines.
         buffers: All buffers but those that load steps need for a moment.
         ranges: Ranges of buffers, which phases and load steps name by index.
@@ -243,7 +263,10 @@ class Program(ProgramModel):
         ring: Index of the range of the ring, u32; the id of step s is word `s mod words`.
         load: What fills the buffers, in order.
         passes: The passes; the first is `decode`, and the others are for prompts, shortest first.
-        sampler: Sampling on the device.
+            A model that generates no text has none.
+        sampler: Sampling on the device; None where there are no passes.
+        hidden: Leaves the hidden states after the final norm, of which embeddings and labels are
+            made; None for a package that makes neither.
     """
 
     format: Literal["rdrr-program"] = "rdrr-program"
@@ -255,12 +278,13 @@ class Program(ProgramModel):
     contexts: Contexts
     needs: Needs
     records: dict[str, RecordFields]
-    shaders: dict[str, str]
+    shaders: dict[Hash, str]
     kernels: tuple[Kernel, ...]
     buffers: tuple[Buffer, ...]
     ranges: tuple[Range, ...]
     step: Index
     ring: Index
     load: tuple[LoadStep, ...]
-    passes: tuple[Pass, ...]
-    sampler: Sampler
+    passes: tuple[Pass, ...] = ()
+    sampler: Sampler | None = None
+    hidden: RowsPass | None = None

@@ -10,9 +10,11 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_device.capabilities import DEFAULT_LIMITS
 from rdrr_device.dry_run import DryRunArena
 from rdrr_format.errors import FormatError
+from rdrr_manifests.graph.padding import LANES
+from rdrr_manifests.package import Package
 
 from rdrr_runtime.compile.lowering.graph import Pass as LoweredPass
-from rdrr_runtime.compile.pass_spec import DECODE
+from rdrr_runtime.compile.pass_spec import DECODE, HIDDEN
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.phases.sampling.sample import sample, scatter_entries
 from rdrr_runtime.phases.sampling.sample_buffers import SampleBuffers, stage_words
@@ -26,15 +28,16 @@ from rdrr_runtime.records import ENTRIES, RECORDS
 WORKGROUP_MEMORY = "max-compute-workgroup-storage-size"
 _FEATURES = {"subgroups": "subgroups", "f16": "shader-f16"}
 """WebGPU features by the names in WGSL's `enable`."""
+_VALUES = {2: "F16", 4: "F32"}
+"""Types of activations by their bytes."""
 
 
-def stated(plan: Plan, model: str, ends: Sequence[int], context: int, chunk: int) -> schema.Program:
+def stated(plan: Plan, package: Package, context: int, chunk: int) -> schema.Program:
     """Return the program of a plan at its context.
 
     Args:
         plan: A plan in a dry run.
-        model: Id of the package.
-        ends: Ids that end a text.
+        package: The package.
         context: The plan's context.
         chunk: Most bytes of stored rows to repack at a time.
 
@@ -42,8 +45,8 @@ def stated(plan: Plan, model: str, ends: Sequence[int], context: int, chunk: int
         FormatError: The model cannot run from a program.
     """
     _refuse(plan)
-    passes = [plan.lowered(spec) for spec in (DECODE, *plan.prefills)]
-    vocabulary = plan.graph.vocab_size
+    passes = [plan.lowered(spec) for spec in (DECODE, *plan.prefills) if plan.graph.is_causal]
+    vocabulary, manifest = plan.graph.vocab_size, package.manifest
     buffers = SampleBuffers.create(DryRunArena(plan.capabilities), vocabulary)
     tables = Tables(dict(_roles(plan, passes, buffers)))
     stated_passes = tuple(
@@ -56,22 +59,20 @@ def stated(plan: Plan, model: str, ends: Sequence[int], context: int, chunk: int
         )
         for lowered in passes
     )
-    sampler = _sampler(tables, plan, buffers, passes)
-    stages = Constant(
-        kind="constant",
-        range=tables.range(whole_of(buffers.stages)),
-        words=tuple(stage_words().reshape(-1).tolist()),
-    )
+    sampler = _sampler(tables, plan, buffers, passes) if passes else None
+    hidden = _hidden(tables, plan, package.graph.output_size) if _has_hidden(package) else None
+    constants = (_stages(tables, buffers),) if passes else ()
     return schema.Program(
-        model=model,
+        model=manifest.model_id,
         vocabulary=vocabulary,
-        ends=tuple(ends),
+        ends=tuple(manifest.eos_token_ids),
         kv_dtype=plan.cache.dtype,
         step=tables.range(plan.state.step),
         ring=tables.range(plan.state.ring),
-        load=(stages, *load_steps(plan, tables, context, chunk)),
+        load=(*constants, *load_steps(plan, tables, context, chunk)),
         passes=stated_passes,
         sampler=sampler,
+        hidden=hidden,
         contexts=schema.Contexts(least=context, most=context),
         needs=_needs(plan, tables),
         records={
@@ -100,15 +101,41 @@ def whole_of(part: BufferSlice) -> BufferSlice:
 
 
 def _refuse(plan: Plan) -> None:
-    """Refuse a model whose passes need the host between tokens, or generate nothing.
+    """Refuse a model whose passes need the host between tokens.
 
     Raises:
-        FormatError: It does.
+        FormatError: They do.
     """
     if plan.host_tables:
         raise FormatError("a program cannot read tables on the host", hint="use `layer_inputs` gpu")
-    if not plan.graph.is_causal:
-        raise FormatError("a program generates text, and the attention of the model is not causal")
+
+
+def _has_hidden(package: Package) -> bool:
+    """Return whether something is made of the hidden states of a package."""
+    output = package.manifest.inference.output
+    makes = output.embedding_postprocessor is not None or output.classifier is not None
+    return makes or not package.graph.is_causal
+
+
+def _hidden(tables: Tables, plan: Plan, width: int) -> schema.RowsPass:
+    lowered = plan.lowered(HIDDEN)
+    facts = {
+        "rows": lowered.rows,
+        "phases": tables.phases(lowered.phases),
+        "result": tables.range(lowered.logits),
+        "width": width,
+        "stride": -(-width // LANES) * LANES * plan.value_bytes,
+        "dtype": _VALUES[plan.value_bytes],
+    }
+    return schema.RowsPass.model_validate(facts)
+
+
+def _stages(tables: Tables, buffers: SampleBuffers) -> Constant:
+    return Constant(
+        kind="constant",
+        range=tables.range(whole_of(buffers.stages)),
+        words=tuple(stage_words().reshape(-1).tolist()),
+    )
 
 
 def _roles(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from rdrr_format.errors import DeviceError, FormatError, GenerationError, UsageError
 from rdrr_runtime.compile.choice.hints import Policy
@@ -15,7 +16,7 @@ from rdrr_runtime.program.player import Player
 from rdrr_runtime.sampling.params import SamplingParams
 from support.hints import policy
 from support.packages import VOCAB, llama_manifest, write_random_package
-from support.program_models import MODELS, MOST
+from support.program_models import MODELS, MOST, embedding_manifest
 from support.seeds import generator_of
 
 CONTEXT, TOKENS = 2048, 14
@@ -30,10 +31,10 @@ OPTIONS = (
 )
 
 
-def program_of(package, device, hints=None, **options):
+def program_of(package, device, hints=None, most=MOST, **options):
     """Return the program of a package, written and read again, in which no id ends a text."""
     hints = hints or Policy()
-    made = make_program(package, device.capabilities, hints, most_context=MOST, **options)
+    made = make_program(package, device.capabilities, hints, most_context=most, **options)
     return read_program(program_bytes(made)).model_copy(update={"ends": ()})
 
 
@@ -104,6 +105,32 @@ def test_a_context_that_the_program_does_not_serve_is_refused(device, package, p
 def test_a_prompt_may_need_several_passes(player, backend, rng):
     prompt = rng.integers(0, VOCAB, 530).tolist()
     assert played(player, prompt) == ids_of(backend, prompt)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_hidden_states_of_an_embedding_model_are_those_of_the_runtime(
+    device, tmp_path, rng, causal
+):
+    package = write_random_package(tmp_path, embedding_manifest(causal=causal), rng)
+    program = program_of(package, device, most=MOST if causal else 640)
+    ids = rng.integers(0, VOCAB, 530).tolist()
+    backend = GpuBackend(package, context=program.contexts.least, device=device)
+    with Player(program, package, device, trusts=True) as player:
+        for some in (ids, ids[:7]):
+            np.testing.assert_array_equal(player.hidden(some), backend.hidden(some))
+        with pytest.raises(GenerationError, match="the prompt"):
+            player.hidden([])
+        if causal:
+            assert played(player, ids[:7]) == ids_of(backend, ids[:7])
+        else:
+            with pytest.raises(UsageError, match="generates no text"):
+                played(player, ids)
+    backend.close()
+
+
+def test_a_program_of_a_model_that_embeds_nothing_has_no_hidden_states(player, prompt):
+    with pytest.raises(UsageError, match="makes no hidden states"):
+        player.hidden(prompt)
 
 
 def test_more_ids_than_the_ring_holds_are_read(player, prompt):

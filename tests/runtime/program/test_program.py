@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
+from functools import partial
 from hashlib import sha256
+from itertools import combinations
+from pathlib import Path
 
 import pytest
 from rdrr_device.capabilities import Capabilities
-from rdrr_format.errors import FormatError
+from rdrr_format.errors import FormatError, StoreError
 from rdrr_manifests.package import open_package
 from rdrr_runtime.compile.choice.hints import Policy
 from rdrr_runtime.program.affine import joined
 from rdrr_runtime.program.amounts import Growing
 from rdrr_runtime.program.export import make_program
 from rdrr_runtime.program.files import at_context, program_bytes, program_schema, read_program
+from rdrr_runtime.program.pool import read_shader, write_shaders
 from rdrr_runtime.program.schema import VERSION
 from support.lowered import empty_package
 from support.manifests import write_manifest
 from support.packages import llama_manifest
-from support.program_models import MOST, padded_manifest, windowed_manifest
+from support.program_models import (
+    MOST,
+    embedding_manifest,
+    padded_manifest,
+    windowed_manifest,
+)
 
 SAMPLES = (2048, 2304, 6144, 8192)
+MANIFESTS = Path(__file__).parents[2] / "data" / "manifests"
+FAMILIES = ("gemma-3-270m-it", "lfm2-5-1-2b-instruct", "qwen-3-embedding-0-6b")
 GPU = Capabilities(features=frozenset({"subgroup", "shader-f16"}))
 
 
@@ -70,6 +81,40 @@ def test_shaders_have_no_comments_and_the_names_of_their_hashes(program):
 
 def test_the_kernels_of_several_passes_share_shaders(program):
     assert len(program.shaders) < len(program.kernels)
+
+
+def test_the_programs_of_two_families_share_half_of_their_shaders():
+    shaders = []
+    for family in FAMILIES:
+        package = open_package(MANIFESTS / f"{family}-q4k-ehf16-af32.json", bare=True)
+        program = make_program(package, GPU, Policy(), most_context=2048)
+        shaders.append(set(program.shaders))
+    for some, others in combinations(shaders, 2):
+        assert 2 * len(some & others) >= max(len(some), len(others))
+
+
+def test_a_pool_gives_the_shaders_that_a_file_leaves_out(program, tmp_path):
+    assert write_shaders(tmp_path, program.shaders) == len(program.shaders)
+    assert write_shaders(tmp_path, program.shaders) == 0
+    file = program_bytes(program, apart=True)
+    assert json.loads(file)["shaders"] == {}
+    assert read_program(file, "file.json", partial(read_shader, tmp_path)) == program
+    with pytest.raises(FormatError, match=r"file\.json: .*lacks a shader.*pool"):
+        read_program(file, "file.json")
+
+
+def test_a_damaged_shader_of_a_pool_is_refused_and_written_again(program, tmp_path):
+    write_shaders(tmp_path, program.shaders)
+    read = partial(read_program, program_bytes(program, apart=True), "program")
+    name = min(program.shaders)
+    damages = [(b"fn main() {}", FormatError), (b"\xff", FormatError), (None, StoreError)]
+    for damage, error in damages:
+        path = tmp_path / f"{name}.wgsl"
+        path.unlink() if damage is None else path.write_bytes(damage)
+        with pytest.raises(error, match=name):
+            read(partial(read_shader, tmp_path))
+        assert write_shaders(tmp_path, program.shaders) == 1
+        assert read(partial(read_shader, tmp_path)) == program
 
 
 def test_only_caches_ropes_and_partial_results_grow_with_the_context(program):
@@ -190,12 +235,15 @@ def place_of(content, kind):
         (("buffers", 0, "size"), {"value": 0, "growth": -1}),
         (("buffers", 0, "role"), "secret"),
         (("kernels", 0, "shader"), "0" * 64),
+        (("kernels", 0, "shader"), "../secret"),
         (("kernels", 0, "bindings", 0, "access"), "uniform"),
         (("shaders", "0" * 64), "fn main() {}"),
         (("step",), 9999),
         (("ring",), 9999),
         (("vocabulary",), 10**8),
         (("sampler", "counts"), 9999),
+        (("sampler",), None),
+        (("passes",), []),
         (("sampler", "samplings", None), {"top_k": True, "top_p": True, "phases": []}),
         (("records", "step_row", "fields"), {"token": "u32"}),
         (("records", "other"), {"fields": {}, "words": 1}),
@@ -235,6 +283,41 @@ def test_a_program_that_contradicts_itself_is_refused(content, path, value):
 def test_a_load_step_that_contradicts_the_program_is_refused(content, kind, path, value):
     with pytest.raises(FormatError):
         read_program(damaged(content, ("load", place_of(content, kind), *path), value))
+
+
+@pytest.fixture(scope="module")
+def embedding(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("embedding") / "package"
+    package = empty_package(folder, embedding_manifest(causal=False))
+    program = make_program(package, Capabilities(software=True), Policy(), most_context=300)
+    return json.loads(program_bytes(program))
+
+
+def test_a_model_that_generates_no_text_has_its_hidden_states_alone(embedding):
+    program = read_program(json.dumps(embedding).encode())
+    assert (program.contexts.least, program.contexts.most) == (300, 300)
+    assert (program.passes, program.sampler) == ((), None)
+    assert program.hidden is not None
+    assert (program.hidden.rows, program.hidden.width, program.hidden.stride) == (300, 382, 1536)
+    assert "model.norm.weight" in json.dumps(embedding["load"])
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("hidden",), None),
+        (("hidden", "rows"), 10**6),
+        (("hidden", "stride"), 1524),
+        (("hidden", "stride"), 2048),
+        (("hidden", "result"), 9999),
+        (("hidden", "dtype"), "F64"),
+        (("hidden", "phases", 0, "kernel"), 9999),
+        (("passes",), [{"name": "decode", "rows": 1, "body": [], "head": [], "sample": []}]),
+    ],
+)
+def test_hidden_states_that_contradict_the_program_are_refused(embedding, path, value):
+    with pytest.raises(FormatError):
+        read_program(damaged(embedding, path, value))
 
 
 def test_a_number_is_known_by_its_place_and_not_by_its_keys(content):
