@@ -26,7 +26,7 @@ from typing import Any, Unpack
 
 from rdrr_format.errors import UsageError
 from rdrr_format.extras import install_hint
-from rdrr_format.options import shown
+from rdrr_format.options import options_of, shown
 
 import rdrr
 from rdrr._load_options import LoadKeywords
@@ -47,9 +47,6 @@ MAX_NEW_TOKENS = 256
 
 MAX_BATCH = 32
 """Most sequences of a batch (`Model.generate_batch`); `batch_size` auto asks for it."""
-
-_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
-"""Arguments of a task's generation that are passed on to `SamplingParams`."""
 
 Scored = tuple[float, bool]
 
@@ -235,7 +232,11 @@ class RdrrLM(TemplateLM):  # type: ignore[misc, unused-ignore]
             )
         ids = [self.tok_encode(prompt)[-room:] for prompt in prompts]
         sampling = rdrr.SamplingParams(
-            **{key: options[key] for key in _SAMPLING if options.get(key) is not None}
+            **{
+                name: options[name]
+                for name in options_of(rdrr.SamplingParams)
+                if options.get(name) is not None
+            }
         )
         if len(ids) == 1:  # it can stop at a stop string; a batch runs on
             reply = self.model.generate(ids[0], sampling=sampling, max_tokens=max_tokens, stop=stop)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, get_args
 
+from rdrr_format.block_fields import BLOCK_FIELDS
 from rdrr_format.dtypes import DTYPES, F16_OVERFLOW, DType
 from rdrr_format.layouts import Layout, geometry
 from rdrr_manifests.profiles import DOPPLER, ProfileName
@@ -52,26 +53,16 @@ stores with more bits because its few heads are shared by many query heads."""
 LayerRule = Callable[[int, int], bool]
 """A predicate on (layer index, number of layers)."""
 
-BLOCK_OVERFLOW = 8 * 65504.0
-"""Below this magnitude the float16 scale of every block type is finite.
-
-Q4_0 has the largest scale: an eighth of the largest value.
-"""
-
 SCALE_PARTS: Mapping[str, int] = MappingProxyType(
     {
-        "Q4_0": 8,
-        "Q4_1": 15,
-        "Q5_0": 16,
-        "Q5_1": 31,
-        "Q8_0": 127,
-        "Q4_K": 15 * 63,
-        "Q5_K": 31 * 63,
-        "Q6_K": 32 * 127,
-        "F16": 256,
+        "F16": 256,  # F16 itself keeps normal numbers so
+        **{name: fields.largest for name, fields in BLOCK_FIELDS.items() if fields.f16_offsets},
     }
 )
-"""The largest value of a block over its scale in float16; F16 itself keeps normal numbers so."""
+"""The largest value of a block over its scale in float16."""
+
+BLOCK_OVERFLOW = min(SCALE_PARTS.values()) * 65504.0
+"""Below this magnitude the float16 scale of every block type is finite."""
 
 SMALLEST_SCALE = 2.0**-22
 """Below this, float16 has less than three bits of a scale, and soon none."""

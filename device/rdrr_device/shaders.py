@@ -62,9 +62,11 @@ class ShaderFolder:
 
     Attributes:
         package: Name of the package, e.g. `rdrr_runtime.phases`.
+        constants: Variables with the same value in all templates.
     """
 
     package: str
+    constants: tuple[tuple[str, Hashable], ...] = ()
 
     def render(self, name: str, **variables: Hashable) -> str:
         """Return the source of a template with its variables filled in.
@@ -74,7 +76,7 @@ class ShaderFolder:
         variable that the caller omits, jinja2 raises an error. A snippet that several others
         include wraps its declarations in `{% if is_first("NAME") %}`, so they are rendered once.
         """
-        given: dict[str, Hashable] = {"VALUE": "f32", **variables}
+        given: dict[str, Hashable] = {"VALUE": "f32", **dict(self.constants), **variables}
         text = _render(self.package, name, tuple(sorted(given.items(), key=itemgetter(0))))
         return text if given["VALUE"] == "f32" else f"enable {given['VALUE']};\n{text}"
 

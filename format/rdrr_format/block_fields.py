@@ -52,6 +52,11 @@ class GroupScaleEncoding(StrEnum):
     INT8 = "int8"
     K6 = "k6"
 
+    @property
+    def largest(self) -> int:
+        """The largest scale of a group."""
+        return 127 if self is GroupScaleEncoding.INT8 else 63
+
 
 @dataclass(frozen=True)
 class GroupScales:
@@ -102,6 +107,22 @@ class BlockFields:
     def bits(self) -> int:
         """Bits per code."""
         return sum(field.bits for field in self.codes)
+
+    @property
+    def f16_offsets(self) -> tuple[int, ...]:
+        """First bytes of the factors of a block that are stored in f16."""
+        if self.scale_encoding is not ScaleEncoding.F16:
+            return ()
+        return (self.scale,) if self.minimum is None else (self.scale, self.minimum)
+
+    @property
+    def largest(self) -> int:
+        """The largest magnitude of a weight as a multiple of the block's scale."""
+        if self.values:
+            return max(map(abs, self.values))
+        span = 1 << self.bits
+        codes = self.zero_point or (span // 2 - 1 if self.minimum is None else span - 1)
+        return codes * (self.groups.encoding.largest if self.groups else 1)
 
 
 BLOCK_FIELDS: Mapping[str, BlockFields] = MappingProxyType(

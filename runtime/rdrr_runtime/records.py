@@ -34,10 +34,6 @@ Entry = tuple[int, int, float]
 NO_SLOT = 0xFFFFFFFF
 """Slot of a row that has no effect: nothing is stored for it, and it attends to no slot."""
 
-NO_MIN_P = 3e38  # no score lies this far below the largest
-NO_TOP_K = 3e38  # no vocabulary has as many tokens, so a search for the last one keeps all
-NO_TOP_P = 2.0  # more than all probabilities add up to, likewise
-
 ENTRIES = 4096
 """Most tokens of a sparse list that is scattered at a time."""
 
@@ -53,6 +49,13 @@ class RecordTable:
 
     fields: Mapping[str, Literal["u32", "f32"]]
     words: int
+
+    @property
+    def declaration(self) -> str:
+        """The members of the record's structure in WGSL, padded to its words."""
+        padding = {f"pad{index}": "u32" for index in range(self.words - len(self.fields))}
+        members = {**self.fields, **padding}
+        return "".join(f"    {name}: {kind},\n" for name, kind in members.items())
 
     @cached_property
     def dtype(self) -> np.dtype[np.void]:
@@ -82,14 +85,7 @@ STEP_HEADER = RecordTable({"rows": "u32", "sampled": "u32", "last_n": "u32"}, 4)
 STEP_ROW = RecordTable({"token": "u32", "position": "u32", "sequence": "u32", "slot": "u32"}, 4)
 SAMPLER = RecordTable(
     {
-        "inverse_temperature": "f32",
-        "repeat": "f32",
-        "inverse_repeat": "f32",
-        "frequency": "f32",
-        "presence": "f32",
-        "top_k": "f32",
-        "top_p": "f32",
-        "log_min_p": "f32",
+        **dict.fromkeys(SamplingParams().numbers, "f32"),
         "seed_low": "u32",
         "seed_high": "u32",
         "sampled": "u32",
@@ -146,17 +142,9 @@ def pack_step(
 
 def pack_params(options: SamplingParams, seed: int, *, masked: bool) -> U32:
     """Return the words of `Params` for a generation, before its first token."""
-    repeat = options.repeat_penalty or 1.0
     low, high = seed_words(seed)
     return SAMPLER.pack(
-        inverse_temperature=options.inverse_temperature,
-        repeat=repeat,
-        inverse_repeat=1 / repeat,
-        frequency=options.frequency_penalty,
-        presence=options.presence_penalty,
-        top_k=options.top_k or NO_TOP_K,
-        top_p=options.top_p if searches_of(options)[1] else NO_TOP_P,
-        log_min_p=np.log(options.min_p) if options.min_p else -NO_MIN_P,
+        **options.numbers,
         seed_low=low,
         seed_high=high,
         sampled=options.sampled_tokens,
@@ -167,7 +155,7 @@ def pack_params(options: SamplingParams, seed: int, *, masked: bool) -> U32:
 
 def searches_of(options: SamplingParams) -> tuple[bool, bool]:
     """Return whether tokens are searched for by top-k, and by top-p."""
-    return bool(options.top_k), options.top_p is not None and options.top_p < 1
+    return bool(options.top_k), (options.top_p or 1.0) < 1
 
 
 def entries_of(options: SamplingParams, seen: Sequence[int]) -> list[Entry]:

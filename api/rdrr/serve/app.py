@@ -173,7 +173,7 @@ class _Routes:
                 503, f"the model has failed: {service.worker.failure}", "server_error"
             )
         if request.query_params.get("generate"):
-            asked = CompletionRequest(prompt="a", temperature=0.0)
+            asked = CompletionRequest.model_validate({"prompt": "a", "temperature": 0.0})
             texts = Texts(service, asked, [service.model.encode("a")], 1)
             try:
                 async with asyncio.timeout(HEALTHY_SECONDS):

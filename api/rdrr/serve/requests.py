@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rdrr_format.errors import UsageError
+from rdrr_format.options import options_of
 from rdrr_runtime.sampling.logprobs import MAX_TOP
 from rdrr_runtime.sampling.params import SamplingParams
 
@@ -46,15 +48,9 @@ class Request(BaseModel):
     stream_options: dict[str, Any] | None = None
     n: Annotated[int, Field(ge=1, le=MOST_TEXTS)] = 1
     stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
+    parameters: SamplingParams
+    """The fields that are sampling parameters; temperature 1 is the default of this API."""
     seed: int | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repeat_penalty: float | None = None
-    repetition_penalty: float | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=MOST_BIASES)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     response_format: dict[str, Any] | None = None
@@ -67,6 +63,20 @@ class Request(BaseModel):
                 if data.get(name) not in harmless:
                     raise ValueError(f"`{name}` is not served")
         return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _collect_parameters(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        given = {
+            name: data[key]
+            for name, declared in options_of(SamplingParams).items()
+            if name not in ("seed", "logit_bias")
+            for key in (*declared.also_known_as, name)
+            if data.get(key) is not None
+        }
+        return {**data, "parameters": {"temperature": 1.0, **given}}
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -83,7 +93,7 @@ class Request(BaseModel):
         return bool((self.stream_options or {}).get("include_usage"))
 
     def sampling(self, vocab_size: int, copy: int = 0) -> SamplingParams:
-        """Return how tokens are chosen; temperature 1 is the default of this API.
+        """Return how tokens are chosen.
 
         Args:
             vocab_size: Number of token ids.
@@ -92,17 +102,8 @@ class Request(BaseModel):
         Raises:
             UsageError: A value is out of range.
         """
-        chosen = SamplingParams(
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            seed=None if self.seed is None else (self.seed + copy) % 2**63,
-            frequency_penalty=self.frequency_penalty or 0.0,
-            presence_penalty=self.presence_penalty or 0.0,
-            repeat_penalty=self.repeat_penalty or self.repetition_penalty,
-            logit_bias=self._biases(),
-        )
+        seed = None if self.seed is None else (self.seed + copy) % 2**63
+        chosen = replace(self.parameters, seed=seed, logit_bias=self._biases())
         chosen.check_ids(vocab_size)
         return chosen
 

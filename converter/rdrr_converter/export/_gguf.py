@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -37,17 +36,12 @@ from rdrr_converter.gguf.config import write_config
 from rdrr_converter.gguf.draft_head import with_further_layer
 from rdrr_converter.gguf.families.apertus import stated_parameters
 from rdrr_converter.gguf.families.gemma4 import without_padding
+from rdrr_converter.gguf.file import FILE_TYPES
 from rdrr_converter.gguf.pooling import pooling_entries
 from rdrr_converter.gguf.storage_types import storage_type
 from rdrr_converter.progress import Progress
 
 F32Array = npt.NDArray[np.float32]
-
-_FILE_TYPES: Mapping[str, int] = MappingProxyType(
-    {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q4_K": 15,
-     "Q5_K": 17, "Q6_K": 18, "BF16": 32, "MXFP4": 38}
-)  # fmt: skip
-"""Values of `general.file_type`, by the type of most of the weights."""
 
 _F32_ROLES = ("router", "bias", "norm")
 """Roles of tensors that llama.cpp reads as F32, also those with several rows."""
@@ -229,7 +223,7 @@ def write_gguf(
     tokenizer_entries, tokenizer_notes = tokenizer_metadata(package, config["vocab_size"], row.name)
     identity = {
         "general.name": package.manifest.model_id,
-        "general.file_type": _FILE_TYPES.get(_main_type(outgoing), 0),
+        "general.file_type": FILE_TYPES.get(_main_type(outgoing), 0),
         "general.quantization_version": _QUANTIZATION_VERSION,
     }
     if row.in_metadata is not None:

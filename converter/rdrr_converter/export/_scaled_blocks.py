@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from rdrr_format.block_fields import BLOCK_FIELDS
 from rdrr_format.dtypes import DType
 from rdrr_manifests.logical import LogicalTensor, RowReader
 from rdrr_manifests.package import Package
 
 Bytes = npt.NDArray[np.uint8]
 F64 = npt.NDArray[np.float64]
-
-_SCALES: Mapping[str, slice] = MappingProxyType(
-    {
-        **dict.fromkeys(("Q8_0", "Q4_0", "Q5_0"), slice(0, 2)),
-        **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), slice(0, 4)),
-        "Q6_K": slice(208, 210),
-    }
-)
-"""The bytes of a block that are scales in f16, by its type; those of MXFP4 are powers of two."""
 
 _LARGEST_LOSS = 2.0**-9
 """Largest relative error (RMS) of the scales of a tensor, a part of that of the blocks. It
@@ -37,7 +28,7 @@ def scaled_blocks(rows: Bytes, dtype: DType, factors: F64) -> Bytes:
         factors: [rows].
     """
     blocks = rows.reshape(len(rows), -1, dtype.block_bytes).copy()
-    where = _SCALES[dtype.name]
+    where = _scale_bytes(dtype)
     scales = np.ascontiguousarray(blocks[..., where]).view("<f2").astype(np.float64)
     scaled = (scales * factors[:, None, None]).astype("<f2")
     blocks[..., where] = np.ascontiguousarray(scaled).view(np.uint8)
@@ -52,8 +43,8 @@ def can_scale(package: Package, parts: Sequence[LogicalTensor], factors: F64) ->
         parts: Tensors of one block type.
         factors: The factor of each row, over all parts.
     """
-    where, at = _SCALES.get(parts[0].dtype.name), 0
-    if where is None:
+    where, at = _scale_bytes(parts[0].dtype), 0
+    if not where:
         return False
     error = power = 0.0
     for part in parts:
@@ -68,3 +59,9 @@ def can_scale(package: Package, parts: Sequence[LogicalTensor], factors: F64) ->
             power += float(np.square(scales).sum())
         at += part.rows
     return error <= _LARGEST_LOSS**2 * power
+
+
+def _scale_bytes(dtype: DType) -> list[int]:
+    """Return the bytes of a block that are scales in f16; none if they are powers of two."""
+    fields = BLOCK_FIELDS.get(dtype.name)
+    return [byte for first in fields.f16_offsets for byte in (first, first + 1)] if fields else []

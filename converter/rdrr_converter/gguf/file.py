@@ -69,6 +69,12 @@ TENSOR_TYPES: Mapping[int, str] = MappingProxyType(
 )  # fmt: skip
 """Storage types by ggml's numbers."""
 
+FILE_TYPES: Mapping[str, int] = MappingProxyType(
+    {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q4_K": 15,
+     "Q5_K": 17, "Q6_K": 18, "BF16": 32, "MXFP4": 38}
+)  # fmt: skip
+"""Values of `general.file_type`, by the type of most of the weights."""
+
 READABLE = tuple(
     name for name in TENSOR_TYPES.values() if name in CODECS or name in DECODE_ONLY_TYPES
 )

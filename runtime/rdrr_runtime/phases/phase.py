@@ -25,9 +25,11 @@ from rdrr_device.kernels import Work
 from rdrr_device.shaders import Access, Binding, ShaderFolder, overrides, storage_bindings
 from rdrr_device.tuning import AnyTuningKey
 
+from rdrr_runtime.records import SAMPLER
+
 __all__ = ["FOLDER", "MAX_BUFFERS", "Number", "Phase", "Record", "Work", "choice"]
 
-FOLDER = ShaderFolder("rdrr_runtime.phases")
+FOLDER = ShaderFolder("rdrr_runtime.phases", (("SAMPLER", SAMPLER.declaration),))
 """Template folder with the WGSL files of this package and its parts, and with their snippets."""
 
 MAX_BUFFERS = 8

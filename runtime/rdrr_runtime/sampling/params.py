@@ -20,6 +20,11 @@ LARGEST = 1e9
 """Bound of an inverse temperature, a penalty or a bias; larger values would overflow float32."""
 
 
+NO_MIN_P = 3e38  # no score lies this far below the largest
+NO_TOP_K = 3e38  # no vocabulary has as many tokens, so a search for the last one keeps all
+NO_TOP_P = 2.0  # more than all probabilities add up to, likewise
+
+
 def split_biases(words: Sequence[str]) -> dict[int, float]:
     """Parse words of the form `ID=VALUE` as a mapping from token ids to biases.
 
@@ -134,6 +139,22 @@ class SamplingParams:
     def inverse_temperature(self) -> float:
         """The factor on the logits; 1 at temperature 0, where only their order matters."""
         return min(1 / self.temperature, LARGEST) if self.temperature else 1.0
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """What the shaders of the sampler read, in the order of their structure `Params`."""
+        repeat, top_p = self.repeat_penalty or 1.0, self.top_p or 1.0
+        return {
+            "inverse_temperature": self.inverse_temperature,
+            "repeat": repeat,  # factor on negative logits of tokens that occurred before
+            "inverse_repeat": 1 / repeat,  # factor on their positive logits
+            "frequency": self.frequency_penalty,
+            "presence": self.presence_penalty,
+            "top_k": self.top_k or NO_TOP_K,
+            "top_p": top_p if top_p < 1 else NO_TOP_P,
+            # smallest allowed difference of a score from the largest
+            "log_min_p": math.log(self.min_p) if self.min_p else -NO_MIN_P,
+        }
 
     @property
     def is_greedy(self) -> bool:

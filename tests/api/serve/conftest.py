@@ -16,7 +16,7 @@ CONTEXT = 192
 @pytest.fixture(scope="session")
 def worker(made_package) -> Iterator[Worker]:
     started = Worker(
-        lambda: rdrr.load(made_package, backend="wgpu", context=CONTEXT), slots=4, queue=12
+        lambda: rdrr.load(made_package, backend="wgpu", context=CONTEXT), slots=2, queue=14
     )
     started.start()
     yield started

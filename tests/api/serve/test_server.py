@@ -84,7 +84,7 @@ def test_a_client_that_goes_frees_its_place(server, worker):
 
 def test_more_requests_than_may_wait_are_told_to_come_again(server, worker):
     """16 texts have a place; a request for 16 more finds none while they run."""
-    whole = ASKED | {"max_tokens": 60, "n": 16}
+    whole = ASKED | {"max_tokens": 12, "n": 16}
     statuses: list[int] = []
     threads = [
         threading.Thread(target=lambda: statuses.append(post(server, "/v1/completions", whole)[0]))

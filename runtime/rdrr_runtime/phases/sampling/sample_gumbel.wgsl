@@ -30,6 +30,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let t = thread.index;
     let own = params[current.row[row].sequence];
     let search = refined_search(stage, row, own.top_k, own.top_p, t);
+    let seed = vec2(own.seed_low, own.seed_high);
     let least = from_ordered(row_max_key(row, t)) + own.log_min_p;
     var mine = Candidate(LOWEST, WIDTH - 1u);
     for (var i = item * WG + t; i < WIDTH; i += GROUPS * WG) {
@@ -37,7 +38,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
         var score = from_ordered(key);
         if (key >= search.low && score >= least) {
             if (own.noisy == 1u) {
-                score += gumbel(random_word(own.seed, own.sampled, i));
+                score += gumbel(random_word(seed, own.sampled, i));
             }
             mine = better(mine, Candidate(score, i));
         }

@@ -1,4 +1,4 @@
-"""The GPU memory layout of each storage type: the table `FORMATS`, with one row for each type.
+"""The GPU memory layout of each storage type: the table `FORMATS`, which follows from the blocks.
 
 A quantized matrix [N, K] is repacked without loss into planes, one after the other in a buffer.
 Its codes always run along K, in units of 64 codes of one output (matrix row). A half is half a
@@ -42,8 +42,8 @@ Codes that are 4-bit floats (MXFP4) are kept as stored. The one place where shad
 codes of a unit, `snippets/codes.wgsl`, turns them into int8 integers of twice the value, and the
 stored scales are those for such integers.
 
-A new block type needs a row in `FORMATS` and its byte offsets in `rdrr_format.block_fields`. IQ4_NL
-would have the fields of Q4_0 and a table of 16 int8 values in that place.
+A new block type needs its byte offsets in `rdrr_format.block_fields`. IQ4_NL would have the fields
+of Q4_0 and a table of 16 int8 values in that place.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+
+from rdrr_format.block_fields import BLOCK_FIELDS, BlockFields, GroupScaleEncoding
+from rdrr_format.dtypes import DTYPES
 
 UNIT = 64
 """Codes of one output that are stored together."""
@@ -196,20 +199,27 @@ class GpuFormat:
         )
 
 
+def _of_blocks(fields: BlockFields) -> GpuFormat:
+    """Return the memory layout of the blocks of a type."""
+    two_levels, groups = fields.groups is not None, fields.groups
+    has_small_groups = groups is not None and groups.encoding is GroupScaleEncoding.INT8
+    kind = "subtracted" if two_levels else "added"
+    return GpuFormat(
+        fields.bits,
+        16 if has_small_groups else HALF,
+        levels=2 if two_levels else 1,
+        minimum="" if fields.minimum is None else kind,
+        signed=fields.minimum is None,
+        floats=bool(fields.values),
+    )
+
+
 FORMATS: Mapping[str, GpuFormat] = MappingProxyType(
     {
         "F32": GpuFormat(32, values="f32"),
         "F16": GpuFormat(16, values="f16"),
         "BF16": GpuFormat(16, values="bf16"),
-        "Q8_0": GpuFormat(8, 32, signed=True),
-        "Q4_0": GpuFormat(4, 32, signed=True),
-        "Q4_1": GpuFormat(4, 32, minimum="added"),
-        "Q5_0": GpuFormat(5, 32, signed=True),
-        "Q5_1": GpuFormat(5, 32, minimum="added"),
-        "Q4_K": GpuFormat(4, 32, levels=2, minimum="subtracted"),
-        "Q5_K": GpuFormat(5, 32, levels=2, minimum="subtracted"),
-        "Q6_K": GpuFormat(6, 16, levels=2, signed=True),
-        "MXFP4": GpuFormat(4, 32, signed=True, floats=True),
+        **{name: _of_blocks(BLOCK_FIELDS[name]) for name in DTYPES if name in BLOCK_FIELDS},
     }
 )
 """Memory layout by the name of the storage type, with blocks along K."""
