@@ -1,0 +1,1 @@
+export { RdrrError, type ErrorCode } from './errors.js';
