@@ -56,12 +56,11 @@ function differing(files) {
 }
 
 async function tests() {
-  const folder = join(here, 'test');
-  const names = readdirSync(folder).filter((name) => name.endsWith('.test.ts'));
-  const entryPoints = names.map((name) => join(folder, name));
+  const names = readdirSync(join(here, 'test')).filter((name) => name.endsWith('.test.ts'));
   rmSync(join(here, 'build'), { recursive: true, force: true });
-  const outExtension = { '.js': '.mjs' };
-  await build({ ...options, write: true, platform: 'node', entryPoints, outdir: 'build/test', outExtension, sourcemap: 'inline' });
+  const common = { ...options, write: true, outdir: 'build/test', outExtension: { '.js': '.mjs' }, sourcemap: 'inline' };
+  await build({ ...common, platform: 'node', entryPoints: names.map((name) => `test/${name}`) });
+  await build({ ...common, outdir: 'build', entryPoints: ['test/chromium.ts'] });
 }
 
 const [mode] = process.argv.slice(2);
