@@ -15,7 +15,7 @@ const here = dirname(fileURLToPath(import.meta.url));
 const committed = join(here, '../api/rdrr/browser');
 const options = { bundle: true, format: 'esm', target: 'es2022', absWorkingDir: here, write: false };
 const runtime = { 'rdrr.js': 'src/index.ts', 'worker.js': 'src/worker/main.ts' };
-const page = { 'page.js': 'page/page.ts', 'page.css': 'page/page.css' };
+const page = { 'page.js': 'page/page.ts', 'page.css': 'page/page.css', 'service-worker.js': 'page/service_worker.ts' };
 
 // The files of the build, by name. The worker and the page import the runtime, so it is fetched once.
 async function built(entries) {

@@ -1,0 +1,1 @@
+var r=class extends Error{constructor(n,o,e){super(o,e);this.code=n}code;name="RdrrError"};export{r as RdrrError};
