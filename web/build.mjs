@@ -18,7 +18,7 @@ const bundled = ['@huggingface/jinja', '@huggingface/tokenizers'];
 const { version, license } = JSON.parse(readFileSync(join(here, 'package.json'), 'utf8'));
 const banner = { js: `/*! rdrr ${version}, ${license}; with ${bundled.join(' and ')}, see licenses.txt */` };
 const runtime = { 'rdrr.js': 'src/index.ts', 'worker.js': 'src/worker/main.ts' };
-const page = { 'page.js': 'page/page.ts', 'page.css': 'page/page.css' };
+const page = { 'page.js': 'page/page.ts', 'page.css': 'page/page.css', 'service-worker.js': 'page/service_worker.ts' };
 
 // The files of the build, by name. The worker and the page import the runtime, so it is fetched once.
 async function built(entries) {

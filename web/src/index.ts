@@ -7,7 +7,7 @@ export { Engine, type ModelFacts } from './engine/engine.js';
 export type { LoadOptions, Progress } from './engine/open.js';
 export type { Survey } from './engine/survey.js';
 export type { ChatRequest, CompletionRequest, TextRequest, Usage } from './engine/requests.js';
-export type { CallOptions, ChatChunk, ChatCompletion, Completion, CompletionChunk } from './engine/answers.js';
+export type { CallOptions, ChatChunk, ChatCompletion, ChatMessageAnswer, Completion, CompletionChunk } from './engine/answers.js';
 export type { ChatMessage, Tool, ToolCall } from './text/index.js';
 export { connect, type RemoteEngine } from './worker/client.js';
 export { serve, type Port } from './worker/server.js';

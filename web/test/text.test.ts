@@ -77,3 +77,28 @@ test('a text with half of a character is refused, and one with all of it is not'
   assert.ok(text.encode('\ud83d\ude42').length);
   assert.throws(() => text.encode('\ud83d'), { code: 'usage' });
 });
+
+test('an answer has its reasoning and calls apart, and its marks are special tokens where the vocabulary says so', () => {
+  const tokenizer = structuredClone(plain.tokenizer) as { added_tokens: { content: string; special: boolean; id: number }[] };
+  const next = Math.max(...Object.values(vectors.kinds)[0]!.ids.flat()) + 1000;
+  for (const [at, content] of ['<think>', '</think>', '<tool_call>', '</tool_call>'].entries()) {
+    tokenizer.added_tokens.push({ ...tokenizer.added_tokens[1]!, content, id: next + at, special: true });
+  }
+  const template = "{% for m in messages %}<|user|>{{ m.content }}<|end|>{% endfor %}<think></think><tool_call>{% if add_generation_prompt %}<|user|><think>\n{% endif %}";
+  const text = openText({ tokenizer: JSON.stringify(tokenizer), config: JSON.stringify(vectors.tokens), template, stated: null });
+  const prompt = text.chat!.encode([{ role: 'user', content: 'hi' }]);
+  const tools: Tool[] = [{ type: 'function', function: { name: 'f' } }];
+  const written = 'so I call</think>Here:\n<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call><|end|>';
+  const read = (given: readonly Tool[]): object[] => {
+    const [stream, answer] = [text.stream(prompt, [], text.chat!.shows), text.chat!.answer(prompt, given)];
+    const deltas = text.encode(written, { bos: false }).flatMap((id) => answer.push(stream.push([id])));
+    return [...deltas, ...answer.push(stream.end()), ...answer.end()];
+  };
+  const joined = (deltas: object[], key: string): string => deltas.map((delta) => (delta as Record<string, string>)[key] ?? '').join('');
+  const deltas = read(tools);
+  assert.equal(joined(deltas, 'reasoning_content'), 'so I call');
+  assert.equal(joined(deltas, 'content'), 'Here:');
+  const calls = deltas.flatMap((delta) => ('tool_calls' in delta ? delta.tool_calls as { function: object }[] : []));
+  assert.deepEqual(calls.map((call) => call.function), [{ name: 'f', arguments: '{"a": 1}' }]);
+  assert.equal(joined(read([]), 'content'), 'Here:\n<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>');
+});

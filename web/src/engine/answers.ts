@@ -1,6 +1,5 @@
-import type { AnyRequest, ChatRequest, CompletionRequest, TextEvent, Usage } from './requests.js';
-
-type Finish = 'stop' | 'length' | null;
+import type { Delta, ToolCall, ToolCallDelta } from '../text/index.js';
+import type { AnyRequest, ChatRequest, CompletionRequest, Finish, TextEvent, Usage } from './requests.js';
 
 interface Head<Name extends string> {
   id: string;
@@ -12,6 +11,8 @@ interface Head<Name extends string> {
 export interface ChatMessageAnswer {
   role: 'assistant';
   content: string;
+  reasoning_content?: string;
+  tool_calls?: ToolCall[];
   /** The ids of the text: a next request with them continues from the cache, whatever the text hides. */
   token_ids: number[];
 }
@@ -21,8 +22,10 @@ export interface ChatCompletion extends Head<'chat.completion'> {
   usage: Usage;
 }
 
+export type ChatDelta = Partial<Omit<ChatMessageAnswer, 'tool_calls'> & { tool_calls: readonly ToolCallDelta[] }>;
+
 export interface ChatChunk extends Head<'chat.completion.chunk'> {
-  choices: { index: number; delta: Partial<ChatMessageAnswer>; finish_reason: Finish }[];
+  choices: { index: number; delta: ChatDelta; finish_reason: Finish }[];
   usage?: Usage;
 }
 
@@ -67,9 +70,9 @@ class ChatCompletions {
     const head = headOf('chat.completion', 'chatcmpl-', this.model());
     if (request.stream) return chatChunks({ ...head, object: 'chat.completion.chunk' }, request, events);
     const { texts, usage } = await gathered(events);
-    const choices = texts.map(({ text, ids, finish }, index) => ({
+    const choices = texts.map(({ deltas, ids, finish }, index) => ({
       index,
-      message: { role: 'assistant' as const, content: text, token_ids: ids },
+      message: messageOf(deltas, ids),
       finish_reason: finish,
     }));
     return { ...head, choices, usage };
@@ -105,12 +108,12 @@ async function* chatChunks(
   events: AsyncIterable<TextEvent>,
 ): AsyncGenerator<ChatChunk> {
   const begun = new Set<number>();
-  for await (const { index, text, ids, finish, usage } of events) {
-    const delta: Partial<ChatMessageAnswer> = begun.has(index) ? {} : { role: 'assistant' };
+  const chunk = (index: number, delta: ChatDelta, finish_reason: Finish): ChatChunk => ({ ...head, choices: [{ index, delta, finish_reason }] });
+  for await (const { index, deltas = [], ids, finish, usage } of events) {
+    if (!begun.has(index)) yield chunk(index, { role: 'assistant', content: '' }, null);
     begun.add(index);
-    if (text) delta.content = text;
-    if (ids.length) delta.token_ids = ids;
-    yield { ...head, choices: [{ index, delta, finish_reason: finish }] };
+    for (const delta of deltas) yield chunk(index, delta, null);
+    if (ids.length || finish) yield chunk(index, ids.length ? { token_ids: ids } : {}, finish);
     if (usage && request.stream_options?.include_usage) yield { ...head, choices: [], usage };
   }
 }
@@ -126,18 +129,37 @@ async function* completionChunks(
   }
 }
 
+interface Whole {
+  text: string;
+  ids: number[];
+  deltas: Delta[];
+  finish: Finish;
+}
+
 /** Return all texts of a request, and the usage of its last part. */
-async function gathered(
-  events: AsyncIterable<TextEvent>,
-): Promise<{ texts: { text: string; ids: number[]; finish: Finish }[]; usage: Usage }> {
-  const texts: { text: string; ids: number[]; finish: Finish }[] = [];
+async function gathered(events: AsyncIterable<TextEvent>): Promise<{ texts: Whole[]; usage: Usage }> {
+  const texts: Whole[] = [];
   let usage: Usage | undefined;
   for await (const event of events) {
-    const whole = (texts[event.index] ??= { text: '', ids: [], finish: null });
+    const whole = (texts[event.index] ??= { text: '', ids: [], deltas: [], finish: null });
     whole.text += event.text;
     whole.ids.push(...event.ids);
+    whole.deltas.push(...(event.deltas ?? []));
     whole.finish = event.finish;
     usage = event.usage ?? usage;
   }
   return { texts, usage: usage! };
+}
+
+/** Return the message that the parts of an answer make. */
+function messageOf(deltas: readonly Delta[], token_ids: number[]): ChatMessageAnswer {
+  let [content, reasoning] = ['', ''];
+  const tool_calls: ToolCall[] = [];
+  for (const delta of deltas) {
+    if ('content' in delta) content += delta.content;
+    else if ('reasoning_content' in delta) reasoning += delta.reasoning_content;
+    else for (const { index: _, ...call } of delta.tool_calls) tool_calls.push(call as ToolCall);
+  }
+  const parts = { ...(reasoning && { reasoning_content: reasoning }), ...(tool_calls.length && { tool_calls }) };
+  return { role: 'assistant', content, ...parts, token_ids };
 }

@@ -2,7 +2,7 @@ import { RdrrError } from '../errors.js';
 import { readText } from '../load/source.js';
 import { freshSeed } from '../sampling/words.js';
 import { Sequence, type Generation } from '../sequence/sequence.js';
-import { openText, type Text, type TextFiles } from '../text/index.js';
+import { openText, type Answer, type Text, type TextFiles } from '../text/index.js';
 import { Answers, type CallOptions } from './answers.js';
 import { openModel, openSource, type LoadOptions, type Opened, type Source } from './open.js';
 import { checkRequest, samplingOf, stopsOf, tokensOf, type AnyRequest, type TextEvent } from './requests.js';
@@ -127,7 +127,8 @@ export class Engine extends Answers {
     const copies = request.n ?? 1;
     const timing = new Timing(prompt.length);
     for (let index = 0; index < copies; index += 1) {
-      const stream = this.text?.stream(prompt, stopsOf(request)) ?? null;
+      const answer = this.answerTo(given, prompt);
+      const stream = this.text?.stream(prompt, stopsOf(request), answer ? this.text.chat!.shows : undefined) ?? null;
       const options = { ...samplingOf(request, index), max_tokens, signal, begun: (reused: number) => timing.begun(reused) };
       let ended = false;
       timing.start();
@@ -137,13 +138,23 @@ export class Engine extends Answers {
         timing.count(some.length);
         const text = stream?.push(some) ?? '';
         ended = at >= 0 || Boolean(stream?.stopped);
-        yield { index, text, ids: some, finish: null };
+        yield { index, text, ids: some, finish: null, ...(answer && { deltas: answer.push(text) }) };
         if (ended) break;
       }
       timing.end();
-      const event: TextEvent = { index, text: stream?.end() ?? '', ids: [], finish: ended ? 'stop' : 'length' };
+      const text = stream?.end() ?? '';
+      const deltas = answer ? [...answer.push(text), ...answer.end()] : [];
+      const finish = answer?.hasCalls ? 'tool_calls' : ended ? 'stop' : 'length';
+      const event: TextEvent = { index, text, ids: [], finish, ...(answer && { deltas }) };
       yield index === copies - 1 ? { ...event, usage: timing.usage } : event;
     }
+  }
+
+  /** Return what reads the answer to a chat: its content, reasoning and calls of tools. */
+  private answerTo(given: AnyRequest, prompt: readonly number[]): Answer | null {
+    if (given.kind === 'completion') return null;
+    const { tools, tool_choice } = given.request;
+    return this.requireText().chat!.answer(prompt, tool_choice === 'none' ? [] : tools);
   }
 
   /** Return the ids of a request's prompt, and those that end its texts. */

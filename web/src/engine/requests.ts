@@ -1,6 +1,6 @@
 import { RdrrError } from '../errors.js';
 import type { SamplingOptions } from '../sampling/options.js';
-import type { ChatMessage, Tool } from '../text/index.js';
+import type { ChatMessage, Delta, Tool } from '../text/index.js';
 
 /** What requests for text have in common: OpenAI's fields, and `top_k`, `min_p` and `repeat_penalty`. */
 export interface TextRequest extends Omit<SamplingOptions, 'seed'> {
@@ -41,12 +41,17 @@ export interface Usage {
   speed: { prefill: number; decode: number };
 }
 
+/** How a text ended: by an end, a stop string or calls of tools, or since there was room for no more. */
+export type Finish = 'stop' | 'tool_calls' | 'length' | null;
+
 /** A part of a text. The last one of a text has its end, the last of a request the usage. */
 export interface TextEvent {
   index: number;
   text: string;
   ids: number[];
-  finish: 'stop' | 'length' | null;
+  finish: Finish;
+  /** What a chat's answer has read of its text. */
+  deltas?: readonly Delta[];
   usage?: Usage;
 }
 

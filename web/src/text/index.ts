@@ -1,11 +1,12 @@
 // What the engine needs of text: ids of texts and conversations, and the text of ids.
 import { RdrrError } from '../errors.js';
-import type { ChatMessage } from './messages.js';
-import { ChatPrompt, type PromptOptions } from './prompt.js';
+import { Chat } from './chat.js';
 import { StopFilter } from './stop.js';
+import type { Segment } from './stream.js';
 import { ChatTemplate, templateSource, type Settings } from './template.js';
 import { Tokenizer, type IdStream } from './tokenizer.js';
 
+export type { Answer, Chat, Delta } from './chat.js';
 export type { ChatMessage, Tool, ToolCall, ToolCallDelta } from './messages.js';
 
 /** The files of a package that are about text. */
@@ -44,9 +45,9 @@ export class Text {
     return this.#tokenizer.isSpecial(id) ? (this.#tokenizer.token(id) ?? '') : this.#tokenizer.decode([id]);
   }
 
-  /** The text that ids add to that of a prompt, up to a stop string. */
-  stream(prompt: readonly number[], stop: readonly string[]): TextStream {
-    return new TextStream(this.#tokenizer.stream(prompt), stop);
+  /** The text that ids add to that of a prompt, up to a stop string; `shows` says which special tokens it has. */
+  stream(prompt: readonly number[], stop: readonly string[], shows: (token: string) => boolean = () => false): TextStream {
+    return new TextStream(this.#tokenizer.stream(prompt), stop, shows);
   }
 }
 
@@ -55,10 +56,12 @@ export const openText = (files: TextFiles): Text => new Text(files);
 export class TextStream {
   #filter: StopFilter;
   #ids: IdStream;
+  #shows: (token: string) => boolean;
 
-  constructor(ids: IdStream, stop: readonly string[]) {
+  constructor(ids: IdStream, stop: readonly string[], shows: (token: string) => boolean) {
     this.#filter = new StopFilter(stop);
     this.#ids = ids;
+    this.#shows = shows;
   }
 
   /** The stop string that ended the text. */
@@ -75,8 +78,8 @@ export class TextStream {
     let text = '';
     for (const id of ids) {
       if (this.stopped) break;
-      text += this.#filter.feed(this.#ids.push(id));
-      const held = this.#ids.held();
+      text += this.#filter.feed(this.#shown(this.#ids.push(id)));
+      const held = this.#shown(this.#ids.held());
       if (this.#filter.wouldStop(held)) text += this.#filter.feed(held);
     }
     return text;
@@ -84,38 +87,22 @@ export class TextStream {
 
   /** What was held back: incomplete characters, what may have been a stop string. */
   end(): string {
-    return this.#filter.feed(this.#ids.rest()) + this.#filter.rest();
-  }
-}
-
-export class Chat {
-  // Ids that end an answer, beside those that end any text.
-  readonly ends: readonly number[];
-  #prompt: (options: PromptOptions) => ChatPrompt;
-
-  constructor(tokenizer: Tokenizer, template: (tools: boolean) => ChatTemplate, ends: readonly number[]) {
-    const [after] = tokenizer.encode(template(false).afterAnswer());
-    this.ends = after !== undefined && tokenizer.isSpecial(after) ? [after] : [];
-    this.#prompt = (options) => new ChatPrompt(tokenizer, template(Boolean(options.tools?.length)), [...ends, ...this.ends], options);
+    return this.#filter.feed(this.#shown(this.#ids.rest())) + this.#filter.rest();
   }
 
-  /** The ids of a conversation and of the beginning of its next answer; no message becomes a control token. */
-  encode(messages: readonly ChatMessage[], options: PromptOptions = {}): number[] {
-    return this.#prompt(options).ids(messages);
+  #shown(segments: readonly Segment[]): Segment[] {
+    return segments.map(({ text, special }) => ({ text, special: special && !this.#shows(text) }));
   }
 }
 
 function chatOf(tokenizer: Tokenizer, files: TextFiles): Chat | null {
   const settings = mergedSettings(files);
-  const sources = (tools: boolean): string | null => files.template ?? templateSource(settings, tools);
-  if (sources(false) === null) return null;
-  const templates = new Map<string, ChatTemplate>();
-  return new Chat(tokenizer, (tools) => {
-    const source = sources(tools)!;
-    const template = templates.get(source) ?? new ChatTemplate(source, settings);
-    templates.set(source, template);
-    return template;
-  }, files.ends ?? []);
+  const source = (tools: boolean): string | null => files.template ?? templateSource(settings, tools);
+  const plain = source(false);
+  if (plain === null) return null;
+  const template = new ChatTemplate(plain, settings);
+  const other = source(true)!;
+  return new Chat(tokenizer, [template, other === plain ? template : new ChatTemplate(other, settings)], files.ends ?? []);
 }
 
 // The older file for special tokens replaces the settings, unless these hold `added_tokens_decoder`.

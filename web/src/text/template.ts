@@ -23,6 +23,7 @@ export interface Rendering {
 type Message = Readonly<Record<string, unknown>>;
 
 export class ChatTemplate {
+  readonly source: string;
   #template: Template;
   #tokens: Readonly<Record<string, string>>;
   #stated: readonly string[] | null;
@@ -33,6 +34,7 @@ export class ChatTemplate {
     } catch (error) {
       throw new RdrrError('format', `the chat template cannot be read in browsers: ${messageOf(error)}`, { cause: error });
     }
+    this.source = source;
     this.#tokens = namedTokens(settings);
     const stated = settings.chat_control_tokens;
     this.#stated = Array.isArray(stated) ? stated.map(String) : null;
