@@ -30,7 +30,7 @@ FAST := tests/format tests/manifests tests/api tests/imports
 TESTS ?= $(FAST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-fast coverage fmt lint types check wheel docs fuzz mutation soak adapter dawn test-dawn clean
+.PHONY: help setup demo test test-all test-fast coverage fmt lint types check wheel docs fuzz mutation soak adapter dawn test-dawn web test-web clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -123,6 +123,18 @@ dawn: ## Set up Dawn for Node, so that tests compile shaders with Tint.
 
 test-dawn: $(VENV)/installed-dev dawn ## Run the tests of the kernels on Dawn (SAMPLE=N: N of each file).
 	RDRR_TEST_DEVICE=dawn RDRR_TEST_SAMPLE=$(SAMPLE) $(BIN)/python -m pytest -q tests/runtime/phases
+
+web/node_modules/installed: web/package.json web/package-lock.json
+	@command -v npm >/dev/null || { echo "the browser runtime is built with Node.js and npm"; exit 1; }
+	@cd web && npm ci --silent --ignore-scripts --no-audit --no-fund --omit-lockfile-registry-resolved
+	@touch $@
+
+web: web/node_modules/installed ## Build the browser runtime and its page into api/rdrr/browser.
+	@cd web && npm run --silent check && npm run --silent build
+
+test-web: $(VENV)/installed-dev adapter web/node_modules/installed ## Test the browser runtime, in Node and Chromium (SHORT=1: a part).
+	@cd web && npm run --silent check && npm run --silent build -- --check && npm test --silent
+	RDRR_TEST_WEB=1 $(if $(SHORT),RDRR_TEST_COVER=1) $(BIN)/python -m pytest -q tests/web
 
 clean: ## Remove .venv, the archives and what the demo made.
 	rm -rf $(VENV) $(DIST) demo

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from rdrr._push import Pushed, push
     from rdrr._ranking import RankPrompt
     from rdrr._session import Session
+    from rdrr._web import WebFiles, web
     from rdrr._weights import TensorSlice, Weights
     from rdrr._weights import open_weights as open
 
@@ -89,6 +90,7 @@ _HOMES = {
     "ValidationReport": "rdrr_manifests.faults",
     "Speculative": "rdrr_runtime.decode.speculative",
     "TensorSlice": "rdrr._weights",
+    "WebFiles": "rdrr._web",
     "Wedlm": "rdrr_runtime.decode.wedlm",
     "Weights": "rdrr._weights",
     "convert": "rdrr_converter.convert",
@@ -100,6 +102,7 @@ _HOMES = {
     "play": "rdrr._program",
     "push": "rdrr._push",
     "validate": "rdrr_manifests.validation",
+    "web": "rdrr._web",
     **dict.fromkeys(_ERRORS, "rdrr_format.errors"),
 }
 
@@ -134,6 +137,7 @@ __all__ = [
     "TensorSlice",
     "UsageError",
     "ValidationReport",
+    "WebFiles",
     "Wedlm",
     "Weights",
     "__version__",
@@ -146,6 +150,7 @@ __all__ = [
     "play",
     "push",
     "validate",
+    "web",
 ]
 
 

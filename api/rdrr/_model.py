@@ -275,11 +275,11 @@ class Model(ScoringModel):
         chosen = self.chat_template(template, tools=tools is not None)
         texts = chosen.control_tokens(self._codec.added_tokens())
         known = None if control_tokens else self._codec.control_tokens(texts)
-        ends = self.package.manifest.eos_token_ids
-        prompt = ChatPrompt(chosen, self._codec, ends, tools, variables, known)
-        ids = prompt.ids(messages)
         after = self._codec.encode_as_is(chosen.after_answer())[:1]
-        return ids, [token_id for token_id in after if self._codec.is_special(token_id)]
+        stops = [token_id for token_id in after if self._codec.is_special(token_id)]
+        ends = (*self.package.manifest.eos_token_ids, *stops)
+        prompt = ChatPrompt(chosen, self._codec, ends, tools, variables, known)
+        return prompt.ids(messages), stops
 
     def agenerate(
         self, prompt: str | Sequence[int], **options: Unpack[GenerateKeywords]

@@ -2,7 +2,8 @@
 
 `terminal.svg` shows the commands of the README as they ran in a terminal of 92 columns, and
 `report.png` the page that `rdrr report --html` writes, photographed by Chromium if it is installed.
-The drawings (`house.svg`, `tensor.svg`, `token.svg`) are kept by hand.
+The drawings (`house.svg`, `tensor.svg`, `token.svg`) are kept by hand, and so is `page.png`: the
+page of a server whose answers are scripted (`tests/support/page_server.py`).
 """
 
 from __future__ import annotations

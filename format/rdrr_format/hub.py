@@ -33,12 +33,14 @@ class Listing:
         folder: Folder in the cache, if the hub could not be reached; it may lack files. Otherwise
             None.
         in_folders: Paths of the files in folders.
+        hashes: SHA-256 of the large files, as the hub states them, by path.
     """
 
     location: HubLocation
     sizes: Mapping[str, int]
     folder: Path | None = None
     in_folders: frozenset[str] = field(default=frozenset())
+    hashes: Mapping[str, str] = field(default_factory=dict)
 
     def path(self, name: str) -> Path:
         """Return the path of a file in the cache, and download it first if it is not there.
@@ -83,7 +85,10 @@ def list_files(location: HubLocation, marker: str) -> Listing:
             return _cached(location, marker)
     files = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or ()}
     top_level = {name: size for name, size in files.items() if "/" not in name}
-    return Listing(location, top_level, in_folders=frozenset(files.keys() - top_level.keys()))
+    large = {sibling.rfilename: sibling.lfs for sibling in info.siblings or () if sibling.lfs}
+    hashes = {name: file.sha256 for name, file in large.items() if file.sha256}
+    others = frozenset(files.keys() - top_level.keys())
+    return Listing(location, top_level, in_folders=others, hashes=hashes)
 
 
 def _cached(location: HubLocation, marker: str) -> Listing:
@@ -151,6 +156,11 @@ class HubStore:
     def __init__(self, listing: Listing) -> None:
         self._listing = listing
         self._paths: dict[str, Path] = {}
+
+    @property
+    def hashes(self) -> Mapping[str, str]:
+        """SHA-256 of the large files, as the hub states them, by name."""
+        return self._listing.hashes
 
     def describe(self) -> str:
         """Return the repository's location."""

@@ -270,6 +270,15 @@ def test_answers_keep_their_ids_in_the_next_turn(tmp_path):
         assert again.ask("z", max_tokens=1).prompt_ids == third.prompt_ids
 
 
+def test_the_end_of_an_answer_is_in_the_next_prompt_once_whichever_token_it_is(tmp_path):
+    template = "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}"
+    with model(tmp_path, template) as (loaded, _):
+        for ends in ([], [MARK], [END]):
+            answer = {"role": "assistant", "content": "b", "token_ids": [7, 8, *ends]}
+            ids = loaded.chat([user("a"), answer, user("c")], max_tokens=1).prompt_ids
+            assert [ids.count(MARK), ids.count(END)] == [3, 0]
+
+
 @pytest.mark.parametrize("ids", ["7", [1.5], [True], 5, b"7", [-1]])
 def test_ids_of_an_answer_that_are_none_are_refused(scripted, ids):
     answer = {"role": "assistant", "content": "b", "token_ids": ids}

@@ -39,7 +39,7 @@ def test_a_readme_names_what_is_in_its_component(readme):
 
 def test_every_component_has_a_readme():
     packages = {path.parent.name for path in ROOT.glob("*/rdrr*") if path.is_dir()}
-    assert packages | {"benchmarks"} == {readme.parent.name for readme in READMES}
+    assert packages | {"benchmarks", "web"} == {readme.parent.name for readme in READMES}
 
 
 def test_the_readme_of_the_benchmarks_lists_every_script():

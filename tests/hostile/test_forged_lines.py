@@ -38,6 +38,7 @@ COMMANDS_OF_PACKAGES = {
     "diff": [("PLAIN", "--all")],
     "export": [("OUT",), ("OUT", "--json")],
     "export-program": [("OUT",)],
+    "web": [("OUT",), ("OUT", "--json")],
     "generate": [("-p", "Who", "--max-tokens", 2, "--backend", "cpu")],
     "chat": [("--max-tokens", 2, "--backend", "cpu")],
     "perplexity": [("--text", "TEXT", "--window", 32, "--backend", "cpu")],

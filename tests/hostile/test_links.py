@@ -183,6 +183,7 @@ COMMANDS = {
     "export": (SHARD, ("export", "{package}", "{out}")),
     "export to a GGUF": (SHARD, ("export", "{package}", "{out}", "--to", "gguf")),
     "export-program": (SHARD, ("export-program", "{package}", "{out}")),
+    "web": (SHARD, ("web", "{package}", "{out}")),
     "generate": (SHARD, ("generate", "{package}", "--prompt", "In", "--max-tokens", "1")),
     "generate with a draft": (
         SHARD,

@@ -9,16 +9,25 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 SLASHES = {".wgsl", ".ts", ".js", ".mjs", ".css"}
 """Endings of files whose comments begin with two slashes; blocks of comments count as code."""
 
+BUILT = {"node_modules", "build", "dist"}
+"""Folders of packages that npm installs, and of what the build in `web` writes."""
+
 
 def code_lines(folder: Path) -> int:
     """Return the lines of code of all modules and shaders of a folder, those below it included."""
-    return sum(_lines_of(path) for path in sorted(folder.rglob("*")) if path.is_file())
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return sum(_lines_of(path) for path in files if not _is_built(path.relative_to(folder)))
+
+
+def _is_built(path: Path) -> bool:
+    """Whether a file of a component is made from others; `rdrr/browser` is built in `web`."""
+    return not BUILT.isdisjoint(path.parts) or path.parts[:2] == ("rdrr", "browser")
 
 
 def _lines_of(path: Path) -> int:
     if path.suffix == ".py":
         return python_lines(path.read_text(encoding="utf-8"))
-    if path.suffix in SLASHES and "node_modules" not in path.parts:
+    if path.suffix in SLASHES:
         lines = path.read_text(encoding="utf-8").splitlines()
         return sum(not line.strip().startswith(("//", "/*")) for line in lines if line.strip())
     return 0

@@ -165,6 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _info(self, name: str, repository: Repository, revision: str) -> dict[str, Any]:
         siblings = [
             {"rfilename": file, "size": len(content), "blobId": _oid(content)}
+            | _large(file, content)
             for file, content in repository.files(revision).items()
         ]
         return {
@@ -246,3 +247,11 @@ def _oid(content: bytes) -> str:
 
 def _mode(path: str) -> str:
     return "lfs" if path.endswith(".bin") else "regular"
+
+
+def _large(name: str, content: bytes) -> dict[str, Any]:
+    """Return what the listing says of a file that is stored by Git LFS."""
+    if _mode(name) != "lfs":
+        return {}
+    digest = hashlib.sha256(content).hexdigest()
+    return {"lfs": {"size": len(content), "sha256": digest, "pointerSize": 134}}

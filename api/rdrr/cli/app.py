@@ -47,6 +47,7 @@ from rdrr.cli import (
     serve,
     tune,
     validate,
+    web,
 )
 from rdrr.cli._console import note_stopped, print_error
 from rdrr.cli._exit_codes import INTERRUPTED
@@ -97,6 +98,7 @@ COMMANDS = (
     Command("serve", serve.serve, _RUN),
     Command("explain", explain.explain, _RUN),
     Command("export-program", export_program.export_program, _RUN),
+    Command("web", web.web, _RUN),
     Command("devices", devices.devices, _RUN),
     Command("perplexity", perplexity.perplexity, _MEASURE),
     Command("bench", bench.bench, _MEASURE),

@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from rdrr.serve import openai
 from rdrr.serve.guards import Guards, body_of, error_response, too_large
+from rdrr.serve.page import page_routes
 from rdrr.serve.requests import ChatRequest, CompletionRequest
 from rdrr.serve.texts import Service, Texts, is_too_long
 from rdrr.serve.worker import BusyError
@@ -79,6 +80,7 @@ def application(
             Route("/props", routes.props),
             Route("/health", routes.health),
             Route("/metrics", routes.metrics),
+            *page_routes(),
         ],
         middleware=[cors, guards] if origins else [guards],
         exception_handlers={

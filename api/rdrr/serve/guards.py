@@ -11,11 +11,13 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from rdrr.serve.page import PATHS
+
 App = Any
 MOST_BYTES = 4 << 20
 """Most bytes of the body of a request."""
 
-OPEN = frozenset({"/health"})
+OPEN = frozenset({"/health", *PATHS})
 """Routes that need no key."""
 
 

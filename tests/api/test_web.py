@@ -1,0 +1,171 @@
+"""What `rdrr web` writes for browsers, beside a package or apart from it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from hashlib import sha256
+
+import pytest
+import rdrr
+from rdrr_format.errors import FormatError, UsageError
+from rdrr_format.integrity import hash_bytes
+from rdrr_runtime.program.files import at_context, read_program
+from support.commands import error_line
+from support.commands import rdrr as command
+from support.fake_hub import fake_hub
+from support.packages import llama_manifest, write_random_package
+from support.seeds import generator_of
+
+DEVICE = {"features": ["subgroup"], "language": ["packed_4x8_integer_dot_product"]}
+
+
+@pytest.fixture(scope="module")
+def original(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("web") / "package"
+    manifest = llama_manifest("Q8_0")
+    manifest["architecture"]["maxSeqLen"] = 2560
+    write_random_package(folder, manifest, generator_of(request))
+    return folder
+
+
+@pytest.fixture
+def package(original, tmp_path):
+    return shutil.copytree(original, tmp_path / "package")
+
+
+@pytest.fixture
+def device(tmp_path):
+    path = tmp_path / "device.json"
+    path.write_text(json.dumps(DEVICE), encoding="utf-8")
+    return path
+
+
+def read_index(folder):
+    return json.loads((folder / "index.json").read_text(encoding="utf-8"))
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def change_manifest(folder, **values):
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8")) | values
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def test_programs_and_an_index_are_written_beside_a_package_that_stays_as_it_is(package):
+    before = contents(package)
+    written = rdrr.web(package)
+    assert contents(package) == before
+    index = read_index(package / "web")
+    assert (package / "web" / index["package"]).resolve() == package.resolve()
+    assert index["manifest"] == sha256(before["manifest.json"]).hexdigest()
+    assert index["size"] == len(before["shard_00000.bin"])
+    assert "shards" not in index  # the manifest has their SHA-256
+    assert len(index["programs"]) == len(written.programs) > 1
+    for entry in index["programs"]:
+        content = (package / "web" / entry["file"]).read_bytes()
+        assert sha256(content).hexdigest() == entry["sha256"]
+        at_end = at_context(read_program(content), entry["contexts"]["most"])
+        assert sum(buffer.size for buffer in at_end.buffers) == entry["memory"][1]
+        assert max(part.size for part in at_end.ranges) == entry["binding"][1]
+
+
+def test_every_kind_of_browser_has_a_program_and_equal_ones_are_written_once(package):
+    written = rdrr.web(package)
+    targets = [name for program in written.programs for name in program.targets]
+    assert len(targets) == len(set(targets)) > len(written.programs)
+    last = read_index(package / "web")["programs"][-1]["needs"]
+    assert not last["features"]  # what WebGPU guarantees is enough
+    assert not last["limits"]
+    assert "subgroups" in written.programs[0].needs
+
+
+def test_a_second_call_writes_the_same_and_removes_what_is_not_named_any_more(package, device):
+    rdrr.web(package)
+    first = contents(package / "web"), contents(package / "web" / "programs")
+    rdrr.web(package)
+    assert (contents(package / "web"), contents(package / "web" / "programs")) == first
+    written = rdrr.web(package, targets=[device])
+    (only,) = written.programs
+    assert only.targets == ("device.json",)
+    assert [path.name for path in (package / "web" / "programs").iterdir()] == [
+        only.file.rpartition("/")[2]
+    ]
+
+
+def test_an_index_of_another_program_is_not_replaced(package, tmp_path, device):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "index.json").write_text('{"format": "other"}', encoding="utf-8")
+    with pytest.raises(UsageError, match="another program"):
+        rdrr.web(package, tmp_path / "site", targets=[device])
+    rdrr.web(package, tmp_path / "elsewhere", targets=[device])
+    rdrr.web(package, tmp_path / "elsewhere", targets=[device])
+    index = read_index(tmp_path / "elsewhere")
+    assert (tmp_path / "elsewhere" / index["package"]).resolve() == package.resolve()
+
+
+def test_a_package_on_the_hub_is_not_downloaded(package, tmp_path, device, monkeypatch):
+    change_manifest(package, hashAlgorithm="blake3")
+    with fake_hub() as hub:
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+        hub.add("org/name", contents(package) | {"tokenizer.json": b"{}"})
+        done = command(
+            "web", "hf://org/name", tmp_path / "site", "--target", device, "--json",
+            extra={"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")},
+        )  # fmt: skip
+        facts = done.json()
+        assert set(hub.downloads()) <= {"manifest.json", "generation_config.json"}
+    index = read_index(tmp_path / "site")
+    assert index["package"] == facts["package"] == f"{hub.url}/org/name/resolve/main/"
+    assert index["text"] == {"tokenizer": "tokenizer.json"}
+    shard = (package / "shard_00000.bin").read_bytes()
+    assert index["shards"] == [hash_bytes("sha256", shard)]
+
+
+def test_a_browser_gets_the_sha256_of_shards_that_have_another_hash(package, device):
+    change_manifest(package, hashAlgorithm="blake3")
+    rdrr.web(package, targets=[device])
+    shard = (package / "shard_00000.bin").read_bytes()
+    assert read_index(package / "web")["shards"] == [hash_bytes("sha256", shard)]
+
+
+def test_compressed_shards_are_refused(package, device):
+    manifest = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
+    (shard,) = manifest["shards"]
+    compressed = shard | {"compression": "zstd", "uncompressedSize": shard["size"]}
+    change_manifest(package, shards=[compressed])
+    with pytest.raises(FormatError, match="not compressed"):
+        rdrr.web(package / "manifest.json", targets=[device])
+
+
+@pytest.mark.parametrize("dtype", ["Q5_K", "Q4_K"])
+def test_tensors_that_a_browser_cannot_decode_are_refused(tmp_path, rng, device, dtype):
+    package = tmp_path / "decoded"
+    write_random_package(package, llama_manifest(dtype), rng)
+    options = {"targets": [device], "kernel_hints": {"q4kMatmul": "dequant_f16"}}
+    if dtype == "Q4_K":
+        rdrr.web(package, **options)
+        return
+    with pytest.raises(FormatError, match="cannot decode") as caught:
+        rdrr.web(package, **options)
+    assert dtype in str(caught.value)
+    assert not (package / "web").exists()
+    rdrr.web(package, targets=[device])  # kernels read it as it is stored
+
+
+def test_wrong_options_are_refused(package, device):
+    with pytest.raises(UsageError, match="max_context"):
+        rdrr.web(package, targets=[device], max_context=9999)
+    assert "--max-context" in error_line(command("web", package, "--max-context", "9999"))
+    assert "a DIR" in error_line(command("web", "https://localhost:1/package"))
+
+
+def test_the_command_prints_sizes(package, device):
+    done = command("web", package, "--target", device, "--max-context", "2048")
+    assert "device.json" in done.out
+    assert " by gzip" in done.out

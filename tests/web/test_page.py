@@ -1,0 +1,164 @@
+"""People talk with a model on the page, in Debian's Chromium, through the API of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.chromium import NOT_INSTALLED, find_chromium
+from support.chromium_page import Chromium, Page, open_chromium
+from support.page_server import FENCED, MODEL, SCRIPT, PageServer, page_server
+
+pytestmark = pytest.mark.skipif(find_chromium() is None, reason=NOT_INSTALLED)
+
+LAST = ".message.assistant:last-child"
+IDLE = "!document.querySelector('#send').hidden && !document.querySelector('#send').disabled"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Chromium]:
+    with open_chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def server() -> Iterator[PageServer]:
+    with page_server() as running:
+        yield running
+
+
+def opened(chromium: Chromium, server: PageServer, **size: int) -> Page:
+    page = chromium.page(server.url, **size)
+    page.wait(IDLE)
+    return page
+
+
+def ask(page: Page, text: str) -> None:
+    page.type("#text", text)
+    page.press("Enter")
+
+
+def answer(page: Page, text: str) -> str:
+    ask(page, text)
+    page.wait(f"document.querySelector('{LAST} .stats')?.textContent && {IDLE}")
+    return page.text(f"{LAST} > .content")
+
+
+def test_a_conversation_is_kept_over_a_reload_and_sent_whole(chromium, server):
+    page = opened(chromium, server)
+    assert page.text("#model") == MODEL
+    assert answer(page, "hello") == "You said: hello"
+    assert page.text("#used-text") == "24 of 4,096"
+    page.reload()
+    page.wait(IDLE)
+    assert page.text(f"{LAST} > .content") == "You said: hello"
+    answer(page, "more")
+    roles = [(message["role"], message["content"]) for message in server.requests[-1]["messages"]]
+    assert roles == [("user", "hello"), ("assistant", "You said: hello"), ("user", "more")]
+
+
+def test_text_of_a_model_is_never_html(chromium, server):
+    page = opened(chromium, server)
+    assert answer(page, "script") == SCRIPT
+    assert page.evaluate("document.title") == f"{MODEL} · rdrr"
+    assert page.evaluate("document.querySelectorAll('.content :is(script, b)').length") == 0
+    answer(page, "code")
+    assert page.text(f"{LAST} pre code") == "print('<i>')"
+    assert page.text(f"{LAST} strong") == "really"
+    assert FENCED.startswith(page.text(f"{LAST} .prose"))
+
+
+def test_an_answer_can_be_stopped_and_the_server_learns_it(chromium, server):
+    page = opened(chromium, server)
+    ask(page, "slow")
+    page.wait(f"document.querySelector('{LAST} > .content')?.textContent.includes('again again')")
+    assert page.evaluate("document.querySelector('#log').ariaBusy") == "true"
+    page.press("Escape")
+    page.wait(IDLE)
+    assert page.text(f"{LAST} .note") == "Stopped."
+    assert server.gone.wait(30)
+    assert page.evaluate("document.querySelector('#log').ariaBusy") == "false"
+
+
+def test_an_answer_can_be_had_again_with_other_settings(chromium, server):
+    page = opened(chromium, server)
+    answer(page, "hello")
+    page.click("#open-settings")
+    page.evaluate("document.querySelector('[name=temperature]').value = '0'")
+    page.evaluate("document.querySelector('[name=system]').value = 'Be brief.'")
+    page.click("#settings .primary")
+    page.wait(IDLE)
+    page.evaluate("[...document.querySelectorAll('.actions button')].at(-1).click()")
+    page.wait(f"document.querySelectorAll('.message').length === 2 && {IDLE}")
+    page.wait("document.querySelector('.stats').textContent !== null")
+    first, second = server.requests[-2:]
+    assert (first["temperature"], second["temperature"]) == (0.7, 0)
+    assert [message["role"] for message in second["messages"]] == ["system", "user"]
+    page.evaluate("localStorage.clear()")
+
+
+def test_a_server_that_dies_in_mid_stream_leaves_what_it_said_and_a_reason(chromium, server):
+    page = opened(chromium, server)
+    ask(page, "die")
+    page.wait(f"document.querySelector('{LAST} .note')?.textContent && {IDLE}")
+    assert page.text(f"{LAST} > .content") == "You said: die"
+    assert "connection to the server was lost" in page.text(f"{LAST} .note")
+    page.reload()
+    page.wait(IDLE)
+    assert page.text(f"{LAST} > .content") == "You said: die"
+    assert answer(page, "and now?") == "You said: and now?"
+
+
+def test_what_the_server_refuses_is_told_and_the_conversation_goes_on(chromium, server):
+    page = opened(chromium, server)
+    ask(page, "refuse")
+    page.wait(f"document.querySelector('{LAST} .note')?.textContent && {IDLE}")
+    assert "5,120 tokens" in page.text(f"{LAST} .note")
+    assert answer(page, "shorter") == "You said: shorter"
+
+
+def test_a_model_without_a_template_continues_a_text(chromium, server):
+    server.chats = False
+    page = opened(chromium, server)
+    page.type("#draft-text", "Once")
+    page.click("#send")
+    page.wait(f"!document.querySelector('#again').hidden && {IDLE}")
+    value = "document.querySelector('#draft-text').value"
+    assert page.evaluate(value) == "OnceYou said: Once"
+    page.click("#again")
+    page.wait(f"{len(server.requests)} < 9 && {IDLE}")
+    page.wait(f"{value} === 'OnceYou said: Once'")
+    assert [request["prompt"] for request in server.requests] == ["Once", "Once"]
+
+
+def test_a_narrow_window_shows_all_without_scrolling_sideways(chromium, server):
+    page = opened(chromium, server, width=400)
+    answer(page, "w" * 200)
+    answer(page, "code")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    assert page.evaluate("document.querySelector('#side').getBoundingClientRect().right") <= 0
+    page.click("#menu")
+    page.wait("document.querySelector('#side').getBoundingClientRect().left === 0")
+    page.press("Escape")
+    page.wait("document.querySelector('#side').getBoundingClientRect().right <= 0")
+
+
+def test_every_control_has_a_name(chromium, server):
+    page = opened(chromium, server)
+    answer(page, "hello")
+    tree = page.call("Accessibility.getFullAXTree")["nodes"]
+    named = {"button", "textbox", "radio", "combobox", "spinbutton", "log", "meter", "article"}
+    roles = [node for node in tree if node.get("role", {}).get("value") in named]
+    assert {"button", "textbox", "log", "article"} <= {node["role"]["value"] for node in roles}
+    assert [node for node in roles if not node.get("name", {}).get("value")] == []
+
+
+def test_the_page_opens_without_the_server_after_the_first_time(chromium):
+    with page_server() as server:
+        page = opened(chromium, server)
+        page.wait("navigator.serviceWorker.ready.then(() => caches.has('rdrr-page'))")
+        page.reload()
+        page.wait(IDLE)
+        answer(page, "hello")
+    page.reload()
+    assert page.text(f"{LAST} > .content") == "You said: hello"

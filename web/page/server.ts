@@ -1,0 +1,135 @@
+// The model of `rdrr serve` at the page's origin, by OpenAI's API.
+import { EngineError, type ModelInfo, type PageEngine, type Piece, type Question, type Survey, type Usage } from './engine.js';
+import { events } from './events.js';
+
+interface Chunk {
+  readonly choices?: readonly { readonly delta?: Delta; readonly text?: string; readonly finish_reason?: string | null }[];
+  readonly usage?: { prompt_tokens: number; completion_tokens: number; prompt_tokens_details?: { cached_tokens?: number } } | null;
+  readonly timings?: { predicted_per_second?: number };
+  readonly error?: { readonly message: string };
+}
+
+interface Delta {
+  readonly content?: string | null;
+  readonly reasoning_content?: string | null;
+}
+
+const LOST = 'The connection to the server was lost, so the answer is not complete.';
+const UNREACHABLE = 'The server cannot be reached. Is `rdrr serve` running?';
+
+export class ServerEngine implements PageEngine {
+  readonly label = 'on the server';
+  #base: string;
+  #key: () => string;
+
+  // `key` returns what the server asks for, or nothing.
+  constructor(base: string, key: () => string) {
+    this.#base = base;
+    this.#key = key;
+  }
+
+  /** Whether there is such a server behind the page. */
+  static async isThere(base: string): Promise<boolean> {
+    try {
+      const response = await fetch(`${base}v1/models`, { headers: { accept: 'application/json' } });
+      return response.status === 401 || (response.ok && 'data' in ((await response.json()) as object));
+    } catch {
+      return false;
+    }
+  }
+
+  survey(): Promise<Survey | null> {
+    return Promise.resolve(null);
+  }
+
+  async open(): Promise<ModelInfo> {
+    const models = (await this.#json('v1/models')) as { data: { id: string }[] };
+    const props = (await this.#json('props').catch((error: unknown) => {
+      if (error instanceof EngineError && error.kind !== 'refused') throw error;
+      return {};
+    })) as { model?: string; adapter?: string; backend?: string; context?: number };
+    return {
+      id: props.model ?? models.data[0]?.id ?? 'a model',
+      context: props.context ?? null,
+      chat: await this.#chats(),
+      where: `on the server${props.adapter ?? props.backend ? `, ${props.adapter ?? props.backend}` : ''}`,
+    };
+  }
+
+  async *answer(question: Question, signal: AbortSignal): AsyncGenerator<Piece> {
+    const { sampling, ...asked } = question;
+    const path = 'messages' in asked ? 'v1/chat/completions' : 'v1/completions';
+    const body = { ...asked, ...sampling, stream: true, stream_options: { include_usage: true } };
+    const response = await this.#request(path, { method: 'POST', body: JSON.stringify(body), signal });
+    if (!response.body) throw new EngineError(LOST, 'lost');
+    let isComplete = false;
+    try {
+      for await (const data of events(response.body)) {
+        if (data === '[DONE]') {
+          isComplete = true;
+          break;
+        }
+        yield piece(JSON.parse(data) as Chunk);
+      }
+    } catch (error) {
+      if (signal.aborted || error instanceof EngineError) throw error;
+      throw new EngineError(LOST, 'lost');
+    }
+    if (!isComplete && !signal.aborted) throw new EngineError(LOST, 'lost');
+  }
+
+  // A server says with each answer whether it is there.
+  onLost(): void {}
+
+  close(): Promise<void> {
+    return Promise.resolve();
+  }
+
+  // Whether the model has a chat template.
+  async #chats(): Promise<boolean> {
+    const messages = [{ role: 'user', content: '?' }];
+    return this.#json('apply-template', { messages }).then(() => true, (error: unknown) => {
+      if (error instanceof EngineError && error.kind === 'refused') return false;
+      throw error;
+    });
+  }
+
+  async #json(path: string, body?: object): Promise<unknown> {
+    const options = body ? { method: 'POST', body: JSON.stringify(body) } : {};
+    return (await this.#request(path, options)).json();
+  }
+
+  async #request(path: string, options: RequestInit): Promise<Response> {
+    const key = this.#key();
+    const headers = { 'content-type': 'application/json', ...(key && { authorization: `Bearer ${key}` }) };
+    const response = await fetch(this.#base + path, { ...options, headers }).catch((error: unknown) => {
+      if (options.signal?.aborted) throw error;
+      throw new EngineError(UNREACHABLE, 'lost');
+    });
+    if (response.ok) return response;
+    const told = ((await response.json().catch(() => ({}))) as Chunk).error?.message;
+    if (response.status === 401) throw new EngineError('The server asks for a key. Enter it in the settings.', 'key');
+    throw new EngineError(told ?? `The server answered ${response.status} ${response.statusText}.`);
+  }
+}
+
+function piece({ choices = [], usage, timings, error }: Chunk): Piece {
+  if (error) throw new EngineError(error.message);
+  const [choice] = choices;
+  return {
+    content: choice?.delta?.content ?? choice?.text ?? '',
+    reasoning: choice?.delta?.reasoning_content ?? '',
+    finish: choice?.finish_reason ?? null,
+    ...(usage && { usage: usageOf(usage, timings?.predicted_per_second) }),
+  };
+}
+
+function usageOf(usage: NonNullable<Chunk['usage']>, speed: number | undefined): Usage {
+  const cached = usage.prompt_tokens_details?.cached_tokens;
+  return {
+    prompt: usage.prompt_tokens,
+    completion: usage.completion_tokens,
+    ...(cached !== undefined && { cached }),
+    ...(speed !== undefined && { speed }),
+  };
+}

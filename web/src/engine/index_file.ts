@@ -1,0 +1,62 @@
+import { RdrrError } from '../errors.js';
+import type { Contexts, Needs } from '../program/schema.js';
+
+/** A number at the smallest and at the largest context of a program; it is affine between them. */
+export type Span = readonly [least: number, most: number];
+
+/** A program of `rdrr web`, for a kind of device. */
+export interface ProgramEntry {
+  /** Its file, relative to the index. */
+  file: string;
+  sha256: string;
+  size: number;
+  needs: Needs;
+  contexts: Contexts;
+  /** Bytes of all buffers, and of the largest one and the largest binding. */
+  memory: Span;
+  buffer: Span;
+  binding: Span;
+}
+
+/** What `rdrr web` writes: where a package lies, and the programs that run it. */
+export interface IndexFile {
+  format: 'rdrr-web';
+  version: number;
+  model: string;
+  /** URL of the folder with the manifest, relative to the index. */
+  package: string;
+  /** SHA-256 of the manifest. */
+  manifest: string;
+  /** Bytes of all shards. */
+  size: number;
+  /** SHA-256 of the shards, where the manifest has other hashes. */
+  shards?: readonly string[];
+  /** Files of the text beside the manifest; those that the package lacks are left out. */
+  text: { tokenizer?: string; config?: string; special?: string; template?: string };
+  /** The best first. */
+  programs: readonly ProgramEntry[];
+}
+
+const VERSION = 1;
+
+/** Return the index that a file holds. */
+export function readIndex(text: string, where: string): IndexFile {
+  let index: IndexFile;
+  try {
+    index = JSON.parse(text) as IndexFile;
+  } catch (error) {
+    throw new RdrrError('format', `${where}: not JSON`, { cause: error });
+  }
+  if (index.format !== 'rdrr-web') throw new RdrrError('format', `${where}: not what \`rdrr web\` writes`);
+  if (index.version !== VERSION) {
+    const message = `${where}: an index of version ${index.version}, expected ${VERSION}; run \`rdrr web\` again`;
+    throw new RdrrError('format', message);
+  }
+  return index;
+}
+
+/** Return a size of a program at a context. */
+export function sizeAt([least, most]: Span, contexts: Contexts, context: number): number {
+  const range = contexts.most - contexts.least;
+  return range ? Math.ceil(least + ((most - least) * (context - contexts.least)) / range) : least;
+}

@@ -1,0 +1,115 @@
+import { lackOf, openAdapter, openDevice, type Demand } from '../device/device.js';
+import { RdrrError } from '../errors.js';
+import { FileCache } from '../load/cache.js';
+import { readManifest, type Manifest } from '../load/manifest.js';
+import { addressOf, readHashed, readShard, readText, type Access, type Fetch } from '../load/source.js';
+import { fill } from '../player/fill.js';
+import { Player } from '../player/player.js';
+import { contextOf, readProgram } from '../program/program.js';
+import { readIndex, sizeAt, type IndexFile, type ProgramEntry } from './index_file.js';
+
+/** How far a load is: bytes of the weights, also those that the browser kept; shaders are compiled meanwhile. */
+export interface Progress {
+  stage: 'download' | 'compile' | 'ready';
+  loaded: number;
+  total: number;
+}
+
+export interface LoadOptions {
+  /** Tokens that the cache has room for, the prompt included; the smallest of the program by default. */
+  context?: number | undefined;
+  onProgress?: ((progress: Progress) => void) | undefined;
+  signal?: AbortSignal | undefined;
+  /** Whether the browser keeps the files, so that the next load needs no network; true by default. */
+  cache?: boolean | undefined;
+  /** When kernels are compiled: while the weights arrive (the default), or each when it first runs. */
+  compile?: 'ahead' | 'lazily' | undefined;
+  fetch?: Fetch | undefined;
+  gpu?: GPU | undefined;
+}
+
+/** What an index says, the program for an adapter, and how files are read. */
+export interface Source {
+  url: string;
+  index: IndexFile;
+  base: string;
+  access: Access;
+}
+
+/** A model on a device. */
+export interface Opened {
+  player: Player;
+  manifest: Manifest;
+  entry: ProgramEntry;
+  adapter: GPUAdapter;
+}
+
+/** Read the index at a URL, which may be that of its folder. */
+export async function openSource(url: string, options: LoadOptions = {}): Promise<Source> {
+  const here = globalThis.location?.href;
+  const absolute = new URL(url.endsWith('.json') ? url : `${url.replace(/\/$/, '')}/index.json`, here).href;
+  const access: Access = {
+    fetch: options.fetch ?? ((...request) => fetch(...request)),
+    cache: options.cache === false ? null : await FileCache.open(absolute),
+    signal: options.signal,
+    arrived: () => {},
+  };
+  const index = readIndex(await readText(absolute, access), absolute);
+  const base = new URL(index.package.replace(/\/?$/, '/'), absolute).href;
+  return { url: absolute, index, base, access };
+}
+
+/** Return the best program that an adapter runs at a context; an error says why there is none. */
+export function programFor(index: IndexFile, adapter: GPUAdapter, wanted: number | undefined): [ProgramEntry, Demand] {
+  const language = globalThis.navigator?.gpu?.wgslLanguageFeatures as ReadonlySet<string> | undefined;
+  let lack = 'any program';
+  for (const entry of index.programs) {
+    const context = contextOf(entry.contexts, wanted);
+    const demand: Demand = {
+      needs: entry.needs,
+      binding: sizeAt(entry.binding, entry.contexts, context),
+      buffer: sizeAt(entry.buffer, entry.contexts, context),
+    };
+    const missing = lackOf(adapter, demand, language);
+    if (!missing) return [entry, demand];
+    lack = missing;
+  }
+  throw new RdrrError('device', `${index.model}: this adapter lacks ${lack}; \`rdrr web --target\` makes programs for other devices`);
+}
+
+/** Open a device, and load a package's weights into it. */
+export async function openModel({ url, index, base, access }: Source, options: LoadOptions): Promise<Opened> {
+  const { onProgress = () => {}, context } = options;
+  const adapter = await openAdapter(options.gpu ?? globalThis.navigator?.gpu);
+  const [entry, demand] = programFor(index, adapter, context);
+  const program = readProgram(await readHashed(new URL(entry.file, url).href, entry.sha256, access), entry.file);
+  const manifestText = await readHashed(`${base}manifest.json`, index.manifest, access);
+  const manifest = readManifest(manifestText, `${base}manifest.json`, index.shards);
+  const device = await openDevice(adapter, demand);
+  try {
+    const player = await Player.open(device, program, contextOf(entry.contexts, context));
+    let loaded = 0;
+    const counting: Access = {
+      ...access,
+      arrived: (bytes) => onProgress({ stage: 'download', loaded: (loaded += bytes), total: index.size }),
+    };
+    const compiling = options.compile === 'lazily' ? null : player.prepare();
+    compiling?.catch(() => {}); // awaited below, unless a download fails first
+    await fill(player, manifest, (shard) => readShard(base, manifest.shards[shard]!, counting));
+    onProgress({ stage: 'compile', loaded, total: index.size });
+    await compiling;
+    await access.cache?.keepOnly(filesOf({ url, index, base, access }, manifest, entry));
+    onProgress({ stage: 'ready', loaded, total: index.size });
+    return { player, manifest, entry, adapter };
+  } catch (error) {
+    device.destroy();
+    throw error;
+  }
+}
+
+/** Return the addresses of all files that a load needs. */
+function filesOf({ url, index, base }: Source, manifest: Manifest, entry: ProgramEntry): string[] {
+  const files = Object.values(index.text).map((name) => base + name);
+  const shards = manifest.shards.map((shard) => addressOf(base, shard));
+  return [url, `${base}manifest.json`, new URL(entry.file, url).href, ...files, ...shards];
+}

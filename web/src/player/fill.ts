@@ -1,0 +1,189 @@
+import { tensorNamed, type Manifest } from '../load/manifest.js';
+import { deliver, type Piece } from '../load/pieces.js';
+import { decodeTensor, encode, padded } from '../load/values.js';
+import type { Chunk, Program, Repack, Rope, Rows, RowsPart, Vector, VectorPart, Write } from '../program/schema.js';
+import type { Player } from './player.js';
+
+const ALIGNMENT = 256; // of ranges that a kernel binds
+const PIECE = 8 << 20; // most bytes of rows that are written at a time
+const POSITIONS = 1 << 12; // of a rope table, computed at a time
+const STORAGE = 0x80 | 0x8;
+
+/** Run the load steps of a program: fill its buffers with the tensors of a package. */
+export async function fill(player: Player, manifest: Manifest, read: (shard: number) => Promise<Uint8Array>): Promise<void> {
+  await player.prepare(repackKernels(player.program));
+  const staging = new Staging(player);
+  const pieces: Piece[] = [];
+  for (const step of player.program.load) {
+    if (step.kind === 'constant') player.write(step.range, Uint32Array.from(step.words));
+    else if (step.kind === 'rope') writeRope(player, step);
+    else if (step.kind === 'vector') pieces.push(...vectorPieces(player, manifest, step));
+    else if (step.kind === 'rows') pieces.push(...rowsPieces(player, manifest, step));
+    else pieces.push(...repackPieces(manifest, step, staging));
+  }
+  try {
+    // Without waiting, the browser would queue copies of all shards.
+    await deliver(pieces, manifest, read, () => player.device.queue.onSubmittedWorkDone());
+  } finally {
+    staging.close();
+  }
+}
+
+function writeRope(player: Player, { range, frequencies, factor = 1 }: Rope): void {
+  for (let first = 0; first < player.context; first += POSITIONS) {
+    const count = Math.min(POSITIONS, player.context - first);
+    const table = new Float32Array(2 * count * frequencies.length);
+    let at = 0;
+    for (let position = first; position < first + count; position += 1) {
+      for (const frequency of frequencies) {
+        table[at++] = Math.cos(position * frequency) * factor;
+        table[at++] = Math.sin(position * frequency) * factor;
+      }
+    }
+    player.write(range, table, 8 * first * frequencies.length);
+  }
+}
+
+function* vectorPieces(player: Player, manifest: Manifest, { range, parts }: Vector): Generator<Piece> {
+  let offset = 0;
+  for (const part of parts) {
+    const tensor = tensorNamed(manifest, part.tensor);
+    const at = offset;
+    const use = (bytes: Uint8Array): void => {
+      const values = scaled(decodeTensor(bytes, tensor, part.tensor), part);
+      player.write(range, padded(values, tensor.shape, part.shape, part.tensor) as Float32Array<ArrayBuffer>, at);
+    };
+    yield { tensor: part.tensor, first: 0, end: tensor.size, use };
+    offset += 4 * part.shape.reduce((product, size) => product * size, 1);
+  }
+}
+
+function scaled(values: Float32Array, { scale }: VectorPart): Float32Array {
+  return scale ? values.map((value) => (value + scale.offset) * scale.factor - scale.offset) : values;
+}
+
+function* rowsPieces(player: Player, manifest: Manifest, step: Rows): Generator<Piece> {
+  const { tensor: name, rows, row_bytes, parts, decoded } = step;
+  if (decoded) {
+    const tensor = tensorNamed(manifest, name);
+    const use = (bytes: Uint8Array): void => {
+      const values = padded(decodeTensor(bytes, tensor, name), tensor.shape, [rows, decoded.columns], name);
+      const encoded = encode(values, decoded.dtype, name);
+      for (const part of parts) {
+        const [first, last] = rowsOf(step, part);
+        if (first < last) writeRows(player, step, part, first, encoded.subarray((first - (step.first ?? 0)) * row_bytes, (last - (step.first ?? 0)) * row_bytes));
+      }
+    };
+    yield { tensor: name, first: 0, end: tensor.size, use };
+    return;
+  }
+  tensorNamed(manifest, name, rows * row_bytes);
+  const most = Math.max(1, Math.floor(PIECE / row_bytes));
+  const before = step.first ?? 0;
+  for (const part of parts) {
+    const [begin, last] = rowsOf(step, part);
+    for (let first = begin; first < last; first += most) {
+      const end = Math.min(last, first + most);
+      const use = (bytes: Uint8Array): void => writeRows(player, step, part, first, bytes);
+      yield { tensor: name, first: (first - before) * row_bytes, end: (end - before) * row_bytes, use };
+    }
+  }
+}
+
+/** Return the first row of a step, and the one behind the last, that lie in a part of the matrix. */
+function rowsOf({ first = 0, rows }: Rows, part: RowsPart): [number, number] {
+  return [Math.max(first, part.first), Math.min(first + rows, part.first + part.rows)];
+}
+
+/** Write rows from `first` of the matrix on, each padded to the stride. */
+function writeRows(player: Player, { row_bytes, stride }: Rows, part: RowsPart, first: number, bytes: Uint8Array): void {
+  let wide = bytes;
+  if (row_bytes !== stride) {
+    const count = bytes.length / row_bytes;
+    wide = new Uint8Array(count * stride);
+    for (let row = 0; row < count; row += 1) wide.set(bytes.subarray(row * row_bytes, (row + 1) * row_bytes), row * stride);
+  }
+  player.write(part.range, wide as Uint8Array<ArrayBuffer>, (first - part.first) * stride);
+}
+
+function* repackPieces(manifest: Manifest, step: Repack, staging: Staging): Generator<Piece> {
+  tensorNamed(manifest, step.tensor, step.rows * step.row_bytes);
+  for (const chunk of step.chunks) {
+    const [first, end] = [chunk.first * step.row_bytes, (chunk.first + chunk.rows) * step.row_bytes];
+    yield { tensor: step.tensor, first, end, use: (bytes) => staging.repack(chunk, bytes) };
+  }
+}
+
+/** The buffers from which stored rows are repacked, which all steps share: the queue keeps writes and kernels in order. */
+class Staging {
+  private readonly blocks: GPUBuffer;
+  private readonly targets: GPUBuffer;
+
+  constructor(private readonly player: Player) {
+    const { size, writes } = needed(player.program);
+    const { device } = player;
+    this.blocks = device.createBuffer({ label: 'blocks', size: Math.max(4, size), usage: STORAGE });
+    this.targets = device.createBuffer({ label: 'chunk', size: ALIGNMENT * Math.max(1, writes), usage: STORAGE });
+  }
+
+  repack(chunk: Chunk, bytes: Uint8Array): void {
+    const { queue } = this.player.device;
+    const size = align(bytes.length);
+    let whole = bytes as Uint8Array<ArrayBuffer>;
+    if (size !== bytes.length) {
+      whole = new Uint8Array(size);
+      whole.set(bytes);
+    }
+    queue.writeBuffer(this.blocks, 0, whole);
+    const encoder = this.player.device.createCommandEncoder();
+    const pass = encoder.beginComputePass();
+    for (const [index, write] of chunk.writes.entries()) {
+      queue.writeBuffer(this.targets, ALIGNMENT * index, Uint32Array.from(write.target));
+      this.dispatch(pass, write, index, size);
+    }
+    pass.end();
+    queue.submit([encoder.finish()]);
+  }
+
+  private dispatch(pass: GPUComputePassEncoder, write: Write, index: number, size: number): void {
+    const { device } = this.player;
+    const { pipeline, layout, names } = this.player.pipelineOf(write.kernel);
+    const resources: Record<string, GPUBufferBinding> = {
+      blocks: { buffer: this.blocks, offset: 0, size },
+      planes: this.player.range(write.planes),
+      chunk: { buffer: this.targets, offset: ALIGNMENT * index, size: 4 * write.target.length },
+    };
+    const entries = names.map((name, binding) => ({ binding, resource: resources[name]! }));
+    pass.setPipeline(pipeline);
+    pass.setBindGroup(0, device.createBindGroup({ layout, entries }));
+    const y = Math.ceil(write.items / 65535);
+    pass.dispatchWorkgroups(Math.ceil(write.items / y), y, 1);
+  }
+
+  close(): void {
+    this.blocks.destroy();
+    this.targets.destroy();
+  }
+}
+
+function* repackKernels({ load }: Program): Generator<number> {
+  for (const step of load) {
+    if (step.kind === 'repack') for (const { writes } of step.chunks) for (const { kernel } of writes) yield kernel;
+  }
+}
+
+function needed({ load }: Program): { size: number; writes: number } {
+  let [size, writes] = [0, 0];
+  for (const step of load) {
+    if (step.kind !== 'repack') continue;
+    for (const chunk of step.chunks) {
+      size = Math.max(size, align(chunk.rows * step.row_bytes));
+      writes = Math.max(writes, chunk.writes.length);
+    }
+  }
+  return { size, writes };
+}
+
+function align(bytes: number): number {
+  return Math.ceil(bytes / 4) * 4;
+}

@@ -1,0 +1,223 @@
+import { checked } from '../device/device.js';
+import { RdrrError } from '../errors.js';
+import { amountsAt, contextOf, type Amount } from '../program/program.js';
+import type { Kernel, Phase, Program, Work } from '../program/schema.js';
+
+const STORAGE = 0x80 | 0x8 | 0x4; // GPUBufferUsage.STORAGE | COPY_DST | COPY_SRC
+const READBACK = 0x1 | 0x8; // MAP_READ | COPY_DST
+const MAP_READ = 1;
+const COMPUTE = 4; // GPUShaderStage.COMPUTE
+const LARGEST_DIMENSION = 65535;
+
+/** A pipeline, and the layout of what it binds. */
+export interface Pipeline {
+  pipeline: GPUComputePipeline;
+  layout: GPUBindGroupLayout;
+  names: readonly string[];
+}
+
+/** A range of a buffer, as WebGPU binds it. */
+export interface Bound {
+  buffer: GPUBuffer;
+  offset: number;
+  size: number;
+}
+
+/** The buffers and pipelines of a program on a device. It runs phases, and knows no model. */
+export class Player {
+  /** Return a player whose buffers are zeros; `fill` loads them. */
+  static async open(device: GPUDevice, program: Program, context: number): Promise<Player> {
+    return checked(device, 'buffers', () => new Player(device, program, contextOf(program.contexts, context)));
+  }
+
+  readonly amount: (amount: Amount) => number;
+  readonly ranges: readonly Bound[];
+  /** Bytes of all buffers. */
+  readonly memory: number;
+  private readonly pipelines: (Pipeline | undefined)[] = [];
+  private readonly compiler: Compiler;
+  private readonly buffers: readonly GPUBuffer[];
+  private readonly groups = new Map<Phase, GPUBindGroup>();
+
+  private constructor(
+    readonly device: GPUDevice,
+    readonly program: Program,
+    readonly context: number,
+  ) {
+    const amount = amountsAt(program.contexts, context);
+    this.amount = amount;
+    this.compiler = new Compiler(device, program, amount);
+    this.buffers = program.buffers.map(({ size, role }, index) =>
+      device.createBuffer({ label: `${role}.${index}`, size: amount(size), usage: STORAGE }),
+    );
+    this.memory = this.buffers.reduce((sum, { size }) => sum + size, 0);
+    this.ranges = program.ranges.map(({ buffer, offset = 0, size }) => {
+      const bound = this.buffers[buffer];
+      if (!bound) throw new RdrrError('format', `the program has no buffer ${buffer}`);
+      return { buffer: bound, offset: amount(offset), size: amount(size) };
+    });
+  }
+
+  /** Return the buffers of a role, such as the key-value cache. */
+  buffersOf(role: string): GPUBuffer[] {
+    return this.buffers.filter((_, index) => this.program.buffers[index]!.role === role);
+  }
+
+  range(index: number): Bound {
+    const range = this.ranges[index];
+    if (!range) throw new RdrrError('format', `the program has no range ${index}`);
+    return range;
+  }
+
+  /** Write words or bytes into a range; their number is a multiple of 4 bytes. */
+  write(index: number, data: ArrayBufferView<ArrayBuffer>, offset = 0): void {
+    const range = this.range(index);
+    if (offset + data.byteLength > range.size) throw new RdrrError('format', `the program's range ${index} is too small`);
+    this.device.queue.writeBuffer(range.buffer, range.offset + offset, data);
+  }
+
+  clear(index: number): void {
+    const { buffer, offset, size } = this.range(index);
+    const encoder = this.device.createCommandEncoder();
+    encoder.clearBuffer(buffer, offset, size);
+    this.device.queue.submit([encoder.finish()]);
+  }
+
+  /** Compile kernels that are not compiled yet; all of the program by default. */
+  async prepare(kernels: Iterable<number> = this.program.kernels.keys()): Promise<void> {
+    const compile = async (kernel: number): Promise<void> => {
+      this.pipelines[kernel] = await this.compiler.pipeline(kernel);
+    };
+    await Promise.all([...new Set(kernels)].filter((kernel) => !this.pipelines[kernel]).map(compile));
+  }
+
+  /** Run phases for a number of token rows, several times, in one submission. */
+  run(phases: readonly Phase[], rows: number, times = 1): void {
+    const encoder = this.device.createCommandEncoder();
+    const pass = encoder.beginComputePass();
+    const running = phases.filter(({ work }) => runsFor(work, rows));
+    for (let time = 0; time < times; time += 1) {
+      for (const phase of running) {
+        pass.setPipeline(this.pipelineOf(phase.kernel).pipeline);
+        pass.setBindGroup(0, this.groupOf(phase));
+        pass.dispatchWorkgroups(...workgroupsOf(phase.work, rows, this.amount));
+      }
+    }
+    pass.end();
+    this.device.queue.submit([encoder.finish()]);
+  }
+
+  pipelineOf(kernel: number): Pipeline {
+    const pipeline = this.pipelines[kernel];
+    if (!pipeline) throw new RdrrError('format', `the program has no kernel ${kernel}, or it is not prepared`);
+    return pipeline;
+  }
+
+  /** Read words of a range, which goes on at its beginning behind its end. */
+  async read(index: number, first: number, count: number): Promise<Uint32Array> {
+    const { buffer, offset, size } = this.range(index);
+    const words = size / 4;
+    const out = this.device.createBuffer({ label: 'readback', size: 4 * count, usage: READBACK });
+    const encoder = this.device.createCommandEncoder();
+    for (let done = 0; done < count; ) {
+      const at = (first + done) % words;
+      const some = Math.min(count - done, words - at);
+      encoder.copyBufferToBuffer(buffer, offset + 4 * at, out, 4 * done, 4 * some);
+      done += some;
+    }
+    this.device.queue.submit([encoder.finish()]);
+    try {
+      await out.mapAsync(MAP_READ);
+      return new Uint32Array(out.getMappedRange().slice(0));
+    } finally {
+      out.destroy();
+    }
+  }
+
+  /** Free the memory on the device. */
+  close(): void {
+    for (const buffer of this.buffers) buffer.destroy();
+  }
+
+  private groupOf(phase: Phase): GPUBindGroup {
+    let group = this.groups.get(phase);
+    if (!group) {
+      const entries = phase.ranges.map((range, binding) => ({ binding, resource: this.range(range) }));
+      group = this.device.createBindGroup({ layout: this.pipelineOf(phase.kernel).layout, entries });
+      this.groups.set(phase, group);
+    }
+    return group;
+  }
+}
+
+/** Whether a phase has an effect in a pass of this number of rows. */
+function runsFor({ above = 0, up_to }: Work = {}, rows: number): boolean {
+  return rows > above && rows <= (up_to ?? Infinity);
+}
+
+/** Return the workgroups of a phase in three dimensions. */
+export function workgroupsOf(
+  { items = 1, per, most_rows }: Work = {},
+  rows: number,
+  amount: (amount: Amount) => number,
+): [number, number, number] {
+  const count = amount(items);
+  const y = Math.ceil(count / LARGEST_DIMENSION);
+  return [Math.ceil(count / y), y, per ? Math.ceil(Math.min(rows, most_rows ?? Infinity) / per) : 1];
+}
+
+/** Compiles kernels of a program; those that share a shader or bind alike share its module or layout. */
+class Compiler {
+  private readonly modules = new Map<string, GPUShaderModule>();
+  private readonly layouts = new Map<string, GPUBindGroupLayout>();
+  private readonly compiled = new Map<number, Promise<Pipeline>>();
+
+  constructor(
+    private readonly device: GPUDevice,
+    private readonly program: Program,
+    private readonly amount: (amount: Amount) => number,
+  ) {}
+
+  pipeline(index: number): Promise<Pipeline> {
+    let pipeline = this.compiled.get(index);
+    if (!pipeline) {
+      pipeline = this.compile(index);
+      this.compiled.set(index, pipeline);
+    }
+    return pipeline;
+  }
+
+  private async compile(index: number): Promise<Pipeline> {
+    const kernel = this.program.kernels[index];
+    if (!kernel) throw new RdrrError('format', `the program has no kernel ${index}`);
+    const layout = this.layout(kernel);
+    const values = Object.entries(kernel.constants).map(([name, value]) => [name, this.amount(value)]);
+    try {
+      const pipeline = await this.device.createComputePipelineAsync({
+        label: kernel.label,
+        layout: this.device.createPipelineLayout({ bindGroupLayouts: [layout] }),
+        compute: { module: this.module(kernel.shader), entryPoint: kernel.entry, constants: Object.fromEntries(values) },
+      });
+      return { pipeline, layout, names: kernel.bindings.map(({ name }) => name) };
+    } catch (error) {
+      if (error instanceof RdrrError) throw error;
+      throw new RdrrError('device', `the browser does not compile ${kernel.label}: ${String(error)}`, { cause: error });
+    }
+  }
+
+  private module(hash: string): GPUShaderModule {
+    const code = this.program.shaders[hash];
+    if (code === undefined) throw new RdrrError('format', `the program has no shader ${hash}`);
+    const module = this.modules.get(hash) ?? this.device.createShaderModule({ label: hash, code });
+    this.modules.set(hash, module);
+    return module;
+  }
+
+  private layout({ bindings }: Kernel): GPUBindGroupLayout {
+    const key = bindings.map(({ access }) => access).join();
+    const entries = bindings.map(({ access: type }, binding) => ({ binding, visibility: COMPUTE, buffer: { type } }));
+    const layout = this.layouts.get(key) ?? this.device.createBindGroupLayout({ entries });
+    this.layouts.set(key, layout);
+    return layout;
+  }
+}

@@ -1,0 +1,56 @@
+import { RdrrError } from '../errors.js';
+import type { Program, RecordFields } from './schema.js';
+
+/** The records that the host writes, as a program states them. */
+export type Records = Program['records'];
+
+const NO_SLOT = 0xffffffff;
+
+/** Return the fields of a record; the program was checked to have it. */
+export function recordOf(records: Records, name: string): RecordFields {
+  const record = records[name];
+  if (!record) throw new RdrrError('format', `the program states no record ${name}`);
+  return record;
+}
+
+/** Write a record at a word; fields without a value stay as they are. */
+export function packInto(out: Uint32Array, at: number, record: RecordFields, values: Record<string, number>): void {
+  const floats = new Float32Array(out.buffer, out.byteOffset, out.length);
+  for (const [index, [name, type]] of Object.entries(record.fields).entries()) {
+    (type === 'f32' ? floats : out)[at + index] = values[name] ?? 0;
+  }
+}
+
+/** Return the words of one record. */
+export function pack(record: RecordFields, values: Record<string, number>): Uint32Array<ArrayBuffer> {
+  const words = new Uint32Array(record.words);
+  packInto(words, 0, record, values);
+  return words;
+}
+
+export interface StepRows {
+  tokens: readonly number[];
+  slots: readonly number[];
+  positions?: readonly number[];
+  sequences?: readonly number[];
+  last_n?: number;
+  /** Rows that the pass is launched for, if they are more than the tokens. */
+  launched?: number;
+}
+
+/** Return the words of a step: its header, and a row for each token. */
+export function packStep(records: Records, step: StepRows): Uint32Array<ArrayBuffer> {
+  const { tokens, slots, positions = slots, sequences, last_n = 1, launched = 0 } = step;
+  const [header, row] = [recordOf(records, 'step_header'), recordOf(records, 'step_row')];
+  const count = Math.max(tokens.length, launched);
+  const words = new Uint32Array(header.words + row.words * count);
+  packInto(words, 0, header, { rows: tokens.length, last_n });
+  for (let index = 0; index < count; index += 1) {
+    const values: Record<string, number> =
+      index < tokens.length
+        ? { token: tokens[index]!, position: positions[index]!, sequence: sequences?.[index] ?? 0, slot: slots[index]! }
+        : { slot: NO_SLOT };
+    packInto(words, header.words + row.words * index, row, values);
+  }
+  return words;
+}

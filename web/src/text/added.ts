@@ -1,0 +1,50 @@
+// Finds added tokens in a text, as Python's library does: the first, and of several there the longest.
+import type { AddedToken } from './prepare.js';
+
+/** A part of a text: an added token by its id, or text between them. */
+export type Section = number | string;
+
+export class AddedTokens {
+  #pattern: RegExp | null;
+  #tokens: ReadonlyMap<string, AddedToken>;
+
+  // `written` is what stands in a text for a token.
+  constructor(tokens: readonly AddedToken[], written: (token: AddedToken) => string = ({ content }) => content) {
+    this.#tokens = new Map(tokens.map((token) => [written(token), token]));
+    this.#tokens = new Map([...this.#tokens].filter(([text]) => text));
+    const texts = [...this.#tokens.keys()].sort((a, b) => b.length - a.length);
+    this.#pattern = texts.length ? new RegExp(texts.map(escaped).join('|'), 'gu') : null;
+  }
+
+  /** The parts of a text in their order. */
+  sections(text: string): Section[] {
+    if (!this.#pattern) return text ? [text] : [];
+    const sections: Section[] = [];
+    let begin = 0;
+    for (const { 0: written, index } of text.matchAll(this.#pattern)) {
+      const token = this.#tokens.get(written)!;
+      const end = index + written.length;
+      if (token.single_word && (/[\p{L}\p{M}\p{N}\p{Pc}]$/u.test(text.slice(0, index)) || /^[\p{L}\p{M}\p{N}\p{Pc}]/u.test(text.slice(end)))) continue;
+      const from = token.lstrip ? Math.max(begin, spaceBefore(text, index)) : index;
+      if (begin < from) sections.push(text.slice(begin, from));
+      sections.push(token.id);
+      begin = token.rstrip ? spaceAfter(text, end) : end;
+    }
+    if (begin < text.length) sections.push(text.slice(begin));
+    return sections;
+  }
+}
+
+export const escaped = (text: string): string => text.replace(/[\\^$.*+?()[\]{}|/]/g, '\\$&');
+
+const isSpace = (character: string | undefined): boolean => character !== undefined && /\p{White_Space}/u.test(character);
+
+function spaceBefore(text: string, end: number): number {
+  while (end && isSpace(text[end - 1])) end -= 1;
+  return end;
+}
+
+function spaceAfter(text: string, begin: number): number {
+  while (isSpace(text[begin])) begin += 1;
+  return begin;
+}

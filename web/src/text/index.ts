@@ -1,0 +1,122 @@
+// What the engine needs of text: ids of texts and conversations, and the text of ids.
+import { RdrrError } from '../errors.js';
+import { Chat } from './chat.js';
+import { StopFilter } from './stop.js';
+import type { Segment } from './stream.js';
+import { ChatTemplate, templateSource, type Settings } from './template.js';
+import { Tokenizer, type IdStream } from './tokenizer.js';
+
+export type { Answer, Chat, Delta } from './chat.js';
+export type { ChatMessage, Tool, ToolCall, ToolCallDelta } from './messages.js';
+
+/** The files of a package that are about text. */
+export interface TextFiles {
+  readonly tokenizer: string; // tokenizer.json
+  readonly config: string | null; // tokenizer_config.json
+  readonly special?: string | null; // special_tokens_map.json
+  readonly template: string | null; // chat_template.jinja
+  readonly stated: { readonly bosTokenId?: number | null; readonly addBosToken?: boolean | null } | null; // of the manifest
+  readonly ends?: readonly number[]; // ids that end a text, of the manifest
+}
+
+export class Text {
+  readonly chat: Chat | null;
+  #tokenizer: Tokenizer;
+  #bos: number | null;
+
+  constructor(files: TextFiles) {
+    this.#tokenizer = new Tokenizer(files.tokenizer);
+    this.#bos = files.stated?.addBosToken ? (files.stated.bosTokenId ?? null) : null;
+    this.chat = chatOf(this.#tokenizer, files);
+  }
+
+  /** The ids of a prompt; `bos` adds what every prompt begins with, `control: false` makes no added token. */
+  encode(text: string, { bos = true, control = true } = {}): number[] {
+    const ids = this.#tokenizer.encode(text, { special: bos, control });
+    return bos && this.#bos !== null && ids[0] !== this.#bos ? [this.#bos, ...ids] : ids;
+  }
+
+  decode(ids: readonly number[]): string {
+    return this.#tokenizer.decode(ids);
+  }
+
+  /** The text of one id, special tokens shown. */
+  tokenText(id: number): string {
+    return this.#tokenizer.isSpecial(id) ? (this.#tokenizer.token(id) ?? '') : this.#tokenizer.decode([id]);
+  }
+
+  /** The text that ids add to that of a prompt, up to a stop string; `shows` says which special tokens it has. */
+  stream(prompt: readonly number[], stop: readonly string[], shows: (token: string) => boolean = () => false): TextStream {
+    return new TextStream(this.#tokenizer.stream(prompt), stop, shows);
+  }
+}
+
+export const openText = (files: TextFiles): Text => new Text(files);
+
+export class TextStream {
+  #filter: StopFilter;
+  #ids: IdStream;
+  #shows: (token: string) => boolean;
+
+  constructor(ids: IdStream, stop: readonly string[], shows: (token: string) => boolean) {
+    this.#filter = new StopFilter(stop);
+    this.#ids = ids;
+    this.#shows = shows;
+  }
+
+  /** The stop string that ended the text. */
+  get stoppedBy(): string | null {
+    return this.#filter.found;
+  }
+
+  get stopped(): boolean {
+    return this.#filter.found !== null;
+  }
+
+  /** The text that is certain with these ids; those after a stop string are not read. */
+  push(ids: readonly number[]): string {
+    let text = '';
+    for (const id of ids) {
+      if (this.stopped) break;
+      text += this.#filter.feed(this.#shown(this.#ids.push(id)));
+      const held = this.#shown(this.#ids.held());
+      if (this.#filter.wouldStop(held)) text += this.#filter.feed(held);
+    }
+    return text;
+  }
+
+  /** What was held back: incomplete characters, what may have been a stop string. */
+  end(): string {
+    return this.#filter.feed(this.#shown(this.#ids.rest())) + this.#filter.rest();
+  }
+
+  #shown(segments: readonly Segment[]): Segment[] {
+    return segments.map(({ text, special }) => ({ text, special: special && !this.#shows(text) }));
+  }
+}
+
+function chatOf(tokenizer: Tokenizer, files: TextFiles): Chat | null {
+  const settings = mergedSettings(files);
+  const source = (tools: boolean): string | null => files.template ?? templateSource(settings, tools);
+  const plain = source(false);
+  if (plain === null) return null;
+  const template = new ChatTemplate(plain, settings);
+  const other = source(true)!;
+  return new Chat(tokenizer, [template, other === plain ? template : new ChatTemplate(other, settings)], files.ends ?? []);
+}
+
+// The older file for special tokens replaces the settings, unless these hold `added_tokens_decoder`.
+function mergedSettings({ config, special }: TextFiles): Settings {
+  const settings = objectOf(config, 'tokenizer_config.json');
+  return settings['added_tokens_decoder'] ? settings : { ...settings, ...objectOf(special ?? null, 'special_tokens_map.json') };
+}
+
+function objectOf(text: string | null, name: string): Settings {
+  if (text === null) return {};
+  try {
+    const value: unknown = JSON.parse(text);
+    return value !== null && typeof value === 'object' && !Array.isArray(value) ? value as Settings : {};
+  } catch (error) {
+    throw new RdrrError('format', `${name} is not JSON`, { cause: error });
+  }
+}

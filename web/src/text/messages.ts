@@ -1,0 +1,35 @@
+// The messages of a conversation, as OpenAI's API names their parts.
+
+export interface ChatMessage {
+  readonly role: string;
+  readonly content?: string | readonly { readonly type: string; readonly text?: string }[] | null;
+  readonly tool_calls?: readonly ToolCall[];
+  readonly tool_call_id?: string;
+  readonly name?: string;
+  readonly reasoning_content?: string | null;
+  // Of the assistant: the ids that were generated, so that a next prompt has them as they were.
+  readonly token_ids?: readonly number[];
+  readonly [key: string]: unknown;
+}
+
+export interface Tool {
+  readonly type: 'function';
+  readonly function: {
+    readonly name: string;
+    readonly description?: string;
+    readonly parameters?: Readonly<Record<string, unknown>>;
+  };
+}
+
+export interface ToolCall {
+  readonly id: string;
+  readonly type: 'function';
+  readonly function: { readonly name: string; readonly arguments: string };
+}
+
+export interface ToolCallDelta {
+  readonly index: number;
+  readonly id?: string;
+  readonly type?: 'function';
+  readonly function: { readonly name?: string; readonly arguments?: string };
+}

@@ -1,0 +1,152 @@
+// A tokenizer.json as the library reads it right, or a refusal.
+//
+// The library differs from Python's in places. What can be said in other words of the same file is
+// rewritten here; what cannot is refused with its name, because ids that differ would go unnoticed.
+import { RdrrError } from '../errors.js';
+import type { Description } from './steps.js';
+
+export interface AddedToken {
+  readonly id: number;
+  readonly content: string;
+  readonly special: boolean;
+  readonly normalized: boolean;
+  readonly single_word?: boolean;
+  readonly lstrip?: boolean;
+  readonly rstrip?: boolean;
+}
+
+export interface TokenizerFile {
+  readonly model: Description;
+  readonly normalizer: Description | null;
+  readonly pre_tokenizer: Description | null;
+  readonly post_processor: Description | null;
+  readonly decoder: Description | null;
+  readonly added_tokens: readonly AddedToken[];
+}
+
+export function readFile(text: string): TokenizerFile {
+  let file: Partial<TokenizerFile> | null;
+  try {
+    file = JSON.parse(text) as Partial<TokenizerFile> | null;
+  } catch (error) {
+    throw new RdrrError('format', 'tokenizer.json is not JSON', { cause: error });
+  }
+  if (typeof file?.model !== 'object') throw new RdrrError('format', 'tokenizer.json has no model');
+  const { model, normalizer = null, pre_tokenizer = null, post_processor = null, decoder = null, added_tokens = [] } = file;
+  // Older files leave the model's type out.
+  return { model: { ...model, type: model.type ?? typeOf(model) }, normalizer, pre_tokenizer, post_processor, decoder, added_tokens };
+}
+
+function typeOf(model: Description): string {
+  if (Array.isArray(model['vocab'])) return 'Unigram';
+  return model['merges'] ? 'BPE' : 'continuing_subword_prefix' in model ? 'WordPiece' : 'WordLevel';
+}
+
+/** The file for the library. */
+export function prepared(file: TokenizerFile): TokenizerFile {
+  checkModel(file.model);
+  const normalizer = file.normalizer && normalizerOf(file.normalizer);
+  const pre = file.pre_tokenizer && preTokenizerOf(file.pre_tokenizer);
+  checkPostProcessor(file.post_processor);
+  // Added tokens are found by added.ts: the library takes text that looks like some for them.
+  return { ...file, normalizer, pre_tokenizer: pre, added_tokens: [] };
+}
+
+function refused(what: string): RdrrError {
+  const advice = 'give token ids, or run the model with rdrr in Python';
+  return new RdrrError('format', `tokenizer.json: ${what} is not the same in browsers; ${advice}`);
+}
+
+const MODELS = ['BPE', 'Unigram', 'WordLevel'];
+
+function checkModel(model: Description): void {
+  if (!MODELS.includes(model.type)) throw refused(`a model of type ${model.type}`);
+  for (const field of ['dropout', 'continuing_subword_prefix', 'end_of_word_suffix']) {
+    if (model[field]) throw refused(`a model with ${field}`);
+  }
+}
+
+const NORMALIZERS = ['NFC', 'NFD', 'NFKC', 'NFKD', 'Prepend', 'Replace'];
+
+function normalizerOf(step: Description): Description {
+  if (step.type === 'Sequence') {
+    return { ...step, normalizers: (step['normalizers'] as Description[]).map(normalizerOf) };
+  }
+  if (!NORMALIZERS.includes(step.type)) throw refused(`the normalizer ${step.type}`);
+  // The library gives the content to a function that reads $ as a reference.
+  return step.type === 'Replace' ? { ...step, content: String(step['content']).replaceAll('$', '$$$$') } : step;
+}
+
+// The pattern of GPT-2, which the library writes with its own idea of white space.
+const WORDS = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+const PRE_TOKENIZERS: Readonly<Record<string, (step: Description) => Description>> = {
+  Sequence: (step) => sequence(...(step['pretokenizers'] as Description[]).map(preTokenizerOf)),
+  ByteLevel: byteLevel,
+  Metaspace: metaspace,
+  Split: splitOf,
+  Digits: ({ individual_digits: single }) => (single ? isolated('\\p{N}') : matched('\\p{N}+|\\P{N}+')),
+  Whitespace: () => matched('\\w+|[^\\w\\s]+'),
+  WhitespaceSplit: () => matched('\\S+'),
+  Punctuation: ({ behavior = 'Isolated' }) => {
+    if (behavior !== 'Isolated') throw refused(`the pre-tokenizer Punctuation (${String(behavior)})`);
+    return isolated('[\\p{P}!-/:-@\\[-`{-~]');
+  },
+};
+
+function preTokenizerOf(step: Description): Description {
+  const rewrite = PRE_TOKENIZERS[step.type];
+  if (!rewrite) throw refused(`the pre-tokenizer ${step.type}`);
+  return rewrite(step);
+}
+
+const sequence = (...pretokenizers: Description[]): Description => ({ type: 'Sequence', pretokenizers });
+const matched = (Regex: string): Description => ({ type: 'Split', pattern: { Regex }, behavior: 'Removed', invert: true });
+const isolated = (Regex: string): Description => ({ type: 'Split', pattern: { Regex }, behavior: 'Isolated', invert: false });
+
+function byteLevel(step: Description): Description {
+  if (step['use_regex'] === false) return step;
+  // The space of the prefix is added to the whole text, before it is split.
+  if (step['add_prefix_space']) throw refused('the pre-tokenizer ByteLevel with add_prefix_space');
+  return sequence(isolated(WORDS), { ...step, use_regex: false });
+}
+
+function metaspace({ replacement = '▁', prepend_scheme: scheme, add_prefix_space: prefix, split }: Description): Description {
+  const mark = String(replacement);
+  const prepend = scheme ?? (prefix === false ? 'never' : 'always');
+  const whole: Description = { type: 'Metaspace', replacement: mark, prepend_scheme: prepend };
+  return split === false ? whole : sequence(whole, matched(`${mark}[^${mark}]*|[^${mark}]+`));
+}
+
+function splitOf(step: Description): Description {
+  const { Regex, String: text } = step['pattern'] as { Regex?: string; String?: string };
+  const behavior = String(step['behavior']);
+  const invert = step['invert'] === true;
+  if (behavior === 'Isolated' && !invert) return { ...step, pattern: Regex === undefined ? { String: text } : { Regex: folded(Regex) } };
+  if (behavior === 'Removed') return { ...step, pattern: Regex === undefined ? { String: text } : { Regex: folded(Regex) } };
+  if (behavior === 'MergedWithPrevious' && !invert && text !== undefined && [...text].length === 1) {
+    const escaped = `\\u{${text.codePointAt(0)!.toString(16)}}`;
+    return matched(`[^${escaped}]*${escaped}|[^${escaped}]+`);
+  }
+  throw refused(`the pre-tokenizer Split (${behavior}${invert ? ', inverted' : ''})`);
+}
+
+const FOLDED: Readonly<Record<string, string>> = { s: 'sS\u017f', k: 'kK\u212a' };
+
+// Writes out what (?i:...) accepts beyond ASCII: the long s and the sign of the kelvin.
+function folded(regex: string): string {
+  return regex.replace(/\(\?i:([^()[\]\\]*)\)/g, (_, body: string) => {
+    const classes = body.replace(/[a-z]/gi, (letter) => {
+      const lower = letter.toLowerCase();
+      return `[${FOLDED[lower] ?? lower + lower.toUpperCase()}]`;
+    });
+    return `(?:${classes})`;
+  });
+}
+
+const POST_PROCESSORS = ['TemplateProcessing', 'ByteLevel', 'RobertaProcessing', 'BertProcessing'];
+
+function checkPostProcessor(step: Description | null): void {
+  const steps = step?.type === 'Sequence' ? (step['processors'] as Description[]) : step ? [step] : [];
+  for (const { type } of steps) if (!POST_PROCESSORS.includes(type)) throw refused(`the post-processor ${type}`);
+}

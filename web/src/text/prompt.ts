@@ -1,0 +1,123 @@
+// The token ids of a conversation: the template's text around messages, and the ids of answers.
+import { RdrrError } from '../errors.js';
+import { ControlTokens, markedParts } from './control.js';
+import type { ChatMessage, Tool } from './messages.js';
+import type { ChatTemplate } from './template.js';
+import type { Tokenizer } from './tokenizer.js';
+
+const ANSWER = '\u2063answer\u2063'; // stands for an answer whose ids are known
+
+export interface PromptOptions {
+  readonly tools?: readonly Tool[];
+  readonly variables?: Readonly<Record<string, unknown>>;
+}
+
+export class ChatPrompt {
+  #tokenizer: Tokenizer;
+  #template: ChatTemplate;
+  #control: ControlTokens;
+  #ends: readonly number[];
+  #options: PromptOptions;
+
+  constructor(tokenizer: Tokenizer, template: ChatTemplate, ends: readonly number[], options: PromptOptions = {}) {
+    this.#tokenizer = tokenizer;
+    this.#template = template;
+    this.#control = controlTokens(tokenizer, template);
+    this.#ends = ends;
+    this.#options = options;
+  }
+
+  /** The ids of messages, and of the beginning of the answer to them. */
+  ids(given: readonly ChatMessage[]): number[] {
+    const messages = given.map(plain);
+    const answers = given.flatMap(({ token_ids: ids }, at) => (at && ids?.length ? [{ at, ids }] : []));
+    const [first] = answers;
+    if (!first) return this.#encode(this.#text(messages), false);
+    const ids = this.#encode(this.#text(messages.slice(0, first.at)), false);
+    for (const [index, answer] of answers.entries()) {
+      const text = this.#after(messages.slice(0, answers[index + 1]?.at ?? messages.length), answer.at);
+      if (text === null) return this.#encode(this.#text(messages), false);
+      ids.push(...this.#withoutEnd(answer.ids), ...this.#encode(text, true));
+    }
+    return ids;
+  }
+
+  // The template writes the end of an answer.
+  #withoutEnd(ids: readonly number[]): readonly number[] {
+    return this.#ends.includes(ids.at(-1)!) ? ids.slice(0, -1) : ids;
+  }
+
+  // The text after the answer at a position; null if the template leaves the answer out.
+  #after(messages: readonly Plain[], at: number): string | null {
+    let marker = ANSWER;
+    const all = JSON.stringify(messages);
+    while (all.includes(marker)) marker += ANSWER; // nobody can write it into a message
+    const text = this.#text(messages.map((message, index) => (index === at ? { ...message, content: marker } : message)));
+    const begin = text.lastIndexOf(marker);
+    return begin < 0 ? null : text.slice(begin + marker.length);
+  }
+
+  #text(messages: readonly Plain[]): string {
+    const { tools = null, variables = {} } = this.#control.marked(this.#options);
+    return this.#template.render(this.#control.marked(messages), { tools, variables });
+  }
+
+  // Marked parts become no control tokens, all other text the ids that it has in the middle of a text.
+  #encode(text: string, follows: boolean): number[] {
+    const ids: number[] = [];
+    for (const part of markedParts(text)) {
+      if (part.marked) ids.push(...encodePlain(this.#tokenizer, part.text));
+      else if (ids.length || follows) ids.push(...continued(this.#tokenizer, part.text, true));
+      else ids.push(...this.#tokenizer.encode(part.text));
+    }
+    return ids;
+  }
+}
+
+type Plain = Readonly<Record<string, unknown>>;
+
+// A message as templates know it: text instead of parts, no role `developer`, no ids.
+function plain(message: ChatMessage, at: number): Plain {
+  const { token_ids: _, content, ...rest } = message;
+  const role = message.role === 'developer' ? 'system' : message.role;
+  if (!Array.isArray(content)) return { ...rest, role, ...(content == null ? {} : { content }) };
+  const texts = content.map(({ type, text }: { type: string; text?: string }) => {
+    if (text === undefined) throw new RdrrError('usage', `messages.${at}: only text is read, found a part of type ${type}`);
+    return text;
+  });
+  return { ...rest, role, content: texts.join('') };
+}
+
+function controlTokens(tokenizer: Tokenizer, template: ChatTemplate): ControlTokens {
+  const texts = new Set(template.controlTokens(tokenizer.added));
+  const becomes = (text: string): boolean => tokenizer.encode(text).some((id) => texts.has(tokenizer.token(id) ?? ''));
+  return new ControlTokens(texts, tokenizer.normalizes ? becomes : null);
+}
+
+// The ids of a text none of which is an added token.
+function encodePlain(tokenizer: Tokenizer, text: string): number[] {
+  const added = new Set(tokenizer.added.map(({ content }) => content));
+  for (const parts of [[text], [...text]]) {
+    const ids = parts.flatMap((part) => continued(tokenizer, part, false));
+    if (!ids.some((id) => added.has(tokenizer.token(id) ?? ''))) return ids;
+  }
+  throw new RdrrError('usage', `a message holds a control token that has no other tokens: ${text}; change the message`);
+}
+
+const LETTER = 'a';
+
+// The ids of a text that follows another. Where the tokenizer puts a space before every text, they are
+// those after a character that does not merge with the text.
+export function continued(tokenizer: Tokenizer, text: string, control: boolean): number[] {
+  const encode = (whole: string): number[] => tokenizer.encode(whole, { control });
+  const letter = encode(LETTER);
+  const alone = encode(text);
+  const begun = tokenizer.stream(letter);
+  if (letter.flatMap((id) => begun.push(id)).map((segment) => segment.text).join('') === LETTER) return alone;
+  for (const before of ['\n', '.', LETTER]) {
+    const first = encode(before);
+    const ids = encode(before + text);
+    if (first.every((id, at) => ids[at] === id)) return ids.slice(first.length);
+  }
+  return alone;
+}

@@ -1,0 +1,146 @@
+// Text as token ids, and ids as text, whole or as a stream.
+import { Tokenizer as Library } from '@huggingface/tokenizers';
+import { RdrrError } from '../errors.js';
+import { AddedTokens } from './added.js';
+import { prepared, readFile, type AddedToken, type TokenizerFile } from './prepare.js';
+import { Decoding, SegmentStream, visible } from './stream.js';
+
+// The library's tokenizer, and what its types leave out.
+interface Opened {
+  normalizer: { normalize(text: string): string } | null;
+  pre_tokenizer: { pre_tokenize(text: string, options: { section_index: number }): string[] } | null;
+  model: { _call(words: string[]): string[]; tokens_to_ids: Map<string, number>; unk_token_id?: number };
+  post_processor: { post_process(tokens: unknown, pair: null, special: boolean): { tokens: (number | string)[] } } | null;
+}
+
+/** The tokenizer of a file; ids equal those of Python's library, or the file is refused. */
+export class Tokenizer {
+  readonly added: readonly AddedToken[];
+  // Whether an added token may be in a text that does not hold its text.
+  readonly normalizes: boolean;
+  #file: TokenizerFile;
+  #library: Opened;
+  #unnormalized: AddedTokens;
+  #normalized: AddedTokens;
+  #tokens: ReadonlyMap<number, string>;
+  #special: ReadonlySet<string>;
+  #decoding: Decoding;
+
+  constructor(text: string) {
+    this.#file = readFile(text);
+    this.#library = opened(this.#file);
+    this.added = this.#file.added_tokens;
+    const { normalizer } = this.#library;
+    this.normalizes = normalizer !== null && this.added.some((token) => token.normalized);
+    this.#unnormalized = new AddedTokens(this.added.filter((token) => !token.normalized));
+    this.#normalized = new AddedTokens(this.added.filter((token) => token.normalized), ({ content }) => normalizer?.normalize(content) ?? content);
+    this.#tokens = tokensOf(this.#file);
+    this.#special = new Set(this.added.filter(({ special }) => special).map(({ content }) => content));
+    this.#decoding = new Decoding(this.#file.decoder);
+  }
+
+  /** The ids of a text; `special` adds what the post-processor adds, `control: false` makes no added token. */
+  encode(text: string, { special = false, control = true } = {}): number[] {
+    if (/[\ud800-\udfff]/u.test(text)) throw new RdrrError('usage', 'the text has half of a surrogate pair, which is no character');
+    const sections = control ? this.#unnormalized.sections(text) : [text];
+    const ids = sections.flatMap((section, at) => (typeof section === 'number' ? section : this.#encodeSection(section, at === 0, control)));
+    return special ? this.#completed(ids) : ids;
+  }
+
+  #encodeSection(text: string, isFirst: boolean, control: boolean): number[] {
+    const normal = this.#library.normalizer?.normalize(text) ?? text;
+    const sections = control ? this.#normalized.sections(normal) : [normal];
+    return sections.flatMap((section, at) => (typeof section === 'number' ? section : this.#encodeText(section, isFirst && at === 0)));
+  }
+
+  #encodeText(text: string, isFirst: boolean): number[] {
+    if (!text) return [];
+    const { model, pre_tokenizer: pre } = this.#library;
+    const words = pre ? pre.pre_tokenize(text, { section_index: isFirst ? 0 : 1 }) : [text];
+    // Word by word: unknown characters of two words are two unknown tokens.
+    const pieces = words.flatMap((word) => model._call([word]));
+    const { tokens_to_ids: ids, unk_token_id: unknown } = model;
+    const fallsBack = this.#file.model.type === 'Unigram' && this.#file.model['byte_fallback'] === true;
+    return pieces.flatMap((piece) => ids.get(piece) ?? ((fallsBack ? bytesOf(piece, ids) : null) ?? unknown ?? []));
+  }
+
+  // The ids with those that the post-processor adds.
+  #completed(ids: readonly number[]): number[] {
+    const processor = this.#library.post_processor;
+    if (!processor) return [...ids];
+    const all = processor.post_process(ids, null, true).tokens;
+    return all.map((token) => (typeof token === 'number' ? token : this.#idOf(token)));
+  }
+
+  #idOf(token: string): number {
+    const id = this.added.find(({ content }) => content === token)?.id ?? this.#library.model.tokens_to_ids.get(token);
+    if (id === undefined) throw new RdrrError('format', `tokenizer.json: the post-processor adds ${token}, which the vocabulary has not`);
+    return id;
+  }
+
+  token(id: number): string | undefined {
+    return this.#tokens.get(id);
+  }
+
+  isSpecial(id: number): boolean {
+    return this.#special.has(this.#tokens.get(id) ?? '');
+  }
+
+  /** The text of ids without special tokens. */
+  decode(ids: readonly number[]): string {
+    const stream = this.stream([]);
+    return ids.map((id) => visible(stream.push(id))).join('') + visible(stream.rest());
+  }
+
+  stream(prompt: readonly number[]): IdStream {
+    const before = prompt.filter((id) => !this.isSpecial(id)).flatMap((id) => this.#tokens.get(id) ?? []);
+    return new IdStream(this, new SegmentStream(this.#decoding.open(before)));
+  }
+}
+
+export class IdStream {
+  #tokenizer: Tokenizer;
+  #segments: SegmentStream;
+
+  constructor(tokenizer: Tokenizer, segments: SegmentStream) {
+    this.#tokenizer = tokenizer;
+    this.#segments = segments;
+  }
+
+  push(id: number): ReturnType<SegmentStream['push']> {
+    const token = this.#tokenizer.token(id);
+    return token === undefined ? [] : this.#segments.push(token, this.#tokenizer.isSpecial(id));
+  }
+
+  held(): ReturnType<SegmentStream['held']> {
+    return this.#segments.held();
+  }
+
+  rest(): ReturnType<SegmentStream['rest']> {
+    return this.#segments.rest();
+  }
+}
+
+function tokensOf({ model, added_tokens }: TokenizerFile): Map<number, string> {
+  const vocab = model['vocab'] as Record<string, number> | [string, number][];
+  const entries: [number, string][] = Array.isArray(vocab)
+    ? vocab.map(([token], id) => [id, token])
+    : Object.entries(vocab).map(([token, id]) => [id, token]);
+  return new Map([...entries, ...added_tokens.map(({ id, content }): [number, string] => [id, content])]);
+}
+
+function opened(file: TokenizerFile): Opened {
+  const unk = file.model['unk_token'];
+  try {
+    return new Library(prepared(file), { unk_token: unk }) as unknown as Opened;
+  } catch (error) {
+    if (error instanceof RdrrError) throw error;
+    throw new RdrrError('format', `tokenizer.json: the tokenizer library refuses it: ${String(error)}`, { cause: error });
+  }
+}
+
+// The ids of the bytes of an unknown piece, where the vocabulary has all of them.
+function bytesOf(piece: string, ids: ReadonlyMap<string, number>): number[] | null {
+  const bytes = Array.from(new TextEncoder().encode(piece), (byte) => ids.get(`<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`));
+  return bytes.every((id) => id !== undefined) ? bytes as number[] : null;
+}

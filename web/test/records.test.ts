@@ -1,0 +1,42 @@
+// The golden vectors of records, which Python's tests read too.
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { test } from 'node:test';
+import { packStep, type Records, type StepRows } from '../src/program/records.js';
+import type { SamplingOptions } from '../src/sampling/options.js';
+import { entriesOf, entriesWords, samplerWords } from '../src/sampling/words.js';
+
+interface Vectors {
+  records: Records;
+  step: (StepRows & { words: number[] })[];
+  sampler: { options: SamplingOptions & { sampled_tokens?: number }; seed: string; masked: boolean; words: number[] }[];
+  entries: { options: SamplingOptions; seen: number[]; words: number[][] }[];
+}
+
+const vectors = JSON.parse(readFileSync('../tests/data/vectors/records.json', 'utf8')) as Vectors;
+const { records } = JSON.parse(readFileSync('test/data/records.json', 'utf8')) as Vectors;
+
+for (const [index, { words, ...step }] of vectors.step.entries()) {
+  test(`step ${index} has the words that Python packs`, () => {
+    assert.deepEqual([...packStep(records, step)], words);
+  });
+}
+
+for (const [index, { options, seed, masked, words }] of vectors.sampler.entries()) {
+  test(`sampling parameters ${index} have the words that Python packs`, () => {
+    const state = { sampled: options.sampled_tokens, masked };
+    assert.deepEqual([...samplerWords(records, options, BigInt(seed), state)], words);
+  });
+}
+
+for (const [index, { options, seen, words }] of vectors.entries.entries()) {
+  test(`entries ${index} have the words that Python packs`, () => {
+    const lists = entriesWords(records, entriesOf(options, seen), 4096).map((list) => [...list]);
+    assert.deepEqual(lists, words);
+  });
+}
+
+test('long lists of entries are cut', () => {
+  const entries = [1, 2, 3].map((id) => ({ id, count: 1, bias: 0 }));
+  assert.deepEqual(entriesWords(records, entries, 2).map(([size]) => size), [2, 1]);
+});
