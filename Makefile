@@ -134,7 +134,7 @@ web: web/node_modules/installed ## Build the browser runtime and its page into a
 
 test-web: $(VENV)/installed-dev adapter web/node_modules/installed ## Test the browser runtime, in Node and Chromium (SHORT=1: a part).
 	@cd web && npm run --silent check && npm run --silent build -- --check && npm test --silent
-	RDRR_TEST_WEB=$(if $(SHORT),short,all) $(BIN)/python -m pytest -q tests/web
+	RDRR_TEST_WEB=1 $(if $(SHORT),RDRR_TEST_COVER=1) $(BIN)/python -m pytest -q tests/web
 
 clean: ## Remove .venv, the archives and what the demo made.
 	rm -rf $(VENV) $(DIST) demo

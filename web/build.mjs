@@ -14,6 +14,9 @@ import { build } from 'esbuild';
 const here = dirname(fileURLToPath(import.meta.url));
 const committed = join(here, '../api/rdrr/browser');
 const options = { bundle: true, format: 'esm', target: 'es2022', absWorkingDir: here, write: false };
+const bundled = ['@huggingface/jinja', '@huggingface/tokenizers'];
+const { version, license } = JSON.parse(readFileSync(join(here, 'package.json'), 'utf8'));
+const banner = { js: `/*! rdrr ${version}, ${license}; with ${bundled.join(' and ')}, see licenses.txt */` };
 const runtime = { 'rdrr.js': 'src/index.ts', 'worker.js': 'src/worker/main.ts' };
 const page = { 'page.js': 'page/page.ts', 'page.css': 'page/page.css', 'service-worker.js': 'page/service_worker.ts' };
 
@@ -25,9 +28,12 @@ async function built(entries) {
     const external = name === 'rdrr.js' ? [] : ['./rdrr.js'];
     const alias = { name: 'runtime', setup: (hooks) => hooks.onResolve({ filter: /\/index\.js$/ }, ({ importer, path }) =>
       external.length && dirname(join(dirname(importer), path)) === join(here, 'src') ? { path: './rdrr.js', external: true } : null) };
-    const result = await build({ ...options, minify: true, legalComments: 'inline', entryPoints: [entry], plugins: [alias] });
+    const settings = { ...options, minify: true, legalComments: 'none', entryPoints: [entry], plugins: [alias] };
+    const result = await build(name === 'rdrr.js' ? { ...settings, banner } : settings);
     files[name] = Buffer.from(result.outputFiles[0].contents);
   }
+  const licenses = bundled.map((name) => `${name}\n\n${readFileSync(join(here, 'node_modules', name, 'LICENSE'), 'utf8')}`);
+  files['licenses.txt'] = Buffer.from(licenses.join('\n\n'));
   return files;
 }
 

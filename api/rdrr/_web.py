@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "rdrr-web", 1
 INDEX, PROGRAMS = "index.json", "programs"
-DECODED = ("F32", "F16", "BF16")
+DECODED = ("F32", "F16", "BF16", "Q8_0", "Q4_K", "Q4_K_M", "Q6_K")
 """Types that a browser decodes when it loads a tensor which no kernel reads as it is stored."""
 
 TEXTS = {
@@ -133,7 +133,7 @@ def web(
         most_context=max_context,
         kv_dtype=kv_dtype,
     )
-    index = {
+    index: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "model": package.manifest.model_id,

@@ -157,11 +157,19 @@ def test_compressed_shards_are_refused(package, device):
         rdrr.web(package / "manifest.json", targets=[device])
 
 
-def test_tensors_that_a_browser_cannot_decode_are_refused(package, device):
+@pytest.mark.parametrize("dtype", ["Q5_K", "Q4_K"])
+def test_tensors_that_a_browser_cannot_decode_are_refused(tmp_path, rng, device, dtype):
+    package = tmp_path / "decoded"
+    write_random_package(package, llama_manifest(dtype), rng)
+    options = {"targets": [device], "kernel_hints": {"q4kMatmul": "dequant_f16"}}
+    if dtype == "Q4_K":
+        rdrr.web(package, **options)
+        return
     with pytest.raises(FormatError, match="cannot decode") as caught:
-        rdrr.web(package, targets=[device], kernel_hints={"q4kMatmul": "dequant_f16"})
-    assert "Q8_0" in str(caught.value)
+        rdrr.web(package, **options)
+    assert dtype in str(caught.value)
     assert not (package / "web").exists()
+    rdrr.web(package, targets=[device])  # kernels read it as it is stored
 
 
 def test_wrong_options_are_refused(package, device):

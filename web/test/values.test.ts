@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { deliver, type Piece } from '../src/load/pieces.js';
 import { readManifest } from '../src/load/manifest.js';
@@ -31,9 +32,25 @@ test('a column-major tensor is decoded into its logical shape', () => {
   assert.deepEqual([...values], [1, 2, 3, 4, 5, 6]);
 });
 
-test('block types are refused where the host would have to decode them', () => {
-  assert.throws(() => decodeTensor(new Uint8Array(2), tensor('Q4_K_M', [1]), 'x'), /cannot decode Q4_K_M/);
+test('types that the browser does not decode are refused by name', () => {
+  assert.throws(() => decodeTensor(new Uint8Array(2), tensor('Q5_K', [1]), 'x'), /x: the browser cannot decode Q5_K/);
 });
+
+// tests/web/test_generated.py compares the file with Python's codecs.
+interface Decoded {
+  dtype: string;
+  layout: string;
+  shape: number[];
+  stored: string;
+  values: string;
+}
+
+for (const { dtype, layout, shape, stored, values } of JSON.parse(readFileSync('test/data/blocks.json', 'utf8')) as Decoded[]) {
+  test(`${dtype} in ${layout} layout has the values that Python decodes`, () => {
+    const decoded = decodeTensor(Buffer.from(stored, 'base64'), tensor(dtype, shape, layout), 'x');
+    assert.equal(Buffer.from(decoded.buffer).toString('base64'), values);
+  });
+}
 
 test('values are padded with zeros along every axis', () => {
   assert.deepEqual([...padded(Float32Array.of(1, 2, 3, 4), [2, 2], [3, 3], 'x')], [1, 2, 0, 3, 4, 0, 0, 0, 0]);

@@ -32,7 +32,7 @@ export interface IndexFile {
   /** SHA-256 of the shards, where the manifest has other hashes. */
   shards?: readonly string[];
   /** Files of the text beside the manifest; those that the package lacks are left out. */
-  text: { tokenizer?: string; config?: string; template?: string };
+  text: { tokenizer?: string; config?: string; special?: string; template?: string };
   /** The best first. */
   programs: readonly ProgramEntry[];
 }

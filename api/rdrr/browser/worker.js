@@ -1,0 +1,1 @@
+import{serve as o}from"./rdrr.js";o(self);

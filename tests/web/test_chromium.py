@@ -1,0 +1,240 @@
+"""Packages run in Chromium give the ids and texts of the Python runtime.
+
+Chromium runs on its software adapter. `make test-web` builds what it loads and runs these tests,
+which are skipped otherwise: those that are not `thorough` with SHORT=1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+import rdrr
+from support.chromium import NOT_INSTALLED, find_chromium, run_module
+from support.commands import EXAMPLE, ROOT
+from support.greedy_ids import check_greedy_ids
+from support.random_models import save_model
+
+BUILD = ROOT / "web" / "build"
+PROMPT = "And it came to pass in those days"
+DEVICE = {"language": ["packed_4x8_integer_dot_product"], "software": True}
+"""What the usual programs are planned for is compiled for minutes on a software adapter."""
+
+GREEDY = {"temperature": 0}
+OPTIONS = {
+    "sampled": {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "seed": 7},
+    "greedy": GREEDY,
+    "penalized": {
+        "temperature": 0.9,
+        "min_p": 0.05,
+        "repeat_penalty": 1.2,
+        "frequency_penalty": 0.1,
+        "seed": 11,
+    },
+}
+TOKENS = 10
+
+pytestmark = [
+    pytest.mark.skipif("RDRR_TEST_WEB" not in os.environ, reason="run by make test-web"),
+    pytest.mark.skipif(find_chromium() is None, reason=NOT_INSTALLED),
+]
+
+
+def with_programs(package, folder):
+    device = folder / "device.json"
+    device.write_text(json.dumps(DEVICE), encoding="utf-8")
+    rdrr.web(package, targets=[device])
+    return package
+
+
+def run(packages, cases, folder):
+    """Run cases in one browser, and return what each reports."""
+    (folder / "cases.json").write_text(json.dumps(cases), encoding="utf-8")
+    served = {"cases": folder / "cases.json", "build": ROOT / "api" / "rdrr" / "browser"}
+    reports = run_module(BUILD / "chromium.mjs", {**served, **packages})
+    failed = {name: report["error"] for name, report in reports.items() if "error" in report}
+    assert not failed, failed
+    return reports
+
+
+def requests_of(prompt=PROMPT, tokens=TOKENS):
+    return [{"prompt": prompt, "max_tokens": tokens, **options} for options in OPTIONS.values()]
+
+
+def generated(model, options, prompt=PROMPT, tokens=TOKENS):
+    generation = model.generate(prompt, max_tokens=tokens, **options)
+    text = generation.read()
+    return text, [int(token_id) for token_id in generation.token_ids]
+
+
+def choice(answer):
+    (only,) = answer["choices"]
+    return only["text"], only["token_ids"]
+
+
+@pytest.fixture(scope="module")
+def package(made_package, tmp_path_factory):
+    """small-llama, transposed and fused."""
+    folder = tmp_path_factory.mktemp("web")
+    package = folder / "package"
+    package.symlink_to(made_package, target_is_directory=True)
+    with_programs(package, folder)
+    return package
+
+
+@pytest.fixture(scope="module")
+def model(made_package):
+    with rdrr.load(made_package, context=512) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def stop(model):
+    """A string in the middle of the greedy text."""
+    text, _ = generated(model, GREEDY)
+    return text[len(text) // 2 :][:3]
+
+
+@pytest.fixture(scope="module")
+def reports(package, model, stop, tmp_path_factory):
+    ids = [int(token_id) for token_id in model.encode(PROMPT)]
+    request = {"prompt": PROMPT, "max_tokens": TOKENS, **GREEDY}
+    requests = [
+        *requests_of(),
+        {**request, "stop": [stop]},
+        {**request, "prompt": ids, "logit_bias": {str(generated(model, GREEDY)[1][0]): -100}},
+        {**request, **OPTIONS["sampled"], "n": 2, "max_tokens": 3},
+    ]
+    cases = {
+        "texts": {"kind": "texts", "model": "package", "requests": requests},
+        "life": {"kind": "life", "model": "package", "requests": [{**request, "max_tokens": 6}]},
+    }
+    return run({"package": package}, cases, tmp_path_factory.mktemp("cases"))
+
+
+def test_texts_and_ids_are_those_of_python(reports, model):
+    answers = reports["texts"]["answers"]
+    for options, answer in zip(OPTIONS.values(), answers, strict=False):
+        assert choice(answer) == generated(model, options)
+        (only,) = answer["choices"]
+        assert only["finish_reason"] == "length"
+
+
+def test_a_text_ends_before_a_stop_string(reports, model, stop):
+    text, _ = generated(model, GREEDY)
+    (only,) = reports["texts"]["answers"][3]["choices"]
+    assert only["text"] == text[: text.index(stop)]
+    assert only["finish_reason"] == "stop"
+
+
+def test_a_bias_changes_what_is_chosen_as_in_python(reports, model):
+    first = generated(model, GREEDY)[1][0]
+    expected = generated(model, {**GREEDY, "logit_bias": {first: -100.0}})
+    assert choice(reports["texts"]["answers"][4]) == expected
+
+
+def test_several_texts_have_seeds_of_their_own(reports, model):
+    choices = reports["texts"]["answers"][5]["choices"]
+    for index, answer in enumerate(choices):
+        options = {**OPTIONS["sampled"], "seed": OPTIONS["sampled"]["seed"] + index}
+        assert answer["index"] == index
+        assert answer["text"] == generated(model, options, tokens=3)[0]
+
+
+def test_a_stream_joins_to_the_whole_text_and_ends_with_the_usage(reports, model):
+    stream = reports["texts"]["stream"]
+    assert stream["text"] == generated(model, next(iter(OPTIONS.values())))[0]
+    assert stream["chunks"] > 2
+    assert stream["usage"]["completion_tokens"] == TOKENS
+
+
+def test_the_usage_says_what_was_cached(reports, model):
+    prompt = len(model.encode(PROMPT))
+    usages = [answer["usage"] for answer in reports["texts"]["answers"]]
+    cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages]
+    assert cached == [0, *[prompt - 1] * (len(usages) - 1)]
+    assert {usage["prompt_tokens"] for usage in usages} == {prompt}
+    assert usages[-1]["completion_tokens"] == 6
+    assert all(usage["speed"]["decode"] > 0 for usage in usages)
+
+
+def test_a_survey_says_what_a_load_needs_and_keeps(reports, package):
+    report = reports["texts"]
+    size = (package / "shard_00000.bin").stat().st_size
+    assert report["before"]["size"] == report["loaded"] == report["facts"]["size"] == size
+    assert report["before"]["memory"] == report["facts"]["memory"]
+    assert [report[key]["cached"] for key in ("before", "after")] == [False, True]
+    assert report["before"]["reason"] is None
+    assert report["stages"] == ["download", "compile", "ready"]
+    assert report["facts"]["context"] == 2048
+    assert not report["facts"]["chat"]
+
+
+def test_calls_that_end_early_leave_the_engine_as_it_was(reports, model):
+    life = reports["life"]
+    assert choice(life["after"]) == generated(model, GREEDY, tokens=6)
+    usage, missing, closed = "usage", "usage", "usage"
+    assert life["faults"] == ["AbortError", usage, usage, usage, missing, closed, "network"]
+
+
+def test_a_model_is_loaded_without_a_network_until_its_files_are_deleted(reports):
+    life = reports["life"]
+    assert life["had"]
+    assert len(life["listed"]) == 1
+    assert life["deleted"]
+    assert not life["has"]
+
+
+@pytest.fixture(scope="module")
+def thorough(package, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("more")
+    rdrr.convert(EXAMPLE, folder / "rows")
+    packages = {"package": package, "rows": with_programs(folder / "rows", folder)}
+    for name in ("gemma3", "qwen3"):
+        save_model(name, folder / f"{name}-checkpoint", tokenizer_from=EXAMPLE)
+        rdrr.convert(folder / f"{name}-checkpoint", folder / name)
+        packages[name] = with_programs(folder / name, folder)
+    cases = {
+        name: {"kind": "texts", "model": name, "requests": requests_of()}
+        for name in ("rows", "gemma3", "qwen3")
+    }
+    for kind in ("lost", "worker"):
+        cases[kind] = {"kind": kind, "model": "package", "requests": requests_of()[:2]}
+    return packages, run(packages, cases, folder)
+
+
+@pytest.mark.thorough
+def test_row_major_packages_give_the_ids_of_python(thorough):
+    packages, reports = thorough
+    with rdrr.load(packages["rows"], context=512) as model:
+        for options, answer in zip(OPTIONS.values(), reports["rows"]["answers"], strict=True):
+            assert choice(answer) == generated(model, options)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["gemma3", "qwen3"])
+def test_other_models_choose_the_most_probable_tokens(thorough, name):
+    packages, reports = thorough
+    with rdrr.load(packages[name], context=512) as model:
+        prompt = [int(token_id) for token_id in model.encode(PROMPT)]
+    _, ids = choice(reports[name]["answers"][list(OPTIONS).index("greedy")])
+    check_greedy_ids(packages[name], prompt, ids)
+
+
+@pytest.mark.thorough
+def test_a_lost_device_is_opened_again_and_the_text_goes_on(thorough, model):
+    _, reports = thorough
+    assert reports["lost"]["devices"] == 2
+    assert reports["lost"]["ids"] == generated(model, next(iter(OPTIONS.values())))[1]
+
+
+@pytest.mark.thorough
+def test_a_worker_has_the_same_interface(thorough, model):
+    _, reports = thorough
+    report = reports["worker"]
+    for options, answer in zip(list(OPTIONS.values())[:2], report["answers"], strict=True):
+        assert choice(answer) == generated(model, options)
+    assert (report["fault"], report["aborted"]) == ("usage", "AbortError")
+    assert report["facts"]["id"] == "small-llama"
+    assert "download" in report["stages"]

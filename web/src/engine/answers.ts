@@ -1,0 +1,165 @@
+import type { Delta, ToolCall, ToolCallDelta } from '../text/index.js';
+import type { AnyRequest, ChatRequest, CompletionRequest, Finish, TextEvent, Usage } from './requests.js';
+
+interface Head<Name extends string> {
+  id: string;
+  object: Name;
+  created: number;
+  model: string;
+}
+
+export interface ChatMessageAnswer {
+  role: 'assistant';
+  content: string;
+  reasoning_content?: string;
+  tool_calls?: ToolCall[];
+  /** The ids of the text: a next request with them continues from the cache, whatever the text hides. */
+  token_ids: number[];
+}
+
+export interface ChatCompletion extends Head<'chat.completion'> {
+  choices: { index: number; message: ChatMessageAnswer; finish_reason: Finish }[];
+  usage: Usage;
+}
+
+export type ChatDelta = Partial<Omit<ChatMessageAnswer, 'tool_calls'> & { tool_calls: readonly ToolCallDelta[] }>;
+
+export interface ChatChunk extends Head<'chat.completion.chunk'> {
+  choices: { index: number; delta: ChatDelta; finish_reason: Finish }[];
+  usage?: Usage;
+}
+
+export interface Completion extends Head<'text_completion'> {
+  choices: { index: number; text: string; token_ids: number[]; finish_reason: Finish }[];
+  usage: Usage;
+}
+
+export interface CompletionChunk extends Head<'text_completion'> {
+  choices: { index: number; text: string; token_ids: number[]; finish_reason: Finish }[];
+  usage?: Usage;
+}
+
+export interface CallOptions {
+  /** Aborts the call: it throws the signal's reason. */
+  signal?: AbortSignal | undefined;
+}
+
+type Run = (request: AnyRequest, options: CallOptions) => AsyncIterable<TextEvent>;
+
+/** The part of OpenAI's client that makes texts, over anything that yields their parts. */
+export class Answers {
+  readonly chat: { readonly completions: ChatCompletions };
+  readonly completions: Completions;
+
+  constructor(model: () => string, run: Run) {
+    this.chat = { completions: new ChatCompletions(model, run) };
+    this.completions = new Completions(model, run);
+  }
+}
+
+class ChatCompletions {
+  constructor(
+    private readonly model: () => string,
+    private readonly run: Run,
+  ) {}
+
+  create(request: ChatRequest & { stream: true }, options?: CallOptions): Promise<AsyncIterable<ChatChunk>>;
+  create(request: ChatRequest & { stream?: false | null }, options?: CallOptions): Promise<ChatCompletion>;
+  async create(request: ChatRequest, options: CallOptions = {}): Promise<AsyncIterable<ChatChunk> | ChatCompletion> {
+    const events = this.run({ kind: 'chat', request }, options);
+    const head = headOf('chat.completion', 'chatcmpl-', this.model());
+    if (request.stream) return chatChunks({ ...head, object: 'chat.completion.chunk' }, request, events);
+    const { texts, usage } = await gathered(events);
+    const choices = texts.map(({ deltas, ids, finish }, index) => ({
+      index,
+      message: messageOf(deltas, ids),
+      finish_reason: finish,
+    }));
+    return { ...head, choices, usage };
+  }
+}
+
+class Completions {
+  constructor(
+    private readonly model: () => string,
+    private readonly run: Run,
+  ) {}
+
+  create(request: CompletionRequest & { stream: true }, options?: CallOptions): Promise<AsyncIterable<CompletionChunk>>;
+  create(request: CompletionRequest & { stream?: false | null }, options?: CallOptions): Promise<Completion>;
+  async create(request: CompletionRequest, options: CallOptions = {}): Promise<AsyncIterable<CompletionChunk> | Completion> {
+    const events = this.run({ kind: 'completion', request }, options);
+    const head = headOf('text_completion', 'cmpl-', this.model());
+    if (request.stream) return completionChunks(head, request, events);
+    const { texts, usage } = await gathered(events);
+    const choices = texts.map(({ text, ids, finish }, index) => ({ index, text, token_ids: ids, finish_reason: finish }));
+    return { ...head, choices, usage };
+  }
+}
+
+function headOf<Name extends string>(object: Name, prefix: string, model: string): Head<Name> {
+  const id = prefix + Array.from(crypto.getRandomValues(new Uint32Array(3)), (word) => word.toString(36)).join('');
+  return { id, object, created: Math.floor(Date.now() / 1000), model };
+}
+
+async function* chatChunks(
+  head: Head<'chat.completion.chunk'>,
+  request: ChatRequest,
+  events: AsyncIterable<TextEvent>,
+): AsyncGenerator<ChatChunk> {
+  const begun = new Set<number>();
+  const chunk = (index: number, delta: ChatDelta, finish_reason: Finish): ChatChunk => ({ ...head, choices: [{ index, delta, finish_reason }] });
+  for await (const { index, deltas = [], ids, finish, usage } of events) {
+    if (!begun.has(index)) yield chunk(index, { role: 'assistant', content: '' }, null);
+    begun.add(index);
+    for (const delta of deltas) yield chunk(index, delta, null);
+    if (ids.length || finish) yield chunk(index, ids.length ? { token_ids: ids } : {}, finish);
+    if (usage && request.stream_options?.include_usage) yield { ...head, choices: [], usage };
+  }
+}
+
+async function* completionChunks(
+  head: Head<'text_completion'>,
+  request: CompletionRequest,
+  events: AsyncIterable<TextEvent>,
+): AsyncGenerator<CompletionChunk> {
+  for await (const { index, text, ids, finish, usage } of events) {
+    yield { ...head, choices: [{ index, text, token_ids: ids, finish_reason: finish }] };
+    if (usage && request.stream_options?.include_usage) yield { ...head, choices: [], usage };
+  }
+}
+
+interface Whole {
+  text: string;
+  ids: number[];
+  deltas: Delta[];
+  finish: Finish;
+}
+
+/** Return all texts of a request, and the usage of its last part. */
+async function gathered(events: AsyncIterable<TextEvent>): Promise<{ texts: Whole[]; usage: Usage }> {
+  const texts: Whole[] = [];
+  let usage: Usage | undefined;
+  for await (const event of events) {
+    const whole = (texts[event.index] ??= { text: '', ids: [], deltas: [], finish: null });
+    whole.text += event.text;
+    whole.ids.push(...event.ids);
+    whole.deltas.push(...(event.deltas ?? []));
+    whole.finish = event.finish;
+    usage = event.usage ?? usage;
+  }
+  return { texts, usage: usage! };
+}
+
+/** Return the message that the parts of an answer make. */
+function messageOf(deltas: readonly Delta[], token_ids: number[]): ChatMessageAnswer {
+  let [content, reasoning] = ['', ''];
+  const tool_calls: ToolCall[] = [];
+  for (const delta of deltas) {
+    if ('content' in delta) content += delta.content;
+    else if ('reasoning_content' in delta) reasoning += delta.reasoning_content;
+    else for (const { index: _, ...call } of delta.tool_calls) tool_calls.push(call as ToolCall);
+  }
+  const parts = { ...(reasoning && { reasoning_content: reasoning }), ...(tool_calls.length && { tool_calls }) };
+  return { role: 'assistant', content, ...parts, token_ids };
+}

@@ -1,0 +1,236 @@
+import { RdrrError } from '../errors.js';
+import { readText } from '../load/source.js';
+import { freshSeed } from '../sampling/words.js';
+import { Sequence, type Generation } from '../sequence/sequence.js';
+import { openText, type Answer, type Text, type TextFiles } from '../text/index.js';
+import { Answers, type CallOptions } from './answers.js';
+import { openModel, openSource, type LoadOptions, type Opened, type Source } from './open.js';
+import { checkRequest, samplingOf, stopsOf, tokensOf, type AnyRequest, type TextEvent } from './requests.js';
+import { surveyOf, type Survey } from './survey.js';
+import { Timing } from './timing.js';
+
+const REOPENED = 2; // most times that a device is opened again in a call
+const NOTICE = 200; // milliseconds in which a device that fails must say that it was lost
+
+/** Facts about a loaded model. */
+export interface ModelFacts {
+  id: string;
+  /** Tokens that the cache has room for. */
+  context: number;
+  vocabulary: number;
+  /** Whether the package has a chat template, and a tokenizer. */
+  chat: boolean;
+  text: boolean;
+  /** Bytes of the weights as files, and of all buffers on the device. */
+  size: number;
+  memory: number;
+  /** File of the program, and what it needs of the device. */
+  program: string;
+  features: readonly string[];
+  adapter: string;
+}
+
+/** A model that is loaded: it makes texts, one request after the other. */
+export class Engine extends Answers {
+  /** Load a model from the URL of an index that `rdrr web` wrote, or of its folder. */
+  static async load(url: string, options: LoadOptions = {}): Promise<Engine> {
+    const source = await openSource(url, options);
+    const files = await textFiles(source);
+    const opened = await openModel(source, options);
+    return new Engine(source, options, opened, files);
+  }
+
+  /** Return what a load would need, without loading: size, memory, whether this device has what it takes. */
+  static async survey(url: string, options: LoadOptions = {}): Promise<Survey> {
+    return surveyOf(await openSource(url, options), options);
+  }
+
+  /** Resolves with the reason when the device was lost and could not be opened again. */
+  readonly lost: Promise<string>;
+  private readonly text: Text | null;
+  private sequence: Sequence;
+  private state: 'open' | 'lost' | 'closed' = 'open';
+  private last: Promise<unknown> = Promise.resolve();
+  private lostFor!: (reason: string) => void;
+
+  private constructor(
+    private readonly source: Source,
+    private readonly options: LoadOptions,
+    private opened: Opened,
+    files: TextFiles | null,
+  ) {
+    super(
+      () => source.index.model,
+      (request, call) => this.run(request, call),
+    );
+    const { manifest, player } = opened;
+    this.text = files && openText({ ...files, stated: manifest.tokenizer, ends: player.program.ends });
+    this.lost = new Promise((resolve) => (this.lostFor = resolve));
+    this.sequence = new Sequence(player);
+    this.watch();
+  }
+
+  get model(): ModelFacts {
+    const { player, entry, adapter } = this.opened;
+    const { vendor, architecture, description } = adapter.info;
+    return {
+      id: this.source.index.model,
+      context: player.context,
+      vocabulary: player.program.vocabulary,
+      chat: Boolean(this.text?.chat),
+      text: Boolean(this.text),
+      size: this.source.index.size,
+      memory: player.memory,
+      program: entry.file,
+      features: entry.needs.features ?? [],
+      adapter: description || [vendor, architecture].filter(Boolean).join(' '),
+    };
+  }
+
+  /** Return the ids of a text, as a completion would have them. */
+  encode(text: string): number[] {
+    return this.requireText().encode(text);
+  }
+
+  decode(ids: readonly number[]): string {
+    return this.requireText().decode(ids);
+  }
+
+  /** Yield the parts of the texts of a request, when the requests before it have ended. */
+  async *run(given: AnyRequest, { signal }: CallOptions = {}): AsyncGenerator<TextEvent> {
+    checkRequest(given);
+    const before = this.last;
+    let done!: () => void;
+    this.last = new Promise<void>((resolve) => (done = resolve));
+    try {
+      await before;
+      signal?.throwIfAborted();
+      if (this.state === 'closed') throw new RdrrError('usage', 'the engine is closed');
+      yield* this.texts(given, signal);
+    } finally {
+      done();
+    }
+  }
+
+  /** Free the memory on the device, when the requests that run have ended. */
+  async close(): Promise<void> {
+    await this.last;
+    this.state = 'closed';
+    this.opened.player.close();
+    this.opened.player.device.destroy();
+  }
+
+  private async *texts(given: AnyRequest, signal?: AbortSignal): AsyncGenerator<TextEvent> {
+    const { request } = given;
+    const [prompt, ends] = this.prompt(given);
+    const max_tokens = tokensOf(given);
+    const copies = request.n ?? 1;
+    const timing = new Timing(prompt.length);
+    for (let index = 0; index < copies; index += 1) {
+      const answer = this.answerTo(given, prompt);
+      const stream = this.text?.stream(prompt, stopsOf(request), answer ? this.text.chat!.shows : undefined) ?? null;
+      const options = { ...samplingOf(request, index), max_tokens, signal, begun: (reused: number) => timing.begun(reused) };
+      let ended = false;
+      timing.start();
+      for await (const ids of this.continued(prompt, options)) {
+        const at = ids.findIndex((id) => ends.has(id));
+        const some = at < 0 ? ids : ids.slice(0, at + 1);
+        timing.count(some.length);
+        const text = stream?.push(some) ?? '';
+        ended = at >= 0 || Boolean(stream?.stopped);
+        yield { index, text, ids: some, finish: null, ...(answer && { deltas: answer.push(text) }) };
+        if (ended) break;
+      }
+      timing.end();
+      const text = stream?.end() ?? '';
+      const deltas = answer ? [...answer.push(text), ...answer.end()] : [];
+      const finish = answer?.hasCalls ? 'tool_calls' : ended ? 'stop' : 'length';
+      const event: TextEvent = { index, text, ids: [], finish, ...(answer && { deltas }) };
+      yield index === copies - 1 ? { ...event, usage: timing.usage } : event;
+    }
+  }
+
+  /** Return what reads the answer to a chat: its content, reasoning and calls of tools. */
+  private answerTo(given: AnyRequest, prompt: readonly number[]): Answer | null {
+    if (given.kind === 'completion') return null;
+    const { tools, tool_choice } = given.request;
+    return this.requireText().chat!.answer(prompt, tool_choice === 'none' ? [] : tools);
+  }
+
+  /** Return the ids of a request's prompt, and those that end its texts. */
+  private prompt(given: AnyRequest): [number[], Set<number>] {
+    const { ends } = this.opened.player.program;
+    if (given.kind === 'completion') {
+      const { prompt } = given.request;
+      return [typeof prompt === 'string' ? this.encode(prompt) : [...prompt], new Set(ends)];
+    }
+    const { chat } = this.requireText();
+    if (!chat) throw new RdrrError('usage', 'the package has no chat template; use completions');
+    const { messages, tools, tool_choice, chat_template_kwargs: variables } = given.request;
+    const calls = tools && tool_choice !== 'none' ? { tools } : {};
+    return [chat.encode(messages, { ...calls, ...(variables && { variables }) }), new Set([...ends, ...chat.ends])];
+  }
+
+  private requireText(): Text {
+    if (this.text) return this.text;
+    throw new RdrrError('usage', 'the package has no tokenizer: give token ids as the prompt');
+  }
+
+  /** Yield ids that continue a prompt; when the device is lost, on another one from where they were. */
+  private async *continued(prompt: readonly number[], options: Generation): AsyncGenerator<number[]> {
+    const seed = options.seed ?? freshSeed();
+    const made: number[] = [];
+    for (let attempt = 0; ; attempt += 1) {
+      try {
+        if (this.state === 'lost') await this.reopen();
+        const left = options.max_tokens === undefined ? undefined : options.max_tokens - made.length;
+        const further = { ...options, seed, sampled: made.length, max_tokens: left };
+        for await (const ids of this.sequence.generate([...prompt, ...made], further)) {
+          made.push(...ids);
+          yield ids;
+        }
+        return;
+      } catch (error) {
+        options.signal?.throwIfAborted();
+        if (attempt === REOPENED || !(await this.isLost())) throw error;
+      }
+    }
+  }
+
+  private async isLost(): Promise<boolean> {
+    const notice = new Promise((done) => setTimeout(done, NOTICE));
+    await Promise.race([this.opened.player.device.lost, notice]);
+    return this.state === 'lost';
+  }
+
+  private watch(): void {
+    const { device } = this.opened.player;
+    void device.lost.then(() => {
+      if (this.state === 'open' && device === this.opened.player.device) this.state = 'lost';
+    });
+  }
+
+  /** Load the model again after its device was lost; the files come from the cache, if the browser keeps them. */
+  private async reopen(): Promise<void> {
+    try {
+      const { signal: _, ...options } = this.options;
+      this.source.access.signal = undefined;
+      this.opened = await openModel(this.source, options);
+    } catch (error) {
+      this.lostFor(String(error));
+      throw error;
+    }
+    this.state = 'open';
+    this.sequence = new Sequence(this.opened.player);
+    this.watch();
+  }
+}
+
+/** Return the files of the text of a package; null if it has no tokenizer. */
+async function textFiles({ index, base, access }: Source): Promise<TextFiles | null> {
+  const read = async (name: string | undefined): Promise<string | null> => (name ? readText(base + name, access) : null);
+  const { tokenizer: name, config, special, template } = index.text;
+  if (!name) return null;
+  const files = await Promise.all([read(name), read(config), read(special), read(template)]);
+  return { tokenizer: files[0]!, config: files[1], special: files[2], template: files[3], stated: null };
+}

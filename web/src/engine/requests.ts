@@ -1,0 +1,108 @@
+import { RdrrError } from '../errors.js';
+import type { SamplingOptions } from '../sampling/options.js';
+import type { ChatMessage, Delta, Tool } from '../text/index.js';
+
+/** What requests for text have in common: OpenAI's fields, and `top_k`, `min_p` and `repeat_penalty`. */
+export interface TextRequest extends Omit<SamplingOptions, 'seed'> {
+  model?: string;
+  stream?: boolean | null;
+  stream_options?: { include_usage?: boolean } | null;
+  /** Texts for the same prompt; each after the first has the seed plus its number. */
+  n?: number | null;
+  stop?: string | readonly string[] | null;
+  seed?: number | null;
+  max_tokens?: number | null;
+}
+
+export interface ChatRequest extends TextRequest {
+  messages: readonly ChatMessage[];
+  max_completion_tokens?: number | null;
+  tools?: readonly Tool[];
+  tool_choice?: 'auto' | 'none';
+  /** Further variables of the chat template, such as `enable_thinking`. */
+  chat_template_kwargs?: Record<string, unknown>;
+}
+
+export interface CompletionRequest extends TextRequest {
+  /** A text, or token ids. */
+  prompt: string | readonly number[];
+}
+
+/** A request with its kind, as it also goes to a worker. */
+export type AnyRequest = { kind: 'chat'; request: ChatRequest } | { kind: 'completion'; request: CompletionRequest };
+
+export interface Usage {
+  prompt_tokens: number;
+  completion_tokens: number;
+  total_tokens: number;
+  /** Tokens that were in the key-value cache already. */
+  prompt_tokens_details: { cached_tokens: number };
+  /** Tokens per second of the prompt and of the text; 0 where nothing was measured. */
+  speed: { prefill: number; decode: number };
+}
+
+/** How a text ended: by an end, a stop string or calls of tools, or since there was room for no more. */
+export type Finish = 'stop' | 'tool_calls' | 'length' | null;
+
+/** A part of a text. The last one of a text has its end, the last of a request the usage. */
+export interface TextEvent {
+  index: number;
+  text: string;
+  ids: number[];
+  finish: Finish;
+  /** What a chat's answer has read of its text. */
+  deltas?: readonly Delta[];
+  usage?: Usage;
+}
+
+const DEFAULT_TOKENS = 16; // of a completion, as in OpenAI's API
+const REFUSED = ['response_format', 'logprobs', 'top_logprobs', 'best_of', 'suffix', 'echo', 'functions'];
+const MOST_TEXTS = 16;
+
+/** Throw an error for a field that would change the answer and is not served, or that has a wrong type. */
+export function checkRequest({ kind, request }: AnyRequest): void {
+  const fields: Json = { ...request };
+  const wrong = (name: string, expected: string): never => {
+    throw new RdrrError('usage', `${name}: expected ${expected}, found ${JSON.stringify(fields[name])}`);
+  };
+  for (const name of REFUSED) {
+    const value = fields[name];
+    if (value && !(name === 'response_format' && (value as Json)['type'] === 'text')) wrong(name, 'nothing: it is not served');
+  }
+  const { n, max_tokens } = request;
+  if (n != null && !(Number.isInteger(n) && n >= 1 && n <= MOST_TEXTS)) wrong('n', `1 to ${MOST_TEXTS}`);
+  if (max_tokens != null && !(Number.isInteger(max_tokens) && max_tokens >= 1)) wrong('max_tokens', 'an integer of 1 or more');
+  if (stopsOf(request).some((stop) => typeof stop !== 'string' || !stop)) wrong('stop', 'strings that are not empty');
+  if (kind === 'chat' && !(Array.isArray(request.messages) && request.messages.length)) wrong('messages', 'a list of messages');
+  if (kind === 'completion' && typeof request.prompt !== 'string' && !Array.isArray(request.prompt)) {
+    wrong('prompt', 'a text or token ids');
+  }
+}
+
+type Json = Record<string, unknown>;
+
+export function stopsOf({ stop }: TextRequest): readonly string[] {
+  return stop == null ? [] : typeof stop === 'string' ? [stop] : stop;
+}
+
+/** Return how tokens are chosen for a text of a request; temperature 1 is the default of OpenAI's API. */
+export function samplingOf(request: TextRequest, copy: number): SamplingOptions {
+  const set = <Value>(value: Value | null | undefined): Value | undefined => value ?? undefined;
+  return {
+    temperature: request.temperature ?? 1,
+    top_k: set(request.top_k),
+    top_p: set(request.top_p),
+    min_p: set(request.min_p),
+    repeat_penalty: set(request.repeat_penalty),
+    frequency_penalty: set(request.frequency_penalty),
+    presence_penalty: set(request.presence_penalty),
+    logit_bias: set(request.logit_bias),
+    seed: request.seed == null ? undefined : request.seed + copy,
+  };
+}
+
+/** Return the most new tokens of each text; undefined for as many as the context has room for. */
+export function tokensOf({ kind, request }: AnyRequest): number | undefined {
+  if (kind === 'completion') return request.max_tokens ?? DEFAULT_TOKENS;
+  return request.max_completion_tokens ?? request.max_tokens ?? undefined;
+}

@@ -1,0 +1,51 @@
+import { support, type Unsupported } from '../device/device.js';
+import { RdrrError } from '../errors.js';
+import { readManifest } from '../load/manifest.js';
+import { addressOf, readHashed } from '../load/source.js';
+import { contextOf } from '../program/program.js';
+import type { Contexts } from '../program/schema.js';
+import { sizeAt } from './index_file.js';
+import { openSource, programFor, type LoadOptions, type Source } from './open.js';
+
+/** What a load would need. */
+export interface Survey {
+  model: string;
+  /** Bytes to download, if nothing is cached. */
+  size: number;
+  /** Whether this browser keeps all shards. */
+  cached: boolean;
+  /** Why the model does not run here: a kind of fault, or what the adapter lacks; null if it runs. */
+  reason: Unsupported | string | null;
+  /** Bytes of the buffers at the context that was asked for; null if the model does not run here. */
+  memory: number | null;
+  contexts: Contexts | null;
+}
+
+export async function surveyOf(source: Source, options: LoadOptions): Promise<Survey> {
+  const { index } = source;
+  const facts = { model: index.model, size: index.size, cached: await holdsShards(source) };
+  const { reason, adapter } = await support(options.gpu ?? globalThis.navigator?.gpu);
+  if (!adapter) return { ...facts, reason, memory: null, contexts: null };
+  try {
+    const [{ contexts, memory }] = programFor(index, adapter, options.context);
+    const context = contextOf(contexts, options.context);
+    return { ...facts, reason: null, memory: sizeAt(memory, contexts, context), contexts };
+  } catch (error) {
+    if (!(error instanceof RdrrError)) throw error;
+    return { ...facts, reason: error.message, memory: null, contexts: null };
+  }
+}
+
+/** Return whether a browser keeps all shards of the package of an index. */
+export async function isCached(url: string): Promise<boolean> {
+  return holdsShards(await openSource(url));
+}
+
+async function holdsShards({ index, base, access }: Source): Promise<boolean> {
+  const { cache } = access;
+  if (!cache) return false;
+  const where = `${base}manifest.json`;
+  const manifest = readManifest(await readHashed(where, index.manifest, access), where, index.shards);
+  for (const shard of manifest.shards) if (!(await cache.has(addressOf(base, shard)))) return false;
+  return true;
+}

@@ -1,0 +1,90 @@
+import { Answers, type CallOptions } from '../engine/answers.js';
+import type { ModelFacts } from '../engine/engine.js';
+import type { LoadOptions } from '../engine/open.js';
+import type { AnyRequest, TextEvent } from '../engine/requests.js';
+import { errorOf, type Call, type Port, type Reply } from './messages.js';
+
+type Body = Call extends infer One ? (One extends Call ? Omit<One, 'id'> : never) : never;
+
+/** Load a model in a worker, or behind another port at whose end `serve` runs. */
+export async function connect(port: Port & { terminate?(): void }, url: string, options: LoadOptions = {}): Promise<RemoteEngine> {
+  const calls = new Calls(port);
+  const { onProgress, signal, context, cache, compile } = options;
+  const absolute = new URL(url, globalThis.location?.href).href;
+  for await (const reply of calls.make({ call: 'load', url: absolute, options: { context, cache, compile } }, signal)) {
+    if ('progress' in reply) onProgress?.(reply.progress);
+    if ('model' in reply && reply.model) return new RemoteEngine(calls, port, reply.model);
+  }
+  throw new Error('the worker ended the load without a model');
+}
+
+/** A model in a worker, with the interface of `Engine`. */
+export class RemoteEngine extends Answers {
+  constructor(
+    private readonly calls: Calls,
+    private readonly port: { terminate?(): void },
+    readonly model: ModelFacts,
+  ) {
+    super(
+      () => model.id,
+      (request, options) => this.run(request, options),
+    );
+  }
+
+  async *run(request: AnyRequest, { signal }: CallOptions = {}): AsyncGenerator<TextEvent> {
+    for await (const reply of this.calls.make({ call: 'run', request }, signal)) if ('event' in reply) yield reply.event;
+  }
+
+  /** Free the memory on the device, and end the worker. */
+  async close(): Promise<void> {
+    for await (const _ of this.calls.make({ call: 'close' })) continue;
+    this.port.terminate?.();
+  }
+}
+
+/** Calls through a port, whose replies are told apart by their numbers. */
+class Calls {
+  private next = 1;
+  private readonly waiting = new Map<number, (reply: Reply) => void>();
+
+  constructor(private readonly port: Port) {
+    port.addEventListener('message', ({ data }) => this.waiting.get((data as Reply).id)?.(data as Reply));
+    port.addEventListener('error' as 'message', (event) => {
+      const message = (event as unknown as ErrorEvent).message || 'the worker failed';
+      for (const [id, reply] of this.waiting) reply({ id, fault: { name: 'Error', message } });
+    });
+    port.start?.();
+  }
+
+  /** Make a call, and yield its replies; whoever stops reading aborts it. */
+  async *make(body: Body, signal?: AbortSignal): AsyncGenerator<Reply> {
+    signal?.throwIfAborted();
+    const id = this.next++;
+    const replies: Reply[] = [];
+    let arrived = (): void => {};
+    const abort = (): void => this.port.postMessage({ call: 'abort', id } satisfies Call);
+    this.waiting.set(id, (reply) => {
+      replies.push(reply);
+      arrived();
+    });
+    signal?.addEventListener('abort', abort);
+    this.port.postMessage({ ...body, id });
+    let open = true;
+    try {
+      while (open) {
+        if (!replies.length) await new Promise<void>((resolve) => (arrived = resolve));
+        const reply = replies.shift()!;
+        open = !('done' in reply || 'fault' in reply);
+        if ('fault' in reply) {
+          signal?.throwIfAborted();
+          throw errorOf(reply.fault);
+        }
+        yield reply;
+      }
+    } finally {
+      signal?.removeEventListener('abort', abort);
+      if (open) abort();
+      this.waiting.delete(id);
+    }
+  }
+}

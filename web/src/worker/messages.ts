@@ -1,0 +1,44 @@
+import { RdrrError, type ErrorCode } from '../errors.js';
+import type { ModelFacts } from '../engine/engine.js';
+import type { LoadOptions, Progress } from '../engine/open.js';
+import type { AnyRequest, TextEvent } from '../engine/requests.js';
+
+/** Options of a load that can be sent to a worker. */
+export type RemoteOptions = Pick<LoadOptions, 'context' | 'cache' | 'compile'>;
+
+/** What is sent to a worker. Calls are numbered by the client. */
+export type Call =
+  | { call: 'load'; id: number; url: string; options: RemoteOptions }
+  | { call: 'run'; id: number; request: AnyRequest }
+  | { call: 'abort'; id: number }
+  | { call: 'close'; id: number };
+
+/** What a worker sends: parts of a call's result, then its end or its fault. */
+export type Reply =
+  | { id: number; progress: Progress }
+  | { id: number; event: TextEvent }
+  | { id: number; done: true; model?: ModelFacts }
+  | { id: number; fault: Fault };
+
+interface Fault {
+  name: string;
+  message: string;
+  code?: ErrorCode | undefined;
+}
+
+/** What both sides need of a Worker, of the scope inside it, and of a MessagePort. */
+export interface Port {
+  postMessage(message: unknown): void;
+  addEventListener(type: 'message', listener: (event: MessageEvent) => void): void;
+  start?(): void;
+}
+
+export function faultOf(error: unknown): Fault {
+  const { name = 'Error', message = String(error) } = error as Error;
+  return { name, message, code: error instanceof RdrrError ? error.code : undefined };
+}
+
+export function errorOf({ name, message, code }: Fault): Error {
+  if (code) return new RdrrError(code, message);
+  return name === 'AbortError' ? new DOMException(message, name) : new Error(`${name}: ${message}`);
+}

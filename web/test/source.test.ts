@@ -1,0 +1,148 @@
+// Shards from the network and from the cache, with every fault that a transfer has.
+import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
+import { test } from 'node:test';
+import { FileCache } from '../src/load/cache.js';
+import { addressOf, readShard, readText, type Access } from '../src/load/source.js';
+
+const CONTENT = Uint8Array.from({ length: 1000 }, (_, index) => index % 251);
+const BASE = 'http://host/model/';
+const shard = { filename: 'shard.bin', size: 1000, sha256: createHash('sha256').update(CONTENT).digest('hex') };
+
+/** A Cache storage in memory, which takes so many bytes. */
+class MemoryCache {
+  readonly files = new Map<string, Uint8Array<ArrayBuffer>>();
+  constructor(private readonly quota = Infinity) {}
+
+  async match(url: string): Promise<Response | undefined> {
+    const file = this.files.get(url);
+    return file && new Response(file);
+  }
+
+  async put(url: string, answer: Response): Promise<void> {
+    const file = new Uint8Array(await answer.arrayBuffer());
+    if (file.length > this.quota) throw new DOMException('full', 'QuotaExceededError');
+    this.files.set(url, file);
+  }
+
+  async delete(url: string): Promise<boolean> {
+    return this.files.delete(url);
+  }
+}
+
+async function cacheOf(memory: MemoryCache): Promise<FileCache> {
+  Object.assign(globalThis, { caches: { open: async () => memory } });
+  return (await FileCache.open(BASE))!;
+}
+
+/** A server of CONTENT whose n-th answer breaks off after `breaks[n]` bytes, and what it was asked for. */
+function server(breaks: number[] = [], content = CONTENT, ranges = true): { asked: (string | null)[]; fetch: Access['fetch'] } {
+  const asked: (string | null)[] = [];
+  const fetch = async (_: string, init: RequestInit = {}): Promise<Response> => {
+    const range = new Headers(init.headers).get('range');
+    asked.push(range);
+    const first = ranges && range ? Number(/\d+/.exec(range)![0]) : 0;
+    const end = breaks[asked.length - 1];
+    const body = new ReadableStream({
+      start(stream) {
+        stream.enqueue(content.slice(first, end));
+      },
+      pull(stream) {
+        if (end === undefined) stream.close();
+        else stream.error(new TypeError('broken'));
+      },
+    });
+    return new Response(body, { status: ranges && range ? 206 : 200 });
+  };
+  return { asked, fetch };
+}
+
+function accessTo(fetch: Access['fetch'], cache: FileCache | null = null): Access & { bytes: () => number } {
+  let bytes = 0;
+  return { fetch, cache, arrived: (some) => (bytes += some), bytes: () => bytes };
+}
+
+const read = (access: Access): Promise<Uint8Array> => readShard(BASE, shard, access);
+const offline = async (): Promise<Response> => Promise.reject(new TypeError('offline'));
+
+test('a shard is downloaded whole, verified and kept', async () => {
+  const memory = new MemoryCache();
+  const { asked, fetch } = server();
+  const access = accessTo(fetch, await cacheOf(memory));
+  assert.deepEqual(await read(access), CONTENT);
+  assert.deepEqual(memory.files.get(addressOf(BASE, shard)), CONTENT);
+  assert.deepEqual(await read(accessTo(offline, await cacheOf(memory))), CONTENT);
+  assert.deepEqual(asked, [null]);
+  assert.equal(access.bytes(), 1000);
+});
+
+test('a connection that breaks goes on behind what arrived', async () => {
+  const { asked, fetch } = server([300, 700]);
+  const access = accessTo(fetch);
+  assert.deepEqual(await read(access), CONTENT);
+  assert.deepEqual(asked, [null, 'bytes=300-', 'bytes=700-']);
+  assert.equal(access.bytes(), 1000);
+});
+
+test('a server without ranges begins again, and progress goes back', async () => {
+  const { fetch } = server([300], CONTENT, false);
+  const access = accessTo(fetch);
+  assert.deepEqual(await read(access), CONTENT);
+  assert.equal(access.bytes(), 1000);
+});
+
+test('a connection that always breaks is a fault of the network', async () => {
+  const { asked, fetch } = server([1, 2, 3]);
+  await assert.rejects(read(accessTo(fetch)), { code: 'network', message: /broke 3 times/ });
+  assert.equal(asked.length, 3);
+});
+
+test('a damaged shard and a truncated one are refused and not kept', async () => {
+  const memory = new MemoryCache();
+  const damaged = CONTENT.slice();
+  damaged[500]! ^= 1;
+  for (const [content, message] of [[damaged, /expected SHA-256/], [CONTENT.slice(0, 999), /expected 1000 bytes, found 999/]] as const) {
+    const access = accessTo(server([], content).fetch, await cacheOf(memory));
+    await assert.rejects(read(access), { code: 'integrity', message });
+  }
+  assert.equal(memory.files.size, 0);
+});
+
+test('a file that is too long is refused before it fills the memory', async () => {
+  const access = accessTo(server([], new Uint8Array(1001)).fetch);
+  await assert.rejects(read(access), { code: 'integrity', message: /found more/ });
+});
+
+test('a kept shard that is damaged is downloaded again', async () => {
+  const memory = new MemoryCache();
+  memory.files.set(addressOf(BASE, shard), new Uint8Array(1000));
+  const { asked, fetch } = server();
+  assert.deepEqual(await read(accessTo(fetch, await cacheOf(memory))), CONTENT);
+  assert.equal(asked.length, 1);
+  assert.deepEqual(memory.files.get(addressOf(BASE, shard)), CONTENT);
+});
+
+test('a full quota loads the model all the same', async () => {
+  const memory = new MemoryCache(10);
+  assert.deepEqual(await read(accessTo(server().fetch, await cacheOf(memory))), CONTENT);
+  assert.equal(memory.files.size, 0);
+});
+
+test('an abort ends a download, and is not retried', async () => {
+  const controller = new AbortController();
+  const { asked, fetch } = server([300]);
+  const access = { ...accessTo(fetch), signal: controller.signal, arrived: () => controller.abort() };
+  await assert.rejects(read(access), { name: 'AbortError' });
+  assert.equal(asked.length, 1);
+});
+
+test('small files come from the network, and without one from the cache', async () => {
+  const cache = await cacheOf(new MemoryCache());
+  const url = `${BASE}index.json`;
+  const answers = async (): Promise<Response> => new Response('{}');
+  assert.equal(await readText(url, accessTo(answers, cache)), '{}');
+  assert.equal(await readText(url, accessTo(offline, cache)), '{}');
+  await assert.rejects(readText(url, accessTo(offline)), { code: 'network', message: /not reachable/ });
+  const missing = async (): Promise<Response> => new Response('', { status: 404 });
+  await assert.rejects(readText(url, accessTo(missing, cache)), { code: 'network', message: /HTTP 404/ });
+});
