@@ -181,6 +181,30 @@ def _refuse(package: Package) -> None:
                 found=shard.compression,
                 hint=f"{hint}, without `compress`",
             )
+    _refuse_tokenizer(package)
+
+
+def _refuse_tokenizer(package: Package) -> None:
+    """Refuse a package whose tokenizer browsers would read differently.
+
+    Raises:
+        FormatError: It is one.
+    """
+    from rdrr_format.bounded_json import parse_json
+    from rdrr_format.bounded_tokenizer import JSON_BOUNDS
+
+    from rdrr._web_text import unread_in_browsers
+
+    content = package.tokenizer_bytes()
+    tokenizer = None if content is None else parse_json(content, JSON_BOUNDS)
+    unread = unread_in_browsers(tokenizer) if isinstance(tokenizer, dict) else None
+    if unread is not None:
+        raise FormatError(
+            "browsers would read texts as other token ids than Python does",
+            where=package.where,
+            found=unread,
+            hint="browsers run models with other tokenizers only",
+        )
 
 
 def _described(paths: Sequence[str | Path]) -> dict[str, Capabilities]:

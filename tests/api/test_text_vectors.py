@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from rdrr._web_text import unread_in_browsers
 from support import text_vectors
 
 VECTORS = text_vectors.read()
@@ -24,3 +25,21 @@ def test_a_kind_of_tokenizer_gives_what_its_vectors_say(name):
     kind = VECTORS["kinds"][name]
     again = text_vectors.answered({"texts": VECTORS["texts"], "kinds": {name: kind}})
     assert json.loads(json.dumps(again["kinds"][name])) == kind
+
+
+REFUSED = json.loads(
+    text_vectors.FILE.with_name("refused_tokenizers.json").read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case["name"])
+def test_a_tokenizer_that_browsers_would_read_differently_has_the_name_of_why(case):
+    sound = next(iter(VECTORS["kinds"].values()))["tokenizer"]
+    assert unread_in_browsers(sound) is None
+    assert unread_in_browsers(sound | case["parts"]) == case["name"]
+
+
+def test_browsers_read_the_tokenizers_of_the_vectors():
+    kinds = VECTORS["kinds"].items()
+    unread = {name: unread_in_browsers(kind["tokenizer"]) for name, kind in kinds}
+    assert set(unread.values()) == {None}, unread

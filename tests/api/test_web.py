@@ -11,6 +11,7 @@ import rdrr
 from rdrr_format.errors import FormatError, UsageError
 from rdrr_format.integrity import hash_bytes
 from rdrr_runtime.program.files import at_context, read_program
+from support import tiny_tokenizers as tiny
 from support.commands import error_line
 from support.commands import rdrr as command
 from support.fake_hub import fake_hub
@@ -119,7 +120,8 @@ def test_a_package_on_the_hub_is_not_downloaded(package, tmp_path, device, monke
             extra={"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")},
         )  # fmt: skip
         facts = done.json()
-        assert set(hub.downloads()) <= {"manifest.json", "generation_config.json"}
+        small = {"manifest.json", "generation_config.json", "tokenizer.json"}
+        assert set(hub.downloads()) <= small
     index = read_index(tmp_path / "site")
     assert index["package"] == facts["package"] == f"{hub.url}/org/name/resolve/main/"
     assert index["text"] == {"tokenizer": "tokenizer.json"}
@@ -132,6 +134,18 @@ def test_a_browser_gets_the_sha256_of_shards_that_have_another_hash(package, dev
     rdrr.web(package, targets=[device])
     shard = (package / "shard_00000.bin").read_bytes()
     assert read_index(package / "web")["shards"] == [hash_bytes("sha256", shard)]
+
+
+def test_a_tokenizer_that_browsers_read_differently_is_refused_by_its_step(package, device):
+    change_manifest(package, tokenizer={"type": "bundled", "file": "tokenizer.json"})
+    for kind in ("Lowercase", "NFC"):
+        content = tiny.content(tiny.byte_level(normalizer={"type": kind}))
+        (package / "tokenizer.json").write_bytes(content)
+        if kind == "NFC":
+            assert rdrr.web(package, targets=[device]).programs
+        else:
+            with pytest.raises(FormatError, match="the normalizer Lowercase"):
+                rdrr.web(package, targets=[device])
 
 
 def test_compressed_shards_are_refused(package, device):

@@ -3,7 +3,7 @@
 // The library differs from Python's in places. What can be said in other words of the same file is
 // rewritten here; what cannot is refused with its name, because ids that differ would go unnoticed.
 import { RdrrError } from '../errors.js';
-import type { Description } from './steps.js';
+import { refused, type Description } from './steps.js';
 
 export interface AddedToken {
   readonly id: number;
@@ -50,11 +50,6 @@ export function prepared(file: TokenizerFile): TokenizerFile {
   checkPostProcessor(file.post_processor);
   // Added tokens are found by added.ts: the library takes text that looks like some for them.
   return { ...file, normalizer, pre_tokenizer: pre, added_tokens: [] };
-}
-
-function refused(what: string): RdrrError {
-  const advice = 'give token ids, or run the model with rdrr in Python';
-  return new RdrrError('format', `tokenizer.json: ${what} is not the same in browsers; ${advice}`);
 }
 
 const MODELS = ['BPE', 'Unigram', 'WordLevel'];

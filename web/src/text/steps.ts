@@ -36,11 +36,15 @@ const KINDS: Readonly<Record<string, (description: Description) => Step>> = {
     tokens.map((token, at) => token.replaceAll(String(suffix), at === tokens.length - 1 ? '' : ' ')),
 };
 
-export const DECODERS = Object.keys(KINDS);
+/** What is not read as Python does, and so not at all. */
+export function refused(what: string): RdrrError {
+  const advice = 'give token ids, or run the model with rdrr in Python';
+  return new RdrrError('format', `tokenizer.json: ${what} is not read in browsers as it is in Python; ${advice}`);
+}
 
 function stepOf(description: Description): Step {
   const kind = KINDS[description.type];
-  if (!kind) throw new RdrrError('format', `tokenizer.json: the decoder ${description.type} is not known to the browser`);
+  if (!kind) throw refused(`the decoder ${description.type}`);
   return kind(description);
 }
 
@@ -82,7 +86,7 @@ function metaspace({ replacement, prepend_scheme: scheme, add_prefix_space: pref
 
 function replace({ pattern, content }: Description): Step {
   const text = (pattern as { String?: string }).String;
-  if (text === undefined) throw new RdrrError('format', 'tokenizer.json: the decoder Replace has a regular expression');
+  if (text === undefined) throw refused('the decoder Replace with a regular expression');
   return (tokens) => tokens.map((token) => token.replaceAll(text, () => String(content)));
 }
 

@@ -1,0 +1,96 @@
+"""Whether the browser runtime reads a tokenizer as Python does.
+
+It uses another library for tokenizers. What that reads differently is mended in `web/src/text`, or
+refused there and here by the same names; `tests/data/vectors/refused_tokenizers.json` has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+Step = Mapping[str, Any]
+
+MODELS = ("BPE", "Unigram", "WordLevel")
+UNREAD = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
+"""Options of a model that browsers do not read."""
+
+KNOWN: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "normalizer": ("NFC", "NFD", "NFKC", "NFKD", "Prepend", "Replace"),
+        "pre_tokenizer": (
+            *("ByteLevel", "Digits", "Metaspace", "Punctuation", "Split", "Whitespace"),
+            "WhitespaceSplit",
+        ),
+        "post_processor": (
+            *("BertProcessing", "ByteLevel", "RobertaProcessing", "TemplateProcessing"),
+        ),
+        "decoder": (
+            *("BPEDecoder", "ByteFallback", "ByteLevel", "Fuse", "Metaspace", "Replace", "Strip"),
+            "WordPiece",
+        ),
+    }
+)
+"""Types of the steps of each part that browsers read."""
+
+
+def unread_in_browsers(tokenizer: Mapping[str, Any]) -> str | None:
+    """Return what of a tokenizer.json browsers would read differently; None for nothing.
+
+    Args:
+        tokenizer: The content of the file.
+    """
+    return next(_unread(tokenizer), None)
+
+
+def _unread(tokenizer: Mapping[str, Any]) -> Iterator[str]:
+    model = tokenizer.get("model") or {}
+    if (kind := model.get("type", "BPE")) not in MODELS:
+        yield f"a model of type {kind}"
+    yield from (f"a model with {option}" for option in UNREAD if model.get(option))
+    for part, known in KNOWN.items():
+        for step in _steps(tokenizer.get(part)):
+            if step.get("type") not in known:
+                yield f"the {part.replace('_', '-')} {step.get('type')}"
+            elif (fault := _option(part, step)) is not None:
+                yield fault
+
+
+def _steps(step: Any) -> Iterator[Step]:
+    if not isinstance(step, Mapping):
+        return
+    lists = ("normalizers", "pretokenizers", "processors", "decoders")
+    inner = [item for key in lists for item in step.get(key) or ()]
+    if step.get("type") != "Sequence":
+        yield step
+    for each in inner:
+        yield from _steps(each)
+
+
+def _option(part: str, step: Step) -> str | None:
+    """Return what a step of a known type has that browsers do not read."""
+    kind, behavior = step["type"], step.get("behavior", "Isolated")
+    if part == "decoder":
+        is_regex = kind == "Replace" and "String" not in step.get("pattern", {})
+        return "the decoder Replace with a regular expression" if is_regex else None
+    if part != "pre_tokenizer":
+        return None
+    if kind == "ByteLevel" and step.get("add_prefix_space") and step.get("use_regex", True):
+        return "the pre-tokenizer ByteLevel with add_prefix_space"
+    if kind == "Punctuation" and behavior != "Isolated":
+        return f"the pre-tokenizer Punctuation ({behavior})"
+    if kind == "Split" and not _splits(step, behavior):
+        return f"the pre-tokenizer Split ({behavior}{', inverted' if step.get('invert') else ''})"
+    return None
+
+
+def _splits(step: Step, behavior: str) -> bool:
+    if behavior == "Removed":
+        return True
+    if step.get("invert"):
+        return False
+    text = (step.get("pattern") or {}).get("String")
+    return behavior == "Isolated" or (
+        behavior == "MergedWithPrevious" and text is not None and len(text) == 1
+    )
