@@ -211,6 +211,7 @@ def _wgpu(
             planned = decisions_for(package, device.capabilities, policy, context, kv_dtype, tuning)
             _refuse(unhonoured(planned))
         refuse_beyond_limit(package, device, policy, options, context=context, tuning=tuning)
+        device.memory.limit = options.max_vram  # for batches and all else that is allocated later
         return load_checked(
             package,
             options.verify,

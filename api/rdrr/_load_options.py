@@ -98,7 +98,8 @@ class LoadOptions:
     )
     max_vram: int | None = option(
         None,
-        "Refuse to load a model that needs more GPU memory than this; no limit by default.",
+        "Refuse a model, and later a batch, that needs more GPU memory than this; no limit by "
+        "default.",
         in_bytes=True,
         minimum=1,
         also_known_as=("vram", "max_memory", "gpu_memory_utilization"),

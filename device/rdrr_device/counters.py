@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Self
 
+from rdrr_format.errors import DeviceError
+
 
 @dataclass
 class _Sums:
@@ -74,10 +76,27 @@ class Memory:
     Attributes:
         live: Bytes of the buffers that exist now.
         peak: Largest value of `live` so far.
+        limit: Most bytes of `live` that a further buffer may lead to; None for no limit.
     """
 
     live: int = 0
     peak: int = 0
+    limit: int | None = None
+
+    def check(self, label: str, size: int) -> None:
+        """Check that a further buffer stays within the limit.
+
+        Raises:
+            DeviceError: It does not.
+        """
+        if self.limit is not None and self.live + size > self.limit:
+            raise DeviceError(
+                "a further buffer takes more GPU memory than `max_vram` allows",
+                where=label,
+                expected=f"at most {self.limit:,} bytes",
+                found=f"{self.live:,} + {size:,}",
+                hint="generate fewer texts at a time, or allow more",
+            )
 
     def add(self, size: int) -> None:
         """Count a buffer of `size` bytes that was created, or freed if `size` is negative."""

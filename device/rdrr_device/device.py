@@ -131,6 +131,7 @@ class Device:
                 expected=f"at most {self.max_binding} bytes",
                 found=size,
             )
+        self.memory.check(label, size)
         usage = BufferUsage.STORAGE | BufferUsage.COPY_DST | BufferUsage.COPY_SRC
         with self._errors(f"creating buffer {label}"):
             buffer = self.wgpu.create_buffer(label=label, size=size, usage=usage)

@@ -134,6 +134,26 @@ def test_packages_on_the_hub_work_like_local_ones_and_only_needed_files_are_down
     assert hub.requests == []
 
 
+@pytest.mark.thorough
+def test_shards_of_the_hub_are_hashed_in_its_cache(hub, variables, local, tmp_path):
+    content = files(local)
+    [shard] = [name for name in content if name.startswith("shard_")]
+    damaged = bytearray(content[shard])
+    damaged[1000] ^= 1
+    hub.add(NAME, content)
+    hub.add("org/other", content | {shard: bytes(damaged)})
+    variables |= {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    words = [["generate", f"hf://{name}", *QUICK] for name in (NAME, "org/other")]
+    good, other = rdrr_each(*words, **variables)
+    assert good.code == 0, good.err
+    assert "hash" in error_line(other)
+    [stored] = [path for path in (tmp_path / "home").rglob("snapshots/*/shard_*")
+                if path.read_bytes() == content[shard]]  # fmt: skip
+    stored.resolve().write_bytes(bytes(damaged))
+    [again] = rdrr_each(words[0], **variables)
+    assert "hash" in error_line(again)
+
+
 def test_a_checkpoint_on_the_hub_is_not_taken_for_a_package(hub, variables):
     hub.add(NAME, files(EXAMPLE))
     [done] = rdrr_each(["inspect", f"hf://{NAME}"], **variables)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import subprocess
 import sys
@@ -76,6 +77,34 @@ def test_make_installs_the_project_itself_last_and_without_anything_else():
     block = recipes[: recipes.index(own)].rpartition("\n\n")[2]
     assert "$(INSTALL)" in block  # what comes before it
     assert "$(INSTALL)" not in recipes[recipes.index(own) :].partition("\n\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "hashes", "refused"),
+    [((), "yes", True), ((), "no", False), (("https://torch.example/simple",), "yes", False)],
+)
+def test_only_torch_of_a_named_index_or_without_hashes_escapes_the_hashes(
+    tmp_path, words, hashes, refused
+):
+    """A stand-in for Python writes a wheel of another hash where pip would download one."""
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/sh\necho "$@" >> "$0.log"\n'
+        'while [ "$1" ]; do [ "$1" = --dest ] && echo other > "$2/torch-1.whl"; shift; done\n',
+        encoding="utf-8",
+    )
+    python.chmod(0o755)
+    done = subprocess.run(
+        [ROOT / ".ci" / "torch", python, *words],
+        env=os.environ | {"HASHES": hashes},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    download, *install = Path(f"{python}.log").read_text(encoding="utf-8").splitlines()
+    assert (done.returncode != 0, "does not list" in done.stderr) == (refused, refused)
+    assert bool(install) != refused
+    assert ("--index-url https://torch.example/simple" in download) == bool(words)
 
 
 def write_wheel(folder: Path, name: str, requires: str = "") -> str:

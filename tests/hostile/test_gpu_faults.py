@@ -198,6 +198,22 @@ def test_a_model_beyond_the_limit_is_refused_before_a_weight_is_read(
     assert opened[-1].memory.peak == 0
 
 
+def test_a_batch_beyond_the_limit_is_refused_and_leaves_the_model_usable(
+    made_package, opened, expected
+):
+    with load(made_package, max_vram=2**40) as model:
+        memory = opened[0].memory
+        assert memory.limit == 2**40
+        assert model.generate(PROMPT, max_tokens=12).read() == expected
+        memory.limit = memory.live
+        with pytest.raises(DeviceError, match="more GPU memory than `max_vram` allows"):
+            model.generate_batch([PROMPT] * 3, max_tokens=2)
+        assert memory.live <= memory.limit
+        assert model.generate(PROMPT, max_tokens=12).read() == expected
+        memory.limit = None
+        assert len(model.generate_batch([PROMPT] * 3, max_tokens=2)) == 3
+
+
 def test_a_smaller_context_or_cache_type_fits_the_limit(made_package):
     package = front.open_package(made_package)
     device = open_device()

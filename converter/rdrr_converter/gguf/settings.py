@@ -8,7 +8,7 @@ of the architecture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,6 +124,21 @@ WRITTEN_WINDOW = Setting(write=_write_window)
 
 IGNORED_WINDOW = Setting(write=_write_window, notes=_note_window)
 """A window that llama.cpp ignores, as it does for most architectures."""
+
+
+def notes_on_window(config: Config, settings: Sequence[Setting]) -> Notes:
+    """Return a note on a window that a file states, where llama.cpp computes without it.
+
+    The model was trained with it, and transformers computes with it, so it is obeyed.
+    """
+    window = config.get("sliding_window")
+    if not window or IGNORED_WINDOW not in settings:
+        return ()
+    return (
+        f"the file states a sliding window of {window:,} tokens, which is obeyed; llama.cpp ignores"
+        " it for this architecture, so that its results differ in longer texts",
+    )
+
 
 WITHOUT_BIASES = fixed(attention_bias=False)
 """No biases, since no file states them; those that exist are used in any case."""

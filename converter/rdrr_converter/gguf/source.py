@@ -37,6 +37,7 @@ from rdrr_converter.gguf.families.apertus import stated_tensors
 from rdrr_converter.gguf.file import GgufFile, GgufTensor, read_gguf
 from rdrr_converter.gguf.pooling import DENSE, FOLDERS, module_files, read_rank_head
 from rdrr_converter.gguf.rope import from_factors, from_metadata
+from rdrr_converter.gguf.settings import notes_on_window
 from rdrr_converter.gguf.tokenizer import tokenizer_files
 
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
@@ -124,7 +125,7 @@ def open_file(path: Path, *, follow_links: bool = False) -> Source:
         tensors={tensor.name: tensor for tensor in tensors},
         generation_config=generation,
         generated={**tokenizer, **modules},
-        notes=(*notes, *module_notes),
+        notes=(*notes, *module_notes, *notes_on_window(config, architecture.settings)),
         modules={name: {layer.name: layer} for name, layer in zip(FOLDERS, layers, strict=False)},
         follow_links=follow_links,
     )

@@ -350,3 +350,17 @@ def test_factors_of_yarn_are_used_where_llama_cpp_uses_them(tmp_path, llama):
     scaling = open_source(write_gguf(llama, tmp_path / "m.gguf", metadata=metadata)).config
     factor = scaling["rope_scaling"]["attention_factor"]
     assert factor == pytest.approx(1.3 * (0.1 * np.log(4.0) + 1.0))
+
+
+@pytest.mark.parametrize("window", [24, 0, None])
+def test_a_window_that_llama_cpp_ignores_is_obeyed_and_noted(tmp_path, llama, window):
+    """Mistral's window: `build_attn_inp_kv` of llama.cpp's graph of Llama has no window."""
+    path = write_gguf(
+        llama, tmp_path / "m.gguf", metadata={"llama.attention.sliding_window": window}
+    )
+    result = convert(path, tmp_path / "out")
+    noted = [note for note in result.notes if "llama.cpp ignores it for this architecture" in note]
+    assert len(noted) == bool(window)
+    assert not window or "a sliding window of 24 tokens" in noted[0]
+    stated = manifest_of(tmp_path / "out")
+    assert stated["inference"]["attention"]["slidingWindow"] == (window or None)

@@ -103,7 +103,11 @@ def test_commands_refuse_changed_bytes_and_accept_the_flag(package, tmp_path):
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "words",
-    [("bench", "--prompt-tokens", 4, "--tokens", 2, "--repeat", 1), ("profile", "--tokens", 2)],
+    [
+        ("bench", "--prompt-tokens", 4, "--tokens", 2, "--repeat", 1),
+        ("profile", "--tokens", 2),
+        ("tune", "--op", "norm", "--pass", "decode", "--rounds", 3),
+    ],
 )
 def test_commands_that_only_measure_hash_nothing(package, words):
     state_another_hash(package)
