@@ -13,6 +13,7 @@ from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.program.export import make_program
 from rdrr_runtime.program.files import program_bytes, read_program
 from rdrr_runtime.program.player import Player
+from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from support.hints import policy
 from support.packages import VOCAB, llama_manifest, write_random_package
@@ -105,6 +106,28 @@ def test_a_context_that_the_program_does_not_serve_is_refused(device, package, p
 def test_a_prompt_may_need_several_passes(player, backend, rng):
     prompt = rng.integers(0, VOCAB, 530).tolist()
     assert played(player, prompt) == ids_of(backend, prompt)
+
+
+@pytest.mark.parametrize("sampling", [None, PENALIZED], ids=["greedy", "sampled"])
+def test_the_log_probabilities_are_those_of_the_runtime(player, backend, prompt, sampling):
+    """More tokens than the ring has records."""
+    recorded, expected, tokens = Logprobs(3), Logprobs(3), 70
+    ids = list(player.generate(prompt, max_tokens=tokens, sampling=sampling, logprobs=recorded))
+    runs = Engine(backend, [], VOCAB).generate(
+        prompt, max_tokens=tokens, sampling=sampling, logprobs=expected
+    )
+    assert ids == [token_id for run in runs for token_id in run]
+    assert len(recorded.tokens) == tokens
+    assert recorded.tokens == expected.tokens
+
+
+def test_a_program_without_log_probabilities_does_not_record_them(device, package, program, prompt):
+    sampler = program.sampler.model_copy(update={"logprobs": None})
+    older = program.model_copy(update={"sampler": sampler})
+    with Player(older, package, device, trusts=True) as player:
+        with pytest.raises(UsageError, match="does not record"):
+            next(player.generate(prompt, logprobs=Logprobs(0)))
+        assert played(player, prompt)
 
 
 @pytest.mark.parametrize("causal", [True, False])
