@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 from rdrr_device.arena import DeviceArena
@@ -20,6 +20,7 @@ from rdrr_runtime.program.files import at_context
 from rdrr_runtime.program.loading import Loader
 from rdrr_runtime.program.schema import Kernel as KernelStatement
 from rdrr_runtime.program.schema import Needs, Phase, Program
+from rdrr_runtime.program.steps import Repack
 
 Prepared = tuple[BoundDispatch, ...]
 
@@ -54,7 +55,7 @@ class LoadedProgram(Closing):
         self._arena = DeviceArena(device, program.model)
         with ExitStack() as undo:
             undo.callback(self._arena.dispose)
-            device.build_ahead(self._kernels)
+            device.build_ahead(self._kernels[index] for index in _surely_run(self.program))
             buffers = [
                 self._arena.empty(f"{buffer.role}.{index}", number(buffer.size))
                 for index, buffer in enumerate(self.program.buffers)
@@ -88,6 +89,16 @@ class LoadedProgram(Closing):
             Work(number(work.items), work.per, work.most_rows, work.above, work.up_to),
             kernel.label,
         )
+
+
+def _surely_run(program: Program) -> Iterator[int]:
+    """Yield the kernels of load steps and passes; which of those that sample run is not known."""
+    for step in program.load:
+        if isinstance(step, Repack):
+            yield from (write.kernel for chunk in step.chunks for write in chunk.writes)
+    for listed in program.passes:
+        phases = (*listed.body, *listed.head, *listed.sample)
+        yield from (phase.kernel for phase in phases)
 
 
 def _kernel(program: Program, statement: KernelStatement, *, trusts: bool) -> Kernel:

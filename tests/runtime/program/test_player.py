@@ -15,6 +15,7 @@ from rdrr_runtime.program.files import program_bytes, read_program
 from rdrr_runtime.program.player import Player
 from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
+from support.dawn_device import open_dawn_device, why_no_dawn
 from support.hints import policy
 from support.packages import VOCAB, llama_manifest, write_random_package
 from support.program_models import MODELS, MOST, embedding_manifest
@@ -95,6 +96,18 @@ def test_one_file_serves_several_contexts(device, package, program, prompt):
     with Player(program, package, device, context=MOST) as player:
         assert played(player, prompt) == ids_of(backend, prompt)
     backend.close()
+
+
+def test_one_file_gives_the_same_ids_on_both_implementations(package, program, player, prompt):
+    """The program was made for wgpu; Dawn is a stranger who reads a file."""
+    why = why_no_dawn()
+    if why is not None:
+        pytest.skip(why)
+    dawn = open_dawn_device()
+    with Player(program, package, dawn, owns_device=True) as other:
+        assert dawn.info.implementation != player.device.info.implementation
+        for sampling in (None, PENALIZED):
+            assert played(other, prompt, sampling) == played(player, prompt, sampling)
 
 
 @pytest.mark.parametrize("context", [1024, 2300, 8192])
