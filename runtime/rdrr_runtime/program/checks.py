@@ -27,6 +27,7 @@ from rdrr_runtime.program.schema import (
 )
 from rdrr_runtime.program.steps import Constant, LoadStep, Repack, Rope, Rows, Vector
 from rdrr_runtime.records import RECORDS
+from rdrr_runtime.sampling.logprobs import record_bytes
 
 N = TypeVar("N", int, float)
 
@@ -178,6 +179,12 @@ def _sampler_faults(program: Program, sampler: Sampler) -> Iterator[_Fault]:
     for name, words in sizes.items():
         yield from _range_fault(program, f"sampler.{name}", getattr(sampler, name), 4 * words)
     yield from _phase_faults(program, "sampler.scatter", sampler.scatter, 1)
+    logged = sampler.logprobs
+    if logged is not None and program.ring < len(program.ranges):
+        size = record_bytes(logged.top) * (number(program.ranges[program.ring].size) // 4)
+        yield from _range_fault(program, "sampler.logprobs.records", logged.records, size)
+        for place, phase in enumerate(logged.phases):
+            yield from _phase_faults(program, f"sampler.logprobs.phases.{place}", phase, 1)
     options = [(sampling.top_k, sampling.top_p) for sampling in sampler.samplings]
     if len(options) != 4 or len(set(options)) != 4:
         yield "sampler.samplings", "one for each of 4 options", len(options)

@@ -8,27 +8,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from rdrr_device.arena import DeviceArena
+from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import Device
-from rdrr_device.kernels import Dispatch, Kernel, Work
-from rdrr_device.pipelines import BoundDispatch
 from rdrr_device.readback import Fetch
-from rdrr_device.shaders import Access, Binding, WgslCompiler, for_compiler
 from rdrr_format.closing import Closing
-from rdrr_format.errors import DeviceError, GenerationError, UsageError
+from rdrr_format.errors import GenerationError, UsageError
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.program.checks import number
-from rdrr_runtime.program.files import at_context
-from rdrr_runtime.program.loading import Loader
-from rdrr_runtime.program.schema import Kernel as KernelStatement
-from rdrr_runtime.program.schema import Needs, Pass, Phase, Program, Sampler
+from rdrr_runtime.program.loaded import LoadedProgram, Prepared
+from rdrr_runtime.program.schema import Logprobs as Recording
+from rdrr_runtime.program.schema import Pass, Phase, Program, Sampler, Sampling
 from rdrr_runtime.records import entries_of, pack_entries, pack_params, pack_step, searches_of
 from rdrr_runtime.sampling.finite import check_hidden, check_ids
+from rdrr_runtime.sampling.logprobs import Logprobs, record_bytes, unpack
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import fresh_seed
 
@@ -36,7 +33,30 @@ AHEAD = 4
 """Decode passes in a submission, one of which is ahead of the readback of the one before."""
 
 F32 = npt.NDArray[np.float32]
-_Prepared = tuple[BoundDispatch, ...]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """How the ids of a generation are chosen, and what is recorded of them.
+
+    Attributes:
+        sampling: The phases that sample; None to take the most probable ids.
+        recording: Records log-probabilities; None to record nothing.
+    """
+
+    sampling: Sampling | None
+    recording: Recording | None
+
+    @property
+    def name(self) -> tuple[str, ...]:
+        """What the phases are known by."""
+        searches = self.sampling and (self.sampling.top_k, self.sampling.top_p)
+        return str(searches), "recorded" if self.recording else "not recorded"
+
+    def phases(self, chosen: Pass) -> tuple[Phase, ...]:
+        """Return the phases behind the head of a pass."""
+        phases = chosen.sample if self.sampling is None else self.sampling.phases
+        return (*phases, *(self.recording.phases if self.recording else ()))
 
 
 class Player(Closing):
@@ -69,32 +89,17 @@ class Player(Closing):
         owns_device: bool = False,
     ) -> None:
         self.context = program.contexts.least if context is None else context
-        self.program = at_context(program, self.context)
-        self._sampler = self.program.sampler
+        self._loaded = LoadedProgram(program, package, device, self.context, trusts=trusts)
+        self.program = self._loaded.program
         self.device, self._owns_device = device, owns_device
-        _check_device(self.program.needs, device)
-        self._kernels = [
-            _kernel(self.program, statement, trusts=trusts) for statement in self.program.kernels
-        ]
-        self._prepared: dict[tuple[str, ...], _Prepared] = {}
-        self._arena = DeviceArena(device, program.model)
-        with ExitStack() as undo:
-            undo.callback(self._arena.dispose)
-            device.build_ahead(self._kernels)
-            buffers = [
-                self._arena.empty(f"{buffer.role}.{index}", number(buffer.size))
-                for index, buffer in enumerate(self.program.buffers)
-            ]
-            self._ranges = [
-                buffers[part.buffer].range(number(part.offset), number(part.size))
-                for part in self.program.ranges
-            ]
-            loader = Loader(package, self._arena, self._ranges, self._kernels, self.context)
-            loader.run(self.program.load)
-            undo.pop_all()
 
     def generate(
-        self, ids: Sequence[int], *, max_tokens: int = 128, sampling: SamplingParams | None = None
+        self,
+        ids: Sequence[int],
+        *,
+        max_tokens: int = 128,
+        sampling: SamplingParams | None = None,
+        logprobs: Logprobs | None = None,
     ) -> Iterator[int]:
         """Yield the ids that continue a prompt, as soon as they are read; the last may be an end.
 
@@ -102,20 +107,23 @@ class Player(Closing):
             ids: Token ids of the prompt.
             max_tokens: Most new ids; there are fewer if the context fills up.
             sampling: How ids are chosen; the most probable ones when None.
+            logprobs: Receives the log-probabilities of each id before it is yielded.
 
         Raises:
+            UsageError: The program generates no text, or records too few log-probabilities.
             GenerationError: The prompt is empty or too long, has an id that is not in the
                 vocabulary, or the logits are not finite.
             DeviceError: The device is lost.
         """
-        if self._sampler is None:
+        sampler, options = self.program.sampler, sampling or SamplingParams()
+        if sampler is None:
             raise UsageError("the program generates no text", where=self.program.model)
-        options = sampling or SamplingParams()
         self._check_ids(ids, self.context - 1)
         options.check_ids(self.program.vocabulary)
-        end = "greedy" if options.is_greedy else self._begin(self._sampler, options, ids)
-        self._prefill(ids, end)
-        for token_id in self._decode(min(max_tokens, self.context - len(ids)), end):
+        chosen = None if options.is_greedy else self._begin(sampler, options, ids)
+        choice = _Choice(chosen, self._recording(sampler, logprobs))
+        self._prefill(ids, choice)
+        for token_id in self._decode(min(max_tokens, self.context - len(ids)), choice, logprobs):
             yield token_id
             if token_id in self.program.ends:
                 return
@@ -133,24 +141,26 @@ class Player(Closing):
         if listed is None:
             raise UsageError("the program makes no hidden states", where=self.program.model)
         self._check_ids(ids, self.context)
-        phases = self._bound(("hidden",), listed.phases)
+        phases = self._loaded.bound(("hidden",), listed.phases)
         dtype = np.dtype({"F16": np.float16, "F32": np.float32}[listed.dtype])
         parts = []
         for start in range(0, len(ids), number(listed.rows)):
             some = ids[start : start + number(listed.rows)]
             self._write_step(some, start)
             self.device.submit(phases, len(some))
-            data = self.device.read(self._ranges[listed.result], 0, listed.stride * len(some))
+            data = self.device.read(self._range(listed.result), 0, listed.stride * len(some))
             rows = data.reshape(len(some), listed.stride)[:, : listed.width * dtype.itemsize]
             parts.append(rows.copy().view(dtype).astype(np.float32))
         return check_hidden(np.concatenate(parts))
 
     def close(self) -> None:
         """Free the memory on the device."""
-        self._prepared.clear()
-        self._arena.dispose()
+        self._loaded.close()
         if self._owns_device:
             self.device.close()
+
+    def _range(self, index: int) -> BufferSlice:
+        return self._loaded.ranges[index]
 
     def _check_ids(self, ids: Sequence[int], most: int) -> None:
         if not 0 < len(ids) <= most:
@@ -166,132 +176,103 @@ class Player(Closing):
                 found=max(ids),
             )
 
-    def _begin(self, sampler: Sampler, options: SamplingParams, seen: Sequence[int]) -> str:
-        """Write what sampling needs, and return the name of the phases that sample."""
-        ranges = self._ranges
-        seed = fresh_seed() if options.seed is None else options.seed
-        self.device.write(ranges[sampler.params], pack_params(options, seed, masked=False))
-        self.device.clear(ranges[sampler.counts])
-        self.device.clear(ranges[sampler.bias])
+    def _begin(self, sampler: Sampler, options: SamplingParams, seen: Sequence[int]) -> Sampling:
+        """Write what sampling needs, and return the phases that sample."""
+        device, seed = self.device, fresh_seed() if options.seed is None else options.seed
+        device.write(self._range(sampler.params), pack_params(options, seed, masked=False))
+        device.clear(self._range(sampler.counts))
+        device.clear(self._range(sampler.bias))
         for words in pack_entries(entries_of(options, seen), sampler.most_entries):
-            self.device.write(ranges[sampler.entries], words)
-            self.device.submit(self._bound(("scatter",), [sampler.scatter]), 1)
-        for index, sampling in enumerate(sampler.samplings):
-            if (sampling.top_k, sampling.top_p) == searches_of(options):
-                return str(index)
-        raise AssertionError("a checked program has phases for all options")
+            device.write(self._range(sampler.entries), words)
+            device.submit(self._loaded.bound(("scatter",), [sampler.scatter]), 1)
+        searches = searches_of(options)
+        return next(s for s in sampler.samplings if (s.top_k, s.top_p) == searches)
 
-    def _prefill(self, ids: Sequence[int], end: str) -> None:
+    def _recording(self, sampler: Sampler, logprobs: Logprobs | None) -> Recording | None:
+        """Return what records the log-probabilities that are asked for."""
+        recording, most = sampler.logprobs, sampler.logprobs.top if sampler.logprobs else -1
+        if logprobs is None:
+            return None
+        if logprobs.top > most:
+            raise UsageError(
+                "the program does not record as many log-probabilities",
+                where=self.program.model,
+                found=logprobs.top,
+                hint="export the program again with this version of rdrr",
+            )
+        return recording
+
+    def _prefill(self, ids: Sequence[int], choice: _Choice) -> None:
         """Run a prompt in the fewest passes, and choose the first new id."""
-        start = 0
+        start, passes = 0, self.program.passes
         while start < len(ids):
             left = len(ids) - start
-            passes = self.program.passes
-            chosen = next((one for one in passes if left <= one.rows), passes[-1])
+            chosen = next((listed for listed in passes if left <= listed.rows), passes[-1])
             some = ids[start : start + chosen.rows]
             self._write_step(some, start)
             start += len(some)
-            self.device.submit(self._pass(chosen, end if start == len(ids) else None), len(some))
+            self.device.submit(self._pass(chosen, choice if start == len(ids) else None), len(some))
 
     def _write_step(self, ids: Sequence[int], start: int) -> None:
         slots = list(range(start, start + len(ids)))
-        self.device.write(self._ranges[self.program.step], pack_step(ids, slots))
+        self.device.write(self._range(self.program.step), pack_step(ids, slots))
 
-    def _decode(self, count: int, end: str) -> Iterator[int]:
+    def _decode(self, count: int, choice: _Choice, logprobs: Logprobs | None) -> Iterator[int]:
         """Yield ids; passes for the next ones are submitted before the ids of the last are read."""
-        decode = self._pass(self.program.passes[0], end)
-        waiting: deque[Fetch] = deque()
+        decode = self._pass(self.program.passes[0], choice)
+        waiting: deque[tuple[int, Fetch]] = deque()
         submitted = min(count, 1)
         if submitted:
-            waiting.append(self._fetch(0, 1))
+            waiting.append((1, self._fetch(0, 1, choice.recording)))
         try:
             while waiting:
                 some = min(AHEAD, count - submitted)
                 if some:
                     self.device.submit(decode, 1, some)
-                    waiting.append(self._fetch(submitted, some))
+                    waiting.append((some, self._fetch(submitted, some, choice.recording)))
                     submitted += some
-                ids = np.concatenate(waiting.popleft().collect()).view(np.uint32)
+                steps, fetch = waiting.popleft()
+                data = np.concatenate(fetch.collect())
+                ids = data[: 4 * steps].view(np.uint32)
                 check_ids(ids)
-                yield from ids.tolist()
+                yield from self._recorded(ids.tolist(), data[4 * steps :], choice, logprobs)
         finally:
-            for fetch in waiting:
+            for _, fetch in waiting:
                 fetch.collect()
 
-    def _fetch(self, first: int, count: int) -> Fetch:
-        """Start to read the ids of some steps from the ring."""
-        ring = self._ranges[self.program.ring]
+    def _recorded(
+        self,
+        ids: Sequence[int],
+        records: npt.NDArray[np.uint8],
+        choice: _Choice,
+        logprobs: Logprobs | None,
+    ) -> Iterator[int]:
+        """Yield ids, and before each give its log-probabilities to whoever asked for them."""
+        if logprobs is None or choice.recording is None:
+            yield from ids
+            return
+        top, vocabulary = choice.recording.top, self.program.vocabulary
+        for token in unpack(ids, records, vocabulary=vocabulary, top=top):
+            logprobs.tokens.append(replace(token, top=token.top[: logprobs.top]))
+            yield token.token_id
+
+    def _fetch(self, first: int, count: int, recording: Recording | None) -> Fetch:
+        """Start to read the ids of some steps from the ring, and behind them their records."""
+        ring = self._range(self.program.ring)
+        rings = [(ring, 4)]
+        if recording is not None:
+            rings.append((self._range(recording.records), record_bytes(recording.top)))
         steps = ring.size // 4
-        parts = []
-        while count:
-            at = first % steps
-            some = min(count, steps - at)
-            parts.append(ring.range(4 * at, 4 * some))
-            first, count = first + some, count - some
-        return self.device.fetch(*parts)
-
-    def _pass(self, chosen: Pass, end: str | None) -> _Prepared:
-        """Return a pass ready to run: only its body, or up to the id that `end` chooses."""
-        if end is None:
-            return self._bound((chosen.name,), chosen.body)
-        phases = chosen.sample
-        if end != "greedy":
-            assert self._sampler is not None, "a program with passes has a sampler"
-            phases = self._sampler.samplings[int(end)].phases
-        return self._bound((chosen.name, end), (*chosen.body, *chosen.head, *phases))
-
-    def _bound(self, name: tuple[str, ...], phases: Sequence[Phase]) -> _Prepared:
-        """Return phases ready to run, the same object for the same name."""
-        if name not in self._prepared:
-            self._prepared[name] = tuple(
-                self.device.bind(self._dispatch(phase)) for phase in phases
-            )
-        return self._prepared[name]
-
-    def _dispatch(self, phase: Phase) -> Dispatch:
-        work, kernel = phase.work, self._kernels[phase.kernel]
-        return Dispatch(
-            kernel,
-            tuple(self._ranges[index] for index in phase.ranges),
-            Work(number(work.items), work.per, work.most_rows, work.above, work.up_to),
-            kernel.label,
+        pieces = [(first % steps, min(count, steps - first % steps))]
+        while sum(some for _, some in pieces) < count:
+            pieces.append((0, min(steps, count - sum(some for _, some in pieces))))
+        return self.device.fetch(
+            *(part.range(size * at, size * some) for part, size in rings for at, some in pieces)
         )
 
-
-def _kernel(program: Program, statement: KernelStatement, *, trusts: bool) -> Kernel:
-    constants = statement.constants.items()
-    return Kernel(
-        statement.label,
-        for_compiler(program.shaders[statement.shader], WgslCompiler.NAGA),
-        statement.entry,
-        tuple(sorted((name, float(number(value))) for name, value in constants)),
-        tuple(Binding(bound.name, Access(bound.access)) for bound in statement.bindings),
-        trusts and statement.trusted,
-        statement.general,
-    )
-
-
-def _check_device(needs: Needs, device: Device) -> None:
-    """Check that a device has what a program needs.
-
-    Raises:
-        DeviceError: A feature is missing, or a limit is too low.
-    """
-    names = {name.removesuffix("s") if name == "subgroups" else name for name in needs.features}
-    lacking = sorted(names - device.features)
-    if lacking:
-        raise DeviceError(
-            "the device lacks a feature that the program needs",
-            where=device.info.name,
-            expected=lacking[0],
-            hint="export a program for this device",
-        )
-    for name, least in needs.limits.items():
-        if device.limits.get(name, 0) < least:
-            raise DeviceError(
-                "a limit of the device is too low for the program",
-                where=device.info.name,
-                expected=f"{name} of at least {least}",
-                found=device.limits.get(name, 0),
-                hint="export a program for this device",
-            )
+    def _pass(self, chosen: Pass, choice: _Choice | None) -> Prepared:
+        """Return a pass ready to run: only its body, or up to the id that is chosen."""
+        if choice is None:
+            return self._loaded.bound((chosen.name,), chosen.body)
+        phases = (*chosen.body, *chosen.head, *choice.phases(chosen))
+        return self._loaded.bound((chosen.name, *choice.name), phases)

@@ -218,8 +218,25 @@ class Sampling(ProgramModel):
     phases: tuple[Phase, ...]
 
 
+class Logprobs(ProgramModel):
+    """The log-probabilities of a token, recorded behind the phases that choose it.
+
+    The record of step s, at s modulo the words of the ring, has 2 + 2 `top` words: the logarithm of
+    the sum of exp(logit), the logit of the token, and logit and id of the most probable tokens.
+
+    Attributes:
+        top: Number of most probable tokens in a record.
+        records: Index of the range of the records, as many as the ring has words.
+        phases: The phases.
+    """
+
+    top: Size
+    records: Index
+    phases: tuple[Phase, ...]
+
+
 class Sampler(ProgramModel):
-    """Sampling on the device. The attributes but the last two are indices of ranges.
+    """Sampling on the device. The attributes up to `entries` are indices of ranges.
 
     Attributes:
         params: The record `sampler`.
@@ -230,6 +247,7 @@ class Sampler(ProgramModel):
         most_entries: Most entries at a time.
         scatter: Writes the entries to counts and bias.
         samplings: The phases by options, one of each.
+        logprobs: What records log-probabilities; None in programs that cannot.
     """
 
     params: Index
@@ -240,6 +258,7 @@ class Sampler(ProgramModel):
     most_entries: Size
     scatter: Phase
     samplings: tuple[Sampling, ...]
+    logprobs: Logprobs | None = None
 
 
 class Program(ProgramModel):

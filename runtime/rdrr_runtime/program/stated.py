@@ -16,6 +16,7 @@ from rdrr_manifests.package import Package
 from rdrr_runtime.compile.lowering.graph import Pass as LoweredPass
 from rdrr_runtime.compile.pass_spec import DECODE, HIDDEN
 from rdrr_runtime.exec.plan import Plan
+from rdrr_runtime.phases.sampling.logprobs import LogprobBuffers, logprobs
 from rdrr_runtime.phases.sampling.sample import sample, scatter_entries
 from rdrr_runtime.phases.sampling.sample_buffers import SampleBuffers, stage_words
 from rdrr_runtime.program import schema
@@ -24,6 +25,7 @@ from rdrr_runtime.program.load_steps import load_steps
 from rdrr_runtime.program.steps import Constant
 from rdrr_runtime.program.tables import Tables
 from rdrr_runtime.records import ENTRIES, RECORDS
+from rdrr_runtime.sampling.logprobs import MAX_TOP
 
 WORKGROUP_MEMORY = "max-compute-workgroup-storage-size"
 _FEATURES = {"subgroups": "subgroups", "f16": "shader-f16"}
@@ -172,6 +174,10 @@ def _sampler(
         phases = sample(buffers, plan.state, logits, (top_k, top_p), "sample")
         return schema.Sampling(top_k=top_k, top_p=top_p, phases=tables.phases(phases))
 
+    ring = plan.state.ring.size // 4
+    logged = LogprobBuffers.create(DryRunArena(plan.capabilities), ring)
+    vocabulary = plan.graph.vocab_size
+    recording = logprobs(logged, plan.state, logits, vocabulary=vocabulary, top=MAX_TOP)
     return schema.Sampler(
         params=tables.range(buffers.params),
         counts=tables.range(buffers.counts_of(0)),
@@ -182,6 +188,9 @@ def _sampler(
         scatter=tables.phase(scatter_entries(buffers, "sample.set")),
         samplings=tuple(
             sampling(top_k, top_p) for top_k, top_p in product((False, True), repeat=2)
+        ),
+        logprobs=schema.Logprobs(
+            top=MAX_TOP, records=tables.range(logged.records), phases=tables.phases(recording)
         ),
     )
 

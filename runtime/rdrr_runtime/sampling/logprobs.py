@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -66,3 +67,35 @@ def token_logprobs(logits: npt.NDArray[np.float32], token_id: int, top: int) -> 
         float(scores[token_id]),
         tuple((int(candidate), float(scores[candidate])) for candidate in best),
     )
+
+
+def record_bytes(top: int) -> int:
+    """Return the bytes of the record of a token on the GPU, see `phases/sampling/logprobs.py`."""
+    return 8 + 8 * top
+
+
+def unpack(
+    ids: Sequence[int], records: npt.NDArray[np.uint8], *, vocabulary: int, top: int
+) -> list[TokenLogprobs]:
+    """Decode the records of sampled ids.
+
+    Args:
+        ids: Sampled ids, in the order of the records.
+        records: Bytes of the records, one for each id.
+        vocabulary: Vocabulary size; if it is less than `top`, the surplus entries are dropped.
+        top: Number of most probable tokens in a record.
+    """
+    words = records.view(np.uint32).reshape(len(ids), 2 + 2 * top)
+    numbers = words.view(np.float32).astype(np.float64)
+    return [
+        TokenLogprobs(
+            token_id,
+            float(values[1] - values[0]),
+            tuple(
+                (int(bits[at + 1]), float(values[at] - values[0]))
+                for at in range(2, 2 + 2 * top, 2)
+                if bits[at + 1] < vocabulary
+            ),
+        )
+        for token_id, bits, values in zip(ids, words, numbers, strict=True)
+    ]

@@ -23,11 +23,11 @@ from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.prepared import PreparedPass
 from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.phase import Phase
-from rdrr_runtime.phases.sampling.logprobs import LogprobBuffers, logprobs, record_bytes, unpack
+from rdrr_runtime.phases.sampling.logprobs import LogprobBuffers, logprobs
 from rdrr_runtime.phases.sampling.sample import sample, scatter_entries
 from rdrr_runtime.phases.sampling.sample_buffers import PARAM_WORDS, SampleBuffers
 from rdrr_runtime.records import Entry, entries_of, pack_entries, pack_params, searches_of
-from rdrr_runtime.sampling.logprobs import TokenLogprobs
+from rdrr_runtime.sampling.logprobs import TokenLogprobs, record_bytes, unpack
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import fresh_seed
 from rdrr_runtime.sequences.passes import advance_rows

@@ -13,7 +13,9 @@ from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.program.export import make_program
 from rdrr_runtime.program.files import program_bytes, read_program
 from rdrr_runtime.program.player import Player
+from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
+from support.dawn_device import open_dawn_device, why_no_dawn
 from support.hints import policy
 from support.packages import VOCAB, llama_manifest, write_random_package
 from support.program_models import MODELS, MOST, embedding_manifest
@@ -96,6 +98,18 @@ def test_one_file_serves_several_contexts(device, package, program, prompt):
     backend.close()
 
 
+def test_one_file_gives_the_same_ids_on_both_implementations(package, program, player, prompt):
+    """The program was made for wgpu; Dawn is a stranger who reads a file."""
+    why = why_no_dawn()
+    if why is not None:
+        pytest.skip(why)
+    dawn = open_dawn_device()
+    with Player(program, package, dawn, owns_device=True) as other:
+        assert dawn.info.implementation != player.device.info.implementation
+        for sampling in (None, PENALIZED):
+            assert played(other, prompt, sampling) == played(player, prompt, sampling)
+
+
 @pytest.mark.parametrize("context", [1024, 2300, 8192])
 def test_a_context_that_the_program_does_not_serve_is_refused(device, package, program, context):
     with pytest.raises(UsageError, match="2048 to 4096, a multiple of 256"):
@@ -105,6 +119,28 @@ def test_a_context_that_the_program_does_not_serve_is_refused(device, package, p
 def test_a_prompt_may_need_several_passes(player, backend, rng):
     prompt = rng.integers(0, VOCAB, 530).tolist()
     assert played(player, prompt) == ids_of(backend, prompt)
+
+
+@pytest.mark.parametrize("sampling", [None, PENALIZED], ids=["greedy", "sampled"])
+def test_the_log_probabilities_are_those_of_the_runtime(player, backend, prompt, sampling):
+    """More tokens than the ring has records."""
+    recorded, expected, tokens = Logprobs(3), Logprobs(3), 70
+    ids = list(player.generate(prompt, max_tokens=tokens, sampling=sampling, logprobs=recorded))
+    runs = Engine(backend, [], VOCAB).generate(
+        prompt, max_tokens=tokens, sampling=sampling, logprobs=expected
+    )
+    assert ids == [token_id for run in runs for token_id in run]
+    assert len(recorded.tokens) == tokens
+    assert recorded.tokens == expected.tokens
+
+
+def test_a_program_without_log_probabilities_does_not_record_them(device, package, program, prompt):
+    sampler = program.sampler.model_copy(update={"logprobs": None})
+    older = program.model_copy(update={"sampler": sampler})
+    with Player(older, package, device, trusts=True) as player:
+        with pytest.raises(UsageError, match="does not record"):
+            next(player.generate(prompt, logprobs=Logprobs(0)))
+        assert played(player, prompt)
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -1,23 +1,20 @@
 """Log-probabilities of the token just sampled and of the most probable tokens, in two phases.
 
 The record of a token has 2 + 2 `top` words: log(sum(exp(logits))), the logit of the sampled token,
-then the logit and id of each of the `top` most probable tokens. `unpack` decodes records.
+then the logit and id of each of the `top` most probable tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
 
 from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.phase import Phase, Work
 from rdrr_runtime.phases.sampling.argmax import LogitsRecord
-from rdrr_runtime.sampling.logprobs import MAX_TOP, TokenLogprobs
+from rdrr_runtime.sampling.logprobs import MAX_TOP, record_bytes
 
 GROUPS = 64
 THREADS = 256
@@ -76,11 +73,6 @@ class LogprobBuffers:
         )
 
 
-def record_bytes(top: int) -> int:
-    """Return the bytes of the record of a token."""
-    return 8 + 8 * top
-
-
 def logprobs(
     buffers: LogprobBuffers, state: State, logits: BufferSlice, *, vocabulary: int, top: int
 ) -> list[Phase]:
@@ -102,31 +94,4 @@ def logprobs(
     return [
         Phase(scan, partials, Work(GROUPS), "logprobs"),
         Phase(merge, {**partials, **records}, Work(), "logprobs.merge"),
-    ]
-
-
-def unpack(
-    ids: Sequence[int], records: npt.NDArray[np.uint8], *, vocabulary: int, top: int
-) -> list[TokenLogprobs]:
-    """Decode the records of sampled ids.
-
-    Args:
-        ids: Sampled ids, in the order of the records.
-        records: Bytes of the records, one for each id.
-        vocabulary: Vocabulary size; if it is less than `top`, the surplus entries are dropped.
-        top: Number of most probable tokens in a record.
-    """
-    words = records.view(np.uint32).reshape(len(ids), 2 + 2 * top)
-    numbers = words.view(np.float32).astype(np.float64)
-    return [
-        TokenLogprobs(
-            token_id,
-            float(values[1] - values[0]),
-            tuple(
-                (int(bits[at + 1]), float(values[at] - values[0]))
-                for at in range(2, 2 + 2 * top, 2)
-                if bits[at + 1] < vocabulary
-            ),
-        )
-        for token_id, bits, values in zip(ids, words, numbers, strict=True)
     ]

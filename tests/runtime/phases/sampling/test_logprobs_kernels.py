@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from rdrr_runtime.phases.sampling.argmax import SCRATCH_BYTES, argmax
-from rdrr_runtime.phases.sampling.logprobs import LogprobBuffers, logprobs, record_bytes, unpack
+from rdrr_runtime.phases.sampling.logprobs import LogprobBuffers, logprobs
+from rdrr_runtime.sampling.logprobs import record_bytes, unpack
 from support.gpu import normal
 
 RING = 4  # ids in the ring of the bench's step
