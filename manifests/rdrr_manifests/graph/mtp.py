@@ -26,11 +26,10 @@ from rdrr_manifests.graph.layers import append_layer
 from rdrr_manifests.graph.names import TensorNames
 from rdrr_manifests.graph.ops import (
     Concat,
-    DeltaRule,
     Graph,
     Linear,
     Recall,
-    ShortConvolution,
+    Stateful,
     WeightUse,
 )
 from rdrr_manifests.models.manifest import Manifest
@@ -100,7 +99,7 @@ def derive_mtp(manifest: Manifest, names: Collection[str] | None = None) -> Grap
         raise ManifestError("this package needs a newer rdrr: a draft head reads a normed stream")
     layers = manifest.architecture.num_layers
     graph = _graph(_with_one_more_layer(manifest), MtpNames(known, layers))
-    if any(isinstance(op, ShortConvolution | DeltaRule) for op in graph.ops):
+    if any(isinstance(op, Stateful) for op in graph.ops):
         raise ManifestError("this package needs a newer rdrr: its draft head has a state")
     _check(manifest, graph.weights(), frozenset(known))
     return graph
