@@ -1,5 +1,6 @@
 // The entry of the page: which engines there are, and which is used.
 import { App, type Engines } from './app.js';
+import { BrowserEngine } from './browser.js';
 import { byId } from './dom.js';
 import { ServerEngine } from './server.js';
 import { followSettings } from './settings.js';
@@ -12,7 +13,10 @@ followMenu();
 
 const engines: Engines = {};
 const base = new URL('./', location.href).href;
-if (await ServerEngine.isThere(base)) engines.server = new ServerEngine(base, () => key.get());
+const index = new URL(new URLSearchParams(location.search).get('model') ?? 'index.json', base).href;
+const [hasServer, hasIndex] = await Promise.all([ServerEngine.isThere(base), BrowserEngine.isThere(index)]);
+if (hasServer) engines.server = new ServerEngine(base, () => key.get());
+if (hasIndex) engines.browser = new BrowserEngine(index);
 
 const app = new App(engines, settings);
 const names = Object.keys(engines) as Settings['engine'][];
@@ -30,4 +34,5 @@ for (const choice of document.querySelectorAll<HTMLInputElement>('input[name=eng
   };
 }
 if ('serviceWorker' in navigator) navigator.serviceWorker.register('service-worker.js').catch(() => undefined);
-await app.use(settings.engine);
+if (first) await app.use(settings.engine);
+else app.tell('There is no model here: neither a server of `rdrr serve` nor the files that `rdrr web` writes can be reached.');
