@@ -7,7 +7,10 @@ divided by its Euclidean norm.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,15 +20,93 @@ from rdrr_format.options import shown
 
 if TYPE_CHECKING:
     from rdrr_manifests.models import EmbeddingPostprocessor
+    from rdrr_manifests.models.embedding import Projection
     from rdrr_manifests.package import Package
 
 F32 = npt.NDArray[np.float32]
-POOLINGS = ("cls", "last", "mean")
+POOLINGS = ("cls", "last", "mean", "none")
 
 NORMS = (None, "none", "l2")
 
 _SMALLEST = 1e-12
 """Lower bound of the norm that a vector is divided by, as in torch's `normalize`."""
+
+
+class Embeddings(npt.NDArray[np.float32] if TYPE_CHECKING else np.ndarray):
+    """Embeddings of texts, float32 [number of texts, width]; an array of NumPy like any other.
+
+    Attributes:
+        truncated: Indices of the texts whose end was left out.
+    """
+
+    truncated: tuple[int, ...] = ()
+
+    @staticmethod
+    def of(vectors: F32, truncated: tuple[int, ...]) -> Embeddings:
+        """Return an array with what was left out for it."""
+        embeddings = vectors.view(Embeddings)
+        embeddings.truncated = truncated
+        return embeddings
+
+
+def _gelu_erf(x: F32) -> F32:
+    erf = np.frompyfunc(math.erf, 1, 1)(x.astype(np.float64) / math.sqrt(2.0))
+    return np.asarray(0.5 * x * (1.0 + erf.astype(np.float64)), np.float32)
+
+
+def _gelu_tanh(x: F32) -> F32:
+    inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)
+    return np.asarray(0.5 * x * (1.0 + np.tanh(inner)), np.float32)
+
+
+ACTIVATIONS: Mapping[str, Callable[[F32], F32]] = MappingProxyType(
+    {
+        "identity": lambda x: x,
+        "gelu": _gelu_tanh,
+        "gelu_erf": _gelu_erf,
+        "relu": lambda x: np.maximum(x, np.float32(0.0)),
+        "silu": lambda x: np.asarray(x * np.exp(-np.logaddexp(0.0, -x)), np.float32),
+        "tanh": np.tanh,
+    }
+)
+"""The activations of projections, by the manifest's names."""
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A projection with its tensors."""
+
+    weight: F32
+    bias: F32 | None
+    activation: Callable[[F32], F32]
+    gain: F32 | None
+    shift: F32 | None
+    eps: float
+
+    @staticmethod
+    def of(package: Package, block: Projection) -> _Layer:
+        """Read the tensors of a projection."""
+        weight = _tensor(package, block.weight_tensor)
+        assert weight is not None, "a projection has a weight"
+        return _Layer(
+            weight,
+            _tensor(package, block.bias_tensor),
+            ACTIVATIONS[block.activation],
+            _tensor(package, block.norm_tensor),
+            _tensor(package, block.norm_bias_tensor),
+            block.norm_eps or 0.0,
+        )
+
+    def __call__(self, x: F32) -> F32:
+        """Return the outputs for inputs [..., input size]."""
+        y = x @ self.weight.T
+        y = self.activation(y if self.bias is None else y + self.bias)
+        if self.gain is None:
+            return y
+        centred = y - y.mean(axis=-1, keepdims=True)
+        variance = np.square(centred).mean(axis=-1, keepdims=True)
+        y = centred / np.sqrt(variance + np.float32(self.eps)) * self.gain
+        return y if self.shift is None else y + self.shift
 
 
 class Pooling:
@@ -39,11 +120,30 @@ class Pooling:
     """
 
     def __init__(self, package: Package) -> None:
-        self._block = _block(package)
-        self._layers = [
-            (_tensor(package, projection.weight_tensor), _tensor(package, projection.bias_tensor))
-            for projection in self._block.projections
-        ]
+        self._block, self._where = _block(package), package.where
+        self._layers = [_Layer.of(package, projection) for projection in self._block.projections]
+
+    @property
+    def by_token(self) -> bool:
+        """Whether each token has a result of its own."""
+        return self._block.pooling_mode == "none"
+
+    def check_pools(self, *, by_token: bool = False) -> None:
+        """Check that the result is that of a text, or with `by_token` of each token.
+
+        Raises:
+            ManifestError: It is not.
+        """
+        if self.by_token == by_token:
+            return
+        raise ManifestError(
+            "this model has a result for each token, and none for a text"
+            if self.by_token
+            else "this model has a result for a text, and none for each token",
+            where=f"{self._where}, inference.output.embeddingPostprocessor.poolingMode",
+            found=self._block.pooling_mode,
+            hint="use `classify_tokens` or `fill_masks`" if self.by_token else "use `classify`",
+        )
 
     @property
     def width(self) -> int | None:
@@ -94,14 +194,16 @@ class Pooling:
             pooled: F32 = rows[skipped:].mean(axis=0, dtype=np.float64).astype(np.float32)
         else:
             pooled = rows[0 if mode == "cls" else -1].copy()
-        for weight, bias in self._layers:
-            assert weight is not None, "a projection has a weight"
-            pooled = weight @ pooled
-            if bias is not None:
-                pooled = pooled + bias
+        pooled = self.project(pooled)
         if self._block.normalize == "l2":
             pooled /= max(float(np.linalg.norm(pooled)), _SMALLEST)
         return pooled
+
+    def project(self, rows: F32) -> F32:
+        """Return what the projections make of rows, [..., width]."""
+        for layer in self._layers:
+            rows = layer(rows)
+        return rows
 
 
 def _tensor(package: Package, name: str | None) -> F32 | None:
@@ -123,7 +225,7 @@ def _block(package: Package) -> EmbeddingPostprocessor:
         "poolingMode": (block.pooling_mode, block.pooling_mode in POOLINGS),
         "projections": (
             ", ".join(projection.activation for projection in block.projections),
-            all(projection.activation == "identity" for projection in block.projections),
+            all(projection.activation in ACTIVATIONS for projection in block.projections),
         ),
         "normalize": (block.normalize, block.normalize in NORMS),
     }

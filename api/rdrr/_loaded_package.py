@@ -93,12 +93,6 @@ class LoadedPackage(Closing):
                 hint="use `embed`, or `classify` if it has labels",
             )
 
-    def _ids_of_text(self, text: str) -> list[int]:
-        """Return the token ids of a text that is run as a whole."""
-        ids = self.encode(text)
-        self._check_length(ids)
-        return ids
-
     def _check_length(self, ids: Sequence[int]) -> None:
         context = self.info.context
         if not 0 < len(ids) <= context:
@@ -106,7 +100,7 @@ class LoadedPackage(Closing):
                 "a text does not fit the context",
                 expected=f"1 to {context} tokens",
                 found=f"{len(ids)} tokens",
-                hint="split the text" if ids else "omit empty texts",
+                hint="split the text, or use `truncate`" if ids else "omit empty texts",
             )
 
     def close(self) -> None:

@@ -70,7 +70,7 @@ def _doppler_requirements(options: PackageOptions) -> Iterator[tuple[str, str, s
     yield "q4k_layout", Layout.ROW.value, options.block_layout.value
     yield "transpose_weights", "absent", "given" if options.transpose_weights else "absent"
     yield "fuse_gate_up", "absent", "given" if options.fuse_gate_up else "absent"
-    yield "k_tail", "pad", options.k_tail
+    yield "k_tail", "pad", options.k_tail or "pad"
     yield "compress", "absent", options.compress or "absent"
     yield "hash_algorithm", "sha256", options.hash_algorithm
 

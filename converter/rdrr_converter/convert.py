@@ -170,7 +170,7 @@ def _convert(
     rule = choose_architecture(opened, options.arch)
     if adapter is not None:
         opened = merge_adapter(opened, adapter, rule.is_stored_transposed)
-    options = settle_quantization(options, opened)
+    options = settle_quantization(options, opened, rule.row_tail)
     keeps_draft_head = not options.without_draft_head and options.profile == "rdrr"
     model = read_model(opened, rule, options.allow_unread, keeps_draft_head=keeps_draft_head)
     matrix = None if options.imatrix is None else load_importance(local_path(options.imatrix))

@@ -75,12 +75,13 @@ class PackageOptions:
         False, "Store matmul weights of every dtype transposed, as [inputs, outputs]."
     )
     fuse_gate_up: bool = option(False, "Store the gate and up projections as one matrix.")
-    k_tail: RowTail = option(
-        "pad",
+    k_tail: RowTail | None = option(
+        None,
         "What to do with rows whose length is not a multiple of the block size: pad them, store "
         "them in the types that llama.cpp falls back to (ggml), or use the smaller of the two "
         "(auto).",
         choices=TAILS,
+        default_text="pad, or auto for encoders",
     )
     shard_size: int = option(
         DEFAULT_SHARD_SIZE,
@@ -252,7 +253,7 @@ class ConvertKeywords(TypedDict, total=False):
     q4k_layout: LayoutName | None
     transpose_weights: bool
     fuse_gate_up: bool
-    k_tail: RowTail
+    k_tail: RowTail | None
     shard_size: int | str
     align: int | str
     hash_algorithm: HashAlgorithm

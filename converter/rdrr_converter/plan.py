@@ -292,7 +292,7 @@ def _decide(
     layout = Layout.ROW
     if first.role in MATMULS:
         layout = options.block_layout if dtype.is_block else _scalar_layout(options)
-    dtype, tail = choose_tail_dtype(dtype, shape, layout, options.k_tail)
+    dtype, tail = choose_tail_dtype(dtype, shape, layout, options.k_tail or "pad")
     if not dtype.is_block and layout is not Layout.ROW:
         layout = _scalar_layout(options)
     return PlannedTensor(

@@ -19,7 +19,7 @@ from rdrr_manifests.profiles import DOPPLER
 from rdrr_converter.checkpoint.source import Source, SourceTensor
 from rdrr_converter.gguf.source import KIND
 from rdrr_converter.options import PackageOptions
-from rdrr_converter.recipes import DEFAULT_RECIPE
+from rdrr_converter.recipes import DEFAULT_RECIPE, RowTail
 
 Options = TypeVar("Options", bound=PackageOptions)
 
@@ -27,11 +27,17 @@ KEPT_ROLES = ("matmul", "lm_head", "expert", "embedding")
 """Roles of the tensors that a source may have quantized; others follow the recipe."""
 
 
-def settle_quantization(options: Options, source: Source) -> Options:
+def settle_quantization(options: Options, source: Source, row_tail: RowTail = "pad") -> Options:
     """Return the options with the default recipe, unless the source has blocks to keep.
 
     Blocks can be copied into the row layout only, and the profile `doppler` has types of its own.
+
+    Args:
+        options: The options.
+        source: The checkpoint.
+        row_tail: What the architecture does with rows of no whole blocks where nothing is asked.
     """
+    options = replace(options, k_tail=options.k_tail or row_tail)
     if options.quantize is not None:
         return options
     is_copyable = options.profile != DOPPLER and options.block_layout is Layout.ROW

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from threading import Thread
 from typing import Any
 
@@ -43,12 +44,32 @@ _NO_WORDS = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
 _HINT = "use the tokenizer.json that the model was published with"
 
 
+@dataclass(frozen=True)
+class Encoded:
+    """A text, or a pair of texts, as tokens.
+
+    Attributes:
+        ids: Token ids, with special tokens.
+        types: Type of each token: 1 in the second text of a pair if the post-processor says so.
+        is_truncated: Whether the end of a text was left out.
+        spans: First character of each token in its text, and the one after its last.
+        special: Whether each token was added by the post-processor.
+    """
+
+    ids: list[int]
+    types: list[int]
+    is_truncated: bool
+    spans: list[tuple[int, int]]
+    special: list[bool]
+
+
 class BoundedTokenizer:
     """A tokenizer whose file was read and found to be within the bounds.
 
     Args:
         content: Content of a `tokenizer.json`.
         where: Name of the file, for error messages.
+        limit: Most tokens of a text or pair, whose end is then left out; None for no limit.
 
     Attributes:
         special_tokens: The tokens that are not part of a text.
@@ -61,7 +82,9 @@ class BoundedTokenizer:
         ManifestError: The content is not a tokenizer, or goes beyond a bound.
     """
 
-    def __init__(self, content: bytes, *, where: str = "tokenizer.json") -> None:
+    def __init__(
+        self, content: bytes, *, where: str = "tokenizer.json", limit: int | None = None
+    ) -> None:
         # Even for batches of one text the library would start a thread pool, which takes 25 MiB.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         from tokenizers import Tokenizer
@@ -74,6 +97,8 @@ class BoundedTokenizer:
                 # The file may ask for padding and truncation, which would change texts silently.
                 self._tokenizer.no_padding()
                 self._tokenizer.no_truncation()
+                if limit is not None:
+                    self._tokenizer.enable_truncation(limit)
                 normalizer = _description(self._tokenizer.normalizer)
                 decoder = _description(self._tokenizer.decoder)
                 post_processor = _description(self._tokenizer.post_processor)
@@ -109,7 +134,29 @@ class BoundedTokenizer:
         size = _utf8_size(text) + (0 if second is None else _utf8_size(second))
         check_text_size(size, self._encoding_growth, "the text is too long to be encoded")
         given = text if second is None else (text, second)
-        return list(self._encode_in_time(given, special, SECONDS + size / BYTES_PER_SECOND))
+        return list(self._encode_in_time([given], special, size)[0].ids)
+
+    def encode_all(self, texts: Sequence[str | tuple[str, str]]) -> list[Encoded]:
+        """Return the tokens of texts, or of pairs of texts, with special tokens.
+
+        Raises:
+            UsageError: A text cannot be written in UTF-8, or is too long.
+            GenerationError: The tokenizer fails on a text, or takes too long.
+        """
+        pairs = [(text,) if isinstance(text, str) else text for text in texts]
+        sizes = [sum(map(_utf8_size, pair)) for pair in pairs]
+        for size in sizes:
+            check_text_size(size, self._encoding_growth, "the text is too long to be encoded")
+        return [
+            Encoded(
+                list(encoding.ids),
+                list(encoding.type_ids),
+                bool(encoding.overflowing),
+                list(encoding.offsets),
+                [bool(mark) for mark in encoding.special_tokens_mask],
+            )
+            for encoding in (self._encode_in_time(texts, True, sum(sizes)) if texts else ())
+        ]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, without special tokens.
@@ -188,20 +235,26 @@ class BoundedTokenizer:
         )
 
     def _encode_in_time(
-        self, text: str | tuple[str, str], special: bool, seconds: float
-    ) -> Sequence[int]:
-        """Encode in a thread, which is abandoned when it exceeds the time limit.
+        self, texts: Sequence[str | tuple[str, str]], special: bool, size: int
+    ) -> Sequence[Any]:
+        """Encode texts in a thread, which is abandoned when it exceeds the time limit.
 
         `encode_batch` is the only encoding call of the library that releases the GIL.
+
+        Args:
+            texts: Texts, or pairs of texts.
+            special: Whether the post-processor adds special tokens.
+            size: Bytes of all texts.
         """
-        ids: list[Sequence[int]] = []
+        seconds = SECONDS + size / BYTES_PER_SECOND
+        results: list[Sequence[Any]] = []
         errors: list[RdrrError] = []
 
         def run() -> None:
             try:
                 with foreign_errors(self._failure):
-                    encodings = self._tokenizer.encode_batch([text], add_special_tokens=special)
-                    ids.append(encodings[0].ids)
+                    given = list(texts)
+                    results.append(self._tokenizer.encode_batch(given, add_special_tokens=special))
             except RdrrError as error:
                 errors.append(error)
 
@@ -210,14 +263,14 @@ class BoundedTokenizer:
         thread.join(seconds)
         if errors:
             raise errors[0]
-        if not ids:
+        if not results:
             raise GenerationError(
                 "the tokenizer takes too long",
                 where=self._where,
                 expected=f"at most {seconds:.0f} s",
                 hint=_HINT,
             )
-        return ids[0]
+        return results[0]
 
     def _unreadable(self, said: str) -> ManifestError:
         return ManifestError("cannot be read as a tokenizer", where=self._where, found=said)

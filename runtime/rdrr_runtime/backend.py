@@ -8,7 +8,7 @@ states can be rewound only to some positions, see `resumable`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
@@ -21,6 +21,7 @@ from rdrr_runtime.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from rdrr_runtime.compile.choice.decision import Decision
+    from rdrr_runtime.packing import EncodedText
 
 F32 = npt.NDArray[np.float32]
 Mask = Callable[[], npt.NDArray[np.uint32]]
@@ -67,10 +68,10 @@ class Backend(Protocol):
         """
         ...
 
-    def hidden(self, ids: Sequence[int]) -> F32:
-        """Return the hidden states of a sequence that the head would read, f32 [len(ids), width].
+    def hidden(self, texts: Sequence[EncodedText]) -> Iterator[F32]:
+        """Yield the hidden states of each text that the head would read, f32 [tokens, width].
 
-        The sequence begins at slot 0 of the cache.
+        Texts of a model whose attention is not causal share passes, several in one.
         """
         ...
 

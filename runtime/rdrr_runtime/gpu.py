@@ -7,7 +7,7 @@ the next pass reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -33,6 +33,7 @@ from rdrr_runtime.exec.persistent.comparing import ComparingExecutor
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.prepared import PreparedPass, PreparedPasses
+from rdrr_runtime.packing import EncodedText
 from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.cache.state_positions import StatePosition
 from rdrr_runtime.phases.launch import as_dispatch
@@ -170,9 +171,9 @@ class GpuBackend:
             return self._windows.score(ids, base)
         return self._sequence.read_logits(self._run(ids, base, _to_logits), 1)
 
-    def hidden(self, ids: Sequence[int]) -> F32:
-        """Return the hidden states of a sequence that the head would read, see `Backend.hidden`."""
-        return self._hidden.read(ids)
+    def hidden(self, texts: Sequence[EncodedText]) -> Iterator[F32]:
+        """Yield the hidden states of texts that the head would read, see `Backend.hidden`."""
+        return self._hidden.read(texts)
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, feed back each most probable token, and return `count` new ids."""

@@ -10,6 +10,8 @@ player in another language packs the same words. A test compares them with the s
     sampler       parameters of a generation that samples
     entries       the number of entries of a sparse list
     entry         follows it for each token that was seen or has a bias
+    segment       for each token row of packed texts: the slots of its text, from `first` up to but
+                  not including `end`, and the type of the token
 """
 
 from __future__ import annotations
@@ -96,6 +98,7 @@ SAMPLER = RecordTable(
 )
 ENTRIES_HEADER = RecordTable({"size": "u32"}, 1)
 ENTRY = RecordTable({"id": "u32", "count": "u32", "bias": "f32"}, 3)
+SEGMENT = RecordTable({"first": "u32", "end": "u32", "kind": "u32"}, 3)
 
 RECORDS: Mapping[str, RecordTable] = MappingProxyType(
     {
@@ -106,7 +109,7 @@ RECORDS: Mapping[str, RecordTable] = MappingProxyType(
         "entry": ENTRY,
     }
 )
-"""All records by the names that a program gives them."""
+"""All records by the names that a program gives them; a program runs no packed texts."""
 
 
 def pack_step(
@@ -138,6 +141,21 @@ def pack_step(
     rows["slot"] = slots
     table["slot"][count:] = NO_SLOT
     return np.concatenate([STEP_HEADER.pack(rows=count, last_n=last_n), table.view(np.uint32)])
+
+
+def pack_segments(starts: Numbers, ends: Numbers, types: Numbers) -> U32:
+    """Return the words of the segments of packed texts, u32 [3 rows].
+
+    Args:
+        starts: First slot of each text.
+        ends: Slot after the last of each text.
+        types: Type of the token of each row.
+    """
+    lengths = np.subtract(ends, starts)
+    table = SEGMENT.zeros(len(types))
+    table["first"], table["end"] = np.repeat(starts, lengths), np.repeat(ends, lengths)
+    table["kind"] = types
+    return table.view(np.uint32)
 
 
 def pack_params(options: SamplingParams, seed: int, *, masked: bool) -> U32:

@@ -15,6 +15,7 @@ from rdrr_format.errors import SourceError
 from rdrr_manifests.package import open_package
 from rdrr_manifests.validation import validate
 from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.packing import EncodedText
 from rdrr_runtime.reference.backend import CpuBackend
 from support.checkpoints import make_model, save_checkpoint
 from support.classifiers import make_classifier
@@ -62,7 +63,7 @@ def test_both_backends_compute_what_transformers_does(model, device, tmp_path, r
         for backend in (CpuBackend(package, context=CONTEXT), gpu):
             assert relative_error(scored(backend, ids), reference) <= 1e-4
             assert relative_error(stepped(backend, ids, PREFILL), reference[PREFILL - 1 :]) <= 1e-4
-            assert relative_error(backend.hidden(ids), hidden) <= 1e-4
+            assert relative_error(*backend.hidden([EncodedText(ids)]), hidden) <= 1e-4
             greedy = backend.greedy(ids[:PREFILL], 0, 1)
             assert greedy == [int(reference[PREFILL - 1].argmax())]
         gpu.close()

@@ -40,6 +40,7 @@ SMALL = (
     "1_Pooling/config.json",
     "vocab.json",
     "merges.txt",
+    "vocab.txt",
     INDEX,
     "adapter/adapter_config.json",
     "adapter/tokenizer_config.json",
@@ -50,6 +51,7 @@ WITHOUT = {
     "chat_template.json": ("chat_template.jinja", "additional_chat_templates/rag.jinja"),
     "vocab.json": ("tokenizer.json", "tokenizer.model"),
     "merges.txt": ("tokenizer.json", "tokenizer.model"),
+    "vocab.txt": ("tokenizer.json", "tokenizer.model", "vocab.json"),
 }
 """Files in whose presence one is not read."""
 
@@ -75,6 +77,7 @@ def original(request, tmp_path_factory) -> Path:
     tokenizer = json.loads((root / "tokenizer.json").read_text(encoding="utf-8"))
     (root / "vocab.json").write_text(json.dumps(tokenizer["model"]["vocab"]), encoding="utf-8")
     (root / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
+    (root / "vocab.txt").write_text("[UNK]\n", encoding="utf-8")
     (root / "tokenizer.model").write_bytes(b"pieces")
     (root / "additional_chat_templates").mkdir()
     for name in ("chat_template.jinja", "additional_chat_templates/rag.jinja"):

@@ -14,6 +14,7 @@ from rdrr_runtime.backend import Row
 from rdrr_runtime.compile.choice.hints import resolve
 from rdrr_runtime.exec.persistent.choice import Persistence
 from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.packing import EncodedText
 from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.generation_state import HEADER_WORDS, ROW_WORDS, State
 from rdrr_runtime.phases.rows.elementwise import softcap
@@ -210,7 +211,7 @@ def _decoded_logits(backend: GpuBackend, ids: list[int]) -> None:
 
 
 def _hidden(backend: GpuBackend, ids: list[int]) -> None:
-    backend.hidden(ids)
+    list(backend.hidden([EncodedText(ids)]))
 
 
 def _window_logits(backend: GpuBackend, ids: list[int]) -> None:

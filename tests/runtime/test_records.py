@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 from rdrr_runtime.phases.phase import FOLDER
-from rdrr_runtime.records import RECORDS, entries_of, pack_entries, pack_params, pack_step
+from rdrr_runtime.records import (
+    RECORDS,
+    SEGMENT,
+    entries_of,
+    pack_entries,
+    pack_params,
+    pack_segments,
+    pack_step,
+)
 from rdrr_runtime.sampling.params import SamplingParams
 
 FILE = Path(__file__).parents[1] / "data" / "vectors" / "records.json"
@@ -38,6 +46,11 @@ def test_sparse_lists_have_the_words_of_their_vector(case):
     assert [words.tolist() for words in lists] == case["words"]
 
 
+def test_a_segment_is_repeated_for_each_row_of_its_text():
+    words = pack_segments([0, 3], [3, 4], [0, 1, 1, 0]).reshape(4, 3)
+    assert words.tolist() == [[0, 3, 0], [0, 3, 1], [0, 3, 1], [3, 4, 0]]
+
+
 @pytest.mark.parametrize(
     ("name", "shader", "structure"),
     [
@@ -46,10 +59,12 @@ def test_sparse_lists_have_the_words_of_their_vector(case):
         ("sampler", "sampling/snippets/sampling_params.wgsl", "Params"),
         ("entries", "sampling/scatter_entries.wgsl", "Entries"),
         ("entry", "sampling/scatter_entries.wgsl", "Entry"),
+        ("segment", "snippets/segment.wgsl", "Segment"),
     ],
 )
 def test_a_record_has_the_fields_that_the_shader_declares(name, shader, structure):
-    assert declared(FOLDER.render(shader), structure) == dict(RECORDS[name].fields)
+    records = {**RECORDS, "segment": SEGMENT}
+    assert declared(FOLDER.render(shader), structure) == dict(records[name].fields)
 
 
 def declared(source: str, structure: str) -> dict[str, str]:

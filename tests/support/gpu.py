@@ -18,13 +18,14 @@ from rdrr_device.capabilities import Capabilities
 from rdrr_device.device import Device
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout, geometry
+from rdrr_runtime.packing import Segments
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
 from rdrr_runtime.phases.weights.packing import upload_weight
-from rdrr_runtime.records import pack_step
+from rdrr_runtime.records import pack_segments, pack_step
 
 F32 = npt.NDArray[np.float32]
 
@@ -75,10 +76,14 @@ class Bench:
         positions: Sequence[int] | None = None,
         max_rows: int | None = None,
         values: str = "f32",
+        segments: Segments | None = None,
     ) -> OpContext:
         """Return the context of a step of `rows` token rows whose first KV slot is `base`."""
         max_rows = max_rows or rows
-        state = State.create(self.arena, max_rows, ring=4)
+        state = State.create(self.arena, max_rows, ring=4, packs_texts=segments is not None)
+        if segments is not None and state.segments is not None:
+            words = pack_segments(segments.starts, segments.ends, segments.types)
+            self.device.write(state.segments, words)
         packed = pack_step(
             tokens or [0] * rows,
             slots or range(base, base + rows),

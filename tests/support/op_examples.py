@@ -75,6 +75,10 @@ EXAMPLES = {
         (replace(NORM, centred=True, out="branch"), Residual("s", "branch", "y")),
         {"x": K, "s": K},
     ),
+    "types": Example(
+        (PositionEmbed("x", "y", WeightUse("w", (CONTEXT, K), WeightKind.TABLE), 1, by_type=True),),
+        {"x": K},
+    ),
     "positions": Example(
         (PositionEmbed("x", "y", WeightUse("w", (CONTEXT + 2, K), WeightKind.TABLE), 2),), {"x": K}
     ),
@@ -84,6 +88,18 @@ EXAMPLES = {
     "position scale": Example((PositionScale("x", "y", 0.5, 2, offset=3),), {"x": K}),
     "attention": Example(
         (Attention("q", "k", "v", "y", 0, HEADS, KV_HEADS, HEAD_DIM, 0.5, window=2, softcap=2.0),),
+        {"q": Q, "k": KV, "v": KV},
+    ),
+    "attention with a bias by distance": Example(
+        (
+            Attention(
+                *("q", "k", "v", "y", 0, HEADS, KV_HEADS, HEAD_DIM, 0.5),
+                window=2,
+                causal=False,
+                bias=vector("bias", 8, HEADS),
+                bias_distance=3,
+            ),
+        ),
         {"q": Q, "k": KV, "v": KV},
     ),
     "latent attention": Example(

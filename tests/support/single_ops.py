@@ -23,6 +23,7 @@ from rdrr_runtime.compile.lowering.values import Values, Workspace
 from rdrr_runtime.compile.pass_spec import Logits, PassSpec
 from rdrr_runtime.compile.patterns.layers import Body
 from rdrr_runtime.compile.weights.upload import allocate_weights
+from rdrr_runtime.packing import Segments
 from rdrr_runtime.phases.attention.rope_tables import rope_table
 from rdrr_runtime.phases.cache.kept_hidden import KeptHidden
 from rdrr_runtime.phases.cache.kv_cache import KvCache
@@ -55,6 +56,25 @@ class Example:
     def graph(self) -> Graph:
         """Return a graph that consists of these ops."""
         return Graph(self.ops, (ROPE,), 1, 0, VOCAB, CONTEXT)
+
+    @property
+    def packs_texts(self) -> bool:
+        """Return whether the rows are those of several texts, which begin at slot 0."""
+        return any(
+            not getattr(op, "causal", True) or getattr(op, "by_type", False) for op in self.ops
+        )
+
+    @property
+    def base(self) -> int:
+        """Return the slot of the first row."""
+        return 0 if self.packs_texts else BASE
+
+    def segments(self, rows: int) -> Segments | None:
+        """Return the texts of the rows: the first one, and all others, of type 1."""
+        if not self.packs_texts:
+            return None
+        ends = np.unique([min(rows, 1), rows])
+        return Segments(ends, (np.arange(rows) > 0).astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -121,7 +141,9 @@ def lowered(bench: Bench, example: Example, operands: Operands) -> tuple[list[Ph
     build = PassBuilder(
         model,
         PassSpec("example", rows, Logits.ALL),
-        bench.context(rows, base=BASE, tokens=operands.tokens),
+        bench.context(
+            rows, base=example.base, tokens=operands.tokens, segments=example.segments(rows)
+        ),
         KvCache.allocate(bench.arena, graph, CONTEXT, "f32"),
         body,
         Values(workspace, Counter(body.readers)),
@@ -155,14 +177,16 @@ def by_reference(example: Example, operands: Operands) -> F32:
     graph, double = example.graph, torch.float64
     cache = {at: empty_cache(shape, CONTEXT, double) for at, shape in graph.caches.items()}
     states = [torch.zeros(shape, dtype=double) for shape in graph.states]
-    rows = torch.arange(BASE, BASE + len(operands.tokens))
+    count, base = len(operands.tokens), example.base
+    rows = torch.arange(base, base + count)
     kept = reference.KeptHidden(torch.from_numpy(operands.hidden).double())
     run = ReferencePass(
         ReferenceMemory(weights, ropes, cache, states=states, hidden=kept),
         torch.tensor(operands.tokens),
-        BASE,
+        base,
         rows,
         True,
+        segments=example.segments(count),
     )
     run.values.update({name: torch.from_numpy(v).double() for name, v in operands.values.items()})
     for op in example.ops:

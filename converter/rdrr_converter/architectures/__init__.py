@@ -15,12 +15,18 @@ from rdrr_format.options import suggestion
 
 from rdrr_converter.architectures._aliases import ALIASES, FAMILIES, plain_name
 from rdrr_converter.architectures._wrappers import within, wrapper_of
-from rdrr_converter.architectures.base import ArchitectureRule, TensorRule, read_block
+from rdrr_converter.architectures.base import (
+    MASKED,
+    SEQUENCE,
+    TOKEN,
+    ArchitectureRule,
+    TensorRule,
+    read_block,
+)
 from rdrr_converter.architectures.config import Config
 
 __all__ = [
     "ARCHITECTURES",
-    "CLASSIFIER",
     "ArchitectureRule",
     "Config",
     "TensorRule",
@@ -114,6 +120,12 @@ _NAMES = [
     "granite_swa",
     "granite",
     "granitemoehybrid",
+    "bert",
+    "roberta",
+    "distilbert",
+    "mpnet",
+    "nomic_bert",
+    "modernbert",
 ]
 """The names of the files. Granite and its hybrids come last: they can describe every Llama too, and
 an export uses the first match."""
@@ -128,9 +140,7 @@ def _load(name: str) -> ArchitectureRule:
 
 ARCHITECTURES: tuple[ArchitectureRule, ...] = tuple(map(_load, _NAMES))
 
-CLASSIFIER = "ForSequenceClassification"
-"""How the names of classes end that classify texts by a linear layer on the last token."""
-
+_HEADS = (SEQUENCE, TOKEN, MASKED)
 _BODIES = ("ForCausalLM", "LMHeadModel", "Model", "ForConditionalGeneration")
 
 
@@ -238,7 +248,7 @@ def find_by_name(name: str, text_type: object = None) -> ArchitectureRule | None
 
 def _with_same_body(name: str) -> frozenset[str]:
     """Return a class, and those that have the same language model with another head."""
-    stem = name.removesuffix(CLASSIFIER)
+    stem = next((name.removesuffix(head) for head in _HEADS if name.endswith(head)), name)
     others = (f"{stem}{ending}" for ending in _BODIES) if stem != name else ()
     return frozenset((name, *others))
 

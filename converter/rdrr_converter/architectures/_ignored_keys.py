@@ -78,7 +78,19 @@ IGNORED: frozenset[str] = frozenset(
         "attn_pdrop",
         "dropout",
         "activation_dropout",
+        "attention_probs_dropout_prob",
         "classifier_dropout",
+        "mlp_dropout",
+        "classifier_bias",  # ModernBERT, whose tensors say it, as the next
+        "decoder_bias",
+        "deterministic_flash_attn",
+        "initializer_cutoff_factor",
+        "sparse_pred_ignore_index",
+        "sparse_prediction",  # which masks are computed, in training
+        "qa_dropout",  # DistilBERT, as the next three
+        "seq_classif_dropout",
+        "sinusoidal_pos_embds",  # the positions are stored like learned ones
+        "tie_weights_",
         "embd_pdrop",
         "embedding_dropout",
         "init_method",
@@ -115,6 +127,7 @@ IGNORED: frozenset[str] = frozenset(
         "summary_use_proj",
         # tokens; the tokenizer's part of the manifest is made from them
         "bos_token_id",
+        "cls_token_id",
         "decoder_start_token_id",
         "eod_token_id",
         "eos_token_id",
@@ -226,7 +239,7 @@ IGNORED_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "mlp_bias": (False,),
         "mlp_type": ("default",),  # StarCoder 2
         "order_of_interleaved_layers": ("local_attn_first",),  # Cohere 2
-        "position_embedding_type": ("rope_gptj",),  # Cohere
+        "position_embedding_type": ("rope_gptj", "absolute"),  # Cohere, BERT
         "mlp_only_layers": ([],),
         "moe_layer_freq": (1,),  # DeepSeek
         "normalization_function": ("rmsnorm",),  # Granite 4

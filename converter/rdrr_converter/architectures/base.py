@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from rdrr_manifests.models import Manifest
 
@@ -115,6 +115,51 @@ class StackRule:
     pieces: tuple[tuple[int, str], ...] = ()
 
 
+@dataclass(frozen=True)
+class HeadLayer:
+    """A linear layer of a head, an activation, and a LayerNorm if it has one.
+
+    Attributes:
+        module: Name of the layer in checkpoints.
+        activation: The manifest's name of the activation, or a rule for it.
+        norm: Name of the norm after the activation; empty for none.
+        bias: Name of a bias that is not named after the layer; empty for the usual name.
+        is_tied: Whether the weight is the embedding of the tokens if the checkpoint has none.
+    """
+
+    module: str
+    activation: Rule | str = "identity"
+    norm: str = ""
+    bias: str = ""
+    is_tied: bool = False
+
+
+@dataclass(frozen=True)
+class HeadRule:
+    """What classes with one ending have in place of an output head.
+
+    Attributes:
+        ending: End of the names of the classes.
+        pooling: What the first layer reads: `cls`, `last`, `mean`, or `none` for each token; or a
+            rule for it.
+        layers: The layers, in order.
+        labels: Whether the last layer has a row for each label, rather than for each token.
+    """
+
+    ending: str
+    pooling: Rule | str
+    layers: tuple[HeadLayer, ...]
+    labels: bool = True
+
+
+SEQUENCE, TOKEN, MASKED = "ForSequenceClassification", "ForTokenClassification", "ForMaskedLM"
+"""How the names of classes end that classify texts or tokens, or fill in masks."""
+
+_SCORE = (HeadLayer("score"),)
+SCORES = (HeadRule(SEQUENCE, "last", _SCORE), HeadRule(TOKEN, "none", _SCORE))
+"""The heads of language models in transformers."""
+
+
 ATTENTION: Block = MappingProxyType({"query_pre_attn_scalar": read.head_dim})
 WINDOWED_ATTENTION: Block = MappingProxyType(
     {**ATTENTION, "sliding_window": read.window("sliding_window")}
@@ -189,6 +234,9 @@ class ArchitectureRule:
         exported: Returns the configuration of an export with the keys that follow from several
             fields or from tensors, given the configuration so far, the manifest and the names of
             the tensors. Keys with a `KeyRule` are written by themselves.
+        row_tail: What is done with rows whose length is not a multiple of the block size, see
+            `PackageOptions.k_tail`. Narrow models have many of them, and gain by the smaller type.
+        heads: What classes have in place of an output head, by the end of their names.
         has_draft_head: Whether checkpoints may have a head for multi-token prediction of the form
             that `rdrr_converter.reading.draft_head` describes.
     """
@@ -236,6 +284,8 @@ class ArchitectureRule:
     unused: Callable[[Config], Collection[str]] | None = None
     remarks: Callable[[Config], tuple[str, ...]] = lambda _: ()
     exported: Callable[[Keys, Manifest, Collection[str]], Keys] = lambda config, *_: config
+    row_tail: Literal["pad", "auto"] = "pad"
+    heads: tuple[HeadRule, ...] = SCORES
 
     def config(self, values: Mapping[str, Any], where: object) -> Config:
         """Return a configuration with the defaults and the key names of this architecture."""

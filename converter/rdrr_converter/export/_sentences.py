@@ -19,7 +19,8 @@ from rdrr_manifests.models import Classifier, EmbeddingPostprocessor, Manifest
 from rdrr_manifests.models.embedding import Projection
 from rdrr_manifests.package import Package
 
-from rdrr_converter.architectures import CLASSIFIER, ArchitectureRule
+from rdrr_converter.architectures import ArchitectureRule
+from rdrr_converter.architectures.base import SEQUENCE
 from rdrr_converter.reading.sentence_modules import MODULES, PROMPTS
 
 _TYPE = "sentence_transformers.models"
@@ -86,7 +87,7 @@ def _label_keys(block: Classifier, rule: ArchitectureRule) -> dict[str, Any]:
         "softmax": "single_label_classification",
     }
     return {
-        "architectures": [f"{stem}{CLASSIFIER}"],
+        "architectures": [f"{stem}{SEQUENCE}"],
         "id2label": {str(index): name for index, name in enumerate(block.labels)},
         "label2id": {name: index for index, name in enumerate(block.labels)},
         "num_labels": len(block.labels),

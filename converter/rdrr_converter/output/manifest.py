@@ -69,7 +69,7 @@ def build_manifest(
     """
     tokenizer, notes = describe_tokenizer(source)
     eos = eos_token_ids(source)
-    if eos is None:
+    if eos is None and model.inference.attention.causal:
         notes = (*notes, "no eos_token_id: generation stops only at its limit")
     manifest = Manifest(
         model_id=options.model_id or default_model_id(source),

@@ -1,7 +1,8 @@
 """The refusal of an unknown architecture: what is missing of it, and the nearest one that converts.
 
 The nearest architecture is the one that most kinds of the checkpoint's tensors belong to. A kind is
-a name without the numbers of layers and experts. No weight is read.
+a name without the numbers of layers and experts, and without the prefix of the model. If most kinds
+belong to no architecture, none is named. No weight is read.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ _PLAIN = "llama"
 _SAME_NAME = 0.8
 """Similarity from which one name is probably the other one, misspelled."""
 
+_ENOUGH = 0.5
+"""Share of the kinds of tensors from which one architecture is like another."""
+
 
 @dataclass(frozen=True)
 class NearestArchitecture:
@@ -42,6 +46,7 @@ class NearestArchitecture:
         rule: The architecture.
         unknown: Kinds of tensors that the checkpoint has and the architecture does not.
         unread: Keys of the configuration that the architecture does not read.
+        common: Share of the kinds of tensors that the architecture has.
         absent: Number of kinds of tensors that the architecture needs and the checkpoint lacks.
         alike: Similarity of the names, 0 to 1.
         score: Similarity, for comparison only.
@@ -50,12 +55,15 @@ class NearestArchitecture:
     rule: ArchitectureRule
     unknown: tuple[str, ...]
     unread: tuple[str, ...]
+    common: float
     absent: int
     alike: float
     score: tuple[float, ...]
 
     def describe(self) -> str:
         """Return what the architecture lacks of the checkpoint, in half a sentence."""
+        if self.common < _ENOUGH and self.alike < _SAME_NAME:
+            return "none that converts has most of its tensors"
         lacks = []
         if self.unknown:
             lacks.append(f"has no tensors {_first_few(self.unknown)}")
@@ -104,14 +112,12 @@ def nearest_architecture(source: Source) -> NearestArchitecture:
 
 
 def _compare(source: Source, rule: ArchitectureRule) -> NearestArchitecture:
-    prefix = next(
-        (p for p in rule.prefixes if f"{p}embed_tokens.weight" in source.tensors), rule.prefixes[0]
-    )
+    prefix = _prefix(source, rule)
     names = [name for row in rule.tensors for name in (row.name, *row.aliases)]
-    known = {
-        _kind(prefix + name.removeprefix(BODY) if name.startswith(BODY) else name)
-        for name in (*names, *(stack.name for stack in rule.stacks))
-    }
+    names += [rule.published_name(row.name) for row in rule.tensors]
+    names += [stack.name for stack in rule.stacks]
+    known = {_kind(prefix + _without_body(name, rule)) for name in names}
+    known |= {_kind(name) for name in names if _without_body(name, rule) == name}
     others = [*rule.ignored, *rule.other_parts]
     kinds = dict.fromkeys(
         _kind(name)
@@ -128,13 +134,37 @@ def _compare(source: Source, rule: ArchitectureRule) -> NearestArchitecture:
         ),
         default=0.0,
     )
-    needed = {_kind(row.name).removeprefix(BODY) for row in rule.tensors if row.required is True}
-    absent = len(needed - {kind.removeprefix(prefix) for kind in kinds})
+    needed = {
+        frozenset(
+            _kind(prefix + _without_body(name, rule))
+            for name in (row.name, rule.published_name(row.name))
+        )
+        for row in rule.tensors
+        if row.required is True
+    }
+    absent = sum(forms.isdisjoint(kinds) for forms in needed)
     unread = _unread(source, rule)
     # Names that are not nearly equal say nothing; most models that fit several are plain Llamas.
     name = alike if alike >= _SAME_NAME else 0.0
     score = (fitting - len(unknown), -len(unread), -absent, name, rule.name == _PLAIN)
-    return NearestArchitecture(rule, unknown, unread, absent, alike, score)
+    common = fitting / max(len(kinds), 1)
+    return NearestArchitecture(rule, unknown, unread, common, absent, alike, score)
+
+
+def _without_body(name: str, rule: ArchitectureRule) -> str:
+    """Return the name of a tensor, canonical or in checkpoints, without the prefix of the model."""
+    return name.removeprefix(rule.body) if name.startswith(rule.body) else name.removeprefix(BODY)
+
+
+def _prefix(source: Source, rule: ArchitectureRule) -> str:
+    """Return what a checkpoint has before the names of the architecture: before its embedding."""
+    embedding = _without_body(rule.published_name(f"{BODY}embed_tokens.weight"), rule)
+    prefixes = (
+        name.removesuffix(embedding)
+        for name in source.tensors
+        if name == embedding or name.endswith(f".{embedding}")
+    )
+    return next(prefixes, rule.prefixes[0])
 
 
 def _kind(name: str) -> str:

@@ -1,7 +1,8 @@
-"""Reading the head of a checkpoint that classifies texts: `score`, a linear layer, and its labels.
+"""Reading what a checkpoint has in place of an output head: layers for labels or masked tokens.
 
-Such a checkpoint is a language model whose output head is replaced by a layer with one row for each
-label, which is applied to the last token. The package states it as an embedding with a projection.
+A class `ForSequenceClassification` or `ForTokenClassification` has a row of its last layer for each
+label, a class `ForMaskedLM` one for each token. Which layers there are, and which tokens they read,
+the architecture states (`HeadRule`). The package states them as an embedding with projections.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from rdrr_manifests.models import Classifier, EmbeddingPostprocessor
 from rdrr_manifests.models.classifier import ClassifierActivation
 from rdrr_manifests.models.embedding import Projection
 
-from rdrr_converter.architectures import CLASSIFIER, Config, stated_names
+from rdrr_converter.architectures import ArchitectureRule, Config, read_block, stated_names
+from rdrr_converter.architectures.base import HeadLayer, HeadRule
+from rdrr_converter.architectures.tensors import EMBEDDING
 from rdrr_converter.checkpoint.source import Source, SourceTensor
 from rdrr_converter.reading.matching import ModelTensor
+from rdrr_converter.reading.sentence_modules import MODULES
 
-WEIGHT, BIAS = "score.weight", "score.bias"
+WEIGHT = "score.weight"
 
 _OF_PROBLEMS: Mapping[str, ClassifierActivation] = {
     "multi_label_classification": "sigmoid",
@@ -34,32 +38,37 @@ _ACTIVATIONS: Mapping[str, ClassifierActivation] = {"Identity": "identity", "Sig
 
 @dataclass(frozen=True)
 class ClassificationHead:
-    """The head of a model that classifies texts.
+    """What a model has in place of an output head.
 
     Attributes:
-        block: The pooling and the projection, as the manifest states them.
-        classifier: The labels and the activation.
-        tensors: Tensors of the projection.
+        block: The pooling and the projections, as the manifest states them.
+        classifier: The labels and the activation; None if the last layer has a row for each token.
+        tensors: Tensors of the projections.
     """
 
     block: EmbeddingPostprocessor
-    classifier: Classifier
+    classifier: Classifier | None
     tensors: tuple[ModelTensor, ...]
 
 
-def without_head(source: Source) -> Source:
-    """Return a checkpoint without the tensors of a classification head."""
-    if not _classifies(source):
+def without_head(source: Source, rule: ArchitectureRule) -> Source:
+    """Return a checkpoint without the tensors of such a head."""
+    head = _head_of(source, rule)
+    if head is None:
         return source
-    kept = {name: tensor for name, tensor in source.tensors.items() if name not in (WEIGHT, BIAS)}
+    names = {name for layer in head.layers for name in _names(layer)}
+    kept = {name: tensor for name, tensor in source.tensors.items() if name not in names}
     return replace(source, tensors=kept)
 
 
-def read_head(source: Source, config: Config, hidden_size: int) -> ClassificationHead | None:
-    """Return the head of a checkpoint that classifies texts; None for other checkpoints.
+def read_head(
+    source: Source, rule: ArchitectureRule, config: Config, hidden_size: int
+) -> ClassificationHead | None:
+    """Return what a checkpoint has in place of an output head; None for other checkpoints.
 
     Args:
         source: The checkpoint.
+        rule: The architecture.
         config: The configuration of the text model.
         hidden_size: Width of the hidden states that a head would read.
 
@@ -67,18 +76,67 @@ def read_head(source: Source, config: Config, hidden_size: int) -> Classificatio
         SourceError: The head is missing or has the wrong shape, or the labels do not fit it.
         ConversionError: The configuration asks for an activation that the format lacks.
     """
-    if not _classifies(source):
+    head = _head_of(source, rule)
+    if head is None:
         return None
-    weight, bias = source.tensors.get(WEIGHT), source.tensors.get(BIAS)
-    if weight is None:
+    layers: list[Projection] = []
+    tensors: list[ModelTensor] = []
+    width = hidden_size
+    for index, layer in enumerate(head.layers):
+        # Only the last layer has another number of rows, one for each label.
+        rows = None if index == len(head.layers) - 1 else width
+        projection, parts = _read_layer(source, config, layer, width, rows)
+        layers.append(projection)
+        tensors += parts
+        width = projection.output_size
+    pooling = str(read_block({"pooling": head.pooling}, config)["pooling"])
+    block = EmbeddingPostprocessor(pooling_mode=pooling, projections=tuple(layers))
+    classifier = None
+    if head.labels:
+        activation = _activation(config, width) if pooling != "none" else "softmax"
+        classifier = Classifier(labels=_labels(config, width), activation=activation)
+    return ClassificationHead(block, classifier, tuple(tensors))
+
+
+def _head_of(source: Source, rule: ArchitectureRule) -> HeadRule | None:
+    """Return what the class of a checkpoint has in place of an output head, if it has such a head.
+
+    A checkpoint of sentence-transformers may keep the class that it was trained as, whose head for
+    masked tokens has no part in its embeddings.
+    """
+    names = stated_names(source.config)
+    for head in rule.heads:
+        if any(name.endswith(head.ending) for name in names):
+            is_embedding = not head.labels and source.content(MODULES) is not None
+            return None if is_embedding else head
+    return None
+
+
+def _names(layer: HeadLayer) -> tuple[str, ...]:
+    """Return the names that the tensors of a layer may have in a checkpoint."""
+    modules = (layer.module, layer.norm) if layer.norm else (layer.module,)
+    stored = (f"{module}.{kind}" for module in modules for kind in ("weight", "bias"))
+    return (*stored, layer.bias) if layer.bias else tuple(stored)
+
+
+def _read_layer(
+    source: Source, config: Config, layer: HeadLayer, width: int, rows: int | None
+) -> tuple[Projection, list[ModelTensor]]:
+    """Return a layer with its tensors; `rows` is None if the weight decides about its rows."""
+    weight = source.tensors.get(f"{layer.module}.weight")
+    bias = source.tensors.get(layer.bias) or source.tensors.get(f"{layer.module}.bias")
+    if weight is None and not layer.is_tied:
         raise SourceError(
             "the classification head is missing",
             where=source.path,
-            expected=WEIGHT,
+            expected=f"{layer.module}.weight",
             found=f"{len(source.tensors)} tensors",
         )
-    count = weight.shape[0] if weight.shape else 0
-    for tensor, shape in ((weight, (count, hidden_size)), (bias, (count,))):
+    count = rows or (weight.shape[0] if weight and weight.shape else config.integer("vocab_size"))
+    norm = {kind: source.tensors.get(f"{layer.norm}.{kind}") for kind in ("weight", "bias")}
+    parts = [(weight, "other", (count, width)), (bias, "bias", (count,))]
+    parts += [(norm["weight"], "norm", (count,)), (norm["bias"], "bias", (count,))]
+    for tensor, _, shape in parts:
         if tensor is not None and (tensor.shape != shape or not count):
             raise SourceError(
                 "a tensor has the wrong shape",
@@ -86,23 +144,28 @@ def read_head(source: Source, config: Config, hidden_size: int) -> Classificatio
                 expected=shape,
                 found=tensor.shape,
             )
-    layer = Projection(
-        input_size=hidden_size,
+    if layer.norm and norm["weight"] is None:
+        raise SourceError(
+            "the classification head is missing",
+            where=source.path,
+            expected=f"{layer.norm}.weight",
+        )
+    eps = config.number("rms_norm_eps") if layer.norm else None
+    projection = Projection(
+        input_size=width,
         output_size=count,
-        weight_tensor=WEIGHT,
-        bias_tensor=None if bias is None else BIAS,
+        weight_tensor=EMBEDDING.name if weight is None else weight.name,
+        bias_tensor=_name(bias),
+        activation=str(read_block({"activation": layer.activation}, config)["activation"]),
+        norm_tensor=_name(norm["weight"]),
+        norm_bias_tensor=_name(norm["bias"]),
+        norm_eps=eps,
     )
-    return ClassificationHead(
-        EmbeddingPostprocessor(pooling_mode="last", projections=(layer,)),
-        Classifier(labels=_labels(config, count), activation=_activation(config, count)),
-        tuple(
-            _tensor(stored, role) for stored, role in ((weight, "other"), (bias, "bias")) if stored
-        ),
-    )
+    return projection, [_tensor(stored, role) for stored, role, _ in parts if stored is not None]
 
 
-def _classifies(source: Source) -> bool:
-    return any(name.endswith(CLASSIFIER) for name in stated_names(source.config))
+def _name(tensor: SourceTensor | None) -> str | None:
+    return None if tensor is None else tensor.name
 
 
 def _tensor(tensor: SourceTensor, role: str) -> ModelTensor:

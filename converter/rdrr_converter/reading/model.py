@@ -22,8 +22,9 @@ from rdrr_converter.reading.classification import read_head, without_head
 from rdrr_converter.reading.draft_head import NO_DRAFT_HEAD, match_draft_head
 from rdrr_converter.reading.logit_score import read_logit_score
 from rdrr_converter.reading.matching import ModelTensor, is_tied, match
-from rdrr_converter.reading.sentence_modules import read_modules
+from rdrr_converter.reading.sentence_modules import MODULES, mean_of_tokens, read_modules
 from rdrr_converter.reading.unread_keys import check_unread
+from rdrr_converter.tokenizer.files import mask_token_id
 
 
 @dataclass(frozen=True)
@@ -79,15 +80,22 @@ def read_model(
     draft_head = NO_DRAFT_HEAD
     if keeps_draft_head:
         draft_head = match_draft_head(source, rule, config, sizes, moe)
-    tensors, notes = match(without_head(source), rule, config, sizes, moe, draft_head.used)
+    tensors, notes = match(without_head(source, rule), rule, config, sizes, moe, draft_head.used)
     if not any(tensor.expert is not None for tensor in (*tensors, *draft_head.tensors)):
         moe = None  # every layer of the mixture is dense
     width = _output_size(rule, config, sizes)
-    head = read_head(source, config, width)
+    head = read_head(source, rule, config, width)
     answers = None if head is not None else read_logit_score(source)
     modules = head or (read_modules(source, width) if answers is None else None)
+    causal = read_block(rule.attention, config).get("causal", True)
+    pooling_notes = []
+    if modules is None and answers is None and not causal:
+        modules = mean_of_tokens()
+        pooling_notes = [f"there is no {MODULES}: an embedding is the mean of a text's tokens"]
     tied, tensors, tie_notes = _decide_head(tensors, config, source, has_head=modules is None)
     mask, mask_notes = _mask_token(rule, config)
+    if head is not None and head.classifier is None:
+        mask = mask_token_id(source)
     inference = _inference(rule, config, tensors, tied)
     if answers is not None:
         modules = head = answers.head(tensors, inference.output)
@@ -115,6 +123,7 @@ def read_model(
             *notes,
             *rule.remarks(config),
             *tie_notes,
+            *pooling_notes,
             *mask_notes,
             *unread_notes,
         ),

@@ -96,6 +96,11 @@ def read_modules(source: Source, hidden_size: int) -> SentenceModules | None:
     return SentenceModules(block, tuple(tensor for _, parts in layers for tensor in parts))
 
 
+def mean_of_tokens() -> SentenceModules:
+    """Return what sentence-transformers adds to a model without modules: the mean of the tokens."""
+    return SentenceModules(EmbeddingPostprocessor(pooling_mode="mean"), ())
+
+
 def list_modules(source: Source) -> list[tuple[str, str]]:
     """Return the kind and the folder of each module, in order; none without a `modules.json`.
 

@@ -19,7 +19,7 @@ from rdrr_converter.gguf import source as gguf
 from rdrr_converter.sources import safetensors, torch_pickle
 from rdrr_converter.sources._directories import INDEX_BOUNDS
 
-AUXILIARY_PATTERNS = ("*.json", "*.jinja", "*.model", "merges.txt")
+AUXILIARY_PATTERNS = ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 """Patterns of small files: configurations, indices, tokenizers, chat templates."""
 
 ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
@@ -42,6 +42,7 @@ PROBED_NAMES = (
     "added_tokens.json",
     "vocab.json",
     "merges.txt",
+    "vocab.txt",
     "chat_template.jinja",
     "chat_template.json",
     MODULES,

@@ -2,6 +2,7 @@
 
     tokenizer.model              SentencePiece, unigram or BPE
     vocab.json and merges.txt    byte-level BPE of the classes of `_BYTE_LEVEL`
+    vocab.txt                    WordPiece, of BERT and its relatives
 
 For SentencePiece the model itself says how text is split; for the others the class named in
 tokenizer_config.json does. If it is not known, nothing is built: another way to split text gives
@@ -11,7 +12,7 @@ wrong ids without any message.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -29,10 +30,11 @@ from rdrr_converter.tokenizer.sentencepiece import (
     SentencePieceModel,
     read_sentencepiece,
 )
-from rdrr_converter.tokenizer.steps import byte_level_steps, sentencepiece_steps
+from rdrr_converter.tokenizer.steps import byte_level_steps, sentencepiece_steps, wordpiece_steps
 
 TOKENIZER_JSON, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 SENTENCEPIECE, VOCABULARY, MERGES = "tokenizer.model", "vocab.json", "merges.txt"
+WORDPIECE = "vocab.txt"
 
 _BYTE_LEVEL: Mapping[str, Pretokenizer] = MappingProxyType(
     {
@@ -43,7 +45,30 @@ _BYTE_LEVEL: Mapping[str, Pretokenizer] = MappingProxyType(
 )
 """How classes with vocab.json and merges.txt split text; `Fast` at the end of a name is ignored."""
 
-_SPECIAL = ("unk_token", "bos_token", "eos_token", "pad_token", "mask_token")
+_OF_BERT: Mapping[str, str] = MappingProxyType(
+    {
+        name: f"[{name.removesuffix('_token').upper()}]"
+        for name in ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    }
+)
+_OF_MPNET: Mapping[str, str] = MappingProxyType(
+    {
+        "pad_token": "<pad>",
+        "unk_token": "[UNK]",
+        "cls_token": "<s>",
+        "sep_token": "</s>",
+        "mask_token": "<mask>",
+    }
+)
+"""The special tokens of WordPiece vocabularies, where the settings state no others."""
+
+_SPECIAL = (
+    "unk_token",
+    "bos_token",
+    "eos_token",
+    "pad_token",
+    "mask_token",
+)
 Added = dict[int, dict[str, Any]]
 """Entries of `added_tokens` by id."""
 
@@ -90,7 +115,10 @@ def _build(source: Source) -> _Built | str:
         return _Built(_Files(source, settings).of_sentencepiece(model), SENTENCEPIECE)
     vocabulary, merges = source.content(VOCABULARY), source.content(MERGES)
     if vocabulary is None or merges is None:
-        return ""
+        words = source.content(WORDPIECE)
+        if words is None:
+            return ""
+        return _Built(_Files(source, settings).of_wordpiece(words), WORDPIECE)
     name = str(settings.get("tokenizer_class", "")).removesuffix("Fast")
     if name not in _BYTE_LEVEL:
         known = ", ".join(_BYTE_LEVEL)
@@ -140,11 +168,32 @@ class _Files:
         special = self._special({})
         return _tokenizer(steps, added, self._processor(special, added, tokens, default=False))
 
+    def of_wordpiece(self, content: bytes) -> dict[str, Any]:
+        """Return the tokenizer.json of a WordPiece vocabulary.
+
+        Raises:
+            SourceError: The file is damaged.
+        """
+        is_mpnet = str(self.settings.get("tokenizer_class", "")).startswith("MPNet")
+        usual = _OF_MPNET if is_mpnet else _OF_BERT
+        special = self._special(usual)
+        where = self.source.path / WORDPIECE
+        steps = wordpiece_steps(content, special["unk_token"], self.settings, where)
+        tokens: Mapping[str, int] = steps["model"]["vocab"]
+        # A vocabulary need not have all of the usual ones.
+        present = {name: text for name, text in usual.items() if text in tokens}
+        added = self._added(tokens, present)
+        first, last = special["cls_token"], special["sep_token"]
+        if first not in tokens or last not in tokens:
+            return _tokenizer(steps, added, None)
+        pair = [first, "$A", last, *([last] if is_mpnet else []), "$B:1", f"{last}:1"]
+        return _tokenizer(steps, added, _around([first, "$A", last], pair, tokens))
+
     def _special(self, names: Mapping[str, str]) -> dict[str, str]:
         """Return the special tokens by name: those of the settings, else those of the model."""
         stated = {**_object(self.source, "special_tokens_map.json"), **self.settings}
         special = dict(names)
-        for name in _SPECIAL:
+        for name in dict.fromkeys((*_SPECIAL, *names)):
             value = stated.get(name)
             text = value.get("content") if isinstance(value, dict) else value
             if isinstance(text, str):
@@ -206,6 +255,33 @@ class _Files:
     def _flag(self, name: str, default: bool) -> bool:
         value = self.settings.get(name, default)
         return value if isinstance(value, bool) else default
+
+
+def _around(
+    single: Sequence[str], pair: Sequence[str], tokens: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the post-processor that puts special tokens around a text, and around a pair.
+
+    Args:
+        single: The tokens and `$A`.
+        pair: The tokens, `$A` and `$B`, each with `:1` behind it if it has type 1.
+        tokens: Ids of tokens.
+    """
+
+    def part(entry: str) -> dict[str, Any]:
+        text, kind = entry.removesuffix(":1"), int(entry.endswith(":1"))
+        name = "Sequence" if text.startswith("$") else "SpecialToken"
+        return {name: {"id": text.removeprefix("$"), "type_id": kind}}
+
+    used = dict.fromkeys(entry for entry in single if not entry.startswith("$"))
+    return {
+        "type": "TemplateProcessing",
+        "single": [part(entry) for entry in single],
+        "pair": [part(entry) for entry in pair],
+        "special_tokens": {
+            text: {"id": text, "ids": [tokens[text]], "tokens": [text]} for text in used
+        },
+    }
 
 
 def _added_token(index: int, text: str, **flags: Any) -> dict[str, Any]:

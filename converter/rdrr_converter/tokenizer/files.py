@@ -152,3 +152,19 @@ def _token_id(source: Source, key: str) -> int | None:
         if type(values.get(key)) is int:
             return int(values[key])
     return None
+
+
+def mask_token_id(source: Source) -> int | None:
+    """Return the id of the token that the tokenizer's settings name as the mask; None without one.
+
+    Raises:
+        SourceError: A file of the tokenizer is damaged.
+    """
+    names = ("tokenizer_config.json", "special_tokens_map.json")
+    settings = (_object(source, name) or {} for name in names)
+    stated = next(filter(None, (values.get("mask_token") for values in settings)), None)
+    text = stated.get("content") if isinstance(stated, dict) else stated
+    added = (_object(source, TOKENIZER_JSON) or {}).get("added_tokens")
+    tokens = (token for token in added if isinstance(token, dict)) if added else ()
+    ids = (token.get("id") for token in tokens if token.get("content") == text)
+    return next((token_id for token_id in ids if type(token_id) is int), None)

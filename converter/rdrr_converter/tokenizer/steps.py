@@ -102,6 +102,46 @@ def byte_level_steps(
     }
 
 
+def wordpiece_steps(
+    content: bytes, unknown: str, settings: Mapping[str, Any], where: Path
+) -> dict[str, Any]:
+    """Return normalizer, pre-tokenizer, decoder and model of a WordPiece vocabulary.
+
+    Args:
+        content: Content of vocab.txt: a token in each line.
+        unknown: The token for words that no tokens make up.
+        settings: Content of tokenizer_config.json. Without `do_lower_case` in it, texts are written
+            in small letters if the vocabulary has no others.
+        where: The file, for messages.
+
+    Raises:
+        SourceError: The file is not text, or does not have the unknown token.
+    """
+    vocab = {token: index for index, token in enumerate(_whole_lines(content, where))}
+    if unknown not in vocab:
+        raise SourceError("a token is missing", where=where, expected=unknown)
+    words = (token for token in vocab if not (token.startswith("[") or token.startswith("<")))
+    is_small = not any(word != word.lower() for word in words)
+    return {
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": settings.get("tokenize_chinese_chars") is not False,
+            "strip_accents": settings.get("strip_accents"),
+            "lowercase": settings.get("do_lower_case", is_small) is True,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": unknown,
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": vocab,
+        },
+    }
+
+
 def _unigram_steps(model: SentencePieceModel) -> dict[str, Any]:
     return {
         **_normalized_steps(model),
@@ -193,12 +233,17 @@ def _stated_merges(content: bytes, tokens: Mapping[str, int], where: Path) -> li
     return merges
 
 
-def _lines(content: bytes, where: Path) -> Iterator[str]:
+def _whole_lines(content: bytes, where: Path) -> list[str]:
+    """Return the lines of a file, of which the last may be empty."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
         raise SourceError("not a text in UTF-8", where=where, found=error) from error
-    for number, line in enumerate(text.split("\n")):
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
+def _lines(content: bytes, where: Path) -> Iterator[str]:
+    for number, line in enumerate(_whole_lines(content, where)):
         # The first line may state a version; a merge of "#version:" is no token of any vocabulary.
         if line.strip() and not (number == 0 and line.startswith("#version")):
-            yield line.removesuffix("\r")
+            yield line

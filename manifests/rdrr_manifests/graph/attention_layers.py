@@ -55,6 +55,8 @@ def append_attention(build: GraphBuilder, layer: int, hidden: str) -> str:
             sinks=_sinks(build, layer),
             chunk=None if sizes.is_global else attention.attention_chunk_size,
             causal=attention.causal,
+            bias=_relative_bias(build),
+            bias_distance=attention.relative_bias_distance or 0,
         )
     )
     if attention.attention_output_gate:
@@ -174,6 +176,14 @@ def _sinks(build: GraphBuilder, layer: int) -> WeightUse | None:
     name = build.names.layer(layer, "self_attn.sinks")
     shape = (build.sizes.num_attention_heads,)
     return WeightUse(name, shape, WeightKind.VECTOR) if name in build.names else None
+
+
+def _relative_bias(build: GraphBuilder) -> WeightUse | None:
+    """Return the bias on the scores by distance, which all layers share, if there is one."""
+    buckets = build.blocks.attention.relative_bias_buckets
+    name = build.names.body("relative_attention_bias.weight")
+    shape = (buckets or 0, build.sizes.num_attention_heads)
+    return None if buckets is None else WeightUse(name, shape, WeightKind.VECTOR)
 
 
 def _latent_attention(build: GraphBuilder, layer: int, hidden: str, latent: LatentSizes) -> str:

@@ -7,6 +7,31 @@ from dataclasses import dataclass
 from rdrr_manifests.graph.weights import Value, WeightUse
 
 
+def distance_buckets(buckets: int, distance: int) -> tuple[int, ...]:
+    """Return the bucket of each distance of two tokens, from 0 up to that of the last bucket.
+
+    Half of the buckets are those of later tokens, which come after the others. Of each half, the
+    first half of the buckets are single distances, and the others grow with the logarithm of the
+    distance. Source: Raffel et al. 2020, arXiv 1910.10683, section 2.1.
+
+    Args:
+        buckets: Number of buckets.
+        distance: Distance from which all tokens are in the last bucket.
+    """
+    half = buckets // 2
+    single = half // 2
+    wide = half - single
+
+    def bucket(step: int) -> int:
+        # The largest k with k <= wide log(step / single) / log(distance / single), in integers.
+        powers = (
+            k for k in range(wide, -1, -1) if step**wide * single**k >= distance**k * single**wide
+        )
+        return min(half - 1, single + next(powers))
+
+    return tuple(step if step < single else bucket(step) for step in range(distance + 1))
+
+
 @dataclass(frozen=True)
 class Attention:
     """Attention over the key-value cache of `layer`, to which k and v are added first.
@@ -23,6 +48,9 @@ class Attention:
             None for none.
         sinks: A logit for each head, [heads], that only enlarges the denominator of the softmax;
             None for none (Xiao et al. 2023, arXiv 2309.17453, with a learned logit).
+        bias: [buckets, heads], a bias on the scores that depends on the distance of the two tokens,
+            whose bucket `distance_buckets` gives; None for none.
+        bias_distance: Distance from which all tokens are in the last bucket.
         causal: Whether a token attends only to itself and earlier tokens. If not, it also attends
             to the later tokens of its pass, and window and chunk limit it on both sides: with a
             window, the distance of two tokens is less than `window`.
@@ -42,6 +70,8 @@ class Attention:
     sinks: WeightUse | None = None
     chunk: int | None = None
     causal: bool = True
+    bias: WeightUse | None = None
+    bias_distance: int = 0
 
 
 @dataclass(frozen=True)

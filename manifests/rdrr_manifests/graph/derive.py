@@ -26,6 +26,8 @@ from rdrr_manifests.graph.ops import (
 from rdrr_manifests.graph.per_layer_inputs import inputs_of_layers
 from rdrr_manifests.models.manifest import Manifest
 
+TABLE = WeightKind.TABLE
+
 
 def derive_graph(manifest: Manifest, names: Collection[str] | None = None) -> Graph:
     """Return the graph of a package.
@@ -67,8 +69,14 @@ def append_embedding(build: GraphBuilder) -> str:
     if output.embedding_size is not None:
         shape = (sizes.hidden_size, output.embedding_size)
         stream = _projection(build, "project_in", stream, shape)
-    offset = output.position_embedding_offset
-    return stream if offset is None else _positions(build, stream, offset)
+    offset, types = output.position_embedding_offset, output.token_types
+    if types is not None:
+        use = WeightUse(build.names.body("embed_types.weight"), (types, sizes.hidden_size), TABLE)
+        stream = build.add(PositionEmbed(stream, f"{stream}.typed", use, 0, by_type=True))
+    stream = stream if offset is None else _positions(build, stream, offset)
+    if build.names.body("embed_norm.weight") not in build.names:
+        return stream
+    return build.norm_of(build.names.body("embed_norm"), (sizes.hidden_size,), stream, "x0.norm")
 
 
 def _table(build: GraphBuilder) -> WeightUse:
@@ -76,7 +84,7 @@ def _table(build: GraphBuilder) -> WeightUse:
     rows = build.blocks.output.embedding_vocab_size or build.sizes.vocab_size
     name = build.names.body("embed_tokens.weight")
     width = build.blocks.output.embedding_size or build.sizes.hidden_size
-    return WeightUse(name, (rows, width), WeightKind.TABLE)
+    return WeightUse(name, (rows, width), TABLE)
 
 
 def _projection(build: GraphBuilder, part: str, x: str, shape: tuple[int, int]) -> str:
@@ -89,7 +97,7 @@ def _positions(build: GraphBuilder, stream: str, offset: int) -> str:
     """Append the learned position embedding."""
     name = build.names.body("embed_positions.weight")
     shape = (build.sizes.max_seq_len + offset, build.sizes.hidden_size)
-    weight = WeightUse(name, shape, WeightKind.TABLE)
+    weight = WeightUse(name, shape, TABLE)
     return build.add(PositionEmbed(stream, f"{stream}.placed", weight, offset))
 
 

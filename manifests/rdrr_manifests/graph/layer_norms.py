@@ -57,4 +57,7 @@ def layer_norms(block: Normalization, names: TensorNames, layer: int) -> LayerNo
         return LayerNorms("input_layernorm", output, "pre_feedforward_layernorm", after)
     if after is not None and not has("input_layernorm"):
         return LayerNorms(None, "post_attention_layernorm", None, after)
+    # The first layer reads the embedding, which ModernBERT has normed already.
+    if layer == 0 and names.body("embed_norm.weight") in names and not has("input_layernorm"):
+        return LayerNorms(None, None, "post_attention_layernorm", after)
     return LayerNorms("input_layernorm", None, "post_attention_layernorm", after)

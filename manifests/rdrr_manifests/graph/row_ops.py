@@ -21,14 +21,16 @@ class PositionEmbed:
     """out[r] = x[r] + weight[offset + position[r]]: a learned embedding of the token's position.
 
     Attributes:
-        weight: [offset + longest context, features of x].
-        offset: Row of position 0.
+        weight: [offset + longest context, features of x], or [types, features of x].
+        offset: Row of position 0, or of type 0.
+        by_type: Whether the row is that of the token's type instead of its position.
     """
 
     x: Value
     out: str
     weight: WeightUse
     offset: int
+    by_type: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from rdrr_manifests.graph.names import TensorNames
 from rdrr_manifests.graph.recurrent_layers import RECURRENT_LAYERS
 from rdrr_manifests.graph.routing import has_known_router
 from rdrr_manifests.models.experts import MoeConfig
+from rdrr_manifests.models.inference import Attention
 from rdrr_manifests.models.manifest import Manifest
 
 _SCALINGS = (None, "linear", "llama3", "yarn", "longrope")
@@ -66,6 +67,9 @@ def _unsupported(manifest: Manifest, names: TensorNames) -> dict[str, bool]:
         "moeConfig": moe is not None and not _has_known_experts(manifest, moe, names),
         "inference.attention.causal": not blocks.attention.causal
         and (blocks.output.embedding_postprocessor is None or not _is_plain(manifest)),
+        "inference.attention.relativeBiasBuckets": not _has_sound_bias(blocks.attention),
+        "inference.output.tokenTypes": blocks.output.token_types is not None
+        and blocks.attention.causal,
         "inference.normalization.normAfterResidual": not _has_known_norms(manifest),
         "inference.ffn.gatedActivation": moe is not None
         and not blocks.ffn.gated_activation
@@ -88,6 +92,13 @@ def _unsupported(manifest: Manifest, names: TensorNames) -> dict[str, bool]:
             kind not in _known_types(manifest) for kind in blocks.layer_pattern.layer_types or ()
         ),
     }
+
+
+def _has_sound_bias(attention: Attention) -> bool:
+    """Return whether a bias by distance, if there is one, has buckets, and reads later tokens."""
+    buckets, distance = attention.relative_bias_buckets, attention.relative_bias_distance
+    # The first distance of the last bucket comes after those that have buckets of their own.
+    return buckets is None or (not attention.causal and (distance or 0) > buckets // 4)
 
 
 def _known_types(manifest: Manifest) -> tuple[str, ...]:

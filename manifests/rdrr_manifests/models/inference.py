@@ -49,6 +49,11 @@ class Attention(Block):
             before rope; None for no limit. Written by rdrr only.
         attention_output_gate: Whether `q_proj` holds, for each head, a query and then a gate, whose
             sigmoid multiplies the head's output.
+        relative_bias_buckets: Rows of `relative_attention_bias`, a bias on the scores of each head
+            that depends on the distance of the two tokens, whose buckets are those of T5; None for
+            no such bias. Written by rdrr only.
+        relative_bias_distance: Distance from which all tokens are in the last bucket. Written by
+            rdrr only.
     """
 
     query_pre_attn_scalar: float = Field(gt=0)
@@ -69,6 +74,10 @@ class Attention(Block):
     query_key_unit_norm: Annotated[bool, WRITTEN_IF_SET] = False
     clip_qkv: Annotated[float | None, WRITTEN_IF_SET] = Field(default=None, gt=0)
     attention_output_gate: Annotated[bool, WRITTEN_IF_SET] = False
+    relative_bias_buckets: Annotated[int | None, WRITTEN_IF_SET] = Field(default=None, ge=4, le=256)
+    relative_bias_distance: Annotated[int | None, WRITTEN_IF_SET] = Field(
+        default=None, ge=4, le=65536
+    )
 
 
 class Normalization(Block):
@@ -243,6 +252,9 @@ class Output(Block):
             the head (OPT-350M); None for the hidden size without projections. Written by rdrr only.
         position_embedding_offset: Row of position 0 in `embed_positions`, a learned embedding that
             is added to that of the token; None if there is none. Written by rdrr only.
+        token_types: Rows of `embed_types`, a learned embedding of the token's type that is added to
+            that of the token; the tokens of the second text of a pair have type 1, all others 0.
+            None if there is none. Written by rdrr only.
     """
 
     final_logit_softcapping: float | None = Field(default=None, gt=0)
@@ -256,6 +268,7 @@ class Output(Block):
     classifier: Annotated[Classifier | None, WRITTEN_IF_SET] = None
     embedding_size: Annotated[int | None, WRITTEN_IF_SET] = Field(default=None, gt=0)
     position_embedding_offset: Annotated[int | None, WRITTEN_IF_SET] = Field(default=None, ge=0)
+    token_types: Annotated[int | None, WRITTEN_IF_SET] = Field(default=None, gt=0)
 
 
 class LayerPattern(Block):

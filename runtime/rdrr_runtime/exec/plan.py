@@ -42,6 +42,9 @@ from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.context import VALUE_BYTES, Grid, OpContext
 from rdrr_runtime.phases.generation_state import State
 
+PACKED_ROWS = 2048
+"""Token rows of a pass over packed texts, unless a single text may have more."""
+
 RING = 64
 """Largest number of ids that wait to be read back."""
 
@@ -91,14 +94,17 @@ class Plan:
         self._values, why = preferences.activations(arena.capabilities.features)
         self._activations = Decision("load", "activations", self._values, why.text, why.unmet)
         self._context = context
+        # A pass over packed texts has more rows than one text.
+        slots = context if self.graph.is_causal else max(context, PACKED_ROWS)
+        self._slots = slots
         chunk = max(self.rows(PREFILL), self.rows(HIDDEN))
         shared = None if draft_of is None else draft_of.weights
         self.weights: Weights = allocate_weights(arena, package, padded, preferences, shared)
         self.host_tables = HostTables(())
         if policy.keeps_tables_on_host:
             self.host_tables = host_tables(arena, package, self.graph, chunk, self.value_bytes)
-        self.cache = KvCache.allocate(arena, self.graph, context, kv_dtype)
-        self.state = State.create(arena, chunk, RING)
+        self.cache = KvCache.allocate(arena, self.graph, slots, kv_dtype)
+        self.state = State.create(arena, chunk, RING, packs_texts=not self.graph.is_causal)
         self._workspace = Workspace(arena, chunk, VALUE_BYTES[self._values])
         self._lowered: dict[PassSpec, Pass] = {}
         self._mapped: dict[PassSpec, Pass] = {}
@@ -179,10 +185,10 @@ class Plan:
     def rows(self, spec: PassSpec) -> int:
         """Return the largest number of token rows of a pass in this context.
 
-        Where attention is not causal, a text runs in one pass.
+        Where attention is not causal, a text runs in one pass, which may have several.
         """
         if spec.logits is Logits.NONE and not self.graph.is_causal:
-            return self._context
+            return self._slots
         return spec.within(self._context).rows
 
     @property
@@ -199,13 +205,17 @@ class Plan:
         """The passes that are lowered and compiled at load; the others are when they first run.
 
         A process that decodes behind one prompt runs decoding and, in most cases, the shortest
-        pass of prompts or the longest.
+        pass of prompts or the longest. A model without causal attention runs whole texts only.
         """
+        if not self.graph.is_causal:
+            return (HIDDEN,)
         return (DECODE, *dict.fromkeys((self.prefills[0], PREFILL)))
 
     @property
     def explained(self) -> tuple[PassSpec, ...]:
         """The passes that `rdrr explain` shows."""
+        if not self.graph.is_causal:
+            return (HIDDEN,)
         return (*EXPLAINED, *self.prefills)
 
     def consecutive(self, ids: int, *, decodes: bool) -> list[PassSpec]:

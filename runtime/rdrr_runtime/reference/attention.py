@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from rdrr_manifests.graph.attention_ops import distance_buckets
 from torch import Tensor
 
 
@@ -56,12 +57,13 @@ def attention(
     sinks: Tensor | None = None,
     chunk: int = 0,
     causal: bool = True,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Compute attention with grouped queries.
 
     Args:
-        q: Queries, [rows, heads, head_dim]; row r is in slot base + r.
-        k: Keys, [kv_heads, slots, head_dim]; at least base + rows slots.
+        q: Queries, [..., rows, heads, head_dim]; row r is in slot base + r.
+        k: Keys, [..., kv_heads, slots, head_dim]; at least base + rows slots.
         v: Values, of the shape of k.
         scale: Factor on the scores q.k.
         base: Slot of row 0.
@@ -71,26 +73,54 @@ def attention(
         chunk: Slots of a chunk, to which a row's keys are limited; 0 for no chunks.
         causal: Whether a row attends only to slots up to its own. If not, it attends to all, and a
             window limits the distance on both sides to less than its size.
+        bias: Added to the scores, [heads, rows, slots].
 
     Returns:
-        [rows, heads, head_dim].
+        [..., rows, heads, head_dim].
     """
-    rows, heads, _ = q.shape
-    group = heads // k.shape[0]
-    keys = k.repeat_interleave(group, dim=0)
-    values = v.repeat_interleave(group, dim=0)
-    scores = torch.einsum("rhd,hjd->hrj", q, keys) * scale
+    rows, heads, _ = q.shape[-3:]
+    group = heads // k.shape[-3]
+    keys = k if group == 1 else k.repeat_interleave(group, dim=-3)
+    values = v if group == 1 else v.repeat_interleave(group, dim=-3)
+    scores = torch.einsum("...rhd,...hjd->...hrj", q * scale, keys)
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
-    slots = torch.arange(k.shape[1])
+    if bias is not None:
+        scores = scores + bias
+    if causal or window or chunk:
+        visible = _visible(rows, k.shape[-2], base, window, chunk, causal=causal)
+        scores = scores.masked_fill(~visible, float("-inf"))
+    if sinks is not None:
+        column = sinks.view(-1, 1, 1).expand(*scores.shape[:-1], 1)
+        scores = torch.cat((scores, column), dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., : k.shape[-2]]
+    return torch.einsum("...hrj,...hjd->...rhd", weights, values)
+
+
+def _visible(
+    rows: int, slots_count: int, base: int, window: int, chunk: int, *, causal: bool
+) -> Tensor:
+    """Return whether each row attends to each slot, [rows, slots]; see `attention`."""
+    slots = torch.arange(slots_count)
     row_slots = base + torch.arange(rows).unsqueeze(1)
     visible = (slots <= row_slots) | (not causal)
     if window:
         visible = visible & ((slots - row_slots).abs() < window)
     if chunk:
         visible = visible & (slots // chunk == row_slots // chunk)
-    scores = scores.masked_fill(~visible, float("-inf"))
-    if sinks is not None:
-        scores = torch.cat((scores, sinks.view(-1, 1, 1).expand(-1, rows, 1)), dim=-1)
-    weights = torch.softmax(scores, dim=-1)[..., : k.shape[1]]
-    return torch.einsum("hrj,hjd->rhd", weights, values)
+    return visible
+
+
+def distance_bias(weight: Tensor, distance: int, rows: range, slots: int | None = None) -> Tensor:
+    """Return the bias on the scores of rows by their distance from slots, [heads, rows, slots].
+
+    Args:
+        weight: [buckets, heads].
+        distance: Distance from which all slots are in the last bucket.
+        rows: Slots of the rows.
+        slots: Number of slots; that of the rows when None.
+    """
+    buckets = torch.tensor(distance_buckets(len(weight), distance))
+    later = torch.arange(slots or len(rows)) - torch.tensor(rows).unsqueeze(1)
+    of_pair = buckets[later.abs().clamp(max=distance)] + len(weight) // 2 * (later > 0)
+    return weight[of_pair].permute(2, 0, 1)

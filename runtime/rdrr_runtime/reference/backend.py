@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from rdrr_format.errors import FormatError
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import BackendInfo
+from rdrr_runtime.packing import EncodedText, Segments, packs
 from rdrr_runtime.phases.cache.state_cache import state_name
 from rdrr_runtime.phases.cache.state_positions import StatePosition
 from rdrr_runtime.reference.draft_head import PREFILL_ROWS, CpuDraftHead, most_probable
@@ -19,6 +20,9 @@ from rdrr_runtime.reference.run import Observer
 from rdrr_runtime.sampling.masks import entropies
 
 F32 = npt.NDArray[np.float32]
+
+PACKED_ROWS = 512
+"""Token rows of a pass over packed texts, unless a single text has more."""
 
 
 class TensorCopies:
@@ -96,16 +100,22 @@ class CpuBackend:
             self._position.keep()
         return np.concatenate(parts) if all_rows else parts[-1]
 
-    def hidden(self, ids: Sequence[int]) -> F32:
-        """Return the hidden states of a sequence that the head would read, see `Backend.hidden`."""
-        self._position.begin(0)
-        most = PREFILL_ROWS if self._is_causal else len(ids)
-        parts = [
-            self._model.hidden(ids[start : start + most], start).numpy()
-            for start in range(0, len(ids), most)
-        ]
-        self._position.advance(len(ids))
-        return np.concatenate(parts)
+    def hidden(self, texts: Sequence[EncodedText]) -> Iterator[F32]:
+        """Yield the hidden states of texts that the head would read, see `Backend.hidden`."""
+        if not self._is_causal:
+            for packed in packs(texts, PACKED_ROWS):
+                segments = Segments.of(packed)
+                ids = [token for text in packed for token in text.ids]
+                yield from segments.split(self._model.hidden_of_texts(ids, segments).numpy())
+            return
+        for text in texts:
+            self._position.begin(0)
+            starts = range(0, len(text), PREFILL_ROWS)
+            parts = [
+                self._model.hidden(text.ids[at : at + PREFILL_ROWS], at).numpy() for at in starts
+            ]
+            self._position.advance(len(text))
+            yield np.concatenate(parts)
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, feed back the most probable token each time, and return `count` new ids.

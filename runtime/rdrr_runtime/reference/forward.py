@@ -12,6 +12,7 @@ from rdrr_manifests.graph import CacheShape, Graph
 from rdrr_manifests.graph.ops import Op
 from torch import Tensor
 
+from rdrr_runtime.packing import Segments
 from rdrr_runtime.phases.attention.rope_tables import rope_table
 from rdrr_runtime.reference.ops import compute
 from rdrr_runtime.reference.run import KeptHidden, Observer, ReferenceMemory, ReferencePass
@@ -107,6 +108,12 @@ class ReferenceModel:
         """Run a pass without the head and return the hidden states, [len(ids), width]."""
         positions = torch.arange(base, base + len(ids))
         run = ReferencePass(self._memory, torch.tensor(ids), base, positions)
+        return self._compute(run, self._graph.ops[:-1])
+
+    def hidden_of_texts(self, ids: Sequence[int], segments: Segments) -> Tensor:
+        """Run packed texts without the head and return the hidden states, [len(ids), width]."""
+        positions = torch.from_numpy(segments.positions())
+        run = ReferencePass(self._memory, torch.tensor(ids), 0, positions, segments=segments)
         return self._compute(run, self._graph.ops[:-1])
 
     def _compute(self, run: ReferencePass, ops: Sequence[Op]) -> Tensor:

@@ -7,10 +7,13 @@ case for each op of the graph; mypy reports a missing one.
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import torch
 from rdrr_manifests.graph import ops
 from torch import Tensor
 
+from rdrr_runtime.packing import Segments
 from rdrr_runtime.reference import streams
 from rdrr_runtime.reference.activations import (
     ACTIVATIONS,
@@ -20,7 +23,7 @@ from rdrr_runtime.reference.activations import (
     softcap,
     xielu,
 )
-from rdrr_runtime.reference.attention import attention, position_scale, rope
+from rdrr_runtime.reference.attention import attention, distance_bias, position_scale, rope
 from rdrr_runtime.reference.experts import Projection, experts
 from rdrr_runtime.reference.latent import attend_to_latents
 from rdrr_runtime.reference.recurrence import compute_convolution, compute_delta_rule
@@ -59,7 +62,7 @@ def compute(run: ReferencePass, op: ops.Op) -> Tensor:
             assert run.memory.hidden is not None, "only a draft head reads kept hidden states"
             return run.memory.hidden.read(run.slots)
         case ops.PositionEmbed():
-            return values[op.x] + embed(run.positions + op.offset, weight(op.weight))
+            return values[op.x] + embed(_places(run, op) + op.offset, weight(op.weight))
         case ops.Norm():
             return _norm(run, op)
         case ops.Linear():
@@ -125,10 +128,51 @@ def _norm(run: ReferencePass, op: ops.Norm) -> Tensor:
     return (y if op.bias is None else y + run.weight(op.bias).reshape(-1, op.width)).flatten(-2)
 
 
+def _places(run: ReferencePass, op: ops.PositionEmbed) -> Tensor:
+    """Return the type of the token of each row, or its position."""
+    if not op.by_type:
+        return run.positions
+    types = None if run.segments is None else torch.from_numpy(run.segments.types)
+    return torch.zeros_like(run.ids) if types is None else types
+
+
+def _attend_within_texts(run: ReferencePass, op: ops.Attention, segments: Segments) -> Tensor:
+    """Attend to the rows of the same text; texts of one length are computed together."""
+    assert op.k is not None, "layers of models that pack texts have keys of their own"
+    assert op.v is not None, "and values"
+    counts = (op.heads, op.kv_heads, op.kv_heads)
+    values = [
+        run.values[name].unflatten(-1, (count, op.head_dim))
+        for name, count in zip((op.q, op.k, op.v), counts, strict=True)
+    ]
+    parts, bias = [], run.optional(op.bias)
+    start = 0
+    for length, texts in groupby(segments.lengths.tolist()):
+        count = len(list(texts))
+        q, k, v = (x[start : start + count * length].unflatten(0, (count, length)) for x in values)
+        start += count * length
+        attended = attention(
+            q,
+            k.transpose(1, 2),
+            v.transpose(1, 2),
+            op.scale,
+            window=op.window or 0,
+            softcap=op.softcap or 0.0,
+            sinks=run.optional(op.sinks),
+            chunk=op.chunk or 0,
+            causal=False,
+            bias=None if bias is None else distance_bias(bias, op.bias_distance, range(length)),
+        )
+        parts.append(attended.flatten(0, 1).flatten(-2))
+    return torch.cat(parts)
+
+
 def _attend(run: ReferencePass, op: ops.Attention) -> Tensor:
     """Store the keys and values of the pass, if any, then attend to all valid slots."""
+    if run.segments is not None and not op.causal:
+        return _attend_within_texts(run, op, run.segments)
     end = run.base + len(run.ids)
-    cache = run.memory.cache[op.layer]
+    cache, bias = run.memory.cache[op.layer], run.optional(op.bias)
     for index, name in enumerate((op.k, op.v)):
         if name is None:
             continue
@@ -145,6 +189,9 @@ def _attend(run: ReferencePass, op: ops.Attention) -> Tensor:
         sinks=run.optional(op.sinks),
         chunk=op.chunk or 0,
         causal=op.causal,
+        bias=None
+        if bias is None
+        else distance_bias(bias, op.bias_distance, range(run.base, end), end),
     ).flatten(-2)
 
 

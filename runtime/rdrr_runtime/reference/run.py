@@ -9,6 +9,8 @@ import torch
 from rdrr_manifests.graph import WeightUse
 from torch import Tensor
 
+from rdrr_runtime.packing import Segments
+
 Observer = Callable[[WeightUse, Tensor], None]
 """A function called with a weight and the rows [n, K] it multiplies, before the product."""
 
@@ -68,6 +70,7 @@ class ReferencePass:
         positions: Position of each row for rope, int [rows].
         all_rows: Whether the head computes the logits of every row, or only of the last.
         values: The values computed so far, by name, each [rows, width].
+        segments: The texts of the rows, which attend to their own text only; None for one text.
         uncertain: Number of last rows that a later pass may take back; states do not absorb them.
     """
 
@@ -78,6 +81,7 @@ class ReferencePass:
     all_rows: bool = False
     values: dict[str, Tensor] = field(default_factory=dict)
     uncertain: int = 0
+    segments: Segments | None = None
 
     @property
     def slots(self) -> Tensor:

@@ -15,8 +15,9 @@ from rdrr_device.device import Device
 
 from rdrr_runtime.backend import Row
 from rdrr_runtime.exec.host_tables import HostTables
+from rdrr_runtime.packing import Segments
 from rdrr_runtime.phases.generation_state import State
-from rdrr_runtime.records import pack_step
+from rdrr_runtime.records import Numbers, pack_segments, pack_step
 
 
 class Step:
@@ -43,7 +44,7 @@ class Step:
         self,
         ids: Sequence[int],
         base: int,
-        positions: Sequence[int] | None = None,
+        positions: Numbers | None = None,
         sequence: int = 0,
         last_n: int = 1,
         launched: int = 0,
@@ -67,6 +68,13 @@ class Step:
             launched=launched,
         )
         self._write(packed, ids)
+
+    def write_texts(self, ids: Sequence[int], segments: Segments) -> None:
+        """Write the ids of packed texts, to be stored in slots from 0 on."""
+        assert self.state.segments is not None, "only models that pack texts get several"
+        packed = pack_segments(segments.starts, segments.ends, segments.types)
+        self._device.write(self.state.segments, packed)
+        self.write(ids, 0, segments.positions())
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Write rows of any sequences."""

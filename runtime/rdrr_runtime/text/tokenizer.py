@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from functools import cached_property
 
 from rdrr_format.bounded_json import parse_json
-from rdrr_format.bounded_tokenizer import JSON_BOUNDS, BoundedStream, BoundedTokenizer
+from rdrr_format.bounded_tokenizer import JSON_BOUNDS, BoundedStream, BoundedTokenizer, Encoded
 from rdrr_format.errors import GenerationError, ManifestError
 from rdrr_format.token_stream import visible
 
@@ -76,6 +76,37 @@ class TextCodec:
             GenerationError: The tokenizer fails on the texts, or takes too long.
         """
         return self._begun(self._tokenizer.encode(text, second))
+
+    def encode_texts(
+        self, texts: Sequence[str | tuple[str, str]], limit: int | None = None
+    ) -> list[Encoded]:
+        """Return the tokens of texts or pairs, with the special tokens that a prompt has.
+
+        Args:
+            texts: Texts, or pairs of texts.
+            limit: Most tokens of a text or pair, whose end is left out; None for no limit.
+
+        Raises:
+            UsageError: A text cannot be encoded in UTF-8, or is too long.
+            GenerationError: The tokenizer fails on a text, or takes too long.
+        """
+        tokenizer = self._tokenizer
+        if limit is not None:
+            adds_bos = self._bos is not None and tokenizer.encode("")[:1] != [self._bos]
+            tokenizer = BoundedTokenizer(self._content or b"", limit=max(limit - adds_bos, 1))
+        return [self._begun_text(text) for text in tokenizer.encode_all(texts)]
+
+    def _begun_text(self, text: Encoded) -> Encoded:
+        """Return a text with the token that every prompt begins with, if it is not there."""
+        if self._bos is None or text.ids[:1] == [self._bos]:
+            return text
+        return Encoded(
+            [self._bos, *text.ids],
+            [0, *text.types],
+            text.is_truncated,
+            [(0, 0), *text.spans],
+            [True, *text.special],
+        )
 
     def _begun(self, ids: list[int]) -> list[int]:
         """Return ids with the token that every prompt begins with, if it is not there."""
@@ -170,6 +201,10 @@ class TextCodec:
         plain, whole = self.encode_as_is("a"), self.encode("a")
         first = next((at for at in range(len(whole)) if whole[at:][: len(plain)] == plain), 0)
         return len(whole) - first - len(plain)
+
+    def token(self, token_id: int) -> str | None:
+        """Return the token of an id, as the vocabulary has it; None if there is none."""
+        return self._tokenizer.token(token_id)
 
     def is_special(self, token_id: int) -> bool:
         """Return whether an id is that of a special token."""

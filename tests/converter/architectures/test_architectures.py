@@ -54,8 +54,8 @@ def test_an_architecture_is_found_by_its_class_or_else_by_its_model_type(config,
     "config",
     [
         {},
-        {"architectures": ["BertModel"], "model_type": "bert"},
-        {"architectures": ["LlamaForTokenClassification"], "model_type": "llama"},
+        {"architectures": ["T5EncoderModel"], "model_type": "t5"},
+        {"architectures": ["LlamaForQuestionAnswering"], "model_type": "llama"},
         {"architectures": "LlamaForCausalLM"},
         {"model_type": 3},
     ],
@@ -66,7 +66,7 @@ def test_an_unknown_architecture_is_refused_with_the_command_that_lists_them(con
 
 
 def test_an_override_wins_and_must_be_known():
-    config = {"architectures": ["BertModel"]}
+    config = {"architectures": ["T5EncoderModel"]}
     assert find_architecture(config, "LLAMA").name == "llama"
     assert find_architecture(config, "Qwen2ForCausalLM").name == "qwen2"
     for alias, name in (
@@ -77,8 +77,8 @@ def test_an_override_wins_and_must_be_known():
         ("DeepSeek-R1-Distill-Qwen", "qwen2"),
     ):
         assert find_architecture(config, alias).name == name
-    with pytest.raises(UsageError, match=r"found bert.*`rdrr architectures` lists all"):
-        find_architecture(config, "bert")
+    with pytest.raises(UsageError, match=r"found t5.*`rdrr architectures` lists all"):
+        find_architecture(config, "t5")
     with pytest.raises(UsageError, match=r"found lama.*did you mean.*llama"):
         find_architecture(config, "lama")
 

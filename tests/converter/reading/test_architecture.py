@@ -9,6 +9,8 @@ from rdrr_converter.convert import convert
 from rdrr_converter.reading.architecture import nearest_architecture
 from rdrr_converter.sources import open_source
 from rdrr_format.errors import ConversionError, UsageError
+from safetensors.numpy import load_file, save_file
+from support.encoders import make_encoder, save_encoder
 from support.safetensor_files import llama_tensors, to_stored, write_llama
 
 
@@ -75,3 +77,22 @@ def test_the_nearest_has_the_most_tensors_in_common(tmp_path, rng):
 def test_a_known_architecture_is_not_compared(tmp_path, rng):
     folder = write_llama(tmp_path / "m", llama_tensors(rng))
     assert convert(folder, tmp_path / "out", dry_run=True).architecture == "llama"
+
+
+def test_the_nearest_of_an_unknown_encoder_is_an_encoder_whatever_its_prefix(tmp_path, rng):
+    save_encoder(make_encoder("bert", rng, "ForMaskedLM"), tmp_path / "m")
+    tensors = load_file(tmp_path / "m/model.safetensors")
+    renamed = {name.replace("bert.", "xenolith."): values for name, values in tensors.items()}
+    save_file(renamed, tmp_path / "m/model.safetensors")
+    with pytest.raises(ConversionError, match="the nearest that converts is bert, which"):
+        convert(unknown(tmp_path / "m"), tmp_path / "out", dry_run=True)
+
+
+def test_nothing_is_named_if_most_tensors_belong_to_no_architecture(tmp_path, rng):
+    """An encoder of T5 was once said to be like granitemoehybrid."""
+    save_encoder(make_encoder("bert", rng), tmp_path / "m")
+    tensors = load_file(tmp_path / "m/model.safetensors")
+    names = {f"encoder.block.{at}.layer.0.x{at}.weight": v for at, v in enumerate(tensors.values())}
+    save_file(names, tmp_path / "m/model.safetensors")
+    with pytest.raises(ConversionError, match="none that converts has most of its tensors"):
+        convert(unknown(tmp_path / "m"), tmp_path / "out", dry_run=True)

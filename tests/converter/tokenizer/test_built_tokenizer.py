@@ -48,6 +48,7 @@ TEXTS = (
     "<|im_start|>user\nhi<|im_end|>\n",
 )
 SPECIAL = [("<unk>", 0.0, UNKNOWN), ("<s>", 0.0, CONTROL), ("</s>", 0.0, CONTROL)]
+BERT_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 BYTES = [(f"<0x{byte:02X}>", 0.0, BYTE) for byte in range(256)]
 
 
@@ -289,3 +290,51 @@ def test_a_package_gets_the_tokenizer_that_was_built(tmp_path, rng, bpe_pieces):
     assert with_tokenizer(source) is source
     (folder / "tokenizer.json").unlink()
     assert "not a SentencePiece model" in with_tokenizer(source).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "letters"),
+    [
+        ({}, "small"),
+        ({}, "all"),
+        ({"tokenizer_class": "BertTokenizer", "do_lower_case": False}, "all"),
+        ({"tokenizer_class": "DistilBertTokenizer", "tokenize_chinese_chars": False}, "small"),
+        ({"tokenizer_class": "MPNetTokenizer"}, "small"),
+    ],
+)
+def test_a_wordpiece_vocabulary_alone_makes_a_tokenizer(settings, letters, corpus, tmp_path):
+    import transformers
+
+    is_mpnet = "MPNet" in settings.get("tokenizer_class", "")
+    names = ["<s>", "<pad>", "</s>", "[UNK]", "<mask>"] if is_mpnet else BERT_TOKENS
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=600, special_tokens=names, show_progress=False)
+    tokenizer.train_from_iterator(
+        [text.lower() if letters == "small" else text for text in corpus], trainer
+    )
+    words = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    lines = "".join(f"{word}\n" for word, _ in words)
+    (tmp_path / "vocab.txt").write_text(lines, encoding="utf-8")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    source = with_tokenizer(Source(tmp_path, "safetensors", {}, {}))
+    assert any("built from vocab.txt" in note for note in source.notes)
+    codec = TextCodec(source.content("tokenizer.json"))
+    kind = getattr(transformers, settings.get("tokenizer_class", "BertTokenizer"))
+    options = {"do_lower_case": letters == "small", **settings}
+    theirs = kind(str(tmp_path / "vocab.txt"), **options)
+    for text in TEXTS:
+        assert codec.encode(text) == theirs(text)["input_ids"], text
+        (pair,) = codec.encode_texts([(text, "second text")])
+        wanted = theirs(text, "second text", return_token_type_ids=True)
+        assert pair.ids == wanted["input_ids"]
+        if not is_mpnet:  # its model has no types
+            assert pair.types == wanted["token_type_ids"]
+
+
+def test_a_wordpiece_vocabulary_without_its_unknown_token_is_refused(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[CLS]\n[SEP]\na\n", encoding="utf-8")
+    with pytest.raises(SourceError, match=r"expected \[UNK\]"):
+        with_tokenizer(Source(tmp_path, "safetensors", {}, {}))
+    (tmp_path / "vocab.txt").write_text("[CLS]\n[SEP]\n[UNK]\na\n", encoding="utf-8")
+    assert with_tokenizer(Source(tmp_path, "safetensors", {}, {})).content("tokenizer.json")

@@ -35,7 +35,7 @@ from rdrr_runtime.phases.attention.attention import (
 from rdrr_runtime.phases.attention.attention_decode_tuning import DECODE_SPLITS, default_split
 from rdrr_runtime.phases.attention.attention_tiled import with_splits
 from rdrr_runtime.phases.attention.head_transform import HeadTransform, QueryScale
-from rdrr_runtime.phases.attention.spec import AttentionSpec, SplitTuning
+from rdrr_runtime.phases.attention.spec import AttentionSpec, DistanceBias, SplitTuning
 from rdrr_runtime.phases.cache.kv_store import kv_store
 from rdrr_runtime.phases.products.fusion import AttentionSplits, HeadGates, Input, Output
 
@@ -142,7 +142,16 @@ def attention_spec(
         sinks=None if op.sinks is None else build.vector(op.sinks),
         chunk=op.chunk or 0,
         causal=op.causal,
+        segments=None if op.causal else build.ctx.state.segments,
+        bias=_distance_bias(build, op),
     )
+
+
+def _distance_bias(build: PassBuilder, op: Attention) -> DistanceBias | None:
+    """Return the bias on the scores of an attention by distance, if it has one."""
+    if op.bias is None:
+        return None
+    return DistanceBias.of(build.vector(op.bias), op.bias.shape[0], op.bias_distance)
 
 
 def _transform(build: PassBuilder, pattern: Projections) -> HeadTransform:

@@ -93,7 +93,9 @@ def _embed(build: PassBuilder, op: ops.Embed) -> None:
 
 def _position_embed(build: PassBuilder, op: ops.PositionEmbed) -> None:
     x, table = build.values.get(op.x), build.matrix(op.weight)
-    build.emit(position_embed(build.ctx, table, x, offset=op.offset, label="position embed"))
+    label = "type embed" if op.by_type else "position embed"
+    phases = position_embed(build.ctx, table, x, offset=op.offset, by_type=op.by_type, label=label)
+    build.emit(phases)
     build.values.rename(op.x, op.out)
 
 
@@ -185,14 +187,15 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
     {
         ops.Embed: Lowering(_embed, "out weight scale"),
         ops.Recall: Lowering(lower_recall, "out width"),
-        ops.PositionEmbed: Lowering(_position_embed, "x out weight offset"),
+        ops.PositionEmbed: Lowering(_position_embed, "x out weight offset by_type"),
         ops.Norm: Lowering(lower_norm, "x out weight eps unit_offset groups centred bias elements"),
         ops.Linear: Lowering(lower_linear, "x out weight bias"),
         ops.Rope: Lowering(_rope, "x out heads table interleaved"),
         ops.PositionScale: Lowering(_position_scale, "x out scale length offset"),
         ops.Attention: Lowering(
             lower_attention,
-            "q k v out layer heads kv_heads head_dim scale window softcap sinks chunk causal",
+            "q k v out layer heads kv_heads head_dim scale window softcap sinks chunk causal"
+            " bias bias_distance",
         ),
         ops.LatentAttention: Lowering(
             lower_latent_attention,

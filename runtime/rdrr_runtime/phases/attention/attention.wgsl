@@ -86,6 +86,9 @@ fn phase(item: u32, row: u32, thread: Thread) {
         var s = LOWEST;
         if (valid) {
             s = score((slots + first + t) * WORDS);
+{% if BUCKETS %}
+            s += bias_of(head, current.row[row].slot, first + t);
+{% endif %}
         }
         let new_max = max(running_max, reduce_max(s, thread));
         let rescale = exp(running_max - new_max);

@@ -8,6 +8,7 @@ from typing import Any
 from rdrr_device.buffers import BufferSlice, align
 from rdrr_device.tuning import Params
 from rdrr_format.errors import FormatError
+from rdrr_manifests.graph.attention_ops import distance_buckets
 
 from rdrr_runtime.phases.cache.kv_cache import CacheRecord, KvSpec
 from rdrr_runtime.phases.context import OpContext
@@ -37,8 +38,10 @@ class AttentionRecord(CacheRecord):
         window: Size of the sliding window in slots, the row's own slot included; 0 for none.
         softcap: Bound that tanh puts on the scores; 0 for none.
         sinks: Whether the softmax of each head includes a sink.
-        bidirectional: Whether rows also attend to later rows of the pass.
         chunk: Length of the chunks of slots that a row attends within; None for none.
+        segments: Whether rows attend to their own text only, one of several in the pass.
+        buckets: For a bias by distance: the distances with a bucket each, the buckets of one side,
+            and the first distance of each further bucket; empty for no bias.
     """
 
     heads: int
@@ -46,8 +49,37 @@ class AttentionRecord(CacheRecord):
     window: int
     softcap: float
     sinks: bool = choice(default=False)
-    bidirectional: bool = choice(default=False)
+    segments: bool = choice(default=False)
+    buckets: tuple[int, ...] = choice(default=())
     chunk: int | None = None
+
+
+@dataclass(frozen=True)
+class DistanceBias:
+    """A bias on the scores by the distance of two slots.
+
+    Attributes:
+        values: f32 [buckets, heads].
+        buckets: See `AttentionRecord`.
+    """
+
+    values: BufferSlice
+    buckets: tuple[int, ...]
+
+    @staticmethod
+    def of(values: BufferSlice, buckets: int, distance: int) -> DistanceBias:
+        """Return the bias of an op of the graph.
+
+        Args:
+            values: f32 [buckets, heads].
+            buckets: Number of buckets on both sides.
+            distance: Distance from which all slots are in the last bucket.
+        """
+        half = buckets // 2
+        single = half // 2
+        steps = distance_buckets(buckets, distance)
+        firsts = (steps.index(bucket) for bucket in sorted({*steps} - {*range(single + 1)}))
+        return DistanceBias(values, (single, half, *firsts))
 
 
 @dataclass(frozen=True)
@@ -67,6 +99,8 @@ class AttentionSpec:
         chunk: Length of the chunks of slots that a row attends within; 0 for none.
         causal: Whether a row attends only to slots up to its own. If not, it also attends to those
             of later rows of the pass, and the window lies on both sides of its slot.
+        segments: The texts of the rows, if attention is not causal: rows attend to their own only.
+        bias: A bias on the scores by distance; None for none.
     """
 
     heads: int
@@ -79,6 +113,8 @@ class AttentionSpec:
     sinks: BufferSlice | None = None
     chunk: int = 0
     causal: bool = True
+    segments: BufferSlice | None = None
+    bias: DistanceBias | None = None
 
     @property
     def group(self) -> int:
@@ -134,13 +170,16 @@ class AttentionSpec:
             "softcap": self.softcap,
             "sinks": self.sinks is not None,
             "chunk": self.chunk or None,
-            "bidirectional": not self.causal,
+            "segments": self.segments is not None,
+            "buckets": () if self.bias is None else self.bias.buckets,
         }
 
     @property
     def buffers(self) -> dict[str, BufferSlice]:
         """Operands of all kernels, by the names under which shaders declare them."""
-        return {} if self.sinks is None else {"sinks": self.sinks}
+        values = None if self.bias is None else self.bias.values
+        operands = {"sinks": self.sinks, "segments": self.segments, "bias": values}
+        return {name: buffer for name, buffer in operands.items() if buffer is not None}
 
     def check_groups(self, label: str) -> None:
         """Check that every key-value head is shared by the same number of query heads.

@@ -21,6 +21,7 @@ class PositionEmbedRecord(WeightsRecord):
 
     Attributes:
         value: Type of the activations, `f32` or `f16`.
+        by_type: Whether the row of the table is that of the token's type.
         k: Elements of a row.
         units: Half units (32 weights) of a row.
         outputs: Rows of the bound part of the table.
@@ -31,6 +32,7 @@ class PositionEmbedRecord(WeightsRecord):
     shader = "rows/position_embed"
 
     value: str = choice()
+    by_type: bool = choice(default=False)
     k: int
     units: int
     outputs: int
@@ -39,7 +41,13 @@ class PositionEmbedRecord(WeightsRecord):
 
 
 def position_embed(
-    ctx: OpContext, table: GpuWeight, x: BufferSlice, *, offset: int, label: str
+    ctx: OpContext,
+    table: GpuWeight,
+    x: BufferSlice,
+    *,
+    offset: int,
+    by_type: bool = False,
+    label: str,
 ) -> list[Phase]:
     """Add position embeddings: x[r, :] += table[offset + p, :], where p is the position of row r.
 
@@ -48,6 +56,7 @@ def position_embed(
         table: [offset + context, hidden], in any format except column-major unquantized values.
         x: The embedded tokens [rows, hidden].
         offset: Row of position 0 (OPT: 2).
+        by_type: Whether p is the type of the token instead.
         label: Name of the op, for messages and profiles.
 
     Raises:
@@ -65,6 +74,7 @@ def position_embed(
             threads=THREADS,
             variant=table.dtype.name.lower(),
             value=ctx.values,
+            by_type=by_type,
             k=table.k,
             units=units,
             outputs=table.outputs(part),
@@ -73,5 +83,8 @@ def position_embed(
             **bound.fields,
         )
         buffers = {"current": ctx.state.step, "x": x, **bound.buffers}
+        if by_type:
+            assert ctx.state.segments is not None, "models with types of tokens pack texts"
+            buffers["segments"] = ctx.state.segments
         phases.append(Phase(record, buffers, Work(-(-units // THREADS), 1), label))
     return phases

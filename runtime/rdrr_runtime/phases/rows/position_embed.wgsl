@@ -1,4 +1,4 @@
-// x[r, :] = x[r, :] + table[OFFSET + p, :], where p is the position of row r
+// x[r, :] = x[r, :] + table[OFFSET + p, :], where p is the {{ "type" if BY_TYPE else "position" }} of row r
 //
 // current  Step
 // weight0  rows FIRST to FIRST + OUTPUTS - 1 of the table, layout as in formats.py
@@ -9,6 +9,10 @@
 {% include "snippets/step.wgsl" %}
 {% include "snippets/value.wgsl" %}
 
+{% if BY_TYPE %}
+{% include "snippets/segment.wgsl" %}
+
+{% endif %}
 var<storage, read> current: Step;
 var<storage, read> weight0: array<vec4<u32>>;
 var<storage, read_write> x: array<vec4<{{ VALUE }}>>;
@@ -24,7 +28,7 @@ override OFFSET: u32;            // row of position 0
 
 fn phase(item: u32, row: u32, thread: Thread) {
     let unit = item * WG + thread.index;
-    let at = current.row[row].position + OFFSET;
+    let at = {{ "segments[current.row[row].slot].kind" if BY_TYPE else "current.row[row].position" }} + OFFSET;
     if (unit >= UNITS || at < FIRST || at - FIRST >= OUTPUTS) {
         return;
     }

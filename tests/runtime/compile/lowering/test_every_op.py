@@ -68,6 +68,8 @@ def changed(example: Example) -> Iterator[tuple[str, Example]]:
                 continue  # which has matrices of another shape
             if field_.name == "scales_inputs" and not getattr(op, "is_gated", False):
                 continue  # experts without gates have no such form
+            if field_.name == "causal" and len(example.ops) > 1:
+                continue  # only layers with keys of their own attend to later tokens
             if field_.name == "up_part" and getattr(op, "up_parts", 0) == 1:
                 continue  # there is no other part
             for what, value in alternatives(op, field_.name):

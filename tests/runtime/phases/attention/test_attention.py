@@ -10,6 +10,7 @@ import torch
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import Tuning
 from rdrr_format.errors import DeviceError, FormatError
+from rdrr_runtime.packing import Segments
 from rdrr_runtime.phases.attention.attention import (
     TILE_ROWS,
     AttentionKernel,
@@ -18,11 +19,12 @@ from rdrr_runtime.phases.attention.attention import (
     refusal,
 )
 from rdrr_runtime.phases.attention.attention_tiled import fitting_tiles, with_splits
-from rdrr_runtime.phases.attention.spec import AttentionSpec, SplitTuning
+from rdrr_runtime.phases.attention.spec import AttentionSpec, DistanceBias, SplitTuning
 from rdrr_runtime.phases.cache.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.reference import ops
+from rdrr_runtime.reference.attention import distance_bias
 from support.comparison import relative_error
 from support.gpu import F32, TOLERANCE, Bench, cache_in_q8_0, normal, on_device
 
@@ -411,3 +413,56 @@ def test_partial_results_that_the_device_cannot_bind_are_not_made(bench) -> None
     assert split.splits > 1
     assert with_splits(ctx, spec, 8, size) == split
     assert with_splits(ctx, spec, 8, size - 1).splits == 1
+
+
+@pytest.mark.parametrize("which", PREFILL)
+@pytest.mark.parametrize(
+    ("window", "chunk", "has_bias"), [(0, 0, False), (9, 0, False), (0, 16, False), (0, 0, True)]
+)
+def test_rows_attend_to_their_own_text_alone(
+    any_bench, rng, which, window, chunk, has_bias
+) -> None:
+    """Also over the ends of tiles, with texts of one token, and beside rows of no text."""
+    bench, lengths = any_bench, [1, 40, 3, 17, 1, 70]
+    ends, rows = np.cumsum(lengths), sum(lengths)
+    weight = normal(rng, 32, 4)
+    bias = DistanceBias.of(bench.upload(weight), 32, 128) if has_bias else None
+    ctx = bench.context(rows, max_rows=rows + 9, segments=Segments(ends, np.zeros(rows, np.int64)))
+    spec = AttentionSpec(
+        4, KvSpec(4, 32, CONTEXT, "f32"), 0.3, window=window, chunk=chunk, causal=False
+    )
+    spec = replace(spec, segments=ctx.state.segments, bias=bias)
+    (k, v), caches = filled_cache(bench, rng, spec.cache, rows)
+    q = normal(rng, rows + 9, 4, 32)
+    out = bench.poisoned(*q.shape)
+    operands = (bench.upload(q), LayerCache(*caches), out)
+    bench.run(attention(ctx, *operands, spec=spec, which=which, label="t"), rows)
+    result = bench.download(out, *q.shape)
+    for start, end in zip(ends - lengths, ends, strict=True):
+        parts = (q[start:end], k[:, start:end], v[:, start:end])
+        added = distance_bias(torch.from_numpy(weight).double(), 128, range(end - start))
+        expected = ops.attention(
+            *(torch.from_numpy(part).double() for part in parts),
+            spec.scale,
+            window=window,
+            chunk=chunk,
+            causal=False,
+            bias=added if has_bias else None,
+        )
+        assert relative_error(result[start:end], expected) < TOLERANCE
+    assert np.isnan(result[rows:]).all()
+
+
+def test_buckets_of_distances_are_those_of_transformers() -> None:
+    from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
+
+    for buckets, distance in ((32, 128), (16, 20), (4, 2), (64, 500)):
+        steps = torch.arange(-distance - 5, distance + 6)
+        weight = torch.arange(buckets).unsqueeze(1).double()
+        rows = len(steps)
+        ours = distance_bias(weight, distance, range(rows))[0]
+        places = torch.arange(rows)
+        theirs = MPNetEncoder.relative_position_bucket(
+            places - places.unsqueeze(1), num_buckets=buckets, max_distance=distance
+        )
+        assert torch.equal(ours.long(), theirs), (buckets, distance)

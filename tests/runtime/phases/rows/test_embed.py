@@ -8,6 +8,7 @@ import torch
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
+from rdrr_runtime.packing import Segments
 from rdrr_runtime.phases.rows.embed import embed
 from rdrr_runtime.phases.rows.position_embed import position_embed
 from rdrr_runtime.phases.weights.formats import FORMATS
@@ -66,6 +67,17 @@ def test_positions_are_added_from_all_parts_of_a_split_table(bench, rng, monkeyp
     bench.run(position_embed(ctx, table, x, offset=2, label="t"), 4)
     expected = before + values[31:35]
     assert relative_error(bench.download(x, 4, 256), expected) < TOLERANCE
+
+
+def test_types_of_tokens_are_looked_up_by_segment(bench, rng) -> None:
+    raw, values = random_tensor(rng, "F16", Layout.ROW, (2, 256))
+    table = upload_weight(bench.arena, DTYPES["F16"], Layout.ROW, (2, 256), raw, "table")
+    before = normal(rng, 5, 256)
+    types = rng.integers(0, 2, 5)
+    ctx = bench.context(5, positions=[7] * 5, segments=Segments(np.array([2, 5]), types))
+    x = bench.upload(before)
+    bench.run(position_embed(ctx, table, x, offset=0, by_type=True, label="t"), 5)
+    assert relative_error(bench.download(x, 5, 256), before + values[types]) < TOLERANCE
 
 
 def test_rows_of_flat_blocks_are_dequantized(bench, rng) -> None:

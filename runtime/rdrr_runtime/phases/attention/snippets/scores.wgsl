@@ -19,15 +19,32 @@ fn initial_max(head: u32) -> f32 {
 
 const INITIAL_SUM = {{ "1.0" if SINKS else "0.0" }};
 
+{% if SEGMENTS %}
+{% include "snippets/segment.wgsl" %}
+
+{% endif %}
+{% if BUCKETS %}
+var<storage, read> bias: array<f32>;  // [buckets, HEADS]
+
+// The bias of a head on the score of the slots `own` and `other`: half of the buckets, which come after the
+// others, are those of later slots.
+fn bias_of(head: u32, own: u32, other: u32) -> f32 {
+    let distance = max(own, other) - min(own, other);
+    var bucket = min(distance, {{ BUCKETS[0] }}u){% for first in BUCKETS[2:] %} + u32(distance >= {{ first }}u){% endfor %};
+    bucket += select(0u, {{ BUCKETS[1] }}u, other > own);
+    return bias[bucket * HEADS + head];
+}
+
+{% endif %}
 // The slots that a row at `slot` attends to: from x up to, but not including, y.
-{% if BIDIRECTIONAL %}
-// They end with the slot of the last row of the pass, and the window lies on both sides.
+{% if SEGMENTS %}
+// They are those of its text, and the window lies on both sides.
 fn attended_slots(slot: u32) -> vec2<u32> {
-    let last = min(current.row[current.rows - 1u].slot + 1u, CONTEXT);
-    let chunk = slot / max(CHUNK, 1u) * CHUNK;
-    let first = max(chunk, select(0u, slot + 1u - min(slot + 1u, WINDOW), WINDOW > 0u));
-    let end = min(select(last, slot + WINDOW, WINDOW > 0u), select(last, chunk + CHUNK, CHUNK > 0u));
-    return vec2<u32>(first, min(last, end));
+    let text = segments[min(slot, CONTEXT - 1u)];
+    let chunk = (slot - text.first) / max(CHUNK, 1u) * CHUNK;
+    let first = max(text.first + chunk, select(0u, slot + 1u - min(slot + 1u, WINDOW), WINDOW > 0u));
+    let end = min(select(text.end, slot + WINDOW, WINDOW > 0u), select(text.end, text.first + chunk + CHUNK, CHUNK > 0u));
+    return vec2<u32>(first, min(min(text.end, end), CONTEXT));
 }
 {% else %}
 fn attended_slots(slot: u32) -> vec2<u32> {

@@ -1,0 +1,181 @@
+"""Encoders against transformers: embeddings of packed texts, labels of texts and tokens, masks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+import rdrr
+import torch
+from rdrr_converter.convert import convert
+from rdrr_format.errors import ConversionError, GenerationError, ManifestError, SourceError
+from rdrr_manifests.validation import validate
+from support.encoders import FAMILIES, MASK, make_encoder, outputs_of, save_encoder
+from support.sentence_checkpoints import add_modules, expected_embedding
+
+TEXTS = ["a", "", "The quick brown fox", "It was the best of times. " * 8, "worst", "b"]
+BOUNDS = {"cpu": 1e-5, "wgpu": 1e-5}
+EXACT = {"cpu": {}, "wgpu": {"kernel_hints": {"computePrecision": "f32"}, "kv_dtype": "f32"}}
+LATER = [kind for kind in FAMILIES if kind not in ("bert", "mpnet", "modernbert")]
+ON_BOTH = [
+    *(("cpu", kind) for kind in FAMILIES),
+    *(("wgpu", kind) for kind in ("bert", "mpnet", "modernbert")),
+    *(pytest.param("wgpu", kind, marks=pytest.mark.thorough) for kind in LATER),
+]
+
+
+def converted(model, tmp_path, modules=None, **options):
+    save_encoder(model, tmp_path / "source")
+    if modules:
+        add_modules(tmp_path / "source", model.config.hidden_size, modules)
+    convert(tmp_path / "source", tmp_path / "package", **{"quantize": "f32", **options})
+    return tmp_path / "package"
+
+
+@pytest.mark.parametrize(("backend", "kind"), ON_BOTH)
+def test_embeddings_of_packed_texts_are_those_of_transformers(backend, kind, rng, tmp_path):
+    model = make_encoder(kind, rng)
+    package = converted(model, tmp_path, "mean")
+    assert validate(package).ok
+    with rdrr.load(package, backend=backend, **EXACT[backend]) as loaded:
+        vectors = loaded.embed(TEXTS)
+        assert vectors.dtype == np.float32
+        for text, row in zip(TEXTS, vectors, strict=True):
+            states = outputs_of(model, loaded.encode(text)).last_hidden_state[0]
+            assert np.abs(row - expected_embedding(states, "mean")).max() <= BOUNDS[backend]
+        # A text has the same embedding whatever else is in its pass.
+        assert np.abs(loaded.embed(TEXTS[3])[0] - vectors[3]).max() <= 1e-6
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+def test_more_texts_than_a_pass_holds_come_back_in_order(kind, rng, tmp_path, monkeypatch):
+    monkeypatch.setattr("rdrr_runtime.reference.backend.PACKED_ROWS", 64)
+    package = converted(make_encoder(kind, rng), tmp_path)
+    texts = ["word " * int(count) for count in rng.integers(0, 20, 30)]
+    with rdrr.load(package, backend="cpu") as loaded:
+        done = []
+        vectors = loaded.embed(texts, progress=lambda at, of: done.append((at, of)))
+        assert done == [(at, 30) for at in range(1, 31)]
+        alone = np.concatenate([loaded.embed(text) for text in texts])
+        assert np.abs(vectors - alone).max() <= 1e-5 * np.abs(alone).max()
+        one_by_one = list(loaded.embed_each(iter(texts), at_once=7))
+        assert np.abs(np.stack(one_by_one) - alone).max() <= 1e-5 * np.abs(alone).max()
+        assert np.array_equal(asyncio.run(loaded.aembed(texts)), vectors)
+        assert loaded.embed([]).shape == (0, 96)
+
+
+def test_a_long_text_is_cut_only_when_asked_for_and_the_result_says_so(rng, tmp_path):
+    with rdrr.load(converted(make_encoder("bert", rng), tmp_path), backend="cpu") as loaded:
+        texts = ["a", "b " * 300, "c " * 50]
+        with pytest.raises(GenerationError, match="or use `truncate`"):
+            loaded.embed(texts)
+        cut = loaded.embed(texts, truncate=True)
+        assert cut.truncated == (1,)
+        assert np.array_equal(cut[1], loaded.embed("b " * 254)[0])
+        assert loaded.embed(texts, truncate=20).truncated == (1, 2)
+        assert loaded.embed("a").truncated == ()
+
+
+def test_a_checkpoint_without_modules_has_the_mean_of_its_tokens(rng, tmp_path):
+    model = make_encoder("distilbert", rng)
+    save_encoder(model, tmp_path / "source")
+    result = convert(tmp_path / "source", tmp_path / "package", quantize="f32")
+    assert any("the mean of a text's tokens" in note for note in result.notes)
+    with rdrr.load(tmp_path / "package", backend="cpu") as loaded:
+        states = outputs_of(model, loaded.encode("text")).last_hidden_state[0]
+        wanted = expected_embedding(states, "mean", normalize=False)
+        assert np.abs(loaded.embed("text")[0] - wanted).max() <= 1e-5
+        with pytest.raises(ManifestError, match="no causal attention"):
+            loaded.generate("text")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind != "xlm-roberta"])
+def test_labels_of_texts_are_those_of_transformers(kind, rng, tmp_path):
+    labels = {0: "bad", 1: "fair", 2: "good"}
+    model = make_encoder(kind, rng, "ForSequenceClassification", num_labels=3, id2label=labels)
+    with rdrr.load(converted(model, tmp_path), backend="cpu") as loaded:
+        for text, row in zip(TEXTS, loaded.classify(TEXTS), strict=True):
+            wanted = torch.softmax(outputs_of(model, loaded.encode(text)).logits[0], 0).numpy()
+            assert list(row) == list(labels.values())
+            assert np.abs(np.array(list(row.values())) - wanted).max() <= 1e-5
+        with pytest.raises(ManifestError, match="none for each token"):
+            loaded.classify_tokens(TEXTS)
+
+
+def test_the_mean_of_the_tokens_can_be_classified(rng, tmp_path):
+    options = {"classifier_pooling": "mean", "norm_bias": True, "num_labels": 2}
+    model = make_encoder("modernbert", rng, "ForSequenceClassification", **options)
+    with rdrr.load(converted(model, tmp_path), backend="cpu") as loaded:
+        row = loaded.classify("some text")[0]
+        wanted = torch.softmax(outputs_of(model, loaded.encode("some text")).logits[0], 0).numpy()
+        assert np.abs(np.array(list(row.values())) - wanted).max() <= 1e-5
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_a_cross_encoder_ranks_pairs_with_their_types(kind, rng, tmp_path):
+    model = make_encoder(kind, rng, "ForSequenceClassification", num_labels=1)
+    with rdrr.load(converted(model, tmp_path), backend="cpu") as loaded:
+        texts = ["A number with two divisors.", "A bird.", "x"]
+        scores = loaded.rank("What is a prime?", texts)
+        for text, score in zip(texts, scores, strict=True):
+            (pair,) = loaded._codec.encode_texts([("What is a prime?", text)])
+            assert set(pair.types) == {0, 1}
+            logit = outputs_of(model, pair.ids, pair.types).logits[0]
+            assert abs(score - float(torch.sigmoid(logit))) <= 1e-5
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+def test_labels_of_tokens_are_those_of_transformers(kind, rng, tmp_path):
+    model = make_encoder(kind, rng, "ForTokenClassification", num_labels=3)
+    with rdrr.load(converted(model, tmp_path), backend="cpu") as loaded:
+        (tokens,) = loaded.classify_tokens("go to Rome")
+        logits = outputs_of(model, loaded.encode("go to Rome")).logits[0]
+        wanted = torch.softmax(logits, -1).numpy()[1:-1]
+        assert [(token.start, token.end) for token in tokens][:3] == [(0, 1), (1, 2), (3, 4)]
+        for token, row in zip(tokens, wanted, strict=True):
+            assert np.abs(np.array(list(token.probabilities.values())) - row).max() <= 1e-5
+        with pytest.raises(ManifestError, match="none for a text"):
+            loaded.classify("go to Rome")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind != "xlm-roberta"])
+def test_masks_are_filled_as_transformers_fills_them(kind, rng, tmp_path):
+    model = make_encoder(kind, rng, "ForMaskedLM")
+    package = converted(model, tmp_path)
+    assert rdrr.open_package(package).manifest.mask_token_id == MASK
+    with rdrr.load(package, backend="cpu") as loaded:
+        text = "a [MASK] b [MASK] c"
+        (masks,) = loaded.fill_masks(text, top=4)
+        ids = loaded.encode(text)
+        rows = torch.softmax(outputs_of(model, ids).logits[0], -1).numpy()
+        for place, filled in zip([2, 4], masks, strict=True):
+            best = np.sort(rows[place])[::-1][:4]
+            assert np.abs(np.array(list(filled.values())) - best).max() <= 1e-5
+        with pytest.raises(GenerationError, match="no mask"):
+            loaded.fill_masks("a b c")
+        with pytest.raises(ManifestError, match="none for a text"):
+            loaded.embed("a b c")
+
+
+def test_an_embedding_model_keeps_no_head_for_masks(rng, tmp_path):
+    """all-mpnet-base-v2 states the class that it was trained as."""
+    package = converted(make_encoder("mpnet", rng, "ForMaskedLM"), tmp_path, "mean")
+    assert not any("lm_head" in name for name in rdrr.open_package(package).manifest.tensors)
+
+
+def test_what_the_families_cannot_express_is_refused(rng, tmp_path):
+    save_encoder(make_encoder("bert", rng), tmp_path / "source")
+    file = tmp_path / "source/config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    for key, value, error in (
+        ("position_embedding_type", "relative_key", ConversionError),
+        ("type_vocab_size", 3, SourceError),
+        ("is_decoder", True, SourceError),
+    ):
+        file.write_text(json.dumps({**config, key: value}), encoding="utf-8")
+        with pytest.raises(error):
+            convert(tmp_path / "source", tmp_path / "package")
+    file.write_text(json.dumps({**config, "position_embedding_type": "absolute"}), encoding="utf-8")
+    convert(tmp_path / "source", tmp_path / "package")
