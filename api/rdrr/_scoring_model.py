@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import repeat
 from collections.abc import Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from rdrr_format.errors import GenerationError

@@ -11,7 +11,12 @@ from typing import Any
 
 from rdrr_format.errors import DeviceError
 
-from rdrr_device.capabilities import DEFAULT_LIMITS, WANTED_FEATURES, Capabilities
+from rdrr_device.capabilities import (
+    DEFAULT_LIMITS,
+    WANTED_FEATURES,
+    Capabilities,
+    MatrixShape,
+)
 from rdrr_device.implementations import implementation
 from rdrr_device.implementations.interface import Implementation, WebGpuName
 
@@ -39,6 +44,7 @@ class AdapterInfo:
         vendor: The adapter's vendor.
         subgroup_sizes: Fewest and most invocations of a subgroup; None if it is not known.
         language: WGSL language features.
+        matrices: Shapes of the products that a subgroup multiplies at once.
         implementation: Name of the implementation of WebGPU that found it.
         aliased_writes: Whether a dispatch may bind a buffer twice if it writes to it.
     """
@@ -54,6 +60,7 @@ class AdapterInfo:
     vendor: str = ""
     subgroup_sizes: tuple[int, int] | None = None
     language: frozenset[str] = frozenset()
+    matrices: tuple[MatrixShape, ...] = ()
     implementation: WebGpuName = "wgpu"
     aliased_writes: bool = True
 
@@ -65,6 +72,7 @@ class AdapterInfo:
             limits={name: self.limits[name] for name in DEFAULT_LIMITS if name in self.limits},
             language=self.language,
             subgroup_sizes=self.subgroup_sizes,
+            matrices=self.matrices,
             vendor=self.vendor,
             software=self.software,
         )
@@ -83,6 +91,7 @@ def described_adapter(capabilities: Capabilities, name: str) -> AdapterInfo:
         vendor=capabilities.vendor,
         subgroup_sizes=capabilities.subgroup_sizes,
         language=capabilities.language,
+        matrices=capabilities.matrices,
     )
 
 
@@ -187,20 +196,12 @@ def _describe(adapter: Any, through: Implementation) -> AdapterInfo:
         software=kind == "CPU",
         handle=adapter,
         vendor=str(info["vendor"]),
-        subgroup_sizes=_subgroup_sizes(info),
+        subgroup_sizes=through.subgroup_sizes(adapter),
         language=through.language,
+        matrices=through.matrices(adapter),
         implementation=through.name,
         aliased_writes=through.aliased_writes,
     )
-
-
-def _subgroup_sizes(info: Mapping[str, Any]) -> tuple[int, int] | None:
-    # wgpu-py 0.32 replaces "sub" in these names.
-    for prefix in ("subgroup", "stackgroup"):
-        least, most = info.get(f"{prefix}_min_size"), info.get(f"{prefix}_max_size")
-        if least and most:
-            return int(least), int(most)
-    return None
 
 
 def _preference(adapter: AdapterInfo) -> tuple[bool, int, str]:

@@ -14,10 +14,19 @@ from typing import Any, ClassVar, Literal
 
 from rdrr_format.errors import FormatError
 
+MATRIX_FEATURE = "subgroup-matrix"
+"""Feature of Dawn, by a name of ours: subgroups multiply matrices of the shapes that are stated."""
+
 WANTED_FEATURES = frozenset(
-    {"memory-decoration-coherent", "shader-f16", "subgroup", "timestamp-query"}
+    {
+        "memory-decoration-coherent",
+        "shader-f16",
+        "subgroup",
+        MATRIX_FEATURE,
+        "timestamp-query",
+    }
 )
-"""Features that are enabled where an adapter has them, by their names in wgpu."""
+"""Features that are enabled where an adapter has them, by their names in wgpu where it has them."""
 
 DEFAULT_LIMITS: Mapping[str, int] = MappingProxyType(
     {

@@ -20,7 +20,12 @@ from rdrr_format.errors import DeviceError
 
 from rdrr_device.adapters import AdapterInfo, choose
 from rdrr_device.buffers import BufferSlice, BufferUsage
-from rdrr_device.capabilities import DEFAULT_LIMITS, WANTED_FEATURES, Capabilities
+from rdrr_device.capabilities import (
+    DEFAULT_LIMITS,
+    MATRIX_FEATURE,
+    WANTED_FEATURES,
+    Capabilities,
+)
 from rdrr_device.handle import DeviceHandle, PassClock
 from rdrr_device.implementations import implementation
 from rdrr_device.implementations.interface import Implementation, WebGpuName
@@ -101,7 +106,9 @@ class Device:
     def capabilities(self) -> Capabilities:
         """What the device can do, as far as a plan depends on it."""
         limits = {name: self.limits[name] for name in DEFAULT_LIMITS if name in self.limits}
-        return replace(self.info.capabilities, features=self.features, limits=limits)
+        stated = self.info.capabilities
+        matrices = stated.matrices if MATRIX_FEATURE in self.features else ()
+        return replace(stated, features=self.features, limits=limits, matrices=matrices)
 
     def _errors(self, what: str) -> AbstractContextManager[None]:
         """Return what raises the errors of a `with` block, see `Implementation.errors`."""

@@ -53,6 +53,10 @@ _STORAGE = re.compile(r"^var<storage,\s*(read_write|read)>\s*(\w+)\s*:", re.MULT
 _OVERRIDE = re.compile(r"^override\s+(\w+)\s*:\s*\w+\s*(=?)", re.MULTILINE)
 _COMMENT = re.compile(r"//.*")
 _COHERENT = re.compile(r"^@coherent\n", re.MULTILINE)
+_MATRICES = re.compile(r"\bsubgroup_matrix_\w+<")
+ENABLE_MATRICES = """enable chromium_experimental_subgroup_matrix;
+diagnostic(off, chromium.subgroup_matrix_uniformity);
+"""
 _SUBGROUPS = re.compile(r"\bsubgroup[A-Z]\w*\(|@builtin\((subgroup_\w+|num_subgroups)\)")
 
 
@@ -159,6 +163,8 @@ def for_compiler(source: str, compiler: WgslCompiler) -> str:
     """Return a rendered source in the form that a compiler accepts; templates render naga's form.
 
     Tint requires `enable subgroups;` where subgroup operations are used; naga rejects that line.
+    Matrices of subgroups need an extension too. Tint cannot prove either that all threads of a
+    subgroup multiply together, since the loops around end by constants of the pipeline.
 
     Only modules of passes in one dispatch declare buffers `@coherent`, which Tint does not know.
     Tint cannot prove either that all threads reach their barriers, which naga does not ask: what
@@ -170,6 +176,8 @@ def for_compiler(source: str, compiler: WgslCompiler) -> str:
         return source
     text, count = _COHERENT.subn("", source)
     enabled = "enable chromium_disable_uniformity_analysis;\n" if count else ""
+    if _MATRICES.search(text):
+        enabled += ENABLE_MATRICES
     if _SUBGROUPS.search(without_comments(text)):
         enabled += ENABLE_SUBGROUPS
     return enabled + text

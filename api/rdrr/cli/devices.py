@@ -94,5 +94,5 @@ def _show(adapters: Sequence[AdapterInfo]) -> None:
 
 def _relevant(features: frozenset[str]) -> list[str]:
     """Return the features that matter here; `--json` lists all, native extensions included."""
-    wanted = ("shader-f16", "subgroup", "timestamp-query")
+    wanted = ("shader-f16", "subgroup", "subgroup-matrix", "timestamp-query")
     return [f"{name}: {'yes' if name in features else 'no'}" for name in wanted]

@@ -7,7 +7,7 @@ Dawn differs from wgpu-native in this:
                     them nearly free where a driver has it (Dawn's toggle
                     `vulkan_use_buffer_robust_access_2`, on by default)
     coherence       Tint has no `@coherent`. Without the Vulkan memory model it declares every
-                    buffer so that a shader writes
+                    buffer so that a shader writes; with it, which matrices of subgroups need, none
     errors          wgpudawn collects them in one list for all threads, see `_PendingErrors`
 """
 
@@ -16,11 +16,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from threading import local
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from rdrr_format.errors import DeviceError
 from rdrr_format.extras import import_extra
 
+from rdrr_device.capabilities import MATRIX_FEATURE, MatrixShape, Scalar
 from rdrr_device.implementations.c_declarations import kept_declarations
 from rdrr_device.implementations.interface import (
     AWAKE_SECONDS,
@@ -38,7 +39,7 @@ COHERENT_FEATURE = "memory-decoration-coherent"
 
 MEMORY_MODEL = "use_vulkan_memory_model"
 
-_NAMES = {"subgroups": "subgroup"}
+_NAMES = {"subgroups": "subgroup", "chromium-experimental-subgroup-matrix": MATRIX_FEATURE}
 _DAWN_NAMES = {ours: theirs for theirs, ours in _NAMES.items()}
 """Features whose names differ."""
 
@@ -48,6 +49,9 @@ THREADS = "implicit-device-synchronization"
 _INSTANCE_TOGGLES = ("allow_unsafe_apis", "vulkan_enable_f16_on_nvidia")
 """The first one allows the extension of `for_compiler`; Dawn switches f16 off on NVIDIA without the
 second one."""
+
+_DEVICE_TOGGLES = ("enable_integer_range_analysis_in_robustness",)
+"""What leaves out index checks that Tint can prove to be superfluous."""
 
 _NO_DEVICE_TOGGLES = ("enable_spirv_validation", "timestamp_quantization")
 """What tests Tint's output, and what makes timestamps coarse, so that web pages learn less."""
@@ -88,9 +92,7 @@ class DawnImplementation(Implementation):
             self._extras = extras
             _guard_errors(_api, _helpers)
             if _helpers._the_instance is None:
-                extras.set_instance_extras(
-                    enable_toggles=_INSTANCE_TOGGLES, disable_toggles=(MEMORY_MODEL,)
-                )
+                extras.set_instance_extras(enable_toggles=_INSTANCE_TOGGLES)
             self.raw = DawnCalls(ffi, lib, _api)
             self.language = _language(lib, _api.get_wgpu_instance())
         except (ImportError, AttributeError) as error:
@@ -115,6 +117,22 @@ class DawnImplementation(Implementation):
         ] == "Vulkan" and MEMORY_MODEL not in self._extras.get_toggles(adapter)
         return names | {COHERENT_FEATURE} if is_coherent else names
 
+    def subgroup_sizes(self, adapter: Any) -> tuple[int, int] | None:
+        """See `Implementation.subgroup_sizes`; wgpudawn 0.32 leaves them out."""
+        info = self.raw.adapter_info(adapter)
+        return (info.subgroupMinSize, info.subgroupMaxSize) if info.subgroupMinSize else None
+
+    def matrices(self, adapter: Any) -> tuple[MatrixShape, ...]:
+        """See `Implementation.matrices`."""
+        known = get_args(Scalar)
+        stated = self._extras.get_adapter_properties(adapter).get("subgroup_matrix_configs", ())
+        shapes = (
+            MatrixShape(each["m"], each["n"], each["k"], *types)
+            for each in stated
+            if set(types := (each["component_type"], each["result_component_type"])) <= {*known}
+        )
+        return tuple(dict.fromkeys(shapes))
+
     def request_device(
         self, adapter: Any, features: Collection[str], limits: Mapping[str, int]
     ) -> Any:
@@ -127,6 +145,7 @@ class DawnImplementation(Implementation):
             label="rdrr",
             required_features=sorted({*names, THREADS}),
             required_limits=dict(limits),
+            enable_toggles=_DEVICE_TOGGLES,
             disable_toggles=_NO_DEVICE_TOGGLES,
         )
 
@@ -163,6 +182,13 @@ class DawnCalls(RawCalls):
         self._ended.mode = lib.WGPUCallbackMode_AllowProcessEvents
         self._ended.callback = api.c_callback("WGPUQueueWorkDoneCallback")
         self._ended.userdata1 = api.callbacks.register(lambda *_: None, once=False)
+
+    def adapter_info(self, adapter: Any) -> Any:
+        """Return what Dawn says about an adapter, a `WGPUAdapterInfo` without its strings."""
+        info = self._ffi.new("WGPUAdapterInfo *")
+        self._api.libf.wgpuAdapterGetInfo(adapter._internal, info)
+        self._api.libf.wgpuAdapterInfoFreeMembers(info[0])
+        return info
 
     def submit(self, device: Any, commands: Any) -> int:
         """See `RawCalls.submit`."""

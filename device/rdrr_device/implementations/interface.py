@@ -16,6 +16,8 @@ from typing import Any, ClassVar, Literal
 
 from rdrr_format.errors import DeviceError
 
+from rdrr_device.capabilities import MatrixShape
+
 WebGpuName = Literal["wgpu", "dawn"]
 
 Launch = tuple[Any, Any, int, int, int]
@@ -117,6 +119,21 @@ class Implementation(ABC):
     @abstractmethod
     def features(self, adapter: Any) -> frozenset[str]:
         """Return the features of a `GPUAdapter`, by their names in wgpu."""
+
+    def subgroup_sizes(self, adapter: Any) -> tuple[int, int] | None:
+        """Return the fewest and most invocations of a subgroup; None if it is not known."""
+        # wgpu-py 0.32 replaces "sub" in these names.
+        for prefix in ("subgroup", "stackgroup"):
+            sizes = (adapter.info.get(f"{prefix}_{end}_size") for end in ("min", "max"))
+            least, most = sizes
+            if least and most:
+                return int(least), int(most)
+        return None
+
+    def matrices(self, adapter: Any) -> tuple[MatrixShape, ...]:
+        """Return the shapes of what a subgroup of a `GPUAdapter` multiplies at once."""
+        del adapter
+        return ()
 
     @abstractmethod
     def request_device(

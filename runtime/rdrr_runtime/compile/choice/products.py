@@ -16,7 +16,7 @@ from rdrr_runtime.compile.choice.decision import Chosen, Reason, Wish, choose
 from rdrr_runtime.compile.choice.hints import Hint
 from rdrr_runtime.compile.choice.preferences import Arithmetic, Preferences
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.products import matmul_int8, matvec, matvec_rows
+from rdrr_runtime.phases.products import matmul_int8, matmul_subgroup, matvec, matvec_rows
 from rdrr_runtime.phases.products.linear import GEMV_ROWS
 from rdrr_runtime.phases.products.requantize import in_rows, is_rounded, whole_bytes
 from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
@@ -31,6 +31,8 @@ class Family(Enum):
     """Products of rows quantized by `quantize_small_batch`, fused with an activation after."""
     INT8_TILES = "int8 tiles"
     """Products of rows that `quantize_rows` has quantized, in tiles."""
+    MATRICES = "matrices"
+    """Products of rows that `half_rows` has rounded to f16, in tiles of what subgroups multiply."""
     GENERAL = "general"
     """Products with one matrix, without fusion; each weight is read once for a small batch."""
     TILES = "tiles"
@@ -42,6 +44,7 @@ ROWS: Mapping[Family, range] = MappingProxyType(
         Family.ONE_ROW: range(1, 2),
         Family.SMALL_BATCH: range(2, matvec_rows.MAX_ROWS + 1),
         Family.INT8_TILES: range(matmul_int8.MIN_ROWS, sys.maxsize),
+        Family.MATRICES: range(matmul_subgroup.MIN_ROWS, sys.maxsize),
         Family.GENERAL: range(1, sys.maxsize),
         Family.TILES: range(1, sys.maxsize),
     }
@@ -50,6 +53,9 @@ ROWS: Mapping[Family, range] = MappingProxyType(
 
 ROUNDING = (Family.SMALL_BATCH, Family.INT8_TILES)
 """Families whose products may round matrices to rows of Q8_0 first."""
+
+TILED_FAMILIES = (Family.MATRICES, Family.INT8_TILES)
+"""Families whose inputs are prepared by a phase that may compute the norm or activation before."""
 
 FUSED_FAMILIES = (Family.ONE_ROW, Family.SMALL_BATCH)
 """Families that can fuse the ops around a product into the launch."""
@@ -107,8 +113,15 @@ class ProductKernel:
     refuses: Refusal
 
     @property
+    def rounding(self) -> str:
+        """Type to which the kernel rounds activations; empty for none."""
+        return "int8" if self.int8 else "f16" if self.family is Family.MATRICES else ""
+
+    @property
     def title(self) -> str:
         """Description of the kernel in explanations."""
+        if self.family is Family.MATRICES:
+            return "tiles of many rows, f16 matrices of subgroups"
         if self.family is Family.INT8_TILES:
             return "tiles of many rows, int8 activations"
         if self.family is Family.SMALL_BATCH:
@@ -124,8 +137,8 @@ class ProductKernel:
         """Return why the kernel cannot serve a request; None if it can."""
         if self.subgroups and not product.ctx.subgroups:
             return "the device has no feature subgroup"
-        if self.int8 and product.exact:
-            return "the inputs of this product must not be rounded to int8"
+        if product.exact and self.rounding:
+            return f"the inputs of this product must not be rounded to {self.rounding}"
         if self.family in ROUNDING and not product.rounds_scalars and _has_scalars(product):
             return "16-bit and 32-bit weights are rounded to int8 only by f16Matmul=int8"
         if self.family in FUSED_FAMILIES and not product.may_fuse:
@@ -169,6 +182,10 @@ def _int8_tiles(product: Product) -> str | None:
     return matmul_int8.refusal(product.ctx, product.weights[0])
 
 
+def _matrices(product: Product) -> str | None:
+    return matmul_subgroup.refusal(product.ctx, product.weights[0])
+
+
 def _never(product: Product) -> None:
     del product
 
@@ -177,6 +194,7 @@ _BOTH = (True, False)
 _FUSED_AND_INT8 = (
     *(ProductKernel(Family.ONE_ROW, True, subgroups, _one_row(int8=True)) for subgroups in _BOTH),
     *(ProductKernel(Family.ONE_ROW, False, subgroups, _one_row(int8=False)) for subgroups in _BOTH),
+    ProductKernel(Family.MATRICES, False, True, _matrices),
     ProductKernel(Family.SMALL_BATCH, True, False, _small_batch),
     ProductKernel(Family.INT8_TILES, True, False, _int8_tiles),
 )
@@ -247,14 +265,19 @@ def _wishes(product: Product, preferences: Preferences) -> Sequence[Wish[Product
     """Return the wishes for a product: hints for the type of its weights, else adapter defaults."""
     arithmetic = preferences.arithmetic
     if _has_blocks(product):
-        return [Wish(arithmetic.source, _in_int8(wanted=arithmetic.int8), arithmetic.hint)]
+        return [Wish(arithmetic.source, _accepts(arithmetic), arithmetic.hint)]
     hint = preferences.hint("f16Matmul")
     asked = _kernel_wish(hint, product) if hint is not None else None
     return [_scalar_wish(product, preferences), *([asked] if asked is not None else [])]
 
 
-def _in_int8(*, wanted: bool) -> Callable[[ProductKernel], bool]:
-    return lambda kernel: kernel.int8 is wanted
+def _accepts(arithmetic: Arithmetic) -> Callable[[ProductKernel], bool]:
+    """Return which kernels have the arithmetic; matrices in f16 are a default, and no hint's."""
+    return lambda kernel: (
+        arithmetic.hint is None
+        if kernel.family is Family.MATRICES
+        else kernel.int8 is arithmetic.int8
+    )
 
 
 def _scalar_wish(product: Product, preferences: Preferences) -> Wish[ProductKernel]:
@@ -266,7 +289,7 @@ def _scalar_wish(product: Product, preferences: Preferences) -> Wish[ProductKern
     rounded = all(map(is_rounded, product.weights)) and not product.exact
     if arithmetic.int8 and rounded and product.ctx.max_rows > GEMV_ROWS:
         return Wish(arithmetic.source, lambda kernel: kernel.family in ROUNDING, arithmetic.hint)
-    return Wish(arithmetic.source, _in_int8(wanted=False))
+    return Wish(arithmetic.source, _accepts(replace(arithmetic, int8=False)))
 
 
 def _kernel_wish(hint: Hint, product: Product) -> Wish[ProductKernel] | None:

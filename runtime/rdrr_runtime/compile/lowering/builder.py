@@ -25,6 +25,7 @@ from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.products.fusion import GatedPair, Input, RowNorm
+from rdrr_runtime.phases.products.half_rows import HalfRows, half_rows, half_sizes
 from rdrr_runtime.phases.products.quantize_rows import (
     QuantizedRows,
     int8_sizes,
@@ -122,6 +123,7 @@ class PassBuilder:
     fixed: dict[str, BufferSlice] = field(default_factory=dict)
     sums: BufferSlice | None = None
     _quantized_names: dict[tuple[int, int], tuple[str, bool]] = field(default_factory=dict)
+    _halved_names: dict[int, str] = field(default_factory=dict)
 
     @property
     def workspace(self) -> Workspace:
@@ -247,6 +249,37 @@ class PassBuilder:
             )
             self.emit(phases, reason)
             self._quantized_names[rows, k] = name, halves
+        return target
+
+    def halved(
+        self,
+        name: str,
+        x: BufferSlice,
+        k: int,
+        reason: Reason,
+        *,
+        before: RowNorm | GatedPair | None = None,
+    ) -> HalfRows:
+        """Return a value in f16 for products on matrices of subgroups, which linears share.
+
+        Args:
+            name: Name of the value.
+            x: The value, f32 [rows, K].
+            k: Elements per row, K.
+            reason: Why the products that read the value are in f16.
+            before: The norm or activation that makes the value of x; None if it is x.
+        """
+        rows = self.ctx.max_rows
+        y_size, factors_size = half_sizes(rows, k)
+        target = HalfRows(
+            self.workspace.named(f"f16.{rows}.{k}", y_size),
+            self.workspace.named(f"f16 factors.{rows}.{k}", factors_size),
+            padded_rows(rows),
+            k,
+        )
+        if self._halved_names.get(k) != name:
+            self.emit(half_rows(self.ctx, x, target, before=before, label=f"{name}.f16"), reason)
+            self._halved_names[k] = name
         return target
 
     def requantized(self, weights: Sequence[GpuWeight], label: str) -> tuple[Requantized, ...]:

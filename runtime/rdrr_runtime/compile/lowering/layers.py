@@ -18,7 +18,7 @@ from rdrr_runtime.compile.lowering.products import (
     emit_product,
     fused_product,
     int8_gate,
-    int8_tiles,
+    tiled,
 )
 from rdrr_runtime.compile.patterns.attention import NormedProjections
 from rdrr_runtime.compile.patterns.layers import (
@@ -60,14 +60,14 @@ def serve_gated(build: PassBuilder, pattern: GatedFeedForward) -> int:
 def _gated_tiles(build: PassBuilder, pattern: GatedFeedForward) -> int:
     """Emit norm, gate, up, activation and down projection of many rows; return the number of ops.
 
-    The norm and the activation are computed as their results are quantized to int8. Returns 0 if
-    a product is no tiled product in int8.
+    The norm and the activation are computed as their results are rounded. Returns 0 if a product is
+    not of `TILED_FAMILIES`.
     """
     activation, branch = pattern.activation, pattern.down
     op = None if branch is None else branch.op
     if branch is None or not isinstance(op, Linear):
         return 0
-    served = int8_tiles(build, (*pattern.linears, op))
+    served = tiled(build, (*pattern.linears, op))
     if served is None or activation.up_parts != 1:
         return 0
     emit_normed(build, pattern.norm, pattern.linears, served)
@@ -82,7 +82,7 @@ def _gated_tiles(build: PassBuilder, pattern: GatedFeedForward) -> int:
 def emit_normed(
     build: PassBuilder, norm: Norm, linears: Sequence[Linear], served: Sequence[Served]
 ) -> None:
-    """Emit tiled products in int8 that share a norm, which is computed as it is quantized."""
+    """Emit tiled products that share a norm, which is computed as its result is rounded."""
     source = normed(build, norm, build.values.get(norm.x))
     for op, product in zip(linears, served, strict=False):
         emit_branch(build, product, Branch(op), source)
@@ -138,7 +138,7 @@ def _emit_one_by_one(build: PassBuilder, projections: NormedProjections) -> int:
     The norms and ropes change the products in place, so reordering them takes no further buffers.
     """
     pattern, layer = projections.linears, projections.layer
-    served = int8_tiles(build, pattern.linears)
+    served = tiled(build, pattern.linears)
     if build.ctx.max_rows == 1 or (served is None and len(pattern.linears) < 2):
         return 0
     if served is None:

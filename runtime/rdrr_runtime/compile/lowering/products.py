@@ -15,7 +15,13 @@ from rdrr_device.tuning import AnyTuningKey
 from rdrr_manifests.graph.ops import GatedActivation, Linear, Residual, Router
 
 from rdrr_runtime.compile.choice.decision import Chosen, Reason
-from rdrr_runtime.compile.choice.products import Family, Product, ProductKernel, choose_fused
+from rdrr_runtime.compile.choice.products import (
+    TILED_FAMILIES,
+    Family,
+    Product,
+    ProductKernel,
+    choose_fused,
+)
 from rdrr_runtime.compile.lowering.builder import PassBuilder
 from rdrr_runtime.compile.patterns.layers import Branch
 from rdrr_runtime.phases.context import OpContext
@@ -25,6 +31,7 @@ from rdrr_runtime.phases.products import matvec_rows as small_batch
 from rdrr_runtime.phases.products.fusion import AttentionSplits, GatedPair, Input, Output, RowNorm
 from rdrr_runtime.phases.products.linear import linear
 from rdrr_runtime.phases.products.matmul_int8 import matmul_int8
+from rdrr_runtime.phases.products.matmul_subgroup import matmul_subgroup
 from rdrr_runtime.phases.products.matvec import matvec
 from rdrr_runtime.phases.products.matvec_rows import matvec_rows, padded_batch_rows
 from rdrr_runtime.phases.products.quantize_small_batch import (
@@ -161,7 +168,7 @@ def emit_product(
         build: The pass under construction.
         served: The product and its kernel.
         source: The input; it may include the op before the product only for `FUSED_FAMILIES`, and
-            for tiles in int8 a `RowNorm` or `GatedPair`.
+            for `TILED_FAMILIES` a `RowNorm` or `GatedPair`.
         output: Where the results go, and how they are combined.
         label: Label of the op.
         single_row: Multiply only one row, however many the pass has; the head does so.
@@ -181,6 +188,8 @@ def emit_product(
         phases = _small_batch(build, served, source, output, label)
     elif served.family is Family.INT8_TILES:
         phases = _int8_tiles(build, served, source, output, label)
+    elif served.family is Family.MATRICES:
+        phases = _matrices(build, served, source, output, label)
     else:
         phases = linear(
             ctx,
@@ -220,6 +229,24 @@ def _int8_tiles(
         )
 
     return _of_rows(build, served, products, label)
+
+
+def _matrices(
+    build: PassBuilder, served: Served, source: Input, output: Output, label: str
+) -> list[Phase]:
+    """Return the tiled product on matrices of subgroups."""
+    before = source.before
+    assert before is None or isinstance(before, RowNorm | GatedPair), "others are of one row"
+    rows = build.halved(source.name, source.x, served.k, served.reason, before=before)
+    return matmul_subgroup(
+        build.ctx,
+        served.product.weights[0],
+        rows,
+        output.ys[0],
+        bias=output.bias,
+        accumulate=output.kind == "add",
+        label=label,
+    )
 
 
 def _small_batch(
@@ -297,13 +324,13 @@ def _small_batch_rows(build: PassBuilder, name: str, k: int) -> BufferSlice:
     )
 
 
-def int8_tiles(build: PassBuilder, linears: Sequence[Linear]) -> tuple[Served, ...] | None:
-    """Return the product of each linear if all are tiled products in int8, else None.
+def tiled(build: PassBuilder, linears: Sequence[Linear]) -> tuple[Served, ...] | None:
+    """Return the product of each linear if all are of `TILED_FAMILIES`, else None.
 
-    These read their input in int8, so the op before them can be computed as it is quantized.
+    These read their input rounded, so the op before them can be computed as it is rounded.
     """
     served = tuple(_alone(build, linear) for linear in linears)
-    fits = build.model.may_fuse and all(product.family is Family.INT8_TILES for product in served)
+    fits = build.model.may_fuse and all(product.family in TILED_FAMILIES for product in served)
     return served if fits else None
 
 

@@ -1,0 +1,130 @@
+"""Token rows in f16, the input of `matmul_subgroup`.
+
+A row is multiplied by a power of two, so that f16 neither overflows nor loses small values; the
+product divides by it. The norm before a product, or the activation of gate and up, is computed by
+the same phase.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdrr_device.buffers import BufferSlice
+from rdrr_manifests.graph import Clamp
+
+from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple, power_of_two
+from rdrr_runtime.phases.phase import Phase, Record, Work, choice
+from rdrr_runtime.phases.products.fusion import GatedPair, RowNorm
+from rdrr_runtime.phases.products.quantize_rows import padded, padded_rows
+
+K_TILE = 64
+"""K is padded to a multiple, because steps of any product divide it."""
+
+QUADS = 4
+"""Most vectors of 4 elements that a thread holds, where a workgroup may have enough threads."""
+
+
+@dataclass(frozen=True)
+class HalfRows:
+    """Token rows in f16, and the factor of each.
+
+    Attributes:
+        y: f16 [rows, k_padded].
+        factors: f32 [rows].
+        rows: Token rows that the buffers hold.
+        k: Elements of a row without padding.
+    """
+
+    y: BufferSlice
+    factors: BufferSlice
+    rows: int
+    k: int
+
+    @property
+    def k_padded(self) -> int:
+        """Elements of a row, zero padding included."""
+        return padded(self.k, K_TILE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalfRowsRecord(Record):
+    """Parameters of half_rows.wgsl.
+
+    Attributes:
+        k: Elements of a row.
+        k_padded: Elements of a row, zero padding included; a multiple of `K_TILE`.
+        held: Vectors of 4 elements that a thread holds.
+        subgroups: Whether reductions use subgroup operations.
+        value: Type of the result.
+        input: The op that is computed first: `plain` for none, `norm` or `gate`.
+        joined: For `gate`: whether gate and up are the two halves of one row.
+        act: For `gate`: formula of snippets/activate.wgsl.
+        clamp: For `gate`: constants of the clamped SwiGLU.
+        eps: For `norm`: epsilon added to the mean square.
+        offset: For `norm`: number added to the gain.
+    """
+
+    shader = "products/half_rows"
+    trusted = True
+
+    k: int
+    k_padded: int
+    held: int = choice()
+    subgroups: bool = choice()
+    value: str = choice("f16")
+    input: str = choice("plain")
+    joined: bool = choice(default=False)
+    act: str = choice("")
+    clamp: Clamp | None = None
+    eps: float | None = None
+    offset: float | None = None
+
+
+def half_sizes(rows: int, k: int) -> tuple[int, int]:
+    """Return the bytes of `y` and of `factors` for `rows` token rows of `k` elements."""
+    return 2 * padded_rows(rows) * padded(k, K_TILE), 4 * padded_rows(rows)
+
+
+def half_rows(
+    ctx: OpContext,
+    x: BufferSlice,
+    target: HalfRows,
+    *,
+    before: RowNorm | GatedPair | None = None,
+    label: str,
+) -> list[Phase]:
+    """Round token rows to f16.
+
+    Args:
+        ctx: Lowering context.
+        x: f32 [rows, K]; with a `GatedPair` the gates.
+        target: Buffers for the result.
+        before: The norm or the activation to compute first; None for none.
+        label: Name of the value, for messages and profiles.
+
+    Raises:
+        FormatError: K is not a multiple of 4, or a buffer is too small.
+    """
+    need_multiple(f"{label}: K", target.k, 4)
+    width = target.k * (2 if isinstance(before, GatedPair) and before.up is None else 1)
+    need_floats(f"{label}: x", x, ctx.max_rows * width)
+    sizes = half_sizes(max(ctx.max_rows, target.rows), target.k)
+    need_floats(f"{label}: y", target.y, sizes[0] // 4)
+    need_floats(f"{label}: factors", target.factors, sizes[1] // 4)
+    buffers = {"current": ctx.state.step, "x": x, "y": target.y, "factors": target.factors}
+    fields = {}
+    if before is not None:
+        buffers |= before.buffers
+        fields = before.fields | {"input": "norm" if isinstance(before, RowNorm) else "gate"}
+    quads = target.k_padded // 4
+    threads = power_of_two(-(-quads // QUADS), 32, ctx.max_threads)
+    record = HalfRowsRecord(
+        threads=threads,
+        variant=str(fields.get("act", fields.get("input", ""))),
+        k=target.k,
+        k_padded=target.k_padded,
+        held=-(-quads // threads),
+        subgroups=ctx.subgroups,
+        **fields,
+    )
+    return [Phase(record, buffers, Work(1, 1), label)]

@@ -1,0 +1,252 @@
+"""Products of many token rows on matrices of subgroups: y[rows, N] = x[rows, K] W[N, K]^T (+ ...).
+
+A subgroup multiplies whole matrices of f16 at once, with sums in f32, where a device has such an
+operation (tensor cores). `half_rows` provides x in f16; weights are dequantized to f16 as they are
+staged. The shapes come from the capabilities of the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.capabilities import MATRIX_FEATURE, MatrixShape
+from rdrr_device.tuning import Params
+from rdrr_format.errors import DeviceError
+
+from rdrr_runtime.phases.context import OpContext, need_floats
+from rdrr_runtime.phases.phase import Phase, Work, choice
+from rdrr_runtime.phases.products.half_rows import HalfRows
+from rdrr_runtime.phases.products.linear_records import LinearRecord
+from rdrr_runtime.phases.weights.binding import bind_parts
+from rdrr_runtime.phases.weights.checks import readable
+from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
+
+MIN_ROWS = 33
+"""Fewest token rows of a pass for which tiles of this size pay."""
+
+SOFTWARE_THREADS = 32
+"""Threads that take the place of a subgroup where none multiplies matrices."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatmulSubgroup(LinearRecord):
+    """Parameters of matmul_subgroup.wgsl.
+
+    Attributes:
+        tile_m: Rows of a tile.
+        tile_n: Outputs of a tile.
+        step: Inputs that are staged at a time, 32 or 64.
+        teams_m: Subgroups that share the rows of a tile.
+        teams_n: Subgroups that share the outputs of a tile.
+        shape: Rows, outputs and inputs that a subgroup multiplies at once.
+        size: Threads of a subgroup.
+        matrices: Whether subgroups multiply matrices; else each thread multiplies elements.
+        subgroups: Whether subgroup operations are used, which is the same.
+        value: Type of the factors.
+        k_padded: Inputs, zero padding included.
+    """
+
+    shader = "products/matmul_subgroup"
+    trusted = True
+
+    tile_m: int = choice()
+    tile_n: int = choice()
+    step: int = choice()
+    teams_m: int = choice()
+    teams_n: int = choice()
+    shape: tuple[int, int, int] = choice()
+    size: int = choice()
+    matrices: bool = choice()
+    subgroups: bool = choice()
+    value: str = choice("f16")
+    k_padded: int
+
+
+@dataclass(frozen=True)
+class SubgroupTile(Params):
+    """The tile of y that a workgroup computes.
+
+    Attributes:
+        rows: Token rows of the tile.
+        outputs: Outputs of the tile.
+        step: Inputs that are staged at a time, 32 or 64.
+        teams_m: Subgroups that share the rows.
+        teams_n: Subgroups that share the outputs.
+    """
+
+    rows: int
+    outputs: int
+    step: int
+    teams_m: int
+    teams_n: int
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Field values of a `MatmulSubgroup` that describe the tile."""
+        return {
+            "tile_m": self.rows,
+            "tile_n": self.outputs,
+            "step": self.step,
+            "teams_m": self.teams_m,
+            "teams_n": self.teams_n,
+        }
+
+    def storage(self, shape: MatrixShape) -> int:
+        """Return the bytes of workgroup memory."""
+        staged = 2 * (self.rows + self.outputs) * (self.step + 8)
+        return staged + 4 * self.teams_m * self.teams_n * shape.m * shape.n
+
+
+LARGE = SubgroupTile(128, 128, 64, 2, 4)
+NARROW = SubgroupTile(128, 64, 64, 2, 2)
+SMALL = SubgroupTile(64, 64, 64, 2, 2)
+CANDIDATES = (
+    LARGE,
+    replace(LARGE, teams_n=2),
+    SubgroupTile(128, 256, 32, 2, 4),
+    NARROW,
+    SMALL,
+)
+ENOUGH = 132
+"""Tiles that occupy each multiprocessor of the largest GPUs once."""
+
+
+def matrix_shape(ctx: OpContext) -> MatrixShape | None:
+    """Return the largest shape with factors in f16 and sums in f32; None if there is none."""
+    shapes = (
+        shape
+        for shape in ctx.capabilities.matrices
+        if (shape.inputs, shape.sums) == ("f16", "f32") and shape.k <= 32
+    )
+    return max(shapes, key=lambda shape: shape.m * shape.n * shape.k, default=None)
+
+
+def refusal(ctx: OpContext, weight: GpuWeight) -> str | None:
+    """Return why subgroups cannot multiply matrices in a pass of `ctx`, or None if they can."""
+    if ctx.max_rows < MIN_ROWS:
+        return f"products of subgroups need {MIN_ROWS} token rows, and the pass has {ctx.max_rows}"
+    if matrix_shape(ctx) is None:
+        return "the device states no shape of matrices in f16 with sums in f32"
+    if ctx.values != "f32":
+        return f"products of subgroups read activations in f32, and these are in {ctx.values}"
+    if weight.form.values == "f32":
+        return "weights in F32 are not rounded to f16"
+    if not readable(weight):
+        return f"its {weight.dtype} values are stored column-major"
+    sizes = ctx.capabilities.subgroup_sizes
+    if not _fits(ctx, SMALL):
+        return "the smallest tile does not fit into a workgroup"
+    if _multiplies(ctx) and (sizes is None or sizes[0] != sizes[1]):
+        return "the subgroups of the device are not all of one size"
+    return None
+
+
+def _multiplies(ctx: OpContext) -> bool:
+    return MATRIX_FEATURE in ctx.capabilities.features
+
+
+def choose_tile(ctx: OpContext, outputs: int) -> SubgroupTile:
+    """Return the default tile for a pass of `ctx.max_rows` rows.
+
+    Measured on an H100 with 512 rows: the large tile takes 102 us for 8,192 outputs of 2,048
+    inputs, the narrow one 135 and the small one 133; for 2,048 outputs of 8,192 inputs 184, 118
+    and 128.
+    """
+    for tile in (LARGE, NARROW):
+        fits = tile.rows <= ctx.max_rows and _fits(ctx, tile)
+        if fits and _count(ctx, tile, outputs) >= ENOUGH // (2 if tile is NARROW else 1):
+            return tile
+    return SMALL
+
+
+def _count(ctx: OpContext, tile: SubgroupTile, outputs: int) -> int:
+    """Return the number of workgroups of a launch."""
+    return -(-ctx.max_rows // tile.rows) * -(-outputs // tile.outputs)
+
+
+def _fits(ctx: OpContext, tile: SubgroupTile) -> bool:
+    """Return whether a tile fits the device's workgroup memory and threads."""
+    shape, threads = matrix_shape(ctx), tile.teams_m * tile.teams_n * _subgroup(ctx)
+    assert shape is not None, "a refusal says that there is none"
+    return tile.storage(shape) <= ctx.workgroup_storage and threads <= ctx.max_threads
+
+
+def _subgroup(ctx: OpContext) -> int:
+    """Return the threads of a subgroup, or those that take its place."""
+    sizes = ctx.capabilities.subgroup_sizes
+    return sizes[0] if _multiplies(ctx) and sizes is not None else SOFTWARE_THREADS
+
+
+def matmul_subgroup(
+    ctx: OpContext,
+    weight: GpuWeight,
+    x: HalfRows,
+    y: BufferSlice,
+    *,
+    bias: BufferSlice | None = None,
+    accumulate: bool = False,
+    tile: SubgroupTile | None = None,
+    label: str,
+) -> list[Phase]:
+    """Lower a linear layer of many token rows, one phase for each part of the weight.
+
+    Args:
+        ctx: Lowering context.
+        weight: [N, K] of any type but F32.
+        x: f16 [rows, K].
+        y: f32 [rows, N].
+        bias: f32 [N].
+        accumulate: Add to y instead of replacing it.
+        tile: Tile to use instead of the tuned or default one.
+        label: Name of the layer, for messages and profiles.
+
+    Raises:
+        DeviceError: The kernel cannot multiply the matrix, or its K differs from that of x.
+        FormatError: A buffer is too small.
+    """
+    shape = matrix_shape(ctx)
+    if shape is None or weight.form.values == "f32" or weight.k != x.k:
+        raise DeviceError(
+            "no product of subgroups reads this matrix",
+            where=label,
+            expected=f"a shape of matrices, a type other than F32, and {x.k} inputs",
+            found=f"{weight.dtype.name}, {weight.k} inputs",
+        )
+    need_floats(f"{label}: y", y, ctx.max_rows * weight.n)
+    if bias is not None:
+        need_floats(f"{label}: bias", bias, weight.n)
+    matrices, size = _multiplies(ctx), _subgroup(ctx)
+    kind = f"{weight.dtype.name.lower()}.{weight.layout.value}"
+    tuning_key = ctx.tuning_key(
+        f"matmul matmul_subgroup.{kind} {weight.n}x{weight.k}, {ctx.max_rows} rows",
+        choose_tile(ctx, weight.n),
+        (candidate for candidate in CANDIDATES if _fits(ctx, candidate)),
+    )
+    tile = tile or tuning_key.used
+    operands = {"x": x.y, "factors": x.factors, "bias": bias}
+    buffers = {key: operand for key, operand in operands.items() if operand is not None}
+    phases = []
+    for bound in bind_parts(weight):
+        part = bound.parts[0]
+        record = MatmulSubgroup(
+            threads=tile.teams_m * tile.teams_n * size,
+            variant=bound.types,
+            shape=(shape.m, shape.n, shape.k),
+            size=size,
+            matrices=matrices,
+            subgroups=matrices,
+            bias=bias is not None,
+            n=weight.n,
+            first=part.first_row,
+            outputs=weight.outputs(part),
+            accumulate=accumulate,
+            k_padded=x.k_padded,
+            **tile.fields,
+            **bound.fields,
+        )
+        read = {"current": ctx.state.step, "y": y, **buffers, **bound.buffers}
+        work = Work(-(-record.outputs // tile.outputs), tile.rows)
+        phases.append(Phase(record, read, work, label, (tuning_key,)))
+    return phases

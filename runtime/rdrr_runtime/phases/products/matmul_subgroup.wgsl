@@ -1,0 +1,197 @@
+{% set F = FORMATS[0] %}
+{% set M, N, K = SHAPE %}
+{% set TEAMS = TEAMS_M * TEAMS_N %}
+{% set THREADS = TEAMS * SIZE %}
+{% set FM, FN = TILE_M // TEAMS_M // M, TILE_N // TEAMS_N // N %}
+{% set PITCH = STEP + 8 %}
+{% set X_LOADS = TILE_M * STEP // 8 // THREADS %}
+{% set HALVES = STEP // 32 %}
+{% set W_LOADS = (TILE_N * HALVES + THREADS - 1) // THREADS %}
+{% set ELEMENTS = M * N // SIZE %}
+// y = x W^T (+ bias) (+ y) for many token rows, as products of matrices that a subgroup multiplies at once:
+// f16 x f16, with sums in f32.
+//
+// current  Step
+// x        f16 [ROWS, K_PADDED], written by half_rows, 8 values a vector
+// factors  f32 [ROWS]: what each row of x is to be multiplied by
+// weight0  OUTPUTS rows from row FIRST on, layout as in formats.py
+// y        f32 [rows, N], N being the outputs of all parts
+// bias     f32 [N], only with BIAS
+//
+// An item is a tile of {{ TILE_M }} rows by {{ TILE_N }} outputs. In steps of {{ STEP }} inputs, {{ THREADS }} threads store x and the weights,
+// dequantized and in f16, in workgroup memory. Then each of {{ TEAMS }} subgroups multiplies {{ FM * M }} rows by {{ FN * N }}
+// outputs, {{ M }} x {{ N }} with {{ K }} inputs at once, while the loads of the next step are in flight.
+{% if not MATRICES %}
+// Teams of {{ SIZE }} threads take the place of subgroups here, and multiply what these would at once element by element.
+{% endif %}
+{% include "snippets/step.wgsl" %}
+
+var<storage, read> current: Step;
+var<storage, read> x: array<vec4<u32>>;
+var<storage, read> factors: array<f32>;
+var<storage, read> weight0: array<vec4<u32>>;
+var<storage, read_write> y: array<f32>;
+{% if BIAS %}
+var<storage, read> bias: array<f32>;
+{% endif %}
+
+override K_PADDED: u32;          // a multiple of 64
+override N: u32;                 // outputs of all parts
+override FIRST: u32;             // index of this part's first row
+override OUTPUTS: u32;           // rows of this part
+override ACCUMULATE: bool;
+
+// Rows and outputs begin 16 bytes after a multiple of 128, so that fewer of them share a bank.
+const PITCH = {{ PITCH }}u;
+{% if F.values == "f16" %}
+const FACTOR = 1.0;
+{% else %}
+// Weights are multiplied by a power of two, which keeps small ones out of the subnormal numbers of f16.
+const FACTOR = 256.0;
+{% endif %}
+
+var<workgroup> tile_x: array<f16, {{ TILE_M * PITCH }}>;   // [rows, inputs]
+var<workgroup> tile_w: array<f16, {{ TILE_N * PITCH }}>;   // [outputs, inputs]
+var<workgroup> results: array<f32, {{ TEAMS * M * N }}>;   // of {{ M }} x {{ N }} outputs of each subgroup
+
+{% set DEQUANTIZED = true %}
+{% include "weights/snippets/weights.wgsl" %}
+
+// naga has no bitcast to f16.
+fn halves(word: u32) -> vec2<f16> {
+    return {{ "bitcast<vec2<f16>>(word)" if MATRICES else "vec2<f16>(unpack2x16float(word))" }};
+}
+
+fn store(row: u32, rows: u32, output: u32, sum: f32) {
+    if (row >= rows || output >= OUTPUTS) {
+        return;
+    }
+    let n = FIRST + output;
+    var value = sum * (factors[row] * (1.0 / FACTOR));
+{% if BIAS %}
+    value += bias[n];
+{% endif %}
+    if (ACCUMULATE) {
+        value += y[row * N + n];
+    }
+    y[row * N + n] = value;
+}
+
+fn phase(item: u32, row: u32, thread: Thread) {
+    let rows = current.rows;
+    let n0 = item * {{ TILE_N }}u;
+    // The remainders change nothing, but show Tint that all indices of workgroup memory are in range.
+    let t = thread.index % {{ THREADS }}u;
+    let team = {{ "thread.subgroup % " ~ TEAMS ~ "u" if MATRICES else "t / " ~ SIZE ~ "u" }};
+    let lane = {{ "thread.lane % " ~ SIZE ~ "u" if MATRICES else "t % " ~ SIZE ~ "u" }};
+    let team_m = team / {{ TEAMS_N }}u * {{ FM * M }}u;
+    let team_n = team % {{ TEAMS_N }}u * {{ FN * N }}u;
+{% if MATRICES %}
+{% for i in range(FM) %}
+{% for j in range(FN) %}
+    var sums{{ i }}_{{ j }}: subgroup_matrix_result<f32, {{ N }}, {{ M }}>;
+{% endfor %}
+{% endfor %}
+{% else %}
+    var sums: array<f32, {{ FM * FN * ELEMENTS }}>;
+{% endif %}
+{% for i in range(X_LOADS) %}
+    let x_slot{{ i }} = t + {{ i * THREADS }}u;
+    let x_from{{ i }} = (row + x_slot{{ i }} / {{ STEP // 8 }}u) * (K_PADDED / 8u) + x_slot{{ i }} % {{ STEP // 8 }}u;
+    let x_to{{ i }} = x_slot{{ i }} / {{ STEP // 8 }}u * PITCH + x_slot{{ i }} % {{ STEP // 8 }}u * 8u;
+    var x_next{{ i }} = x[x_from{{ i }}];
+{% endfor %}
+{% for i in range(W_LOADS) %}
+    let w_slot{{ i }} = {{ "min(" if TILE_N * HALVES % THREADS }}t + {{ i * THREADS }}u{{ ", " ~ (TILE_N * HALVES - 1) ~ "u)" if TILE_N * HALVES % THREADS }};
+    let w_row{{ i }} = min(n0 + w_slot{{ i }} / {{ HALVES }}u, OUTPUTS - 1u);
+    let w_half{{ i }} = w_slot{{ i }} % {{ HALVES }}u;
+    let w_to{{ i }} = w_slot{{ i }} / {{ HALVES }}u * PITCH + w_half{{ i }} * 32u;
+    var w_next{{ i }} = stored0(w_row{{ i }}, w_half{{ i }});
+{% endfor %}
+    let steps = K_PADDED / {{ STEP }}u;
+    for (var step = 0u; step < steps; step++) {
+{% for i in range(X_LOADS) %}
+        {
+{% for c in range(4) %}
+            let v{{ c }} = halves(x_next{{ i }}.{{ "xyzw"[c] }});
+{% endfor %}
+{% for c in range(8) %}
+            tile_x[x_to{{ i }} + {{ c }}u] = v{{ c // 2 }}.{{ "xy"[c % 2] }};
+{% endfor %}
+        }
+{% endfor %}
+{% for i in range(W_LOADS) %}
+        {
+{% if F.values == "f16" %}
+{% for c in range(16) %}
+            let v{{ c }} = halves(w_next{{ i }}.words[{{ c // 4 }}].{{ "xyzw"[c % 4] }});
+{% endfor %}
+{% else %}
+            let w = dequantized0(w_next{{ i }}, w_row{{ i }}, step * {{ HALVES }}u + w_half{{ i }});
+{% for c in range(8) %}
+            let v{{ c }} = vec4<f16>(FACTOR * w[{{ c }}]);
+{% endfor %}
+{% endif %}
+{% set width = 2 if F.values == "f16" else 4 %}
+{% for c in range(32) %}
+            tile_w[w_to{{ i }} + {{ c }}u] = v{{ c // width }}.{{ "xyzw"[c % width] }};
+{% endfor %}
+        }
+{% endfor %}
+        workgroupBarrier();
+        let next = min(step + 1u, steps - 1u);
+{% for i in range(X_LOADS) %}
+        x_next{{ i }} = x[x_from{{ i }} + next * {{ STEP // 8 }}u];
+{% endfor %}
+{% for i in range(W_LOADS) %}
+        w_next{{ i }} = stored0(w_row{{ i }}, next * {{ HALVES }}u + w_half{{ i }});
+{% endfor %}
+{% if MATRICES %}
+{% for k in range(0, STEP, K) %}
+        {
+{% for i in range(FM) %}
+            let a{{ i }} = subgroupMatrixLoad<subgroup_matrix_left<f16, {{ K }}, {{ M }}>, row_major>(&tile_x, (team_m + {{ i * M }}u) * PITCH + {{ k }}u, PITCH);
+{% endfor %}
+{% for j in range(FN) %}
+            let b{{ j }} = subgroupMatrixLoad<subgroup_matrix_right<f16, {{ N }}, {{ K }}>, col_major>(&tile_w, (team_n + {{ j * N }}u) * PITCH + {{ k }}u, PITCH);
+{% for i in range(FM) %}
+            sums{{ i }}_{{ j }} = subgroupMatrixMultiplyAccumulate(a{{ i }}, b{{ j }}, sums{{ i }}_{{ j }});
+{% endfor %}
+{% endfor %}
+        }
+{% endfor %}
+{% else %}
+        for (var e = 0u; e < {{ FM * FN * ELEMENTS }}u; e++) {
+            let at = e % {{ ELEMENTS }}u * {{ SIZE }}u + lane;
+            let a = (team_m + e / {{ FN * ELEMENTS }}u * {{ M }}u + at / {{ N }}u) * PITCH;
+            let b = (team_n + e / {{ ELEMENTS }}u % {{ FN }}u * {{ N }}u + at % {{ N }}u) * PITCH;
+            for (var k = 0u; k < {{ STEP }}u; k++) {
+                sums[e] += f32(tile_x[a + k]) * f32(tile_w[b + k]);
+            }
+        }
+{% endif %}
+        workgroupBarrier();
+    }
+{% for i in range(FM) %}
+{% for j in range(FN) %}
+    {
+{% if MATRICES %}
+        subgroupMatrixStore<row_major>(&results, team * {{ M * N }}u, sums{{ i }}_{{ j }}, {{ N }}u);
+{% else %}
+        for (var e = 0u; e < {{ ELEMENTS }}u; e++) {
+            results[team * {{ M * N }}u + {{ SIZE }}u * e + lane] = sums[{{ (i * FN + j) * ELEMENTS }}u + e];
+        }
+{% endif %}
+        workgroupBarrier();
+        for (var e = 0u; e < {{ ELEMENTS }}u; e++) {
+            let at = {{ SIZE }}u * e + lane;
+            store(
+                row + team_m + {{ i * M }}u + at / {{ N }}u, rows,
+                n0 + team_n + {{ j * N }}u + at % {{ N }}u, results[team * {{ M * N }}u + at],
+            );
+        }
+        workgroupBarrier();
+    }
+{% endfor %}
+{% endfor %}
+}

@@ -1,0 +1,90 @@
+"""Tests of products on matrices of subgroups against float64 products with the same f16 rows.
+
+No software adapter multiplies matrices, so here each thread multiplies elements. A device that has
+the operation runs the same tests with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rdrr_device.capabilities import MatrixShape
+from rdrr_format.layouts import Layout
+from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.products.half_rows import HalfRows, half_rows, half_sizes
+from rdrr_runtime.phases.products.matmul_subgroup import (
+    SubgroupTile,
+    matmul_subgroup,
+)
+from rdrr_runtime.phases.products.quantize_rows import padded_rows
+from support.comparison import relative_error
+from support.gpu import TOLERANCE, Bench, normal, stored_matrix
+
+SHAPE = MatrixShape(16, 16, 16, "f16", "f32")
+TILES = {
+    "four teams": SubgroupTile(32, 32, 64, 2, 2),
+    "one team": SubgroupTile(16, 32, 64, 1, 1),
+}
+WEIGHTS = (
+    ("Q4_K", Layout.ROW),
+    ("Q6_K", Layout.ROW),
+    ("Q8_0", Layout.ROW),
+    ("F16", Layout.ROW),
+    ("BF16", Layout.ROW),
+    ("Q4_K", Layout.COLUMN),
+)
+"""A type for each way in which weights are read."""
+
+
+def context(bench: Bench, rows: int, max_rows: int | None = None) -> OpContext:
+    """Return a context of a device that states a shape, and multiplies it if it can."""
+    ctx = bench.context(rows, max_rows=max_rows)
+    stated = bench.device.capabilities
+    matrices = stated.matrices or (SHAPE,)
+    sizes = stated.subgroup_sizes
+    return replace(
+        ctx, capabilities=replace(ctx.capabilities, matrices=matrices, subgroup_sizes=sizes)
+    )
+
+
+def buffers(bench: Bench, max_rows: int, k: int) -> HalfRows:
+    """Return buffers with all bits set, which are NaN in f16 and f32."""
+    y, factors = (bench.upload(np.full(size, 0xFF, np.uint8)) for size in half_sizes(max_rows, k))
+    return HalfRows(y, factors, padded_rows(max_rows), k)
+
+
+def in_half(x: np.ndarray) -> np.ndarray:
+    """Round rows to f16 after their largest magnitude has become at least 2^14."""
+    most = np.abs(x).max(axis=1, keepdims=True)
+    scale = 2.0 ** (14 - np.floor(np.log2(np.where(most > 0, most, 1))))
+    return (x * scale).astype(np.float16).astype(np.float64) / scale
+
+
+def check(bench, rng, dtype, layout, case, tile) -> None:
+    rows, n, k = case
+    weight, values = stored_matrix(bench, rng, dtype, layout, (n, k))
+    x = normal(rng, rows, k) * (10.0 ** rng.integers(-6, 7, (rows, 1))).astype(np.float32)
+    ctx, y, target = context(bench, rows), bench.poisoned(rows, n), buffers(bench, rows, k)
+    phases = [
+        *half_rows(ctx, bench.upload(x), target, label="t"),
+        *matmul_subgroup(ctx, weight, target, y, tile=TILES[tile], label="t"),
+    ]
+    bench.run(phases, rows)
+    got = bench.download(y, rows, n)
+    halves = (256 * values).astype(np.float16) if dtype != "F16" else values
+    expected = in_half(x) @ halves.astype(np.float64).T / (1 if dtype == "F16" else 256)
+    for row, wanted in zip(got, expected, strict=True):
+        assert relative_error(row, wanted) < TOLERANCE
+    exact = x.astype(np.float64) @ values.astype(np.float64).T
+    assert relative_error(got, exact) < 1e-3
+
+
+@pytest.mark.parametrize(("dtype", "layout"), WEIGHTS)
+def test_every_way_of_reading_weights_equals_the_reference(bench, rng, dtype, layout) -> None:
+    check(bench, rng, dtype, layout, (35, 67, 384), "four teams")
+
+
+def test_odd_sizes_and_other_tiles_equal_the_reference(bench, rng) -> None:
+    check(bench, rng, "F16", Layout.ROW, (17, 35, 100), "one team")

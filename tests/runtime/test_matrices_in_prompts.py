@@ -1,0 +1,83 @@
+"""Prompts on a device whose subgroups multiply matrices: products in f16, logits as ever.
+
+The device here states a shape that it does not have, so each thread multiplies elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from rdrr_device.capabilities import DEFAULT_LIMITS, MATRIX_FEATURE, Capabilities, MatrixShape
+from rdrr_device.device import Device
+from rdrr_runtime.compile.choice.hints import resolve
+from rdrr_runtime.compile.pass_spec import PREFILL
+from rdrr_runtime.exec.plan import dry_run_plan
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.reference.backend import CpuBackend
+from support.comparison import relative_error
+from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
+from support.seeds import generator_of
+
+ROWS = 40
+SHAPES = (MatrixShape(16, 16, 16, "f16", "f32"),)
+
+
+@pytest.fixture(scope="module")
+def package(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("matrices")
+    return write_random_package(folder, llama_manifest(), generator_of(request))
+
+
+@pytest.fixture
+def with_matrices(monkeypatch):
+    stated = Device.capabilities.fget
+    monkeypatch.setattr(
+        Device, "capabilities", property(lambda self: replace(stated(self), matrices=SHAPES))
+    )
+
+
+@pytest.mark.usefixtures("with_matrices")
+def test_a_prompt_is_multiplied_in_f16_and_its_logits_stay(device, package, rng):
+    ids = rng.integers(0, VOCAB, ROWS).tolist()
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    try:
+        kernels = {decision.kernel for decision in backend._plan.decisions()}
+        got = backend.logits(ids, 0)
+    finally:
+        backend.close()
+    assert any(kernel.startswith("matmul_subgroup") for kernel in kernels)
+    assert relative_error(got, CpuBackend(package, context=CONTEXT).logits(ids, 0)) < 1e-3
+
+
+def product_kernels(package, capabilities: Capabilities, **hints: str) -> set[str]:
+    """Return the kernels of the first layer's products of a prompt, planned without a device."""
+    plan = dry_run_plan(package, capabilities, resolve({"run flag": hints}), CONTEXT, "f16")
+    products = ("q_proj", "o_proj", "gate_proj", "down_proj")
+    return {
+        decision.kernel.partition(".")[0]
+        for decision in plan.decisions((PREFILL,))
+        if decision.op.startswith("l0.") and decision.op.endswith(products)
+    }
+
+
+STATED = Capabilities(
+    features=frozenset({"shader-f16", "subgroup", MATRIX_FEATURE}),
+    limits=DEFAULT_LIMITS | {"max-compute-workgroup-storage-size": 49_152},
+    subgroup_sizes=(32, 32),
+    matrices=SHAPES,
+)
+
+
+def test_the_shapes_of_a_device_decide_and_hints_keep_other_arithmetic(package):
+    def kernels(**changed: object) -> set[str]:
+        return product_kernels(package, replace(STATED, **changed))
+
+    matrices, tiles = {"matmul_subgroup"}, {"matmul_int8"}
+    assert kernels() == matrices
+    assert kernels(matrices=()) == tiles
+    assert kernels(matrices=(MatrixShape(16, 16, 16, "f16", "f16"),)) == tiles
+    assert kernels(subgroup_sizes=(8, 32)) == tiles
+    assert kernels(limits=DEFAULT_LIMITS) == tiles  # 16 KiB of workgroup memory
+    assert product_kernels(package, STATED, q4kMatmul="fused_q4k_int8") == tiles
+    assert product_kernels(package, STATED, computePrecision="f32") == {"matmul_tiled"}
