@@ -141,6 +141,20 @@ class PackageOptions:
         "Importance matrix of llama.cpp (GGUF or .dat), which weighs the error of each column.",
         metavar="FILE",
     )
+    size: int | None = option(
+        None,
+        "Most bytes of all shards: the types of the weights are chosen by measured error.",
+        in_bytes=True,
+        minimum=1,
+    )
+    bits_per_weight: float | None = option(
+        None, "The same as a number of bits for each weight of the model.", minimum=1
+    )
+    plan: str | Path | None = option(
+        None,
+        "Conversion report of another package, whose types of the weights are taken.",
+        metavar="FILE",
+    )
     without_draft_head: bool = option(
         False,
         "Leave out the head for multi-token prediction, which can draft tokens for speculative "
@@ -264,6 +278,9 @@ class ConvertKeywords(TypedDict, total=False):
     quality: Quality
     profile: ProfileName
     imatrix: str | Path | None
+    size: int | str | None
+    bits_per_weight: float | None
+    plan: str | Path | None
     without_draft_head: bool
     tensor_types: Mapping[str, str]
     kernel_hints: Mapping[str, str]
