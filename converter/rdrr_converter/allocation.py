@@ -32,7 +32,7 @@ from rdrr_converter.plan import ChosenType, ConversionPlan, PlannedTensor
 LADDER = ("Q4_K", "Q5_K", "Q6_K", "Q8_0", "F16")
 """The types to choose from, the smallest first."""
 
-PIECES, PIECE_WEIGHTS = 16, 1 << 14
+PIECES, PIECE_WEIGHTS = 8, 1 << 13
 """Pieces of a tensor whose error stands for that of the whole, and about how many weights each."""
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")

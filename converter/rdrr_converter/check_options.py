@@ -59,6 +59,13 @@ def _check_limits(options: PackageOptions) -> None:
             expected="one of `size`, `bits_per_weight` and `plan`",
             found=" and ".join(f"`{name}`" for name in ways),
         )
+    is_measured = bool(ways) and options.plan is None and options.imatrix is None
+    if options.text is not None and not is_measured:
+        raise UsageError(
+            "`text` is only read where the sensitivity of the weights is measured",
+            expected="`size` or `bits_per_weight`, and no `imatrix`",
+            found=f"`text` {options.text}",
+        )
     if ways and options.profile == DOPPLER:
         raise _contradiction(ways[0], "absent", getattr(options, ways[0]))
     if ways and options.block_layout is Layout.FLAT:

@@ -150,6 +150,13 @@ class PackageOptions:
     bits_per_weight: float | None = option(
         None, "The same as a number of bits for each weight of the model.", minimum=1
     )
+    text: str | Path | None = option(
+        None,
+        "Text on which `size` and `bits_per_weight` measure how much each weight matters, without "
+        "an `imatrix`; never the one that the result is judged on.",
+        metavar="FILE",
+        default_text="one that comes with the package",
+    )
     plan: str | Path | None = option(
         None,
         "Conversion report of another package, whose types of the weights are taken.",
@@ -280,6 +287,7 @@ class ConvertKeywords(TypedDict, total=False):
     imatrix: str | Path | None
     size: int | str | None
     bits_per_weight: float | None
+    text: str | Path | None
     plan: str | Path | None
     without_draft_head: bool
     tensor_types: Mapping[str, str]
