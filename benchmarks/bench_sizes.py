@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from _script import finish, table
+from rdrr._convert import calibration_text
 from rdrr_format.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def measure(options: argparse.Namespace, text: str, folder: Path) -> Iterator[di
 
     plain, matrix = folder / "f32", folder / "sensitivity.gguf"
     rdrr.convert(options.checkpoint, plain, quantize="f32")
-    calibration = rdrr._convert.calibration_text()
+    calibration = calibration_text()
     measure_importance(plain, calibration, matrix, window=WINDOW, limit=8192, sensitivity=True)
     with closing(rdrr.load(plain, **EXACT)) as base:
         ids = spread(base.encode(text), options.tokens)
@@ -93,10 +94,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
         UsageError: The text has phrases of the one on which sensitivities are measured.
     """
-    import rdrr
-
     text = options.text.read_text(encoding="utf-8")
-    shared = shared_phrases(text, rdrr._convert.calibration_text())
+    shared = shared_phrases(text, calibration_text())
     if shared:
         raise UsageError(
             "the text has phrases of the calibration text", where=options.text, found=shared[0]

@@ -138,7 +138,9 @@ def _sensitivities(
         for name, matrix in measured.matrices.items():
             totals[name] = totals[name] + matrix if name in totals else matrix
         loss, tokens, count = loss + measured.loss, tokens + len(part) - 1, count + 1
-    seen = {name: Activations(matrix.columns, tokens, matrix.rows) for name, matrix in totals.items()}
+    seen = {
+        name: Activations(matrix.columns, tokens, matrix.rows) for name, matrix in totals.items()
+    }
     return Perplexity(tokens, count, loss / tokens), seen
 
 

@@ -178,7 +178,9 @@ def _convert(
     matrix = None if options.imatrix is None else load_importance(local_path(options.imatrix))
     check_importance(options, has_rows=matrix is not None and matrix.has_rows)
     magnitudes = scan(model, max(threads, settings.fetchers), counter)
-    plan, plan_notes = _plan(partial(make_plan, model, options, magnitudes, matrix), options, threads)
+    plan, plan_notes = _plan(
+        partial(make_plan, model, options, magnitudes, matrix), options, threads
+    )
     draft, notes = build_manifest(opened, model, plan, options, ())
     check_manifest(draft, plan, opened.config_path)
     content = opened.content(TOKENIZER_JSON)

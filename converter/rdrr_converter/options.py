@@ -201,6 +201,11 @@ class PackageOptions:
         return PROFILES[self.profile][self.quantize or DEFAULT_RECIPE]
 
     @property
+    def chooses_types(self) -> bool:
+        """Whether the types of the weights are chosen one by one and not by the recipe."""
+        return not (self.size is None and self.bits_per_weight is None and self.plan is None)
+
+    @property
     def block_layout(self) -> Layout:
         """Layout of block-quantized matmul weights."""
         if self.q4k_layout is not None:

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import rdrr
+from rdrr._convert import calibration_text
 from rdrr.importance import measure_importance
 from rdrr_converter.convert import convert
 from rdrr_converter.export.imatrix import Activations, Origin, write_imatrix
@@ -25,7 +26,7 @@ def sensitivity(tmp_path_factory):
     """A package of the example in F32, and the sensitivities of its weights over a short text."""
     folder = tmp_path_factory.mktemp("sensitivity")
     rdrr.convert(EXAMPLE, folder / "plain", quantize="f32")
-    text = rdrr._convert.calibration_text()
+    text = calibration_text()
     measure_importance(
         folder / "plain", text, folder / "m.gguf", window=128, limit=1024, sensitivity=True
     )
@@ -61,8 +62,10 @@ def test_the_plan_of_a_package_gives_its_bytes_again(tmp_path, sensitivity):
     assert shards[0] == shards[1]
     manifest = json.loads((tmp_path / "a/manifest.json").read_text(encoding="utf-8"))
     assert manifest["conversion"]["options"]["bitsPerWeight"] == 6
-    bits = 8 * manifest["totalSize"] / sum(
-        int(np.prod(tensor["shape"])) for tensor in manifest["tensors"].values()
+    bits = (
+        8
+        * manifest["totalSize"]
+        / sum(int(np.prod(tensor["shape"])) for tensor in manifest["tensors"].values())
     )
     assert 5.8 < bits <= 6
 
@@ -72,7 +75,8 @@ def made_importance(path, model, sensitive):
     entries = {
         name: Activations(np.ones(k) * factor, 1, np.ones(n) * factor * k / n)
         for name, (n, k) in (
-            (name, tuple(weight.shape)) for name, weight in model.state_dict().items()
+            (name, tuple(weight.shape))
+            for name, weight in model.state_dict().items()
             if weight.dim() == 2
         )
         for factor in [1e6 if name == sensitive else 1.0]

@@ -166,7 +166,9 @@ def _type_labels(tensors: Iterable[PlannedTensor], options: PackageOptions) -> t
     the name of that type if there is no such recipe.
     """
     recipe = options.recipe
-    if options.quantize is not None and not (options.size or options.bits_per_weight or options.plan):
+    if options.quantize is not None and not (
+        options.size or options.bits_per_weight or options.plan
+    ):
         return recipe.label, recipe.short_name
     weights: Counter[str] = Counter()
     for tensor in tensors:
