@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from rdrr_format.version import __version__
 
 if TYPE_CHECKING:
-    from rdrr_converter.convert import convert
     from rdrr_converter.export import ExportResult, export
     from rdrr_converter.options import ConvertOptions
     from rdrr_converter.output.report import ConversionResult
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from rdrr_runtime.sampling.params import SamplingParams
 
     from rdrr._async_generation import AsyncGeneration
+    from rdrr._convert import convert
     from rdrr._generation import Completion, Generation
     from rdrr._load import load
     from rdrr._load_options import LoadOptions
@@ -93,7 +93,7 @@ _HOMES = {
     "WebFiles": "rdrr._web",
     "Wedlm": "rdrr_runtime.decode.wedlm",
     "Weights": "rdrr._weights",
-    "convert": "rdrr_converter.convert",
+    "convert": "rdrr._convert",
     "export": "rdrr_converter.export",
     "export_program": "rdrr._program",
     "load": "rdrr._load",

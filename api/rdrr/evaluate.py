@@ -142,9 +142,9 @@ def perplexity(
         UsageError: The text or the window is shorter than two tokens.
         GenerationError: The window does not fit the model's context.
     """
-    ids = _ids(model, text, limit)
+    ids = token_ids(model, text, limit)
     losses = []
-    for part in _windows(ids, window, progress):
+    for part in windows(ids, window, progress):
         logs = log_softmax(model.logits(part[:-1], stepwise=stepwise))
         losses.append(_losses(logs, part))
     return _mean(losses)
@@ -175,11 +175,11 @@ def compare(
         UsageError: The tokenizers of the two differ, or as for `perplexity`.
         GenerationError: The window does not fit the context of one of them.
     """
-    ids = _ids(model, text, limit)
+    ids = token_ids(model, text, limit)
     _check_same_tokens(model, base, text, limit, ids)
     losses: tuple[list[F64], list[F64]] = ([], [])
     divergences, same = [], []
-    for part in _windows(ids, window, progress):
+    for part in windows(ids, window, progress):
         predicted, wanted = (
             log_softmax(side.logits(part[:-1], stepwise=stepwise)) for side in (model, base)
         )
@@ -220,9 +220,14 @@ def _standard_error(values: F64) -> float:
     return float(values.std() / np.sqrt(len(values)))
 
 
-def _windows(
+def windows(
     ids: Sequence[int], window: int, progress: ProgressCallback | None
 ) -> Iterator[Sequence[int]]:
+    """Yield the windows of a text, and report each once it is done.
+
+    Raises:
+        UsageError: `window` is smaller than two tokens.
+    """
     if window < 2:
         raise UsageError("`window` is too small", expected="2 tokens or more", found=window)
     # A last window of a single token would have nothing to predict.
@@ -233,7 +238,12 @@ def _windows(
             progress(first + len(part), len(ids))
 
 
-def _ids(model: Model, text: str | Sequence[int], limit: int | None) -> list[int]:
+def token_ids(model: Model, text: str | Sequence[int], limit: int | None) -> list[int]:
+    """Return the first `limit` tokens of a text.
+
+    Raises:
+        UsageError: The text is shorter than two tokens.
+    """
     ids = model.encode(text) if isinstance(text, str) else list(text)
     ids = ids[:limit]
     if len(ids) < 2:
@@ -245,7 +255,7 @@ def _check_same_tokens(
     model: Model, base: Model, text: str | Sequence[int], limit: int | None, ids: list[int]
 ) -> None:
     sizes = [side.package.manifest.architecture.vocab_size for side in (model, base)]
-    if sizes[0] != sizes[1] or _ids(base, text, limit) != ids:
+    if sizes[0] != sizes[1] or token_ids(base, text, limit) != ids:
         raise UsageError(
             "the tokenizers of the two packages differ",
             where=base.package.where,

@@ -1,11 +1,13 @@
 """Compute an importance matrix: the mean square of each weight's input columns over a text.
 
 The model runs in torch on the CPU, in windows as in `rdrr.evaluate`. The output head is omitted, as
-in llama.cpp: the size of its inputs says little about the effect of its errors.
+in llama.cpp: the size of its inputs says little about the effect of its errors. What is measured
+with gradients (`sensitivity`) has the head, and is comparable between tensors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +18,22 @@ from rdrr_format.locations import local_path
 from rdrr._backends import OpenedBackend, load_checked
 from rdrr._load import context_of
 from rdrr._model import Model
-from rdrr.evaluate import WINDOW, ProgressCallback, perplexity
+from rdrr.evaluate import (
+    WINDOW,
+    Perplexity,
+    ProgressCallback,
+    perplexity,
+    token_ids,
+    windows,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    from rdrr_converter.export.imatrix import Activations
     from rdrr_manifests.graph import WeightUse
+    from rdrr_runtime.reference.backend import CpuBackend
+    from rdrr_runtime.reference.sensitivity import Sensitivity
     from torch import Tensor
 
 
@@ -54,6 +66,7 @@ def measure_importance(
     origin: str = "text",
     window: int = WINDOW,
     limit: int | None = None,
+    sensitivity: bool = False,
     overwrite: bool = False,
     follow_links: bool = False,
     progress: ProgressCallback | None = None,
@@ -67,6 +80,8 @@ def measure_importance(
         origin: Name of the text, which the file records.
         window: Tokens of a window.
         limit: Most tokens of the text to use; all when None.
+        sensitivity: Measure how much the errors of each row and column change the predictions,
+            which `rdrr.convert` needs for `size`. Gradients take several times as long.
         overwrite: Replace `out` if it exists.
         follow_links: Follow links that lead out of the package's folder.
         progress: Called after each window.
@@ -93,15 +108,40 @@ def measure_importance(
             # The file has a row for each expert, including those that no token is routed to.
             for use in (*op.gates, *op.ups, *op.downs):
                 sums.expect(use)
+    observe = None if sensitivity else sums.add
     backend, _ = load_checked(
         opened,
         "cached",
-        lambda: CpuBackend(opened, context=context_of(opened, window), observe=sums.add),
+        lambda: CpuBackend(opened, context=context_of(opened, window), observe=observe),
     )
     with Model(opened, OpenedBackend(backend, "backend cpu (torch)", ())) as model:
-        measured = perplexity(model, text, window=window, limit=limit, progress=progress)
-    entries = write_imatrix(out, sums.activations(), Origin(origin, measured.windows, window))
+        if sensitivity:
+            ids = token_ids(model, text, limit)
+            measured, seen = _sensitivities(backend, windows(ids, window, progress))
+        else:
+            measured = perplexity(model, text, window=window, limit=limit, progress=progress)
+            seen = sums.activations()
+    entries = write_imatrix(out, seen, Origin(origin, measured.windows, window))
     return Importance(str(out), entries, measured.tokens, measured.perplexity)
+
+
+def _sensitivities(
+    backend: CpuBackend, parts: Iterable[Sequence[int]]
+) -> tuple[Perplexity, dict[str, Activations]]:
+    """Sum the sensitivities of all windows; return them with the perplexity of the text."""
+    from rdrr_converter.export.imatrix import Activations
+
+    totals: dict[str, Sensitivity] = {}
+    loss, tokens, count = 0.0, 0, 0
+    for part in parts:
+        measured = backend.sensitivity(part, seed=count)
+        for name, matrix in measured.matrices.items():
+            totals[name] = totals[name] + matrix if name in totals else matrix
+        loss, tokens, count = loss + measured.loss, tokens + len(part) - 1, count + 1
+    seen = {
+        name: Activations(matrix.columns, tokens, matrix.rows) for name, matrix in totals.items()
+    }
+    return Perplexity(tokens, count, loss / tokens), seen
 
 
 class _SquareSums:

@@ -29,12 +29,7 @@ def check_options(options: PackageOptions) -> None:
             expected="`q4k_layout` column or no `q4k_layout`",
             found=f"`q4k_layout` {options.q4k_layout}",
         )
-    if options.imatrix is not None and options.block_layout is Layout.COLUMN:
-        raise UsageError(
-            "`imatrix` weighs columns, but a block of the column layout lies within one column",
-            expected="`q4k_layout` row or flat",
-            found="column",
-        )
+    _check_limits(options)
     # Tensors are aligned in the stream of all shards. Whoever asks for a larger alignment than the
     # default wants it in the files, which needs shards that begin at multiples of it.
     if options.align > ALIGNMENT and options.shard_size % options.align:
@@ -49,6 +44,63 @@ def check_options(options: PackageOptions) -> None:
     for key, value in options.kernel_hints.items():
         parse_hint(f"{key}={value}")
     _check_profile(options)
+
+
+def _check_limits(options: PackageOptions) -> None:
+    """Check what limits the size of the package.
+
+    Raises:
+        UsageError: Two options decide the types of the weights, or one cannot with the others.
+    """
+    ways = [name for name in ("size", "bits_per_weight", "plan") if getattr(options, name)]
+    if len(ways) > 1:
+        raise UsageError(
+            "these options decide the types of the weights by themselves",
+            expected="one of `size`, `bits_per_weight` and `plan`",
+            found=" and ".join(f"`{name}`" for name in ways),
+        )
+    is_measured = bool(ways) and options.plan is None and options.imatrix is None
+    if options.text is not None and not is_measured:
+        raise UsageError(
+            "`text` is only read where the sensitivity of the weights is measured",
+            expected="`size` or `bits_per_weight`, and no `imatrix`",
+            found=f"`text` {options.text}",
+        )
+    if ways and options.profile == DOPPLER:
+        raise _contradiction(ways[0], "absent", getattr(options, ways[0]))
+    if ways and options.block_layout is Layout.FLAT:
+        raise UsageError(
+            f"`{ways[0]}` chooses types for the rows or columns of a matrix",
+            expected="`q4k_layout` row or column",
+            found="flat",
+        )
+
+
+def check_importance(options: PackageOptions, *, has_rows: bool) -> None:
+    """Check that an importance matrix has what the options need.
+
+    Args:
+        options: The options.
+        has_rows: Whether the matrix has the importance of rows; False if there is no matrix.
+
+    Raises:
+        UsageError: It has not.
+    """
+    hint = "`rdrr imatrix` with `sensitivity` measures it"
+    if options.imatrix is not None and options.block_layout is Layout.COLUMN and not has_rows:
+        raise UsageError(
+            "`imatrix` weighs columns only, but a block of the column layout lies within a column",
+            expected="an importance matrix with sensitivities, or `q4k_layout` row or flat",
+            found="column",
+            hint=hint,
+        )
+    if (options.size or options.bits_per_weight) and not has_rows:
+        raise UsageError(
+            "the types of a package of limited size are chosen by the sensitivity of the weights",
+            expected="an `imatrix` with sensitivities",
+            found="one without" if options.imatrix else "no `imatrix`",
+            hint=hint,
+        )
 
 
 def _check_profile(options: PackageOptions) -> None:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
@@ -26,7 +27,8 @@ from rdrr_manifests.graph import derive_graph, derive_mtp
 from rdrr_manifests.models import MANIFEST_NAME, Manifest
 from rdrr_manifests.models.conversion_report import REPORT_NAME
 
-from rdrr_converter.check_options import check_options
+from rdrr_converter.allocation import Planner, allocate, take_types
+from rdrr_converter.check_options import check_importance, check_options
 from rdrr_converter.checkpoint.source import Source
 from rdrr_converter.devices import CPU, PendingDevice, check_device, open_device
 from rdrr_converter.encode.measure import ErrorStats
@@ -174,13 +176,17 @@ def _convert(
     keeps_draft_head = not options.without_draft_head and options.profile == "rdrr"
     model = read_model(opened, rule, options.allow_unread, keeps_draft_head=keeps_draft_head)
     matrix = None if options.imatrix is None else load_importance(local_path(options.imatrix))
+    check_importance(options, has_rows=matrix is not None and matrix.has_rows)
     magnitudes = scan(model, max(threads, settings.fetchers), counter)
-    plan = make_plan(model, options, magnitudes, matrix)
+    plan, plan_notes = _plan(
+        partial(make_plan, model, options, magnitudes, matrix), options, threads
+    )
     draft, notes = build_manifest(opened, model, plan, options, ())
     check_manifest(draft, plan, opened.config_path)
     content = opened.content(TOKENIZER_JSON)
     notes = (*notes, *check_tokenizer(draft, content, opened.path / TOKENIZER_JSON))
-    notes = (*opened.notes, *model.notes, *plan.source_notes(), *notes, *_check_graph(draft))
+    notes = (*plan_notes, *notes, *_check_graph(draft))
+    notes = (*opened.notes, *model.notes, *plan.source_notes(), *notes)
     if matrix is not None:
         notes = (*notes, *plan.importance_notes(matrix))
     errors: dict[str, ErrorStats] = {}
@@ -209,6 +215,23 @@ def _convert(
         reused_shards=reused,
         encoded_blocks=blocks,
     )
+
+
+def _plan(
+    plan: Planner, options: PackageOptions, threads: int
+) -> tuple[ConversionPlan, tuple[str, ...]]:
+    """Make the plan with the types that the options ask for, and a note on how they were chosen."""
+    if options.plan is not None:
+        return take_types(plan, local_path(options.plan)), ()
+    usual = plan({})
+    limit = options.size
+    if options.bits_per_weight is not None:
+        limit = int(options.bits_per_weight * sum(t.weights for t in usual.tensors) / 8)
+    if limit is None:
+        return usual, ()
+    with open_engine("threads", threads) as engine:
+        allocation = allocate(plan, limit, engine)
+    return allocation.plan, (allocation.note(),)
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,17 @@ llama.cpp stacks into one tensor share an entry, which holds their values one af
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
 from rdrr_format.errors import SourceError
 
 from rdrr_converter.checkpoint.source import F32Array
 from rdrr_converter.gguf.architectures import GGUF_ARCHITECTURES
-from rdrr_converter.gguf.imatrix import read_imatrix
+from rdrr_converter.gguf.imatrix import ROWS, read_imatrix
 
 # Tensors of llama.cpp's layers that the table of GGUF architectures does not list.
 _MORE_PARTS: Mapping[str, str] = MappingProxyType(
@@ -43,6 +44,29 @@ _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.weight")
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "output.weight"
 
 
+LEAST = 1e-3
+"""The least sensitivity of a row or column, as a fraction of the mean.
+
+A short text says nothing of the columns that it does not reach, and a block must not be fitted to
+the others alone.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Importance:
+    """How much the errors of a matrix count.
+
+    Attributes:
+        columns: Importance of each column, float32 [K].
+        rows: Importance of each row, float32 [N], so that an error counts
+            rows[n] * columns[k] / sum(rows); None if only columns are known, and only among each
+            other.
+    """
+
+    columns: F32Array
+    rows: F32Array | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class ImportanceMatrix:
     """An importance matrix as read from its file.
@@ -55,31 +79,46 @@ class ImportanceMatrix:
     path: Path
     entries: Mapping[str, F32Array]
 
-    def columns(self, name: str, K: int, *, tied: bool) -> F32Array | None:
-        """Return the importance of a tensor's columns, float32 [K]; None if there is no entry.
+    def of(self, name: str, shape: Sequence[int], *, tied: bool) -> Importance | None:
+        """Return the importance of a tensor's rows and columns; None if there is no entry.
 
         Args:
             name: Canonical name.
-            K: Number of columns.
+            shape: Its shape, of which the first is the number of rows and the last of columns.
             tied: Whether the embedding is also the output head.
 
         Raises:
-            SourceError: The entry has another number of columns.
+            SourceError: The entry has another number of columns or rows.
         """
+        columns = self._entry(name, "", shape[-1], tied=tied)
+        rows = self._entry(name, ROWS, shape[0], tied=tied)
+        if columns is None:
+            return None
+        if rows is None:
+            return Importance(columns)
+        return Importance(_raised(columns), _raised(rows))
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether any entry has the importance of rows, which llama.cpp does not measure."""
+        return any(name.endswith(ROWS) for name in self.entries)
+
+    def _entry(self, name: str, suffix: str, size: int, *, tied: bool) -> F32Array | None:
+        """Return `size` values of the entry of a tensor whose name there ends with a suffix."""
         for candidate, expert in _names(name, tied=tied):
-            values = self.entries.get(candidate)
+            values = self.entries.get(candidate + suffix)
             if values is None:
                 continue
-            if values.size % K or (expert is None and values.size != K):
+            if values.size % size or (expert is None and values.size != size):
                 raise SourceError(
                     "the importance matrix belongs to another model",
-                    where=f"{self.path}, {candidate}",
-                    expected=f"{K} values" + (" for each expert" if expert is not None else ""),
+                    where=f"{self.path}, {candidate}{suffix}",
+                    expected=f"{size} values" + (" for each expert" if expert is not None else ""),
                     found=values.size,
                 )
-            rows = values.reshape(-1, K)
-            if (expert or 0) < len(rows):
-                row: F32Array = rows[expert or 0]
+            by_expert = values.reshape(-1, size)
+            if (expert or 0) < len(by_expert):
+                row: F32Array = by_expert[expert or 0]
                 return row
         return None
 
@@ -91,6 +130,13 @@ def load_importance(path: Path) -> ImportanceMatrix:
         SourceError: The file is not an importance matrix.
     """
     return ImportanceMatrix(path, read_imatrix(path))
+
+
+def _raised(values: F32Array) -> F32Array:
+    """Return values of which none is too far below the mean; ones if all are zero."""
+    mean = values.mean()
+    raised: F32Array = np.maximum(values, np.float32(LEAST) * mean)
+    return raised if mean > 0 else np.ones_like(values)
 
 
 def llama_name(name: str) -> tuple[str | None, int | None]:

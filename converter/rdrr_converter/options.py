@@ -142,6 +142,27 @@ class PackageOptions:
         "Importance matrix of llama.cpp (GGUF or .dat), which weighs the error of each column.",
         metavar="FILE",
     )
+    size: int | None = option(
+        None,
+        "Most bytes of all shards: the types of the weights are chosen by measured error.",
+        in_bytes=True,
+        minimum=1,
+    )
+    bits_per_weight: float | None = option(
+        None, "The same as a number of bits for each weight of the model.", minimum=1
+    )
+    text: str | Path | None = option(
+        None,
+        "Text on which `size` and `bits_per_weight` measure how much each weight matters, without "
+        "an `imatrix`; never the one that the result is judged on.",
+        metavar="FILE",
+        default_text="one that comes with the package",
+    )
+    plan: str | Path | None = option(
+        None,
+        "Conversion report of another package, whose types of the weights are taken.",
+        metavar="FILE",
+    )
     without_draft_head: bool = option(
         False,
         "Leave out the head for multi-token prediction, which can draft tokens for speculative "
@@ -179,6 +200,11 @@ class PackageOptions:
             KeyError: The profile has no such recipe; `check_options` refuses that earlier.
         """
         return PROFILES[self.profile][self.quantize or DEFAULT_RECIPE]
+
+    @property
+    def chooses_types(self) -> bool:
+        """Whether the types of the weights are chosen one by one and not by the recipe."""
+        return not (self.size is None and self.bits_per_weight is None and self.plan is None)
 
     @property
     def block_layout(self) -> Layout:
@@ -265,6 +291,10 @@ class ConvertKeywords(TypedDict, total=False):
     quality: Quality
     profile: ProfileName
     imatrix: str | Path | None
+    size: int | str | None
+    bits_per_weight: float | None
+    text: str | Path | None
+    plan: str | Path | None
     without_draft_head: bool
     tensor_types: Mapping[str, str]
     kernel_hints: Mapping[str, str]

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from types import MappingProxyType
 
 from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES, DType
@@ -18,8 +19,8 @@ from rdrr_format.shards import ShardSpan, align_up, plan_spans
 from rdrr_manifests.graph.names import GATE_UP, PAIRS
 
 from rdrr_converter.checkpoint.magnitudes import Magnitudes
-from rdrr_converter.checkpoint.source import F32Array, SourceTensor
-from rdrr_converter.importance import ImportanceMatrix
+from rdrr_converter.checkpoint.source import SourceTensor
+from rdrr_converter.importance import Importance, ImportanceMatrix
 from rdrr_converter.lost_lines import LineCheck
 from rdrr_converter.options import PackageOptions
 from rdrr_converter.overrides import Override, check_all_used, find_override, parse_overrides
@@ -30,6 +31,19 @@ from rdrr_converter.source_types import kept_dtype
 
 MATMULS = ("matmul", "lm_head", "expert")
 """Roles of weights that multiply activations and that may therefore be transposed."""
+
+
+@dataclass(frozen=True)
+class ChosenType:
+    """A type that was chosen for a single tensor.
+
+    Attributes:
+        dtype: The type.
+        why: The reason.
+    """
+
+    dtype: DType
+    why: str
 
 
 @dataclass(frozen=True)
@@ -48,7 +62,7 @@ class PlannedTensor:
         spans: Byte spans in the shards.
         overflowed: Whether it is kept in F32 because a value does not fit the requested type.
         quality: Value of the option `quality`, which selects the search for block parameters.
-        importance: Importance of the columns of each source, float32 [K]; empty if unknown.
+        importance: Importance of the rows and columns of each source; empty if unknown.
     """
 
     name: str
@@ -62,7 +76,7 @@ class PlannedTensor:
     spans: tuple[ShardSpan, ...] = ()
     overflowed: bool = False
     quality: str = "ref"
-    importance: tuple[F32Array, ...] = field(default=(), compare=False, repr=False)
+    importance: tuple[Importance, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def geometry(self) -> Geometry:
@@ -179,6 +193,7 @@ def make_plan(
     options: PackageOptions,
     magnitudes: Mapping[str, Magnitudes],
     matrix: ImportanceMatrix | None = None,
+    types: Mapping[str, ChosenType] = MappingProxyType({}),
 ) -> ConversionPlan:
     """Plan every output tensor of a conversion.
 
@@ -187,6 +202,7 @@ def make_plan(
         options: Checked options.
         magnitudes: Largest absolute values of each source tensor, by its name in the source.
         matrix: Importance matrix for the quantization, if there is one.
+        types: Types of tensors of the package, by name, that go before those of the recipe.
 
     Raises:
         UsageError: A fused tensor would have a block with weights of both matrices, or a
@@ -198,12 +214,13 @@ def make_plan(
     overrides = parse_overrides(options.tensor_types)
     check = LineCheck(magnitudes, _by_layer(model.tensors), model.sizes.head_dim)
     for parts, name in _outputs(model, fuse=options.fuse_gate_up):
-        tensor = _decide(parts, name, model, options, overrides)
+        tensor = _decide(parts, name, model, options, overrides, types.get(name))
         if len(parts) > 1 and tensor.layout is Layout.FLAT:
             _check_flat_fusion(parts[0], tensor)
         tensor = _append_source_to_reason(_avoid_loss(tensor, parts, options, check))
-        if matrix is not None and tensor.dtype.is_block:
-            tensor = replace(tensor, importance=_importance(parts, matrix, tied=model.tied))
+        if matrix is not None and (tensor.dtype.is_block or name in types):
+            importance = _importance(parts, tensor.layout, matrix, tied=model.tied)
+            tensor = replace(tensor, importance=importance)
         tensors.append(tensor)
     check_all_used(overrides, {tensor.name: tensor.role for tensor in tensors})
     return _assign_spans(tensors, options.shard_size, options.align)
@@ -283,9 +300,10 @@ def _decide(
     model: SourceModel,
     options: PackageOptions,
     overrides: Sequence[Override],
+    chosen: ChosenType | None,
 ) -> PlannedTensor:
     first = parts[0]
-    dtype, why = _choose(parts, name, model, options, overrides)
+    dtype, why = _choose(parts, name, model, options, overrides, chosen)
     shape = first.shape
     if len(parts) > 1:
         shape = (sum(part.shape[0] for part in parts), *first.shape[1:])
@@ -314,12 +332,15 @@ def _choose(
     model: SourceModel,
     options: PackageOptions,
     overrides: Sequence[Override],
+    chosen: ChosenType | None,
 ) -> tuple[DType, str]:
     """Choose the type by the user's patterns, the source or the recipe; return it with a reason."""
     first = parts[0]
     override = find_override(overrides, name, first.role)
     if override is not None:
         return override.dtype, f"--tensor-type {override}"
+    if chosen is not None:
+        return chosen.dtype, chosen.why
     sources = [part.source for part in parts]
     kept = kept_dtype(sources, first.role, options, model.source_kind)
     if kept is not None:
@@ -338,11 +359,13 @@ def _choose(
 
 
 def _importance(
-    parts: Sequence[ModelTensor], matrix: ImportanceMatrix, *, tied: bool
-) -> tuple[F32Array, ...]:
-    """Return the importance of each part's columns; empty unless all parts have an entry."""
-    by_part = [matrix.columns(part.name, part.shape[-1], tied=tied) for part in parts]
-    known = tuple(columns for columns in by_part if columns is not None)
+    parts: Sequence[ModelTensor], layout: Layout, matrix: ImportanceMatrix, *, tied: bool
+) -> tuple[Importance, ...]:
+    """Return the importance of each part; empty unless all have that along their blocks."""
+    by_part = [matrix.of(part.name, part.shape, tied=tied) for part in parts]
+    known = tuple(
+        part for part in by_part if part and (layout is not Layout.COLUMN or part.rows is not None)
+    )
     return known if len(known) == len(parts) else ()
 
 

@@ -72,7 +72,7 @@ def test_a_device_encodes_and_is_named_in_the_output_and_not_in_the_package(tmp_
         ["--quality", "good"],
         ["--profile", "doppler", "--quantize", "q8_0"],
         ["--profile", "doppler", "--compress", "zstd"],
-        ["--imatrix", "m.gguf", "--transpose-weights"],
+        ["--size", "9MB", "--bits-per-weight", "5"],
         ["--device", "tpu"],
         ["--device", "wgpu", "--adapter", "abacus"],
         ["--device", "wgpu", "--engine", "ray"],

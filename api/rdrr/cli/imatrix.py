@@ -30,6 +30,14 @@ def imatrix(
     ],
     window: WindowTokens = 512,
     tokens: TextTokens = None,
+    sensitivity: Annotated[
+        bool,
+        typer.Option(
+            "--sensitivity",
+            help="Measure with gradients how much the errors of each row and column matter, "
+            "which `rdrr convert --size` needs.",
+        ),
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing file.")
     ] = False,
@@ -48,6 +56,7 @@ def imatrix(
             origin=text.name,
             window=window,
             limit=tokens,
+            sensitivity=sensitivity,
             overwrite=overwrite,
             follow_links=follow_links,
             progress=report,

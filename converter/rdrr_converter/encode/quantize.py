@@ -52,13 +52,17 @@ def encode_chunk(work: WorkItem) -> Bytes:
     if tensor.is_copied:
         blocks = stored_rows(tensor.sources, chunk.first, chunk.first + chunk.count)
         return np.ascontiguousarray(blocks).reshape(-1)
+    return encode_rows(tensor, chunk, read_chunk(tensor, chunk)).reshape(-1)
+
+
+def encode_rows(tensor: PlannedTensor, chunk: Chunk, rows: F32Array) -> Bytes:
+    """Encode the rows of a chunk, uint8 [stored rows, row bytes]."""
     codec = CODECS[tensor.dtype.name]
-    rows = read_chunk(tensor, chunk)
     parts = [
         codec.quantize(part, importance, tensor.quality)
         for part, importance in _rows_by_importance(tensor, chunk, rows)
     ]
-    return np.concatenate([blocks.reshape(-1) for blocks in parts])
+    return np.concatenate(parts)
 
 
 def _rows_by_importance(
@@ -72,15 +76,21 @@ def _rows_by_importance(
     if not tensor.importance:
         yield rows, None
         return
+    if tensor.layout is Layout.COLUMN:
+        # The outputs of all parts lie side by side in each stored row.
+        by_output = [part.rows for part in tensor.importance if part.rows is not None]
+        yield rows, np.concatenate(by_output)
+        return
+    columns = [part.columns for part in tensor.importance]
     starts = np.cumsum([0, *(part.rows for part in tensor.sources)])
     if tensor.layout is Layout.FLAT:
         row, column = np.divmod(
             np.arange(chunk.first, chunk.first + chunk.count), tensor.sources[0].columns
         )
         part = np.searchsorted(starts, row, side="right") - 1
-        yield rows, np.stack(tensor.importance)[part, column]
+        yield rows, np.stack(columns)[part, column]
         return
-    for importance, (first, end) in zip(tensor.importance, pairwise(starts), strict=True):
+    for importance, (first, end) in zip(columns, pairwise(starts), strict=True):
         here = slice(max(first - chunk.first, 0), max(end - chunk.first, 0))
         if len(rows[here]):
             yield rows[here], importance

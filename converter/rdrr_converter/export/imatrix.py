@@ -16,7 +16,7 @@ from rdrr_format.errors import UsageError
 from rdrr_format.stores import store_errors
 
 from rdrr_converter.export._gguf_container import atomic_file
-from rdrr_converter.gguf.imatrix import COUNTS, SUMS, TYPE
+from rdrr_converter.gguf.imatrix import COUNTS, ROWS, SUMS, TYPE
 from rdrr_converter.importance import llama_name
 
 _F64 = npt.NDArray[np.float64]
@@ -34,10 +34,12 @@ class Activations:
     Attributes:
         sums: Sum of the squares of each input column, float64 [K].
         count: Number of activation rows that were summed.
+        rows: How much the errors of each row count, summed likewise, float64 [N]; None if unknown.
     """
 
     sums: _F64
     count: int
+    rows: _F64 | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,9 @@ def write_imatrix(path: Path, seen: Mapping[str, Activations], origin: Origin) -
             counts = np.array([[expert.count] for expert in experts], np.float32)
             writer.add_tensor(name + SUMS, sums)
             writer.add_tensor(name + COUNTS, counts)
+            rows = [expert.rows for expert in experts if expert.rows is not None]
+            if len(rows) == len(experts):
+                writer.add_tensor(name + ROWS, np.stack(rows).astype(np.float32))
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()

@@ -2,7 +2,8 @@
 
 For each matmul weight they hold the sum of squared activations of every input, and the number of
 activations in the sum. In a GGUF (`general.type` is `imatrix`) these are the tensors
-`NAME.in_sum2` [experts, inputs] and `NAME.counts` [experts]. The older file has no magic:
+`NAME.in_sum2` [experts, inputs] and `NAME.counts` [experts]. `rdrr imatrix --sensitivity` adds
+`NAME.out_sum2` [experts, outputs], which llama.cpp ignores. The older file has no magic:
 
     i32 entries, then for each   i32 length, name   i32 calls   i32 values, f32 values
     i32 chunks, i32 length, name of the calibration text (both may be missing)
@@ -26,7 +27,7 @@ from rdrr_converter.checkpoint.files import read_content
 from rdrr_converter.checkpoint.source import F32Array
 from rdrr_converter.gguf.file import MAGIC, GgufTensor, read_gguf
 
-SUMS, COUNTS = ".in_sum2", ".counts"
+SUMS, COUNTS, ROWS = ".in_sum2", ".counts", ".out_sum2"
 TYPE_KEY, TYPE = "general.type", "imatrix"
 
 MAX_BYTES = 4 << 30
@@ -40,7 +41,8 @@ _MAX_NAME = 256
 def read_imatrix(path: Path) -> Mapping[str, F32Array]:
     """Return the mean squared activations by name, float32, with experts one after another.
 
-    For an expert that no token was routed to, every input has the value 1, as in llama.cpp.
+    For an expert that no token was routed to, every input has the value 1, as in llama.cpp. The
+    importance of rows stands under the name and `ROWS`.
 
     Raises:
         SourceError: The file is not an importance matrix, is damaged, or holds values that cannot
@@ -82,11 +84,17 @@ def _read_gguf(path: Path) -> dict[str, F32Array]:
             expected=TYPE,
             found=file.metadata.get(TYPE_KEY, "nothing"),
         )
-    names = [name.removesuffix(SUMS) for name in file.tensors if name.endswith(SUMS)]
-    return {name: _mean(path, name, file.tensors) for name in names}
+    means: dict[str, F32Array] = {}
+    for name in file.tensors:
+        if name.endswith(SUMS):
+            entry = name.removesuffix(SUMS)
+            means[entry] = _mean(path, entry, SUMS, file.tensors)
+        elif name.endswith(ROWS):
+            means[name] = _mean(path, name.removesuffix(ROWS), ROWS, file.tensors)
+    return means
 
 
-def _mean(path: Path, name: str, tensors: Mapping[str, GgufTensor]) -> F32Array:
+def _mean(path: Path, name: str, suffix: str, tensors: Mapping[str, GgufTensor]) -> F32Array:
     if name + COUNTS not in tensors:
         raise SourceError(
             "the counts of an importance entry are missing",
@@ -94,7 +102,7 @@ def _mean(path: Path, name: str, tensors: Mapping[str, GgufTensor]) -> F32Array:
             expected=name + COUNTS,
             found="nothing",
         )
-    sums, counts = _values(tensors[name + SUMS]), _values(tensors[name + COUNTS])
+    sums, counts = _values(tensors[name + suffix]), _values(tensors[name + COUNTS])
     if not counts.size or sums.size % counts.size:
         raise SourceError(
             "the sums and counts of an importance entry do not match",

@@ -162,11 +162,13 @@ def quantization_info(plan: ConversionPlan, options: PackageOptions) -> Quantiza
 def _type_labels(tensors: Iterable[PlannedTensor], options: PackageOptions) -> tuple[str, str]:
     """Return the manifest's `quantization` and the short name of the weights' type.
 
-    Where types are kept, they are those of the recipe whose type most weights have, or the name of
-    that type if there is no such recipe.
+    Where types are kept or chosen, they are those of the recipe whose type most weights have, or
+    the name of that type if there is no such recipe.
     """
     recipe = options.recipe
-    if options.quantize is not None:
+    if options.quantize is not None and not (
+        options.size or options.bits_per_weight or options.plan
+    ):
         return recipe.label, recipe.short_name
     weights: Counter[str] = Counter()
     for tensor in tensors:

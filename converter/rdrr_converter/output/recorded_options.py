@@ -39,6 +39,8 @@ _SPELLINGS: Mapping[str, Callable[[PackageOptions], object]] = MappingProxyType(
         # The paths are left out, because the same files elsewhere give the same package.
         "lora": lambda options: options.lora is not None,
         "imatrix": lambda options: options.imatrix is not None,
+        "text": lambda options: options.text is not None,
+        "plan": lambda options: options.plan is not None,
         "tensor_types": lambda options: [
             str(override) for override in parse_overrides(options.tensor_types)
         ],

@@ -17,6 +17,7 @@ from rdrr_runtime.phases.cache.state_positions import StatePosition
 from rdrr_runtime.reference.draft_head import PREFILL_ROWS, CpuDraftHead, most_probable
 from rdrr_runtime.reference.forward import ReferenceModel
 from rdrr_runtime.reference.run import Observer
+from rdrr_runtime.reference.sensitivity import WindowSensitivity, sensitivity
 from rdrr_runtime.sampling.masks import entropies
 
 F32 = npt.NDArray[np.float32]
@@ -61,7 +62,7 @@ class CpuBackend:
             use.name: torch.from_numpy(np.ascontiguousarray(package.dequantize(use.name)))
             for use in graph.weights()
         }
-        self._weights, self._context = weights, context
+        self._graph, self._weights, self._context = graph, weights, context
         self._head: CpuDraftHead | None = None
         self._is_causal = graph.is_causal
         self._model = ReferenceModel(graph, weights, context, observe)
@@ -124,6 +125,10 @@ class CpuBackend:
             GenerationError: The logits are not finite.
         """
         return most_probable(self.logits, ids, base, count)
+
+    def sensitivity(self, window: Sequence[int], seed: int) -> WindowSensitivity:
+        """Measure how much errors of the weights matter over a window of tokens."""
+        return sensitivity(self._graph, self._weights, window, seed)
 
     def fill(self, ids: Sequence[int], base: int) -> None:
         """Run `ids` only to store their keys and values."""

@@ -36,6 +36,7 @@ class ReferenceModel:
         context: Slots of the key-value cache, in tokens.
         observe: Called with each weight of a linear layer or expert and the rows it multiplies.
         hidden: Hidden states that the graph reads; None if it reads none.
+        differentiable: Whether gradients can be computed, which needs a new model for each pass.
 
     Attributes:
         kept: Where each pass keeps the hidden states of its rows; None to keep none.
@@ -48,8 +49,11 @@ class ReferenceModel:
         context: int,
         observe: Observer | None = None,
         hidden: KeptHidden | None = None,
+        *,
+        differentiable: bool = False,
     ) -> None:
         self._graph = graph
+        self._differentiable = differentiable
         self.kept = hidden
         sizes = [weight.numel() for weight in weights.values() if weight.dim() > 1]
         self._typical_weight = sum(sizes) // max(1, len(sizes))
@@ -119,7 +123,7 @@ class ReferenceModel:
     def _compute(self, run: ReferencePass, ops: Sequence[Op]) -> Tensor:
         """Compute ops in order and return the value of the last one."""
         macs = len(run.ids) * self._typical_weight
-        with torch.no_grad(), limited_threads(macs):
+        with torch.set_grad_enabled(self._differentiable), limited_threads(macs):
             for op in ops:
                 run.values[op.out] = compute(run, op)
         return run.values[ops[-1].out]

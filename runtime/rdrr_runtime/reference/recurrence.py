@@ -73,13 +73,15 @@ def delta_rule(
     """
     out = torch.empty_like(value)
     scale = query.shape[-1] ** -0.5
+    current = state.clone()  # not changed in place, because gradients need each row's state
     for row in range(len(query)):
         k, q = key[row].unsqueeze(-1), query[row].unsqueeze(-1)
-        state *= torch.exp(log_decay[row])[:, None, None]
-        known = (state * k).sum(dim=1)
+        current = current * torch.exp(log_decay[row])[:, None, None]
+        known = (current * k).sum(dim=1)
         write = strength[row].unsqueeze(-1) * (value[row] - known)
-        state += k * write.unsqueeze(1)
-        out[row] = (state * q).sum(dim=1) * scale
+        current = current + k * write.unsqueeze(1)
+        out[row] = (current * q).sum(dim=1) * scale
+    state.copy_(current)
     return out
 
 

@@ -28,10 +28,12 @@ def selective_scan(
     """
     out = torch.empty_like(x)
     decay = torch.exp(-torch.exp(rate) * step)
+    current = state.clone()  # not changed in place, because gradients need each row's state
     for row in range(len(x)):
-        state *= decay[row][:, None, None]
-        state += b[row].unsqueeze(-1) * (step[row].unsqueeze(-1) * x[row]).unsqueeze(1)
-        out[row] = (state * c[row].unsqueeze(-1)).sum(dim=1)
+        write = b[row].unsqueeze(-1) * (step[row].unsqueeze(-1) * x[row]).unsqueeze(1)
+        current = current * decay[row][:, None, None] + write
+        out[row] = (current * c[row].unsqueeze(-1)).sum(dim=1)
+    state.copy_(current)
     return out
 
 

@@ -105,7 +105,7 @@ def test_both_file_formats_are_read_alike_and_canonical_names_are_accepted(tmp_p
         assert np.allclose(values, by_legacy[name], rtol=1e-6)
     ours = {"model.layers.0.mlp.up_proj.weight": entries["blk.0.ffn_up.weight"]}
     matrix = load_importance(write_gguf_imatrix(tmp_path / "c", ours))
-    result = matrix.columns("model.layers.0.mlp.up_proj.weight", 256, tied=False)
+    result = matrix.of("model.layers.0.mlp.up_proj.weight", (1, 256), tied=False).columns
     assert np.array_equal(result, by_gguf["blk.0.ffn_up.weight"])
 
 
@@ -122,9 +122,9 @@ def test_experts_use_their_part_of_a_stacked_entry(tmp_path, rng, kind, name):
     entry = {"blk.4.ffn_down_exps.weight": (sums, np.array([5, 5, 5]))}
     matrix = load_importance(WRITERS[kind](tmp_path / "m", entry))
     for expert in range(3):
-        result = matrix.columns(name.format(expert), 64, tied=False)
+        result = matrix.of(name.format(expert), (1, 64), tied=False).columns
         assert np.allclose(result, sums[expert] / 5, rtol=1e-6)
-    assert matrix.columns(name.format(3), 64, tied=False) is None
+    assert matrix.of(name.format(3), (1, 64), tied=False) is None
 
 
 def test_an_expert_without_tokens_has_importance_1_everywhere(tmp_path, rng):
@@ -142,9 +142,9 @@ def test_a_tied_head_is_found_by_either_name(tmp_path, rng):
     for name in ("token_embd.weight", "output.weight"):
         path = write_gguf_imatrix(tmp_path / name, {name: (sums, np.array([2]))})
         matrix = load_importance(path)
-        result = matrix.columns("model.embed_tokens.weight", 32, tied=True)
+        result = matrix.of("model.embed_tokens.weight", (1, 32), tied=True).columns
         assert np.array_equal(result, sums[0] / 2)
-    assert matrix.columns("model.embed_tokens.weight", 32, tied=False) is None
+    assert matrix.of("model.embed_tokens.weight", (1, 32), tied=False) is None
 
 
 def test_an_importance_matrix_with_the_column_layout_is_refused(tmp_path, source, entries):

@@ -1,0 +1,138 @@
+"""Compare packages of one size: the usual mix, and types chosen by measured error.
+
+    python benchmarks/bench_sizes.py CHECKPOINT --text FILE [--tokens 8000] [--bits 4.6 5.5]
+
+Each package is compared with the checkpoint in float32 on the exact path: mean divergence of the
+predictions (nats a token), perplexity and how often both find the same token most probable. The
+text must not be the one on which sensitivities are measured: phrases that both have are refused.
+Windows are taken from all over the text. `--bits` adds packages of so many bits a weight beside
+those of the mix's size. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from _script import finish, table
+from rdrr._convert import calibration_text
+from rdrr_format.errors import UsageError
+
+if TYPE_CHECKING:
+    import rdrr
+
+LAYOUTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {"rows": {}, "transposed, fused": {"transpose_weights": True, "fuse_gate_up": True}}
+)
+EXACT: Mapping[str, Any] = MappingProxyType({"backend": "cpu"})
+WINDOW = 256
+PHRASE = 12
+"""Words of a phrase that may not stand in both texts."""
+
+
+def shared_phrases(text: str, other: str) -> list[str]:
+    """Return phrases of `PHRASE` words that stand in both texts."""
+    return sorted(_phrases(text) & _phrases(other))
+
+
+def _phrases(text: str) -> set[str]:
+    words = text.split()
+    return {" ".join(words[at : at + PHRASE]) for at in range(len(words) - PHRASE + 1)}
+
+
+def spread(ids: Sequence[int], tokens: int) -> list[int]:
+    """Return windows from all over a text, `tokens` in all, one after the other."""
+    windows = max(1, min(tokens, len(ids)) // WINDOW)
+    step = len(ids) // windows
+    return [token for at in range(windows) for token in ids[at * step : at * step + WINDOW]]
+
+
+def measure(options: argparse.Namespace, text: str, folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield a row for each package."""
+    import rdrr
+    from rdrr.importance import measure_importance
+
+    plain, matrix = folder / "f32", folder / "sensitivity.gguf"
+    rdrr.convert(options.checkpoint, plain, quantize="f32")
+    calibration = calibration_text()
+    measure_importance(plain, calibration, matrix, window=WINDOW, limit=8192, sensitivity=True)
+    with closing(rdrr.load(plain, **EXACT)) as base:
+        ids = spread(base.encode(text), options.tokens)
+        for layout, arguments in LAYOUTS.items():
+            usual = rdrr.convert(options.checkpoint, folder / "usual", overwrite=True, **arguments)
+            yield _row(layout, "q4_k_m", usual, base, ids)
+            limits = [("its size", {"size": usual.total_size})]
+            limits += [(f"{bits} bits", {"bits_per_weight": bits}) for bits in options.bits]
+            for name, limit in limits:
+                for quality in ("ref", "best"):
+                    chosen = {**arguments, **limit, "quality": quality, "imatrix": matrix}
+                    sized = rdrr.convert(options.checkpoint, folder / "a", overwrite=True, **chosen)
+                    yield _row(layout, f"{name}, {quality}", sized, base, ids)
+
+
+def _row(
+    layout: str, name: str, result: Any, base: rdrr.Model, ids: Sequence[int]
+) -> dict[str, Any]:
+    import rdrr
+    from rdrr.evaluate import compare
+
+    with closing(rdrr.load(result.destination, **EXACT)) as model:
+        compared = compare(model, base, ids, window=WINDOW)
+    return {"layout": layout, "package": name, "bytes": result.total_size} | compared.as_dict()
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure all packages and print the table.
+
+    Raises:
+        UsageError: The text has phrases of the one on which sensitivities are measured.
+    """
+    text = options.text.read_text(encoding="utf-8")
+    shared = shared_phrases(text, calibration_text())
+    if shared:
+        raise UsageError(
+            "the text has phrases of the calibration text", where=options.text, found=shared[0]
+        )
+    with tempfile.TemporaryDirectory() as name:
+        rows = list(measure(options, text, Path(name)))
+    print(f"{options.checkpoint.name}, {rows[0]['tokens']} tokens")
+    mixes = {row["layout"]: row["mean_divergence"] for row in reversed(rows)}
+    table(
+        ("layout", "package", "bytes", "perplexity", "divergence", "to the mix", "same top"),
+        (_cells(row, mixes[row["layout"]]) for row in rows),
+    )
+    return {"benchmark": "sizes", "checkpoint": options.checkpoint.name, "rows": rows}
+
+
+def _cells(row: dict[str, Any], mix: float) -> tuple[str, ...]:
+    return (
+        row["layout"],
+        row["package"],
+        f"{row['bytes']:,}",
+        f"{row['perplexity']:.4f}",
+        f"{row['mean_divergence']:.6f}",
+        f"{100 * (row['mean_divergence'] / mix - 1):+.1f} %",
+        f"{100 * row['same_top']:.2f} %",
+    )
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--text", type=Path, required=True, help="text file in UTF-8")
+    parser.add_argument("--tokens", type=int, default=8000, help="tokens of the text to evaluate")
+    parser.add_argument("--bits", type=float, nargs="*", default=[], help="further sizes")
+    options = parser.parse_args()
+    return finish(partial(run, options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

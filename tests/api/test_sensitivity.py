@@ -1,0 +1,94 @@
+"""The sensitivity of weights: gradients compared with transformers, for every kind of op."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import rdrr
+import torch
+from rdrr.importance import measure_importance
+from rdrr_converter.importance import load_importance
+from rdrr_manifests.package import open_package
+from rdrr_runtime.reference.backend import CpuBackend
+from support.checkpoints import make_model, save_checkpoint
+from support.tiny_models import ALL_MODELS
+
+WINDOW = list(range(3, 36))
+
+
+def tiny(name):
+    return next(model for model in ALL_MODELS if model.model_type == name)
+
+
+def opened(model, tmp_path, **options):
+    save_checkpoint(model, tmp_path / "source", dtype="float32")
+    rdrr.convert(tmp_path / "source", tmp_path / "package", quantize="f32", **options)
+    return open_package(tmp_path / "package")
+
+
+def gradients_of(model, drawn):
+    """The gradients in transformers of the log-probability of drawn tokens."""
+    model.zero_grad()
+    logs = torch.log_softmax(model(torch.tensor([WINDOW[:-1]])).logits[0], dim=-1)
+    logs.gather(1, torch.tensor(drawn)[:, None]).sum().backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def drawn_tokens(backend, seed):
+    logs = torch.log_softmax(torch.from_numpy(backend.logits(WINDOW[:-1], 0, all_rows=True)), -1)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.multinomial(logs.exp(), 1, generator=generator)[:, 0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("llama", 10), ("qwen3_moe", 10), ("qwen3_next", 10), ("mamba2", 1)]
+)
+def test_squares_of_gradients_are_those_of_transformers(tmp_path, rng, name, least):
+    model = make_model(tiny(name), rng)
+    backend = CpuBackend(opened(model, tmp_path), context=64)
+    measured = backend.sensitivity(WINDOW, seed=5)
+    wanted = gradients_of(model, drawn_tokens(backend, 5))
+    compared = 0
+    for tensor, matrix in measured.matrices.items():
+        gradient = wanted.get(tensor)
+        if gradient is None or gradient.dim() != 2:
+            continue  # a part of what is one matrix there, or of another name
+        squares = gradient.double().square()
+        np.testing.assert_allclose(matrix.rows, squares.sum(1).numpy(), rtol=2e-2, atol=1e-9)
+        np.testing.assert_allclose(matrix.columns, squares.sum(0).numpy(), rtol=2e-2, atol=1e-9)
+        compared += 1
+    assert compared >= least
+    assert measured.loss > 0
+
+
+def test_what_no_token_reaches_counts_as_zero(tmp_path, rng):
+    model = make_model(tiny("qwen3_moe"), rng)
+    backend = CpuBackend(opened(model, tmp_path), context=64)
+    matrices = backend.sensitivity(WINDOW[:3], seed=0).matrices
+    experts = [matrix.rows.sum() for name, matrix in matrices.items() if ".experts." in name]
+    assert min(experts) == 0 < max(experts)
+
+
+def test_the_file_has_rows_and_columns_by_canonical_name(tmp_path, rng):
+    package = opened(make_model(tiny("llama"), rng, num_hidden_layers=1), tmp_path)
+    text, path = "In the beginning was the word. " * 8, tmp_path / "m.gguf"
+    measured = measure_importance(tmp_path / "package", text, path, window=32, sensitivity=True)
+    plain = measure_importance(tmp_path / "package", text, tmp_path / "plain.gguf", window=32)
+    assert measured.perplexity == pytest.approx(plain.perplexity, rel=1e-5)
+    matrix = load_importance(path)
+    assert matrix.has_rows
+    assert not load_importance(tmp_path / "plain.gguf").has_rows
+    shape = package.manifest.tensors["model.layers.0.mlp.down_proj.weight"].shape
+    part = matrix.of("model.layers.0.mlp.down_proj.weight", shape, tied=False)
+    assert (len(part.rows), len(part.columns)) == tuple(shape)
+    assert part.rows.sum() == pytest.approx(part.columns.sum(), rel=1e-2)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("model", ALL_MODELS, ids=lambda model: model.name)
+def test_every_architecture_has_gradients(tmp_path, rng, model):
+    package = opened(make_model(model, rng), tmp_path)
+    measured = CpuBackend(package, context=64).sensitivity(WINDOW, seed=0)
+    sums = [matrix.rows.sum() for matrix in measured.matrices.values()]
+    assert np.isfinite(sums).all()
+    assert max(sums) > 0
